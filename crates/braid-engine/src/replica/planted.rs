@@ -69,6 +69,8 @@ pub enum Planted {
     DeletedSnapshotKept,
     /// A replica that comes back takes writes before it has the snapshots that it lacks.
     WrittenBeforeSnapshots,
+    /// A replica whose data were set back to a snapshot gets what it missed since it was away, and no more.
+    CaughtUpFromSnapshot,
     /// A replica is rolled back while others are in sync.
     RolledBackBesideOthers,
     /// What a rollback changed is not among what a replica that comes back has to get.
@@ -77,7 +79,7 @@ pub enum Planted {
 
 impl Planted {
     /// Each of them.
-    pub const ALL: [Planted; 35] = [
+    pub const ALL: [Planted; 36] = [
         Planted::OpenedWithoutVotes,
         Planted::OneVoteDrop,
         Planted::AnsweredBeforeVotes,
@@ -111,6 +113,7 @@ impl Planted {
         Planted::SnapshotNotBrought,
         Planted::DeletedSnapshotKept,
         Planted::WrittenBeforeSnapshots,
+        Planted::CaughtUpFromSnapshot,
         Planted::RolledBackBesideOthers,
         Planted::RollbackNotDirty,
     ];

@@ -66,6 +66,11 @@ impl Peer {
         self.met
     }
 
+    /// Under which boot of its node it was met.
+    pub fn boot(&self) -> Uuid {
+        self.boot
+    }
+
     /// Nothing is waited for any more.
     pub fn forget(&mut self) {
         self.waiting.clear();
@@ -556,6 +561,7 @@ impl World {
             serving.membership.fail(voter);
             serving.round += 1;
             if before != serving.membership.in_sync() {
+                serving.note_absence(voter, run.peers[usize::from(voter.0)].boot);
                 self.aim(c);
             }
         }

@@ -2,6 +2,9 @@
 //!
 //! What may differ is what some of them have as dirty: a replica's bit is durable before its data are begun, and is cleared once all
 //! replicas have the same and have flushed it. So the union of the dirty blocks of all that take part is enough.
+//!
+//! Who was in sync in this opening, and comes back under the same boot, lacks what was written since, and no more: the controller
+//! remembers that.
 
 use std::collections::BTreeSet;
 
@@ -64,6 +67,11 @@ impl Copying {
         let copying = Copying::equal(number, both);
         let targets = [target].into_iter().collect();
         Copying { source, targets, blocks: written, fills: true, ..copying }
+    }
+
+    /// One that was out, and lacks no more than these blocks.
+    pub fn catch_up(number: u64, source: VoterId, target: VoterId, missed: BTreeSet<u16>) -> Copying {
+        Copying { unknown: Voters::NONE, asked: true, ..Copying::fill(number, source, target, missed) }
     }
 
     /// Whether this one takes part.
@@ -208,6 +216,7 @@ impl World {
                     // Until it counts it goes on getting every write.
                     if serving.membership.in_sync().has(target) {
                         serving.fill = None;
+                        serving.absent.remove(&target.0);
                     } else if serving.membership.promote(target) {
                         self.counters.add("fill", "done", 1);
                         self.event(format_args!("{c} promotes {target:?}"));

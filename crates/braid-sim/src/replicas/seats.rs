@@ -58,6 +58,8 @@ impl World {
                     fill.fail(voter);
                 }
                 if serving.fill.is_none() && serving.membership.change(next) {
+                    // Whoever comes in its place has nothing of what it had.
+                    serving.absent.remove(&voter.0);
                     (serving.wish, serving.changes) = (None, serving.changes + 1);
                     self.begun_change(c, &next);
                 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use braid_engine::replica::{Ask, Membership, Opened, VoterId, Voters, Wanted};
+use braid_format::Uuid;
 
 use super::controller::{For, Phase};
 use super::copying::Copying;
@@ -48,6 +49,14 @@ pub struct Found {
     pub boot: u64,
 }
 
+/// A replica that was in sync in this opening, and is out.
+pub struct Absent {
+    /// Under which boot of its node it was in sync: under the same one it has kept all that it had answered.
+    boot: Uuid,
+    /// The blocks that were written since, or were under way.
+    missed: BTreeSet<u16>,
+}
+
 /// A volume that is open.
 pub struct Serving {
     pub membership: Membership,
@@ -67,6 +76,8 @@ pub struct Serving {
     pub change: Option<Change>,
     /// It is to become as a snapshot is.
     pub rollback: Option<Rollback>,
+    /// Those that may catch up.
+    pub absent: BTreeMap<u8, Absent>,
     /// What a replica that is back lacks of them.
     pub bringing: Option<Bringing>,
     /// What the replicas have of them was not looked at yet.
@@ -94,6 +105,7 @@ impl Serving {
             fill: None,
             change: None,
             rollback: None,
+            absent: BTreeMap::new(),
             bringing: None,
             unsettled: nature.snapshots,
             snapshot_due_ns: 0,
@@ -118,6 +130,11 @@ impl Serving {
     fn targets(&self) -> Voters {
         let early = self.bringing.as_ref().map_or(Voters::NONE, Bringing::targets);
         self.membership.in_sync().or(self.fill.as_ref().map_or(Voters::NONE, Copying::targets)).or(early)
+    }
+
+    /// One is left out that was in sync, under this boot.
+    pub fn note_absence(&mut self, voter: VoterId, boot: Uuid) {
+        self.absent.insert(voter.0, Absent { boot, missed: self.locks.clone() });
     }
 
     /// No request is under way that reads or writes.
@@ -230,6 +247,9 @@ impl World {
                 }
                 if matches!(open.io, Io::Write(..)) {
                     serving.touched.insert(*block);
+                    for absent in serving.absent.values_mut() {
+                        absent.missed.insert(*block);
+                    }
                     written.push(*block);
                 }
             }
@@ -385,7 +405,14 @@ impl World {
         run.peers[usize::from(target.0)].forget();
         serving.requests.iter_mut().for_each(|open| open.sent.remove(target));
         let written = serving.locks.clone();
-        serving.fill = Some(Copying::fill(number, source, target, written));
+        let boot = run.peers[usize::from(target.0)].boot();
+        serving.fill = Some(match serving.absent.get(&target.0).filter(|absent| absent.boot == boot) {
+            Some(absent) => {
+                self.counters.add("fill", "of what was missed", 1);
+                Copying::catch_up(number, source, target, &written | &absent.missed)
+            }
+            None => Copying::fill(number, source, target, written),
+        });
         self.event(format_args!("{c} fills {target:?} from {source:?}"));
         self.counters.add("fill", "begun", 1);
     }

@@ -327,7 +327,13 @@ impl World {
             return false;
         }
         if bringing.steps.is_none() {
-            bringing.steps = Some(bringing.plan(blocks));
+            let steps = bringing.plan(blocks);
+            let changes_data = steps.iter().any(|step| matches!(step, Step::Copy(..)));
+            bringing.steps = Some(steps);
+            if changes_data && !planted(Planted::CaughtUpFromSnapshot) {
+                // It may have had later writes than the snapshot, which are not among what it missed.
+                serving.absent.remove(&target.0);
+            }
         }
         let (source, target, number) = (bringing.source, bringing.target, bringing.number);
         let Some(step) = bringing.steps.as_ref().and_then(|steps| steps.last().copied()) else {
