@@ -6,7 +6,8 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::replicated::{Cluster, WHOLE, content, on_loopback};
+use crate::replicated::{Cluster, SIZE, WHOLE, content, content_in, on_loopback};
+use crate::replicated_snapshots::content_in as of_snapshot;
 use crate::support::*;
 
 /// A client that writes and reads back, all the time; nothing fails.
@@ -249,10 +250,16 @@ fn a_replica_is_removed_while_another_one_is_brought_snapshots() {
     one.braid(&["replica", "remove", "db", "two", "--yes"]);
     assert!(!one.events().contains("has got snapshot"), "it was brought before");
     assert_eq!(nodes_of(&one.json(&["volume", "show", "db"])), ["one", "three"]);
+    client.write(MIB / 2, &noise(3 * MIB, 2)).expect("it is written");
     // It goes on with the other one.
     wait_for("the snapshot to be brought", || one.events().contains("has got snapshot").then_some(()));
     // Not all of it is compared with what it has: it has been made what the newest snapshot is.
     let is_told = || one.running.log().contains("bytes written since its newest snapshot").then_some(());
     wait_for("what it lacks to be known", is_told);
     cluster.wait_for_states(0, &WHOLE[..2]);
+    drop(client);
+    one.braid(&["export", "remove", "db"]);
+    one.braid(&["volume", "detach", "db"]);
+    assert!(of_snapshot(one, "tank", "monday") == of_snapshot(three, "slow", "monday"), "the snapshots differ");
+    assert!(content(one) == content_in(three, "slow", SIZE), "the replicas differ");
 }

@@ -79,8 +79,13 @@ fn written(content: &[u8], writers: usize) -> Vec<u64> {
 
 /// The content of a snapshot, as a node's replica has it.
 pub fn content(daemon: &Daemon, own: &str) -> Vec<u8> {
+    content_in(daemon, "tank", own)
+}
+
+/// The same of a replica in another pool.
+pub fn content_in(daemon: &Daemon, pool: &str, own: &str) -> Vec<u8> {
     let socket = daemon.folder.join(&format!("{own}.nbd"));
-    daemon.braid(&["export", "add", &format!("tank/db@{own}"), "--name", own, "--nbd", &format!("unix:{socket}")]);
+    daemon.braid(&["export", "add", &format!("{pool}/db@{own}"), "--name", own, "--nbd", &format!("unix:{socket}")]);
     let mut client = Client::open(&socket, own).expect("it is exported");
     let whole = (0..client.size_bytes / MIB).flat_map(|at| client.read(at * MIB, MIB as usize).expect("it is read"));
     let whole = whole.collect();

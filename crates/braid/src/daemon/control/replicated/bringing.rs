@@ -27,12 +27,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 /// Bytes that are compared at a time, how many such pieces are written side by side, and how many further ones are looked at meanwhile.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECES: usize = 8;
 const AHEAD: usize = 12;
+/// Pieces of all volumes of a node that are in memory at a time, each up to four times as long as it is.
+static ROOM: Semaphore = Semaphore::const_new(48);
 /// Of what a snapshot holds nothing of, so much is made zeros at a time.
 const HOLE_BYTES: u64 = 16 << 20;
 /// Runs of a piece that are written side by side.
@@ -358,8 +361,11 @@ impl Control {
     ) -> Result<Unlike, ErrorDetail> {
         let (start, len) = (piece.bytes.start, piece.bytes.end - piece.bytes.start);
         if piece.is_hole {
-            return Ok(Unlike { start, right: Vec::new(), runs: vec![Run { bytes: 0..len, is_zero: true }] });
+            let runs = vec![Run { bytes: 0..len, is_zero: true }];
+            return Ok(Unlike { start, right: Vec::new(), runs, _room: None });
         }
+        // Given back when it is written, which waits for no further room.
+        let room = ROOM.acquire().await.ok();
         let devices = self.ring.devices();
         let right = devices.read(source, start, len as usize);
         let there = self.ring.leaf_io(leaf, Op::Read, Flags::SPARSE, head_bytes + start, len, &[]);
@@ -367,7 +373,7 @@ impl Control {
         let right =
             right.map_err(|error| ErrorDetail::new(Kind::DiskError, format!("this node's replica: {error}")))?;
         let runs = differing(&right, &there.map_err(there_failed)?);
-        Ok(Unlike { start, right, runs })
+        Ok(Unlike { start, right, runs, _room: room })
     }
 }
 
@@ -447,6 +453,7 @@ struct Unlike {
     /// What the piece is to be; empty where that is a hole.
     right: Vec<u8>,
     runs: Vec<Run>,
+    _room: Option<SemaphorePermit<'static>>,
 }
 
 /// Blocks in which two buffers differ, one after the other.

@@ -492,9 +492,12 @@ impl Control {
     ) {
         attached.set_unsettled(true);
         let serving = Serving { volume: volume.clone(), attached: Arc::clone(attached), voters: Arc::clone(voters) };
-        let _one_at_a_time = attached.snapshots.lock().await;
-        let settled = tokio::time::timeout(CHANGING_MAX, self.settle_on(&serving, roles)).await;
-        let why = match settled {
+        // Who had them before this opening may not have let go of them yet.
+        let settled = tokio::time::timeout(CHANGING_MAX, async {
+            let _one_at_a_time = attached.snapshots.lock().await;
+            self.settle_on(&serving, roles).await
+        });
+        let why = match settled.await {
             Ok(Ok(_)) => return,
             Ok(Err(error)) => error.message,
             Err(_) => format!("that took more than {} s", CHANGING_MAX.as_secs()),
