@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::abi::{self, BasicParams, DeviceInfo, DiscardParams, IoDescriptor, Params};
@@ -270,9 +271,11 @@ impl Device {
     /// The kernel gives a device with one queue a scheduler that sorts requests as a disk wants them. This is none: the disks below have
     /// theirs, and sorting twice only costs. What somebody else has chosen since stays: this is for a device that is new.
     pub fn leave_order_to_disks(&self) {
-        // A kernel without schedulers, or a sysfs that must not be written to, is as fast as it is.
         if !self.is_recovered {
-            let _ = fs::write(format!("/sys/block/ublkb{}/queue/scheduler", self.id), "none");
+            let path = format!("/sys/block/ublkb{}/queue/scheduler", self.id);
+            // The kernel waits for what is in flight, and that may wait for the export's limits: nobody is to wait for this.
+            // A kernel without schedulers, or a sysfs that must not be written to, is as fast as it is.
+            let _ = thread::Builder::new().name("scheduler".to_owned()).spawn(move || fs::write(path, "none"));
         }
     }
 

@@ -5,7 +5,7 @@ use super::files::source_of;
 use braid_api::{ErrorDetail, Orphan};
 use braid_fuse::mount;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::daemon::state::os_error;
@@ -44,11 +44,9 @@ impl Control {
 }
 
 /// Whether it was removed, and why not.
-fn handle(path: &PathBuf, source: &str, dry_run: bool) -> (bool, Option<String>) {
-    match std::fs::metadata(path) {
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {}
-        Err(error) => return (false, Some(error.to_string())),
-        Ok(_) => return (false, Some("another daemon serves it".to_owned())),
+fn handle(path: &Path, source: &str, dry_run: bool) -> (bool, Option<String>) {
+    if let Some(why) = why_alive(path) {
+        return (false, Some(why));
     }
     if dry_run {
         return (false, None);
@@ -59,9 +57,22 @@ fn handle(path: &PathBuf, source: &str, dry_run: bool) -> (bool, Option<String>)
         Ok(_) => return (false, Some("something else is mounted over it".to_owned())),
         Err(error) => return (false, Some(error.to_string())),
     }
+    // Its daemon may have come back meanwhile.
+    if let Some(why) = why_alive(path) {
+        return (false, Some(why));
+    }
     // Whoever has it open gets nothing but errors from it.
     match mount::unmount_from(path, true) {
         Ok(()) => (true, None),
         Err(error) => (false, Some(error.to_string())),
+    }
+}
+
+/// Why a mount is not dead; none: nobody answers for it.
+fn why_alive(path: &Path) -> Option<String> {
+    match std::fs::metadata(path) {
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => None,
+        Err(error) => Some(error.to_string()),
+        Ok(_) => Some("another daemon serves it".to_owned()),
     }
 }
