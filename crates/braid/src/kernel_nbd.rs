@@ -16,8 +16,9 @@ use uuid::Uuid;
 /// What a mark begins with.
 const MARK: &str = "braid-";
 /// A request that has not been answered for so long is sent again, on another connection if there is one: in seconds. What is under
-/// way when a daemon ends waits for this. It is longer than the daemon's own time limit of an I/O, so that a daemon that lives has
-/// always answered by then: else an old write might be carried out after a newer one.
+/// way when a daemon ends waits for this. It is longer than the daemon's own time limit of an I/O: what one disk delays is answered by then,
+/// and is not carried out after a newer write. Requests that wait longer, for a lease or for votes, say, are sent again on a connection
+/// that is new then, and the old one, closed by the kernel, takes what it had not begun with it.
 const TIMEOUT_SECONDS: u64 = 35;
 /// Without any connection requests wait for so long, and fail then.
 const DEAD_SECONDS: u64 = 24 * 60 * 60;
