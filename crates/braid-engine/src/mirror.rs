@@ -281,6 +281,8 @@ pub(crate) struct Loads(Vec<Load>);
 const FOLLOW_SHIFT: u32 = 3;
 /// A disk that is passed over is believed a bit faster each time (as a shift), so that one that was slow once is tried again.
 const FORGET_SHIFT: u32 = 10;
+/// A disk that a read was given up on is believed to take so many times as long as was waited, as nobody knows how long it would have been.
+const GIVEN_UP: u32 = 8;
 
 impl Loads {
     pub fn new() -> Loads {
@@ -342,6 +344,16 @@ impl Loads {
             load.latency_ns -= (load.latency_ns - took) >> step;
         }
     }
+
+    /// A read was given up after so many nanoseconds. Whoever comes next is to ask another disk at once: what usually took no time says nothing
+    /// of one that does not answer.
+    #[cold]
+    pub fn give_up(&mut self, leaf: LeafId, waited_ns: u64) {
+        let load = &mut self.0[leaf.0 as usize];
+        load.in_flight = load.in_flight.saturating_sub(1);
+        let waited = u32::try_from(waited_ns).unwrap_or(u32::MAX);
+        load.latency_ns = waited.max(load.latency_ns).saturating_mul(GIVEN_UP);
+    }
 }
 
 #[cfg(test)]
@@ -396,6 +408,25 @@ mod tests {
             tries += 1;
         }
         assert!((1000..5000).contains(&tries), "{tries}");
+    }
+
+    /// However fast it was, and however slow the other one: after a few reads that were given up, the other one is asked.
+    #[test]
+    fn a_disk_that_does_not_answer_is_not_asked_again_and_again() {
+        let mut loads = loads(1000, 100_000);
+        loads.begin(A, 4096);
+        loads.give_up(A, 20_000_000);
+        assert!(loads.better((B, 512), (A, 512)));
+        let mut slow = super::tests::loads(1000, 2_000_000_000);
+        for given_up in 0.. {
+            assert!(given_up < 4, "it is asked again and again");
+            if slow.better((B, 512), (A, 512)) {
+                break;
+            }
+            slow.begin(A, 4096);
+            slow.give_up(A, 20_000_000);
+        }
+        (0..64).for_each(|_| slow.give_up(A, u64::MAX));
     }
 
     /// A batch of the journal has a copy left, whoever is lost, as long as no zone lacks more than it tolerates.

@@ -450,7 +450,11 @@ impl Shard {
         debug_assert!(slot.out > 0, "more results than I/Os");
         slot.out -= 1;
         if slot.balanced {
-            self.loads.end(leaf, sink.now_ns().saturating_sub(slot.begun_ns));
+            let took_ns = sink.now_ns().saturating_sub(slot.begun_ns);
+            match result {
+                Err(error) if error.kind == ErrorKind::Slow => self.loads.give_up(leaf, took_ns),
+                _ => self.loads.end(leaf, took_ns),
+            }
         }
         if let Err(error) = result {
             self.leaf_failed(index, leaf, error);

@@ -15,6 +15,8 @@ const GLANCE_NS: u64 = 10 * MS;
 const SLOW_SHIFT: u32 = 3;
 const SLOW_LEAST_NS: u64 = 20 * MS;
 const SLOW_UNKNOWN_NS: u64 = 250 * MS;
+/// From so long on twice as long as usual is slow: one answer that came late must not keep all others from being given up.
+const SLOW_MOST_NS: u64 = 500 * MS;
 /// What is usual follows a new figure by one part in so many (as a shift).
 const FOLLOW_SHIFT: u32 = 3;
 
@@ -45,7 +47,7 @@ impl Session {
         self.next_glance_ns = now + GLANCE_NS;
         let limit = match self.usual_read_ns {
             0 => SLOW_UNKNOWN_NS,
-            usual => (usual << SLOW_SHIFT).max(SLOW_LEAST_NS),
+            usual => (usual << SLOW_SHIFT).clamp(SLOW_LEAST_NS, SLOW_MOST_NS.max(2 * usual)),
         };
         if let Some(since) = wire.give_up_reads(now.saturating_sub(limit)) {
             self.left_since_ns.get_or_insert(since);

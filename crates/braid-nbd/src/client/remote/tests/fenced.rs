@@ -167,6 +167,12 @@ fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_th
     let cookie = bed.requests()[0].2;
     bed.says(&Bed::reply(cookie, 5, &[]));
     assert_eq!((bed.shard.ended[0].0, bed.shard.ended[0].1.is_err(), bed.why()), (read, true, ""));
+    bed.shard.ended.clear();
+    // But one that took long is no reason to wait for another one until its server is lost.
+    let read = bed.ask(Op::Read, Flags::OTHERS, 0, 512);
+    bed.sent();
+    bed.ticks(SECOND + SECOND / 2);
+    assert_eq!(bed.shard.ended, [(read, Err(braid_ring::SLOW))]);
 }
 
 #[test]
