@@ -69,6 +69,8 @@ struct Slot {
     has_data: bool,
     /// It was asked for a second time, as the first time its disk did not answer.
     again: bool,
+    /// Whom it was asked for last.
+    device: Option<DeviceId>,
     /// It may go on now; none: it was not asked yet.
     due_ns: Option<u64>,
     taken_ns: u64,
@@ -85,6 +87,7 @@ const EMPTY: Slot = Slot {
     flags: Flags::NONE,
     has_data: false,
     again: false,
+    device: None,
     due_ns: None,
     taken_ns: 0,
     offset: 0,
@@ -384,9 +387,12 @@ impl<L: Lane> Queue<L> {
         let Slot { op, flags, offset, len, buf, .. } = *slot;
         let number = u64::from(slot.generation) << TAG_BITS | u64::from(tag);
         match host.submit(&Request { device, op, flags, offset, len, buf, tag: number }) {
-            Ok(()) => slot.step = Step::Engine,
+            Ok(()) => (slot.step, slot.device) = (Step::Engine, Some(device)),
             Err(error) if error.kind == ErrorKind::Busy => self.hold_for_memory(host, tag),
-            Err(error) => self.failed(host, tag, error.kind),
+            Err(error) => {
+                slot.device = Some(device);
+                self.failed(host, tag, error.kind);
+            }
         }
     }
 
@@ -424,11 +430,14 @@ impl<L: Lane> Queue<L> {
     }
 
     fn failed<H: Host<L>>(&mut self, host: &mut H, tag: u16, kind: ErrorKind) {
+        let slot = &self.slots[usize::from(tag)];
+        // What was to be written is in memory that the kernel of a disk still has, and the driver copies it only once.
+        let is_lost = slot.op == Op::Write && slot.buf == Buf::NONE;
         let errno = match kind {
-            // Its array was stopped, or the daemon ends: the users wait for it, as they do for a daemon. A write whose buffer is gone
-            // cannot be asked again, and there is no such case: a late buffer belongs to a disk that does not answer.
-            ErrorKind::NoDevice if !self.failing => {
-                self.device = None;
+            // Its array was stopped, or the daemon ends: the users wait for it, as they do for a daemon.
+            ErrorKind::NoDevice if !self.failing && !is_lost => {
+                // It may serve again by now.
+                self.device = self.device.filter(|device| slot.device != Some(*device));
                 return self.hold(tag);
             }
             ErrorKind::NoSpace => ENOSPC,

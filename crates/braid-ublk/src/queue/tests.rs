@@ -296,6 +296,34 @@ fn a_late_buffer_is_kept_and_the_read_tried_with_another() {
     assert!(rig.bench.memory.is_empty());
 }
 
+/// A disk hangs below a write, its array is stopped, and starts again: the write cannot be asked anew, as its data are gone.
+#[test]
+fn a_write_whose_memory_a_disk_still_has_is_not_written_from_other_memory() {
+    let mut rig = rig();
+    rig.ask(0, abi::OP_WRITE, 0, 4096, 4096);
+    rig.queue.command_done(&mut rig.bench, 0, abi::RES_OK);
+    let tag = rig.answer(Err(ErrorKind::NoDevice), true);
+    let (code, commit) = rig.last();
+    assert_eq!((code, commit.result), (IoOp::CommitAndFetch.code(true), -EIO));
+    rig.queue.serve(&mut rig.bench, Some(export(SECOND, false)));
+    assert_eq!(rig.bench.requests.len(), 1, "it is written from memory that has something else");
+    rig.queue.released(&mut rig.bench, tag);
+    assert!(rig.bench.memory.is_empty());
+}
+
+#[test]
+fn an_answer_of_a_device_that_ended_does_not_end_the_next_one() {
+    let mut rig = rig();
+    rig.ask(0, abi::OP_READ, 0, 0, 4096);
+    rig.queue.serve(&mut rig.bench, None);
+    rig.queue.serve(&mut rig.bench, Some(export(SECOND, false)));
+    rig.answer(Err(ErrorKind::NoDevice), false);
+    rig.queue.end_of_batch(&mut rig.bench);
+    assert_eq!(rig.bench.requests.last().map(|request| request.device), Some(SECOND));
+    rig.answer(Ok(()), false);
+    assert_eq!(rig.last().1.result, 4096);
+}
+
 #[test]
 fn requests_wait_for_memory_and_for_the_engine() {
     let mut rig = rig();
@@ -421,6 +449,9 @@ fn random_lives_answer_every_request_once() {
         let (mut open, mut asked, mut away) = ([false; DEPTH as usize], 0, false);
         let mut seen = usize::from(DEPTH);
         let (mut answered, mut copying, mut engine) = (0, Vec::new(), Vec::new());
+        // Requests whose buffers a disk has still, and what was copied for writes: where it is.
+        let mut late: Vec<u64> = Vec::new();
+        let mut copied = BTreeMap::new();
         for step in 0..2000 {
             match random(8) {
                 0..=2 if step < 1500 => {
@@ -434,6 +465,10 @@ fn random_lives_answer_every_request_once() {
                 3 if !copying.is_empty() => {
                     let tag = copying.swap_remove(random(copying.len() as u64) as usize);
                     let result = if random(8) == 0 { abi::RES_NEED_GET_DATA } else { abi::RES_OK };
+                    if result == abi::RES_OK {
+                        let of_tag = |(_, command): &&(u32, IoCommand)| command.tag == tag;
+                        copied.insert(tag, rig.bench.commands.iter().rev().find(of_tag).map(|(_, asked)| asked.addr));
+                    }
                     rig.queue.command_done(&mut rig.bench, tag, result);
                 }
                 4 | 5 if !engine.is_empty() => {
@@ -443,18 +478,28 @@ fn random_lives_answer_every_request_once() {
                         1 if away => Err(IoError::of(ErrorKind::NoDevice)),
                         _ => Ok(()),
                     };
-                    rig.queue.io_done(&mut rig.bench, &Completion { tag: request.tag, result, buffer_busy: false });
+                    let buffer_busy = result.is_err() && request.buf != Buf::NONE && random(3) == 0;
+                    late.extend(buffer_busy.then_some(request.tag));
+                    rig.queue.io_done(&mut rig.bench, &Completion { tag: request.tag, result, buffer_busy });
                 }
                 6 if step < 1500 => {
                     away = !away;
                     let export = (!away).then(|| export(SECOND, false));
                     rig.queue.serve(&mut rig.bench, export);
                 }
+                7 if !late.is_empty() => {
+                    let tag = late.swap_remove(random(late.len() as u64) as usize);
+                    rig.queue.released(&mut rig.bench, tag);
+                }
                 _ => rig.turn(),
             }
             if step == 1500 {
                 away = false;
                 rig.queue.serve(&mut rig.bench, Some(export(FIRST, false)));
+            }
+            for request in rig.bench.requests.iter().filter(|request| request.op == Op::Write) {
+                let tag = request.tag as u16;
+                assert_eq!(copied.get(&tag), Some(&Some(request.buf.addr)), "written from where nothing was copied to");
             }
             engine.append(&mut rig.bench.requests);
             for (code, command) in &rig.bench.commands[seen..] {
@@ -467,6 +512,7 @@ fn random_lives_answer_every_request_once() {
             }
             seen = rig.bench.commands.len();
         }
+        late.into_iter().for_each(|tag| rig.queue.released(&mut rig.bench, tag));
         rig.turn();
         assert_eq!((asked, rig.bench.memory.len()), (answered, 0));
     }
