@@ -72,7 +72,7 @@ mkdir -p "$work/upper" "$work/over" "$work/system"
 mount -t overlay overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/over" "$work/system"
 cp "$package" "$newer" "$work/system/srv/"
 systemd-nspawn --quiet --register=no --keep-unit --private-network --directory="$work/system" --machine="braid-package-$$" \
-    --boot --console=passive >"$work/boot.log" 2>&1 </dev/null &
+    --bind=/dev/fuse --bind=/dev/loop-control --boot --console=passive >"$work/boot.log" 2>&1 </dev/null &
 nspawn=$!
 for ((n = 0; n < 300; n++)); do
     leader=$(pgrep -P "$nspawn" || true)
@@ -114,6 +114,42 @@ inside systemctl kill --signal=KILL --kill-who=main braid
 try_until "the unit starts it again after a kill" export_size
 [ "$(main_pid)" != "$before" ] || fail "the killed daemon is still there"
 holds_sample || fail "the kill has lost what was written"
+
+echo "mounting, as at boot"
+# Loop devices appear in the machine's /dev, and the container has its own.
+for n in $(seq 0 63); do inside mknod "/dev/loop$n" b 7 "$n"; done
+inside mkdir -p /etc/systemd/system/braid.service.d /etc/braid/mounts /srv/db
+inside zcat -f /usr/share/doc/braid/examples/fuse.conf >"$inside_root/etc/systemd/system/braid.service.d/fuse.conf"
+printf '%s\n' NAME=tank/db FOLDER=/srv/db 'OPTIONS=--mkfs --via fuse' >"$inside_root/etc/braid/mounts/srv-db.conf"
+inside systemctl daemon-reload
+inside systemctl restart braid
+inside braid pool create tank file:/srv/disks/pool,size=512M >/dev/null
+inside braid volume create tank/db 256M >/dev/null
+inside systemd-analyze verify braid-mount@srv-db.service 2>&1 | grep -i braid && fail "systemd complains of the unit that mounts"
+inside systemctl enable --now braid-mount@srv-db 2>/dev/null || { inside journalctl --no-pager -u braid-mount@srv-db >&2; fail "the unit mounts nothing"; }
+is_mounted() { inside grep -q ' /srv/db ext4 ' /proc/mounts; }
+is_mounted || fail "nothing is mounted"
+inside cp /usr/bin/braid /srv/db/first
+# Its file's channel is kept by systemd while no daemon is there.
+inside systemctl restart braid
+is_mounted && inside cmp /usr/bin/braid /srv/db/first || fail "a restart of the daemon has lost what was mounted"
+inside cp /usr/bin/braid /srv/db/second &
+writer=$!
+inside systemctl kill --signal=KILL --kill-who=main braid
+wait $writer || fail "a kill of the daemon has failed a write to what was mounted"
+inside sync -f /srv/db
+inside sh -c 'echo 3 >/proc/sys/vm/drop_caches' 2>/dev/null || true
+is_mounted && inside cmp /usr/bin/braid /srv/db/second || fail "a kill of the daemon has lost what was mounted"
+inside systemctl stop braid-mount@srv-db || fail "the unit does not unmount"
+is_mounted && fail "it is mounted after the unit has stopped"
+[ "$(inside braid export list --json | grep -c mount)" = 0 ] || fail "the export that was made for mounting is left"
+inside systemctl start braid-mount@srv-db
+is_mounted && inside cmp /srv/db/first /srv/db/second || fail "what was written is not there when it is mounted again"
+inside systemctl disable --now braid-mount@srv-db 2>/dev/null
+inside braid pool delete tank --yes >/dev/null || fail "the pool is still in use"
+inside rm -r /etc/braid/mounts /etc/systemd/system/braid.service.d
+inside systemctl daemon-reload
+inside systemctl restart braid
 
 echo "upgrading"
 before=$(main_pid)

@@ -25,6 +25,7 @@ doc=$stage/usr/share/doc/braid
 install -D -m 755 "$binary" "$stage/usr/bin/braid"
 strip --strip-unneeded "$stage/usr/bin/braid"
 install -D -m 644 packaging/braid.service "$stage/usr/lib/systemd/system/braid.service"
+install -m 644 packaging/braid-mount@.service "$stage/usr/lib/systemd/system/"
 install -D -m 644 packaging/braid.toml "$stage/etc/braid/braid.toml"
 mkdir -p "$doc" "$stage/usr/share/man/man1"
 "$binary" man --dir "$stage/usr/share/man/man1" >/dev/null
@@ -37,6 +38,7 @@ done
 install -m 644 README.md SECURITY.md "$doc/"
 install -d "$doc/docs"
 install -m 644 docs/*.md "$doc/docs/"
+install -D -m 644 packaging/fuse.conf "$doc/examples/fuse.conf"
 
 cp -r packaging/grafana packaging/prometheus "$doc/"
 gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
