@@ -15,7 +15,7 @@ pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
 /// Longest that anything here is waited for: far above what it takes, so that a slow machine fails nothing.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A folder of one test, short enough for socket addresses; gone with the test, mounts in it included.
 pub struct Folder {
