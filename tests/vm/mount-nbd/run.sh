@@ -34,6 +34,8 @@ device=$(sed -nE 's/.*"device": "([^"]+)".*/\1/p' mounted)
 connected && result "connections: one for each shard"
 braid mount tank/db mnt --mkfs | grep -q already && result "said twice, done once"
 refuses "mounted on" braid export remove tank/db.mount && result "removal while mounted: refused"
+refuses "mounted on" braid volume delete tank/db --yes --force && result "deletion while mounted: refused"
+refuses "mounted on" braid pool delete tank --yes --force && result "its pool, too"
 fill mnt "$PWD/sums"
 
 # What was under way when the daemon was killed waits for 35 s, as a daemon that lives may take 30 s for an answer.

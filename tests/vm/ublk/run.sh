@@ -10,6 +10,7 @@ grep -q 'modprobe ublk_drv' refused && result "without the driver: refused, with
 
 modprobe ublk_drv
 braid export add fast --ublk --queues 3 2>refused || grep -q -- '--shards' refused && result "more queues than shards: refused"
+braid export add fast --ublk --depth 5000 2>refused || grep -q 4096 refused && result "deeper than the driver takes: refused"
 braid export add fast --ublk --queues 2 --depth 64
 disk=/dev/braid/fast
 result "path: $(readlink $disk)"
@@ -70,3 +71,19 @@ result "left behind: $(ls /dev/ublkb0 /dev/ublkc0 $disk 2>/dev/null | wc -l)"
 braid export add fast --ublk --read-only --name ro
 dd if=/dev/zero of=/dev/braid/ro bs=4096 count=1 oflag=direct 2>/dev/null || result "read-only: writes are refused"
 braid export remove ro
+
+# Drivers before Linux 6.16 keep the size that a device began with.
+braid pool create tank /dev/vdc --yes >/dev/null
+braid volume create tank/db 64M >/dev/null
+braid export add tank/db --ublk >/dev/null
+result "sectors: $(blockdev --getsz /dev/braid/tank/db)"
+braid volume resize tank/db 96M >/dev/null
+for _ in $(seq 50); do
+    grep -q "its block device stays at 67108864" daemon.log && break
+    sleep 0.1
+done
+grep -q "its block device stays at 67108864" daemon.log && result "resized: the device keeps its size, and that is said"
+braid export remove tank/db >/dev/null
+braid export add tank/db --ublk >/dev/null
+result "sectors of the device that is added again: $(blockdev --getsz /dev/braid/tank/db)"
+braid export remove tank/db >/dev/null

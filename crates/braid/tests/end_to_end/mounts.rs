@@ -111,6 +111,33 @@ fn a_file_system_is_made_once_and_mounted_as_often_as_wanted() {
     run("umount", &[at]);
 }
 
+/// However it is spelt, it is the same: a second device would show its file system to a second mount.
+#[test]
+fn what_is_mounted_is_known_by_its_uuids_too() {
+    let rig = Rig::new();
+    let (daemon, at) = (&rig.daemon, rig.at.as_str());
+    daemon.braid(&["volume", "create", "tank/db", "64M"]);
+    daemon.braid(&["mount", "tank/db", at, "--mkfs"]);
+    fs::write(rig.file(), "db").expect("it can be written");
+    daemon.braid(&["snapshot", "create", "tank/db@one"]);
+    let uuid = |noun: &str, name: &str| daemon.json(&[noun, "show", name])["uuid"].as_str().expect("one").to_owned();
+    let (pool, volume, snapshot) = (uuid("pool", "tank"), uuid("volume", "tank/db"), uuid("snapshot", "tank/db@one"));
+    let beside = daemon.folder.join("beside");
+    fs::create_dir(&beside).expect("a folder can be made");
+    for spelt in [format!("tank/{volume}"), format!("{pool}/db"), format!("{pool}/{volume}")] {
+        let again = daemon.json(&["mount", &spelt, at]);
+        assert_eq!((&again["was_mounted"], rig.exports()), (&true.into(), 1), "{again}");
+        let twice = daemon.json(&["mount", &spelt, &beside]);
+        assert_eq!((twice["device"] == again["device"], rig.exports()), (true, 1), "{twice}");
+        daemon.braid(&["umount", &beside]);
+    }
+    daemon.braid(&["mount", &format!("{pool}/db@{snapshot}"), &beside, "-o", "noload"]);
+    assert_eq!(daemon.json(&["mount", "tank/db@one", &beside])["was_mounted"], true);
+    daemon.braid(&["umount", &beside]);
+    daemon.braid(&["umount", at]);
+    assert!(rig.is_clean());
+}
+
 #[test]
 fn no_file_system_is_made_where_anything_is() {
     let rig = Rig::new();

@@ -6,7 +6,7 @@ use crate::cli::segment;
 use crate::client::Client;
 use crate::daemon::address::{Address, escaped};
 use crate::kernel_nbd;
-use braid_api::{AddExport, Array, ErrorDetail, Export, ExportList, ExportState, Kind, Status};
+use braid_api::{AddExport, Array, ErrorDetail, Export, ExportList, ExportState, Kind, Snapshot, Status, Volume};
 use clap::ValueEnum;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -37,11 +37,39 @@ pub enum Way {
 /// What somebody wants.
 pub struct Asked<'a> {
     /// An array, a volume or a snapshot.
-    pub name: &'a str,
+    pub of: &'a Named,
     /// Nothing is to be written.
     pub read_only: bool,
     /// How, if that was said.
     pub via: Option<Way>,
+}
+
+/// An array, a volume or a snapshot, however it was spelt: by names, or by UUIDs in place of some of them.
+pub struct Named {
+    /// Its name, as the daemon writes it.
+    pub name: String,
+    /// Its identity.
+    pub uuid: String,
+}
+
+impl Named {
+    /// What the daemon knows under this name.
+    ///
+    /// # Errors
+    /// There is no such thing; the daemon's.
+    pub async fn find(client: &Client, name: &str) -> Result<Named, ErrorDetail> {
+        let path = segment(name);
+        if name.contains('@') {
+            let Snapshot { name, uuid, .. } = client.get(&format!("/v1/snapshots/{path}")).await?;
+            return Ok(Named { name, uuid });
+        }
+        if name.contains('/') {
+            let Volume { name, uuid, .. } = client.get(&format!("/v1/volumes/{path}")).await?;
+            return Ok(Named { name, uuid });
+        }
+        let Array { name, uuid, .. } = client.get(&format!("/v1/arrays/{path}")).await?;
+        Ok(Named { name, uuid })
+    }
 }
 
 /// A device that is there, and what of it was made for that.
@@ -74,8 +102,8 @@ pub fn is_made(export: &Export) -> bool {
 }
 
 /// Whether it was made for mounting this.
-pub fn is_ours(export: &Export, name: &str) -> bool {
-    export.array == name && is_made(export)
+pub fn is_ours(export: &Export, of: &Named) -> bool {
+    export.array_uuid == of.uuid && is_made(export)
 }
 
 /// Whether a block device is of an export.
@@ -119,7 +147,7 @@ fn loop_on(file: &Path) -> Option<PathBuf> {
 pub async fn provide(client: &Client, asked: &Asked<'_>) -> Result<Made, ErrorDetail> {
     let exports: ExportList = client.get("/v1/exports").await?;
     refuse_others(&exports, asked)?;
-    let known = exports.exports.into_iter().find(|export| is_ours(export, asked.name));
+    let known = exports.exports.into_iter().find(|export| is_ours(export, asked.of));
     let (export, export_is_new) = match known {
         // What could not be made again, as after a restart of the machine: it is made anew.
         Some(export) if export.state == ExportState::Failed => {
@@ -150,13 +178,14 @@ pub async fn provide(client: &Client, asked: &Asked<'_>) -> Result<Made, ErrorDe
 
 /// A file system and somebody else on the same blocks would damage each other.
 fn refuse_others(exports: &ExportList, asked: &Asked<'_>) -> Result<(), ErrorDetail> {
-    let others = exports.exports.iter().filter(|export| export.array == asked.name && !is_ours(export, asked.name));
+    let others =
+        exports.exports.iter().filter(|export| export.array_uuid == asked.of.uuid && !is_ours(export, asked.of));
     for export in others {
         let device = device_of(export).filter(|device| is_held(device));
         if export.connections > 0 || device.is_some() {
             let message = format!(
                 "{} is used through export {}, and a file system suffers no other user",
-                asked.name, export.name
+                asked.of.name, export.name
             );
             return Err(ErrorDetail::new(Kind::InUse, message)
                 .with("export", &export.name)
@@ -181,7 +210,7 @@ fn checked(export: Export, asked: &Asked<'_>) -> Result<Export, ErrorDetail> {
             .remedy("braid status says what to do"));
     }
     if export.read_only && !asked.read_only {
-        return Err(ErrorDetail::new(Kind::InUse, format!("{} is mounted read-only elsewhere", asked.name))
+        return Err(ErrorDetail::new(Kind::InUse, format!("{} is mounted read-only elsewhere", asked.of.name))
             .with("export", &export.name)
             .remedy("unmount it there first, or add --read-only"));
     }
@@ -189,9 +218,9 @@ fn checked(export: Export, asked: &Asked<'_>) -> Result<Export, ErrorDetail> {
 }
 
 async fn add(client: &Client, asked: &Asked<'_>) -> Result<Export, ErrorDetail> {
-    let name = format!("{}{MARK}", asked.name);
+    let name = format!("{}{MARK}", asked.of.name);
     let export = |nbd: String| AddExport {
-        array: asked.name.to_owned(),
+        array: asked.of.name.clone(),
         nbd,
         name: Some(name.clone()),
         read_only: asked.read_only,
@@ -291,10 +320,10 @@ async fn attach(
 
 /// The same blocks as ublk's device has: a file system that was made on one can be mounted on the other.
 async fn block_bytes(client: &Client, asked: &Asked<'_>) -> Result<u32, ErrorDetail> {
-    if asked.name.contains('/') {
+    if asked.of.name.contains('/') {
         return Ok(VOLUME_BLOCK_BYTES);
     }
-    let array: Array = client.get(&format!("/v1/arrays/{}", segment(asked.name))).await?;
+    let array: Array = client.get(&format!("/v1/arrays/{}", segment(&asked.of.name))).await?;
     Ok(array.logical_block_bytes.max(512))
 }
 

@@ -104,12 +104,13 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
     let client = args.ask.client()?;
     let read_only = args.read_only || args.name.contains('@');
     let over = mounts::at(&folder)?;
-    let asked = device::Asked { name: &args.name, read_only, via: args.via };
+    let of = device::Named::find(&client, &args.name).await?;
+    let asked = device::Asked { of: &of, read_only, via: args.via };
     if let Some(over) = over {
         let exports: ExportList = client.get("/v1/exports").await?;
         let export = exports.exports.iter().find(|export| device::is_of(export, &over.source));
         return match export {
-            Some(export) if device::is_ours(export, &args.name) => {
+            Some(export) if device::is_ours(export, &of) => {
                 done(&args, &folder, export, &over.source, &over.kind, (false, true));
                 Ok(ExitCode::SUCCESS)
             }

@@ -147,7 +147,7 @@ impl Control {
         };
         {
             let listening = self.listening.lock().await;
-            self.end_blocks(&listening, |saved| saved.array == claim.uuid).await?;
+            self.end_devices(&listening, |saved| saved.array == claim.uuid).await?;
         }
         if active {
             self.silence_exports(claim.uuid).await;

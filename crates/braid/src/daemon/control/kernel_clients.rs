@@ -2,6 +2,7 @@
 //! new connections, and does not take an export away from below a file system.
 
 use super::Control;
+use super::exports::Listens;
 use super::tables::Serving;
 use crate::daemon::address::Address;
 use crate::daemon::state::SavedExport;
@@ -62,22 +63,42 @@ impl Control {
 
     /// An export is about to go: the kernel's device on it goes with it, unless somebody has that for itself: mounted, above all.
     pub(super) async fn end_kernel_client(&self, saved: &SavedExport) -> Result<(), ErrorDetail> {
-        let uuid = saved.uuid;
-        if !saved.nbd.starts_with("unix:") || !Path::new(MODULE).exists() {
-            return Ok(());
+        self.refuse_held_client(saved).await?;
+        disconnect(saved).await;
+        Ok(())
+    }
+
+    /// These exports are about to go with what they are of: what makes block devices of this machine of them goes, too.
+    ///
+    /// # Errors
+    /// Somebody has one of the devices for itself, and nothing has happened; or the ublk driver refuses.
+    pub(super) async fn end_devices(
+        &self,
+        listening: &Listens<'_>,
+        which: impl Fn(&SavedExport) -> bool,
+    ) -> Result<(), ErrorDetail> {
+        let ending: Vec<SavedExport> = {
+            let tables = self.read();
+            tables.exports.values().map(|entry| &entry.saved).filter(|saved| which(saved)).cloned().collect()
+        };
+        for saved in &ending {
+            self.refuse_held_client(saved).await?;
         }
+        self.end_blocks(listening, which).await?;
+        for saved in &ending {
+            disconnect(saved).await;
+        }
+        Ok(())
+    }
+
+    /// Refuses when somebody has the kernel's device on an export for itself.
+    async fn refuse_held_client(&self, saved: &SavedExport) -> Result<(), ErrorDetail> {
+        let Some(uuid) = on_socket(saved) else { return Ok(()) };
         let held = tokio::task::spawn_blocking(move || {
-            let device = kernel_nbd::of(uuid)?;
-            let path = device.path();
+            let path = kernel_nbd::of(uuid)?.path();
             // The table of mounts knows no device of btrfs, nor what other mount namespaces have.
             let somebody = || is_held(&path).then(|| "somebody".to_owned());
-            let Some(holder) = braid_ring::disk::holder_of(&path).or_else(somebody) else {
-                // Else whoever looks at it would wait for a server that never comes.
-                if let Err(error) = device.disconnect() {
-                    tracing::warn!("{} keeps its place: {error}", path.display());
-                }
-                return None;
-            };
+            let holder = braid_ring::disk::holder_of(&path).or_else(somebody)?;
             Some((path, holder))
         });
         // To open it takes an answer of what is exported.
@@ -91,6 +112,25 @@ impl Control {
             }
         }
     }
+}
+
+/// An export that the kernel's NBD client may be on.
+fn on_socket(saved: &SavedExport) -> Option<Uuid> {
+    (saved.nbd.starts_with("unix:") && Path::new(MODULE).exists()).then_some(saved.uuid)
+}
+
+/// Ends the kernel's device on an export, if there is one: else whoever looks at it would wait for a server that never comes.
+async fn disconnect(saved: &SavedExport) {
+    let Some(uuid) = on_socket(saved) else { return };
+    let ended = tokio::task::spawn_blocking(move || {
+        if let Some(device) = kernel_nbd::of(uuid)
+            && let Err(error) = device.disconnect()
+        {
+            tracing::warn!("{} keeps its place: {error}", device.path().display());
+        }
+    });
+    // What does not end is the kernel's.
+    let _ = tokio::time::timeout(LOOK_MAX, ended).await;
 }
 
 /// Whether somebody has a device for itself alone.

@@ -235,7 +235,7 @@ impl Control {
             };
             claims.push(self.claim_found(array, WITH_POOL).ok_or_else(busy)?);
         }
-        self.end_blocks(&listening, |saved| saved.pool == Some(uuid)).await?;
+        self.end_devices(&listening, |saved| saved.pool == Some(uuid)).await?;
         self.remove_exports_of_pool(&listening, uuid);
         drop(listening);
         let parts = if serves {

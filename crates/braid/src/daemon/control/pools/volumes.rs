@@ -253,7 +253,7 @@ impl Control {
             self.refuse_last_on(&what.name)?;
             self.refuse_exported_volume(what, "deleted")?;
         }
-        self.end_blocks(&listening, |saved| saved.array == what.uuid).await?;
+        self.end_devices(&listening, |saved| saved.array == what.uuid).await?;
         self.remove_exports_now(&listening, what.uuid);
         self.release_volume(&listening, what.pool.uuid, what.uuid).await;
         let _one_at_a_time = self.work_soon(&what.pool).await?;

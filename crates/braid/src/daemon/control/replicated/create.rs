@@ -196,6 +196,10 @@ impl Control {
         }
         let shown = self.replicated_volume(&volume.uuid.to_string())?;
         self.refuse_used(&volume, force).await?;
+        {
+            let listening = self.listening.lock().await;
+            self.end_devices(&listening, |saved| saved.array == volume.uuid).await?;
+        }
         self.end_replicated(volume.uuid).await;
         let left = self.remove_replicas(&volume).await;
         if !left.is_empty() && !force {
