@@ -89,6 +89,8 @@ pub const END_USER_RECOVERY: ControlOp = ControlOp::new(0x11, true, "END_USER_RE
 /// What the driver can do (Linux 6.5, encoded only).
 pub const GET_FEATURES: ControlOp = ControlOp::new(0x13, false, "GET_FEATURES");
 
+/// Removes one without waiting for its number: the driver does that once nobody has it open (Linux 6.9, encoded only).
+pub const DEL_DEV_ASYNC: ControlOp = ControlOp::new(0x14, false, "DEL_DEV_ASYNC");
 /// Changes a device's size, which is its number of sectors (Linux 6.16, encoded only).
 pub const UPDATE_SIZE: ControlOp = ControlOp::new(0x15, true, "UPDATE_SIZE");
 
@@ -347,6 +349,7 @@ mod tests {
         assert_eq!(ADD_DEV.code(true), 0xc020_7504);
         assert_eq!(GET_DEV_INFO.code(true), 0x8020_7502);
         assert_eq!(GET_FEATURES.code(true), 0x8020_7513);
+        assert_eq!(DEL_DEV_ASYNC.code(true), 0x8020_7514);
         assert_eq!(IoOp::Fetch.code(false), 0x20);
         assert_eq!(IoOp::CommitAndFetch.code(true), 0xc010_7521);
     }

@@ -8,6 +8,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
@@ -20,6 +23,9 @@ pub const CONTROL_PATH: &str = "/dev/ublk-control";
 
 /// After so long a command counts as failed. A start waits for all shards, a stop for all requests.
 const COMMAND_MAX: Duration = Duration::from_secs(30);
+
+/// So long it is waited for a removal that may wait for others: what refuses it is known at once.
+const REMOVAL_MAX: Duration = Duration::from_secs(1);
 
 /// What the driver returned.
 pub type Answer = io::Result<i32>;
@@ -75,7 +81,7 @@ impl Features {
 
 /// The control device, and what its driver can do.
 pub struct Control {
-    to: Box<dyn Speak>,
+    to: Arc<dyn Speak>,
     features: Features,
 }
 
@@ -105,7 +111,7 @@ impl Control {
             // Drivers before the question refuse it, one way or another.
             Err(_) => Features { flags: None },
         };
-        Ok(Control { to, features })
+        Ok(Control { to: Arc::from(to), features })
     }
 
     /// What the driver can do.
@@ -177,12 +183,44 @@ impl Control {
         self.plain(abi::STOP_DEV, id, 0)
     }
 
-    /// Removes a device. Waits until nobody has it open.
+    /// Removes a device that was stopped, or never started. It is gone at once for whoever looks for it; the kernel keeps what is left of it for as
+    /// long as somebody has it open.
     ///
     /// # Errors
-    /// The driver refuses, or somebody still has it open.
+    /// The driver refuses.
     pub fn delete(&self, id: u32) -> Result<(), UblkError> {
-        self.plain(abi::DEL_DEV, id, 0)
+        if self.features.is_encoded() {
+            match self.say(abi::DEL_DEV_ASYNC, id, 0, &mut []) {
+                // Drivers before Linux 6.9 do not know it.
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+                answer => {
+                    let failed =
+                        |error| UblkError::os(error, &format!("{} of /dev/ublkb{id}", abi::DEL_DEV_ASYNC.name));
+                    return answer.map(|_| ()).map_err(failed);
+                }
+            }
+        }
+        self.delete_aside(id)
+    }
+
+    /// The same where the driver waits for all that have the device open: it does so on a thread of its own. What has begun goes on in the
+    /// kernel, also when that thread has given up.
+    fn delete_aside(&self, id: u32) -> Result<(), UblkError> {
+        let doing = format!("{} of /dev/ublkb{id}", abi::DEL_DEV.name);
+        let (to, code) = (Arc::clone(&self.to), abi::DEL_DEV.code(self.features.is_encoded()));
+        let (tell, told) = mpsc::channel();
+        let removal = move || {
+            let command = ControlCommand { dev_id: id, queue_id: abi::NO_QUEUE, ..ControlCommand::default() };
+            // Nobody may be waiting for it any more.
+            let _ = tell.send(to.speak(code, command, &mut []));
+        };
+        let begun = thread::Builder::new().name("removal".to_owned()).spawn(removal);
+        begun.map_err(|error| UblkError::os(error, &doing))?;
+        match told.recv_timeout(REMOVAL_MAX) {
+            Ok(answer) => answer.map(|_| ()).map_err(|error| UblkError::os(error, &doing)),
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => Err(UblkError::os(io::ErrorKind::BrokenPipe.into(), &doing)),
+        }
     }
 
     /// What a device is; none: there is no such device.

@@ -1,7 +1,7 @@
 //! The life of a device against a driver that this file plays.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use zerocopy::IntoBytes;
 
@@ -12,9 +12,9 @@ use crate::control::{Answer, Speak};
 /// One command that is expected: which, what it returns, and what it writes.
 type Line = (ControlOp, bool, Result<i32, i32>, Vec<u8>);
 
-/// What is to come, and the number in the last command.
+/// What is to come, the number in the last command, and what is held while a driver waits.
 #[derive(Clone, Default)]
-struct Script(Arc<Mutex<VecDeque<Line>>>, Arc<Mutex<u64>>);
+struct Script(Arc<Mutex<VecDeque<Line>>>, Arc<Mutex<u64>>, Arc<Mutex<()>>);
 
 impl Script {
     fn expect(&self, op: ControlOp, encoded: bool, answer: Result<i32, i32>, out: &[u8]) {
@@ -25,6 +25,11 @@ impl Script {
         *self.1.lock().unwrap()
     }
 
+    /// No command ends before this is dropped.
+    fn hold(&self) -> MutexGuard<'_, ()> {
+        self.2.lock().unwrap()
+    }
+
     fn is_over(&self) -> bool {
         self.0.lock().unwrap().is_empty()
     }
@@ -32,6 +37,7 @@ impl Script {
 
 impl Speak for Script {
     fn speak(&self, code: u32, command: ControlCommand, data: &mut [u8]) -> Answer {
+        drop(self.hold());
         *self.1.lock().unwrap() = command.data;
         let (op, encoded, answer, out) = self.0.lock().unwrap().pop_front().expect("a command that nobody expects");
         assert_eq!(code, op.code(encoded), "{} was expected", op.name);
@@ -96,11 +102,11 @@ fn a_driver_that_cannot_do_it_is_left_clean() {
     let (script, control) = modern();
     let agreed = DeviceInfo { dev_id: 5, flags: abi::F_USER_RECOVERY, ..setup().info() };
     script.expect(abi::ADD_DEV, true, Ok(0), agreed.as_bytes());
-    script.expect(abi::DEL_DEV, true, Ok(0), &[]);
+    script.expect(abi::DEL_DEV_ASYNC, true, Ok(0), &[]);
     assert_eq!(Device::find_or_make(&control, &setup()).unwrap_err().kind, UblkErrorKind::Unsupported);
     script.expect(abi::ADD_DEV, true, Ok(0), setup().info().as_bytes());
     script.expect(abi::SET_PARAMS, true, Err(EINVAL), &[]);
-    script.expect(abi::DEL_DEV, true, Ok(0), &[]);
+    script.expect(abi::DEL_DEV_ASYNC, true, Ok(0), &[]);
     assert_eq!(Device::find_or_make(&control, &setup()).unwrap_err().kind, UblkErrorKind::Os);
     script.expect(abi::ADD_DEV, true, Err(ENOMEM), &[]);
     let error = Device::find_or_make(&control, &setup()).unwrap_err();
@@ -162,6 +168,33 @@ fn a_takeover_that_failed_half_way_goes_on_from_there() {
 }
 
 #[test]
+fn a_device_that_somebody_has_open_is_removed_without_waiting() {
+    let (script, control) = modern();
+    script.expect(abi::DEL_DEV_ASYNC, true, Ok(0), &[]);
+    control.delete(3).unwrap();
+    script.expect(abi::DEL_DEV_ASYNC, true, Err(EBUSY), &[]);
+    assert_eq!(control.delete(3).unwrap_err().kind, UblkErrorKind::Busy);
+    // A driver that does not know it.
+    script.expect(abi::DEL_DEV_ASYNC, true, Err(EOPNOTSUPP), &[]);
+    script.expect(abi::DEL_DEV, true, Err(EBUSY), &[]);
+    assert_eq!(control.delete(3).unwrap_err().kind, UblkErrorKind::Busy);
+    // And one that has not even the numbers of it; it waits for who has the device open.
+    script.expect(abi::GET_FEATURES, true, Err(EINVAL), &[]);
+    let old = Control::of(Box::new(script.clone())).unwrap();
+    script.expect(abi::DEL_DEV, false, Ok(0), &[]);
+    let opener = script.hold();
+    let begun = Instant::now();
+    old.delete(3).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(20), "it did not wait");
+    drop(opener);
+    let until = Instant::now() + Duration::from_secs(20);
+    while !script.is_over() && Instant::now() < until {
+        thread::sleep(PAUSE);
+    }
+    assert!(script.is_over(), "it goes on by itself");
+}
+
+#[test]
 fn a_size_is_changed_where_the_driver_can() {
     let (script, control) = modern();
     assert!(!control.update_size(3, 1 << 20).unwrap(), "nothing is asked of an older one");
@@ -178,7 +211,7 @@ fn a_size_is_changed_where_the_driver_can() {
 #[test]
 fn one_that_never_started_is_removed_and_one_of_another_server_refused() {
     let (script, control) = modern();
-    script.expect(abi::DEL_DEV, true, Ok(0), &[]);
+    script.expect(abi::DEL_DEV_ASYNC, true, Ok(0), &[]);
     assert!(Device::take_over(&control, found(abi::STATE_DEAD), RECOVERY_MAX).unwrap().is_none());
     script.expect(abi::START_USER_RECOVERY, true, Err(EBUSY), &[]);
     let error = Device::take_over(&control, found(abi::STATE_LIVE), Duration::ZERO).unwrap_err();
