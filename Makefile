@@ -18,7 +18,7 @@ test: ## everything: install what the tests need, then units, simulator, fuzz co
 	scripts/test.sh
 
 test-vm: ## against the real kernel, in a guest (VM_SCENARIOS="nbd" picks some; VM_LOGS=folder keeps the logs)
-	$(CARGO) build --locked --profile verify -p braid --bin braid --example power-cut
+	$(CARGO) build --locked --profile verify -p braid -p braid-ublk --bin braid --example power-cut --example half-takeover
 	scripts/test-vm.sh "$$($(CARGO) metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')/verify/braid" $(VM_SCENARIOS)
 
 check: ## format, lint, arrows between the crates
@@ -26,7 +26,7 @@ check: ## format, lint, arrows between the crates
 
 bench: ## the table of speeds, each with its target (FULL=1: long runs; BENCH_FLAGS=--strict: exit 1 on a miss)
 	scripts/install-tools.sh bench
-	$(CARGO) build --locked --release -p braid --bin braid --example power-cut
+	$(CARGO) build --locked --release -p braid -p braid-ublk --bin braid --example power-cut --example half-takeover
 	BRAID_BENCH_GUEST=scripts/bench-vm.sh $(CARGO) run --locked --release --quiet -p braid -- bench --table docs/benchmarks.md $(if $(filter 1,$(FULL)),--full) $(BENCH_FLAGS)
 
 sim: ## the simulator (SEEDS=0..200, LEVELS=raid1,raid10; SIM_FLAGS="--seed N" replays one)

@@ -60,11 +60,13 @@ cp "$(command -v busybox)" "$root/bin/busybox"
 ln -s /programs/lib64 "$root/lib64"
 ln -s /programs/lib "$root/lib/x86_64-linux-gnu"
 add_program "$braid" bin/braid
-# A tool of the tests, built beside it.
-power_cut=$(dirname "$braid")/examples/power-cut
-[ -x "$power_cut" ] || { echo "there is no $power_cut: build it with cargo build -p braid --example power-cut, in the same profile" >&2; exit 2; }
-add_program "$power_cut" bin/power-cut
-strip --strip-debug "$programs"/bin/{braid,power-cut}
+# Tools of the tests, built beside it.
+for example in power-cut half-takeover; do
+    path=$(dirname "$braid")/examples/$example
+    [ -x "$path" ] || { echo "there is no $path: build it as the Makefile does, in the same profile" >&2; exit 2; }
+    add_program "$path" bin/$example
+done
+strip --strip-debug "$programs"/bin/{braid,power-cut,half-takeover}
 for program in nbd-client mdadm lvm dmsetup; do add_program "$tools/packages/sbin/$program" sbin/$program; done
 for program in pvs pvcreate vgs vgcreate vgchange vgremove lvs lvcreate lvextend lvremove; do ln -s lvm "$programs/sbin/$program"; done
 for program in mkfs.ext4 fsck.ext4 resize2fs mkfs.xfs xfs_repair mkfs.btrfs btrfs blockdev wipefs losetup; do add_program "$(command -v $program)" sbin/$program; done

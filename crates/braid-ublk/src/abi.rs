@@ -25,8 +25,13 @@ pub const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 /// Commands may be numbered as ioctls are (Linux 6.4).
 pub const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
 
+/// Requests of a device without a server may fail at once (Linux 6.13).
+pub const F_USER_RECOVERY_FAIL_IO: u64 = 1 << 9;
 /// A device's size can be changed while it is used (Linux 6.16).
 pub const F_UPDATE_SIZE: u64 = 1 << 10;
+
+/// A server may have its commands back (Linux 6.16).
+pub const F_QUIESCE: u64 = 1 << 12;
 
 /// Every flag with the word that people read.
 pub const FLAG_NAMES: &[(u64, &str)] = &[
@@ -38,10 +43,10 @@ pub const FLAG_NAMES: &[(u64, &str)] = &[
     (F_CMD_IOCTL_ENCODE, "ioctl_encode"),
     (1 << 7, "user_copy"),
     (1 << 8, "zoned"),
-    (1 << 9, "recovery_fail_io"),
+    (F_USER_RECOVERY_FAIL_IO, "recovery_fail_io"),
     (F_UPDATE_SIZE, "update_size"),
     (1 << 11, "auto_buffers"),
-    (1 << 12, "quiesce"),
+    (F_QUIESCE, "quiesce"),
     (1 << 13, "per_io_daemon"),
 ];
 
@@ -111,6 +116,9 @@ impl IoOp {
         if encoded { ioctl_code(3, self as u8, size_of::<IoCommand>()) } else { self as u32 }
     }
 }
+
+/// A command on a queue that no driver knows. Of a queue that has a server the driver says that before it looks at the number (from Linux 6.4 on).
+pub const NO_COMMAND: u32 = 3 << 30 | (size_of::<IoCommand>() as u32) << 16 | (b'!' as u32) << 8;
 
 /// `_IOC(direction, 'u', number, size)`.
 const fn ioctl_code(direction: u32, number: u8, size: usize) -> u32 {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::abi::{self, ControlCommand, ControlOp, DeviceInfo, Params};
+use crate::abi::{self, ControlCommand, ControlOp, DeviceInfo, IoCommand, Params};
 use crate::error::{UblkError, UblkErrorKind};
 
 /// The driver's control device.
@@ -37,6 +37,12 @@ pub trait Speak: Send + Sync {
     /// # Errors
     /// What the driver refused it with.
     fn speak(&self, code: u32, command: ControlCommand, data: &mut [u8]) -> Answer;
+
+    /// What each of a device's queues answers to a command that it does not know.
+    ///
+    /// # Errors
+    /// The device's own file cannot be opened: somebody has it.
+    fn speak_to_queues(&self, id: u32, queues: u16) -> io::Result<Vec<Answer>>;
 }
 
 /// The real one.
@@ -57,6 +63,28 @@ impl Speak for Driver {
         }
         answer
     }
+
+    fn speak_to_queues(&self, id: u32, queues: u16) -> io::Result<Vec<Answer>> {
+        let file = File::options().read(true).write(true).open(format!("/dev/ublkc{id}"))?;
+        let ask = |q_id: u16| {
+            let mut payload = [0; braid_ring::COMMAND_BYTES_MAX];
+            payload[..size_of::<IoCommand>()].copy_from_slice(IoCommand { q_id, ..IoCommand::default() }.as_bytes());
+            // SAFETY: a command that no driver knows names no memory.
+            unsafe { braid_ring::command(file.as_fd(), abi::NO_COMMAND, &payload, COMMAND_MAX) }
+        };
+        Ok((0..queues).map(ask).collect())
+    }
+}
+
+/// How much of a device without a server is served in the driver's eyes, which takes a server that is gone for one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Served {
+    /// All queues; or nobody can say, and it is as it should be.
+    All,
+    /// None: a takeover was begun.
+    Nothing,
+    /// A takeover was begun, and ended when some queues had a server.
+    Some,
 }
 
 /// What this kernel's driver can do.
@@ -246,6 +274,36 @@ impl Control {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
             Err(error) => Err(UblkError::os(error, &format!("taking over /dev/ublkb{id}"))),
         }
+    }
+
+    /// How much of a device without a server is served; none: it cannot be asked yet, as its last server has not quite ended. Drivers before Linux
+    /// 6.16 forget what served a queue only when a takeover begins, and fall over (before 6.10: always) one that is begun anew with a
+    /// queue that nobody has served since. Later ones forget it when a server ends, and are not asked.
+    ///
+    /// # Errors
+    /// The device's own file cannot be opened.
+    pub(crate) fn served(&self, device: &DeviceInfo) -> Result<Option<Served>, UblkError> {
+        let Some(flags) = self.features.flags.filter(|flags| flags & abi::F_QUIESCE == 0) else {
+            return Ok(Some(Served::All));
+        };
+        let answers = match self.to.speak_to_queues(device.dev_id, device.nr_hw_queues) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(None),
+            answers => {
+                answers.map_err(|error| UblkError::os(error, &format!("opening /dev/ublkc{}", device.dev_id)))?
+            }
+        };
+        let has_said = |what: &[i32]| {
+            let numbers = answers.iter().map(|answer| answer.as_ref().err().and_then(io::Error::raw_os_error));
+            numbers.filter(|number| number.is_some_and(|number| what.contains(&number))).count()
+        };
+        // Busy: some of its requests are waited for, by a server that never got to all of them.
+        let (with, without) = (has_said(&[libc::EINVAL]), has_said(&[libc::EOPNOTSUPP, libc::EBUSY]));
+        Ok(Some(match (with, without) {
+            (1.., 1..) => Served::Some,
+            // From 6.13 on a beginning is refused, or harmless, and some of these forget as later ones do: they are asked to begin.
+            (0, 1..) if flags & abi::F_USER_RECOVERY_FAIL_IO == 0 => Served::Nothing,
+            _ => Served::All,
+        }))
     }
 
     /// Lets the users of a device go on. Waits for all of its queues.

@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::abi::{self, BasicParams, DeviceInfo, DiscardParams, IoDescriptor, Params};
-use crate::control::Control;
+use crate::control::{Control, Served};
 use crate::error::{UblkError, UblkErrorKind};
 
 /// Longest request with data, in bytes: as much of a shard's arena as one request may take.
@@ -98,6 +98,7 @@ impl DeviceSetup {
 }
 
 /// Descriptors of one queue, which the driver writes.
+#[derive(Debug)]
 struct Descriptors {
     base: NonNull<IoDescriptor>,
     bytes: usize,
@@ -108,6 +109,18 @@ unsafe impl Send for Descriptors {}
 // SAFETY: as above; reads are volatile copies.
 unsafe impl Sync for Descriptors {}
 
+impl Descriptors {
+    fn map(file: &File, queue: u16, depth: u16) -> io::Result<Descriptors> {
+        let (offset, bytes) = abi::descriptors_place(queue, depth, rustix::param::page_size());
+        let (protection, flags) =
+            (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::POPULATE);
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, offset) }?;
+        let base = NonNull::new(base.cast()).expect("mmap never returns page 0 without MAP_FIXED");
+        Ok(Descriptors { base, bytes })
+    }
+}
+
 impl Drop for Descriptors {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours and whole, and its address never leaves this type.
@@ -115,10 +128,70 @@ impl Drop for Descriptors {
     }
 }
 
+/// What a shard is asked for, and says once it knows.
+#[derive(Clone, Default, Debug)]
+pub struct Asked(Arc<AtomicU8>);
+
+/// What a shard has said: nothing yet, yes, and no.
+const ASKED: u8 = 0;
+const TAKEN: u8 = 1;
+const REFUSED: u8 = 2;
+
+impl Asked {
+    pub(crate) fn answer(&self, has: bool) {
+        self.set(if has { TAKEN } else { REFUSED });
+    }
+
+    fn set(&self, what: u8) {
+        self.0.store(what, Ordering::Release);
+    }
+
+    fn is(&self, what: u8) -> bool {
+        self.0.load(Ordering::Acquire) == what
+    }
+
+    /// Waits until all of them have said yes.
+    ///
+    /// # Errors
+    /// How many have not: one has said no, or it took too long.
+    fn wait(all: &[&Asked], most: Duration) -> Result<(), usize> {
+        let until = Instant::now() + most;
+        loop {
+            if all.iter().all(|asked| asked.is(TAKEN)) {
+                return Ok(());
+            }
+            if all.iter().any(|asked| asked.is(REFUSED)) || Instant::now() >= until {
+                return Err(all.iter().filter(|asked| !asked.is(TAKEN)).count());
+            }
+            thread::sleep(RECOVERY_PAUSE);
+        }
+    }
+
+    /// Waits until all shards have said that they have room for a device's queues, before anything is begun with that device.
+    ///
+    /// # Errors
+    /// [`UblkErrorKind::Limit`]: one has none, or does not answer.
+    pub fn wait_for_room(all: &[Asked]) -> Result<(), UblkError> {
+        Asked::wait(&all.iter().collect::<Vec<_>>(), SHARDS_MAX).map_err(|count| {
+            let context =
+                format!("{count} of the {} shards have no room for another queue, or do not answer", all.len());
+            UblkError::new(UblkErrorKind::Limit, context, "remove other exports; it is tried again")
+        })
+    }
+}
+
+/// What the control plane and a shard have of one queue in common.
+#[derive(Default, Debug)]
+struct Common {
+    taken: Asked,
+    /// There before the first request is: see [`Opening::map`].
+    descriptors: OnceLock<Descriptors>,
+}
+
 /// What a shard needs of a device to serve one of its queues.
 pub struct QueueShare {
     file: Arc<File>,
-    descriptors: Descriptors,
+    common: Arc<Common>,
     /// The device's number, for messages.
     pub id: u32,
     /// Which queue.
@@ -127,19 +200,12 @@ pub struct QueueShare {
     pub depth: u16,
     /// How commands are numbered.
     pub encoded: bool,
-    taken: Arc<AtomicU8>,
 }
 
-/// Whether a shard has taken a queue: not known yet, yes, and no.
-const ASKED: u8 = 0;
-const TAKEN: u8 = 1;
-const REFUSED: u8 = 2;
-
 impl QueueShare {
-    /// Something that says whether a shard has taken it, once it is out of hand.
-    pub(crate) fn receipt(&self) -> impl FnOnce(bool) + use<> {
-        let taken = Arc::clone(&self.taken);
-        move |has| taken.store(if has { TAKEN } else { REFUSED }, Ordering::Release)
+    /// To be told once it is known whether the driver has a shard's commands for it.
+    pub(crate) fn receipt(&self) -> Asked {
+        self.common.taken.clone()
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -155,7 +221,7 @@ impl QueueShare {
     }
 
     fn base(&self) -> *const IoDescriptor {
-        self.descriptors.base.as_ptr()
+        self.common.descriptors.get().expect("queues are mapped before users are let in").base.as_ptr()
     }
 }
 
@@ -174,6 +240,8 @@ pub struct Device {
     pub info: DeviceInfo,
     /// It was there, and its users wait.
     pub is_recovered: bool,
+    /// A daemon has ended when it had taken over some of its queues: this one takes the others, so that the driver lets the next one have all.
+    pub is_torn: bool,
 }
 
 impl Device {
@@ -189,7 +257,7 @@ impl Device {
             return Ok(device);
         }
         let info = control.add(&setup.info())?;
-        let device = Device { id: info.dev_id, info, is_recovered: false };
+        let device = Device { id: info.dev_id, info, is_recovered: false, is_torn: false };
         let refused = if info.flags & abi::F_NEED_GET_DATA == 0 {
             Err(UblkError::new(
                 UblkErrorKind::Unsupported,
@@ -221,7 +289,11 @@ impl Device {
     /// The driver refuses to say.
     pub fn all(control: &Control) -> Result<Vec<Device>, UblkError> {
         let infos = numbers().into_iter().map(|id| control.info(id)).collect::<Result<Vec<_>, _>>()?;
-        Ok(infos.into_iter().flatten().map(|info| Device { id: info.dev_id, info, is_recovered: false }).collect())
+        Ok(infos
+            .into_iter()
+            .flatten()
+            .map(|info| Device { id: info.dev_id, info, is_recovered: false, is_torn: false })
+            .collect())
     }
 
     /// The process that serves it, as the driver numbers it: 0 and less where that says nothing here.
@@ -249,17 +321,40 @@ impl Device {
             return Ok(None);
         }
         let until = Instant::now() + most;
-        loop {
-            match control.start_recovery(id) {
-                Ok(true) => return Ok(Some(Device { id, info: found, is_recovered: true })),
-                Ok(false) if Instant::now() < until => std::thread::sleep(RECOVERY_PAUSE),
-                Ok(false) => {
-                    let context = format!("/dev/ublkb{id} is served by process {} still", found.ublksrv_pid);
-                    let remedy = "end that process: it is another daemon, or one that does not end";
-                    return Err(UblkError::new(UblkErrorKind::Busy, context, remedy));
-                }
-                Err(error) => return Err(error),
+        let busy = || {
+            let context = format!("/dev/ublkb{id} is served by process {} still", found.ublksrv_pid);
+            let remedy = "end that process: it is another daemon, or one that does not end";
+            UblkError::new(UblkErrorKind::Busy, context, remedy)
+        };
+        let recovered = |is_torn: bool| Ok(Some(Device { id, info: found, is_recovered: true, is_torn }));
+        // One that was served until just now was served whole.
+        if found.state == abi::STATE_QUIESCED {
+            match patiently(until, || control.served(&found))?.ok_or_else(busy)? {
+                Served::All => {}
+                Served::Nothing => return recovered(false),
+                Served::Some => return recovered(true),
             }
+        }
+        match patiently(until, || control.start_recovery(id).map(|begun| begun.then_some(()))) {
+            Ok(Some(())) => recovered(false),
+            Ok(None) => Err(busy()),
+            Err(error) if error.os_number() == Some(libc::EINVAL) => Device::begun_before(control, found, error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A takeover that the driver calls invalid may have been begun by a daemon that ended in the midst of it: from Linux 6.10 to 6.15 (and in
+    /// older ones that were mended) drivers refuse to begin it again as long as no queue is served. They need not be asked: it is begun.
+    fn begun_before(control: &Control, found: DeviceInfo, refused: UblkError) -> Result<Option<Device>, UblkError> {
+        let id = found.dev_id;
+        let is_it = |info: &DeviceInfo| info.ublksrv_flags == found.ublksrv_flags;
+        match control.info(id)?.filter(is_it) {
+            None => Ok(None),
+            Some(info) if info.state == abi::STATE_QUIESCED && info.flags & abi::F_USER_RECOVERY != 0 => {
+                Ok(Some(Device { id, info, is_recovered: true, is_torn: false }))
+            }
+            Some(info) if info.state == abi::STATE_DEAD => control.delete(id).map(|()| None),
+            Some(_) => Err(refused),
         }
     }
 
@@ -291,8 +386,15 @@ impl Device {
     /// # Errors
     /// [`UblkErrorKind::Busy`], and nothing has changed; or the driver refuses.
     pub fn end(&self, control: &Control, fail: impl FnOnce()) -> Result<(), UblkError> {
-        // While it is ours alone, nobody can mount it in between.
         let claim = self.claim()?;
+        self.end_claimed(control, claim, fail)
+    }
+
+    /// The same with one that is ours alone already ([`Device::claim`]): nobody can mount it in between.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn end_claimed(&self, control: &Control, claim: Option<File>, fail: impl FnOnce()) -> Result<(), UblkError> {
         fail();
         control.stop(self.id)?;
         drop(claim);
@@ -325,15 +427,15 @@ pub struct Opening {
     pub device: Device,
     /// Its own file, which can be opened once.
     file: Option<Arc<File>>,
-    taken: Vec<Arc<AtomicU8>>,
+    queues: Vec<Arc<Common>>,
     is_begun: bool,
 }
 
 impl Opening {
     /// One that has just been found or made.
     pub fn of(device: Device) -> Opening {
-        let taken = (0..device.info.nr_hw_queues).map(|_| Arc::default()).collect();
-        Opening { device, file: None, taken, is_begun: false }
+        let queues = (0..device.info.nr_hw_queues).map(|_| Arc::default()).collect();
+        Opening { device, file: None, queues, is_begun: false }
     }
 
     /// The device, whose users are in.
@@ -344,60 +446,38 @@ impl Opening {
     /// What each queue's shard needs, of those that no shard has yet, in order of the queues.
     ///
     /// # Errors
-    /// The device's own file cannot be opened or mapped.
+    /// The device's own file cannot be opened.
     pub fn shares(&mut self, control: &Control) -> Result<Vec<QueueShare>, UblkError> {
-        let path = PathBuf::from(format!("/dev/ublkc{}", self.device.id));
         let file = match &self.file {
             Some(file) => Arc::clone(file),
             None => {
+                let path = PathBuf::from(format!("/dev/ublkc{}", self.device.id));
                 let opened = open_node(&path).map_err(|e| UblkError::os(e, &format!("opening {}", path.display())))?;
                 Arc::clone(self.file.insert(Arc::new(opened)))
             }
         };
         let (id, depth, encoded) = (self.device.id, self.device.info.queue_depth, control.features().is_encoded());
-        let missing = self.taken.iter().enumerate().filter(|(_, taken)| taken.load(Ordering::Acquire) != TAKEN);
-        missing
-            .map(|(queue, taken)| {
-                let queue = queue as u16;
-                let (offset, bytes) = abi::descriptors_place(queue, depth, rustix::param::page_size());
-                // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-                let base = unsafe {
-                    rustix::mm::mmap(
-                        std::ptr::null_mut(),
-                        bytes,
-                        rustix::mm::ProtFlags::READ,
-                        rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::POPULATE,
-                        &*file,
-                        offset,
-                    )
-                };
-                let base =
-                    base.map_err(|e| UblkError::os(e.into(), &format!("mapping queue {queue} of {}", path.display())))?;
-                let base = NonNull::new(base.cast()).expect("mmap never returns page 0 without MAP_FIXED");
-                let descriptors = Descriptors { base, bytes };
-                taken.store(ASKED, Ordering::Release);
-                Ok(QueueShare {
-                    file: Arc::clone(&file),
-                    descriptors,
-                    id,
-                    queue,
-                    depth,
-                    encoded,
-                    taken: Arc::clone(taken),
-                })
-            })
-            .collect()
+        let missing = self.queues.iter().enumerate().filter(|(_, common)| !common.taken.is(TAKEN));
+        let share = |(queue, common): (usize, &Arc<Common>)| {
+            common.taken.set(ASKED);
+            QueueShare { file: Arc::clone(&file), common: Arc::clone(common), id, queue: queue as u16, depth, encoded }
+        };
+        Ok(missing.map(share).collect())
     }
 
     /// Lets users in, once the shards have the queues; those of a recovered device go on.
     ///
     /// # Errors
-    /// A shard has no room for a queue; the driver refuses.
+    /// A shard has no room for a queue; the queues cannot be mapped; the driver refuses.
     pub fn begin(&mut self, control: &Control) -> Result<(), UblkError> {
         if self.is_begun {
             return Ok(());
         }
         self.wait_for_shards(SHARDS_MAX)?;
+        if self.device.is_torn {
+            return Err(self.left_by_another());
+        }
+        self.map()?;
         let id = self.device.id;
         let begun = if self.device.is_recovered { control.end_recovery(id) } else { control.start(id) };
         if let Err(error) = begun {
@@ -412,22 +492,60 @@ impl Opening {
         Ok(())
     }
 
+    /// Maps the queues, which is the last thing before users are let in. Drivers before Linux 6.16 let only that process map which has done so
+    /// first since a takeover was begun, and begin another one only when all queues were served meanwhile: a daemon that ended between the two
+    /// would leave a device that nobody can map.
+    fn map(&self) -> Result<(), UblkError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        for (queue, common) in self.queues.iter().enumerate() {
+            if common.descriptors.get().is_none() {
+                let mapped = Descriptors::map(file, queue as u16, self.device.info.queue_depth);
+                let descriptors = mapped.map_err(|error| self.not_mapped(error, queue))?;
+                // Nobody else sets it.
+                let _ = common.descriptors.set(descriptors);
+            }
+        }
+        Ok(())
+    }
+
+    fn not_mapped(&self, error: io::Error, queue: usize) -> UblkError {
+        if self.device.is_recovered && error.raw_os_error() == Some(libc::EINVAL) {
+            return self.left_by_another();
+        }
+        UblkError::os(error, &format!("mapping queue {queue} of /dev/ublkc{}", self.device.id))
+    }
+
+    /// All queues are served now, so that the driver lets the next daemon take over the whole.
+    fn left_by_another(&self) -> UblkError {
+        let context = format!("/dev/ublkb{} was left half taken over by a daemon that has ended", self.device.id);
+        let remedy = "restart the daemon: drivers before Linux 6.16 give such a device to the next one only";
+        UblkError::new(UblkErrorKind::Busy, context, remedy)
+    }
+
     /// The driver waits for all queues, and does not stop waiting: that all are there is made sure of before.
     fn wait_for_shards(&self, most: Duration) -> Result<(), UblkError> {
-        let until = Instant::now() + most;
-        loop {
-            let is = |what: u8| move |taken: &Arc<AtomicU8>| taken.load(Ordering::Acquire) == what;
-            if self.taken.iter().all(is(TAKEN)) {
-                return Ok(());
-            }
-            if self.taken.iter().any(is(REFUSED)) || Instant::now() >= until {
-                let count = self.taken.iter().filter(|taken| !is(TAKEN)(taken)).count();
-                let context =
-                    format!("{count} of the {} queues of /dev/ublkb{} have no shard", self.taken.len(), self.device.id);
-                let remedy = "it is tried again; remove exports, or restart the daemon with more --shards, if that does not help";
-                return Err(UblkError::new(UblkErrorKind::Limit, context, remedy));
-            }
-            std::thread::sleep(RECOVERY_PAUSE);
+        let all: Vec<_> = self.queues.iter().map(|common| &common.taken).collect();
+        Asked::wait(&all, most).map_err(|count| {
+            let context = format!("{count} of the {} queues of /dev/ublkb{} have no shard", all.len(), self.device.id);
+            // To restart the daemon would be wrong: a driver before Linux 6.16 cannot take over what some queues of are served.
+            UblkError::new(
+                UblkErrorKind::Limit,
+                context,
+                "it is tried again; remove other exports, if that does not help",
+            )
+        })
+    }
+}
+
+/// Calls until there is an answer; none: there was none in time.
+fn patiently<T>(
+    until: Instant,
+    mut call: impl FnMut() -> Result<Option<T>, UblkError>,
+) -> Result<Option<T>, UblkError> {
+    loop {
+        match call()? {
+            None if Instant::now() < until => thread::sleep(RECOVERY_PAUSE),
+            answer => return Ok(answer),
         }
     }
 }
@@ -445,8 +563,12 @@ fn open_node(path: &PathBuf) -> io::Result<File> {
     let until = Instant::now() + NODE_MAX;
     loop {
         match File::options().read(true).write(true).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < until => {
-                std::thread::sleep(PAUSE)
+            // Busy: a daemon that has just ended has it open still.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy)
+                    && Instant::now() < until =>
+            {
+                thread::sleep(PAUSE);
             }
             other => return other,
         }

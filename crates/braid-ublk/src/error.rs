@@ -52,6 +52,11 @@ impl UblkError {
         UblkError { kind, context: format!("{doing}: {error}"), remedy: remedy.into(), source: Some(error) }
     }
 
+    /// The operating system's number of it.
+    pub(crate) fn os_number(&self) -> Option<i32> {
+        self.source.as_ref().and_then(io::Error::raw_os_error)
+    }
+
     /// The control device could not be opened.
     pub(crate) fn no_control(error: io::Error, path: &str) -> UblkError {
         let (kind, why, remedy) = match error.kind() {

@@ -11,7 +11,7 @@ use braid_ring::{Cx, Frontend};
 use zerocopy::IntoBytes;
 
 use crate::abi::{IoCommand, IoDescriptor};
-use crate::device::QueueShare;
+use crate::device::{Asked, QueueShare};
 use crate::queue::{Host, Lane, QUEUE_TAG_LIMIT, Queue};
 
 /// Queues on one shard, at most.
@@ -20,8 +20,18 @@ const PLACES_MAX: usize = 1 << 12;
 const TAG_BITS: u32 = 16;
 const PLACE_SHIFT: u32 = QUEUE_TAG_LIMIT.trailing_zeros();
 
+/// Between two looks whether the driver has the commands of a new queue.
+const RECEIPT_PAUSE_NS: u64 = 500_000;
+
 /// What the control plane tells this frontend on a shard.
 pub enum Message {
+    /// Whether there is room for so many queues more: asked before anything is begun with a device that it could not come back from.
+    Room {
+        /// How many.
+        queues: usize,
+        /// Who is to know.
+        asked: Asked,
+    },
     /// Serve this queue from now on.
     Queue {
         /// The device's number.
@@ -54,6 +64,8 @@ struct Place {
 #[derive(Default)]
 pub struct UblkFrontend {
     places: Vec<Option<Place>>,
+    /// Queues whose commands the kernel has yet to look at, with how many calls it has looked at then.
+    begun: Vec<(u64, Asked)>,
     stopping: bool,
     is_flusher: bool,
 }
@@ -65,8 +77,37 @@ impl UblkFrontend {
     }
 
     fn add(&mut self, cx: &mut Cx<'_>, id: u32, share: QueueShare, export: Arc<Export>) {
-        let receipt = share.receipt();
-        receipt(self.try_add(cx, id, share, export));
+        let taken = share.receipt();
+        if self.try_add(cx, id, share, export) {
+            // Not before the driver has its commands: what is done to the device next is safe only then.
+            self.begun.push((cx.commands().0, taken));
+        } else {
+            taken.answer(false);
+        }
+    }
+
+    /// Says of new queues that they are served, once that is so.
+    fn tell_begun(&mut self, cx: &mut Cx<'_>) {
+        if self.begun.is_empty() {
+            return;
+        }
+        let seen = cx.commands().1;
+        self.begun.retain(|(pushed, taken)| {
+            let is_seen = *pushed <= seen;
+            if is_seen {
+                taken.answer(true);
+            }
+            !is_seen
+        });
+        if !self.begun.is_empty() && !cx.timer_at(cx.now_ns() + RECEIPT_PAUSE_NS, 0) {
+            // Without a timer nobody would look again; the kernel is told at the end of this turn.
+            self.begun.drain(..).for_each(|(_, taken)| taken.answer(true));
+        }
+    }
+
+    fn has_room(&self, queues: usize) -> bool {
+        let used = self.places.iter().filter(|place| place.is_some()).count();
+        !self.stopping && used + queues <= PLACES_MAX
     }
 
     /// Says whether it has it.
@@ -138,6 +179,7 @@ impl Frontend for UblkFrontend {
             return;
         };
         match *message {
+            Message::Room { queues, asked } => asked.answer(self.has_room(queues)),
             Message::Queue { id, share, export } => self.add(cx, id, share, export),
             Message::Serve { id, export } => {
                 self.each(cx, |place, at| {
@@ -160,6 +202,7 @@ impl Frontend for UblkFrontend {
         if self.places.is_empty() {
             return;
         }
+        self.tell_begun(cx);
         self.each(cx, |place, at| place.queue.end_of_batch(at));
         for place in &mut self.places {
             if place.as_ref().is_some_and(|place| place.queue.is_over()) {

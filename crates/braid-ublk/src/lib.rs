@@ -24,6 +24,6 @@ mod frontend;
 mod queue;
 
 pub use control::{Answer, Control, Features, Speak};
-pub use device::{Device, DeviceSetup, Opening, QueueShare, Shape};
+pub use device::{Asked, Device, DeviceSetup, Opening, QueueShare, Shape};
 pub use error::{UblkError, UblkErrorKind};
 pub use frontend::{Message, UblkFrontend};

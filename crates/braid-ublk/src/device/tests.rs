@@ -12,9 +12,9 @@ use crate::control::{Answer, Speak};
 /// One command that is expected: which, what it returns, and what it writes.
 type Line = (ControlOp, bool, Result<i32, i32>, Vec<u8>);
 
-/// What is to come, the number in the last command, and what is held while a driver waits.
+/// What is to come, the number in the last command, what is held while a driver waits, and what queues answer: each time one list.
 #[derive(Clone, Default)]
-struct Script(Arc<Mutex<VecDeque<Line>>>, Arc<Mutex<u64>>, Arc<Mutex<()>>);
+struct Script(Arc<Mutex<VecDeque<Line>>>, Arc<Mutex<u64>>, Arc<Mutex<()>>, Arc<Mutex<VecDeque<Vec<i32>>>>);
 
 impl Script {
     fn expect(&self, op: ControlOp, encoded: bool, answer: Result<i32, i32>, out: &[u8]) {
@@ -30,8 +30,13 @@ impl Script {
         self.2.lock().unwrap()
     }
 
+    /// The next answers of a device's queues; one that is busy has its file open elsewhere.
+    fn expect_queues(&self, answers: &[i32]) {
+        self.3.lock().unwrap().push_back(answers.to_vec());
+    }
+
     fn is_over(&self) -> bool {
-        self.0.lock().unwrap().is_empty()
+        self.0.lock().unwrap().is_empty() && self.3.lock().unwrap().is_empty()
     }
 }
 
@@ -44,12 +49,25 @@ impl Speak for Script {
         data[..out.len()].copy_from_slice(&out);
         answer.map_err(io::Error::from_raw_os_error)
     }
+
+    fn speak_to_queues(&self, id: u32, queues: u16) -> io::Result<Vec<Answer>> {
+        let answers = self.3.lock().unwrap().pop_front().expect("a question that nobody expects");
+        if answers.is_empty() {
+            return Err(io::Error::from_raw_os_error(EBUSY));
+        }
+        assert_eq!((id, usize::from(queues)), (3, answers.len()));
+        Ok(answers.into_iter().map(|number| Err(io::Error::from_raw_os_error(number))).collect())
+    }
 }
 
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
+const ENODEV: i32 = 19;
 const ENOMEM: i32 = 12;
 const EOPNOTSUPP: i32 = 95;
+
+/// What queues answer that have a server, or had one.
+const SERVED: &[i32] = &[EINVAL, EINVAL];
 
 fn modern() -> (Script, Control) {
     let script = Script::default();
@@ -128,6 +146,8 @@ fn a_device_is_known_by_its_mark() {
 #[test]
 fn one_that_lost_its_server_is_taken_over_once_the_kernel_has_ended_with_that() {
     let (script, control) = modern();
+    script.expect_queues(&[]);
+    script.expect_queues(SERVED);
     script.expect(abi::START_USER_RECOVERY, true, Err(EBUSY), &[]);
     script.expect(abi::START_USER_RECOVERY, true, Ok(0), &[]);
     let device = Device::take_over(&control, found(abi::STATE_QUIESCED), RECOVERY_MAX).unwrap().unwrap();
@@ -143,19 +163,19 @@ fn one_that_lost_its_server_is_taken_over_once_the_kernel_has_ended_with_that() 
 /// A device on its way, with what its shards have said.
 fn taken(device: Device, queues: &[u8]) -> Opening {
     let opening = Opening::of(device);
-    opening.taken.iter().zip(queues).for_each(|(taken, what)| taken.store(*what, Ordering::Release));
+    opening.queues.iter().zip(queues).for_each(|(common, what)| common.taken.set(*what));
     opening
 }
 
 #[test]
 fn a_takeover_that_failed_half_way_goes_on_from_there() {
     let (script, control) = modern();
-    let device = Device { id: 3, info: found(abi::STATE_QUIESCED), is_recovered: true };
+    let device = Device { id: 3, info: found(abi::STATE_QUIESCED), is_recovered: true, is_torn: false };
     let mut opening = taken(device, &[TAKEN, REFUSED]);
     // The driver is asked for nothing that it would wait for.
     let error = opening.begin(&control).unwrap_err();
     assert!(error.kind == UblkErrorKind::Limit && error.context.contains("1 of the 2 queues"), "{error}");
-    opening.taken[1].store(TAKEN, Ordering::Release);
+    opening.queues[1].taken.set(TAKEN);
     script.expect(abi::END_USER_RECOVERY, true, Err(EBUSY), &[]);
     script.expect(abi::GET_DEV_INFO, true, Ok(0), found(abi::STATE_QUIESCED).as_bytes());
     assert_eq!(opening.begin(&control).unwrap_err().kind, UblkErrorKind::Busy);
@@ -165,6 +185,108 @@ fn a_takeover_that_failed_half_way_goes_on_from_there() {
     script.expect(abi::GET_DEV_INFO, true, Ok(0), live.as_bytes());
     opening.begin(&control).unwrap();
     assert!(script.is_over());
+}
+
+#[test]
+fn a_takeover_that_another_daemon_has_begun_is_gone_on_with() {
+    let (script, control) = modern();
+    script.expect(abi::START_USER_RECOVERY, true, Err(EBUSY), &[]);
+    script.expect(abi::START_USER_RECOVERY, true, Err(EINVAL), &[]);
+    script.expect(abi::GET_DEV_INFO, true, Ok(0), found(abi::STATE_QUIESCED).as_bytes());
+    let device = Device::take_over(&control, found(abi::STATE_LIVE), RECOVERY_MAX).unwrap().unwrap();
+    assert!(device.is_recovered && device.info.state == abi::STATE_QUIESCED);
+    script.expect(abi::END_USER_RECOVERY, true, Ok(0), &[]);
+    taken(device, &[TAKEN, TAKEN]).begin(&control).unwrap();
+
+    // It is gone meanwhile, or its number is another's; one that was stopped is removed.
+    let refused = |info: Result<DeviceInfo, i32>| {
+        script.expect_queues(SERVED);
+        script.expect(abi::START_USER_RECOVERY, true, Err(EINVAL), &[]);
+        script.expect(abi::GET_DEV_INFO, true, info.map(|_| 0), info.unwrap_or_default().as_bytes());
+        Device::take_over(&control, found(abi::STATE_QUIESCED), RECOVERY_MAX)
+    };
+    assert!(refused(Err(ENODEV)).unwrap().is_none());
+    assert!(refused(Ok(DeviceInfo { ublksrv_flags: 8, ..found(abi::STATE_QUIESCED) })).unwrap().is_none());
+    // Nothing was begun with one that serves, nor with one that does not outlive its server.
+    assert_eq!(refused(Ok(found(abi::STATE_LIVE))).unwrap_err().kind, UblkErrorKind::Os);
+    assert!(refused(Ok(DeviceInfo { flags: abi::F_NEED_GET_DATA, ..found(abi::STATE_QUIESCED) })).is_err());
+    script.expect_queues(SERVED);
+    script.expect(abi::START_USER_RECOVERY, true, Err(EINVAL), &[]);
+    script.expect(abi::GET_DEV_INFO, true, Ok(0), found(abi::STATE_DEAD).as_bytes());
+    script.expect(abi::DEL_DEV_ASYNC, true, Ok(0), &[]);
+    assert!(Device::take_over(&control, found(abi::STATE_QUIESCED), RECOVERY_MAX).unwrap().is_none());
+    assert!(script.is_over());
+}
+
+#[test]
+fn queues_are_mapped_last() {
+    let (script, control) = modern();
+    let device = || Device { id: 3, info: found(abi::STATE_QUIESCED), is_recovered: true, is_torn: false };
+    let open = |path: &str| Some(Arc::new(File::open(path).unwrap()));
+    // A file that cannot be mapped is noticed only when all shards have their queues; the driver is not asked to go on then.
+    let mut opening = taken(device(), &[TAKEN, REFUSED]);
+    opening.file = open("/dev/null");
+    assert_eq!(opening.shares(&control).unwrap().len(), 1, "nothing is mapped for the queue that is missing");
+    opening.queues[1].taken.answer(false);
+    assert_eq!(opening.begin(&control).unwrap_err().kind, UblkErrorKind::Limit);
+    opening.queues[1].taken.answer(true);
+    let error = opening.begin(&control).unwrap_err();
+    assert!(error.context.contains("mapping queue 0"), "{error}");
+    // One that can be is mapped once.
+    opening.file = open("/dev/zero");
+    script.expect(abi::END_USER_RECOVERY, true, Ok(0), &[]);
+    opening.begin(&control).unwrap();
+    assert!(opening.queues.iter().all(|common| common.descriptors.get().is_some()) && script.is_over());
+    // The driver's word for what another process has mapped.
+    let error = opening.not_mapped(io::Error::from_raw_os_error(EINVAL), 0);
+    assert!(error.remedy.contains("restart the daemon"), "{}", error.remedy);
+}
+
+#[test]
+fn nothing_is_begun_that_an_older_driver_would_fall_over() {
+    let (script, control) = modern();
+    // The driver has begun, and nothing since: it would fall over a second beginning, and needs none.
+    script.expect_queues(&[EOPNOTSUPP, EOPNOTSUPP]);
+    let device = Device::take_over(&control, found(abi::STATE_QUIESCED), RECOVERY_MAX).unwrap().unwrap();
+    assert!(device.is_recovered && !device.is_torn);
+    // One queue of two is served: the other is taken too, and the device left to the next daemon.
+    for torn in [[EINVAL, EOPNOTSUPP], [EBUSY, EINVAL]] {
+        script.expect_queues(&torn);
+        let device = Device::take_over(&control, found(abi::STATE_QUIESCED), RECOVERY_MAX).unwrap().unwrap();
+        assert!(device.is_recovered && device.is_torn);
+        let error = taken(device, &[TAKEN, TAKEN]).begin(&control).unwrap_err();
+        assert!(error.kind == UblkErrorKind::Busy && error.remedy.contains("restart the daemon"), "{error}");
+    }
+    // Its last server does not end.
+    script.expect_queues(&[]);
+    let error = Device::take_over(&control, found(abi::STATE_QUIESCED), Duration::ZERO).unwrap_err();
+    assert_eq!(error.kind, UblkErrorKind::Busy);
+    assert!(script.is_over());
+
+    // From 6.13 on a beginning does no harm where nothing is served; from 6.16 on it never does.
+    let newer = |flags: u64| {
+        script.expect(abi::GET_FEATURES, true, Ok(0), &(flags | abi::F_CMD_IOCTL_ENCODE).to_ne_bytes());
+        Control::of(Box::new(script.clone())).unwrap()
+    };
+    for (flags, queues) in [(abi::F_USER_RECOVERY_FAIL_IO, Some(&[EOPNOTSUPP, EOPNOTSUPP])), (abi::F_QUIESCE, None)] {
+        let control = newer(flags);
+        queues.into_iter().for_each(|queues| script.expect_queues(queues));
+        script.expect(abi::START_USER_RECOVERY, true, Ok(0), &[]);
+        assert!(Device::take_over(&control, found(abi::STATE_QUIESCED), RECOVERY_MAX).unwrap().is_some());
+        assert!(script.is_over());
+    }
+}
+
+#[test]
+fn room_is_asked_for_before() {
+    let all = [Asked::default(), Asked::default()];
+    all[0].answer(true);
+    all[1].answer(false);
+    let error = Asked::wait_for_room(&all).unwrap_err();
+    assert!(error.kind == UblkErrorKind::Limit && error.context.contains("1 of the 2 shards"), "{error}");
+    all[1].answer(true);
+    Asked::wait_for_room(&all).unwrap();
+    assert_eq!(Asked::wait(&[&Asked::default()], Duration::ZERO), Err(1), "one that does not answer");
 }
 
 #[test]

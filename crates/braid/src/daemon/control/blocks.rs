@@ -12,7 +12,7 @@ use crate::daemon::state::SavedExport;
 use braid_engine::ShardId;
 use braid_nbd::{Export, ExportInfo, ExportTable};
 use braid_ring::RingHandle;
-use braid_ublk::{Control as Driver, Device, DeviceSetup, Message, Opening, Shape, UblkError, UblkErrorKind};
+use braid_ublk::{Asked, Control as Driver, Device, DeviceSetup, Message, Opening, Shape, UblkError, UblkErrorKind};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -270,11 +270,14 @@ fn begin(
             .remedy("permit io_uring (kernel.io_uring_disabled=0, no seccomp filter), or use --nbd"));
         }
     }
-    // Before there is a device: what cannot have its path is not made.
+    // Before anything is begun with a device: what cannot have its path is not made, and one that is there is left as it is.
     check_link(&link)?;
     let mut opening = match half.take() {
         Some(opening) => opening,
-        None => Opening::of(Device::find_or_make(&driver, setup).map_err(of_ublk)?),
+        None => {
+            ask_for_room(ring, setup.shape.queues)?;
+            Opening::of(Device::find_or_make(&driver, setup).map_err(of_ublk)?)
+        }
     };
     let id = opening.device.id;
     let offer = |export: Option<&Arc<Export>>| {
@@ -311,6 +314,18 @@ fn begin(
     }
 }
 
+/// Makes sure that the shards can take a device's queues, as a takeover that was begun cannot be taken back. Queues of one that is there are as many
+/// as it was made with, which is what its export's address has.
+fn ask_for_room(ring: &RingHandle, queues: u16) -> Result<(), ErrorDetail> {
+    let queues_each = usize::from(queues.div_ceil(ring.shards()));
+    let ask = |shard: u16| {
+        let asked = Asked::default();
+        ring.post(ShardId(shard), UBLK_FRONTEND, Box::new(Message::Room { queues: queues_each, asked: asked.clone() }));
+        asked
+    };
+    Asked::wait_for_room(&(0..ring.shards()).map(ask).collect::<Vec<_>>()).map_err(of_ublk)
+}
+
 fn end(ring: &RingHandle, known: Option<Arc<Block>>, mark: u64, link: &Path) -> Result<(), ErrorDetail> {
     let driver = match Driver::open() {
         // Without the driver there is no device either.
@@ -325,7 +340,7 @@ fn end(ring: &RingHandle, known: Option<Arc<Block>>, mark: u64, link: &Path) -> 
         None => Device::find(&driver, mark).map_err(of_ublk)?,
     };
     if let Some(info) = found {
-        let device = Device { id: info.dev_id, info, is_recovered: false };
+        let device = Device { id: info.dev_id, info, is_recovered: false, is_torn: false };
         let fail = || tell_all(ring, || Message::Fail { id: device.id });
         device.end(&driver, fail).map_err(|error| not_ended(error, &device, link))?;
     }
@@ -361,31 +376,30 @@ fn tell_all(ring: &RingHandle, message: impl Fn() -> Message) {
     }
 }
 
-/// What is at a stable path has to be a link of ours, or nothing.
+/// What is at a stable path has to be a link of ours, or nothing; and there has to be a folder for it.
 fn check_link(link: &Path) -> Result<(), ErrorDetail> {
     match std::fs::symlink_metadata(link) {
         Ok(found) if !found.is_symlink() => {
             Err(ErrorDetail::new(Kind::Exists, format!("{} is there already, and no link", link.display()))
                 .remedy("move it away, or give the export another name with --name"))
         }
-        _ => Ok(()),
+        _ => link.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(|error| not_linked(link, &error)),
     }
+}
+
+fn not_linked(link: &Path, error: &io::Error) -> ErrorDetail {
+    ErrorDetail::new(Kind::DiskError, format!("the link {} cannot be made: {error}", link.display()))
 }
 
 fn make_link(link: &Path, device: &Path) -> Result<(), ErrorDetail> {
     let made = || -> io::Result<()> {
-        if let Some(folder) = link.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
         // Never without one: who opens the path just now gets the old device or the new one.
         let new = link.with_extension("new-link");
         let _ = std::fs::remove_file(&new);
         std::os::unix::fs::symlink(device, &new)?;
         std::fs::rename(&new, link)
     };
-    made().map_err(|error| {
-        ErrorDetail::new(Kind::DiskError, format!("the link {} cannot be made: {error}", link.display()))
-    })
+    made().map_err(|error| not_linked(link, &error))
 }
 
 /// Removes a link and the folders that it leaves empty.
