@@ -376,11 +376,23 @@ fn tell_all(ring: &RingHandle, message: impl Fn() -> Message) {
     }
 }
 
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether this is a link to a device of the ublk driver, which may be gone: only such a one is made anew or removed. Anything else is somebody
+/// else's, whoever asked for an export there.
+fn is_our_link(path: &Path) -> bool {
+    let number = |target: &Path| target.to_str()?.strip_prefix("/dev/ublkb").map(is_number);
+    std::fs::read_link(path).is_ok_and(|target| number(&target) == Some(true))
+}
+
 /// What is at a stable path has to be a link of ours, or nothing; and there has to be a folder for it.
 fn check_link(link: &Path) -> Result<(), ErrorDetail> {
     match std::fs::symlink_metadata(link) {
-        Ok(found) if !found.is_symlink() => {
-            Err(ErrorDetail::new(Kind::Exists, format!("{} is there already, and no link", link.display()))
+        Ok(found) if !is_our_link(link) => {
+            let what = if found.is_symlink() { "a link to something else than a device of ublk" } else { "no link" };
+            Err(ErrorDetail::new(Kind::Exists, format!("{} is there already, and {what}", link.display()))
                 .remedy("move it away, or give the export another name with --name"))
         }
         _ => link.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(|error| not_linked(link, &error)),
@@ -392,20 +404,28 @@ fn not_linked(link: &Path, error: &io::Error) -> ErrorDetail {
 }
 
 fn make_link(link: &Path, device: &Path) -> Result<(), ErrorDetail> {
+    // It may have come since a device was begun.
+    check_link(link)?;
     let made = || -> io::Result<()> {
         // Never without one: who opens the path just now gets the old device or the new one.
-        let new = link.with_extension("new-link");
-        let _ = std::fs::remove_file(&new);
+        let mut new = link.as_os_str().to_owned();
+        new.push(".new-link");
+        let new = PathBuf::from(new);
+        if is_our_link(&new) {
+            std::fs::remove_file(&new)?;
+        }
         std::os::unix::fs::symlink(device, &new)?;
         std::fs::rename(&new, link)
     };
     made().map_err(|error| not_linked(link, &error))
 }
 
-/// Removes a link and the folders that it leaves empty.
+/// Removes a link of ours and the folders that it leaves empty.
 fn unlink(link: &Path) {
-    // What is gone already is no error.
-    let _ = std::fs::remove_file(link);
+    if is_our_link(link) {
+        // What is gone already is no error.
+        let _ = std::fs::remove_file(link);
+    }
     let mut folder = link.parent();
     while let Some(path) = folder.filter(|path| path.starts_with(BLOCK_FOLDER)) {
         if std::fs::remove_dir(path).is_err() {
@@ -429,4 +449,63 @@ pub(super) fn of_ublk(error: UblkError) -> ErrorDetail {
         _ => Kind::DiskError,
     };
     ErrorDetail::new(kind, error.context.clone()).remedy(error.remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("braid-blocks-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("a folder can be made");
+        path
+    }
+
+    fn link(to: &str, at: &Path) {
+        std::os::unix::fs::symlink(to, at).expect("a link can be made");
+    }
+
+    #[test]
+    fn only_links_to_devices_of_ublk_are_made_anew_and_removed() {
+        let folder = folder("links");
+        let (ours, others, file) = (folder.join("ours"), folder.join("others"), folder.join("file"));
+        let (first, second) = (Path::new("/dev/ublkb7"), Path::new("/dev/ublkb8"));
+        // Nothing there, and one of an earlier device, which is gone.
+        for device in [first, second] {
+            check_link(&ours).and_then(|()| make_link(&ours, device)).expect("it is ours");
+            assert_eq!(std::fs::read_link(&ours).expect("it was made"), device);
+        }
+        std::fs::write(&file, "precious").expect("a file can be written");
+        let precious = file.to_str().expect("it is text").to_owned();
+        for to in [
+            precious.as_str(),
+            "/dev/ublkb",
+            "/dev/ublkb7p1",
+            "/dev/ublkc7",
+            "ublkb7",
+            "/dev/ublkb7/../sda",
+            "/nowhere",
+        ] {
+            link(to, &others);
+            for refused in [check_link(&others), make_link(&others, first)] {
+                let error = refused.expect_err("it is somebody else's");
+                assert!(error.kind == Kind::Exists && error.message.contains("link to something else"), "{error:?}");
+            }
+            unlink(&others);
+            assert_eq!(std::fs::read_link(&others).expect("it is left alone"), Path::new(to));
+            std::fs::remove_file(&others).expect("it is there");
+        }
+        assert!(check_link(&file).expect_err("it is no link").message.contains("no link"));
+        unlink(&file);
+        assert!(file.exists());
+        // What is in the way of the new link is not removed either.
+        std::fs::write(folder.join("ours.new-link"), "precious").expect("a file can be written");
+        assert!(make_link(&ours, first).is_err() && folder.join("ours.new-link").exists());
+        unlink(&ours);
+        assert!(std::fs::symlink_metadata(&ours).is_err());
+        // A path that cannot be made is refused before there is a device.
+        assert_eq!(check_link(&file.join("below")).expect_err("its folder is a file").kind, Kind::DiskError);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
 }
