@@ -28,7 +28,11 @@ mount $disk mnt
 fill mnt "$PWD/sums"
 fstrim mnt && result "trimmed"
 braid export remove fast 2>refused || grep -q "mounted on" refused && result "removal while mounted: refused"
+# Its other device, which nobody uses, comes first, and stays.
+braid export add fast --ublk --name before --queues 1
 braid array delete fast --yes --force 2>refused || grep -q "mounted on" refused && result "deletion while mounted: refused"
+dd if=/dev/braid/before of=/dev/null bs=4096 count=1 iflag=direct 2>/dev/null && result "deletion while mounted: the other device serves"
+braid export remove before
 
 # Killed under load, three times. Those who write notice a pause.
 for round in 1 2 3; do
@@ -65,8 +69,13 @@ umount mnt
 fsck.ext4 -fn $disk >/dev/null && result "checked: clean"
 dd if=/dev/zero of=$disk bs=1M count=4 oflag=direct 2>/dev/null
 blkdiscard $disk && [ "$(dd if=$disk bs=1M count=8 2>/dev/null | tr -d '\0' | wc -c)" = 0 ] && result "discarded: zeroes"
-braid export remove fast
+# Somebody has it open, and not for himself alone: he gets errors, and it is gone at once.
+exec 9<>$disk
+begun=$(date +%s)
+braid export remove fast && [ $(($(date +%s) - begun)) -lt 15 ] && result "removal while open: done"
 result "left behind: $(ls /dev/ublkb0 /dev/ublkc0 $disk 2>/dev/null | wc -l)"
+dd if=/dev/zero bs=4096 count=1 conv=fsync >&9 2>/dev/null || result "who has it open: gets errors"
+exec 9<&-
 
 braid export add fast --ublk --read-only --name ro
 dd if=/dev/zero of=/dev/braid/ro bs=4096 count=1 oflag=direct 2>/dev/null || result "read-only: writes are refused"

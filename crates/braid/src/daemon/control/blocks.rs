@@ -14,6 +14,7 @@ use braid_nbd::{Export, ExportInfo, ExportTable};
 use braid_ring::RingHandle;
 use braid_ublk::{Asked, Control as Driver, Device, DeviceSetup, Message, Opening, Shape, UblkError, UblkErrorKind};
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -191,24 +192,50 @@ impl Control {
     /// Takes the block devices of these exports away.
     ///
     /// # Errors
-    /// One is in use, and nothing has happened to it; or the driver refuses.
+    /// One is in use, and nothing has happened to any of them; or the driver refuses.
     pub(super) async fn end_blocks(
         &self,
         _listening: &Listens<'_>,
         which: impl Fn(&SavedExport) -> bool,
     ) -> Result<(), ErrorDetail> {
-        let ending = self.read().saved_blocks(which);
-        for saved in ending {
-            let ring = self.ring.clone();
-            let (known, mark) = (self.blocks.of(saved.uuid), mark_of(saved.uuid));
-            let link = match Address::parse(&saved.nbd)? {
-                Address::Ublk { path, .. } => path,
-                _ => continue,
+        let mut ending = Vec::new();
+        for saved in self.read().saved_blocks(which) {
+            if let Address::Ublk { path: link, .. } = Address::parse(&saved.nbd)? {
+                let known = self.blocks.of(saved.uuid).map(|block| block.device.id);
+                ending.push(Ending { uuid: saved.uuid, name: saved.name, known, link });
+            }
+        }
+        if ending.is_empty() {
+            return Ok(());
+        }
+        let stopping = || ErrorDetail::new(Kind::Stopping, "the daemon is stopping");
+        let control = self.me.upgrade().ok_or_else(stopping)?;
+        flat(tokio::task::spawn_blocking(move || control.end_all(ending)).await)
+    }
+
+    /// All are ours alone before the first one ends: a later one that is in use must not cost an earlier one.
+    fn end_all(&self, ending: Vec<Ending>) -> Result<(), ErrorDetail> {
+        let driver = match Driver::open() {
+            Err(error) if error.kind == UblkErrorKind::NoDriver => None,
+            opened => Some(opened.map_err(of_ublk)?),
+        };
+        let mut claimed = Vec::new();
+        for one in ending {
+            let found = match &driver {
+                Some(driver) => one.claim(driver),
+                None => one.without_driver(Path::new(SYSFS_BLOCK)).map(|()| None),
             };
-            drop(self.blocks.half().remove(&saved.uuid));
-            let ended = tokio::task::spawn_blocking(move || end(&ring, known, mark, &link)).await;
-            flat(ended).map_err(|error| error.with("export", &saved.name))?;
-            self.blocks.all().remove(&saved.uuid);
+            claimed.push((found.map_err(|error| error.with("export", &one.name))?, one));
+        }
+        for (found, one) in claimed {
+            drop(self.blocks.half().remove(&one.uuid));
+            if let (Some((device, claim)), Some(driver)) = (found, &driver) {
+                let fail = || tell_all(&self.ring, || Message::Fail { id: device.id });
+                let ended = device.end_claimed(driver, claim, fail);
+                ended.map_err(|error| of_ublk(error).with("export", &one.name))?;
+            }
+            unlink(&one.link);
+            self.blocks.all().remove(&one.uuid);
         }
         Ok(())
     }
@@ -326,27 +353,50 @@ fn ask_for_room(ring: &RingHandle, queues: u16) -> Result<(), ErrorDetail> {
     Asked::wait_for_room(&(0..ring.shards()).map(ask).collect::<Vec<_>>()).map_err(of_ublk)
 }
 
-fn end(ring: &RingHandle, known: Option<Arc<Block>>, mark: u64, link: &Path) -> Result<(), ErrorDetail> {
-    let driver = match Driver::open() {
-        // Without the driver there is no device either.
-        Err(error) if error.kind == UblkErrorKind::NoDriver => {
-            unlink(link);
-            return Ok(());
-        }
-        opened => opened.map_err(of_ublk)?,
-    };
-    let found = match &known {
-        Some(block) => driver.info(block.device.id).map_err(of_ublk)?.filter(|info| info.ublksrv_flags == mark),
-        None => Device::find(&driver, mark).map_err(of_ublk)?,
-    };
-    if let Some(info) = found {
-        let device = Device { id: info.dev_id, info, is_recovered: false, is_torn: false };
-        let fail = || tell_all(ring, || Message::Fail { id: device.id });
-        device.end(&driver, fail).map_err(|error| not_ended(error, &device, link))?;
-    }
-    unlink(link);
-    Ok(())
+/// An export whose device is to end.
+struct Ending {
+    uuid: Uuid,
+    name: String,
+    /// Its device's number, where this daemon serves it.
+    known: Option<u32>,
+    link: PathBuf,
 }
+
+impl Ending {
+    /// Its device, for us alone; none: there is none.
+    fn claim(&self, driver: &Driver) -> Result<Option<(Device, Option<File>)>, ErrorDetail> {
+        let mark = mark_of(self.uuid);
+        let found = match self.known {
+            Some(id) => driver.info(id).map_err(of_ublk)?.filter(|info| info.ublksrv_flags == mark),
+            None => Device::find(driver, mark).map_err(of_ublk)?,
+        };
+        let Some(info) = found else { return Ok(None) };
+        let device = Device { id: info.dev_id, info, is_recovered: false, is_torn: false };
+        let claim = device.claim().map_err(|error| not_ended(error, &device, &self.link))?;
+        Ok(Some((device, claim)))
+    }
+
+    /// Without the driver there is no device either. With its control device's node away there may be: that is no reason to forget one.
+    fn without_driver(&self, sysfs: &Path) -> Result<(), ErrorDetail> {
+        let is_ours = |name: &str| name.strip_prefix("ublkb").is_some_and(is_number);
+        let entries = std::fs::read_dir(sysfs).into_iter().flatten().flatten();
+        let there = entries.filter_map(|entry| entry.file_name().into_string().ok()).find(|name| is_ours(name));
+        let shown = match (self.known, there) {
+            (None, None) => return Ok(()),
+            (Some(id), _) => format!("its block device /dev/ublkb{id} is there"),
+            // Whose it is only the driver knows.
+            (None, Some(name)) => format!("block devices of the ublk driver are there (/dev/{name})"),
+        };
+        let message = format!("export {} is not removed: {shown}, but /dev/ublk-control is not", self.name);
+        Err(ErrorDetail::new(Kind::Unsupported, message).remedy(
+            "bring it back, and try again: by `modprobe ublk_drv`; with the module loaded, by a devtmpfs at /dev, or by `mknod \
+             /dev/ublk-control c 10 N` with the N that /proc/misc has for ublk-control; a container has to be given that node",
+        ))
+    }
+}
+
+/// Where the kernel lists its block devices.
+const SYSFS_BLOCK: &str = "/sys/block";
 
 /// Removes a device that nobody serves.
 ///
@@ -507,5 +557,20 @@ mod tests {
         // A path that cannot be made is refused before there is a device.
         assert_eq!(check_link(&file.join("below")).expect_err("its folder is a file").kind, Kind::DiskError);
         let _ = std::fs::remove_dir_all(&folder);
+    }
+
+    #[test]
+    fn a_control_device_that_is_away_is_no_reason_to_forget_a_device() {
+        let sysfs = folder("sysfs");
+        let ending = |known| Ending { uuid: Uuid::nil(), name: "db".into(), known, link: "/dev/braid/db".into() };
+        std::fs::create_dir(sysfs.join("vda")).expect("a folder can be made");
+        ending(None).without_driver(&sysfs).expect("there is none");
+        ending(None).without_driver(&sysfs.join("none")).expect("without sysfs nothing is known");
+        let error = ending(Some(3)).without_driver(&sysfs).expect_err("it is served");
+        assert!(error.message.contains("/dev/ublkb3 is there"), "{error:?}");
+        std::fs::create_dir(sysfs.join("ublkb5")).expect("a folder can be made");
+        let error = ending(None).without_driver(&sysfs).expect_err("it may be this one");
+        assert!(error.message.contains("/dev/ublkb5") && error.remedy.contains("modprobe"));
+        let _ = std::fs::remove_dir_all(&sysfs);
     }
 }
