@@ -101,9 +101,13 @@ impl Opening {
         self.look_for_enough(now_ns);
     }
 
-    /// A voter is somewhere else than was thought, as a later list of places says: who was raised is somebody else, and does not count.
+    /// A voter is somebody else than who was raised, and that one does not count: it is somewhere else, or was made anew in its place, as a later
+    /// list of places says; or it answers an epoch below the one that it was raised to, which who was raised never does.
+    ///
+    /// Whoever opens the volume must hear this of a list before it hears of a vote that goes by that list ([`Opening::raised`]). Nobody has to vote for
+    /// what that one promised: whoever served meanwhile goes on with the new one, and with others that were not raised.
     pub fn moved(&mut self, voter: VoterId, now_ns: u64) {
-        if self.chosen.is_none() && self.vote.is_none() {
+        if self.chosen.is_none() && self.vote.is_none() && !planted(Planted::MovedCounted) {
             self.raised[usize::from(voter.0)] = None;
             self.look_for_enough(now_ns);
         }

@@ -53,6 +53,8 @@ pub enum Planted {
     ChangeWithoutOld,
     /// A voter that has come anew under an old one's number counts for the time before.
     NewcomerKnowsPast,
+    /// What a voter has promised counts for the one that was made anew under its number, which is not asked again.
+    MovedCounted,
     /// A replica is dropped although those that are left do not have everything.
     DroppedBelowLeast,
     /// A volume is opened with replicas that do not have everything.
@@ -79,7 +81,7 @@ pub enum Planted {
 
 impl Planted {
     /// Each of them.
-    pub const ALL: [Planted; 36] = [
+    pub const ALL: [Planted; 37] = [
         Planted::OpenedWithoutVotes,
         Planted::OneVoteDrop,
         Planted::AnsweredBeforeVotes,
@@ -105,6 +107,7 @@ impl Planted {
         Planted::EpochForgotten,
         Planted::ChangeWithoutOld,
         Planted::NewcomerKnowsPast,
+        Planted::MovedCounted,
         Planted::DroppedBelowLeast,
         Planted::OpenedBelowLeast,
         Planted::SnapshotUnheld,

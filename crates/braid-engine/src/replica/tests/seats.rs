@@ -142,3 +142,34 @@ fn who_came_anew_says_nothing_of_the_time_before() {
     opening.moved(VoterId(2), 1000);
     assert!(matches!(opening.next(1000), Next::Ask(..)));
 }
+
+#[test]
+fn what_one_promised_that_was_taken_away_lets_nobody_serve_beside_who_goes_on() {
+    let old = Vote { seating: Seating::of(2, 2), ..vote(5, 1, &[0, 1]) };
+    let seating = Seating { version: VERSION, ..Seating::of(2, 2) };
+    let new = Vote { sequence: 9, seating, ..old };
+    let register = |vote| Register { epoch: 5, controller: FIRST, released: false, vote, boot: BOOT, since: 0 };
+    // Voter 1 was raised; then whoever serves took it away, and made it anew, which it was cut off from. Voter 0 knows of that.
+    let opens = |hears: bool| {
+        let mut opening = Opening::new(old.seating, SECOND, 70).above(5);
+        opening.raised(VoterId(1), 6, register(old), BOOT, 1000);
+        if hears {
+            opening.moved(VoterId(1), 2000);
+        }
+        opening.raised(VoterId(0), 6, register(new), BOOT, 2000);
+        opening.next(u64::MAX)
+    };
+    let Next::Ask(_, asked) = opens(true) else { panic!("it takes both") };
+    assert_eq!(asked, voters(&[1]));
+    // For whoever serves goes on with that one alone.
+    let mut membership = Membership::new(&Opened { vote: new, boots: [Some(BOOT); VOTERS_MAX] }, 1);
+    membership.fail(VoterId(0));
+    membership.flushed(VoterId(1));
+    cast(&mut membership, &[1]);
+    assert!(membership.may_answer() && membership.settled().in_sync == voters(&[1]));
+    assert_eq!(opens(false), Next::MakeEqual(voters(&[0, 1])));
+    plant(Some(Planted::MovedCounted));
+    let planted = opens(true);
+    plant(None);
+    assert_eq!(planted, Next::MakeEqual(voters(&[0, 1])));
+}

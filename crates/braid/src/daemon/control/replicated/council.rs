@@ -599,6 +599,11 @@ impl<B: Ballot> Council<B> {
             Err(Unanswered::Refused(Refused { epoch: other })) if other < epoch => {
                 state.away[at] = Some("it does not know this epoch yet".to_owned());
                 state.raised.remove(voter);
+                // Who was raised was somebody else, who has been taken away since: his word does not count for this one.
+                let now = self.ballot.now_ns();
+                if let Phase::Opening(opening) = &mut state.phase {
+                    opening.moved(voter, now);
+                }
             }
             Err(Unanswered::Refused(Refused { epoch: other })) => {
                 state.raised.remove(voter);

@@ -391,6 +391,22 @@ async fn a_change_that_too_few_hear_of_waits_and_whoever_comes_next_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_one_promised_that_was_taken_away_does_not_count_for_the_one_in_its_place() {
+    let room = Room::of(3);
+    room.go_away(&[0, 1]);
+    let council = room.council(1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(council.seen().raised, voters(&[2]));
+    // Another one is there now, which came with a later list: by the one that the others know it is no voter.
+    room.make(2, Register { vote: room.vote_of(0), since: 5 << 16 | 1, ..Register::default() });
+    room.go_away(&[0]);
+    let opened = tokio::time::timeout(Duration::from_secs(30), council.open(Duration::ZERO)).await;
+    assert!(opened.is_err() && council.seen().raised == voters(&[1, 2]), "it is raised again, and does not count");
+    room.go_away(&[]);
+    council.open(Duration::ZERO).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_was_asked_of_an_old_place_says_nothing_of_the_new_one() {
     let room = Room::of(3);
     let first = room.council(1);

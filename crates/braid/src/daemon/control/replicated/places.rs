@@ -11,6 +11,7 @@ use braid_api::{Replica, ReplicaPlace, ReplicaRegister, ReplicaSeating};
 use braid_engine::replica::{self, Seating, VoterId};
 use futures_util::future::join_all;
 use hyper::Method;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -34,11 +35,7 @@ impl Control {
             return;
         }
         let voters = SavedVoter::of_places(places);
-        let moved = volume
-            .voters
-            .iter()
-            .filter(|(number, voter)| voters.get(*number).is_some_and(|now| now.node != voter.node));
-        let moved: replica::Voters = moved.map(|(number, _)| VoterId(*number)).collect();
+        let moved = others_than(&volume.voters, &voters);
         let bit = |(number, voter): (&u8, &SavedVoter), of_data: bool| {
             if voter.pool.is_some() || !of_data { 1u16.checked_shl(u32::from(*number)).unwrap_or(0) } else { 0 }
         };
@@ -107,5 +104,36 @@ impl Control {
             volume.seating = show_seating(seating);
         }
         Some(volume.clone())
+    }
+}
+
+/// Who of a list is somebody else than who had that number in the one before: on another node, or made anew on the same one, or not in that
+/// list at all, perhaps as a list between was without it. What was answered under the number before was somebody else's word.
+fn others_than(before: &BTreeMap<u8, SavedVoter>, now: &BTreeMap<u8, SavedVoter>) -> replica::Voters {
+    let is_the_same = |number: &u8, voter: &SavedVoter| {
+        before.get(number).is_some_and(|before| (&before.node, before.since) == (&voter.node, voter.since))
+    };
+    now.iter().filter(|(number, voter)| !is_the_same(number, voter)).map(|(number, _)| VoterId(*number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_made_anew_on_the_same_node_is_somebody_else() {
+        let voter = |node: &str, since| SavedVoter { since, ..SavedVoter::of(node.to_owned(), None) };
+        let list = |voters: &[(u8, &str, u64)]| -> BTreeMap<u8, SavedVoter> {
+            voters.iter().map(|(number, node, since)| (*number, voter(node, *since))).collect()
+        };
+        let of = |numbers: &[u8]| -> replica::Voters { numbers.iter().copied().map(VoterId).collect() };
+        let three = list(&[(0, "a", 0), (1, "b", 0), (2, "c", 0)]);
+        assert_eq!(others_than(&three, &three), of(&[]));
+        assert_eq!(others_than(&three, &list(&[(0, "a", 0), (1, "b", 0), (2, "d", 5)])), of(&[2]));
+        assert_eq!(others_than(&three, &list(&[(0, "a", 0), (1, "b", 0), (2, "c", 5)])), of(&[2]));
+        // Who is gone is nobody else; who comes after that is.
+        let two = list(&[(0, "a", 0), (1, "b", 0)]);
+        assert_eq!(others_than(&three, &two), of(&[]));
+        assert_eq!(others_than(&two, &list(&[(0, "a", 0), (1, "b", 0), (2, "c", 5)])), of(&[2]));
     }
 }
