@@ -97,9 +97,11 @@ pub struct Run {
     pub epoch: u64,
     /// Who answers this epoch.
     pub raised: Voters,
+    /// With which list each of them had come.
+    pub since: BTreeMap<u8, u64>,
     pub lease: Lease,
     /// What was asked: of whom, what, and when by its own clock.
-    asks: BTreeMap<u64, (VoterId, Ask, u64)>,
+    pub asks: BTreeMap<u64, (VoterId, Ask, u64)>,
     pub peers: Vec<Peer>,
     pub phase: Phase,
     begun_ns: u64,
@@ -128,6 +130,8 @@ pub struct Controller {
     pub wanted: bool,
     /// Who votes, as it remembers.
     pub known: Seating,
+    /// The newest list of places that it has heard of.
+    pub list: u64,
     /// What is to be done at the next opening.
     pub rolls_back: Option<Rollback>,
 }
@@ -174,6 +178,7 @@ impl World {
         let uuid = Uuid::from_u64_pair(0xc0 + c as u64, self.rng.bits() | 1);
         self.look_for_seats(c, self.now_ns > self.nature.faults_ns);
         let opening = Opening::new(self.controllers[c].known, uuid, self.rng.bits() | 1);
+        self.controllers[c].list = self.controllers[c].known.version;
         self.event(format_args!("{c} opens as {uuid}"));
         self.counters.add("controller", "openings begun", 1);
         let nodes = self.nodes.len();
@@ -183,6 +188,7 @@ impl World {
             uuid,
             epoch: opening.epoch(),
             raised: Voters::NONE,
+            since: BTreeMap::new(),
             lease: Lease::default(),
             asks: BTreeMap::new(),
             peers: (0..nodes).map(|_| Peer::default()).collect(),
@@ -319,7 +325,13 @@ impl World {
             return;
         }
         match answer {
-            Err(Refused { epoch: other }) if other < epoch => {}
+            Err(Refused { epoch: other }) if other < epoch => {
+                if !planted(Planted::MovedCounted) {
+                    run.raised.remove(voter);
+                    self.is_another(c, voter);
+                    self.moved(c, voter);
+                }
+            }
             Err(Refused { epoch: other }) => {
                 self.counters.add("controller", "refusals", 1);
                 run.raised.remove(voter);
@@ -343,9 +355,17 @@ impl World {
                 return;
             }
             Ok(answer) => {
+                // Whoever has a vote has the list that it goes by, and sends it along.
+                if let Answer::Raised { before, .. } = answer
+                    && self.learn_list(c, before.vote.seating.version).has(voter)
+                {
+                    return;
+                }
+                let Some(run) = &mut self.controllers[c].run else { return };
                 run.lease.heard(voter, if planted(Planted::LeaseFromAnswer) { now } else { asked });
                 if let Answer::Raised { before, boot } = answer {
                     run.raised.insert(voter);
+                    run.since.insert(voter.0, before.since);
                     if let Phase::Opening(opening, _) = &mut run.phase {
                         opening.raised(voter, epoch, before, boot, now);
                         self.aim_at_node(usize::from(voter.0));

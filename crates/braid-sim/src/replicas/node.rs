@@ -185,6 +185,11 @@ impl Node {
         self.fence.as_ref().map(|fence| fence.register().vote)
     }
 
+    /// With which list it has come, while it answers.
+    pub fn since(&self) -> Option<u64> {
+        self.fence.as_ref().map(|fence| fence.register().since)
+    }
+
     /// There is nothing of the voter any more.
     pub fn remove(&mut self) {
         self.exists = false;

@@ -1,6 +1,6 @@
 //! Voters that come and go while the volume is served.
 
-use braid_engine::replica::{Register, Seating, Vote, VoterId};
+use braid_engine::replica::{Planted, Register, Seating, Vote, VoterId, Voters, planted};
 
 use super::controller::{Controller, Phase};
 use super::node::Node;
@@ -61,6 +61,7 @@ impl World {
                     // Whoever comes in its place has nothing of what it had.
                     serving.absent.remove(&voter.0);
                     (serving.wish, serving.changes) = (None, serving.changes + 1);
+                    self.write_list(c, &next, None);
                     self.begun_change(c, &next);
                 }
             }
@@ -79,6 +80,7 @@ impl World {
                     let vote = Vote { lineage: 1, in_sync, seating: next, ..Vote::default() };
                     let register = Register { vote, since: version, ..Register::default() };
                     self.nodes[node].make_anew(&register, self.nature.blocks);
+                    self.write_list(c, &next, Some(voter));
                     self.begun_change(c, &next);
                 }
             }
@@ -91,6 +93,55 @@ impl World {
         self.aim(c);
         if self.rng.chance(300_000) {
             self.cuts_off(c);
+        }
+    }
+
+    /// A change is about to be voted for, and everybody who votes for it is to have its list.
+    fn write_list(&mut self, c: usize, next: &Seating, comes: Option<VoterId>) {
+        let since = |voter: VoterId| match comes == Some(voter) {
+            true => next.version,
+            false => self.lists[&self.controllers[c].list].get(&voter.0).copied().unwrap_or(0),
+        };
+        let list = next.all().iter().map(|voter| (voter.0, since(voter))).collect();
+        self.lists.insert(next.version, list);
+        self.controllers[c].list = next.version;
+    }
+
+    /// A controller hears of a list, and who of it is somebody else than who had that number in the list before.
+    pub fn learn_list(&mut self, c: usize, version: u64) -> Voters {
+        if version <= self.controllers[c].list {
+            return Voters::NONE;
+        }
+        let (before, now) = (&self.lists[&self.controllers[c].list], &self.lists[&version]);
+        self.controllers[c].list = version;
+        if planted(Planted::MovedCounted) {
+            return Voters::NONE;
+        }
+        let others = now.iter().filter(|(voter, since)| before.get(voter) != Some(since));
+        let others: Voters = others.map(|(voter, _)| VoterId(*voter)).collect();
+        others.iter().for_each(|voter| self.moved(c, voter));
+        others
+    }
+
+    /// A voter answers an epoch below the one that it was raised to: it must not be who was raised.
+    pub fn is_another(&mut self, c: usize, voter: VoterId) {
+        let raised = self.controllers[c].run.as_ref().and_then(|run| run.since.get(&voter.0).copied());
+        let there = self.nodes[usize::from(voter.0)].since();
+        if raised.is_some() && raised == there {
+            self.violation.get_or_insert(format!("{voter:?} has forgotten the epoch that it was raised to"));
+        }
+    }
+
+    /// Who was raised under this number was taken away, and another one made: what it has promised does not count, and what it answers
+    /// after all says nothing.
+    pub fn moved(&mut self, c: usize, voter: VoterId) {
+        let now = self.clock(c);
+        let Some(run) = &mut self.controllers[c].run else { return };
+        run.asks.retain(|_, (of, ..)| *of != voter);
+        if let Phase::Opening(opening, _) = &mut run.phase {
+            opening.moved(voter, now);
+            run.raised.remove(voter);
+            self.counters.add("opening", "voters made anew", 1);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The world: time, nodes, links, controllers and clients; and a run of it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use braid_engine::replica::{ConnectionId, Register, RegisterOf, Vote, VoterId};
@@ -68,6 +69,8 @@ pub struct World {
     /// Blocks that are to be read at the end, the last one first; none: a flush.
     pub last_wishes: Vec<Option<u16>>,
     pub violation: Option<String>,
+    /// Lists of places by version: with which of them each voter came. The first one has everybody since ever.
+    pub lists: BTreeMap<u64, BTreeMap<u8, u64>>,
     numbers: u64,
 }
 
@@ -120,6 +123,7 @@ impl World {
                 told: false,
                 wanted: true,
                 known: seating,
+                list: 0,
                 rolls_back: None,
             })
             .collect();
@@ -141,6 +145,7 @@ impl World {
             clients,
             last_wishes: Vec::new(),
             violation: None,
+            lists: [(0, seating.voters.iter().map(|voter| (voter.0, 0)).collect())].into(),
             numbers: 0,
         }
     }
