@@ -380,7 +380,13 @@ impl World {
                             serving.membership.cast(voter, vote.order());
                             let after = *serving.membership.settled();
                             if before != after {
+                                let opened = serving.opened();
                                 self.event(format_args!("{c} has votes for {after:?}"));
+                                if !before.in_sync.without(after.in_sync).is_empty() {
+                                    self.history.drops.push((self.now_ns, opened));
+                                }
+                                let promoted = after.in_sync.without(before.in_sync);
+                                promoted.iter().for_each(|voter| self.history.promoted(opened, usize::from(voter.0)));
                                 let kind = match (before.in_sync.count(), after.in_sync.count()) {
                                     (before, after) if before > after => "drops",
                                     (before, after) if before < after => "promotions",
@@ -469,7 +475,7 @@ impl World {
                 let Some(opened) = opening.opened() else { return };
                 self.event(format_args!("{c} has opened {:?}", opened.vote));
                 self.counters.add("controller", "openings", 1);
-                self.history.opened.push(self.now_ns);
+                self.history.opened.push((self.now_ns, opened.vote.epoch));
                 let number = self.history.opened.len() as u64;
                 let lineage = self.rng.bits() | 1;
                 let mut serving = Serving::new(&self.nature, &opened, number, lineage);

@@ -1,8 +1,12 @@
 //! What clients asked and saw, and what of it had to last.
 //!
 //! A write that was acknowledged may be lost in one way: each replica that was in sync then has rebooted since, before anything made
-//! it durable (a flush, or an opening, which makes all that it finds durable). From that moment on the block may hold any value that was there
+//! it durable (a flush, a drop, before which those that are left are flushed, or an opening, which makes all that it finds durable). From that moment on the block may hold any value that was there
 //! and is not certainly overwritten; what is read first then counts. Everything else is one order for ever.
+//!
+//! Who is being promoted has every write that is answered, and is in sync when the vote counts: not before, as it may not have the vote, and
+//! whoever opens the volume then takes it for rebooted, and the others that have rebooted for as good. From then on it is among those that hold
+//! what it had.
 
 use std::collections::BTreeMap;
 
@@ -26,6 +30,8 @@ pub struct Request {
     pub ended: Option<u64>,
     /// The replicas in sync that had it then, and the boots of their nodes.
     pub holders: Vec<(usize, u64)>,
+    /// The same of those that were being promoted.
+    pub hopefuls: Vec<(usize, u64)>,
 }
 
 /// Everything that happened that clients could know of, and when nodes lost power.
@@ -35,8 +41,11 @@ pub struct History {
     pub logs: bool,
     /// By number.
     pub requests: Vec<Request>,
-    /// When each opening of the volume was complete.
-    pub opened: Vec<u64>,
+    /// When each opening of the volume was complete, and of which epoch. One that stood still may be so after another one of a higher epoch: it
+    /// answers nothing, and what it has made durable it found before.
+    pub opened: Vec<(u64, u64)>,
+    /// When a drop counted, and in which opening.
+    pub drops: Vec<(u64, u64)>,
     /// By node, when each of its boots ended.
     pub cuts: Vec<Vec<u64>>,
     /// Snapshots that were to be taken, by number.
@@ -59,6 +68,15 @@ struct There {
 }
 
 impl History {
+    /// The vote by which this one is in sync counts in this opening: what it had when that was answered it holds.
+    pub fn promoted(&mut self, opened: u64, node: usize) {
+        for request in self.requests.iter_mut().filter(|request| request.opened == opened) {
+            let (counts, rest) = request.hopefuls.drain(..).partition(|(of, _)| *of == node);
+            request.hopefuls = rest;
+            request.holders.extend::<Vec<(usize, u64)>>(counts);
+        }
+    }
+
     /// What must not be, if anything.
     pub fn violation(&self, blocks: u16) -> Option<String> {
         (0..blocks).find_map(|block| self.of_block(block).map(|why| format!("block {block}: {why}")))
@@ -83,10 +101,15 @@ impl History {
         let lost = lost.filter(|_| request.ended.is_some() && !self.logs);
         let after = flushes.iter().filter(|flush| flush.opened == request.opened && flush.begun > ended);
         let flushed = after.filter_map(|flush| flush.ended).min();
-        let opened = self.opened.iter().copied().filter(|at| *at > ended && lost.is_none_or(|lost| *at < lost)).min();
+        let in_time = |at: &u64| *at > ended && lost.is_none_or(|lost| *at < lost);
+        let epoch = (request.opened as usize).checked_sub(1).map_or(0, |at| self.opened[at].1);
+        let later = self.opened.iter().filter(|(_, of)| *of > epoch).map(|(at, _)| *at);
+        let opened = later.filter(in_time).min();
+        let drops = self.drops.iter().filter(|(_, of)| *of == request.opened).map(|(at, _)| *at);
+        let dropped = drops.filter(in_time).min();
         let seen = reads.iter().filter(|read| read.value == request.value && read.opened != request.opened);
         let seen = seen.filter_map(|read| read.ended).min();
-        let lasts = [flushed, opened, seen].into_iter().flatten().min().unwrap_or(u64::MAX);
+        let lasts = [flushed, opened, dropped, seen].into_iter().flatten().min().unwrap_or(u64::MAX);
         Fate { request, doubted: lost.filter(|lost| *lost < lasts) }
     }
 
@@ -150,7 +173,8 @@ mod tests {
         let block = write.or(read).map(|_| 0);
         let holders = if write.is_some() { vec![(0, 0), (1, 0)] } else { Vec::new() };
         let ended = Some(begun + 1);
-        Request { block, value: write.or(read), write: write.is_some(), opened, begun, ended, holders }
+        let (value, hopefuls) = (write.or(read), Vec::new());
+        Request { block, value, write: write.is_some(), opened, begun, ended, holders, hopefuls }
     }
 
     /// Write 5 at 10, flush at 20 where `flushed`, cuts of the two nodes, an opening at 100, and reads after it.
@@ -162,7 +186,7 @@ mod tests {
         let later = reads.iter().zip(0..).map(|(value, k)| request(None, Some(*value), 2, 110 + 10 * k));
         requests.extend(later);
         let cuts = cuts.into_iter().map(|cut| cut.into_iter().collect()).collect();
-        History { requests, opened: vec![1, 100], cuts, ..History::default() }.violation(1).is_none()
+        History { requests, opened: vec![(1, 1), (100, 2)], cuts, ..History::default() }.violation(1).is_none()
     }
 
     #[test]
@@ -172,6 +196,36 @@ mod tests {
         assert!(judged(false, [Some(50), None], &[5]));
         // Once it is known what is there it stays so.
         assert!(!judged(false, [Some(50), Some(60)], &[0, 5]) && !judged(false, [Some(50), Some(60)], &[5, 0]));
+    }
+
+    /// Write 5 at 10, by node 0 while node 1 was being promoted; its vote counts, or does not. Then 0 loses power, and 0 is read.
+    fn judged_of_promotion(counts: bool, cuts: [Option<u64>; 2]) -> bool {
+        let write = Request { holders: vec![(0, 0)], hopefuls: vec![(1, 0)], ..request(Some(5), None, 1, 10) };
+        let cuts = cuts.into_iter().map(|cut| cut.into_iter().collect()).collect();
+        let requests = vec![write, request(None, Some(0), 2, 110)];
+        let mut history = History { requests, opened: vec![(1, 1), (100, 2)], cuts, ..History::default() };
+        history.promoted(2, 1);
+        if counts {
+            history.promoted(1, 1);
+        }
+        history.violation(1).is_none()
+    }
+
+    #[test]
+    fn who_is_being_promoted_holds_nothing_before_that_counts() {
+        assert!(judged_of_promotion(false, [Some(50), None]) && !judged_of_promotion(false, [None, Some(50)]));
+        assert!(!judged_of_promotion(true, [Some(50), None]) && judged_of_promotion(true, [Some(50), Some(60)]));
+    }
+
+    #[test]
+    fn an_opening_that_comes_late_makes_nothing_durable() {
+        let requests = vec![request(Some(5), None, 1, 10), request(None, Some(0), 3, 110)];
+        let judged = |late: u64| {
+            let opened = vec![(1, 2), (20, late), (100, 4)];
+            let requests = requests.clone();
+            History { requests, opened, cuts: vec![vec![50], vec![60]], ..History::default() }.violation(1).is_none()
+        };
+        assert!(judged(1) && !judged(3));
     }
 
     #[test]

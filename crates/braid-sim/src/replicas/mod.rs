@@ -24,3 +24,21 @@ mod world;
 
 pub use crate::pools::{Counters, Outcome};
 pub use world::{Options, run};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was wrong when they were met is said beside each.
+    const SEEDS: [(u64, &str); 2] = [
+        (13_065, "a replica that was being promoted counted among those that held a write, before its promotion did"),
+        (13_524, "a voter that was made anew was not raised again by whoever had raised the one before it"),
+    ];
+
+    #[test]
+    fn seeds_that_have_failed_once_do_not_again() {
+        for (seed, was) in SEEDS {
+            assert_eq!(run(seed, &Options::default()).violation, None, "{seed}: {was}");
+        }
+    }
+}

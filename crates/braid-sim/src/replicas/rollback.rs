@@ -83,8 +83,8 @@ impl World {
         let (begun, opened) = (self.now_ns, self.history.opened.len() as u64);
         for block in 0..self.nature.blocks {
             let value = Some(rolled_back(rollback.mark, block));
-            let (write, ended, holders) = (true, None, Vec::new());
-            let request = Request { block: Some(block), value, write, opened, begun, ended, holders };
+            let (write, ended, holders, hopefuls) = (true, None, Vec::new(), Vec::new());
+            let request = Request { block: Some(block), value, write, opened, begun, ended, holders, hopefuls };
             self.history.requests.push(request);
         }
         let io = Io::Snapshot(OfSnapshot::Rollback(rollback.id, rollback.mark));

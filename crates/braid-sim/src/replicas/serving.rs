@@ -127,6 +127,11 @@ impl Serving {
             && !self.unsettled
     }
 
+    /// Which opening it is.
+    pub fn opened(&self) -> u64 {
+        self.opened
+    }
+
     fn targets(&self) -> Voters {
         let early = self.bringing.as_ref().map_or(Voters::NONE, Bringing::targets);
         self.membership.in_sync().or(self.fill.as_ref().map_or(Voters::NONE, Copying::targets)).or(early)
@@ -191,6 +196,7 @@ impl World {
             begun: self.now_ns,
             ended: None,
             holders: Vec::new(),
+            hopefuls: Vec::new(),
         };
         serving.requests.push(open);
         self.history.requests.push(request);
@@ -281,6 +287,8 @@ impl World {
         let Phase::Serving(serving) = &mut run.phase else { return };
         let holds = run.lease.holds(serving.membership.lease_sets(), now);
         let (in_sync, targets) = (serving.membership.in_sync(), serving.targets());
+        // Not who is being promoted: it is in sync when that counts.
+        let hold = serving.membership.readable();
         // Who is being filled is waited for as well: a later write of the block must not overtake this one there.
         let is_done = |open: &Open| match open.io {
             Io::Read(_) => open.value.is_some(),
@@ -325,8 +333,11 @@ impl World {
             let request = &mut self.history.requests[open.number];
             request.ended = Some(self.now_ns);
             request.value = request.value.or(open.value);
-            let holders = in_sync.iter().map(|voter| usize::from(voter.0));
-            request.holders = holders.filter_map(|node| Some((node, *open.boots.get(&node)?))).collect();
+            let had = in_sync.iter().filter_map(|voter| Some((voter, *open.boots.get(&usize::from(voter.0))?)));
+            let (holders, hopefuls): (Vec<_>, Vec<_>) = had.partition(|(voter, _)| hold.has(*voter));
+            let of_nodes =
+                |had: Vec<(VoterId, u64)>| had.into_iter().map(|(v, boot)| (usize::from(v.0), boot)).collect();
+            (request.holders, request.hopefuls) = (of_nodes(holders), of_nodes(hopefuls));
             let (block, value) = (request.block, request.value);
             self.trace.event(self.now_ns, format_args!("{c} answers {} {kind} {block:?} {value:?}", open.number));
             self.counters.add("client", kind, 1);
