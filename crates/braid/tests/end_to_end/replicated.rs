@@ -296,6 +296,27 @@ fn what_was_served_is_served_again_after_a_restart() {
 }
 
 #[test]
+fn of_two_the_one_that_served_goes_on_after_the_other_has_tried_in_vain() {
+    let mut cluster = Cluster::plain(&["one", "two"]);
+    cluster.create("one/tank,two/tank", &[]);
+    cluster.nodes[0].export("db");
+    cluster.client(0).write_fua(0, &noise(MIB, 1)).expect("it is written");
+    // Of two both are needed: it raises its own voter, and no more.
+    cluster.nodes[0].kill();
+    let said = cluster.nodes[1].refused_any(&["volume", "attach", "db"]);
+    assert!(said.contains("one"), "{said}");
+    let raised = cluster.nodes[1].json(&["replica", "show", "db"]);
+    assert!(raised["register"]["epoch"].as_u64() > raised["register"]["vote"]["epoch"].as_u64(), "{raised}");
+    // Nobody else can have opened it: the one that is back goes above that.
+    cluster.nodes[0].start_again();
+    cluster.wait_for_states(0, &["in_sync", "in_sync"]);
+    wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
+    assert!(cluster.client(0).read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
+    let events = cluster.nodes[0].events();
+    assert!(!events.contains("volume_taken"), "{events}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_leaves_nothing() {
     let mut cluster = Cluster::of(&["one", "two"]);
     let one = &cluster.nodes[0];

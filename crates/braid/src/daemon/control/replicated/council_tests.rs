@@ -1,5 +1,5 @@
 use super::council::{Ballot, Council, Overruled, Unanswered};
-use super::probe::{Standing, standing};
+use super::probe::{Read, Standing, standing};
 use braid_engine::DeviceLease;
 use braid_engine::replica::{
     Answer, Ask, Fence, FenceAction, LEASE_NS, OPEN_WAIT_NS, Register, Seating, Vote, VoterId, Voters,
@@ -59,6 +59,14 @@ impl Room {
 
     fn go_away(&self, numbers: &[u8]) {
         *self.away.lock().unwrap() = voters(numbers);
+    }
+
+    /// What is read of all registers by whoever goes by the votes.
+    fn read(&self) -> Read {
+        let fences = self.fences.lock().unwrap();
+        let newest = fences.iter().map(|fence| fence.register().vote).max_by_key(Vote::order).unwrap();
+        let Vote { seating, epoch, .. } = newest;
+        Read { seating, newest: epoch, voters: seating.voters, before: seating.before, new: Voters::NONE }
     }
 
     fn vote_of(&self, number: usize) -> Vote {
@@ -224,31 +232,65 @@ async fn who_comes_back_finds_out_whether_it_is_his_still() {
     let chosen = first.open(Duration::ZERO).await.unwrap();
     first.agree(chosen).await.unwrap();
     drop(first);
-    let mine = Uuid::from_u128(1);
-    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await, Standing::Ours(1));
+    let (mine, nothing) = (Uuid::from_u128(1), Read::default());
+    assert_eq!(standing(&seat, Seating::of(3, 3), &nothing, 1, mine).await, Standing::Ours(1));
     room.go_away(&[0]);
     assert_eq!(
-        standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await,
+        standing(&seat, Seating::of(3, 3), &nothing, 1, mine).await,
         Standing::Ours(1),
         "two of three are enough"
     );
     room.go_away(&[0, 1]);
-    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await, Standing::Unknown);
+    assert_eq!(standing(&seat, Seating::of(3, 3), &nothing, 1, mine).await, Standing::Unknown);
     room.go_away(&[]);
     // One voter was raised by somebody who gave up: that is gone above.
     let raised = seat.ask(VoterId(2), Ask::Raise { epoch: 9, controller: Uuid::from_u128(5) }).await;
     assert!(matches!(raised, Ok(Answer::Raised { .. })));
-    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await, Standing::Ours(9));
+    assert_eq!(standing(&seat, Seating::of(3, 3), &nothing, 1, mine).await, Standing::Ours(9));
     // An epoch that this controller has raised and not noted is its own.
     for voter in [0, 1] {
         seat.ask(VoterId(voter), Ask::Raise { epoch: 2, controller: mine }).await.unwrap();
     }
-    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 1, mine).await, Standing::Ours(9));
+    assert_eq!(standing(&seat, Seating::of(3, 3), &nothing, 1, mine).await, Standing::Ours(9));
     let other = room.council(2);
     let chosen = other.open(Duration::ZERO).await.unwrap();
     other.agree(chosen).await.unwrap();
-    assert_eq!(standing(&seat, Seating::of(3, 3), Voters::NONE, 2, mine).await, Standing::Others);
+    assert_eq!(standing(&seat, Seating::of(3, 3), &nothing, 2, mine).await, Standing::Others);
     assert!(!other.seen().over, "who serves is not disturbed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_of_the_voters_that_somebody_raised_and_left_are_gone_above() {
+    for count in [2, 4] {
+        let (room, seating, mine) = (Room::of(count), Seating::of(count, count), Uuid::from_u128(1));
+        let seat = Seat(Arc::clone(&room));
+        let first = Council::begin(seat.clone(), seating, mine, 99, 0);
+        let chosen = first.open(Duration::from_secs(1)).await.unwrap();
+        first.agree(chosen).await.unwrap();
+        let epoch = first.seen().epoch;
+        // Whoever was cut off from the other half raises his, and no more.
+        let other = Uuid::from_u128(5);
+        for voter in (count / 2..count).map(|number| VoterId(number as u8)) {
+            seat.ask(voter, Ask::Raise { epoch: 9, controller: other }).await.unwrap();
+            seat.ask(voter, Ask::Release { epoch: 9, controller: other }).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(!first.seen().over && lease_of(&first) > room.begun.elapsed().as_nanos() as u64, "it goes on");
+        first.give_up();
+        assert_eq!(standing(&seat, seating, &Read::default(), epoch, mine).await, Standing::Unknown, "of {count}");
+        assert_eq!(standing(&seat, seating, &room.read(), epoch, mine).await, Standing::Ours(9), "of {count}");
+        let again = Council::begin(seat.clone(), seating, mine, 97, 9);
+        let chosen = again.open(Duration::from_secs(1)).await.unwrap();
+        assert_eq!(chosen, Voters::first(count));
+        again.agree(chosen).await.unwrap();
+        assert_eq!(again.seen().epoch, 10);
+        // Somebody who raises as many as it takes is left alone, whether he has voted or not.
+        for voter in (0..count / 2 + 1).map(|number| VoterId(number as u8)) {
+            seat.ask(voter, Ask::Raise { epoch: 11, controller: other }).await.unwrap();
+        }
+        assert_eq!(standing(&seat, seating, &room.read(), 10, mine).await, Standing::Others, "of {count}");
+        assert_eq!(standing(&seat, seating, &Read::default(), 10, mine).await, Standing::Others, "of {count}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@
 use super::super::Control;
 use super::super::replicas::{seating_of, show_seating};
 use super::Voters;
+use super::probe::Read;
 use super::saved::{SavedReplicated, SavedVoter};
 use braid_api::{Replica, ReplicaPlace, ReplicaRegister, ReplicaSeating};
 use braid_engine::replica::{self, Seating, VoterId};
@@ -56,14 +57,17 @@ impl Control {
         }
     }
 
-    /// Asks all nodes where the voters of a volume are. Gives what they have of it.
-    pub(super) async fn ask_for_places(&self, uuid: Uuid) -> Vec<Replica> {
+    /// Asks all nodes where the voters of a volume are. Gives what each has of it, by its name.
+    pub(super) async fn ask_for_places(&self, uuid: Uuid) -> Vec<(String, Replica)> {
         let path = format!("/v1/replicas/{uuid}");
         let members = self.nodes().members();
         let answers = members.iter().map(|member| self.nodes().call(&member.name, Method::GET, &path, None));
-        let answers = join_all(answers).await.into_iter().flatten();
-        let said: Vec<Replica> = answers.filter_map(|answer| serde_json::from_value(answer).ok()).collect();
-        for replica in &said {
+        let answers = join_all(answers).await.into_iter().zip(&members);
+        let replicas = answers.filter_map(|(answer, member)| {
+            Some((member.name.clone(), serde_json::from_value::<Replica>(answer.ok()?).ok()?))
+        });
+        let said: Vec<(String, Replica)> = replicas.collect();
+        for (_, replica) in &said {
             let vote = replica.register.as_ref().map(|register| &register.vote.seating);
             self.learn_places(uuid, replica.version, &replica.places, vote);
         }
@@ -71,17 +75,35 @@ impl Control {
     }
 
     /// Notes who votes by the highest vote that any node has: what this one had noted may be a change that never began, or has ended. Gives
-    /// those who have come to vote, and were not raised by anybody yet.
-    pub(super) async fn go_by_votes(&self, uuid: Uuid) -> replica::Voters {
+    /// what was read of the voters' registers.
+    pub(super) async fn go_by_votes(&self, uuid: Uuid) -> Read {
         let said = self.ask_for_places(uuid).await;
-        let registers = || said.iter().filter_map(|replica| Some((replica, replica.register.as_ref()?)));
-        let votes = registers().map(|(_, register)| &register.vote).filter(|vote| vote.epoch > 0);
+        let registers = || said.iter().filter_map(|(node, replica)| Some((node, replica, replica.register.as_ref()?)));
+        let votes = registers().map(|(_, _, register)| &register.vote).filter(|vote| vote.epoch > 0);
         let newest = votes.max_by_key(|vote| (vote.epoch, vote.sequence));
-        let Some(seating) = newest.map(|vote| seating_of(&vote.seating)) else { return replica::Voters::NONE };
-        self.note_seating(uuid, &seating);
-        let is_new =
-            |register: &ReplicaRegister| register.epoch == 0 && register.since > 0 && register.since <= seating.version;
-        registers().filter(|(_, register)| is_new(register)).map(|(replica, _)| VoterId(replica.voter)).collect()
+        let voted = newest.map(|vote| seating_of(&vote.seating)).filter(|seating| !seating.voters.is_empty());
+        if let Some(seating) = voted {
+            self.note_seating(uuid, &seating);
+        }
+        let Some(volume) = self.read().replicated.get(&uuid).cloned() else { return Read::default() };
+        let seating = voted.unwrap_or_else(|| volume.seating());
+        // What is left of a voter, or was made for one, says nothing for the one that votes.
+        let is_seated = |node: &str, replica: &Replica, since: u64| {
+            let voter = volume.voters.get(&replica.voter);
+            voter.is_some_and(|voter| voter.node == node && voter.since == since)
+        };
+        let read = |wanted: fn(&ReplicaRegister, u64) -> bool| -> replica::Voters {
+            let seated = registers().filter(|(node, replica, register)| is_seated(node, replica, register.since));
+            let wanted = seated.filter(|(_, _, register)| wanted(register, seating.version));
+            wanted.map(|(_, replica, _)| VoterId(replica.voter)).collect()
+        };
+        Read {
+            seating,
+            newest: newest.map_or(0, |vote| vote.epoch),
+            voters: read(|register, version| register.since <= version),
+            before: read(|register, version| register.since < version),
+            new: read(|register, version| register.epoch == 0 && (1..=version).contains(&register.since)),
+        }
     }
 
     /// As long as a volume is being opened: asks now and then.

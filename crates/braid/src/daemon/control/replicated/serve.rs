@@ -18,7 +18,7 @@ use super::super::tables::{Condition, OpenDisk};
 use super::super::{Control, random};
 use super::ballot::Ballots;
 use super::council::Council;
-use super::probe::{Standing, standing};
+use super::probe::{Read, Standing, standing};
 use super::rollback::Rollback;
 use super::saved::SavedReplicated;
 use super::{Voters, meta::VotedMeta};
@@ -276,7 +276,9 @@ impl Control {
             match over {
                 Over::Ended => return,
                 Over::Overruled => {
-                    let message = format!("volume {name} is served by another node; this one has stopped serving it");
+                    let message = format!(
+                        "enough voters of volume {name} answer another node, which has opened it or was about to; this one has stopped serving it"
+                    );
                     self.events().warning("volume_taken", message, &[("volume", &name)]);
                     self.note_attached(uuid, false);
                     return;
@@ -373,11 +375,11 @@ impl Control {
 
     /// Waits until it is known that nobody else has opened the volume since this node did; gives the epoch to go above.
     async fn may_open(&self, uuid: Uuid, attached: &Arc<Attached>, ballots: &Ballots) -> Result<u64, Over> {
-        let mut new = replica::Voters::NONE;
+        let mut read = Read::default();
         loop {
             let Some(volume) = self.read().replicated.get(&uuid).cloned() else { return Err(Over::Ended) };
             let Some(epoch) = volume.after() else { return Ok(0) };
-            let asked = standing(ballots, volume.seating(), new, epoch, volume.controller);
+            let asked = standing(ballots, volume.seating(), &read, epoch, volume.controller);
             let said = tokio::select! {
                 said = asked => said,
                 () = attached.wants_to_end() => return Err(Over::Ended),
@@ -390,7 +392,7 @@ impl Control {
                         "too few of its voters answer to say whether another node serves it; if none does, braid volume attach {} goes above whoever did",
                         volume.name
                     )));
-                    new = self.go_by_votes(uuid).await;
+                    read = self.go_by_votes(uuid).await;
                 }
             }
             tokio::select! {
