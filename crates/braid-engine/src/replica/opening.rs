@@ -102,15 +102,19 @@ impl Opening {
     }
 
     /// A voter is somebody else than who was raised, and that one does not count: it is somewhere else, or was made anew in its place, as a later
-    /// list of places says; or it answers an epoch below the one that it was raised to, which who was raised never does.
+    /// list of places says; or it answers an epoch below the one that it was raised to, which who was raised never does. If who is in sync was
+    /// chosen by his word already, everything begins anew.
     ///
     /// Whoever opens the volume must hear this of a list before it hears of a vote that goes by that list ([`Opening::raised`]). Nobody has to vote for
     /// what that one promised: whoever served meanwhile goes on with the new one, and with others that were not raised.
     pub fn moved(&mut self, voter: VoterId, now_ns: u64) {
-        if self.chosen.is_none() && self.vote.is_none() && !planted(Planted::MovedCounted) {
-            self.raised[usize::from(voter.0)] = None;
-            self.look_for_enough(now_ns);
+        if planted(Planted::MovedCounted) || self.raised[usize::from(voter.0)].take().is_none() {
+            return;
         }
+        if self.chosen.is_some() || self.vote.is_some() {
+            return self.refused(self.epoch);
+        }
+        self.look_for_enough(now_ns);
     }
 
     /// Who votes, as far as those say that were raised.

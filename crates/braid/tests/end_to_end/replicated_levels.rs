@@ -165,3 +165,37 @@ fn below_what_has_everything_it_waits_and_what_cannot_be_is_refused() {
     cluster.nodes[2].braid(&["volume", "delete", "db", "--yes"]);
     assert_eq!(cluster.nodes[2].json(&["pool", "list"])["pools"].as_array().map(Vec::len), Some(1));
 }
+
+#[test]
+fn over_five_nodes_it_takes_a_quarter_more_and_any_one_may_die() {
+    let mut cluster = Cluster::plain(&["one", "two", "three", "four", "five"]);
+    let places = "one/tank,two/tank,three/tank,four/tank,five/tank";
+    let made = cluster.create(places, &["--level", "raid5"]);
+    assert_eq!((&made["state"], &made["level"]), (&"serving".into(), &"raid5".into()), "{made}");
+    let sizes = cluster.nodes.iter().map(|node| node.json(&["replica", "show", "db"])["size_bytes"].as_u64());
+    assert_eq!(sizes.sum::<Option<u64>>(), Some(SIZE * 5 / 4));
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    for at in 0..SIZE / MIB {
+        client.write(at * MIB, &noise(MIB, at)).expect("it is written");
+    }
+    client.flush().expect("it is flushed");
+
+    // A part dies, and is brought back; then the node that serves it, for good.
+    cluster.nodes[4].kill();
+    client.write(3 * MIB, &noise(MIB, 100)).expect("four have everything");
+    let expected = |at: u64| noise(MIB, if at == 3 { 100 } else { at });
+    for at in 0..8 {
+        assert!(client.read(at * MIB, MIB as usize).expect("it is read") == expected(at), "MiB {at}");
+    }
+    cluster.nodes[4].start_again();
+    cluster.wait_for_states(0, &["in_sync"; 5]);
+    cluster.nodes[0].kill();
+    let taken = cluster.nodes[1].json(&["volume", "attach", "db"]);
+    assert_eq!(taken["state"], "serving", "{taken}");
+    cluster.nodes[1].export("db");
+    let mut client = cluster.client(1);
+    for at in 0..SIZE / MIB {
+        assert!(client.read(at * MIB, MIB as usize).expect("it is read") == expected(at), "MiB {at}");
+    }
+}

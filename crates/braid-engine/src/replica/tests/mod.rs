@@ -353,5 +353,28 @@ fn a_lease_counts_from_the_moment_of_asking() {
     assert_eq!(lease.until_ns(joint.sets()), None);
 }
 
+#[test]
+fn an_opening_begins_anew_where_who_was_counted_is_somebody_else() {
+    let register =
+        Register { epoch: 5, controller: FIRST, released: true, vote: vote(5, 1, &[0, 1]), boot: BOOT, since: 0 };
+    for voted in [false, true] {
+        let mut opening = Opening::new(Seating::of(3, 2), SECOND, 70).above(5);
+        for voter in [0, 2] {
+            opening.raised(VoterId(voter), 6, register, BOOT, 1000);
+        }
+        let Next::MakeEqual(chosen) = opening.next(1000) else { panic!("two of three are enough") };
+        opening.choose(chosen);
+        if voted {
+            opening.equal(chosen);
+        }
+        // Who was not raised says nothing of it.
+        opening.moved(VoterId(1), 1000);
+        assert_eq!(opening.epoch(), 6);
+        opening.moved(VoterId(2), 1000);
+        let Next::Ask(asked, all) = opening.next(1000) else { panic!("it begins anew") };
+        assert_eq!((asked, all), (Ask::Raise { epoch: 7, controller: SECOND }, Voters::first(3)));
+    }
+}
+
 mod levels;
 mod seats;

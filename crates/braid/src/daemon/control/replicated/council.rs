@@ -77,6 +77,12 @@ struct State {
     released: Voters,
     /// Who answers another controller, while it is served.
     refused: Voters,
+    /// Who was raised to this epoch, whether he answers or not.
+    promised: Voters,
+    /// Who of them has a register from before, while it is served: he is to be told the vote again; and if he has a replica, that is not what
+    /// it was.
+    untold: Voters,
+    forgot: Voters,
     /// It is opened only if nobody else has come since the epoch that it began above.
     bounded: bool,
     /// How often a higher epoch was met while it was being opened.
@@ -96,6 +102,8 @@ pub struct Seen {
     pub missing: Voters,
     /// Who answers another controller, while it is served.
     pub refused: Voters,
+    /// Replicas that are to be left out and filled from nothing, as their nodes have forgotten this epoch.
+    pub forgot: Voters,
     /// Why a voter did not answer, by number.
     pub away: [Option<String>; VOTERS_MAX],
     /// It is over.
@@ -143,6 +151,9 @@ impl<B: Ballot> Council<B> {
                 let_go: false,
                 released: Voters::NONE,
                 refused: Voters::NONE,
+                promised: Voters::NONE,
+                untold: Voters::NONE,
+                forgot: Voters::NONE,
                 bounded: above > 0,
                 refusals: 0,
             }),
@@ -204,6 +215,7 @@ impl<B: Ballot> Council<B> {
             voters.iter().for_each(|voter| opening.moved(voter, now));
             state.raised = state.raised.without(voters);
         }
+        begun_anew(&mut state);
         drop(state);
         self.tell();
     }
@@ -245,6 +257,9 @@ impl<B: Ballot> Council<B> {
             let new = next.voters.without(next.before);
             state.raised = state.raised.without(new);
             state.refused = state.refused.without(new);
+            state.promised = state.promised.without(new);
+            state.untold = state.untold.without(new);
+            state.forgot = state.forgot.without(new);
         }
         self.seat(next.all());
         self.tell();
@@ -298,8 +313,8 @@ impl<B: Ballot> Council<B> {
                 _ => (Voters::NONE, Voters::NONE),
             },
         };
-        let (epoch, raised, refused, over) = (state.epoch, state.raised, state.refused, state.over);
-        Seen { epoch, raised, in_sync, missing, refused, away: state.away.clone(), over }
+        let State { epoch, raised, refused, forgot, over, .. } = *state;
+        Seen { epoch, raised, in_sync, missing, refused, forgot, away: state.away.clone(), over }
     }
 
     /// Waits until it is over: another controller was met that has a higher epoch.
@@ -396,6 +411,12 @@ impl<B: Ballot> Council<B> {
             membership.met(voter, boot);
         }
         is_out
+    }
+
+    /// A replica that has forgotten this epoch has nothing any more that counts: it may be filled.
+    pub fn begins_from_nothing(&self, voter: VoterId) {
+        self.state().forgot.remove(voter);
+        self.tell();
     }
 
     /// Nobody waits for voters any more: whoever does is told that it is over.
@@ -544,7 +565,10 @@ impl<B: Ballot> Council<B> {
             return None;
         }
         if !state.raised.has(voter) {
-            return Some((Ask::Raise { epoch, controller }, false));
+            // Raised again it would let its replica be written and read as if nothing had happened.
+            let is_in_sync = matches!(&state.phase, Phase::Serving(membership) if membership.in_sync().has(voter));
+            let waits = is_in_sync && state.forgot.has(voter);
+            return (!waits).then_some((Ask::Raise { epoch, controller }, false));
         }
         match &state.phase {
             Phase::Opening(opening) => match opening.next(self.ballot.now_ns()) {
@@ -555,6 +579,10 @@ impl<B: Ballot> Council<B> {
             },
             Phase::Serving(membership) => match membership.wanted() {
                 Wanted::Cast(vote, voters) if voters.has(voter) => {
+                    Some((Ask::Cast { epoch, controller, vote, boot: membership.boot(voter) }, false))
+                }
+                _ if state.untold.has(voter) => {
+                    let vote = *membership.settled();
                     Some((Ask::Cast { epoch, controller, vote, boot: membership.boot(voter) }, false))
                 }
                 _ => Some((beat, true)),
@@ -597,12 +625,15 @@ impl<B: Ballot> Council<B> {
         match answer {
             Err(Unanswered::Away(why)) => state.away[at] = Some(why),
             Err(Unanswered::Refused(Refused { epoch: other })) if other < epoch => {
-                state.away[at] = Some("it does not know this epoch yet".to_owned());
+                state.away[at] = Some("it does not know this epoch any more".to_owned());
                 state.raised.remove(voter);
-                // Who was raised was somebody else, who has been taken away since: his word does not count for this one.
-                let now = self.ballot.now_ns();
-                if let Phase::Opening(opening) = &mut state.phase {
-                    opening.moved(voter, now);
+                match &mut state.phase {
+                    // Who was raised was somebody else, whose word does not count for this one: it was made anew, or its disk is an old one.
+                    Phase::Opening(opening) => {
+                        opening.moved(voter, self.ballot.now_ns());
+                        news = begun_anew(&mut state);
+                    }
+                    Phase::Serving(_) => forgets(&mut state, voter),
                 }
             }
             Err(Unanswered::Refused(Refused { epoch: other })) => {
@@ -611,11 +642,9 @@ impl<B: Ballot> Council<B> {
                 match &mut state.phase {
                     Phase::Opening(opening) => {
                         opening.refused(other);
-                        let epoch = opening.epoch();
-                        if epoch != state.epoch {
+                        if begun_anew(&mut state) {
                             state.refusals += 1;
                             state.over = state.bounded || state.refusals > REFUSALS_MAX;
-                            (state.epoch, state.raised, state.lease) = (epoch, Voters::NONE, Lease::default());
                         }
                     }
                     // One that was raised by somebody who then gave up is no reason to stop. He cannot serve without one of those
@@ -635,7 +664,11 @@ impl<B: Ballot> Council<B> {
                 state.lease.heard(voter, asked_ns);
                 match (answer, ask) {
                     (Answer::Raised { before, boot }, _) => {
+                        if state.promised.has(voter) && before.epoch < epoch {
+                            forgets(&mut state, voter);
+                        }
                         state.raised.insert(voter);
+                        state.promised.insert(voter);
                         state.boots[at] = boot;
                         news = true;
                         let now = self.ballot.now_ns();
@@ -645,6 +678,7 @@ impl<B: Ballot> Council<B> {
                     }
                     (Answer::Cast, Ask::Cast { vote, .. }) => {
                         news = true;
+                        state.untold.remove(voter);
                         match &mut state.phase {
                             Phase::Opening(opening) => opening.cast(voter, epoch),
                             Phase::Serving(membership) => membership.cast(voter, vote.order()),
@@ -674,6 +708,29 @@ impl<B: Ballot> Council<B> {
         if news {
             self.tell();
         }
+    }
+}
+
+/// Whether an opening has begun anew, in a higher epoch: nobody is raised to that one yet.
+fn begun_anew(state: &mut State) -> bool {
+    let Phase::Opening(opening) = &state.phase else { return false };
+    let epoch = opening.epoch();
+    let anew = epoch != state.epoch;
+    if anew {
+        (state.epoch, state.raised, state.lease) = (epoch, Voters::NONE, Lease::default());
+        state.promised = Voters::NONE;
+    }
+    anew
+}
+
+/// A voter has gone back to before this epoch, while the volume is served: its disk is an old one, say. So has its replica; and whoever opens the
+/// volume next must not go by the votes that it had then.
+fn forgets(state: &mut State, voter: VoterId) {
+    let Phase::Serving(membership) = &state.phase else { return };
+    let is_replica = membership.seating().replicas.has(voter);
+    state.untold.insert(voter);
+    if is_replica {
+        state.forgot.insert(voter);
     }
 }
 

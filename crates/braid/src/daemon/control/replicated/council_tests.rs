@@ -432,6 +432,77 @@ async fn a_change_that_too_few_hear_of_waits_and_whoever_comes_next_ends_it() {
     assert_eq!(again.seating(), next.settled());
 }
 
+/// Three voters, the last of which was raised by an opening (2) while the first controller (1) serves; then it is made anew, and the first
+/// replica is left out by the two others.
+async fn made_anew_under_an_opening(wait: Duration) -> (Arc<Room>, Arc<Council<Seat>>) {
+    let room = Room::of(3);
+    let first = room.council(1);
+    let chosen = first.open(Duration::from_secs(1)).await.unwrap();
+    first.agree(chosen).await.unwrap();
+    first.let_go(Duration::from_secs(1)).await;
+    let old = room.vote_of(2);
+    room.go_away(&[0, 1]);
+    let second = room.council(2);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(second.seen().raised, voters(&[2]));
+    // The one that serves goes on with the new one, which that opening does not reach, and with the one beside it.
+    let dropped = Vote { sequence: old.sequence + 1, lineage: 8, in_sync: voters(&[1, 2]), ..old };
+    let seat = Seat(Arc::clone(&room));
+    room.make(2, Register { vote: old, epoch: old.epoch, controller: Uuid::from_u128(1), ..Register::default() });
+    room.go_away(&[]);
+    for voter in [1, 2] {
+        let (epoch, controller) = (old.epoch, Uuid::from_u128(1));
+        let cast = Ask::Cast { epoch, controller, vote: dropped, boot: Uuid::from_u64_pair(1, u64::from(voter) + 1) };
+        seat.ask(VoterId(voter), cast).await.unwrap();
+    }
+    room.go_away(&[1]);
+    tokio::time::sleep(wait).await;
+    (room, second)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_has_promised_that_was_made_anew_does_not_count() {
+    // Whether it is noticed before somebody else answers, or when the opening has chosen.
+    for wait in [Duration::ZERO, Duration::from_secs(3)] {
+        let (room, second) = made_anew_under_an_opening(wait).await;
+        let opened = tokio::time::timeout(Duration::from_secs(30), async {
+            let chosen = second.open(Duration::ZERO).await?;
+            second.agree(chosen).await.map(|_| chosen)
+        });
+        let opened = opened.await.expect("two of three answer");
+        // The replica that was left out is not believed, whatever happens.
+        assert!(opened.is_err() || opened == Ok(voters(&[2])), "{wait:?}: {opened:?}");
+        assert!(!room.vote_of(2).in_sync.has(VoterId(0)), "{wait:?}: {:?}", room.vote_of(2));
+        drop(second);
+        let third = room.council(3);
+        assert_eq!(third.open(Duration::ZERO).await, Ok(voters(&[2])), "{wait:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_node_forgets_is_left_out_and_told_the_vote_again() {
+    let room = Room::of(3);
+    let council = room.council(1);
+    let chosen = council.open(Duration::from_secs(1)).await.unwrap();
+    council.agree(chosen).await.unwrap();
+    let old = Vote { epoch: 0, sequence: 0, ..room.vote_of(2) };
+    room.make(2, Register { vote: old, ..Register::default() });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let seen = council.seen();
+    assert_eq!((seen.forgot, seen.raised, seen.over), (voters(&[2]), voters(&[0, 1]), false), "{seen:?}");
+    assert_eq!(room.fences.lock().unwrap()[2].register().epoch, 0, "nobody is to be let in there");
+    council.agree(voters(&[0, 1])).await.unwrap();
+    council.begins_from_nothing(VoterId(2));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((council.seen().forgot, council.seen().raised), (Voters::NONE, Voters::first(3)));
+    assert_eq!(room.vote_of(2), room.vote_of(0), "it knows who is in sync");
+    assert!(council.meet(VoterId(2)).await);
+    // One that is out forgets, and is not asked before it is let in again.
+    room.make(2, Register { vote: old, ..Register::default() });
+    assert!(council.meet(VoterId(2)).await);
+    assert_eq!(council.seen().forgot, voters(&[2]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_one_promised_that_was_taken_away_does_not_count_for_the_one_in_its_place() {
     let room = Room::of(3);

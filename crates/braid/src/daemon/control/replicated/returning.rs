@@ -11,7 +11,7 @@ use braid_api::{ErrorDetail, Kind};
 use braid_engine::keeper::Order;
 use braid_engine::lifecycle::{Filling, Newcomer};
 use braid_engine::replica::VoterId;
-use braid_format::MemberId;
+use braid_format::{MemberId, MemberState};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -32,6 +32,9 @@ impl Control {
         }
         if !voters.meet(voter).await {
             return Err(ErrorDetail::new(Kind::Unreachable, format!("replica {name} does not answer")));
+        }
+        if voters.seen().forgot.has(voter) {
+            return Err(ErrorDetail::new(Kind::Incomplete, format!("replica {name} has to be filled from nothing")));
         }
         let session = attached.next_session();
         let disk = self.reach_replica(volume, voters, voter, session).await?;
@@ -67,6 +70,34 @@ impl Control {
             self.tell_what_differs(volume.uuid, role, brought).await;
         }
         taken
+    }
+
+    /// Leaves replicas out whose nodes have forgotten the epoch that they had promised: what they have is of a time before, or nothing. They are filled
+    /// anew, whatever their labels say.
+    ///
+    /// # Errors
+    /// The others do not have everything: nothing is left to serve.
+    pub(super) async fn leave_forgetful_out(
+        &self,
+        volume: &SavedReplicated,
+        attached: &Arc<Attached>,
+        voters: &Arc<Voters>,
+    ) -> Result<(), ErrorDetail> {
+        for voter in voters.seen().forgot.iter() {
+            let (role, name) = (u16::from(voter.0), volume.voter_name(voter.0));
+            let state = || self.states(volume).get(usize::from(role)).copied();
+            if matches!(state(), Some(MemberState::InSync | MemberState::Filling)) {
+                let message = format!("replica {name} is not what it was: its node has forgotten what it promised");
+                self.events().warning("replica_forgot", message, &[("volume", &volume.name)]);
+                self.give_order(volume.uuid, Order::Fail(vec![role])).await?;
+            }
+            if state() == Some(MemberState::Out) {
+                self.give_order(volume.uuid, Order::Remove(role)).await?;
+            }
+            attached.forget_replica(role);
+            voters.begins_from_nothing(voter);
+        }
+        Ok(())
     }
 
     /// Before a replica takes writes, and may come to be believed, it has the snapshots that the others have.

@@ -531,6 +531,16 @@ impl Control {
                 }
                 false => {}
             }
+            if !voters.seen().forgot.is_empty() {
+                let left = tokio::select! {
+                    left = self.leave_forgetful_out(&volume, attached, voters) => left,
+                    () = attached.wants_to_end() => return Over::Ended,
+                    () = voters.over() => return Over::Overruled,
+                };
+                if let Err(error) = left {
+                    return Over::Again(format!("a replica is not what it was, and without it: {}", error.message));
+                }
+            }
             if attached.is_unsettled() && settling.as_ref().is_none_or(|task| task.is_finished()) {
                 let (control, volume) = (Arc::clone(self), volume.clone());
                 let (attached, voters) = (Arc::clone(attached), Arc::clone(voters));

@@ -358,7 +358,7 @@ impl Control {
         Ok(())
     }
 
-    fn states(&self, volume: &SavedReplicated) -> Vec<MemberState> {
+    pub(super) fn states(&self, volume: &SavedReplicated) -> Vec<MemberState> {
         let tables = self.read();
         let active = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active());
         active.map(|active| active.label.members.iter().map(|member| member.state).collect()).unwrap_or_default()
