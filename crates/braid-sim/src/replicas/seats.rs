@@ -140,8 +140,12 @@ impl World {
         run.asks.retain(|_, (of, ..)| *of != voter);
         if let Phase::Opening(opening, _) = &mut run.phase {
             opening.moved(voter, now);
+            let anew = opening.epoch() != run.epoch;
             run.raised.remove(voter);
             self.counters.add("opening", "voters made anew", 1);
+            if anew {
+                self.stop(c, "who was counted is somebody else");
+            }
         }
     }
 
