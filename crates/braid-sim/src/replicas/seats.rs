@@ -74,8 +74,9 @@ impl World {
                 // It is there before anybody hears of it.
                 if self.nodes[node].up && serving.membership.change(next) {
                     (serving.wish, serving.changes) = (None, serving.changes + 1);
-                    // Nobody is met there, and nothing is waited for.
+                    // Nobody is met there, and nothing is waited for: not what was asked of who was there under that number, either.
                     run.raised.remove(voter);
+                    run.asks.retain(|_, (of, ..)| *of != voter);
                     run.peers[node] = Default::default();
                     let vote = Vote { lineage: 1, in_sync, seating: next, ..Vote::default() };
                     let register = Register { vote, since: version, ..Register::default() };

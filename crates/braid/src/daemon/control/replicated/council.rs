@@ -257,6 +257,7 @@ impl<B: Ballot> Council<B> {
             }
             // Who comes is not the one that was there under its number.
             let new = next.voters.without(next.before);
+            new.iter().for_each(|voter| state.moves[usize::from(voter.0)] += 1);
             state.raised = state.raised.without(new);
             state.refused = state.refused.without(new);
             state.promised = state.promised.without(new);

@@ -87,13 +87,15 @@ impl<B: Ballot> Council<B> {
             Err(Unanswered::Refused(Refused { epoch: other })) if other < epoch => {
                 state.away[at] = Some("it does not know this epoch any more".to_owned());
                 state.raised.remove(voter);
+                let promised = state.promised.has(voter);
                 match &mut state.phase {
                     // Who was raised was somebody else, whose word does not count for this one: it was made anew, or its disk is an old one.
                     Phase::Opening(opening) => {
                         opening.moved(voter, self.ballot.now_ns());
                         news = begun_anew(&mut state);
                     }
-                    Phase::Serving(_) => forgets(&mut state, voter),
+                    Phase::Serving(_) if promised => forgets(&mut state, voter),
+                    Phase::Serving(_) => {}
                 }
             }
             Err(Unanswered::Refused(Refused { epoch: other })) => {
