@@ -14,6 +14,7 @@
 //! answered. The simulator's `replica-sim` runs them over links that delay, lose and cut, with two controllers, and looks whether
 //! each block's history can be put in one order (`docs/replication.md`).
 
+mod boot;
 mod fence;
 mod lease;
 mod membership;
@@ -24,6 +25,7 @@ mod register;
 #[cfg(test)]
 mod tests;
 
+pub use boot::{boot_of_older_copy, boot_of_original, is_of_older_copy};
 pub use fence::{Answer, Ask, Caller, ConnectionId, Fence, FenceAction, Hello, LANES_MAX, Refused};
 pub use lease::{LEASE_NS, Lease, OPEN_WAIT_NS};
 pub use membership::{Membership, Wanted};

@@ -3,7 +3,8 @@
 //! 1. Raise the epoch on enough voters. From then on no other controller's I/O reaches a replica of theirs.
 //! 2. The highest vote among them says who is in sync. Those of them that were raised, and have not rebooted since, are
 //!    believed, if they have everything ([`Seating::least`]); where so many of those in sync have rebooted that the others, missing ones
-//!    included, cannot have everything, nobody knows better, and all are.
+//!    included, cannot have everything, nobody knows better, and all are; but for older copies of themselves, unless again the others cannot
+//!    have everything.
 //! 3. Wait until the lease of whoever was cut off has run out, unless he let go.
 //! 4. The replicas that are believed are flushed and made equal, by the caller.
 //! 5. Who is in sync is voted for in the new epoch. Once enough voters have it, and all that are in sync, the volume may be served. Where
@@ -11,6 +12,7 @@
 
 use braid_format::Uuid;
 
+use super::boot::is_of_older_copy;
 use super::fence::Ask;
 use super::lease::OPEN_WAIT_NS;
 use super::planted::{Planted, planted};
@@ -249,6 +251,12 @@ impl Opening {
         self.raised[usize::from(voter.0)].is_some_and(|(register, boot)| register.boot != boot)
     }
 
+    /// Whether a voter's replica is an older copy, which nobody has believed since.
+    fn is_older(&self, voter: VoterId) -> bool {
+        let boot = self.boot(voter);
+        self.has_rebooted(voter) && is_of_older_copy(boot)
+    }
+
     /// The replicas from which the volume may be served.
     fn believed(&self) -> Voters {
         let seating = self.seating();
@@ -261,11 +269,15 @@ impl Opening {
         }
         let here = in_sync.and(self.who_was_raised());
         let rebooted: Voters = here.iter().filter(|voter| self.has_rebooted(*voter)).collect();
+        let older: Voters = here.iter().filter(|voter| self.is_older(*voter)).collect();
         let least = if planted(Planted::OpenedBelowLeast) { 1 } else { seating.least() };
         // Not even with those that did not answer yet enough are left that have not.
-        let nobody_knows_better = in_sync.without(rebooted).count() < least;
-        let believed =
-            if nobody_knows_better || planted(Planted::RebootBelieved) { here } else { here.without(rebooted) };
+        let know_better = |who: Voters| in_sync.without(who).count() >= least;
+        let believed = match planted(Planted::RebootBelieved) {
+            false if know_better(rebooted) => here.without(rebooted),
+            false if know_better(older) => here.without(older),
+            _ => here,
+        };
         if believed.count() < least { Voters::NONE } else { believed }
     }
 

@@ -292,6 +292,36 @@ fn rebooted_replicas_are_believed_when_all_in_sync_have_rebooted() {
 }
 
 #[test]
+fn an_older_copy_is_believed_after_everybody_else() {
+    let older_boot = boot_of_older_copy(LATER_BOOT);
+    assert!(is_of_older_copy(older_boot) && older_boot != LATER_BOOT && !is_of_older_copy(LATER_BOOT));
+    assert!(!is_of_older_copy(boot_of_original(older_boot)));
+    let good = Register { epoch: 4, controller: FIRST, released: true, boot: BOOT, ..Register::default() };
+    // Under which boot each replica is, by number; all were in sync under another one, or under this one.
+    let next = |in_sync: &[u8], found: &[(u8, Uuid)], believed_before: Uuid| {
+        let mut opening = opening();
+        opening.refused(4);
+        let register = Register { vote: vote(4, 2, in_sync), boot: believed_before, ..good };
+        for (voter, boot) in found {
+            opening.raised(VoterId(*voter), 5, register, *boot, 1000);
+        }
+        opening.next(1000)
+    };
+    let both = |boots: [Uuid; 2]| [(0, boots[0]), (1, boots[1])];
+    assert_eq!(next(&[0, 1], &both([BOOT, older_boot]), BOOT), Next::MakeEqual(voters(&[0])));
+    // The other one may lack what was not flushed, this one anything.
+    assert_eq!(next(&[0, 1], &both([LATER_BOOT, older_boot]), BOOT), Next::MakeEqual(voters(&[0])));
+    let missing = next(&[0, 1], &[(1, older_boot), (2, BOOT)], BOOT);
+    assert!(matches!(missing, Next::Missing(_, _, missing) if missing == voters(&[0, 1])), "{missing:?}");
+    // Nobody knows better.
+    assert_eq!(next(&[0, 1], &both([older_boot, older_boot]), BOOT), Next::MakeEqual(voters(&[0, 1])));
+    assert_eq!(next(&[1], &both([BOOT, older_boot]), BOOT), Next::MakeEqual(voters(&[1])));
+    // Filled since, and believed under this boot.
+    let filled = next(&[0, 1], &[(1, older_boot), (2, older_boot)], older_boot);
+    assert_eq!(filled, Next::MakeEqual(voters(&[1])));
+}
+
+#[test]
 fn an_opening_is_recorded_on_all_that_are_in_sync() {
     let last =
         Register { epoch: 4, controller: FIRST, released: true, vote: vote(4, 2, &[0, 1]), boot: BOOT, since: 0 };
