@@ -39,6 +39,9 @@ pub struct State {
     /// In which boot of the machine pools were opened last: what a session left in shared memory is there until the next one.
     #[serde(default)]
     pub pool_boots: BTreeMap<Uuid, Uuid>,
+    /// In which session pools were last that keep replicas.
+    #[serde(default)]
+    pub pool_sessions: BTreeMap<Uuid, SavedSession>,
     /// Arrays that were members of pools.
     #[serde(default)]
     pub pool_arrays: Vec<SavedPoolArray>,
@@ -125,8 +128,32 @@ pub struct SavedReplica {
     pub volume_bytes: u64,
     /// Another one after each loss of what was not flushed that was no restart of the machine; nil: there was none.
     pub losses: Uuid,
+    /// What its pool has of it is an older copy of itself: nothing of that counts before it was filled, and is in sync.
+    #[serde(default)]
+    pub older: bool,
     /// It is there: its register is durable. Otherwise it is removed by the next start.
     pub formed: bool,
+}
+
+/// The session of a pool, by what its labels say: each time that it is opened they have another random number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedSession {
+    /// The one that the labels had last, as far as is known.
+    pub session: u64,
+    /// The one that they may have instead: they were about to be written.
+    #[serde(default)]
+    pub next: Option<u64>,
+    /// The pool was closed in order, and the labels say so, too.
+    #[serde(default)]
+    pub closed: bool,
+}
+
+impl SavedSession {
+    /// Whether labels may say this that are on the disks which the pool had last.
+    pub fn fits(&self, session: u64, clean: bool) -> bool {
+        (session == self.session || self.next == Some(session)) && (clean || !self.closed)
+    }
 }
 
 /// The disk of a journal that was lost.
@@ -472,6 +499,10 @@ mod tests {
                 role: 0,
             }],
             pool_boots: BTreeMap::from([(Uuid::from_u128(9), Uuid::from_u128(7))]),
+            pool_sessions: BTreeMap::from([(
+                Uuid::from_u128(5),
+                SavedSession { session: u64::MAX, next: Some(3), closed: false },
+            )]),
             pool_arrays: vec![SavedPoolArray {
                 array: Uuid::from_u128(8),
                 array_name: "safe".into(),
@@ -515,6 +546,7 @@ mod tests {
                 version: 65537,
                 volume_bytes: 1 << 30,
                 losses: Uuid::nil(),
+                older: true,
                 formed: true,
             }],
             forgotten: Vec::new(),
@@ -555,6 +587,21 @@ mod tests {
         std::fs::write(folder.0.join("state.json.new"), "{ half").expect("the folder can be written");
         assert_eq!(state.load().expect("the old one is whole"), some_state());
         state.save(&State { version: VERSION, ..State::default() }).expect("the half one is replaced");
+    }
+
+    #[test]
+    fn an_older_copy_of_a_disk_has_labels_that_do_not_fit() {
+        let serves = SavedSession { session: 2, next: None, closed: false };
+        // Killed, or ended in order and killed before that was noted.
+        assert!(serves.fits(2, false) && serves.fits(2, true));
+        assert!(!serves.fits(1, true) && !serves.fits(3, true));
+        let closed = SavedSession { closed: true, ..serves };
+        assert!(closed.fits(2, true));
+        assert!(!closed.fits(2, false), "a copy that was made while the pool served");
+        // Killed before the labels were written, or after that.
+        let opens = SavedSession { next: Some(3), ..serves };
+        assert!([2, 3].into_iter().all(|session| opens.fits(session, true) && opens.fits(session, false)));
+        assert!(!opens.fits(1, true));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::replicated::saved::SavedReplicated;
 use crate::daemon::address::Address;
 use crate::daemon::state::{
     SavedCheck, SavedDisk, SavedExport, SavedImport, SavedLoss, SavedPoolArray, SavedPoolDisk, SavedReplica,
-    SavedUnplaced, State,
+    SavedSession, SavedUnplaced, State,
 };
 use crate::disk::host::{Entry, Identity};
 use braid_api::limits::{DEVICES_MAX, POOLS_MAX};
@@ -261,6 +261,8 @@ pub struct Tables {
     pub pool_disks: BTreeMap<String, SavedPoolDisk>,
     /// In which boot pools were opened last.
     pub pool_boots: BTreeMap<Uuid, Uuid>,
+    /// In which session each was last.
+    pub pool_sessions: BTreeMap<Uuid, SavedSession>,
     /// Arrays that were members of pools.
     pub pool_arrays: Vec<SavedPoolArray>,
     /// Volumes that were placed on a member of a pool that leaves, by pool and member.
@@ -312,6 +314,7 @@ impl Tables {
             disks: state.disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
             pool_disks: state.pool_disks.iter().map(|saved| (saved.disk.clone(), saved.clone())).collect(),
             pool_boots: state.pool_boots.clone(),
+            pool_sessions: state.pool_sessions.clone(),
             pool_arrays: state.pool_arrays.clone(),
             unplaced: state.unplaced.iter().map(|saved| ((saved.pool, saved.member), saved.volumes.clone())).collect(),
             stopped: state.stopped.iter().copied().collect(),
@@ -329,6 +332,7 @@ impl Tables {
     pub fn to_state(&self) -> State {
         let kept = |uuid: &Uuid| self.arrays.get(uuid).and_then(ArrayEntry::active).is_none_or(Active::is_kept);
         let kept_pool = |uuid: &Uuid| self.pools.get(uuid).is_none_or(|pool| self.is_pool_kept(pool));
+        let keeps_replicas = |pool: &Uuid| kept_pool(pool) && self.replica_in(*pool).is_some();
         let exported = |saved: &&SavedExport| kept(&saved.array) && saved.pool.as_ref().is_none_or(kept_pool);
         let exports = self.exports.values().map(|export| &export.saved).filter(exported);
         State {
@@ -337,6 +341,12 @@ impl Tables {
             disks: self.disks.values().cloned().collect(),
             pool_disks: self.pool_disks.values().cloned().collect(),
             pool_boots: self.pool_boots.clone(),
+            pool_sessions: self
+                .pool_sessions
+                .iter()
+                .filter(|(pool, _)| keeps_replicas(pool))
+                .map(|(pool, session)| (*pool, *session))
+                .collect(),
             pool_arrays: self.pool_arrays.clone(),
             unplaced: self
                 .unplaced

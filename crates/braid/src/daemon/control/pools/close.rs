@@ -124,8 +124,7 @@ impl Control {
         }
         if written.is_ok() {
             self.remove_tails(uuid);
-            self.write().pool_boots.remove(&uuid);
-            self.save_or_warn();
+            self.note_closed(uuid);
         }
         Ok(Closed { parts, written })
     }

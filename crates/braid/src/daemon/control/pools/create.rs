@@ -207,6 +207,7 @@ impl Control {
         tables.pool_arrays.retain(|saved| saved.pool != uuid);
         tables.unplaced.retain(|(pool, _), _| *pool != uuid);
         tables.pool_boots.remove(&uuid);
+        tables.pool_sessions.remove(&uuid);
     }
 }
 

@@ -33,6 +33,7 @@ mod place;
 mod policies;
 mod remove;
 mod returns;
+mod sessions;
 mod shrink;
 mod snapshots;
 mod space;

@@ -11,8 +11,8 @@ use braid_engine::{DeviceIo, IoError, PoolMembers, PoolPlace, ShardId};
 use braid_format::pool::{PoolLabel, PoolMemberState};
 use braid_ring::tier_of;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, PoisonError};
 
 impl Control {
     /// Opens a pool and serves it, with the exports of its volumes. The members are there, by number, and are devices, but for those by whose
@@ -20,7 +20,7 @@ impl Control {
     /// left something for, are written over only if it `gives_up` what else stands there.
     ///
     /// # Errors
-    /// It cannot be opened; the devices stay as they are, and nothing is lost.
+    /// It cannot be opened, or this node cannot note that although it keeps replicas; the devices stay as they are, and nothing is lost.
     pub(super) async fn open_pool(
         self: &Arc<Self>,
         parts: Vec<Part>,
@@ -33,6 +33,7 @@ impl Control {
         let tails = tokio::task::block_in_place(|| self.tails(uuid))?;
         let io = self.ring.devices();
         let newest = labels::newest(parts.iter().map(|part| &part.label)).expect("a pool has members").clone();
+        self.note_opening(uuid, &newest, session)?;
         // Whom the pool went on without is a member again when it was opened with him.
         let (mut parts, back): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| newest.serves(&part.label));
         let written = labels::write(&io, &mut parts, |label| {
@@ -51,14 +52,28 @@ impl Control {
             writes_over: gives_up,
             run,
         };
-        let begun = |session, bytes| tokio::task::block_in_place(|| tails.begin(session, bytes));
-        let opened = open(&io, &what, |session| tails.old(session), begun).await;
-        let pool = opened.map_err(|error| of_open(&name, uuid, &error, &self.shared_memory))?;
         let boot = tails.boot();
         let same_boot = self.read().pool_boots.get(&uuid) == Some(&boot);
         // On a volume of several nodes all that was acknowledged is committed.
         let carried = self.read().carrier(parts.iter()).is_some();
-        let tail_missed = tails.missed() && !newest.clean && same_boot && !carried;
+        let tail_missed = || tails.missed() && !newest.clean && same_boot && !carried;
+        let (label, unnoted) = (parts[0].label.clone(), Mutex::new(None));
+        // Before the session is raised: afterwards whoever starts finds the new one's tail, and misses nothing.
+        let begun = |session, bytes| {
+            let note = |error: ErrorDetail| {
+                let why = error.message.clone();
+                *unnoted.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                why
+            };
+            let memory = tokio::task::block_in_place(|| tails.begin(session, bytes))?;
+            self.note_session(uuid, &label, boot, tail_missed()).map_err(note)?;
+            Ok(memory)
+        };
+        let opened = open(&io, &what, |session| tails.old(session), begun).await;
+        let unnoted = unnoted.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let pool =
+            opened.map_err(|error| unnoted.unwrap_or_else(|| of_open(&name, uuid, &error, &self.shared_memory)))?;
+        let tail_missed = tail_missed();
         let tail = tokio::task::block_in_place(|| tails.keep_new());
         let returned: Vec<u8> = back.iter().map(|part| part.label.member).collect();
         let parts = take_back(&io, parts, back).await.map_err(failed)?;
@@ -105,7 +120,6 @@ impl Control {
         let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Serves(Box::new(served)) };
         {
             let mut tables = self.write();
-            tables.pool_boots.insert(uuid, boot);
             tables.pools.insert(uuid, entry);
         }
         if damaged != 0 {
@@ -123,7 +137,7 @@ impl Control {
         self.note_snapshots(uuid).await;
         self.tend(uuid, tail);
         self.restore_pool_exports(uuid).await;
-        self.open_replicas_of(uuid, tail_missed).await;
+        self.open_replicas_of(uuid).await;
         Ok(())
     }
 }

@@ -82,7 +82,7 @@ impl Control {
                 self.make_replica_volumes(pool, &saved.name, &data, &companion, from).await?;
             }
             _ => {
-                let file = self.witness_file(saved.volume);
+                let file = self.register_file(saved.volume);
                 Place::make_file(&file).await.map_err(|why| {
                     let message = format!("the register of witness {} cannot be made: {why}", saved.name);
                     ErrorDetail::new(Kind::DiskError, message).with("path", file.display())
@@ -127,6 +127,7 @@ impl Control {
             version: seating.version,
             volume_bytes: ask.volume_bytes,
             losses: Uuid::nil(),
+            older: false,
             formed: false,
         };
         let sizes = [ask.size_bytes, ask.head_bytes, ask.tail_bytes];
@@ -220,6 +221,8 @@ impl Control {
             tables.replicas.insert(saved.volume, ReplicaEntry::of_saved(saved));
             return Err(error);
         }
+        // One that is made later would overwrite it.
+        let _ = std::fs::remove_file(self.register_file(saved.volume));
         let message = format!("replica {} was deleted, without what pool {} has of it", saved.name, saved.pool_name);
         self.events().info("replica_deleted", message, &[("replica", &saved.name)]);
         Ok(shown)
@@ -276,18 +279,16 @@ impl Control {
 
     /// Removes what there is of a replica that is not whole, and forgets it.
     pub(super) async fn remove_half(self: &Arc<Self>, saved: &SavedReplica) -> Result<(), ErrorDetail> {
-        match (saved.pool, saved.data, saved.companion) {
+        if let (Some(pool), Some(data), Some(companion)) = (saved.pool, saved.data, saved.companion) {
             // The companion last: as long as it is there somebody asks whose it is.
-            (Some(pool), Some(data), Some(companion)) => self.remove_replica_volumes(pool, [data, companion]).await?,
-            _ => {
-                let file = self.witness_file(saved.volume);
-                match std::fs::remove_file(&file) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(crate::daemon::state::os_error(&error, "the register cannot be removed", &file));
-                    }
-                    _ => {}
-                }
+            self.remove_replica_volumes(pool, [data, companion]).await?;
+        }
+        let file = self.register_file(saved.volume);
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(crate::daemon::state::os_error(&error, "the register cannot be removed", &file));
             }
+            _ => {}
         }
         self.write().replicas.remove(&saved.volume);
         self.save_or_warn();

@@ -6,7 +6,9 @@
 use super::register::{Found, Keeper};
 use super::terms::Terms;
 use braid_engine::ShardId;
-use braid_engine::replica::{Answer, Ask, ConnectionId, Fence, FenceAction, Hello, LANES_MAX, Refused, Register};
+use braid_engine::replica::{
+    Answer, Ask, ConnectionId, Fence, FenceAction, Hello, LANES_MAX, Refused, Register, is_of_older_copy,
+};
 use braid_nbd::gate::{Denied, Gate, Pass};
 use braid_nbd::server::ExportsChanged;
 use braid_ring::RingHandle;
@@ -59,7 +61,18 @@ pub enum Trouble {
 }
 
 /// What is told of a voter's register to whoever shows it.
-pub type Tell = Box<dyn Fn(Option<&Trouble>) + Send + Sync>;
+#[derive(Clone, Copy)]
+pub enum Told<'a> {
+    /// Nobody is answered any more.
+    Trouble(&'a Trouble),
+    /// That is over.
+    Votes,
+    /// A vote says that the replica is in sync, under the boot in which it was found to be an older copy of itself.
+    Believed,
+}
+
+/// Who is told of it.
+pub type Tell = Box<dyn Fn(Told<'_>) + Send + Sync>;
 
 /// What whoever has changed something does once nothing is locked.
 #[derive(Default)]
@@ -81,7 +94,7 @@ pub struct Door {
 
 impl Door {
     /// With what is durable; and who makes durable what is to be, which ends some time after the door was shut.
-    /// `told` hears when nobody is answered any more, and when that is over.
+    /// `told` hears when nobody is answered any more, and when that is over; and when an older copy is believed again.
     pub fn open(
         register: Register,
         boot: Uuid,
@@ -419,14 +432,18 @@ async fn keep(door: Weak<Door>, mut keeper: Keeper, mut writes: mpsc::UnboundedR
         let written = keeper.write(&register).await;
         let Some(open) = door.upgrade() else { return };
         let Err(why) = written else {
+            let is_in_sync = register.vote.in_sync.has(keeper.voter()) && register.boot == open.boot();
             open.written(true);
+            if is_in_sync && is_of_older_copy(register.boot) {
+                told(Told::Believed);
+            }
             continue;
         };
         let trouble = Trouble::Unwritten(why);
         open.set_trouble(&trouble);
         open.written(false);
         drop(open);
-        told(Some(&trouble));
+        told(Told::Trouble(&trouble));
         if !recover(&door, &mut keeper, &mut writes, &told).await {
             return;
         }
@@ -452,13 +469,13 @@ async fn recover(
         match keeper.find_again().await {
             Ok(Found::Register(register)) => {
                 door.recovered(register);
-                told(None);
+                told(Told::Votes);
                 return true;
             }
             Ok(Found::Lost(why)) => {
                 let trouble = Trouble::Lost(why);
                 door.set_trouble(&trouble);
-                told(Some(&trouble));
+                told(Told::Trouble(&trouble));
                 return false;
             }
             Err(why) => door.set_trouble(&Trouble::Unwritten(why)),

@@ -1,14 +1,14 @@
 //! Replicas that begin to be of use: with their pool, at the start of the daemon, or when they are made.
 
-use super::door::{Door, Trouble};
+use super::door::{Door, Told, Trouble};
 use super::here::Ground;
 use super::holes::ReplicaHoles;
 use super::register::{Found, Keeper, Place};
 use super::{Condition, Ready, ReplicaEntry, Standing, register_of};
-use crate::daemon::control::{Control, random_uuid};
+use crate::daemon::control::Control;
 use crate::daemon::state::SavedReplica;
 use braid_api::{ErrorDetail, Kind, ReplicaState, replica_export};
-use braid_engine::replica::Register;
+use braid_engine::replica::{Register, boot_of_older_copy, boot_of_original};
 use braid_engine::{DeviceLayout, Node};
 use braid_geometry::{BLOCK_BYTES, Geometry, Level, Spec};
 use braid_nbd::ExportInfo;
@@ -36,14 +36,17 @@ fn machine_boot() -> Result<Uuid, ErrorDetail> {
     Uuid::try_parse(text.trim()).map_err(|error| unknown(error.to_string()))
 }
 
-/// The boot as far as one replica is concerned: another one from the moment on in which it has lost what was not flushed.
-fn boot_of(saved: &SavedReplica) -> Result<Uuid, ErrorDetail> {
-    Ok(Uuid::from_u128(machine_boot()?.as_u128() ^ saved.losses.as_u128()))
+/// The boot as far as one replica is concerned: another one from the moment on in which it has lost what was not flushed, or what it has is
+/// an older copy of itself. One that was filled since keeps the boot under which it was.
+fn boot_of(saved: &SavedReplica, register: &Register) -> Result<Uuid, ErrorDetail> {
+    let number = Uuid::from_u128(machine_boot()?.as_u128() ^ saved.losses.as_u128());
+    let older = boot_of_older_copy(number);
+    Ok(if saved.older || register.boot == older { older } else { boot_of_original(number) })
 }
 
 impl Control {
-    /// Where the register of a witness is.
-    pub(super) fn witness_file(&self, volume: Uuid) -> PathBuf {
+    /// Where the register of a witness is, and what a replica's register was last.
+    pub(super) fn register_file(&self, volume: Uuid) -> PathBuf {
         self.state.path().join("registers").join(volume.to_string())
     }
 
@@ -61,30 +64,28 @@ impl Control {
     }
 
     /// Begins with the replicas of a pool that serves.
-    pub(in super::super) async fn open_replicas_of(self: &Arc<Self>, pool: Uuid, lost_unflushed: bool) {
+    pub(in super::super) async fn open_replicas_of(self: &Arc<Self>, pool: Uuid) {
         let known: Vec<SavedReplica> = {
             let tables = self.read();
             let of = tables.replicas.values().filter(|entry| entry.saved.pool == Some(pool) && entry.ready().is_none());
             of.map(|entry| entry.saved.clone()).collect()
         };
         self.clear_forgotten(pool).await;
-        for mut saved in known {
-            // Before anybody is answered.
-            if lost_unflushed && let Err(error) = self.note_loss(&mut saved) {
-                self.note_condition(&saved, Condition::Not(ReplicaState::Failed, error.message));
-                continue;
-            }
+        for saved in known {
             self.open_known(saved).await;
         }
     }
 
-    /// What was acknowledged and not flushed may be gone: to its controller that is as a restart of the machine.
-    fn note_loss(&self, saved: &mut SavedReplica) -> Result<(), ErrorDetail> {
-        saved.losses = random_uuid()?;
-        if let Some(entry) = self.write().replicas.get_mut(&saved.volume) {
-            entry.saved.losses = saved.losses;
+    /// A replica was voted to be in sync under the boot in which it was an older copy: it has what it has answered since.
+    fn note_believed(&self, volume: Uuid) {
+        let was_older = {
+            let mut tables = self.write();
+            let entry = tables.replicas.get_mut(&volume);
+            entry.is_some_and(|entry| std::mem::take(&mut entry.saved.older))
+        };
+        if was_older {
+            self.save_or_warn();
         }
-        self.save()
     }
 
     /// Begins with one that is known. What was only half made, or half deleted, is removed.
@@ -124,17 +125,15 @@ impl Control {
         saved: &SavedReplica,
         begins: Option<Register>,
     ) -> Result<Condition, ErrorDetail> {
-        let boot = boot_of(saved)?;
-        let begins = begins.map(|register| Register { boot, ..register });
         let (Some(pool), Some(data), Some(companion)) = (saved.pool, saved.data, saved.companion) else {
-            let place = Place::File(self.witness_file(saved.volume));
-            return Ok(match self.voter(saved, place, boot, begins).await? {
+            let place = Place::File(self.register_file(saved.volume));
+            return Ok(match self.voter(saved, place, None, begins).await? {
                 Ok((door, keeps)) => Condition::Ready(Ready { door, keeps, standing: None }),
                 Err(lost) => lost,
             });
         };
         let disks = self.open_replica_volumes(pool, [data, companion]).await?;
-        let opened = self.open_on(saved, pool, &disks, boot, begins).await;
+        let opened = self.open_on(saved, pool, &disks, begins).await;
         match opened {
             Ok(Ok(ready)) => Ok(Condition::Ready(ready)),
             Ok(Err(lost)) => {
@@ -153,7 +152,6 @@ impl Control {
         saved: &SavedReplica,
         pool: Uuid,
         disks: &[Arc<crate::daemon::control::tables::OpenDisk>; 2],
-        boot: Uuid,
         begins: Option<Register>,
     ) -> Result<Result<Ready, Condition>, ErrorDetail> {
         let [data, companion] = disks;
@@ -165,7 +163,8 @@ impl Control {
         }
         let below = companion.disk.device().ok_or_else(|| ErrorDetail::new(Kind::Internal, "a volume is a device"))?;
         let place = Place::Device(self.ring.devices(), below, edges);
-        let (door, keeps) = match self.voter(saved, place, boot, begins).await? {
+        let beside = Some(self.register_file(saved.volume));
+        let (door, keeps) = match self.voter(saved, place, beside, begins).await? {
             Ok(voter) => voter,
             Err(lost) => return Ok(Err(lost)),
         };
@@ -242,7 +241,7 @@ impl Control {
         &self,
         saved: &SavedReplica,
         place: Place,
-        boot: Uuid,
+        beside: Option<PathBuf>,
         begins: Option<Register>,
     ) -> Result<Result<(Arc<Door>, JoinHandle<()>), Condition>, ErrorDetail> {
         let of = register_of(saved);
@@ -251,16 +250,23 @@ impl Control {
             ErrorDetail::new(Kind::DiskError, message).with("replica", &saved.name)
         };
         let (register, keeper) = match begins {
-            Some(register) => (register, Keeper::begin(of, place, &register).await.map_err(failed)?),
-            None => match Keeper::find(of, place).await.map_err(failed)? {
+            Some(register) => {
+                let register = Register { boot: boot_of(saved, &register)?, ..register };
+                (register, Keeper::begin(of, place, beside, &register).await.map_err(failed)?)
+            }
+            None => match Keeper::find(of, place, beside).await.map_err(failed)? {
                 (Found::Register(register), keeper) => (register, keeper),
                 (Found::Lost(why), _) => return Ok(Err(Condition::Not(ReplicaState::Lost, why))),
             },
         };
-        let (control, name) = (Weak::clone(&self.me), saved.name.clone());
-        let told = Box::new(move |trouble: Option<&Trouble>| {
-            if let Some(control) = control.upgrade() {
-                control.tell_of_register(&name, trouble);
+        let boot = boot_of(saved, &register)?;
+        let (control, name, volume) = (Weak::clone(&self.me), saved.name.clone(), saved.volume);
+        let told = Box::new(move |of: Told<'_>| {
+            let Some(control) = control.upgrade() else { return };
+            match of {
+                Told::Believed => control.note_believed(volume),
+                Told::Trouble(trouble) => control.tell_of_register(&name, Some(trouble)),
+                Told::Votes => control.tell_of_register(&name, None),
             }
         });
         Ok(Ok(Door::open(register, boot, keeper, self.ring.clone(), told)))

@@ -1,10 +1,13 @@
 //! Where the register of a voter is: in the last two blocks of a replica's companion, or in a file of a witness.
 //!
 //! The place that a change is written to first is durable before the other one is begun: at any time one of them is whole.
+//!
+//! A replica's register stands in such a file, too, beside the companion: a disk may be exchanged for an older copy of itself, and what the voter has
+//! promised since must not be forgotten with that. The newer of the two counts. The companion's must be there all the same: it goes with the data.
 
 use braid_engine::DeviceId;
 use braid_engine::DeviceIo;
-use braid_engine::replica::{Register, RegisterOf};
+use braid_engine::replica::{Register, RegisterOf, VoterId};
 use braid_format::register::{REGISTER_BYTES, StoredRegister, register_slot};
 use braid_ring::RingDevices;
 use rustix::fs::{Mode, OFlags};
@@ -111,6 +114,8 @@ async fn in_file<T: Send + 'static>(work: impl FnOnce() -> std::io::Result<T> + 
 pub struct Keeper {
     of: RegisterOf,
     place: Place,
+    /// The file that says the same, of a replica.
+    beside: Option<PathBuf>,
     generation: u64,
 }
 
@@ -119,32 +124,48 @@ impl Keeper {
     ///
     /// # Errors
     /// It cannot be written.
-    pub async fn begin(of: RegisterOf, place: Place, register: &Register) -> Result<Keeper, String> {
-        let mut keeper = Keeper { of, place, generation: 0 };
+    pub async fn begin(
+        of: RegisterOf,
+        place: Place,
+        beside: Option<PathBuf>,
+        register: &Register,
+    ) -> Result<Keeper, String> {
+        let mut keeper = Keeper { of, place, beside, generation: 0 };
+        if let Some(file) = &keeper.beside {
+            Place::make_file(file).await?;
+        }
+        // What an earlier replica of the volume may have left there is overwritten.
         keeper.write(register).await?;
         Ok(keeper)
     }
 
     /// Reads a register, and makes both of its places hold what counts: one may be older, or damaged, and what was read may still have been
-    /// in a cache.
+    /// in a cache. The same of the file beside it; without one what the companion has is believed.
     ///
     /// # Errors
     /// It cannot be read or written.
-    pub async fn find(of: RegisterOf, place: Place) -> Result<(Found, Keeper), String> {
+    pub async fn find(of: RegisterOf, place: Place, beside: Option<PathBuf>) -> Result<(Found, Keeper), String> {
         let [first, second] = place.read().await?;
-        let mut keeper = Keeper { of, place, generation: 0 };
-        let stored = match StoredRegister::newest([&first, &second]) {
+        let mut keeper = Keeper { of, place, beside, generation: 0 };
+        let found = match StoredRegister::newest([&first, &second]) {
             Ok(stored) => stored,
             Err(why) => return Ok((Found::Lost(why.to_string()), keeper)),
         };
-        let Some(register) = Register::of_stored(&stored, &keeper.of) else {
+        if Register::of_stored(&found, &keeper.of).is_none() {
             return Ok((Found::Lost("the register is that of another volume or voter".to_owned()), keeper));
-        };
+        }
+        let noted = keeper.noted().await?.filter(|noted| noted.generation >= found.generation);
+        let stored = noted.unwrap_or(found);
+        let register = Register::of_stored(&stored, &keeper.of).expect("it was looked at");
         // The other place first: the one that counts stays whole until there are two.
         let bytes = stored.encode();
         let good = usize::from(first != bytes);
         keeper.place.write(1 - good, &bytes).await?;
         keeper.place.write(good, &bytes).await?;
+        if let Some(file) = &keeper.beside {
+            Place::make_file(file).await?;
+        }
+        keeper.write_beside(&stored).await?;
         keeper.generation = stored.generation;
         Ok((Found::Register(register), keeper))
     }
@@ -155,12 +176,33 @@ impl Keeper {
     /// # Errors
     /// It cannot be read or written.
     pub async fn find_again(&mut self) -> Result<Found, String> {
-        let (found, keeper) = Keeper::find(self.of, self.place.clone()).await?;
+        let (found, keeper) = Keeper::find(self.of, self.place.clone(), self.beside.clone()).await?;
         *self = keeper;
         Ok(found)
     }
 
-    /// Makes this what both places hold.
+    /// Which voter's it is.
+    pub fn voter(&self) -> VoterId {
+        self.of.voter
+    }
+
+    /// What the file beside it says, if that is of this voter.
+    async fn noted(&self) -> Result<Option<StoredRegister>, String> {
+        let Some(file) = self.beside.clone() else { return Ok(None) };
+        let [first, second] = Place::File(file).read().await?;
+        let noted = StoredRegister::newest([&first, &second]).ok();
+        Ok(noted.filter(|noted| Register::of_stored(noted, &self.of).is_some()))
+    }
+
+    /// Makes both places of the file beside it hold this, one after the other: at any time one of them is whole.
+    async fn write_beside(&self, stored: &StoredRegister) -> Result<(), String> {
+        let Some(file) = self.beside.clone() else { return Ok(()) };
+        let (place, bytes, slot) = (Place::File(file), stored.encode(), register_slot(stored.generation));
+        place.write(slot, &bytes).await?;
+        place.write(1 - slot, &bytes).await
+    }
+
+    /// Makes this what both places hold, and those of the file beside them.
     ///
     /// # Errors
     /// One of them cannot be written: nobody knows what it holds.
@@ -173,6 +215,7 @@ impl Keeper {
         let slot = register_slot(stored.generation);
         self.place.write(slot, &bytes).await?;
         self.place.write(1 - slot, &bytes).await?;
+        self.write_beside(&stored).await?;
         self.generation = stored.generation;
         Ok(())
     }

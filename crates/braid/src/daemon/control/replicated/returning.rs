@@ -10,10 +10,21 @@ use super::snapshots::Serving;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::keeper::Order;
 use braid_engine::lifecycle::{Filling, Newcomer};
-use braid_engine::replica::VoterId;
+use braid_engine::replica::{VoterId, is_of_older_copy};
 use braid_format::{MemberId, MemberState};
 use std::sync::Arc;
 use uuid::Uuid;
+
+/// What a replica that is back has, by the boot of its node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Had {
+    /// The same one as when it was let in last: all that it has answered since.
+    AllAnswered,
+    /// Another one: what it had flushed.
+    AllFlushed,
+    /// That of an older copy of itself.
+    Anything,
+}
 
 impl Control {
     /// Lets a replica that is out take part again: with what it had where it can catch up, else anew.
@@ -42,17 +53,23 @@ impl Control {
         // Asked for after it was opened: under no older boot than this.
         let boot = voters.session_of(voter).2;
         let kept = attached.boots().get(&voter.0) == Some(&boot);
+        // Of an older copy nothing says in what it differs. Let in once under that boot, it was filled, or is to be.
+        let had = match kept {
+            true => Had::AllAnswered,
+            false if is_of_older_copy(boot) => Had::Anything,
+            false => Had::AllFlushed,
+        };
         let mut to_tell = None;
         let taken = if !volume.is_of_copies() {
             // There are no snapshots of all of them.
-            self.take_back_replica(volume.uuid, role, &disk, kept, false).await.map(drop)
+            self.take_back_replica(volume.uuid, role, &disk, had, false).await.map(drop)
         } else {
             let serving = Serving::new(volume, attached, voters);
             // Until it takes writes: it is to have all that there are then.
             let _one_at_a_time = attached.snapshots.lock().await;
             match self.settle_snapshots_of(&serving, role, &disk).await {
                 Ok(brought) => {
-                    let taken = self.take_back_replica(volume.uuid, role, &disk, kept, brought.alike).await;
+                    let taken = self.take_back_replica(volume.uuid, role, &disk, had, brought.alike).await;
                     taken.map(|is_new| {
                         if is_new {
                             to_tell = Some(brought)
@@ -111,27 +128,34 @@ impl Control {
         self.bring_snapshots(serving, role, disk).await
     }
 
-    /// `kept`: its node has not rebooted since it was let in last, so that it has all that it has answered. `alike`: it has most of what the
-    /// volume is, whatever its label says. True: it is filled anew.
+    /// `alike`: it has most of what the volume is, whatever its label says. True: it is filled anew.
     async fn take_back_replica(
         self: &Arc<Self>,
         uuid: Uuid,
         role: u16,
         disk: &Arc<OpenDisk>,
-        kept: bool,
+        had: Had,
         alike: bool,
     ) -> Result<bool, ErrorDetail> {
         match self.write().arrays.get_mut(&uuid).map(|entry| &mut entry.condition) {
             Some(Condition::Active(active)) => active.guests.push(Arc::clone(disk)),
             _ => return Err(ErrorDetail::new(Kind::Inactive, "the volume is not served any more")),
         }
-        let returned = self.give_order(uuid, Order::Return { leaf: disk.leaf, kept }).await;
-        let Err(error) = returned else { return Ok(false) };
-        tracing::info!("replica {} is filled anew: {}", disk.name, error.message);
+        let why = match had {
+            Had::Anything => "it is an older copy of itself".to_owned(),
+            Had::AllAnswered | Had::AllFlushed => {
+                let kept = had == Had::AllAnswered;
+                match self.give_order(uuid, Order::Return { leaf: disk.leaf, kept }).await {
+                    Ok(()) => return Ok(false),
+                    Err(error) => error.message,
+                }
+            }
+        };
+        tracing::info!("replica {} is filled anew: {why}", disk.name);
         // Nothing that it has counts by the voters, whatever its label says.
         let newcomer = Newcomer::New { leaf: disk.leaf, id: MemberId::from_random(random()?), force: true };
         self.give_order(uuid, Order::Fill { role, newcomer, from: Filling::Full }).await?;
-        if alike {
+        if alike || had == Had::Anything {
             // Whatever comes of it: then all of it is sent.
             let _ = self.give_order(uuid, Order::Compare(role)).await;
         }
