@@ -68,6 +68,7 @@ mod renaming;
 mod replacing;
 mod replica_seats;
 mod replica_snapshots;
+mod replicas_and_old_disks;
 mod replicas_from_afar;
 mod replicas_on_a_node;
 mod replicated;

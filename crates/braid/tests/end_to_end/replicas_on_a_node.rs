@@ -32,7 +32,11 @@ impl Node {
 
     /// With a disk of this size that misbehaves by these rules, if there are any.
     fn start_with(bytes: u64, rules: &str) -> Node {
-        let folder = Folder::new();
+        Node::start_in(Folder::new(), bytes, rules)
+    }
+
+    /// The same in this folder.
+    pub fn start_in(folder: Folder, bytes: u64, rules: &str) -> Node {
         let file = folder.sparse("a.img", bytes);
         let disk = if rules.is_empty() { file } else { format!("faulty({file}{rules})") };
         let listen = format!("unix:{}", folder.join("replicas.sock"));

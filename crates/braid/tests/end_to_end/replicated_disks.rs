@@ -1,5 +1,7 @@
 //! Replicas whose disks fail, are full, or come back with what they had long ago.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use crate::nbd::Client;
@@ -8,19 +10,30 @@ use crate::support::*;
 
 /// Three nodes, of which the last one has its replica in a pool of its own on this disk.
 fn with_third(disk: impl Fn(&Folder) -> String) -> Cluster {
+    served_by(0, &[], disk)
+}
+
+/// The same, where this one serves the volume, which is made with these words besides.
+fn served_by(server: usize, more: &[&str], disk: impl Fn(&Folder) -> String) -> Cluster {
     let cluster = Cluster::plain(&["one", "two", "three"]);
     let third = &cluster.nodes[2];
     third.braid(&["pool", "create", "odd", &disk(&third.folder)]);
-    cluster.create("one/tank,two/tank,three/odd", &[]);
-    cluster.nodes[0].export("db");
+    let create = ["volume", "create", "db", "64M", "--replicas", "one/tank,two/tank,three/odd"];
+    cluster.nodes[server].json(&[&create, more].concat());
+    cluster.nodes[server].export("db");
     cluster
 }
 
 /// What all have is the same, and this.
 fn all_have(cluster: &Cluster, expected: impl Fn(u64) -> u64) {
-    cluster.wait_for_states(0, &WHOLE);
-    cluster.nodes[0].braid(&["export", "remove", "db"]);
-    cluster.nodes[0].braid(&["volume", "detach", "db"]);
+    all_have_by(cluster, 0, expected);
+}
+
+/// The same, where this node serves the volume.
+fn all_have_by(cluster: &Cluster, server: usize, expected: impl Fn(u64) -> u64) {
+    cluster.wait_for_states(server, &WHOLE);
+    let _not_exported = cluster.nodes[server].any(&["export", "remove", "db"]);
+    cluster.nodes[server].braid(&["volume", "detach", "db"]);
     for (node, pool) in cluster.nodes.iter().zip(["tank", "tank", "odd"]) {
         let content = content_in(node, pool, SIZE);
         for (at, had) in content.iter().enumerate() {
@@ -199,4 +212,242 @@ fn a_replica_that_is_another_volumes_or_has_another_size_does_not_vote_and_nobod
     cluster.nodes[0].braid(&["volume", "detach", "db"]);
     let first = content(&cluster.nodes[0]);
     assert!(content(&cluster.nodes[2]) == first, "a replica differs");
+}
+
+/// The disk of the third node's replica, and where a copy of it is kept.
+fn odd_disk(cluster: &Cluster) -> [String; 2] {
+    ["odd.img", "copy.img"].map(|name| cluster.nodes[2].folder.join(name))
+}
+
+/// Copies that disk after an end in order that is so short that nothing is voted.
+fn copy_while_it_rests(cluster: &mut Cluster) {
+    let [disk, copy] = odd_disk(cluster);
+    cluster.nodes[2].stop();
+    run("cp", &["--sparse=always", &disk, &copy]);
+    cluster.nodes[2].start_again();
+}
+
+/// Puts the copy in the place of the disk, while the node is stopped.
+fn put_the_copy_back(cluster: &Cluster) {
+    let [disk, copy] = odd_disk(cluster);
+    run("cp", &["--sparse=always", &copy, &disk]);
+}
+
+/// Whether the node notices the copy. Where it does not, what the volume has then says what that costs.
+fn is_noticed(cluster: &Cluster) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(15) {
+        let events = cluster.nodes[2].events();
+        if events.contains("replica_older") {
+            assert!(events.contains("is an older copy of itself"), "{events}");
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    false
+}
+
+/// Writes to all of the volume.
+fn write_all(client: &mut Client, seed: u64) {
+    for at in 0..SIZE / MIB {
+        client.write(at * MIB, &noise(MIB, seed + at)).expect("it is written");
+    }
+    client.flush().expect("it is flushed");
+}
+
+/// Writes half of the volume anew, and waits until nothing on record says where that was.
+fn write_half_and_wait(client: &mut Client) {
+    for at in 0..SIZE / MIB / 2 {
+        client.write(at * MIB, &noise(MIB, 100 + at)).expect("it is written");
+    }
+    client.flush().expect("it is flushed");
+    // Regions are clean some time after they were flushed: to catch up by what is dirty would bring nothing.
+    std::thread::sleep(Duration::from_secs(10));
+}
+
+/// What is on the volume then.
+fn half_of_it_anew(at: u64) -> u64 {
+    if at < SIZE / MIB / 2 { 100 + at } else { at }
+}
+
+#[test]
+fn an_older_copy_of_a_disk_of_which_nobody_has_voted_is_not_believed() {
+    let mut cluster = with_third(|folder| folder.sparse("odd.img", 512 * MIB));
+    let mut client = cluster.client(0);
+    write_all(&mut client, 0);
+    copy_while_it_rests(&mut cluster);
+    cluster.wait_for_states(0, &WHOLE);
+    write_half_and_wait(&mut client);
+    assert!(!cluster.nodes[0].events().contains("member_dropped"), "the copy is of a replica in sync");
+
+    cluster.nodes[2].stop();
+    put_the_copy_back(&cluster);
+    cluster.nodes[2].start_again();
+    let noticed = is_noticed(&cluster);
+    client.write(SIZE - 2 * MIB, &noise(MIB, 200)).expect("the two others have it");
+    if noticed {
+        wait_for("it to be left out", || cluster.nodes[0].events().contains("member_dropped").then_some(()));
+    }
+    cluster.wait_for_states(0, &WHOLE);
+    client.write(SIZE - MIB, &noise(MIB, 300)).expect("all three have it");
+    client.flush().expect("it is flushed");
+
+    // It is whole again, and no older copy any more: it stays what it is over restarts of its node.
+    let boot = |cluster: &Cluster| cluster.nodes[2].json(&["replica", "show", "db"])["boot"].clone();
+    let before = boot(&cluster);
+    cluster.nodes[2].restart(false);
+    cluster.nodes[2].restart(true);
+    assert!(!cluster.nodes[2].events().contains("replica_older") && boot(&cluster) == before);
+    client.write(0, &noise(MIB, 400)).expect("it is written");
+    drop(client);
+    all_have(&cluster, |at| match at {
+        0 => 400,
+        62 => 200,
+        63 => 300,
+        at => half_of_it_anew(at),
+    });
+    assert!(noticed);
+}
+
+#[test]
+fn an_older_copy_of_a_disk_that_was_left_out_meanwhile_is_filled_wholly() {
+    let mut cluster = with_third(|folder| folder.sparse("odd.img", 512 * MIB));
+    let mut client = cluster.client(0);
+    write_all(&mut client, 0);
+    copy_while_it_rests(&mut cluster);
+    cluster.wait_for_states(0, &WHOLE);
+    write_half_and_wait(&mut client);
+
+    cluster.nodes[2].stop();
+    client.write(SIZE - MIB, &noise(MIB, 200)).expect("the two others have it");
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    put_the_copy_back(&cluster);
+    cluster.nodes[2].start_again();
+    let noticed = is_noticed(&cluster);
+    drop(client);
+    all_have(&cluster, |at| if at == 63 { 200 } else { half_of_it_anew(at) });
+    assert!(noticed);
+}
+
+#[test]
+fn an_older_copy_of_the_disk_of_the_node_that_serves_is_no_source() {
+    let mut cluster = served_by(2, &[], |folder| folder.sparse("odd.img", 512 * MIB));
+    let mut client = cluster.client(2);
+    write_all(&mut client, 0);
+    drop(client);
+    copy_while_it_rests(&mut cluster);
+    cluster.wait_for_states(2, &WHOLE);
+    let connect = |cluster: &Cluster| {
+        let socket = cluster.nodes[2].nbd_socket("db");
+        wait_for("it to be exported", || Client::open(&socket, "db").ok())
+    };
+    let mut client = connect(&cluster);
+    write_half_and_wait(&mut client);
+    // Where this is written the two others may differ, and what is read first counts.
+    client.write(MIB, &noise(MIB, 500)).expect("it is written");
+    drop(client);
+
+    cluster.nodes[2].kill();
+    put_the_copy_back(&cluster);
+    cluster.nodes[2].start_again();
+    let noticed = is_noticed(&cluster);
+    let mut client = connect(&cluster);
+    for at in 0..SIZE / MIB {
+        let expected = if at == 1 { 500 } else { half_of_it_anew(at) };
+        assert!(client.read(at * MIB, MIB as usize).expect("it is read") == noise(MIB, expected), "MiB {at} is old");
+    }
+    drop(client);
+    all_have_by(&cluster, 2, |at| if at == 1 { 500 } else { half_of_it_anew(at) });
+    assert!(noticed);
+}
+
+#[test]
+fn a_voter_whose_disk_is_an_older_copy_has_not_forgotten_its_vote() {
+    let mut cluster = with_third(|folder| folder.sparse("odd.img", 512 * MIB));
+    let mut client = cluster.client(0);
+    write_all(&mut client, 0);
+    copy_while_it_rests(&mut cluster);
+    cluster.wait_for_states(0, &WHOLE);
+    // The second one is left out by the votes of the first and of the third.
+    cluster.nodes[1].kill();
+    write_half_and_wait(&mut client);
+    cluster.wait_for_states(0, &["in_sync", "out", "in_sync"]);
+    drop(client);
+
+    // The third comes back as it was before, and the first one, alone with all that was written, is gone.
+    cluster.nodes[2].stop();
+    put_the_copy_back(&cluster);
+    cluster.nodes[0].kill();
+    cluster.nodes[2].start_again();
+    cluster.nodes[1].start_again();
+    let noticed = is_noticed(&cluster);
+    let said = cluster.nodes[1].refused_any(&["volume", "attach", "db"]);
+    assert!(said.contains("one"), "it waits for the first one: {said}");
+    cluster.nodes[0].start_again();
+    // The second one has raised it meanwhile.
+    wait_for("it to be served", || cluster.nodes[0].any(&["volume", "attach", "db"]).status.success().then_some(()));
+    all_have(&cluster, half_of_it_anew);
+    assert!(noticed);
+}
+
+#[test]
+fn an_older_copy_of_a_part_with_parity_is_computed_anew() {
+    let mut cluster = served_by(0, &["--level", "raid5"], |folder| folder.sparse("odd.img", 512 * MIB));
+    let mut client = cluster.client(0);
+    write_all(&mut client, 0);
+    copy_while_it_rests(&mut cluster);
+    cluster.wait_for_states(0, &WHOLE);
+    write_half_and_wait(&mut client);
+    cluster.nodes[2].stop();
+    put_the_copy_back(&cluster);
+    cluster.nodes[2].start_again();
+    let noticed = is_noticed(&cluster);
+    client.write(SIZE - MIB, &noise(MIB, 200)).expect("the two others have everything");
+    if noticed {
+        wait_for("it to be left out", || cluster.nodes[0].events().contains("member_dropped").then_some(()));
+    }
+    cluster.wait_for_states(0, &WHOLE);
+    // What the second one has is computed from the third's.
+    cluster.nodes[1].kill();
+    for at in 0..SIZE / MIB {
+        let expected = if at == 63 { 200 } else { half_of_it_anew(at) };
+        assert!(client.read(at * MIB, MIB as usize).expect("it is read") == noise(MIB, expected), "MiB {at} is old");
+    }
+    assert!(noticed);
+}
+
+#[test]
+fn nobody_reads_what_an_older_copy_has() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    let third = &cluster.nodes[2];
+    third.braid(&["pool", "create", "odd", &third.folder.sparse("odd.img", 512 * MIB)]);
+    // Who serves it has none of its own, and reads from whichever answers first.
+    cluster.create("two/tank,three/odd", &["--witness", "one"]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    write_all(&mut client, 0);
+    copy_while_it_rests(&mut cluster);
+    let whole = ["in_sync", "in_sync", "witness"];
+    cluster.wait_for_states(0, &whole);
+    write_half_and_wait(&mut client);
+    cluster.nodes[2].stop();
+    put_the_copy_back(&cluster);
+    cluster.nodes[2].start_again();
+    for round in 0..4 {
+        for at in 0..SIZE / MIB {
+            let read = client.read(at * MIB, MIB as usize).expect("it is read");
+            assert!(read == noise(MIB, half_of_it_anew(at)), "MiB {at} is old in round {round}");
+        }
+    }
+    assert!(is_noticed(&cluster));
+    // A read that it refused has told that it is not what it was; else the next write does.
+    client.write(0, &noise(MIB, 100)).expect("the other one has it");
+    wait_for("it to be left out", || cluster.nodes[0].events().contains("member_dropped").then_some(()));
+    cluster.wait_for_states(0, &whole);
+    // Whoever is left alone with it has everything.
+    cluster.nodes[1].kill();
+    for at in 0..SIZE / MIB {
+        let read = client.read(at * MIB, MIB as usize).expect("it is read");
+        assert!(read == noise(MIB, half_of_it_anew(at)), "MiB {at} is old");
+    }
 }
