@@ -9,6 +9,7 @@
 //! - [`Membership`], on a controller that serves: drops and promotions, each of which counts once enough voters have it.
 //! - [`Lease`], on a controller: whether it may answer at all.
 //! - [`Seating`], in each vote: who votes. Voters come and go while the volume is served.
+//! - [`forecast`] and [`Opening::forced`]: where too few voters are left for ever, by the word of the volume's user.
 //!
 //! Like all of this crate they do no I/O and read no clock: they are told what came, and say what is to be sent, written and
 //! answered. The simulator's `replica-sim` runs them over links that delay, lose and cut, with two controllers, and looks whether
@@ -29,7 +30,7 @@ pub use boot::{boot_of_older_copy, boot_of_original, is_of_older_copy};
 pub use fence::{Answer, Ask, Caller, ConnectionId, Fence, FenceAction, Hello, LANES_MAX, Refused};
 pub use lease::{LEASE_NS, Lease, OPEN_WAIT_NS};
 pub use membership::{Membership, Wanted};
-pub use opening::{Next, Opened, Opening};
+pub use opening::{Forecast, Next, Opened, Opening, Unforced, forecast};
 #[cfg(any(test, feature = "planted"))]
 pub use planted::plant;
 pub use planted::{Planted, planted};

@@ -19,6 +19,9 @@ use super::planted::{Planted, planted};
 use super::quorum::{Quorums, Seating, VOTERS_MAX, VoterId, Voters};
 use super::register::{Register, Vote};
 
+mod forced;
+pub use forced::{Forecast, Unforced, forecast};
+
 /// What an opening needs next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
@@ -63,6 +66,8 @@ pub struct Opening {
     chosen: Option<(Vote, Voters)>,
     vote: Option<Vote>,
     cast: Voters,
+    /// It goes by these voters alone, whatever others may know: [`Opening::forced`].
+    forced: Option<Voters>,
 }
 
 impl Opening {
@@ -79,6 +84,7 @@ impl Opening {
             chosen: None,
             vote: None,
             cast: Voters::NONE,
+            forced: None,
         }
     }
 
@@ -96,7 +102,7 @@ impl Opening {
 
     /// A voter was raised to `epoch`.
     pub fn raised(&mut self, voter: VoterId, epoch: u64, before: Register, boot: Uuid, now_ns: u64) {
-        if epoch != self.epoch {
+        if epoch != self.epoch || self.forced.is_some_and(|present| !present.has(voter)) {
             return;
         }
         self.raised[usize::from(voter.0)].get_or_insert((before, boot));
@@ -137,27 +143,32 @@ impl Opening {
     /// Whether enough were raised.
     fn opens(&self) -> bool {
         let seating = self.seating();
+        if let Some(present) = self.forced {
+            return !present.is_empty() && present.without(self.who_was_raised()).is_empty();
+        }
         if planted(Planted::OpenedWithoutVotes) {
             return !self.who_was_raised().is_empty();
         }
-        let older = |than: u64| -> Voters {
-            let is_old = |voter: &VoterId| {
-                self.raised[usize::from(voter.0)].is_some_and(|(register, _)| register.since < than)
-                    || planted(Planted::NewcomerKnowsPast)
-            };
-            self.who_was_raised().iter().filter(is_old).collect()
-        };
         let enough = |set: Voters, raised: Voters| set.and(raised).count() >= Quorums::of(set.count()).open;
         // Who came with a version is no voter of those before, even under the number of one.
-        let of_before = !seating.is_joint() || enough(seating.before, older(seating.version));
-        of_before && enough(seating.voters, older(seating.version.saturating_add(1)))
+        let of_before = !seating.is_joint() || enough(seating.before, self.older(seating.version));
+        of_before && enough(seating.voters, self.older(seating.version.saturating_add(1)))
+    }
+
+    /// Those that were raised and had come before this version of the list.
+    fn older(&self, than: u64) -> Voters {
+        let is_old = |voter: &VoterId| {
+            self.raised[usize::from(voter.0)].is_some_and(|(register, _)| register.since < than)
+                || planted(Planted::NewcomerKnowsPast)
+        };
+        self.who_was_raised().iter().filter(is_old).collect()
     }
 
     /// A voter answers another epoch: everything begins anew, above it.
     pub fn refused(&mut self, epoch: u64) {
         if epoch >= self.epoch {
-            let Opening { known, controller, lineage, .. } = *self;
-            *self = Opening { epoch: epoch + 1, ..Opening::new(known, controller, lineage) };
+            let Opening { known, controller, lineage, forced, .. } = *self;
+            *self = Opening { epoch: epoch + 1, forced, ..Opening::new(known, controller, lineage) };
         }
     }
 
@@ -166,8 +177,10 @@ impl Opening {
         let enough = equal.count() >= self.seating().least() || planted(Planted::OpenedBelowLeast);
         let chosen = self.chosen.filter(|_| enough && !equal.is_empty());
         let Some((winner, _)) = chosen else { return self.refused(self.epoch) };
-        let lineage = if equal == winner.in_sync { winner.lineage } else { self.lineage };
-        self.vote = Some(Vote { epoch: self.epoch, sequence: 1, lineage, in_sync: equal, seating: self.seating() });
+        let goes_on = equal == winner.in_sync && self.forced.is_none();
+        let lineage = if goes_on { winner.lineage } else { self.lineage };
+        let seating = self.forced.map_or_else(|| self.seating(), |present| self.seating_of_present(present));
+        self.vote = Some(Vote { epoch: self.epoch, sequence: 1, lineage, in_sync: equal, seating });
     }
 
     /// A voter has the vote of this epoch.
@@ -180,7 +193,11 @@ impl Opening {
     /// What is to be done now.
     pub fn next(&self, now_ns: u64) -> Next {
         if let Some(vote) = self.vote {
-            let enough = vote.seating.may_record(self.cast);
+            let enough = match self.forced {
+                // Whoever meets any of them later is to know that the others count no more.
+                Some(_) => vote.seating.voters.without(self.cast).is_empty(),
+                _ => vote.seating.may_record(self.cast),
+            };
             // Each of those in sync has to know under which boot it was made equal, or whoever opens next takes it for rebooted.
             let told = vote.in_sync.without(self.cast).is_empty() || planted(Planted::NewcomerUntold);
             if enough && told || planted(Planted::ServedBeforeRecorded) {
@@ -222,6 +239,9 @@ impl Opening {
 
     /// Those.
     pub fn unraised(&self) -> Voters {
+        if let Some(present) = self.forced {
+            return present.without(self.who_was_raised());
+        }
         // Whoever any of them knows of may know more.
         let heard = self.registers().map(|register| register.vote.seating.all());
         heard.fold(self.known.all(), Voters::or).without(self.who_was_raised())
@@ -259,6 +279,9 @@ impl Opening {
 
     /// The replicas from which the volume may be served.
     fn believed(&self) -> Voters {
+        if let Some(present) = self.forced {
+            return self.best_of(present).map(|(best, _)| best).unwrap_or_default();
+        }
         let seating = self.seating();
         let mut in_sync = self.winner().in_sync.and(seating.replicas);
         if planted(Planted::WitnessIsData) {
@@ -291,6 +314,10 @@ impl Opening {
     /// served after it would be known to one of these, too. A register that says so without a vote of that epoch speaks of somebody who
     /// never served: of the one before it says nothing.
     fn has_let_go(&self) -> bool {
+        if self.forced.is_some() {
+            // Those that were not asked may know of a later one.
+            return false;
+        }
         let last = self.registers().map(|register| register.epoch).max().unwrap_or(0);
         let mut of_last = self.registers().filter(|register| register.epoch == last);
         let served = |register: &Register| register.vote.epoch == last || planted(Planted::ReleaseOfNobody);

@@ -406,5 +406,6 @@ fn an_opening_begins_anew_where_who_was_counted_is_somebody_else() {
     }
 }
 
+mod forced;
 mod levels;
 mod seats;
