@@ -67,6 +67,9 @@ pub struct ReplicaPlace {
     /// With which list of places it came; 0: with the volume.
     #[serde(default)]
     pub since: u64,
+    /// It was left out when the volume was opened by force: what is there is not believed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outside: bool,
 }
 
 /// Who votes: one bit for each voter, the first one's the lowest.
@@ -164,6 +167,9 @@ pub struct Replica {
     pub connections: u32,
     /// What it remembers; none where that cannot be said.
     pub register: Option<ReplicaRegister>,
+    /// Milliseconds since it has answered its controller last, or since it began to vote; none: it has no controller, or that one has let go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heard_ms: Option<u64>,
 }
 
 /// Every replica and witness of a node.

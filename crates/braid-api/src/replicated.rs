@@ -160,6 +160,27 @@ pub struct ReplicatedVolume {
     pub attention: Vec<String>,
 }
 
+/// `GET /v1/replicated/{volume}/forced`: what opening a volume by force on the node that is asked would mean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ForcedOpening {
+    /// The volume's identity.
+    pub uuid: String,
+    /// Its name.
+    pub name: String,
+    /// The nodes of the voters that do not answer, and would be given up: what `without` has to say.
+    pub without: Vec<String>,
+    /// The nodes of the voters that would decide alone.
+    pub present: Vec<String>,
+    /// The nodes whose replicas it would be served from.
+    pub from: Vec<String>,
+    /// They were in sync by the newest vote that is known.
+    pub newest: bool,
+    /// Their nodes have rebooted since that vote.
+    pub rebooted: bool,
+    /// What may be lost, one sentence each.
+    pub losses: Vec<String>,
+}
+
 /// All that the node which is asked knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplicatedList {

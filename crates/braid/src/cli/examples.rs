@@ -124,7 +124,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("volume set", &["braid volume set tank/db --limit iops=3000,bw=125M", "braid volume set tank/db --limit none"]),
     ("volume list", &["braid volume list", "braid volume list tank --json"]),
     ("volume show", &["braid volume show tank/db"]),
-    ("volume attach", &["braid volume attach db"]),
+    ("volume attach", &["braid volume attach db", "braid volume attach db --force"]),
     ("volume detach", &["braid volume detach db", "braid volume detach db --force"]),
     ("volume rename", &["braid volume rename tank/db sales"]),
     ("pool start", &["braid pool start tank", "braid pool start tank --force", "braid pool start tank --give-up"]),

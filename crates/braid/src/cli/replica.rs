@@ -244,6 +244,9 @@ fn show(replica: &Replica) -> String {
         let vote = &register.vote;
         let when = format!("vote {} of epoch {}, line {}", vote.sequence, vote.epoch, vote.lineage);
         line("in sync", format!("{} ({when})", voters(vote.in_sync)));
+        if vote.epoch > 0 && (vote.seating.voters | vote.seating.before) >> replica.voter & 1 == 0 {
+            line("votes no more", "its volume goes on without it; what it has is not believed".to_owned());
+        }
         line("believed in", register.boot.as_ref().map_or_else(|| "no boot".to_owned(), |boot| format!("boot {boot}")));
     }
     text

@@ -2,7 +2,7 @@
 
 use super::confirm::confirm;
 use super::{Ask, output, segment};
-use braid_api::{CreateReplicated, ReplicatedVolume, RollbackReplicated};
+use braid_api::{CreateReplicated, ForcedOpening, ReplicatedVolume, RollbackReplicated};
 use braid_geometry::units::format_size;
 use std::fmt::Write;
 
@@ -62,7 +62,7 @@ pub async fn create(
             );
         }
         if volume.voters.len() == 2 {
-            text.push_str("two replicas without a witness: after the loss of a node the volume goes on where it is served, and cannot be opened elsewhere; --witness NODE makes it three votes\n");
+            text.push_str("two replicas without a witness: after the loss of a node the volume goes on where it is served, and can be opened elsewhere only by force (braid volume attach --force), which may lose what was acknowledged; --witness NODE makes it three votes\n");
         }
         if volume.voters.len() == 1 {
             text.push_str("one replica: while its node is away the volume waits, and what it has is there once\n");
@@ -89,8 +89,18 @@ pub async fn rollback(ask: &Ask, name: &str, snapshot: String) -> anyhow::Result
     Ok(())
 }
 
-pub async fn attach(ask: &Ask, name: &str) -> anyhow::Result<()> {
-    let volume: ReplicatedVolume = ask.client()?.post(&format!("{}/attach", path(name)), &()).await?;
+pub async fn attach(ask: &Ask, name: &str, force: bool, yes: bool) -> anyhow::Result<()> {
+    let client = ask.client()?;
+    let mut query = String::new();
+    if force {
+        let forced: ForcedOpening = client.get(&format!("{}/forced", path(name))).await?;
+        // Said with --yes, too: whoever reads what a script has done finds it.
+        forced.losses.iter().for_each(|loss| eprintln!("volume {}: {loss}", forced.name));
+        confirm(&format!("Volume {} will be opened by force, with what that may lose", forced.name), yes)?;
+        let nodes: Vec<String> = forced.without.iter().map(|node| segment(node)).collect();
+        query = format!("?force=true&without={}", nodes.join(","));
+    }
+    let volume: ReplicatedVolume = client.post(&format!("{}/attach{query}", path(name)), &()).await?;
     output::show(ask.json, &volume, show);
     Ok(())
 }

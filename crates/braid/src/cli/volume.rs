@@ -43,6 +43,9 @@ pub enum Verb {
     /// Delete a volume that has no snapshots
     Delete(DeleteArgs),
     /// Serve a volume of several nodes on this one; the node that has served it so far is cut off
+    ///
+    /// More than half of its voters have to answer. Where the others are lost for ever, --force opens it with those that are left: what may be
+    /// lost is said before, and the others' replicas count as diverged from then on.
     Attach(AttachArgs),
     /// End serving a volume of several nodes on this one
     Detach(DetachArgs),
@@ -83,6 +86,12 @@ pub struct AttachArgs {
     /// The volume, by name or UUID
     #[arg(value_parser = name_or_uuid)]
     volume: String,
+    /// Open it although too few of its voters answer: the others are given up, with what only they have
+    #[arg(long)]
+    force: bool,
+    /// Do not ask
+    #[arg(long, requires = "force")]
+    yes: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -335,7 +344,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             let list: VolumeList = args.ask.client()?.get(&format!("/v1/volumes{query}")).await?;
             output::show(args.ask.json, &list, table);
         }
-        Verb::Attach(args) => replicated::attach(&args.ask, &args.volume).await?,
+        Verb::Attach(args) => replicated::attach(&args.ask, &args.volume, args.force, args.yes).await?,
         Verb::Detach(args) => replicated::detach(&args.ask, &args.volume, args.force).await?,
         Verb::Show(args) if is_replicated(&args.volume) => replicated::shown(&args.ask, &args.volume).await?,
         Verb::Show(args) => {

@@ -81,6 +81,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/replicated", get(replicated::replicated_volumes).post(replicated::create_replicated))
         .route("/v1/replicated/{volume}", get(replicated::replicated_volume).delete(replicated::delete_replicated))
         .route("/v1/replicated/{volume}/attach", post(replicated::attach_replicated))
+        .route("/v1/replicated/{volume}/forced", get(replicated::forced_opening))
         .route("/v1/replicated/{volume}/detach", post(replicated::detach_replicated))
         .route("/v1/replicated/{volume}/rollback", post(replicated::rollback_replicated))
         .route("/v1/replicated/{volume}/voters", post(replicated::add_voter))
@@ -173,6 +174,7 @@ pub fn router(control: Arc<Control>) -> Router {
         replicated::create_replicated,
         replicated::replicated_volume,
         replicated::attach_replicated,
+        replicated::forced_opening,
         replicated::detach_replicated,
         replicated::rollback_replicated,
         replicated::add_voter,

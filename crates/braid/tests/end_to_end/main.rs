@@ -66,6 +66,7 @@ mod remote_returns;
 mod remote_tls;
 mod renaming;
 mod replacing;
+mod replica_forced;
 mod replica_seats;
 mod replica_snapshots;
 mod replicas_and_old_disks;

@@ -41,13 +41,13 @@ impl Load {
 }
 
 /// The nodes of the voters, in the order of their numbers.
-fn nodes_of(shown: &Value) -> Vec<String> {
+pub fn nodes_of(shown: &Value) -> Vec<String> {
     let voters = shown["voters"].as_array().expect("voters");
     voters.iter().map(|voter| voter["node"].as_str().expect("a node").to_owned()).collect()
 }
 
 /// What all of them have, by MiB.
-fn the_same_everywhere(cluster: &Cluster, of: &[usize]) -> Vec<Vec<u8>> {
+pub fn the_same_everywhere(cluster: &Cluster, of: &[usize]) -> Vec<Vec<u8>> {
     let first = content(&cluster.nodes[of[0]]);
     for node in &of[1..] {
         assert!(content(&cluster.nodes[*node]) == first, "node {node}");

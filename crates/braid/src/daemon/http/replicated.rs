@@ -4,8 +4,10 @@ use super::{Answer, Ask, Force, Json, Named, NamedTwice, Shared, read_query, to_
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
-    AddVoter, CreateReplicated, ErrorBody, RebuildVoter, ReplicatedList, ReplicatedVolume, RollbackReplicated,
+    AddVoter, CreateReplicated, ErrorBody, ForcedOpening, RebuildVoter, ReplicatedList, ReplicatedVolume,
+    RollbackReplicated,
 };
+use serde::Deserialize;
 
 /// All volumes of several nodes that this one knows.
 #[utoipa::path(get, path = "/v1/replicated", responses((status = 200, body = ReplicatedList)))]
@@ -44,15 +46,56 @@ pub(super) async fn replicated_volume(State(control): Shared, Named(name): Named
 /// Serves a volume on this node; whichever node has served it so far is cut off.
 #[utoipa::path(
     post, path = "/v1/replicated/{volume}/attach",
-    params(("volume" = String, Path, description = "name or UUID", example = "db")),
+    params(
+        ("volume" = String, Path, description = "name or UUID", example = "db"),
+        ("force" = Option<bool>, Query, description = "although too few voters answer: those that do not are given up, and what only they have is lost"),
+        ("without" = Option<String>, Query, description = "with force: the nodes of all that are given up, as /forced says them, with commas between")
+    ),
     responses(
         (status = 200, body = ReplicatedVolume, description = "it is served"),
         (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody, description = "voters or replicas are missing; this node goes on trying")
+        (status = 409, body = ErrorBody, description = "incomplete: voters or replicas are missing; with force also in_use, needs_confirmation")
     )
 )]
-pub(super) async fn attach_replicated(State(control): Shared, Named(name): Named) -> Answer<ReplicatedVolume> {
-    to_the_end(control, |control| async move { control.attach_replicated(&name).await }).await
+pub(super) async fn attach_replicated(
+    State(control): Shared,
+    Named(name): Named,
+    query: Result<Query<Attach>, QueryRejection>,
+) -> Answer<ReplicatedVolume> {
+    let Attach { force, without } = read_query(query)?;
+    let without: Vec<String> = without.split(',').filter(|node| !node.is_empty()).map(str::to_owned).collect();
+    to_the_end(control, |control| async move {
+        match force {
+            false => control.attach_replicated(&name).await,
+            true => control.attach_by_force(&name, &without).await,
+        }
+    })
+    .await
+}
+
+/// How a volume is to be attached.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Attach {
+    #[serde(default)]
+    force: bool,
+    #[serde(default)]
+    without: String,
+}
+
+/// What it would mean to open a volume by force on this node, as too few of its voters answer. Nothing is changed; it may take 10 s, in
+/// which another controller may be heard of.
+#[utoipa::path(
+    get, path = "/v1/replicated/{volume}/forced",
+    params(("volume" = String, Path, description = "name or UUID", example = "db")),
+    responses(
+        (status = 200, body = ForcedOpening),
+        (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "in_use: enough voters answer, or another controller is alive; incomplete: nobody who answers has its data")
+    )
+)]
+pub(super) async fn forced_opening(State(control): Shared, Named(name): Named) -> Answer<ForcedOpening> {
+    Ok(Json(control.forced_opening(&name).await?))
 }
 
 /// Ends serving a volume on this node.

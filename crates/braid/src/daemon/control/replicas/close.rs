@@ -26,7 +26,7 @@ impl Control {
                 before => return entry.condition = before,
             }
         };
-        let Ready { door, keeps, standing } = ready;
+        let Ready { door, keeps, standing, .. } = ready;
         door.shut();
         // What it writes to may be somebody else's afterwards.
         let _ = keeps.await;

@@ -7,6 +7,7 @@
 mod close;
 mod create;
 mod door;
+mod heard;
 pub mod here;
 mod holes;
 mod listen;
@@ -27,6 +28,7 @@ use braid_api::{
 use braid_engine::DeviceId;
 use braid_engine::replica::{Answer, Ask, Refused, Register, RegisterOf, Seating, VOTERS_MAX, Vote, VoterId, Voters};
 use door::Door;
+use heard::Heard;
 use here::Ground;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -56,6 +58,15 @@ pub struct Ready {
     keeps: JoinHandle<()>,
     /// None of a witness.
     standing: Option<Standing>,
+    /// When its controller was answered last.
+    heard: Arc<Heard>,
+}
+
+impl Ready {
+    fn new(door: Arc<Door>, keeps: JoinHandle<()>, standing: Option<Standing>) -> Ready {
+        let heard = Arc::new(Heard::at_start(&door.register()));
+        Ready { door, keeps, standing, heard }
+    }
 }
 
 /// How a replica or witness does.
@@ -113,7 +124,7 @@ impl Control {
         ask: AskReplica,
         limit: Duration,
     ) -> Result<ReplicaAnswer, ErrorDetail> {
-        let (door, name) = {
+        let (door, heard, name) = {
             let tables = self.read();
             let entry = tables.replica(volume)?;
             if let Some((state, why)) = entry.trouble() {
@@ -123,7 +134,7 @@ impl Control {
                 return Err(does_not_vote(&entry.saved.name, ReplicaState::Waiting, "it is being closed"));
             };
             let door = Arc::clone(&ready.door);
-            (door, entry.saved.name.clone())
+            (door, Arc::clone(&ready.heard), entry.saved.name.clone())
         };
         let understood = understand(&name, &ask)?;
         if let AskReplica::Cast { vote, places, .. } = &ask {
@@ -131,6 +142,7 @@ impl Control {
         }
         match door.ask(understood, limit.min(ASKING_MAX)).await {
             Some(Ok(answer)) => {
+                heard.note(&answer);
                 let tables = self.read();
                 let saved = tables.replica(volume).map(|entry| &entry.saved);
                 let places = saved.map(|saved| (saved.places.clone(), saved.version)).unwrap_or_default();

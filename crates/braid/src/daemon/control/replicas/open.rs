@@ -128,7 +128,7 @@ impl Control {
         let (Some(pool), Some(data), Some(companion)) = (saved.pool, saved.data, saved.companion) else {
             let place = Place::File(self.register_file(saved.volume));
             return Ok(match self.voter(saved, place, None, begins).await? {
-                Ok((door, keeps)) => Condition::Ready(Ready { door, keeps, standing: None }),
+                Ok((door, keeps)) => Condition::Ready(Ready::new(door, keeps, None)),
                 Err(lost) => lost,
             });
         };
@@ -169,7 +169,7 @@ impl Control {
             Err(lost) => return Ok(Err(lost)),
         };
         let standing = self.stand(saved, pool, disks, &door).await?;
-        Ok(Ok(Ready { door, keeps, standing: Some(standing) }))
+        Ok(Ok(Ready::new(door, keeps, Some(standing))))
     }
 
     /// The device of a replica on its two disks, and its export.

@@ -4,6 +4,7 @@ use super::{ReplicaEntry, show_register};
 use crate::daemon::control::Control;
 use crate::daemon::control::tables::Tables;
 use braid_api::{Attention, ErrorDetail, Kind, Replica, ReplicaList, ReplicaState, replica_export};
+use braid_engine::replica::{Register, VoterId};
 use uuid::Uuid;
 
 impl Tables {
@@ -72,12 +73,35 @@ fn show(tables: &Tables, entry: &ReplicaEntry) -> Replica {
         connections: ready.map_or(0, |ready| ready.door.connections()),
         // What could not be written may be durable, or not.
         register: ready.filter(|_| is_ready).map(|ready| show_register(&ready.door.register())),
+        heard_ms: ready.and_then(|ready| Some(ready.heard.ago()?.as_millis() as u64)),
+    }
+}
+
+/// Whether it does not vote any more, by the vote that it has.
+fn is_outside(entry: &ReplicaEntry, register: &Register) -> bool {
+    let seating = &register.vote.seating;
+    register.vote.epoch > 0 && seating.version > entry.saved.since && !seating.all().has(VoterId(entry.saved.voter))
+}
+
+/// Said of one that is not believed any more.
+fn outside(name: &str) -> Attention {
+    Attention {
+        subject: format!("replica {name}"),
+        message: "it votes no more: its volume was opened by force without it".to_owned(),
+        meaning: "What it has is as it was when it was left out, or when its last controller ended, and is not believed. It takes space, and is in nobody's way.".to_owned(),
+        remedy: format!(
+            "what of it is needed can be read here: a snapshot of its data, and a clone of that; then where the volume is served: braid replica rebuild {name} NODE takes it in anew"
+        ),
+        commands: vec![format!("braid replica show {name}"), format!("braid replica delete {name} --force")],
     }
 }
 
 /// What of replicas and witnesses needs attention. Of a pool that does not serve it is said there.
 pub fn attention(tables: &Tables) -> Vec<Attention> {
     let of = |entry: &ReplicaEntry| {
+        if entry.trouble().is_none() && entry.ready().is_some_and(|ready| is_outside(entry, &ready.door.register())) {
+            return Some(outside(&entry.saved.name));
+        }
         let (state @ (ReplicaState::Lost | ReplicaState::Failed), why) = entry.trouble()? else { return None };
         let name = &entry.saved.name;
         let remedy = match state {

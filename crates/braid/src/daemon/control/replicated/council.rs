@@ -8,7 +8,7 @@ mod turn;
 
 use braid_engine::DeviceLease;
 use braid_engine::replica::{
-    Answer, Ask, Lease, Membership, Next, Opening, Refused, Seating, VOTERS_MAX, VoterId, Voters, Wanted,
+    Answer, Ask, Lease, Membership, Next, Opening, Refused, Seating, VOTERS_MAX, Vote, VoterId, Voters, Wanted,
 };
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -135,6 +135,17 @@ impl<B: Ballot> Council<B> {
     /// a higher one meanwhile. `controller` and `lineage` are random. `known`: who votes, as far as is known; the voters may know better.
     pub fn begin(ballot: B, known: Seating, controller: Uuid, lineage: u64, above: u64) -> Arc<Council<B>> {
         let opening = Opening::new(known, controller, lineage).above(above);
+        Council::begin_by(ballot, opening, known.all(), (controller, lineage), above > 0)
+    }
+
+    /// Begins to ask these by an opening that is given, of this controller and lineage. `bounded`: only as long as nobody raises a higher epoch.
+    pub fn begin_by(
+        ballot: B,
+        opening: Opening,
+        asked: Voters,
+        (controller, lineage): (Uuid, u64),
+        bounded: bool,
+    ) -> Arc<Council<B>> {
         let council = Arc::new(Council {
             ballot,
             controller,
@@ -156,14 +167,14 @@ impl<B: Ballot> Council<B> {
                 promised: Voters::NONE,
                 untold: Voters::NONE,
                 forgot: Voters::NONE,
-                bounded: above > 0,
+                bounded,
                 refusals: 0,
             }),
             changed: watch::Sender::new(0),
             lease: Arc::new(DeviceLease::new(0)),
             tasks: Mutex::default(),
         });
-        council.seat(known.all());
+        council.seat(asked);
         council
     }
 
@@ -227,6 +238,14 @@ impl<B: Ballot> Council<B> {
         match &self.state().phase {
             Phase::Opening(opening) => opening.seating(),
             Phase::Serving(membership) => membership.settled().seating,
+        }
+    }
+
+    /// The vote that counts. None: it is not served.
+    pub fn settled(&self) -> Option<Vote> {
+        match &self.state().phase {
+            Phase::Opening(_) => None,
+            Phase::Serving(membership) => Some(*membership.settled()),
         }
     }
 

@@ -99,62 +99,6 @@ impl Control {
         self.replicated_volume(&name)
     }
 
-    /// Serves a volume on this node, whoever has served it so far: that node is cut off.
-    ///
-    /// # Errors
-    /// No such volume is known here or on a node that answers; or why it is not served within some seconds: then it is not attached.
-    pub async fn attach_replicated(self: &Arc<Self>, name: &str) -> Result<ReplicatedVolume, ErrorDetail> {
-        self.is_open()?;
-        let volume = match self.find_replicated(name) {
-            Ok(volume) => volume,
-            Err(_) => self.find_elsewhere(name).await?,
-        };
-        self.refuse_being_made(&volume)?;
-        let _one_at_a_time = self.replicated.changing.lock().await;
-        if volume.making {
-            let message = format!("volume {} was never made to its end", volume.name);
-            return Err(ErrorDetail::new(Kind::Incomplete, message)
-                .with("volume", &volume.name)
-                .remedy(format!("braid volume delete {} removes what there is of it", volume.name)));
-        }
-        let serves = self.replicated.all().get(&volume.uuid).cloned();
-        if let Some(attached) = serves {
-            if self.read().arrays.get(&volume.uuid).is_some_and(|entry| entry.active().is_some()) {
-                return self.served(volume.uuid, &attached).await;
-            }
-            // It only goes on if nobody else has come; this is to go above whoever has.
-            self.end_replicated(volume.uuid).await;
-        }
-        let before = {
-            let mut tables = self.write();
-            if !tables.replicated.contains_key(&volume.uuid) {
-                tables.name_is_free(&volume.name)?;
-            }
-            let volume = SavedReplicated { attached: true, epoch: 0, controller: random_uuid()?, ..volume.clone() };
-            tables.replicated.insert(volume.uuid, volume)
-        };
-        let give_back = || {
-            let mut tables = self.write();
-            match before.clone() {
-                Some(before) => tables.replicated.insert(volume.uuid, SavedReplicated { attached: false, ..before }),
-                None => tables.replicated.remove(&volume.uuid),
-            };
-        };
-        if let Err(error) = self.save() {
-            give_back();
-            return Err(error);
-        }
-        let attached = self.begin_replicated(volume.uuid, false);
-        let served = self.served(volume.uuid, &attached).await;
-        if served.is_err() {
-            // Whatever the voters say later, nobody is taken by surprise.
-            self.end_replicated(volume.uuid).await;
-            give_back();
-            self.save_or_warn();
-        }
-        served
-    }
-
     /// Ends serving a volume on this node: whoever attaches it next need not wait.
     ///
     /// # Errors
@@ -410,7 +354,9 @@ impl Control {
         let mut left = Vec::new();
         let path = format!("/v1/replicas/{}?force=true", volume.uuid);
         let seating = volume.seating().all();
-        for (number, voter) in &volume.voters {
+        // What was left out by force may have what nobody else has, and be served: its own node deletes it.
+        let outside: Vec<u8> = volume.outside().map(|(number, _)| number).collect();
+        for (number, voter) in volume.voters.iter().filter(|(number, _)| !outside.contains(number)) {
             match self.nodes().call_within(MAKING_MAX, &voter.node, Method::DELETE, &path, None).await {
                 Ok(_) => {}
                 Err(error) if error.kind == Kind::NotFound => {}
@@ -464,7 +410,7 @@ impl Control {
     }
 
     /// A volume that this node does not know, by what other nodes keep of it.
-    async fn find_elsewhere(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
+    pub(super) async fn find_elsewhere(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
         let (mut silent, mut found) = (Vec::new(), None::<Replica>);
         for member in self.nodes().members() {
             let answer = match self.nodes().call(&member.name, Method::GET, "/v1/replicas", None).await {
@@ -492,7 +438,7 @@ impl Control {
     }
 
     /// Whoever makes it has its name.
-    fn refuse_being_made(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
+    pub(super) fn refuse_being_made(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
         if !self.read().claimed_names.contains(&volume.name) {
             return Ok(());
         }

@@ -2,11 +2,13 @@
 //!
 //! Such a volume is a mirror whose members are replicas: exports of other nodes (`reach`), and on each of these nodes a voter
 //! (`council`, `ballot`, `words`) that says who is in sync. The mirror itself is an array like any other; what it asks the voters
-//! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `half_made` removes what
+//! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `attach` has this node serve it, `forced` with too few of its voters, and `outside`
+//! looks after those that were left out so. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `half_made` removes what
 //! was cut off, `deleted` forgets what other nodes have deleted, `view` shows it. `voters` lets others vote, and `places` keeps where they are.
 //! `snapshots` has its snapshots taken on all replicas, and `rollback` makes it be as one of them.
 
 mod above;
+mod attach;
 mod ballot;
 mod bringing;
 pub mod council;
@@ -15,8 +17,10 @@ mod council_tests;
 mod create;
 mod decided;
 mod deleted;
+mod forced;
 mod half_made;
 mod meta;
+mod outside;
 mod places;
 mod probe;
 mod reach;

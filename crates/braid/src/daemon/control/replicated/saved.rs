@@ -61,6 +61,9 @@ pub struct SavedVoter {
     /// With which list of places it came; 0: with the volume.
     #[serde(default)]
     pub since: u64,
+    /// It was left out when the volume was opened by force, and is to be told so; it counts only where it does not vote.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub outside: bool,
 }
 
 impl SavedReplicated {
@@ -73,7 +76,7 @@ impl SavedReplicated {
     pub fn numbered(voters: Vec<SavedVoter>) -> (BTreeMap<u8, SavedVoter>, ReplicaSeating) {
         let replicas = voters.iter().filter(|voter| voter.pool.is_some()).count();
         let seating = show_seating(&Seating::of(voters.len(), replicas));
-        let new = voters.into_iter().map(|voter| SavedVoter { since: 0, ..voter });
+        let new = voters.into_iter().map(|voter| SavedVoter { since: 0, outside: false, ..voter });
         ((0..).zip(new).collect(), seating)
     }
 
@@ -103,6 +106,13 @@ impl SavedReplicated {
         self.voters.iter().map(|(number, voter)| (*number, voter)).filter(move |(number, _)| all.has(VoterId(*number)))
     }
 
+    /// Those that were left out when the volume was opened by force, by number: their nodes may still have what they had.
+    pub fn outside(&self) -> impl Iterator<Item = (u8, &SavedVoter)> {
+        let all = self.seating().all();
+        let is_out = move |(number, voter): &(u8, &SavedVoter)| voter.outside && !all.has(VoterId(*number));
+        self.voters.iter().map(|(number, voter)| (*number, voter)).filter(is_out)
+    }
+
     /// Which of them have data: these numbers are their roles in the mirror.
     pub fn replicas(&self) -> Vec<u16> {
         self.seated().filter(|(_, voter)| voter.pool.is_some()).map(|(number, _)| u16::from(number)).collect()
@@ -115,6 +125,7 @@ impl SavedReplicated {
             node: voter.node.clone(),
             pool: voter.pool.clone(),
             since: voter.since,
+            outside: voter.outside,
         };
         self.voters.iter().map(place).collect()
     }
@@ -143,7 +154,7 @@ impl SavedReplicated {
 impl SavedVoter {
     /// One that votes since the volume was made.
     pub fn of(node: String, pool: Option<String>) -> SavedVoter {
-        SavedVoter { node, pool, since: 0 }
+        SavedVoter { node, pool, since: 0, outside: false }
     }
 
     /// Where they are, by number.
@@ -152,6 +163,7 @@ impl SavedVoter {
             node: place.node.clone(),
             pool: place.pool.clone(),
             since: place.since,
+            outside: place.outside,
         };
         places.iter().map(|place| (place.voter, voter(place))).collect()
     }

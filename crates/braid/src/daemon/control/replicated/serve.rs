@@ -18,6 +18,7 @@ use super::super::tables::{Condition, OpenDisk};
 use super::super::{Control, random};
 use super::ballot::Ballots;
 use super::council::Council;
+use super::forced::Forced;
 use super::probe::{Read, Standing, standing};
 use super::rollback::Rollback;
 use super::saved::SavedReplicated;
@@ -81,6 +82,10 @@ pub(super) struct Attached {
     /// What is to be done at the next opening, before anybody is connected to a replica.
     pub(super) rollback: Mutex<Option<Rollback>>,
     pub(super) rolls_back: tokio::sync::Notify,
+    /// By whom it is opened the first time, and nobody else is asked.
+    forced: Mutex<Option<Forced>>,
+    /// What is to be said of voters that were left out by force, one sentence each.
+    outside: Mutex<Vec<String>>,
     /// A voter has come, whose replica need not wait to be looked for.
     pub(super) has_come: tokio::sync::Notify,
     /// Some of them may be on some replicas only, and nobody is about to decide that.
@@ -128,6 +133,15 @@ impl Attached {
     /// Why it is not served.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is to be said of voters that were left out by force.
+    pub(super) fn outside(&self) -> Vec<String> {
+        self.outside.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_outside(&self, said: Vec<String>) {
+        *self.outside.lock().unwrap_or_else(PoisonError::into_inner) = said;
     }
 
     /// Whether nobody serves it any more.
@@ -200,6 +214,11 @@ impl Attached {
 impl Control {
     /// Begins to serve a volume, where that has not begun yet; `new`: its replicas bear nothing yet. Goes on until [`Control::end_replicated`].
     pub(super) fn begin_replicated(self: &Arc<Self>, uuid: Uuid, new: bool) -> Arc<Attached> {
+        self.begin_opening(uuid, new, None)
+    }
+
+    /// The same; `forced`: opened the first time by these voters alone.
+    pub(super) fn begin_opening(self: &Arc<Self>, uuid: Uuid, new: bool, forced: Option<Forced>) -> Arc<Attached> {
         let attached = Arc::new(Attached {
             voters: Mutex::default(),
             end: watch::Sender::new(false),
@@ -213,6 +232,8 @@ impl Control {
             returning: tokio::sync::RwLock::default(),
             rollback: Mutex::default(),
             rolls_back: tokio::sync::Notify::new(),
+            forced: Mutex::new(forced),
+            outside: Mutex::default(),
             has_come: tokio::sync::Notify::new(),
             unsettled: AtomicBool::new(false),
             seats: tokio::sync::Mutex::default(),
@@ -314,12 +335,23 @@ impl Control {
             Err(error) => return Over::Again(error.message),
         };
         let ballots = Ballots { control: Arc::downgrade(self), volume: uuid };
-        let above = match self.may_open(uuid, attached, &ballots).await {
-            Ok(above) => above,
-            Err(over) => return over,
+        // Once: what comes afterwards goes by the votes again.
+        let forced = attached.forced.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let above = match forced {
+            Some(_) => 0,
+            None => match self.may_open(uuid, attached, &ballots).await {
+                Ok(above) => above,
+                Err(over) => return over,
+            },
         };
         let Some(volume) = self.read().replicated.get(&uuid).cloned() else { return Over::Ended };
-        let voters = Council::begin(ballots, volume.seating(), volume.controller, lineage, above);
+        let voters = match &forced {
+            None => Council::begin(ballots, volume.seating(), volume.controller, lineage, above),
+            Some(forced) => match forced.begin(ballots, volume.controller, lineage) {
+                Some(voters) => voters,
+                None => return Over::Again("its voters' epochs are used up".to_owned()),
+            },
+        };
         attached.set_voters(Some(Arc::clone(&voters)));
         let chosen = tokio::select! {
             chosen = voters.open(if new { ALL_MAX } else { OTHERS_MAX }) => chosen,
@@ -327,7 +359,7 @@ impl Control {
                 voters.let_go(LETTING_GO_MAX).await;
                 return Over::Ended;
             }
-            () = self.look_for_voters(uuid, &voters) => unreachable!("it looks for ever"),
+            () = self.look_for_voters(uuid, &voters), if forced.is_none() => unreachable!("it looks for ever"),
         };
         // Those who vote may be others than was known.
         let Some(volume) = self.note_seating(uuid, &voters.seating()) else { return Over::Ended };
@@ -385,6 +417,9 @@ impl Control {
                 () = attached.wants_to_end() => return Err(Over::Ended),
             };
             match said {
+                Standing::Ours(above) if above > epoch && self.opened_since(&volume, epoch).await => {
+                    return Err(Over::Overruled);
+                }
                 Standing::Ours(above) => return Ok(above),
                 Standing::Others => return Err(Over::Overruled),
                 Standing::Unknown => {
@@ -503,10 +538,17 @@ impl Control {
             }
             self.give_roles(&volume).await;
             let is_idle = clearing.as_ref().is_none_or(|task| task.is_finished());
-            if !volume.left.is_empty() && is_idle && cleared.elapsed() > CLEARING {
+            let is_left = !volume.left.is_empty() || volume.outside().next().is_some();
+            if is_left && is_idle && cleared.elapsed() > CLEARING {
                 cleared = Instant::now();
                 let (control, volume) = (Arc::clone(self), volume.clone());
-                clearing = Some(tokio::spawn(async move { control.remove_left(&volume).await }));
+                let (attached, voters) = (Arc::clone(attached), Arc::clone(voters));
+                clearing = Some(tokio::spawn(async move {
+                    control.remove_left(&volume).await;
+                    control.look_outside(&volume, &attached, &voters).await;
+                }));
+            } else if !is_left {
+                attached.set_outside(Vec::new());
             }
             let out: Vec<u16> = {
                 let tables = self.read();

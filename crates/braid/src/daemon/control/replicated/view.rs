@@ -1,6 +1,7 @@
 //! How volumes that are kept on several nodes are shown.
 
 use super::super::Control;
+use super::super::replicas::show_seating;
 use super::super::tables::Active;
 use super::saved::SavedReplicated;
 use braid_api::{ErrorDetail, Kind, ReplicatedList, ReplicatedState, ReplicatedVolume, Voter, VoterState};
@@ -44,7 +45,11 @@ impl Control {
 
     fn show_replicated(&self, volume: &SavedReplicated) -> ReplicatedVolume {
         let attached = self.replicated.all().get(&volume.uuid).cloned();
-        let seen = attached.as_ref().and_then(|attached| attached.voters()).map(|voters| voters.seen());
+        let council = attached.as_ref().and_then(|attached| attached.voters());
+        let seen = council.as_ref().map(|voters| voters.seen());
+        // What counts by now may not be noted yet.
+        let counts = council.and_then(|voters| Some(show_seating(&voters.settled()?.seating)));
+        let volume = &SavedReplicated { seating: counts.unwrap_or(volume.seating), ..volume.clone() };
         let mut attention = Vec::new();
         let tables = self.read();
         let active = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active());
@@ -57,6 +62,7 @@ impl Control {
         if state != ReplicatedState::Serving {
             attention.extend(self.told_of_gone(volume));
         }
+        attention.extend(attached.iter().flat_map(|attached| attached.outside()));
         if let (ReplicatedState::Opening, Some(seen)) = (state, &seen) {
             let silent: Vec<String> = volume
                 .seated()

@@ -15,6 +15,7 @@
 
 use super::super::Control;
 use super::bringing::Waits;
+use super::outside::outside_on;
 use super::saved::{SavedLeft, SavedReplicated, SavedVoter};
 use super::snapshots::{CHANGING_MAX, Serving};
 use braid_api::limits::REPLICAS_MAX;
@@ -23,6 +24,7 @@ use braid_engine::keeper::Order;
 use braid_engine::replica::{Quorums, Seating, VOTERS_MAX, VoterId};
 use braid_format::MemberState;
 use hyper::Method;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -60,6 +62,12 @@ impl Control {
         let serving = self.serving(name)?;
         let attached = Arc::clone(&serving.attached);
         let _one_at_a_time = attached.seats.lock().await;
+        if let Some(number) = outside_on(&serving.volume, node) {
+            let removed = self.remove_outside(&serving.volume, number).await;
+            attached.set_outside(Vec::new());
+            removed?;
+            return self.replicated_volume(name);
+        }
         let (_, removed) = self.unseat_voter(name, node).await?;
         removed?;
         self.replicated_volume(name)
@@ -78,7 +86,8 @@ impl Control {
         let serving = self.serving(name)?;
         let attached = Arc::clone(&serving.attached);
         let _one_at_a_time = attached.seats.lock().await;
-        let number = voter_on(&serving.volume, node)?;
+        let outside = outside_on(&serving.volume, node);
+        let number = outside.map_or_else(|| voter_on(&serving.volume, node), Ok)?;
         if serving.volume.voters.get(&number).is_some_and(|voter| voter.pool.is_none()) {
             return Err(ErrorDetail::new(Kind::InvalidArgument, format!("{node} is a witness of volume {name}"))
                 .with("volume", name)
@@ -88,8 +97,14 @@ impl Control {
         let there = serving.volume.voters.get(&number).cloned().ok_or_else(|| over(name))?;
         let there = SavedVoter { pool: pool.map(str::to_owned).or(there.pool), ..there };
         self.pool_is_there(&there).await?;
-        let (_, removed) = self.unseat_voter(name, node).await?;
-        removed?;
+        match outside {
+            Some(number) => {
+                let removed = self.remove_outside(&serving.volume, number).await;
+                attached.set_outside(Vec::new());
+                removed?;
+            }
+            None => self.unseat_voter(name, node).await?.1?,
+        }
         let place = format!("{}/{}", there.node, there.pool.clone().unwrap_or_default());
         self.seat_voter(name, there).await.map_err(|error| ErrorDetail {
             message: format!("{}; what was there is removed, and out of volume {name}", error.message),
@@ -100,7 +115,7 @@ impl Control {
     }
 
     /// Notes that something is to be removed on a node.
-    fn note_left(&self, uuid: Uuid, node: &str, since: u64) {
+    pub(super) fn note_left(&self, uuid: Uuid, node: &str, since: u64) {
         let left = SavedLeft { node: node.to_owned(), since };
         if let Some(volume) = self.write().replicated.get_mut(&uuid)
             && !volume.left.contains(&left)
@@ -181,6 +196,7 @@ impl Control {
         let name = &volume.name;
         let (seating, node) = (voters.seating(), voter.node.clone());
         self.may_come(volume, &voter)?;
+        self.clear_outside(volume).await;
         let number = self.free_number(volume, &seating, voter.pool.is_some())?;
         if voter.pool.is_some() {
             self.widen(volume, u16::from(number)).await?;
@@ -189,16 +205,20 @@ impl Control {
         let full = || ErrorDetail::new(Kind::LimitReached, format!("volume {name} has no seat for another voter"));
         let next = seating.with(VoterId(number), voter.pool.is_some(), version).ok_or_else(full)?;
         self.enough_answer(serving, &next, Some(number))?;
-        let mut places = volume.seated().map(|(number, voter)| (number, voter.clone())).collect::<Vec<_>>();
-        places.push((number, SavedVoter { since: version, ..voter }));
-        let listed = SavedReplicated {
-            voters: places.into_iter().collect(),
-            seating: super::super::replicas::show_seating(&next),
-            ..volume.clone()
-        };
+        let mut places = listed(volume);
+        // Whoever was there by force of another opening is not waited for any more.
+        places.retain(|_, other| other.node != node);
+        places.insert(number, SavedVoter { since: version, outside: false, ..voter });
+        let listed =
+            SavedReplicated { voters: places, seating: super::super::replicas::show_seating(&next), ..volume.clone() };
         let in_sync = voters.seen().in_sync.bits();
         if let Err(error) = self.make_one(&listed, number, in_sync).await {
             // What a change left that never came to votes.
+            if error.kind == Kind::Exists && outside_on(volume, &node).is_some() {
+                return Err(error.remedy(format!(
+                    "that is what it had when the volume was opened by force: braid replica rebuild {name} {node}, which loses it"
+                )));
+            }
             if error.kind != Kind::Exists || !self.remove_leftover(serving, &node).await {
                 if matches!(error.kind, Kind::TimedOut | Kind::Unreachable) {
                     // It may be made all the same.
@@ -248,7 +268,7 @@ impl Control {
                 match next {
                     Ok(Some(next)) => {
                         let listed = SavedReplicated {
-                            voters: volume.seated().map(|(number, voter)| (number, voter.clone())).collect(),
+                            voters: listed(volume),
                             seating: super::super::replicas::show_seating(&next),
                             ..volume.clone()
                         };
@@ -371,7 +391,10 @@ impl Control {
             let role = states.get(usize::from(*number));
             // With parity the number of members is fixed: one takes the place of another.
             let fits = !is_replica || volume.is_of_copies() || role.is_some();
-            fits && !seating.all().has(VoterId(*number))
+            // Whoever was left out by force is told so under its number, as long as others are free.
+            let waits = volume.is_of_copies() && volume.outside().any(|(other, _)| other == *number);
+            fits && !waits
+                && !seating.all().has(VoterId(*number))
                 && (!is_replica || role.is_none_or(|state| *state == MemberState::Absent))
         };
         let mut all = 0..VOTERS_MAX as u8;
@@ -545,7 +568,12 @@ impl Control {
     }
 
     /// Removes a voter on its node; `since`: only the one that came with that list.
-    async fn remove_there(&self, volume: &SavedReplicated, node: &str, since: Option<u64>) -> Result<(), ErrorDetail> {
+    pub(super) async fn remove_there(
+        &self,
+        volume: &SavedReplicated,
+        node: &str,
+        since: Option<u64>,
+    ) -> Result<(), ErrorDetail> {
         let only = since.map(|since| format!("&since={since}")).unwrap_or_default();
         let path = format!("/v1/replicas/{}?force=true{only}", volume.uuid);
         match self.nodes().call_within(REMOVING_MAX, node, Method::DELETE, &path, None).await {
@@ -554,6 +582,11 @@ impl Control {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Where those are that vote, and those that were left out by force and may not know it.
+fn listed(volume: &SavedReplicated) -> BTreeMap<u8, SavedVoter> {
+    volume.seated().chain(volume.outside()).map(|(number, voter)| (number, voter.clone())).collect()
 }
 
 fn voter_on(volume: &SavedReplicated, node: &str) -> Result<u8, ErrorDetail> {

@@ -54,7 +54,11 @@ pub fn unanswered(error: &ErrorDetail) -> Unanswered {
     }
 }
 
-fn register(register: ReplicaRegister) -> Result<Register, Unanswered> {
+/// What a voter remembers.
+///
+/// # Errors
+/// It makes no sense.
+pub fn register(register: ReplicaRegister) -> Result<Register, Unanswered> {
     let ReplicaRegister { epoch, controller, released, vote, boot, since } = register;
     let ReplicaVote { epoch: vote_epoch, sequence, lineage, in_sync, seating } = vote;
     let (in_sync, seating) = (Voters::from_bits(in_sync), seating_of(&seating));
