@@ -104,7 +104,9 @@ pub struct Run {
     pub asks: BTreeMap<u64, (VoterId, Ask, u64)>,
     pub peers: Vec<Peer>,
     pub phase: Phase,
-    begun_ns: u64,
+    pub begun_ns: u64,
+    /// It was opened by force, or is to be.
+    pub forced: bool,
     refusals: u32,
     /// This replica is being rolled back.
     pub rolls_back: Option<VoterId>,
@@ -171,16 +173,22 @@ impl World {
         if self.rng.coin() {
             self.ask_voters(c);
         }
+        self.force_if_stuck(c);
     }
 
     fn open(&mut self, c: usize) {
-        let now = self.clock(c);
         let uuid = Uuid::from_u64_pair(0xc0 + c as u64, self.rng.bits() | 1);
         self.look_for_seats(c, self.now_ns > self.nature.faults_ns);
         let opening = Opening::new(self.controllers[c].known, uuid, self.rng.bits() | 1);
         self.controllers[c].list = self.controllers[c].known.version;
         self.event(format_args!("{c} opens as {uuid}"));
         self.counters.add("controller", "openings begun", 1);
+        self.begin_run(c, uuid, opening, false);
+    }
+
+    /// Begins an opening.
+    pub fn begin_run(&mut self, c: usize, uuid: Uuid, opening: Opening, forced: bool) {
+        let now = self.clock(c);
         let nodes = self.nodes.len();
         let controller = &mut self.controllers[c];
         controller.told = false;
@@ -194,6 +202,7 @@ impl World {
             peers: (0..nodes).map(|_| Peer::default()).collect(),
             phase: Phase::Opening(Box::new(opening), None),
             begun_ns: now,
+            forced,
             refusals: 0,
             rolls_back: None,
             fenced_ns: None,
@@ -430,6 +439,7 @@ impl World {
 
     fn advance_opening(&mut self, c: usize, now: u64) {
         let Some(run) = &mut self.controllers[c].run else { return };
+        let forced = run.forced;
         let Phase::Opening(opening, copying) = &mut run.phase else { return };
         if now > run.begun_ns + 25 * SECOND {
             return self.stop(c, "it cannot be opened");
@@ -475,6 +485,9 @@ impl World {
                 let Some(opened) = opening.opened() else { return };
                 self.event(format_args!("{c} has opened {:?}", opened.vote));
                 self.counters.add("controller", "openings", 1);
+                if forced {
+                    self.counters.add("force", "openings", 1);
+                }
                 self.history.opened.push((self.now_ns, opened.vote.epoch));
                 let number = self.history.opened.len() as u64;
                 let lineage = self.rng.bits() | 1;

@@ -24,6 +24,8 @@ pub enum End {
     CutsOff(usize),
     /// Something is done soon after a moment that matters, to this controller.
     Aimed(usize),
+    /// Voters are lost for ever.
+    Lost,
 }
 
 impl World {
@@ -171,7 +173,7 @@ impl World {
         }
     }
 
-    fn die(&mut self, c: usize) {
+    pub(super) fn die(&mut self, c: usize) {
         if !self.controllers[c].up {
             return;
         }
@@ -239,6 +241,7 @@ impl World {
         match end {
             End::Link(c, node) => self.set_link(c, node, true, true),
             End::Links => self.mend_links(),
+            End::Lost => self.lose(),
             End::Power(node) => self.start_node(node),
             End::Death(c) => {
                 let now = self.clock(c);

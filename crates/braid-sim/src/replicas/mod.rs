@@ -9,6 +9,7 @@ mod check;
 mod controller;
 mod copying;
 mod faults;
+mod forced;
 mod history;
 mod nature;
 mod net;

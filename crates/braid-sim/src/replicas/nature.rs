@@ -98,6 +98,8 @@ pub struct Nature {
     pub shares: Shares,
     /// Snapshots are taken and deleted.
     pub snapshots: bool,
+    /// Voters are lost for ever.
+    pub losses: bool,
 }
 
 impl Nature {
@@ -130,6 +132,7 @@ impl Nature {
             faults_ns: rng.between(30, 120) * SECOND,
             shares: Shares(shares),
             snapshots: false,
+            losses: false,
         }
     }
 }

@@ -190,6 +190,12 @@ impl Node {
         self.fence.as_ref().map(|fence| fence.register().since)
     }
 
+    /// What stands on its disk.
+    pub fn written(&self) -> Option<Register> {
+        let newest = StoredRegister::newest([&self.places[0], &self.places[1]]).ok()?;
+        Register::of_stored(&newest, &self.of)
+    }
+
     /// There is nothing of the voter any more.
     pub fn remove(&mut self) {
         self.exists = false;
@@ -410,6 +416,9 @@ impl World {
 
     /// A node has power again. Its register is read, and mended where the two places differ.
     pub fn start_node(&mut self, node: usize) {
+        if self.is_lost(node) {
+            return;
+        }
         let host = &mut self.nodes[node];
         if host.up {
             return;

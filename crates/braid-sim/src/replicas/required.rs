@@ -34,6 +34,8 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("fault", "slow disks"),
     ("fill", "done"),
     ("fill", "failed"),
+    ("force", "openings"),
+    ("force", "voters lost for ever"),
     ("node", "I/O that ended without its connection"),
     ("node", "connections cut"),
     ("node", "registers rotted"),

@@ -34,10 +34,17 @@ impl World {
 
     /// Goes on with what is wished for, as far as it can now.
     pub fn advance_wish(&mut self, c: usize) {
+        let lost = self.lost;
         let Some(run) = &mut self.controllers[c].run else { return };
         let epoch = run.epoch;
         let Phase::Serving(serving) = &mut run.phase else { return };
         let Some(wish) = serving.wish else { return };
+        if let Wish::Comes(voter, _) = wish
+            && lost.has(voter)
+        {
+            serving.wish = None;
+            return;
+        }
         let Serving { membership, changes, .. } = serving.as_mut();
         let (seating, in_sync) = (membership.settled().seating, membership.in_sync());
         if seating.is_joint() || membership.seating() != seating {

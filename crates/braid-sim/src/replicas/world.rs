@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use braid_engine::replica::{ConnectionId, Register, RegisterOf, Vote, VoterId};
+use braid_engine::replica::{ConnectionId, Register, RegisterOf, Vote, VoterId, Voters};
 use braid_format::Uuid;
 
 use super::controller::{Controller, Phase};
@@ -57,6 +57,12 @@ pub struct World {
     pub rng: Rng,
     /// What chance there is in snapshots.
     pub of_snapshots: Rng,
+    /// What chance there is in voters that are lost for ever.
+    pub of_force: Rng,
+    /// Those.
+    pub lost: Voters,
+    /// They are back when the faults end.
+    pub lost_may_return: bool,
     pub trace: Trace,
     pub counters: Counters,
     pub nature: Nature,
@@ -97,6 +103,9 @@ impl World {
         if replicas > 2 && levels.below(4) == 1 {
             nature.seating = nature.seating.taking(levels.between(2, replicas - 1) as usize);
         }
+        // And the same.
+        let mut force = Rng::new(seed ^ 0x666f_7263_6564);
+        nature.losses = force.below(5) == 1;
         let seating = nature.seating;
         let voters = seating.voters.count() + nature.spares;
         let vote = Vote { lineage: 1, in_sync: seating.replicas, seating, ..Vote::default() };
@@ -135,6 +144,9 @@ impl World {
             queue: EventQueue::default(),
             rng,
             of_snapshots: snapshots,
+            of_force: force,
+            lost: Voters::NONE,
+            lost_may_return: false,
             trace: Trace::new(options.trace),
             counters: Counters::default(),
             nature,
@@ -176,6 +188,10 @@ impl World {
         (0..self.clients.len()).for_each(|client| self.queue.push(1, Event::Client(client)));
         self.queue.push(self.rng.between(1, self.nature.calm_ns), Event::Fault);
         let end = self.nature.faults_ns;
+        if self.nature.losses {
+            let at = self.of_force.between(end / 4, 3 * end / 4);
+            self.queue.push(at, Event::End(End::Lost));
+        }
         self.go_on(end, &mut |_| false);
     }
 
@@ -230,6 +246,7 @@ impl World {
         }
         self.event(format_args!("the faults end"));
         self.mend_links();
+        self.find_lost();
         (0..self.nodes.len()).for_each(|node| self.start_node(node));
         self.nodes.iter_mut().for_each(|node| node.slow_until_ns = 0);
         self.nature.loss = 0;
@@ -263,7 +280,7 @@ impl World {
             let serving = world.controllers[serves].serving();
             serving.is_some_and(|serving| serving.is_whole() && !serving.stopping)
         });
-        if !whole {
+        if !whole && !self.is_given_up(serves) {
             let what = match self.controllers[serves].run.as_ref().map(|run| &run.phase) {
                 None => "nobody opens it".to_owned(),
                 Some(Phase::Opening(opening, _)) => {
