@@ -35,7 +35,7 @@ impl Control {
     pub(super) async fn opened_since(&self, volume: &SavedReplicated, epoch: u64) -> bool {
         let own = volume.controller.to_string();
         let said = self.ask_for_places(volume.uuid).await;
-        let mut registers = said.into_iter().filter_map(|replica| replica.register);
+        let mut registers = said.into_iter().filter_map(|(_, replica)| replica.register);
         registers.any(|register| register.vote.epoch > epoch && register.controller.as_ref() != Some(&own))
     }
 
