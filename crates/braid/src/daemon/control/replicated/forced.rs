@@ -163,7 +163,7 @@ fn shown(volume: &SavedReplicated, forecast: &Forecast) -> ForcedOpening {
         ),
     }];
     if forecast.rebooted {
-        losses.push("its node has rebooted since that vote: what was not flushed then may be lost, too".to_owned());
+        losses.push("its node has rebooted since that vote, or its disk is an older copy of itself: what was not flushed then, or is later than that copy, may be lost, too".to_owned());
     }
     if !forecast.absent.is_empty() {
         losses.push(format!(
