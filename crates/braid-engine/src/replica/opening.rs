@@ -66,8 +66,8 @@ pub struct Opening {
     chosen: Option<(Vote, Voters)>,
     vote: Option<Vote>,
     cast: Voters,
-    /// It goes by these voters alone, whatever others may know: [`Opening::forced`].
-    forced: Option<Voters>,
+    /// It goes by these voters alone, whatever others may know, and by the vote of this order: [`Opening::forced`].
+    forced: Option<(Voters, (u64, u64))>,
 }
 
 impl Opening {
@@ -102,7 +102,7 @@ impl Opening {
 
     /// A voter was raised to `epoch`.
     pub fn raised(&mut self, voter: VoterId, epoch: u64, before: Register, boot: Uuid, now_ns: u64) {
-        if epoch != self.epoch || self.forced.is_some_and(|present| !present.has(voter)) {
+        if epoch != self.epoch || self.forced.is_some_and(|(present, _)| !present.has(voter)) {
             return;
         }
         self.raised[usize::from(voter.0)].get_or_insert((before, boot));
@@ -143,8 +143,10 @@ impl Opening {
     /// Whether enough were raised.
     fn opens(&self) -> bool {
         let seating = self.seating();
-        if let Some(present) = self.forced {
-            return !present.is_empty() && present.without(self.who_was_raised()).is_empty();
+        if let Some((present, newest)) = self.forced {
+            // A vote that came since says something else than what was agreed to.
+            let is_as_said = self.winner().order() == newest;
+            return !present.is_empty() && present.without(self.who_was_raised()).is_empty() && is_as_said;
         }
         if planted(Planted::OpenedWithoutVotes) {
             return !self.who_was_raised().is_empty();
@@ -179,7 +181,7 @@ impl Opening {
         let Some((winner, _)) = chosen else { return self.refused(self.epoch) };
         let goes_on = equal == winner.in_sync && self.forced.is_none();
         let lineage = if goes_on { winner.lineage } else { self.lineage };
-        let seating = self.forced.map_or_else(|| self.seating(), |present| self.seating_of_present(present));
+        let seating = self.forced.map_or_else(|| self.seating(), |(present, _)| self.seating_of_present(present));
         self.vote = Some(Vote { epoch: self.epoch, sequence: 1, lineage, in_sync: equal, seating });
     }
 
@@ -239,7 +241,7 @@ impl Opening {
 
     /// Those.
     pub fn unraised(&self) -> Voters {
-        if let Some(present) = self.forced {
+        if let Some((present, _)) = self.forced {
             return present.without(self.who_was_raised());
         }
         // Whoever any of them knows of may know more.
@@ -279,7 +281,7 @@ impl Opening {
 
     /// The replicas from which the volume may be served.
     fn believed(&self) -> Voters {
-        if let Some(present) = self.forced {
+        if let Some((present, _)) = self.forced {
             return self.best_of(present).map(|(best, _)| best).unwrap_or_default();
         }
         let seating = self.seating();

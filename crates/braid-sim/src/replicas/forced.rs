@@ -93,7 +93,7 @@ impl World {
         let uuid = Uuid::from_u64_pair(0xf0 + c as u64, self.of_force.bits() | 1);
         let opening = Opening::new(known, uuid, self.of_force.bits() | 1);
         let random = self.of_force.bits() as u32;
-        let Some(opening) = opening.forced(forecast.present, forecast.epoch, random) else { return };
+        let Some(opening) = opening.forced(&forecast, random) else { return };
         self.stop(c, "it is to be forced");
         self.event(format_args!("{c} forces it: {forecast:?}"));
         self.counters.add("force", "openings begun", 1);

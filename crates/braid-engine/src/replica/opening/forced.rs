@@ -38,6 +38,8 @@ pub struct Forecast {
     pub rebooted: bool,
     /// The highest epoch that is known.
     pub epoch: u64,
+    /// The order of the newest vote that is known.
+    pub vote: (u64, u64),
 }
 
 /// Why an opening is not to be forced.
@@ -71,16 +73,18 @@ pub fn forecast(known: Seating, said: &[(VoterId, Register, Uuid)]) -> Result<Fo
         newest,
         rebooted: from.iter().all(|voter| opening.has_rebooted(voter)),
         epoch: opening.registers().map(|register| register.epoch.max(register.vote.epoch)).max().unwrap_or(0),
+        vote: opening.winner().order(),
     })
 }
 
 impl Opening {
-    /// The same by the word of the volume's user, that of its voters only these are left. `epoch`: the highest one that is known. None: no epoch is left that is high enough.
+    /// The same by the word of the volume's user, who has agreed to this: it opens as long as no later vote is met. None: no epoch is left that is
+    /// high enough.
     #[must_use]
-    pub fn forced(self, present: Voters, epoch: u64, random: u32) -> Option<Opening> {
-        let epoch = epoch.checked_add(EPOCHS_AHEAD + u64::from(random >> 1))?;
+    pub fn forced(self, agreed: &Forecast, random: u32) -> Option<Opening> {
+        let epoch = agreed.epoch.checked_add(EPOCHS_AHEAD + u64::from(random >> 1))?;
         Seating::version_of(epoch, 0)?;
-        Some(Opening { epoch, forced: Some(present), ..self })
+        Some(Opening { epoch, forced: Some((agreed.present, agreed.vote)), ..self })
     }
 
     /// Who votes after a forced opening. No change by [`Seating::with`] or [`Seating::without`] has the version 0 of an epoch.

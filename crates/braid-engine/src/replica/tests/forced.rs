@@ -12,9 +12,16 @@ fn forecast_of(said: &[(u8, Register)]) -> Result<Forecast, Unforced> {
     forecast(Seating::of(3, 2), &said)
 }
 
+/// That these are left, with this newest vote.
+fn agreed(present: &[u8], epoch: u64, vote: (u64, u64)) -> Forecast {
+    let (present, absent, from) = (voters(present), Voters::NONE, Voters::NONE);
+    Forecast { present, absent, from, newest: true, rebooted: false, epoch, vote }
+}
+
 /// A forced opening by these voters alone, which were raised.
 fn forced(present: &[u8], said: &[(u8, Register)]) -> Opening {
-    let mut opening = opening().forced(voters(present), 4, 9).expect("there are epochs left");
+    let newest = said.iter().map(|(_, register)| register.vote.order()).max().unwrap_or_default();
+    let mut opening = opening().forced(&agreed(present, 4, newest), 9).expect("there are epochs left");
     for (voter, register) in said {
         opening.raised(VoterId(*voter), opening.epoch(), *register, BOOT, 1000);
     }
@@ -46,13 +53,14 @@ fn one_of_two_is_enough_by_force_alone() {
         newest: true,
         rebooted: false,
         epoch: 4,
+        vote: (4, 3),
     };
     assert_eq!(forecast(two, &said), Ok(expected));
     let both = [(VoterId(0), last, BOOT), said[0]];
     assert_eq!(forecast(two, &both), Err(Unforced::VotesAllow));
     // Whoever could serve still is waited for, also where one says that he has let go: the others may know of a later one.
     let let_go = Register { released: true, ..last };
-    let mut opening = Opening::new(two, SECOND, 70).forced(voters(&[1]), 4, 0).expect("there are epochs left");
+    let mut opening = Opening::new(two, SECOND, 70).forced(&expected, 0).expect("there are epochs left");
     opening.raised(VoterId(0), opening.epoch(), last, BOOT, 1000);
     assert!(matches!(opening.next(1000), Next::Ask(_, asked) if asked == voters(&[1])), "nobody else is asked");
     opening.raised(VoterId(1), opening.epoch(), let_go, BOOT, 2000);
@@ -70,7 +78,8 @@ fn one_of_two_is_enough_by_force_alone() {
 fn all_that_are_left_have_the_vote_before_it_is_served() {
     let of_five = |in_sync: &[u8]| Vote { seating: Seating::of(5, 3), ..vote(4, 3, in_sync) };
     let last = register(4, of_five(&[0, 1, 2]));
-    let mut opening = Opening::new(Seating::of(5, 3), SECOND, 70).forced(voters(&[1, 4]), 4, 0).expect("it is");
+    let mut opening =
+        Opening::new(Seating::of(5, 3), SECOND, 70).forced(&agreed(&[1, 4], 4, (4, 3)), 0).expect("it is");
     opening.raised(VoterId(4), opening.epoch(), last, BOOT, 1000);
     assert!(matches!(opening.next(u64::MAX), Next::Ask(_, asked) if asked == voters(&[1])));
     opening.raised(VoterId(1), opening.epoch(), last, BOOT, 1000);
@@ -152,7 +161,7 @@ fn who_came_anew_says_nothing_in_a_forced_opening_either() {
 fn whoever_meets_both_goes_by_the_forced_one_and_no_voter_is_of_both() {
     // Three replicas: the first one alone is opened by force, the others had gone on with an opening of their own.
     let three = |epoch, in_sync: &[u8]| Vote { seating: Seating::of(3, 3), ..vote(epoch, 1, in_sync) };
-    let mut opening = Opening::new(Seating::of(3, 3), SECOND, 70).forced(voters(&[0]), 4, 0).expect("it is");
+    let mut opening = Opening::new(Seating::of(3, 3), SECOND, 70).forced(&agreed(&[0], 4, (4, 1)), 0).expect("it is");
     let mut fence = Fence::new(register(4, three(4, &[0, 1, 2])), BOOT);
     let Some(Ok(Answer::Raised { before, boot })) = raise(&mut fence, opening.epoch(), SECOND) else {
         panic!("raised")
@@ -187,7 +196,7 @@ fn whoever_meets_both_goes_by_the_forced_one_and_no_voter_is_of_both() {
 
 #[test]
 fn two_who_force_it_have_epochs_of_their_own_and_somewhere_they_end() {
-    let epoch = |seen, random| opening().forced(voters(&[0]), seen, random).map(|opening| opening.epoch());
+    let epoch = |seen, random| opening().forced(&agreed(&[0], seen, (4, 1)), random).map(|opening| opening.epoch());
     assert_ne!(epoch(4, 2), epoch(4, 4));
     assert!(epoch(4, 0) > Some(4 << 8) && epoch(0, u32::MAX).is_some());
     assert_eq!((epoch(u64::MAX >> 17, 0), epoch(u64::MAX, 0)), (None, None));
@@ -197,4 +206,16 @@ fn two_who_force_it_have_epochs_of_their_own_and_somewhere_they_end() {
     let before = opening.epoch();
     opening.refused(before + 1);
     assert_eq!((opening.epoch(), opening.unraised()), (before + 2, voters(&[0])));
+}
+
+#[test]
+fn what_comes_to_be_known_meanwhile_was_not_agreed_to() {
+    let of = |sequence, in_sync: &[u8]| register(4, vote(4, sequence, in_sync));
+    let said = forecast_of(&[(0, of(1, &[0, 1])), (2, of(1, &[0, 1]))]);
+    assert_eq!(said, Err(Unforced::VotesAllow));
+    let said = forecast_of(&[(0, of(1, &[0, 1]))]).expect("it is of use");
+    // A controller that was slow has had its vote cast after that.
+    let mut opening = opening().forced(&said, 9).expect("there are epochs left");
+    opening.raised(VoterId(0), opening.epoch(), of(2, &[0]), BOOT, 1000);
+    assert!(matches!(opening.next(u64::MAX), Next::Ask(..)));
 }

@@ -41,7 +41,7 @@ impl Control {
     ) -> Result<ReplicatedVolume, ErrorDetail> {
         self.is_open()?;
         let _one_at_a_time = self.replicated.changing.lock().await;
-        let (mut volume, forecast, shown) = self.forecast_forced(name).await?;
+        let (volume, _, shown) = self.forecast_forced(name).await?;
         let names = |nodes: &[String]| nodes.iter().cloned().collect::<BTreeSet<String>>();
         if names(&shown.without) != names(without) {
             let message = format!(
@@ -53,8 +53,23 @@ impl Control {
                 .with("volume", &volume.name)
                 .remedy(format!("look again what may be lost: braid volume attach {} --force", volume.name)));
         }
-        // Clients that wait go on waiting: nothing that they asked for was answered.
+        // Clients that wait go on waiting: nothing that they asked for was answered. What it had voted for may have come to voters meanwhile.
+        let served = self.replicated.all().contains_key(&volume.uuid);
         self.end_replicated(volume.uuid).await;
+        let again = self.forecast_forced(name).await.and_then(|(volume, forecast, now)| match now == shown {
+            true => Ok((volume, forecast)),
+            false => Err(ErrorDetail::new(
+                Kind::NeedsConfirmation,
+                format!("what opening volume {} by force may lose has just changed", volume.name),
+            )
+            .with("volume", &volume.name)
+            .remedy(format!("look again: braid volume attach {} --force", volume.name))),
+        });
+        let (mut volume, forecast) = again.inspect_err(|_| {
+            if served {
+                self.begin_replicated(volume.uuid, false);
+            }
+        })?;
         let known = volume.seating();
         for (number, voter) in &mut volume.voters {
             voter.outside |= forecast.absent.has(VoterId(*number));
@@ -62,7 +77,7 @@ impl Control {
         let message =
             format!("volume {} is opened by force, without the voters on {}", volume.name, shown.without.join(", "));
         self.events().warning("volume_forced", message, &[("volume", &volume.name)]);
-        self.attach_as(volume, Some(Forced { known, present: forecast.present, epoch: forecast.epoch })).await
+        self.attach_as(volume, Some(Forced { known, agreed: forecast })).await
     }
 
     /// A volume that this node knows, or another one.

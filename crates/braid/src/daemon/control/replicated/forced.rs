@@ -34,16 +34,15 @@ const LEASE: Duration = Duration::from_nanos(LEASE_NS);
 /// By whom a volume is opened, and by nobody else.
 pub(super) struct Forced {
     pub(super) known: Seating,
-    pub(super) present: replica::Voters,
-    pub(super) epoch: u64,
+    pub(super) agreed: Forecast,
 }
 
 impl Forced {
     /// Begins to ask them. None: there is no epoch that is high enough.
     pub(super) fn begin(&self, ballots: Ballots, controller: Uuid, lineage: u64) -> Option<Arc<Voters>> {
         let opening = Opening::new(self.known, controller, lineage);
-        let opening = opening.forced(self.present, self.epoch, (lineage >> 32) as u32)?;
-        Some(Council::begin_by(ballots, opening, self.present, (controller, lineage), true))
+        let opening = opening.forced(&self.agreed, (lineage >> 32) as u32)?;
+        Some(Council::begin_by(ballots, opening, self.agreed.present, (controller, lineage), true))
     }
 }
 
