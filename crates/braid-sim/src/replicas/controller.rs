@@ -264,6 +264,9 @@ impl World {
         // What was not answered for long never will be.
         run.asks.retain(|_, (_, _, asked)| *asked + 60 * SECOND > now);
         for (voter, ask) in asks {
+            if let Ask::Cast { vote, .. } = ask {
+                self.note_list(c, &vote.seating);
+            }
             let number = self.number();
             if let Some(run) = &mut self.controllers[c].run {
                 run.asks.insert(number, (voter, ask, now));

@@ -115,6 +115,17 @@ impl World {
         self.controllers[c].list = next.version;
     }
 
+    /// Everybody who has a vote has the list that it goes by. That of a forced opening has come about without a change: it names those who are left.
+    pub fn note_list(&mut self, c: usize, seating: &Seating) {
+        if self.lists.contains_key(&seating.version) {
+            return;
+        }
+        let known = &self.lists[&self.controllers[c].list];
+        let list = seating.all().iter().map(|voter| (voter.0, known.get(&voter.0).copied().unwrap_or(0))).collect();
+        self.lists.insert(seating.version, list);
+        self.controllers[c].list = seating.version;
+    }
+
     /// A controller hears of a list, and who of it is somebody else than who had that number in the list before.
     pub fn learn_list(&mut self, c: usize, version: u64) -> Voters {
         if version <= self.controllers[c].list {
