@@ -5,7 +5,7 @@
 #
 # Two ways: `log` is dm-log-writes, from whose log a member gets what was flushed by then, and nothing else; `cache` are disks of
 # our own, behind the kernel's NBD client, which keep by chance some of what was not flushed, down to single sectors.
-for module in ublk_drv ext4 xfs dm-mod dm-log-writes; do modprobe $module; done
+for module in ublk_drv ext4 xfs btrfs dm-mod dm-log-writes; do modprobe $module; done
 modprobe nbd nbds_max=4 2>/dev/null || true
 cuts=${cuts:-4}
 mib=600
@@ -99,6 +99,7 @@ judge() { # device, file system, acknowledgements, or-later
     case $2 in
         ext4) fsck.ext4 -fn $1 >fsck.log 2>&1 && whole=yes ;;
         xfs) xfs_repair -n $1 >fsck.log 2>&1 && whole=yes ;;
+        btrfs) btrfs check --readonly $1 >fsck.log 2>&1 && whole=yes ;;
     esac
     [ $found$whole = yesyes ] && return 0
     result "$1 with $3: acknowledged data there: $found, file system whole: $whole"
@@ -130,6 +131,7 @@ one() { # way, level, members, file system, what it is on: array or pool
     case $kind in
         ext4) mkfs.ext4 -q -F /dev/braid/$volume ;;
         xfs) mkfs.xfs -q -f /dev/braid/$volume ;;
+        btrfs) mkfs.btrfs -q -f /dev/braid/$volume ;;
     esac
     mkdir acks mnt
     mount -t $kind /dev/braid/$volume mnt

@@ -96,3 +96,16 @@ braid export remove tank/db >/dev/null
 braid export add tank/db --ublk >/dev/null
 result "sectors of the device that is added again: $(blockdev --getsz /dev/braid/tank/db)"
 braid export remove tank/db >/dev/null
+
+# A daemon of somebody who may not use the driver.
+echo "nobody:x:65534:65534::/tmp:/bin/sh" >>/etc/passwd
+mkdir nobodys && chmod 777 nobodys
+chmod 755 . ..
+su -s /bin/sh nobody -c "BRAID_SOCKET=$PWD/nobodys/socket BRAID_STATE=$PWD/nobodys/state braid serve --shards 1" >nobodys.log 2>&1 &
+for _ in $(seq 600); do
+    grep -q "the daemon started in" nobodys.log && break
+    sleep 0.1
+done
+BRAID_SOCKET=$PWD/nobodys/socket braid array create small --level raid0 mem:64M --yes >/dev/null
+BRAID_SOCKET=$PWD/nobodys/socket braid export add small --ublk 2>refused || grep -q "run the daemon as root" refused && result "without permission: refused, with the reason"
+killall -u nobody braid 2>/dev/null || pkill -u 65534 braid
