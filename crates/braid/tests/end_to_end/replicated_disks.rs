@@ -108,7 +108,7 @@ fn a_replica_whose_disk_comes_back_as_it_was_long_ago_is_not_believed() {
 }
 
 #[test]
-fn a_replica_whose_disk_is_one_of_an_epoch_before_is_left_out_and_filled_anew() {
+fn a_node_that_is_wholly_as_it_was_in_an_epoch_before_is_left_out_and_filled_anew() {
     let mut cluster = with_third(|folder| folder.sparse("odd.img", 512 * MIB));
     let mut client = cluster.client(0);
     for at in 0..SIZE / MIB {
@@ -117,10 +117,11 @@ fn a_replica_whose_disk_is_one_of_an_epoch_before_is_left_out_and_filled_anew() 
     drop(client);
     // Nobody is left out: while its node is away for a moment, the volume is served by nobody.
     cluster.nodes[0].braid(&["volume", "detach", "db", "--force"]);
-    let disk = cluster.nodes[2].folder.join("odd.img");
-    let copy = cluster.nodes[2].folder.join("copy.img");
+    let [disk, copy, state, state_copy] =
+        ["odd.img", "copy.img", "state", "state-copy"].map(|name| cluster.nodes[2].folder.join(name));
     cluster.nodes[2].stop();
     run("cp", &["--sparse=always", &disk, &copy]);
+    run("cp", &["-r", &state, &state_copy]);
     cluster.nodes[2].start_again();
     cluster.nodes[0].json(&["volume", "attach", "db"]);
     cluster.wait_for_states(0, &WHOLE);
@@ -129,9 +130,12 @@ fn a_replica_whose_disk_is_one_of_an_epoch_before_is_left_out_and_filled_anew() 
         client.write(at * MIB, &noise(MIB, 100 + at)).expect("all three have it");
     }
     client.flush().expect("it is flushed");
-    // Its node is gone for less than it takes to leave it out, and comes back with what it had in the epoch before.
+    // Its node is gone for less than it takes to leave it out, and comes back with what it had in the epoch before, also in its state: nothing on
+    // it says so.
     cluster.nodes[2].stop();
     run("cp", &["--sparse=always", &copy, &disk]);
+    run("rm", &["-r", &state]);
+    run("mv", &[&state_copy, &state]);
     cluster.nodes[2].start_again();
     wait_for("it to be left out", || cluster.nodes[0].events().contains("member_dropped").then_some(()));
     assert!(cluster.nodes[0].events().contains("replica_forgot"), "{}", cluster.nodes[0].events());

@@ -285,6 +285,26 @@ fn whoever_dies_a_snapshot_is_on_all_replicas_or_on_none() {
     }
 }
 
+/// Nobody writes, so that nothing connects to it again but the snapshot.
+#[test]
+fn a_replica_whose_daemon_began_anew_takes_snapshots_of_an_idle_volume() {
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    for round in 0..3 {
+        cluster.nodes[2].restart(true);
+        wait_for("the snapshot to be taken", || {
+            let mut asked = cluster.nodes[0].command(&["snapshot", "create", &format!("db@r{round}")]);
+            asked.status().expect("it runs").success().then_some(())
+        });
+        cluster.wait_for_states(0, &WHOLE);
+        wait_for("all to have it", || {
+            let on = cluster.nodes.iter().map(on_node).collect::<Vec<_>>();
+            let is_whole = on[0].len() == round + 1 && on[0].iter().all(|(_, name)| name.is_some());
+            (is_whole && on.iter().all(|one| *one == on[0])).then_some(())
+        });
+    }
+}
+
 #[test]
 fn a_clone_begins_as_the_snapshot_on_the_same_nodes() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);

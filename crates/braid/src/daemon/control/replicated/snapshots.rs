@@ -449,7 +449,7 @@ impl Control {
     /// The same: a replica that does not answer is out soon, or answers again.
     pub(super) async fn listed_surely(&self, serving: &Serving) -> Result<Listed, ErrorDetail> {
         match self.settled_snapshots(serving).await {
-            Err(error) if matches!(error.kind, Kind::Unreachable | Kind::TimedOut) => {
+            Err(error) if matches!(error.kind, Kind::Unreachable | Kind::TimedOut | Kind::Fenced) => {
                 self.urge(&serving.volume).await;
                 self.settled_snapshots(serving).await
             }
@@ -460,7 +460,12 @@ impl Control {
     /// Decides about every snapshot that is on some replicas only. The caller sees to it that nobody else does anything with them.
     async fn settle_snapshots(&self, serving: &Serving) -> Result<Listed, ErrorDetail> {
         let roles = self.roles_in_sync(&serving.volume);
-        self.settle_on(serving, &roles).await
+        let settled = self.settle_on(serving, &roles).await;
+        if settled.is_err() {
+            // One whose daemon has begun anew is connected to only when something is asked of it, and lets nobody change anything before.
+            self.urge(&serving.volume).await;
+        }
+        settled
     }
 
     /// The same on these replicas.
