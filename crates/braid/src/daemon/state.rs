@@ -144,7 +144,7 @@ pub struct SavedSession {
     /// The one that they may have instead: they were about to be written.
     #[serde(default)]
     pub next: Option<u64>,
-    /// The pool was closed in order, and the labels say so, too.
+    /// The pool was closed in order, and the labels of that session say so, too.
     #[serde(default)]
     pub closed: bool,
 }
@@ -152,7 +152,7 @@ pub struct SavedSession {
 impl SavedSession {
     /// Whether labels may say this that are on the disks which the pool had last.
     pub fn fits(&self, session: u64, clean: bool) -> bool {
-        (session == self.session || self.next == Some(session)) && (clean || !self.closed)
+        self.next == Some(session) || session == self.session && (clean || !self.closed)
     }
 }
 
@@ -611,6 +611,9 @@ mod tests {
         let opens = SavedSession { next: Some(3), ..serves };
         assert!([2, 3].into_iter().all(|session| opens.fits(session, true) && opens.fits(session, false)));
         assert!(!opens.fits(1, true));
+        // The same after an end in order: a copy that was made while the pool served before it.
+        let opens = SavedSession { closed: true, ..opens };
+        assert!(opens.fits(2, true) && !opens.fits(2, false) && opens.fits(3, false));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | the pool serves | S | S |
 //! | it is closed in order | S, clean | S; then also that it is closed |
-//! | it is to be opened | S | S, or the next one, N; not closed |
+//! | it is to be opened | S | S, closed where its labels say so, or the next one, N |
 //! | before its tables are changed | N | N |
 //!
 //! Each line of the notes is durable before the next step is made; who is killed in between finds what was noted last, or what comes next.
@@ -29,7 +29,8 @@ impl Control {
         let losses = random_uuid()?;
         let (before, older) = {
             let mut tables = self.write();
-            let opens = SavedSession { session: found.session, next: Some(next), closed: false };
+            // What has ended in order has until the labels say otherwise: whoever is killed here still knows a copy that was made before that end.
+            let opens = SavedSession { session: found.session, next: Some(next), closed: found.clean };
             let before = tables.pool_sessions.insert(pool, opens);
             if tables.replica_in(pool).is_none() {
                 return Ok(());
