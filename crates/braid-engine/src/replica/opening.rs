@@ -300,7 +300,7 @@ impl Opening {
         let know_better = |who: Voters| in_sync.without(who).count() >= least;
         let believed = match planted(Planted::RebootBelieved) {
             false if know_better(rebooted) => here.without(rebooted),
-            false if know_better(older) => here.without(older),
+            false if know_better(older) && !planted(Planted::OlderLikeRebooted) => here.without(older),
             _ => here,
         };
         if believed.count() < least { Voters::NONE } else { believed }

@@ -77,11 +77,27 @@ pub enum Planted {
     RolledBackBesideOthers,
     /// What a rollback changed is not among what a replica that comes back has to get.
     RollbackNotDirty,
+    /// A replica that is an older copy of itself shows the boot that it had.
+    OlderBelieved,
+    /// A restart takes a replica that is an older copy for one that has lost what was not flushed.
+    OlderMarkForgotten,
+    /// Older copies are believed like replicas whose nodes have rebooted, where nobody knows better than these.
+    OlderLikeRebooted,
+    /// A replica that is an older copy gets what is dirty, and no more.
+    OlderCaughtUp,
+    /// What the disk says of its register counts, although the file beside it is newer.
+    PromiseForgotten,
+    /// That shared memory was lost is noted after the session that would tell was begun.
+    LossNotedLate,
+    /// A process begins while I/O of the one before it is under way.
+    KilledUndrained,
+    /// A start that was killed forgets that the session before had ended in order.
+    EndForgotten,
 }
 
 impl Planted {
     /// Each of them.
-    pub const ALL: [Planted; 37] = [
+    pub const ALL: [Planted; 45] = [
         Planted::OpenedWithoutVotes,
         Planted::OneVoteDrop,
         Planted::AnsweredBeforeVotes,
@@ -119,6 +135,14 @@ impl Planted {
         Planted::CaughtUpFromSnapshot,
         Planted::RolledBackBesideOthers,
         Planted::RollbackNotDirty,
+        Planted::OlderBelieved,
+        Planted::OlderMarkForgotten,
+        Planted::OlderLikeRebooted,
+        Planted::OlderCaughtUp,
+        Planted::PromiseForgotten,
+        Planted::LossNotedLate,
+        Planted::KilledUndrained,
+        Planted::EndForgotten,
     ];
 }
 

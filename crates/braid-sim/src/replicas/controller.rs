@@ -406,6 +406,7 @@ impl World {
                                     _ => "voters changed",
                                 };
                                 self.counters.add("votes", kind, 1);
+                                self.counts(after);
                                 self.aim(c);
                                 if before.seating != after.seating {
                                     self.changed_seats(c, &after.seating);
@@ -457,6 +458,7 @@ impl World {
             Next::Missing(..) => self.counters.add("opening", "replicas are missing", 1),
             Next::MakeEqual(chosen) => match copying {
                 None => {
+                    let by_older = self.goes_by_older(c, chosen);
                     if !self.is_rolled_back(c, chosen) {
                         return;
                     }
@@ -464,7 +466,10 @@ impl World {
                     let Phase::Opening(opening, _) = &mut run.phase else { return };
                     opening.choose(chosen);
                     let number = self.number();
-                    let copies = Copying::equal(number, chosen);
+                    let mut copies = Copying::equal(number, chosen);
+                    if by_older {
+                        copies = copies.wholly(self.nature.blocks);
+                    }
                     self.event(format_args!("{c} makes {chosen:?} equal"));
                     if let Some(Run { phase: Phase::Opening(_, copying), .. }) = &mut self.controllers[c].run {
                         *copying = Some(copies);
@@ -476,9 +481,12 @@ impl World {
                         let Some(run) = &mut self.controllers[c].run else { return };
                         let Phase::Opening(opening, copying) = &mut run.phase else { return };
                         opening.equal(equal);
-                        *copying = None;
+                        let of_all = copying.take().is_some_and(|copying| copying.is_of_all());
                         if run.epoch != opening.epoch() {
                             return self.stop(c, "what it copied from has failed");
+                        }
+                        if of_all {
+                            self.draws_line(equal);
                         }
                         self.ask_voters(c);
                     }
@@ -492,6 +500,7 @@ impl World {
                     self.counters.add("force", "openings", 1);
                 }
                 self.history.opened.push((self.now_ns, opened.vote.epoch));
+                self.counts(opened.vote);
                 let number = self.history.opened.len() as u64;
                 let lineage = self.rng.bits() | 1;
                 let mut serving = Serving::new(&self.nature, &opened, number, lineage);

@@ -32,6 +32,7 @@ pub struct Copying {
     /// What it was copied from is gone, or a target that was to be filled.
     failed: bool,
     fills: bool,
+    of_all: bool,
 }
 
 /// What is to be done next.
@@ -58,6 +59,7 @@ impl Copying {
             flushing: None,
             failed: false,
             fills: false,
+            of_all: false,
         }
     }
 
@@ -72,6 +74,16 @@ impl Copying {
     /// One that was out, and lacks no more than these blocks.
     pub fn catch_up(number: u64, source: VoterId, target: VoterId, missed: BTreeSet<u16>) -> Copying {
         Copying { unknown: Voters::NONE, asked: true, ..Copying::fill(number, source, target, missed) }
+    }
+
+    /// All blocks are copied, whatever is dirty.
+    pub fn wholly(self, blocks: u16) -> Copying {
+        Copying { unknown: Voters::NONE, asked: true, blocks: (0..blocks).collect(), of_all: true, ..self }
+    }
+
+    /// Whether it is such a copy.
+    pub fn is_of_all(&self) -> bool {
+        self.of_all
     }
 
     /// Whether this one takes part.
@@ -213,11 +225,15 @@ impl World {
                 }
                 Step::Done => {
                     let target = fill.targets.iter().next().unwrap_or(VoterId(0));
+                    let fill_source = fill.source;
                     // Until it counts it goes on getting every write.
                     if serving.membership.in_sync().has(target) {
                         serving.fill = None;
                         serving.absent.remove(&target.0);
                     } else if serving.membership.promote(target) {
+                        // Its label says so before any vote does.
+                        let line = self.nodes[usize::from(fill_source.0)].store.line;
+                        self.nodes[usize::from(target.0)].store.line = line;
                         self.counters.add("fill", "done", 1);
                         self.event(format_args!("{c} promotes {target:?}"));
                         self.ask_voters(c);

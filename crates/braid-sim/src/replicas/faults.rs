@@ -26,6 +26,10 @@ pub enum End {
     Aimed(usize),
     /// Voters are lost for ever.
     Lost,
+    /// The process of a node ends, or its disk is copied.
+    OfProcess,
+    /// A block is written that was asked for long ago: a bug that is planted.
+    LateWrite(usize, u16, u64),
 }
 
 impl World {
@@ -242,6 +246,8 @@ impl World {
             End::Link(c, node) => self.set_link(c, node, true, true),
             End::Links => self.mend_links(),
             End::Lost => self.lose(),
+            End::OfProcess => self.end_of_process(),
+            End::LateWrite(node, block, value) => self.late_write(node, block, value),
             End::Power(node) => self.start_node(node),
             End::Death(c) => {
                 let now = self.clock(c);

@@ -8,7 +8,7 @@ use braid_format::Uuid;
 
 use super::controller::Phase;
 use super::nature::SECOND;
-use super::node::{Node, boot_id};
+use super::node::Node;
 use super::world::World;
 
 /// So long an opening waits for voters before somebody forces it.
@@ -138,7 +138,8 @@ impl World {
         let of = |voter: VoterId| {
             let number = usize::from(voter.0);
             let node = self.nodes.get(number).filter(|node| node.exists && node.up)?;
-            Some((voter, *node.fence.as_ref()?.register(), boot_id(number, node.boot)))
+            let fence = node.fence.as_ref()?;
+            Some((voter, *fence.register(), fence.boot()))
         };
         // Somebody who is only just down is waited for.
         let is_away = |voter: VoterId| !self.is_lost(usize::from(voter.0)) && of(voter).is_none();

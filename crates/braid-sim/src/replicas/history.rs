@@ -48,6 +48,8 @@ pub struct History {
     pub drops: Vec<(u64, u64)>,
     /// By node, when each of its boots ended.
     pub cuts: Vec<Vec<u64>>,
+    /// When older copies of all that had everything began to count: what was written before may be lost, or there again.
+    pub anew: Vec<u64>,
     /// Snapshots that were to be taken, by number.
     pub snapshots: BTreeMap<u64, Known>,
 }
@@ -68,6 +70,12 @@ struct There {
 }
 
 impl History {
+    /// Older copies of disks count from now on, and nothing else is left.
+    pub fn begins_anew(&mut self, now_ns: u64) {
+        self.anew.push(now_ns);
+        self.snapshots.clear();
+    }
+
     /// The vote by which this one is in sync counts in this opening: what it had when that was answered it holds.
     pub fn promoted(&mut self, opened: u64, node: usize) {
         for request in self.requests.iter_mut().filter(|request| request.opened == opened) {
@@ -115,16 +123,19 @@ impl History {
 
     fn of_block(&self, block: u16) -> Option<String> {
         let fates = self.fates(block);
-        let mut crashes: Vec<u64> = fates.iter().filter_map(|fate| fate.doubted).collect();
+        let doubted = fates.iter().filter_map(|fate| fate.doubted);
+        let mut crashes: Vec<u64> = doubted.chain(self.anew.iter().copied()).collect();
         crashes.sort_unstable();
         crashes.dedup();
         crashes.push(u64::MAX);
         // What may be there.
         let (mut there, mut from) = (vec![There { value: 0, ended: 0, opened: 0 }], 0);
+        // What was written before says nothing any more.
+        let mut since = 0;
         for until in crashes {
             let after = |ended: Option<u64>| ended.is_none_or(|ended| ended > from);
-            let part: Vec<&Fate<'_>> =
-                fates.iter().filter(|fate| fate.request.begun < until && after(fate.request.ended)).collect();
+            let counts = |request: &Request| request.begun < until && request.begun >= since && after(request.ended);
+            let part: Vec<&Fate<'_>> = fates.iter().filter(|fate| counts(fate.request)).collect();
             let all = self.requests.iter().filter(|request| request.block == Some(block) && !request.write);
             let reads = all.filter(|read| read.begun >= from && read.ended.is_some_and(|ended| ended < until));
             let (mut accesses, mut first, mut found) = (Vec::new(), None, 0);
@@ -160,6 +171,13 @@ impl History {
             let newest = part.iter().filter(lasts).map(|fate| fate.request.begun).max().unwrap_or(0);
             there.retain(|here| here.ended >= newest);
             from = until;
+            if self.anew.contains(&until) {
+                since = until;
+                let ever = fates.iter().filter(|fate| fate.request.begun < until);
+                let ever = ever.filter_map(|fate| Some((fate.request.value?, fate.request.opened)));
+                let values = ever.chain([(0, 0)]);
+                there = values.map(|(value, opened)| There { value, ended: until, opened }).collect();
+            }
         }
         None
     }
@@ -226,6 +244,23 @@ mod tests {
             History { requests, opened, cuts: vec![vec![50], vec![60]], ..History::default() }.violation(1).is_none()
         };
         assert!(judged(1) && !judged(3));
+    }
+
+    /// Write 5 at 10 and 6 at 20, flushed; older copies count from 50 on; write 7 at 60 where `again`; and reads from 110 on.
+    fn judged_of_copies(again: bool, reads: &[u64]) -> bool {
+        let mut requests =
+            vec![request(Some(5), None, 1, 10), request(Some(6), None, 1, 20), request(None, None, 1, 30)];
+        requests.extend(again.then(|| request(Some(7), None, 2, 60)));
+        requests.extend(reads.iter().zip(0..).map(|(value, k)| request(None, Some(*value), 2, 110 + 10 * k)));
+        let (opened, cuts) = (vec![(1, 1), (55, 2)], vec![vec![40], vec![45]]);
+        History { requests, opened, cuts, anew: vec![50], ..History::default() }.violation(1).is_none()
+    }
+
+    #[test]
+    fn of_older_copies_anything_may_come_that_was_there_and_then_stays() {
+        assert!([0, 5, 6].into_iter().all(|value| judged_of_copies(false, &[value, value])));
+        assert!(!judged_of_copies(false, &[8]) && !judged_of_copies(false, &[5, 6]));
+        assert!(judged_of_copies(true, &[7]) && !judged_of_copies(true, &[6]));
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod history;
 mod nature;
 mod net;
 mod node;
+mod older;
 #[cfg(feature = "planted")]
 pub mod plant;
 pub mod required;
@@ -31,9 +32,14 @@ mod tests {
     use super::*;
 
     /// What was wrong when they were met is said beside each.
-    const SEEDS: [(u64, &str); 2] = [
+    const SEEDS: [(u64, &str); 4] = [
         (13_065, "a replica that was being promoted counted among those that held a write, before its promotion did"),
         (13_524, "a voter that was made anew was not raised again by whoever had raised the one before it"),
+        (
+            105_065,
+            "a start that was killed had forgotten that the session before it ended in order, and an older copy was believed",
+        ),
+        (106_576, "an opening that somebody had overtaken went by older copies that had been voted for since"),
     ];
 
     #[test]

@@ -100,6 +100,8 @@ pub struct Nature {
     pub snapshots: bool,
     /// Voters are lost for ever.
     pub losses: bool,
+    /// Processes end without their nodes, and disks are exchanged for older copies of themselves.
+    pub older: bool,
 }
 
 impl Nature {
@@ -133,6 +135,7 @@ impl Nature {
             shares: Shares(shares),
             snapshots: false,
             losses: false,
+            older: false,
         }
     }
 }

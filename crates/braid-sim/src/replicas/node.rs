@@ -1,21 +1,25 @@
-//! A node: the register of a voter on two blocks, its fence, and the replica behind it.
+//! A node: the register of a voter on two blocks, its fence, and the replica behind it. What becomes of its process, and of its disk while that is
+//! down, is in `older`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use braid_engine::replica::{ConnectionId, Fence, FenceAction, Hello, Planted, Register, RegisterOf, Vote, planted};
+use braid_engine::replica::{
+    ConnectionId, Fence, FenceAction, Hello, Planted, Register, RegisterOf, Vote, is_of_older_copy, planted,
+};
 use braid_format::Uuid;
 use braid_format::register::{REGISTER_BYTES, StoredRegister, register_slot};
 
 use super::nature::MS;
 use super::net::{Io, OfSnapshot, ToController, ToNode};
+use super::older::Process;
 use super::rollback::rolled_back;
 use super::world::{Event, World};
 use crate::rng::Rng;
 
-type Place = Box<[u8; REGISTER_BYTES]>;
+pub type Place = Box<[u8; REGISTER_BYTES]>;
 
 /// A replica's blocks, one word each, and which of them are dirty.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Store {
     /// Each with the number of its write.
     durable: Vec<(u64, u64)>,
@@ -23,6 +27,8 @@ pub struct Store {
     writes: u64,
     /// Durable before the data are begun.
     pub dirty: BTreeSet<u16>,
+    /// What its label says of whom its dirty blocks are told against: where two say something else, they say nothing.
+    pub line: u64,
     /// Durable: by number, and whether it has its name.
     snapshots: BTreeMap<u64, (Vec<u64>, bool)>,
 }
@@ -39,7 +45,7 @@ impl Store {
     }
 
     /// Does what is done to a snapshot. What was done before stays so.
-    fn snapshot(&mut self, what: OfSnapshot) -> (u64, Vec<(u64, bool)>) {
+    pub fn snapshot(&mut self, what: OfSnapshot) -> (u64, Vec<(u64, bool)>) {
         match what {
             OfSnapshot::Take(id) => {
                 let content = (0..self.durable.len() as u16).map(|block| self.read(block)).collect();
@@ -82,9 +88,15 @@ impl Store {
         }
     }
 
-    fn write(&mut self, block: u16, value: u64) {
+    pub fn write(&mut self, block: u16, value: u64) {
         self.writes += 1;
         self.cached.insert(block, (self.writes, value));
+    }
+
+    /// All of it is durable.
+    pub fn flush(&mut self) {
+        let cached = self.cached.clone();
+        self.flushed(cached);
     }
 
     /// What was in the cache when a flush began is durable; a later flush may have ended before.
@@ -99,7 +111,7 @@ impl Store {
     }
 
     /// Power is lost: of what was not flushed, and of what was under way, some is there.
-    fn cut(&mut self, under: impl Iterator<Item = (u16, u64)>, rng: &mut Rng) {
+    pub fn cut(&mut self, under: impl Iterator<Item = (u16, u64)>, rng: &mut Rng) {
         under.for_each(|(block, value)| {
             if rng.coin() {
                 self.write(block, value);
@@ -114,40 +126,50 @@ impl Store {
 }
 
 /// An I/O that a disk has.
-struct Under {
+pub struct Under {
     id: ConnectionId,
     number: u64,
-    io: Io,
+    pub io: Io,
     /// What a flush is to make durable.
     cached: BTreeMap<u16, (u64, u64)>,
 }
 
+/// A change of a register.
+pub struct Writing {
+    pub register: StoredRegister,
+    /// Where it is still to be written, the next one last: two places, and two of the file beside the disk.
+    pub left: Vec<usize>,
+}
+
 /// One voter's node.
 pub struct Node {
-    of: RegisterOf,
+    pub of: RegisterOf,
     /// It is a voter's: else nobody is answered.
     pub exists: bool,
-    /// It has power.
+    /// It has power, and its process runs.
     pub up: bool,
-    /// Counted up with each loss of power.
+    /// Counted up with each loss of power, and with each loss that its process has noted.
     pub boot: u64,
-    places: [Place; 2],
+    /// Two on the disk, and two of the file beside it.
+    pub places: [Place; 4],
     generation: u64,
-    /// What is being written, and whether the first place has it.
-    writing: Option<(StoredRegister, bool)>,
+    /// What is being written.
+    pub writing: Option<Writing>,
+    /// Its process, and what becomes of its disk.
+    pub process: Process,
     /// None while it starts, or is without power.
     pub fence: Option<Fence>,
     /// The replica; a witness has one that nobody uses.
     pub store: Store,
     /// Which controller's each connection is.
     pub connections: BTreeMap<u64, usize>,
-    under: BTreeMap<u64, Under>,
+    pub under: BTreeMap<u64, Under>,
     /// Until when its disk is slow.
     pub slow_until_ns: u64,
     /// How long what it is asked then may take, in milliseconds.
     pub slow_most_ms: u64,
     /// Who asked each question.
-    asked_by: BTreeMap<u64, usize>,
+    pub asked_by: BTreeMap<u64, usize>,
 }
 
 /// A node's boot, as it says it.
@@ -165,9 +187,10 @@ impl Node {
             exists: true,
             up: true,
             boot: 0,
-            places: [bytes.clone(), bytes],
+            places: [(); 4].map(|()| bytes.clone()),
             generation: 1,
             writing: None,
+            process: Process::of(register.vote.seating.replicas.has(of.voter)),
             fence: Some(Fence::new(*register, boot)),
             store: Store { durable: vec![(0, 0); usize::from(blocks)], ..Store::default() },
             connections: BTreeMap::new(),
@@ -190,10 +213,18 @@ impl Node {
         self.fence.as_ref().map(|fence| fence.register().since)
     }
 
-    /// What stands on its disk.
+    /// What it remembers, whether it answers or not.
     pub fn written(&self) -> Option<Register> {
-        let newest = StoredRegister::newest([&self.places[0], &self.places[1]]).ok()?;
-        Register::of_stored(&newest, &self.of)
+        Register::of_stored(&self.newest()?, &self.of)
+    }
+
+    /// What counts of all that stands on its disk, and beside it.
+    fn newest(&self) -> Option<StoredRegister> {
+        let [first, second, noted, other] = &self.places;
+        let found = StoredRegister::newest([first, second]).ok()?;
+        let noted = StoredRegister::newest([noted, other]).ok().filter(|noted| noted.generation >= found.generation);
+        let is_believed = self.process.notes && !planted(Planted::PromiseForgotten);
+        Some(noted.filter(|_| is_believed).unwrap_or(found))
     }
 
     /// There is nothing of the voter any more.
@@ -202,6 +233,7 @@ impl Node {
         self.connections.clear();
         self.under.clear();
         self.asked_by.clear();
+        self.process.forget_copies();
     }
 
     /// A voter is made here, with this register and nothing else; whatever there was is gone. The node has power.
@@ -209,7 +241,9 @@ impl Node {
         self.remove();
         let boot = boot_id(usize::from(self.of.voter.0), self.boot);
         let bytes = Box::new(register.stored(&self.of, 1).encode());
-        (self.exists, self.places, self.generation, self.writing) = (true, [bytes.clone(), bytes], 1, None);
+        let places = [(); 4].map(|()| bytes.clone());
+        (self.exists, self.places, self.generation, self.writing) = (true, places, 1, None);
+        self.process.is_replica = register.vote.seating.replicas.has(self.of.voter);
         self.fence = Some(Fence::new(*register, boot));
         self.store =
             Store { durable: vec![(0, 0); usize::from(blocks)], dirty: (0..blocks).collect(), ..Store::default() };
@@ -293,8 +327,7 @@ impl World {
                 host.store.write(block, value);
                 if self.nature.seating.further > 0 {
                     // With parity all that is written is in a journal, durable, before it is answered.
-                    let cached = host.store.cached.clone();
-                    host.store.flushed(cached);
+                    host.store.flush();
                 }
             }
             Io::Dirty => dirty = host.store.dirty.iter().copied().collect(),
@@ -321,8 +354,8 @@ impl World {
             match action {
                 FenceAction::Write(register) => {
                     let stored = register.stored(&host.of, host.generation + 1);
-                    host.writing = Some((stored, false));
-                    self.write_place(node);
+                    let slot = register_slot(stored.generation);
+                    self.write_places(node, stored, vec![slot, 1 - slot]);
                 }
                 FenceAction::Cut(id) => {
                     if let Some(controller) = host.connections.remove(&id.0) {
@@ -331,7 +364,7 @@ impl World {
                     }
                 }
                 FenceAction::Admit(id) => {
-                    let boot = boot_id(node, host.boot);
+                    let boot = host.fence.as_ref().map(Fence::boot).unwrap_or_default();
                     if let Some(controller) = host.connections.get(&id.0).copied() {
                         self.reply(controller, node, ToController::Met(id, boot));
                     }
@@ -345,29 +378,45 @@ impl World {
         }
     }
 
+    /// A register is to stand in these places, in this order, and in the file beside them.
+    fn write_places(&mut self, node: usize, register: StoredRegister, order: Vec<usize>) {
+        let process = &self.nodes[node].process;
+        let beside = if process.notes && process.is_replica { vec![2, 3] } else { Vec::new() };
+        let left = order.into_iter().chain(beside).rev().collect();
+        self.nodes[node].writing = Some(Writing { register, left });
+        self.write_place(node);
+    }
+
     fn write_place(&mut self, node: usize) {
         let at = self.now_ns + self.rng.between(self.nature.disk_ns / 5, 2 * self.nature.disk_ns);
-        let boot = self.nodes[node].boot;
-        self.queue.push(at, Event::PlaceWritten { node, boot });
+        let life = self.nodes[node].process.life;
+        self.queue.push(at, Event::PlaceWritten { node, life });
     }
 
     /// One of the places of a register is written, and flushed.
-    pub fn place_written(&mut self, node: usize, boot: u64) {
+    pub fn place_written(&mut self, node: usize, life: u64) {
         let host = &mut self.nodes[node];
-        let Some((register, first)) = host.writing.filter(|_| host.boot == boot) else { return };
-        let slot = register_slot(register.generation) ^ usize::from(first);
-        *host.places[slot] = register.encode();
-        if !first {
-            host.writing = Some((register, true));
+        let Some(writing) = host.writing.as_mut().filter(|_| host.process.life == life) else { return };
+        if let Some(place) = writing.left.pop() {
+            *host.places[place] = writing.register.encode();
+        }
+        if !writing.left.is_empty() {
             return self.write_place(node);
         }
+        let register = writing.register;
         (host.writing, host.generation) = (None, register.generation);
+        let read = Register::of_stored(&register, &host.of).expect("it is of this voter");
         match &mut host.fence {
-            Some(fence) => fence.written(true),
+            Some(fence) => {
+                fence.written(true);
+                if read.vote.in_sync.has(host.of.voter) && read.boot == fence.boot() && is_of_older_copy(read.boot) {
+                    host.process.is_believed();
+                }
+            }
             None => {
                 // It had been mended at the start.
-                let read = Register::of_stored(&register, &host.of).expect("it is of this voter");
-                host.fence = Some(Fence::new(read, boot_id(node, host.boot)));
+                let boot = host.process.boot_of(boot_id(node, host.boot), &read);
+                host.fence = Some(Fence::new(read, boot));
             }
         }
         self.do_actions(node);
@@ -376,11 +425,11 @@ impl World {
     /// A node loses power: of what was not flushed, some is there.
     pub fn cut_power(&mut self, node: usize) {
         let host = &mut self.nodes[node];
-        if !host.up {
+        if !host.up && !host.process.is_down {
             return;
         }
         self.trace.event(self.now_ns, format_args!("node {node} loses power"));
-        self.history.cuts[node].push(self.now_ns);
+        self.history.cuts[node].push(host.process.loses_power(self.now_ns));
         (host.up, host.fence) = (false, None);
         host.connections.clear();
         let under: Vec<Under> = std::mem::take(&mut host.under).into_values().collect();
@@ -397,8 +446,8 @@ impl World {
             _ => None,
         });
         host.store.cut(writes, &mut self.rng);
-        if let Some((register, first)) = host.writing.take() {
-            let place = &mut host.places[register_slot(register.generation) ^ usize::from(first)];
+        if let Some(Writing { register, left }) = host.writing.take() {
+            let place = &mut host.places[left.last().copied().unwrap_or_default()];
             // Sectors are whole or not; the block may be torn.
             for (old, new) in place.chunks_mut(512).zip(register.encode().chunks(512)) {
                 if self.rng.coin() {
@@ -423,10 +472,13 @@ impl World {
         if host.up {
             return;
         }
+        if self.nature.older && !self.opens_pool(node) {
+            return;
+        }
+        let host = &mut self.nodes[node];
         host.up = true;
         self.trace.event(self.now_ns, format_args!("node {node} has power"));
-        let newest = StoredRegister::newest([&host.places[0], &host.places[1]]);
-        let Ok(register) = newest else {
+        let Some(register) = host.newest() else {
             self.violation.get_or_insert(format!("node {node} has forgotten its register"));
             return;
         };
@@ -437,18 +489,14 @@ impl World {
         host.generation = register.generation;
         // As a change whose first place is the one that is right already, written last.
         let slot = register_slot(register.generation);
-        if slot == first {
-            host.writing = Some((register, false));
-        } else {
-            host.writing = Some((register, true));
-        }
-        self.write_place(node);
+        let order = if slot == first { vec![slot, 1 - slot] } else { vec![first] };
+        self.write_places(node, register, order);
     }
 
     /// One of two places of a register rots while its node is without power.
     pub fn rot_register(&mut self, node: usize) {
         let host = &mut self.nodes[node];
-        let [first, second] = &host.places;
+        let [first, second, ..] = &host.places;
         let whole = StoredRegister::decode(first).is_ok() && StoredRegister::decode(second).is_ok();
         if !host.up && host.exists && whole {
             host.places[self.rng.index(2)][self.rng.index(512)] ^= 1;

@@ -63,6 +63,15 @@ const TABLE: [(Planted, u64, u64); Planted::ALL.len()] = [
     (Planted::CaughtUpFromSnapshot, 0, 0),
     (Planted::RolledBackBesideOthers, 100, 15),
     (Planted::RollbackNotDirty, 350, 106),
+    (Planted::OlderBelieved, 100, 0),
+    (Planted::OlderMarkForgotten, 160, 51),
+    (Planted::OlderLikeRebooted, 100, 0),
+    (Planted::OlderCaughtUp, 750, 242),
+    (Planted::PromiseForgotten, 120, 36),
+    (Planted::LossNotedLate, 3300, 1098),
+    (Planted::KilledUndrained, 3100, 1010),
+    // A copy that was made while the pool served, an end in order after that, and a start that is killed in the moment between its note and its labels.
+    (Planted::EndForgotten, 15_200, 105_065),
 ];
 
 /// Every bug that is looked for, within how many seeds it is to be found, and one that may find it.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use braid_engine::replica::{Ask, Membership, Opened, VoterId, Voters, Wanted};
+use braid_engine::replica::{Ask, Membership, Opened, Planted, VoterId, Voters, Wanted, is_of_older_copy, planted};
 use braid_format::Uuid;
 
 use super::controller::{For, Phase};
@@ -417,10 +417,17 @@ impl World {
         serving.requests.iter_mut().for_each(|open| open.sent.remove(target));
         let written = serving.locks.clone();
         let boot = run.peers[usize::from(target.0)].boot();
+        let is_older = is_of_older_copy(boot) && !planted(Planted::OlderCaughtUp);
+        let line = |voter: VoterId| self.nodes[usize::from(voter.0)].store.line;
         serving.fill = Some(match serving.absent.get(&target.0).filter(|absent| absent.boot == boot) {
             Some(absent) => {
                 self.counters.add("fill", "of what was missed", 1);
                 Copying::catch_up(number, source, target, &written | &absent.missed)
+            }
+            // What it has differs in nobody knows what.
+            None if is_older || line(source) != line(target) => {
+                self.counters.add("fill", "wholly", 1);
+                Copying::fill(number, source, target, written).wholly(self.nature.blocks)
             }
             None => Copying::fill(number, source, target, written),
         });

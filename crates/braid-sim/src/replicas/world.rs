@@ -39,7 +39,7 @@ pub enum Event {
     /// A disk is done.
     IoDone { node: usize, boot: u64, key: u64 },
     /// One place of a register is written.
-    PlaceWritten { node: usize, boot: u64 },
+    PlaceWritten { node: usize, life: u64 },
     /// A controller looks around.
     Tick { controller: usize, life: u64 },
     /// A client wants something.
@@ -63,6 +63,12 @@ pub struct World {
     pub lost: Voters,
     /// They are back when the faults end.
     pub lost_may_return: bool,
+    /// What chance there is in processes, and in older copies of disks.
+    pub of_older: Rng,
+    /// Disks may be exchanged also where nobody has everything then.
+    pub may_lose: bool,
+    /// The highest vote that has counted for somebody.
+    pub counted: Vote,
     pub trace: Trace,
     pub counters: Counters,
     pub nature: Nature,
@@ -106,6 +112,10 @@ impl World {
         // And the same.
         let mut force = Rng::new(seed ^ 0x666f_7263_6564);
         nature.losses = force.below(5) == 1;
+        // And once more. Whoever forces an opening does not look for older copies.
+        let mut older = Rng::new(seed ^ 0x6f_6c64_6572);
+        nature.older = older.below(4) == 1 && !nature.losses;
+        let may_lose = older.coin();
         let seating = nature.seating;
         let voters = seating.voters.count() + nature.spares;
         let vote = Vote { lineage: 1, in_sync: seating.replicas, seating, ..Vote::default() };
@@ -117,6 +127,7 @@ impl World {
             let register = Register { boot: super::node::boot_id(node, 0), ..register };
             let mut node = Node::new(of, &register, nature.blocks);
             node.exists = seating.voters.has(voter);
+            node.process.notes = nature.older;
             node
         });
         let nodes: Vec<Node> = nodes.collect();
@@ -147,6 +158,9 @@ impl World {
             of_force: force,
             lost: Voters::NONE,
             lost_may_return: false,
+            of_older: older,
+            may_lose,
+            counted: vote,
             trace: Trace::new(options.trace),
             counters: Counters::default(),
             nature,
@@ -192,6 +206,10 @@ impl World {
             let at = self.of_force.between(end / 4, 3 * end / 4);
             self.queue.push(at, Event::End(End::Lost));
         }
+        if self.nature.older {
+            let at = self.of_older.between(SECOND, end / 8);
+            self.queue.push(at, Event::End(End::OfProcess));
+        }
         self.go_on(end, &mut |_| false);
     }
 
@@ -227,7 +245,7 @@ impl World {
             Event::ToNode { controller, node, what } => self.at_node(controller, node, what),
             Event::ToController { controller, voter, what } => self.at_controller(controller, voter, what),
             Event::IoDone { node, boot, key } => self.io_done(node, boot, key),
-            Event::PlaceWritten { node, boot } => self.place_written(node, boot),
+            Event::PlaceWritten { node, life } => self.place_written(node, life),
             Event::Tick { controller, life } => {
                 if self.controllers[controller].up && self.controllers[controller].life == life {
                     self.tick(controller);
