@@ -13,6 +13,14 @@ pub fn replica_export(volume: &str) -> String {
     format!("{REPLICA_EXPORT}{volume}")
 }
 
+/// Begins the name of every export of a snapshot of a replica's data that is offered to its controller.
+pub const SNAPSHOT_EXPORT: &str = "snapshot:";
+
+/// The name of the export of a snapshot of the replica of this volume, without the terms that its controller adds behind a `?`.
+pub fn snapshot_export(volume: &str, snapshot: &str) -> String {
+    format!("{SNAPSHOT_EXPORT}{volume}:{snapshot}")
+}
+
 /// To keep a replica of a volume, or to be a witness of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -322,6 +330,17 @@ pub enum ReplicaChange {
     /// To delete a pending one.
     Remove {
         /// The snapshot; nothing is done where it is not there.
+        snapshot: String,
+    },
+    /// To offer one to this controller as an export, read-only, where the replica is offered: `snapshot:VOLUME:SNAPSHOT?epoch=E&controller=UUID`.
+    /// Until it is withdrawn, another controller is answered, or nobody has been connected for 30 s.
+    Offer {
+        /// The snapshot.
+        snapshot: String,
+    },
+    /// To offer one no more; nothing is done where it is not offered.
+    Withdraw {
+        /// The snapshot.
         snapshot: String,
     },
     /// To make the data be as one is. Before the first session only: nobody is connected then. Refused where the data are exported.

@@ -90,6 +90,8 @@ pub struct Control {
     clients: Arc<EventQueue>,
     /// What controllers of volumes that are kept on several nodes use.
     replica_exports: Arc<ExportTable>,
+    /// Snapshots of replicas' data that are offered there, by their identities.
+    offered: Mutex<BTreeMap<Uuid, replicas::offered::Offered>>,
     /// Whoever accepts them.
     replicas_listen: Mutex<Option<tokio::task::AbortHandle>>,
     /// Which of them were told of.
@@ -162,6 +164,7 @@ impl Control {
             nodes,
             clients,
             replica_exports: Arc::default(),
+            offered: Mutex::default(),
             replicas_listen: Mutex::default(),
             complaints: Mutex::default(),
             encryption,

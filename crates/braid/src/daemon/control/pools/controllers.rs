@@ -138,6 +138,15 @@ impl Control {
         self.note_new_names(&reach).await
     }
 
+    /// Refuses a snapshot that is none of a replica's data.
+    ///
+    /// # Errors
+    /// The pool does not serve.
+    pub(in super::super) async fn check_is_of_data(&self, data: DataOf, snapshot: Uuid) -> Result<(), ErrorDetail> {
+        let reach = self.reach(&data.pool.to_string())?;
+        self.check_is_of(&reach, data.volume, snapshot).await
+    }
+
     async fn check_is_of(&self, reach: &Reach, volume: Uuid, snapshot: Uuid) -> Result<(), ErrorDetail> {
         let asked = move |pool: &mut Pool| {
             let found = find(pool.state(), snapshot, OwnerKind::Snapshot);

@@ -28,6 +28,7 @@ impl Control {
         };
         let Ready { door, keeps, standing, .. } = ready;
         door.shut();
+        self.withdraw_snapshots_of(volume).await;
         // What it writes to may be somebody else's afterwards.
         let _ = keeps.await;
         let Some(Standing { device, disks, ground }) = standing else { return };

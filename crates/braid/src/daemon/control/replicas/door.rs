@@ -157,7 +157,7 @@ impl Door {
         self.changes.send_replace(());
     }
 
-    /// Hears of each decision about connections.
+    /// Hears of each decision about connections, and of each register that is durable.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -249,6 +249,7 @@ impl Door {
             inner.trouble = None;
             inner.fence.recovered(register);
         });
+        self.changes.send_replace(());
     }
 
     fn set_trouble(&self, trouble: &Trouble) {
@@ -266,6 +267,13 @@ impl Door {
     /// What is durable.
     pub fn register(&self) -> Register {
         *self.lock().fence.register()
+    }
+
+    /// Whether this controller is the one that is answered, as far as is durable.
+    pub fn answers(&self, epoch: u64, controller: Uuid) -> bool {
+        let inner = self.lock();
+        let register = inner.fence.register();
+        inner.writes.is_some() && !register.released && (epoch, controller) == (register.epoch, register.controller)
     }
 
     /// The boot of the node, as far as this voter is concerned.
@@ -308,6 +316,7 @@ impl Door {
                 inner.waiting.clear();
             }
         });
+        self.changes.send_replace(());
     }
 
     /// Nothing is left of a connection.

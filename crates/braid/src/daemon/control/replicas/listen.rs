@@ -50,6 +50,7 @@ impl Control {
             tables.replicas.values().filter_map(|entry| Some(Arc::clone(&entry.ready()?.door))).collect();
         drop(tables);
         doors.iter().for_each(|door| door.sever());
+        self.sever_offered();
     }
 
     /// Offers them no more. Who is connected stays so: the replica decides.

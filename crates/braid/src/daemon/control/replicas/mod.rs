@@ -11,6 +11,7 @@ mod heard;
 pub mod here;
 mod holes;
 mod listen;
+pub mod offered;
 mod open;
 mod register;
 mod rollback;

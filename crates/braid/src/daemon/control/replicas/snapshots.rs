@@ -1,5 +1,6 @@
 //! Snapshots of a replica's data, as its controller wants them: the replica's fence decides whether that counts.
 
+use super::offered::Readers;
 use super::{Condition, fenced, invalid, uuid_of};
 use crate::daemon::control::Control;
 use crate::daemon::control::pools::{DataOf, is_controllers};
@@ -23,11 +24,11 @@ impl Control {
     /// [`Kind::Fenced`] where another controller, or another session, is answered; what the pool says.
     pub async fn change_replica(self: &Arc<Self>, replica: &str, ask: ChangeReplica) -> Result<Replica, ErrorDetail> {
         let data = self.data_of_replica(replica)?;
-        let (door, name) = {
+        let (door, name, volume) = {
             let tables = self.read();
             let entry = tables.replica(replica)?;
             match &entry.condition {
-                Condition::Ready(ready) => (Arc::clone(&ready.door), entry.saved.name.clone()),
+                Condition::Ready(ready) => (Arc::clone(&ready.door), entry.saved.name.clone(), entry.saved.volume),
                 Condition::Not(state, why) => return Err(super::does_not_vote(&entry.saved.name, *state, why)),
             }
         };
@@ -58,12 +59,25 @@ impl Control {
         match &ask.change {
             ReplicaChange::Take { snapshot: text, name } => self.take_pending(data, snapshot(text)?, name).await?,
             ReplicaChange::Name { snapshot: text, name } => self.name_of_all(data, snapshot(text)?, name).await?,
-            ReplicaChange::Hide { snapshot: text } => self.hide_snapshot(data, snapshot(text)?).await?,
-            ReplicaChange::Remove { snapshot: text } => self.remove_pending_one(data, snapshot(text)?).await?,
+            ReplicaChange::Hide { snapshot: text } => {
+                // A controller of before may have it open for a moment still.
+                self.withdraw_snapshot(snapshot(text)?).await;
+                self.hide_snapshot(data, snapshot(text)?).await?;
+            }
+            ReplicaChange::Remove { snapshot: text } => {
+                self.withdraw_snapshot(snapshot(text)?).await;
+                self.remove_pending_one(data, snapshot(text)?).await?;
+            }
+            ReplicaChange::Offer { snapshot: text } => {
+                let readers = Readers::new(Arc::clone(&door), ask.epoch, controller);
+                self.offer_snapshot((volume, data), snapshot(text)?, readers).await?;
+            }
+            ReplicaChange::Withdraw { snapshot: text } => self.withdraw_snapshot(snapshot(text)?).await,
             ReplicaChange::Rollback { snapshot: text } => {
                 if ask.session > 0 {
                     return Err(invalid(&name, "it is rolled back before the first session only"));
                 }
+                self.withdraw_snapshots_of(volume).await;
                 self.roll_back_replica(replica, data, snapshot(text)?).await?;
             }
         }

@@ -18,28 +18,38 @@ pub struct Terms {
 
 const NAMES: [&str; 6] = ["epoch", "controller", "boot", "session", "lane", "attempt"];
 
+/// What terms say, by their names: each of them once, in any order, and no others.
+///
+/// # Errors
+/// Which of them is missing, is there twice, or is not known.
+pub fn values<'a, const COUNT: usize>(text: &'a str, names: &[&str; COUNT]) -> Result<[&'a str; COUNT], String> {
+    if text.len() > TERMS_BYTES_MAX {
+        return Err("the terms are too long".to_owned());
+    }
+    let mut found: [Option<&str>; COUNT] = [None; COUNT];
+    for part in text.split('&') {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let shown: String = name.chars().take(40).collect();
+        let at =
+            names.iter().position(|known| *known == name).ok_or_else(|| format!("the term {shown:?} is not known"))?;
+        if found[at].replace(value).is_some() {
+            return Err(format!("the term {name} stands there twice"));
+        }
+    }
+    let mut values = [""; COUNT];
+    for ((value, found), name) in values.iter_mut().zip(found).zip(names) {
+        *value = found.ok_or_else(|| format!("the term {name} is missing"))?;
+    }
+    Ok(values)
+}
+
 impl FromStr for Terms {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Terms, String> {
-        if text.len() > TERMS_BYTES_MAX {
-            return Err("the terms are too long".to_owned());
-        }
-        let mut values: [Option<&str>; NAMES.len()] = [None; NAMES.len()];
-        for part in text.split('&') {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let shown: String = name.chars().take(40).collect();
-            let at = NAMES
-                .iter()
-                .position(|known| *known == name)
-                .ok_or_else(|| format!("the term {shown:?} is not known"))?;
-            if values[at].replace(value).is_some() {
-                return Err(format!("the term {name} stands there twice"));
-            }
-        }
-        let value = |at: usize| values[at].ok_or_else(|| format!("the term {} is missing", NAMES[at]));
-        let number = |at: usize| value(at)?.parse::<u64>().map_err(|_| format!("the term {} is no number", NAMES[at]));
-        let uuid = |at: usize| Uuid::try_parse(value(at)?).map_err(|_| format!("the term {} is no UUID", NAMES[at]));
+        let values = values(text, &NAMES)?;
+        let number = |at: usize| values[at].parse::<u64>().map_err(|_| format!("the term {} is no number", NAMES[at]));
+        let uuid = |at: usize| Uuid::try_parse(values[at]).map_err(|_| format!("the term {} is no UUID", NAMES[at]));
         let lane = number(4)?;
         let caller = Caller {
             epoch: number(0)?,

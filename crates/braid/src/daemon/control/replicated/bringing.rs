@@ -1,7 +1,7 @@
 //! Snapshots that a replica lacks which is back: brought to it oldest first, before it takes writes.
 //!
 //! For each its data are made what the snapshot is, and the snapshot is taken there, under the same identity and name. What that is
-//! comes from the replica of this very node. Of the first one all that was ever written is compared, of the next ones what they differ
+//! comes from the replica of this very node, or from another one that is in sync (`sources`). Of the first one all that was ever written is compared, of the next ones what they differ
 //! in; what is equal is not sent, and of what the other one has nothing of nothing is read over the link: it says so. Where the snapshot
 //! holds nothing over a long way nothing is compared: zeroes are asked for there, which costs a thin volume nothing.
 //!
@@ -10,15 +10,15 @@
 
 use super::super::Control;
 
-use super::super::pools::{DataOf, Source};
 use super::super::tables::OpenDisk;
 use super::create::around;
 use super::decided::{Has, Verdict};
 use super::serve::Attached;
 use super::snapshots::{CHANGING_MAX, Serving};
+use super::sources::{Missing, Opened};
 use braid_api::{ErrorDetail, Kind, ReplicaChange};
 use braid_engine::keeper::Order;
-use braid_engine::{DeviceId, DeviceIo, Flags, LeafError, LeafId, Op};
+use braid_engine::{Flags, LeafError, LeafId, Op};
 use braid_format::MemberState;
 use braid_nbd::codec::state;
 use braid_nbd::export::Allocation;
@@ -46,21 +46,6 @@ const LIKEN_PAUSE: Duration = Duration::from_millis(50);
 /// What is equal is known by so many bytes.
 const BLOCK_BYTES: usize = 4096;
 
-/// A snapshot that the replica of this node has and another one lacks.
-struct Missing {
-    uuid: Uuid,
-    name: String,
-    /// One that both have then, or that was brought just now.
-    since: Option<Uuid>,
-}
-
-/// A snapshot of this node that is served as a device, until that is closed.
-struct Opened {
-    source: Source,
-    /// Where a replica may differ from it.
-    ranges: Vec<Range<u64>>,
-}
-
 /// What a replica has got, or had already.
 #[derive(Default)]
 pub(super) struct Brought {
@@ -73,6 +58,8 @@ pub(super) struct Brought {
 /// A snapshot, and where a replica's data are what it is.
 struct Like {
     snapshot: Uuid,
+    /// The replica that it was read from.
+    from: u16,
     /// What had been written of the volume, by regions, when the first snapshot was about to be brought.
     written: Vec<Range<u64>>,
 }
@@ -95,11 +82,11 @@ impl Drop for Waits<'_> {
 }
 
 impl Control {
-    /// Brings a replica the snapshots that it lacks, as far as this node's own replica has them. The caller keeps others from taking any,
-    /// and lets the replica take writes before it lets go of that.
+    /// Brings a replica the snapshots that it lacks. The caller keeps others from taking any, and lets the replica take writes before it lets go
+    /// of that.
     ///
     /// # Errors
-    /// The replica does not answer, or the volume is served no more.
+    /// The replica does not answer, nor one that has them, or the volume is served no more.
     pub(super) async fn bring_snapshots(
         self: &Arc<Self>,
         serving: &Serving,
@@ -107,9 +94,7 @@ impl Control {
         disk: &Arc<OpenDisk>,
     ) -> Result<Brought, ErrorDetail> {
         let volume = &serving.volume;
-        let Some(near) = self.near_replica(volume.uuid).filter(|near| *near != role) else {
-            return Ok(Brought::default());
-        };
+        let near = self.near_replica(volume.uuid);
         let listed = self.settled_snapshots(serving).await?;
         let own = self.list_one(volume, role).await?;
         let has = |uuid: &str| own.iter().any(|one| one.uuid == uuid && one.name.is_some());
@@ -117,22 +102,39 @@ impl Control {
         let all = listed.snapshots();
         let newest = all.iter().rposition(|uuid| has(uuid));
         // First written later is what has no place in a replica's data, whatever stands there.
-        let (mut since, written) = (None, self.written_ranges(volume.uuid)?);
-        let mut missing = Vec::new();
-        for uuid in all.iter().skip(newest.map_or(0, |newest| newest + 1)) {
-            let (Verdict::Complete(name), Has::Named(_)) = (listed.verdict(uuid), listed.has(near, uuid)) else {
+        let written = self.written_ranges(volume.uuid)?;
+        let mut missing: Vec<Missing> = Vec::new();
+        for text in all.iter().skip(newest.map_or(0, |newest| newest + 1)) {
+            let (Verdict::Complete(name), Some(from)) = (listed.verdict(text), listed.source_of(near, role, text))
+            else {
                 continue;
             };
-            let Ok(uuid) = uuid.parse::<Uuid>() else { continue };
-            missing.push(Missing { uuid, name, since });
-            since = Some(uuid);
+            let Ok(uuid) = text.parse::<Uuid>() else { continue };
+            // Whoever lacks that one cannot tell what differs from it.
+            let since = missing.last().map(|last| last.uuid);
+            let since = since.filter(|since| matches!(listed.has(from, &since.to_string()), Has::Named(_)));
+            missing.push(Missing { uuid, name, from, since });
         }
-        if !missing.is_empty() {
-            self.take_off(volume.uuid, role).await?;
-        }
-        self.bring_all(serving, role, disk, &missing).await?;
-        let alike = since.is_some() || newest.is_some();
-        Ok(Brought { alike, like: since.map(|snapshot| Like { snapshot, written }) })
+        let like = match missing.first() {
+            Some(first) => {
+                let first = match self.open_missing(serving, first).await {
+                    // Its node is of a version that does not offer them. It is better without them than out.
+                    Err(error) if error.kind == Kind::InvalidArgument && near != Some(first.from) => {
+                        tracing::info!("replica {} lacks snapshots: {}", disk.name, error.message);
+                        return Ok(Brought { alike: newest.is_some(), like: None });
+                    }
+                    first => first?,
+                };
+                if let Err(error) = self.take_off(volume.uuid, role).await {
+                    self.close_opened(serving, first).await;
+                    return Err(error);
+                }
+                self.bring_all(serving, role, disk, &missing, first).await?;
+                missing.last().map(|last| Like { snapshot: last.uuid, from: last.from, written })
+            }
+            None => None,
+        };
+        Ok(Brought { alike: like.is_some() || newest.is_some(), like })
     }
 
     /// A replica that is out has nothing from now on that counts, by votes.
@@ -147,23 +149,19 @@ impl Control {
         }
     }
 
-    /// Tells whoever fills a replica what it may lack, when it has been made what a snapshot is: that is what this node's replica was
+    /// Tells whoever fills a replica what it may lack, when it has been made what a snapshot is: that is what the replica from which it was read was
     /// written since, and what was first written then. Looked up when every write goes to both. Where that does not succeed, all that
     /// it has is compared.
-    pub(super) async fn tell_what_differs(&self, array: Uuid, role: u16, brought: Brought) {
+    pub(super) async fn tell_what_differs(&self, serving: &Serving, role: u16, brought: Brought) {
         let Some(like) = brought.like else { return };
-        if let Err(error) = self.liken(array, role, &like).await {
+        if let Err(error) = self.liken(serving, role, &like).await {
             tracing::info!("all that replica {role} has is compared: {}", error.message);
         }
     }
 
-    async fn liken(&self, array: Uuid, role: u16, like: &Like) -> Result<(), ErrorDetail> {
-        let near = self.near_replica(array).and_then(|near| {
-            let tables = self.read();
-            let active = tables.arrays.get(&array)?.active()?;
-            Some(active.disks.iter().find(|seat| seat.role == near)?.disk.leaf)
-        });
-        let with = near.ok_or_else(stopped)?;
+    async fn liken(&self, serving: &Serving, role: u16, like: &Like) -> Result<(), ErrorDetail> {
+        let array = serving.volume.uuid;
+        let with = self.leaf_of_replica(array, like.from).ok_or_else(stopped)?;
         let mut tries = 0;
         while let Err(error) = self.give_order(array, Order::Liken { role, with }).await {
             tries += 1;
@@ -172,7 +170,7 @@ impl Control {
             }
             tokio::time::sleep(LIKEN_PAUSE).await;
         }
-        let mut ranges = self.ranges_between(like.snapshot, None).await?;
+        let mut ranges = self.ranges_between(serving, like.from, like.snapshot, None).await?;
         let changed_bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         ranges.extend(outside(&like.written));
         self.give_order(array, Order::Differs { role, with, ranges }).await?;
@@ -187,23 +185,20 @@ impl Control {
         role: u16,
         disk: &Arc<OpenDisk>,
         missing: &[Missing],
+        first: Opened,
     ) -> Result<(), ErrorDetail> {
-        let volume = serving.volume.uuid;
-        let mut opened = match missing.first() {
-            Some(first) => Some(self.open_missing(volume, first).await?),
-            None => None,
-        };
+        let mut opened = Some(first);
         for (k, one) in missing.iter().enumerate() {
-            let Some(Opened { source, ranges }) = opened.take() else { break };
+            let Some(source) = opened.take() else { break };
             let next = missing.get(k + 1);
             let opening = async {
                 match next {
-                    Some(next) => self.open_missing(volume, next).await.map(Some),
+                    Some(next) => self.open_missing(serving, next).await.map(Some),
                     None => Ok(None),
                 }
             };
-            let (made, following) = tokio::join!(self.make_equal(serving, &source, disk.leaf, &ranges), opening);
-            self.close_volume(one.uuid).await;
+            let (made, following) = tokio::join!(self.make_equal(serving, &source, disk.leaf), opening);
+            self.close_opened(serving, source).await;
             let taken = match made.and_then(|()| self.may_go_on(serving)) {
                 Ok(()) => self.take_there(serving, role, disk, one).await,
                 Err(error) => Err(ErrorDetail {
@@ -214,23 +209,16 @@ impl Control {
                     ..error
                 }),
             };
-            if let (Err(_), Ok(Some(_)), Some(next)) = (&taken, &following, next) {
-                self.close_volume(next.uuid).await;
+            match (taken, following) {
+                (Ok(()), following) => opened = following?,
+                (Err(error), Ok(Some(following))) => {
+                    self.close_opened(serving, following).await;
+                    return Err(error);
+                }
+                (Err(error), _) => return Err(error),
             }
-            taken?;
-            opened = following?;
         }
         Ok(())
-    }
-
-    /// The snapshot as a device, and where it has to be looked at.
-    async fn open_missing(self: &Arc<Self>, volume: Uuid, missing: &Missing) -> Result<Opened, ErrorDetail> {
-        let data = self.data_of_replica(&volume.to_string())?;
-        let ranges = match missing.since {
-            Some(since) => self.ranges_between(since, Some(missing.uuid)).await?,
-            None => self.written_ranges(volume)?,
-        };
-        Ok(Opened { source: self.open_snapshot(data, missing.uuid).await?, ranges })
     }
 
     /// The replica's data are what the snapshot is: it is taken there.
@@ -251,66 +239,16 @@ impl Control {
         Ok(())
     }
 
-    /// Serves a snapshot of this node as a device, until it is closed as a volume is.
-    async fn open_snapshot(self: &Arc<Self>, data: DataOf, snapshot: Uuid) -> Result<Source, ErrorDetail> {
-        let listening = self.listening.lock().await;
-        self.write().held_volumes.insert(snapshot, data.pool);
-        let served = self.serve_volume(data.pool, snapshot).await;
-        drop(listening);
-        match served {
-            Ok(Some(source)) => return Ok(source),
-            Ok(None) => self.close_volume(snapshot).await,
-            Err(error) => {
-                self.close_volume(snapshot).await;
-                return Err(error);
-            }
-        }
-        Err(ErrorDetail::new(Kind::Inactive, "the pool of this node's replica does not serve"))
-    }
-
-    /// What was ever written of a volume, by regions.
-    fn written_ranges(&self, volume: Uuid) -> Result<Vec<Range<u64>>, ErrorDetail> {
-        let regions = self.with_keeping(volume, |keeping| keeping.regions()).ok_or_else(stopped)?;
-        let written = (0..regions.regions()).filter(|region| regions.written.has(*region));
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for (start, end) in written.map(|region| regions.range(region)) {
-            match ranges.last_mut() {
-                Some(last) if last.end == start => last.end = end,
-                _ => ranges.push(start..end),
-            }
-        }
-        Ok(ranges)
-    }
-
-    /// In what a snapshot of this node, or the volume as it is now, differs from an older one.
-    async fn ranges_between(&self, since: Uuid, snapshot: Option<Uuid>) -> Result<Vec<Range<u64>>, ErrorDetail> {
-        let (mut ranges, mut next) = (Vec::new(), Some(0));
-        let to = snapshot.map(|snapshot| snapshot.to_string());
-        while let Some(offset) = next {
-            let some = self.diff(&since.to_string(), to.as_deref(), offset).await?;
-            ranges.extend(some.ranges.iter().map(|range| range.offset_bytes..range.offset_bytes + range.length_bytes));
-            next = some.next_offset_bytes;
-        }
-        Ok(ranges)
-    }
-
-    /// Writes to a replica's data whatever differs there from a device.
-    async fn make_equal(
-        &self,
-        serving: &Serving,
-        source: &Source,
-        leaf: LeafId,
-        ranges: &[Range<u64>],
-    ) -> Result<(), ErrorDetail> {
-        // As it was opened: of a device that has gone meanwhile nothing can be read, and that is an error.
-        let size_bytes = source.size_bytes;
+    /// Writes to a replica's data whatever differs there from a snapshot.
+    async fn make_equal(&self, serving: &Serving, source: &Opened, leaf: LeafId) -> Result<(), ErrorDetail> {
+        let size_bytes = source.size_bytes();
         let (head_bytes, _) = around(size_bytes);
-        let pieces = Pieces { ranges, size_bytes, at: 0, allocation: source.allocation.as_deref() };
+        let pieces = Pieces { ranges: &source.ranges, size_bytes, at: 0, allocation: source.allocation() };
         // What is asked goes over the link behind the data that are on their way: whoever asked only when those have come would leave it
         // idle meanwhile. So further pieces are looked at while these are written.
         let looked_at = stream::iter(pieces).map(|piece| async move {
             self.may_go_on(serving)?;
-            self.look_at_piece(source.device, leaf, head_bytes, piece).await
+            self.look_at_piece(serving, source, leaf, head_bytes, piece).await
         });
         let written =
             looked_at.buffer_unordered(AHEAD).map_ok(|unlike| self.write_unlike(serving, leaf, head_bytes, unlike));
@@ -351,10 +289,11 @@ impl Control {
         stream::iter(writes).buffer_unordered(RUNS).try_collect::<Vec<_>>().await.map(drop).map_err(there_failed)
     }
 
-    /// In what a replica's data differ from a piece of a device.
+    /// In what a replica's data differ from a piece of a snapshot.
     async fn look_at_piece(
         &self,
-        source: DeviceId,
+        serving: &Serving,
+        source: &Opened,
         leaf: LeafId,
         head_bytes: u64,
         piece: Piece,
@@ -366,12 +305,10 @@ impl Control {
         }
         // Given back when it is written, which waits for no further room.
         let room = ROOM.acquire().await.ok();
-        let devices = self.ring.devices();
-        let right = devices.read(source, start, len as usize);
+        let right = self.read_opened(serving, source, start, len);
         let there = self.ring.leaf_io(leaf, Op::Read, Flags::SPARSE, head_bytes + start, len, &[]);
         let (right, there) = tokio::join!(right, there);
-        let right =
-            right.map_err(|error| ErrorDetail::new(Kind::DiskError, format!("this node's replica: {error}")))?;
+        let right = right?;
         let runs = differing(&right, &there.map_err(there_failed)?);
         Ok(Unlike { start, right, runs, _room: room })
     }
@@ -443,7 +380,7 @@ fn there_failed(error: LeafError) -> ErrorDetail {
     ErrorDetail::new(Kind::DiskError, format!("the replica: {error}"))
 }
 
-fn stopped() -> ErrorDetail {
+pub(super) fn stopped() -> ErrorDetail {
     ErrorDetail::new(Kind::Inactive, "the volume is not served any more")
 }
 

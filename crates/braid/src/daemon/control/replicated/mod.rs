@@ -29,6 +29,7 @@ mod rollback;
 pub mod saved;
 mod serve;
 mod snapshots;
+mod sources;
 mod view;
 mod voters;
 mod words;

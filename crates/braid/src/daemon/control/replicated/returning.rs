@@ -84,7 +84,8 @@ impl Control {
             Err(_) => self.leave(volume.uuid, disk).await,
         }
         if let Some(brought) = to_tell {
-            self.tell_what_differs(volume.uuid, role, brought).await;
+            let serving = Serving::new(volume, attached, voters);
+            self.tell_what_differs(&serving, role, brought).await;
         }
         taken
     }
