@@ -73,6 +73,7 @@ mod replicas_and_old_disks;
 mod replicas_from_afar;
 mod replicas_on_a_node;
 mod replicated;
+mod replicated_afar;
 mod replicated_database;
 mod replicated_disks;
 mod replicated_levels;

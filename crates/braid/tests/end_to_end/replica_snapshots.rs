@@ -133,3 +133,86 @@ fn a_controllers_snapshots_are_pending_until_they_are_named() {
     let pool = node.daemon.json(&["pool", "show", "tank"]);
     assert_eq!((&pool["volumes"], &pool["snapshots"]), (&json!(0), &json!(0)), "{pool}");
 }
+
+#[test]
+fn a_snapshot_is_offered_to_the_controller_that_is_answered_and_to_nobody_else() {
+    let node = Node::start();
+    node.create();
+    node.raise(1, FIRST);
+    let mut client = node.open(&node.name(1, FIRST, 1, 0, 1)).expect("it is the controller's");
+    client.write(2 * MIB, &noise(MIB, 1)).expect("it is written");
+    node.does(take(MONDAY, "monday"));
+    node.does(name(MONDAY, "monday"));
+    client.write(2 * MIB, &noise(MIB, 2)).expect("it is written");
+    let of = |epoch: u64, controller: &str| format!("snapshot:{VOLUME}:{MONDAY}?epoch={epoch}&controller={controller}");
+    let refused = |name: &str, words: &str| {
+        let error = node.open(name).map(|_| ()).expect_err(words).to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    refused(&of(1, FIRST), "0x80000006");
+    // It is asked for by the controller that is answered, of what is a snapshot of a controller.
+    let offer = |snapshot: &str| json!({"do": "offer", "snapshot": snapshot});
+    let withdraw = || json!({"do": "withdraw", "snapshot": MONDAY});
+    for (epoch, controller, session) in [(2, FIRST, 1), (1, SECOND, 1), (1, FIRST, 2)] {
+        let (status, said) = node.change(epoch, controller, session, offer(MONDAY));
+        assert_eq!((status, &said["error"]["kind"]), (409, &json!("fenced")), "{said}");
+    }
+    node.refuses("not_found", offer(TUESDAY));
+    node.refuses("invalid_argument", offer(OF_USER));
+    node.does(offer(MONDAY));
+
+    // It is read on the right terms alone, and written by nobody.
+    for wrong in [of(2, FIRST), of(1, SECOND)] {
+        refused(&wrong, "fenced");
+    }
+    refused(&format!("snapshot:{VOLUME}:{MONDAY}"), "0x80000006");
+    refused(&format!("{}&session=1", of(1, FIRST)), "is not known");
+    refused(&format!("snapshot:{VOLUME}:{MONDAY}?epoch=1"), "controller is missing");
+    let mut reader = node.open(&of(1, FIRST)).expect("it is offered");
+    assert_eq!(reader.size_bytes, 64 * MIB);
+    assert!(reader.read(0, MIB as usize).expect("it is read") == noise(MIB, 1), "what was there at that time");
+    reader.write(0, &[1; 4096]).expect_err("it is written by nobody");
+    let address = |name: &str| {
+        let name = name.replace(':', "%3A").replace('?', "%3F");
+        format!("nbd+unix:///{name}?socket={}", node.daemon.folder.join("replicas.sock"))
+    };
+    let map = run("nbdinfo", &["--map", "--json", &address(&of(1, FIRST))]);
+    let map: Value = serde_json::from_str(&map).expect("a map");
+    let types: Vec<&Value> = map.as_array().expect("extents").iter().map(|extent| &extent["type"]).collect();
+    assert_eq!(types, [&json!(0), &json!(3)], "{map}");
+
+    // Offered anew, or withdrawn, whoever reads it is cut off.
+    node.does(offer(MONDAY));
+    assert!(reader.read(0, 4096).is_err());
+    let mut reader = node.open(&of(1, FIRST)).expect("it is offered");
+    node.does(withdraw());
+    node.does(withdraw());
+    assert!(reader.read(0, 4096).is_err());
+    refused(&of(1, FIRST), "0x80000006");
+
+    // Another controller ends it, whatever is read; its own can be deleted at once.
+    node.does(offer(MONDAY));
+    let mut reader = node.open(&of(1, FIRST)).expect("it is offered");
+    reader.read(0, 4096).expect("it is read");
+    drop(client);
+    node.raise(2, SECOND);
+    wait_for("it to be cut off", || reader.read(0, 4096).is_err().then_some(()));
+    wait_for("nothing to be left", || {
+        let error = node.open(&of(1, FIRST)).map(|_| ()).expect_err("it is over").to_string();
+        error.contains("0x80000006").then_some(())
+    });
+    refused(&of(2, SECOND), "0x80000006");
+    let mut second = node.open(&node.name(2, SECOND, 1, 0, 1)).expect("it is the controller's");
+    let does = |change| {
+        let (status, answer) = node.change(2, SECOND, 1, change);
+        assert_eq!(status, 200, "{answer}");
+    };
+    does(offer(MONDAY));
+    let mut reader = node.open(&of(2, SECOND)).expect("it is offered");
+    refused(&of(1, FIRST), "fenced");
+    does(json!({"do": "hide", "snapshot": MONDAY}));
+    assert!(reader.read(0, 4096).is_err());
+    does(json!({"do": "remove", "snapshot": MONDAY}));
+    assert_eq!(node.snapshots(), []);
+    second.write(0, &[1; 4096]).expect("the replica is as it was");
+}

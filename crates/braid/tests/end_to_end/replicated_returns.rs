@@ -200,6 +200,23 @@ fn a_replica_that_is_back_gets_the_snapshots_that_it_missed() {
     all_are_equal(&cluster);
 }
 
+/// A node's replica has no snapshots any more, and is in sync all the same.
+fn lose_snapshots(daemon: &Daemon) {
+    let register = daemon.json(&["replica", "show", "db"])["register"].clone();
+    for (snapshot, _) in on_node(daemon) {
+        for what in ["hide", "remove"] {
+            // Which session is the last one the controller alone knows.
+            let done = (1..=16).any(|session| {
+                let ask = serde_json::json!({"epoch": register["epoch"], "controller": register["controller"],
+                    "session": session, "change": {"do": what, "snapshot": snapshot}});
+                api::ask(daemon, "POST", "/v1/replicas/db/snapshots", &ask.to_string()).0 == 200
+            });
+            assert!(done, "{what} {snapshot}");
+        }
+    }
+    assert_eq!(on_node(daemon), []);
+}
+
 #[test]
 fn what_was_written_before_a_replica_was_away_survives_a_snapshot_that_it_is_brought_later() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
@@ -210,20 +227,21 @@ fn what_was_written_before_a_replica_was_away_survives_a_snapshot_that_it_is_bro
     };
     let mut client = export(&cluster, 0);
     client.write(0, &noise(4 * MIB, 1)).expect("it is written");
-    // Who serves it has no replica of its own, from which the snapshot could be brought.
     cluster.nodes[2].kill();
     client.write(MIB, &noise(MIB, 2)).expect("it is written");
     cluster.wait_for_states(0, &["in_sync", "out", "witness"]);
     cluster.nodes[0].braid(&["snapshot", "create", "db@early"]);
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &["in_sync", "in_sync", "witness"]);
+    // As it would if the snapshot had been taken while it was being filled, it lacks it.
+    lose_snapshots(&cluster.nodes[2]);
     client.write(MIB / 2, &noise(2 * MIB, 3)).expect("both have it");
     client.flush().expect("it is flushed");
     drop(client);
     cluster.nodes[0].braid(&["export", "remove", "db"]);
     cluster.nodes[0].braid(&["volume", "detach", "db"]);
 
-    // Who serves it now has one: the other replica is brought the snapshot, which is older than what it has.
+    // The replica is brought the snapshot when it was away, which is older than what it has.
     cluster.nodes[1].json(&["volume", "attach", "db"]);
     cluster.wait_for_states(1, &["in_sync", "in_sync", "witness"]);
     cluster.nodes[2].kill();

@@ -95,7 +95,7 @@ impl Control {
     ) -> Result<Brought, ErrorDetail> {
         let volume = &serving.volume;
         let near = self.near_replica(volume.uuid);
-        let listed = self.settled_snapshots(serving).await?;
+        let listed = self.listed_surely(serving).await?;
         let own = self.list_one(volume, role).await?;
         let has = |uuid: &str| own.iter().any(|one| one.uuid == uuid && one.name.is_some());
         // Older ones than it has cannot come between those.
@@ -178,7 +178,7 @@ impl Control {
         Ok(())
     }
 
-    /// One after the other; while one is written the next one is opened.
+    /// One after the other; while one is written the next one of this node is opened. One of another node is not: its offer would end before it is read.
     async fn bring_all(
         self: &Arc<Self>,
         serving: &Serving,
@@ -191,8 +191,9 @@ impl Control {
         for (k, one) in missing.iter().enumerate() {
             let Some(source) = opened.take() else { break };
             let next = missing.get(k + 1);
+            let near = self.near_replica(serving.volume.uuid);
             let opening = async {
-                match next {
+                match next.filter(|next| near == Some(next.from)) {
                     Some(next) => self.open_missing(serving, next).await.map(Some),
                     None => Ok(None),
                 }
@@ -210,6 +211,11 @@ impl Control {
                 }),
             };
             match (taken, following) {
+                (Ok(()), Ok(None)) => {
+                    if let Some(next) = next {
+                        opened = Some(self.open_missing(serving, next).await?);
+                    }
+                }
                 (Ok(()), following) => opened = following?,
                 (Err(error), Ok(Some(following))) => {
                     self.close_opened(serving, following).await;

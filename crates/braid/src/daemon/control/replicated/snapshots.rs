@@ -524,7 +524,7 @@ impl Control {
     /// A replica that comes back, and takes no writes yet: what it has and those in sync have not is removed from it.
     /// The caller sees to it that nobody else does anything with them.
     pub(super) async fn give_up_snapshots(&self, serving: &Serving, role: u16) -> Result<(), ErrorDetail> {
-        let listed = self.settled_snapshots(serving).await?;
+        let listed = self.listed_surely(serving).await?;
         for own in self.list_one(&serving.volume, role).await? {
             let stays = own.name.is_some() && listed.named(&own.uuid).is_some();
             if stays {

@@ -122,7 +122,10 @@ impl Control {
 
     async fn withdraw_far(&self, serving: &Serving, from: u16, snapshot: Uuid) {
         let withdraw = ReplicaChange::Withdraw { snapshot: snapshot.to_string() };
-        if let Err(error) = self.change_one(serving, from, &withdraw, WITHDRAWING_MAX).await {
+        // Where another controller is answered, that has ended it.
+        if let Err(error) = self.change_one(serving, from, &withdraw, WITHDRAWING_MAX).await
+            && error.kind != Kind::Fenced
+        {
             tracing::info!("snapshot {snapshot} is offered until its node ends that: {}", error.message);
         }
     }
