@@ -193,3 +193,23 @@ fn another_node_takes_the_volume_while_snapshots_are_read() {
     afar.have_the_same_snapshots(&["one", "two"]);
     afar.have_the_same(2);
 }
+
+#[test]
+fn a_replica_of_the_node_that_serves_gets_its_snapshots_from_another_one() {
+    let cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    cluster.nodes[0].export("db");
+    let mut client = cluster.client(0);
+    for (at, own) in [(0, "monday"), (1, "tuesday")] {
+        client.write_fua(at * MIB, &noise(MIB, at)).expect("it is written");
+        cluster.nodes[0].braid(&["snapshot", "create", &format!("db@{own}")]);
+    }
+    cluster.nodes[0].braid(&["replica", "rebuild", "db", "one", "--yes"]);
+    cluster.wait_for_states(0, &WHOLE);
+    assert_eq!(on_node(&cluster.nodes[0]), on_node(&cluster.nodes[1]));
+    for own in ["monday", "tuesday"] {
+        let [one, two] = [0, 1].map(|node| of_snapshot(&cluster.nodes[node], "tank", own));
+        assert!(one == two, "snapshot {own} differs");
+    }
+    assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 0));
+}

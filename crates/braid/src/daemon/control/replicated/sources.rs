@@ -211,3 +211,34 @@ impl Control {
         serde_json::from_value(answer).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_api::ReplicaSnapshot;
+
+    #[test]
+    fn a_snapshot_is_read_near_where_it_is_there_and_never_of_who_lacks_it() {
+        const UUID: &str = "51a90000-0000-8000-8000-000000000001";
+        let one = |name: Option<&str>| ReplicaSnapshot {
+            uuid: UUID.to_owned(),
+            name: name.map(str::to_owned),
+            size_bytes: 0,
+            allocated_bytes: 0,
+            created_unix_s: 0,
+        };
+        let named = || vec![one(Some("monday"))];
+        let listed = Listed([(0, Vec::new()), (1, vec![one(None)]), (2, named()), (3, named())].into());
+        for (near, lacks, expected) in [
+            (None, 0, Some(2)),
+            (Some(3), 0, Some(3)),
+            (Some(0), 1, Some(2)),
+            (Some(1), 0, Some(2)),
+            (Some(2), 2, Some(3)),
+            (None, 3, Some(2)),
+        ] {
+            assert_eq!(listed.source_of(near, lacks, UUID), expected, "{near:?} {lacks}");
+        }
+        assert_eq!(listed.source_of(None, 0, "another one"), None);
+    }
+}
