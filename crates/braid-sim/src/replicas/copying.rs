@@ -232,8 +232,7 @@ impl World {
                         serving.absent.remove(&target.0);
                     } else if serving.membership.promote(target) {
                         // Its label says so before any vote does.
-                        let line = self.nodes[usize::from(fill_source.0)].store.line;
-                        self.nodes[usize::from(target.0)].store.line = line;
+                        self.is_filled(c, fill_source, target);
                         self.counters.add("fill", "done", 1);
                         self.event(format_args!("{c} promotes {target:?}"));
                         self.ask_voters(c);

@@ -79,7 +79,7 @@ pub struct Process {
     /// How often the pool has begun to serve, and whether the last time has ended in order.
     servings: u64,
     ended_in_order: bool,
-    /// What only this world knows: its disk is an older copy that nobody has voted for since.
+    /// What only this world knows: its disk is an older copy that nobody has filled, or voted for, since.
     pub exchanged: bool,
 }
 
@@ -232,7 +232,17 @@ impl World {
         Some(host.process.boot_of(boot_id(node, host.boot), &host.written()?))
     }
 
-    /// Whether a disk is an older copy, which no vote has called in sync since.
+    /// A replica has been filled, from this one: so says its label. Whatever it was, it has all that it has answered since, under this boot.
+    pub fn is_filled(&mut self, c: usize, source: VoterId, target: VoterId) {
+        let Some(run) = &self.controllers[c].run else { return };
+        let (node, boot) = (usize::from(target.0), run.peers[usize::from(target.0)].boot());
+        if self.shown(node) == Some(boot) {
+            self.nodes[node].store.line = self.nodes[usize::from(source.0)].store.line;
+            self.nodes[node].process.exchanged = false;
+        }
+    }
+
+    /// Whether a disk is an older copy, which was not filled since, and which no vote has called in sync.
     fn is_older(&self, node: usize) -> bool {
         let host = &self.nodes[node];
         let is_named =
