@@ -250,7 +250,7 @@ mod tests {
     fn judged_of_copies(again: bool, reads: &[u64]) -> bool {
         let mut requests =
             vec![request(Some(5), None, 1, 10), request(Some(6), None, 1, 20), request(None, None, 1, 30)];
-        requests.extend(again.then(|| request(Some(7), None, 2, 60)));
+        requests.extend(again.then(|| Request { holders: vec![(0, 1), (1, 1)], ..request(Some(7), None, 2, 60) }));
         requests.extend(reads.iter().zip(0..).map(|(value, k)| request(None, Some(*value), 2, 110 + 10 * k)));
         let (opened, cuts) = (vec![(1, 1), (55, 2)], vec![vec![40], vec![45]]);
         History { requests, opened, cuts, anew: vec![50], ..History::default() }.violation(1).is_none()
