@@ -36,7 +36,7 @@ mod tests {
         (13_065, "a replica that was being promoted counted among those that held a write, before its promotion did"),
         (13_524, "a voter that was made anew was not raised again by whoever had raised the one before it"),
         (
-            105_065,
+            108_791,
             "a start that was killed had forgotten that the session before it ended in order, and an older copy was believed",
         ),
         (106_576, "an opening that somebody had overtaken went by older copies that had been voted for since"),
