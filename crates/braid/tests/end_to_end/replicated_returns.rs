@@ -137,6 +137,10 @@ fn a_replica_that_is_made_anew_gets_what_is_allocated() {
     }
     client.flush().expect("it is flushed");
     drop(client);
+    // What is dirty at the opening is brought together while the replica is filled, and may go to it twice.
+    wait_for("nothing to be dirty", || {
+        (cluster.nodes[0].json(&["array", "show", "db"])["redundancy"]["regions_dirty"] == 0).then_some(())
+    });
     make_anew(&mut cluster);
     cluster.wait_for_states(0, &WHOLE);
     let sent = sent_to(&cluster, 2);
