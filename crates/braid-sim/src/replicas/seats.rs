@@ -68,6 +68,8 @@ impl World {
                     // Whoever comes in its place has nothing of what it had.
                     serving.absent.remove(&voter.0);
                     (serving.wish, serving.changes) = (None, serving.changes + 1);
+                    // It is off the mirror's table from here on. Should an opening by force seat it once more it is filled as a new one.
+                    self.nodes[usize::from(voter.0)].store.line = self.number();
                     self.write_list(c, &next, None);
                     self.begun_change(c, &next);
                 }
