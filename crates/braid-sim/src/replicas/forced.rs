@@ -141,8 +141,12 @@ impl World {
             let fence = node.fence.as_ref()?;
             Some((voter, *fence.register(), fence.boot()))
         };
-        // Somebody who is only just down is waited for.
-        let is_away = |voter: VoterId| !self.is_lost(usize::from(voter.0)) && of(voter).is_none();
+        // Somebody who is only just down is waited for; not one that was taken away by a change whose last vote only lost ones have.
+        let is_away = |voter: VoterId| {
+            let number = usize::from(voter.0);
+            let exists = self.nodes.get(number).is_some_and(|node| node.exists);
+            exists && !self.is_lost(number) && of(voter).is_none()
+        };
         if voters.iter().any(is_away) {
             return None;
         }
