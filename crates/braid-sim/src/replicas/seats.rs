@@ -64,6 +64,10 @@ impl World {
                 if let Some(fill) = &mut serving.fill {
                     fill.fail(voter);
                 }
+                // What was planned to be brought to it is no plan for one that is made anew in its place.
+                if let Some(bringing) = &mut serving.bringing {
+                    bringing.fail(voter);
+                }
                 if serving.fill.is_none() && serving.membership.change(next) {
                     // Whoever comes in its place has nothing of what it had.
                     serving.absent.remove(&voter.0);
