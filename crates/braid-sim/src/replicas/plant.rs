@@ -40,7 +40,7 @@ const TABLE: [(Planted, u64, u64); Planted::ALL.len()] = [
     (Planted::ReleaseOfNobody, 0, 0),
     (Planted::LinesCalledApart, 100, 14),
     (Planted::OwnDirtyForgotten, 100, 23),
-    (Planted::NewcomerUntold, 2300, 478),
+    (Planted::NewcomerUntold, 3300, 2821),
     (Planted::WitnessIsData, 100, 7),
     (Planted::UnequalServed, 100, 0),
     (Planted::EpochForgotten, 130, 42),
