@@ -304,6 +304,9 @@ impl Control {
     async fn take_on_all(&self, serving: &Serving, snapshot: &str, name: &str) -> Result<Vec<u16>, ErrorDetail> {
         let volume = &serving.volume;
         self.await_equal(volume).await?;
+        // One that has begun anew is connected to, and one that is dead left out, before requests wait: of a volume that nobody uses nothing
+        // else asks them anything.
+        self.urge(volume).await;
         self.give_order(volume.uuid, Order::Hold { limit_ns: HELD_MAX.as_nanos() as u64 }).await?;
         // Nobody becomes one of them meanwhile.
         let roles = self.roles_in_sync(volume);
