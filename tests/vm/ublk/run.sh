@@ -108,4 +108,3 @@ for _ in $(seq 600); do
 done
 BRAID_SOCKET=$PWD/nobodys/socket braid array create small --level raid0 mem:64M --yes >/dev/null
 BRAID_SOCKET=$PWD/nobodys/socket braid export add small --ublk 2>refused || grep -q "run the daemon as root" refused && result "without permission: refused, with the reason"
-killall -u nobody braid 2>/dev/null || pkill -u 65534 braid
