@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use uuid::Uuid;
 
 /// The version of the file that this build writes and reads.
@@ -287,7 +288,7 @@ pub struct SavedUnplaced {
 pub struct StateFolder {
     path: PathBuf,
     /// Keeps the lock until the process ends, however it ends.
-    _lock: File,
+    lock: Mutex<File>,
 }
 
 fn file_of(folder: &Path) -> PathBuf {
@@ -300,6 +301,10 @@ impl StateFolder {
     /// # Errors
     /// Another daemon has it (and which), or the operating system refuses.
     pub fn open(path: &Path) -> Result<StateFolder, ErrorDetail> {
+        Ok(StateFolder { path: path.to_owned(), lock: Mutex::new(StateFolder::take(path)?) })
+    }
+
+    fn take(path: &Path) -> Result<File, ErrorDetail> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -337,7 +342,28 @@ impl StateFolder {
         }
         // Only so that a second daemon can name this one: on a full disk the lock itself still holds.
         let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-        Ok(StateFolder { path: path.to_owned(), _lock: lock })
+        Ok(lock)
+    }
+
+    /// Makes the folder anew and locks it, if it was deleted or replaced under this daemon. Says whether it was; its files are
+    /// not written anew by this.
+    ///
+    /// # Errors
+    /// As [`StateFolder::open`]: another daemon may have the new folder.
+    pub fn restore(&self) -> Result<bool, ErrorDetail> {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |held: &std::fs::Metadata, found: &std::fs::Metadata| {
+            (held.dev(), held.ino()) == (found.dev(), found.ino())
+        };
+        match (lock.metadata(), std::fs::symlink_metadata(self.path.join("lock"))) {
+            (Ok(held), Ok(found)) if same(&held, &found) => return Ok(false),
+            // What cannot be looked at may be there.
+            (Err(_), _) => return Ok(false),
+            (_, Err(error)) if error.kind() != ErrorKind::NotFound => return Ok(false),
+            _ => {}
+        }
+        *lock = StateFolder::take(&self.path)?;
+        Ok(true)
     }
 
     /// Its path.

@@ -3,7 +3,7 @@
 use super::pools::Appearances;
 use super::tables::OpenDisk;
 use super::{Control, counted};
-use braid_api::{DiskState, Severity};
+use braid_api::{Attention, DiskState, Severity};
 use braid_nbd::NbdEvent;
 use braid_ring::LeafStats;
 use std::collections::BTreeSet;
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(1);
 /// After so many looks without one of its I/Os done, a disk hangs: five seconds.
 const LOOKS_UNTIL_HANGING: u32 = 5;
+/// The trouble of a state folder that was deleted and cannot be made anew.
+const STATE_FOLDER_TROUBLE: &str = "state-folder";
 /// Exports that failed are tried again after so many looks: five seconds.
 const LOOKS_UNTIL_RETRY: u32 = 5;
 
@@ -39,7 +41,32 @@ impl Control {
             self.tell_of_clients();
             if looks.is_multiple_of(LOOKS_UNTIL_RETRY) {
                 self.save_checks();
+                self.watch_state();
                 self.retry_exports().await;
+            }
+        }
+    }
+
+    /// Makes the state folder anew where it was deleted or replaced under the daemon, and writes what the daemon knows.
+    fn watch_state(&self) {
+        let path = self.state.path().display();
+        match tokio::task::block_in_place(|| self.state.restore()) {
+            Ok(false) => self.set_trouble(STATE_FOLDER_TROUBLE, None),
+            Ok(true) => {
+                let message = format!("the state folder {path} was deleted while the daemon served; it was made anew");
+                self.events().warning("state_restored", message, &[]);
+                self.save_or_warn();
+            }
+            Err(error) => {
+                let trouble = Attention {
+                    subject: "daemon".to_owned(),
+                    message: format!("the state folder {path} was deleted while the daemon served: {}", error.message),
+                    meaning: "Exports and settings are forgotten at the next start. The running daemon goes on with what it knows."
+                        .to_owned(),
+                    remedy: error.remedy,
+                    commands: vec!["braid export list".to_owned()],
+                };
+                self.set_trouble(STATE_FOLDER_TROUBLE, Some(trouble));
             }
         }
     }
