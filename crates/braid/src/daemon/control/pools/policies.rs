@@ -258,13 +258,19 @@ impl Control {
 /// Whether a snapshot is one that the policy of its volume does not keep, as both are now: it may have got another name since it was noted, and
 /// the volume another policy.
 fn is_too_many(state: &State, snapshot: &Owner) -> bool {
-    let own = |owner: &Owner| (owner.kind == OwnerKind::Snapshot && owner.volume == snapshot.volume).then_some(());
-    let at = |owner: &Owner| own(owner).and_then(|()| policy_time(owner.name.as_str()));
+    let by_policy = |owner: &&Owner| {
+        owner.kind == OwnerKind::Snapshot
+            && owner.volume == snapshot.volume
+            && policy_time(owner.name.as_str()).is_some()
+    };
     let Some(policy) = find(state, snapshot.volume, OwnerKind::Volume).and_then(|volume| volume.policy) else {
         return false;
     };
-    let Some(taken) = at(snapshot) else { return false };
-    let newer = state.owners.iter().filter_map(at).filter(|other| *other > taken).count();
+    if !by_policy(&snapshot) {
+        return false;
+    }
+    // By their numbers, which are in the order in which they were taken: a clock that was set may have given later ones earlier names.
+    let newer = state.owners.iter().filter(by_policy).filter(|other| other.id > snapshot.id).count();
     newer >= policy.keep as usize && !is_cloned(state, snapshot.uuid, snapshot.volume)
 }
 
@@ -394,6 +400,32 @@ mod tests {
         }
         let taken = story.count - before;
         assert!((3..=4).contains(&taken), "{taken} in three hours");
+    }
+
+    #[test]
+    fn the_oldest_is_too_many_whatever_the_clock_said() {
+        let mut state = State::new(8);
+        let policy = Some(Policy { every_s: HOUR as u32, keep: 3 });
+        let volume = Uuid::from_u128(1);
+        let made = |id: u32, name: &str, snapshot: bool| {
+            let mut made = Owner::volume(Uuid::nil(), checked(name).expect("a name"), 1 << 20);
+            (made.id, made.policy) = (id, policy.filter(|_| !snapshot));
+            if snapshot {
+                (made.kind, made.volume, made.uuid) = (OwnerKind::Snapshot, volume, Uuid::from_u128(id.into()));
+            } else {
+                made.uuid = volume;
+            }
+            made
+        };
+        // Three were taken, then the clock was set back by a day, and two more were.
+        let day = 24 * HOUR;
+        let at = [10 * day, 10 * day + HOUR, 10 * day + 2 * HOUR, 9 * day, 9 * day + HOUR];
+        for (at, slot) in at.iter().zip(0u32..) {
+            state.owners.put(slot, Some(made(slot + 1, &policy_name(*at), true)));
+        }
+        state.owners.put(5, Some(made(6, "db", false)));
+        let many = |slot: u32| is_too_many(&state, state.owners.in_slot(slot).expect("it is there"));
+        assert_eq!((0..5).map(many).collect::<Vec<_>>(), [true, true, false, false, false]);
     }
 
     #[test]
