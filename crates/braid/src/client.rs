@@ -318,6 +318,10 @@ fn of_socket(socket: &str, error: &(dyn Error + 'static)) -> (String, &'static s
             format!("no daemon is running: there is no socket {socket}"),
             "start one with `braid serve` (or `systemctl start braid`), or name its socket with --socket or BRAID_SOCKET",
         ),
+        Some(io::ErrorKind::ConnectionRefused) if !is_socket(socket) => (
+            format!("the daemon cannot be reached: {socket} is no socket"),
+            "name the daemon's socket with --socket or BRAID_SOCKET",
+        ),
         Some(io::ErrorKind::ConnectionRefused) => (
             format!("no daemon is running: nobody answers at {socket}, which a daemon that died left behind"),
             "start it again with `braid serve` (or `systemctl start braid`)",
@@ -331,6 +335,12 @@ fn of_socket(socket: &str, error: &(dyn Error + 'static)) -> (String, &'static s
             "see its log; `braid status` tries again",
         ),
     }
+}
+
+/// Whether a socket is there; what cannot be looked at is taken for one.
+fn is_socket(path: &str) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(path).map_or(true, |found| found.file_type().is_socket())
 }
 
 fn of_host(place: &str, error: &(dyn Error + 'static)) -> (String, &'static str) {

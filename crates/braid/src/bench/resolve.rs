@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use braid_api::{Array, ErrorDetail, Export, ExportList, ExportState, Kind};
+use braid_api::names::VolumeName;
+use braid_api::{ErrorDetail, Export, ExportList, ExportState, Kind};
 
+use crate::cli::segment;
 use crate::client::Client;
 use crate::places::Places;
 
@@ -19,13 +21,19 @@ pub fn uri(name: &str, socket: Option<&Path>, writes: bool) -> anyhow::Result<St
         if let Some(export) = choose(name, list.exports, writes)? {
             return Ok(export);
         }
-        let array: Array = client.get(&format!("/v1/arrays/{name}")).await?;
+        // What there is, whichever it is: only its name is of interest.
+        let (what, path) = match VolumeName::parse(name) {
+            Some(VolumeName { snapshot: Some(_), .. }) => ("snapshot", "snapshots"),
+            Some(_) => ("volume", "volumes"),
+            None => ("array", "arrays"),
+        };
+        client.get::<serde_json::Value>(&format!("/v1/{path}/{}", segment(name))).await?;
         Err(ErrorDetail::new(
             Kind::NotFound,
-            format!("array {} is served by no export, and only the daemon may touch its disks", array.name),
+            format!("{what} {name} is served by no export, and only the daemon may touch its disks"),
         )
-        .with("array", &array.name)
-        .remedy(format!("add one: braid export add {} --nbd unix:PATH", array.name)))
+        .with(what, name)
+        .remedy(format!("add one: braid export add {name} --nbd unix:PATH")))
     });
     found.map(|export| export.uri).map_err(|error| unknown(name, error).into())
 }
@@ -42,12 +50,12 @@ fn unknown(name: &str, error: ErrorDetail) -> ErrorDetail {
         )
         .with("target", name)
         .remedy("name a disk (null:1T, ./a.img), or start the daemon with `braid serve`"),
-        Kind::NotFound if !error.context.contains_key("array") || error.remedy.is_empty() => ErrorDetail::new(
+        Kind::NotFound if !error.remedy.starts_with("add one: ") => ErrorDetail::new(
             Kind::NotFound,
-            format!("{name} is neither a file nor a disk's name, and the daemon has no array or export of that name"),
+            format!("{name} is neither a file nor a disk's name, and the daemon has no array, volume, snapshot or export of that name"),
         )
         .with("target", name)
-        .remedy("see `braid array list` and `braid export list`; a disk is null:1T or ./a.img"),
+        .remedy("see `braid array list`, `braid volume list` and `braid export list`; a disk is null:1T or ./a.img"),
         _ => error,
     }
 }

@@ -6,11 +6,13 @@
 //! combination = ("concat" | "raid0" | "raid1" | "raid10" | "raid5" | "raid6" | "jbod") "(" disk *("," disk) *("," option) ")"
 //! option = "chunk=" size | "zones=" ("all" | "single")
 //! ```
-//! A disk is what `braid array create` takes. A name is that of an array or an export of the daemon.
+//! A disk is what `braid array create` takes. A name is that of an array, a volume (`tank/db`), a snapshot (`tank/db@monday`) or an export of
+//! the daemon.
 
 use std::fmt;
 
 use braid_api::limits::NAME_BYTES_MAX;
+use braid_api::names::VolumeName;
 use braid_api::{ErrorDetail, Kind};
 use braid_geometry::units::parse_size;
 use braid_geometry::{Level, Spec, ZonePolicy};
@@ -111,8 +113,11 @@ impl Target {
     }
 }
 
-/// A word that could be an array's name (or a UUID) and is no file here.
+/// A word that could be the name of an array, an export, a volume or a snapshot (or a UUID) and is no file here.
 fn may_be_a_name(text: &str) -> bool {
+    if VolumeName::parse(text).is_some() {
+        return !std::path::Path::new(text).exists();
+    }
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
         && text.bytes().all(fits)

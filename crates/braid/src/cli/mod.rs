@@ -205,7 +205,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 /// A name as one segment of a path: that of a volume has a slash.
-fn segment(name: &str) -> String {
+pub(crate) fn segment(name: &str) -> String {
     crate::daemon::address::escaped(name)
 }
 

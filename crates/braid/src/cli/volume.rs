@@ -342,7 +342,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::List(args) => {
             let query = args.pool.map(|pool| format!("?pool={pool}")).unwrap_or_default();
             let list: VolumeList = args.ask.client()?.get(&format!("/v1/volumes{query}")).await?;
-            output::show(args.ask.json, &list, table);
+            output::list(args.ask.json, &list, &list.incomplete, table);
         }
         Verb::Attach(args) => replicated::attach(&args.ask, &args.volume, args.force, args.yes).await?,
         Verb::Detach(args) => replicated::detach(&args.ask, &args.volume, args.force).await?,
@@ -447,10 +447,10 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 return Ok(ExitCode::SUCCESS);
             }
             let body = RollbackVolume { snapshot: args.snapshot.clone(), force: args.force };
-            let volume: Volume = args.ask.client()?.post(&format!("{}/rollback", path(&args.volume)), &body).await?;
-            output::show(args.ask.json, &volume, |volume| {
-                format!("volume {} is as {} again\n", volume.name, args.snapshot)
-            });
+            let client = args.ask.client()?;
+            let before: Volume = client.get(&path(&args.volume)).await?;
+            let volume: Volume = client.post(&format!("{}/rollback", path(&args.volume)), &body).await?;
+            output::show(args.ask.json, &volume, |volume| rolled_back(volume, &args.snapshot, before.size_bytes));
         }
         Verb::Delete(args) if is_replicated(&args.volume) => {
             replicated::delete(&args.ask, &args.volume, args.force, args.yes).await?;
@@ -496,13 +496,24 @@ fn made(volume: &Volume) -> String {
     )
 }
 
+/// What a rollback did; a volume gets the size of its snapshot, too.
+fn rolled_back(volume: &Volume, snapshot: &str, size_bytes_before: u64) -> String {
+    let size = match volume.size_bytes == size_bytes_before {
+        true => String::new(),
+        false => {
+            format!("; its size is {} again, after {}", format_size(volume.size_bytes), format_size(size_bytes_before))
+        }
+    };
+    format!("volume {} is as {snapshot} again{size}\n", volume.name)
+}
+
 fn table(list: &VolumeList) -> String {
     let replicated = replicated::table(&list.replicated);
     if list.volumes.is_empty() && !replicated.is_empty() {
         return replicated;
     }
     if list.volumes.is_empty() && list.replicated.is_empty() {
-        return "no volumes; make one with: braid volume create POOL/NAME SIZE\n".to_owned();
+        return output::none("volumes", &list.incomplete, "braid volume create POOL/NAME SIZE");
     }
     let mut table = output::table(["NAME", "SIZE", "DATA", "EXCLUSIVE", "SNAPSHOTS", "PARENT", "EXPORTS"]);
     for volume in &list.volumes {

@@ -125,17 +125,29 @@ pub async fn refuse_used(client: &Client, name: &str, device: &Path) -> Result<(
     // Of a volume it is known to the last block.
     if name.contains('/') && !name.contains('@') {
         let volume: Volume = client.get(&format!("/v1/volumes/{}", segment(name))).await?;
-        match (volume.allocated_bytes, volume.parent) {
-            (0, None) if volume.snapshots == 0 => {}
-            (0, None) => return Err(refused("it has snapshots".to_owned())),
-            (0, Some(parent)) => return Err(refused(format!("it is a clone of {parent}"))),
-            (bytes, _) => return Err(refused(format!("{bytes} bytes were written to it"))),
+        if let Some(why) = why_used(&volume) {
+            return Err(refused(why));
         }
     }
     match first_byte(device) {
         Ok(None) => Ok(()),
         Ok(Some(at)) => Err(refused(format!("there is something at byte {at}"))),
         Err(error) => Err(ErrorDetail::new(Kind::DiskError, format!("{} cannot be read: {error}", device.display()))),
+    }
+}
+
+/// Why a volume may hold data, by what its pool knows of it; none where nothing was ever written to it.
+fn why_used(volume: &Volume) -> Option<String> {
+    let own = |parent: &str| parent.strip_prefix(&volume.name).is_some_and(|rest| rest.starts_with('@'));
+    match (volume.allocated_bytes, &volume.parent) {
+        (0, None) if volume.snapshots == 0 => None,
+        // What was written before a snapshot belongs to the snapshot, and is read through it.
+        (0, None) => Some("it has snapshots".to_owned()),
+        (0, Some(parent)) if own(parent) => {
+            Some(format!("it has snapshots, and {parent} may hold what was written to it"))
+        }
+        (0, Some(parent)) => Some(format!("it is a clone of {parent}")),
+        (bytes, _) => Some(format!("{bytes} bytes were written to it")),
     }
 }
 
