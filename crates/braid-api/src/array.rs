@@ -163,6 +163,9 @@ pub struct Redundancy {
     /// How many members may be lost, whichever they are, where all are there.
     #[serde(default)]
     pub tolerates: u16,
+    /// How many more members may fail now, whichever they are, with nothing lost; 0 where the next failure may be one too many.
+    #[serde(default)]
+    pub tolerates_now: u16,
     /// What one bit of the write-intent bitmap stands for, in bytes.
     pub region_bytes: u64,
     /// Regions in all.
@@ -269,6 +272,9 @@ pub struct Array {
 pub struct ArrayList {
     /// The arrays, by name.
     pub arrays: Vec<Array>,
+    /// Why objects may be missing from the list, one sentence each; empty where the list is complete.
+    #[serde(default)]
+    pub incomplete: Vec<String>,
 }
 
 /// `POST /v1/arrays`: make an array of disks.

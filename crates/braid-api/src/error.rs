@@ -48,6 +48,8 @@ pub enum Kind {
     UnknownVersion,
     /// This build or this machine cannot do it.
     Unsupported,
+    /// The daemon is still looking for disks after its start: what was named may be on one of them.
+    Starting,
     /// The daemon is stopping.
     Stopping,
     /// The daemon cannot be reached. Only a client says this.
@@ -61,7 +63,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order in which `docs/errors.md` lists them.
-    pub const ALL: [Kind; 23] = [
+    pub const ALL: [Kind; 24] = [
         Kind::InvalidArgument,
         Kind::NotFound,
         Kind::Exists,
@@ -81,6 +83,7 @@ impl Kind {
         Kind::Damaged,
         Kind::UnknownVersion,
         Kind::Unsupported,
+        Kind::Starting,
         Kind::Stopping,
         Kind::Unreachable,
         Kind::Internal,
@@ -109,6 +112,7 @@ impl Kind {
             Kind::Damaged => "damaged",
             Kind::UnknownVersion => "unknown_version",
             Kind::Unsupported => "unsupported",
+            Kind::Starting => "starting",
             Kind::Stopping => "stopping",
             Kind::Unreachable => "unreachable",
             Kind::Internal => "internal",
@@ -134,7 +138,7 @@ impl Kind {
             Kind::LimitReached => 429,
             Kind::DiskError | Kind::Internal | Kind::Unknown => 500,
             Kind::Unsupported => 501,
-            Kind::Stopping | Kind::Unreachable => 503,
+            Kind::Starting | Kind::Stopping | Kind::Unreachable => 503,
             Kind::TimedOut => 504,
             Kind::NoSpace => 507,
         }
@@ -146,7 +150,7 @@ impl Kind {
             Kind::InvalidArgument => 2,
             Kind::NotFound => 3,
             Kind::Exists | Kind::InUse | Kind::WouldDestroy | Kind::NeedsConfirmation | Kind::LimitReached => 4,
-            Kind::Stopping | Kind::Unreachable => 6,
+            Kind::Starting | Kind::Stopping | Kind::Unreachable => 6,
             Kind::Damaged => 7,
             Kind::Inactive
             | Kind::Incomplete

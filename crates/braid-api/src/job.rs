@@ -27,6 +27,9 @@ pub struct Job {
     pub kind: String,
     /// The member that a rebuild or a replacement fills, or an evacuation empties.
     pub member: Option<u16>,
+    /// Of a replacement: the member whose place the disk takes.
+    #[serde(default)]
+    pub replaces: Option<u16>,
     /// Where it stands.
     #[serde(default)]
     pub state: JobState,

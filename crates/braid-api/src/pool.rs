@@ -154,6 +154,9 @@ pub struct PoolSpace {
 pub struct PoolList {
     /// The pools, by name.
     pub pools: Vec<Pool>,
+    /// Why objects may be missing from the list, one sentence each; empty where the list is complete.
+    #[serde(default)]
+    pub incomplete: Vec<String>,
 }
 
 /// `POST /v1/pools`.
@@ -246,6 +249,9 @@ pub struct VolumeList {
     /// Volumes of several nodes that this one knows, by name; none where those of one pool were asked for.
     #[serde(default)]
     pub replicated: Vec<crate::ReplicatedVolume>,
+    /// Why objects may be missing from the list, one sentence each; empty where the list is complete.
+    #[serde(default)]
+    pub incomplete: Vec<String>,
 }
 
 /// `POST /v1/volumes`.
@@ -370,6 +376,9 @@ pub struct SnapshotReplica {
 pub struct SnapshotList {
     /// The snapshots, by volume, the oldest first.
     pub snapshots: Vec<Snapshot>,
+    /// Why objects may be missing from the list, one sentence each; empty where the list is complete.
+    #[serde(default)]
+    pub incomplete: Vec<String>,
 }
 
 /// `POST /v1/snapshots`.

@@ -185,6 +185,9 @@ pub struct Replica {
 pub struct ReplicaList {
     /// By name.
     pub replicas: Vec<Replica>,
+    /// Why objects may be missing from the list, one sentence each; empty where the list is complete.
+    #[serde(default)]
+    pub incomplete: Vec<String>,
 }
 
 /// What a voter remembers.

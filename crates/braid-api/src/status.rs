@@ -58,6 +58,9 @@ pub struct Status {
     /// How long it took from its start until everything that could be started was, in milliseconds;
     /// absent while it is still at it.
     pub start_ms: Option<u64>,
+    /// Whether it still looks for disks after its start: objects on them may be missing from lists.
+    #[serde(default)]
+    pub starting: bool,
     /// The socket of its API.
     pub socket: String,
     /// Where its API is on the network, as a URL; absent where it is not.

@@ -43,6 +43,8 @@ pub struct JobInfo {
     pub kind: JobKind,
     /// The member that is filled, by its number: of a role, or of a successor.
     pub role: Option<u16>,
+    /// Of a replacement: the number of the member whose place the one that is filled takes.
+    pub replaces: Option<u16>,
     /// Whether it goes on.
     pub stage: JobStage,
     /// Of a repair: the data are right, whatever their parities say.
@@ -134,6 +136,7 @@ impl Keeper {
             number: self.jobs.last,
             kind,
             role,
+            replaces: self.array.successors().find(|one| Some(one.member) == role).map(|one| one.role),
             stage,
             from_data: self.repairs_from_data(kind),
             done_bytes,

@@ -22,11 +22,79 @@ pub(super) fn covers(geometry: &Geometry, holds: impl Fn(u16) -> bool) -> bool {
     })
 }
 
+/// Returns how many more members may fail, whichever they are, while every byte of the array keeps a copy on, or can be computed
+/// from, the members for which `holds` is true. `None` where some byte has none already.
+///
+/// Exact, as [`covers`] is: losing all copies of the chunk that has fewest loses that chunk.
+pub fn tolerated_failures(geometry: &Geometry, holds: impl Fn(u16) -> bool) -> Option<u16> {
+    let spec = geometry.spec();
+    let parity = usize::from(spec.level.parity());
+    let of_zone = |zone: &braid_geometry::Zone| {
+        let width = zone.members.len();
+        if parity > 0 {
+            return parity.checked_sub(zone.members.iter().filter(|member| !holds(**member)).count());
+        }
+        let copies = spec.copies_over(width);
+        let chunks = if copies == width { 1 } else { (zone.array_bytes.div_ceil(spec.chunk_bytes)).min(width as u64) };
+        let held =
+            |chunk: usize| (0..copies).filter(|copy| holds(zone.members[(chunk * copies + copy) % width])).count();
+        (0..chunks as usize).map(held).min().and_then(|held| held.checked_sub(1))
+    };
+    // Every zone has to go on: the weakest one counts.
+    let mut least = usize::MAX;
+    for zone in geometry.zones() {
+        least = least.min(of_zone(zone)?);
+    }
+    u16::try_from(least).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use braid_geometry::{Geometry, Level, Spec};
 
-    use super::covers;
+    use super::{covers, tolerated_failures};
+
+    /// Against every way to lose so many of the members that are left.
+    #[test]
+    fn failures_that_are_tolerated_are_those_that_any_choice_of_members_survives() {
+        let block = 4096u64;
+        let mut answers = [0u32; 4];
+        for sizes in [&[3, 3][..], &[4, 4, 4], &[2, 3, 5, 5], &[1, 2, 3, 4, 5], &[7, 7, 7, 7, 7, 7], &[1, 9, 9, 9, 2]] {
+            let sizes: Vec<u64> = sizes.iter().map(|blocks| blocks * 2 * block).collect();
+            for (level, copies) in [
+                (Level::Raid0, 1),
+                (Level::Raid1, 2),
+                (Level::Raid10, 2),
+                (Level::Raid10, 3),
+                (Level::Raid5, 2),
+                (Level::Raid6, 2),
+            ] {
+                let spec = Spec { copies, chunk_bytes: block, ..Spec::new(level) };
+                let Ok(geometry) = Geometry::plan(spec, &sizes) else { continue };
+                let used = |role: u16| geometry.zones().iter().any(|zone| zone.members.contains(&role));
+                for left in 0..1u32 << sizes.len() {
+                    let any_loss_of = |count: u32| {
+                        (0..1u32 << sizes.len())
+                            .filter(|lost| lost & !left == 0 && lost.count_ones() == count)
+                            .all(|lost| covers(&geometry, |role| (left & !lost) >> role & 1 == 1))
+                    };
+                    let answer = tolerated_failures(&geometry, |role| left >> role & 1 == 1);
+                    assert_eq!(answer.is_some(), any_loss_of(0), "{spec:?} over {sizes:?}, {left:b} left");
+                    let Some(count) = answer else { continue };
+                    answers[usize::from(count).min(3)] += 1;
+                    let lost = u32::from(count);
+                    assert!(any_loss_of(lost), "{spec:?} over {sizes:?}, {left:b} left: {count} is too many");
+                    // Unless members that no zone uses are left out of the choice, one more loses something.
+                    let in_use =
+                        (0..sizes.len() as u16).filter(|role| used(*role) && left >> role & 1 == 1).count() as u32;
+                    if in_use > lost {
+                        assert!(!any_loss_of(lost + 1), "{spec:?} over {sizes:?}, {left:b} left: {count} is too few");
+                    }
+                }
+            }
+        }
+        assert!(answers[0] > 50 && answers[1] > 50 && answers[2] > 10, "{answers:?}");
+    }
 
     /// Against every byte's copies as the geometry gives them, for every set of members that may be left.
     #[test]

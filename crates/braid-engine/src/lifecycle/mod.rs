@@ -58,6 +58,7 @@ mod tests;
 
 pub use array::{Array, ArrayMember, Candidate, Filling};
 pub use bitmap::{Regions, load_regions, store_regions};
+pub use coverage::tolerated_failures;
 pub use create::{CreateRequest, create};
 pub use disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk};
 pub use erase::{Wiped, delete_found, wipe};

@@ -6,8 +6,8 @@ use super::import_md::{ImportMdArgs, import_md};
 use super::watch::Wait;
 use super::{Ask, output, redundant};
 use braid_api::{
-    Array, ArrayList, ArrayState, Assemble, Assembled, CheckArray, CreateArray, ErrorDetail, GrowArray, Growth, Health,
-    Kind, Member, MemberState, RenameArray, StopArray, Zone, names,
+    Array, ArrayList, ArrayState, Assemble, Assembled, CheckArray, CreateArray, ErrorDetail, GrowArray, Growth, Kind,
+    Member, MemberState, RenameArray, StopArray, Zone, names,
 };
 use braid_geometry::units::{format_size, parse_size};
 use clap::{Args, Subcommand};
@@ -441,11 +441,11 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
 
 async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
     let list: ArrayList = ask.client()?.get("/v1/arrays").await?;
-    output::show(ask.json, &list, |list| {
+    output::list(ask.json, &list, &list.incomplete, |list| {
         if list.arrays.is_empty() {
-            return "no arrays; make one with: braid array create NAME --level raid0 DISK…\n".to_owned();
+            return output::none("arrays", &list.incomplete, "braid array create NAME --level raid0 DISK…");
         }
-        let mut table = output::table(["NAME", "LEVEL", "SIZE", "CHUNK", "STATE", "MEMBERS", "EXPORTS"]);
+        let mut table = output::table(["NAME", "LEVEL", "SIZE", "CHUNK", "STATE", "HEALTH", "MEMBERS", "EXPORTS"]);
         for array in &list.arrays {
             let present = array.members.iter().filter(|m| m.state == MemberState::InSync).count();
             let spares = array.members.iter().filter(|m| m.state == MemberState::Spare).count();
@@ -460,11 +460,12 @@ async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
                 format_size(array.size_bytes),
                 format_size(array.chunk_bytes),
                 state(array),
+                health(array).unwrap_or("-").to_owned(),
                 members,
                 array.exports.len().to_string(),
             ]);
         }
-        output::right(&mut table, [2, 3, 6]);
+        output::right(&mut table, [2, 3, 7]);
         output::render(&table)
     });
     Ok(ExitCode::SUCCESS)
@@ -476,16 +477,13 @@ fn is_journal(array: &Array, member: &Member) -> bool {
     member.state == MemberState::Journal || journal == Some(member.role)
 }
 
-/// How an array stands, in a word.
-fn word(array: &Array) -> &'static str {
-    match &array.redundancy {
-        Some(redundancy) if redundancy.health != Health::Whole => redundancy.health.word(),
-        _ => array.state.word(),
-    }
+/// The health of a redundant array that serves, in the word of the API; none of others.
+fn health(array: &Array) -> Option<&'static str> {
+    array.redundancy.as_ref().map(|redundancy| redundancy.health.word())
 }
 
 fn state(array: &Array) -> String {
-    let word = word(array);
+    let word = array.state.word();
     if array.state == ArrayState::Active && !array.attention.is_empty() { format!("{word}!") } else { word.to_owned() }
 }
 
@@ -504,7 +502,10 @@ pub fn show(array: &Array) -> String {
     if array.logical_block_bytes > 0 {
         line("block", format!("{} bytes", array.logical_block_bytes));
     }
-    line("state", word(array).to_owned());
+    line("state", array.state.word().to_owned());
+    if let Some(health) = health(array) {
+        line("health", health.to_owned());
+    }
     if let Some(redundancy) = &array.redundancy {
         redundant::show(array, redundancy, &mut line);
     }
@@ -532,7 +533,7 @@ fn members(array: &Array) -> String {
         let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), format_size);
         table.add_row([
             member.role.to_string(),
-            member.disk.clone().unwrap_or_else(|| format!("(member {})", member.uuid)),
+            member.disk.clone().unwrap_or_else(|| absent(&member.uuid)),
             redundant::member_state(member),
             format_size(member.data_bytes),
             bytes(stats.map(|s| s.read_bytes)),
@@ -542,6 +543,11 @@ fn members(array: &Array) -> String {
     }
     output::right(&mut table, [0, 3, 4, 5, 6]);
     output::render(&table)
+}
+
+/// What stands in place of the disk of a member that has none: its identity, if there is one.
+fn absent(uuid: &str) -> String {
+    if uuid.is_empty() { "(none)".to_owned() } else { format!("(member {uuid})") }
 }
 
 fn zones(zones: &[Zone]) -> String {

@@ -123,7 +123,8 @@ fn table(list: &JobList) -> String {
         table.add_row([
             job.name.clone(),
             job.kind.clone(),
-            job.member
+            job.replaces
+                .or(job.member)
                 .map_or_else(|| job.volume.clone().unwrap_or_else(|| "all".to_owned()), |member| member.to_string()),
             job.state.word().to_owned(),
             if job.state.is_over() { outcome(job) } else { redundant::progress(&job.progress) },

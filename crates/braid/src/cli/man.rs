@@ -35,7 +35,7 @@ pub const EXIT_STATUS: [(u8, &str); 8] = [
     (3, "there is no such thing"),
     (4, "refused: in use, would destroy, or needs `--force` or `--yes`"),
     (5, "done, but something needs attention"),
-    (6, "the daemon is not reachable"),
+    (6, "the daemon is not reachable, is stopping, or does not know all disks yet"),
     (7, "damage found"),
 ];
 

@@ -41,6 +41,23 @@ pub fn show<T: Serialize>(as_json: bool, value: &T, people: impl FnOnce(&T) -> S
     }
 }
 
+/// Prints a list, and on standard error why objects may be missing from it.
+pub fn list<T: Serialize>(as_json: bool, value: &T, incomplete: &[String], people: impl FnOnce(&T) -> String) {
+    show(as_json, value, people);
+    if !as_json {
+        incomplete.iter().for_each(|why| complain(&format!("this list may not be complete: {why}\n")));
+    }
+}
+
+/// What stands in place of a list without rows: how to make the first object, or that none is known yet.
+pub fn none(what: &str, incomplete: &[String], make: &str) -> String {
+    if incomplete.is_empty() {
+        format!("no {what}; make one with: {make}\n")
+    } else {
+        format!("no {what} are known yet\n")
+    }
+}
+
 fn text_to(stream: &mut impl Write, text: &str) {
     let written = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
     if let Err(error) = written {

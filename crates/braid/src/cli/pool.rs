@@ -151,7 +151,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Create(args) => create(args).await?,
         Verb::List(ask) => {
             let list: PoolList = ask.client()?.get("/v1/pools").await?;
-            output::show(ask.json, &list, table);
+            output::list(ask.json, &list, &list.incomplete, table);
         }
         Verb::Show(args) => {
             let pool: Pool = args.ask.client()?.get(&format!("/v1/pools/{}", args.pool)).await?;
@@ -262,7 +262,7 @@ async fn create(args: CreateArgs) -> anyhow::Result<()> {
 
 fn table(list: &PoolList) -> String {
     if list.pools.is_empty() {
-        return "no pools; make one with: braid pool create NAME DISK…\n".to_owned();
+        return output::none("pools", &list.incomplete, "braid pool create NAME DISK…");
     }
     let mut table = output::table(["NAME", "SIZE", "FREE", "PROMISED", "STATE", "MEMBERS", "VOLUMES", "SNAPSHOTS"]);
     for pool in &list.pools {

@@ -210,12 +210,7 @@ pub fn show(array: &Array, redundancy: &Redundancy, line: &mut impl FnMut(&str, 
         0 => line("copies", redundancy.copies.to_string()),
         parities => line("parity", format!("{parities} of each row")),
     }
-    let losses = if redundancy.tolerates == 1 {
-        "any 1 member".to_owned()
-    } else {
-        format!("any {} members", redundancy.tolerates)
-    };
-    line("survives", format!("the loss of {losses}, where all are in sync"));
+    line("tolerates", tolerates(redundancy));
     if let Some(journal) = &redundancy.journal {
         line("journal", journal_place(journal));
     }
@@ -246,6 +241,20 @@ pub fn show(array: &Array, redundancy: &Redundancy, line: &mut impl FnMut(&str, 
         line("unreadable", format!("and {} more", format_size(redundancy.unreadable_bytes - shown)));
     }
     line("degraded", format!("start: {}", redundancy.start_degraded));
+}
+
+/// Which failures an array tolerates now, and what it tolerates with all members in sync where that is more.
+fn tolerates(redundancy: &Redundancy) -> String {
+    let failures = |count: u16| match count {
+        0 => "no failure of a member".to_owned(),
+        1 => "the failure of any 1 member".to_owned(),
+        count => format!("failures of any {count} members"),
+    };
+    let now = failures(redundancy.tolerates_now);
+    if redundancy.tolerates_now == redundancy.tolerates {
+        return now;
+    }
+    format!("{now} now; {} once all are in sync", failures(redundancy.tolerates))
 }
 
 /// How far some work has come, in words.

@@ -109,7 +109,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::List(ask) => {
             let list: ReplicaList = ask.client()?.get("/v1/replicas").await?;
-            output::show(ask.json, &list, table);
+            output::list(ask.json, &list, &list.incomplete, table);
         }
         Verb::Show(args) => {
             let replica: Replica = args.ask.client()?.get(&path(&args.replica)).await?;
@@ -199,7 +199,8 @@ fn voters(bits: u16) -> String {
 
 fn table(list: &ReplicaList) -> String {
     if list.replicas.is_empty() {
-        return "no replicas or witnesses on this node\n".to_owned();
+        let known = if list.incomplete.is_empty() { "on this node" } else { "are known on this node yet" };
+        return format!("no replicas or witnesses {known}\n");
     }
     let mut table = output::table(["NAME", "VOTER", "STATE", "DATA", "SIZE", "EPOCH", "CONNECTIONS"]);
     for replica in &list.replicas {

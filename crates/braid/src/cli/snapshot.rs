@@ -163,7 +163,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::List(args) => {
             let query = args.of.map(|of| format!("?of={}", segment(&of))).unwrap_or_default();
             let list: SnapshotList = args.ask.client()?.get(&format!("/v1/snapshots{query}")).await?;
-            output::show(args.ask.json, &list, table);
+            output::list(args.ask.json, &list, &list.incomplete, table);
         }
         Verb::Show(args) => {
             let snapshot: Snapshot = args.ask.client()?.get(&path(&args.snapshot)).await?;
@@ -254,7 +254,7 @@ fn changes(diff: &SnapshotDiff) -> String {
 
 fn table(list: &SnapshotList) -> String {
     if list.snapshots.is_empty() {
-        return "no snapshots; take one with: braid snapshot create POOL/VOLUME@NAME\n".to_owned();
+        return output::none("snapshots", &list.incomplete, "braid snapshot create POOL/VOLUME@NAME");
     }
     let mut table = output::table(["NAME", "TAKEN", "SIZE", "EXCLUSIVE", "SHARED", "EXPORTS"]);
     for snapshot in &list.snapshots {

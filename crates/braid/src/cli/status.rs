@@ -31,7 +31,9 @@ pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let status: Status = client.get("/v1/status").await?;
     if args.check {
         output::show(args.ask.json, &status.attention, |_| attention(&status));
-        let needed = if status.attention.is_empty() { 0 } else { failure::ATTENTION };
+        // Unknown is not well.
+        let well = status.attention.is_empty() && !status.starting;
+        let needed = if well { 0 } else { failure::ATTENTION };
         return Ok(ExitCode::from(needed));
     }
     if args.ask.json {
@@ -145,7 +147,7 @@ fn counted(count: u64, one: &str, more: &str) -> String {
 /// Whether everything is all right, in one line.
 pub fn verdict(status: &Status) -> String {
     match status.attention.len() {
-        0 if status.start_ms.is_none() => "The daemon is still looking for disks.".to_owned(),
+        0 if status.starting || status.start_ms.is_none() => "The daemon is still looking for disks.".to_owned(),
         0 if status.arrays.total == 0 && status.pools.total == 0 => {
             "All is well. There is no array yet: braid array create --help".to_owned()
         }

@@ -157,6 +157,9 @@ pub fn ended(job: &Job) -> String {
 }
 
 fn what(job: &Job) -> String {
+    if let Some(replaced) = job.replaces {
+        return format!("{} of member {replaced}", job.kind);
+    }
     match (job.member, &job.volume) {
         (Some(member), _) => format!("{} of member {member}", job.kind),
         (None, Some(volume)) => format!("{} of {volume}", job.kind),

@@ -17,7 +17,8 @@ use axum::extract::{
     DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State, rejection::BytesRejection,
 };
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware;
 use axum::response::sse::{KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
@@ -36,6 +37,8 @@ use utoipa::OpenApi;
 
 /// Longest time in which the body of a request has to arrive.
 const BODY_MAX: Duration = Duration::from_millis(API_REQUEST_TIMEOUT_MS);
+/// After how long a client that was told to come back may do so, in seconds.
+const RETRY_AFTER_S: &str = "1";
 /// Between two signs of life to those who follow the events.
 const SIGN_OF_LIFE_EVERY: Duration = Duration::from_secs(15);
 
@@ -116,6 +119,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/metrics", get(metrics))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::map_response_with_state(Arc::clone(&control), unknown_while_starting))
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
         .with_state(control)
 }
@@ -250,7 +254,30 @@ impl From<ErrorDetail> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.kind.http_status()).expect("kinds have statuses between 400 and 599");
-        json(status, &ErrorBody { error: self.0 })
+        let mut response = json(status, &ErrorBody { error: self.0.clone() });
+        if self.0.kind == Kind::NotFound {
+            response.extensions_mut().insert(Missing(self.0));
+        }
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_AFTER_S));
+        }
+        response
+    }
+}
+
+/// Marks a response that says that an object does not exist.
+#[derive(Clone)]
+struct Missing(ErrorDetail);
+
+/// Replaces "there is no such object" by "not known yet" while disks are still being found: the object may be on one of
+/// them. This is the one place that does so, for every path and every kind of object.
+async fn unknown_while_starting(State(control): Shared, mut response: Response) -> Response {
+    match response.extensions_mut().remove::<Missing>() {
+        Some(Missing(missing)) => match control.unknown_yet(missing) {
+            Some(unknown) => Refusal(unknown).into_response(),
+            None => response,
+        },
+        None => response,
     }
 }
 
@@ -716,6 +743,7 @@ async fn metrics(State(control): Shared, headers: HeaderMap) -> Response {
 
 async fn no_such_path(request: Request) -> Refusal {
     ErrorDetail::new(Kind::NotFound, format!("there is no path {}", request.uri().path()))
+        .with("path", request.uri().path())
         .remedy("see /v1/openapi.json or docs/api.md for those there are")
         .into()
 }

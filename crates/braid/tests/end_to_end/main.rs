@@ -81,6 +81,7 @@ mod replicated_returns;
 mod replicated_snapshots;
 mod returning;
 mod rivals;
+mod starting;
 mod stopping;
 mod support;
 mod terminal;

@@ -62,7 +62,7 @@ fn a_mirror_of_two_is_one_of_three_and_of_two_again() {
     daemon.braid(&["array", "fail", "data", "0"]);
     daemon.braid(&["array", "remove", "data", "0"]);
     assert_eq!((states(&show(&daemon)), health(&daemon)), (vec!["absent".into(), "in_sync".into()], "degraded".into()));
-    assert!(daemon.refused(2, &["array", "remove", "data", "0"]).contains("nobody is member 0"));
+    assert!(daemon.refused(2, &["array", "remove", "data", "0"]).contains("slot 0 of array data has no member"));
     daemon.braid(&["array", "remove", "data", "0", "--copy"]);
     assert_eq!((states(&show(&daemon)), health(&daemon)), (vec!["in_sync".into()], "whole".into()));
     check(&mut self::client(&daemon), 0..250, 1);

@@ -64,8 +64,14 @@ impl Control {
             let error = ErrorDetail::new(Kind::TimedOut, format!("disk {name} has not answered yet"));
             harvest.troubles.insert(name.clone(), error.with("disk", name));
         }
+        if late > 0 {
+            self.note_late(search.late());
+        }
         self.judge_all(harvest, &Order::default(), &[]).await;
         self.start_imports(None, &[]).await;
+        if late == 0 {
+            self.end_starting();
+        }
         let ms = self.started.elapsed().as_millis() as u64;
         // Only this function sets it.
         let _ = self.start_ms.set(ms);
@@ -122,6 +128,7 @@ impl Control {
         if self.drain(late).await {
             self.look_for_members_again().await;
         }
+        self.end_starting();
     }
 
     /// Looks for members once more, as a start does.

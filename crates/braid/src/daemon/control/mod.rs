@@ -28,6 +28,7 @@ pub mod replicas;
 pub mod replicated;
 mod search;
 mod shutdown;
+mod starting;
 pub mod tables;
 pub mod view;
 mod watch;
@@ -51,7 +52,7 @@ use guard::ReadTables;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tables::{Serving, Tables};
@@ -114,6 +115,8 @@ pub struct Control {
     started: Instant,
     started_unix_ms: u64,
     start_ms: OnceLock<u64>,
+    /// Whether disks are still being looked for after the start, those that are late included.
+    starting: AtomicBool,
     socket: PathBuf,
     /// The folder of what outlives the process and no boot.
     shared_memory: PathBuf,
@@ -178,6 +181,7 @@ impl Control {
             started,
             started_unix_ms: unix_ms().saturating_sub(started.elapsed().as_millis() as u64),
             start_ms: OnceLock::new(),
+            starting: AtomicBool::new(true),
             socket,
             shared_memory,
             network: OnceLock::new(),
@@ -281,6 +285,7 @@ impl Control {
             pid: std::process::id(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
             start_ms: self.start_ms.get().copied(),
+            starting: self.is_starting(),
             socket: self.socket.display().to_string(),
             network: self.network.get().map(|(address, _)| format!("https://{address}")),
             node: self.nodes.own(),
@@ -338,7 +343,7 @@ impl Control {
         let tables = self.read();
         let mut arrays: Vec<Array> = tables.arrays.values().map(|entry| self.show_array(&tables, entry)).collect();
         arrays.sort_by(|a, b| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
-        ArrayList { arrays }
+        ArrayList { arrays, incomplete: self.why_incomplete() }
     }
 
     /// One array, by name or UUID.

@@ -132,6 +132,7 @@ mod tests {
             number,
             kind,
             role: None,
+            replaces: None,
             stage,
             from_data: false,
             done_bytes: 0,

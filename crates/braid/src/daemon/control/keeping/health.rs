@@ -4,6 +4,7 @@ use super::super::tables::Active;
 use super::{Unreadable, findings, journal};
 use braid_api::{Attention, Health, Redundancy};
 use braid_engine::keeper::JobStage;
+use braid_engine::lifecycle::tolerated_failures;
 use braid_format::{JobKind, MemberState, StartPolicy};
 use braid_geometry::Level;
 
@@ -44,12 +45,20 @@ pub fn redundancy(active: &Active) -> Option<Redundancy> {
         .geometry()
         .ok()
         .and_then(|geometry| geometry.zones().iter().map(|zone| spec.copies_over(zone.members.len())).min());
+    let in_sync = |role: u16| {
+        active.label.members.get(usize::from(role)).is_some_and(|member| member.state == MemberState::InSync)
+    };
+    let tolerates_now = match health {
+        Health::Failed => 0,
+        _ => active.label.geometry().ok().and_then(|geometry| tolerated_failures(&geometry, in_sync)).unwrap_or(0),
+    };
     let unreadable = keeping.unreadable(&active.label);
     Some(Redundancy {
         health,
         copies,
         parities,
         tolerates: parities + copies_least.unwrap_or(1).saturating_sub(1) as u16,
+        tolerates_now,
         region_bytes: keeping.region_bytes(),
         regions: active.size_bytes.div_ceil(keeping.region_bytes().max(1)),
         regions_written: regions.written.count(),
@@ -78,7 +87,7 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
                 Some(format!("member {role} (disk {}) is out: {}", away.disk, away.why))
             }
             (MemberState::Out, _) => Some(format!("member {role} is out")),
-            (MemberState::Absent, _) => Some(format!("nobody is member {role}")),
+            (MemberState::Absent, _) => Some(format!("slot {role} has no member")),
             (MemberState::Filling, _) => {
                 let job = active.keeping().and_then(|keeping| keeping.going(JobKind::Rebuild, Some(role)));
                 let progress = job.as_ref().map(super::board::progress);

@@ -190,6 +190,7 @@ fn show(array: &str, job: &JobInfo) -> Job {
         }
         .to_owned(),
         member: job.role,
+        replaces: job.replaces,
         state: match job.stage {
             JobStage::Running => JobState::Running,
             JobStage::Paused => JobState::Paused,

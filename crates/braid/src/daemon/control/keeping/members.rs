@@ -89,7 +89,7 @@ impl Control {
             MemberState::Out => (Order::Remove(role), "member"),
             MemberState::Absent if ask.copy => (Order::Narrow(role), "role"),
             MemberState::Absent => {
-                let why = format!("nobody is member {role} of array {name}");
+                let why = format!("slot {role} of array {name} has no member");
                 return Err(ErrorDetail::new(Kind::InvalidArgument, why)
                     .with("array", &name)
                     .with("member", role)

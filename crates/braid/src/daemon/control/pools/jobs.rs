@@ -179,6 +179,7 @@ impl One {
                 Work::Evacuation(member) => Some(member.into()),
                 _ => None,
             },
+            replaces: None,
             state: self.state,
             paused: self.state == JobState::Paused,
             limit_bytes_per_s: self.limit_bytes_per_s,

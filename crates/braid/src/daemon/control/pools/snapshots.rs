@@ -69,7 +69,7 @@ impl Control {
         let taken: Vec<Uuid> = what.iter().map(|(_, uuid, _)| *uuid).collect();
         self.take_snapshots(&pool, what, &ask.snapshots.join(", ")).await?;
         let listed = self.list_pool(&pool).await?;
-        let mut list = SnapshotList { snapshots: self.show_snapshots(&pool, &listed, None) };
+        let mut list = SnapshotList { snapshots: self.show_snapshots(&pool, &listed, None), incomplete: Vec::new() };
         list.snapshots.retain(|snapshot| taken.iter().any(|uuid| uuid.to_string() == snapshot.uuid));
         Ok(list)
     }
@@ -203,14 +203,14 @@ impl Control {
                         list => snapshots.extend(list?.snapshots),
                     }
                 }
-                Ok(SnapshotList { snapshots })
+                Ok(SnapshotList { snapshots, incomplete: self.why_volumes_incomplete() })
             }
         }
     }
 
     async fn snapshots_of(&self, pool: &Reach, volume: Option<Uuid>) -> Result<SnapshotList, ErrorDetail> {
         let listed = self.list_counted(pool).await?;
-        Ok(SnapshotList { snapshots: self.show_snapshots(pool, &listed, volume) })
+        Ok(SnapshotList { snapshots: self.show_snapshots(pool, &listed, volume), incomplete: Vec::new() })
     }
 
     /// One snapshot.

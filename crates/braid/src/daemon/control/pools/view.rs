@@ -197,7 +197,7 @@ impl Control {
             pools.extend(self.pool(&name).await);
         }
         pools.sort_by(|a: &Pool, b: &Pool| (&a.name, &a.uuid).cmp(&(&b.name, &b.uuid)));
-        PoolList { pools }
+        PoolList { pools, incomplete: self.why_incomplete() }
     }
 
     /// One pool, by name or UUID.

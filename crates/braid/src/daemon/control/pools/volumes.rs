@@ -77,7 +77,8 @@ impl Control {
         }
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
         let replicated = if several { self.replicated_volumes().volumes } else { Vec::new() };
-        Ok(VolumeList { volumes, replicated })
+        let incomplete = if several { self.why_volumes_incomplete() } else { Vec::new() };
+        Ok(VolumeList { volumes, replicated, incomplete })
     }
 
     /// One volume.

@@ -129,7 +129,7 @@ impl Control {
         let tables = self.read();
         let mut replicas: Vec<Replica> = tables.replicas.values().map(|entry| show(&tables, entry)).collect();
         replicas.sort_by(|a, b| (&a.name, &a.volume).cmp(&(&b.name, &b.volume)));
-        ReplicaList { replicas }
+        ReplicaList { replicas, incomplete: self.why_incomplete() }
     }
 
     /// One of them, by its volume's identity or by its name.

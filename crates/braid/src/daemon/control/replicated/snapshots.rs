@@ -594,7 +594,7 @@ impl Control {
             })
         };
         let wanted = listed.snapshots().into_iter().filter(|uuid| only.is_none_or(|only| only == *uuid));
-        Ok(SnapshotList { snapshots: wanted.filter_map(show).collect() })
+        Ok(SnapshotList { snapshots: wanted.filter_map(show).collect(), incomplete: Vec::new() })
     }
 }
 
