@@ -33,7 +33,7 @@ scripts/install-tools.sh test || exit 1
 # of their own, because no program may hold them.
 everything=(--locked --profile verify --workspace)
 target=$($cargo metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')
-own_stage=(corpus end_to_end allocations)
+own_stage=(corpus end_to_end allocations model)
 
 # Arguments of cargo that select every integration test but those that are a stage of their own.
 unit_tests() {
@@ -137,8 +137,21 @@ fuzz() {
     rm -rf "$found"
     return $status
 }
-# Most of the time a story waits: for a disk, a lease, a time limit.
-end_to_end() { RUST_TEST_THREADS=5 $cargo test "${everything[@]}" --test end_to_end --test allocations; }
+# Random lives of the real daemon, always the same seeds in the same order; a seed that fails is printed with what had happened.
+model() { BRAID_MODEL_SECONDS=${MODEL_SECONDS:-240} $cargo test "${everything[@]}" --test model -- --nocapture; }
+# Most of the time a story waits: for a disk, a lease, a time limit. The model test runs beside them.
+end_to_end() {
+    local failed=0 output other
+    output=$(mktemp)
+    model >"$output" 2>&1 &
+    other=$!
+    RUST_TEST_THREADS=5 $cargo test "${everything[@]}" --test end_to_end --test allocations || failed=1
+    wait "$other" || failed=1
+    echo "== model"
+    cat "$output"
+    rm -f "$output"
+    return $failed
+}
 # The program is there: the end-to-end tests had it built.
 guest() { scripts/test-vm.sh "$target/verify/braid"; }
 package() { scripts/test-package.sh "$target/verify/braid"; }

@@ -1,0 +1,242 @@
+//! A connection of an NBD client with requests under way, by the client of this project, and what the oracle says of its replies.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use braid_nbd::client::{Client, ClientConfig, ClientError, Replies};
+use braid_nbd::codec::command;
+
+use crate::oracle::{BLOCK, Content, Oracle, write_block};
+use crate::support::PATIENCE;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    Read,
+    Write(Content),
+    Trim,
+    Flush,
+}
+
+#[derive(Clone, Debug)]
+pub struct Flight {
+    pub op: Op,
+    pub first: u64,
+    pub count: u64,
+    pub fua: bool,
+    begun: u64,
+    token: u64,
+    data: Vec<u8>,
+}
+
+/// A reply that was an error.
+pub struct Refused {
+    pub op: Op,
+    pub first: u64,
+    pub count: u64,
+    pub error: u32,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} of blocks {}+{}: error {}", self.op, self.first, self.count, self.error)
+    }
+}
+
+pub struct Connection {
+    client: Client,
+    pub device: u64,
+    pub flights: BTreeMap<u16, Flight>,
+}
+
+struct Sink<'a> {
+    flights: &'a mut BTreeMap<u16, Flight>,
+    done: Vec<(u16, Result<(), u32>)>,
+}
+
+impl Replies for Sink<'_> {
+    fn data(&mut self, slot: u16, at: u32, data: &[u8]) {
+        let flight = self.flights.get_mut(&slot).expect("a read that was sent");
+        flight.data[at as usize..at as usize + data.len()].copy_from_slice(data);
+    }
+
+    fn hole(&mut self, slot: u16, at: u32, len: u32) {
+        let flight = self.flights.get_mut(&slot).expect("a read that was sent");
+        flight.data[at as usize..(at + len) as usize].fill(0);
+    }
+
+    fn done(&mut self, slot: u16, result: Result<(), u32>) {
+        self.done.push((slot, result));
+    }
+}
+
+/// What became of the replies that were there.
+pub enum Turn {
+    Goes(Vec<Refused>),
+    /// The connection has ended.
+    Ended(String),
+}
+
+impl Connection {
+    /// Connects: a newer session of its device begins.
+    pub fn open(uri: &str, config: ClientConfig, device: u64) -> Result<Connection, ClientError> {
+        let client = Client::connect(&uri.parse().expect("an address"), config)?;
+        Ok(Connection { client, device, flights: BTreeMap::new() })
+    }
+
+    pub fn blocks(&self) -> u64 {
+        self.client.size_bytes() / BLOCK as u64
+    }
+
+    /// Sends a request, and does not wait for its reply.
+    pub fn send(&mut self, oracle: &mut Oracle, op: Op, first: u64, count: u64, fua: bool) -> bool {
+        let (offset, len) = (first * BLOCK as u64, (count * BLOCK as u64) as u32);
+        let flags = u16::from(fua);
+        let slot = match op {
+            Op::Read => self.client.queue_read(offset, len),
+            Op::Write(Content::Data { device, version }) => {
+                let mut data = vec![0; len as usize];
+                for (block, bytes) in (first..).zip(data.chunks_exact_mut(BLOCK)) {
+                    write_block(device, block, version, bytes);
+                }
+                self.client.queue_write(offset, &data, flags)
+            }
+            Op::Write(Content::Zero) => self.client.queue(command::WRITE_ZEROES, flags, offset, len),
+            Op::Trim => self.client.queue(command::TRIM, flags, offset, len),
+            Op::Flush => self.client.queue(command::FLUSH, 0, 0, 0),
+        };
+        let Some(slot) = slot else { return false };
+        let token = match op {
+            Op::Read | Op::Flush => 0,
+            Op::Write(content) => oracle.begin(self.device, first, count, content, false),
+            Op::Trim => oracle.begin(self.device, first, count, Content::Zero, true),
+        };
+        // Whatever a reply does not fill is wrong, and not zeros.
+        let data = if op == Op::Read { vec![0xdb; len as usize] } else { Vec::new() };
+        let begun = oracle.now();
+        self.flights.insert(slot, Flight { op, first, count, fua, begun, token, data });
+        true
+    }
+
+    /// Sends what is queued and takes the replies that are there; waits for one no longer than `limit`.
+    ///
+    /// # Errors
+    /// Something was read that must not be.
+    pub fn turn(&mut self, oracle: &mut Oracle, limit: Duration) -> Result<Turn, String> {
+        if !limit.is_zero() && !self.flights.is_empty() {
+            let mut none = Sink { flights: &mut self.flights, done: Vec::new() };
+            // What is queued has to be on its way before a reply is waited for.
+            if let Err(error) = self.client.exchange(false, &mut none) {
+                let done = none.done;
+                return self.take(oracle, done, Some(error));
+            }
+            let done = none.done;
+            if !done.is_empty() {
+                return self.take(oracle, done, None);
+            }
+            if let Err(error) = self.client.wait_within(limit) {
+                return Ok(Turn::Ended(error.to_string()));
+            }
+        }
+        let mut sink = Sink { flights: &mut self.flights, done: Vec::new() };
+        let result = self.client.exchange(false, &mut sink);
+        let done = sink.done;
+        self.take(oracle, done, result.err())
+    }
+
+    fn take(
+        &mut self,
+        oracle: &mut Oracle,
+        done: Vec<(u16, Result<(), u32>)>,
+        ended: Option<ClientError>,
+    ) -> Result<Turn, String> {
+        let mut refused = Vec::new();
+        for (slot, result) in done {
+            let flight = self.flights.remove(&slot).expect("each ends once");
+            let (device, first, count, token) = (self.device, flight.first, flight.count, flight.token);
+            match (flight.op, result) {
+                (Op::Read, Ok(())) => {
+                    for (block, bytes) in (first..).zip(flight.data.chunks_exact(BLOCK)) {
+                        oracle.read(device, block, flight.begun, bytes)?;
+                    }
+                }
+                (Op::Flush, Ok(())) => oracle.flushed(device, flight.begun),
+                (Op::Write(_) | Op::Trim, Ok(())) => oracle.acknowledged(device, first, count, token),
+                (op, Err(error)) => {
+                    if matches!(op, Op::Write(_) | Op::Trim) {
+                        oracle.abandoned(device, first, count, token);
+                    }
+                    refused.push(Refused { op, first, count, error });
+                }
+            }
+        }
+        match ended {
+            None => Ok(Turn::Goes(refused)),
+            Some(ClientError::Protocol(what)) => Err(format!("the server broke the protocol: {what}")),
+            Some(error) => Ok(Turn::Ended(error.to_string())),
+        }
+    }
+
+    /// Waits for all replies.
+    ///
+    /// # Errors
+    /// As [`Connection::turn`]; a request was not answered.
+    pub fn drain(&mut self, oracle: &mut Oracle) -> Result<Turn, String> {
+        let mut all = Vec::new();
+        let start = std::time::Instant::now();
+        while !self.flights.is_empty() {
+            match self.turn(oracle, Duration::from_millis(50))? {
+                Turn::Goes(refused) => all.extend(refused),
+                ended @ Turn::Ended(_) => return Ok(ended),
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(format!("not answered within {PATIENCE:?}: {:?}", self.flights));
+            }
+        }
+        Ok(Turn::Goes(all))
+    }
+
+    /// Ends the connection; gives what was not answered, in the order in which it was sent.
+    pub fn end(mut self, oracle: &mut Oracle) -> Vec<Flight> {
+        let mut rest: Vec<Flight> = std::mem::take(&mut self.flights).into_values().collect();
+        for flight in rest.iter().filter(|flight| matches!(flight.op, Op::Write(_) | Op::Trim)) {
+            oracle.abandoned(self.device, flight.first, flight.count, flight.token);
+        }
+        rest.sort_by_key(|flight| flight.begun);
+        rest
+    }
+
+    /// Holds the map of the whole device against the oracle; gives how much was told to be zeros, in blocks.
+    ///
+    /// # Errors
+    /// A block is told to be zeros that cannot be.
+    pub fn check_map(&mut self, oracle: &mut Oracle, blocks: u64) -> Result<Option<u64>, String> {
+        assert!(self.flights.is_empty(), "one question at a time");
+        let (mut at, mut zeros) = (0, 0);
+        while at < blocks {
+            let count = (blocks - at).min(1 << 14);
+            let begun = oracle.now();
+            let extents = match self.client.block_status(at * BLOCK as u64, (count * BLOCK as u64) as u32) {
+                Ok(extents) => extents,
+                Err(ClientError::Protocol(what)) => return Err(format!("the server broke the protocol: {what}")),
+                Err(_) => return Ok(None),
+            };
+            let mut byte = at * BLOCK as u64;
+            for (len, state) in extents {
+                let end = (byte + len).min(blocks * BLOCK as u64);
+                // Bit 1: it reads as zeros. A block of which a part is told so is told so.
+                if state & 2 != 0 {
+                    for block in byte / BLOCK as u64..end.div_ceil(BLOCK as u64) {
+                        oracle.told_zero(self.device, block, begun)?;
+                        zeros += 1;
+                    }
+                }
+                byte = end;
+            }
+            if byte <= at * BLOCK as u64 {
+                return Err("a map without an extent".to_owned());
+            }
+            at = byte / BLOCK as u64;
+        }
+        Ok(Some(zeros))
+    }
+}

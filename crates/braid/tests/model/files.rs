@@ -1,0 +1,111 @@
+//! Exports as files: whole blocks by system calls, each answered when it returns, and holes by `SEEK_HOLE`.
+
+use std::fs::File;
+
+use crate::oracle::{BLOCK, Content};
+use crate::support::wait_for;
+use crate::world::{ENOSPC, World};
+
+impl World {
+    /// The file of a device, open; none where it has none.
+    fn file(&mut self, device: usize) -> Option<()> {
+        let path = self.devices[device].path.clone()?;
+        if self.devices[device].file.is_none() {
+            let open = || File::options().read(true).write(true).open(&path).ok();
+            self.devices[device].file = Some(wait_for(&format!("file {path}"), || {
+                // Before it is mounted it is an empty file of the folder.
+                open().filter(|file| file.metadata().is_ok_and(|meta| meta.len() > 0))
+            }));
+        }
+        Some(())
+    }
+
+    /// A request by the file, answered when this returns.
+    pub fn by_file(&mut self, device: usize) {
+        use std::os::unix::fs::FileExt as _;
+        if self.file(device).is_none() {
+            return;
+        }
+        let (first, count) = self.range(device, 48);
+        let number = self.devices[device].number;
+        let (offset, len) = (first * BLOCK as u64, count as usize * BLOCK);
+        self.counts.requests += 1;
+        let name = self.devices[device].name.clone();
+        let kind = self.dice.below(5);
+        let version = self.oracle.number();
+        let file = self.devices[device].file.as_ref().expect("it is open");
+        match kind {
+            0 | 1 => {
+                let mut data = vec![0; len];
+                for (block, bytes) in (first..).zip(data.chunks_exact_mut(BLOCK)) {
+                    crate::oracle::write_block(number, block, version, bytes);
+                }
+                let token = self.oracle.begin(number, first, count, Content::Data { device: number, version }, false);
+                let result = file.write_all_at(&data, offset);
+                self.say(format!("{name} file: write {first}+{count} {result:?}"));
+                self.file_done(number, first, count, token, result);
+            }
+            2 => {
+                let mut data = vec![0xdb; len];
+                let begun = self.oracle.now();
+                let result = file.read_exact_at(&mut data, offset);
+                self.say(format!("{name} file: read {first}+{count} {result:?}"));
+                if result.is_ok() {
+                    for (block, bytes) in (first..).zip(data.chunks_exact(BLOCK)) {
+                        self.oracle.read(number, block, begun, bytes).unwrap_or_else(|what| panic!("{what}"));
+                    }
+                } else {
+                    assert!(self.lenient.is_some(), "{name}: a read of its file: {result:?}");
+                }
+            }
+            3 => {
+                let result = file.sync_all();
+                self.say(format!("{name} file: fsync {result:?}"));
+                assert!(result.is_ok() || self.lenient.is_some(), "{name}: fsync of its file: {result:?}");
+            }
+            _ => self.check_file_map(device),
+        }
+    }
+
+    fn file_done(&mut self, number: u64, first: u64, count: u64, token: u64, result: std::io::Result<()>) {
+        match result {
+            Ok(()) => self.oracle.acknowledged(number, first, count, token),
+            Err(error) => {
+                let full = self.may_fill && error.raw_os_error() == Some(ENOSPC as i32);
+                assert!(full || self.lenient.is_some(), "a write to a file: {error}, and nothing is the matter");
+                self.oracle.abandoned(number, first, count, token);
+            }
+        }
+    }
+
+    /// The same map as the file's holes: `SEEK_HOLE` and `SEEK_DATA`.
+    pub fn check_file_map(&mut self, device: usize) {
+        if self.without("maps") || self.file(device).is_none() {
+            return;
+        }
+        let number = self.devices[device].number;
+        let bytes = self.devices[device].blocks * BLOCK as u64;
+        let mut at = 0;
+        let begun = self.oracle.now();
+        while at < bytes {
+            let file = self.devices[device].file.as_ref().expect("it is open");
+            let hole = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(at)).unwrap_or(bytes);
+            let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(hole.min(bytes - 1))) {
+                Ok(data) => data,
+                Err(rustix::io::Errno::NXIO) => bytes,
+                Err(error) => {
+                    assert!(self.lenient.is_some(), "SEEK_DATA: {error}");
+                    return;
+                }
+            };
+            if hole >= bytes {
+                break;
+            }
+            for block in hole / BLOCK as u64..data.div_ceil(BLOCK as u64) {
+                self.oracle.told_zero(number, block, begun).unwrap_or_else(|what| panic!("by its file: {what}"));
+            }
+            at = data.max(at + 1);
+        }
+        self.counts.maps += 1;
+    }
+}

@@ -1,0 +1,321 @@
+//! Which versions of each block of a device may be read, judged by requests, replies and ends of sessions only.
+//!
+//! It follows the rule of the simulator's oracle (`braid-sim`), without power cuts: a version is possible until another one,
+//! whose write began after it had ended, is acknowledged. A write that failed, or whose connection ended, may have happened or not;
+//! of an ended connection it counts as under way until a newer session of the device has begun. What a read gave when nothing was
+//! under way stays: no later read goes back.
+
+use std::collections::BTreeMap;
+
+pub const BLOCK: usize = 4096;
+const SECTOR: usize = 512;
+const MAGIC: u64 = u64::from_le_bytes(*b"modeldat");
+const NEVER: u64 = u64::MAX;
+
+/// What a block holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Content {
+    Zero,
+    /// A write of this number to this device.
+    Data {
+        device: u64,
+        version: u64,
+    },
+}
+
+fn fill(device: u64, block: u64, version: u64, sector: u64, out: &mut [u8]) {
+    let mut x = MAGIC ^ device.rotate_left(48) ^ block.rotate_left(24) ^ version ^ (sector << 60);
+    for (at, word) in out.chunks_exact_mut(8).enumerate() {
+        let value = match at {
+            0 => MAGIC,
+            1 => device,
+            2 => block,
+            3 => version,
+            4 => sector,
+            _ => {
+                x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                x
+            }
+        };
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// The bytes of a block that says what it is.
+pub fn write_block(device: u64, block: u64, version: u64, out: &mut [u8]) {
+    for (sector, bytes) in out.chunks_exact_mut(SECTOR).enumerate() {
+        fill(device, block, version, sector as u64, bytes);
+    }
+}
+
+/// What a sector turned out to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sector {
+    Is(Content),
+    /// A block of a write, in another place or with wrong bytes.
+    Stray {
+        device: u64,
+        block: u64,
+        version: u64,
+    },
+    Other,
+}
+
+fn read_sector(block: u64, sector: u64, bytes: &[u8]) -> Sector {
+    if bytes.iter().all(|byte| *byte == 0) {
+        return Sector::Is(Content::Zero);
+    }
+    let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+    if word(0) != MAGIC {
+        return Sector::Other;
+    }
+    let (device, found, version) = (word(1), word(2), word(3));
+    let mut right = [0; SECTOR];
+    fill(device, block, version, sector, &mut right);
+    if found == block && bytes == right {
+        return Sector::Is(Content::Data { device, version });
+    }
+    Sector::Stray { device, block: found, version }
+}
+
+/// How a write stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Running,
+    Acknowledged,
+    /// It failed, or nobody was told.
+    Unknown,
+    /// It failed, or its connection ended: until its device's next session it may happen at any moment.
+    Late,
+}
+
+#[derive(Clone, Debug)]
+struct Version {
+    token: u64,
+    content: Content,
+    state: State,
+    /// It may as well have changed nothing: a discard.
+    maybe: bool,
+    begun: u64,
+    ended: u64,
+    /// Reads that began later have seen what replaced it.
+    hidden: u64,
+}
+
+impl Version {
+    fn replaced_by(&self, newer: &Version, reader: u64) -> bool {
+        newer.state == State::Acknowledged && !newer.maybe && newer.begun > self.ended && newer.ended < reader
+    }
+}
+
+/// A device's blocks. Where nothing is said, it is zeros from the beginning.
+#[derive(Clone, Default)]
+pub struct Image {
+    blocks: BTreeMap<u64, Vec<Version>>,
+}
+
+/// The judge of all devices of a life. Its clock counts events.
+#[derive(Default)]
+pub struct Oracle {
+    clock: u64,
+    last: u64,
+    pub images: BTreeMap<u64, Image>,
+}
+
+impl Oracle {
+    pub fn now(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    pub fn device(&mut self) -> u64 {
+        let device = self.number();
+        self.images.insert(device, Image::default());
+        device
+    }
+
+    fn image(&mut self, device: u64) -> &mut Image {
+        self.images.get_mut(&device).expect("a device of this life")
+    }
+
+    /// A write of `content` begins; gives its token.
+    pub fn begin(&mut self, device: u64, first: u64, count: u64, content: Content, maybe: bool) -> u64 {
+        let (begun, token) = (self.now(), self.number());
+        for block in first..first + count {
+            let zero = || {
+                let (content, state) = (Content::Zero, State::Acknowledged);
+                vec![Version { token: 0, content, state, maybe: false, begun: 0, ended: 0, hidden: NEVER }]
+            };
+            let versions = self.image(device).blocks.entry(block).or_insert_with(zero);
+            let state = State::Running;
+            versions.push(Version { token, content, state, maybe, begun, ended: NEVER, hidden: NEVER });
+        }
+        token
+    }
+
+    fn end(&mut self, device: u64, first: u64, count: u64, token: u64, state: State) {
+        let ended = if state == State::Late { NEVER } else { self.now() };
+        for block in first..first + count {
+            let versions = self.image(device).blocks.get_mut(&block).expect("it was begun");
+            for version in versions.iter_mut().filter(|version| version.token == token) {
+                (version.state, version.ended) = (state, ended);
+            }
+        }
+    }
+
+    pub fn acknowledged(&mut self, device: u64, first: u64, count: u64, token: u64) {
+        self.end(device, first, count, token, State::Acknowledged);
+    }
+
+    /// Nobody is told what becomes of it.
+    pub fn abandoned(&mut self, device: u64, first: u64, count: u64, token: u64) {
+        self.end(device, first, count, token, State::Late);
+    }
+
+    /// A newer session has begun: whatever is written from now on comes after what older ones left behind.
+    pub fn session(&mut self, device: u64) {
+        let now = self.now();
+        for versions in self.image(device).blocks.values_mut() {
+            for version in versions.iter_mut().filter(|version| version.state == State::Late) {
+                version.ended = version.ended.min(now);
+            }
+        }
+    }
+
+    /// A flush that began at `begun` was acknowledged: of sessions that had ended before the newest one began, nothing happens any more.
+    pub fn flushed(&mut self, device: u64, begun: u64) {
+        for versions in self.image(device).blocks.values_mut() {
+            for version in versions.iter_mut().filter(|version| version.state == State::Late && version.ended < begun) {
+                version.state = State::Unknown;
+            }
+        }
+    }
+
+    /// The daemon has ended: what was under way has happened by now, or never will.
+    pub fn over(&mut self, device: u64) {
+        let now = self.now();
+        for versions in self.image(device).blocks.values_mut() {
+            for version in versions.iter_mut() {
+                if matches!(version.state, State::Running | State::Late) {
+                    (version.state, version.ended) = (State::Unknown, version.ended.min(now));
+                }
+            }
+        }
+    }
+
+    /// A copy as a snapshot has it that was asked for at `begun`.
+    pub fn snapshot(&mut self, of: u64, begun: u64) -> u64 {
+        let now = self.now();
+        let mut image = self.images[&of].clone();
+        for versions in image.blocks.values_mut() {
+            let all = versions.clone();
+            versions.retain(|version| possible(version, &all, begun));
+            for version in versions.iter_mut() {
+                (version.state, version.ended, version.hidden) = (State::Unknown, now, NEVER);
+            }
+        }
+        let device = self.number();
+        self.images.insert(device, image);
+        device
+    }
+
+    pub fn truncate(&mut self, device: u64, blocks: u64) {
+        self.image(device).blocks.retain(|block, _| *block < blocks);
+    }
+
+    /// Judges a block that a read gave which began at `begun`.
+    pub fn read(&mut self, device: u64, block: u64, begun: u64, bytes: &[u8]) -> Result<(), String> {
+        let now = self.now();
+        let image = self.image(device);
+        let Some(versions) = image.blocks.get_mut(&block) else {
+            if bytes.iter().all(|byte| *byte == 0) {
+                return Ok(());
+            }
+            return Err(format!(
+                "block {block} of device {device} was never written and is {:?}",
+                describe(block, bytes)
+            ));
+        };
+        let mut seen = Vec::new();
+        for (sector, bytes) in bytes.chunks_exact(SECTOR).enumerate() {
+            let found = read_sector(block, sector as u64, bytes);
+            let right = match found {
+                Sector::Is(content) => {
+                    if !seen.contains(&content) {
+                        seen.push(content);
+                    }
+                    versions.iter().any(|version| version.content == content && possible(version, versions, begun))
+                }
+                _ => false,
+            };
+            if !right {
+                return Err(format!(
+                    "block {block} of device {device}, sector {sector}, read since {begun}: it is {found:?}; its versions: {versions:#?}"
+                ));
+            }
+        }
+        // Nothing was under way: what was read stays.
+        let settled = |version: &Version| match version.state {
+            State::Running => false,
+            State::Late => !seen.contains(&version.content),
+            State::Acknowledged | State::Unknown => version.ended < begun,
+        };
+        if seen.len() == 1 && versions.iter().all(settled) {
+            for version in versions.iter_mut() {
+                if version.content != seen[0] && version.state != State::Late {
+                    version.hidden = version.hidden.min(now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges the word that a block reads as zeros.
+    pub fn told_zero(&mut self, device: u64, block: u64, begun: u64) -> Result<(), String> {
+        let Some(versions) = self.image(device).blocks.get(&block) else { return Ok(()) };
+        let zero = |version: &Version| version.content == Content::Zero && possible(version, versions, begun);
+        if versions.iter().any(zero) {
+            return Ok(());
+        }
+        Err(format!("block {block} of device {device} is said to be zeros since {begun}: its versions: {versions:#?}"))
+    }
+
+    /// Nothing reads and nothing writes: what no later read can give is forgotten.
+    pub fn forget(&mut self, device: u64) {
+        let now = self.now();
+        for versions in self.image(device).blocks.values_mut() {
+            let all = versions.clone();
+            versions.retain(|version| possible(version, &all, now) || version.state == State::Late);
+        }
+    }
+
+    /// What blocks of a range may hold, for people.
+    pub fn describe(&self, device: u64, first: u64, count: u64) -> String {
+        let mut text = String::new();
+        for (block, versions) in self.images[&device].blocks.range(first..first + count) {
+            text += &format!("\n  {block}:");
+            for one in versions {
+                text += &format!(" {:?} {:?} {}..{}", one.content, one.state, one.begun, one.ended as i64);
+            }
+        }
+        text
+    }
+
+    pub fn written(&self, device: u64) -> Vec<u64> {
+        self.images[&device].blocks.keys().copied().collect()
+    }
+}
+
+fn possible(version: &Version, all: &[Version], reader: u64) -> bool {
+    version.hidden >= reader && !all.iter().any(|newer| version.replaced_by(newer, reader))
+}
+
+fn describe(block: u64, bytes: &[u8]) -> Vec<Sector> {
+    let sectors = bytes.chunks_exact(SECTOR).enumerate();
+    sectors.map(|(sector, bytes)| read_sector(block, sector as u64, bytes)).collect()
+}

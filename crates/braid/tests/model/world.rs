@@ -1,0 +1,569 @@
+//! A life: a daemon, what it serves, and the clients of that.
+
+use std::fs::File;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use braid_nbd::client::ClientConfig;
+use serde_json::Value;
+
+use crate::client::{Connection, Flight, Op, Refused, Turn};
+use crate::counts::Counts;
+use crate::dice::Dice;
+use crate::oracle::{BLOCK, Content, Oracle};
+use crate::support::*;
+
+/// What happened, for the one who reads of a failure.
+pub type Log = Arc<Mutex<Vec<String>>>;
+
+/// What requests are told that an orderly end gives up.
+const ESHUTDOWN: u32 = 108;
+pub const ENOSPC: u32 = 28;
+
+/// What is exported: an array, a volume or a snapshot.
+pub struct Device {
+    pub number: u64,
+    /// As the command line names it.
+    pub name: String,
+    pub blocks: u64,
+    /// Where its clients are busy: first block and number of blocks.
+    hot: Vec<(u64, u64)>,
+    pub connections: Vec<Connection>,
+    /// The export's file, where there is one, and whether it is open.
+    pub path: Option<String>,
+    pub file: Option<File>,
+}
+
+/// A small file system of its own for disks, unmounted with the life.
+struct Small(String);
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = command("umount").args(["--lazy", &self.0]).output();
+    }
+}
+
+/// Bytes that a small file system has.
+const SMALL_MIB: u64 = 192;
+
+pub struct World {
+    /// Where further files are made. Dropped before the folder that it lies in.
+    at: Option<Small>,
+    pub daemon: Daemon,
+    pub dice: Dice,
+    pub oracle: Oracle,
+    pub devices: Vec<Device>,
+    pub counts: Counts,
+    /// Why requests may fail at the moment.
+    pub lenient: Option<&'static str>,
+    /// What is written may find no space.
+    pub may_fill: bool,
+    log: Log,
+    files: u64,
+    /// Whether exports may be files: disks are driven by io_uring.
+    has_files: bool,
+    /// The daemon ends in order: it may say so to requests that it gives up.
+    stopping: bool,
+}
+
+impl World {
+    pub fn new(mut dice: Dice, log: Log) -> World {
+        let shards = dice.within(1, 2).to_string();
+        let driver = *dice.pick(&["io_uring", "io_uring", "libaio", "threads"]);
+        log.lock().expect("unpoisoned").push(format!("serve --shards {shards} --driver {driver}"));
+        let daemon = Daemon::start_in(Folder::new(), &["--shards", &shards, "--driver", driver, "--buffers", "16M"]);
+        World {
+            daemon,
+            dice,
+            oracle: Oracle::default(),
+            devices: Vec::new(),
+            counts: Counts::default(),
+            lenient: None,
+            may_fill: false,
+            log,
+            files: 0,
+            has_files: driver == "io_uring",
+            stopping: false,
+            at: None,
+        }
+    }
+
+    pub fn say(&self, what: impl Into<String>) {
+        self.log.lock().expect("unpoisoned").push(what.into());
+    }
+
+    /// A new sparse file of so many MiB, for a disk.
+    pub fn new_file(&mut self, mib: u64) -> String {
+        self.files += 1;
+        let folder = if self.at.is_some() { "small/" } else { "" };
+        let path = self.daemon.folder.sparse(&format!("{folder}d{}.img", self.files), mib * MIB);
+        self.say(format!("file {path} of {mib} MiB"));
+        path
+    }
+
+    /// From now on disks are on a file system that is smaller than they are; none where none can be mounted.
+    pub fn mount_small(&mut self) -> Option<String> {
+        let path = self.daemon.folder.join("small");
+        std::fs::create_dir(&path).expect("a folder can be made");
+        let size = format!("size={SMALL_MIB}M");
+        let out = command("mount").args(["-t", "tmpfs", "-o", &size, "braid-model", &path]).output();
+        if !out.is_ok_and(|out| out.status.success()) {
+            self.say("nothing can be mounted here");
+            return None;
+        }
+        self.say(format!("disks are on {path} of {SMALL_MIB} MiB"));
+        self.at = Some(Small(path.clone()));
+        Some(path)
+    }
+
+    /// Whether something is left out of lives: `BRAID_MODEL_WITHOUT=breaks,old-copies` looks past faults that are known.
+    pub fn without(&self, what: &str) -> bool {
+        let given = std::env::var("BRAID_MODEL_WITHOUT");
+        given.as_deref().unwrap_or(crate::KNOWN).split(',').any(|one| one == what)
+    }
+
+    /// A place where the daemon does not look, for something that was at `path`.
+    pub fn away(&self, path: &str) -> String {
+        let folder = self.daemon.folder.join("away");
+        std::fs::create_dir_all(&folder).expect("a folder can be made");
+        format!("{folder}/{}", path.rsplit('/').next().expect("a path has a name"))
+    }
+
+    /// Runs a command, whatever comes of it; gives its exit status and what it printed. It never panics.
+    pub fn braid(&mut self, arguments: &[&str]) -> (i32, String) {
+        self.counts.commands += 1;
+        let out = self.daemon.any(arguments);
+        let text = said(&out);
+        let status = out.status.code().unwrap_or(-1);
+        self.say(format!("braid {} -> {status} {}", arguments.join(" "), text.lines().next().unwrap_or("")));
+        assert!((0..100).contains(&status), "braid {} ended with {}:\n{text}", arguments.join(" "), out.status);
+        assert!(!text.contains("Usage: braid"), "braid {} is not understood:\n{text}", arguments.join(" "));
+        (status, text)
+    }
+
+    /// The same, and it has to succeed.
+    pub fn must(&mut self, arguments: &[&str]) -> String {
+        let (status, text) = self.braid(arguments);
+        assert_eq!(status, 0, "braid {}:\n{text}", arguments.join(" "));
+        text
+    }
+
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        self.daemon.json(arguments)
+    }
+
+    fn socket_name(name: &str) -> String {
+        name.replace(['/', '@'], "_")
+    }
+
+    fn uri(&self, name: &str) -> String {
+        let socket = self.daemon.nbd_socket(&World::socket_name(name));
+        let name = name.replace('/', "%2F").replace('@', "%40");
+        format!("nbd+unix:///{name}?socket={socket}")
+    }
+
+    /// Exports what the command line names so, as NBD and perhaps as a file, and gives it to clients.
+    pub fn serve(&mut self, name: &str, number: u64, bytes: u64, file: bool) {
+        let socket = format!("unix:{}", self.daemon.nbd_socket(&World::socket_name(name)));
+        self.must(&["export", "add", name, "--nbd", &socket]);
+        let blocks = bytes / BLOCK as u64;
+        let mut device = Device {
+            number,
+            name: name.to_owned(),
+            blocks,
+            hot: Vec::new(),
+            connections: Vec::new(),
+            path: None,
+            file: None,
+        };
+        for _ in 0..3 {
+            let count = self.dice.within(8, 320).min(blocks);
+            // Where something begins or ends, more often than not.
+            let first = match self.dice.below(4) {
+                0 => 0,
+                1 => blocks - count,
+                2 => (self.dice.below(blocks) / 1024 * 1024).min(blocks - count),
+                _ => self.dice.below(blocks - count + 1),
+            };
+            device.hot.push((first, count));
+        }
+        if file && self.has_files {
+            let path = self.daemon.folder.join(&format!("{}.file", World::socket_name(name)));
+            let other = format!("{}-file", World::socket_name(name));
+            self.must(&["export", "add", name, "--fuse", &path, "--name", &other]);
+            device.path = Some(path);
+        }
+        self.devices.push(device);
+    }
+
+    /// Takes the exports of a device away, when its clients have their replies and have left.
+    pub fn unserve(&mut self, device: usize) {
+        self.drain(device);
+        let mut device = self.devices.remove(device);
+        for connection in device.connections.drain(..) {
+            connection.end(&mut self.oracle);
+        }
+        device.file = None;
+        self.must(&["export", "remove", &device.name]);
+        if device.path.is_some() {
+            self.must(&["export", "remove", &format!("{}-file", World::socket_name(&device.name))]);
+        }
+    }
+
+    /// It has this size now, and clients go there.
+    pub fn grown(&mut self, device: usize, blocks: u64) {
+        let device = &mut self.devices[device];
+        let first = device.blocks.min(blocks - 8);
+        device.hot.push((first, (blocks - first).min(320)));
+        device.blocks = blocks;
+        // Clients know of it when they connect.
+        self.reconnect(0);
+    }
+
+    fn reconnect(&mut self, device: usize) {
+        self.drain(device);
+        while !self.devices[device].connections.is_empty() {
+            self.ended(device, 0, "to connect again");
+        }
+    }
+
+    /// A connection, and which one.
+    pub fn connection(&mut self, device: usize) -> usize {
+        if self.devices[device].connections.is_empty() {
+            return self.connect(device);
+        }
+        self.dice.below(self.devices[device].connections.len() as u64) as usize
+    }
+
+    /// Sends one request, and does not wait.
+    pub fn send(&mut self, device: usize, at: usize, op: Op, first: u64, count: u64) {
+        self.counts.requests += 1;
+        self.say(format!("{} connection {at}: {}{first}+{count}", self.devices[device].name, word(op, false)));
+        self.devices[device].connections[at].send(&mut self.oracle, op, first, count, false);
+        self.pump(Duration::ZERO);
+    }
+
+    /// A range in which clients are busy.
+    pub fn range(&mut self, device: usize, most: u64) -> (u64, u64) {
+        let hot = self.devices[device].hot.clone();
+        let (first, count) = *self.dice.pick(&hot);
+        let len = self.dice.within(1, most.min(count));
+        (first + self.dice.below(count - len + 1), len)
+    }
+
+    /// One connection more.
+    pub fn connect(&mut self, device: usize) -> usize {
+        let (name, number) = (self.devices[device].name.clone(), self.devices[device].number);
+        let structured = !self.dice.one_in(4);
+        let extended = structured && self.dice.one_in(2);
+        let config = ClientConfig { depth: 64, structured, extended, ..ClientConfig::default() };
+        let uri = self.uri(&name);
+        let start = std::time::Instant::now();
+        let connection = loop {
+            let error = match Connection::open(&uri, config, number) {
+                Ok(connection) => break connection,
+                Err(error) => error,
+            };
+            if start.elapsed() > PATIENCE {
+                let status = self.daemon.any(&["status"]);
+                panic!("no connection to {name} within {PATIENCE:?}: {error}\n{}", said(&status));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        self.oracle.session(number);
+        let device = &mut self.devices[device];
+        device.blocks = connection.blocks();
+        device.connections.push(connection);
+        device.connections.len() - 1
+    }
+
+    /// Whether this reply may come.
+    fn refused(&mut self, device: usize, refused: Vec<Refused>) {
+        for one in refused {
+            self.say(format!("  refused: {one}"));
+            if self.stopping && one.error == ESHUTDOWN {
+                self.counts.given_up += 1;
+            } else if self.may_fill && one.error == ENOSPC {
+                self.counts.full += 1;
+            } else if self.lenient.is_none() {
+                let versions = self.oracle.describe(self.devices[device].number, one.first, one.count);
+                panic!("{} answered {one}, and nothing is the matter; {versions}", self.devices[device].name);
+            }
+        }
+    }
+
+    fn ended(&mut self, device: usize, connection: usize, why: &str) -> Vec<Flight> {
+        self.say(format!("  connection {connection} of {} ended: {why}", self.devices[device].name));
+        let connection = self.devices[device].connections.remove(connection);
+        connection.end(&mut self.oracle)
+    }
+
+    /// Takes replies of all connections that are there.
+    pub fn pump(&mut self, limit: Duration) {
+        for device in 0..self.devices.len() {
+            let mut at = 0;
+            while at < self.devices[device].connections.len() {
+                let turn = self.devices[device].connections[at].turn(&mut self.oracle, limit);
+                match turn.unwrap_or_else(|what| panic!("{what}")) {
+                    Turn::Goes(refused) => {
+                        self.refused(device, refused);
+                        at += 1;
+                    }
+                    Turn::Ended(why) => {
+                        assert!(self.lenient.is_some(), "a connection ended by itself: {why}");
+                        self.ended(device, at, &why);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until every request is answered.
+    pub fn drain(&mut self, device: usize) {
+        let mut at = 0;
+        while at < self.devices[device].connections.len() {
+            let turn = self.devices[device].connections[at].drain(&mut self.oracle);
+            match turn.unwrap_or_else(|what| panic!("{what}")) {
+                Turn::Goes(refused) => {
+                    self.refused(device, refused);
+                    at += 1;
+                }
+                Turn::Ended(why) => {
+                    assert!(self.lenient.is_some(), "a connection ended by itself: {why}");
+                    self.ended(device, at, &why);
+                }
+            }
+        }
+        self.oracle.forget(self.devices[device].number);
+    }
+
+    pub fn drain_all(&mut self) {
+        (0..self.devices.len()).for_each(|device| self.drain(device));
+    }
+
+    fn some_connection(&mut self, device: usize) -> usize {
+        let count = self.devices[device].connections.len();
+        if count == 0 || (count < 3 && self.dice.one_in(6)) {
+            return self.connect(device);
+        }
+        self.dice.below(count as u64) as usize
+    }
+
+    /// Sends some requests, and does not wait.
+    pub fn burst(&mut self, device: usize) {
+        let at = self.some_connection(device);
+        let number = self.devices[device].number;
+        let mut line = format!("{} connection {at}:", self.devices[device].name);
+        for _ in 0..self.dice.within(1, 8) {
+            let most = if self.dice.one_in(4) { 320 } else { 12 };
+            let (first, count) = self.range(device, most);
+            let fua = self.dice.one_in(8);
+            let op = match self.dice.below(20) {
+                0..11 => Op::Write(Content::Data { device: number, version: self.oracle.number() }),
+                11 => Op::Write(Content::Zero),
+                12 => Op::Trim,
+                13 => Op::Flush,
+                _ => Op::Read,
+            };
+            let fua = fua && op != Op::Read;
+            if self.devices[device].connections[at].send(&mut self.oracle, op, first, count, fua) {
+                self.counts.requests += 1;
+                line += &format!(" {}{first}+{count}", word(op, fua));
+            }
+        }
+        self.say(line);
+        self.pump(Duration::ZERO);
+    }
+
+    /// Sends one request on one connection and waits for everything on it.
+    pub fn call(&mut self, device: usize, at: usize, op: Op, first: u64, count: u64) {
+        self.counts.requests += 1;
+        self.say(format!("{} connection {at}: {}{first}+{count}, waiting", self.devices[device].name, word(op, false)));
+        self.devices[device].connections[at].send(&mut self.oracle, op, first, count, false);
+        let turn = self.devices[device].connections[at].drain(&mut self.oracle);
+        match turn.unwrap_or_else(|what| panic!("{what}")) {
+            Turn::Goes(refused) => self.refused(device, refused),
+            Turn::Ended(why) => {
+                assert!(self.lenient.is_some(), "a connection ended by itself: {why}");
+                self.ended(device, at, &why);
+            }
+        }
+    }
+
+    /// A connection breaks with requests under way. Its client connects again, repeats what was not answered, writes something
+    /// newer there, and makes it durable.
+    pub fn break_connection(&mut self, device: usize) {
+        if self.devices[device].connections.is_empty() || self.without("breaks") {
+            return;
+        }
+        self.burst(device);
+        let at = self.dice.below(self.devices[device].connections.len() as u64) as usize;
+        self.pump(Duration::ZERO);
+        if at >= self.devices[device].connections.len() {
+            return;
+        }
+        let rest = self.ended(device, at, "by its client");
+        self.counts.breaks += 1;
+        let at = self.connect(device);
+        let (repeats, newer, flush) = (!self.dice.one_in(4), !self.dice.one_in(3), !self.dice.one_in(3));
+        if repeats {
+            for flight in &rest {
+                self.counts.repeats += 1;
+                let connection = &mut self.devices[device].connections[at];
+                connection.send(&mut self.oracle, flight.op, flight.first, flight.count, flight.fua);
+            }
+            self.say(format!("  {} repeated", rest.len()));
+            self.drain(device);
+        }
+        if newer {
+            let number = self.devices[device].number;
+            for flight in rest.iter().filter(|flight| matches!(flight.op, Op::Write(_))) {
+                if at >= self.devices[device].connections.len() {
+                    return;
+                }
+                let op = Op::Write(Content::Data { device: number, version: self.oracle.number() });
+                self.call(device, at, op, flight.first, flight.count);
+            }
+        }
+        if flush && at < self.devices[device].connections.len() {
+            self.call(device, at, Op::Flush, 0, 0);
+        }
+    }
+
+    /// Reads everything that was ever written, and holds the map against it.
+    pub fn compare(&mut self, device: usize) {
+        self.drain(device);
+        self.say(format!("compare {}", self.devices[device].name));
+        if self.devices[device].connections.is_empty() {
+            self.connect(device);
+        }
+        let written = self.oracle.written(self.devices[device].number);
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for block in written.into_iter().filter(|block| *block < self.devices[device].blocks) {
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == block && *count < 256 => *count += 1,
+                _ => runs.push((block, 1)),
+            }
+        }
+        for (first, count) in runs {
+            if self.devices[device].connections.is_empty() {
+                self.connect(device);
+            }
+            let connection = &mut self.devices[device].connections[0];
+            if connection.flights.len() >= 32 {
+                self.drain(device);
+            }
+            if let Some(connection) = self.devices[device].connections.first_mut() {
+                connection.send(&mut self.oracle, Op::Read, first, count, false);
+            }
+        }
+        self.drain(device);
+        self.check_map(device);
+        self.check_file_map(device);
+    }
+
+    /// What is told to be zeros has to be, by NBD.
+    pub fn check_map(&mut self, device: usize) {
+        if self.without("maps") {
+            return;
+        }
+        self.drain(device);
+        let blocks = self.devices[device].blocks;
+        for connection in &mut self.devices[device].connections {
+            let result = connection.check_map(&mut self.oracle, blocks);
+            if let Some(zeros) = result.unwrap_or_else(|what| panic!("{what}")) {
+                self.counts.maps += 1;
+                self.counts.zeros += zeros;
+                return;
+            }
+        }
+    }
+
+    /// The daemon ends by `kill -9`, with requests under way. What it had answered was answered.
+    pub fn kill(&mut self) {
+        self.counts.kills += 1;
+        self.say("kill -9");
+        self.daemon.kill();
+        self.left_alone();
+    }
+
+    /// The daemon ends in order, with requests under way.
+    pub fn stop(&mut self) {
+        self.counts.stops += 1;
+        self.say("stop");
+        self.daemon.stop();
+        self.stopping = true;
+        self.left_alone();
+        self.stopping = false;
+    }
+
+    /// The same, with whichever status: something is the matter.
+    pub fn stop_any(&mut self) {
+        self.counts.stops += 1;
+        self.say("stop");
+        self.daemon.running.terminate();
+        self.daemon.running.wait();
+        self.stopping = true;
+        self.left_alone();
+        self.stopping = false;
+    }
+
+    fn left_alone(&mut self) {
+        for device in 0..self.devices.len() {
+            self.devices[device].file = None;
+            while !self.devices[device].connections.is_empty() {
+                match self.devices[device].connections[0]
+                    .drain(&mut self.oracle)
+                    .unwrap_or_else(|what| panic!("{what}"))
+                {
+                    Turn::Goes(refused) => {
+                        self.refused(device, refused);
+                        self.ended(device, 0, "nothing under way");
+                    }
+                    Turn::Ended(why) => drop(self.ended(device, 0, &why)),
+                }
+            }
+            self.oracle.over(self.devices[device].number);
+        }
+    }
+
+    pub fn start(&mut self) {
+        self.say("start");
+        self.daemon.start_again();
+    }
+
+    /// The daemon becomes the same program again.
+    pub fn upgrade(&mut self) {
+        self.counts.upgrades += 1;
+        self.say("upgrade");
+        self.devices.iter_mut().for_each(|device| device.file = None);
+        let mut command = command(BRAID);
+        command.args(["serve", "--upgrade"]);
+        places(&mut command, &self.daemon.folder);
+        let out = command.output().expect("braid can be started");
+        assert!(out.status.success(), "serve --upgrade: {}", said(&out));
+        self.stopping = true;
+        self.left_alone();
+        self.stopping = false;
+    }
+
+    pub fn restart(&mut self, kill: bool) {
+        if kill {
+            self.kill()
+        } else {
+            self.stop()
+        }
+        self.start();
+    }
+}
+
+fn word(op: Op, fua: bool) -> String {
+    let word = match op {
+        Op::Read => "r".to_owned(),
+        Op::Write(Content::Data { version, .. }) => format!("w#{version}:"),
+        Op::Write(Content::Zero) => "z".to_owned(),
+        Op::Trim => "t".to_owned(),
+        Op::Flush => "flush".to_owned(),
+    };
+    if fua { format!("fua-{word}") } else { word }
+}
