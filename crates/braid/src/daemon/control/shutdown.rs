@@ -122,6 +122,11 @@ impl Control {
             self.end_files();
         }
         left.extend(self.kept_open());
+        // What jobs had under way, or clients that have left, may take its time: a slow disk is not one that hangs.
+        let until = deadline.max(Instant::now() + DRAINING_MIN);
+        while !self.disks_that_hang().is_empty() && Instant::now() < until {
+            tokio::time::sleep(AGAIN).await;
+        }
         left.extend(self.disks_that_hang().into_values().map(|name| format!("disk {name} has not answered")));
         self.tell_of_clients();
         left
