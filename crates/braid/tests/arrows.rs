@@ -242,3 +242,40 @@ fn no_test_is_switched_off_and_nothing_is_left_to_do() {
         assert!(found.is_empty(), "{word}:\n{}", found.join("\n"));
     }
 }
+
+/// The table of promises in docs/testing.md names tests, scenarios and mutations: all of them exist.
+#[test]
+fn what_the_table_of_promises_names_exists() {
+    let document = std::fs::read_to_string(root().join("docs/testing.md")).expect("it is there");
+    let table = document.split("## Promises, and where each is proved").nth(1).expect("its section");
+    let table = table.split("\n## ").next().expect("a part");
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(1).collect();
+    let tracked = tracked_texts();
+    let is_file =
+        |name: &str| tracked.iter().any(|(path, _)| path.contains("/tests/") && path.ends_with(&format!("/{name}")));
+    let is_scenario = |name: &str| root().join("tests/vm").join(name).is_dir();
+    let planted: Vec<&str> =
+        tracked.iter().filter(|(path, _)| path.ends_with("/planted.rs")).map(|(_, text)| text.as_str()).collect();
+    let is_mutation =
+        |name: &str| planted.iter().any(|text| text.lines().any(|line| line.trim() == format!("{name},")));
+    let mut mutations = 0;
+    for row in &rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        assert_eq!(cells.len(), 6, "{row}");
+        assert!(cells[1..5].iter().any(|cell| !cell.trim().is_empty()), "nothing proves it: {row}");
+        for word in row.split('`').skip(1).step_by(2) {
+            let is_camel =
+                word.starts_with(|c: char| c.is_ascii_uppercase()) && word.bytes().all(|b| b.is_ascii_alphanumeric());
+            if word.ends_with(".rs") {
+                assert!(is_file(word), "docs/testing.md names {word}, and no test has that name");
+            } else if is_camel && word.chars().any(|c| c.is_ascii_lowercase()) {
+                mutations += 1;
+                assert!(is_mutation(word), "docs/testing.md names {word}, and no planted.rs has it");
+            }
+        }
+        for word in cells[4].split('`').skip(1).step_by(2) {
+            assert!(is_scenario(word), "docs/testing.md names the scenario {word}, and tests/vm has none");
+        }
+    }
+    assert!(rows.len() > 12 && mutations > 30, "{} promises, {mutations} mutations", rows.len());
+}
