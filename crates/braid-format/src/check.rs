@@ -187,6 +187,7 @@ pub fn fields(raw: &RawLabel, found: Found<'_>) -> Option<Label> {
             created_unix_s: raw.created_unix_s.get(),
             lineage,
             session: raw.session.get(),
+            session_before: raw.session_before.get(),
             epoch: raw.epoch.get(),
             controller: Uuid::from_bytes(raw.controller),
             jobs,

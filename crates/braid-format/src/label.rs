@@ -51,6 +51,8 @@ pub struct ArrayPart {
     pub lineage: Lineage,
     /// Random id of the run that last started the array; 0: never started.
     pub session: u64,
+    /// The `session` of the label from which that run was started; 0: never started.
+    pub session_before: u64,
     /// Fences an older controller (replication).
     pub epoch: u64,
     /// The controller that raised the epoch; nil: none.
@@ -75,7 +77,7 @@ pub struct MemberPart {
     /// Where everything lies on it.
     pub places: Places,
     /// As in [`ArrayPart::reserved`].
-    pub reserved: [u8; 28],
+    pub reserved: [u8; 20],
 }
 
 /// Three words of feature bits. This version defines none.
@@ -382,6 +384,7 @@ impl Label {
             journal_start: U64::new(member.places.journal.start),
             journal_bytes: U64::new(member.places.journal.bytes),
             reserved_c: member.reserved,
+            session_before: U64::new(array.session_before),
             header_crc: U32::ZERO,
             members: raw_members(&array.members)?,
             zones: zone_table,

@@ -251,7 +251,9 @@ label_fields! {
     /// Size of the journal; 0: none.
     journal_bytes: U64, 472, FieldKind::Bytes;
     /// Zero; belongs to the member.
-    reserved_c: [u8; 28], 480, FieldKind::Reserved;
+    reserved_c: [u8; 20], 480, FieldKind::Reserved;
+    /// The session before `session`; the same on every member.
+    session_before: U64, 500, FieldKind::Hex;
     /// CRC-32C of bytes 0 to 507, `crc` counted as zero.
     header_crc: U32, 508, FieldKind::Hex;
     /// The table of members.

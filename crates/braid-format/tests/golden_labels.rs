@@ -72,6 +72,7 @@ fn golden_labels_hold_these_bytes_at_these_places() {
     assert_eq!(fullest[176 + 8], 2, "the second ancestor");
     assert_eq!(fullest[352 + 6..352 + 12], [6, 5, 4, 3, 2, 1], "from where on it is believed");
     assert_eq!(fullest[352 + 42..400], [255; 6], "the last one, which never is");
+    assert_eq!(fullest[500..508], [0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe], "the session before");
 
     let concat = std::fs::read(file("concat_128_member127.bin")).unwrap();
     assert_eq!((concat[138], concat[136]), (2, 128), "form of single members");

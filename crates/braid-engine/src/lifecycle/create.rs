@@ -178,6 +178,7 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         lineage: Lineage { id: request.lineage, ancestors: Vec::new() },
         // It may serve at once.
         session: request.session | SERVES,
+        session_before: 0,
         epoch: 0,
         controller: Uuid::nil(),
         jobs: Vec::new(),
@@ -187,7 +188,7 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     };
     let target = |(role, (leaf, places)): (usize, (&LeafId, Places))| Target {
         leaf: *leaf,
-        part: MemberPart { id: ids[role], role: role as u16, places, reserved: [0; 28] },
+        part: MemberPart { id: ids[role], role: role as u16, places, reserved: [0; 20] },
         doubtful: LabelCopy::Start,
     };
     let targets: Vec<Target> = leaves.iter().zip(places).enumerate().map(target).collect();

@@ -74,7 +74,7 @@ impl Array {
         if force {
             clear(io, leaf, found.as_ref()).await?;
         }
-        let part = MemberPart { id, role, places, reserved: [0; 28] };
+        let part = MemberPart { id, role, places, reserved: [0; 20] };
         let target = Target { leaf, part, doubtful: LabelCopy::Start };
         journal::erase_heads(io, &self.label, &target).await?;
         self.complete(io).await?;

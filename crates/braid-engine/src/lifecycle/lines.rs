@@ -82,7 +82,21 @@ pub(super) fn starting(session: u64) -> u64 {
     (session | 2) & !SERVES
 }
 
-fn is_before(older: &Lineage, newer: &Lineage) -> bool {
+/// Whether a label is the one that a crash may leave beside `newest`: one step before it, and of the same session or of the
+/// one that a start was about to end.
+///
+/// An array serves only when every member that takes part bears its session with [`SERVES`], which is the second label of its
+/// start. So a member of another session beside such a label did not take part: it is an old copy, whatever its number.
+pub(super) fn is_one_step_before(label: &ArrayPart, newest: &ArrayPart) -> bool {
+    let same_line = label.lineage.id == newest.lineage.id;
+    let parent = newest.lineage.parent() == Some(label.lineage.id);
+    // Only while a start is under way are labels of two sessions, and of which two the label of that start says.
+    let begins = newest.session & SERVES == 0 && label.session == newest.session_before;
+    let one_session = begins || label.session | SERVES == newest.session | SERVES || planted(Planted::SessionIgnored);
+    (same_line || parent) && one_session && label.epoch == newest.epoch && label.sequence + 1 == newest.sequence
+}
+
+pub(super) fn is_before(older: &Lineage, newer: &Lineage) -> bool {
     older.id != newer.id && newer.knows(older.id) && !older.knows(newer.id)
 }
 
@@ -198,11 +212,7 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
         };
     }
     // A crash leaves labels at most one step apart; in that step the members may have parted ways.
-    let parent = newest.lineage.parent() == Some(label.lineage.id);
-    // And only while a start is under way are they of different runs: one that serves has written two labels.
-    let one_run = newest.session & SERVES == 0 || label.session | SERVES == newest.session;
-    let one_step =
-        (same_line || parent) && one_run && label.epoch == newest.epoch && label.sequence + 1 == newest.sequence;
+    let one_step = is_one_step_before(label, newest);
     match (entry, own) {
         (MemberState::InSync, MemberState::InSync | MemberState::Filling) if one_step => Standing::Behind,
         // The array was about to take it up.

@@ -102,7 +102,9 @@ impl Array {
         }
         let own = &disk.label.member;
         let places = own.places.with_data(self.label.members[usize::from(role)].data_bytes);
-        let places = places.ok_or_else(|| no("its data area has another size than the member had"))?;
+        let places = places.ok_or_else(|| {
+            no("it is an old copy of the member, from before the array grew; as a new member it is rebuilt in full")
+        })?;
         let here = self.members().filter(|m| m.state == MemberState::InSync);
         let here = here.map(|m| (m.part.id, &self.label)).collect();
         match standing(&self.label, role, &disk, &here) {
@@ -429,7 +431,7 @@ impl Array {
         if force {
             clear(io, leaf, found.as_ref()).await?;
         }
-        let part = MemberPart { id, role: 0, places, reserved: [0; 28] };
+        let part = MemberPart { id, role: 0, places, reserved: [0; 20] };
         Ok(Target { leaf, part, doubtful: LabelCopy::Start })
     }
 

@@ -12,10 +12,14 @@
 //! on every member: so two labels of one array are at most one step apart, and a member that is further behind was
 //! away while the array lived on (a restored backup, say): it is *stale*.
 //!
+//! Each start begins a *session*, in two labels: the first names it and the one before, the second says that it serves.
+//! The array serves once the second is durable on every member. So a member one step behind was left there by a crash only
+//! if it bears the newest label's session, or the one that a start was about to end; any other is stale, too.
+//!
 //! | procedure | before | between | after, when it is acknowledged |
 //! |---|---|---|---|
 //! | create | no label | (a) some disks *forming*; (b) all *forming*; (c) some *active*, the others *forming* | all *active* |
-//! | start | labels *n*, perhaps some *n* − 1 | (a) all *n*; (b) some *n* + 1 | all *n* + 1 with the new session |
+//! | start | labels *n*, perhaps some *n* − 1 | (a) all *n*; (b) some *n* + 1, which begins a session; (c) all *n* + 1; (d) some *n* + 2 | all *n* + 2: the session serves |
 //! | rename, stop | all *n* | some *n* + 1 | all *n* + 1 |
 //! | delete | all *active* | (a) some *deleting*; (b) all *deleting*; (c) some without label | no label |
 //!
@@ -50,6 +54,7 @@ mod redundant;
 mod replace;
 mod scan;
 mod start;
+mod twins;
 mod widen;
 mod write;
 
@@ -71,6 +76,6 @@ pub use members::Newcomer;
 pub use planted::{Planted, plant};
 pub use redundant::is_redundant;
 pub use replace::Replacement;
-pub use scan::{FoundArray, FoundMember, Missing, Refusal, Scan, Status, scan};
+pub use scan::{FoundArray, FoundMember, Missing, Refusal, Scan, Status, judge_labels, scan};
 pub use start::{Assembled, StartOptions, assemble, start};
 pub use write::LabelCopy;

@@ -35,6 +35,14 @@ pub enum Planted {
     OldCopyReturns,
     /// A start serves after one label: a copy from before it is taken as a step behind, and in sync.
     ServedAfterOneLabel,
+    /// The same, of an array without redundancy alone.
+    PlainServedAfterOneLabel,
+    /// A label one step behind counts as left by a crash, of whatever session it is.
+    SessionIgnored,
+    /// Of several copies of one member the one with the oldest label is taken.
+    OlderTwinTaken,
+    /// An old copy whose data area is smaller than the array's now is refused for that, even where nothing is to be read from it.
+    OldSizeRefused,
     /// The label of a member that is about to be filled is written before the survivors'.
     NewcomerLabelFirst,
     /// A member that is being filled counts as a copy when an array starts.

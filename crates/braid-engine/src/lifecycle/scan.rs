@@ -11,6 +11,7 @@ use super::journal;
 use super::lines::{self, Standing};
 use super::planted::{Planted, planted};
 use super::redundant::{Seats, is_redundant};
+use super::twins;
 use crate::{LeafId, MetaIo};
 
 /// Everything that was found.
@@ -47,6 +48,13 @@ pub struct FoundArray {
 }
 
 impl FoundMember {
+    /// Whether its disk has no room for the data area that the newest label says. While an array grows a label may stand one
+    /// step from a larger data area, or back from one; the room is there.
+    fn lacks_room(&self) -> bool {
+        let lacks = |disk: &MemberDisk| disk.label.member.places.with_data(self.entry.data_bytes).is_none();
+        self.disk.as_ref().is_some_and(lacks)
+    }
+
     /// What the disk that is here says of itself, as the newest label has it: its role, and the size of its data area.
     pub(super) fn part(&self) -> Option<MemberPart> {
         let disk = self.disk.as_ref()?;
@@ -138,9 +146,9 @@ pub enum Refusal {
         /// The number.
         sequence: u64,
     },
-    /// A member missed changes of the label: it was away while the array lived on.
+    /// A member missed changes of the label, or a session: it was away while the array lived on.
     #[error(
-        "member {role} is stale: its label has sequence {sequence}, the newest has {newest}; --force uses it as it is, and what was written meanwhile may be lost"
+        "member {role} is an old copy: its label has sequence {sequence}, the newest has {newest}, and the array has served without it since; attach the right disk, or --force uses this one as it is: what was written to the member since its label is lost, and the content may be torn"
     )]
     Stale {
         /// Its role.
@@ -178,8 +186,10 @@ pub enum Refusal {
         /// The id of its line.
         line: u64,
     },
-    /// A member's data area is not what the newest label says.
-    #[error("member {role} has a data area of {found} bytes; the newest label says {expected}")]
+    /// A member has no room for the data area that the newest label says.
+    #[error(
+        "member {role} is a copy from before the array grew: its data area has {found} bytes, the newest label says {expected}; attach the right disk"
+    )]
     WrongSize {
         /// Its role.
         role: u16,
@@ -288,6 +298,26 @@ impl FoundArray {
         self.members.iter().filter_map(|member| member.disk.as_ref())
     }
 
+    /// Whether a start with these words would be let in: `--force` and `--degraded`.
+    pub fn may_start(&self, force: bool, degraded: bool) -> bool {
+        if self.newest.as_ref().is_some_and(|newest| is_redundant(newest.spec.level)) {
+            let status = self.forced.as_deref().filter(|_| force).unwrap_or(&self.status);
+            return status.starts_by_itself() || degraded && matches!(status, Status::Waiting { .. });
+        }
+        let only_forcible =
+            matches!(&self.status, Status::Refused { reasons } if reasons.iter().all(Refusal::can_be_forced));
+        self.status.starts_by_itself() || force && only_forcible && self.missing().next().is_none()
+    }
+
+    /// Whether it starts by itself and no disk is missing that the newest label names: no other disk is looked for then.
+    pub fn is_complete(&self) -> bool {
+        match &self.status {
+            Status::Ready => true,
+            Status::Degraded { missing } => missing.is_empty(),
+            _ => false,
+        }
+    }
+
     /// Whether it could start if the disk of its journal were here.
     pub fn waits_for_journal(&self) -> bool {
         let Status::Incomplete { missing } = &self.status else { return false };
@@ -345,6 +375,11 @@ pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
     Scan { arrays, disks }
 }
 
+/// What the labels of disks that were looked at make of one array. Its journal is not looked at.
+pub fn judge_labels(disks: &[FoundDisk], uuid: Uuid) -> Option<FoundArray> {
+    Some(groups(disks).remove(&uuid)?.judge(uuid))
+}
+
 /// The disks of one array.
 #[derive(Default)]
 struct Group<'a> {
@@ -374,7 +409,8 @@ fn groups(disks: &[FoundDisk]) -> BTreeMap<Uuid, Group<'_>> {
 }
 
 impl Group<'_> {
-    fn judge(self, uuid: Uuid) -> FoundArray {
+    fn judge(mut self, uuid: Uuid) -> FoundArray {
+        let older = twins::set_older_aside(&mut self.members);
         let remnants: Vec<_> = self.remnants.iter().map(|(leaf, h)| (*leaf, Box::new((*h).clone()))).collect();
         let Some(newest) = self.newest() else {
             let header = self.remnants[0].1;
@@ -395,17 +431,23 @@ impl Group<'_> {
             };
         };
         let redundant = is_redundant(newest.spec.level);
-        let (mut members, outsiders, mut reasons) = self.seat(newest);
-        if !redundant {
-            reasons.extend(self.diverged());
-        }
-        let fatal = !reasons.is_empty();
+        let (mut members, mut outsiders, mut reasons) = self.seat(newest);
+        outsiders.extend(older);
         if redundant {
             let here = lines::witnesses(&self.members);
             for member in &mut members {
                 member.standing = member.disk.as_ref().map(|disk| lines::standing(newest, member.role, disk, &here));
+                // What has no room for all that it lacks does not catch up.
+                if member.standing == Some(Standing::Returning) && member.lacks_room() {
+                    member.standing = Some(Standing::Stale);
+                }
             }
         } else {
+            reasons.extend(self.diverged());
+        }
+        reasons.extend(members.iter().filter_map(wrong_size));
+        let fatal = !reasons.is_empty();
+        if !redundant {
             reasons.extend(members.iter().filter_map(|m| behind(m, newest)));
         }
         if !newest.features.writable() {
@@ -449,31 +491,50 @@ impl Group<'_> {
             .map(|(role, entry)| FoundMember { role: role as u16, entry: *entry, disk: None, standing: None })
             .collect();
         let (mut outsiders, mut reasons) = (Vec::new(), Vec::new());
+        let mut claims: BTreeMap<u16, Vec<&MemberDisk>> = BTreeMap::new();
         for disk in &self.members {
             let id = disk.label.member.id;
-            let Some(member) = members.iter_mut().find(|m| m.entry.id == Some(id)) else {
-                outsiders.push((disk.leaf, format!("member {id} was replaced and is no longer part of the array")));
-                continue;
-            };
-            if let Some(twin) = &member.disk {
-                let known = reasons.iter_mut().find_map(|r| match r {
-                    Refusal::Twins { id: of, leaves, .. } if *of == id => Some(leaves),
-                    _ => None,
-                });
-                match known {
-                    Some(leaves) => leaves.push(disk.leaf),
-                    None => reasons.push(Refusal::Twins { role: member.role, id, leaves: vec![twin.leaf, disk.leaf] }),
+            match members.iter().find(|m| m.entry.id == Some(id)) {
+                Some(member) => claims.entry(member.role).or_default().push(disk),
+                None => {
+                    outsiders.push((disk.leaf, format!("member {id} was replaced and is no longer part of the array")));
                 }
-                continue;
             }
-            let (found, expected) = (disk.label.member.places.data.bytes, member.entry.data_bytes);
-            // While an array grows a label may stand one step from a larger data area, or back from one; the room is there.
-            if disk.label.member.places.with_data(expected).is_none() {
-                reasons.push(Refusal::WrongSize { role: member.role, leaf: disk.leaf, found, expected });
+        }
+        for (role, disks) in claims {
+            match self.choose(newest, role, &disks) {
+                Ok(chosen) => {
+                    let aside = disks.iter().filter(|disk| chosen.is_none_or(|chosen| chosen.leaf != disk.leaf));
+                    outsiders.extend(aside.map(|disk| (disk.leaf, twins::one_of_several(role))));
+                    members[usize::from(role)].disk = chosen.cloned();
+                }
+                Err(twins) => {
+                    members[usize::from(role)].disk = disks.first().map(|disk| (*disk).clone());
+                    reasons.push(twins);
+                }
             }
-            member.disk = Some((*disk).clone());
         }
         (members, outsiders, reasons)
+    }
+
+    /// The disk that has this role, of those that claim it. Where the array takes none of them as it is, that is the latest
+    /// one, if one is.
+    fn choose<'a>(
+        &self,
+        newest: &ArrayPart,
+        role: u16,
+        disks: &[&'a MemberDisk],
+    ) -> Result<Option<&'a MemberDisk>, Refusal> {
+        let [first, _, ..] = disks else { return Ok(disks.first().copied()) };
+        let here = lines::witnesses(&self.members);
+        let is_used = |disk: &&MemberDisk| lines::standing(newest, role, disk, &here).takes_part();
+        if !is_redundant(newest.spec.level) || disks.iter().any(is_used) {
+            let leaves = disks.iter().map(|disk| disk.leaf).collect();
+            return Err(Refusal::Twins { role, id: first.label.member.id, leaves });
+        }
+        let last = disks.iter().map(|disk| disk.label.order()).max();
+        let mut latest = disks.iter().filter(|disk| Some(disk.label.order()) == last);
+        Ok(latest.next().filter(|_| latest.next().is_none()).copied())
     }
 
     /// Two labels of one sequence number must say the same.
@@ -540,15 +601,25 @@ impl Group<'_> {
     }
 }
 
-/// A crash leaves labels at most one step apart. Further behind is stale; a label that is still forming is not: it
-/// never was in use.
+/// A member that takes part and has no room for its data.
+fn wrong_size(member: &FoundMember) -> Option<Refusal> {
+    let disk = member.disk.as_ref()?;
+    let unused = member.standing.is_some_and(|standing| !standing.takes_part());
+    let wrong = member.lacks_room() && (!unused || planted(Planted::OldSizeRefused));
+    let (found, expected) = (disk.label.member.places.data.bytes, member.entry.data_bytes);
+    wrong.then_some(Refusal::WrongSize { role: member.role, leaf: disk.leaf, found, expected })
+}
+
+/// A crash leaves labels at most one step apart, and of two sessions only while a start is under way. Any other is stale, unless it
+/// is still forming: then it never was in use.
 fn behind(member: &FoundMember, newest: &ArrayPart) -> Option<Refusal> {
     let disk = member.disk.as_ref()?;
     let label = &disk.label.array;
     let needed = matches!(member.entry.state, MemberState::InSync | MemberState::Filling);
-    let near =
-        label.state == ArrayState::Forming || label.epoch == newest.epoch && newest.sequence - label.sequence <= 1;
-    (needed && !near).then_some(Refusal::Stale {
+    // Of labels with one number that differ it is told otherwise.
+    let same_number = label.order() == newest.order();
+    let near = label.state == ArrayState::Forming || same_number || lines::is_one_step_before(label, newest);
+    (needed && !near && !member.lacks_room()).then_some(Refusal::Stale {
         role: member.role,
         leaf: disk.leaf,
         sequence: label.sequence,

@@ -1,6 +1,6 @@
 //! Starting arrays that were found.
 
-use braid_format::{ANCESTORS_MAX, Ancestor, MemberState, Name, Uuid};
+use braid_format::{ANCESTORS_MAX, Ancestor, ArrayPart, MemberState, Name, Uuid};
 
 use super::array::{Array, Candidate, Filling, fills};
 use super::disk::{FoundDisk, MemberDisk};
@@ -100,11 +100,11 @@ pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut random: impl FnM
 ///
 /// 1. Flush all members: what was read of their labels may still have been in a cache.
 /// 2. Where members are a step behind, or a copy is damaged or older, write the newest label on them, as it is.
-/// 3. Write the next label, with the new session and without the clean mark, on all.
-/// 4. A redundant array writes one more, which marks the session as one that serves: what was copied from a disk before this
-///    start is then more than one step behind, or of another session, and never taken for a disk that a crash left so.
+/// 3. Write the next label on all: it begins the new session, names the one before, and is without the clean mark.
+/// 4. Write one more on all, which marks the session as one that serves: what was copied from a disk before this
+///    start is then of another session, and never taken for a disk that a crash left so.
 ///
-/// Only then may the array be served. A redundant array that starts without some members writes in step 3 that these
+/// Only then may the array be served, at every level. A redundant array that starts without some members writes in step 3 that these
 /// are out, in a new line; it drops a member that fails meanwhile, and writes in-sync members first in each step.
 ///
 /// # Errors
@@ -113,9 +113,8 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
     if found.newest.as_ref().is_some_and(|newest| is_redundant(newest.spec.level)) {
         return start_redundant(io, found, options).await;
     }
-    let forced = options.force && only_forcible(found) && found.missing().next().is_none();
     let not_ready = || LifecycleError::NotReady { status: Box::new(found.status.clone()) };
-    let Some(newest) = found.newest.clone().filter(|_| found.status == Status::Ready || forced) else {
+    let Some(newest) = found.newest.clone().filter(|_| found.may_start(options.force, options.degraded)) else {
         return Err(not_ready());
     };
     let geometry = newest.geometry()?;
@@ -145,11 +144,14 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
         return Ok(array);
     }
     let change = array.change(io, |label| {
-        label.session = options.session;
-        label.clean = false;
+        begin_session(label, options.session);
         label.members.truncate(seats);
     });
     change.await?;
+    // Serving begins only when the session that was begun is durable on all: from here on, a member of another one is an old copy.
+    if !planted(Planted::ServedAfterOneLabel) && !planted(Planted::PlainServedAfterOneLabel) {
+        array.change(io, |label| label.session |= SERVES).await?;
+    }
     array.clear_old_copies(io).await;
     Ok(array)
 }
@@ -160,9 +162,8 @@ async fn start_redundant<M: MetaIo>(
     found: &FoundArray,
     options: StartOptions,
 ) -> Result<Array, LifecycleError> {
-    let status = found.forced.as_deref().filter(|_| options.force).unwrap_or(&found.status);
-    let allowed = status.starts_by_itself() || options.degraded && matches!(status, Status::Waiting { .. });
-    let Some(newest) = found.newest.clone().filter(|_| allowed) else {
+    let Some(newest) = found.newest.clone().filter(|_| found.may_start(options.force, options.degraded)) else {
+        let status = found.forced.as_deref().filter(|_| options.force).unwrap_or(&found.status);
         return Err(LifecycleError::NotReady { status: Box::new(status.clone()) });
     };
     let seats = Seated::of(found);
@@ -183,8 +184,7 @@ async fn start_redundant<M: MetaIo>(
     // They lose their labels while the array's still name them: afterwards nobody would look for them.
     drop(join_all(newcomers.iter().map(|target| wipe(io, target.leaf))).await);
     let mut next = array.next();
-    next.session = starting(options.session);
-    next.clean = false;
+    begin_session(&mut next, options.session);
     array.leave_out(&mut next, &losses.roles, &[]);
     if !planted(Planted::JoiningKept) {
         forget_joining(&mut next);
@@ -225,6 +225,13 @@ async fn start_redundant<M: MetaIo>(
         }
     }
     Ok(array)
+}
+
+/// States that a start begins this session, after the one that the label names.
+fn begin_session(label: &mut ArrayPart, session: u64) {
+    label.session_before = label.session;
+    label.session = starting(session);
+    label.clean = false;
 }
 
 /// Whether a disk bears its label once only. It may come of a write that was never answered, and that no flush makes durable: another
@@ -297,10 +304,6 @@ impl Seated {
         }
         seated
     }
-}
-
-fn only_forcible(found: &FoundArray) -> bool {
-    matches!(&found.status, Status::Refused { reasons } if reasons.iter().all(Refusal::can_be_forced))
 }
 
 /// The members that are here, as targets for labels.

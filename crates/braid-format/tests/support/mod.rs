@@ -36,6 +36,7 @@ pub fn fresh(spec: Spec, device_bytes: &[u64], role: u16) -> Label {
             created_unix_s: 1_700_000_000,
             lineage: Lineage { id: 0x11, ancestors: vec![] },
             session: 0,
+            session_before: 0,
             epoch: 0,
             controller: Uuid::nil(),
             jobs: vec![],
@@ -47,7 +48,7 @@ pub fn fresh(spec: Spec, device_bytes: &[u64], role: u16) -> Label {
             id: MemberId::from_random(0x1000 + u64::from(role)),
             role,
             places: places[usize::from(role)],
-            reserved: [0; 28],
+            reserved: [0; 20],
         },
     }
 }
@@ -81,6 +82,7 @@ pub fn raid10_with_everything() -> Label {
     array.epoch = 12;
     array.controller = Uuid::from_bytes(*b"the-controller-7");
     array.session = u64::MAX;
+    array.session_before = 0xfedc_ba98_7654_3210;
     array.region_bytes = 4 << 20;
     array.lineage = Lineage { id: 0x99, ancestors: (1..=8).map(Ancestor::open).collect() };
     array.lineage.ancestors[1].believed_from = 0x0102_0304_0506;
@@ -132,6 +134,7 @@ pub fn any_label() -> impl Strategy<Value = Label> {
         array.sequence = seq.max(1);
         array.epoch = epoch;
         array.session = session;
+        array.session_before = session.rotate_left(17);
         array.created_unix_s = created;
         let from = |id: u64| Ancestor { id, believed_from: random.rotate_left(id as u32 * 7) >> 16 };
         array.lineage = Lineage { id: lineage, ancestors: (0..lineage % 9).map(from).collect() };

@@ -13,6 +13,7 @@ mod mirror_sweep;
 mod mirrors;
 mod old_copies;
 mod pool_labels;
+mod sessions;
 mod stories;
 mod sweep;
 mod unused_lines;

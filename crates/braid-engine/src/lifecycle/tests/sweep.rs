@@ -143,8 +143,11 @@ fn seen(disks: &Disks, found: &Assembled, session: u64) -> Result<Seen, String> 
             for leaf in leaves(3) {
                 for copy in copies(disks, leaf) {
                     match Label::decode(&copy) {
+                        // Its lowest bit says that the session serves.
                         Ok(l)
-                            if l.array.session == session && l.array.state == ArrayState::Active && !l.array.clean => {}
+                            if l.array.session == session | 3
+                                && l.array.state == ArrayState::Active
+                                && !l.array.clean => {}
                         other => return Err(format!("started, and disk {} says {other:?}", leaf.0)),
                     }
                 }

@@ -102,6 +102,7 @@ pub fn label(name: Name, imported: &Imported, geometry: &Geometry, devices: &[Su
         created_unix_s: array.created_unix_s,
         lineage: Lineage { id: 0, ancestors: Vec::new() },
         session: 0,
+        session_before: 0,
         epoch: 0,
         controller: uuid::Uuid::nil(),
         jobs: Vec::new(),
