@@ -1,19 +1,31 @@
-//! Which parts of a device hold data, and which are known to read as zeros.
+//! What of a device is known to read as zeros: the one answer to this question, for all that asks it.
 //!
-//! The engine knows where bytes live; whether a disk holds anything there, only the disk can say
-//! (a file by its holes). So the caller brings the answer for one leaf, and this module puts the
-//! answers of all leaves together in the order of the device. Used for NBD's `base:allocation`.
+//! The engine knows where bytes live, what was ever written to a redundant array and what a volume's map holds. What a disk
+//! without redundancy holds only the disk can say (a file by its holes), so that the caller brings that answer. NBD's
+//! `base:allocation`, FUSE's `SEEK_HOLE`, copies of snapshots and whatever else passes over holes use [`extents`] alone: a second
+//! reader of the same state errs as soon as the first one changes.
+//!
+//! The rule: what a read does not give as zeros is never told to be a hole. Whatever is not known is data: a member that is
+//! lost or being filled, an array that has failed, a place that a disk says nothing of, a device that is not served. A question
+//! that is asked after a write was acknowledged finds the write.
+//!
+//! A hole is an answer like that to a read. A device that answers under a lease tells of none without it: another controller
+//! may have written there. Nor does a volume on such a device while what says so is not committed.
 
 use crate::io::LeafId;
-use crate::layout::DeviceLayout;
-use crate::plan::{Readable, place_read};
+use crate::layout::{COPIES_MAX, DeviceLayout};
+use crate::mirror::{Mirrored, Role};
+use crate::plan::{Place, locate};
+use crate::planted::{Planted, planted};
+use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found};
+use crate::volume::VolumeNode;
 
 /// A run of a device's bytes that are alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// Bytes.
     pub len: u64,
-    /// Nothing is stored there, and it reads as zeros.
+    /// It reads as zeros, and nothing need be stored there.
     pub hole: bool,
 }
 
@@ -39,69 +51,162 @@ const PROBES_MAX: u32 = 1 << 10;
 ///
 /// `probe(leaf, offset, len)` says of the leaf's bytes from `offset` whether they are a hole, and for
 /// how many bytes, at least 1, that holds; more than `len` is welcome, it saves questions later.
-/// The range must lie inside the device. What changes meanwhile may be told as it was or as it is. Where the answer takes
-/// too much looking, it ends early, after one run at least. Runs are whole blocks of the device: a block of which a part
-/// is stored is.
+/// `lease_ns` is the clock of [`crate::LeafSink::lease_ns`]. What changes meanwhile may be told as it was or as it is. Where the
+/// answer takes too much looking, it ends early, after one run at least. Runs are whole blocks of the device: a block of which a
+/// part is stored is. What lies beyond the device's end is data.
 pub fn extents(
     layout: &DeviceLayout,
     offset: u64,
     len: u64,
+    lease_ns: impl Fn() -> u64,
     probe: &mut impl FnMut(LeafId, u64, u64) -> Extent,
     each: &mut impl FnMut(Extent) -> bool,
 ) {
-    debug_assert!(offset.checked_add(len).is_some_and(|end| end <= layout.size_bytes()), "a range inside the device");
-    let end = offset + len;
-    let mut known: Vec<Known> = Vec::with_capacity(KNOWN_MAX);
+    let end = offset.saturating_add(len);
+    let inside = end.min(layout.size_bytes());
+    let mut asked = Asked { layout, probe, known: Vec::with_capacity(KNOWN_MAX), probes: 0 };
+    // A hole counts by what holds when all of it was looked at.
+    let mut tell = |run: Extent| each(Extent { hole: run.hole && may_tell(layout, &lease_ns), ..run });
     let mut run = Extent { len: 0, hole: false };
-    let mut at = offset;
-    let block = u64::from(layout.block_bytes());
-    let (mut places, mut probes) = (0, 0);
-    while at < end && places < PLACES_MAX && probes < PROBES_MAX {
+    let (mut at, mut places) = (offset, 0);
+    while at < inside && places < PLACES_MAX && asked.probes < PROBES_MAX {
         places += 1;
-        let (place, holds) = place_read(layout, at);
-        let Readable::At(leaf, place) = place else {
-            // A member that was lost, or is being filled, may have a hole where the array has data.
-            let here = Extent { len: holds.min(end - at), hole: place == Readable::Zero };
-            if !push(&mut run, here, each) {
-                return;
-            }
-            at += here.len;
-            continue;
-        };
-        let answer = match known.iter().find(|k| k.leaf == leaf && (k.from..k.to).contains(&place)) {
-            Some(known) => *known,
-            None => {
-                probes += 1;
-                let said = probe(leaf, place, end - at);
-                let to = place.saturating_add(said.len.max(1));
-                let whole = to - to % block;
-                let fresh = match said.hole && whole > place {
-                    true => Known { leaf, from: place, to: whole, hole: true },
-                    false => Known { leaf, from: place, to: to.div_ceil(block).saturating_mul(block), hole: false },
-                };
-                match known.iter().position(|k| k.leaf == leaf) {
-                    Some(old) => known[old] = fresh,
-                    None if known.len() < KNOWN_MAX => known.push(fresh),
-                    None => known[(leaf.0 as usize) % KNOWN_MAX] = fresh,
-                }
-                fresh
-            }
-        };
-        let here = holds.min(answer.to - place).min(end - at);
-        if !push(&mut run, Extent { len: here, hole: answer.hole }, each) {
+        let here = asked.at(at, inside);
+        if !push(&mut run, here, &mut tell) {
             return;
         }
-        at += here;
+        at += here.len;
+    }
+    if at >= inside && inside < end && !push(&mut run, Extent { len: end - at.max(inside), hole: false }, &mut tell) {
+        return;
     }
     if run.len > 0 {
-        each(run);
+        tell(run);
     }
 }
 
-/// Makes the run longer, or gives it to `each` and begins another. False: that was enough.
-fn push(run: &mut Extent, next: Extent, each: &mut impl FnMut(Extent) -> bool) -> bool {
+/// Whether a hole may be told of now that it was seen.
+fn may_tell(layout: &DeviceLayout, lease_ns: &impl Fn() -> u64) -> bool {
+    let Some(lease) = &layout.lease else { return true };
+    // As for a read: what says that there is nothing is not committed, and who serves the pool next would find what was before.
+    let uncommitted = layout.volume().is_some_and(|volume| volume.pool.is_hot());
+    !uncommitted && lease.holds(lease_ns())
+}
+
+/// One question that is being worked on.
+struct Asked<'a, P> {
+    layout: &'a DeviceLayout,
+    probe: &'a mut P,
+    /// What leaves have said.
+    known: Vec<Known>,
+    probes: u32,
+}
+
+impl<P: FnMut(LeafId, u64, u64) -> Extent> Asked<'_, P> {
+    /// What is known of the bytes from `at` on, below `end`.
+    fn at(&mut self, at: u64, end: u64) -> Extent {
+        let layout = self.layout;
+        let here = match (layout.mirror(), layout.volume()) {
+            (Some(mirror), _) => self.in_redundant(mirror, at, end),
+            (None, Some(volume)) => in_volume(volume, at),
+            (None, None) => {
+                let mut place = [Place { leaf: LeafId(0), offset: 0 }];
+                let (_, len) = locate(layout, at, &mut place);
+                self.on_leaf(place[0], len.min(end - at))
+            }
+        };
+        Extent { len: here.len.min(end - at), ..here }
+    }
+
+    /// The same of a redundant array: what was never written is zeros, whatever its members hold. What was written is data; only
+    /// of an array that nobody writes, and of which nobody keeps the regions, the members' own holes are looked at.
+    fn in_redundant(&mut self, mirror: &Mirrored, at: u64, end: u64) -> Extent {
+        if mirror.failed {
+            // Reads of it are errors.
+            return Extent { len: end - at, hole: false };
+        }
+        let (is_written, to) = match planted(Planted::HolesByOffset) {
+            true => (mirror.regions.written.has(mirror.regions.region_of(at)), mirror.regions.region_end(at)),
+            false => mirror.regions.run_at(&mirror.geometry, at),
+        };
+        let run = Extent { len: to.min(end) - at, hole: !is_written };
+        if is_written && self.layout.read_only { self.on_copies(mirror, at, run.len) } else { run }
+    }
+
+    /// Bytes that are holes on every member from which they may be read: which of them answers is not known, and where they were not
+    /// brought together they may differ.
+    fn on_copies(&mut self, mirror: &Mirrored, at: u64, mut len: u64) -> Extent {
+        let mut places = [Place { leaf: LeafId(0), offset: 0 }; COPIES_MAX];
+        let mut count = 0;
+        mirror.copies(at, &mut |piece| {
+            len = len.min(piece.len);
+            let member = &mirror.members[usize::from(piece.member)];
+            if member.role == Role::InSync && count < COPIES_MAX {
+                places[count] = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
+                count += 1;
+            }
+        });
+        let mut run = Extent { len, hole: count > 0 };
+        for place in &places[..count] {
+            let said = self.on_leaf(*place, run.len);
+            run = Extent { len: said.len, hole: said.hole };
+            if !said.hole {
+                break;
+            }
+        }
+        run
+    }
+
+    /// What a leaf says of a place of its own, for at most so many bytes.
+    fn on_leaf(&mut self, Place { leaf, offset }: Place, len: u64) -> Extent {
+        let block = u64::from(self.layout.block_bytes());
+        let known = self.known.iter().find(|k| k.leaf == leaf && (k.from..k.to).contains(&offset)).copied();
+        let known = known.unwrap_or_else(|| {
+            self.probes += 1;
+            let said = (self.probe)(leaf, offset, len);
+            let to = offset.saturating_add(said.len.max(1));
+            let whole = to - to % block;
+            let fresh = match said.hole && whole > offset {
+                true => Known { leaf, from: offset, to: whole, hole: true },
+                false => Known { leaf, from: offset, to: to.div_ceil(block).saturating_mul(block), hole: false },
+            };
+            match self.known.iter().position(|k| k.leaf == leaf) {
+                Some(old) => self.known[old] = fresh,
+                None if self.known.len() < KNOWN_MAX => self.known.push(fresh),
+                None => self.known[(leaf.0 as usize) % KNOWN_MAX] = fresh,
+            }
+            fresh
+        });
+        Extent { len: len.min(known.to - offset), hole: known.hole }
+    }
+}
+
+/// What a volume's map says of the byte at `at`: what it has is stored, whatever the member makes of it; all else reads as zeros.
+fn in_volume(volume: &VolumeNode, at: u64) -> Extent {
+    let map = &volume.volume.map;
+    let block = at / BLOCK_BYTES;
+    let skipped = at % BLOCK_BYTES;
+    match map.find(&volume.pool.records, block, EXTENT_BLOCKS) {
+        Found::At { blocks, .. } => Extent { len: u64::from(blocks) * BLOCK_BYTES - skipped, hole: false },
+        Found::Nothing { blocks } => {
+            let next = block + u64::from(blocks);
+            // Whole extents of which nothing is mapped are passed over at once.
+            let to = match next.is_multiple_of(u64::from(EXTENT_BLOCKS)) {
+                true => match map.next_mapped((next / u64::from(EXTENT_BLOCKS)) as u32) {
+                    Some(logical) => u64::from(logical) * u64::from(EXTENT_BLOCKS) * BLOCK_BYTES,
+                    None => volume.size_bytes,
+                },
+                false => next * BLOCK_BYTES,
+            };
+            Extent { len: to.max(next * BLOCK_BYTES) - at, hole: true }
+        }
+    }
+}
+
+/// Makes the run longer, or gives it to `tell` and begins another. False: that was enough.
+fn push(run: &mut Extent, next: Extent, tell: &mut impl FnMut(Extent) -> bool) -> bool {
     if run.len > 0 && run.hole != next.hole {
-        if !each(*run) {
+        if !tell(*run) {
             return false;
         }
         run.len = 0;

@@ -12,8 +12,6 @@ use crate::layout::{COPIES_MAX, DeviceLayout, FlatNode};
 use crate::limits::{STEP_IOS_MAX, STEP_PIECES_MAX};
 use crate::mirror::{Loads, Mirrored, Role, Roles};
 use crate::planted::{Planted, planted};
-use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found};
-use crate::volume::VolumeNode;
 
 /// Something that must be true before the request may be planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,9 +39,9 @@ pub enum Step {
 
 /// One place of a byte.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    leaf: LeafId,
-    offset: u64,
+pub(crate) struct Place {
+    pub leaf: LeafId,
+    pub offset: u64,
 }
 
 /// What is being planned: a span of one device.
@@ -209,70 +207,6 @@ fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
     true
 }
 
-/// Where a byte can be read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Readable {
-    /// There, on that leaf.
-    At(LeafId, u64),
-    /// Nowhere: it is zero, as nothing was ever written there.
-    Zero,
-    /// Nowhere: it is computed from others. What its own place holds says nothing.
-    Computed,
-}
-
-/// Where the byte at `at` can be read, and for how many bytes from there on that holds.
-pub(crate) fn place_read(layout: &DeviceLayout, at: u64) -> (Readable, u64) {
-    if let Some(mirror) = layout.mirror() {
-        let regions = &mirror.regions;
-        let stripe = if mirror.parity.is_some() { mirror.geometry.stripe_of(at) } else { None };
-        let (at_region, len) = match stripe {
-            // A stripe belongs to the region of its first byte.
-            Some(stripe) => (stripe.array_start, stripe.array_end() - at),
-            None => (at, regions.region_end(at) - at),
-        };
-        if !regions.written.has(regions.region_of(at_region)) {
-            return (Readable::Zero, len);
-        }
-        let (mut place, mut holds) = (Readable::Computed, len);
-        mirror.copies(at, &mut |piece| {
-            let member = &mirror.members[usize::from(piece.member)];
-            if member.role == Role::InSync {
-                place = Readable::At(member.leaf, member.start + piece.member_offset);
-            }
-            holds = holds.min(piece.len);
-        });
-        return (place, holds);
-    }
-    if let Some(volume) = layout.volume() {
-        return in_volume(volume, at);
-    }
-    let mut place = [Place { leaf: LeafId(0), offset: 0 }];
-    let (_, len) = locate(layout, at, &mut place);
-    (Readable::At(place[0].leaf, place[0].offset), len)
-}
-
-/// What a volume's map says of the byte at `at`: what it has is stored, whatever the member makes of it; all else reads as zeros.
-fn in_volume(volume: &VolumeNode, at: u64) -> (Readable, u64) {
-    let map = &volume.volume.map;
-    let block = at / BLOCK_BYTES;
-    let skipped = at % BLOCK_BYTES;
-    match map.find(&volume.pool.records, block, EXTENT_BLOCKS) {
-        Found::At { blocks, .. } => (Readable::Computed, u64::from(blocks) * BLOCK_BYTES - skipped),
-        Found::Nothing { blocks } => {
-            let next = block + u64::from(blocks);
-            // Whole extents of which nothing is mapped are passed over at once.
-            let to = match next.is_multiple_of(u64::from(EXTENT_BLOCKS)) {
-                true => match map.next_mapped((next / u64::from(EXTENT_BLOCKS)) as u32) {
-                    Some(logical) => u64::from(logical) * u64::from(EXTENT_BLOCKS) * BLOCK_BYTES,
-                    None => volume.size_bytes,
-                },
-                false => next * BLOCK_BYTES,
-            };
-            (Readable::Zero, to.max(next * BLOCK_BYTES) - at)
-        }
-    }
-}
-
 /// Every place of the byte at `at` that the span's operation must go to.
 #[inline]
 fn resolve(layout: &DeviceLayout, span: &Span, at: u64, places: &mut [Place], loads: &mut Loads) -> Resolved {
@@ -291,7 +225,7 @@ fn in_row(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place]) -> Reso
     debug_assert_eq!(span.op, Op::Read, "what changes rows is planned by rows");
     let regions = &mirror.regions;
     let stripe = mirror.geometry.stripe_of(at).expect("inside the array");
-    let region = regions.region_of(stripe.array_start);
+    let region = regions.region_of_stripe(&stripe);
     if !regions.readable.has(region) {
         return match regions.written.has(region) {
             true => Resolved::Needs(Precondition::Region(region)),
@@ -319,7 +253,7 @@ fn in_row(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place]) -> Reso
 
 /// The one place of a byte of a device without redundancy.
 #[inline]
-fn locate(layout: &DeviceLayout, mut at: u64, places: &mut [Place]) -> (usize, u64) {
+pub(crate) fn locate(layout: &DeviceLayout, mut at: u64, places: &mut [Place]) -> (usize, u64) {
     let mut node = layout.root;
     let mut len = u64::MAX;
     loop {

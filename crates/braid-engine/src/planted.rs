@@ -296,6 +296,8 @@ pub enum Planted {
     NotRetiredForNewcomer,
     /// A request whose pieces are not adjacent in memory is planned as if they were.
     GapForgotten,
+    /// What was written is looked up by the region that a byte lies in, also where its stripe begins in another one.
+    HolesByOffset,
 }
 
 #[cfg(feature = "planted")]

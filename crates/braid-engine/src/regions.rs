@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::Uuid;
 use braid_format::bitmap::{self, BlockBits, REGIONS_PER_BLOCK, WORDS_PER_BLOCK};
+use braid_geometry::{Geometry, Stripe};
 
 use crate::io::ShardId;
 
@@ -67,6 +68,21 @@ impl Plane {
             }
             if bits != 0 {
                 return Some(k as u32 * 64 + bits.trailing_zeros());
+            }
+        }
+        None
+    }
+
+    /// The first that is not set, from `region` on, below `regions`.
+    fn next_clear(&self, region: u32, regions: u32) -> Option<u32> {
+        let first = region as usize / 64;
+        for (k, word) in self.0.iter().enumerate().skip(first) {
+            let mut bits = !word.load(Ordering::Acquire);
+            if k == first {
+                bits &= u64::MAX << (region % 64);
+            }
+            if bits != 0 {
+                return Some(k as u32 * 64 + bits.trailing_zeros()).filter(|clear| *clear < regions);
             }
         }
         None
@@ -189,6 +205,37 @@ impl RegionMap {
     #[inline]
     pub fn region_of(&self, offset: u64) -> u32 {
         (offset >> self.shift) as u32
+    }
+
+    /// The region that a stripe belongs to: the one that holds its first byte. A stripe is zeroed, marked and made equal as a whole,
+    /// so that one region's bits speak for all of it, also for what lies in the regions behind.
+    #[inline]
+    pub fn region_of_stripe(&self, stripe: &Stripe<'_>) -> u32 {
+        self.region_of(stripe.array_start)
+    }
+
+    /// The region whose bits speak for a byte of an array of this geometry.
+    #[inline]
+    pub fn region_at(&self, geometry: &Geometry, at: u64) -> u32 {
+        geometry.stripe_of(at).map_or_else(|| self.region_of(at), |stripe| self.region_of_stripe(&stripe))
+    }
+
+    /// Whether the array may hold something at a byte, and the first byte behind it of which the same is not known: the inverse of
+    /// [`RegionMap::region_at`], for runs. Where it holds nothing, reads give zeros, whatever is on its members. What is written
+    /// meanwhile may be told as it was or as it is.
+    pub fn run_at(&self, geometry: &Geometry, at: u64) -> (bool, u64) {
+        let region = self.region_at(geometry, at);
+        let is_written = self.written.has(region);
+        let other = match is_written {
+            true => self.written.next_clear(region + 1, self.regions),
+            false => self.written.next(region + 1),
+        };
+        let end = other.map_or(u64::MAX, |other| {
+            let start = u64::from(other) << self.shift;
+            // The stripe over the edge between two regions is the former's.
+            geometry.stripe_of(start).filter(|stripe| stripe.array_start < start).map_or(start, |s| s.array_end())
+        });
+        (is_written, end.min(geometry.size_bytes()))
     }
 
     /// Bytes of a region, as a shift.
@@ -315,6 +362,56 @@ mod tests {
         assert_eq!((states(0), states(1)), ((true, false, true, false), (true, true, true, false)));
         assert!((2..70).all(|region| states(region) == (false, false, false, false)));
         assert_eq!((longer.covers(70 << 16), longer.covers((70 << 16) + 1)), (true, false));
+    }
+
+    /// A region may be written between any two looks of a question: what was written before it is found all the same.
+    #[test]
+    fn what_was_written_before_a_question_is_no_hole() {
+        const REGIONS: u32 = 640;
+        let spec =
+            braid_geometry::Spec { chunk_bytes: 20_480, ..braid_geometry::Spec::new(braid_geometry::Level::Raid5) };
+        let geometry = Geometry::plan(spec, &[4 << 20; 4]).expect("a plan");
+        let map = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), 16_384, (&[], &[]), true);
+        // Every region once, far from the one before.
+        let order = |k: u32| k * 269 % REGIONS;
+        let answered = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for k in 0..REGIONS {
+                    let mut fresh = [0; WORDS_PER_BLOCK];
+                    let (word, bit) = place_in_block(order(k));
+                    fresh[word] = bit;
+                    map.marked(0, &fresh, &fresh);
+                    answered.store(k + 1, Ordering::Release);
+                    std::thread::yield_now();
+                }
+            });
+            loop {
+                let before = answered.load(Ordering::Acquire);
+                let (mut at, mut holes) = (0, Vec::new());
+                while at < geometry.size_bytes() {
+                    let (is_written, end) = map.run_at(&geometry, at);
+                    assert!(end > at, "it gets on");
+                    if !is_written {
+                        holes.push((at, end));
+                    }
+                    at = end;
+                }
+                for region in (0..before).map(order) {
+                    let start = u64::from(region) << map.shift;
+                    let own = geometry.stripe_of(start).map_or(start, |stripe| stripe.array_start);
+                    let first = if own < start { start.next_multiple_of(61_440) } else { start };
+                    assert!(
+                        !holes.iter().any(|(at, end)| (*at..*end).contains(&first))
+                            || map.region_at(&geometry, first) != region,
+                        "{region}"
+                    );
+                }
+                if before == REGIONS {
+                    break;
+                }
+            }
+        });
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! The holes of the members, put together, are the holes of the device.
+//! What of a device is told to be a hole reads as zeros: by the holes of the disks, put together, or by what was ever written.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
 mod support;
+
+use std::sync::Arc;
 
 use braid_engine::allocation::{Extent, extents};
 use braid_engine::*;
@@ -11,6 +13,11 @@ use braid_geometry::{Geometry, Level, Spec};
 use support::*;
 
 const MIB: u64 = 1 << 20;
+
+/// The clock of a device without a lease.
+fn no_lease() -> u64 {
+    unreachable!("nothing is leased")
+}
 
 /// Disks of which every other `grain` bytes are a hole, starting with data on even disks.
 fn is_hole(leaf: u32, offset: u64, grain: u64) -> bool {
@@ -34,7 +41,7 @@ fn runs_agree_with_every_single_block() {
                 let offset = 512 * random.below((node.size_bytes() - len) / 512);
                 let mut at = offset;
                 let mut last = None;
-                extents(&layout, offset, len, &mut probe, &mut |run| {
+                extents(&layout, offset, len, no_lease, &mut probe, &mut |run| {
                     assert_ne!(last, Some(run.hole), "neighbouring runs differ");
                     last = Some(run.hole);
                     for byte in (at..at + run.len).step_by(512) {
@@ -43,7 +50,7 @@ fn runs_agree_with_every_single_block() {
                             one = Some(is_hole(leaf.0, offset, grain));
                             Extent { len: 1, hole: false }
                         };
-                        extents(&layout, byte, 1, single, &mut |_| true);
+                        extents(&layout, byte, 1, no_lease, single, &mut |_| true);
                         assert_eq!(one, Some(run.hole), "grain {grain} chunk {chunk} byte {byte}");
                     }
                     at += run.len;
@@ -65,7 +72,7 @@ fn an_empty_array_is_one_hole_asked_once_a_disk() {
         asked += 1;
         Extent { len: disks[leaf.0 as usize] - offset, hole: true }
     };
-    extents(&layout, 0, 4 << 30, probe, &mut |run| {
+    extents(&layout, 0, 4 << 30, no_lease, probe, &mut |run| {
         runs.push(run);
         true
     });
@@ -77,7 +84,8 @@ fn an_empty_array_is_one_hole_asked_once_a_disk() {
 fn the_reader_may_stop() {
     let layout = DeviceLayout::new(1, 512, &leaf(0, MIB));
     let mut runs = 0;
-    extents(&layout, 0, MIB, &mut |_, offset, _| Extent { len: 4096, hole: (offset / 4096) % 2 == 0 }, &mut |_| {
+    let mut probe = |_, offset: u64, _| Extent { len: 4096, hole: (offset / 4096) % 2 == 0 };
+    extents(&layout, 0, MIB, no_lease, &mut probe, &mut |_| {
         runs += 1;
         runs < 3
     });
@@ -98,7 +106,7 @@ fn a_block_of_which_a_part_is_stored_is_no_hole() {
         }
     };
     let mut runs = Vec::new();
-    extents(&layout, 0, MIB, probe, &mut |run| {
+    extents(&layout, 0, MIB, no_lease, probe, &mut |run| {
         runs.push((run.len, run.hole));
         true
     });
@@ -113,7 +121,7 @@ fn a_question_that_takes_too_long_ends_early() {
     // Places: a new one every 4 KiB, and the disks know everything at once.
     let known = &mut |leaf: LeafId, offset: u64, _| Extent { len: disks[leaf.0 as usize] - offset, hole: true };
     let told = &mut 0;
-    extents(&layout, 0, 2 << 30, known, &mut |run| {
+    extents(&layout, 0, 2 << 30, no_lease, known, &mut |run| {
         *told += run.len;
         true
     });
@@ -124,59 +132,228 @@ fn a_question_that_takes_too_long_ends_early() {
         asked += 1;
         Extent { len: 4096, hole: (offset / 4096).is_multiple_of(3) }
     };
-    extents(&layout, 0, 2 << 30, probe, &mut |run| {
+    extents(&layout, 0, 2 << 30, no_lease, probe, &mut |run| {
         told += run.len;
         true
     });
     assert_eq!((asked, told), (1024, 1024 * 4096));
 }
 
-/// A newcomer is all holes until it is filled, and who was lost may be anything: neither says what the array holds.
+/// A redundant array whose regions have these bits.
+fn redundant(geometry: &Geometry, region_bytes: u32, written: &[u64], roles: &[Role]) -> MirrorNode {
+    let (size, sizes) = (geometry.size_bytes(), geometry.members());
+    let level = geometry.spec().level;
+    let member = |role: usize| MirrorMember {
+        leaf: LeafId(role as u32),
+        start: 0,
+        len: sizes[role],
+        bitmap_start: 1 << 40,
+        role: roles.get(role).copied().unwrap_or(Role::InSync),
+        write_mostly: false,
+    };
+    let regions = RegionMap::new(ShardId(0), Uuid::from_u128(1), size, region_bytes, (written, &[]), true);
+    MirrorNode {
+        geometry: geometry.clone(),
+        members: (0..sizes.len()).map(member).collect(),
+        successors: Vec::new(),
+        regions: Arc::new(regions),
+        parity: (level.parity() > 0).then(|| ParityNode {
+            array: Uuid::from_u128(1),
+            run: 1,
+            rings: vec![2 << 40; sizes.len()],
+            ring_blocks: 64,
+            least_ring_blocks: 64,
+            ring_on: RingPlace::Members,
+            generation: 1,
+            lost: Arc::default(),
+        }),
+        failed: false,
+    }
+}
+
+/// All of `[offset, offset + len)` by blocks of 4 KiB: whether it is told to be a hole. Asked as a client does, from where the last
+/// answer ended.
+fn holes_of(
+    layout: &DeviceLayout,
+    offset: u64,
+    len: u64,
+    probe: &mut impl FnMut(LeafId, u64, u64) -> Extent,
+) -> Vec<bool> {
+    let (mut at, end, mut blocks) = (offset, offset + len, Vec::new());
+    while at < end {
+        let before = at;
+        extents(layout, at, end - at, no_lease, probe, &mut |run| {
+            blocks.extend((at..at + run.len).step_by(4096).map(|_| run.hole));
+            at += run.len;
+            true
+        });
+        assert!(before < at && at <= end, "each answer tells something, and no more than was asked");
+    }
+    blocks
+}
+
+/// The region that a write of this byte marks, by hand: at levels with parity whole stripes are zeroed, marked and made equal, and
+/// the region of a stripe's first byte stands for it. Stripes are counted from the beginning of their zone.
+fn region_by_hand(geometry: &Geometry, at: u64, region_bytes: u64) -> usize {
+    let spec = geometry.spec();
+    let zone = geometry.zones().iter().find(|zone| (zone.array_start..zone.array_end()).contains(&at)).unwrap();
+    let parity = usize::from(spec.level.parity());
+    let stripe = (zone.members.len() - parity) as u64 * spec.chunk_bytes;
+    let first = if parity == 0 { at } else { at - (at - zone.array_start) % stripe };
+    (first / region_bytes) as usize
+}
+
+/// Geometries of up to eight members: all redundant levels, chunks smaller and larger than regions, members of mixed sizes, grown ones.
+fn geometries(random: &mut Random) -> Vec<Geometry> {
+    let mut all = Vec::new();
+    for level in [Level::Raid1, Level::Raid10, Level::Raid5, Level::Raid6] {
+        for members in 2..=8 {
+            for chunk in [4096, 20480, 65536, 262_144] {
+                let spec = Spec { chunk_bytes: chunk, ..Spec::new(level) };
+                let mut sizes: Vec<u64> = (0..members).map(|_| (2 + random.below(4)) * chunk).collect();
+                if random.below(3) == 0 {
+                    sizes.fill(5 * chunk);
+                }
+                let Ok(geometry) = Geometry::plan(spec, &sizes) else { continue };
+                sizes.iter_mut().for_each(|size| *size += random.below(3) * chunk);
+                sizes.extend((0..random.below(1 + 8 - members as u64)).map(|_| (2 + random.below(6)) * chunk));
+                all.extend(geometry.grown(&sizes));
+                all.push(geometry);
+            }
+        }
+    }
+    all
+}
+
+/// What a write has marked as written is no hole, and what nothing marked is one: for every geometry, every size of a region, and
+/// writes at random.
 #[test]
-fn a_member_that_is_not_read_is_not_asked() {
-    for role in [Role::Out, Role::Filling] {
-        let sizes = [1 << 19; 3];
-        let geometry = Geometry::plan(Spec::new(Level::Raid5), &sizes).unwrap();
+fn holes_are_what_no_write_has_marked() {
+    let mut random = Random(25);
+    let (mut holes, mut data, mut apart) = (0u64, 0u64, 0u64);
+    for geometry in geometries(&mut random) {
         let size = geometry.size_bytes();
-        let member = |leaf: u32| MirrorMember {
-            leaf: LeafId(leaf),
-            start: 0,
-            len: sizes[leaf as usize],
-            bitmap_start: BITMAP,
-            role: if leaf == 1 { role } else { Role::InSync },
-            write_mostly: false,
-        };
-        let node = Node::Mirrored(Box::new(MirrorNode {
-            geometry: geometry.clone(),
-            members: (0..3).map(member).collect(),
-            successors: Vec::new(),
-            regions: regions(0, u64::MAX, u64::MAX, true),
-            parity: Some(ParityNode {
-                array: Uuid::from_u128(1),
-                run: 1,
-                rings: vec![2 << 20; 3],
-                ring_blocks: 64,
-                least_ring_blocks: 64,
-                ring_on: RingPlace::Members,
-                generation: 1,
-                lost: std::sync::Arc::default(),
-            }),
-            failed: false,
-        }));
-        let layout = DeviceLayout::new(1, 4096, &node);
-        // All disks say that they have nothing but holes: only what is read from them may be believed.
+        let roles: Vec<Role> = (0..geometry.members().len())
+            .map(|_| [Role::InSync, Role::InSync, Role::Filling, Role::Out][random.below(4) as usize])
+            .collect();
+        for region_bytes in [4096, 16384, 65536, 131_072, 1 << 20, 4 << 20] {
+            for writes in [0, 1, 2, 9] {
+                let mut written = vec![0u64; size.div_ceil(region_bytes).div_ceil(64) as usize];
+                for _ in 0..writes {
+                    let at = random.below(size / 4096) * 4096;
+                    let most = [1, 16, 256][random.below(3) as usize];
+                    let len = (1 + random.below(most)) * 4096;
+                    for block in (at..(at + len).min(size)).step_by(4096) {
+                        let region = region_by_hand(&geometry, block, region_bytes);
+                        written[region / 64] |= 1 << (region % 64);
+                        apart += u64::from(region as u64 != block / region_bytes);
+                    }
+                }
+                let node = redundant(&geometry, region_bytes as u32, &written, &roles);
+                let layout = DeviceLayout::new(1, 4096, &Node::Mirrored(Box::new(node)));
+                let from = random.below(size / 4096) * 4096;
+                let len = (1 + random.below((size - from) / 4096)) * 4096;
+                for (from, len) in [(0, size), (from, len)] {
+                    let mut probe = |_, _, _| unreachable!("no member is asked");
+                    let told = holes_of(&layout, from, len, &mut probe);
+                    for (is_hole, at) in told.into_iter().zip((from..).step_by(4096)) {
+                        let region = region_by_hand(&geometry, at, region_bytes);
+                        let is_written = written[region / 64] & 1 << (region % 64) != 0;
+                        let zones = geometry.zones();
+                        assert_eq!(is_hole, !is_written, "{at} in regions of {region_bytes}: {zones:?}");
+                        *if is_hole { &mut holes } else { &mut data } += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(
+        holes > 100_000 && data > 100_000 && apart > 10_000,
+        "{holes} holes, {data} data, {apart} of another region"
+    );
+}
+
+/// The same mistake as before is noticed.
+#[cfg(feature = "planted")]
+#[test]
+#[should_panic(expected = "in regions of")]
+fn regions_that_are_looked_up_by_the_offset_are_noticed() {
+    plant(Some(Planted::HolesByOffset));
+    holes_are_what_no_write_has_marked();
+}
+
+/// An array that has failed, and one that answers under a lease that has run out, tell of no holes: the one does not read, and of the
+/// other somebody else may have written by now.
+#[test]
+fn what_may_not_be_read_has_no_holes() {
+    let geometry = Geometry::plan(Spec::new(Level::Raid5), &[1 << 20; 3]).unwrap();
+    let size = geometry.size_bytes();
+    let node = |failed| Node::Mirrored(Box::new(MirrorNode { failed, ..redundant(&geometry, 65536, &[], &[]) }));
+    let mut probe = |_, _, _| unreachable!("no member is asked");
+    for failed in [false, true] {
+        let told = holes_of(&DeviceLayout::new(1, 4096, &node(failed)), 0, size, &mut probe);
+        assert!(told.iter().all(|is_hole| *is_hole != failed), "failed: {failed}");
+    }
+    let leased = DeviceLayout::new(1, 4096, &node(false)).replicated(Arc::new(DeviceLease::new(100)));
+    for (now, expected) in [(99, true), (100, false)] {
+        let mut runs = Vec::new();
+        extents(&leased, 0, size, || now, &mut probe, &mut |run| {
+            runs.push(run);
+            true
+        });
+        assert_eq!(runs, [Extent { len: size, hole: expected }], "at {now}");
+    }
+}
+
+/// A client may have connected when the device was larger.
+#[test]
+fn what_is_beyond_the_end_is_data() {
+    let geometry = Geometry::plan(Spec::new(Level::Raid1), &[1 << 20; 2]).unwrap();
+    let node = Node::Mirrored(Box::new(redundant(&geometry, 65536, &[], &[])));
+    let layout = DeviceLayout::new(1, 4096, &node);
+    let size = layout.size_bytes();
+    let mut probe = |_, _, _| unreachable!("no member is asked");
+    for (from, len, holes) in [(0, 2 * size, size / 4096), (size, 4096, 0), (5 * size, 8192, 0)] {
+        let told = holes_of(&layout, from, len, &mut probe);
+        assert_eq!(told.iter().filter(|is_hole| **is_hole).count() as u64, holes);
+        assert_eq!(told.len() as u64, len / 4096);
+    }
+}
+
+/// Of an array of md, of which nobody knows what was written, members are asked: those that are read, and all of those, as copies that
+/// md has not brought together may differ.
+#[test]
+fn members_of_a_foreign_array_are_asked_as_they_are_read() {
+    let geometry = |level| Geometry::plan(Spec::new(level), &[1 << 20; 3]).unwrap();
+    let layout = |geometry: &Geometry, roles: &[Role], steady| {
+        let node = redundant(geometry, 1 << 20, &[u64::MAX], roles);
+        DeviceLayout::new(1, 4096, &Node::Mirrored(Box::new(node))).read_only(steady)
+    };
+    // A newcomer is all holes until it is filled, and who was lost may be anything: neither says what the array holds.
+    for role in [Role::Out, Role::Filling] {
+        let raid5 = geometry(Level::Raid5);
+        let layout = layout(&raid5, &[Role::InSync, role, Role::InSync], false);
         let mut probe = |leaf: LeafId, _, len| {
             assert_ne!(leaf, LeafId(1), "{role:?}");
             Extent { len, hole: true }
         };
-        let mut at = 0;
-        extents(&layout, 0, size, &mut probe, &mut |run| {
-            for byte in (at..at + run.len).step_by(4096) {
-                assert_eq!(run.hole, geometry.locate(byte).member != 1, "{role:?}: {byte}");
-            }
-            at += run.len;
-            true
-        });
-        assert_eq!(at, size);
+        let told = holes_of(&layout, 0, raid5.size_bytes(), &mut probe);
+        for (is_hole, at) in told.into_iter().zip((0..).step_by(4096)) {
+            assert_eq!(is_hole, raid5.locate(at).member != 1, "{role:?}: {at}");
+        }
+    }
+    // Three copies, each with data of its own.
+    let raid1 = geometry(Level::Raid1);
+    let data = |leaf: LeafId, at: u64| (at / 4096) % 4 == u64::from(leaf.0);
+    for (roles, steady) in
+        [([Role::InSync; 3], false), ([Role::InSync; 3], true), ([Role::InSync, Role::Out, Role::InSync], true)]
+    {
+        let layout = layout(&raid1, &roles, steady);
+        let mut probe = |leaf: LeafId, at: u64, _| Extent { len: 4096 - at % 4096, hole: !data(leaf, at) };
+        let told = holes_of(&layout, 0, raid1.size_bytes(), &mut probe);
+        for (is_hole, at) in told.into_iter().zip((0..).step_by(4096)) {
+            let stored = (0..3).any(|leaf| roles[leaf as usize] == Role::InSync && data(LeafId(leaf), at));
+            assert_eq!(is_hole, !stored, "{at}, {roles:?}");
+        }
     }
 }

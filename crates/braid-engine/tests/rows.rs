@@ -3,6 +3,7 @@
 mod rows {
     mod asking;
     pub mod gathered;
+    mod holes;
     mod jobs;
     pub mod moving;
     pub mod rig;
@@ -48,6 +49,30 @@ fn what_is_written_is_read_whoever_is_lost() {
             }
         }
     }
+}
+
+/// Regions of every size, smaller and larger than stripes: what is told to be a hole reads as zeros, whoever is lost.
+#[test]
+fn holes_read_as_zeros_whoever_is_lost() {
+    let (mut holes, mut seed) = (0, 0);
+    for region_bytes in [4096, 1 << 14, 1 << 16, 1 << 18] {
+        for shape in SHAPES {
+            seed += 1;
+            let mut rig = Rig::with_regions(*shape, 1 + (seed % 2) as u16, seed, region_bytes);
+            for requests in [1, 3, 8] {
+                rig.requests(requests);
+                rig.settle();
+                holes += rig.check_holes();
+                rig.read_all();
+            }
+            let lost = rig.tolerated().swap_remove(0);
+            rig.lose(&lost);
+            rig.requests(5);
+            rig.settle();
+            rig.read_all();
+        }
+    }
+    assert!(holes > 1 << 20, "{holes} bytes of holes");
 }
 
 /// Members fail in the middle of it all: what was answered is there, and what goes on goes on.

@@ -34,6 +34,14 @@ pub trait Allocation: Send + Sync {
     fn extents(&self, offset: u64, len: u64, extent: &mut dyn FnMut(u64, u32) -> bool);
 }
 
+/// What the engine knows of the device that is exported: the one map for `base:allocation` and for holes of files.
+impl Allocation for braid_ring::KnownZeros {
+    fn extents(&self, offset: u64, len: u64, extent: &mut dyn FnMut(u64, u32) -> bool) {
+        use crate::codec::state::{HOLE, ZERO};
+        self.extents(offset, len, &mut |len, is_zero| extent(len, if is_zero { HOLE | ZERO } else { 0 }));
+    }
+}
+
 /// How far somebody is with finding out what differs.
 pub enum Found<'a> {
     /// Not yet.
@@ -212,23 +220,12 @@ pub struct ExportStats {
     pub errors: u64,
 }
 
-/// Where the holes are, if that is known; it changes when the device becomes larger.
-struct Holes(RwLock<Option<Arc<dyn Allocation>>>);
-
-impl fmt::Debug for Holes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holes").finish_non_exhaustive()
-    }
-}
-
 /// One export, as connections hold it.
 #[derive(Debug)]
 pub struct Export {
     info: ExportInfo,
     /// What `info.size_bytes` began as. Connections keep the size that they were told.
     size_bytes: AtomicU64,
-    /// What `info.allocation` began as.
-    allocation: Holes,
     /// What `info.limits` began as.
     limits: RwLock<Arc<ExportLimits>>,
     throttle: Throttle,
@@ -243,7 +240,6 @@ impl Export {
     fn new(info: ExportInfo) -> Export {
         Export {
             size_bytes: AtomicU64::new(info.size_bytes),
-            allocation: Holes(RwLock::new(info.allocation.clone())),
             limits: RwLock::new(Arc::new(info.limits.clone())),
             throttle: Throttle::of_rates(&info.limits.rates),
             info,
@@ -268,21 +264,19 @@ impl Export {
     }
 
     /// Where the holes are, if that is known.
-    pub fn allocation(&self) -> Option<Arc<dyn Allocation>> {
-        self.allocation.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn allocation(&self) -> Option<&dyn Allocation> {
+        self.info.allocation.as_deref()
     }
 
     /// The device has become larger: clients that connect from now on learn it. The protocol cannot tell those that are
     /// connected.
-    pub fn grow(&self, size_bytes: u64, allocation: Option<Arc<dyn Allocation>>) {
-        *self.allocation.0.write().unwrap_or_else(PoisonError::into_inner) = allocation;
+    pub fn grow(&self, size_bytes: u64) {
         self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
     }
 
     /// The device has another size, perhaps a smaller one: clients that connect from now on learn it. Those that are connected are refused
     /// beyond its end by the device.
-    pub fn resize(&self, size_bytes: u64, allocation: Option<Arc<dyn Allocation>>) {
-        *self.allocation.0.write().unwrap_or_else(PoisonError::into_inner) = allocation;
+    pub fn resize(&self, size_bytes: u64) {
         self.size_bytes.store(size_bytes, Ordering::Release);
     }
 

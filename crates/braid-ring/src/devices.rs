@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_engine::{
     Buf, DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, IoError, LeafError, Op, REQUEST_BYTES_MAX, Request,
@@ -83,11 +83,11 @@ impl RingDevices {
 
 impl DeviceIo for RingDevices {
     fn size_bytes(&self, device: DeviceId) -> u64 {
-        self.handle.inner.sizes.of(device).0
+        self.handle.inner.layouts.of(device).map_or(0, |layout| layout.size_bytes())
     }
 
     fn block_bytes(&self, device: DeviceId) -> u32 {
-        self.handle.inner.sizes.of(device).1
+        self.handle.inner.layouts.of(device).map_or(0, |layout| layout.block_bytes())
     }
 
     async fn read(&self, device: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
@@ -127,23 +127,24 @@ impl DeviceIo for RingDevices {
     }
 }
 
-/// Size and logical block in bytes of every device, by the last layout that was published.
+/// The last layout of every device that was published: no shard has a later one.
 #[derive(Default)]
-pub(crate) struct Sizes(Mutex<BTreeMap<u32, (u64, u32)>>);
+pub(crate) struct Layouts(Mutex<BTreeMap<u32, Arc<DeviceLayout>>>);
 
-impl Sizes {
-    fn with<R>(&self, work: impl FnOnce(&mut BTreeMap<u32, (u64, u32)>) -> R) -> R {
+impl Layouts {
+    fn with<R>(&self, work: impl FnOnce(&mut BTreeMap<u32, Arc<DeviceLayout>>) -> R) -> R {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn of(&self, device: DeviceId) -> (u64, u32) {
-        self.with(|sizes| sizes.get(&device.0).copied().unwrap_or_default())
+    pub(crate) fn of(&self, device: DeviceId) -> Option<Arc<DeviceLayout>> {
+        self.with(|layouts| layouts.get(&device.0).cloned())
     }
 
-    pub(crate) fn set(&self, device: DeviceId, layout: Option<&DeviceLayout>) {
-        self.with(|sizes| match layout {
-            Some(layout) => sizes.insert(device.0, (layout.size_bytes(), layout.block_bytes())),
-            None => sizes.remove(&device.0),
+    pub(crate) fn set(&self, device: DeviceId, layout: Option<&Arc<DeviceLayout>>) {
+        // What is dropped is dropped outside of the lock.
+        let _before = self.with(|layouts| match layout {
+            Some(layout) => layouts.insert(device.0, Arc::clone(layout)),
+            None => layouts.remove(&device.0),
         });
     }
 

@@ -50,6 +50,7 @@ mod tier;
 mod timer;
 mod troubles;
 mod wake;
+mod zeros;
 
 pub use channels::{CHANNEL_CALLS_MAX, CHANNELS_MAX, ChannelId, MESSAGE_PIECES_MAX};
 pub use commands::{COMMAND_BYTES_MAX, SHORT_COMMAND_BYTES, command};
@@ -76,3 +77,4 @@ pub use stats::{Histogram, LeafStats};
 pub use throttle::{BURST_NS, Rates, Throttle};
 pub use tier::{TIERS_MAX, device_of_tier, pool_of_tier, tier_of, tier_of_pool};
 pub use timer::TIMERS_MAX;
+pub use zeros::KnownZeros;

@@ -12,7 +12,7 @@ use braid_engine::{
 
 use crate::arena::Arena;
 use crate::channels::Channels;
-use crate::devices::Sizes;
+use crate::devices::Layouts;
 use crate::disk::{Base, Disk};
 use crate::driver::{Driver, DriverConfig, DriverInfo, DriverKind};
 use crate::error::{RingError, RingErrorKind};
@@ -86,7 +86,7 @@ pub(crate) struct Inner {
     pub(crate) links: Vec<Arc<Link>>,
     infos: Vec<DriverInfo>,
     leaves: Mutex<Vec<LeafPlace>>,
-    pub(crate) sizes: Sizes,
+    pub(crate) layouts: Layouts,
     arena_bytes: u64,
     /// Failures of members that nobody has taken yet.
     pub(crate) troubles: Arc<Troubles>,
@@ -102,6 +102,14 @@ pub(crate) struct Inner {
 impl Inner {
     fn leaves<R>(&self, work: impl FnOnce(&mut Vec<LeafPlace>) -> R) -> R {
         work(&mut self.leaves.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The disk that a number stands for.
+    pub(crate) fn disk(&self, leaf: LeafId) -> Option<Arc<Disk>> {
+        self.leaves(|leaves| match leaves.get(leaf.0 as usize) {
+            Some(LeafPlace::Used(record)) => Some(Arc::clone(&record.disk)),
+            _ => None,
+        })
     }
 
     /// Sees to it that all shards have this tier, and those below it.
@@ -189,7 +197,7 @@ impl Ring {
             links,
             infos,
             leaves: Mutex::new(places),
-            sizes: Sizes::default(),
+            layouts: Layouts::default(),
             arena_bytes,
             troubles,
             pools: std::array::from_fn(|_| Pool::new()),
@@ -225,7 +233,7 @@ impl Ring {
         }
         // Handles may live on; the disks are let go of.
         self.inner.leaves(|leaves| leaves.iter_mut().for_each(|place| *place = LeafPlace::Free));
-        self.inner.sizes.clear();
+        self.inner.layouts.clear();
     }
 }
 
@@ -466,10 +474,7 @@ impl RingHandle {
 
     /// The disk that a number stands for.
     pub fn disk(&self, leaf: LeafId) -> Option<Arc<Disk>> {
-        self.inner.leaves(|leaves| match leaves.get(leaf.0 as usize) {
-            Some(LeafPlace::Used(record)) => Some(Arc::clone(&record.disk)),
-            _ => None,
-        })
+        self.inner.disk(leaf)
     }
 
     /// What has happened on a disk since it was added.
@@ -489,7 +494,8 @@ impl RingHandle {
     /// was planned with the layout before has ended on all shards, or the shards have stopped. It runs on a
     /// shard's thread and must not block.
     pub fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>, done: Box<dyn FnOnce() + Send>) {
-        self.inner.sizes.set(device, layout.as_deref());
+        // Before any shard has it: a write that it lets through is found by whoever looks here afterwards.
+        self.inner.layouts.set(device, layout.as_ref());
         for (layout, leaf) in layout.iter().flat_map(|layout| layout.leaves().iter().map(move |leaf| (layout, leaf))) {
             if let Some(disk) = self.disk(*leaf).filter(|disk| disk.is_remote()) {
                 // Others hold what it does, or nobody does.

@@ -34,9 +34,7 @@ impl Copies {
         for block in 0..oracle.blocks(self.number) {
             let at = block * block_bytes;
             let rotten = oracle.is_doubted(self.number, block) || oracle.is_broken(self.number, u64::MAX - 1, block, 1);
-            // A stripe belongs to the region of its first byte.
-            let of = self.geometry.stripe_of(at).map_or(at, |stripe| stripe.array_start);
-            if rotten || !self.regions.readable.has(self.regions.region_of(of)) {
+            if rotten || !self.regions.readable.has(self.regions.region_at(&self.geometry, at)) {
                 continue;
             }
             let mut first: Option<(u16, Vec<u8>)> = None;
@@ -73,7 +71,7 @@ impl Copies {
     /// The parity of a stripe must agree with its data.
     fn judge_stripe(&self, number: u64, world: &World) -> Result<(), Violation> {
         let Some(stripe) = self.geometry.stripe(number) else { return Ok(()) };
-        if !self.regions.readable.has(self.regions.region_of(stripe.array_start)) {
+        if !self.regions.readable.has(self.regions.region_of_stripe(&stripe)) {
             return Ok(());
         }
         let cell = |member: u16| {

@@ -316,7 +316,7 @@ impl Keeper {
             let row = self.row_piece(members, at, if by_block { COMPARE_BLOCK_BYTES } else { bytes });
             let end = at + row.len;
             let stripe = self.array.geometry().stripe_of(at).expect("inside the array");
-            let written = self.regions.written.has(self.regions.region_of(stripe.array_start));
+            let written = self.regions.written.has(self.regions.region_of_stripe(&stripe));
             if !written || !self.is_whole_row(members, &row) {
                 at = if written { end } else { self.next_stripe(at + 1) };
                 if pieces.is_empty() {

@@ -184,7 +184,7 @@ impl Keeper {
         let end = (trouble.offset + trouble.len).min(geometry.size_bytes());
         while at < end {
             let Some(stripe) = geometry.stripe_of(at) else { return };
-            let region = self.regions.region_of(stripe.array_start);
+            let region = self.regions.region_of_stripe(&stripe);
             let holds = stripe.members.contains(&role) && self.regions.written.has(region);
             let place = data_start + stripe.member_offset;
             if holds && !can_read(io, trouble.leaf, place, stripe.chunk_bytes).await {

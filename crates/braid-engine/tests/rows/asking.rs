@@ -9,7 +9,7 @@ impl Rig {
     /// Begins a write with FUA of one of the arrays. What is written does not matter.
     pub fn begin(&mut self, device: u32, offset: u64, len: u64) -> u64 {
         self.next += 1;
-        self.asked.insert(self.next, Asked { op: Op::Write, offset, len, buf: 0, expected: Ok(()) });
+        self.asked.insert(self.next, Asked { device, op: Op::Write, offset, len, buf: 0, expected: Ok(()) });
         let buf = Buf { addr: 0, region: Buf::UNREGISTERED };
         let device = DeviceId(device);
         let request = Request { device, op: Op::Write, flags: Flags::FUA, offset, len, buf, tag: self.next };
@@ -48,6 +48,10 @@ impl Rig {
                         let got = &memory[asked.buf as usize..][..asked.len as usize];
                         let wrong = got.iter().zip(&self.model[range]).position(|(a, b)| a != b);
                         assert_eq!(wrong, None, "{what}");
+                    }
+                    // Whoever is told that it is written asks no more whether there is a hole.
+                    Op::Write if asked.device == 0 => {
+                        self.check_no_hole(at, asked.offset, asked.len, &what);
                     }
                     Op::Write | Op::WriteZeroes | Op::Discard | Op::Flush => {}
                 }
@@ -94,7 +98,7 @@ impl Rig {
             Op::WriteZeroes | Op::Discard if expected.is_ok() => self.model[range].fill(0),
             _ => {}
         }
-        self.asked.insert(tag, Asked { op, offset, len, buf, expected });
+        self.asked.insert(tag, Asked { device: 0, op, offset, len, buf, expected });
         let buf = Buf { addr: buf, region: Buf::UNREGISTERED };
         let request = Request { device: DeviceId(0), op, flags, offset, len, buf, tag };
         let (shard, sink) = &mut self.shards[shard];
@@ -210,8 +214,9 @@ impl Rig {
         self.asked.is_empty()
     }
 
-    /// Reads all of it, piece by piece.
+    /// Reads all of it, piece by piece. What is told to be a hole is zeros.
     pub fn read_all(&mut self) {
+        self.check_holes();
         let size = self.geometry.size_bytes();
         let pieces = [17 * BLOCK, 3 * BLOCK];
         let (mut at, mut turn) = (0, 0);

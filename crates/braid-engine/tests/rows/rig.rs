@@ -97,6 +97,7 @@ pub(super) enum Hangs {
 
 /// A request that has not been answered.
 pub(super) struct Asked {
+    pub(super) device: u32,
     pub(super) op: Op,
     pub(super) offset: u64,
     pub(super) len: u64,
@@ -151,6 +152,15 @@ impl Rig {
 
     /// An array of which these rows are unreadable. Where there are some, all of it was written before.
     pub fn with_lost(shape: Shape, shards: u16, seed: u64, lost: &[LostRow]) -> Rig {
+        Rig::made(shape, shards, seed, lost, 1 << 16)
+    }
+
+    /// An array of regions of so many bytes.
+    pub fn with_regions(shape: Shape, shards: u16, seed: u64, region_bytes: u32) -> Rig {
+        Rig::made(shape, shards, seed, &[], region_bytes)
+    }
+
+    fn made(shape: Shape, shards: u16, seed: u64, lost: &[LostRow], region_bytes: u32) -> Rig {
         let limits = Limits { slots: 64, devices: 2, range_table_bits: 6 };
         let shared = Arc::new(Shared::new(shards, &limits));
         let bytes = REQUESTS_BYTES + u64::from(shards) * SCRATCH_BYTES_MIN;
@@ -161,7 +171,7 @@ impl Rig {
         let size = geometry.size_bytes();
         let all = vec![u64::MAX; if lost.is_empty() { 0 } else { size.div_ceil(64 << 16) as usize }];
         let bits = (&all[..], &[][..]);
-        let regions = RegionMap::new(ShardId(shards - 1), Uuid::from_u128(9), size, 1 << 16, bits, true);
+        let regions = RegionMap::new(ShardId(shards - 1), Uuid::from_u128(9), size, region_bytes, bits, true);
         let mut noise = Random(seed ^ 77);
         let disk_bytes = sizes.iter().max().expect("members") + BLOCK + RING_START_BYTES + RING_BLOCKS * BLOCK;
         let mut rig = Rig {

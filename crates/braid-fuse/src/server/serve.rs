@@ -109,7 +109,7 @@ impl Session {
         let export = self.file.export();
         let size = export.size_bytes();
         let sought = match from < size {
-            true => seek(export.allocation().as_deref(), from, (size, u64::from(export.info().block_bytes_min)), hole),
+            true => seek(export.allocation(), from, (size, u64::from(export.info().block_bytes_min)), hole),
             // It was there when it was first looked at, and has become smaller.
             false if from > offset => Sought::End,
             false => return self.fail(cx, slot, libc::ENXIO),

@@ -144,7 +144,7 @@ impl<S: Copy> Connection<S> {
         let style = if extended { ChunkStyle::Extended(header.offset) } else { ChunkStyle::Structured };
         let range = (header.offset, header.len);
         let (mut used, mut first, mut told, mut failed) = (0, (0, 0, true), 0, false);
-        let base = contexts.allocation.then_some((BASE_ALLOCATION_ID, Some(allocation.as_deref())));
+        let base = contexts.allocation.then_some((BASE_ALLOCATION_ID, Some(allocation)));
         let found = contexts.differences.iter().map(|difference| match difference.found() {
             Found::Map(map) => Some(Some(map)),
             Found::Pending | Found::Failed => None,

@@ -85,7 +85,7 @@ impl Admin {
         let only_parity = !of_two && self.rng.coin();
         for at in some.into_iter().map(|block| block * block_bytes) {
             let Some(stripe) = geometry.stripe_of(at) else { continue };
-            if !regions.written.has(regions.region_of(stripe.array_start)) {
+            if !regions.written.has(regions.region_of_stripe(&stripe)) {
                 continue;
             }
             let column = (at - stripe.array_start) % stripe.chunk_bytes / block_bytes * block_bytes;
@@ -131,7 +131,7 @@ impl Admin {
         let mut wishes = Vec::new();
         for block in some {
             let at = block * BLOCK_BYTES as u64;
-            if !regions.readable.has(regions.region_of(at)) {
+            if !regions.readable.has(regions.region_at(geometry, at)) {
                 continue;
             }
             let mut places = Vec::new();

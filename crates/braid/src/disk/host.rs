@@ -79,11 +79,6 @@ impl Identity {
         fs::metadata(path).ok().map(|found| Identity::in_metadata(&found))
     }
 
-    /// That of an open file.
-    pub fn of_open(file: &fs::File) -> Option<Identity> {
-        file.metadata().ok().map(|found| Identity::in_metadata(&found))
-    }
-
     fn in_metadata(found: &fs::Metadata) -> Identity {
         use std::os::unix::fs::{FileTypeExt, MetadataExt};
         if found.file_type().is_block_device() {

@@ -90,7 +90,7 @@ impl Shard {
         }
         for op in &ops[..count] {
             let stripe = Row::new(mirror, op.row).stripe;
-            let region = mirror.regions.region_of(stripe.array_start);
+            let region = mirror.regions.region_of_stripe(&stripe);
             if !mirror.regions.writable.has(region) {
                 return self.await_region(index, mirror, region, sink);
             }
@@ -152,7 +152,7 @@ impl Shard {
         let slot = &mut self.slots[index];
         while slot.cursor < slot.end {
             let stripe = mirror.geometry.stripe_of(slot.cursor).expect("inside the array");
-            if mirror.regions.written.has(mirror.regions.region_of(stripe.array_start)) {
+            if mirror.regions.written.has(mirror.regions.region_of_stripe(&stripe)) {
                 return false;
             }
             slot.cursor = slot.end.min(stripe.array_start + stripe.data_chunks() as u64 * stripe.chunk_bytes);

@@ -565,7 +565,6 @@ impl Control {
             device,
             size_bytes: layout.size_bytes(),
             block_bytes: layout.block_bytes(),
-            layout: Some(layout),
             disks: disks.into_iter().zip(&members).enumerate().map(seat).collect(),
             guests: Vec::new(),
             away: BTreeMap::new(),

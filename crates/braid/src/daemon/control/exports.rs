@@ -1,7 +1,6 @@
 //! Exports: letting clients use arrays, and taking that away again.
 
 use super::files;
-use super::holes::{Holes, UnwrittenRegions};
 use super::pools::Source;
 use super::tables::{ExportEntry, Listener, Serving, Tables};
 use super::{Control, counted, random_uuid, view};
@@ -17,11 +16,7 @@ use braid_nbd::server::ExportsChanged;
 use braid_nbd::{ExportError, ExportInfo, ExportLimits, ExportTable, Network};
 use braid_ring::Rates;
 use std::sync::Arc;
-use std::time::Duration;
 use uuid::Uuid;
-
-/// Longest that an export waits for the files of its array to be opened once more, to know their holes.
-const HOLES_MAX: Duration = Duration::from_secs(2);
 
 /// Nobody else changes what is listened on.
 pub(super) type Listens<'a> = tokio::sync::MutexGuard<'a, ()>;
@@ -167,9 +162,9 @@ impl Control {
             let table = match &entry.serving {
                 Serving::Listening(open) => tables.listener_of(&entry.saved).map(|table| {
                     // The limits as they are now, not as they were when it was offered.
-                    let (size_bytes, allocation) = (open.size_bytes(), open.allocation());
+                    let size_bytes = open.size_bytes();
                     let limits = limits_of(&entry.saved);
-                    (table, ExportInfo { limits, size_bytes, allocation, ..open.info().clone() })
+                    (table, ExportInfo { limits, size_bytes, ..open.info().clone() })
                 }),
                 _ => None,
             };
@@ -333,7 +328,7 @@ impl Control {
         }
         let source = match saved.pool {
             Some(pool) => self.serve_volume(pool, saved.array).await?,
-            None => self.array_source(saved.array).await,
+            None => self.array_source(saved.array),
         };
         let Some(source) = source else { return Ok(Serving::Waiting) };
         let (info, known) = {
@@ -455,8 +450,7 @@ impl Control {
     }
 
     /// An array as it is to be exported; none while it is not active.
-    async fn array_source(&self, array: Uuid) -> Option<Source> {
-        let holes = self.holes_of(array).await;
+    fn array_source(&self, array: Uuid) -> Option<Source> {
         let tables = self.read();
         let entry = tables.arrays.get(&array)?;
         let active = entry.active()?;
@@ -466,15 +460,9 @@ impl Control {
             block_bytes: active.block_bytes,
             read_only: active.imported().is_some(),
             description: format!("Braid array {}", entry.name),
-            allocation: match active.keeping() {
-                Some(keeping) => {
-                    let keeping = Arc::downgrade(keeping);
-                    Some(Arc::new(UnwrittenRegions::of(move || Some(keeping.upgrade()?.regions()))) as _)
-                }
-                None => holes
-                    .filter(|holes| active.layout.as_ref().is_some_and(|layout| holes.are_of(layout)))
-                    .map(|holes| Arc::new(holes) as _),
-            },
+            // Where no disk knows anything, and the array neither, nobody need ask.
+            allocation: (active.keeping().is_some() || active.open_disks().iter().any(|disk| disk.disk.knows_holes()))
+                .then(|| Arc::new(self.ring.known_zeros(active.device)) as _),
             differences: None,
             throttle: None,
         })
@@ -485,18 +473,6 @@ impl Control {
         if let Some(pool) = saved.pool {
             self.release_volume(listening, pool, saved.array).await;
         }
-    }
-
-    /// Where an active array holds nothing, as far as its files say in time.
-    async fn holes_of(&self, array: Uuid) -> Option<Holes> {
-        let (layout, disks) = {
-            let tables = self.read();
-            let active = tables.arrays.get(&array)?.active()?;
-            (Arc::clone(active.layout.as_ref()?), active.open_disks())
-        };
-        // Opening a file may take as long as its file system likes; nothing else waits for that.
-        let opened = tokio::task::spawn_blocking(move || Holes::of(layout, &disks));
-        tokio::time::timeout(HOLES_MAX, opened).await.ok()?.ok()?
     }
 
     /// Ends what clients see of an export. It stays listed, waiting.

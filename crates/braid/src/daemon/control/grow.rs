@@ -3,7 +3,6 @@
 use super::change::inactive;
 use super::create::read_disk;
 use super::disks::remove_files;
-use super::holes::Holes;
 use super::keeping::stopped_meanwhile;
 use super::pools::refuse_higher_tier;
 use super::tables::{Condition, Handle, OpenDisk, Seat, Serving};
@@ -18,7 +17,6 @@ use braid_engine::{DeviceLayout, LeafId};
 use braid_format::{ArrayPart, MemberId, Places, copy_offset};
 use braid_geometry::Geometry;
 use braid_geometry::units::format_size;
-use braid_nbd::export::Allocation;
 use braid_ring::{DiskSpec, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -225,35 +223,24 @@ impl Control {
             let layout = Arc::new(DeviceLayout::new(version, active.block_bytes, &root));
             active.label = label;
             active.size_bytes = layout.size_bytes();
-            active.layout = Some(Arc::clone(&layout));
             active.disks = members.iter().filter_map(seat).collect();
             // Within the lock: nobody publishes another one in between, and nobody stops the array.
             self.ring.publish_and_drain(active.device, Some(layout))
         };
         // Requests under way may stay with the layout before; whoever connects from here on meets this one.
         drop(published);
-        self.grow_exports(before.uuid).await;
+        self.grow_exports(before.uuid);
         self.tell_grown(&before.name, growth.before_bytes, growth.after_bytes());
         Ok(())
     }
 
     /// Exports of an array tell clients that connect from now on how large it is.
-    pub(super) async fn grow_exports(&self, uuid: Uuid) {
-        let (layout, disks) = {
-            let tables = self.read();
-            let Some(active) = tables.arrays.get(&uuid).and_then(|entry| entry.active()) else { return };
-            (active.layout.clone(), active.open_disks())
-        };
-        let mut holes = None;
-        if let Some(layout) = layout {
-            let opened = tokio::task::spawn_blocking(move || Holes::of(layout, &disks));
-            holes = opened.await.ok().flatten().map(|holes| Arc::new(holes) as Arc<dyn Allocation>);
-        }
+    pub(super) fn grow_exports(&self, uuid: Uuid) {
         let tables = self.read();
         let Some(active) = tables.arrays.get(&uuid).and_then(|entry| entry.active()) else { return };
         for export in tables.exports.values().filter(|export| export.saved.array == uuid) {
             if let Serving::Listening(export) = &export.serving {
-                export.grow(active.size_bytes, holes.clone());
+                export.grow(active.size_bytes);
             }
         }
         drop(tables);

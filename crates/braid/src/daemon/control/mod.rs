@@ -17,7 +17,6 @@ mod exports;
 mod files;
 mod grow;
 mod guard;
-mod holes;
 mod idle;
 mod imported;
 pub mod keeping;

@@ -114,8 +114,6 @@ pub struct Active {
     pub label: ArrayPart,
     /// The device that requests name.
     pub device: DeviceId,
-    /// Its layout, where that stays as it is: not of a redundant array.
-    pub layout: Option<Arc<braid_engine::DeviceLayout>>,
     /// What can be written, in bytes.
     pub size_bytes: u64,
     /// Its logical block in bytes.

@@ -204,7 +204,6 @@ impl Control {
             device,
             size_bytes,
             block_bytes,
-            layout: None,
             disks: seats,
             guests: Vec::new(),
             away: BTreeMap::new(),

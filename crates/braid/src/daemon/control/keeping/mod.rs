@@ -187,7 +187,6 @@ impl Control {
             handle: Handle::Kept(keeping),
             label,
             device,
-            layout: None,
             size_bytes,
             block_bytes,
             disks: seats,

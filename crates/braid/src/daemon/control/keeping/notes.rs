@@ -183,7 +183,7 @@ impl Control {
             let tables = self.read();
             for export in tables.exports.values().filter(|export| export.saved.array == uuid) {
                 if let Serving::Listening(export) = &export.serving {
-                    export.grow(array.geometry().size_bytes(), None);
+                    export.grow(array.geometry().size_bytes());
                 }
             }
         }

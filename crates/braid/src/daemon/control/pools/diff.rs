@@ -10,6 +10,7 @@ use braid_engine::pool::{AdminError, BLOCK_BYTES, Changed, Difference, EXTENT_BY
 use braid_format::pool::OwnerKind;
 use braid_nbd::codec::difference;
 use braid_nbd::export::{Allocation, Found};
+use braid_ring::KnownZeros;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use uuid::Uuid;
@@ -20,6 +21,9 @@ const RANGES_MAX: usize = 65_536;
 const DIFFERENCES_MAX: usize = 64;
 /// So often a walk is made again, where more moved than can be kept in mind.
 const TRIES: u32 = 3;
+
+/// Something else before, and zeros by now.
+const ZEROED: u32 = difference::CHANGED | difference::ZERO;
 
 /// How many differences clients have.
 static DIFFERENCES: AtomicUsize = AtomicUsize::new(0);
@@ -202,6 +206,8 @@ pub struct VolumeDifferences {
     pub volume: Uuid,
     /// It is a snapshot: what it differs in stays so, and several connections may have the same answer.
     pub is_snapshot: bool,
+    /// What reads as zeros now.
+    pub zeros: KnownZeros,
     /// Answers that somebody has.
     pub known: Mutex<Vec<(Uuid, Weak<Asked>)>>,
 }
@@ -209,14 +215,16 @@ pub struct VolumeDifferences {
 /// A difference that a client has asked for.
 pub struct Asked {
     found: OnceLock<Option<Changed>>,
+    /// Of a volume, which is written: what reads as zeros by the time that a client asks.
+    now: Option<KnownZeros>,
 }
 
 impl Asked {
     /// One more, if there may be.
-    fn new() -> Option<Asked> {
+    fn new(now: Option<KnownZeros>) -> Option<Asked> {
         let more = |count: usize| (count < DIFFERENCES_MAX).then_some(count + 1);
         DIFFERENCES.try_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Asked { found: OnceLock::new() })
+        Some(Asked { found: OnceLock::new(), now })
     }
 }
 
@@ -255,7 +263,8 @@ impl braid_nbd::export::Differences for VolumeDifferences {
         {
             return Some(asked);
         }
-        let asked = Arc::new(Asked::new()?);
+        let now = (!self.is_snapshot).then(|| self.zeros.clone());
+        let asked = Arc::new(Asked::new(now)?);
         known.push((from, Arc::downgrade(&asked)));
         let (control, pool, of, into) = (Weak::clone(&self.control), self.pool, self.of, Arc::clone(&asked));
         self.runtime.spawn(async move {
@@ -297,10 +306,19 @@ impl Allocation for Asked {
                 wanted = extent(start - at, 0);
                 at = start;
             }
-            let state = if run.zeros { difference::CHANGED | difference::ZERO } else { difference::CHANGED };
+            let (state, until) = (|zeros| if zeros { ZEROED } else { difference::CHANGED }, until.min(end));
+            if let Some(now) = self.now.as_ref().filter(|_| run.zeros && wanted && until > at) {
+                // What was zeros when the difference was found may have been written since.
+                now.extents(at, until - at, &mut |len, is_zero| {
+                    let len = len.min(until - at);
+                    wanted = extent(len, state(is_zero));
+                    at += len;
+                    wanted && at < until
+                });
+            }
             if wanted && until > at {
-                wanted = extent(until.min(end) - at, state);
-                at = until.min(end);
+                wanted = extent(until - at, state(run.zeros && self.now.is_none()));
+                at = until;
             }
             wanted && at < end
         });

@@ -4,7 +4,6 @@ use super::super::Control;
 use super::super::exports::Listens;
 use super::super::tables::Serving;
 use super::diff::VolumeDifferences;
-use super::holes::VolumeHoles;
 use super::{Condition, Reach, ServedVolume, limits, volumes};
 use braid_api::ErrorDetail;
 use braid_engine::pool::{AdminError, Pool, VolumeId, VolumeShared};
@@ -93,7 +92,7 @@ impl Control {
             block_bytes: BLOCK_BYTES,
             read_only: at_home.read_only,
             description: format!("Braid volume {}/{}", reach.name, at_home.name),
-            allocation: Some(Arc::new(VolumeHoles(known.layout))),
+            allocation: Some(Arc::new(self.ring.known_zeros(known.device))),
             throttle: Some(known.throttle),
             differences: Some(Arc::new(VolumeDifferences {
                 control: Arc::downgrade(self),
@@ -102,15 +101,10 @@ impl Control {
                 of: volume,
                 volume: at_home.of,
                 is_snapshot: at_home.is_snapshot,
+                zeros: self.ring.known_zeros(known.device),
                 known: Mutex::default(),
             })),
         }))
-    }
-
-    /// How a volume that is served was published last.
-    pub(in super::super) fn layout_of_served(&self, pool: Uuid, volume: Uuid) -> Option<Arc<DeviceLayout>> {
-        let tables = self.read();
-        Some(Arc::clone(&tables.pools.get(&pool)?.served()?.volumes.get(&volume)?.layout))
     }
 
     async fn publish_volume(&self, pool: &Reach, uuid: Uuid, volume: &AtHome) -> Result<ServedVolume, ErrorDetail> {
@@ -197,11 +191,10 @@ impl Control {
         self.note_served(pool.uuid, volume, ServedVolume { layout: Arc::clone(&layout), ..known });
         let size_bytes = layout.size_bytes();
         self.tell_disk_size(volume, size_bytes);
-        let holes: Arc<dyn Allocation> = Arc::new(VolumeHoles(layout));
         let tables = self.read();
         for export in tables.exports.values().filter(|export| export.saved.array == volume) {
             if let Serving::Listening(export) = &export.serving {
-                export.resize(size_bytes, Some(Arc::clone(&holes)));
+                export.resize(size_bytes);
             }
         }
         drop(tables);

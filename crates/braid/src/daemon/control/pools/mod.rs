@@ -20,7 +20,6 @@ mod disks;
 mod exported;
 mod find;
 mod flatten;
-pub(super) mod holes;
 mod jobs;
 mod labels;
 mod level;

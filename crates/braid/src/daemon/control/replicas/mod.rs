@@ -9,7 +9,6 @@ mod create;
 mod door;
 mod heard;
 pub mod here;
-mod holes;
 mod listen;
 pub mod offered;
 mod open;

@@ -2,7 +2,6 @@
 
 use super::door::{Door, Told, Trouble};
 use super::here::Ground;
-use super::holes::ReplicaHoles;
 use super::register::{Found, Keeper, Place};
 use super::{Condition, Ready, ReplicaEntry, Standing, register_of};
 use crate::daemon::control::Control;
@@ -12,7 +11,6 @@ use braid_engine::replica::{Register, boot_of_older_copy, boot_of_original};
 use braid_engine::{DeviceLayout, Node};
 use braid_geometry::{BLOCK_BYTES, Geometry, Level, Spec};
 use braid_nbd::ExportInfo;
-use braid_nbd::export::Allocation;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use tokio::task::JoinHandle;
@@ -212,12 +210,10 @@ impl Control {
             self.write().give_device(device);
             return Err(crate::daemon::errors::of_ring(&error, &saved.name));
         }
-        let holes = saved.data.and_then(|data| self.layout_of_served(pool, data));
-        let holes = holes.map(|data| Arc::new(ReplicaHoles { data, head_bytes: saved.head_bytes }));
         let info = ExportInfo {
             block_bytes_min: BLOCK_BYTES as u32,
             description: format!("replica {} of {}", saved.name, saved.volume),
-            allocation: holes.map(|holes| holes as Arc<dyn Allocation>),
+            allocation: Some(Arc::new(self.ring.known_zeros(device))),
             tls: braid_nbd::ExportTls::Optional,
             uuid: Some(*saved.volume.as_bytes()),
             gate: Some(Arc::clone(door) as Arc<dyn braid_nbd::gate::Gate>),

@@ -159,16 +159,21 @@ impl Control {
         Some(active.disks.iter().find(|seat| seat.role == role)?.disk.leaf)
     }
 
-    /// What was ever written of a volume, by regions.
+    /// What was ever written of a volume, by what its array knows.
     pub(super) fn written_ranges(&self, volume: Uuid) -> Result<Vec<Range<u64>>, ErrorDetail> {
         let regions = self.with_keeping(volume, |keeping| keeping.regions()).ok_or_else(super::bringing::stopped)?;
-        let written = (0..regions.regions()).filter(|region| regions.written.has(*region));
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for (start, end) in written.map(|region| regions.range(region)) {
-            match ranges.last_mut() {
-                Some(last) if last.end == start => last.end = end,
-                _ => ranges.push(start..end),
+        let label = self.read().arrays.get(&volume).and_then(|entry| Some(entry.active()?.label.clone()));
+        let geometry = label.ok_or_else(super::bringing::stopped)?.geometry();
+        let geometry = geometry.map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;
+        let (mut ranges, mut at): (Vec<Range<u64>>, u64) = (Vec::new(), 0);
+        while at < geometry.size_bytes() {
+            let (is_written, end) = regions.run_at(&geometry, at);
+            match ranges.last_mut().filter(|last| last.end == at) {
+                _ if !is_written => {}
+                Some(last) => last.end = end,
+                None => ranges.push(at..end),
             }
+            at = end;
         }
         Ok(ranges)
     }

@@ -1,0 +1,145 @@
+//! What of a device is known to read as zeros: the engine's answer, with what the disks at the bottom say of themselves.
+//!
+//! The engine knows by the layout that a device has now; a file knows its holes; a disk that is a device below is asked in the same way.
+//! Everything else is data. It is the disk's own open file that is asked, so that neither another file of that name nor a slow folder
+//! has anything to do with it.
+
+use std::sync::{Arc, Weak};
+
+use braid_engine::allocation::{Extent, extents};
+use braid_engine::{DeviceId, LeafId};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+use crate::disk::{Base, Disk, FileDisk};
+use crate::ring::{Inner, RingHandle};
+use crate::shard::lease_clock_ns;
+
+/// Tells what of one device is known to read as zeros, for as long as it serves. It keeps nothing alive.
+#[derive(Clone)]
+pub struct KnownZeros {
+    ring: Weak<Inner>,
+    device: DeviceId,
+}
+
+impl std::fmt::Debug for KnownZeros {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KnownZeros").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+impl RingHandle {
+    /// What of a device is known to read as zeros, now and whatever is published for it later.
+    pub fn known_zeros(&self, device: DeviceId) -> KnownZeros {
+        KnownZeros { ring: Arc::downgrade(&self.inner), device }
+    }
+}
+
+impl KnownZeros {
+    /// Gives the runs of `[offset, offset + len)` in order to `each`, with their length and whether they read as zeros, until that
+    /// returns false. It may end early, after one run at least; see [`extents`]. May ask the operating system, for a moment.
+    pub fn extents(&self, offset: u64, len: u64, each: &mut dyn FnMut(u64, bool) -> bool) {
+        match self.ring.upgrade() {
+            Some(ring) => of_device(&ring, self.device, offset, len, &mut |run| each(run.len, run.hole)),
+            None => {
+                each(len, false);
+            }
+        }
+    }
+}
+
+impl Disk {
+    /// Whether it may say of something that it is a hole. Where faults are injected, what is read is not known before.
+    pub fn knows_holes(&self) -> bool {
+        let knows = match self.base() {
+            Base::File(file) => !file.block_device,
+            Base::Device(_) => true,
+            Base::Mem(_) | Base::Null | Base::Remote(_) => false,
+        };
+        knows && self.faults.is_empty()
+    }
+
+    /// What it says of its bytes from `offset` on, at most `len` of which are asked for.
+    fn extent(&self, ring: &Inner, offset: u64, len: u64) -> Extent {
+        let data = Extent { len, hole: false };
+        match self.base() {
+            _ if !self.knows_holes() => data,
+            Base::File(file) => file.extent(offset, len),
+            Base::Device(device) => {
+                let mut first = data;
+                of_device(ring, *device, offset, len, &mut |run| {
+                    first = run;
+                    false
+                });
+                first
+            }
+            Base::Mem(_) | Base::Null | Base::Remote(_) => data,
+        }
+    }
+}
+
+fn of_device(ring: &Inner, device: DeviceId, offset: u64, len: u64, each: &mut dyn FnMut(Extent) -> bool) {
+    let Some(layout) = ring.layouts.of(device) else {
+        each(Extent { len, hole: false });
+        return;
+    };
+    let mut probe = |leaf: LeafId, offset, len| match ring.disk(leaf) {
+        Some(disk) => disk.extent(ring, offset, len),
+        None => Extent { len, hole: false },
+    };
+    extents(&layout, offset, len, lease_clock_ns, &mut probe, &mut |run| each(run));
+}
+
+impl FileDisk {
+    /// What the file says of its bytes from `offset` on. Nobody goes by where its offset stands.
+    fn extent(&self, offset: u64, len: u64) -> Extent {
+        let data = Extent { len, hole: false };
+        match rustix::fs::seek(&self.fd, SeekFrom::Data(offset)) {
+            Ok(next) if next > offset => Extent { len: next - offset, hole: true },
+            // Nothing but a hole up to the end of the file. What lies beyond cannot be read: the file was cut.
+            Err(Errno::NXIO) => match rustix::fs::fstat(&self.fd) {
+                Ok(found) if found.st_size as u64 > offset => Extent { len: found.st_size as u64 - offset, hole: true },
+                _ => data,
+            },
+            Ok(_) => match rustix::fs::seek(&self.fd, SeekFrom::Hole(offset)) {
+                Ok(next) if next > offset => Extent { len: next - offset, hole: false },
+                _ => data,
+            },
+            Err(_) => data,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::OpenOptions;
+
+    /// A file tells its holes as it is now: also when another one bears its name, when it was cut, and when more was written.
+    #[test]
+    fn the_open_file_is_asked_as_it_is_now() {
+        let path = std::env::temp_dir().join(format!("braid-ring-zeros-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let disk = Disk::open(&format!("file:{},size=1M", path.display()).parse().unwrap(), OpenOptions::default());
+        let disk = disk.unwrap();
+        let Base::File(file) = disk.base() else { unreachable!("a file") };
+        let of = |offset: u64| {
+            let said = file.extent(offset, 4096);
+            (said.hole, said.len)
+        };
+        assert!(disk.knows_holes());
+        assert_eq!(of(0), (true, 1 << 20), "nothing was written");
+        assert_eq!(of(4096), (true, (1 << 20) - 4096));
+        let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&writer, &[7; 65536], 131_072).unwrap();
+        assert_eq!((of(0), of(131_072)), ((true, 131_072), (false, 65536)));
+        // Another file, which is empty.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        assert_eq!(of(131_072), (false, 65536));
+        writer.set_len(65536).unwrap();
+        assert_eq!((of(0), of(61440)), ((true, 65536), (true, 4096)));
+        assert_eq!((of(65536), of(131_072)), ((false, 4096), (false, 4096)), "beyond the end there are errors");
+        std::fs::remove_file(&path).unwrap();
+    }
+}
