@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allocation;
+pub mod claims;
 mod device_lease;
 pub mod io;
 pub mod keeper;

@@ -24,13 +24,13 @@ use crate::limits::STEP_ORDERED_BYTES_MAX;
 
 const GRANULE_SHIFT: u32 = 16;
 const BLOCK_SHIFT: u32 = 12;
-const HELD: u64 = 0xffff;
-const WAITING: u64 = 1 << 16;
+pub(crate) const HELD: u64 = 0xffff;
+pub(crate) const WAITING: u64 = 1 << 16;
 const TURN: u64 = 1 << 17;
-const TAG_SHIFT: u32 = 18;
+pub(crate) const TAG_SHIFT: u32 = 18;
 /// Below this the blocks that stayed held.
 const GIVEN_SHIFT: u32 = 16;
-const TAG_MASK: u64 = (1 << (64 - TAG_SHIFT)) - 1;
+pub(crate) const TAG_MASK: u64 = (1 << (64 - TAG_SHIFT)) - 1;
 /// Granules of 1 PiB for each of 4,096 devices; what lies behind shares names with the next device's, which does no harm.
 const DEVICE_SHIFT: u32 = 34;
 
@@ -347,19 +347,19 @@ fn refuses_now<const IN_TURN: bool>(seen: u64, tag: u64, mask: u64) -> bool {
 
 /// Whether a word as it was seen has no room for these blocks of this granule.
 #[inline]
-fn refuses(seen: u64, tag: u64, mask: u64) -> bool {
+pub(crate) fn refuses(seen: u64, tag: u64, mask: u64) -> bool {
     seen & HELD != 0 && (seen >> TAG_SHIFT != tag || seen & mask != 0)
 }
 
 /// The name of a granule. Neighbours have neighbouring names.
 #[inline]
-fn tag(device: DeviceId, granule: u64) -> u64 {
+pub(crate) fn tag(device: DeviceId, granule: u64) -> u64 {
     (u64::from(device.0) << DEVICE_SHIFT).wrapping_add(granule) & TAG_MASK
 }
 
 /// The granule at `at`: its tag, the blocks of it below `end`, and where the next granule starts.
 #[inline]
-fn part(device: DeviceId, at: u64, end: u64) -> (u64, u64, u64) {
+pub(crate) fn part(device: DeviceId, at: u64, end: u64) -> (u64, u64, u64) {
     let granule = at >> GRANULE_SHIFT;
     let next = (at | ((1 << GRANULE_SHIFT) - 1)).saturating_add(1).min(end);
     let first = (at >> BLOCK_SHIFT) & 15;

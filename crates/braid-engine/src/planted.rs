@@ -236,6 +236,10 @@ pub enum Planted {
     GrownUnfrozen,
     /// An old layout counts as drained while requests still use it.
     FreedTooEarly,
+    /// Overlapping writes do not wait for each other.
+    ClaimsForgotten,
+    /// A write that waits for its blocks is overtaken by later ones.
+    QueueJumped,
     /// A write may overlap one that is late.
     LateForgotten,
     /// A read that failed is answered as if it had not.

@@ -230,6 +230,8 @@ pub struct Export {
     limits: RwLock<Arc<ExportLimits>>,
     throttle: Throttle,
     connections: AtomicU32,
+    /// Connections that have ever been opened.
+    sessions: AtomicU64,
     removed: AtomicBool,
     counts: [AtomicU64; 6],
     latencies: Latencies,
@@ -244,6 +246,7 @@ impl Export {
             throttle: Throttle::of_rates(&info.limits.rates),
             info,
             connections: AtomicU32::new(0),
+            sessions: AtomicU64::new(0),
             removed: AtomicBool::new(false),
             counts: Default::default(),
             latencies: Latencies::new(),
@@ -364,25 +367,38 @@ impl Export {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(OpenExport(self.clone()))
+        let number = self.sessions.fetch_add(1, Ordering::SeqCst) + 1;
+        Some(OpenExport { export: self.clone(), number })
     }
 }
 
 /// A connection's hold on its export: one of the export's places, given back when dropped.
 #[derive(Debug)]
-pub struct OpenExport(Arc<Export>);
+pub struct OpenExport {
+    export: Arc<Export>,
+    /// Which of the export's connections it is, from 1 on.
+    number: u64,
+}
+
+impl OpenExport {
+    /// Returns whether other connections were opened since this one, or are open.
+    #[inline]
+    pub fn has_others(&self) -> bool {
+        self.export.sessions.load(Ordering::SeqCst) != self.number || self.export.connections() > 1
+    }
+}
 
 impl std::ops::Deref for OpenExport {
     type Target = Export;
 
     fn deref(&self) -> &Export {
-        &self.0
+        &self.export
     }
 }
 
 impl Drop for OpenExport {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+        self.export.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -402,6 +402,10 @@ impl Host for MemoryHost {
         self.arena.copy_within(from..from + len, to);
     }
 
+    fn is_hung_up(&mut self, socket: usize) -> bool {
+        self.sockets[socket].ended
+    }
+
     fn recv(&mut self, socket: usize, buf: Buf, len: u32, whole: bool, token: u64) {
         assert!(len > 0 && token < 1 << 48);
         self.at(buf, len as usize);

@@ -209,6 +209,11 @@ impl Cx<'_> {
         self.core.net.recv(socket, buf.addr, len, mode, token, &mut self.core.port.driver)
     }
 
+    /// Returns whether the peer has shut down or lost its side of the connection, although bytes may be unread.
+    pub fn is_hung_up(&mut self, socket: SocketId) -> bool {
+        self.core.net.is_hung_up(socket)
+    }
+
     /// Begins to send pieces of the arena, or of what was lent, in order. One at a time on a socket; it ends when all
     /// bytes are sent. On a closed socket nothing happens: false.
     ///

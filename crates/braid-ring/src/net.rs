@@ -8,6 +8,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use braid_engine::Buf;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::driver::{Driver, Event, FileRef, Job};
 use crate::map::Map;
@@ -148,6 +149,14 @@ impl Net {
     fn get(&mut self, id: SocketId) -> Option<&mut Socket> {
         let socket = &mut self.sockets[id.index as usize];
         (socket.generation == id.generation && socket.fd.is_some() && !socket.closing).then_some(socket)
+    }
+
+    /// Returns whether the peer has shut down or lost its side of the connection, although bytes may be unread.
+    pub(crate) fn is_hung_up(&mut self, id: SocketId) -> bool {
+        let Some(fd) = self.get(id).and_then(|socket| socket.fd.as_ref()) else { return true };
+        let mut polled = [PollFd::new(fd, PollFlags::RDHUP)];
+        // A failed poll says nothing about the peer.
+        poll(&mut polled, Some(&Timespec::default())).is_ok() && !polled[0].revents().is_empty()
     }
 
     /// Begins to receive. False when the socket is closed. The memory is the arena's, as the caller has checked.

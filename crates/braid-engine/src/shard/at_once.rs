@@ -64,7 +64,9 @@ impl Shard {
                 return self.write_at_once(id, (offset, len), buf, tag, sink);
             }
             // Mostly nobody is there who could hold anything.
-            if self.in_flight > 0 && !self.shared.ranges.is_free(id, offset, offset + len) {
+            let (start, end) = (offset, offset + len);
+            let is_free = || self.shared.ranges.is_free(id, start, end) && self.shared.claims.is_free(id, start, end);
+            if self.in_flight > 0 && !is_free() {
                 return AtOnce::No;
             }
             let asked = write(short, (offset, len), buf, sink);
@@ -96,6 +98,11 @@ impl Shard {
         let mut tell = |bucket| ranges::tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
         // Who does not get it waits by a slot, which tries again.
         if self.shared.ranges.acquire(id, offset, offset + len, &mut tell).is_err() {
+            return AtOnce::No;
+        }
+        if !self.shared.claims.is_free(id, offset, offset + len) {
+            // An earlier request has claimed it, and waits for something else than this range.
+            self.shared.ranges.release(id, offset, offset + len, &mut tell);
             return AtOnce::No;
         }
         let asked = write(short, (offset, len), buf, sink);

@@ -28,6 +28,9 @@ impl Shard {
         if let Some(number) = self.slots.part(index) {
             return self.part_finished(index, number);
         }
+        if !late {
+            self.give_up_claim(index);
+        }
         let slot = &mut self.slots[index];
         self.done.push(Completion { tag: slot.tag, result, buffer_busy: late });
         let device = self.devices.at_mut(slot.device);

@@ -85,6 +85,7 @@ impl Shard {
         if slot.held.0 < slot.held.1 {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
+        self.give_up_claim(index);
         let slot = &self.slots[index];
         if to_volume && slot.barred && mutates(slot.op) && !planted(Planted::LateUncounted) {
             self.tell_pool_late(index, true);

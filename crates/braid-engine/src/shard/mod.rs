@@ -9,6 +9,7 @@
 //! list and is planned again when that may have changed.
 
 mod at_once;
+mod claiming;
 mod compute;
 mod data_step;
 mod devices;
@@ -49,6 +50,7 @@ use slots::{Slab, State, WaitLists};
 use sync::{SyncDone, Syncs};
 use waiting::{log_key, range_key, region_key};
 
+use crate::claims::{Claim, Claims};
 use crate::io::{
     Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo,
     LeafResult, LeafSink, META_BLOCKS, Op, REQUEST_BYTES_MAX, Request, ShardId,
@@ -70,6 +72,7 @@ pub struct Shared {
     /// Of volumes. Who holds a range of a volume waits for ranges of the pool's members: had these words in common, he might wait for
     /// himself.
     volume_ranges: RangeTable,
+    claims: Claims,
     late: LateRanges,
     shards: u16,
 }
@@ -81,12 +84,18 @@ impl Shared {
         let ranges = RangeTable::new(limits.range_table_bits);
         // Only while blocks get their places, or are taken away, something is held there.
         let volume_ranges = RangeTable::new(limits.range_table_bits.saturating_sub(2).max(1));
-        Shared { ranges, volume_ranges, late, shards }
+        let claims = Claims::new(limits.range_table_bits, limits.slots as usize);
+        Shared { ranges, volume_ranges, claims, late, shards }
     }
 
     /// How many shards there are.
     pub fn shards(&self) -> u16 {
         self.shards
+    }
+
+    /// The claims of requests to the ranges that they change.
+    pub fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     /// The table of ranges being written.
@@ -342,6 +351,8 @@ impl Shard {
             return Err(IoError::of(ErrorKind::TimedOut));
         }
         let small = matches!(request.op, Op::Read | Op::Write) && request.len.wrapping_sub(1) < LEAF_BYTES_MAX;
+        // A request of the queue came earlier: this one must not overtake it.
+        let small = small && !(request.op == Op::Write && self.shared.claims.is_queued(request.device, start, end));
         let (mut place, mut held) = (None, false);
         if small && layout.ordered {
             match self.mirror_at_once(request, sink) {
@@ -380,7 +391,7 @@ impl Shard {
         &mut self,
         device: DeviceId,
         (op, flags): (Op, Flags),
-        (offset, len): (u64, u64),
+        (start, len): (u64, u64),
         (addr, region): (u64, u16),
         tag: u64,
         (place, held): (Option<(LeafId, u64)>, bool),
@@ -392,14 +403,21 @@ impl Shard {
         device.users += 1;
         self.in_flight += 1;
         let slot = &mut self.slots[index];
-        slot.prepare(op, flags, offset, len, buf, tag);
+        slot.prepare(op, flags, start, len, buf, tag);
         slot.device = id;
         slot.version = device.version;
         if held {
+            // Part of it is written, and it holds its range: a request that has claimed blocks of it waits for that range.
             slot.held = (slot.start, slot.end);
+        } else if mutates(op) && len > 0 {
+            slot.claim = Claim::Wanted;
         }
-        if let Some((leaf, offset)) = place {
+        if let Some((leaf, offset)) = place
+            && let Some(claim) = self.claim_of_one_place(DeviceId(id), op, start, start + len)
+        {
             // Nearly every small request: one place, no step to come.
+            let slot = &mut self.slots[index];
+            slot.claim = claim;
             slot.cursor = slot.end;
             slot.out = 1;
             slot.single = true;
@@ -463,7 +481,7 @@ impl Shard {
         if slot.out == 0 {
             if slot.single {
                 self.finish(index);
-                if self.pools.has_news() {
+                if self.has_woken() {
                     self.work_off(sink);
                 }
                 return;
@@ -614,6 +632,10 @@ impl Shard {
             let key = log_key(DeviceId(slot.device));
             return self.waiting.park(&mut self.slots, index, key);
         }
+        let slot = &self.slots[index];
+        if slot.claim.is_wanted() && slot.error.is_none() && !self.claim_range(index) {
+            return;
+        }
         if self.slots[index].pool != slots::NO_POOL {
             return self.volume_go(index, sink);
         }
@@ -645,6 +667,7 @@ impl Shard {
             slot.cursor = slot.step;
         }
         if !slot.flushing && slot.cursor < slot.end {
+            self.shorten_claim(index);
             return self.data_step(index, sink);
         }
         let no_data = matches!(slot.op, Op::WriteZeroes | Op::Discard) && !planted(Planted::ZeroesNotFlushed);

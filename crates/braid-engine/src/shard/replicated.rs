@@ -55,7 +55,8 @@ impl Shard {
         if slot.held.0 < slot.held.1 {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
-        let key = lease_key(DeviceId(slot.device));
+        self.give_up_claim(index);
+        let key = lease_key(DeviceId(self.slots[index].device));
         self.waiting.park(&mut self.slots, index, key);
         true
     }
@@ -71,6 +72,7 @@ impl Shard {
         if slot.held.0 < slot.held.1 {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
+        self.give_up_claim(index);
         self.waiting.park(&mut self.slots, index, lease_key(lessor));
         true
     }

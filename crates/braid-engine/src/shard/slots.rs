@@ -1,5 +1,6 @@
 //! The slab of slots, and the lists of those that wait.
 
+use crate::claims::Claim;
 use crate::io::{Buf, Cookie, Flags, IoError, LeafId, META_BLOCKS, Op};
 use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, SYNCS_MAX};
 use crate::mirror::Roles;
@@ -42,6 +43,8 @@ pub(crate) struct Slot {
     pub buf: Buf,
     /// The part that is held in the range table; empty when equal.
     pub held: (u64, u64),
+    /// The claim to its whole range, of a request that changes the device.
+    pub claim: Claim,
     pub wait_key: u64,
     pub error: Option<IoError>,
     pub device: u32,
@@ -114,6 +117,7 @@ impl Slot {
         self.step = start;
         self.buf = buf;
         self.held = (0, 0);
+        self.claim = Claim::No;
         self.error = None;
         self.cause = None;
         self.late = 0;
@@ -161,6 +165,7 @@ impl Slot {
         cursor: 0,
         buf: Buf::NONE,
         held: (0, 0),
+        claim: Claim::No,
         wait_key: 0,
         error: None,
         device: 0,

@@ -60,8 +60,8 @@ impl Block {
             Rule::Read(start) => change.end.is_some_and(|end| end < start),
             Rule::Power => change.durable,
         };
-        let hidden =
-            |change: &Change| change.end.is_some_and(|end| began().any(|later| later.start > end && certain(later)));
+        // Overlapping writes execute in arrival order, also where the older one is still in flight.
+        let hidden = |change: &Change| began().any(|later| later.start > change.start && certain(later));
         began().filter(|change| !hidden(change)).map(|change| change.word).collect()
     }
 

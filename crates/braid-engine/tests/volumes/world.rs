@@ -316,7 +316,8 @@ impl World {
         let (offset, len) = if op == Op::Flush { (0, 0) } else { (block * BLOCK, blocks * BLOCK) };
         let buf = if carries { Buf { addr, region: Buf::UNREGISTERED } } else { Buf::NONE };
         let request = Request { device: served.device, op, flags, offset, len, buf, tag };
-        let late_before = self.rig.bare_hangs();
+        // A request over a bare disk and another one stays late until both have given back what they have of it.
+        let late_before = self.rig.bare_hangs() || self.rig.late_on_bare > 0 && self.rig.hangs();
         let (of, sink) = &mut self.rig.shards[shard];
         // It may be told of what comes, and of what does not, at any time: nothing is another for it.
         let other = Soon { offset: tag * 77 % 5000 * BLOCK, write: tag.is_multiple_of(3) };

@@ -187,7 +187,7 @@ impl Session {
                 self.came(cx, shared, slot, len);
             } else {
                 self.free.push(slot);
-                self.not_read(-read);
+                self.not_read(cx, shared, -read);
             }
         }
         // Should there be more, waiting for it ends at once.
@@ -202,7 +202,7 @@ impl Session {
             }
             KIND_ANSWER => {
                 if result == -libc::ENODEV {
-                    self.ended();
+                    self.ended(cx, shared);
                 }
                 // Other errors tell that nobody waits for it any more.
                 self.vacate(cx, shared, slot);
@@ -211,20 +211,20 @@ impl Session {
         }
     }
 
-    fn not_read(&mut self, errno: i32) {
+    fn not_read(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, errno: i32) {
         match errno {
             // Whoever asked has gone meanwhile, or the shard was interrupted.
             libc::ENOENT | libc::EINTR => {}
             libc::EAGAIN => self.hungry = false,
-            _ => self.ended(),
+            _ => self.ended(cx, shared),
         }
     }
 
-    /// The kernel has ended the connection.
-    fn ended(&mut self) {
+    /// The kernel has ended the connection. Requests that wait are dropped: their callers got an error, and may have written newer data
+    /// through another mount since.
+    fn ended(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
         self.file.set_gone();
-        self.stopping = true;
-        self.hungry = false;
+        self.stop(cx, shared);
     }
 
     fn came(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, len: usize) {
@@ -239,7 +239,7 @@ impl Session {
             // The kernel sends none such. Without an answer its asker would wait for ever: end it all.
             debug_assert!(false, "a message of the kernel cannot be read");
             self.free.push(slot);
-            return self.ended();
+            return self.ended(cx, shared);
         };
         let landing = match message.ask {
             Ask::Write { len, .. } if len > 0 => Some(self.lane.keep(&mut shared.landings, len)),

@@ -219,6 +219,10 @@ impl Host for Cx<'_> {
         debug_assert!(begun, "the server does not use a socket that it closed");
     }
 
+    fn is_hung_up(&mut self, socket: SocketId) -> bool {
+        Cx::is_hung_up(self, socket)
+    }
+
     fn send(&mut self, socket: SocketId, pieces: &[SendPiece], token: u64) {
         let begun = Cx::send(self, socket, pieces, token);
         debug_assert!(begun, "the server does not use a socket that it closed");

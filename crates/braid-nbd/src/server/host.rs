@@ -56,6 +56,8 @@ pub trait Host {
     fn copy(&mut self, from: Buf, to: Buf, len: usize);
     /// Receives up to `len` bytes, or, where `whole`, all of them if the stream has them. One at a time a socket.
     fn recv(&mut self, socket: Self::Socket, buf: Buf, len: u32, whole: bool, token: u64);
+    /// Returns whether the client has shut down or lost its side of the connection, although bytes may be unread.
+    fn is_hung_up(&mut self, socket: Self::Socket) -> bool;
     /// Sends all pieces, at most [`SEND_PIECES_MAX`]. One at a time a socket.
     fn send(&mut self, socket: Self::Socket, pieces: &[SendPiece], token: u64);
     /// Ends a socket: what is in flight on it ends soon, each with its answer.

@@ -54,13 +54,13 @@ pub(super) enum Turn {
 }
 
 #[inline]
-fn header_bytes(terms: &Terms) -> usize {
+pub(super) fn header_bytes(terms: &Terms) -> usize {
     if terms.extended { EXTENDED_BYTES } else { REQUEST_BYTES }
 }
 
 /// Bytes that follow the header.
 #[inline]
-fn payload_bytes(header: &Asked, verdict: Verdict) -> u64 {
+pub(super) fn payload_bytes(header: &Asked, verdict: Verdict) -> u64 {
     match verdict {
         Verdict::Serve(Command::Write(_)) => header.len,
         Verdict::Refuse(_, payload) => u64::from(payload),
@@ -75,7 +75,7 @@ impl<S: Copy> Connection<S> {
         if self.greeting.is_some() {
             self.pump_handshake(host, shared);
         }
-        if self.session.is_none() {
+        if self.session.is_none() || self.leaves_unbegun(host) {
             return;
         }
         while self.ending == Ending::Not {
@@ -93,7 +93,11 @@ impl<S: Copy> Connection<S> {
                     // Only the first request has waited, and it got on, one way or the other.
                     shared.giving_up = None;
                 }
-                Turn::Starved if self.refill(host, shared) => {}
+                Turn::Starved if self.refill(host, shared) => {
+                    if self.leaves_unbegun(host) {
+                        return;
+                    }
+                }
                 Turn::Starved => return,
                 Turn::Wait(wait) => {
                     self.wait = wait;
@@ -165,7 +169,7 @@ impl<S: Copy> Connection<S> {
 
     /// The header that begins at this byte of the stream buffer, if all of it is there.
     #[inline]
-    fn header_at<H: Host<Socket = S>>(&self, host: &mut H, terms: &Terms, at: u32) -> Option<Asked> {
+    pub(super) fn header_at<H: Host<Socket = S>>(&self, host: &mut H, terms: &Terms, at: u32) -> Option<Asked> {
         let bytes = header_bytes(terms);
         if (self.end.saturating_sub(at) as usize) < bytes {
             return None;

@@ -7,6 +7,7 @@
 mod config;
 mod connection;
 mod frontend;
+mod hang_up;
 mod host;
 mod input;
 mod output;

@@ -260,6 +260,14 @@ impl Shard {
         self.exit_time(key, time);
     }
 
+    /// Stops counting a request that has begun nothing: it waits for a request that may wait for the end of all counted ones.
+    #[cold]
+    pub(super) fn stop_counting(&mut self, index: u32) {
+        if self.slots[index].time != AWAY && !planted(Planted::WaitsCounted) {
+            self.leave_time(index);
+        }
+    }
+
     /// Who was away is there again.
     fn come_back(&mut self, index: u32) {
         let key = PoolKey(self.slots[index].pool);

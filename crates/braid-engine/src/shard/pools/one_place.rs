@@ -46,6 +46,7 @@ impl Shard {
         }
         let (leaf, place) = layout.single_place(at, len)?;
         if plain
+            && (op == Op::Read || self.is_unclaimed(device, offset, offset + len))
             && self.done.len() < self.done_max
             && let Some(Ok(())) = sink.at_once(leaf, op, place, len, buf)
         {
@@ -69,10 +70,19 @@ impl Shard {
         let Request { device, op, flags, offset, len, buf, tag } = *request;
         let below = self.devices.at_mut(member.0);
         let size = below.current.as_deref()?.size_bytes();
-        if below.late_full || at + len > size || op == Op::Write && self.shared.late.covers(member, at, at + len) {
+        if below.late_full || at + len > size {
             return None;
         }
-        let Some(index) = self.slots.take() else { return Some(Err(IoError::of(ErrorKind::Busy))) };
+        if !self.slots.has_free() {
+            return Some(Err(IoError::of(ErrorKind::Busy)));
+        }
+        let claim = self.claim_of_one_place(device, op, offset, offset + len)?;
+        if op == Op::Write && self.shared.late.covers(member, at, at + len) {
+            self.give_back_claim(claim, device, offset, offset + len);
+            return None;
+        }
+        let index = self.slots.take().expect("one is free");
+        let below = self.devices.at_mut(member.0);
         below.users += 1;
         let version_below = below.version;
         let of = self.devices.at_mut(device.0);
@@ -83,6 +93,7 @@ impl Shard {
         (slot.device, slot.version) = (device.0, of.version);
         (slot.below, slot.step) = ((member.0, version_below), at);
         (slot.cursor, slot.out, slot.single) = (slot.end, 1, true);
+        slot.claim = claim;
         let cookie = slots::cookie(index, slot.generation, leaf);
         self.enter_volume(index, key);
         let flags = if op == Op::Read { Flags::NONE } else { flags };

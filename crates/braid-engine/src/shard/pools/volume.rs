@@ -184,6 +184,7 @@ impl Shard {
             self.slots[index].error = Some(IoError::of(ErrorKind::Unsupported));
             return true;
         }
+        self.shorten_claim(index);
         if !takes_away {
             let begun = self.parts_step(index, sink);
             if begun > 0 {

@@ -1,0 +1,169 @@
+//! Requests that the server has not begun end with their connection, once the export serves another one: the client may have repeated them there,
+//! and written newer data after them.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use braid_engine::{DeviceId, Op};
+use braid_nbd::memory::{Disk, MemoryHost};
+use braid_nbd::server::{Arrival, Server, ServerConfig};
+use braid_nbd::{EventQueue, Export, ExportInfo, ExportLimits, ExportTable};
+use braid_ring::Rates;
+use common::bytes;
+
+const SIZE: usize = 1 << 20;
+const GOODBYE: &str = "25609513 0000 0002 'a cookie' 0000000000000000 00000000";
+
+struct Bed {
+    host: MemoryHost,
+    server: Server<usize>,
+    table: Arc<ExportTable>,
+    export: Arc<Export>,
+}
+
+impl Bed {
+    fn new(rates: Rates) -> Bed {
+        let table = Arc::new(ExportTable::new());
+        let limits = ExportLimits { rates, ..ExportLimits::default() };
+        let export = table.add(ExportInfo { limits, ..ExportInfo::new("a", DeviceId(0), SIZE as u64) }).unwrap();
+        let mut host = MemoryHost::new(32 << 20, SIZE);
+        host.now_ns = 1_000_000_000_000;
+        let server = Server::new(ServerConfig::default(), Arc::new(EventQueue::new()));
+        Bed { host, server, table, export }
+    }
+
+    /// One request a second.
+    fn slow() -> Bed {
+        Bed::new(Rates { iops: Some(1), bandwidth_bytes: None })
+    }
+
+    fn run(&mut self) {
+        self.host.run(&mut self.server);
+    }
+
+    fn client(&mut self) -> usize {
+        let socket = self.host.socket();
+        self.server.connect(&mut self.host, socket, Arrival::plain("", self.table.clone()));
+        self.run();
+        self.host.client_sends(socket, &bytes("00000003 'IHAVEOPT' 00000001 00000001 'a'"));
+        self.run();
+        assert_eq!(self.host.take_output(socket).len(), 18 + 10);
+        socket
+    }
+
+    /// The client writes blocks of 512 bytes, one each.
+    fn write(&mut self, socket: usize, blocks: std::ops::Range<usize>, value: u8) {
+        self.send_writes(socket, blocks, value);
+        self.run();
+    }
+
+    fn send_writes(&mut self, socket: usize, blocks: std::ops::Range<usize>, value: u8) {
+        for block in blocks {
+            let mut request = bytes(&format!("25609513 0000 0001 'a cookie' {:016x} 00000200", block * 512));
+            request.extend([value; 512]);
+            self.host.client_sends(socket, &request);
+        }
+    }
+
+    /// Nothing has to wait any more.
+    fn let_all_go(&mut self) {
+        self.export.set_limits(ExportLimits::default());
+        self.server.exports_changed(&mut self.host);
+        self.run();
+    }
+
+    fn at(&self, block: usize) -> u8 {
+        self.host.disk[block * 512]
+    }
+
+    fn writes(&self) -> usize {
+        self.host.log.iter().filter(|(op, ..)| *op == Op::Write).count()
+    }
+}
+
+#[test]
+fn what_waits_for_its_turn_ends_with_its_client() {
+    let mut bed = Bed::slow();
+    let old = bed.client();
+    bed.write(old, 0..9, 1);
+    assert_eq!((bed.at(0), bed.at(8), bed.writes()), (1, 0, 1), "all but the first wait");
+    bed.host.client_ends(old);
+    let new = bed.client();
+    bed.write(new, 5..6, 2);
+    bed.let_all_go();
+    assert_eq!([4, 5, 6].map(|block| bed.at(block)), [0, 2, 0]);
+    assert_eq!((bed.writes(), bed.host.is_closed(old), bed.host.is_closed(new)), (2, true, false));
+}
+
+/// The same where the newer client has come and gone meanwhile.
+#[test]
+fn it_is_not_begun_either_when_the_later_client_has_left() {
+    let mut bed = Bed::slow();
+    let old = bed.client();
+    bed.write(old, 0..9, 1);
+    bed.host.client_ends(old);
+    let new = bed.client();
+    bed.host.client_sends(new, &bytes(GOODBYE));
+    bed.run();
+    assert!(bed.host.is_closed(new));
+    bed.let_all_go();
+    assert_eq!((bed.writes(), bed.host.is_closed(old)), (1, true));
+}
+
+/// Two connections of one client: what was sent on the one that broke goes out again on the other one.
+#[test]
+fn a_connection_that_was_there_before_counts_as_a_later_one() {
+    let mut bed = Bed::slow();
+    let (other, old) = (bed.client(), bed.client());
+    bed.write(old, 0..9, 1);
+    bed.host.client_ends(old);
+    bed.write(other, 3..4, 1);
+    bed.write(other, 3..4, 2);
+    bed.let_all_go();
+    assert_eq!((bed.at(3), bed.at(4), bed.writes(), bed.host.is_closed(old)), (2, 0, 3, true));
+}
+
+/// More than the server takes at a time is still in the socket.
+#[test]
+fn what_is_unread_ends_with_its_client() {
+    let mut bed = Bed::new(Rates::default());
+    bed.host.behaviour = Disk::Held;
+    let old = bed.client();
+    bed.write(old, 0..1000, 1);
+    let begun = bed.writes();
+    assert!(begun < 900 && bed.host.untaken(old) > 0, "{begun}");
+    bed.host.client_ends(old);
+    let _new = bed.client();
+    bed.host.behaviour = Disk::Prompt;
+    while bed.host.finish_io(Ok(()), false).is_some() {
+        bed.run();
+    }
+    bed.run();
+    assert_eq!((bed.writes(), bed.host.is_closed(old)), (begun, true));
+}
+
+/// Nobody else was served: what it has sent can harm nobody, and a client may end its side while it waits for replies.
+#[test]
+fn a_client_alone_is_served_to_the_end() {
+    let mut bed = Bed::slow();
+    let old = bed.client();
+    bed.write(old, 0..9, 1);
+    bed.host.client_ends(old);
+    bed.let_all_go();
+    assert_eq!((bed.writes(), bed.at(8)), (9, 1));
+    assert_eq!(bed.host.take_output(old).len(), 9 * 16);
+}
+
+#[test]
+fn one_that_takes_its_leave_is_served_to_the_end() {
+    let mut bed = Bed::slow();
+    let (old, _other) = (bed.client(), bed.client());
+    bed.send_writes(old, 0..9, 1);
+    bed.host.client_sends(old, &bytes(GOODBYE));
+    bed.run();
+    bed.host.client_ends(old);
+    bed.let_all_go();
+    assert_eq!((bed.writes(), bed.host.take_output(old).len(), bed.host.is_closed(old)), (9, 9 * 16, true));
+}
