@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use braid_engine::keeper::{EngineIo, SyncPart};
 use braid_engine::{
-    Compared, DeviceId, DeviceLayout, ErrorKind, IoError, LEAF_BYTES_MAX, LeafError, LeafId, MetaIo, RegionCall,
+    Compared, DeviceId, DeviceLayout, ErrorKind, IoError, LEAF_BYTES_MAX, LeafError, LeafId, MetaIo, Op, RegionCall,
     ShardId, Trouble,
 };
 
@@ -17,6 +17,16 @@ use crate::pending::pending;
 use crate::ring::{Inner, RingHandle};
 use crate::shard::clock_ns;
 use crate::tier::tier_of;
+
+impl RingHandle {
+    /// A member's disk was found to be lost although nothing was asked of it: whoever keeps the array learns it as if a read
+    /// had failed.
+    pub fn tell_lost(&self, device: DeviceId, role: u16, leaf: LeafId) {
+        let (kind, errno) = (ErrorKind::Gone, libc::ENXIO);
+        let lost = Trouble { device, version: 0, role, leaf, op: Op::Read, kind, errno, offset: 0, len: 0 };
+        self.inner.troubles.tell(lost);
+    }
+}
 
 /// [`EngineIo`] over a ring, for any executor. Cheap to clone; all clones share memory for jobs and the troubles of arrays.
 ///

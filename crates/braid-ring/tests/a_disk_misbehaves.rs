@@ -207,16 +207,3 @@ fn rules_can_only_be_changed_where_there_are_any() {
     let error = disk.set_faults(&rules("error")).unwrap_err().to_string();
     assert!(error.contains("mem:1M") && error.contains("faulty(mem:1M)"), "{error}");
 }
-
-#[test]
-fn a_file_that_was_cut_is_an_error_not_old_memory() {
-    let folder = Folder::new("cut");
-    let mut bed = bed(30_000);
-    let (device, _) = bed.bare(&format!("file:{},size=8M", folder.path("disk")));
-    let file = std::fs::OpenOptions::new().write(true).open(folder.path("disk")).unwrap();
-    file.set_len(MIB).unwrap();
-    assert_eq!(kind_of(&bed, device, Op::Read, Flags::NONE, 0, 4096), None);
-    assert_eq!(kind_of(&bed, device, Op::Read, Flags::NONE, 4 * MIB, 4096), Some(ErrorKind::Io));
-    assert_eq!(kind_of(&bed, device, Op::Read, Flags::NONE, MIB - 4096, 8192), Some(ErrorKind::Io));
-    bed.ring.stop();
-}

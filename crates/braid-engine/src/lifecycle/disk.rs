@@ -49,6 +49,8 @@ pub struct MemberDisk {
     pub damaged: bool,
     /// Whether the disk is larger than when it was labelled.
     pub grown: bool,
+    /// The copy at the end is nothing but zeros: the disk was cut, and made longer again. What was cut off reads as zeros.
+    pub cut: bool,
 }
 
 /// Why a disk with a label cannot be used.
@@ -97,7 +99,8 @@ pub(super) async fn look<M: MetaIo>(io: &M, leaf: LeafId) -> FoundDisk {
     let start = io.read(leaf, 0, LABEL_BYTES).await;
     let place = examine::copy_place(start.as_deref().unwrap_or(&[]), size_bytes).unwrap_or(BLOCK_BYTES);
     let end = io.read(leaf, place, LABEL_BYTES).await;
-    let verdict = judge(leaf, size_bytes, read(start, 0), read(end, place));
+    let zeros = end.as_ref().is_ok_and(|block| block.iter().all(|byte| *byte == 0));
+    let verdict = judge(leaf, size_bytes, read(start, 0), (read(end, place), zeros));
     FoundDisk { leaf, size_bytes, verdict }
 }
 
@@ -115,7 +118,7 @@ fn read(block: Result<Vec<u8>, LeafError>, offset: u64) -> Read {
     }
 }
 
-fn judge(leaf: LeafId, size_bytes: u64, start: Read, end: Read) -> DiskVerdict {
+fn judge(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool)) -> DiskVerdict {
     let unusable = |problem, header| DiskVerdict::Unusable { problem, header };
     // A copy that only a newer version understands forbids to believe an older one beside it.
     for copy in [&start, &end] {
@@ -131,7 +134,7 @@ fn judge(leaf: LeafId, size_bytes: u64, start: Read, end: Read) -> DiskVerdict {
             return unusable(DiskProblem::TooSmall(reason), Some(Box::new(label.header())));
         }
         let grown = size_bytes > label.member.places.device_bytes;
-        DiskVerdict::Member(Box::new(MemberDisk { leaf, label: *label, doubtful, other_copy, damaged, grown }))
+        DiskVerdict::Member(Box::new(MemberDisk { leaf, label: *label, doubtful, other_copy, damaged, grown, cut }))
     };
     match (start, end) {
         (Read::Whole(start), Read::Whole(end)) => {

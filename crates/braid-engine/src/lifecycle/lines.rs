@@ -233,7 +233,12 @@ fn judge(newest: &ArrayPart, role: u16, disk: &MemberDisk, witnesses: &Witnesses
 /// What a member lacks since it was left out is dirty, as long as no bit is cleared; bits are cleared only while everybody is in
 /// sync. A line never goes from whole to not whole: members part ways then. So of a line that was whole at its end only those
 /// are believed who were there at its end; of one that never was, everybody; and of one before a line that was whole, nobody.
+///
+/// A disk that was cut lacks what no bit tells of, whatever its label says.
 pub(super) fn way_back(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Option<(Filling, u64)> {
+    if disk.cut {
+        return None;
+    }
     let (label, own_role) = (&disk.label.array, disk.label.member.role);
     let same_line = label.lineage.id == newest.lineage.id;
     let known = |id: u64| match newest.lineage.ancestor(id) {

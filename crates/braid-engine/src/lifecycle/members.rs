@@ -112,6 +112,10 @@ impl Array {
             Standing::Diverged => {
                 return Err(no("it was used apart from the others; as a new member it is rebuilt in full"));
             }
+            _ if disk.cut => {
+                return Err(no("it was cut and made longer again, so that some of it is lost; as a new member it is \
+                               rebuilt in full"));
+            }
             _ => return Err(no("it is an old copy of the member; as a new member it is rebuilt in full")),
         }
         if self.state(role) != MemberState::Out {

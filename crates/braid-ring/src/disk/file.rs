@@ -47,9 +47,22 @@ impl FileDisk {
 
     /// How large it is by now, in whole blocks.
     pub(crate) fn size_now(&self) -> io::Result<u64> {
-        let file = File::from(self.fd.try_clone()?);
-        let raw_size = if self.block_device { block_device_bytes(&file)? } else { file.metadata()?.len() };
+        let raw_size =
+            if self.block_device { block_device_bytes(&self.fd)? } else { looked_at(&self.fd, true)?.stx_size };
         Ok(raw_size - raw_size % u64::from(self.logical_block_bytes))
+    }
+
+    /// The same, as far as this machine knows: no server is asked, so that a shard can call it.
+    #[inline]
+    pub(crate) fn size_known(&self) -> io::Result<u64> {
+        let raw_size =
+            if self.block_device { block_device_bytes(&self.fd)? } else { looked_at(&self.fd, false)?.stx_size };
+        Ok(raw_size - raw_size % u64::from(self.logical_block_bytes))
+    }
+
+    /// Whether it is a file without a name by now: nothing of it outlives the process.
+    pub(crate) fn is_deleted(&self) -> bool {
+        !self.block_device && looked_at(&self.fd, false).is_ok_and(|found| found.stx_nlink == 0)
     }
 }
 
@@ -142,7 +155,7 @@ fn finish(
             return Err(RingError::os(e, say("opening for writing")));
         }
     }
-    let raw_size = if block_device { block_device_bytes(&file) } else { Ok(meta.len()) };
+    let raw_size = if block_device { block_device_bytes(file.as_fd()) } else { Ok(meta.len()) };
     let raw_size = raw_size.map_err(|e| RingError::os(e, say("asking the size of")))?;
     let size_bytes = raw_size - raw_size % u64::from(logical_block_bytes);
     if size_bytes == 0 {
@@ -241,11 +254,23 @@ fn block_device_u32(file: &File, request: libc::Ioctl) -> io::Result<u32> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(value as u32) }
 }
 
-fn block_device_bytes(file: &File) -> io::Result<u64> {
+fn block_device_bytes(fd: impl AsFd) -> io::Result<u64> {
     /// `_IOR(0x12, 114, size_t)`, from linux/fs.h; libc does not have it for every target.
     const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
     let mut bytes: u64 = 0;
     // SAFETY: BLKGETSIZE64 writes one u64 to the address given, which is ours.
-    let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
+    let rc = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), BLKGETSIZE64, &raw mut bytes) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes) }
+}
+
+/// Length and names of a file; a server is asked only if `sync`.
+#[inline]
+fn looked_at(fd: impl AsFd, sync: bool) -> io::Result<libc::statx> {
+    let flags = libc::AT_EMPTY_PATH | if sync { libc::AT_STATX_FORCE_SYNC } else { libc::AT_STATX_DONT_SYNC };
+    // SAFETY: `statx` is plain numbers, for which all zeros is a value.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let wanted = libc::STATX_SIZE | libc::STATX_NLINK;
+    // SAFETY: the descriptor is open, the empty path is a C string, and `found` is ours to be filled.
+    let rc = unsafe { libc::statx(fd.as_fd().as_raw_fd(), c"".as_ptr(), flags, wanted, &raw mut found) };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(found) }
 }

@@ -4,8 +4,8 @@ mod file;
 pub(crate) mod holder;
 
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use braid_engine::DeviceId;
 
@@ -15,7 +15,7 @@ use crate::error::{RingError, RingErrorKind};
 use crate::faults::Faults;
 use crate::map::{Map, physical_memory_bytes};
 use crate::remote::RemoteDisk;
-use crate::spec::{DiskSpec, FaultRules};
+use crate::spec::{DiskSpec, ExactSize, FaultRules};
 use crate::throttle::Throttle;
 use crate::tier::{TIERS_MAX, tier_of};
 
@@ -61,6 +61,8 @@ pub struct Disk {
     write: bool,
     /// A flush has failed: later ones must not claim what nobody knows. Sticks until the disk is opened again.
     flush_failed: AtomicBool,
+    /// In words, that the file or block device became shorter while it was in use. Sticks until the disk is opened again.
+    shortened: OnceLock<String>,
 }
 
 /// The limits and the rules that a disk is wrapped in, from the outside in, and what is inside of them.
@@ -133,6 +135,7 @@ impl Disk {
             faults,
             write: options.write,
             flush_failed: AtomicBool::new(false),
+            shortened: OnceLock::new(),
         })
     }
 
@@ -162,6 +165,7 @@ impl Disk {
             faults,
             write,
             flush_failed: AtomicBool::new(false),
+            shortened: OnceLock::new(),
         }
     }
 
@@ -193,9 +197,54 @@ impl Disk {
         }
     }
 
-    /// Of a disk on the other side of a network: why nothing is asked of it any more until it is opened again, if it is so.
+    /// Why nothing is asked of it any more until it is opened again, if it is so: a disk on the other side of a network is
+    /// lost, or a file or block device has become shorter while it was in use.
     pub fn lost_because(&self) -> Option<&str> {
-        self.remote().and_then(RemoteDisk::lost_because)
+        self.remote().and_then(RemoteDisk::lost_because).or(self.shortened.get().map(String::as_str))
+    }
+
+    /// Whether it was found to be shorter than when it was opened. What lay behind its new end is lost, and a write there
+    /// would bring zeros back in its place.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.shortened.get().is_some()
+    }
+
+    /// Compares the size that the operating system knows with the one it was opened with. A disk that is found short stays
+    /// so, also when something makes it longer again. Never blocks. Says whether it is whole.
+    #[inline]
+    pub(crate) fn is_whole_now(&self) -> bool {
+        let Base::File(file) = &self.base else { return true };
+        // One that does not tell its size has other troubles, which I/O meets.
+        match file.size_known() {
+            Ok(found) if found < self.size_bytes() => {
+                self.set_short(found);
+                false
+            }
+            _ => !self.is_short(),
+        }
+    }
+
+    /// As the shards do after I/O, for disks that are idle: looks whether the file or block device has become shorter.
+    /// Returns what [`Disk::lost_because`] says then.
+    pub fn check_size(&self) -> Option<&str> {
+        self.is_whole_now();
+        self.lost_because()
+    }
+
+    /// Whether its file was deleted, or another one took its name, while it was in use: it works, and is lost when it is
+    /// closed.
+    pub fn is_deleted(&self) -> bool {
+        matches!(&self.base, Base::File(file) if file.is_deleted())
+    }
+
+    #[cold]
+    fn set_short(&self, found: u64) {
+        let size = self.size_bytes();
+        self.shortened.get_or_init(|| {
+            let (found, size, missing) = (ExactSize(found), ExactSize(size), ExactSize(size.saturating_sub(found)));
+            format!("it is shorter than its label says: {found} of {size} are left, {missing} are missing")
+        });
     }
 
     /// Whether nothing that it was asked for, and has not answered, may be done yet.

@@ -101,6 +101,8 @@ struct Leaf {
     place: u16,
     /// Another shard that carries it.
     host: Option<ShardId>,
+    /// The turn of the loop in which its file was last seen to have its full size.
+    whole_at_ns: u64,
 }
 
 impl Leaf {
@@ -122,6 +124,7 @@ impl Leaf {
             hung_version: 0,
             place: 0,
             host: None,
+            whole_at_ns: u64::MAX,
         }
     }
 
@@ -283,6 +286,7 @@ impl Port {
             hung_version: 0,
             place: 0,
             host: None,
+            whole_at_ns: u64::MAX,
         };
     }
 

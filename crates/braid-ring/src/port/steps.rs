@@ -16,6 +16,9 @@ const AGAIN_NS: u64 = 1_000_000;
 impl Port {
     /// Decides how, and hands the first system call to the driver.
     pub(super) fn begin_on_file(&mut self, index: u32) {
+        if self.is_to_be_refused(index) {
+            return self.finish(index, Err(SHORT));
+        }
         let entry = &mut self.entries[index];
         let leaf = &self.leaves[entry.io.leaf.0 as usize];
         match first_method(&entry.io, leaf) {
@@ -108,9 +111,13 @@ impl Port {
             return self.progress_failed(index, -result);
         }
         let moves_bytes = matches!(entry.method, Method::Plain | Method::WriteZeros) && entry.io.op != Op::Flush;
-        let bytes = if moves_bytes { result as u64 } else { entry.step };
-        if moves_bytes && bytes == 0 && entry.step > 0 {
-            // The end of the file, in the middle of the disk: somebody has cut it.
+        let (bytes, step) = (if moves_bytes { result as u64 } else { entry.step }, entry.step);
+        if !self.is_whole_after(index, bytes < step) {
+            return self.end(index, Err(SHORT));
+        }
+        let entry = &mut self.entries[index];
+        if moves_bytes && bytes == 0 && step > 0 {
+            // The end of the file, in the middle of the disk, although it has its size: it was cut and made longer again.
             return self.end_failed(index, libc::EIO);
         }
         entry.done += bytes;
@@ -156,7 +163,40 @@ impl Port {
                 Err(answer) => self.end(index, answer),
             };
         }
+        if !self.is_whole_after(index, true) {
+            self.doubt_flushes(index, errno);
+            return self.end(index, Err(SHORT));
+        }
         self.end_failed(index, errno);
+    }
+
+    /// Whether a file is short already, or would be made longer by a write to its end if it were. Only such a write could hide
+    /// that a file was cut: nothing but the label's copy lies there, so that a look before each costs nothing.
+    #[inline]
+    fn is_to_be_refused(&self, index: u32) -> bool {
+        let io = &self.entries[index].io;
+        let leaf = &self.leaves[io.leaf.0 as usize];
+        let Some(disk) = &leaf.disk else { return false };
+        let at_the_end = !matches!(io.op, Op::Read | Op::Flush) && io.offset + io.len == leaf.size_bytes;
+        disk.is_short() || at_the_end && !disk.is_whole_now()
+    }
+
+    /// Whether the disk has its size after the kernel has carried something out. A regular file is looked at once in each turn
+    /// in which something of it ended, after all of that ended: a file that was cut, and that a write made longer again, stays
+    /// shorter than it was, since data never reach its last block. So what is told of an I/O is told of a file that was whole
+    /// until then. Block devices are never made longer by a write: they are looked at when something came `short`, or failed.
+    #[inline]
+    fn is_whole_after(&mut self, index: u32, short: bool) -> bool {
+        let leaf = &mut self.leaves[self.entries[index].io.leaf.0 as usize];
+        let Some(disk) = &leaf.disk else { return true };
+        if leaf.whole_at_ns == self.now_ns && !short || disk.is_block_device() && !short {
+            return true;
+        }
+        if disk.is_whole_now() {
+            leaf.whole_at_ns = self.now_ns;
+            return true;
+        }
+        false
     }
 
     fn end(&mut self, index: u32, result: braid_engine::LeafResult) {
@@ -197,6 +237,9 @@ impl Port {
         if self.entries[index].late { self.end(index, Ok(())) } else { self.issue(index) }
     }
 }
+
+/// What an I/O of a disk gets that has become shorter than it was: it is not there any more, as a whole.
+const SHORT: LeafError = LeafError { kind: ErrorKind::Gone, errno: libc::ENXIO };
 
 /// How to carry out an I/O on a file, given what it is known to be able to do; or the answer, if there is nothing to do.
 fn first_method(io: &LeafIo, leaf: &Leaf) -> Result<Method, braid_engine::LeafResult> {

@@ -108,15 +108,122 @@ fn a_flush_that_fails_is_not_forgotten() {
     works(&mut good);
 }
 
+fn cut(file: &str, bytes: u64) {
+    std::fs::File::options().write(true).open(file).and_then(|f| f.set_len(bytes)).expect("it can be cut");
+}
+
+/// Whatever a read gives is what was written; what it does not give is an error.
+#[track_caller]
+fn right_or_errors(client: &mut Client, blocks: u64) -> u64 {
+    let mut errors = 0;
+    for block in 0..blocks {
+        match client.read(block * 64 * KIB, 64 * KIB as usize) {
+            Ok(data) => assert!(data == noise(64 * KIB, block), "block {block} is not what was written"),
+            Err(_) => errors += 1,
+        }
+    }
+    errors
+}
+
 #[test]
-fn a_file_that_is_cut_short_gives_errors_not_a_crash() {
+fn a_file_that_is_cut_gives_errors_never_zeros_and_status_says_so() {
+    for level in ["concat", "raid0"] {
+        let daemon = Daemon::start();
+        let files = ["one", "two"].map(|name| daemon.folder.sparse(name, 64 * MIB));
+        daemon.array("data", level, &[&files[0], &files[1]]);
+        let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
+        let blocks = client.size_bytes / (64 * KIB);
+        (0..blocks).for_each(|n| client.write(n * 64 * KIB, &noise(64 * KIB, n)).expect("it writes"));
+        cut(&files[0], 32 * MIB);
+        // A write beyond the new end makes the file longer again; what is before it is not read as zeros for that.
+        let place = if level == "concat" { 50 * MIB } else { 100 * MIB };
+        assert!(client.write(place, &noise(256 * KIB, 1)).is_err(), "{level}: a disk that was cut takes no writes");
+        let errors = right_or_errors(&mut client, blocks);
+        assert!(errors > blocks / 3 && errors < blocks * 2 / 3, "{level}: {errors} of {blocks}");
+        assert!(client.flush().is_err(), "{level}: nobody vouches for what was cut off");
+        assert!(std::fs::metadata(&files[0]).expect("it is there").len() < 64 * MIB, "{level}: nothing made it whole");
+        wait_for("the status", || {
+            let status = daemon.braid(&["status"]);
+            let named = status.contains(&files[0]) && status.contains("it is shorter than its label says: ");
+            (named && status.contains("of 64M are left") && status.contains("truncate -s")).then_some(())
+        });
+        assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
+    }
+}
+
+/// The good copies answer, and the member is left out: also where nothing is asked of it.
+#[test]
+fn a_redundant_array_leaves_a_file_out_that_is_cut_and_loses_nothing() {
+    for (level, idle) in [("raid1", false), ("raid1", true), ("raid5", false), ("raid6", false), ("raid10", false)] {
+        let daemon = Daemon::start();
+        let files: Vec<String> = (0..4).map(|n| daemon.folder.sparse(&format!("disk{n}"), 64 * MIB)).collect();
+        daemon.array("data", level, &files.iter().map(String::as_str).collect::<Vec<_>>());
+        let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
+        let blocks = client.size_bytes / (64 * KIB);
+        (0..blocks).for_each(|n| client.write(n * 64 * KIB, &noise(64 * KIB, n)).expect("it writes"));
+        client.flush().expect("it flushes");
+        cut(&files[1], 8 * MIB);
+        if !idle {
+            // Rewriting what a member cannot give must not make its file longer.
+            assert_eq!(right_or_errors(&mut client, blocks), 0, "{level}");
+        }
+        wait_for("the member to be left out", || {
+            (daemon.json(&["array", "show", "data"])["members"][1]["state"] == "out").then_some(())
+        });
+        let why = "it is shorter than its label says: ";
+        wait_for("the event", || {
+            daemon.events().lines().any(|l| l.contains("left out") && l.contains(why)).then_some(())
+        });
+        assert_eq!(right_or_errors(&mut client, blocks), 0, "{level}");
+        client.write(0, &noise(64 * KIB, 0)).expect("it goes on");
+        client.flush().expect("it goes on");
+        assert!(std::fs::metadata(&files[1]).expect("it is there").len() < 64 * MIB, "{level}: nothing made it whole");
+        if level != "raid1" {
+            continue;
+        }
+        // Made longer again by hand it is no member that catches up: what was cut off would be believed.
+        cut(&files[1], 64 * MIB);
+        let refused = daemon.refused_any(&["array", "add", "data", &files[1]]);
+        assert!(refused.contains("--force"), "{refused}");
+        daemon.braid(&["array", "add", "data", &files[1], "--force"]);
+        wait_for("it to be filled", || {
+            (daemon.json(&["array", "show", "data"])["redundancy"]["health"] == "whole").then_some(())
+        });
+        [0, 2, 3].into_iter().for_each(|role| drop(daemon.braid(&["array", "fail", "data", &role.to_string()])));
+        assert_eq!(right_or_errors(&mut client, blocks), 0, "all of it was copied");
+    }
+}
+
+#[test]
+fn a_pools_file_that_is_cut_gives_errors_never_zeros() {
+    let daemon = Daemon::start();
+    let files = ["one", "two"].map(|name| daemon.folder.sparse(name, 96 * MIB));
+    daemon.braid(&["pool", "create", "tank", &files[0], &files[1]]);
+    daemon.braid(&["volume", "create", "tank/data", "100M"]);
+    crate::pools::export(&daemon, "tank/data");
+    let mut client = crate::pools::client(&daemon, "tank/data");
+    let blocks = 64 * MIB / (64 * KIB);
+    (0..blocks).for_each(|n| client.write(n * 64 * KIB, &noise(64 * KIB, n)).expect("it writes"));
+    client.flush().expect("it flushes");
+    cut(&files[0], 16 * MIB);
+    let _ = client.write(32 * MIB, &noise(64 * KIB, 32 * MIB / (64 * KIB)));
+    let errors = right_or_errors(&mut client, blocks);
+    assert!(errors > 0 && errors < blocks, "{errors} of {blocks}: the other member gives what it has");
+    wait_for("the status", || {
+        let status = daemon.braid(&["status"]);
+        (status.contains(&files[0]) && status.contains("it is shorter than its label says: ")).then_some(())
+    });
+    assert!(std::fs::metadata(&files[0]).expect("it is there").len() < 96 * MIB, "nothing made it whole");
+}
+
+#[test]
+fn a_file_that_was_deleted_in_use_is_named() {
     let daemon = Daemon::start();
     let file = daemon.folder.sparse("disk", 64 * MIB);
     daemon.array("data", "concat", &[&file]);
     let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
-    client.write(40 * MIB, &[1; 4096]).expect("it writes");
-    std::fs::File::options().write(true).open(&file).and_then(|f| f.set_len(32 * MIB)).expect("it can be cut");
-    assert!(client.read(40 * MIB, 4096).is_err(), "what is not there any more is an error, not zeros");
-    client.write(MIB, &[2; 4096]).expect("what is there works");
+    std::fs::remove_file(&file).expect("it is there");
+    wait_for("the status", || daemon.braid(&["status"]).contains("its file was deleted").then_some(()));
+    client.write(MIB, &[2; 4096]).expect("it works as long as it is open");
     assert_eq!(client.read(MIB, 4096).expect("it reads"), [2; 4096]);
 }

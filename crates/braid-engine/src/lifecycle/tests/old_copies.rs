@@ -1,13 +1,13 @@
 //! Copies of members from before, that come back in their place: what they lack may not be dirty any more.
 
-use braid_format::{MemberId, MemberState};
+use braid_format::{LABEL_BYTES, MemberId, MemberState, copy_offset};
 
 use super::disks::Disks;
 use super::mirrors::{begin, begin_degraded, mirror_of, new, only, standings, states};
 use super::{name, run};
-use crate::LeafId;
 use crate::lifecycle::planted::{Planted, plant};
 use crate::lifecycle::{Array, Candidate, Filling, Newcomer, Refusal, Standing, StartOptions, Status, start};
+use crate::{LeafId, MetaIo};
 
 fn copy_of(disks: &Disks, leaf: u32) -> u32 {
     disks.clone_disk(LeafId(leaf), 3 << 20).0
@@ -112,6 +112,19 @@ fn a_restored_disk_is_not_in_sync(members: u32) -> Result<(), String> {
     assert!(run(array.begin_filling(&disks, 1, newcomer, Filling::FromBitmap)).is_err());
     run(array.begin_filling(&disks, 1, newcomer, Filling::Full)).unwrap();
     Ok(())
+}
+
+/// Left out, cut and made longer again: its label at the start is whole, and no bit tells of what was cut off.
+#[test]
+fn a_disk_that_was_cut_returns_as_a_new_member_only() {
+    let (disks, mut array) = mirror_of(2);
+    drop_one(&disks, &mut array, 1);
+    assert_eq!(returns(&disks, &mut array, 1), from_bitmap(1, 1));
+    let end = copy_offset(disks.size_bytes(LeafId(1))).unwrap();
+    run(disks.write(LeafId(1), end, vec![0; LABEL_BYTES], true)).unwrap();
+    assert_eq!(returns(&disks, &mut array, 1), None, "it lacks what was cut off");
+    let newcomer = Newcomer::New { leaf: LeafId(1), id: MemberId::from_random(0xabc), force: true };
+    run(array.begin_filling(&disks, 1, newcomer, Filling::Full)).unwrap();
 }
 
 fn all() -> Result<(), String> {

@@ -333,12 +333,26 @@ fn of_disk(entry: &ArrayEntry, disk: &OpenDisk) -> Option<Attention> {
         DiskState::Hanging => "Reads and writes that need it wait, and get errors after 30 s.",
         _ => "Reads and writes that need it get errors.",
     };
+    let name = &entry.name;
+    let mut commands = vec![format!("braid array show {name}")];
+    let remedy = if disk.disk.is_short() && redundant {
+        "stop whatever cuts it; then replace it by another disk, which is filled from the other members".to_owned()
+    } else if disk.disk.is_short() {
+        commands.push(format!("braid array stop {name} --force"));
+        commands.push(format!("braid array assemble {name}"));
+        "stop whatever cuts it, stop the array, put a whole copy of the disk in its place, and start the array again. \
+         Without a copy, making it as long as it was (truncate -s SIZE) gives back what was not cut off; the rest reads as zeros"
+            .to_owned()
+    } else {
+        commands.push("dmesg --level err,warn | tail".to_owned());
+        "look at the disk and at the kernel's log; copy off what can still be read".to_owned()
+    };
     Some(Attention {
-        subject: format!("disk {} of array {}", disk.name, entry.name),
+        subject: format!("disk {} of array {name}", disk.name),
         message: format!("{}: {}", state.word(), trouble.as_deref().unwrap_or("no reason known")),
         meaning: meaning.to_owned(),
-        remedy: "look at the disk and at the kernel's log; copy off what can still be read".to_owned(),
-        commands: vec![format!("braid array show {}", entry.name), "dmesg --level err,warn | tail".to_owned()],
+        remedy,
+        commands,
     })
 }
 

@@ -4,6 +4,7 @@ use super::pools::Appearances;
 use super::tables::OpenDisk;
 use super::{Control, counted};
 use braid_api::{Attention, DiskState, Severity};
+use braid_engine::DeviceId;
 use braid_nbd::NbdEvent;
 use braid_ring::LeafStats;
 use std::collections::BTreeSet;
@@ -19,6 +20,10 @@ const LOOKS_UNTIL_HANGING: u32 = 5;
 const STATE_FOLDER_TROUBLE: &str = "state-folder";
 /// Exports that failed are tried again after so many looks: five seconds.
 const LOOKS_UNTIL_RETRY: u32 = 5;
+
+/// What is said of a file that has no name any more.
+const DELETED: &str =
+    "its file was deleted, or another one took its name; it works until the daemon closes it, and is lost then";
 
 impl Control {
     /// Watches until the daemon stops.
@@ -72,16 +77,24 @@ impl Control {
     }
 
     fn watch_disks(&self) {
-        let disks: Vec<(&str, String, Arc<OpenDisk>)> = {
+        let disks: Vec<(&str, String, Arc<OpenDisk>, Option<(DeviceId, u16)>)> = {
             let tables = self.read();
-            let of_arrays = tables.open_disks().map(|(entry, _, disk)| ("array", entry.name.clone(), Arc::clone(disk)));
+            let of_arrays = tables.open_disks().map(|(entry, role, disk)| {
+                let kept = entry.active().filter(|active| active.is_kept()).map(|active| (active.device, role));
+                ("array", entry.name.clone(), Arc::clone(disk), kept)
+            });
             let of_pools =
-                tables.pool_disks_open().map(|(pool, _, disk)| ("pool", pool.name.clone(), Arc::clone(disk)));
+                tables.pool_disks_open().map(|(pool, _, disk)| ("pool", pool.name.clone(), Arc::clone(disk), None));
             of_arrays.chain(of_pools).collect()
         };
-        for (what, array, disk) in disks {
+        for (what, array, disk, kept) in disks {
             let Some(stats) = self.ring().leaf_stats(disk.leaf) else { continue };
+            disk.disk.check_size();
             if let Some((state, sentence)) = judge(&disk, &stats) {
+                if let Some((device, role)) = kept.filter(|_| disk.disk.is_short()) {
+                    // An array that nobody uses leaves it out, too, instead of counting on it.
+                    self.ring().tell_lost(device, role, disk.leaf);
+                }
                 let (severity, kind) = match state {
                     DiskState::Ok => (Severity::Info, "disk_recovered"),
                     DiskState::Gone => (Severity::Error, "disk_gone"),
@@ -150,6 +163,8 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
     } else if watch.looks_without_progress >= LOOKS_UNTIL_HANGING {
         let seconds = EVERY.as_secs() * u64::from(LOOKS_UNTIL_HANGING);
         (DiskState::Hanging, format!("it has not answered for {seconds} s, with {} I/Os waiting", stats.in_flight))
+    } else if disk.disk.is_deleted() {
+        (DiskState::Failing, DELETED.to_owned())
     } else if new_errors > 0 || watch.state == DiskState::Failing {
         (DiskState::Failing, failures(errors, late))
     } else if watch.state == DiskState::Hanging && errors > 0 {

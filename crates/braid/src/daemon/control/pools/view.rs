@@ -401,6 +401,17 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
         troubles
             .push(Trouble::until_restart("a member has failed a write or a flush: nothing more can be made durable"));
     }
+    for part in served.written() {
+        let Base::Disk(disk) = &part.base else { continue };
+        let Some(why) = disk.disk.lost_because().filter(|_| disk.disk.is_short()) else { continue };
+        troubles.push(Trouble {
+            message: format!("member {} (disk {}): {why}", part.label.member, disk.name),
+            meaning: "Reads and writes of what is there get errors. Volumes that have nothing there work.",
+            remedy: "stop whatever cuts it, stop the daemon, put a whole copy of the disk in its place, and start the daemon again"
+                .to_owned(),
+            commands: Vec::new(),
+        });
+    }
     for (number, given_up, mut message) in super::lost::absent_in_words(entry) {
         let name = &entry.name;
         let here = served.returned.get(&number).filter(|_| !given_up);
