@@ -243,17 +243,30 @@ fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
 }
 
 /// An error in the shape of the API, with its HTTP status.
-pub struct Refusal(ErrorDetail);
+pub struct Refusal(ErrorDetail, Option<StatusCode>);
 
 impl From<ErrorDetail> for Refusal {
     fn from(detail: ErrorDetail) -> Refusal {
-        Refusal(detail)
+        Refusal(detail, None)
     }
 }
 
+impl Refusal {
+    /// The body is, or says that it will be, longer than what is read.
+    fn too_long() -> Refusal {
+        let message = format!("the body is longer than {API_BODY_BYTES_MAX} bytes");
+        Refusal(ErrorDetail::new(Kind::InvalidArgument, message), Some(StatusCode::PAYLOAD_TOO_LARGE))
+    }
+}
+
+/// In a request: to be called when all of it has arrived. Until then its client keeps no place from others.
+#[derive(Clone)]
+pub struct Arrived(pub Arc<dyn Fn() + Send + Sync>);
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.kind.http_status()).expect("kinds have statuses between 400 and 599");
+        let of_kind = || StatusCode::from_u16(self.0.kind.http_status());
+        let status = self.1.map_or_else(of_kind, Ok).expect("kinds have statuses between 400 and 599");
         let mut response = json(status, &ErrorBody { error: self.0.clone() });
         if self.0.kind == Kind::NotFound {
             response.extensions_mut().insert(Missing(self.0));
@@ -274,7 +287,7 @@ struct Missing(ErrorDetail);
 async fn unknown_while_starting(State(control): Shared, mut response: Response) -> Response {
     match response.extensions_mut().remove::<Missing>() {
         Some(Missing(missing)) => match control.unknown_yet(missing) {
-            Some(unknown) => Refusal(unknown).into_response(),
+            Some(unknown) => Refusal::from(unknown).into_response(),
             None => response,
         },
         None => response,
@@ -288,16 +301,24 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Ask<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request<Body>, state: &S) -> Result<Ask<T>, Refusal> {
+        let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
+        if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|len| len > API_BODY_BYTES_MAX as u64) {
+            return Err(Refusal::too_long());
+        }
+        let arrived = request.extensions().get::<Arrived>().cloned();
         let body = tokio::time::timeout(BODY_MAX, Bytes::from_request(request, state)).await.map_err(|_| {
             ErrorDetail::new(Kind::InvalidArgument, format!("the body did not arrive within {} s", BODY_MAX.as_secs()))
         })?;
         let bytes = body.map_err(|rejection: BytesRejection| {
             if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-                ErrorDetail::new(Kind::InvalidArgument, format!("the body is longer than {API_BODY_BYTES_MAX} bytes"))
+                Refusal::too_long()
             } else {
-                ErrorDetail::new(Kind::InvalidArgument, format!("the body cannot be read: {rejection}"))
+                ErrorDetail::new(Kind::InvalidArgument, format!("the body cannot be read: {rejection}")).into()
             }
         })?;
+        if let Some(Arrived(tell)) = arrived {
+            tell();
+        }
         // No body at all is an empty object: requests whose fields all have defaults need none.
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         let refused = |why: &dyn std::fmt::Display| {
@@ -829,7 +850,7 @@ mod tests {
     async fn bodies_are_judged() {
         async fn read(body: impl Into<Body>) -> Result<CreateArray, ErrorDetail> {
             let request = Request::new(body.into());
-            Ask::from_request(request, &()).await.map(|Ask(ask)| ask).map_err(|Refusal(error)| error)
+            Ask::from_request(request, &()).await.map(|Ask(ask)| ask).map_err(|Refusal(error, _)| error)
         }
         let ask = read(r#"{"name":"a","level":"raid0","disks":["mem:1G"]}"#).await.expect("a right body");
         assert!(!ask.force && ask.chunk_bytes.is_none());
@@ -845,7 +866,7 @@ mod tests {
 
     #[test]
     fn errors_have_the_one_shape() {
-        let response = Refusal(ErrorDetail::new(Kind::Incomplete, "m")).into_response();
+        let response = Refusal::from(ErrorDetail::new(Kind::Incomplete, "m")).into_response();
         assert_eq!(response.status().as_u16(), 409);
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
         let body = serde_json::to_value(ErrorBody { error: ErrorDetail::new(Kind::Incomplete, "m") }).expect("JSON");

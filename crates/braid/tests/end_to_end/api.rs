@@ -112,12 +112,37 @@ fn hostile_bytes_on_the_api_socket_harm_nothing() {
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    // A body beyond the limit is refused, not kept.
+    // A body beyond the limit is refused, not kept; one that says how long it is, before any of it has come.
     let (status, _) = send(&daemon, &huge_body);
-    assert!((400..500).contains(&status), "{status}");
+    assert_eq!(status, 413);
+    let announced = b"POST /v1/arrays HTTP/1.1\r\nhost: b\r\nconnection: close\r\ncontent-length: 1000000000\r\n\r\n";
+    assert_eq!(send(&daemon, announced).0, 413);
     assert!(daemon.running.ended().is_none());
     assert_eq!(ask(&daemon, "GET", "/v1/status", "").0, 200);
     assert!(!daemon.running.log().contains("panicked"), "{}", daemon.running.log());
+}
+
+/// Clients that never finish a request, head or body, do not keep their places from others.
+#[test]
+fn half_sent_requests_keep_nobody_out() {
+    let daemon = Daemon::start();
+    let halves = ["GET /v1/status HTT", "POST /v1/arrays HTTP/1.1\r\nhost: b\r\ncontent-length: 100\r\n\r\n{"];
+    // More than there are places. Each stays open.
+    let mut held = Vec::new();
+    for n in 0..400 {
+        let mut stream = UnixStream::connect(daemon.folder.join("api.sock")).expect("the API listens");
+        // One that has made room already says no more.
+        let _ = stream.write_all(halves[n % 2].as_bytes());
+        held.push(stream);
+    }
+    assert_eq!(ask(&daemon, "GET", "/v1/status", "").0, 200);
+    // It was the newcomers that had the places: the oldest are gone, although their time is not up.
+    held[0].set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
+    assert_eq!(held[0].read(&mut [0; 16]).unwrap_or(0), 0, "the oldest has made room");
+    let last = held.last_mut().expect("there are some");
+    last.set_read_timeout(Some(std::time::Duration::from_millis(1))).expect("a socket has that limit");
+    let error = last.read(&mut [0; 16]).expect_err("the newest waits still");
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 }
 
 /// As most clients do, this one gives up when it cannot send.

@@ -1,8 +1,9 @@
 //! Clients of the API: over the socket, and over the network with TLS.
 //!
 //! What it promises: so many clients at a time, those of the network apart from those of the socket; further ones wait in
-//! the kernel. Who does not finish the handshake, a request's head or its body in time is ended. On the network, those who
-//! have not shown yet that they may come in make room for newer ones when all places are taken, the oldest first.
+//! the kernel. Who does not finish the handshake, a request's head or its body in time is ended. When all places are taken,
+//! those make room for newer ones, the oldest first, who have not shown yet that they may come in (on the network), or of
+//! whose first request not all has arrived (on the socket).
 //! What it never does: nothing of a request is looked at before it is known who asks.
 
 use super::access::{Access, Caller};
@@ -16,7 +17,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use braid_api::limits::{API_CLIENTS_MAX, API_NETWORK_CLIENTS_MAX, API_REQUEST_TIMEOUT_MS};
 use braid_api::{ErrorDetail, Kind};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::header::{CONNECTION, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -121,38 +122,43 @@ impl Refusals {
     }
 }
 
-/// Clients of the network that have not made a request yet that they may make, by the order in which they came. They keep no
-/// place from others.
-#[derive(Default)]
-struct Strangers(Mutex<BTreeMap<u64, (AbortHandle, SocketAddr)>>);
+/// Clients that have not made a request yet that they may make, by the order in which they came. They keep no place from
+/// others.
+struct Strangers<P>(Mutex<BTreeMap<u64, (AbortHandle, P)>>);
 
 /// One of them, until it has shown that it may come in.
-struct Stranger {
+struct Stranger<P> {
     number: u64,
-    among: Arc<Strangers>,
+    among: Arc<Strangers<P>>,
 }
 
-impl Strangers {
-    fn list(&self) -> MutexGuard<'_, BTreeMap<u64, (AbortHandle, SocketAddr)>> {
+impl<P> Default for Strangers<P> {
+    fn default() -> Strangers<P> {
+        Strangers(Mutex::default())
+    }
+}
+
+impl<P> Strangers<P> {
+    fn list(&self) -> MutexGuard<'_, BTreeMap<u64, (AbortHandle, P)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends the one who has been here longest; who that was, if there is one.
-    fn displace(&self) -> Option<SocketAddr> {
+    fn displace(&self) -> Option<P> {
         let (_, (task, peer)) = self.list().pop_first()?;
         task.abort();
         Some(peer)
     }
 }
 
-impl Stranger {
+impl<P> Stranger<P> {
     /// It may come in.
     fn is_known(&self) {
         self.among.list().remove(&self.number);
     }
 }
 
-impl Drop for Stranger {
+impl<P> Drop for Stranger<P> {
     fn drop(&mut self) {
         self.is_known();
     }
@@ -163,16 +169,38 @@ pub async fn over_socket(listener: Arc<UnixListener>, router: Router, mut stoppi
     let places = Arc::new(Semaphore::new(API_CLIENTS_MAX));
     let connections = GracefulShutdown::new();
     let service = TowerToHyperService::new(router);
-    loop {
-        let place = place(&places).await;
+    let strangers: Arc<Strangers<()>> = Arc::default();
+    for number in 0.. {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stopping.wait_for(|stopping| *stopping) => break,
         };
         match accepted {
             Ok((stream, _)) => {
+                if places.available_permits() == 0 {
+                    strangers.displace();
+                }
+                let place = tokio::select! {
+                    place = place(&places) => place,
+                    _ = stopping.wait_for(|stopping| *stopping) => break,
+                };
                 let client = Client::new(stream, place, IDLE_MAX);
-                tokio::spawn(serve(client, service.clone(), connections.watcher()));
+                let stranger = Arc::new(Stranger { number, among: Arc::clone(&strangers) });
+                let service = service.clone();
+                let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+                    if request.body().is_end_stream() {
+                        stranger.is_known();
+                    } else {
+                        let stranger = Arc::clone(&stranger);
+                        let arrived = http::Arrived(Arc::new(move || stranger.is_known()));
+                        request.extensions_mut().insert(arrived);
+                    }
+                    service.call(request)
+                });
+                // Held, so that a task that ends at once finds itself on the list.
+                let mut list = strangers.list();
+                let task = tokio::spawn(serve(client, service, connections.watcher()));
+                list.insert(number, (task.abort_handle(), ()));
             }
             Err(error) => pause(&error).await,
         }
@@ -187,7 +215,7 @@ pub async fn over_network(listener: Arc<TcpListener>, door: Door, router: Router
     let places = Arc::new(Semaphore::new(API_NETWORK_CLIENTS_MAX));
     let connections = GracefulShutdown::new();
     let service = TowerToHyperService::new(router.layer(from_fn_with_state(door, judge)));
-    let strangers = Arc::new(Strangers::default());
+    let strangers: Arc<Strangers<SocketAddr>> = Arc::default();
     for number in 0.. {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -285,7 +313,7 @@ async fn judge(State(door): State<Door>, request: Request, next: Next) -> Respon
     };
     let detail = match (door.judge)(&request, caller) {
         Ok(Standing::Known) => {
-            if let Some(stranger) = request.extensions().get::<Arc<Stranger>>() {
+            if let Some(stranger) = request.extensions().get::<Arc<Stranger<SocketAddr>>>() {
                 stranger.is_known();
             }
             return next.run(request).await;
