@@ -66,6 +66,7 @@ pub struct MemoryHost {
     pub log: Vec<(Op, Flags, u64, u64)>,
     arena: Vec<u8>,
     used: BTreeMap<u64, usize>,
+    used_bytes: usize,
     /// What is lent: from where it seems to lie, to the range of the disk.
     lent: BTreeMap<u64, Range<usize>>,
     loans: u64,
@@ -89,6 +90,7 @@ impl MemoryHost {
             log: Vec::new(),
             arena: vec![0; arena_bytes],
             used: BTreeMap::new(),
+            used_bytes: 0,
             lent: BTreeMap::new(),
             loans: 0,
             sockets: Vec::new(),
@@ -136,7 +138,7 @@ impl MemoryHost {
 
     /// Bytes of the arena in use.
     pub fn used_bytes(&self) -> usize {
-        self.used.values().sum()
+        self.used_bytes
     }
 
     /// Loans that did not come back yet.
@@ -358,6 +360,10 @@ impl Host for MemoryHost {
         self.lent.remove(&loan.buf.addr).expect("gave back what was not lent");
     }
 
+    fn memory_bytes(&self) -> (u64, u64) {
+        (self.arena.len() as u64, (self.arena.len() - self.used_bytes()) as u64)
+    }
+
     fn alloc(&mut self, len: usize) -> Option<Buf> {
         let len = len.max(1).next_multiple_of(UNIT);
         let mut from = ARENA_BASE;
@@ -371,12 +377,14 @@ impl Host for MemoryHost {
             return None;
         }
         self.used.insert(from, len);
+        self.used_bytes += len;
         Some(Buf { addr: from, region: Buf::UNREGISTERED })
     }
 
     fn free(&mut self, buf: Buf, len: usize) {
         let held = self.used.remove(&buf.addr).expect("freed what was not in use");
         assert_eq!(held, len.max(1).next_multiple_of(UNIT), "freed with another length");
+        self.used_bytes -= held;
         let at = (buf.addr - ARENA_BASE) as usize;
         self.arena[at..at + held].fill(POISON);
     }

@@ -14,6 +14,8 @@ pub struct Terms {
     pub size_bytes: u64,
     /// Smallest block, a power of two.
     pub block_bytes_min: u32,
+    /// Most bytes of a READ: what was announced as the largest block.
+    pub read_bytes_max: u32,
     /// Nothing may change.
     pub read_only: bool,
     /// Replies are structured.
@@ -179,6 +181,9 @@ fn check_range(header: &Asked, kind: u16, terms: &Terms) -> Result<(), Refusal> 
     }
     if matches!(kind, command::READ | command::WRITE) && len > u64::from(PAYLOAD_BYTES_MAX) {
         return Err(refusal(Errno::Invalid, "longer than 32 MiB"));
+    }
+    if kind == command::READ && len > u64::from(terms.read_bytes_max) {
+        return Err(refusal(Errno::Invalid, "longer than the largest block"));
     }
     Ok(())
 }

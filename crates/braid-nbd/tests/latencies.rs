@@ -196,8 +196,8 @@ fn from_the_header_to_the_socket() {
 /// A READ that finds no memory is taken in anew when there is some.
 #[test]
 fn without_the_wait_for_memory() {
-    // Room for the connection and one READ of 512 KiB.
-    let mut client = Client::with(ServerConfig::default(), 700 << 10);
+    // Room for the connection and, beside the reserve, one READ of 512 KiB.
+    let mut client = Client::with(ServerConfig::default(), 1 << 20);
     client.choose("a", false);
     let (socket, export) = (client.socket, export(&client));
     client.host.behaviour = Disk::Held;

@@ -210,6 +210,10 @@ impl Arena {
         unsafe { std::ptr::copy(self.map.ptr().add(source as usize), self.map.ptr().add(target as usize), len) }
     }
 
+    pub(crate) fn bytes_len(&self) -> u64 {
+        self.len
+    }
+
     pub(crate) fn free_bytes(&self) -> u64 {
         self.parts.iter().map(|(_, buddy)| (buddy.free_units as u64) << UNIT_SHIFT).sum()
     }

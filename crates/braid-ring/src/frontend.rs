@@ -186,6 +186,11 @@ impl Cx<'_> {
         self.core.port.arena.copy(from, to, len);
     }
 
+    /// Bytes of the arena.
+    pub fn arena_bytes(&self) -> u64 {
+        self.core.port.arena.bytes_len()
+    }
+
     /// Bytes of the arena that nobody has.
     pub fn free_bytes(&self) -> u64 {
         self.core.port.arena.free_bytes()

@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use zerocopy::FromBytes;
 
-use crate::codec::{OPTION_MAGIC, OptionHeader, client_flags, handshake_flags, option, option_reply};
+use crate::codec::{
+    OPTION_MAGIC, OptionHeader, PAYLOAD_BYTES_MAX, client_flags, handshake_flags, option, option_reply,
+};
 use crate::event::Cause;
 use crate::export::{Export, ExportTable, ExportTls, OpenExport};
 use crate::gate::{Denied, Pass, Standing};
@@ -133,6 +135,8 @@ pub struct Handshake {
     pass: Option<Arc<Pass>>,
     options: u32,
     option_bytes: u64,
+    /// Most bytes of a READ that the shard has memory for: announced as the largest block.
+    read_bytes_max: u32,
 }
 
 impl Handshake {
@@ -154,12 +158,18 @@ impl Handshake {
             pass: None,
             options: 0,
             option_bytes: 0,
+            read_bytes_max: PAYLOAD_BYTES_MAX,
         }
     }
 
     /// Offers TLS.
     pub fn offer_tls(&mut self) {
         self.tls = TlsState::Offered;
+    }
+
+    /// The most bytes of a READ, at most [`PAYLOAD_BYTES_MAX`]: the largest block that is announced.
+    pub fn set_read_bytes_max(&mut self, bytes: u32) {
+        self.read_bytes_max = bytes.min(PAYLOAD_BYTES_MAX);
     }
 
     /// Where the client is.
@@ -410,7 +420,8 @@ impl Handshake {
     fn tell(&self, export: &Export, option: u32, wants: &[u8], out: &mut Vec<u8>) -> u64 {
         let wanted = |info: u16| wants.chunks_exact(2).any(|pair| pair == info.to_be_bytes());
         let size_bytes = export.size_bytes();
-        reply::infos(out, option, export.info(), size_bytes, self.structured, wanted);
+        let sizes = (size_bytes, self.read_bytes_max);
+        reply::infos(out, option, export.info(), sizes, self.structured, wanted);
         reply::ack(out, option);
         size_bytes
     }
@@ -458,6 +469,7 @@ impl Handshake {
         let terms = Terms {
             size_bytes,
             block_bytes_min: info.block_bytes_min,
+            read_bytes_max: self.read_bytes_max,
             read_only: info.read_only,
             structured: self.structured,
             extended: self.extended,

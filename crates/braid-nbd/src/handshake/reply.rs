@@ -3,8 +3,7 @@
 use zerocopy::IntoBytes;
 
 use crate::codec::{
-    Greeting, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionReplyHeader, PAYLOAD_BYTES_MAX, info, option,
-    option_reply,
+    Greeting, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, OptionReplyHeader, info, option, option_reply,
 };
 use crate::export::ExportInfo;
 
@@ -50,7 +49,7 @@ pub(super) fn infos(
     out: &mut Vec<u8>,
     option: u32,
     export: &ExportInfo,
-    size_bytes: u64,
+    (size_bytes, block_bytes_max): (u64, u32),
     structured: bool,
     wanted: impl Fn(u16) -> bool,
 ) {
@@ -67,7 +66,7 @@ pub(super) fn infos(
         tell(info::DESCRIPTION, &[export.description.as_bytes()]);
     }
     if wanted(info::BLOCK_SIZE) {
-        let sizes = [export.block_bytes_min, export.block_bytes_preferred, PAYLOAD_BYTES_MAX];
+        let sizes = [export.block_bytes_min, export.block_bytes_preferred, block_bytes_max];
         tell(info::BLOCK_SIZE, &[&sizes.map(u32::to_be_bytes).concat()]);
     }
 }

@@ -13,6 +13,21 @@ pub const BYTES_MAX_CONTESTED: u32 = 4 << 20;
 pub const SEGMENT_BYTES: u32 = 1 << 20;
 /// Segments of one connection: one for each request, and one more for each full segment of data.
 pub const SEGMENTS_MAX: usize = REQUESTS_MAX + (BYTES_MAX / SEGMENT_BYTES) as usize;
+/// A connection may hold this part of what is left of the shard's memory above the reserve: a quarter.
+pub const SHARE: u64 = 4;
+/// All connections of an export together may hold as much as is left there for others.
+pub const EXPORT_SHARE: u64 = 1;
+/// The reserve, as a part of all memory: an eighth. Only what is small finds memory there:
+pub const RESERVE_SHARE: u64 = 8;
+/// what with all that its connection holds is no more than a sixty-fourth of what is left.
+pub const SMALL_SHARE: u64 = 64;
+/// Who waits for memory is passed by so many others in a turn of the shard's loop, each within its share.
+pub const PASSING_MAX: usize = 32;
+/// While others have waited for memory for this part of [`ServerConfig::replies_ns`] in vain, the client is cut off that holds
+/// most of it and has taken nothing of a send for as long: a sixth, 5 s.
+pub const STALL_SHARE: u64 = 6;
+/// Least and most bytes of a READ, whatever the memory: half of the memory is announced as the largest block.
+pub const READ_BYTES_MAX: (u32, u32) = (64 << 10, 32 << 20);
 /// Requests that the engine is told of before the first of them begins.
 pub const FORESEEN_MAX: usize = 32;
 /// A connection's stream buffer at first, in bytes.

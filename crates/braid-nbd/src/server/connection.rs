@@ -9,7 +9,7 @@ use std::sync::Arc;
 use braid_engine::{Buf, Completion, ErrorKind, Op, Request};
 use rustls::ServerConfig;
 
-use super::config::{DRAIN_TIMES, HEADS_BYTES, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
+use super::config::{DRAIN_TIMES, HEADS_BYTES, READ_BYTES_MAX, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
 use super::frontend::Arrival;
 use super::host::{Host, SEND_PIECES_MAX, SendPiece};
 use super::input::{Input, Wait};
@@ -85,10 +85,17 @@ pub(super) struct Connection<S> {
     pub head: Buf,
     pub ready: VecDeque<u16>,
     pub sending: Vec<u16>,
+    /// A reply of which a part is sent: the next segment, and how many bytes are left from there on.
+    pub partial: Option<(u16, u16, u32)>,
     pub pieces: Vec<SendPiece>,
     pub send_out: bool,
     pub send_since_ns: u64,
     pub stats: ExportStats,
+    /// Where its export's memory is counted, and what was counted of its own.
+    pub share: Option<usize>,
+    pub told: u64,
+    /// It found no memory because its export holds too much: others may go first.
+    pub export_holds_too_much: bool,
 
     /// Segments that the engine has.
     pub in_engine: u32,
@@ -117,6 +124,14 @@ pub(super) enum Target {
 pub(super) const TOKEN_RECV: u64 = 0;
 pub(super) const TOKEN_SEND: u64 = 1;
 
+/// Most bytes of a READ with so much memory in all: half of it, so that such a request finds it, if need be step by step,
+/// whatever small ones hold.
+fn read_bytes_max(memory_bytes: u64) -> u32 {
+    let (least, most) = READ_BYTES_MAX;
+    let half = (memory_bytes / 2).clamp(u64::from(least), u64::from(most));
+    1 << half.ilog2()
+}
+
 impl<S: Copy> Connection<S> {
     /// Sets a connection up, the only time that it allocates. `None`: the arena is full.
     pub fn new<H: Host<Socket = S>>(
@@ -135,6 +150,7 @@ impl<S: Copy> Connection<S> {
         let Arrival { peer, address, table, tls } = arrival;
         let mut handshake = Handshake::new(table, deadline_ns, &mut greeting_out);
         handshake.set_address(address);
+        handshake.set_read_bytes_max(read_bytes_max(host.memory_bytes().0));
         if tls.is_some() {
             handshake.offer_tls();
         }
@@ -167,10 +183,14 @@ impl<S: Copy> Connection<S> {
             head,
             ready: VecDeque::with_capacity(REQUESTS_MAX),
             sending: Vec::with_capacity(REQUESTS_MAX),
+            partial: None,
             pieces: Vec::with_capacity(SEND_PIECES_MAX),
             send_out: false,
             send_since_ns: 0,
             stats: ExportStats::default(),
+            share: None,
+            told: 0,
+            export_holds_too_much: false,
             in_engine: 0,
             ending: Ending::Not,
             ending_since_ns: 0,
@@ -189,8 +209,8 @@ impl<S: Copy> Connection<S> {
             self.drain_since_ns = host.now_ns();
         }
         if done.buffer_busy {
+            let buf = self.requests.take_buffer(segment);
             let held = self.requests.segment(segment);
-            let buf = std::mem::replace(&mut held.buf, Buf::NONE);
             let pass = self.session.as_ref().and_then(|session| session.pass.clone());
             shared.quarantine(held.tag, buf, held.len, pass);
             if done.result.is_err() && self.read_again(host, shared, segment) {
@@ -228,8 +248,9 @@ impl<S: Copy> Connection<S> {
             return false;
         }
         self.in_engine += 1;
+        self.requests.put_buffer(segment, buf);
         let part = self.requests.segment(segment);
-        (part.buf, part.tag, part.again) = (buf, tag, true);
+        (part.tag, part.again) = (tag, true);
         true
     }
 
@@ -293,8 +314,8 @@ impl<S: Copy> Connection<S> {
         self.ending_since_ns = host.now_ns();
         host.close(self.socket);
         self.abandon_input(host);
-        if self.secure.is_some() {
-            // What the kernel sends is a copy.
+        if self.secure.is_some() || !self.send_out {
+            // What the kernel sends, if anything, is a copy.
             self.close_sending(host);
         }
         while let Some(slot) = self.ready.pop_front() {
@@ -309,6 +330,14 @@ impl<S: Copy> Connection<S> {
             self.requests.close(host, slot);
         }
         self.sending.clear();
+        match self.partial {
+            Some((slot, ..)) if self.ending == Ending::Closed => {
+                self.partial = None;
+                self.requests.close(host, slot);
+            }
+            Some((slot, segment, _)) => self.requests.free_until(host, slot, segment),
+            None => {}
+        }
         if self.secure.is_some() {
             self.pieces.clear();
         }
@@ -329,7 +358,10 @@ impl<S: Copy> Connection<S> {
                 self.input = input;
                 return;
             }
-            Input::Payload { slot, .. } | Input::Submit { slot, .. } | Input::Discard { slot, .. } => slot,
+            Input::Payload { slot, .. }
+            | Input::Submit { slot, .. }
+            | Input::Discard { slot, .. }
+            | Input::Gather { slot, .. } => slot,
         };
         self.requests.slot(slot).silent = true;
         self.finish_part(host, slot);
@@ -387,6 +419,9 @@ impl<S: Copy> Connection<S> {
     /// At the end of a batch: sends what is ready, receives more, closes when drained. True: it is over, and
     /// all it had is given back.
     pub fn settle<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> bool {
+        if let Some(share) = self.share {
+            shared.tell_share(share, &mut self.told, self.requests.held());
+        }
         if self.ending != Ending::Closed {
             match self.secure {
                 None => self.send_ready(host),
@@ -421,6 +456,9 @@ impl<S: Copy> Connection<S> {
         host.free(self.stream, self.stream_len as usize);
         if self.stream_len == STREAM_BYTES_LARGE {
             shared.large_streams_bytes -= u64::from(STREAM_BYTES_LARGE);
+        }
+        if let Some(share) = self.share.take() {
+            shared.leave_share(share, self.told);
         }
         if let Some(mut secure) = self.secure.take() {
             secure.release(host, shared);

@@ -190,6 +190,11 @@ impl Host for Cx<'_> {
     }
 
     #[inline]
+    fn memory_bytes(&self) -> (u64, u64) {
+        (Cx::arena_bytes(self), Cx::free_bytes(self))
+    }
+
+    #[inline]
     fn alloc(&mut self, len: usize) -> Option<Buf> {
         Cx::alloc(self, len)
     }

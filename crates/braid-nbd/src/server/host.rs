@@ -44,6 +44,8 @@ pub trait Host {
     fn copy_lent(&mut self, _from: Buf, _to: Buf, _len: usize) {}
     /// Gives back what `lend` gave.
     fn give_back(&mut self, _loan: Loan) {}
+    /// All memory that `alloc` hands out, in bytes, and how much of it is free.
+    fn memory_bytes(&self) -> (u64, u64);
     /// Memory for `len` bytes, aligned to 4 KiB; `None` while there is none.
     fn alloc(&mut self, len: usize) -> Option<Buf>;
     /// Gives back what `alloc` gave for the same `len`.

@@ -12,7 +12,8 @@ use zerocopy::FromBytes;
 use super::config::*;
 use super::connection::{Connection, Ending, TOKEN_RECV, Target};
 use super::host::Host;
-use super::request::{Failure, Kind, NONE, Slot};
+use super::request::{Failure, Kind, NONE, Slot, taken_bytes};
+use super::share::{Lane, Wish};
 use super::shared::Shared;
 use crate::codec::{Asked, EXTENDED_BYTES, ExtendedRequestHeader, REQUEST_BYTES, RequestHeader};
 use crate::errno::Errno;
@@ -25,6 +26,8 @@ use crate::transmission::{Breach, Command, Refusal, Terms, Verdict, judge};
 pub(super) enum Input {
     /// A request.
     Header,
+    /// Not wanted yet: a READ has memory for its first `at` bytes, and waits for more.
+    Gather { slot: u16, at: u32 },
     /// Not wanted yet: the engine must first take this segment, and those after it.
     Submit { slot: u16, segment: u16, left: u32 },
     /// The payload of a WRITE: `left` bytes, beginning with those for `segment` from `filled` on.
@@ -81,6 +84,7 @@ impl<S: Copy> Connection<S> {
         while self.ending == Ending::Not {
             let turn = match self.input {
                 Input::Header => self.take_header(host, shared),
+                Input::Gather { slot, at } => self.take_memory(host, shared, slot, at),
                 Input::Submit { slot, segment, left } => self.take_submit(host, shared, slot, segment, left),
                 Input::Payload { slot, left, segment, filled } => {
                     self.take_payload(host, shared, slot, left, segment, filled)
@@ -137,6 +141,7 @@ impl<S: Copy> Connection<S> {
                 Step::Enter(session) => {
                     let export = session.export.info().name.clone();
                     shared.events.push(NbdEvent::Connected { peer: self.peer.clone(), export });
+                    self.share = Some(shared.enter_share(std::ptr::from_ref(&*session.export).addr()));
                     self.session = Some(session);
                     self.greeting = None;
                 }
@@ -360,55 +365,88 @@ impl<S: Copy> Connection<S> {
         Turn::Again
     }
 
-    /// All of a READ's memory is taken at once or not at all: whoever holds some and waits for more could
-    /// wait for ever.
+    /// A READ's memory is taken at once or, by who is first in the queue, step by step. Nobody else holds some and waits for
+    /// more: two of these could wait for each other for ever.
     #[inline]
     fn begin_read<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, header: &Asked) -> Turn {
-        let len = header.len as u32;
         let slot = self.open(host, Slot::new(header, Kind::Read, Op::Read, Flags::NONE).charged());
+        self.take_memory(host, shared, slot, 0)
+    }
+
+    /// Takes memory for a READ, from its byte `at` on.
+    #[inline]
+    fn take_memory<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, slot: u16, mut at: u32) -> Turn {
+        let Slot { len, offset, .. } = *self.requests.slot(slot);
+        let len = len as u32;
         let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
-        let mut at = 0;
         while at < len {
             let part = SEGMENT_BYTES.min(len - at);
             if part >= LEND_BYTES
-                && let Some(loan) = host.lend(device, header.offset + u64::from(at), u64::from(part))
+                && let Some(loan) = host.lend(device, offset + u64::from(at), u64::from(part))
             {
-                let segment = self.requests.push_segment(slot, loan.buf, at, part);
-                self.requests.segment(segment).loan = Some(loan);
+                self.requests.push_loan(slot, loan, at, part);
                 at += part;
                 continue;
             }
-            let Some(buf) = self.alloc(host, shared, part) else {
-                return self.no_memory(host, shared, slot);
+            let only = self.requests.is_only(slot);
+            let Some(buf) = self.alloc(host, shared, part, only) else {
+                return self.no_memory(shared, host, slot, at, only);
             };
             self.requests.push_segment(slot, buf, at, part);
             at += part;
         }
-        let segment = self.requests.slot(slot).first;
+        let of = self.requests.slot(slot);
+        // Its latency is that of the disk and the way, without the wait for others.
+        of.taken_ns = host.now_ns();
+        let segment = of.first;
         self.input = Input::Submit { slot, segment, left: 0 };
         Turn::Again
     }
 
-    /// Memory for a segment, unless others wait for some already.
+    /// Memory for a segment, within the connection's share of it or in its turn. `only`: no other request holds any.
     #[inline]
-    pub(super) fn alloc<H: Host>(&mut self, host: &mut H, shared: &Shared, len: u32) -> Option<Buf> {
-        if shared.others_wait(self.index) {
-            return None;
+    pub(super) fn alloc<H: Host>(&mut self, host: &mut H, shared: &mut Shared, len: u32, only: bool) -> Option<Buf> {
+        let held = self.requests.held();
+        let held_by_export = self.share.map_or(held, |share| shared.tell_share(share, &mut self.told, held));
+        let wish = Wish { memory: host.memory_bytes(), bytes: taken_bytes(len), held, held_by_export, only };
+        let lane = wish.lane();
+        self.export_holds_too_much = lane == Lane::Export;
+        match lane {
+            Lane::Fair => host.alloc(len as usize),
+            Lane::Turn if shared.has_its_turn(self.index) => host.alloc(len as usize),
+            Lane::Turn | Lane::Closed | Lane::Export => None,
         }
-        host.alloc(len as usize)
     }
 
-    /// Undoes the beginning of a request that found no memory; or refuses it, if it waited too long.
-    fn no_memory<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &Shared, slot: u16) -> Turn {
+    /// A READ found memory for its first `at` bytes only: it waits, or is refused, if it waited too long.
+    fn no_memory<H: Host<Socket = S>>(
+        &mut self,
+        shared: &Shared,
+        host: &mut H,
+        slot: u16,
+        at: u32,
+        only: bool,
+    ) -> Turn {
         if shared.giving_up == Some(self.index) {
+            self.requests.free_until(host, slot, NONE);
             let failure = Failure { errno: Errno::NoMemory, text: "no memory for the data", offset: None };
             self.requests.slot(slot).failure = Some(failure);
             return self.discard(host, slot, 0);
         }
-        self.start -= self.header_bytes();
-        self.requests.slot(slot).pending = 0;
-        self.requests.close(host, slot);
-        Turn::Wait(Wait::Memory)
+        self.input = Input::Gather { slot, at };
+        if !(only && shared.has_its_turn(self.index)) {
+            self.ungather(host);
+        }
+        // What others of its requests hold comes back with their replies.
+        Turn::Wait(if only { Wait::Memory } else { Wait::Own })
+    }
+
+    /// Gives back the memory of a READ that waits for more.
+    pub(super) fn ungather<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        if let Input::Gather { slot, .. } = self.input {
+            self.requests.empty(host, slot);
+            self.input = Input::Gather { slot, at: 0 };
+        }
     }
 
     /// Hands segments to the engine, this one and those after it.
@@ -477,7 +515,8 @@ impl<S: Copy> Connection<S> {
     ) -> Turn {
         if segment == NONE {
             let len = SEGMENT_BYTES.min(left);
-            let Some(buf) = self.alloc(host, shared, len) else {
+            // What it holds of this request the engine has: with that it waits for nobody.
+            let Some(buf) = self.alloc(host, shared, len, true) else {
                 if shared.giving_up == Some(self.index) {
                     let failure = Failure { errno: Errno::NoMemory, text: "no memory for the data", offset: None };
                     self.requests.slot(slot).failure.get_or_insert(failure);

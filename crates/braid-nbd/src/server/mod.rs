@@ -13,6 +13,7 @@ mod input;
 mod output;
 mod request;
 mod secure;
+mod share;
 mod shared;
 mod status;
 
@@ -28,7 +29,7 @@ pub use host::{Host, Loan, SEND_PIECES_MAX, SendPiece};
 
 use crate::event::{Cause, EventQueue, NbdEvent};
 use crate::gate::Standing;
-use config::TLS_TURNS;
+use config::{PASSING_MAX, STALL_SHARE, TLS_TURNS};
 use connection::{Connection, Ending, TOKEN_RECV, TOKEN_SEND};
 use input::Wait;
 use shared::Shared;
@@ -188,12 +189,31 @@ impl<S: Copy> Server<S> {
             }
         }
         let waited = host.now_ns().saturating_sub(self.shared.head_since_ns);
+        if !self.shared.waiters.is_empty() && waited >= self.shared.config.replies_ns / STALL_SHARE {
+            self.cut_stalled(host);
+        }
         if let Some(&first) = self.shared.waiters.front()
             && waited >= self.shared.config.memory_ns
         {
             self.shared.giving_up = Some(first);
             self.serve_waiters(host);
             self.shared.giving_up = None;
+        }
+    }
+
+    /// Others have waited for memory in vain: of those clients that take nothing of what they are sent, the one goes that holds
+    /// most. One at a time: the next look sees whether that was enough.
+    #[cold]
+    fn cut_stalled<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        let (now, limit) = (host.now_ns(), self.shared.config.replies_ns / STALL_SHARE);
+        let stalled = |it: &&mut Box<Connection<S>>| {
+            it.send_out && now.saturating_sub(it.send_since_ns) >= limit && it.requests.held() > 0
+        };
+        let most = self.connections.iter_mut().flatten().filter(stalled).max_by_key(|it| it.requests.held());
+        if let Some(connection) = most {
+            let index = connection.index;
+            connection.fail(host, Cause::RepliesLate);
+            self.mark(index);
         }
     }
 
@@ -296,10 +316,13 @@ impl<S: Copy> Server<S> {
         self.shared.tls_turns = TLS_TURNS;
     }
 
-    /// Lets those who wait for memory try again, the first first, until one still finds none. Whoever got
-    /// some and wants more goes to the end.
+    /// Lets those who wait for memory try again, the first first, until one still finds none. Whoever got some and wants more
+    /// goes to the end. So does one whose export holds too much already. Then some pass who are within their shares.
     fn serve_waiters<H: Host<Socket = S>>(&mut self, host: &mut H) {
-        while let Some(&first) = self.shared.waiters.front() {
+        let mut held_back = 0;
+        while held_back < self.shared.waiters.len()
+            && let Some(&first) = self.shared.waiters.front()
+        {
             let Some(connection) = &mut self.connections[usize::from(first)] else {
                 self.shared.waiters.pop_front();
                 continue;
@@ -308,7 +331,13 @@ impl<S: Copy> Server<S> {
             if connection.wait == Wait::Memory && connection.ending == Ending::Not {
                 connection.pump(host, &mut self.shared);
                 if connection.wait == Wait::Memory && connection.progress == before {
-                    return;
+                    if !connection.export_holds_too_much {
+                        break;
+                    }
+                    connection.ungather(host);
+                    self.shared.waiters.rotate_left(1);
+                    held_back += 1;
+                    continue;
                 }
             }
             let again = connection.wait == Wait::Memory;
@@ -318,6 +347,28 @@ impl<S: Copy> Server<S> {
                 self.shared.waiters.push_back(first);
             }
             self.mark(first);
+        }
+        self.let_pass(host);
+    }
+
+    /// Of those who wait behind the first, some try again; the others have their turn the next time.
+    fn let_pass<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        let behind = self.shared.waiters.len().saturating_sub(1);
+        for _ in 0..behind.min(PASSING_MAX) {
+            let Some(index) = self.shared.waiters.remove(1) else { return };
+            self.shared.waiters.push_back(index);
+            let Some(connection) = &mut self.connections[usize::from(index)] else { continue };
+            if connection.wait != Wait::Memory || connection.ending != Ending::Not {
+                continue;
+            }
+            let before = connection.progress;
+            connection.pump(host, &mut self.shared);
+            if connection.progress != before || connection.wait != Wait::Memory {
+                if connection.wait != Wait::Memory {
+                    self.shared.waiters.retain(|&waiter| waiter != index);
+                }
+                self.mark(index);
+            }
         }
     }
 }

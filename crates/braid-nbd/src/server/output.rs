@@ -4,7 +4,7 @@
 use super::config::{HEAD_BYTES, HEADS_BYTES, SEGMENT_BYTES, SEND_BYTES};
 use super::connection::{Connection, TOKEN_SEND};
 use super::host::{Host, SEND_PIECES_MAX, SendPiece};
-use super::request::{Failure, Kind, Slot};
+use super::request::{Failure, Kind, Requests, Slot};
 use crate::codec::{self, ChunkStyle, chunk};
 use crate::export::ExportStats;
 use crate::latency::RequestClass;
@@ -54,7 +54,7 @@ impl<S: Copy> Connection<S> {
         self.pieces.clear();
         if !self.greeting_out.is_empty() {
             self.gather_greeting(host);
-        } else if !self.ready.is_empty() {
+        } else if !self.ready.is_empty() || self.partial.is_some() {
             self.gather_replies(host);
         }
     }
@@ -79,17 +79,23 @@ impl<S: Copy> Connection<S> {
         let (now_ns, mut latencies) = (host.now_ns(), session.export.latencies());
         // The last piece is a header that the next one can be joined to.
         let mut joinable = false;
+        if let Some((slot, segment, left)) = self.partial.take() {
+            let rest = gather_data(&mut self.requests, &mut self.pieces, (segment, left), &mut bytes);
+            self.partial = rest.map(|(segment, left)| (slot, segment, left));
+            if rest.is_none() {
+                self.sending.push(slot);
+            }
+        }
         while let Some(&slot) = self.ready.front() {
             let of = *self.requests.slot(slot);
             // An error has no data, however long the request was.
             let data = if of.failure.is_some() { 0 } else { of.data };
             let pieces = 1 + (data as usize).div_ceil(SEGMENT_BYTES as usize);
             let full = used + HEAD_BYTES > HEADS_BYTES;
-            if full || bytes >= SEND_BYTES || self.pieces.len() + pieces > SEND_PIECES_MAX {
+            if full || bytes >= SEND_BYTES || self.partial.is_some() || self.pieces.len() + pieces > SEND_PIECES_MAX {
                 break;
             }
             self.ready.pop_front();
-            self.sending.push(slot);
             let at = self.head.add(used as u64);
             let (len, has_data) = encode(host.memory(at, HEAD_BYTES), &of, &terms);
             used += len;
@@ -98,20 +104,38 @@ impl<S: Copy> Connection<S> {
                 _ => self.pieces.push(SendPiece { buf: at, len: len as u32 }),
             }
             joinable = !has_data;
-            let (mut segment, mut left) = (of.first, if has_data { data } else { 0 });
-            while left > 0 {
-                let part = self.requests.segment(segment);
-                let len = part.len.min(left);
-                self.pieces.push(SendPiece { buf: part.buf, len });
-                segment = part.next;
-                left -= len;
+            let whole = (of.first, if has_data { data } else { 0 });
+            let rest = gather_data(&mut self.requests, &mut self.pieces, whole, &mut bytes);
+            self.partial = rest.map(|(segment, left)| (slot, segment, left));
+            if rest.is_none() {
+                self.sending.push(slot);
             }
-            bytes += u64::from(data);
             count(&mut self.stats, &of);
             latencies.add(class(of.kind), now_ns.saturating_sub(of.taken_ns));
         }
         session.export.add(&std::mem::take(&mut self.stats));
     }
+}
+
+/// Adds the data of a reply from a segment on, of which so many bytes are left, to what is sent, which holds so many already. Of
+/// a long reply the rest waits for the next send, so that the memory of what the client has taken is free, and is known to be
+/// taken: that is returned.
+#[inline]
+fn gather_data(
+    requests: &mut Requests,
+    pieces: &mut Vec<SendPiece>,
+    (mut segment, mut left): (u16, u32),
+    bytes: &mut u64,
+) -> Option<(u16, u32)> {
+    while left > 0 && *bytes < SEND_BYTES {
+        let part = requests.segment(segment);
+        let len = part.len.min(left);
+        pieces.push(SendPiece { buf: part.buf, len });
+        segment = part.next;
+        left -= len;
+        *bytes += u64::from(len);
+    }
+    (left > 0).then_some((segment, left))
 }
 
 fn class(kind: Kind) -> RequestClass {

@@ -113,6 +113,12 @@ impl Slot {
 const EMPTY_SEGMENT: Segment =
     Segment { slot: NONE, next: NONE, buf: Buf::NONE, len: 0, at: 0, tag: 0, again: false, loan: None };
 
+/// What a buffer of `len` bytes takes of the shard's memory, which is handed out in powers of two.
+#[inline]
+pub(super) fn taken_bytes(len: u32) -> u64 {
+    u64::from(len).next_power_of_two().max(4096)
+}
+
 /// The tables of one connection.
 #[derive(Debug)]
 pub(super) struct Requests {
@@ -121,6 +127,7 @@ pub(super) struct Requests {
     free_slots: Vec<u16>,
     free_segments: Vec<u16>,
     bytes: u32,
+    held: u64,
 }
 
 impl Requests {
@@ -131,7 +138,20 @@ impl Requests {
             free_slots: (0..REQUESTS_MAX as u16).rev().collect(),
             free_segments: (0..SEGMENTS_MAX as u16).rev().collect(),
             bytes: 0,
+            held: 0,
         }
+    }
+
+    /// Bytes of the shard's memory that its segments hold.
+    #[inline]
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Whether no other request holds bytes against the connection's limit.
+    #[inline]
+    pub fn is_only(&self, slot: u16) -> bool {
+        self.bytes == self.slots[usize::from(slot)].charged
     }
 
     #[inline]
@@ -170,6 +190,9 @@ impl Requests {
     #[inline]
     pub fn push_segment(&mut self, slot: u16, buf: Buf, at: u32, len: u32) -> u16 {
         let segment = self.free_segments.pop().expect("the limit on bytes leaves enough of them");
+        if buf != Buf::NONE {
+            self.held += taken_bytes(len);
+        }
         *self.segment(segment) = Segment { slot, next: NONE, buf, len, at, ..EMPTY_SEGMENT };
         let last = std::mem::replace(&mut self.slot(slot).last, segment);
         match last {
@@ -179,16 +202,66 @@ impl Requests {
         segment
     }
 
+    /// Adds a segment whose bytes a disk has lent.
+    pub fn push_loan(&mut self, slot: u16, loan: Loan, at: u32, len: u32) {
+        let segment = self.push_segment(slot, Buf::NONE, at, len);
+        let segment = self.segment(segment);
+        (segment.buf, segment.loan) = (loan.buf, Some(loan));
+    }
+
+    /// Takes away a segment's buffer, which somebody else gives back.
+    pub fn take_buffer(&mut self, segment: u16) -> Buf {
+        let segment = self.segment(segment);
+        let (buf, len) = (std::mem::replace(&mut segment.buf, Buf::NONE), segment.len);
+        if buf != Buf::NONE {
+            self.held -= taken_bytes(len);
+        }
+        buf
+    }
+
+    /// Gives a segment another buffer.
+    pub fn put_buffer(&mut self, segment: u16, buf: Buf) {
+        let segment = self.segment(segment);
+        segment.buf = buf;
+        let len = segment.len;
+        self.held += taken_bytes(len);
+    }
+
+    /// Gives back the buffers of a slot's segments before this one, or of all.
+    pub fn free_until<H: Host>(&mut self, host: &mut H, slot: u16, end: u16) {
+        let mut segment = self.slot(slot).first;
+        while segment != NONE && segment != end {
+            self.free_buffer(host, segment);
+            segment = self.segment(segment).next;
+        }
+    }
+
     /// Gives back a segment's buffer.
     #[inline]
     pub fn free_buffer<H: Host>(&mut self, host: &mut H, segment: u16) {
         let segment = self.segment(segment);
         let buf = std::mem::replace(&mut segment.buf, Buf::NONE);
+        let len = segment.len;
         match segment.loan.take() {
             Some(loan) => host.give_back(loan),
-            None if buf != Buf::NONE => host.free(buf, segment.len as usize),
+            None if buf != Buf::NONE => {
+                self.held -= taken_bytes(len);
+                host.free(buf, len as usize);
+            }
             None => {}
         }
+    }
+
+    /// Gives back all segments of a slot, with their buffers.
+    pub fn empty<H: Host>(&mut self, host: &mut H, slot: u16) {
+        let mut segment = self.slot(slot).first;
+        while segment != NONE {
+            self.free_buffer(host, segment);
+            self.free_segments.push(segment);
+            segment = self.segment(segment).next;
+        }
+        let slot = self.slot(slot);
+        (slot.first, slot.last) = (NONE, NONE);
     }
 
     /// Gives back a slot with all its segments and buffers.

@@ -308,6 +308,9 @@ impl<S: Copy> Connection<S> {
             if secure.tls.dead {
                 // Nobody can be told anything any more.
                 self.close_sending(host);
+                if let Some((slot, ..)) = self.partial.take() {
+                    self.requests.close(host, slot);
+                }
                 while let Some(slot) = self.ready.pop_front() {
                     self.requests.close(host, slot);
                 }

@@ -25,6 +25,8 @@ pub(super) struct Shared {
     pub waiters: VecDeque<u16>,
     /// Since when the first of them is the first.
     pub head_since_ns: u64,
+    /// Memory held by the connections of each export, which has a number while it has some here.
+    shares: Vec<(usize, u32, u64)>,
     /// The connection whose first request is refused for want of memory, while it is asked.
     pub giving_up: Option<u16>,
     pub large_streams_bytes: u64,
@@ -46,6 +48,7 @@ impl Shared {
             tls_turns: TLS_TURNS,
             tls_waiters: VecDeque::with_capacity(usize::from(config.connections_max)),
             throttled: BinaryHeap::with_capacity(usize::from(config.connections_max)),
+            shares: Vec::new(),
             config,
             events,
             head_since_ns: 0,
@@ -57,10 +60,39 @@ impl Shared {
         }
     }
 
-    /// Somebody else waits longer than this connection does.
+    /// Whether it is a connection's turn to have more than its share: nobody has waited longer.
     #[inline]
-    pub fn others_wait(&self, index: u16) -> bool {
-        self.waiters.front().is_some_and(|&first| first != index)
+    pub fn has_its_turn(&self, index: u16) -> bool {
+        self.waiters.front().is_none_or(|&first| first == index)
+    }
+
+    /// A connection of this export is here: the number under which its memory is counted.
+    pub fn enter_share(&mut self, export: usize) -> usize {
+        let same = self.shares.iter().position(|share| share.0 == export && share.1 > 0);
+        let at = same.or_else(|| self.shares.iter().position(|share| share.1 == 0)).unwrap_or(self.shares.len());
+        if at == self.shares.len() {
+            self.shares.push((export, 0, 0));
+        }
+        if same.is_none() {
+            self.shares[at] = (export, 0, 0);
+        }
+        self.shares[at].1 += 1;
+        at
+    }
+
+    /// It is gone, and has given all back.
+    pub fn leave_share(&mut self, share: usize, told: u64) {
+        self.shares[share].1 -= 1;
+        self.shares[share].2 -= told;
+    }
+
+    /// It holds so much by now, after `told`. Returns what all of its export hold.
+    #[inline]
+    pub fn tell_share(&mut self, share: usize, told: &mut u64, held: u64) -> u64 {
+        let of = &mut self.shares[share].2;
+        *of = *of - *told + held;
+        *told = held;
+        *of
     }
 
     /// Puts a connection at the end of the queue, once.

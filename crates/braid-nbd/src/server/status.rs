@@ -123,7 +123,7 @@ impl<S: Copy> Connection<S> {
             return Turn::Wait(Wait::Limits);
         }
         let room = EXTENTS_MAX * extent_bytes(extended);
-        let Some(buf) = self.alloc(host, shared, room as u32) else {
+        let Some(buf) = self.alloc(host, shared, room as u32, true) else {
             if shared.giving_up != Some(self.index) {
                 return Turn::Wait(Wait::Memory);
             }

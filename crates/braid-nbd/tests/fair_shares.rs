@@ -1,0 +1,190 @@
+//! Clients that ask for much and take none of the replies, beside others: by the order of events, in virtual time.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use braid_engine::DeviceId;
+use braid_nbd::memory::MemoryHost;
+use braid_nbd::server::{Arrival, Server, ServerConfig};
+use braid_nbd::{Cause, EventQueue, ExportInfo, ExportLimits, ExportTable, NbdEvent};
+use common::bytes;
+use std::sync::Arc;
+
+const MIB: u32 = 1 << 20;
+const SECOND: u64 = 1_000_000_000;
+/// Bytes before the data of a simple reply.
+const HEAD: usize = 16;
+
+struct Shard {
+    host: MemoryHost,
+    server: Server<usize>,
+    table: Arc<ExportTable>,
+    events: Arc<EventQueue>,
+}
+
+impl Shard {
+    fn new(arena_bytes: usize) -> Shard {
+        let table = Arc::new(ExportTable::new());
+        for name in ["a", "b", "c"] {
+            let limits = ExportLimits { connections_max: 1000, ..ExportLimits::default() };
+            table.add(ExportInfo { limits, ..ExportInfo::new(name, DeviceId(0), u64::from(40 * MIB)) }).unwrap();
+        }
+        let mut host = MemoryHost::new(arena_bytes, (40 * MIB) as usize);
+        host.now_ns = SECOND;
+        let events = Arc::new(EventQueue::new());
+        Shard { host, server: Server::new(ServerConfig::default(), events.clone()), table, events }
+    }
+
+    /// A client of an export, in transmission.
+    fn client(&mut self, export: char) -> usize {
+        let socket = self.host.socket();
+        self.server.connect(&mut self.host, socket, Arrival::plain("", self.table.clone()));
+        self.host.run(&mut self.server);
+        self.host.client_sends(socket, &bytes(&format!("00000003 'IHAVEOPT' 00000001 00000001 '{export}'")));
+        self.host.run(&mut self.server);
+        assert_eq!(self.host.take_output(socket).len(), 18 + 10, "a new client is served");
+        socket
+    }
+
+    /// One that asks for `count` READs and takes nothing from then on.
+    fn hog(&mut self, export: char, count: usize, len: u32) -> usize {
+        let socket = self.client(export);
+        self.host.client_takes(socket, 0);
+        self.ask(socket, count, len);
+        self.host.run(&mut self.server);
+        socket
+    }
+
+    fn ask(&mut self, socket: usize, count: usize, len: u32) {
+        let request = bytes(&format!("25609513 0000 0000 'a cookie' 0000000000000000 {len:08x}"));
+        self.host.client_sends(socket, &request.repeat(count));
+    }
+
+    /// Asks for a READ, and says whether it is answered without that anybody else does anything.
+    fn is_served(&mut self, socket: usize, len: u32) -> bool {
+        self.ask(socket, 1, len);
+        self.host.run(&mut self.server);
+        self.has_answer(socket, len)
+    }
+
+    fn has_answer(&mut self, socket: usize, len: u32) -> bool {
+        match self.host.take_output(socket).len() {
+            0 => false,
+            bytes => {
+                assert_eq!(bytes, HEAD + len as usize, "a whole reply, and no error");
+                true
+            }
+        }
+    }
+
+    /// Seconds until the answer comes.
+    fn seconds_until(&mut self, socket: usize, len: u32) -> u64 {
+        for second in 0..400 {
+            if self.has_answer(socket, len) {
+                return second;
+            }
+            self.host.now_ns += SECOND;
+            self.host.run(&mut self.server);
+        }
+        panic!("it is not served");
+    }
+
+    fn cut_off(&self) -> usize {
+        let events = std::iter::from_fn(|| self.events.pop());
+        events.filter(|event| matches!(event, NbdEvent::Disconnected { cause: Cause::RepliesLate, .. })).count()
+    }
+}
+
+/// Whatever they ask for, and however many they are: a reader of one block at a time never waits for them.
+#[test]
+fn small_requests_pass_those_whose_replies_nobody_takes() {
+    for (count, len) in [(2, 32 * MIB), (40, MIB), (100, 256 << 10), (250, 16 << 10), (250, 4096)] {
+        for hogs in [1, 2, 8, 64] {
+            let mut shard = Shard::new(64 << 20);
+            let early = shard.client('a');
+            for _ in 0..hogs {
+                shard.hog('a', count, len);
+            }
+            let late = shard.client('a');
+            let other = shard.client('b');
+            for round in 0..50 {
+                for socket in [early, late, other] {
+                    assert!(shard.is_served(socket, 4096), "round {round} beside {hogs} that ask for {count} x {len}");
+                }
+            }
+            assert_eq!(shard.cut_off(), 0, "nobody had to go for that");
+        }
+    }
+}
+
+/// Long requests of others go on, too: those of another export at once, as one export's clients cannot have all of it in
+/// many requests; and those for which there is nothing left when clients that take nothing have been cut off.
+#[test]
+fn long_requests_are_served_beside_them() {
+    for hogs in [1, 2, 8, 64] {
+        let mut shard = Shard::new(64 << 20);
+        for _ in 0..hogs {
+            shard.hog('a', 40, MIB);
+        }
+        let (same, other) = (shard.client('a'), shard.client('b'));
+        assert!(shard.is_served(other, MIB), "of another export, beside {hogs}");
+        shard.ask(same, 1, MIB);
+        shard.host.run(&mut shard.server);
+        // Of the same export it has its turn among them.
+        let seconds = shard.seconds_until(same, MIB);
+        assert!(seconds <= 30 || hogs == 64, "{seconds} s beside {hogs}");
+        shard.ask(other, 1, 16 * MIB);
+        shard.host.run(&mut shard.server);
+        let seconds = shard.seconds_until(other, 16 * MIB);
+        assert!(seconds <= 60, "{seconds} s beside {hogs}");
+    }
+}
+
+/// Progress counts: who takes its replies, however slowly, is not cut off for others; who takes none is.
+#[test]
+fn who_takes_its_replies_slowly_stays() {
+    let mut shard = Shard::new(16 << 20);
+    let slow = shard.hog('a', 1, 8 * MIB);
+    let stuck = shard.hog('b', 8, MIB);
+    let waiting = shard.client('c');
+    shard.ask(waiting, 1, 8 * MIB);
+    shard.host.run(&mut shard.server);
+    let mut got = 0;
+    for _ in 0..40 {
+        shard.host.client_takes(slow, (MIB / 2) as usize);
+        shard.host.now_ns += SECOND;
+        shard.host.run(&mut shard.server);
+        got += shard.host.take_output(slow).len();
+    }
+    assert_eq!(got, HEAD + 8 * MIB as usize);
+    assert!(!shard.host.is_closed(slow) && shard.host.is_closed(stuck));
+    assert!(shard.has_answer(waiting, 8 * MIB), "the memory of what the slow one has taken was free");
+}
+
+/// What is announced as the largest block works, with any memory; what is longer is refused at once.
+#[test]
+fn what_is_announced_works() {
+    for arena in [2u32 << 20, 5 << 20, 16 << 20, 32 << 20, 48 << 20, 64 << 20, 256 << 20] {
+        let mut shard = Shard::new(arena as usize);
+        let socket = shard.host.socket();
+        shard.server.connect(&mut shard.host, socket, Arrival::plain("", shard.table.clone()));
+        shard.host.run(&mut shard.server);
+        // GO, and what is the size of a block?
+        let go = "00000003 'IHAVEOPT' 00000007 00000009 00000001 'a' 0001 0003";
+        shard.host.client_sends(socket, &bytes(go));
+        shard.host.run(&mut shard.server);
+        let answer = shard.host.take_output(socket);
+        let info = bytes("0003e889045565a9 00000007 00000003 0000000e 0003");
+        let at = answer.windows(info.len()).position(|window| window == info).unwrap() + info.len();
+        let announced = u32::from_be_bytes(answer[at + 8..at + 12].try_into().unwrap());
+        assert!(announced.is_power_of_two() && announced <= 32 * MIB && announced >= arena.min(64 << 20) / 4);
+        for _ in 0..3 {
+            assert!(shard.is_served(socket, announced), "{announced} of {arena}");
+        }
+        if announced < 32 * MIB {
+            shard.ask(socket, 1, announced + 4096);
+            shard.host.run(&mut shard.server);
+            assert_eq!(shard.host.take_output(socket), bytes("67446698 00000016 'a cookie'"), "EINVAL");
+        }
+    }
+}
