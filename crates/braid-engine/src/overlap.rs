@@ -191,6 +191,32 @@ impl RangeTable {
         true
     }
 
+    /// The first byte of `[start, end)` of the device that somebody may hold, rounded down to its granule; `end` where nobody holds any. It takes
+    /// as long as the table is large, whatever the range.
+    pub fn first_held(&self, device: DeviceId, start: u64, end: u64) -> u64 {
+        let granules = start >> GRANULE_SHIFT..end.div_ceil(1 << GRANULE_SHIFT);
+        if granules.end >> DEVICE_SHIFT != 0 {
+            // Names of granules behind those of the device are others', too.
+            return start;
+        }
+        let mut held = end;
+        for word in &self.words {
+            let seen = word.load(Ordering::Acquire);
+            let (at, of) = ((seen >> TAG_SHIFT) & ((1 << DEVICE_SHIFT) - 1), seen >> TAG_SHIFT >> DEVICE_SHIFT);
+            if seen & HELD == 0 || of != u64::from(device.0) & (TAG_MASK >> DEVICE_SHIFT) {
+                continue;
+            }
+            if self.may_share() {
+                // It may stand for another granule of the range that holds it.
+                return start;
+            }
+            if granules.contains(&at) {
+                held = held.min((at << GRANULE_SHIFT).max(start));
+            }
+        }
+        held
+    }
+
     /// Waits, without taking anything, for blocks of one granule to have been free, each at some moment from the first call on.
     /// The word to wait on, whose release will be reported; none: all of them have been.
     pub fn await_free(&self, device: DeviceId, awaited: &mut Awaited) -> Option<Bucket> {
@@ -382,6 +408,30 @@ mod tests {
         let mut woken = 0;
         table.release(D, start, end, &mut |_| woken += 1);
         woken
+    }
+
+    #[test]
+    fn the_first_byte_that_is_held_is_found_in_any_range() {
+        let end = 16 << 40;
+        // A table in which no range shares a word with itself, and one in which it may.
+        for (table, exact) in [(RangeTable::new(12), true), (RangeTable::new(4), false)] {
+            assert_eq!(table.first_held(D, 0, end), end);
+            let other = DeviceId(4);
+            table.acquire(other, 0, 1 << 20, &mut |_| panic!("nobody waits")).unwrap();
+            assert_eq!(table.first_held(D, 0, end), end, "another device's");
+            table.release(other, 0, 1 << 20, &mut |_| panic!("nobody waits"));
+            let at = (5 << 40) + 4096;
+            acquire(&table, at, at + 4096).unwrap();
+            assert_eq!(table.first_held(D, 0, end), if exact { 5 << 40 } else { 0 });
+            assert_eq!(table.first_held(D, at + 4096, end), at + 4096, "of the same granule");
+            if exact {
+                assert_eq!(table.first_held(D, 0, 5 << 40), 5 << 40);
+                assert_eq!(table.first_held(D, (5 << 40) + (1 << 16), end), end);
+            }
+            release(&table, at, at + 4096);
+            assert_eq!(table.first_held(D, 0, end), end);
+            assert_eq!(table.first_held(D, 7, u64::MAX), 7, "no name is left for what lies behind 1 PiB");
+        }
     }
 
     #[test]

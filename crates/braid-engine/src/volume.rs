@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::io::{DeviceId, ShardId};
 use crate::pool::{
     BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES, ExtentId, Found, MEMBERS_MAX, PoolShared, VolumeId, VolumeShared,
+    unmapped_blocks,
 };
 
 /// Names a pool that is served, the same on every shard: its index, below [`crate::limits::POOLS_MAX`], and above
@@ -102,6 +103,12 @@ impl VolumeNode {
     pub(crate) fn find(&self, block: u64, blocks_max: u64) -> Found {
         let most = blocks_max.min(u64::from(EXTENT_BLOCKS)) as u32;
         self.volume.map.find(&self.pool.records, block, most)
+    }
+
+    /// How many blocks from `block` on, below `end`, are in logical extents that are not mapped: they read as zeros, and nothing is there that
+    /// could be taken away. It may say fewer than there are, but none only where the first one is mapped.
+    pub(crate) fn unmapped(&self, block: u64, end: u64) -> u64 {
+        unmapped_blocks(&self.volume.map, block, end)
     }
 
     /// How far the blocks from `block` on, at most `blocks_max`, stand one after the other from `first` on, of which the first `blocks`

@@ -10,7 +10,7 @@ mod volumes {
 }
 
 use braid_engine::pool::{ExtentId, Pool};
-use braid_engine::{DeviceLease, Flags, Limits, Op};
+use braid_engine::{DeviceLease, Flags, Limits, Op, Uuid};
 use volumes::rig::{Faults, Kind, Random};
 use volumes::world::{Setup, World};
 
@@ -605,6 +605,85 @@ fn a_run_is_looked_at_to_its_end() {
     let why = result.expect_err("the snapshot has changed");
     let why = why.downcast_ref::<String>().expect("a message");
     assert!(why.contains("reads as"), "{why}");
+}
+
+/// A volume of so many blocks on two shards, and the shard that is not the pool's home.
+fn large(seed: u64, range_table_bits: u32, volume_blocks: u64) -> (World, Uuid, usize) {
+    let limits = Limits { slots: 24, devices: 0, range_table_bits };
+    let members = vec![(Kind::Bare, 40)];
+    let setup = Setup { shards: 2, members, ring_blocks: 128, zero_slots: 100, limits, volume_blocks };
+    let mut world = World::new(setup, seed);
+    world.create(None);
+    world.settle();
+    let volume = world.ready(false)[0];
+    world.serve(volume);
+    let other = 1 - usize::from(world.home.0);
+    (world, volume, other)
+}
+
+/// The old way took two messages for each extent: 8192 for these.
+#[test]
+fn discarding_what_was_never_written_asks_nobody() {
+    for (seed, op) in (0..).zip([Op::Discard, Op::WriteZeroes]) {
+        let (mut world, volume, other) = large(seed, 12, 1 << 18);
+        let steps_of = |world: &mut World, op, block, blocks| {
+            assert!(world.ask(other, volume, op, Flags::NONE, block, blocks));
+            let mut steps = 0;
+            while world.unanswered() > 0 {
+                assert!(world.step(), "nothing can happen, and it is not answered");
+                steps += 1;
+            }
+            steps
+        };
+        assert_eq!(steps_of(&mut world, op, 0, 1 << 18), 0, "{op:?} of nothing");
+        // Also short ones, which are held, and such as begin within an extent.
+        assert_eq!(steps_of(&mut world, op, 5, 200), 0, "{op:?} of nothing");
+        for block in [0, 700, 701, 100_000, 262_143] {
+            assert!(world.ask(other, volume, Op::Write, Flags::NONE, block, 1));
+            world.settle();
+        }
+        for kept in [false, true] {
+            if kept {
+                world.snapshot(&[volume]);
+                world.settle();
+            }
+            let steps = steps_of(&mut world, op, 0, 1 << 18);
+            assert!(steps < 100, "{op:?} of four extents takes {steps} steps");
+            assert!(world.ask(other, volume, Op::Write, Flags::NONE, 70_000, 3));
+            world.settle();
+        }
+        world.end();
+    }
+}
+
+/// Long ranges are looked at as a whole while others write there: what is read later is what the order of requests allows.
+#[test]
+fn long_discards_beside_writes_are_in_one_order() {
+    // Twice as long as what is held at a time.
+    const BLOCKS: u64 = 1 << 14;
+    for seed in seeds(12) {
+        // In a small table a word may stand for another granule.
+        let (mut world, volume, _) = large(seed, [4, 12][seed as usize % 2], BLOCKS);
+        for _ in 0..120 {
+            let (shard, op) = (world.rig.random.below(2) as usize, world.rig.random.below(12));
+            let block = world.rig.random.below(20) * 801;
+            match op {
+                0 | 1 => {
+                    let op = if op == 0 { Op::Discard } else { Op::WriteZeroes };
+                    let flags = if world.rig.random.one_in(3) { Flags::FUA } else { Flags::NONE };
+                    world.ask(shard, volume, op, flags, block / 2, BLOCKS - block / 2);
+                }
+                2 => drop(world.ask(shard, volume, Op::Flush, Flags::NONE, 0, 0)),
+                3 if world.rig.random.one_in(4) => world.snapshot(&[volume]),
+                4..7 => drop(world.ask(shard, volume, Op::Read, Flags::NONE, block, 70)),
+                _ => drop(world.ask(shard, volume, Op::Write, Flags::NONE, block, 1 + block % 90)),
+            }
+            for _ in 0..world.rig.random.below(12) {
+                world.step();
+            }
+        }
+        world.end();
+    }
 }
 
 /// Requests need more parts than there are, also such as begin with a hole: all of them wait, and go on.

@@ -20,7 +20,7 @@ use crate::error::{UblkError, UblkErrorKind};
 /// Longest request with data, in bytes: as much of a shard's arena as one request may take.
 pub const IO_BYTES_MAX: u32 = 1 << 20;
 /// Longest discard and longest write of zeroes, in sectors.
-const DISCARD_SECTORS_MAX: u32 = 1 << 21;
+const DISCARD_SECTORS_MAX: u32 = 1 << 22;
 const ZEROES_SECTORS_MAX: u32 = 1 << 17;
 /// The kernel ends with a server that was killed in well under a second; it may be busy.
 const RECOVERY_MAX: Duration = Duration::from_secs(20);

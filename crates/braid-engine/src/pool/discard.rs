@@ -4,7 +4,7 @@
 use braid_format::pool::{Change, Record, RecordKind};
 
 use super::home::{Pool, VolumeId, mask};
-use super::map::Piece;
+use super::map::{Piece, VolumeMap};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::state::RecordId;
@@ -29,6 +29,16 @@ pub enum Discarded {
     Held,
 }
 
+/// How many blocks from `block` on, below `end`, are in logical extents of which the map shows nothing: neither the owner nor anything older has
+/// something there, and there is nothing to be taken away or to be said.
+pub(crate) fn unmapped_blocks(map: &VolumeMap, block: u64, end: u64) -> u64 {
+    let each = u64::from(EXTENT_BLOCKS);
+    match map.unmapped(block / each, end.div_ceil(each)) {
+        0 => 0,
+        extents => ((block / each + extents) * each).min(end) - block,
+    }
+}
+
 /// What came of taking blocks away from an owner.
 struct Gone {
     /// For these zeros have to be stated besides, as something older might show.
@@ -42,6 +52,10 @@ impl Pool {
     /// the range of the volume.
     pub fn discard(&mut self, volume: VolumeId, block: u64, blocks: u64) -> Discarded {
         let each = u64::from(EXTENT_BLOCKS);
+        let nothing = unmapped_blocks(self.volumes[&volume].writer.map(), block, block + blocks);
+        if nothing > 0 {
+            return Discarded::Done(nothing);
+        }
         let (logical, first) = ((block / each) as u32, (block % each) as u32);
         if first == 0 && blocks >= 2 * each && self.is_range(volume) {
             return self.discard_range(volume, logical, (blocks / each).min(EXTENTS_MAX) as u32);

@@ -57,6 +57,7 @@ pub use commit::{BUFFERS, CommitFailed, PoolIo, PoolMemory, PoolOp};
 pub use damage::Damaged;
 pub use diff::{Changed, Difference, NotRelated, Run};
 pub use discard::Discarded;
+pub(crate) use discard::unmapped_blocks;
 pub use flatten::Flattened;
 pub use fold::Folded;
 pub use grow::AddError;

@@ -6,9 +6,26 @@ use super::waiting::{range_key, region_key};
 use super::{Shard, ShardMessage, slots};
 use crate::Roles;
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
+use crate::layout::DeviceLayout;
+use crate::limits::STEP_ORDERED_BYTES_MAX;
+use crate::overlap::RangeTable;
 use crate::plan::{Precondition, Span, Step, carries_data};
 use crate::planted::{self, Planted, planted};
 use braid_format::bitmap::REGIONS_PER_BLOCK;
+
+/// Up to where nothing was ever written of what a long request is to zero on a redundant array. It is not held piece by piece for that:
+/// whoever holds some of it is looked for before the regions are, and waited for.
+fn past_unwritten(ranges: &RangeTable, slot: &slots::Slot, layout: &DeviceLayout) -> Option<u64> {
+    let mirror = layout.mirror().filter(|mirror| !mirror.failed)?;
+    let is_long = slot.end.saturating_sub(slot.cursor) > STEP_ORDERED_BYTES_MAX;
+    if !is_long || slot.cursor < slot.held.1 || slot.flags.has(Flags::FAST_ZERO) {
+        return None;
+    }
+    let end = ranges.first_held(DeviceId(slot.device), slot.cursor, slot.end);
+    let written = mirror.regions.written.next(mirror.regions.region_of(slot.cursor));
+    let to = written.map_or(end, |region| end.min(mirror.regions.range(region).0));
+    (to > slot.cursor).then_some(to)
+}
 
 impl Shard {
     /// Whether a step would be planned with a layout that is not served any more. Who is out by now has missed what others have
@@ -37,6 +54,14 @@ impl Shard {
             let layout = self.devices.at(slot.device).layout(slot.version);
             if slot.op != Op::Read && layout.parity().is_some() {
                 return self.row_step(index, sink);
+            }
+            if matches!(slot.op, Op::Discard | Op::WriteZeroes)
+                && let Some(to) = past_unwritten(&self.shared.ranges, slot, layout)
+            {
+                slot.cursor = to;
+                if to >= slot.end {
+                    return self.advance(index, sink);
+                }
             }
             let mut end = slot.end;
             if layout.ordered && slot.op != Op::Read && !planted(Planted::NoRangeLock) {

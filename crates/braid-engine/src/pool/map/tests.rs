@@ -450,3 +450,43 @@ fn memory_is_what_was_promised() {
     let bytes = worst.map().memory_bytes() as f64 / f64::from(extents);
     assert!(bytes < 540.0, "{bytes} bytes an extent at worst");
 }
+
+/// 16 TiB of nothing are one look, and what is mapped ends it.
+#[test]
+fn what_is_not_mapped_is_told_by_runs() {
+    let records = Records::new();
+    records.add_member(0, MEMBER_EXTENTS);
+    let extents = 1u32 << 26;
+    let mut writer = MapWriter::new(extents);
+    assert_eq!(writer.map().unmapped(0, extents.into()), extents.into());
+    assert_eq!(writer.map().unmapped(9, 9), 0);
+    let mut mapped: Vec<u32> = vec![0, 5, 6, 2_047, 2_048, 70_000, 1 << 20, extents - 1];
+    for (index, logical) in (0..).zip(&mapped) {
+        let extent = ExtentId { member: 0, index };
+        records.set_owner(extent, 1);
+        records.set_present(extent, 1 << 9);
+        writer.set_blocks(&records, *logical, 1 << 9, extent, true);
+    }
+    let mut rng = Rng(7);
+    for _ in 0..2 {
+        for from in
+            mapped.clone().into_iter().flat_map(|at| [at.saturating_sub(1), at, at + 1]).chain([3, 5_000, 99_999])
+        {
+            let end = u64::from(from) + rng.below(u64::from(extents));
+            let next = mapped.iter().copied().filter(|at| *at >= from).min().map_or(end, u64::from).min(end);
+            let (mut at, mut looks) = (u64::from(from), 0);
+            while at < next {
+                let run = writer.map().unmapped(at, end);
+                assert!(run > 0 && at + run <= next, "{at} + {run} from {from} to {end}");
+                (at, looks) = (at + run, looks + 1);
+            }
+            assert!(looks <= 4, "{looks} looks from {from} to {end}");
+            assert!(at == end || writer.map().unmapped(at, end) == 0);
+        }
+        // What is taken away is not mapped any more; its part of the map stays.
+        for logical in [5, 2_048, extents - 1] {
+            writer.clear_blocks(&records, logical, u64::MAX);
+            mapped.retain(|at| *at != logical);
+        }
+    }
+}

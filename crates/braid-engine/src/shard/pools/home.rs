@@ -14,6 +14,9 @@ use crate::volume::{PoolKey, PoolMembers};
 /// Pages of one write of a pool's own, at most.
 const WRITE_PAGES: u32 = 16;
 
+/// Extents, and runs of nothing, that are taken away for one message: as long as a range that is held has extents.
+const DISCARDS_AT_ONCE: u32 = 128;
+
 pub(super) type Who = (ShardId, u32, u32);
 
 /// What a call of the control plane wants after it was made.
@@ -189,12 +192,23 @@ impl Home {
                 }
                 None
             }
-            PoolAsk::Discard { volume, block, blocks } => match self.pool.discard(*volume, *block, *blocks) {
-                Discarded::Done(blocks) => Some(PoolTold::Zeroed(blocks)),
-                Discarded::Full(blocks) => Some(PoolTold::NotZeroed(blocks)),
-                Discarded::TailFull => None,
-                Discarded::Held => Some(self.held(who)),
-            },
+            PoolAsk::Discard { volume, block, blocks } => {
+                // One answer for all that goes on without waiting: else each extent would cost another shard a message there and back.
+                let mut done = 0;
+                for _ in 0..DISCARDS_AT_ONCE {
+                    match self.pool.discard(*volume, block + done, blocks - done) {
+                        Discarded::Done(some) => done += some,
+                        _ if done > 0 => break,
+                        Discarded::Full(blocks) => return Some(PoolTold::NotZeroed(blocks)),
+                        Discarded::TailFull => return None,
+                        Discarded::Held => return Some(self.held(who)),
+                    }
+                    if done == *blocks {
+                        break;
+                    }
+                }
+                Some(PoolTold::Zeroed(done))
+            }
             PoolAsk::Commit => {
                 let number = self.pool.request_commit();
                 self.commits.push((number, who));

@@ -7,6 +7,7 @@ use super::super::{Shard, ShardMessage};
 use super::parts::part_key;
 use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, REQUEST_BYTES_MAX};
+use crate::limits::STEP_ORDERED_BYTES_MAX;
 use crate::plan::carries_data;
 use crate::planted::{Planted, planted};
 use crate::pool::{BLOCK_BYTES, ExtentId, Found, Placement};
@@ -202,6 +203,9 @@ impl Shard {
                 return true;
             }
         }
+        if takes_away && self.passes_over_nothing(index) {
+            return true;
+        }
         // New places are given, and blocks taken away, in one order.
         let unlocked = planted(Planted::VolumeUnlocked);
         if slot.held.0 == slot.held.1 && !unlocked {
@@ -227,6 +231,31 @@ impl Shard {
         };
         self.ask_home(index, ask, Some(stage), sink);
         false
+    }
+
+    /// Passes over what is not mapped, where blocks are to be taken away. True: it has come further.
+    ///
+    /// Long ranges are not held piece by piece for that. Instead whoever holds some of them is looked for before the map is: a write
+    /// that was given a place before this is waited for, and one that is given a place after this comes after it.
+    fn passes_over_nothing(&mut self, index: u32) -> bool {
+        let slot = self.slots[index];
+        let end = if slot.held.0 < slot.held.1 {
+            slot.held.1
+        } else if slot.end.saturating_sub(slot.cursor) > STEP_ORDERED_BYTES_MAX {
+            self.shared.volume_ranges.first_held(DeviceId(slot.device), slot.cursor, slot.end)
+        } else {
+            return false;
+        };
+        if slot.cursor >= end {
+            return false;
+        }
+        let volume = self.volume_of(index);
+        let nothing = volume.unmapped(slot.cursor / BLOCK_BYTES, end / BLOCK_BYTES);
+        // As where zeros are read: what took away what was there may not be durable.
+        let uncommitted = (self.is_leased(index) || slot.flags.has(Flags::FUA)) && volume.pool.is_hot();
+        self.pools.works[index as usize].commit |= uncommitted;
+        self.slots[index].cursor += nothing * BLOCK_BYTES;
+        nothing > 0
     }
 
     fn volume_of(&self, index: u32) -> &VolumeNode {

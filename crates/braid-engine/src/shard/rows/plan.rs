@@ -152,10 +152,15 @@ impl Shard {
         let slot = &mut self.slots[index];
         while slot.cursor < slot.end {
             let stripe = mirror.geometry.stripe_of(slot.cursor).expect("inside the array");
-            if mirror.regions.written.has(mirror.regions.region_of_stripe(&stripe)) {
-                return false;
-            }
-            slot.cursor = slot.end.min(stripe.array_start + stripe.data_chunks() as u64 * stripe.chunk_bytes);
+            let region = mirror.regions.region_of_stripe(&stripe);
+            let stripe_end = stripe.array_start + stripe.data_chunks() as u64 * stripe.chunk_bytes;
+            // A stripe is of the region that it begins in. So the one in which the next written region begins may be skipped as well: the
+            // next look tells.
+            slot.cursor = match mirror.regions.written.next(region) {
+                Some(written) if written == region => return false,
+                Some(written) => slot.end.min(stripe_end.max(mirror.regions.range(written).0)),
+                None => slot.end,
+            };
         }
         true
     }
