@@ -20,6 +20,8 @@ pub const ALL: &[Entry] = &[
     ("pool_label", pool_label),
     ("pool", pool),
     ("register", register),
+    ("pool_use", pool_use),
+    ("array_use", array_use),
     ("md", md),
     ("nbd_handshake", nbd_handshake),
     ("nbd_transmission", nbd_transmission),
@@ -30,6 +32,19 @@ pub const ALL: &[Entry] = &[
     ("disk_names", disk_names),
     ("api_bodies", api_bodies),
 ];
+
+/// Edits of a sound pool, with right checksums: it is opened, written, committed, administered, killed and opened again.
+pub fn pool_use(data: &[u8]) {
+    braid_sim::hostile::pool::use_pool(data);
+}
+
+/// Edits of the disks of a sound array: it is started, its journal recovered, a member dropped, stopped and started again.
+pub fn array_use(data: &[u8]) {
+    braid_sim::hostile::array::use_array(data);
+}
+
+/// Entries whose inputs take milliseconds each: they get fewer of them where time is short.
+pub const SLOW: &[&str] = &["pool_use", "array_use"];
 
 /// Labels, and whatever else stands on a disk: as they are, and once more with right checksums, so that what lies behind
 /// those is reached too.

@@ -25,7 +25,9 @@ pub const WORDS_PER_BLOCK: usize = WORDS_PER_SECTOR * SECTORS_PER_BLOCK;
 pub const REGIONS_PER_BLOCK: u32 = WORDS_PER_BLOCK as u32 * 64;
 /// Largest region, in bytes.
 pub const REGION_BYTES_MAX: u32 = 4 << 20;
-/// Smallest region, in bytes.
+/// Most regions that an array may have: each has a number of 32 bits.
+pub const REGIONS_MAX: u64 = u32::MAX as u64;
+/// Smallest region of an array that is created, in bytes.
 pub const REGION_BYTES_MIN: u32 = 64 << 10;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRBM");
@@ -95,6 +97,9 @@ pub(crate) fn tag(array: &Uuid) -> u32 {
 }
 
 /// Fills `bytes` with block `block` of an array's bitmap.
+///
+/// # Panics
+/// When no array has a block of this number.
 pub fn encode(array: &Uuid, block: u32, bits: &BlockBits, bytes: &mut [u8; BLOCK_BYTES as usize]) {
     for (k, out) in bytes.as_chunks_mut::<SECTOR_BYTES>().0.iter_mut().enumerate() {
         let words = k * WORDS_PER_SECTOR..(k + 1) * WORDS_PER_SECTOR;

@@ -5,16 +5,20 @@
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
+use crate::bitmap::{self, REGIONS_MAX};
 use crate::label::{Job, raw_of};
+use crate::limits::{COUNTER_MAX, EPOCH_MAX, TIME_MAX_S, too_large};
 use crate::raw::{RawLabel, get48};
 use crate::{
     ANCESTORS_MAX, Ancestor, ArrayPart, BLOCK_BYTES, Extent, Features, Header, LABEL_BYTES, Label, LabelError, Lineage,
     MEMBERS_MAX, MemberEntry, MemberId, MemberPart, Name, Places, VERSION, ZoneSpan, crc, words, zones,
 };
-use braid_geometry::{Level, Spec};
+use braid_geometry::{Level, Spec, TOTAL_BYTES_MAX};
 
 /// Largest chunk in bytes.
 const CHUNK_BYTES_MAX: u32 = 64 << 20;
+/// Smallest region of the write-intent bitmap in bytes.
+const REGION_BYTES_LEAST: u32 = BLOCK_BYTES as u32;
 /// Largest region of the write-intent bitmap in bytes.
 const REGION_BYTES_MAX: u32 = 4 << 20;
 
@@ -114,8 +118,10 @@ pub fn header(raw: &RawLabel, found: Found<'_>) -> Option<Header> {
     if uuid.is_nil() {
         report(found, "array_uuid", "it is all zeros");
     }
-    if raw.sequence.get() == 0 {
-        report(found, "sequence", "it is 0; sequence numbers begin at 1");
+    match raw.sequence.get() {
+        0 => report(found, "sequence", "it is 0; sequence numbers begin at 1"),
+        number if number > COUNTER_MAX => report(found, "sequence", too_large(number)),
+        _ => {}
     }
     let name = name(&raw.name).map_err(|reason| report(found, "name", reason)).ok();
     let state = words::array_state_from(raw.array_state);
@@ -267,12 +273,36 @@ fn spec(raw: &RawLabel, found: Found<'_>) -> Option<Spec> {
 
 fn sizes(raw: &RawLabel, found: Found<'_>) {
     let region = raw.region_bytes.get();
-    if u64::from(region) % BLOCK_BYTES != 0 || region > REGION_BYTES_MAX {
-        report(found, "region_bytes", format!("{region} is not a multiple of 4096 up to 4 MiB"));
+    if region != 0 && !(region.is_power_of_two() && (REGION_BYTES_LEAST..=REGION_BYTES_MAX).contains(&region)) {
+        report(found, "region_bytes", format!("{region} is not a power of two from 4096 to 4 MiB"));
     }
     let array = raw.array_bytes.get();
     if array == 0 || !array.is_multiple_of(BLOCK_BYTES) {
         report(found, "array_bytes", format!("{array} is not a positive multiple of 4096"));
+    }
+    if array > TOTAL_BYTES_MAX {
+        report(found, "array_bytes", format!("{array} is more than any array has"));
+    }
+    if region != 0 && array.div_ceil(region.into()) > REGIONS_MAX {
+        report(found, "region_bytes", format!("regions of {region} bytes are more than 2^32 - 1 in {array} bytes"));
+    }
+    // Only these have a bitmap; of all others the field counts nothing.
+    let redundant = [Level::Raid1, Level::Raid10, Level::Raid5, Level::Raid6];
+    if words::level_from(raw.level).is_some_and(|level| redundant.contains(&level)) {
+        let regions = array.div_ceil(u64::from(region).max(1));
+        if region == 0 {
+            report(found, "region_bytes", "it is 0, and a redundant array has regions");
+        } else if bitmap::bytes_for(regions) > raw.bitmap_bytes.get() {
+            report(found, "bitmap_bytes", format!("a bitmap of {regions} regions has no room in it"));
+        }
+    }
+    let epoch = raw.epoch.get();
+    if epoch > EPOCH_MAX {
+        report(found, "epoch", format!("{epoch} is beyond 2^46; no controller counts so far"));
+    }
+    let created = raw.created_unix_s.get();
+    if created > TIME_MAX_S {
+        report(found, "created_unix_s", format!("{created} seconds is no time that will be"));
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use braid_geometry::Spec;
+use braid_geometry::{Spec, TOTAL_BYTES_MAX};
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::limits::{COUNTER_MAX, too_large};
 use crate::raw::{RawJob, RawLabel, RawMember, get48, put48};
 use crate::{
     ANCESTORS_MAX, BLOCK_BYTES, HEADER_BYTES, JOBS_MAX, LABEL_BYTES, LabelError, MAGIC, MEMBERS_MAX, Name, Places,
@@ -534,6 +535,15 @@ impl Job {
             end_bytes: raw.end_bytes.get(),
             rate_bytes_per_s: raw.rate_bytes_per_s.get(),
         };
+        if job.end_bytes > TOTAL_BYTES_MAX {
+            return Err(format!("it ends at byte {}, and no array has so many", job.end_bytes));
+        }
+        if job.number > COUNTER_MAX {
+            return Err(format!("its number: {}", too_large(job.number)));
+        }
+        if job.rate_bytes_per_s > TOTAL_BYTES_MAX {
+            return Err(format!("its rate of {} bytes a second is beyond every limit", job.rate_bytes_per_s));
+        }
         if job.position_bytes > job.end_bytes {
             return Err(format!("it stands at byte {}, after its end at {}", job.position_bytes, job.end_bytes));
         }

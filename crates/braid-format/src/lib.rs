@@ -25,6 +25,7 @@ pub mod fuzz;
 pub mod journal;
 mod label;
 mod layout;
+pub mod limits;
 pub mod md;
 mod name;
 mod place;

@@ -8,7 +8,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::BLOCK_BYTES;
-use crate::journal::NUMBER_MAX;
+use crate::limits::{COUNTER_MAX, EPOCH_MAX};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRRG");
 /// Bytes of one of the two places.
@@ -121,13 +121,14 @@ impl StoredRegister {
             (self.volume.is_nil(), "it is of no volume"),
             (self.voters == 0, "nobody votes"),
             (usize::from(self.voter) >= VOTERS_MAX, "its number is none"),
-            (self.generation == 0 || self.generation > NUMBER_MAX, "its generation is none"),
+            (self.generation == 0, "its generation is 0"),
             (
-                [self.epoch, self.vote_sequence, self.version, self.since]
+                [self.generation, self.vote_sequence, self.version, self.since]
                     .into_iter()
-                    .any(|number| number > NUMBER_MAX),
-                "a number is none",
+                    .any(|number| number > COUNTER_MAX),
+                "its generation, vote or version is beyond all that Braid counts",
             ),
+            (self.epoch > EPOCH_MAX, "its epoch is beyond all that Braid counts"),
             (self.controller.is_nil() != (self.epoch == 0), "its epoch has no controller, or no epoch has one"),
             (self.released && self.epoch == 0, "nobody was let go"),
             (self.vote_epoch > self.epoch, "its vote is of an epoch that is to come"),
@@ -300,11 +301,11 @@ mod tests {
             (&|raw| raw.volume = [0; 16], "no volume"),
             (&|raw| raw.voters.set(0), "nobody votes"),
             (&|raw| raw.voter = 16, "its number"),
-            (&|raw| raw.version.set(u64::MAX), "number"),
-            (&|raw| raw.since.set(u64::MAX), "number"),
+            (&|raw| raw.version.set(1 << 62 | 1), "beyond"),
+            (&|raw| raw.since.set(1 << 62 | 1), "beyond"),
             (&|raw| raw.generation.set(0), "generation"),
-            (&|raw| raw.generation.set(u64::MAX), "generation"),
-            (&|raw| raw.epoch.set(u64::MAX), "number"),
+            (&|raw| raw.generation.set(1 << 62 | 1), "beyond"),
+            (&|raw| raw.epoch.set(1 << 46 | 1), "epoch"),
             (&|raw| raw.controller = [0; 16], "controller"),
             (&|raw| raw.vote_epoch.set(6), "to come"),
             (&|raw| raw.vote_sequence.set(0), "not both"),

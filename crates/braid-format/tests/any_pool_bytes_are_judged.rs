@@ -3,6 +3,7 @@
 
 use braid_format::Uuid;
 use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER, fuzz_pool, fuzz_pool_label};
+use braid_format::limits::COUNTER_MAX;
 use braid_format::pool::{
     ABSENT_MAX, Absence, Absences, BATCH_BYTES_MAX, BatchError, BatchHeader, Change, Composer, ENTRY_UNITS_MAX, Entry,
     Owner, OwnerKind, OwnerName, Placing, Policy, Record, RecordKind, RingStart, UNIT_WORDS, VOLUME_BLOCKS_MAX,
@@ -10,7 +11,7 @@ use braid_format::pool::{
 };
 use proptest::prelude::*;
 
-const NUMBER_MAX: u64 = u64::MAX / 2;
+const NUMBER_MAX: u64 = COUNTER_MAX;
 
 fn any_record() -> impl Strategy<Value = Record> {
     let owner = 1..=u32::MAX >> 1;
@@ -67,9 +68,9 @@ fn any_owner() -> impl Strategy<Value = Owner> {
             uuid: Uuid::from_u128(uuid),
             volume: Uuid::from_u128(if kind == OwnerKind::Volume { 0 } else { on }),
             size_bytes: blocks * 4096,
-            created_unix_s: limits[0],
-            limit_iops: limits[1],
-            limit_bytes_per_s: limits[2],
+            created_unix_s: limits[0] >> 24,
+            limit_iops: limits[1] >> 2,
+            limit_bytes_per_s: limits[2] >> 2,
             name: if kind == OwnerKind::Nameless { OwnerName::NONE } else { OwnerName::new(&name).unwrap() },
             policy: policy.map(|(every_s, keep)| Policy { every_s, keep }),
         },
@@ -86,7 +87,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         });
     let owner = prop::option::of(any_owner()).prop_map(|owner| Change::Owner { owner });
     let change = prop_oneof![3 => record, 3 => slot, 1 => owner, 1 => Just(Change::Padding)];
-    (0..128u8, any::<u32>(), any::<u64>(), any::<bool>(), change).prop_map(
+    (0..128u8, any::<u32>(), 0..=NUMBER_MAX, any::<bool>(), change).prop_map(
         |(member, index, sequence, joined, change)| {
             let (member, index) = match change {
                 Change::Owner { .. } => (0, index),
@@ -100,8 +101,8 @@ fn any_entry() -> impl Strategy<Value = Entry> {
 
 fn any_header() -> impl Strategy<Value = BatchHeader> {
     let number = || 1..=NUMBER_MAX;
-    (any::<(u32, u16, u64)>(), 1..=u64::MAX, number(), number(), 1..=u128::MAX, 1..=u16::MAX).prop_map(
-        |((pool_tag, index, mark), run, sequence, commit, members, batches)| BatchHeader {
+    ((any::<u32>(), any::<u16>(), 0..=NUMBER_MAX), 1..=u64::MAX, number(), number(), 1..=u128::MAX, 1..=u16::MAX)
+        .prop_map(|((pool_tag, index, mark), run, sequence, commit, members, batches)| BatchHeader {
             pool_tag,
             run,
             sequence,
@@ -112,8 +113,7 @@ fn any_header() -> impl Strategy<Value = BatchHeader> {
             mark,
             units: 0,
             blocks: 0,
-        },
-    )
+        })
 }
 
 fn composed(header: BatchHeader, of: &[Entry]) -> (BatchHeader, Vec<u8>) {
@@ -187,7 +187,7 @@ proptest! {
 
     #[test]
     fn ring_starts_come_back(
-        (pool_tag, session, mark) in any::<(u32, u64, u64)>(),
+        (pool_tag, session, mark) in (any::<u32>(), 0..=NUMBER_MAX, 0..=NUMBER_MAX),
         (run, sequence, generation) in (1..=u64::MAX, 1..=NUMBER_MAX, 1..=NUMBER_MAX),
         (commit, position, before) in (0..=NUMBER_MAX, 0..16384u32, any::<u64>()),
         (part, settled, absent) in (0..128usize, any::<u128>(), prop::collection::btree_map(0..128u8, any_absence(), 0..=ABSENT_MAX)),

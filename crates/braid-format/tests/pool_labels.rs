@@ -44,11 +44,11 @@ fn any_label() -> impl Strategy<Value = PoolLabel> {
             });
             PoolLabel {
                 uuid: Uuid::from_u64_pair(numbers[1], 1),
-                sequence: numbers[2].max(1),
+                sequence: (numbers[2] >> 2).max(1),
                 name: Name::new(&name).unwrap(),
                 state,
                 clean: numbers[2] % 2 == 0,
-                created_unix_s: numbers[3],
+                created_unix_s: numbers[3] >> 24,
                 session: numbers[1],
                 members: members.collect(),
                 member: own as u8,

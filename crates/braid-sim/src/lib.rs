@@ -21,6 +21,7 @@ pub mod counters;
 pub mod devices;
 pub mod disk;
 pub mod host;
+pub mod hostile;
 pub mod joblist;
 pub mod labelled;
 pub mod memory;

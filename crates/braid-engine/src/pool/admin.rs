@@ -166,6 +166,9 @@ impl Pool {
                 thick: false,
                 ..volume
             };
+            if !goes_on.is_sound() || !snapshot.is_sound() {
+                return Err(AdminError::NoNumber);
+            }
             // The snapshot keeps the place in the list, and the number, that its blocks name.
             changes.push(self.put(slot, snapshot));
             changes.push(self.put(new_slot, goes_on));
@@ -260,6 +263,9 @@ impl Pool {
         let size_bytes = to.size_bytes;
         let goes_on = Owner { id, parent: snapshot, size_bytes, also_on: 0, flattens: false, ..old.clone() };
         let gone = Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, policy: None, flattens: false, ..old };
+        if !goes_on.is_sound() || !gone.is_sound() {
+            return Err(AdminError::NoNumber);
+        }
         let kept = self.reserves_with(&goes_on, Some(volume))?;
         let sequence = self.change(&[self.put(slot, gone), self.put(new_slot, goes_on)]);
         self.keep(kept);

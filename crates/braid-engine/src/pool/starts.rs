@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use braid_format::journal::NUMBER_MAX;
+use braid_format::limits::COUNTER_MAX;
 use braid_format::pool::{
     Absence, Absences, BatchHeader, Change, Entry, RING_START_BYTES, RingStart, pool_tag, start_slot,
 };
@@ -142,11 +142,15 @@ async fn read_start<I: DeviceIo>(io: &I, what: &OpenPool<'_>, member: &PoolDevic
     let number = member.number;
     let bytes = io.read(member.device, member.places.starts, 2 * RING_START_BYTES).await;
     let bytes = bytes.map_err(failed(number, "read"))?;
-    let valid = bytes.as_chunks::<RING_START_BYTES>().0.iter().filter_map(|block| RingStart::decode(block).ok());
-    let of_pool = valid.filter(|start| {
+    let read: Vec<_> = bytes.as_chunks::<RING_START_BYTES>().0.iter().map(RingStart::decode).collect();
+    let of_pool = read.iter().filter_map(|start| start.as_ref().ok()).filter(|start| {
         start.pool_tag == pool_tag(&what.uuid) && u64::from(start.position) + BATCH_BLOCKS_MAX <= member.ring.1
     });
-    of_pool.max_by_key(|start| start.generation).ok_or(OpenError::NoStart(number))
+    let refused = || match read.iter().find_map(|start| start.as_ref().err().filter(|why| why.is_nonsense())) {
+        Some(why) => OpenError::Damaged { member: number, what: format!("neither start of its ring counts: {why}") },
+        None => OpenError::NoStart(number),
+    };
+    of_pool.max_by_key(|start| start.generation).copied().ok_or_else(refused)
 }
 
 /// Which commits count: those of which every batch is there, one after the other.
@@ -180,7 +184,7 @@ pub(super) fn judge(what: &OpenPool<'_>, newest: &RingStart, all: &[Found]) -> R
     }
     // What a start of this run decided before stays.
     let decided = newest.absent.list().iter().filter(|absence| absence.run == newest.run);
-    let last = decided.map(|absence| absence.commit).min().unwrap_or(NUMBER_MAX);
+    let last = decided.map(|absence| absence.commit).min().unwrap_or(COUNTER_MAX);
     // Whoever has left for good has no part in what comes after the start that counts: before it left nothing of it was in a ring.
     let some_lack = what.absent != 0 || all.len() != here.len();
     loop {
@@ -236,7 +240,7 @@ pub(super) fn judge(what: &OpenPool<'_>, newest: &RingStart, all: &[Found]) -> R
         let member = found.number;
         parts[usize::from(member)] = last.min(commit);
         // Until all know that it is back it may be as it is, or of the new run.
-        let end = if found.start.run == absence.run { absence.commit } else { NUMBER_MAX };
+        let end = if found.start.run == absence.run { absence.commit } else { COUNTER_MAX };
         let needs = last.min(commit);
         absent.push(Absence { member, run: found.start.run, other: what.run, commit: end, needs });
     }

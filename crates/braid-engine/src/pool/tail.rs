@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::Uuid;
+use braid_format::limits::COUNTER_MAX;
 use braid_format::pool::{Change, Entry, UNIT_WORDS};
 
 use super::tail_memory::TailMemory;
@@ -209,7 +210,7 @@ pub fn left_behind(
         return Err("its size makes no sense");
     }
     let (published, trimmed) = (word(PUBLISHED), word(TRIMMED));
-    if published < trimmed || published - trimmed > capacity || mark > published {
+    if published < trimmed || published - trimmed > capacity || mark > published || published > COUNTER_MAX {
         return Err("its numbers make no sense");
     }
     if trimmed > mark && !lacks {

@@ -158,7 +158,7 @@ impl Seating {
     /// The version of the change with this number, below 65536, that a controller begins in its epoch. None: the epoch is beyond all that can be.
     pub fn version_of(epoch: u64, number: u16) -> Option<u64> {
         Some(epoch.checked_mul(1 << 16)? | u64::from(number))
-            .filter(|version| *version <= braid_format::journal::NUMBER_MAX)
+            .filter(|version| *version <= braid_format::limits::COUNTER_MAX)
     }
 
     /// Everybody who may have to be asked.

@@ -4,8 +4,9 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{BATCH_BLOCKS_MAX, ENTRIES_MAX, NUMBER_MAX, ROW_BLOCKS_MAX};
+use super::{BATCH_BLOCKS_MAX, ENTRIES_MAX, ROW_BLOCKS_MAX};
 use crate::bitmap::tag;
+use crate::limits::{JOURNAL_BLOCKS_MAX, ROW_MAX, Side};
 use crate::{BLOCK_BYTES, MEMBERS_MAX};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -118,6 +119,9 @@ impl Entry {
 
     /// Whether it makes sense by itself: of a row of any array.
     pub const fn is_sound(&self) -> bool {
+        if self.row > ROW_MAX {
+            return false;
+        }
         match self.kind {
             EntryKind::Mark => {
                 self.first == 0 && self.blocks == 0 && self.cell == 0 && self.cells == 0 && self.parities == 0
@@ -187,10 +191,11 @@ pub struct BatchHeader {
 }
 
 impl BatchHeader {
-    fn is_sound(&self) -> bool {
+    fn is_sound(&self, side: Side) -> bool {
         self.run != 0
             && (1..=self.sequence).contains(&self.tail)
-            && self.sequence <= NUMBER_MAX
+            && self.sequence <= side.counter_max()
+            && self.position <= JOURNAL_BLOCKS_MAX
             && (1..=BATCH_BLOCKS_MAX).contains(&self.blocks)
             && usize::from(self.entries) <= ENTRIES_MAX
     }
@@ -226,7 +231,7 @@ impl std::fmt::Debug for RawEntry {
 pub fn encode_batch(array: &Uuid, header: &BatchHeader, entries: &[Entry], out: &mut [u8; BLOCK]) {
     let payload: u32 = entries.iter().map(Entry::payload_blocks).sum();
     assert!(
-        header.is_sound()
+        header.is_sound(Side::Write)
             && entries.len() == usize::from(header.entries)
             && entries.iter().all(Entry::is_sound)
             && header.blocks == 1 + payload,
@@ -266,7 +271,7 @@ pub fn decode_batch<'a>(array: &Uuid, bytes: &'a [u8; BLOCK]) -> Option<(BatchHe
         entries: raw.entry_count.get(),
         payload_crc: raw.payload_crc.get(),
     };
-    if !header.is_sound() || raw.reserved != [0; 10] {
+    if !header.is_sound(Side::Read) || raw.reserved != [0; 10] {
         return None;
     }
     let (used, unused) = raw.entries.split_at(usize::from(header.entries));
@@ -326,7 +331,7 @@ mod tests {
     fn an_empty_batch_and_a_full_one_come_back() {
         let (mut header, _, _) = some();
         let mut bytes = [0; 4096];
-        for entries in [vec![], vec![data(u64::MAX, 0, 1, 126, 1, 2); ENTRIES_MAX], vec![data(1, 0, 16, 0, 60, 2)]] {
+        for entries in [vec![], vec![data(ROW_MAX, 0, 1, 126, 1, 2); ENTRIES_MAX], vec![data(1, 0, 16, 0, 60, 2)]] {
             header.entries = entries.len() as u16;
             header.blocks = 1 + entries.iter().map(Entry::payload_blocks).sum::<u32>();
             header.payload_crc = if entries.is_empty() { 0 } else { 5 };
@@ -401,6 +406,8 @@ mod tests {
         assert!(refused(&|raw| raw.tail.set(0)));
         assert!(refused(&|raw| raw.tail.set(13)));
         assert!(refused(&|raw| raw.sequence.set(u64::MAX)));
+        assert!(refused(&|raw| raw.position.set(u64::MAX)));
+        assert!(refused(&|raw| raw.entries[0].row.set(u64::MAX)));
         assert!(refused(&|raw| raw.blocks.set(11)));
         assert!(refused(&|raw| raw.blocks.set(u32::MAX)));
         assert!(refused(&|raw| raw.entry_count.set(2)));

@@ -4,7 +4,8 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{HEAD_BYTES, LOST_CELLS_MAX, LOST_ROWS_MAX, NUMBER_MAX, ROW_BYTES_MAX};
+use super::{HEAD_BYTES, LOST_CELLS_MAX, LOST_ROWS_MAX, ROW_BYTES_MAX};
+use crate::limits::{JOURNAL_BLOCKS_MAX, ROW_MAX, Side};
 use crate::raw::{get48, put48};
 use crate::{BLOCK_BYTES, MEMBERS_MAX, MemberId};
 
@@ -84,11 +85,11 @@ pub enum RingOn {
 }
 
 impl Head {
-    fn is_sound(&self) -> bool {
+    fn is_sound(&self, side: Side) -> bool {
         let row_bytes = u64::from(self.row_bytes);
-        (1..=NUMBER_MAX).contains(&self.generation)
+        (1..=side.counter_max()).contains(&self.generation)
             && self.run != 0
-            && (1..=1 << 48).contains(&self.ring_blocks)
+            && (1..=JOURNAL_BLOCKS_MAX).contains(&self.ring_blocks)
             && (1..=u64::from(ROW_BYTES_MAX)).contains(&row_bytes)
             && row_bytes.is_multiple_of(BLOCK_BYTES)
             && !matches!(self.ring_on, RingOn::Disk { member_blocks: 0, .. })
@@ -107,7 +108,8 @@ pub struct LostRow {
 }
 
 impl LostRow {
-    /// A row with these data cells unreadable over these lines. `None`: no cell, too many of them, not ascending, or no line.
+    /// A row with these data cells unreadable over these lines. `None`: no cell, too many of them, not ascending, no line, or
+    /// a row beyond [`ROW_MAX`].
     pub fn new(row: u64, lines: u16, cells: &[u8]) -> Option<LostRow> {
         let mut lost = LostRow { row, lines, cells: [NO_CELL; LOST_CELLS_MAX] };
         lost.cells.get_mut(..cells.len())?.copy_from_slice(cells);
@@ -128,6 +130,7 @@ impl LostRow {
     fn is_sound(&self) -> bool {
         let (cells, rest) = self.cells.split_at(self.cells().len());
         self.lines != 0
+            && self.row <= ROW_MAX
             && !cells.is_empty()
             && cells.is_sorted_by(|a, b| a < b)
             && cells.iter().all(|cell| usize::from(*cell) + 1 < MEMBERS_MAX)
@@ -145,7 +148,7 @@ pub const fn head_slot(generation: u64) -> u64 {
 /// # Panics
 /// When it does not make sense: rows must be ascending, each once, at most [`LOST_ROWS_MAX`].
 pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; HEAD_BYTES]) -> usize {
-    let sound = head.is_sound()
+    let sound = head.is_sound(Side::Write)
         && lost.len() <= LOST_ROWS_MAX
         && lost.iter().all(LostRow::is_sound)
         && lost.is_sorted_by(|a, b| a.row < b.row);
@@ -209,7 +212,7 @@ pub fn decode_head(array: &Uuid, bytes: &[u8; HEAD_BYTES]) -> Option<(Head, Vec<
         lost.is_sound().then_some(lost)
     });
     let lost: Vec<LostRow> = rows.collect::<Option<_>>()?;
-    (head.is_sound() && lost.is_sorted_by(|a, b| a.row < b.row)).then_some((head, lost))
+    (head.is_sound(Side::Read) && lost.is_sorted_by(|a, b| a.row < b.row)).then_some((head, lost))
 }
 
 #[cfg(test)]

@@ -35,8 +35,6 @@ pub const BATCH_BLOCKS_MAX: u32 = 1024;
 pub const LOST_ROWS_MAX: usize = 2000;
 /// Most cells of one row that the list can name.
 pub const LOST_CELLS_MAX: usize = 6;
-/// Largest number of a batch, and of a generation: what comes after it is a number too.
-pub const NUMBER_MAX: u64 = u64::MAX / 2;
 /// Largest height of a row, in bytes.
 pub const ROW_BYTES_MAX: u32 = 64 << 10;
 /// Most lines of a row.

@@ -9,7 +9,7 @@ use super::entry::{UNIT_BYTES, UNIT_WORDS, from_words};
 use super::{Entry, EntryError, offsets};
 use crate::BLOCK_BYTES;
 use crate::check::is_zero;
-use crate::journal::NUMBER_MAX;
+use crate::limits::Side;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 const MAGIC: u32 = u32::from_le_bytes(*b"BRPB");
@@ -106,11 +106,15 @@ impl BatchHeader {
         (self.blocks != batch_blocks(self.units)).then_some("its units do not make its blocks")
     }
 
-    fn problem(&self) -> Option<&'static str> {
+    fn problem(&self, side: Side) -> Option<&'static str> {
         let numbers = [self.sequence, self.commit];
         let problems = [
             (self.run == 0, "its run is 0"),
-            (numbers.iter().any(|number| *number == 0 || *number > NUMBER_MAX), "its number, or the commit's, is none"),
+            (numbers.contains(&0), "its number, or the commit's, is 0"),
+            (
+                numbers.iter().chain([&self.mark]).any(|number| *number > side.counter_max()),
+                "its number, the commit's or its mark is beyond all that Braid counts",
+            ),
             (self.members == 0, "no member takes part"),
             (self.index >= self.batches, "it is none of the commit's batches"),
         ];
@@ -120,7 +124,7 @@ impl BatchHeader {
 
     /// Whether a reader would accept it.
     pub fn is_sound(&self) -> bool {
-        self.problem().is_none()
+        self.problem(Side::Read).is_none()
     }
 
     /// Bytes of the batch.
@@ -134,7 +138,7 @@ impl BatchHeader {
 /// # Panics
 /// When the header makes no sense, or there are fewer bytes than it says.
 pub fn seal(bytes: &mut [u8], header: &BatchHeader) {
-    let problem = header.problem();
+    let problem = header.problem(Side::Write);
     assert!(problem.is_none(), "a batch that cannot be read back: {problem:?}: {header:?}");
     let bytes = &mut bytes[..header.bytes()];
     let raw = RawBatch {
@@ -188,7 +192,7 @@ pub fn open(bytes: &[u8]) -> Result<BatchHeader, BatchError> {
     if raw.crc.get() != crc32c::crc32c(&bytes[CRC.end..]) {
         return Err(BatchError::Checksum);
     }
-    if let Some(problem) = header.problem() {
+    if let Some(problem) = header.problem(Side::Read) {
         return Err(BatchError::Sense(problem));
     }
     let padding = &bytes[BATCH_HEADER_BYTES + usize::from(header.units) * UNIT_BYTES..];
@@ -428,9 +432,9 @@ mod tests {
             (&|raw| raw.blocks.set(u16::MAX), "blocks"),
             (&|raw| raw.run.set(0), "run"),
             (&|raw| raw.sequence.set(0), "number"),
-            (&|raw| raw.sequence.set(u64::MAX), "number"),
+            (&|raw| raw.sequence.set(1 << 62 | 1), "beyond"),
             (&|raw| raw.commit.set(0), "number"),
-            (&|raw| raw.commit.set(u64::MAX), "number"),
+            (&|raw| raw.commit.set(1 << 62 | 1), "beyond"),
             (&|raw| raw.members.set(0), "member"),
             (&|raw| raw.index.set(2), "batches"),
             (&|raw| raw.batches.set(0), "batches"),

@@ -4,9 +4,10 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::label::{POOL_VERSION, PoolHeader, PoolLabel, PoolMember, PoolMemberState, Reserved, raw_of};
-use super::places::PoolPlaces;
+use super::places::{MEMBER_BYTES_MAX, PoolPlaces};
 use super::raw::{RawPoolLabel, RawPoolMember};
 use crate::check::{Found, Judged, is_zero, name, report, supported};
+use crate::limits::{COUNTER_MAX, TIME_MAX_S, too_large};
 use crate::{Extent, Features, LabelError, MEMBERS_MAX, words};
 
 /// Features of this version that an older program must refuse: none so far.
@@ -34,8 +35,14 @@ pub fn header(raw: &RawPoolLabel, found: Found<'_>) -> Option<PoolHeader> {
             report(found, field, "it is all zeros");
         }
     }
-    if raw.sequence.get() == 0 {
-        report(found, "sequence", "it is 0; sequence numbers begin at 1");
+    match raw.sequence.get() {
+        0 => report(found, "sequence", "it is 0; sequence numbers begin at 1"),
+        number if number > COUNTER_MAX => report(found, "sequence", too_large(number)),
+        _ => {}
+    }
+    let created = raw.created_unix_s.get();
+    if created > TIME_MAX_S {
+        report(found, "created_unix_s", format!("{created} seconds is no time that will be"));
     }
     let name = name(&raw.name).map_err(|reason| report(found, "name", reason)).ok();
     let state = words::pool_state_from(raw.pool_state);
@@ -149,6 +156,12 @@ fn member(raw: &RawPoolMember) -> Result<Option<PoolMember>, String> {
     }
     let state = words::pool_member_state_from(raw.state).ok_or(format!("state {} is unknown", raw.state))?;
     let member = PoolMember { uuid: Uuid::from_bytes(raw.uuid), size_bytes: raw.size_bytes.get(), state };
+    if member.size_bytes > MEMBER_BYTES_MAX {
+        return Err(format!(
+            "it has {} bytes; a pool uses at most {MEMBER_BYTES_MAX} of each member",
+            member.size_bytes
+        ));
+    }
     if member.uuid.is_nil() || member.size_bytes == 0 {
         return Err(format!("it is \"{state}\", and has no identity or no size"));
     }

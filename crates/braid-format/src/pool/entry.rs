@@ -10,6 +10,7 @@ use super::owner::OWNER_BYTES;
 use super::record::RECORD_BYTES;
 use super::{Aligned, EXTENT_BLOCKS, Owner, OwnerError, Record, RecordError, RecordKind, VOLUME_BLOCKS_MAX, offsets};
 use crate::MEMBERS_MAX;
+use crate::limits::Side;
 
 /// Bytes of a unit.
 pub const UNIT_BYTES: usize = 64;
@@ -140,7 +141,10 @@ impl Entry {
     }
 
     /// What is wrong with it, its record and owner aside.
-    fn problem(&self) -> Option<&'static str> {
+    fn problem(&self, side: Side) -> Option<&'static str> {
+        if self.sequence > side.counter_max() {
+            return Some("its number is beyond all that Braid counts");
+        }
         if usize::from(self.member) >= MEMBERS_MAX {
             return Some("its member is none");
         }
@@ -203,7 +207,7 @@ impl Entry {
 
     /// The first unit; `image` is what stands in those behind it.
     fn first(&self, image: &[u8]) -> [u8; UNIT_BYTES] {
-        let problem = self.problem();
+        let problem = self.problem(Side::Write);
         assert!(problem.is_none(), "an entry that cannot be read back: {problem:?}: {self:?}");
         let (kind, slot, block, record) = match &self.change {
             Change::Record { record } => (RECORD, 0, 0, record.encode(self.member, self.index)),
@@ -292,7 +296,7 @@ impl Entry {
         } else if !of_slot && (raw.slot != 0 || raw.block.get() != 0) || !of_record && raw.record != [0; RECORD_BYTES] {
             Some("its unused bytes are not zero")
         } else {
-            entry.problem()
+            entry.problem(Side::Read)
         };
         match problem {
             Some(problem) => Err(EntryError::Sense(problem)),
@@ -342,7 +346,7 @@ pub(super) mod tests {
         let owners = owners.map(|(k, owner)| Entry {
             member: 0,
             index: k as u32 * 1000,
-            sequence: u64::MAX,
+            sequence: 1 << 62,
             joined: k % 2 == 0,
             change: Change::Owner { owner },
         });

@@ -5,6 +5,7 @@ use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{OWNER_ID_MAX, VOLUME_BYTES_MAX, crc_of, offsets};
+use crate::limits::{COUNTER_MAX, TIME_MAX_S};
 use crate::name::broken_rule;
 use crate::{BLOCK_BYTES, NAME_BYTES_MAX, Name};
 
@@ -244,6 +245,8 @@ impl Owner {
             (self.uuid.is_nil(), "its identity is all zeros"),
             (self.size_bytes == 0 || self.size_bytes > VOLUME_BYTES_MAX, "its size is beyond the limits"),
             (!self.size_bytes.is_multiple_of(BLOCK_BYTES), "its size is not whole blocks"),
+            (self.created_unix_s > TIME_MAX_S, "it was made at no time that will be"),
+            (self.limit_iops.max(self.limit_bytes_per_s) > COUNTER_MAX, "its limit is beyond all that a disk does"),
             (!placed, "the members that it may use do not fit its kind of place"),
             (self.place == Placing::Spread && self.also_on != 0, "it may use all members, and others besides"),
             (!named, "its name does not fit its kind"),

@@ -7,7 +7,7 @@ use zerocopy::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{RING_BLOCKS_MAX, offsets, pool_tag};
-use crate::journal::NUMBER_MAX;
+use crate::limits::Side;
 use crate::{BLOCK_BYTES, MEMBERS_MAX};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRPS");
@@ -135,14 +135,14 @@ impl Absences {
         self.list().iter().find(|absence| absence.member == member)
     }
 
-    fn problem(&self) -> Option<&'static str> {
+    fn problem(&self, side: Side) -> Option<&'static str> {
         let problems = [
             (!self.list().is_sorted_by(|a, b| a.member < b.member), "its absent members are in no order"),
             (self.list().iter().any(|absence| usize::from(absence.member) >= MEMBERS_MAX), "it speaks of no member"),
             (self.list().iter().any(|absence| absence.run == 0), "an absent member has no run"),
             (
-                self.list().iter().any(|absence| absence.commit.max(absence.needs) > NUMBER_MAX),
-                "a commit of an absent member is none",
+                self.list().iter().any(|absence| absence.commit.max(absence.needs) > side.counter_max()),
+                "a commit of an absent member is beyond all that Braid counts",
             ),
         ];
         problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
@@ -167,6 +167,13 @@ pub enum StartError {
     /// The checksum is right, and a field makes no sense.
     #[error("the ring start makes no sense: {0}")]
     Sense(&'static str),
+}
+
+impl StartError {
+    /// Whether its checksum was right: no crash left it so.
+    pub const fn is_nonsense(&self) -> bool {
+        matches!(self, StartError::Sense(_))
+    }
 }
 
 /// Which of the two places a start of this generation is written to: the one that the generation before is not in.
@@ -194,22 +201,25 @@ impl RingStart {
         }
     }
 
-    fn problem(&self) -> Option<&'static str> {
-        let numbers = [self.sequence, self.generation];
+    fn problem(&self, side: Side) -> Option<&'static str> {
+        let numbers = [self.sequence, self.generation, self.commit, self.mark, self.session];
         let problems = [
             (self.run == 0, "its run is 0"),
-            (numbers.iter().any(|number| *number == 0 || *number > NUMBER_MAX), "a number is none"),
-            (self.commit > NUMBER_MAX, "its commit is none"),
+            (self.sequence == 0 || self.generation == 0, "a number is 0"),
+            (
+                numbers.iter().any(|number| *number > side.counter_max()),
+                "its number, generation, commit, mark or session is beyond all that Braid counts",
+            ),
             (self.position >= RING_BLOCKS_MAX, "its place is in no ring"),
             (self.parts.iter().any(|commit| *commit > self.commit), "a member has a part in a commit that is to come"),
         ];
         let wrong = problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem));
-        wrong.or_else(|| self.absent.problem())
+        wrong.or_else(|| self.absent.problem(side))
     }
 
     /// Whether decoding would accept it.
     pub fn is_sound(&self) -> bool {
-        self.problem().is_none()
+        self.problem(Side::Read).is_none()
     }
 
     /// Its block.
@@ -217,7 +227,7 @@ impl RingStart {
     /// # Panics
     /// When it is not sound.
     pub fn encode(&self) -> [u8; RING_START_BYTES] {
-        let problem = self.problem();
+        let problem = self.problem(Side::Write);
         assert!(problem.is_none(), "a ring start that cannot be read back: {problem:?}: {self:?}");
         let raw = RawStart {
             magic: U32::new(MAGIC),
@@ -278,7 +288,7 @@ impl RingStart {
         let none = RawAbsence::new_zeroed();
         let unused = raw.absent[start.absent.len..].iter().any(|absence| *absence != none)
             || raw.absent.iter().any(|absence| absence.reserved != [0; 7]);
-        match start.problem() {
+        match start.problem(Side::Read) {
             Some(problem) => Err(StartError::Sense(problem)),
             None if unused || raw.reserved != [0; 184] => Err(StartError::Sense("its unused bytes are not zero")),
             None => Ok(start),
@@ -335,7 +345,7 @@ mod tests {
         let all: Vec<Absence> = (58..128).map(absence).collect();
         let lacks = |of: &[Absence]| RingStart { absent: Absences::new(of).unwrap(), ..START };
         let starts = [START, first, lacks(&all[..1]), lacks(&all)];
-        for start in starts.into_iter().chain([RingStart { mark: u64::MAX, session: u64::MAX, ..START }]) {
+        for start in starts.into_iter().chain([RingStart { mark: 1 << 62, session: 1 << 62, ..START }]) {
             assert_eq!(RingStart::decode(&start.encode()), Ok(start));
         }
         assert_eq!(RingStart::decode(&[0; RING_START_BYTES]), Err(StartError::NoMagic));
@@ -393,10 +403,10 @@ mod tests {
             (&|raw| absent(raw, 1, 4), "unused"),
             (&|raw| raw.run.set(0), "run"),
             (&|raw| raw.sequence.set(0), "number"),
-            (&|raw| raw.sequence.set(u64::MAX), "number"),
+            (&|raw| raw.sequence.set(1 << 62 | 1), "beyond"),
             (&|raw| raw.generation.set(0), "number"),
-            (&|raw| raw.generation.set(u64::MAX), "number"),
-            (&|raw| raw.commit.set(u64::MAX), "commit"),
+            (&|raw| raw.generation.set(1 << 62 | 1), "beyond"),
+            (&|raw| raw.commit.set(1 << 62 | 1), "beyond"),
             (&|raw| raw.position.set(RING_BLOCKS_MAX), "place"),
             (&|raw| raw.reserved[183] = 1, "unused"),
         ];

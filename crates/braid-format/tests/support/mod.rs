@@ -1,6 +1,8 @@
 //! Labels for tests: one of each golden file, and random ones.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use braid_format::bitmap::region_bytes_for;
+use braid_format::limits::COUNTER_MAX;
 use braid_format::pool::{PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved, owner_slots_for};
 use braid_format::{
     Ancestor, ArrayPart, ArrayState, Features, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId,
@@ -31,7 +33,10 @@ pub fn fresh(spec: Spec, device_bytes: &[u64], role: u16) -> Label {
             spec,
             clean: true,
             start_policy: StartPolicy::ByLevel,
-            region_bytes: 0,
+            region_bytes: match spec.level {
+                Level::Concat | Level::Raid0 => 0,
+                _ => region_bytes_for(geometry.size_bytes()),
+            },
             array_bytes: geometry.size_bytes(),
             created_unix_s: 1_700_000_000,
             lineage: Lineage { id: 0x11, ancestors: vec![] },
@@ -78,7 +83,7 @@ pub fn raid10_with_everything() -> Label {
     array.features.read_only = 2;
     array.clean = false;
     array.start_policy = StartPolicy::Auto;
-    array.sequence = u64::MAX - 1;
+    array.sequence = COUNTER_MAX;
     array.epoch = 12;
     array.controller = Uuid::from_bytes(*b"the-controller-7");
     array.session = u64::MAX;
@@ -131,11 +136,11 @@ pub fn any_label() -> impl Strategy<Value = Label> {
         let role = role.index(sizes.len()) as u16;
         let mut label = fresh(Spec { chunk_bytes, ..Spec::new(level) }, &sizes, role);
         let array = &mut label.array;
-        array.sequence = seq.max(1);
-        array.epoch = epoch;
+        array.sequence = (seq >> 2).max(1);
+        array.epoch = epoch >> 18;
         array.session = session;
         array.session_before = session.rotate_left(17);
-        array.created_unix_s = created;
+        array.created_unix_s = created >> 24;
         let from = |id: u64| Ancestor { id, believed_from: random.rotate_left(id as u32 * 7) >> 16 };
         array.lineage = Lineage { id: lineage, ancestors: (0..lineage % 9).map(from).collect() };
         array.uuid = Uuid::from_bytes(uuid);

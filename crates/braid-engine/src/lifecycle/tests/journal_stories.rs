@@ -207,7 +207,7 @@ fn an_entry_of_a_row_that_is_not_there_is_refused() {
     let header =
         BatchHeader { run: started.run, sequence: 1, tail: 1, position: 0, blocks: 1, entries: 1, payload_crc: 0 };
     let mut bytes = [0; 4096];
-    for row in [array.geometry().stripes(), u64::MAX] {
+    for row in [array.geometry().stripes(), braid_format::limits::ROW_MAX] {
         encode_batch(&array.uuid(), &header, &[Entry::mark(row)], &mut bytes);
         disks.poke(LeafId(1), ring_block(0), &bytes);
         let refused = run(recover_journal(&disks, &mut array, 6, false));

@@ -7,6 +7,7 @@ use super::place::HostPort;
 use super::token::from_hex;
 use braid_api::limits::NODES_MAX;
 use braid_api::{ErrorDetail, Kind, MemberNode, names};
+use braid_format::limits::COUNTER_MAX;
 use uuid::Uuid;
 
 /// Lines of a table, with those of nodes that were removed.
@@ -73,6 +74,9 @@ pub fn check_line(line: &MemberNode) -> Result<(), ErrorDetail> {
     let uuid = Uuid::parse_str(&line.uuid).ok().filter(|uuid| uuid.to_string() == line.uuid && !uuid.is_nil());
     if uuid.is_none() {
         return Err(wrong(format!("{:?} is no identity", line.uuid)));
+    }
+    if line.version > COUNTER_MAX {
+        return Err(wrong(format!("{} is no version of a line", line.version)));
     }
     names::check_name(&line.name).map_err(|why| wrong(why.to_string()))?;
     for place in [&line.api, &line.data] {
@@ -231,6 +235,7 @@ mod tests {
             |line| line.api = "nobody".to_owned(),
             |line| line.data = "h:0".to_owned(),
             |line| line.key_sha256.truncate(63),
+            |line| line.version = COUNTER_MAX + 1,
         ] {
             let mut line = good.clone();
             change(&mut line);

@@ -4,6 +4,7 @@ use super::super::replicas::{seating_of, show_seating};
 use super::council::Unanswered;
 use braid_api::{AskReplica, ErrorDetail, ReplicaAnswer, ReplicaPlace, ReplicaRegister, ReplicaVote};
 use braid_engine::replica::{Answer, Ask, Refused, Register, Vote, Voters};
+use braid_format::limits::{COUNTER_MAX, EPOCH_MAX};
 use uuid::Uuid;
 
 /// Who refuses says the epoch that is answered under this word.
@@ -49,6 +50,10 @@ pub fn heard(answer: ReplicaAnswer) -> Result<Answer, Unanswered> {
 /// Why there is no answer.
 pub fn unanswered(error: &ErrorDetail) -> Unanswered {
     match error.context.get(EPOCH).and_then(|epoch| epoch.parse().ok()) {
+        // The next opening is above it.
+        Some(epoch) if epoch > EPOCH_MAX => {
+            Unanswered::Away(format!("it says that it answers epoch {epoch}, which cannot be"))
+        }
         Some(epoch) => Unanswered::Refused(Refused { epoch }),
         None => Unanswered::Away(error.message.clone()),
     }
@@ -62,6 +67,11 @@ pub fn register(register: ReplicaRegister) -> Result<Register, Unanswered> {
     let ReplicaRegister { epoch, controller, released, vote, boot, since } = register;
     let ReplicaVote { epoch: vote_epoch, sequence, lineage, in_sync, seating } = vote;
     let (in_sync, seating) = (Voters::from_bits(in_sync), seating_of(&seating));
+    // What a register on a disk could not say is calculated with, too.
+    let numbers = [sequence, seating.version, since];
+    if epoch.max(vote_epoch) > EPOCH_MAX || numbers.into_iter().any(|number| number > COUNTER_MAX) {
+        return Err(Unanswered::Away("a number in its answer is beyond all that is counted".to_owned()));
+    }
     let or_nil = |text: Option<String>| text.map_or(Ok(Uuid::nil()), |text| uuid(&text));
     Ok(Register {
         epoch,
@@ -105,6 +115,11 @@ mod tests {
         let error = ErrorDetail::new(Kind::Unreachable, "node b does not answer");
         assert_eq!(unanswered(&error), Unanswered::Away("node b does not answer".to_owned()));
         assert_eq!(unanswered(&error.with("epoch", 12)), Unanswered::Refused(Refused { epoch: 12 }));
+        // Nobody's next epoch is above these.
+        for epoch in [EPOCH_MAX + 1, u64::MAX] {
+            let error = ErrorDetail::new(Kind::Fenced, "fenced").with("epoch", epoch);
+            assert!(matches!(unanswered(&error), Unanswered::Away(_)), "{epoch}");
+        }
         let raised = ReplicaAnswer::Raised {
             before: ReplicaRegister {
                 epoch: 0,

@@ -1,0 +1,192 @@
+//! Every number that is calculated with has a range, as the table in `docs/format.md` says: its largest value is accepted, and the next one is
+//! refused, under right checksums.
+#![allow(clippy::unwrap_used)]
+
+use braid_format::journal::{HEAD_BYTES, LostRow, decode_batch, decode_head, encode_head};
+use braid_format::limits::{COUNTER_MAX, COUNTER_WRITE_MAX, EPOCH_MAX, ROW_MAX};
+use braid_format::pool::{BATCH_HEADER_BYTES, Entry, Owner, PoolLabel, RingStart, UNIT_BYTES, entries, open};
+use braid_format::register::{REGISTER_BYTES, StoredRegister};
+use braid_format::{Label, Uuid};
+
+const DOCUMENT: &str = include_str!("../../../docs/format.md");
+const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
+
+/// The cells of the rows of the table under a heading.
+fn rows(heading: &str) -> Vec<Vec<&'static str>> {
+    let after = DOCUMENT.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no heading {heading:?}")).1;
+    let lines = after.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+    lines
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect())
+        .collect()
+}
+
+/// Offset and size of a field of a structure.
+fn place(structure: &str, field: &str) -> (usize, usize) {
+    let heading = if DOCUMENT.contains(&format!("\n## {structure}\n")) { "##" } else { "###" };
+    let fields = rows(&format!("{heading} {structure}"));
+    let row = fields.iter().find(|row| row[2] == field).unwrap_or_else(|| panic!("{structure} has no {field:?}"));
+    (row[0].parse().unwrap(), row[1].parse().unwrap())
+}
+
+/// A structure as it is kept, where it begins in these bytes, how it gets right checksums, and whether it is accepted.
+struct Kept {
+    bytes: Vec<u8>,
+    at: usize,
+    seal: fn(&mut [u8]),
+    accepted: fn(&[u8]) -> bool,
+}
+
+fn set_crc(bytes: &mut [u8], at: usize, from: usize, end: usize) {
+    let crc = crc32c::crc32c(&bytes[from..end]);
+    bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn seal_label(bytes: &mut [u8]) {
+    bytes[8..12].fill(0);
+    set_crc(bytes, 508, 0, 508);
+    set_crc(bytes, 8, 0, 4096);
+}
+
+/// The head's list has two rows.
+fn seal_head(bytes: &mut [u8]) {
+    set_crc(bytes, 0, 4, 64 + 2 * 16);
+}
+
+fn seal_owner(bytes: &mut [u8]) {
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..252]), &7u32.to_le_bytes());
+    bytes[252..256].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn seal_unit(bytes: &mut [u8]) {
+    let crc = crc32c::crc32c(&[&bytes[..56], &bytes[60..]].concat());
+    bytes[56..60].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn kept(structure: &str) -> Kept {
+    let label = include_bytes!("../../../tests/golden/labels/raid10_everything_member3.bin");
+    let pool = include_bytes!("../../../tests/golden/pools/label_member2.bin");
+    let head = include_bytes!("../../../tests/golden/journal/head.bin");
+    let batch = include_bytes!("../../../tests/golden/journal/batch.bin");
+    let start = include_bytes!("../../../tests/golden/pools/start_lacking.bin");
+    let register = include_bytes!("../../../tests/golden/register/register.bin");
+    let pool_batch = include_bytes!("../../../tests/golden/pools/batch.bin");
+    let of_label =
+        |at| Kept { bytes: label.to_vec(), at, seal: seal_label, accepted: |bytes| Label::decode(bytes).is_ok() };
+    let of_pool =
+        |at| Kept { bytes: pool.to_vec(), at, seal: seal_label, accepted: |bytes| PoolLabel::decode(bytes).is_ok() };
+    let of_head = |at| {
+        let mut bytes = head.to_vec();
+        bytes.resize(HEAD_BYTES, 0);
+        let accepted = |bytes: &[u8]| decode_head(&ARRAY, bytes.first_chunk().unwrap()).is_some();
+        Kept { bytes, at, seal: seal_head, accepted }
+    };
+    let of_batch = |at| Kept {
+        bytes: batch[..4096].to_vec(),
+        at,
+        seal: |bytes| set_crc(bytes, 0, 4, 4096),
+        accepted: |bytes| decode_batch(&ARRAY, bytes.first_chunk().unwrap()).is_some(),
+    };
+    let of_start = |at| Kept {
+        bytes: start.to_vec(),
+        at,
+        seal: |bytes| set_crc(bytes, 4, 8, 4096),
+        accepted: |bytes| RingStart::decode(bytes.first_chunk().unwrap()).is_ok(),
+    };
+    match structure {
+        "The label" => of_label(0),
+        "An entry of `jobs`" => of_label(place("The label", "jobs").0),
+        "A head of the journal" => of_head(0),
+        // The second of two: the largest row is the last one.
+        "An entry of the list of unreadable rows" => of_head(64 + 16),
+        "A batch of the journal" => of_batch(0),
+        "An entry of a batch" => of_batch(64),
+        "The label of a pool" => of_pool(0),
+        // Another member's than the label's own.
+        "An entry of a pool's `members`" => of_pool(place("The label of a pool", "members").0),
+        "A ring start" => of_start(0),
+        "An entry of `absent`" => of_start(place("A ring start", "absent").0),
+        "A batch of a pool's ring" => Kept {
+            bytes: pool_batch.to_vec(),
+            at: 0,
+            seal: |bytes| {
+                let end = usize::from(bytes[14]) * 4096;
+                set_crc(bytes, 4, 8, end);
+            },
+            accepted: |bytes| open(bytes).is_ok(),
+        },
+        "An owner" => {
+            let header = open(pool_batch).unwrap();
+            let owner = entries(pool_batch, &header).find_map(|entry| match entry.unwrap().change {
+                braid_format::pool::Change::Owner { owner } => owner,
+                _ => None,
+            });
+            Kept {
+                bytes: owner.unwrap().encode(7).to_vec(),
+                at: 0,
+                seal: seal_owner,
+                accepted: |bytes| Owner::decode(bytes.first_chunk().unwrap(), 7).is_ok(),
+            }
+        }
+        "An entry of the tail" => {
+            let mut unit = [0; UNIT_BYTES];
+            unit.copy_from_slice(&pool_batch[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + UNIT_BYTES]);
+            Kept { bytes: unit.to_vec(), at: 0, seal: seal_unit, accepted: |bytes| Entry::decode_bytes(bytes).is_ok() }
+        }
+        "A register" => Kept {
+            bytes: register[..REGISTER_BYTES].to_vec(),
+            at: 0,
+            seal: |bytes| set_crc(bytes, 4, 8, REGISTER_BYTES),
+            accepted: |bytes| StoredRegister::decode(bytes.first_chunk().unwrap()).is_ok(),
+        },
+        other => panic!("nothing is kept of {other:?}"),
+    }
+}
+
+#[test]
+fn the_largest_number_of_each_field_is_accepted_and_the_next_one_is_not() {
+    let ranges = rows("## Ranges");
+    assert!(ranges.len() >= 38, "{}", ranges.len());
+    for row in ranges {
+        // The cell of the structure may name a field of its own.
+        let structure = DOCUMENT
+            .lines()
+            .find_map(|line| {
+                let name = line.trim_start_matches('#').trim();
+                (line.starts_with('#') && name.replace('`', "") == row[0].replace('`', "")).then_some(name)
+            })
+            .unwrap_or_else(|| panic!("no heading {:?}", row[0]));
+        let largest = 1u64 << row[2].strip_prefix("2^").unwrap().parse::<u32>().unwrap();
+        let (field, (offset, size)) = (row[1], place(structure, row[1]));
+        let with = |number: u64| {
+            let mut kept = kept(structure);
+            (kept.seal)(&mut kept.bytes);
+            assert!((kept.accepted)(&kept.bytes), "{structure} as it is kept");
+            let at = kept.at + offset;
+            kept.bytes[at..at + size].copy_from_slice(&number.to_le_bytes()[..size]);
+            (kept.seal)(&mut kept.bytes);
+            (kept.accepted)(&kept.bytes)
+        };
+        // What other fields say as well: an array of that size has more regions, and a disk's places are others.
+        let alone = !matches!(field, "array_bytes" | "device_bytes");
+        assert!(!alone || with(largest), "{structure}: {field} may be {largest}");
+        assert!(!with(largest + 1), "{structure}: {field} may not be {}", largest + 1);
+        let most = if size == 8 { u64::MAX } else { (1 << (8 * size)) - 1 };
+        assert!(!with(most) && !with(most >> 1), "{structure}: {field} may not be {most}, nor half of it");
+    }
+}
+
+#[test]
+fn a_writer_has_room_behind_the_reader_s_limit() {
+    const { assert!(COUNTER_WRITE_MAX - COUNTER_MAX > 1 << 61 && EPOCH_MAX << 16 <= COUNTER_MAX) }
+    let start = RingStart::first(&ARRAY, 3);
+    let beyond = RingStart { commit: COUNTER_MAX + 1, generation: COUNTER_MAX + (1 << 20), ..start };
+    assert!(RingStart::decode(&beyond.encode()).is_err(), "it is written, and no reader goes on from there");
+    assert_eq!(LostRow::new(ROW_MAX + 1, 1, &[0]), None);
+    let mut bytes = [0; HEAD_BYTES];
+    let kept = include_bytes!("../../../tests/golden/journal/head.bin");
+    bytes[..kept.len()].copy_from_slice(kept);
+    let (head, lost) = decode_head(&ARRAY, &bytes).unwrap();
+    encode_head(&ARRAY, &braid_format::journal::Head { generation: COUNTER_MAX + 2, ..head }, &lost, &mut bytes);
+    assert_eq!(decode_head(&ARRAY, &bytes), None);
+}
