@@ -273,6 +273,7 @@ pub fn nbd_transmission(data: &[u8]) {
     let terms = Terms {
         size_bytes: size / u64::from(block_bytes_min) * u64::from(block_bytes_min),
         block_bytes_min,
+        read_bytes_max: 32 << 20,
         read_only: flags & 1 != 0,
         structured: flags & 10 != 0,
         extended: flags & 8 != 0,

@@ -28,7 +28,7 @@ impl<S: Copy> Connection<S> {
         let Some(session) = &self.session else { return false };
         let terms = session.terms;
         let payload = match self.input {
-            Input::Header => 0,
+            Input::Header | Input::Gather { .. } => 0,
             Input::Submit { left, .. } | Input::Discard { left, .. } => left,
             Input::Payload { left, filled, .. } => left - filled,
         };
