@@ -1,14 +1,14 @@
 //! Which versions of each block may be read, judged from outside: by requests, answers and crashes only.
 //!
-//! Every write has a version. A version is *possible* in a sector until one that began after it had
-//! ended certainly replaced it:
+//! Every write has a version. A version is *possible* in a sector until one that began after it certainly
+//! replaced it, also while it is still in flight: its client may have given it up, as its connection broke.
 //!
 //! - While the process lives, and after it was killed, an acknowledged write is certain.
 //! - After a power cut only a *required* one is: acknowledged with FUA, or acknowledged before a
 //!   flush began that was itself acknowledged; or read after a recovery, for what was once read after
 //!   a recovery never goes back.
-//! - Of writes that raced and were all acknowledged, the one that is read when nothing is in flight
-//!   is the one that stays, until a power cut: copies must not differ.
+//! - Of writes that were all acknowledged, and whose order nothing else tells, the one that is read when nothing is in
+//!   flight is the one that stays, until a power cut: copies must not differ.
 //!
 //! Everything else (in flight at the crash, failed, unflushed at a power cut) may be there or not,
 //! each sector for itself. What is none of the possible versions is a violation.
@@ -80,7 +80,8 @@ impl Version {
     fn replaced(&self, older: &Version, sector: usize, reader: u64) -> bool {
         let certain = self.state == State::Acknowledged || self.required & (1 << sector) != 0;
         let since = if certain { self.ended } else { NOT_ENDED }.min(self.told[sector]);
-        self.content != Content::MaybeZero && self.begun > older.ended && since < reader
+        // Overlapping writes execute in arrival order, also where the older one is still in flight.
+        self.content != Content::MaybeZero && self.begun > older.begun && since < reader
     }
 }
 

@@ -128,6 +128,8 @@ fn table() -> Vec<(Plant, Way)> {
         (D::BitAfterData, Way::Drills(600)),
         (D::BitNotDurable, Way::Mirrors(600)),
         (D::FreedTooEarly, Way::Seeds(500)),
+        (D::ClaimsForgotten, Way::Seeds(60)),
+        (D::QueueJumped, Way::Seeds(300)),
         (D::LateForgotten, Way::Seeds(150)),
         (D::ReadErrorSwallowed, Way::Seeds(60)),
         (D::WriteErrorSwallowed, Way::Seeds(100)),

@@ -85,8 +85,9 @@ impl Block {
         };
         let began = move |change: &&Change| change.start < until;
         self.0.iter().filter(began).filter_map(move |change| {
-            let later = |end: u64| self.0.iter().filter(began).filter(move |later| later.start > end && certain(later));
-            let hidden = change.end.map_or(0, |end| later(end).fold(0, |hidden, later| hidden | later.sectors));
+            // Overlapping writes execute in arrival order, also where the older one is still in flight.
+            let later = self.0.iter().filter(began).filter(|later| later.start > change.start && certain(later));
+            let hidden = later.fold(0, |hidden, later| hidden | later.sectors);
             let seen = change.sectors & !hidden;
             (seen != 0).then_some((change, seen))
         })
