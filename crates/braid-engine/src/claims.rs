@@ -31,6 +31,8 @@ use crate::planted::{Planted, planted};
 pub const HELD_BYTES_MAX: u64 = 1 << 20;
 
 const GRANULE_SHIFT: u32 = 16;
+/// Counters of what the queue has of each granule, by hash: a few requests in the queue do not send all others to its lock.
+const HINTS: usize = 1024;
 /// Mark wait keys of this table's words, and of requests in the queue, among those that shards send each other.
 const OF_CLAIMS: u32 = 1 << 30;
 const OF_QUEUE: u32 = 1 << 29;
@@ -65,6 +67,8 @@ struct Queued {
     start: u64,
     end: u64,
     number: u32,
+    /// Longer than [`HELD_BYTES_MAX`] when it joined.
+    long: bool,
 }
 
 impl Queued {
@@ -84,6 +88,9 @@ struct Queue {
 pub struct Claims {
     words: Box<[AtomicU64]>,
     queued: AtomicU32,
+    /// Of these the long ones, which no hint counts.
+    long: AtomicU32,
+    hints: Box<[AtomicU32]>,
     queue: Mutex<Queue>,
 }
 
@@ -97,6 +104,8 @@ impl Claims {
         Claims {
             words: (0..1u32 << bits).map(|_| AtomicU64::new(0)).collect(),
             queued: AtomicU32::new(0),
+            long: AtomicU32::new(0),
+            hints: (0..HINTS).map(|_| AtomicU32::new(0)).collect(),
             queue: Mutex::new(Queue { list: Vec::with_capacity(most), last: 0 }),
         }
     }
@@ -114,7 +123,7 @@ impl Claims {
         };
         // Sequentially consistent, like the compare-and-swap before it: of a request that takes words and one that joins the queue at the
         // same moment, at least one sees the other.
-        if held && self.queued.load(Ordering::SeqCst) > 0 && self.is_queued_for(device, start, end) {
+        if held && self.is_queued(device, start, end) {
             self.give_back(device, start, end, woken);
             return false;
         }
@@ -141,7 +150,10 @@ impl Claims {
         let mut queue = self.lock();
         queue.last = queue.last.wrapping_add(1);
         let number = queue.last;
-        queue.list.push(Queued { device, start, end, number });
+        let long = end - start > HELD_BYTES_MAX;
+        let queued = Queued { device, start, end, number, long };
+        self.counters_of(&queued, |counter| drop(counter.fetch_add(1, Ordering::SeqCst)));
+        queue.list.push(queued);
         self.queued.store(queue.list.len() as u32, Ordering::SeqCst);
         number
     }
@@ -194,7 +206,8 @@ impl Claims {
     pub fn leave(&self, number: u32) -> Bucket {
         let mut queue = self.lock();
         if let Some(at) = queue.list.iter().position(|queued| queued.number == number) {
-            queue.list.swap_remove(at);
+            let queued = queue.list.swap_remove(at);
+            self.counters_of(&queued, |counter| drop(counter.fetch_sub(1, Ordering::SeqCst)));
         }
         self.queued.store(queue.list.len() as u32, Ordering::SeqCst);
         queue_bucket(number)
@@ -228,6 +241,28 @@ impl Claims {
 
     #[cold]
     fn is_queued_for(&self, device: DeviceId, start: u64, end: u64) -> bool {
+        let mut granules = start >> GRANULE_SHIFT..=(end - 1) >> GRANULE_SHIFT;
+        let hinted = |granule| self.hints[self.hint(device, granule)].load(Ordering::SeqCst) > 0;
+        let may = self.long.load(Ordering::SeqCst) > 0 || end - start > HELD_BYTES_MAX || granules.any(hinted);
+        may && self.overlaps_queued(device, start, end)
+    }
+
+    /// Calls `change` for each counter that counts this request.
+    fn counters_of(&self, queued: &Queued, change: impl Fn(&AtomicU32)) {
+        if queued.long {
+            return change(&self.long);
+        }
+        for granule in queued.start >> GRANULE_SHIFT..=(queued.end - 1) >> GRANULE_SHIFT {
+            change(&self.hints[self.hint(queued.device, granule)]);
+        }
+    }
+
+    fn hint(&self, device: DeviceId, granule: u64) -> usize {
+        self.word(tag(device, granule)) % HINTS
+    }
+
+    #[cold]
+    fn overlaps_queued(&self, device: DeviceId, start: u64, end: u64) -> bool {
         self.lock().list.iter().any(|queued| queued.overlaps(device, start, end))
     }
 
