@@ -330,7 +330,7 @@ fn only_what_has_waited_is_given_up() {
         client.host.client_takes(hog, 0);
         client.say_raw(&reads(1, 1 << 20));
         // What is left besides, in ever smaller pieces, but for the reserve, which is for what is small.
-        let reserve = if what == "statuses" { 0 } else { 512 << 10 };
+        let reserve = if what == "statuses" { 0 } else { 900 << 10 };
         for len in [256 << 10, 64 << 10, 16 << 10, 4096, 4096, 4096, 4096] {
             while client.host.memory_bytes().1 >= reserve + len as u64 && client.host.alloc(len).is_some() {}
         }

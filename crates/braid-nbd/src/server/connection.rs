@@ -419,9 +419,7 @@ impl<S: Copy> Connection<S> {
     /// At the end of a batch: sends what is ready, receives more, closes when drained. True: it is over, and
     /// all it had is given back.
     pub fn settle<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> bool {
-        if let Some(share) = self.share {
-            shared.tell_share(share, &mut self.told, self.requests.held());
-        }
+        self.tell(shared);
         if self.ending != Ending::Closed {
             match self.secure {
                 None => self.send_ready(host),
@@ -448,6 +446,13 @@ impl<S: Copy> Connection<S> {
             return true;
         }
         false
+    }
+
+    /// Says how much memory it holds, where its export's is counted.
+    pub fn tell(&mut self, shared: &mut Shared) {
+        if let Some(share) = self.share {
+            shared.tell_share(share, &mut self.told, self.requests.held());
+        }
     }
 
     fn release<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {

@@ -257,6 +257,12 @@ impl<S: Copy> Server<S> {
     #[inline]
     pub fn end_of_batch<H: Host<Socket = S>>(&mut self, host: &mut H) {
         if !self.shared.waiters.is_empty() {
+            // What was given back in this turn is no longer held against their exports.
+            for &index in &self.dirty {
+                if let Some(connection) = &mut self.connections[usize::from(index)] {
+                    connection.tell(&mut self.shared);
+                }
+            }
             self.serve_waiters(host);
         }
         self.serve_limited(host);

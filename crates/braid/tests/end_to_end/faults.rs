@@ -108,6 +108,11 @@ fn a_flush_that_fails_is_not_forgotten() {
     works(&mut good);
 }
 
+/// The status in one line: at a terminal's width its sentences take several.
+fn unwrapped_status(daemon: &Daemon) -> String {
+    daemon.braid(&["status"]).split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn cut(file: &str, bytes: u64) {
     std::fs::File::options().write(true).open(file).and_then(|f| f.set_len(bytes)).expect("it can be cut");
 }
@@ -143,7 +148,7 @@ fn a_file_that_is_cut_gives_errors_never_zeros_and_status_says_so() {
         assert!(client.flush().is_err(), "{level}: nobody vouches for what was cut off");
         assert!(std::fs::metadata(&files[0]).expect("it is there").len() < 64 * MIB, "{level}: nothing made it whole");
         wait_for("the status", || {
-            let status = daemon.braid(&["status"]);
+            let status = unwrapped_status(&daemon);
             let named = status.contains(&files[0]) && status.contains("it is shorter than its label says: ");
             (named && status.contains("of 64M are left") && status.contains("truncate -s")).then_some(())
         });
@@ -210,7 +215,7 @@ fn a_pools_file_that_is_cut_gives_errors_never_zeros() {
     let errors = right_or_errors(&mut client, blocks);
     assert!(errors > 0 && errors < blocks, "{errors} of {blocks}: the other member gives what it has");
     wait_for("the status", || {
-        let status = daemon.braid(&["status"]);
+        let status = unwrapped_status(&daemon);
         (status.contains(&files[0]) && status.contains("it is shorter than its label says: ")).then_some(())
     });
     assert!(std::fs::metadata(&files[0]).expect("it is there").len() < 96 * MIB, "nothing made it whole");
@@ -223,7 +228,7 @@ fn a_file_that_was_deleted_in_use_is_named() {
     daemon.array("data", "concat", &[&file]);
     let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
     std::fs::remove_file(&file).expect("it is there");
-    wait_for("the status", || daemon.braid(&["status"]).contains("its file was deleted").then_some(()));
+    wait_for("the status", || unwrapped_status(&daemon).contains("its file was deleted").then_some(()));
     client.write(MIB, &[2; 4096]).expect("it works as long as it is open");
     assert_eq!(client.read(MIB, 4096).expect("it reads"), [2; 4096]);
 }

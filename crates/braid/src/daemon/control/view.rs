@@ -328,6 +328,7 @@ fn of_disk(entry: &ArrayEntry, disk: &OpenDisk) -> Option<Attention> {
     let redundant = entry.active().is_some_and(|active| active.keeping().is_some());
     let meaning = match state {
         DiskState::Ok => return None,
+        DiskState::Failing if disk.disk.is_deleted() => "It works, and is lost when the daemon closes it.",
         DiskState::Failing if redundant => "What it could not read came from another member.",
         DiskState::Failing => "Some reads or writes of this array get errors.",
         DiskState::Hanging => "Reads and writes that need it wait, and get errors after 30 s.",
@@ -343,6 +344,8 @@ fn of_disk(entry: &ArrayEntry, disk: &OpenDisk) -> Option<Attention> {
         "stop whatever cuts it, stop the array, put a whole copy of the disk in its place, and start the array again. \
          Without a copy, making it as long as it was (truncate -s SIZE) gives back what was not cut off; the rest reads as zeros"
             .to_owned()
+    } else if disk.disk.is_deleted() {
+        "copy off what is on it, or replace it by another disk, before the daemon stops".to_owned()
     } else {
         commands.push("dmesg --level err,warn | tail".to_owned());
         "look at the disk and at the kernel's log; copy off what can still be read".to_owned()
