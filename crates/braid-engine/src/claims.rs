@@ -152,7 +152,7 @@ impl Claims {
         let number = queue.last;
         let long = end - start > HELD_BYTES_MAX;
         let queued = Queued { device, start, end, number, long };
-        self.counters_of(&queued, |counter| drop(counter.fetch_add(1, Ordering::SeqCst)));
+        self.counters_of(&queued, |counter| counter.fetch_add(1, Ordering::SeqCst));
         queue.list.push(queued);
         self.queued.store(queue.list.len() as u32, Ordering::SeqCst);
         number
@@ -207,7 +207,7 @@ impl Claims {
         let mut queue = self.lock();
         if let Some(at) = queue.list.iter().position(|queued| queued.number == number) {
             let queued = queue.list.swap_remove(at);
-            self.counters_of(&queued, |counter| drop(counter.fetch_sub(1, Ordering::SeqCst)));
+            self.counters_of(&queued, |counter| counter.fetch_sub(1, Ordering::SeqCst));
         }
         self.queued.store(queue.list.len() as u32, Ordering::SeqCst);
         queue_bucket(number)
@@ -248,9 +248,10 @@ impl Claims {
     }
 
     /// Calls `change` for each counter that counts this request.
-    fn counters_of(&self, queued: &Queued, change: impl Fn(&AtomicU32)) {
+    fn counters_of(&self, queued: &Queued, change: impl Fn(&AtomicU32) -> u32) {
         if queued.long {
-            return change(&self.long);
+            change(&self.long);
+            return;
         }
         for granule in queued.start >> GRANULE_SHIFT..=(queued.end - 1) >> GRANULE_SHIFT {
             change(&self.hints[self.hint(queued.device, granule)]);
