@@ -489,6 +489,7 @@ mod tests {
             least_ring_blocks: 176,
             generation: 1,
             lost: Arc::default(),
+            marks: Arc::default(),
             ring_on: crate::parity::RingPlace::Members,
         };
         Mirrored::new(&MirrorNode {

@@ -12,6 +12,7 @@ use braid_geometry::{BLOCK_BYTES, Geometry, Stripe};
 
 use crate::io::LeafId;
 use crate::lost_rows::LostRows;
+use crate::marks::Marks;
 
 /// Ops of one step of a request.
 pub(crate) const OPS_MAX: usize = 16;
@@ -38,6 +39,8 @@ pub struct ParityNode {
     pub lost: Arc<LostRows>,
     /// Where the ring is.
     pub ring_on: RingPlace,
+    /// Marks that do not count any more.
+    pub marks: Arc<Marks>,
 }
 
 /// Where the ring of the journal is in a layout.
@@ -354,6 +357,7 @@ mod tests {
             ring_on: RingPlace::Members,
             generation: 1,
             lost: Arc::default(),
+            marks: Arc::default(),
         };
         Parity::new(geometry, &node)
     }

@@ -268,6 +268,10 @@ pub enum Planted {
     MarksForgotten,
     /// Parts of a row are logged while it is only marked: their parity is of data that a crash may undo.
     EntryOverLiveMark,
+    /// A member is left out while rows are only marked.
+    MarksLeftAtDrop,
+    /// Marks are retired at a drop although some of their rows are on their way.
+    MarksRetiredEarly,
     /// A flush is answered while rows are only marked.
     FlushLeavesMarks,
     /// A flush trusts what has one copy in the journal, on a disk of its own.

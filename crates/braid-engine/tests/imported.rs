@@ -103,6 +103,7 @@ impl Rig {
             least_ring_blocks: 176,
             generation: 1,
             lost: Arc::default(),
+            marks: Arc::default(),
             ring_on: RingPlace::Members,
         });
         let node = MirrorNode {

@@ -413,6 +413,47 @@ fn a_part_of_an_unreadable_row_is_refused() {
     assert!(refused > 50, "{refused} were refused");
 }
 
+/// Once the marks of a journal are retired, as a member is about to be left out, every row fits its parity: nothing of a marked row
+/// is under way, and nothing of one comes later.
+#[test]
+fn marks_are_retired_when_their_rows_are_in_place() {
+    let mut under_way = 0;
+    for seed in seeds() {
+        for shape in SHAPES.iter().chain([&WIDE]) {
+            let mut rig = Rig::new(*shape, 1 + (seed % 2) as u16, seed ^ 0x6d61_726b);
+            let mut random = Random(seed);
+            rig.write_all();
+            for turn in 0..6 {
+                let stripes = rig.rows() / rig.rows_of_stripe();
+                for at in 0..stripes.min(5) {
+                    let (start, bytes) = rig.whole_stripe((turn + at) % stripes * rig.rows_of_stripe());
+                    rig.submit((at % (1 + seed % 2)) as usize, Op::Write, start, bytes, Flags::NONE);
+                }
+                for _ in 0..random.below(60) {
+                    rig.step();
+                }
+                rig.freeze();
+                under_way += u32::from(rig.retire_marks());
+                rig.check_parity();
+                while rig.step() {}
+                rig.check_parity();
+                // The drop follows: what was under way goes on without the member, and without the marks.
+                let member = random.below(shape.blocks.len() as u64) as usize;
+                rig.leave_out(member);
+                rig.settle();
+                rig.read_all();
+                if rig.tolerance() < 2 || shape.blocks.len() < 10 {
+                    rig.refill(member);
+                    continue;
+                }
+                // Its rows are too wide for the memory of a job.
+                break;
+            }
+        }
+    }
+    assert!(under_way > 20, "{under_way} times something was waited for");
+}
+
 /// Who is being filled gets every head as well: it may be in sync a moment later, and the only one left.
 #[test]
 fn a_member_that_is_filled_gets_the_head() {

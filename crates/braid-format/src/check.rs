@@ -6,12 +6,13 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::bitmap::{self, REGIONS_MAX};
+use crate::journal::NUMBER_MAX;
 use crate::label::{Job, raw_of};
 use crate::limits::{COUNTER_MAX, EPOCH_MAX, TIME_MAX_S, too_large};
 use crate::raw::{RawLabel, get48};
 use crate::{
     ANCESTORS_MAX, Ancestor, ArrayPart, BLOCK_BYTES, Extent, Features, Header, LABEL_BYTES, Label, LabelError, Lineage,
-    MEMBERS_MAX, MemberEntry, MemberId, MemberPart, Name, Places, VERSION, ZoneSpan, crc, words, zones,
+    MEMBERS_MAX, MemberEntry, MemberId, MemberPart, Name, Places, RetiredMarks, VERSION, ZoneSpan, crc, words, zones,
 };
 use braid_geometry::{Level, Spec, TOTAL_BYTES_MAX};
 
@@ -201,8 +202,25 @@ pub fn fields(raw: &RawLabel, found: Found<'_>) -> Option<Label> {
             zones: zones?,
             reserved,
         },
-        member: MemberPart { id: header.id, role: header.role, places: header.places, reserved: raw.reserved_c },
+        member: MemberPart {
+            id: header.id,
+            role: header.role,
+            places: header.places,
+            retired: retired(raw, found),
+            reserved: raw.reserved_c,
+        },
     })
+}
+
+fn retired(raw: &RawLabel, found: Found<'_>) -> RetiredMarks {
+    let retired = RetiredMarks { run: raw.retired_run.get(), batch: raw.retired_batch.get() };
+    if retired.batch > NUMBER_MAX {
+        report(found, "retired_batch", format!("{} is larger than the number of any batch", retired.batch));
+    }
+    if retired.run == 0 && retired.batch != 0 {
+        report(found, "retired_batch", "it is not 0, and there is no run that it belongs to".to_owned());
+    }
+    retired
 }
 
 pub(crate) fn name(bytes: &[u8; 64]) -> Result<Name, String> {

@@ -77,8 +77,27 @@ pub struct MemberPart {
     pub role: u16,
     /// Where everything lies on it.
     pub places: Places,
+    /// The marks of the journal that the last drop of a member has retired.
+    pub retired: RetiredMarks,
     /// As in [`ArrayPart::reserved`].
-    pub reserved: [u8; 20],
+    pub reserved: [u8; 4],
+}
+
+/// Marks of a journal that a recovery ignores: the rows that they name were in place on all survivors, durably, when a label
+/// recorded the drop of a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RetiredMarks {
+    /// The run of the journal; 0: no marks are retired.
+    pub run: u64,
+    /// Marks of batches up to this one are retired.
+    pub batch: u64,
+}
+
+impl RetiredMarks {
+    /// Whether the marks of this batch are retired.
+    pub fn covers(&self, run: u64, batch: u64) -> bool {
+        self.run != 0 && self.run == run && batch <= self.batch
+    }
 }
 
 /// Three words of feature bits. This version defines none.
@@ -384,6 +403,8 @@ impl Label {
             bitmap_bytes: U64::new(member.places.bitmap.bytes),
             journal_start: U64::new(member.places.journal.start),
             journal_bytes: U64::new(member.places.journal.bytes),
+            retired_run: U64::new(member.retired.run),
+            retired_batch: U64::new(member.retired.batch),
             reserved_c: member.reserved,
             session_before: U64::new(array.session_before),
             header_crc: U32::ZERO,

@@ -39,7 +39,7 @@ pub use error::LabelError;
 pub use examine::{Examined, examine, examine_pool};
 pub use label::{
     Ancestor, ArrayPart, ArrayState, Features, Header, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId,
-    MemberPart, MemberState, StartPolicy, newest,
+    MemberPart, MemberState, RetiredMarks, StartPolicy, newest,
 };
 pub use layout::zone_table;
 pub use name::{Name, NameError};

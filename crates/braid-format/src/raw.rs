@@ -250,8 +250,12 @@ label_fields! {
     journal_start: U64, 464, FieldKind::Bytes;
     /// Size of the journal; 0: none.
     journal_bytes: U64, 472, FieldKind::Bytes;
+    /// The run of the journal whose marks a drop has retired; 0: none.
+    retired_run: U64, 480, FieldKind::Hex;
+    /// The last batch of that run whose marks are retired.
+    retired_batch: U64, 488, FieldKind::Number;
     /// Zero; belongs to the member.
-    reserved_c: [u8; 20], 480, FieldKind::Reserved;
+    reserved_c: [u8; 4], 496, FieldKind::Reserved;
     /// The session before `session`; the same on every member.
     session_before: U64, 500, FieldKind::Hex;
     /// CRC-32C of bytes 0 to 507, `crc` counted as zero.

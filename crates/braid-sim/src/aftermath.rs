@@ -51,6 +51,7 @@ impl Sim {
         }
         stage.workload = Workload::new(self.rng.fork());
         stage.pull.clear();
+        stage.fill_up.clear();
         stage.lossy.clear();
         stage.half = None;
         stage.compare.clear();
@@ -70,6 +71,8 @@ impl Sim {
         if matches!(end, End::Clean) {
             rot_labels(&mut self.world, &stage, &mut self.rng);
         }
+        // There is room again.
+        self.world.disks.iter_mut().for_each(|disk| disk.full = false);
         // Some of the disks that were pulled are back, as they were left.
         for disk in &mut self.world.disks {
             disk.gone &= self.rng.coin();

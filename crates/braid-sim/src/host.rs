@@ -515,6 +515,8 @@ fn name_of(message: &ShardMessage) -> &'static str {
         ShardMessage::InPlace { .. } => "in place",
         ShardMessage::Settle { .. } => "settle",
         ShardMessage::Settled { .. } => "settled",
+        ShardMessage::Still { .. } => "still",
+        ShardMessage::IsStill { .. } => "is still",
         ShardMessage::PoolAsk { .. } => "pool ask",
         ShardMessage::PoolTold { .. } => "pool told",
         ShardMessage::PoolTurn { .. } => "pool turn",

@@ -178,6 +178,8 @@ fn table() -> Vec<(Plant, Way)> {
         (D::MarkOverLiveEntry, Way::Rows(900, Subject::RowsInTurn)),
         (D::MarksForgotten, Way::Rows(300, Subject::RowsTorn)),
         (D::EntryOverLiveMark, Way::Rows(900, Subject::RowsInTurn)),
+        (D::MarksLeftAtDrop, Way::Open),
+        (D::MarksRetiredEarly, Way::Open),
         (D::FlushLeavesMarks, Way::Rows(600, Subject::RowsInTurn)),
         (D::RowAnsweredEarly, Way::Rows(400, Subject::RowsTorn)),
         (D::StepsWithOldLayout, Way::Rows(400, Subject::RowsReadOn)),

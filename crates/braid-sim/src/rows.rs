@@ -3,7 +3,7 @@
 //!
 //! A row was only marked at the crash where writes without FUA cover all of its data, none of which was flushed, and after
 //! none of which, while it still counted, something else was written there and answered: the journal takes that only when the mark
-//! is gone. While a member of a row is out the row is not marked. Writes that were under way together may have been gathered to a whole one.
+//! is gone. While a member of a row is out the row is not marked, and with the drop of one all marks of before are retired. Writes that were under way together may have been gathered to a whole one.
 
 use std::collections::BTreeMap;
 
@@ -45,9 +45,12 @@ impl RowWrites {
         self.list.clear();
     }
 
-    /// These members have been left out.
-    pub fn lose(&mut self, roles: &[u16]) {
-        self.missing = roles.iter().fold(self.missing, |missing, role| missing.with(usize::from(*role)));
+    /// These members have been left out. All marks of before are retired with that; unless something hung (`in_time`), which is
+    /// not waited for.
+    pub fn lose(&mut self, roles: &[u16], in_time: bool) {
+        let with = |missing: Roles| roles.iter().fold(missing, |missing, role| missing.with(usize::from(*role)));
+        self.missing = with(self.missing);
+        self.list.iter_mut().filter(|_| in_time).for_each(|write| write.missing = with(write.missing));
     }
 
     /// A member is in sync. Others may be, too.
@@ -207,10 +210,10 @@ pub fn rows_of(geometry: &Geometry, places: &[(u64, u64)]) -> Vec<Row> {
 
 impl Stage {
     /// These members of an array with parity have been left out.
-    pub fn rows_lose(&mut self, device: DeviceId, roles: &[u16]) {
+    pub fn rows_lose(&mut self, device: DeviceId, roles: &[u16], in_time: bool) {
         let Stage { mirrors, oracle, .. } = self;
         let of = mirrors.iter().filter(|mirror| mirror.serves_as == Some(device));
-        of.filter_map(|mirror| mirror.number).for_each(|number| oracle.rows(number).lose(roles));
+        of.filter_map(|mirror| mirror.number).for_each(|number| oracle.rows(number).lose(roles, in_time));
     }
 
     /// A member of an array with parity is in sync.

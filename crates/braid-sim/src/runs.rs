@@ -224,6 +224,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let mut wide = Rng::new(seed ^ 0x7769_6465);
     let widened = rows && told && dooms.is_none() && options.subject.is_none() && wide.below(12) == 0;
     let focus = if widened { Focus::Drill(Subject::RowsWidened) } else { focus };
+    // And of another one: seeds in which nothing becomes full stay what they are.
+    let mut full = Rng::new(seed ^ 0x6675_6c6c);
+    let fills = rows && told && dooms.is_none() && options.subject.is_none() && full.below(12) == 0;
+    let focus = if fills { Focus::Drill(Subject::RowsFull) } else { focus };
     // And of another one: seeds in which nothing answers under a lease stay what they are.
     let mut leases = Rng::new(seed ^ 0x6c65_6173);
     let tame = matches!(focus, Focus::Data | Focus::Failing | Focus::Members);

@@ -75,6 +75,7 @@ impl Run<'_> {
                             self.quiescing.push(id);
                         }
                         RegionCall::Close(_) | RegionCall::Rewrite | RegionCall::Retire => {}
+                        RegionCall::RetireMarks { .. } => self.world.moments.push("retiring marks"),
                     }
                     self.host.call(self.world, id, device, home.0, call);
                 }
@@ -90,7 +91,7 @@ impl Run<'_> {
                 Note::Dropped(roles) => {
                     let mut stage = self.stage.borrow_mut();
                     stage.lost.insert(device);
-                    stage.rows_lose(device, roles);
+                    stage.rows_lose(device, roles, !self.world.has_hung());
                     stage.promoted.retain(|role| !roles.contains(role));
                 }
                 Note::Grown(_, after) => {
@@ -199,6 +200,9 @@ impl Run<'_> {
             self.world.disks[disk].enlarge(size_bytes);
             self.port.set_size(leaf, size_bytes);
             stage.enlarged.insert(disk);
+        }
+        for disk in std::mem::take(&mut stage.fill_up) {
+            self.world.disks[disk].full = true;
         }
         for disk in std::mem::take(&mut stage.pull) {
             self.world.pull(disk);

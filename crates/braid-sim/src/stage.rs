@@ -67,6 +67,8 @@ pub struct Stage {
     pub lossy: BTreeSet<usize>,
     /// Disks that a task wants pulled.
     pub pull: Vec<usize>,
+    /// Disks of which the file system below is about to be full.
+    pub fill_up: Vec<usize>,
     /// Half a redundant array, while it serves apart from the other.
     pub half: Option<DeviceId>,
     /// Chance for what grows, where something does: of its own, so that seeds in which nothing grows stay as they are.
@@ -131,6 +133,7 @@ impl Stage {
             notes: Vec::new(),
             lossy: BTreeSet::new(),
             pull: Vec::new(),
+            fill_up: Vec::new(),
             half: None,
             growth: None,
             widths: None,

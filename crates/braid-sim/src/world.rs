@@ -121,6 +121,8 @@ pub struct World {
     last_op: u64,
     crash_due: bool,
     faults: u64,
+    /// Some I/O has run into its time limit since the process started.
+    hung: bool,
 }
 
 impl World {
@@ -147,6 +149,7 @@ impl World {
             last_op: 0,
             crash_due: false,
             faults: 0,
+            hung: false,
         }
     }
 
@@ -316,7 +319,10 @@ impl World {
         let profile = self.disks[disk].profile;
         // What may be written while it is late is a question; what is read is none.
         let often = if mutates && matches!(owner, Owner::Shard(..)) { 3 } else { 1 };
-        if spared {
+        if mutates && self.disks[disk].lacks_space(io.offset, io.len) {
+            running.result = Err(LeafError { kind: ErrorKind::NoSpace, errno: 28 });
+            self.fault("no space");
+        } else if spared {
             // Nothing goes wrong.
         } else if io.flags.has(Flags::OTHERS) && self.rng.below(16) == 0 {
             running.result = Err(LeafError::of(ErrorKind::Slow));
@@ -326,10 +332,12 @@ impl World {
             if io.op == Op::Read && matches!(owner, Owner::Shard(..)) && self.rng.coin() {
                 // As of a server that is silent: the connection is closed, and nothing can come any more.
                 takes = TIME_LIMIT_NS;
+                self.hung = true;
                 running.result = Err(LeafError::of(ErrorKind::TimedOut));
                 self.fault("silence");
             } else {
                 self.queue.push(self.now_ns + TIME_LIMIT_NS, Event::Late(op));
+                self.hung = true;
                 self.fault("hang");
             }
         } else {
@@ -366,6 +374,11 @@ impl World {
     /// Whether any disk made an error since the process started.
     pub fn had_faults(&self) -> bool {
         self.faults > 0
+    }
+
+    /// Whether any I/O ran into its time limit since the process started, or is about to.
+    pub fn has_hung(&self) -> bool {
+        self.hung
     }
 
     fn fault(&mut self, name: &str) {
@@ -612,7 +625,7 @@ impl World {
         self.leaves.clear();
         self.moments.clear();
         self.crash_due = false;
-        self.faults = 0;
+        (self.faults, self.hung) = (0, false);
     }
 
     /// Whether a failed flush or a pull made this leaf lose what it had answered.

@@ -214,6 +214,7 @@ fn mirrored(geometry: Geometry, members: &[Node], journal: Option<&Node>) -> Nod
         least_ring_blocks: ring_blocks,
         generation: 1,
         lost: Arc::default(),
+        marks: Arc::default(),
         ring_on,
     });
     Node::Mirrored(Box::new(MirrorNode {

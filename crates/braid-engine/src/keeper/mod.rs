@@ -40,6 +40,7 @@ use crate::io::{DeviceId, LeafId, ShardId};
 use crate::layout::{DeviceLayout, Node};
 use crate::lifecycle::{Array, JournalStart, LifecycleError, Regions, load_regions, recover_journal};
 use crate::lost_rows::LostRows;
+use crate::marks::Marks;
 use crate::mirror::{MirrorMember, MirrorNode, Role, Roles, copies_of};
 use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
@@ -171,6 +172,8 @@ pub struct Keeper {
     ring_moves: bool,
     /// Rows of which something cannot be read.
     lost: Arc<LostRows>,
+    /// Marks of the journal that are retired.
+    marks: Arc<Marks>,
     /// Requests wait until then, or until somebody ends that.
     held_until_ns: Option<u64>,
 }
@@ -249,6 +252,7 @@ impl Keeper {
             retiring: None,
             spread_bits: false,
             lost: Arc::new(LostRows::new(journal.as_ref().map_or(&[], |journal| &journal.lost))),
+            marks: Arc::default(),
             journal,
             ring_moves: false,
             held_until_ns: None,

@@ -111,6 +111,7 @@ impl Keeper {
             least_ring_blocks: journal.least_ring_blocks(),
             generation: journal.generation,
             lost: Arc::clone(&self.lost),
+            marks: Arc::clone(&self.marks),
             ring_on: self.ring_place()?,
         })
     }

@@ -1,7 +1,7 @@
 //! An array that was started and whose labels agree: the handle through which it is changed.
 
 use braid_format::journal::{Head, LostRow};
-use braid_format::{ArrayPart, ArrayState, Job, JobKind, MemberPart, MemberState, Name, Uuid};
+use braid_format::{ArrayPart, ArrayState, Job, JobKind, MemberPart, MemberState, Name, RetiredMarks, Uuid};
 use braid_geometry::Geometry;
 
 use super::erase::{erase_targets, wipe};
@@ -32,6 +32,8 @@ pub struct Array {
     pub(super) was_clean: bool,
     /// With parity: the head that the journal's run began with, and its list.
     pub(super) run_head: Option<(Head, Vec<LostRow>)>,
+    /// The marks of the journal that a recovery ignores, as every label says that is written from now on.
+    pub(super) retired: RetiredMarks,
     /// Disks of members that are out, and that could be filled.
     pub(super) candidates: Vec<(Candidate, Target)>,
     pub(super) lines: Lines,
@@ -104,6 +106,7 @@ impl Array {
             journal,
             was_clean,
             run_head: None,
+            retired: RetiredMarks::default(),
             candidates,
             lines,
             found_sequence,
@@ -116,6 +119,12 @@ impl Array {
     /// The journal has begun a run.
     pub fn note_run(&mut self, start: &JournalStart) {
         self.run_head = Some(start.head());
+    }
+
+    /// Marks of the journal that the next label retires: it records the drop of a member, and the rows that they name are in place on
+    /// all others. Returns what was retired before: where the drop is not recorded, that is to be so again.
+    pub fn retire_marks(&mut self, retired: RetiredMarks) -> RetiredMarks {
+        std::mem::replace(&mut self.retired, retired)
     }
 
     /// Whether it goes on when members fail.

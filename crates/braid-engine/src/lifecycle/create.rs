@@ -3,7 +3,7 @@
 use braid_format::bitmap::region_bytes_for;
 use braid_format::{
     ArrayPart, ArrayState, Features, Lineage, MemberEntry, MemberId, MemberPart, MemberState, Name, Places,
-    StartPolicy, Uuid, foreign, zone_table,
+    RetiredMarks, StartPolicy, Uuid, foreign, zone_table,
 };
 use braid_geometry::{Geometry, Spec};
 
@@ -188,7 +188,7 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     };
     let target = |(role, (leaf, places)): (usize, (&LeafId, Places))| Target {
         leaf: *leaf,
-        part: MemberPart { id: ids[role], role: role as u16, places, reserved: [0; 20] },
+        part: MemberPart { id: ids[role], role: role as u16, places, retired: RetiredMarks::default(), reserved: [0; 4] },
         doubtful: LabelCopy::Start,
     };
     let targets: Vec<Target> = leaves.iter().zip(places).enumerate().map(target).collect();

@@ -3,7 +3,7 @@
 //! A label says only which disk it is. Whether the ring is on it the heads of the journal say: so a label names the disk before
 //! the first head does, and no label says that it is gone before a head has put the ring elsewhere.
 
-use braid_format::{MemberEntry, MemberId, MemberPart, MemberState, Places};
+use braid_format::{MemberEntry, MemberId, MemberPart, MemberState, Places, RetiredMarks};
 
 use super::array::{Array, ArrayMember};
 use super::create::{clear, inspect};
@@ -74,7 +74,7 @@ impl Array {
         if force {
             clear(io, leaf, found.as_ref()).await?;
         }
-        let part = MemberPart { id, role, places, reserved: [0; 20] };
+        let part = MemberPart { id, role, places, retired: RetiredMarks::default(), reserved: [0; 4] };
         let target = Target { leaf, part, doubtful: LabelCopy::Start };
         journal::erase_heads(io, &self.label, &target).await?;
         self.complete(io).await?;

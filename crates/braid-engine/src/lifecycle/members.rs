@@ -11,6 +11,7 @@
 
 use braid_format::{
     JOBS_MAX, Job, JobKind, JobState, MEMBERS_MAX, MemberEntry, MemberId, MemberPart, MemberState, Places,
+    RetiredMarks,
 };
 
 use super::array::{Array, Candidate, Filling, fills};
@@ -435,7 +436,7 @@ impl Array {
         if force {
             clear(io, leaf, found.as_ref()).await?;
         }
-        let part = MemberPart { id, role: 0, places, reserved: [0; 20] };
+        let part = MemberPart { id, role: 0, places, retired: RetiredMarks::default(), reserved: [0; 4] };
         Ok(Target { leaf, part, doubtful: LabelCopy::Start })
     }
 

@@ -103,6 +103,8 @@ pub enum Planted {
     NewcomerKeepsHead,
     /// A member is dropped without the survivors' having flushed.
     DropRecordedWithoutFlush,
+    /// A member that has no space left in a recovery is dropped, with rows that are only marked.
+    DroppedWhenFull,
     /// Who has no role of its own is not flushed: a successor takes the place of a member while what was copied to it is
     /// still in its cache.
     SuccessorNotFlushed,

@@ -103,6 +103,7 @@ impl Array {
             return Ok(());
         }
         let label = self.label.clone();
+        self.spread_retired();
         for in_sync in [true, false] {
             if !self.tolerates(&losses.roles) {
                 return Err(losses.beyond());
@@ -123,6 +124,12 @@ impl Array {
         }
         self.unproven.clear();
         Ok(())
+    }
+
+    /// What the labels say of the journal's marks that are retired, on every disk that takes them.
+    fn spread_retired(&mut self) {
+        let retired = self.retired;
+        self.targets.iter_mut().chain(&mut self.journal).for_each(|target| target.part.retired = retired);
     }
 
     /// The label after the last completed one.
@@ -314,6 +321,7 @@ impl Array {
 
     /// Writes a label on all but the lost, rank by rank. Stops after the first rank when too few survive it.
     async fn write_in_order<M: MetaIo>(&mut self, io: &M, next: &ArrayPart, losses: &mut Losses) {
+        self.spread_retired();
         let mut ranks: Vec<u8> = self.targets.iter().map(|target| self.rank(target, next)).collect();
         if planted(Planted::NewcomerLabelFirst) {
             ranks.iter_mut().for_each(|rank| *rank = 2 - *rank);

@@ -1,6 +1,6 @@
 //! Starting arrays that were found.
 
-use braid_format::{ANCESTORS_MAX, Ancestor, ArrayPart, MemberState, Name, Uuid};
+use braid_format::{ANCESTORS_MAX, Ancestor, ArrayPart, MemberState, Name, RetiredMarks, Uuid};
 
 use super::array::{Array, Candidate, Filling, fills};
 use super::disk::{FoundDisk, MemberDisk};
@@ -173,6 +173,7 @@ async fn start_redundant<M: MetaIo>(
         seats.targets.into_iter().partition(|target| joins(&newest, target.part.role));
     let mut array = Array::new(newest.clone(), geometry, targets, options.lineage);
     (array.unproven, array.found_sequence) = (seats.unproven, newest.sequence);
+    array.retired = seats.retired;
     // Absent members that count as lost, and those that are given up.
     let (mut losses, given_up) = (Losses::of(seats.lost), seats.given_up);
     if !planted(Planted::StartWithoutFlush) {
@@ -253,6 +254,8 @@ struct Seated {
     candidates: Vec<(Candidate, Target)>,
     /// Members that the newest label promotes and that do not bear it yet.
     unproven: Vec<u16>,
+    /// The marks of the journal that the newest label retires.
+    retired: RetiredMarks,
     /// Lines of members that return, where the newest label does not know them.
     unused_lines: Vec<u64>,
 }
@@ -272,8 +275,12 @@ impl Seated {
             match standing {
                 standing if standing.takes_part() => {
                     let damaged = is_half(disk) && !planted(Planted::RemainsLeft);
-                    if damaged || found.newest.as_ref() != Some(&disk.label.array) {
+                    let is_newest = found.newest.as_ref() == Some(&disk.label.array);
+                    if damaged || !is_newest {
                         seated.behind.push(leaf);
+                    }
+                    if is_newest && disk.label.member.retired.run != 0 {
+                        seated.retired = disk.label.member.retired;
                     }
                     let own_role = disk.label.member.role;
                     let own = disk.label.array.members[usize::from(own_role)].state;

@@ -197,12 +197,12 @@ impl Shard {
         }
         let slot = &mut self.slots[index];
         let device = self.devices.at(slot.device);
-        if slot.error.is_some() || !device.frozen && !device.held {
-            return false;
+        let (ended, id) = (slot.error.is_some() || !device.frozen && !device.held, DeviceId(slot.device));
+        if !ended {
+            self.waiting.park(&mut self.slots, index, hold_key(id));
         }
-        let key = hold_key(DeviceId(slot.device));
-        self.waiting.park(&mut self.slots, index, key);
-        true
+        self.look_still(id);
+        !ended
     }
 
     /// A layout was published: everybody who waits looks again.

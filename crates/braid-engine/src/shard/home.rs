@@ -35,6 +35,12 @@ pub enum RegionCall {
     /// At levels with parity: everything that is in the journal now is put in place, made durable there, and is needed in the
     /// journal no more.
     Retire,
+    /// At levels with parity, while the device is frozen on all shards as members are about to be left out: marks of rows that are in
+    /// place are retired. `wait`: all marks, once nothing of a marked row is under way.
+    RetireMarks {
+        /// Wait for that.
+        wait: bool,
+    },
     /// At levels with parity, while the ring is about to move ([`crate::RingPlace::Moving`]): everything that was logged and told so is
     /// put in place and made durable there. What was not is logged anew where the ring is then.
     Quiesce,
@@ -262,6 +268,7 @@ impl Shard {
                 }
             }
             RegionCall::Retire => self.journal_retire(id, device, sink),
+            RegionCall::RetireMarks { wait } => self.journal_retire_marks(id, device, wait),
             RegionCall::Quiesce => self.journal_quiesce(id, device, sink),
             RegionCall::Rewrite => {
                 self.begin_call(id, device, map.blocks());

@@ -58,7 +58,7 @@ use crate::io::{
 use crate::late::LateRanges;
 use crate::layout::DeviceLayout;
 use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, Limits, PARTS_MAX, POOL_IOS_MAX, SLOTS_MAX, SYNCS_MAX};
-use crate::mirror::Loads;
+use crate::mirror::{Loads, Roles};
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, carries_data};
 use crate::planted::{Planted, planted};
@@ -168,6 +168,24 @@ pub enum ShardMessage {
         /// The slot's generation.
         generation: u32,
     },
+    /// From that home: a member is about to be left out, and nothing of a row that is only marked is to be under way.
+    Still {
+        /// The array.
+        device: DeviceId,
+        /// Who wants to hear of it.
+        home: ShardId,
+        /// The call that waits for it.
+        call: u64,
+    },
+    /// To that home: nothing is.
+    IsStill {
+        /// The array.
+        device: DeviceId,
+        /// The call.
+        call: u64,
+        /// Members on which some of such a row is not in place.
+        failed: Roles,
+    },
     /// To the home of a pool: a request to one of its volumes asks something.
     PoolAsk {
         /// The pool.
@@ -266,6 +284,8 @@ pub struct Shard {
     works: Works,
     gathers: Gathers,
     journals: Journals,
+    /// Homes of journals that wait for this shard to have nothing of a marked row under way.
+    asked_still: Vec<journal::Asked>,
     pools: Pools,
     /// Memory for rows, for batches of journals, and for gathers, from when the first array with parity is served.
     scratch: Option<Scratch>,
@@ -305,6 +325,7 @@ impl Shard {
             works: Works::new(),
             gathers: Gathers::new(limits.slots),
             journals: Journals::new(),
+            asked_still: Vec::new(),
             pools: Pools::new(limits.slots),
             scratch: None,
             journal_scratch: None,
@@ -527,6 +548,8 @@ impl Shard {
             ShardMessage::Settle { device, from, slot, generation } => {
                 self.journal_settle(device, (from, slot, generation), sink);
             }
+            ShardMessage::Still { device, home, call } => self.still(device, home, call),
+            ShardMessage::IsStill { device, call, failed } => self.journal_is_still(device, call, failed),
             ShardMessage::Settled { slot, generation, result } => self.row_settled(slot, generation, result),
             ShardMessage::PoolAsk { key, from, slot, generation, ask } => {
                 self.pool_asked(key, (from, slot, generation), ask, sink);

@@ -43,6 +43,21 @@ impl Rig {
         shard.call(u64::from(self.version), DeviceId(0), RegionCall::Quiesce, sink);
     }
 
+    /// Has the marks of the journal retired, in a freeze. Whether something had to be waited for.
+    pub fn retire_marks(&mut self) -> bool {
+        self.version += 1;
+        let home = usize::from(self.regions.home().0);
+        let (shard, sink) = &mut self.shards[home];
+        shard.call(u64::from(self.version), DeviceId(0), RegionCall::RetireMarks { wait: true }, sink);
+        for step in 0.. {
+            if self.shards[home].0.pop_called().is_some() {
+                return step > 2;
+            }
+            assert!(self.step_but_calls(), "nobody waits for what never comes");
+        }
+        false
+    }
+
     /// Puts it there, once it can be. Whether that was so.
     pub(super) fn finish_move(&mut self) -> bool {
         let home = usize::from(self.regions.home().0);

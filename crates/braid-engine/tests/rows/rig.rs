@@ -112,6 +112,7 @@ pub struct Rig {
     pub(super) shards: Vec<(Shard, Sink)>,
     pub(super) disks: Vec<Vec<u8>>,
     pub(super) lost: Arc<LostRows>,
+    pub(super) marks: Arc<Marks>,
     /// What is looked at while rows are unreadable.
     pub(super) watch: Option<Watch>,
     pub(super) memory: Rc<RefCell<Vec<u8>>>,
@@ -191,6 +192,7 @@ impl Rig {
             memory,
             model: vec![0; size as usize],
             lost: Arc::new(LostRows::new(lost)),
+            marks: Arc::default(),
             watch: None,
             log: Vec::new(),
             random: Random(seed),
@@ -309,6 +311,7 @@ impl Rig {
                 ring_on: self.ring_place(),
                 generation: self.run_number,
                 lost: Arc::clone(&self.lost),
+                marks: Arc::clone(&self.marks),
             }),
             failed: lost > self.tolerance(),
         };
@@ -447,7 +450,13 @@ impl Rig {
     }
 
     /// Delivers messages, answers one leaf I/O, does what a keeper does. False: nothing is left.
-    pub(super) fn step(&mut self) -> bool {
+    pub fn step(&mut self) -> bool {
+        let moved = self.step_but_calls();
+        self.finish_move() || moved
+    }
+
+    /// The same, but for calls that are done.
+    pub(super) fn step_but_calls(&mut self) -> bool {
         let mut moved = false;
         for from in 0..self.shards.len() {
             while let Some((to, message)) = self.shards[from].0.pop_message() {
@@ -483,7 +492,6 @@ impl Rig {
         if troubles.iter().any(|trouble| trouble.leaf == JOURNAL) && self.moves_to != Some(Ring::Members) {
             self.begin_move(Ring::Members);
         }
-        moved |= self.finish_move();
         let members = troubles.iter().filter(|trouble| trouble.leaf != JOURNAL);
         if let Some(member) = members.map(|t| t.leaf.0 as usize).find(|m| self.roles[*m] != Role::Out) {
             for (shard, sink) in &mut self.shards {

@@ -281,6 +281,7 @@ impl Rig {
                     ring_on: RingPlace::Members,
                     generation: 5,
                     lost: Arc::clone(&member.lost),
+                    marks: Arc::default(),
                 });
                 Node::Mirrored(Box::new(MirrorNode {
                     geometry: Geometry::plan(spec, &vec![each; member.roles.len()]).expect("a plan"),

@@ -6,7 +6,7 @@ use braid_format::limits::COUNTER_MAX;
 use braid_format::pool::{PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved, owner_slots_for};
 use braid_format::{
     Ancestor, ArrayPart, ArrayState, Features, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId,
-    MemberPart, MemberState, Name, Places, StartPolicy, zone_table,
+    MemberPart, MemberState, Name, Places, RetiredMarks, StartPolicy, zone_table,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use proptest::prelude::*;
@@ -53,7 +53,8 @@ pub fn fresh(spec: Spec, device_bytes: &[u64], role: u16) -> Label {
             id: MemberId::from_random(0x1000 + u64::from(role)),
             role,
             places: places[usize::from(role)],
-            reserved: [0; 20],
+            retired: RetiredMarks::default(),
+            reserved: [0; 4],
         },
     }
 }

@@ -69,6 +69,8 @@ pub struct SimDisk {
     pub gone: bool,
     /// A flush failed since it was last opened.
     pub flush_failed: bool,
+    /// It is a file, and the file system below is full: what was never written cannot be.
+    pub full: bool,
 }
 
 impl SimDisk {
@@ -87,7 +89,15 @@ impl SimDisk {
             junk,
             gone: false,
             flush_failed: false,
+            full: false,
         }
+    }
+
+    /// Whether a write needs space that the file system below does not have.
+    pub fn lacks_space(&self, offset: u64, len: u64) -> bool {
+        let blocks = (offset / BLOCK_BYTES as u64) as usize..(offset + len).div_ceil(BLOCK_BYTES as u64) as usize;
+        let is_new = |slot: &Slot| slot.durable.is_none() && slot.pending.is_empty();
+        self.full && self.blocks[blocks].iter().any(is_new)
     }
 
     /// Size in bytes.

@@ -27,6 +27,8 @@ pub enum Step {
     Fail,
     /// It is pulled.
     Pull,
+    /// The file system of its members is full, until the life ends.
+    FillUp,
     /// One more than may be lost of an array with parity are pulled, together or one after the other.
     PullMany,
     /// It returns, if it may.

@@ -39,7 +39,7 @@ pub const OF_MIRRORS: [Subject; 8] = [
 
 /// All that arrays with parity may be about.
 pub fn all() -> impl Iterator<Item = Subject> {
-    SUBJECTS.into_iter().chain(OF_MIRRORS).chain(journal_drills::SUBJECTS).chain([Subject::RowsWidened])
+    SUBJECTS.into_iter().chain(OF_MIRRORS).chain(journal_drills::SUBJECTS).chain([Subject::RowsWidened, Subject::RowsFull])
 }
 
 /// Any of them: those more often that show what they are about seldom.
@@ -331,6 +331,33 @@ pub fn widened(rng: &mut Rng) -> Vec<Act> {
         act(vec![Step::ReadAll, work(rng, 10)], Doom::Clean, &[Between::FindAll]),
         act(vec![Step::Back, Step::AwaitWhole, Step::ReadAll], Doom::Clean, &[]),
     ]
+}
+
+/// The file system that has the members as files becomes full while whole rows are written that nobody flushes, and there is room again
+/// when the next life begins: what was acknowledged can be read.
+pub fn full(rng: &mut Rng) -> Vec<Act> {
+    let requests = *rng.pick(&[10, 40, 80]);
+    let (of, area) = writers(rng, requests);
+    let of = Work { rows: *rng.pick(&[500_000, 900_000, 1_000_000]), fua: Some(0), flushes: false, ..of };
+    let mut steps = Vec::new();
+    match rng.below(3) {
+        0 => steps.extend([Step::Work(of, area, Wait::No), Step::Rest(rng.below(2_000_000))]),
+        _ => steps.push(Step::Work(of, area, Wait::Ended)),
+    }
+    steps.extend([Step::FillUp, Step::Work(Work { requests: 20, clients: 2, ..of }, None, Wait::Ended)]);
+    steps.push(Step::Rest(u64::MAX));
+    let doom = match rng.below(4) {
+        0 => soon(rng, "dropped", 1, &[1, 100_000, 400_000], 1),
+        1 => soon(rng, "retiring marks", 1, &[1, 100_000, 400_000], 1),
+        2 => among_rows(rng, 40),
+        _ => soon(rng, "nothing more to do", 1, &[1, 300_000], 1),
+    };
+    let mut then = vec![Step::ReadAll, work(rng, 10)];
+    if rng.coin() {
+        then.extend([Step::Back, Step::AwaitWhole, Step::ReadAll]);
+    }
+    let doom_then = afterwards(rng, &mut then);
+    vec![act(steps, doom, &[]), act(then, doom_then, &[]), act(vec![Step::ReadAll], Doom::Clean, &[])]
 }
 
 impl Mirror {

@@ -115,6 +115,17 @@ impl Admin {
                 self.stage.borrow_mut().pull.push(disk);
                 self.until(|stage| stage.pull.is_empty()).await;
             }
+            Step::FillUp => {
+                self.count("fill the file system of an array");
+                {
+                    let mut stage = self.stage.borrow_mut();
+                    // More than one member may meet it.
+                    stage.oracle.may_fail(number);
+                    stage.mirrors[index].well = None;
+                    stage.fill_up = stage.mirrors[index].disks.clone();
+                }
+                self.until(|stage| stage.fill_up.is_empty()).await;
+            }
             Step::PullMany => {
                 self.count("pull more members than may be lost");
                 let mut disks = {

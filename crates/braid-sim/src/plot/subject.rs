@@ -59,6 +59,8 @@ pub enum Subject {
     RowsReadOn,
     /// The array takes up further disks.
     RowsWidened,
+    /// The file system of the members is full while rows are written.
+    RowsFull,
     /// The disk of the journal is lost with a crash.
     JournalLost,
     /// The ring of the journal moves to a disk and back.
@@ -158,6 +160,7 @@ impl Subject {
             Subject::RowsBeyond => "rows beyond tolerance",
             Subject::RowsReadOn => "rows read on",
             Subject::RowsWidened => "rows widened",
+            Subject::RowsFull => "rows on a full file system",
             Subject::JournalLost => "journal lost",
             Subject::JournalMoves => "journal moves",
             Subject::JournalFails => "journal fails",
@@ -182,6 +185,7 @@ impl Subject {
             | Subject::RowsBeyond
             | Subject::RowsReadOn
             | Subject::RowsWidened
+            | Subject::RowsFull
             | Subject::JournalLost
             | Subject::JournalMoves
             | Subject::JournalFails
@@ -230,6 +234,7 @@ impl Subject {
             Subject::RowsBeyond => row_drills::beyond(rng),
             Subject::RowsReadOn => row_drills::read_on(rng),
             Subject::RowsWidened => row_drills::widened(rng),
+            Subject::RowsFull => row_drills::full(rng),
             Subject::JournalLost => journal_drills::lost(rng),
             Subject::JournalMoves => journal_drills::moves(rng),
             Subject::JournalFails => journal_drills::fails(rng),

@@ -248,6 +248,7 @@ fn mirrored(geometry: Geometry, nodes: &[Node], lost: Option<u16>, journal: Opti
         ring_on,
         generation: 1,
         lost: Arc::new(LostRows::new(&[])),
+        marks: Arc::default(),
     });
     Node::Mirrored(Box::new(MirrorNode {
         geometry,

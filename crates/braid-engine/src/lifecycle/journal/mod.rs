@@ -40,7 +40,7 @@ use super::lines::Lines;
 use super::planted::{Planted, planted};
 use super::replace::successor_of;
 use super::write::{Target, flush};
-use crate::{LeafId, MetaIo};
+use crate::{ErrorKind, LeafId, MetaIo};
 
 /// With what an array with parity begins to serve.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,7 +110,7 @@ impl JournalStart {
 
 /// Brings the journal of a started array with parity to its end, as the module says, and begins a new run. To be called after
 /// [`start`](super::start) and [`create`](super::create), before [`load_regions`](super::load_regions). A member that fails
-/// meanwhile is dropped, and all is done again without it. `random` is where the new run's id comes from.
+/// meanwhile is dropped, and all is done again without it; one that has no space left is not, as it has all that it had. `random` is where the new run's id comes from.
 ///
 /// # Errors
 /// [`LifecycleError::JournalLost`] where the ring is on a disk that is not here, the array was not stopped in order, and a member is
@@ -145,6 +145,10 @@ pub async fn recover_journal<M: MetaIo>(
         if array.journal_failed(&error) {
             continue;
         }
+        if is_full(&error) && !planted(Planted::DroppedWhenFull) {
+            // It has all that it had, and can be read. Dropped now, it would take with it what rows hold that are only marked.
+            return Err(error);
+        }
         let failed = match &error {
             LifecycleError::Io { leaf, .. } => array.targets.iter().find(|t| t.leaf == *leaf).map(|t| t.part.role),
             _ => None,
@@ -159,6 +163,11 @@ pub async fn recover_journal<M: MetaIo>(
             });
         }
     }
+}
+
+/// Whether a member had no space for what was written to it.
+fn is_full(error: &LifecycleError) -> bool {
+    matches!(error, LifecycleError::Io { source, .. } if source.kind == ErrorKind::NoSpace)
 }
 
 /// One attempt, with the members that are here now.
@@ -326,7 +335,17 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     /// What the entries say of each row that they name.
     fn rows(&self, batches: &[Batch]) -> BTreeMap<u64, Row> {
         let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
-        for (number, entry) in batches.iter().flat_map(|batch| &batch.entries).enumerate() {
+        let retired = self.array.retired;
+        let entries = batches.iter().flat_map(|batch| {
+            let header = &batch.copies.header;
+            let is_retired = retired.covers(header.run, header.sequence);
+            batch.entries.iter().map(move |entry| (entry, is_retired))
+        });
+        for (number, (entry, is_retired)) in entries.enumerate() {
+            if is_retired && entry.kind == EntryKind::Mark {
+                // A row that was in place when a member was dropped fits its parity: what that member had of it can be computed.
+                continue;
+            }
             let cells = self.place(entry.row).map_or(0, |place| place.stripe.data_chunks());
             let row = rows.entry(entry.row).or_default();
             let parities = usize::from(entry.parities) >= self.parities();

@@ -4,14 +4,14 @@
 use braid_format::journal::{
     BatchHeader, Entry, EntryKind, HEAD_BYTES, RING_START_BYTES, decode_head, encode_batch, head_slot, payload_crc,
 };
-use braid_format::{MemberId, Places};
+use braid_format::{MemberId, Places, RetiredMarks};
 use braid_geometry::{Level, Spec};
 
 use super::disks::Disks;
 use super::{leaves, request, run};
 use crate::lifecycle::{
-    Array, Filling, JournalStart, LifecycleError, Newcomer, Replacement, create, load_regions, recover_journal,
-    store_regions,
+    Array, Filling, JournalStart, LifecycleError, Newcomer, Replacement, StartOptions, create, load_regions,
+    recover_journal, scan, start, store_regions,
 };
 use crate::{ErrorKind, LeafError, LeafId, MetaIo};
 
@@ -147,6 +147,78 @@ fn a_cell_that_cannot_be_read_while_its_row_was_written_is_listed_and_zeros() {
     // It stays in the list, also when the disk can read it again.
     let third = run(recover_journal(&disks, &mut array, 7, false)).unwrap();
     assert_eq!((third.lost, third.lost_now, third.generation), (again.lost, 0, again.generation + 1));
+}
+
+/// Row 1 is in place, with its parity, and only marked: what was acknowledged and not flushed.
+fn mark_row_1_in_place(disks: &Disks, array: &Array, started: &JournalStart) -> u16 {
+    log(disks, array, started, &[0, 1, 2]);
+    let stripe = array.geometry().stripe(1).unwrap();
+    for role in [stripe.data(0), stripe.p()] {
+        disks.poke(LeafId(role.into()), DATA + stripe.member_offset, &[9; CHUNK as usize]);
+    }
+    stripe.data(0)
+}
+
+/// The label that records a drop retires the marks of before: what the member had of rows that were in place is computed, also by the
+/// next start, from whichever of the labels.
+#[test]
+fn marks_that_a_drop_has_retired_do_not_count() {
+    for (batch, lost) in [(1, 0), (0, 1)] {
+        let (disks, mut array, started) = raid5();
+        let role = mark_row_1_in_place(&disks, &array, &started);
+        array.retire_marks(RetiredMarks { run: started.run, batch });
+        run(array.drop_members(&disks, &[role])).unwrap();
+        let found = run(scan(&disks, &leaves(3)));
+        let mut array = run(start(&disks, &found.arrays[0], StartOptions::new(9, 9))).unwrap();
+        let again = run(recover_journal(&disks, &mut array, 9, false)).unwrap();
+        assert_eq!((again.lost.len(), again.resynced), (lost, lost as u64), "retired up to {batch}");
+        let p = array.geometry().stripe(1).unwrap().p();
+        assert_eq!(block(&disks, p, CHUNK), if lost == 0 { 9 } else { 0 }, "what is lost is computed from it");
+    }
+    // Of another run nothing is retired.
+    let (disks, mut array, started) = raid5();
+    let role = mark_row_1_in_place(&disks, &array, &started);
+    array.retire_marks(RetiredMarks { run: started.run ^ 1, batch: 9 });
+    run(array.drop_members(&disks, &[role])).unwrap();
+    assert_eq!(run(recover_journal(&disks, &mut array, 9, false)).unwrap().lost.len(), 1);
+}
+
+/// Disks on a file system that is full: nothing more can be written to one of them.
+struct Full<'a>(&'a Disks, LeafId);
+
+impl MetaIo for Full<'_> {
+    fn size_bytes(&self, leaf: LeafId) -> u64 {
+        self.0.size_bytes(leaf)
+    }
+
+    async fn read(&self, leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError> {
+        self.0.read(leaf, offset, len).await
+    }
+
+    async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError> {
+        if leaf == self.1 {
+            return Err(LeafError { kind: ErrorKind::NoSpace, errno: 28 });
+        }
+        self.0.write(leaf, offset, data, fua).await
+    }
+
+    async fn flush(&self, leaf: LeafId) -> Result<(), LeafError> {
+        self.0.flush(leaf).await
+    }
+}
+
+/// A recovery that meets a full file system drops nobody: the member has all that it had, and rows that are only marked need it.
+#[test]
+fn a_recovery_without_space_waits_for_some() {
+    for leaf in leaves(3) {
+        let (disks, mut array, started) = raid5();
+        mark_row_1_in_place(&disks, &array, &started);
+        let refused = run(recover_journal(&Full(&disks, leaf), &mut array.clone(), 9, false));
+        let is_full = |error: &LifecycleError| matches!(error, LifecycleError::Io { source, .. } if source.kind == ErrorKind::NoSpace);
+        assert!(refused.as_ref().is_err_and(is_full), "{refused:?}");
+        let again = run(recover_journal(&disks, &mut array, 10, false)).unwrap();
+        assert!(again.lost.is_empty() && array.is_whole());
+    }
 }
 
 #[test]

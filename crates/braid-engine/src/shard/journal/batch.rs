@@ -16,8 +16,29 @@ pub(super) const BATCHES_MAX: usize = 4;
 const RESERVE_BLOCKS: u64 = 8;
 
 impl Shard {
+    /// Rows that can only be marked, as they are too large to be logged, are not marked while a member is out: their slots are told
+    /// that nothing is in the journal, and cut them smaller.
+    fn journal_send_back(&mut self, device: DeviceId) {
+        let Some(journal) = self.journals.of(device).filter(|journal| journal.lacks) else { return };
+        if planted(Planted::DegradedOnlyMarked) {
+            return;
+        }
+        let (mut first, mut sent_back) = (0, Vec::new());
+        while let Some(group) = journal.group(first) {
+            let is_wide = |request: &LogRequest| request.mark && journal.is_too_large(request);
+            if journal.queue.range(first..first + group).any(is_wide) {
+                sent_back.extend(journal.queue.drain(first..first + group));
+            } else {
+                first += group;
+            }
+        }
+        let nothing = InJournal { sequence: 0, alone: false };
+        sent_back.iter().for_each(|request| self.tell_logged(request, Ok(nothing)));
+    }
+
     /// Puts a batch together and writes it. False: there is nothing to write, or no room.
     pub(super) fn journal_batch(&mut self, device: DeviceId, layout: &DeviceLayout, sink: &mut impl LeafSink) -> bool {
+        self.journal_send_back(device);
         let free = self.journals.ios.iter().position(Option::is_none);
         let Some(journal) = self.journals.of(device) else { return false };
         let (Some(at), true) = (free, journal.under_way < BATCHES_MAX) else { return false };

@@ -9,6 +9,7 @@ mod batch;
 mod head;
 mod ios;
 mod moving;
+mod retired;
 mod rows;
 mod space;
 
@@ -18,6 +19,8 @@ use braid_format::journal::{ENTRIES_MAX, Entry, EntryKind, LOST_ROWS_MAX};
 
 use self::batch::BATCHES_MAX;
 use self::head::Heads;
+pub(super) use self::retired::Asked;
+use self::retired::Stilling;
 use self::rows::Rows;
 use super::scratch::Run;
 use super::{Shard, ShardMessage};
@@ -151,6 +154,10 @@ pub(super) struct Journal {
     before: Vec<u64>,
     /// A call that waits until all that was told to be logged is in place, durably, as the ring is about to move.
     quiescing: Option<u64>,
+    /// A call that waits until nothing of a marked row is under way, as a member is about to be left out.
+    stilling: Option<Stilling>,
+    /// A member is out: rows that are only marked could not be read after a crash.
+    lacks: bool,
 }
 
 impl Journal {
@@ -182,6 +189,8 @@ impl Journal {
             flushers: Vec::with_capacity(64),
             before: Vec::new(),
             quiescing: None,
+            stilling: None,
+            lacks: false,
         }
     }
 
@@ -232,14 +241,18 @@ impl Journal {
         self.queue.range(first.min(self.queue.len())..).position(|request| request.last).map(|last| last + 1)
     }
 
+    /// Whether a row is too large to be logged whole.
+    fn is_too_large(&self, request: &LogRequest) -> bool {
+        u64::from(request.entry.payload_blocks()) > LOGGED_BLOCKS_MAX.min(self.node.least_ring_blocks / 3)
+    }
+
     /// What is to stand in the journal for a request. A row of which it has data already is not marked but written down as well;
     /// one that is too large for that waits until it has none.
     fn entry(&self, request: &LogRequest) -> Entry {
         let has_data = self.rows.of(request.entry.row).0 > 0;
         let has_data = has_data && !planted(Planted::MarkOverLiveEntry);
-        let too_large =
-            u64::from(request.entry.payload_blocks()) > LOGGED_BLOCKS_MAX.min(self.node.least_ring_blocks / 3);
-        if request.mark && (too_large || !has_data && self.marks_max() > 0) {
+        let lacks = self.lacks && !planted(Planted::DegradedOnlyMarked);
+        if request.mark && (self.is_too_large(request) || !has_data && !lacks && self.marks_max() > 0) {
             Entry::mark(request.entry.row)
         } else {
             request.entry
@@ -374,6 +387,7 @@ impl Shard {
 
     /// Everybody who waits is told so.
     fn journal_refuse(&mut self, device: DeviceId, kind: ErrorKind) {
+        self.forget_stilling(device);
         let Some(journal) = self.journals.of(device) else { return };
         let mut requests: Vec<LogRequest> = journal.queue.drain(..).collect();
         requests.extend(journal.begun.iter_mut().flat_map(|begun| begun.drain(..)));
@@ -429,9 +443,9 @@ impl Shard {
             "a failed array needs a recovery"
         );
         let lacks = layout.mirror().is_some_and(|mirror| mirror.members.iter().any(|m| m.role == Role::Out));
-        if let Some(journal) = self.journals.of(device).filter(|journal| lacks && journal.rows.marks() > 0) {
-            // A member is lost: after a crash now, rows that are only marked could not be read.
-            journal.wants_room = true;
+        if let Some(journal) = self.journals.of(device) {
+            // After a crash now, rows that are only marked could not be read.
+            (journal.lacks, journal.wants_room) = (lacks, journal.wants_room || lacks && journal.rows.marks() > 0);
         }
         for at in 0..self.journals.ios.len() {
             // What is not in the ring when it moves is logged anew.

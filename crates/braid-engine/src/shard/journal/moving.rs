@@ -59,6 +59,7 @@ impl Shard {
         next.queue.append(&mut journal.waiters);
         next.queue.append(&mut journal.queue);
         next.begun = std::mem::take(&mut journal.begun);
+        (next.stilling, next.lacks) = (journal.stilling.take(), journal.lacks);
         (next.next, next.tail) = (journal.next, journal.next);
         (next.told, next.in_place) = (journal.next - 1, journal.next - 1);
         next.before = std::mem::take(&mut journal.before);

@@ -14,6 +14,7 @@ impl Shard {
         let wanted = journal.wants_room
             || journal.used() > journal.ring() / 2
             || journal.rows.marks() > MARKS_MAX / 2
+            || journal.lacks && journal.rows.marks() > 0
             || !journal.flushers.is_empty();
         if !wanted || journal.flushing.is_some() {
             return;

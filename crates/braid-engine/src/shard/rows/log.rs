@@ -133,6 +133,14 @@ impl Shard {
         work != slots::NONE && self.works.list[work as usize].unlogged > 0
     }
 
+    /// Whether some of what a slot has submitted is of a row that is only marked, and is not known to be in place.
+    pub(in crate::shard) fn has_marked_out(&self, index: u32) -> bool {
+        let work = self.slots[index].work;
+        let Some(work) = self.works.list.get(work as usize).filter(|_| work != slots::NONE) else { return false };
+        let is_out = |op: &RowOp| op.submitted && !op.done && !op.logged;
+        work.stage == Stage::Write && work.ops[..work.count].iter().any(is_out)
+    }
+
     pub(super) fn tell_in_place(&mut self, index: u32, sequence: u64, sink: &mut impl LeafSink) {
         let slot = &self.slots[index];
         let device = DeviceId(slot.device);

@@ -13,10 +13,12 @@ impl Shard {
         let slot = self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version).clone();
         let mirror = layout.mirror().expect("an array with parity is redundant");
+        let marks = &mirror.parity.as_deref().expect("an array with parity").node.marks;
         let work = &mut self.works.list[slot.work as usize];
         work.stage = Stage::Write;
         for op in &mut work.ops[..work.count] {
-            op.submitted |= op.sequence > 0 && (op.logged || Row::new(mirror, op.row).is_whole());
+            let may_mark = || marks.counts(op.sequence) && Row::new(mirror, op.row).is_whole();
+            op.submitted |= op.sequence > 0 && (op.logged || may_mark());
         }
         let (ops, count) = (work.ops, work.count);
         let mut out = 0;

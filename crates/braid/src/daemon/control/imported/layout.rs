@@ -56,6 +56,7 @@ pub fn compile(
         least_ring_blocks: RING_BLOCKS,
         generation: 1,
         lost: Arc::<LostRows>::default(),
+        marks: Arc::default(),
         ring_on: RingPlace::Members,
     });
     let node = MirrorNode {
