@@ -186,8 +186,8 @@ pub enum ErrorKind {
     Failed,
     /// An earlier FLUSH failed: what was acknowledged may not be durable. Sticks until the disk is reopened.
     FlushFailed,
-    /// A crash struck while a whole row of an array with parity was written, and a member was lost: nobody knows what stood
-    /// there, until all of the row is written again. Or a block of a volume may be on a member of its pool that is absent.
+    /// A crash struck while a whole row of an array with parity was written, and a member was lost: nobody knows what that member
+    /// had of it, until it is written again. Or a block of a volume may be on a member of its pool that is absent.
     Unreadable,
     /// Of a leaf and with [`Flags::OTHERS`] alone: it would have taken long, and was given up; nothing uses its memory any more.
     Slow,

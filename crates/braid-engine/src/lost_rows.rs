@@ -1,29 +1,41 @@
 //! Rows of an array with parity of which something cannot be read, until it is written again.
 //!
-//! A recovery lists them. While the array serves, lines only leave: whoever writes all cells of a line and has them in place
-//! says so, on any shard, before that write is answered. The list on the disks follows later, written by the home of the
-//! array's journal: until then the journal holds what was written.
+//! A recovery lists them: the data cells that are lost, and over which lines. Their parity fits zeros there, so that all else of the row is
+//! read and written as ever. While the array serves, lines only leave: a write that has a line of a lost cell in place, logged with its
+//! parity, says so, on any shard, before it is answered. Each block leaves by itself, so that ranges that are named to somebody can be
+//! written in whatever order and pieces. The list on the disks follows later, written by the home of the array's journal: until then the
+//! journal holds what was written.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use braid_format::journal::LostRow;
+use braid_format::MEMBERS_MAX;
+use braid_format::journal::{LOST_CELLS_MAX, LostRow};
+
+/// A data cell of a row, with the lines of it that are lost.
+#[derive(Debug)]
+struct LostCell {
+    row: u64,
+    cell: u8,
+    lines: AtomicU16,
+}
 
 /// The rows, shared by all shards and the keeper.
 #[derive(Debug, Default)]
 pub struct LostRows {
-    /// As they were when the array was started, ascending, each with the lines that are left of it.
-    rows: Box<[(LostRow, AtomicU16)]>,
-    /// Rows with lines left.
+    /// As they were when the array was started, ascending by row and cell, each with the lines that are left of it.
+    cells: Box<[LostCell]>,
+    /// Cells with lines left.
     left: AtomicU32,
     /// How often lines have left.
     changes: AtomicU64,
 }
 
 impl LostRows {
-    /// These rows, ascending.
+    /// These rows, in any order.
     pub fn new(rows: &[LostRow]) -> LostRows {
-        let rows: Box<[_]> = rows.iter().map(|row| (*row, AtomicU16::new(row.lines))).collect();
-        LostRows { left: AtomicU32::new(rows.len() as u32), rows, changes: AtomicU64::new(0) }
+        let cell = |(row, cell, lines)| LostCell { row, cell, lines: AtomicU16::new(lines) };
+        let cells: Box<[LostCell]> = cells_of(rows).into_iter().map(cell).collect();
+        LostRows { left: AtomicU32::new(cells.len() as u32), cells, changes: AtomicU64::new(0) }
     }
 
     /// Whether all can be read.
@@ -35,26 +47,27 @@ impl LostRows {
     /// Lines of a row of which something cannot be read: bit *i* for line *i*.
     #[inline]
     pub fn lines(&self, row: u64) -> u16 {
-        if self.is_empty() { 0 } else { self.of(row).map_or(0, |(_, lines)| lines.load(Ordering::Acquire)) }
+        if self.is_empty() { 0 } else { self.of(row).iter().fold(0, |all, of| all | of.lines.load(Ordering::Acquire)) }
     }
 
     /// Whether a data cell of a row cannot be read over any of these lines.
     pub fn covers(&self, row: u64, cell: u8, lines: u16) -> bool {
-        let left = lines & self.lines(row);
-        left != 0 && self.of(row).is_some_and(|(lost, _)| lost.covers(cell, left))
+        let of = |of: &LostCell| of.cell == cell && of.lines.load(Ordering::Acquire) & lines != 0;
+        !self.is_empty() && self.of(row).iter().any(of)
     }
 
-    /// All cells of these lines of a row have been written, and are in place.
-    pub fn rewritten(&self, row: u64, lines: u16) {
-        let Some((_, left)) = self.of(row) else { return };
-        let before = left.fetch_and(!lines, Ordering::AcqRel);
-        if before & lines == 0 {
-            return;
+    /// These lines of some data cells of a row have been written, and are in place.
+    pub fn rewritten(&self, row: u64, cells: std::ops::Range<u8>, lines: u16) {
+        for of in self.of(row).iter().filter(|of| cells.contains(&of.cell)) {
+            let before = of.lines.fetch_and(!lines, Ordering::AcqRel);
+            if before & lines == 0 {
+                continue;
+            }
+            if before & !lines == 0 {
+                self.left.fetch_sub(1, Ordering::AcqRel);
+            }
+            self.changes.fetch_add(1, Ordering::AcqRel);
         }
-        if before & !lines == 0 {
-            self.left.fetch_sub(1, Ordering::AcqRel);
-        }
-        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     /// How often lines have left. Whoever asks for it first and then for the list, has a list with all these changes.
@@ -62,21 +75,73 @@ impl LostRows {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// How many rows there were at first.
+    /// How many cells there were at first: as many entries the list may need, where the lines of each leave in their own order.
     pub fn capacity(&self) -> usize {
-        self.rows.len()
+        self.cells.len()
     }
 
-    /// Those that are left now, ascending.
+    /// Those that are left now, ascending. A row comes more than once where its cells have lost different lines.
     pub fn iter(&self) -> impl Iterator<Item = LostRow> {
-        let left =
-            |(row, lines): &(LostRow, AtomicU16)| LostRow::new(row.row, lines.load(Ordering::Acquire), row.cells());
-        self.rows.iter().filter_map(left)
+        let mut all = Vec::with_capacity(self.cells.len());
+        self.list(&mut all);
+        all.into_iter()
     }
 
-    fn of(&self, row: u64) -> Option<&(LostRow, AtomicU16)> {
-        let at = self.rows.binary_search_by_key(&row, |(lost, _)| lost.row).ok()?;
-        self.rows.get(at)
+    /// Puts the same into a list that has room for [`LostRows::capacity`] more.
+    pub fn list(&self, out: &mut Vec<LostRow>) {
+        // Others take lines away meanwhile: each cell is looked at once.
+        let mut now = [(0, 0, 0); MEMBERS_MAX];
+        for of_row in self.cells.chunk_by(|a, b| a.row == b.row) {
+            let now = &mut now[..of_row.len().min(MEMBERS_MAX)];
+            for (now, of) in now.iter_mut().zip(of_row) {
+                *now = (of.row, of.cell, of.lines.load(Ordering::Acquire));
+            }
+            list_row(now, out);
+        }
+    }
+
+    fn of(&self, row: u64) -> &[LostCell] {
+        let from = self.cells.partition_point(|of| of.row < row);
+        let to = from + self.cells[from..].partition_point(|of| of.row == row);
+        &self.cells[from..to]
+    }
+}
+
+/// Rows as row, data cell and lines, ascending; each cell once.
+pub(crate) fn cells_of(rows: &[LostRow]) -> Vec<(u64, u8, u16)> {
+    let mut cells: Vec<(u64, u8, u16)> =
+        rows.iter().flat_map(|row| row.cells().iter().map(|cell| (row.row, *cell, row.lines))).collect();
+    cells.sort_unstable();
+    cells.dedup_by(|again, first| {
+        let same = (again.0, again.1) == (first.0, first.1);
+        first.2 |= if same { again.2 } else { 0 };
+        same
+    });
+    cells
+}
+
+/// The same as rows: ascending, and cells of a row with the same lines together. `cells`: ascending.
+pub(crate) fn rows_of(cells: &[(u64, u8, u16)]) -> Vec<LostRow> {
+    let mut rows = Vec::new();
+    cells.chunk_by(|a, b| a.0 == b.0).for_each(|of_row| list_row(of_row, &mut rows));
+    rows
+}
+
+/// Puts what is lost of one row into a list.
+fn list_row(of_row: &[(u64, u8, u16)], out: &mut Vec<LostRow>) {
+    for (at, (row, _, lines)) in of_row.iter().enumerate() {
+        if of_row[..at].iter().any(|before| before.2 == *lines) {
+            continue;
+        }
+        let mut alike = of_row[at..].iter().filter(|of| of.2 == *lines).map(|of| of.1);
+        loop {
+            let mut cells = [0; LOST_CELLS_MAX];
+            let count = cells.iter_mut().zip(&mut alike).map(|(to, cell)| *to = cell).count();
+            if count == 0 {
+                break;
+            }
+            out.extend(LostRow::new(*row, *lines, &cells[..count]));
+        }
     }
 }
 
@@ -84,21 +149,41 @@ impl LostRows {
 mod tests {
     use super::*;
 
+    fn lost(row: u64, lines: u16, cells: &[u8]) -> LostRow {
+        LostRow::new(row, lines, cells).unwrap()
+    }
+
     #[test]
     fn lines_leave_and_rows_with_the_last_of_them() {
-        let rows = [LostRow::new(3, 0b111, &[0, 2]).unwrap(), LostRow::new(9, 1, &[1]).unwrap()];
-        let lost = LostRows::new(&rows);
-        assert!(lost.covers(3, 2, 0b100) && !lost.covers(3, 1, 0b100) && !lost.covers(4, 0, 1));
-        lost.rewritten(3, 0b101);
-        assert_eq!((lost.lines(3), lost.lines(9), lost.lines(4), lost.changes()), (0b10, 1, 0, 1));
-        assert!(!lost.covers(3, 2, 0b101) && lost.covers(3, 2, 0b10));
-        lost.rewritten(3, 0b101);
-        assert_eq!(lost.changes(), 1, "they had left before");
-        lost.rewritten(9, 0xffff);
-        assert_eq!(lost.iter().collect::<Vec<_>>(), [LostRow::new(3, 0b10, &[0, 2]).unwrap()]);
-        assert!(!lost.is_empty());
-        lost.rewritten(3, 0b10);
-        assert!(lost.is_empty() && lost.iter().next().is_none());
-        assert_eq!((lost.changes(), lost.capacity()), (3, 2));
+        let rows = LostRows::new(&[lost(3, 0b111, &[0, 2]), lost(9, 1, &[1])]);
+        assert!(rows.covers(3, 2, 0b100) && !rows.covers(3, 1, 0b100) && !rows.covers(4, 0, 1));
+        rows.rewritten(3, 0..3, 0b101);
+        assert_eq!((rows.lines(3), rows.lines(9), rows.lines(4), rows.changes()), (0b10, 1, 0, 2));
+        assert!(!rows.covers(3, 2, 0b101) && rows.covers(3, 2, 0b10));
+        rows.rewritten(3, 0..3, 0b101);
+        assert_eq!(rows.changes(), 2, "they had left before");
+        rows.rewritten(9, 0..3, 0xffff);
+        assert_eq!(rows.iter().collect::<Vec<_>>(), [lost(3, 0b10, &[0, 2])]);
+        assert!(!rows.is_empty());
+        rows.rewritten(3, 0..3, 0b10);
+        assert!(rows.is_empty() && rows.iter().next().is_none());
+        assert_eq!((rows.changes(), rows.capacity()), (5, 3));
+    }
+
+    #[test]
+    fn each_cell_leaves_by_itself() {
+        let rows = LostRows::new(&[lost(3, 0b111, &[0, 2]), lost(4, 0b11, &[1])]);
+        rows.rewritten(3, 1..2, 0b111);
+        assert_eq!((rows.lines(3), rows.changes()), (0b111, 0), "a cell that can be read");
+        rows.rewritten(3, 2..3, 0b001);
+        assert!(!rows.covers(3, 2, 0b001) && rows.covers(3, 0, 0b001) && rows.lines(3) == 0b111);
+        let left: Vec<LostRow> = rows.iter().collect();
+        assert_eq!(left, [lost(3, 0b111, &[0]), lost(3, 0b110, &[2]), lost(4, 0b11, &[1])]);
+        // As a start finds it.
+        let again = LostRows::new(&left);
+        assert_eq!(again.iter().collect::<Vec<_>>(), left);
+        rows.rewritten(3, 0..1, 0b001);
+        assert_eq!(rows.iter().next(), Some(lost(3, 0b110, &[0, 2])), "together again");
+        assert_eq!(cells_of(&[lost(1, 0b1, &[4]), lost(1, 0b100, &[3, 4])]), [(1, 3, 0b100), (1, 4, 0b101)]);
     }
 }

@@ -31,7 +31,7 @@ pub enum Step {
     Zeros(u64),
     /// What comes next cannot be read where it is: it is to be computed from the rest of its row.
     Recover,
-    /// What comes next cannot be read until its row is written again wholly.
+    /// What comes next cannot be read until it is written again.
     Unreadable,
     /// No member is left that could take it.
     Lost,
@@ -71,7 +71,7 @@ enum Resolved {
     Needs(Precondition),
     /// They are to be computed from the rest of their row.
     Recover,
-    /// They cannot be read until their row is written again wholly.
+    /// They cannot be read until they are written again.
     Unreadable,
     /// Every copy of them is lost.
     Lost,

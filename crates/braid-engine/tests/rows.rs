@@ -384,28 +384,74 @@ fn an_unreadable_row_is_written_again() {
     }
 }
 
-/// What does not write all of an unreadable row changes nothing and is refused; so are reads of what is lost. Zeroes are as good as data.
+/// In what order and in which pieces the ranges are written that are named.
+#[derive(Clone, Copy, Debug)]
+enum Split {
+    InOrder,
+    Backwards,
+    Shuffled,
+    BlockByBlock,
+    AcrossRanges,
+}
+
+/// What is named as unreadable can be read as soon as it is written, in every split of the ranges; zeroes are as good as data. All
+/// else of those rows is read and written meanwhile.
 #[test]
-fn a_part_of_an_unreadable_row_is_refused() {
+fn what_is_named_as_unreadable_is_written_in_any_split() {
+    let splits = [Split::InOrder, Split::Backwards, Split::Shuffled, Split::BlockByBlock, Split::AcrossRanges];
     let mut refused = 0;
     for shape in SHAPES {
-        for (op, seed) in [(Op::Write, 1), (Op::WriteZeroes, 2), (Op::Discard, 3)] {
-            let lost = some_rows(*shape, seed);
+        for (turn, split) in splits.into_iter().enumerate() {
+            let (op, seed) = [(Op::Write, 1), (Op::WriteZeroes, 2), (Op::Discard, 3)][turn % 3];
+            let lost = some_rows(*shape, seed + turn as u64);
             if lost.is_empty() {
                 continue;
             }
             let mut rig = Rig::with_lost(*shape, 2, seed, &lost);
+            let mut random = Random(seed);
+            if turn % 2 == 1 {
+                rig.lose(&[turn % shape.blocks.len()]);
+            }
             let before = rig.unreadable();
+            let named: u64 = rig.named().iter().map(|(_, bytes)| bytes / BLOCK).sum();
+            assert_eq!(named, before.len() as u64, "what cannot be read is named, and nothing else");
             for block in &before {
-                assert_eq!(rig.attempt(0, Op::Read, block * 4096, 4096), Sees::Refusal);
-                refused += u32::from(rig.attempt(1, op, block * 4096, 4096) == Sees::Refusal);
+                assert_eq!(rig.attempt(0, Op::Read, block * BLOCK, BLOCK), Sees::Refusal);
+                refused += 1;
             }
+            // Neighbours that can be read are written; that makes nothing else readable.
             for row in &lost {
-                let (at, bytes) = rig.whole_stripe(row.row);
-                assert_eq!(rig.attempt(1, op, at, bytes), Sees::Nothing);
-                assert_eq!(rig.attempt(0, Op::Read, at, bytes), Sees::Nothing, "at once, not after a flush");
+                let (start, bytes) = rig.whole_stripe(row.row);
+                let other = (start..start + bytes).step_by(BLOCK as usize).find(|at| !before.contains(&(at / BLOCK)));
+                if let Some(at) = other {
+                    assert_eq!(rig.attempt(1, Op::Write, at, BLOCK), Sees::Nothing);
+                }
             }
-            assert_eq!(rig.unreadable(), []);
+            assert_eq!(rig.unreadable(), before);
+            let mut pieces = rig.named();
+            match split {
+                Split::InOrder => {}
+                Split::Backwards => pieces.reverse(),
+                Split::BlockByBlock => {
+                    let blocks = |(at, len): &(u64, u64)| (*at..at + len).step_by(BLOCK as usize).collect::<Vec<_>>();
+                    pieces = pieces.iter().flat_map(blocks).map(|at| (at, BLOCK)).collect();
+                }
+                Split::Shuffled => {
+                    (1..pieces.len()).for_each(|at| pieces.swap(at, random.below(at as u64 + 1) as usize));
+                }
+                Split::AcrossRanges => {
+                    let end = pieces.last().map_or(0, |(at, len)| at + len);
+                    let start = pieces[0].0;
+                    pieces = vec![(start, (end - start).min(1 << 20))];
+                    pieces.extend(rig.named().into_iter().filter(|(at, _)| *at >= start + (1 << 20)));
+                }
+            }
+            for (at, len) in pieces {
+                assert_eq!(rig.attempt(1, op, at, len), Sees::Nothing, "{split:?} of {shape:?}");
+                assert_eq!(rig.attempt(0, Op::Read, at, len), Sees::Nothing, "at once, not after a flush");
+            }
+            assert_eq!(rig.unreadable(), [], "{split:?} of {shape:?}");
+            assert_eq!(rig.named(), []);
             rig.check_parity();
             rig.read_all();
         }

@@ -6,7 +6,6 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use crate::bitmap::{self, REGIONS_MAX};
-use crate::journal::NUMBER_MAX;
 use crate::label::{Job, raw_of};
 use crate::limits::{COUNTER_MAX, EPOCH_MAX, TIME_MAX_S, too_large};
 use crate::raw::{RawLabel, get48};
@@ -214,7 +213,7 @@ pub fn fields(raw: &RawLabel, found: Found<'_>) -> Option<Label> {
 
 fn retired(raw: &RawLabel, found: Found<'_>) -> RetiredMarks {
     let retired = RetiredMarks { run: raw.retired_run.get(), batch: raw.retired_batch.get() };
-    if retired.batch > NUMBER_MAX {
+    if retired.batch > COUNTER_MAX {
         report(found, "retired_batch", format!("{} is larger than the number of any batch", retired.batch));
     }
     if retired.run == 0 && retired.batch != 0 {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use braid_engine::{DeviceLease, Roles};
 
 use crate::content::{self, BLOCK_BYTES, BLOCK_SECTORS, Identity, SECTOR_BYTES, Sector};
-use crate::rows::{Broken, Row, RowWrites};
+use crate::rows::{Broken, BrokenRows, Excuse, RowWrites};
 use crate::world::Crash;
 
 /// All sectors of a block.
@@ -358,24 +358,35 @@ impl Oracle {
         self.devices[&device].unreadable.range(first..first + count).any(|(_, until)| begun < *until)
     }
 
-    /// An array with parity begins to serve, all its members but these being in sync, and in these rows something cannot be read.
-    /// `excused`: nobody asks whether it may.
+    /// An array with parity begins to serve, all its members but these being in sync; of these rows these blocks cannot be read.
+    /// `excused`: nobody asks whether that may be so; of those that could not be read before nobody does where the journal is lost.
     ///
     /// # Errors
     /// One of them has no right to be unreadable.
-    pub fn rows_broken(&mut self, device: u64, rows: Vec<Row>, missing: Roles, excused: bool) -> Result<(), Violation> {
+    pub fn rows_broken(
+        &mut self,
+        device: u64,
+        broken: &BrokenRows,
+        missing: Roles,
+        excused: Excuse,
+    ) -> Result<(), Violation> {
         let of = self.devices.get_mut(&device).expect("a device that was made");
-        for row in rows.iter().filter(|row| !excused && !of.broken.knows(row)) {
+        let is_new = |block: &u64| {
+            broken.blocks.binary_search(block).is_ok()
+                && !of.broken.knows(*block)
+                && !(excused.journal_lost && of.broken.knew(*block))
+        };
+        for row in broken.rows.iter().filter(|row| !excused.all && row.blocks.iter().any(is_new)) {
             of.rows.judge(row).map_err(|why| Violation(format!("{}: {why}", of.name)))?;
         }
         of.rows.begin(missing);
-        of.broken = Broken::new(rows);
+        of.broken = Broken::new(&broken.blocks);
         Ok(())
     }
 
-    /// In these rows something cannot be read, whatever the reason.
-    pub fn break_rows(&mut self, device: u64, rows: Vec<Row>) {
-        self.devices.get_mut(&device).expect("a device that was made").broken = Broken::new(rows);
+    /// These blocks cannot be read, whatever the reason.
+    pub fn break_rows(&mut self, device: u64, broken: &BrokenRows) {
+        self.devices.get_mut(&device).expect("a device that was made").broken = Broken::new(&broken.blocks);
     }
 
     /// What was written to an array with parity and may be only marked.
@@ -383,14 +394,14 @@ impl Oracle {
         &mut self.devices.get_mut(&device).expect("a device that was made").rows
     }
 
-    /// Whether any of these blocks was in such a row at that time or later.
+    /// Whether any of these blocks could not be read, as a row had lost it, at that time or later.
     pub fn is_broken(&self, device: u64, since: u64, first: u64, count: u64) -> bool {
         self.devices[&device].broken.has(since, first, count)
     }
 
-    /// Such rows, each as its first block and how many: what is to be written to make them readable again.
-    pub fn broken_rows(&self, device: u64) -> Vec<(u64, u64)> {
-        self.devices[&device].broken.rows()
+    /// Such blocks in ranges, each as its first block and how many: what is to be written to make them readable again.
+    pub fn broken_ranges(&self, device: u64) -> Vec<(u64, u64)> {
+        self.devices[&device].broken.ranges()
     }
 
     /// Blocks that no copy gives.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use braid_engine::Roles;
 use braid_engine::io::DeviceId;
+use braid_engine::keeper::Keeper;
 use braid_geometry::Geometry;
 
 use crate::content::BLOCK_BYTES;
@@ -127,45 +128,58 @@ impl RowWrites {
 /// The data of a row, as blocks of the array, cell by cell.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Blocks of each cell.
-    pub lines: usize,
     /// Who has a cell of it, parities included.
     pub members: Roles,
     /// All of them.
     pub blocks: Vec<u64>,
 }
 
-impl Row {
-    /// The blocks of each line.
-    fn each_line(&self) -> impl Iterator<Item = Vec<u64>> {
-        (0..self.lines).map(|line| self.blocks.iter().copied().skip(line).step_by(self.lines).collect())
+/// What cannot be read of an array with parity, when it begins to serve.
+pub struct BrokenRows {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// The blocks of them that are lost, ascending.
+    pub blocks: Vec<u64>,
+}
+
+/// Why something may be unreadable that was not only marked.
+#[derive(Clone, Copy)]
+pub struct Excuse {
+    /// Nobody asks.
+    pub all: bool,
+    /// The disk of the journal is lost, with what was written again and not flushed.
+    pub journal_lost: bool,
+}
+
+impl BrokenRows {
+    /// As a keeper has them.
+    pub fn of(keeper: &Keeper) -> BrokenRows {
+        let geometry = keeper.array().geometry();
+        let ranges = keeper.unreadable_lines().map_or_else(Vec::new, |lines| lines.ranges(geometry));
+        let block = BLOCK_BYTES as u64;
+        let mut blocks: Vec<u64> =
+            ranges.iter().flat_map(|(offset, bytes)| offset / block..(offset + bytes) / block).collect();
+        blocks.sort_unstable();
+        BrokenRows { rows: rows_of(geometry, &keeper.unreadable_rows()), blocks }
     }
 }
 
-/// Rows of which something cannot be read, until it is written again: all data of a line at once.
+/// Blocks that cannot be read until they are written again, each by itself.
 #[derive(Default)]
 pub struct Broken {
-    rows: Vec<Row>,
     /// Until when that holds of each block.
     until: BTreeMap<u64, u64>,
 }
 
 impl Broken {
-    /// These rows.
-    pub fn new(rows: Vec<Row>) -> Broken {
-        let until = rows.iter().flat_map(|row| &row.blocks).map(|block| (*block, u64::MAX)).collect();
-        Broken { rows, until }
+    /// These blocks.
+    pub fn new(blocks: &[u64]) -> Broken {
+        Broken { until: blocks.iter().map(|block| (*block, u64::MAX)).collect() }
     }
 
     /// A write of these blocks was acknowledged.
     pub fn written(&mut self, first: u64, count: u64, now: u64) {
-        let is_written = |block: &u64| (first..first + count).contains(block);
-        for line in self.rows.iter().flat_map(Row::each_line).filter(|line| line.iter().all(is_written)) {
-            for block in line {
-                let until = self.until.entry(block).or_insert(now);
-                *until = now.min(*until);
-            }
-        }
+        self.until.range_mut(first..first + count).for_each(|(_, until)| *until = now.min(*until));
     }
 
     /// Whether any of these blocks could not be read at that time or later.
@@ -173,15 +187,26 @@ impl Broken {
         self.until.range(first..first + count).any(|(_, until)| since < *until)
     }
 
-    /// Whether something of a row cannot be read.
-    pub fn knows(&self, row: &Row) -> bool {
-        row.blocks.iter().any(|block| self.until.get(block) == Some(&u64::MAX))
+    /// Whether a block cannot be read.
+    pub fn knows(&self, block: u64) -> bool {
+        self.until.get(&block) == Some(&u64::MAX)
     }
 
-    /// Rows that are left: the first block of each, and how many to its last.
-    pub fn rows(&self) -> Vec<(u64, u64)> {
-        let left = self.rows.iter().filter(|row| self.knows(row));
-        left.filter_map(|row| Some((*row.blocks.first()?, row.blocks.last()? - row.blocks.first()? + 1))).collect()
+    /// Whether a block could not be read when the array began to serve.
+    pub fn knew(&self, block: u64) -> bool {
+        self.until.contains_key(&block)
+    }
+
+    /// What is left, as ranges: the first block of each, and how many.
+    pub fn ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for block in self.until.keys().filter(|block| self.knows(**block)) {
+            match ranges.last_mut() {
+                Some((first, count)) if *first + *count == *block => *count += 1,
+                _ => ranges.push((*block, 1)),
+            }
+        }
+        ranges
     }
 }
 
@@ -190,7 +215,7 @@ fn covers(write: &RowWrite, block: u64) -> bool {
 }
 
 /// The rows that these bytes belong to.
-pub fn rows_of(geometry: &Geometry, places: &[(u64, u64)]) -> Vec<Row> {
+fn rows_of(geometry: &Geometry, places: &[(u64, u64)]) -> Vec<Row> {
     let block = BLOCK_BYTES as u64;
     let mut rows: Vec<((u64, u64), Row)> = Vec::new();
     for (offset, len) in places {
@@ -201,7 +226,7 @@ pub fn rows_of(geometry: &Geometry, places: &[(u64, u64)]) -> Vec<Row> {
             Some((_, of)) => of.blocks.extend(blocks),
             None => {
                 let members = stripe.members.iter().fold(Roles::NONE, |all, role| all.with(usize::from(*role)));
-                rows.push((row, Row { lines: (len / block) as usize, members, blocks: blocks.collect() }));
+                rows.push((row, Row { members, blocks: blocks.collect() }));
             }
         }
     }

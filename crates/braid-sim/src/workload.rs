@@ -520,8 +520,10 @@ impl Workload {
             let since = match &out.kind {
                 Kind::Read { begun, .. } | Kind::Write(WriteToken { begun, .. }) | Kind::Flush { begun } => *begun,
             };
-            let broken =
-                error.kind == ErrorKind::Unreadable && oracle.is_broken(device, since, out.asked.1, out.asked.2);
+            // Whoever writes is never refused for it.
+            let broken = error.kind == ErrorKind::Unreadable
+                && matches!(out.kind, Kind::Read { .. })
+                && oracle.is_broken(device, since, out.asked.1, out.asked.2);
             if broken {
                 world.counters.add("failed", "as a row is unreadable");
             }

@@ -43,23 +43,29 @@ pub struct UnreadableLines {
 }
 
 impl UnreadableLines {
+    /// Of these rows, each so high.
+    pub fn new(lost: Arc<LostRows>, row_bytes: u64) -> UnreadableLines {
+        UnreadableLines { lost, row_bytes }
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.lost.is_empty()
     }
 
-    /// Where they are in the array: all that is to be written again before any of it counts. First byte and bytes of each range,
-    /// some of which may touch.
+    /// Where they are in the array: what cannot be read, and can as soon as it is written, each block by itself. First byte and
+    /// bytes of each range, some of which may touch.
     pub fn ranges(&self, geometry: &Geometry) -> Vec<(u64, u64)> {
         let of_row = |lost: LostRow| {
             let per_stripe = geometry.spec().chunk_bytes / self.row_bytes;
             let stripe = geometry.stripe(lost.row / per_stripe)?;
             let first = stripe.array_start + lost.row % per_stripe * self.row_bytes;
-            let (cells, chunk_bytes) = (stripe.data_chunks() as u64, stripe.chunk_bytes);
+            let chunk_bytes = stripe.chunk_bytes;
             let lines = (0..u64::from(u16::BITS)).filter(move |line| lost.lines & (1 << line) != 0);
             let of_line = move |line| {
                 let at = first + line * COMPARE_BLOCK_BYTES;
-                (0..cells).map(move |cell| (at + cell * chunk_bytes, COMPARE_BLOCK_BYTES))
+                let of_cell = move |cell: &u8| (at + u64::from(*cell) * chunk_bytes, COMPARE_BLOCK_BYTES);
+                lost.cells().iter().map(of_cell).collect::<Vec<_>>()
             };
             Some(lines.flat_map(of_line))
         };
@@ -71,7 +77,7 @@ impl Keeper {
     /// What cannot be read of an array with parity. It is looked at while the keeper works.
     pub fn unreadable_lines(&self) -> Option<UnreadableLines> {
         let row_bytes = u64::from(self.journal.as_ref()?.row_bytes);
-        Some(UnreadableLines { lost: Arc::clone(&self.lost), row_bytes })
+        Some(UnreadableLines::new(Arc::clone(&self.lost), row_bytes))
     }
 
     /// Whether the array has parity.
@@ -79,8 +85,8 @@ impl Keeper {
         self.journal.is_some()
     }
 
-    /// Rows of which something cannot be read, until they are written again wholly: where each part of them begins in the array, and
-    /// its bytes.
+    /// The rows of which something cannot be read: where each part of them begins in the array, and its bytes. What of them cannot be
+    /// read say [`Keeper::unreadable_lines`].
     pub fn unreadable_rows(&self) -> Vec<(u64, u64)> {
         let Some(journal) = &self.journal else { return Vec::new() };
         let geometry = self.array.geometry();
@@ -91,7 +97,9 @@ impl Keeper {
             let first = stripe.array_start + lost.row % per_stripe * row_bytes;
             Some((0..stripe.data_chunks() as u64).map(move |cell| (first + cell * stripe.chunk_bytes, row_bytes)))
         };
-        self.lost.iter().filter_map(of_row).flatten().collect()
+        let mut rows: Vec<LostRow> = self.lost.iter().collect();
+        rows.dedup_by_key(|lost| lost.row);
+        rows.into_iter().filter_map(of_row).flatten().collect()
     }
 
     /// What the array's journal needs in a layout.

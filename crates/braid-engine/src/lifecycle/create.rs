@@ -188,7 +188,13 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     };
     let target = |(role, (leaf, places)): (usize, (&LeafId, Places))| Target {
         leaf: *leaf,
-        part: MemberPart { id: ids[role], role: role as u16, places, retired: RetiredMarks::default(), reserved: [0; 4] },
+        part: MemberPart {
+            id: ids[role],
+            role: role as u16,
+            places,
+            retired: RetiredMarks::default(),
+            reserved: [0; 4],
+        },
         doubtful: LabelCopy::Start,
     };
     let targets: Vec<Target> = leaves.iter().zip(places).enumerate().map(target).collect();

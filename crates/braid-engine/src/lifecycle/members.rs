@@ -10,8 +10,7 @@
 //! A crash between two steps leaves the one or the other: a newcomer whose own label was not written counts as out.
 
 use braid_format::{
-    JOBS_MAX, Job, JobKind, JobState, MEMBERS_MAX, MemberEntry, MemberId, MemberPart, MemberState, Places,
-    RetiredMarks,
+    JOBS_MAX, Job, JobKind, JobState, MEMBERS_MAX, MemberEntry, MemberId, MemberPart, MemberState, Places, RetiredMarks,
 };
 
 use super::array::{Array, Candidate, Filling, fills};

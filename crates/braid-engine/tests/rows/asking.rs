@@ -95,7 +95,12 @@ impl Rig {
                     self.model[range].copy_from_slice(&self.memory.borrow()[buf as usize..][..len as usize]);
                 }
             }
-            Op::WriteZeroes | Op::Discard if expected.is_ok() => self.model[range].fill(0),
+            Op::WriteZeroes | Op::Discard if expected.is_ok() => {
+                self.model[range].fill(0);
+                if let Some(watch) = &mut self.watch {
+                    watch.zeroed.extend(offset / BLOCK..(offset + len) / BLOCK);
+                }
+            }
             _ => {}
         }
         self.asked.insert(tag, Asked { device: 0, op, offset, len, buf, expected });

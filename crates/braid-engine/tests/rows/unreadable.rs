@@ -1,11 +1,13 @@
 //! Rows of which something cannot be read: what the rig knows of them, and what it looks at while they are written again.
 //!
-//! What a disk holds durably is what was flushed, or written with FUA. Of a row that was unreadable: whoever writes it logs all of it; it
-//! leaves the list of a head only when every block of it is durable in place; the tail of no batch passes what has written it
-//! before the heads of all members say so.
+//! What a disk holds durably is what was flushed, or written with FUA. Of a row that was unreadable: whoever writes it logs what it
+//! writes; a block of a lost cell leaves the list of a head only when it is durable in place; the tail of no batch passes what has
+//! written it before the heads of all members say so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use braid_engine::keeper::UnreadableLines;
 use braid_engine::*;
 use braid_format::Uuid;
 use braid_format::journal::{EntryKind, HEAD_BYTES, LostRow, RING_START_BYTES, decode_batch, decode_head, head_slot};
@@ -25,17 +27,18 @@ pub enum Sees {
 pub struct Watch {
     /// The list at first.
     listed: Vec<LostRow>,
-    /// What each disk held at first, and what it holds durably.
-    first: Vec<Vec<u8>>,
+    /// What each disk holds durably.
     durable: Vec<Vec<u8>>,
-    /// The lines of listed rows that each batch has written again.
-    batches: BTreeMap<u64, Vec<(u64, u16)>>,
+    /// The lines of lost cells of listed rows that each batch has written again.
+    batches: BTreeMap<u64, Vec<(u64, u8, u16)>>,
+    /// Blocks of the array that zeros were written to.
+    pub(super) zeroed: BTreeSet<u64>,
     /// The greatest tail of all batches, and how many heads were written.
     pub tail: u64,
     pub heads: u64,
 }
 
-/// Rows of a shape, each with one data cell that cannot be read.
+/// Rows of a shape, each with one data cell that cannot be read, or with two where two members may be lost.
 pub fn some_rows(shape: super::rig::Shape, seed: u64) -> Vec<LostRow> {
     let mut random = Random(seed ^ 0x1057);
     let rig = Rig::new(shape, 1, seed);
@@ -45,10 +48,15 @@ pub fn some_rows(shape: super::rig::Shape, seed: u64) -> Vec<LostRow> {
         if random.below(3) > 0 {
             continue;
         }
-        let cell = random.below(u64::from(rig.cells_of_row(row).0)) as u8;
+        let data = u64::from(rig.cells_of_row(row).0);
+        let mut cells = vec![random.below(data) as u8];
+        if rig.tolerance() == 2 && data > 1 && random.below(2) == 0 {
+            cells.push((u64::from(cells[0]) + 1 + random.below(data - 1)) as u8 % data as u8);
+            cells.sort_unstable();
+        }
         // Mostly all of its lines, as a mark leaves them.
         let of_row = if random.below(3) == 0 { 1 + random.below(u64::from(lines)) as u32 } else { lines };
-        rows.extend(LostRow::new(row, of_row as u16, &[cell]));
+        rows.extend(LostRow::new(row, of_row as u16, &cells));
     }
     rows
 }
@@ -94,9 +102,9 @@ impl Rig {
         }
         self.watch = Some(Watch {
             listed: lost.to_vec(),
-            first: self.disks.clone(),
             durable: self.disks.clone(),
             batches: BTreeMap::new(),
+            zeroed: BTreeSet::new(),
             tail: 0,
             heads: 0,
         });
@@ -113,20 +121,25 @@ impl Rig {
         blocks
     }
 
-    /// Whether a request meets what cannot be read now, and is to be refused.
+    /// What cannot be read now, in ranges, as it is named to whoever is to write it.
+    pub fn named(&self) -> Vec<(u64, u64)> {
+        let height = self.shape.chunk_blocks * BLOCK / self.rows_of_stripe();
+        let mut ranges = UnreadableLines::new(Arc::clone(&self.lost), height).ranges(&self.geometry);
+        ranges.sort_unstable();
+        let mut merged: Vec<(u64, u64)> = Vec::new();
+        for (at, len) in ranges {
+            match merged.last_mut() {
+                Some((start, bytes)) if *start + *bytes == at => *bytes += len,
+                _ => merged.push((at, len)),
+            }
+        }
+        merged
+    }
+
+    /// Whether a request meets what cannot be read now, and is to be refused: reads alone are.
     pub(super) fn sees_lost(&self, op: Op, offset: u64, len: u64) -> Sees {
         let covers = |at: &u64| (offset..offset + len).contains(at);
-        let refused = match op {
-            Op::Flush => false,
-            Op::Read => self.unreadable().iter().any(|block| covers(&(block * BLOCK))),
-            _ => self.lost.iter().any(|row| {
-                let cells = u64::from(self.cells_of_row(row.row).0);
-                (0..16).filter(|line| row.lines >> line & 1 == 1).any(|line| {
-                    let count = (0..cells).filter(|cell| covers(&self.place(row.row, line, *cell))).count() as u64;
-                    count > 0 && count < cells
-                })
-            }),
-        };
+        let refused = op == Op::Read && self.unreadable().iter().any(|block| covers(&(block * BLOCK)));
         if refused { Sees::Refusal } else { Sees::Nothing }
     }
 
@@ -206,13 +219,11 @@ impl Rig {
             .map(|member| (member, self.list_on(member).1))
             .collect();
         let watch = self.watch.as_ref().expect("watched");
-        for (row, lines) in watch.batches.range(..header.tail).flat_map(|(_, written)| written) {
+        for (row, cell, lines) in watch.batches.range(..header.tail).flat_map(|(_, written)| written) {
             for (member, list) in &on_disks {
-                let listed = list.iter().find(|lost| lost.row == *row).map_or(0, |lost| lost.lines);
-                assert_eq!(
-                    listed & lines,
-                    0,
-                    "row {row} was written again, forgotten, and is listed on {member}, {}",
+                assert!(
+                    !list.iter().any(|lost| lost.row == *row && lost.covers(*cell, *lines)),
+                    "cell {cell} of row {row} was written again, forgotten, and is listed on {member}, {}",
                     self.run
                 );
             }
@@ -221,9 +232,10 @@ impl Rig {
         for entry in entries.filter(|entry| watch.listed.iter().any(|lost| lost.row == entry.row)) {
             let listed = on_disks.iter().any(|(_, list)| list.iter().any(|lost| lost.row == entry.row));
             assert!(entry.kind == EntryKind::Data || !listed, "row {} is only marked, {}", entry.row, self.run);
-            if entry.kind == EntryKind::Data && u16::from(entry.cells) == self.cells_of_row(entry.row).0 {
+            if entry.kind == EntryKind::Data {
                 assert_eq!(usize::from(entry.parities), self.tolerance());
-                written.push((entry.row, entry.lines()));
+                let cells = entry.cell..entry.cell + entry.cells;
+                written.extend(cells.map(|cell| (entry.row, cell, entry.lines())));
             }
         }
         let watch = self.watch.as_mut().expect("watched");
@@ -235,23 +247,24 @@ impl Rig {
         let (head, list) = decode_head(&Uuid::from_u128(9), bytes.first_chunk().expect("a head")).expect("a head");
         assert_eq!(head_slot(head.generation) * HEAD_BYTES as u64, at, "the other place than that of the one before");
         let watch = self.watch.as_ref().expect("watched");
-        for lost in &watch.listed {
-            let left = list.iter().find(|now| now.row == lost.row).map_or(0, |now| now.lines);
-            for line in (0..16).filter(|line| lost.lines & !left & 1 << line != 0) {
+        for (lost, cell) in watch.listed.iter().flat_map(|lost| lost.cells().iter().map(move |cell| (lost, *cell))) {
+            let is_left = |line: u64| list.iter().any(|now| now.row == lost.row && now.covers(cell, 1 << line));
+            for line in (0..16).filter(|line| lost.lines & 1 << line != 0 && !is_left(*line)) {
                 let (stripe, column) = self.stripe(lost.row);
                 let at = (stripe.member_offset + column + line * BLOCK) as usize;
-                let members = stripe.members.iter().map(|member| usize::from(*member));
-                for member in members.filter(|m| self.roles[*m] != Role::Out && self.failing != Some(*m as u32)) {
-                    let block = |disks: &[Vec<u8>]| disks[member][at..at + BLOCK as usize].to_vec();
-                    let first = block(&watch.first);
-                    // Zeros may have been written over zeros.
-                    assert!(
-                        first != block(&watch.durable) || first.iter().all(|byte| *byte == 0),
-                        "row {} has left the list, and line {line} is not durable on {member}, {}",
-                        lost.row,
-                        self.run
-                    );
+                let member = usize::from(stripe.data(usize::from(cell)));
+                if self.roles[member] == Role::Out
+                    || self.failing == Some(member as u32)
+                    || watch.zeroed.contains(&(self.place(lost.row, line, u64::from(cell)) / BLOCK))
+                {
+                    continue;
                 }
+                assert!(
+                    watch.durable[member][at..at + BLOCK as usize].iter().any(|byte| *byte != 0),
+                    "line {line} of cell {cell} of row {} has left the list, and is not durable, {}",
+                    lost.row,
+                    self.run
+                );
             }
         }
         self.watch.as_mut().expect("watched").heads += 1;

@@ -96,7 +96,7 @@ impl Head {
     }
 }
 
-/// A row of which something cannot be read, until all of it is written again: a crash struck while it was written wholly, and a
+/// A row of which something cannot be read, until that is written again: a crash struck while the row was written wholly, and a
 /// member with some of its data was lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LostRow {
@@ -146,12 +146,12 @@ pub const fn head_slot(generation: u64) -> u64 {
 /// Fills `out` with a head of this array. Returns how many bytes have to be written, a multiple of 4096.
 ///
 /// # Panics
-/// When it does not make sense: rows must be ascending, each once, at most [`LOST_ROWS_MAX`].
+/// When it does not make sense: rows must be ascending, at most [`LOST_ROWS_MAX`], and each cell of a row in one entry.
 pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; HEAD_BYTES]) -> usize {
     let sound = head.is_sound(Side::Write)
         && lost.len() <= LOST_ROWS_MAX
         && lost.iter().all(LostRow::is_sound)
-        && lost.is_sorted_by(|a, b| a.row < b.row);
+        && is_sorted(lost);
     assert!(sound, "a head that cannot be read back: {head:?}");
     let (disk, member_blocks) = match head.ring_on {
         RingOn::Members => ([0; 6], 0),
@@ -212,7 +212,13 @@ pub fn decode_head(array: &Uuid, bytes: &[u8; HEAD_BYTES]) -> Option<(Head, Vec<
         lost.is_sound().then_some(lost)
     });
     let lost: Vec<LostRow> = rows.collect::<Option<_>>()?;
-    (head.is_sound(Side::Read) && lost.is_sorted_by(|a, b| a.row < b.row)).then_some((head, lost))
+    (head.is_sound(Side::Read) && is_sorted(&lost)).then_some((head, lost))
+}
+
+/// By row, then by the first cell: a row comes more than once where its cells have lost different lines.
+fn is_sorted(lost: &[LostRow]) -> bool {
+    let apart = |a: &LostRow, b: &LostRow| b.cells().iter().all(|cell| !a.cells().contains(cell));
+    lost.is_sorted_by(|a, b| a.row < b.row || a.row == b.row && a.cells < b.cells && apart(a, b))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use braid_format::MemberState;
 
 use super::Admin;
 use crate::content::BLOCK_BYTES;
-use crate::rows;
+use crate::rows::BrokenRows;
 
 impl Admin {
     /// Members that are not always well are started without the one that is, and written to: as when both halves of a
@@ -76,12 +76,12 @@ impl Admin {
         };
         let Ok(keeper) = Keeper::start(&self.port, array, options).await else { return };
         let blocks = geometry.size_bytes() / BLOCK_BYTES as u64;
-        let rows = rows::rows_of(&geometry, &keeper.unreadable_rows());
+        let rows = BrokenRows::of(&keeper);
         let number = {
             let mut stage = self.stage.borrow_mut();
             let number = stage.oracle.redundant_made("half a mirror", blocks);
             stage.oracle.may_fail(number);
-            stage.oracle.break_rows(number, rows);
+            stage.oracle.break_rows(number, &rows);
             let requests = self.rng.between(1, 20) as u32;
             stage.workload.connect_writer(number, id, 0, blocks, requests);
             number

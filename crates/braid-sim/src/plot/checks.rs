@@ -62,7 +62,7 @@ impl Admin {
     /// Whether anything may rot: members stay, and there are no rows of which something cannot be read.
     fn may_rot(&self, index: usize, number: u64) -> bool {
         let stage = self.stage.borrow();
-        stage.mirrors[index].rots && stage.oracle.broken_rows(number).is_empty()
+        stage.mirrors[index].rots && stage.oracle.broken_ranges(number).is_empty()
     }
 
     /// Whether a check of an array with parity has found exactly what has rotted, and named who has it where that can be told.

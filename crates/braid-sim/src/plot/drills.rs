@@ -57,7 +57,7 @@ pub enum Step {
     Unreadable(u64),
     /// These are written.
     Overwrite,
-    /// Somebody tries to write parts of the rows that cannot be read.
+    /// Somebody writes parts of what cannot be read.
     WriteParts,
     /// Everything is written, row by row, and flushed.
     WriteAll,

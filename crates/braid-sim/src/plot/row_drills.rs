@@ -39,7 +39,11 @@ pub const OF_MIRRORS: [Subject; 8] = [
 
 /// All that arrays with parity may be about.
 pub fn all() -> impl Iterator<Item = Subject> {
-    SUBJECTS.into_iter().chain(OF_MIRRORS).chain(journal_drills::SUBJECTS).chain([Subject::RowsWidened, Subject::RowsFull])
+    SUBJECTS
+        .into_iter()
+        .chain(OF_MIRRORS)
+        .chain(journal_drills::SUBJECTS)
+        .chain([Subject::RowsWidened, Subject::RowsFull])
 }
 
 /// Any of them: those more often that show what they are about seldom.

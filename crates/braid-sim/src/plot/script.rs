@@ -174,7 +174,7 @@ impl Admin {
                 }
                 self.until(|stage| stage.unreadable.is_empty()).await;
             }
-            Step::Overwrite if !self.stage.borrow().oracle.broken_rows(number).is_empty() => {
+            Step::Overwrite if !self.stage.borrow().oracle.broken_ranges(number).is_empty() => {
                 self.write_broken_rows(number, id);
                 self.until(|stage| stage.workload.is_finished(number)).await;
             }
@@ -189,7 +189,7 @@ impl Admin {
                 self.until(|stage| stage.workload.is_finished(number)).await;
             }
             Step::WriteParts => {
-                let rows = self.stage.borrow().oracle.broken_rows(number);
+                let rows = self.stage.borrow().oracle.broken_ranges(number);
                 if !rows.is_empty() {
                     self.count("write parts of unreadable rows");
                     let parts: Vec<(u64, u64)> =

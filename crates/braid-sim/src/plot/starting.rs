@@ -19,7 +19,8 @@ use crate::content::BLOCK_BYTES;
 use crate::copies::Copies;
 use crate::labelled;
 use crate::oracle::Violation;
-use crate::rows;
+use crate::rng::Rng;
+use crate::rows::{BrokenRows, Excuse};
 use crate::stage::Stage;
 
 /// Where a keeper leaves what it kept.
@@ -288,16 +289,17 @@ impl Admin {
             }
             let with_parity = keeper.array().geometry().spec().level.parity() > 0;
             if with_parity {
-                let rows = rows::rows_of(keeper.array().geometry(), &keeper.unreadable_rows());
+                let rows = BrokenRows::of(&keeper);
                 let members = keeper.array().members().filter(|member| member.state != MemberState::InSync);
                 let missing = members.fold(Roles::NONE, |missing, member| missing.with(usize::from(member.role)));
-                if !rows.is_empty() {
+                if !rows.rows.is_empty() {
                     stage.notes.push(format!("mirror {index} has unreadable rows"));
                     stage.counters.add("failed", "rows found unreadable");
                 }
                 // Parity that may not fit is no help where a member cannot read its data.
-                let excused = stage.mirrors[index].journal.done_without && stage.had_faults;
-                if let Err(why) = stage.oracle.rows_broken(number, rows, missing, excused) {
+                let journal_lost = stage.mirrors[index].journal.done_without;
+                let excuse = Excuse { all: journal_lost && stage.had_faults, journal_lost };
+                if let Err(why) = stage.oracle.rows_broken(number, &rows, missing, excuse) {
                     stage.violation.get_or_insert(why);
                 }
             }
@@ -344,13 +346,21 @@ impl Admin {
         }
     }
 
-    /// Somebody writes all of what cannot be read.
+    /// Somebody writes all of what cannot be read, as it is named to him: each range by itself, in any order, now and then in pieces.
     pub(super) fn write_broken_rows(&mut self, number: u64, id: DeviceId) {
         let shard = self.rng.below(u64::from(self.shards)) as u16;
+        let mut ranges = self.stage.borrow().oracle.broken_ranges(number);
+        if self.rng.coin() {
+            let pieces = |(first, count): (u64, u64), rng: &mut Rng| {
+                let cut = rng.below(count);
+                [(first, cut), (first + cut, count - cut)].into_iter().filter(|(_, count)| *count > 0)
+            };
+            ranges = ranges.into_iter().flat_map(|range| pieces(range, &mut self.rng)).collect();
+        }
+        self.rng.shuffle(&mut ranges);
         let mut stage = self.stage.borrow_mut();
-        let rows = stage.oracle.broken_rows(number);
         stage.counters.add("actions", "write unreadable rows");
-        stage.workload.connect_overwriter(number, id, shard, &rows);
+        stage.workload.connect_overwriter(number, id, shard, &ranges);
     }
 
     /// Ends the service of an array, and notes in its labels that it was stopped.
@@ -435,7 +445,7 @@ impl Admin {
 
 /// Whether something of an array cannot be read until whole rows are written.
 fn with_rows(stage: &Stage, number: u64) -> bool {
-    !stage.oracle.broken_rows(number).is_empty()
+    !stage.oracle.broken_ranges(number).is_empty()
 }
 
 /// Whether `--force` would help.

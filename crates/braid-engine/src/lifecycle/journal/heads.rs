@@ -280,8 +280,10 @@ impl<M: MetaIo> Recovery<'_, M> {
             generation += 2;
         }
         let next = Head { generation, run, ring_blocks, row_bytes: head.row_bytes, ring_on };
-        if lost.len() > braid_format::journal::LOST_ROWS_MAX {
-            return Err(wrong(format!("{} of its rows cannot be read, more than it can list", lost.len())));
+        // Each cell may come to need an entry of its own.
+        let cells: usize = lost.iter().map(|row| row.cells().len()).sum();
+        if cells > braid_format::journal::LOST_ROWS_MAX {
+            return Err(wrong(format!("{cells} cells of its rows cannot be read, more than it can list")));
         }
         let on = if planted(Planted::HeadOnOneMember) { &self.sinks[..1] } else { &self.sinks[..] };
         if let Some(disk) = self.disk.filter(|_| !planted(Planted::DiskHeadLast)) {

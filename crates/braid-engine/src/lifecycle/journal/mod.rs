@@ -40,6 +40,7 @@ use super::lines::Lines;
 use super::planted::{Planted, planted};
 use super::replace::successor_of;
 use super::write::{Target, flush};
+use crate::lost_rows::{cells_of, rows_of};
 use crate::{ErrorKind, LeafId, MetaIo};
 
 /// With what an array with parity begins to serve.
@@ -380,36 +381,23 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         try_join_all(self.sinks.iter().map(|target| flush(self.io, target.leaf))).await.map(drop)
     }
 
-    /// The list, without what the entries have written again. A line can be read again when they have all its cells together.
+    /// The list, without what the entries have written again: each block of a lost cell for itself.
     fn without_rewritten(&self, lost: &[LostRow], batches: &[Batch]) -> Vec<LostRow> {
-        let mut written: BTreeMap<u64, [u128; 16]> = lost.iter().map(|lost| (lost.row, [0; 16])).collect();
+        let mut cells = cells_of(lost);
         for entry in batches.iter().flat_map(|batch| &batch.entries).filter(|entry| entry.kind == EntryKind::Data) {
-            let Some(lines) = written.get_mut(&entry.row) else { continue };
-            let cells = ((1u128 << entry.cells) - 1) << entry.cell;
-            let of_entry = (0..16).filter(|line| entry.lines() >> line & 1 == 1);
-            of_entry.for_each(|line| lines[line] |= cells);
+            let from = cells.partition_point(|(row, ..)| *row < entry.row);
+            let written = entry.cell..entry.cell + entry.cells;
+            let of_row = cells[from..].iter_mut().take_while(|(row, ..)| *row == entry.row);
+            of_row.filter(|(_, cell, _)| written.contains(cell)).for_each(|(.., lines)| *lines &= !entry.lines());
         }
-        let still = |lost: &LostRow| {
-            let (place, lines) = (self.place(lost.row)?, written.get(&lost.row)?);
-            let all = (1u128 << place.stripe.data_chunks()) - 1;
-            let whole = (0..16).filter(|line| lines[*line] == all).fold(0u16, |set, line| set | 1 << line);
-            LostRow::new(lost.row, lost.lines & !whole, lost.cells())
-        };
-        lost.iter().filter_map(still).collect()
+        rows_of(&cells)
     }
 }
 
-/// Both lists as one, ascending. A row in both has the lines and the cells of both.
-fn merged(still: Vec<LostRow>, now: Vec<LostRow>) -> Vec<LostRow> {
-    let mut all: BTreeMap<u64, LostRow> = still.into_iter().map(|lost| (lost.row, lost)).collect();
-    for lost in now {
-        let known = all.entry(lost.row).or_insert(lost);
-        let mut cells: Vec<u8> = known.cells().iter().chain(lost.cells()).copied().collect();
-        cells.sort_unstable();
-        cells.dedup();
-        *known = LostRow::new(lost.row, known.lines | lost.lines, &cells).unwrap_or(*known);
-    }
-    all.into_values().collect()
+/// Both lists as one, ascending.
+fn merged(mut still: Vec<LostRow>, now: Vec<LostRow>) -> Vec<LostRow> {
+    still.extend(now);
+    rows_of(&cells_of(&still))
 }
 
 /// What a disk answered, as an error that names it.

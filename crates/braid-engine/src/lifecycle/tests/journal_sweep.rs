@@ -187,8 +187,9 @@ impl World {
         let bits = run(load_regions(&self.disks, array, false)).map_err(|error| error.to_string())?;
         for (at, row) in self.rows.iter().enumerate() {
             let roles = place_of(array, *row, self.lines).0;
-            let listed = started.lost.iter().find(|lost| lost.row == *row);
-            let before = self.lost.iter().find(|lost| lost.row == *row);
+            let lists = |list: &[LostRow], cell: usize, line: usize| {
+                list.iter().any(|lost| lost.row == *row && lost.covers(cell as u8, 1 << line))
+            };
             let region = region_of(array, *row, self.lines);
             let dirty = bits.dirty[region as usize / 64] >> (region % 64) & 1 == 1;
             for line in 0..self.lines {
@@ -196,8 +197,8 @@ impl World {
                 for (cell, bytes) in found.cells.iter().enumerate() {
                     let block = &self.blocks[at][line][cell];
                     let here = format!("row {row}, line {line}, cell {cell}");
-                    if listed.is_some_and(|lost| lost.covers(cell as u8, 1 << line)) {
-                        let was = before.is_some_and(|lost| lost.covers(cell as u8, 1 << line));
+                    let was = lists(&self.lost, cell, line);
+                    if lists(&started.lost, cell, line) {
                         if block.marked <= block.durable && !(was && block.durable == 0) {
                             return Err(format!(
                                 "{here}: unreadable, and was not being marked (before {was}): {block:?}"
@@ -211,7 +212,7 @@ impl World {
                         }
                         continue;
                     }
-                    if before.is_some_and(|lost| lost.covers(cell as u8, 1 << line)) && block.history.len() == 1 {
+                    if was && block.history.len() == 1 {
                         return Err(format!("{here}: was unreadable, and is not any more"));
                     }
                     let from = if power { block.durable } else { block.answered };

@@ -19,20 +19,21 @@ pub(super) struct Heads {
     /// The changes of the list that are in it, and those that are in the one under way.
     written: u64,
     coming: u64,
-    /// Rows in the one on the members.
-    pub rows: usize,
+    /// Cells in the one on the members: as many entries the list may come to have.
+    pub cells: usize,
     list: Vec<LostRow>,
 }
 
 impl Heads {
     pub fn new(node: &ParityNode) -> Heads {
-        let rows = node.lost.capacity();
-        Heads { generation: node.generation, written: 0, coming: 0, rows, list: Vec::with_capacity(rows) }
+        let cells = node.lost.capacity();
+        Heads { generation: node.generation, written: 0, coming: 0, cells, list: Vec::with_capacity(cells) }
     }
 
     /// The one under way is on all members.
     pub fn done(&mut self) {
-        (self.generation, self.written, self.rows) = (self.generation + 1, self.coming, self.list.len());
+        let cells = self.list.iter().map(|row| row.cells().len()).sum();
+        (self.generation, self.written, self.cells) = (self.generation + 1, self.coming, cells);
     }
 
     /// Where the one under way stands, from the first byte of the ring back.
@@ -59,7 +60,7 @@ impl Shard {
         let memory = scratch.take((HEAD_BYTES as u64 / BLOCK) as u32).ok_or(())?;
         heads.coming = changes;
         heads.list.clear();
-        heads.list.extend(node.lost.iter());
+        node.lost.list(&mut heads.list);
         let head = Head {
             generation: heads.generation + 1,
             run: node.run,

@@ -260,9 +260,11 @@ impl Journal {
     }
 
     /// Rows that are marked when no more may be: a crash and a loss could put all of them on the list of unreadable rows, which is
-    /// bounded. All marks of a step come together, so that the last ones may pass this by all but one of them.
+    /// bounded, with as many cells of each as members may be lost. All marks of a step come together, so that the last ones may pass
+    /// this by all but one of them.
     fn marks_max(&self) -> u32 {
-        MARKS_MAX.min(LOST_ROWS_MAX.saturating_sub(self.heads.rows + OPS_MAX - 1) as u32)
+        let left = LOST_ROWS_MAX.saturating_sub(self.heads.cells) / self.tolerance.max(1);
+        MARKS_MAX.min(left.saturating_sub(OPS_MAX - 1) as u32)
     }
 
     /// Whether an entry may go into the next batch: data and marks of one row never stand in the journal together, as what is

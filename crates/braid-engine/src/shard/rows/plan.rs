@@ -7,12 +7,11 @@ use super::super::ranges::{release, tell_released};
 use super::super::waiting::{range_key, region_key};
 use super::super::{Shard, ShardMessage};
 use super::Stage;
-use super::mend::{Mend, mend};
 use super::row::Row;
 use crate::io::{DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
 use crate::limits::STEP_IOS_MAX;
 use crate::mirror::Mirrored;
-use crate::parity::{How, OPS_MAX, Parity, RowOp, cut, row_locked};
+use crate::parity::{How, OPS_MAX, RowOp, cut};
 use crate::planted::{Planted, planted};
 
 /// Pages of scratch memory of one step, unless a single op needs more.
@@ -44,7 +43,7 @@ impl Shard {
         // Rows that are written whole are only marked, however wide they are.
         let may_mark = !zeros && !slot.flags.has(Flags::FUA) && layout.lease.is_none();
         let mut marks = may_mark && mirror.is_whole() && parity.node.lost.is_empty();
-        let (mut count, mut to, mut pages) = loop {
+        let (count, to, pages) = loop {
             let (count, to) = cut(&mirror.geometry, parity, marks, cursor, end, &mut ops);
             let (mut pages, mut ios, mut logged) = (0, 0, 0);
             for op in &mut ops[..count] {
@@ -76,17 +75,8 @@ impl Shard {
             // Half of it. Ops are never smaller than a block, so that this ends.
             end = cursor + ((to - cursor) / 2).next_multiple_of(BLOCK_BYTES);
         };
-        if !planted(Planted::RowsUnlocked) && !self.hold_lines(index, lines_of(parity, &ops[..count])) {
+        if !planted(Planted::RowsUnlocked) && !self.hold_lines(index, lines_of(&ops[..count])) {
             return;
-        }
-        match mend(mirror, &slot, &ops[..count]) {
-            Mend::Nothing => {}
-            Mend::Refused => return self.fail(index, ErrorKind::Unreadable, sink),
-            Mend::First(op) => {
-                // All of its lines in one op, and the step is begun again.
-                (ops[0], count, to) = (op, 1, cursor);
-                pages = Row::new(mirror, op.row).pages(&op, zeros);
-            }
         }
         for op in &ops[..count] {
             let stripe = Row::new(mirror, op.row).stripe;
@@ -128,7 +118,7 @@ impl Shard {
             let kind = slot.cause.map_or(ErrorKind::Failed, |cause| cause.kind);
             return self.fail(index, kind, sink);
         }
-        if !self.hold_lines(index, lines_of(parity, &[op])) {
+        if !self.hold_lines(index, lines_of(&[op])) {
             return;
         }
         let Some(work) = self.take_work(index, row.pages(&op, false)) else { return };
@@ -207,12 +197,10 @@ impl Shard {
     }
 }
 
-/// What a step holds in the range table: its lines, as each fits into its own parity; whole rows where some are unreadable,
-/// as lines of such a row may be written out of their turn.
-fn lines_of(parity: &Parity, ops: &[RowOp]) -> (u64, u64) {
-    let all = !parity.node.lost.is_empty();
+/// What a step holds in the range table: its lines, as each fits into its own parity.
+fn lines_of(ops: &[RowOp]) -> (u64, u64) {
     ops.iter().fold((u64::MAX, 0), |(low, high), op| {
-        let (from, to) = if all { row_locked(op.row) } else { op.locked() };
+        let (from, to) = op.locked();
         (low.min(from), high.max(to))
     })
 }
