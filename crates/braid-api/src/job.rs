@@ -87,6 +87,10 @@ pub struct Findings {
     pub block_bytes: u64,
     /// Blocks of which at least two copies were compared; blocks of data that were compared with their parity.
     pub compared_blocks: u64,
+    /// Blocks that hold something and could not be compared, as fewer than two copies of them are in sync, or not all members of
+    /// their row are.
+    #[serde(default)]
+    pub uncompared_blocks: u64,
     /// Blocks whose copies differed. With parity: lines, one block high over all members of a row, that did not agree with
     /// their parity.
     pub differing_blocks: u64,
@@ -111,6 +115,11 @@ pub struct WrongMember {
 }
 
 impl Findings {
+    /// Whether everything that was written was compared.
+    pub const fn is_complete(&self) -> bool {
+        self.uncompared_blocks == 0
+    }
+
     /// Blocks that are still not as they should be.
     pub const fn left_blocks(&self) -> u64 {
         self.differing_blocks.saturating_sub(self.mended_blocks) + self.unreadable_blocks

@@ -9,9 +9,16 @@ const NAMED_MAX: usize = 3;
 /// What was found: how much was compared, what differs, what cannot be read, and where the first of it is.
 pub fn sentence(found: &Findings) -> String {
     let mut parts = Vec::new();
-    if found.compared_blocks > 0 || found.unreadable_blocks == 0 {
+    if (found.compared_blocks, found.uncompared_blocks, found.unreadable_blocks) == (0, 0, 0) {
+        return "nothing was ever written, and nothing was compared".to_owned();
+    }
+    if found.compared_blocks > 0 {
         parts.push(format!("{} of {} compared", count(found.compared_blocks), format_size(found.block_bytes)));
         parts.push(differing(found));
+    }
+    if found.uncompared_blocks > 0 {
+        let why = "could not be compared, as too few members with a copy are in sync";
+        parts.push(format!("{} {why}", count(found.uncompared_blocks)));
     }
     if found.unreadable_blocks > 0 {
         parts.push(format!("{} cannot be read", count(found.unreadable_blocks)));
@@ -56,6 +63,7 @@ mod tests {
         let found = |differing, mended, unreadable, places: &[u64]| Findings {
             block_bytes: 4096,
             compared_blocks: 100,
+            uncompared_blocks: 0,
             differing_blocks: differing,
             mended_blocks: mended,
             unreadable_blocks: unreadable,
@@ -76,6 +84,13 @@ mod tests {
             sentence(&named),
             "100 blocks of 4.00 KiB compared, 1 block differed and is equal now, at byte 0; member 3 had 1 block wrong"
         );
+        let partial = Findings { uncompared_blocks: 50, ..found(0, 0, 0, &[]) };
+        assert_eq!(
+            sentence(&partial),
+            "100 blocks of 4.00 KiB compared, nothing differs, 50 blocks could not be compared, as too few members with a copy are in sync"
+        );
+        let nothing = Findings { compared_blocks: 0, ..found(0, 0, 0, &[]) };
+        assert_eq!(sentence(&nothing), "nothing was ever written, and nothing was compared");
         let rebuild = Findings { compared_blocks: 0, ..found(0, 0, 2, &[4096]) };
         assert_eq!(sentence(&rebuild), "2 blocks cannot be read, at byte 4096");
     }

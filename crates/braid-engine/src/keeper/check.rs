@@ -30,6 +30,9 @@ const TRIES_MAX: u32 = 3;
 pub struct Findings {
     /// Blocks of 4 KiB of which at least two copies were compared.
     pub compared_blocks: u64,
+    /// Blocks of 4 KiB that hold something and could not be compared: fewer than two copies of them are in sync, or not all of
+    /// their row.
+    pub uncompared_blocks: u64,
     /// Blocks of 4 KiB whose copies differed.
     pub differing_blocks: u64,
     /// Blocks of 4 KiB that a repair has made equal.
@@ -67,6 +70,17 @@ impl Findings {
     }
 }
 
+impl Check {
+    /// What holds something between these bytes cannot be compared.
+    fn pass(&mut self, from: u64, to: u64) {
+        let from = from.max(self.passed);
+        if to > from {
+            self.findings.uncompared_blocks += (to - from).div_ceil(COMPARE_BLOCK_BYTES);
+            self.passed = to;
+        }
+    }
+}
+
 /// Where a check is.
 pub(super) struct Check {
     repair: bool,
@@ -75,6 +89,8 @@ pub(super) struct Check {
     at: u64,
     /// What differs before this byte has been counted.
     counted: u64,
+    /// What could not be compared before this byte has been counted.
+    passed: u64,
     /// How often what begins at `at` was tried.
     tries: u32,
     /// Up to here it goes block by block.
@@ -119,6 +135,39 @@ impl Piece {
 }
 
 impl Keeper {
+    /// Refuses a check or a repair that would compare nothing of what was written: whoever reads that nothing differs believes it.
+    pub(super) fn refuse_blind_check(&self) -> Result<(), LifecycleError> {
+        let members = self.members();
+        let written = (0..self.regions.regions()).filter(|region| self.regions.written.has(*region));
+        let mut some = false;
+        for region in written {
+            some = true;
+            if self.is_comparable(&members, self.regions.range(region)) {
+                return Ok(());
+            }
+        }
+        if !some {
+            return Ok(());
+        }
+        let lacking = (0..self.array.roles()).filter(|role| members[usize::from(*role)].role != Role::InSync);
+        Err(LifecycleError::NothingToCompare { lacking: lacking.collect() })
+    }
+
+    /// Whether the first or the last of these bytes has another copy, or its parity, on members in sync.
+    fn is_comparable(&self, members: &[MirrorMember], (start, end): (u64, u64)) -> bool {
+        let in_sync = |member: u16| members[usize::from(member)].role == Role::InSync;
+        let mut copies = 0;
+        [start, end - 1].into_iter().any(|at| {
+            if self.has_parity() {
+                let stripe = self.array.geometry().stripe_of(at);
+                return stripe.is_some_and(|stripe| stripe.members.iter().all(|member| in_sync(*member)));
+            }
+            copies = 0;
+            self.copies(at, &mut |place| copies += u32::from(in_sync(place.member)));
+            copies > 1
+        })
+    }
+
     /// Begins a check or a repair, or goes on with one of before a restart.
     pub(super) fn begin_check<I: KeeperIo>(&mut self, io: &I, from: CheckFrom) -> Result<(), LifecycleError> {
         if let Some(info) = self.jobs.check() {
@@ -128,7 +177,8 @@ impl Keeper {
         let CheckFrom { repair, from_data, position_bytes, findings, paused, limit_bytes_per_s } = from;
         let block = u64::from(self.options.block_bytes).max(COMPARE_BLOCK_BYTES);
         let at = position_bytes / block * block;
-        self.check = Some(Check { repair, from_data, at, counted: at, tries: 0, blocks_until: 0, findings });
+        self.check =
+            Some(Check { repair, from_data, at, counted: at, passed: at, tries: 0, blocks_until: 0, findings });
         let kind = if repair { JobKind::Repair } else { JobKind::Check };
         let stage = if paused { JobStage::Paused } else { JobStage::Running };
         self.begin_job(io, kind, None, stage, limit_bytes_per_s);
@@ -268,6 +318,9 @@ impl Keeper {
             let region = self.regions.region_of(at);
             let end = self.regions.range(region).1;
             if !self.regions.written.has(region) || self.regions.unsettled.has(region) {
+                if self.regions.written.has(region) {
+                    check.pass(at, end);
+                }
                 at = end;
                 if pieces.is_empty() {
                     (check.at, check.tries) = (at, 0);
@@ -298,7 +351,10 @@ impl Keeper {
             at += piece.len;
             if piece.copies > 1 {
                 pieces.push(piece);
-            } else if pieces.is_empty() {
+                continue;
+            }
+            check.pass(piece.offset, at);
+            if pieces.is_empty() {
                 (check.at, check.tries) = (at, 0);
             }
         }
@@ -318,6 +374,9 @@ impl Keeper {
             let stripe = self.array.geometry().stripe_of(at).expect("inside the array");
             let written = self.regions.written.has(self.regions.region_of_stripe(&stripe));
             if !written || !self.is_whole_row(members, &row) {
+                if written {
+                    check.pass(at, end);
+                }
                 at = if written { end } else { self.next_stripe(at + 1) };
                 if pieces.is_empty() {
                     (check.at, check.tries) = (at, 0);

@@ -314,6 +314,14 @@ impl Keeper {
             Order::JournalOn { leaf, id, force } => return self.add_ring_disk(io, leaf, id, force).await,
             Order::JournalToMembers => return self.remove_ring_disk(io).await,
             Order::Grow { newcomers, force } => return self.grow(io, GrowRequest { newcomers, force }).await,
+            Order::Check { .. } | Order::RepairFromData if self.jobs.check().is_none() => {
+                self.refuse_blind_check()?;
+                let (repair, from_data) = match order {
+                    Order::Check { repair } => (repair, false),
+                    _ => (true, true),
+                };
+                return self.begin_check(io, CheckFrom { repair, from_data, ..CheckFrom::default() });
+            }
             Order::Check { repair } => return self.begin_check(io, CheckFrom { repair, ..CheckFrom::default() }),
             Order::RepairFromData => {
                 let from = CheckFrom { repair: true, from_data: true, ..CheckFrom::default() };

@@ -7,6 +7,14 @@ use braid_geometry::units::format_size;
 use super::{Refusal, Status};
 use crate::{LeafError, LeafId};
 
+/// Members, as the subject of a sentence.
+fn of_members(members: &[u16]) -> String {
+    match members {
+        [one] => format!("member {one} is"),
+        _ => format!("members {} are", members.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
 /// Why a procedure failed. The text is a sentence; [`LifecycleError::leaf`] says which disk it is about, so that the
 /// caller can name that as its user knows it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -148,6 +156,12 @@ pub enum LifecycleError {
         number: u64,
         /// Why not, in words.
         reason: String,
+    },
+    /// Of nothing that was written there are two copies, or a whole row, on members that are in sync.
+    #[error("nothing of it can be compared, as {} not in sync", of_members(lacking))]
+    NothingToCompare {
+        /// The members that are not.
+        lacking: Vec<u16>,
     },
     /// Requests were not held any more, or what was under way did not end in time.
     #[error("what was under way has not ended in time")]

@@ -39,6 +39,7 @@ impl Admin {
             // Before the repair everything that has rotted is there, unless somebody has written over it.
             let rotten = if step < 2 { self.stage.borrow().rot.count(number) } else { 0 };
             let wrong = found.unreadable_blocks > 0
+                || found.uncompared_blocks > 0
                 || found.differing_blocks > rotten
                 || calm && found.differing_blocks < rotten
                 || found.places.len() as u64 != found.differing_blocks

@@ -44,7 +44,7 @@ pub enum Verb {
     Journal(JournalArgs),
     /// Take up what an array's disks have gained, and further disks; rows that are there keep their width
     Grow(GrowArgs),
-    /// Compare all copies of what was ever written to a redundant array, or rows with their parity; 7 if some differ
+    /// Compare all copies of what was ever written to a redundant array, or rows with their parity; 7 if some differ, 5 if some could not be compared
     Check(CheckArgs),
     /// The same, and make right what differs: as most copies have it, or as the parities tell (`docs/failures.md`)
     Repair(RepairArgs),

@@ -172,6 +172,11 @@ pub fn status(jobs: &[Job]) -> ExitCode {
     if jobs.iter().any(|job| job.state != JobState::Done) {
         return ExitCode::FAILURE;
     }
-    let damaged = jobs.iter().any(|job| job.findings.as_ref().is_some_and(|found| found.left_blocks() > 0));
-    if damaged { ExitCode::from(failure::DAMAGE) } else { ExitCode::SUCCESS }
+    let found = || jobs.iter().filter_map(|job| job.findings.as_ref());
+    match () {
+        () if found().any(|found| found.left_blocks() > 0) => ExitCode::from(failure::DAMAGE),
+        // What was not compared may differ.
+        () if !found().all(braid_api::Findings::is_complete) => ExitCode::from(failure::ATTENTION),
+        () => ExitCode::SUCCESS,
+    }
 }

@@ -94,6 +94,12 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         LifecycleError::Role { .. } | LifecycleError::JobsFull | LifecycleError::NoReturn { .. } => {
             (Kind::InvalidArgument, format!("braid array show {array}"))
         }
+        LifecycleError::NothingToCompare { .. } => (
+            Kind::Incomplete,
+            format!(
+                "bring the missing members back, or replace them, and check when they are in sync: braid array show {array}"
+            ),
+        ),
         LifecycleError::NotHeld => (Kind::TimedOut, "try again".to_owned()),
         LifecycleError::Job { .. } => (Kind::InvalidArgument, "braid job list".to_owned()),
         LifecycleError::Refused(_) => (Kind::InUse, String::new()),

@@ -58,6 +58,9 @@ pub struct State {
     /// Checks and repairs that go on when their array is started again.
     #[serde(default)]
     pub checks: Vec<SavedCheck>,
+    /// What checks and repairs have found that is not as it should be, and that none has found right since.
+    #[serde(default)]
+    pub damage: Vec<SavedDamage>,
     /// Disks of journals that were lost, until somebody has acted on that.
     #[serde(default)]
     pub lost_journals: Vec<SavedLoss>,
@@ -185,6 +188,18 @@ pub struct SavedCheck {
     /// Bytes a second that it may read on one member at most; 0: it gives way to clients by itself.
     pub limit_bytes_per_s: u64,
     /// What was found so far.
+    pub findings: Findings,
+}
+
+/// Damage that a check or repair of an array has found, as it is remembered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedDamage {
+    /// The array's identity.
+    pub array: Uuid,
+    /// Whether a repair found it.
+    pub repair: bool,
+    /// What was found.
     pub findings: Findings,
 }
 
@@ -607,6 +622,11 @@ mod tests {
                 paused: false,
                 limit_bytes_per_s: 7,
                 findings: Findings { differing_blocks: 1, places_bytes: vec![0], ..Findings::default() },
+            }],
+            damage: vec![SavedDamage {
+                array: Uuid::from_u128(2),
+                repair: false,
+                findings: Findings { differing_blocks: 2, places_bytes: vec![4096], ..Findings::default() },
             }],
         }
     }

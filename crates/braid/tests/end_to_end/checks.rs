@@ -120,15 +120,71 @@ fn a_check_is_a_job_that_is_paused_limited_and_given_up() {
     assert_eq!(daemon.json(&["job", "list"])["jobs"], serde_json::json!([]));
 }
 
+/// A check that could compare only a part says so, and does not end the alarm of an earlier one: that is about what it did not see.
 #[test]
-fn where_there_is_one_copy_nothing_is_compared_and_plain_arrays_are_refused() {
+fn a_check_of_a_part_says_so_and_leaves_the_alarm() {
+    let mut daemon = Daemon::start();
+    let disks = files(&daemon, &["a", "b", "c", "d"]);
+    let names: Vec<&str> = disks.iter().map(String::as_str).collect();
+    let mut client = create(&daemon, "raid10", &names, &[]);
+    write(&mut client, 0..100, 1);
+    client.flush().expect("it flushes");
+    rot(&daemon, 2, &disks[2], 0, 4096);
+    let (status, job) = gone_over(&daemon, "check");
+    assert_eq!((status, found(&job, "differing_blocks"), found(&job, "uncompared_blocks")), (Some(7), 1, 0), "{job}");
+
+    // It is known still after a restart, and after the death of the daemon.
+    drop(client);
+    for kill in [false, true] {
+        daemon.restart(kill);
+        let status = daemon.any(&["status", "--check"]);
+        assert!(said(&status).contains("its check found damage: "), "{}", said(&status));
+    }
+    daemon.braid(&["array", "fail", "data", "3"]);
+    for what in ["check", "repair"] {
+        let (status, job) = gone_over(&daemon, what);
+        assert_eq!((status, found(&job, "differing_blocks")), (Some(5), 0), "{job}");
+        assert!(found(&job, "compared_blocks") > 0 && found(&job, "uncompared_blocks") > 0, "{job}");
+        let status = daemon.any(&["status", "--check"]);
+        assert!(said(&status).contains("its check found damage: "), "{}", said(&status));
+    }
+    let text = daemon.any(&["array", "check", "data", "--wait"]);
+    assert!(said(&text).contains("could not be compared") && text.status.code() == Some(5), "{}", said(&text));
+    assert!(daemon.events().contains("check_partial"), "{}", daemon.events());
+    daemon.braid(&["array", "fail", "data", "1"]);
+    let refusal = daemon.refused(1, &["array", "check", "data"]);
+    assert!(refusal.contains("members 1, 3 are not in sync"), "{refusal}");
+
+    for disk in [&disks[1], &disks[3]] {
+        daemon.braid(&["array", "add", "data", disk, "--wait"]);
+    }
+    let (status, job) = gone_over(&daemon, "check");
+    assert_eq!((status, found(&job, "uncompared_blocks")), (Some(0), 0), "{job}");
+    assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(0));
+}
+
+/// Where nothing was written there is nothing to compare, and a check says that.
+#[test]
+fn a_check_of_nothing_says_so() {
+    let daemon = Daemon::start();
+    let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
+    drop(create(&daemon, "raid1", &[a, b], &[]));
+    let text = daemon.braid(&["array", "check", "data", "--wait"]);
+    assert!(text.contains("nothing was ever written, and nothing was compared"), "{text}");
+}
+
+#[test]
+fn where_there_is_one_copy_a_check_is_refused_and_so_are_plain_arrays() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
     write(&mut client, 0..20, 1);
     daemon.braid(&["array", "fail", "data", "1"]);
-    let (status, job) = gone_over(&daemon, "check");
-    assert_eq!((status, found(&job, "compared_blocks")), (Some(0), 0), "{job}");
+    for what in ["check", "repair"] {
+        let refusal = daemon.refused(1, &["array", what, "data"]);
+        assert!(refusal.contains("nothing of it can be compared, as member 1 is not in sync"), "{refusal}");
+        assert!(refusal.contains("braid array show data"), "{refusal}");
+    }
     daemon.braid(&["array", "create", "plain", "--level", "raid0", "mem:32M"]);
     assert!(daemon.refused(2, &["array", "check", "plain"]).contains("no redundancy"));
     assert!(daemon.refused(3, &["array", "repair", "nobody"]).contains("nobody"));

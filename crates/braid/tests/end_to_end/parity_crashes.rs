@@ -18,6 +18,55 @@ fn raid6_survives_kills_while_its_members_fail_and_return() {
     story("raid6", 4, 3, &["--chunk", "16K"]);
 }
 
+/// Its file system, of so many bytes, for the members of an array.
+struct Small(String);
+
+impl Small {
+    fn mount(folder: String, bytes: u64) -> Small {
+        std::fs::create_dir(&folder).expect("a folder can be made");
+        run("mount", &["-t", "tmpfs", "-o", &format!("size={bytes}"), "braid-test", &folder]);
+        Small(folder)
+    }
+
+    fn enlarge(&self, bytes: u64) {
+        run("mount", &["-o", &format!("remount,size={bytes}"), &self.0]);
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").args(["-l", &self.0]).output();
+    }
+}
+
+/// Whole rows that were acknowledged and not flushed are there after a kill, although members were left out as their file system was full.
+#[test]
+fn a_full_file_system_takes_nothing_that_was_acknowledged() {
+    need_root();
+    for level in ["raid5", "raid6"] {
+        let mut daemon = Daemon::start();
+        let small = Small::mount(daemon.folder.join("small"), 40 << 20);
+        let disks: Vec<String> = (0..4).map(|number| format!("{}/{number}.img", small.0)).collect();
+        disks.iter().for_each(|disk| drop(run("truncate", &["-s", "64M", disk])));
+        let names: Vec<&str> = disks.iter().map(String::as_str).collect();
+        let mut client = create(&daemon, level, &names, &[]);
+        let (row, mut done) = (6 * BLOCK, 0);
+        while client.write(done * row, &noise(row, done)).is_ok() {
+            done += 1;
+        }
+        assert!(done > 10, "{done} writes are few");
+        small.enlarge(1 << 30);
+        daemon.kill();
+        daemon.start_again();
+        let mut client = self::client(&daemon);
+        for number in 0..done {
+            let back = client.read(number * row, row as usize).expect("what was acknowledged can be read");
+            assert!(back == noise(row, number), "write {number}");
+        }
+        assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], 0, "{level}");
+    }
+}
+
 #[test]
 fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
     let mut daemon = Daemon::start();
@@ -71,16 +120,17 @@ fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
     assert!(lost.iter().all(within), "{lost:?} are not all in {shown}");
     let bytes: u64 = ranges.iter().map(|(_, bytes)| bytes).sum();
     assert_eq!(shown["redundancy"]["unreadable_bytes"], bytes, "{shown}");
-    assert_eq!(bytes, lost.len() as u64 * ROW, "a row for each lost cell");
+    assert_eq!(bytes, lost.len() as u64 * BLOCK, "the lost cells, and nothing else");
     assert!(daemon.braid(&["array", "show", "data"]).contains("unreadable"));
     assert!(daemon.events().contains("\"unreadable\""), "{}", daemon.events());
     let metrics = run("curl", &["-s", "--unix-socket", &daemon.folder.join("api.sock"), "http://braid/metrics"]);
     assert!(metrics.contains(&format!("braid_array_unreadable_bytes{{array=\"data\"}} {bytes}")), "{metrics}");
     let status = daemon.any(&["status", "--check"]);
     assert_eq!(status.status.code(), Some(5), "{}", said(&status));
-    assert!(said(&status).contains("write each range again"), "{}", said(&status));
-    // A part of such a row cannot make it whole.
-    client.write(lost[0] * BLOCK, &noise(4096, 1)).expect_err("a part of an unreadable row is refused");
+    assert!(said(&status).contains("write these ranges again"), "{}", said(&status));
+    // What is beside it in its row is written as ever, and makes nothing readable.
+    client.write((lost[0] ^ 1) * BLOCK, &noise(4096, 1)).expect("a cell that can be read is written");
+    client.read(lost[0] * BLOCK, BLOCK as usize).expect_err("it is not known by that");
 
     // Neither a restart nor the member's return makes something up.
     drop(client);
@@ -93,9 +143,19 @@ fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
     unhide(&daemon, b);
     wait_for_health(&daemon, "whole");
     client.read(lost[0] * BLOCK, BLOCK as usize).expect_err("the member was away: nobody knows");
-    // Written whole they are as good as any other.
-    for cell in &lost[1..] {
+    // Written they are as good as any other: some with their rows, others as they are named, in pieces and the last one first.
+    let (with_rows, alone) = lost[1..].split_at(lost.len() / 2);
+    for cell in with_rows {
         client.write(cell / 2 * ROW, &noise(ROW, 7 + cell / 2)).expect("a whole row is taken");
+    }
+    let half = BLOCK as usize / 2;
+    for cell in alone.iter().rev() {
+        let new = noise(BLOCK, *cell);
+        client.write(cell * BLOCK + half as u64, &new[half..]).expect("a half of what is named is taken");
+        client.read(cell * BLOCK, half).expect_err("the other half is not known");
+        client.write(cell * BLOCK, &new[..half]).expect("so is the other");
+        assert!(client.read(cell * BLOCK, BLOCK as usize).expect("it reads") == new, "{cell}");
+        client.write(cell / 2 * ROW, &noise(ROW, 7 + cell / 2)).expect("it is written as any row");
     }
     let row = lost[0] / 2;
     client.call(0, WRITE_ZEROES, row * ROW, ROW as u32, &[]).expect("zeros will do as well");

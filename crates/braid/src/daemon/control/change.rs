@@ -1,6 +1,6 @@
 //! Changing arrays that are there: another name, stop, delete.
 
-use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk, check_of};
+use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk, check_of, damage_of};
 use super::{Claim, Control};
 use crate::daemon::errors::of_lifecycle;
 use braid_api::{Array, ArrayState, ErrorDetail, Kind};
@@ -162,6 +162,7 @@ impl Control {
             tables.arrays.remove(&claim.uuid);
             tables.stopped.remove(&claim.uuid);
             tables.checks.remove(&claim.uuid);
+            tables.damage.remove(&claim.uuid);
             tables.lost_journals.remove(&claim.uuid);
             tables.imported.remove(&claim.uuid);
         }
@@ -281,8 +282,9 @@ impl Control {
         let active = entry.active()?;
         let taken = Taken { device: active.device, handle: active.handle.clone(), disks: active.open_disks() };
         let idle = ArrayEntry { uuid, name: entry.name.clone(), condition: Condition::Idle(entry_idle(entry)) };
-        let check = check_of(entry);
+        let (check, damage) = (check_of(entry), damage_of(entry));
         tables.checks.extend(check.map(|check| (uuid, check)));
+        tables.damage.extend(damage.map(|damage| (uuid, damage)));
         Some((tables.arrays.insert(uuid, idle)?, taken))
     }
 

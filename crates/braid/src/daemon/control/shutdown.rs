@@ -114,7 +114,7 @@ impl Control {
         while let Some(done) = work.join_next().await {
             left.extend(done.unwrap_or_else(|error| Some(format!("an array was not stopped: {error}"))));
         }
-        if !self.read().checks.is_empty() {
+        if !self.read().checks.is_empty() || !self.read().damage.is_empty() {
             self.save_or_warn();
         }
         // The next build goes on with them.

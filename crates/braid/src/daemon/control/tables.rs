@@ -8,8 +8,8 @@ use super::replicas::here::Here;
 use super::replicated::saved::SavedReplicated;
 use crate::daemon::address::Address;
 use crate::daemon::state::{
-    SavedCheck, SavedDisk, SavedExport, SavedImport, SavedLoss, SavedPoolArray, SavedPoolDisk, SavedReplica,
-    SavedSession, SavedUnplaced, State,
+    SavedCheck, SavedDamage, SavedDisk, SavedExport, SavedImport, SavedLoss, SavedPoolArray, SavedPoolDisk,
+    SavedReplica, SavedSession, SavedUnplaced, State,
 };
 use crate::disk::host::{Entry, Identity};
 use braid_api::limits::{DEVICES_MAX, POOLS_MAX};
@@ -279,6 +279,8 @@ pub struct Tables {
     pub imported: BTreeMap<Uuid, SavedImport>,
     /// Checks of arrays that do not serve now: they go on when those do again.
     pub checks: BTreeMap<Uuid, SavedCheck>,
+    /// Damage of arrays that do not serve now.
+    pub damage: BTreeMap<Uuid, SavedDamage>,
     /// Arrays that have lost the disk of their journal, and which it was, until somebody has acted on that.
     pub lost_journals: BTreeMap<Uuid, String>,
     /// Volumes of several nodes that this one knows. Each that is served has an array of the same identity.
@@ -303,6 +305,12 @@ pub fn check_of(entry: &ArrayEntry) -> Option<SavedCheck> {
     active.keeping()?.check_to_save(entry.uuid)
 }
 
+/// The damage that a check of an array has found, to be remembered after a restart.
+pub fn damage_of(entry: &ArrayEntry) -> Option<SavedDamage> {
+    let active = entry.active().filter(|active| active.is_kept())?;
+    active.keeping()?.damage_to_save(entry.uuid)
+}
+
 impl Tables {
     /// The tables of a daemon that has just started.
     pub fn from_state(state: &State) -> Tables {
@@ -318,6 +326,7 @@ impl Tables {
             stopped: state.stopped.iter().copied().collect(),
             imported: state.imported.iter().map(|saved| (saved.array, saved.clone())).collect(),
             checks: state.checks.iter().map(|saved| (saved.array, saved.clone())).collect(),
+            damage: state.damage.iter().map(|saved| (saved.array, saved.clone())).collect(),
             lost_journals: state.lost_journals.iter().map(|saved| (saved.array, saved.disk.clone())).collect(),
             replicas: state.replicas.iter().map(|saved| (saved.volume, ReplicaEntry::of_saved(saved))).collect(),
             forgotten: state.forgotten.clone(),
@@ -358,6 +367,7 @@ impl Tables {
             stopped: self.stopped.iter().copied().collect(),
             imported: self.imported.values().cloned().collect(),
             checks: self.arrays.values().filter_map(check_of).chain(self.checks.values().cloned()).collect(),
+            damage: self.arrays.values().filter_map(damage_of).chain(self.damage.values().cloned()).collect(),
             lost_journals: self
                 .lost_journals
                 .iter()

@@ -1,7 +1,7 @@
 //! The jobs of one array, as its keeper tells of them: those that go on, and how those have ended that did lately.
 
 use super::Keeping;
-use crate::daemon::state::SavedCheck;
+use crate::daemon::state::{SavedCheck, SavedDamage};
 use braid_engine::keeper::{JobInfo, JobStage};
 use braid_format::JobKind;
 use std::collections::BTreeMap;
@@ -24,10 +24,10 @@ impl Board {
     /// A job has begun, has come further or has ended. Says whether it is new here.
     fn note(&mut self, job: JobInfo) -> bool {
         let is_new = self.0.insert(job.number, job).is_none();
-        let last_check = self.last_check().map(|job| job.number);
+        let kept = [self.last_check(), self.alarm()].map(|job| job.map(|job| job.number));
         let ended: Vec<u64> = self.0.values().filter(|job| job.stage.is_over()).map(|job| job.number).collect();
         let surplus = ended.len().saturating_sub(ENDED_MAX);
-        for number in ended.into_iter().take(surplus).filter(|number| Some(*number) != last_check) {
+        for number in ended.into_iter().take(surplus).filter(|number| !kept.contains(&Some(*number))) {
             self.0.remove(&number);
         }
         is_new
@@ -35,6 +35,15 @@ impl Board {
 
     fn last_check(&self) -> Option<&JobInfo> {
         self.0.values().rev().find(|job| is_check(job.kind) && job.stage == JobStage::Done)
+    }
+
+    /// The check or repair that found damage last, unless a later one went over everything and found it right: one that could not
+    /// compare all that was written says nothing of the rest.
+    fn alarm(&self) -> Option<&JobInfo> {
+        let done = self.0.values().rev().filter(|job| is_check(job.kind) && job.stage == JobStage::Done);
+        let told = |job: &JobInfo| job.findings.as_ref().map(super::jobs::findings).unwrap_or_default();
+        let mut telling = done.filter(|job| told(job).left_blocks() > 0 || told(job).is_complete());
+        telling.next().filter(|job| told(job).left_blocks() > 0)
     }
 }
 
@@ -80,9 +89,9 @@ impl Keeping {
         self.board().0.values().rev().find(|job| is(job)).cloned()
     }
 
-    /// The check or repair that was the last to go over everything.
-    pub(super) fn last_check(&self) -> Option<JobInfo> {
-        self.board().last_check().cloned()
+    /// The check or repair whose damage has not been found right since.
+    pub(super) fn alarm(&self) -> Option<JobInfo> {
+        self.board().alarm().cloned()
     }
 
     /// The check that goes on, to be gone on with after a restart.
@@ -97,6 +106,35 @@ impl Keeping {
             limit_bytes_per_s: job.limit_bytes_per_s,
             findings: job.findings.as_ref().map(super::jobs::findings).unwrap_or_default(),
         })
+    }
+
+    /// The damage that the alarm is about, to be known after a restart.
+    pub fn damage_to_save(&self, array: uuid::Uuid) -> Option<SavedDamage> {
+        let job = self.alarm()?;
+        let findings = job.findings.as_ref().map(super::jobs::findings).unwrap_or_default();
+        Some(SavedDamage { array, repair: job.kind == JobKind::Repair, findings })
+    }
+
+    /// Remembers damage of before a restart, as that of a check with the number 0.
+    pub(super) fn remember_damage(&self, saved: &SavedDamage) {
+        let kind = if saved.repair { JobKind::Repair } else { JobKind::Check };
+        let findings = Some(super::jobs::found(&saved.findings));
+        let job = JobInfo {
+            number: 0,
+            kind,
+            role: None,
+            replaces: None,
+            stage: JobStage::Done,
+            from_data: false,
+            done_bytes: 0,
+            total_bytes: 0,
+            position_bytes: 0,
+            rate_bytes_per_s: 0,
+            limit_bytes_per_s: 0,
+            begun_ns: 0,
+            findings,
+        };
+        self.note_job(job);
     }
 
     /// How far that job has come which has the least share of its work done. None where nothing goes on.
@@ -126,6 +164,7 @@ pub(super) fn progress(job: &JobInfo) -> braid_api::Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use braid_engine::keeper::Findings;
 
     fn job(number: u64, kind: JobKind, stage: JobStage) -> JobInfo {
         JobInfo {
@@ -143,6 +182,37 @@ mod tests {
             begun_ns: 0,
             findings: None,
         }
+    }
+
+    #[test]
+    fn an_alarm_ends_when_everything_was_found_right() {
+        let found = |compared_blocks, uncompared_blocks, differing_blocks, mended_blocks| Findings {
+            compared_blocks,
+            uncompared_blocks,
+            differing_blocks,
+            mended_blocks,
+            ..Findings::default()
+        };
+        let check =
+            |number, findings| JobInfo { findings: Some(findings), ..job(number, JobKind::Check, JobStage::Done) };
+        let mut board = Board::default();
+        let alarm = |board: &Board| board.alarm().map(|job| job.number);
+        board.note(check(1, found(100, 0, 0, 0)));
+        assert_eq!(alarm(&board), None);
+        board.note(check(2, found(100, 0, 1, 0)));
+        assert_eq!(alarm(&board), Some(2));
+        board.note(check(3, found(60, 40, 0, 0)));
+        assert_eq!(alarm(&board), Some(2), "it may be in what was not compared");
+        for number in 4..60 {
+            board.note(job(number, JobKind::Rebuild, JobStage::Done));
+        }
+        assert_eq!(alarm(&board), Some(2), "it is not forgotten");
+        board.note(check(60, found(60, 40, 2, 2)));
+        assert_eq!(alarm(&board), Some(2));
+        board.note(JobInfo { stage: JobStage::Cancelled, ..check(61, found(100, 0, 0, 0)) });
+        assert_eq!(alarm(&board), Some(2));
+        board.note(check(62, found(100, 0, 1, 1)));
+        assert_eq!(alarm(&board), None);
     }
 
     #[test]

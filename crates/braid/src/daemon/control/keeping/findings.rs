@@ -25,6 +25,9 @@ pub fn event(array: &str, job: &JobInfo, is_new: bool) -> Option<(Severity, &'st
         JobStage::Done if found.differing_blocks > 0 => {
             (Severity::Warning, "damage_mended", format!("{what} of array {array}: {}", sentence(&found)))
         }
+        JobStage::Done if !found.is_complete() => {
+            (Severity::Warning, "check_partial", format!("{what} of array {array}: {}", sentence(&found)))
+        }
         JobStage::Done => (Severity::Info, "check_done", format!("{what} of array {array}: {}", sentence(&found))),
         JobStage::Cancelled | JobStage::Failed => {
             let why = if job.stage == JobStage::Failed { "could not go on" } else { "was given up" };
@@ -50,11 +53,11 @@ pub fn damaged_blocks(keeping: &Keeping) -> u64 {
         .jobs()
         .into_iter()
         .filter(|job| matches!(job.kind, JobKind::Rebuild | JobKind::Replace) && !job.stage.is_over());
-    let known = rebuilds.chain(keeping.last_check()).map(|job| of(&job).left_blocks());
+    let known = rebuilds.chain(keeping.alarm()).map(|job| of(&job).left_blocks());
     known.max().unwrap_or(0)
 }
 
-/// What needs attention since a check that has gone over everything.
+/// What needs attention since a check that found damage, and that none has found right since.
 pub fn attention(array: &str, job: &JobInfo, level: Level) -> Option<Attention> {
     let found = of(job);
     if found.left_blocks() == 0 {

@@ -109,7 +109,7 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
 
 /// What needs attention.
 pub fn attention(name: &str, active: &Active) -> Vec<Attention> {
-    let checked = active.keeping().and_then(|keeping| keeping.last_check());
+    let checked = active.keeping().and_then(|keeping| keeping.alarm());
     let damage = checked.and_then(|job| findings::attention(name, &job, active.label.spec.level));
     let unreadable = active.keeping().and_then(|keeping| of_unreadable(name, &keeping.unreadable(&active.label)));
     let health = of(active).and_then(|health| of_health(name, active, health));
@@ -124,7 +124,7 @@ fn of_unreadable(name: &str, unreadable: &Unreadable) -> Option<Attention> {
         meaning: "These rows were being written when the daemon or the machine died, and a member that had some of it is lost: \
                   what they held cannot be known, and nothing is invented. All else serves as usual."
             .to_owned(),
-        remedy: "write each range again, with requests that cover it whole: restore what was there from a backup, or zero it".to_owned(),
+        remedy: "write these ranges again, in any order and in pieces of 4096 bytes or more: restore what was there from a backup, or zero them".to_owned(),
         commands: vec![format!("braid array show {name}")],
     })
 }

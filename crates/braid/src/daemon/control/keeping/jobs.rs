@@ -72,18 +72,15 @@ impl Control {
         self.read().arrays.get(&uuid).and_then(|entry| entry.active()).map_or(0, |a| a.label.spec.level.parity())
     }
 
-    /// Goes on with the check that an array had when it served last.
+    /// Goes on with the check that an array had when it served last, and knows what one before that has found.
     pub(super) async fn resume_check(self: &Arc<Self>, uuid: Uuid) {
+        let damage = self.write().damage.remove(&uuid);
+        if let Some(saved) = damage {
+            self.with_keeping(uuid, |keeping| keeping.remember_damage(&saved));
+        }
         let Some(saved) = self.write().checks.remove(&uuid) else { return };
         let SavedCheck { repair, from_data, position_bytes, paused, limit_bytes_per_s, findings, .. } = saved;
-        let findings = braid_engine::keeper::Findings {
-            compared_blocks: findings.compared_blocks,
-            differing_blocks: findings.differing_blocks,
-            mended_blocks: findings.mended_blocks,
-            unreadable_blocks: findings.unreadable_blocks,
-            places: findings.places_bytes,
-            wrong_blocks: findings.wrong_members.iter().map(|wrong| (wrong.member, wrong.blocks)).collect(),
-        };
+        let findings = found(&findings);
         let from = CheckFrom { repair, from_data, position_bytes, findings, paused, limit_bytes_per_s };
         if let Err(error) = self.give_order(uuid, Order::ResumeCheck(from)).await {
             tracing::warn!("a check does not go on: {}", error.message);
@@ -205,12 +202,26 @@ fn show(array: &str, job: &JobInfo) -> Job {
     }
 }
 
+/// The same, as a keeper has it.
+pub(super) fn found(findings: &Findings) -> braid_engine::keeper::Findings {
+    braid_engine::keeper::Findings {
+        compared_blocks: findings.compared_blocks,
+        uncompared_blocks: findings.uncompared_blocks,
+        differing_blocks: findings.differing_blocks,
+        mended_blocks: findings.mended_blocks,
+        unreadable_blocks: findings.unreadable_blocks,
+        places: findings.places_bytes.clone(),
+        wrong_blocks: findings.wrong_members.iter().map(|wrong| (wrong.member, wrong.blocks)).collect(),
+    }
+}
+
 /// What a job has found, as the API shows it.
 pub(super) fn findings(found: &braid_engine::keeper::Findings) -> Findings {
     let wrong = found.wrong_blocks.iter().map(|(member, blocks)| WrongMember { member: *member, blocks: *blocks });
     Findings {
         block_bytes: BLOCK_BYTES,
         compared_blocks: found.compared_blocks,
+        uncompared_blocks: found.uncompared_blocks,
         differing_blocks: found.differing_blocks,
         mended_blocks: found.mended_blocks,
         unreadable_blocks: found.unreadable_blocks,

@@ -58,12 +58,12 @@ impl Control {
             }
             Note::Job(job) => {
                 let about = is_check(job.kind).then(|| job.clone());
+                let is_new = self.with_keeping(uuid, |keeping| keeping.note_job(job)).unwrap_or_default();
                 if about.as_ref().is_some_and(|job| job.stage.is_over()) {
-                    // What has ended is not gone on with after a restart.
+                    // What has ended is not gone on with after a restart, and what it has found is known then.
                     let control = Arc::clone(self);
                     tokio::spawn(async move { control.save_or_warn() });
                 }
-                let is_new = self.with_keeping(uuid, |keeping| keeping.note_job(job)).unwrap_or_default();
                 if let Some((severity, kind, message)) = about.and_then(|job| findings::event(&name, &job, is_new)) {
                     tell(severity, kind, message, None);
                 }
