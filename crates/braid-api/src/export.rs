@@ -13,6 +13,8 @@ pub enum ExportState {
     Listening,
     /// Its array or pool is not active; it appears when that is.
     Waiting,
+    /// Its volume is kept on several nodes, and this node does not serve it: it appears when this node does (`braid volume attach`).
+    Standby,
     /// Its address cannot be listened on; `reason` says why.
     Failed,
 }
@@ -23,6 +25,7 @@ impl ExportState {
         match self {
             ExportState::Listening => "listening",
             ExportState::Waiting => "waiting",
+            ExportState::Standby => "standby",
             ExportState::Failed => "failed",
         }
     }

@@ -180,8 +180,11 @@ pub enum ErrorKind {
     ReadOnly,
     /// Too many requests in flight; try again after a completion.
     Busy,
-    /// The device is stopped or was never there.
+    /// The device is stopped or was never there. Never a reply to a client: see [`ErrorKind::is_unsettled`].
     NoDevice,
+    /// The device answers under a lease, and its serving ends or has failed: the next serving, here or on another node, settles
+    /// what became of the request. Never a reply to a client: see [`ErrorKind::is_unsettled`].
+    Unsettled,
     /// The array has lost more members than it tolerates.
     Failed,
     /// An earlier FLUSH failed: what was acknowledged may not be durable. Sticks until the disk is reopened.
@@ -191,6 +194,16 @@ pub enum ErrorKind {
     Unreadable,
     /// Of a leaf and with [`Flags::OTHERS`] alone: it would have taken long, and was given up; nothing uses its memory any more.
     Slow,
+}
+
+impl ErrorKind {
+    /// Whether a later session settles the outcome of the request. Such a request is never answered: a file system that is handed an
+    /// error aborts its journal, although the same request would succeed some seconds later. A frontend whose clients connect
+    /// again (NBD) ends the connection without a reply; one whose device outlives the serving (FUSE, ublk) lets the request wait.
+    #[inline]
+    pub const fn is_unsettled(self) -> bool {
+        matches!(self, ErrorKind::NoDevice | ErrorKind::Unsettled)
+    }
 }
 
 /// An error of one request: its kind, and where known the leaf and the place on it.

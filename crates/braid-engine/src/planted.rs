@@ -10,6 +10,8 @@ use crate::io::{Cookie, Flags, LeafId, LeafIo, Op};
 pub enum Planted {
     /// A replicated device answers although its lease has run out.
     AnsweredWithoutLease,
+    /// A replicated device that serves no more tells errors, although a later session settles the requests.
+    UnsettledAnswered,
     /// A replicated device answers a read of what not all members have.
     ReadNotOrdered,
     /// What was under way when a member was left out is not noted as missed by it.

@@ -103,8 +103,10 @@ fn a_change_of_members_answers_nothing_that_is_kept_and_a_stop_answers_all() {
         } else {
             rig.publish(0, Some(failed(3, &lease)));
         }
-        let expected = if stopped { ErrorKind::NoDevice } else { ErrorKind::Failed };
-        assert_eq!(kinds(&rig.done(0)), [expected; EACH.len()]);
+        let expected = if stopped { ErrorKind::NoDevice } else { ErrorKind::Unsettled };
+        let told = kinds(&rig.done(0));
+        assert_eq!(told, [expected; EACH.len()]);
+        assert!(told.iter().all(|kind| kind.is_unsettled()));
     }
 }
 
@@ -123,8 +125,44 @@ fn what_is_under_way_when_the_device_is_stopped_is_not_answered() {
         rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
         rig.publish(0, (!stopped).then(|| failed(2, &lease)));
         rig.settle(&mut Random(1));
-        let expected = if stopped { ErrorKind::NoDevice } else { ErrorKind::Failed };
+        let expected = if stopped { ErrorKind::NoDevice } else { ErrorKind::Unsettled };
         assert_eq!(kinds(&rig.done(0)), [expected]);
+    }
+}
+
+/// The first leaf I/O of the first shard fails like this.
+fn fail_first(rig: &mut Rig, kind: ErrorKind) {
+    let (shard, sink) = &mut rig.shards[0];
+    let io = sink.queue.pop_front().expect("a leaf I/O is there");
+    shard.leaf_done(io.cookie, Err(LeafError::of(kind)), sink);
+}
+
+/// All copies are lost: whatever their disks said, the next serving settles what was asked. A block that cannot be read although
+/// the device serves is an error of the request.
+#[test]
+fn without_replicas_a_request_is_unsettled_and_an_unreadable_block_is_an_error() {
+    let expected = [
+        (ErrorKind::Gone, ErrorKind::Unsettled),
+        (ErrorKind::TimedOut, ErrorKind::Unsettled),
+        (ErrorKind::FlushFailed, ErrorKind::Unsettled),
+        (ErrorKind::Io, ErrorKind::Io),
+    ];
+    for (of_disks, told) in expected {
+        let lease = Arc::new(DeviceLease::new(u64::MAX));
+        let mut rig = rig(1, &lease);
+        rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+        for _ in 0..2 {
+            fail_first(&mut rig, of_disks);
+        }
+        assert_eq!(kinds(&rig.done(0)), [told], "{of_disks:?}");
+        // Without a lease nobody else serves it.
+        let mut plain = Rig::new(1, &[2 << 20; 3]);
+        plain.publish(0, Some(DeviceLayout::new(1, 512, &open_mirror())));
+        plain.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+        for _ in 0..2 {
+            fail_first(&mut plain, of_disks);
+        }
+        assert_eq!(kinds(&plain.done(0)), [of_disks]);
     }
 }
 

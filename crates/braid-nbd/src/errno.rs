@@ -20,8 +20,6 @@ pub enum Errno {
     Overflow = 75,
     /// A fast zero that would not be fast.
     NotSupported = 95,
-    /// The server, or the export, is going away.
-    Shutdown = 108,
 }
 
 impl Errno {
@@ -40,7 +38,7 @@ impl Errno {
             ErrorKind::Unsupported if fast_zero => Errno::NotSupported,
             ErrorKind::Unsupported => Errno::Invalid,
             ErrorKind::ReadOnly => Errno::Perm,
-            ErrorKind::NoDevice => Errno::Shutdown,
+            // What a later session settles is never told ([`ErrorKind::is_unsettled`]).
             _ => Errno::Io,
         }
     }
@@ -56,7 +54,6 @@ impl Errno {
             ErrorKind::Invalid => "the device refused the range",
             ErrorKind::Unsupported => "the device cannot do this",
             ErrorKind::ReadOnly => "the device is read-only",
-            ErrorKind::NoDevice => "the device is stopped",
             ErrorKind::FlushFailed => "an earlier flush failed",
             ErrorKind::Unreadable => "row lost: write all of it",
             _ => "the request failed",

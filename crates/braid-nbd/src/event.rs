@@ -58,6 +58,9 @@ pub enum Cause {
     /// The export was removed.
     #[error("the export was removed")]
     ExportRemoved,
+    /// What the export is of serves no more, or not for now, and a request was under way: it is not answered, as a later session settles it.
+    #[error("what the export is of serves no more: requests under way are left to the next session")]
+    Unsettled,
     /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,
@@ -89,7 +92,12 @@ impl Cause {
     pub fn is_ordinary(&self) -> bool {
         matches!(
             self,
-            Cause::Left | Cause::Gone { in_flight: 0 } | Cause::ExportRemoved | Cause::Stopping | Cause::CutOff
+            Cause::Left
+                | Cause::Gone { in_flight: 0 }
+                | Cause::ExportRemoved
+                | Cause::Stopping
+                | Cause::CutOff
+                | Cause::Unsettled
         )
     }
 }

@@ -62,7 +62,6 @@ const ENOMEM: u32 = 12;
 const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
 const ENOTSUP: u32 = 95;
-const ESHUTDOWN: u32 = 108;
 
 /// Both styles of reply, by name.
 fn both(export: &str) -> [(bool, Client); 2] {
@@ -414,7 +413,6 @@ fn errors_of_the_engine() {
         (Invalid, EINVAL),
         (Unsupported, EINVAL),
         (ReadOnly, EPERM),
-        (NoDevice, ESHUTDOWN),
         (FlushFailed, EIO),
     ] {
         for (structured, mut client) in both("a") {
@@ -456,4 +454,37 @@ fn replies_in_any_order() {
     client.host.finish_io(Err(ErrorKind::Io), false).unwrap();
     client.run();
     expect("the rest", &client.host.take_output(client.socket), &(simple(0, 1) + &simple(EIO, 2)));
+}
+
+/// What a later session settles gets no reply, nor does what is sent behind it: the replies that were earned are sent, then the connection
+/// ends.
+#[test]
+fn unsettled_requests_are_not_answered() {
+    for kind in [ErrorKind::NoDevice, ErrorKind::Unsettled] {
+        for (structured, mut client) in both("a") {
+            client.host.behaviour = Disk::Held;
+            let data = "aa".repeat(512);
+            let sent = req(0, WRITE, 1, 0, 512) + &data + &req(0, READ, 2, 0, 512) + &req(0, FLUSH, 3, 0, 0);
+            client.ask("all wait", &sent, "");
+            client.host.finish_io(Ok(()), false).unwrap();
+            client.host.finish_io(Err(kind), false).unwrap();
+            client.run();
+            expect("earned before", &client.host.take_output(client.socket), &simple(0, 1));
+            client.ask("not taken in", &req(0, FLUSH, 4, 0, 0), "");
+            assert!(!client.is_closed(), "a request may still earn its reply");
+            client.host.finish_io(Ok(()), false).unwrap();
+            client.run();
+            expect("earned by now", &client.host.take_output(client.socket), &simple(0, 3));
+            assert!(client.is_closed(), "structured: {structured}");
+            let ended =
+                NbdEvent::Disconnected { peer: "peer".into(), export: Some("a".into()), cause: Cause::Unsettled };
+            assert_eq!(client.events().pop(), Some(ended));
+
+            // The next one is refused by the engine as soon as it is asked, or fails at once.
+            let (_, mut client) = both("a").into_iter().find(|(of, _)| *of == structured).unwrap();
+            client.host.behaviour = Disk::Failing(kind);
+            client.ask("a write of some length", &(req(0, WRITE, 1, 0, 4096) + &"aa".repeat(4096)), "");
+            assert!(client.is_closed());
+        }
+    }
 }

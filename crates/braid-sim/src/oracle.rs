@@ -189,6 +189,11 @@ impl Oracle {
         self.devices.get_mut(&device).expect("a device that was made").lease = Some(lease);
     }
 
+    /// Whether the device answers under a lease.
+    pub fn is_leased(&self, device: u64) -> bool {
+        self.devices[&device].lease.is_some()
+    }
+
     /// A request to the device is answered, and not with an error.
     ///
     /// # Errors

@@ -155,6 +155,7 @@ fn table() -> Vec<(Plant, Way)> {
         (D::FilledWithoutBits, Way::Drills(200)),
         (D::DirtyServed, Way::Mirrors(60)),
         (D::AnsweredWithoutLease, Way::Replicated(60)),
+        (D::UnsettledAnswered, Way::Replicated(200)),
         (D::ReadNotOrdered, Way::Replicated(200)),
         (D::MissedByOwnLayout, Way::Open),
         (D::MissedLookedUpEarly, Way::Replicated(1200)),

@@ -504,10 +504,19 @@ impl Workload {
         if let Err(error) = &completion.result {
             world.counters.add("failed", &format!("{:?}", error.kind));
             // Requests that had not been planned when their array was stopped.
-            let stopped = error.kind == ErrorKind::NoDevice && self.stopping.contains(&device);
+            let stopped = error.kind.is_unsettled() && self.stopping.contains(&device);
+            let of_serving = matches!(
+                error.kind,
+                ErrorKind::Gone | ErrorKind::TimedOut | ErrorKind::Failed | ErrorKind::FlushFailed
+            );
+            if of_serving && oracle.is_leased(device) {
+                let why = format!("request {tag} is told {error}, although the next session settles it");
+                return Err(Violation(why));
+            }
             // A redundant array has always a member that is well: nothing may fail, but for a read into memory that one which hangs
             // may yet fill.
-            let hangs = error.kind == ErrorKind::TimedOut && matches!(out.kind, Kind::Read { .. }) && out.late;
+            let is_late = matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unsettled);
+            let hangs = is_late && matches!(out.kind, Kind::Read { .. }) && out.late;
             let unreadable = match &out.kind {
                 Kind::Read { begun, .. } if error.kind == ErrorKind::Io => {
                     oracle.may_be_unreadable(device, *begun, out.asked.1, out.asked.2)

@@ -78,6 +78,8 @@ struct Slot {
     len: u64,
     buf: Buf,
     buf_len: u32,
+    /// Its buffer holds what a write is to write, and a disk that hangs reads from it still, under this tag.
+    late: Option<u64>,
     generation: u32,
 }
 
@@ -94,6 +96,7 @@ const EMPTY: Slot = Slot {
     len: 0,
     buf: Buf::NONE,
     buf_len: 0,
+    late: None,
     generation: 0,
 };
 
@@ -401,7 +404,11 @@ impl<L: Lane> Queue<L> {
         let tag = (done.tag & ((1 << TAG_BITS) - 1)) as u16;
         let slot = &mut self.slots[usize::from(tag)];
         debug_assert_eq!(done.tag >> TAG_BITS, u64::from(slot.generation), "an answer to another request");
-        if done.buffer_busy {
+        let is_unsettled = done.result.is_err_and(|error| error.kind.is_unsettled());
+        if done.buffer_busy && is_unsettled && slot.op == Op::Write && slot.late.is_none() {
+            // The driver copies the data once, and a later session writes them: a disk only reads them meanwhile.
+            slot.late = Some(done.tag);
+        } else if done.buffer_busy {
             self.busy.push((done.tag, std::mem::replace(&mut slot.buf, Buf::NONE), slot.buf_len));
         }
         let Err(error) = done.result else {
@@ -421,7 +428,9 @@ impl<L: Lane> Queue<L> {
 
     /// A late I/O has given its buffer back.
     pub fn released<H: Host<L>>(&mut self, host: &mut H, tag: u64) {
-        if let Some(at) = self.busy.iter().position(|(busy, _, _)| *busy == tag) {
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.late == Some(tag)) {
+            slot.late = None;
+        } else if let Some(at) = self.busy.iter().position(|(busy, _, _)| *busy == tag) {
             let (_, buf, len) = self.busy.swap_remove(at);
             if buf != Buf::NONE {
                 host.free(buf, len as usize);
@@ -434,12 +443,14 @@ impl<L: Lane> Queue<L> {
         // What was to be written is in memory that the kernel of a disk still has, and the driver copies it only once.
         let is_lost = slot.op == Op::Write && slot.buf == Buf::NONE;
         let errno = match kind {
-            // Its array was stopped, or the daemon ends: the users wait for it, as they do for a daemon.
+            // Its array was stopped, its volume is served elsewhere, or the daemon ends: the users wait for it, as they do for a daemon.
             ErrorKind::NoDevice if !self.failing && !is_lost => {
                 // It may serve again by now.
                 self.device = self.device.filter(|device| slot.device != Some(*device));
                 return self.hold(tag);
             }
+            // It is about to be withdrawn, if it goes on no more.
+            kind if kind.is_unsettled() && !self.failing && !is_lost => return self.hold_for_memory(host, tag),
             ErrorKind::NoSpace => ENOSPC,
             ErrorKind::Unsupported => EOPNOTSUPP,
             ErrorKind::Invalid => EINVAL,
@@ -484,10 +495,12 @@ impl<L: Lane> Queue<L> {
 
     fn free<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
         let slot = &mut self.slots[usize::from(tag)];
-        if slot.buf != Buf::NONE {
-            host.free(slot.buf, slot.buf_len as usize);
-            slot.buf = Buf::NONE;
+        match (slot.buf, slot.late.take()) {
+            (Buf::NONE, _) => {}
+            (buf, Some(late)) => self.busy.push((late, buf, slot.buf_len)),
+            (buf, None) => host.free(buf, slot.buf_len as usize),
         }
+        slot.buf = Buf::NONE;
     }
 
     /// Tries everything that waits once more.

@@ -28,6 +28,10 @@ impl Shard {
         if let Some(number) = self.slots.part(index) {
             return self.part_finished(index, number);
         }
+        let result = match result {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.outcome(index, error)),
+        };
         if !late {
             self.give_up_claim(index);
         }

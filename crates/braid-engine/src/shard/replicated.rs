@@ -10,13 +10,15 @@
 //! the lease is looked at. What is kept holds no range, so that nobody waits for the lease but whoever is to be answered. Volumes of a pool
 //! on such a device look at it, too, as the pool answers some things by itself: that a block is zeros, say.
 //!
-//! What fails is told at once. So is everything under way when the device is stopped or has failed: a write of then may be on one member
-//! only, with nobody left to see to it.
+//! What fails ends at once. So does everything under way when the device is stopped or has failed: a write of then may be on one member
+//! only, with nobody left to see to it. Such a request is *unsettled* ([`ErrorKind::is_unsettled`]): the next serving decides what
+//! became of it, and no client is told of an error.
 
 use super::Shard;
+use super::devices::Device;
 use super::ranges::release;
 use super::waiting::{lease_key, range_key};
-use crate::io::{DeviceId, LeafSink, Op};
+use crate::io::{DeviceId, ErrorKind, IoError, LeafSink, Op};
 use crate::overlap::Awaited;
 use crate::planted::{Planted, planted};
 
@@ -75,6 +77,30 @@ impl Shard {
         self.give_up_claim(index);
         self.waiting.park(&mut self.slots, index, lease_key(lessor));
         true
+    }
+
+    /// Returns the error that the submitter of a request is told. Of a device under a lease, an error that only says that this serving
+    /// has lost its replicas, or is being ended, becomes [`ErrorKind::Unsettled`]; an error of the request itself stays what it is.
+    #[cold]
+    pub(super) fn outcome(&self, index: u32, error: IoError) -> IoError {
+        let slot = &self.slots[index];
+        let device = self.devices.at(slot.device);
+        let layout = device.layout(slot.version);
+        if layout.lease.is_none() || planted(Planted::UnsettledAnswered) {
+            return error;
+        }
+        // A block that no replica can read is an error of the request as long as the device serves. Of a pool whose volume below is
+        // withdrawn, it is what the pool makes of that.
+        let serves = |device: &Device| {
+            let current = device.current.as_deref();
+            current.is_some_and(|layout| layout.mirror().is_none_or(|mirror| !mirror.failed)) && !device.frozen
+        };
+        let unsettled = match error.kind {
+            ErrorKind::Gone | ErrorKind::TimedOut | ErrorKind::Failed | ErrorKind::FlushFailed => true,
+            ErrorKind::Io => !serves(device) || layout.lessor.is_some_and(|lessor| !serves(self.devices.at(lessor.0))),
+            _ => false,
+        };
+        if unsettled { IoError { kind: ErrorKind::Unsettled, ..error } } else { error }
     }
 
     /// Whether a read waits for writes that were under way when it had all its data.

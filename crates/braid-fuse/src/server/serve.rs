@@ -363,11 +363,14 @@ impl Session {
     }
 
     fn failed(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, error: IoError) {
-        if error.kind == ErrorKind::NoDevice {
-            // What it is of has just been stopped: whoever serves the connection next gets it again.
-            return self.drop_unanswered(cx, shared, slot);
+        let it = self.slot(slot);
+        // What is to be written may be in memory that a disk which hangs still has.
+        let has_data = it.landing.is_some() || !matches!(it.ask, Ask::Write { .. });
+        match ending_of(error.kind, self.is_stopping(), has_data) {
+            Ending::Waits => self.wait_for(slot, Wait::Room),
+            Ending::Unanswered => self.drop_unanswered(cx, shared, slot),
+            Ending::Fails(errno) => self.fail(cx, slot, errno),
         }
-        self.fail(cx, slot, errno_of(error.kind));
     }
 
     /// Leaves a message to whoever serves the connection next; where the kernel does not give it again, it fails.
@@ -442,6 +445,26 @@ impl Session {
     }
 }
 
+/// What becomes of a message whose request the engine did not carry out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ending {
+    /// It is asked again, and given up unanswered when the file is detached.
+    Waits,
+    /// Whoever serves the connection next gets it again.
+    Unanswered,
+    /// It is answered with this error number.
+    Fails(i32),
+}
+
+/// The mount outlives what it is of: what a later session settles is not answered, neither by this serving of the file nor at its end.
+fn ending_of(kind: ErrorKind, stopping: bool, has_data: bool) -> Ending {
+    match kind.is_unsettled() {
+        true if !stopping && has_data => Ending::Waits,
+        true => Ending::Unanswered,
+        false => Ending::Fails(errno_of(kind)),
+    }
+}
+
 /// What a user sees of an error of the engine.
 fn errno_of(kind: ErrorKind) -> i32 {
     match kind {
@@ -450,5 +473,22 @@ fn errno_of(kind: ErrorKind) -> i32 {
         ErrorKind::Invalid => libc::EINVAL,
         ErrorKind::Unsupported => libc::EOPNOTSUPP,
         _ => libc::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_later_session_settles_is_never_answered() {
+        for kind in [ErrorKind::NoDevice, ErrorKind::Unsettled] {
+            assert_eq!(ending_of(kind, false, true), Ending::Waits);
+            assert_eq!(ending_of(kind, true, true), Ending::Unanswered);
+            // Its data are not this session's any more: the kernel gives them again.
+            assert_eq!(ending_of(kind, false, false), Ending::Unanswered);
+        }
+        assert_eq!(ending_of(ErrorKind::Failed, false, true), Ending::Fails(libc::EIO));
+        assert_eq!(ending_of(ErrorKind::NoSpace, true, true), Ending::Fails(libc::ENOSPC));
     }
 }

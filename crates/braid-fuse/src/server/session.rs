@@ -342,6 +342,11 @@ impl Session {
         self.held.clear();
     }
 
+    /// Whether what is not begun is left to whoever serves next.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     /// Once a turn, after everything else; true: it is over.
     pub fn settle(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) -> bool {
         if self.stats != ExportStats::default() {

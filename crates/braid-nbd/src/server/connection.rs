@@ -218,9 +218,13 @@ impl<S: Copy> Connection<S> {
             }
         }
         let slot = self.requests.segment(segment).slot;
-        if let Err(error) = done.result {
-            let at = self.requests.segment(segment).at;
-            self.fail_slot(slot, error.kind, at);
+        match done.result {
+            Ok(()) => {}
+            Err(error) if error.kind.is_unsettled() => self.leave_unsettled(host, slot),
+            Err(error) => {
+                let at = self.requests.segment(segment).at;
+                self.fail_slot(slot, error.kind, at);
+            }
         }
         if self.requests.slot(slot).kind == Kind::Write {
             self.requests.free_buffer(host, segment);
@@ -252,6 +256,14 @@ impl<S: Copy> Connection<S> {
         let part = self.requests.segment(segment);
         (part.tag, part.again) = (tag, true);
         true
+    }
+
+    /// A later session settles this request: it gets no reply, and the connection ends. Nothing more is taken in; replies that other
+    /// requests have earned are sent before.
+    #[cold]
+    fn leave_unsettled<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16) {
+        self.requests.slot(slot).silent = true;
+        self.drain(host, Cause::Unsettled);
     }
 
     /// Notes a request's first failure.

@@ -489,6 +489,11 @@ impl<S: Copy> Connection<S> {
                     self.input = Input::Submit { slot, segment, left };
                     return Turn::Wait(Wait::Memory);
                 }
+                Err(error) if error.kind.is_unsettled() => {
+                    // The rest of it is given up with the input; what the engine has of it only comes back.
+                    self.drain(host, Cause::Unsettled);
+                    return Turn::Starved;
+                }
                 Err(error) => self.fail_slot(slot, error.kind, at),
             }
             segment = next;

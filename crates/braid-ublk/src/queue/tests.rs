@@ -296,19 +296,53 @@ fn a_late_buffer_is_kept_and_the_read_tried_with_another() {
     assert!(rig.bench.memory.is_empty());
 }
 
-/// A disk hangs below a write, its array is stopped, and starts again: the write cannot be asked anew, as its data are gone.
+/// A disk hangs below a write, its array is stopped, and starts again: the driver gives the data once, so that the write is asked anew
+/// from the memory that the disk still reads, and that memory is kept until both have done with it.
 #[test]
-fn a_write_whose_memory_a_disk_still_has_is_not_written_from_other_memory() {
+fn a_write_whose_memory_a_disk_still_has_is_written_anew_from_that_memory() {
+    for released_first in [false, true] {
+        for kind in [ErrorKind::NoDevice, ErrorKind::Unsettled] {
+            let mut rig = rig();
+            rig.ask(0, abi::OP_WRITE, 0, 4096, 4096);
+            rig.queue.command_done(&mut rig.bench, 0, abi::RES_OK);
+            let tag = rig.answer(Err(kind), true);
+            assert_eq!(rig.last().0, IoOp::GetData.code(true), "it is not answered");
+            if released_first {
+                rig.queue.released(&mut rig.bench, tag);
+            }
+            rig.queue.serve(&mut rig.bench, Some(export(SECOND, false)));
+            let (first, again) = (rig.bench.requests[0], *rig.bench.requests.last().unwrap());
+            assert_eq!((rig.bench.requests.len(), again.device, again.buf), (2, SECOND, first.buf));
+            rig.answer(Ok(()), false);
+            let (code, commit) = rig.last();
+            assert_eq!((code, commit.result), (IoOp::CommitAndFetch.code(true), 4096));
+            assert_eq!(rig.bench.memory.is_empty(), released_first, "the disk may still read it");
+            if !released_first {
+                rig.queue.released(&mut rig.bench, tag);
+            }
+            assert!(rig.bench.memory.is_empty());
+        }
+    }
+}
+
+/// Replicas are lost, or the volume is served elsewhere, while requests are under way: none is answered until somebody serves them.
+#[test]
+fn an_unsettled_request_waits_and_is_not_answered() {
     let mut rig = rig();
-    rig.ask(0, abi::OP_WRITE, 0, 4096, 4096);
-    rig.queue.command_done(&mut rig.bench, 0, abi::RES_OK);
-    let tag = rig.answer(Err(ErrorKind::NoDevice), true);
-    let (code, commit) = rig.last();
-    assert_eq!((code, commit.result), (IoOp::CommitAndFetch.code(true), -EIO));
+    rig.ask(0, abi::OP_READ, 0, 0, 4096);
+    rig.ask(1, abi::OP_FLUSH, 0, 0, 0);
+    let before = rig.bench.commands.len();
+    rig.answer(Err(ErrorKind::Unsettled), false);
+    rig.bench.refusal = Some(ErrorKind::Unsettled);
+    rig.turn();
+    rig.answer(Err(ErrorKind::Unsettled), false);
+    rig.queue.serve(&mut rig.bench, None);
+    rig.turn();
+    assert_eq!(rig.bench.commands.len(), before, "nothing was answered");
+    rig.bench.refusal = None;
     rig.queue.serve(&mut rig.bench, Some(export(SECOND, false)));
-    assert_eq!(rig.bench.requests.len(), 1, "it is written from memory that has something else");
-    rig.queue.released(&mut rig.bench, tag);
-    assert!(rig.bench.memory.is_empty());
+    let asked = rig.bench.requests.iter().filter(|request| request.device == SECOND).count();
+    assert_eq!(asked, 2, "both are asked of what serves now");
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub enum Verb {
 
 #[derive(Args)]
 pub struct AddArgs {
-    /// The array, POOL/VOLUME or POOL/VOLUME@SNAPSHOT; or its UUID
+    /// The array, POOL/VOLUME, POOL/VOLUME@SNAPSHOT, or a volume of several nodes, prepared here while another node serves it; or its UUID
     #[arg(value_parser = export_name, value_name = "NAME")]
     array: String,
     /// Where to listen: unix:PATH or tcp:HOST:PORT (tcp:HOST is port 10809); several exports may share it
@@ -237,6 +237,9 @@ fn added(export: &Export) -> String {
             export.reason.as_deref().unwrap_or("no reason known")
         ),
     };
+    if export.state == ExportState::Standby {
+        return text;
+    }
     let _ = match export.nbd.strip_prefix("fuse:") {
         Some(file) => writeln!(text, "make a block device of it with: losetup --find --show --direct-io=on '{file}'"),
         None if is_block_device(export) => writeln!(text, "try it with: lsblk -t '{}'", export.uri),

@@ -215,6 +215,9 @@ pub struct SavedExport {
     pub array: Uuid,
     /// Its name when it was last seen.
     pub array_name: String,
+    /// It is of a volume of several nodes, which may be served by another one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_nodes: bool,
     /// The pool, of a volume or snapshot.
     #[serde(default)]
     pub pool: Option<Uuid>,
@@ -523,6 +526,7 @@ mod tests {
                 uuid: Uuid::from_u128(1),
                 array: Uuid::from_u128(2),
                 array_name: "fast".into(),
+                of_nodes: false,
                 pool: Some(Uuid::from_u128(5)),
                 nbd: "unix:/x".into(),
                 read_only: true,

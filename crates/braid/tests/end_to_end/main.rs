@@ -77,6 +77,7 @@ mod replicated_afar;
 mod replicated_database;
 mod replicated_disks;
 mod replicated_levels;
+mod replicated_moves;
 mod replicated_returns;
 mod replicated_snapshots;
 mod returning;

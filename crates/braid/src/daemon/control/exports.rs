@@ -46,7 +46,12 @@ impl Control {
         let no_limit = |limit: Option<u64>| limit.filter(|limit| *limit > 0);
         let (allow, connections_max) = (networks(&ask.allow, is_tcp)?, connections(ask.connections_max)?);
         let listening = self.listening.lock().await;
-        let volume = self.volume_to_export(&ask.array).await?;
+        let volume = self.volume_to_export(&ask.array).await;
+        let prepared = match &volume {
+            Ok(Some(_)) => None,
+            _ => self.volume_to_prepare(&ask.array).await,
+        };
+        let volume = if prepared.is_some() { None } else { volume? };
         if let Some(volume) = &volume {
             self.refuse_closing_pool(volume.pool)?;
             if !volume.is_snapshot {
@@ -58,9 +63,10 @@ impl Control {
         }
         let (name, uuid, of, pool) = {
             let tables = self.read();
-            let (uuid, of, pool) = match &volume {
-                Some(volume) => (volume.uuid, volume.name.clone(), Some(volume.pool)),
-                None => self.array_to_export(&tables, &ask.array)?,
+            let (uuid, of, pool) = match (&volume, &prepared) {
+                (Some(volume), _) => (volume.uuid, volume.name.clone(), Some(volume.pool)),
+                (None, Some((uuid, name))) => (*uuid, name.clone(), None),
+                (None, None) => self.array_to_export(&tables, &ask.array)?,
             };
             let name = ask.name.unwrap_or_else(|| of.clone());
             check_export_name(&name)?;
@@ -88,6 +94,7 @@ impl Control {
             uuid: random_uuid()?,
             array: uuid,
             array_name: of,
+            of_nodes: pool.is_none() && (prepared.is_some() || self.read().replicated.contains_key(&uuid)),
             pool,
             nbd: address.to_string(),
             // Nobody writes to a snapshot, or to an array of Linux md.
@@ -101,7 +108,11 @@ impl Control {
             iops_max: no_limit(ask.iops_max),
             bandwidth_bytes_max: no_limit(ask.bandwidth_bytes_max),
         };
-        let serving = match self.listen(&saved).await {
+        let listened = match self.listen(&saved).await {
+            Ok(Serving::Waiting) => self.refuse_taken(&address).await.map(|()| Serving::Waiting),
+            listened => listened,
+        };
+        let serving = match listened {
             Ok(serving) => serving,
             Err(error) => {
                 self.forget_file(saved.uuid);
@@ -120,12 +131,14 @@ impl Control {
             return Err(error);
         }
         let array = &saved.array_name;
-        let what = if saved.pool.is_some() { "volume" } else { "array" };
-        self.events().info(
-            "export_added",
-            format!("{what} {array} is exported as {name} at {address}"),
-            &[("export", &name), (what, array)],
-        );
+        let what = if saved.pool.is_some() || saved.of_nodes { "volume" } else { "array" };
+        let message = match self.read().is_standby(&saved) {
+            true => format!(
+                "export {name} of volume {array} at {address} is prepared on this node, which does not serve the volume"
+            ),
+            false => format!("{what} {array} is exported as {name} at {address}"),
+        };
+        self.events().info("export_added", message, &[("export", &name), (what, array)]);
         self.export(&name)
     }
 
@@ -331,6 +344,9 @@ impl Control {
             None => self.array_source(saved.array),
         };
         let Some(source) = source else { return Ok(Serving::Waiting) };
+        if saved.pool.is_none() {
+            self.refuse_under_label(saved.array, source.device).await?;
+        }
         let (info, known) = {
             let tables = self.read();
             let block_bytes = source.block_bytes;

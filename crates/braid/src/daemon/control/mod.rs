@@ -27,6 +27,7 @@ pub mod replicas;
 pub mod replicated;
 mod search;
 mod shutdown;
+mod standby;
 mod starting;
 pub mod tables;
 pub mod view;

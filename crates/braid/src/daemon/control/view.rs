@@ -214,6 +214,15 @@ pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
             stats = Some(export_stats(export));
             (ExportState::Listening, None, Some(export.size_bytes()), export.connections())
         }
+        Serving::Waiting if let Some((volume, opens)) = tables.unserved_volume(saved) => match opens {
+            true => (ExportState::Waiting, Some(format!("volume {volume} is being opened")), None, 0),
+            false => {
+                let reason = format!(
+                    "this node does not serve volume {volume} now; braid volume attach {volume} has it served here"
+                );
+                (ExportState::Standby, Some(reason), None, 0)
+            }
+        },
         Serving::Waiting => {
             let reason = match tables.arrays.get(&saved.array) {
                 None if saved.pool.is_some() => pool_reason(tables, saved),
@@ -367,6 +376,8 @@ fn of_export(tables: &Tables, entry: &ExportEntry) -> Option<Attention> {
             (error.message.clone(), error.remedy.clone(), vec![look])
         }
         Serving::Waiting if saved.pool.is_some_and(|pool| tables.pools.contains_key(&pool)) => return None,
+        // The volume says by itself what is to be done about it; on standby nothing is.
+        Serving::Waiting if tables.unserved_volume(saved).is_some() => return None,
         Serving::Waiting if !tables.stopped.contains(&saved.array) && !tables.arrays.contains_key(&saved.array) => (
             match saved.pool {
                 Some(_) => format!("the pool of {} was not found", saved.array_name),

@@ -19,6 +19,8 @@ use uuid::Uuid;
 
 /// Between two looks whether somebody is done with the array.
 const EVERY: Duration = Duration::from_millis(10);
+/// Longest that an export waits for the label of a pool to be looked for.
+const LABEL_MAX: Duration = Duration::from_secs(5);
 
 impl Tables {
     /// The volume of several nodes that a pool stands on, which serves.
@@ -81,6 +83,32 @@ impl Control {
             }
             Ok(None) => self.forget_carried(volume, None).await,
             Err(error) => tracing::warn!("{name}: looking for the label of a pool failed: {error}"),
+        }
+    }
+
+    /// Refuses to offer a volume of several nodes that bears the label of a pool: an export of it may have been prepared on this node, or
+    /// wait here since it served the volume last, and its clients would write over a pool that was made on another node meanwhile.
+    ///
+    /// # Errors
+    /// [`Kind::InUse`], or the volume does not answer.
+    pub(in super::super) async fn refuse_under_label(&self, volume: Uuid, device: DeviceId) -> Result<(), ErrorDetail> {
+        let Some(name) = self.read().replicated.get(&volume).map(|volume| volume.name.clone()) else { return Ok(()) };
+        let devices = self.ring.devices();
+        let refused = |kind: Kind, why: String| {
+            ErrorDetail::new(kind, format!("volume {name} is not exported: {why}")).with("volume", &name)
+        };
+        match tokio::time::timeout(LABEL_MAX, labels::read(&devices, device)).await {
+            Ok(Ok(None)) => Ok(()),
+            Ok(Ok(Some(label))) => {
+                let pool = label.map_or_else(|_| "a pool".to_owned(), |label| format!("pool {}", label.name));
+                let why = format!("it bears the label of {pool}, which its clients would write over");
+                Err(refused(Kind::InUse, why)
+                    .remedy("remove this export, and export a volume of the pool (braid export add POOL/VOLUME)"))
+            }
+            Ok(Err(error)) => Err(refused(Kind::DiskError, format!("looking for the label of a pool failed: {error}"))
+                .remedy("nothing is to be done: it is tried again")),
+            Err(_) => Err(refused(Kind::TimedOut, "it does not answer".to_owned())
+                .remedy(format!("nothing is to be done: it is tried again; braid volume show {name}"))),
         }
     }
 

@@ -81,7 +81,7 @@ impl Control {
     }
 
     /// A volume that this node knows, or another one.
-    pub(super) async fn find_anywhere(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
+    pub(in super::super) async fn find_anywhere(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
         match self.find_replicated(name) {
             Ok(volume) => Ok(volume),
             Err(_) => self.find_elsewhere(name).await,

@@ -374,8 +374,15 @@ impl<B: Ballot> Council<B> {
                         }
                         until - now
                     }
-                    Next::Wait(_, _, until) => until.saturating_sub(now).max(1),
-                    _ => u64::MAX,
+                    Next::Wait(_, _, until) => {
+                        // Enough are raised: the others are asked while the lease of whoever was cut off runs out, not after that.
+                        waits_until.get_or_insert(now.saturating_add(patience.as_nanos() as u64));
+                        until.saturating_sub(now).max(1)
+                    }
+                    _ => {
+                        waits_until = None;
+                        u64::MAX
+                    }
                 }
             };
             let _ = tokio::time::timeout(Duration::from_nanos(until), changed.changed()).await;

@@ -145,6 +145,22 @@ async fn an_opener_waits_for_the_lease_of_whoever_served_unless_he_let_go() {
     }
 }
 
+/// The node that served is dead, and its voter with it: it is waited for while its lease runs out, and no longer.
+#[tokio::test(start_paused = true)]
+async fn a_takeover_from_a_dead_node_takes_no_longer_than_its_lease() {
+    let room = Room::of(3);
+    let first = room.council(1);
+    let chosen = first.open(Duration::ZERO).await.unwrap();
+    first.agree(chosen).await.unwrap();
+    drop(first);
+    room.go_away(&[0]);
+    let begun = Instant::now();
+    let second = room.council(2);
+    assert_eq!(second.open(Duration::from_secs(2)).await, Ok(voters(&[1, 2])));
+    let waited = begun.elapsed().as_nanos() as u64;
+    assert!((OPEN_WAIT_NS..OPEN_WAIT_NS + 500_000_000).contains(&waited), "{waited} ns");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_drop_waits_for_its_votes() {
     let room = Room::of(3);
