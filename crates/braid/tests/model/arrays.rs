@@ -185,7 +185,10 @@ impl ArrayLife {
         self.world.counts.faults += 1;
         // What is being written while it is lost, and while the daemon is killed, may become unreadable: see `crash_and_lose`.
         self.world.drain(0);
-        self.world.must(&["array", "fail", NAME, &number]);
+        // A replacement may end in between, and numbers with it.
+        if self.world.braid(&["array", "fail", NAME, &number]).0 != 0 {
+            return;
+        }
         for _ in 0..self.world.dice.below(6) {
             self.world.burst(0);
         }

@@ -115,6 +115,7 @@ impl ArrayLife {
         let bytes = (stat.f_bavail * stat.f_frsize).saturating_sub(left);
         let file = fs::File::create(&filler).expect("a file can be made");
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes).expect("it fits");
+        drop(file);
         self.world.lenient = Some("the file system below is full");
         for _ in 0..self.world.dice.within(2, 8) {
             self.world.burst(0);
