@@ -166,6 +166,7 @@ fn redundant(geometry: &Geometry, region_bytes: u32, written: &[u64], roles: &[R
             ring_on: RingPlace::Members,
             generation: 1,
             lost: Arc::default(),
+            marks: Arc::default(),
         }),
         failed: false,
     }

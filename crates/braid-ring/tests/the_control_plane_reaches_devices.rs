@@ -45,6 +45,7 @@ fn array(bed: &Bed, level: Level, leaves: &[LeafId], roles: &[Role], regions: &A
         generation: 1,
         lost: Arc::new(LostRows::new(&[])),
         ring_on: RingPlace::Members,
+        marks: Arc::default(),
     });
     Node::Mirrored(Box::new(MirrorNode {
         geometry,

@@ -199,6 +199,7 @@ fn use_once(disks: &Disks, begun: u32) -> bool {
             generation: journal.generation,
             lost: Arc::new(LostRows::new(&journal.lost)),
             ring_on: RingPlace::Members,
+            marks: Arc::default(),
         });
         lay_out(&array, &regions, parity);
         let role = array.members().map(|member| member.role).max().unwrap_or(0);
