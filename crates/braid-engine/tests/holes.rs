@@ -84,7 +84,7 @@ fn an_empty_array_is_one_hole_asked_once_a_disk() {
 fn the_reader_may_stop() {
     let layout = DeviceLayout::new(1, 512, &leaf(0, MIB));
     let mut runs = 0;
-    let mut probe = |_, offset: u64, _| Extent { len: 4096, hole: (offset / 4096) % 2 == 0 };
+    let mut probe = |_, offset: u64, _| Extent { len: 4096, hole: (offset / 4096).is_multiple_of(2) };
     extents(&layout, 0, MIB, no_lease, &mut probe, &mut |_| {
         runs += 1;
         runs < 3

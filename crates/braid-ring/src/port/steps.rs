@@ -189,7 +189,7 @@ impl Port {
     fn is_whole_after(&mut self, index: u32, short: bool) -> bool {
         let leaf = &mut self.leaves[self.entries[index].io.leaf.0 as usize];
         let Some(disk) = &leaf.disk else { return true };
-        if leaf.whole_at_ns == self.now_ns && !short || disk.is_block_device() && !short {
+        if !short && (leaf.whole_at_ns == self.now_ns || disk.is_block_device()) {
             return true;
         }
         if disk.is_whole_now() {

@@ -107,7 +107,7 @@ fn batch(
         let block = (turn * 3 + k * 5) % (AREA / BLOCK);
         let offset = number * AREA + block * BLOCK;
         let command = match k {
-            0 if turn % 5 == 0 => nbd::FLUSH,
+            0 if turn.is_multiple_of(5) => nbd::FLUSH,
             1 | 2 => nbd::READ,
             _ => nbd::WRITE,
         };

@@ -25,6 +25,9 @@ const LOOKS_UNTIL_RETRY: u32 = 5;
 const DELETED: &str =
     "its file was deleted, or another one took its name; it works until the daemon closes it, and is lost then";
 
+/// An open disk: what it is part of, the name of that, the disk, and of an array that is kept: the device and the disk's role.
+type Watched = (&'static str, String, Arc<OpenDisk>, Option<(DeviceId, u16)>);
+
 impl Control {
     /// Watches until the daemon stops.
     pub async fn watch(self: Arc<Self>) {
@@ -77,7 +80,7 @@ impl Control {
     }
 
     fn watch_disks(&self) {
-        let disks: Vec<(&str, String, Arc<OpenDisk>, Option<(DeviceId, u16)>)> = {
+        let disks: Vec<Watched> = {
             let tables = self.read();
             let of_arrays = tables.open_disks().map(|(entry, role, disk)| {
                 let kept = entry.active().filter(|active| active.is_kept()).map(|active| (active.device, role));
