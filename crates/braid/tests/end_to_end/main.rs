@@ -21,6 +21,7 @@ mod filesystems;
 mod floods;
 mod fuse;
 mod growing;
+mod holes;
 mod hostile;
 mod imported;
 mod json;
