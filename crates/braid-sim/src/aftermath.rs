@@ -111,8 +111,16 @@ impl Sim {
                 }
             }
         }
+        let Stage { labelled, old_copies, .. } = &mut *stage;
+        labelled.iter_mut().for_each(|array| array.copy_or_restore(&mut self.world, old_copies));
         drop(stage);
         self.change_journals();
+    }
+
+    /// Disks in whose places old copies stand are in them again.
+    pub(crate) fn put_back(&mut self) {
+        let Stage { labelled, old_copies, .. } = &mut *self.stage.borrow_mut();
+        labelled.iter_mut().for_each(|array| array.put_back(&mut self.world, old_copies));
     }
 
     /// Of disks for journals: those that are lost, and old copies.

@@ -8,7 +8,9 @@ use braid_geometry::{Level, Spec};
 
 use braid_engine::io::LeafId;
 
+use crate::disk::Image;
 use crate::rng::Rng;
+use crate::world::World;
 
 /// What may be expected of an array at the next start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,8 +30,19 @@ pub enum Promise {
     Gone,
 }
 
+/// The old copy of a disk of an array that cannot do without it.
+#[derive(Default)]
+pub enum OldCopy {
+    /// There is none.
+    #[default]
+    None,
+    /// A copy was made of this disk, when the array had been served so often.
+    Made(usize, u64, Image),
+    /// The copy stands in the place of this disk, of which this is everything.
+    Stands(usize, Image),
+}
+
 /// One array with labels.
-#[derive(Clone, Debug)]
 pub struct Labelled {
     /// Its identity.
     pub uuid: Uuid,
@@ -49,8 +62,58 @@ pub struct Labelled {
     pub sound: bool,
     /// A disk made an error in the middle of a change, so that a write may still be on its way.
     pub tainted: bool,
+    /// How often it was served.
+    pub serves: u64,
+    /// The old copy of one of its disks.
+    pub old: OldCopy,
     /// Some of its labels were erased while others could not be read: those may turn up again.
     pub scattered: bool,
+}
+
+impl Labelled {
+    /// Whether an old copy of one of its disks is in that disk's place: then it is never served.
+    pub fn has_old_copy(&self) -> bool {
+        matches!(self.old, OldCopy::Stands(..))
+    }
+
+    /// Between two lives somebody copies a disk, puts the copy in its place once the array was served again, and the disk
+    /// itself a life later.
+    pub fn copy_or_restore(&mut self, world: &mut World, chance: &mut Rng) {
+        let is_calm = self.promise == Promise::Alive && self.growing.is_none() && self.disks.len() > 1;
+        let all_here = self.disks.iter().all(|disk| !world.disks[*disk].gone);
+        self.old = match std::mem::take(&mut self.old) {
+            standing @ OldCopy::Stands(..) => {
+                self.old = standing;
+                return self.put_back(world, chance);
+            }
+            OldCopy::None if is_calm && all_here && self.serves > 0 && chance.below(3) == 0 => {
+                let disk = *chance.pick(&self.disks);
+                OldCopy::Made(disk, self.serves, world.disks[disk].image(chance))
+            }
+            // What was copied and was never served since is no older than the disk.
+            OldCopy::Made(disk, serves, copy) if is_calm && all_here && serves < self.serves => {
+                let own = world.disks[disk].image(chance);
+                if copy.has_size_of(&own) {
+                    world.counters.add("fault", "old copy where all are needed");
+                    world.note(format_args!("disk {disk} is replaced by an older copy of it"));
+                    world.disks[disk].restore(copy, chance);
+                    OldCopy::Stands(disk, own)
+                } else {
+                    OldCopy::None
+                }
+            }
+            OldCopy::Made(..) if self.promise != Promise::Alive => OldCopy::None,
+            other => other,
+        };
+    }
+
+    /// The disk itself is in its place again.
+    pub fn put_back(&mut self, world: &mut World, chance: &mut Rng) {
+        if let OldCopy::Stands(disk, own) = std::mem::take(&mut self.old) {
+            world.note(format_args!("disk {disk} is itself again"));
+            world.disks[disk].restore(own, chance);
+        }
+    }
 }
 
 /// Level and chunk for an array.

@@ -214,6 +214,7 @@ fn table() -> Vec<(Plant, Way)> {
         (L::DivergedMerged, Way::Drills(400)),
         (L::OldCopyReturns, Way::Drills(400)),
         (L::ServedAfterOneLabel, Way::Drills(500)),
+        (L::PlainServedAfterOneLabel, Way::Seeds(200)),
         (L::NewcomerLabelFirst, Way::Drills(900)),
         (L::FillingStartedAlone, Way::Mirrors(120)),
         (L::PromotionWithoutFlush, Way::Drills(300)),

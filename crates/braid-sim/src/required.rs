@@ -94,6 +94,8 @@ pub const SEEDS_MANY: u64 = 1000;
 
 /// What must have happened at least once in so many: kinds of which a hundred seeds may show none.
 pub const RARE: &[&str] = &[
+    "fault.old copy where all are needed",
+    "actions.old copy refused",
     "actions.check a mirror",
     "actions.repair a mirror",
     "failed.as no copy can be read",

@@ -288,6 +288,7 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
     let mut widths = Rng::new(seed ^ 0x7769_6474_6873);
     let changes = mirrors && !rows && drill.is_none() && focus != Focus::All && widths.below(3) == 2;
     sim.stage.borrow_mut().widths = changes.then(|| widths.fork());
+    sim.stage.borrow_mut().old_copies = Rng::new(seed ^ 0x636f_7079);
     // Moments at which a crash is worth more than at others.
     let mut phases: Vec<&'static str> = Vec::new();
     if labels {

@@ -103,6 +103,7 @@ impl Sim {
             let last = life == dooms.len();
             if last {
                 self.repair_all();
+                self.put_back();
             }
             let doom = dooms.get(life).copied();
             let plot = plot(&mut self.rng, doom);

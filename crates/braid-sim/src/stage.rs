@@ -71,6 +71,8 @@ pub struct Stage {
     pub fill_up: Vec<usize>,
     /// Half a redundant array, while it serves apart from the other.
     pub half: Option<DeviceId>,
+    /// Chance for old copies of disks of arrays that need all of them: of its own, too.
+    pub old_copies: Rng,
     /// Chance for what grows, where something does: of its own, so that seeds in which nothing grows stay as they are.
     pub growth: Option<Rng>,
     /// Chance for mirrors that become wider and narrower, where they do: of its own, too.
@@ -135,6 +137,7 @@ impl Stage {
             pull: Vec::new(),
             fill_up: Vec::new(),
             half: None,
+            old_copies: Rng::new(0),
             growth: None,
             widths: None,
             journals: None,

@@ -52,6 +52,13 @@ pub enum Survival {
 /// What was on a disk at some time, all of it.
 pub struct Image(Vec<Slot>);
 
+impl Image {
+    /// Whether both are of disks of one size.
+    pub fn has_size_of(&self, other: &Image) -> bool {
+        self.0.len() == other.0.len()
+    }
+}
+
 /// A disk as it lies on the table, whatever process uses it.
 pub struct SimDisk {
     /// Number of the disk, for junk and traces.

@@ -10,7 +10,7 @@ use braid_format::Uuid;
 
 use super::{Admin, Habits};
 use crate::content::BLOCK_BYTES;
-use crate::labelled::{self, Labelled, Promise};
+use crate::labelled::{self, Labelled, OldCopy, Promise};
 use crate::oracle::Violation;
 
 /// An array with labels that serves.
@@ -90,6 +90,7 @@ impl Admin {
         };
         let disks: Vec<usize> = array.members().map(|m| self.disk_of(m.leaf)).collect();
         let mut stage = self.stage.borrow_mut();
+        let has_old_copy = stage.labelled[index].has_old_copy();
         let Labelled { promise, names, disks: known, growing, .. } = &mut stage.labelled[index];
         if growing.as_ref() == Some(&disks) {
             known.clone_from(&disks);
@@ -97,6 +98,7 @@ impl Admin {
         let wrong = match promise {
             Promise::Gone | Promise::Fading => Some(format!("array {name} is served, which had been deleted")),
             Promise::Interrupted => Some(format!("array {name} is served, whose creation was interrupted")),
+            _ if has_old_copy => Some(format!("array {name} is served with an old copy of a disk")),
             _ if !names.contains(&name) => Some(format!("array {name} is served, whose name is one of {names:?}")),
             _ if *known != disks => Some(format!("array {name} has disks {disks:?} instead of {known:?}")),
             _ => None,
@@ -163,6 +165,9 @@ impl Admin {
                 self.count("create interrupted");
                 self.clear_up(index, found).await;
             }
+            (Promise::Alive, Status::Refused { .. }) if self.stage.borrow().labelled[index].has_old_copy() => {
+                self.count("old copy refused");
+            }
             (_, _) if excused => {}
             (_, Status::Incomplete { .. }) if scattered && promise != Promise::Alive => {
                 self.count("remains found");
@@ -221,6 +226,7 @@ impl Admin {
         let number = {
             let mut stage = self.stage.borrow_mut();
             stage.labelled[index].sound = false;
+            stage.labelled[index].serves += 1;
             let blocks = array.geometry().size_bytes() / BLOCK_BYTES as u64;
             let name = format!("{} {}", array.geometry().spec().level, array.name().as_str());
             let known = stage.labelled[index].number;
@@ -315,6 +321,8 @@ impl Admin {
             number: None,
             sound: false,
             tainted: false,
+            serves: 0,
+            old: OldCopy::None,
             scattered: false,
         });
         let index = self.stage.borrow().labelled.len() - 1;
