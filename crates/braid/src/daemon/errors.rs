@@ -1,7 +1,7 @@
 //! Errors of the layers below in the shape of the API: which thing, why, what to do.
 
 use braid_api::{ErrorDetail, Kind};
-use braid_engine::lifecycle::{LifecycleError, Refusal, Status};
+use braid_engine::lifecycle::{FoundArray, LifecycleError, Refusal, Status, is_redundant};
 use braid_engine::{ErrorKind, LeafId};
 use braid_ring::{RingError, RingErrorKind};
 
@@ -140,12 +140,34 @@ pub fn not_ready(status: &Status, array: &str) -> (Kind, String) {
         Status::Refused { reasons } => {
             let remedy = if reasons.iter().any(|r| matches!(r, Refusal::SameName)) {
                 "start it by its UUID, then rename it".to_owned()
-            } else if reasons.iter().all(Refusal::can_be_forced) {
-                format!("find the right disk, or use what is there: braid array assemble {array} --force")
+            } else if reasons.iter().any(|r| matches!(r, Refusal::Twins { .. })) {
+                "take the copy away, or wipe its label (braid disk wipe DISK)".to_owned()
+            } else if reasons.iter().all(Refusal::can_be_forced) || reasons.iter().any(is_too_small) {
+                format!("attach the right disk, or name it: braid array assemble {array} --disk DISK")
             } else {
                 "look at its disks with `braid disk examine DISK`".to_owned()
             };
             (Kind::Inactive, remedy)
         }
+    }
+}
+
+fn is_too_small(reason: &Refusal) -> bool {
+    matches!(reason, Refusal::WrongSize { .. })
+}
+
+/// The same for an array that was found: with the words with which it would start, where there are any.
+pub fn not_started(found: &FoundArray, array: &str) -> (Kind, String) {
+    let (kind, remedy) = not_ready(&found.status, array);
+    if !matches!(found.status, Status::Refused { .. }) {
+        return (kind, remedy);
+    }
+    let words = [(true, false, "--force"), (true, true, "--force --degraded")];
+    let words = words.into_iter().find(|(force, degraded, _)| found.may_start(*force, *degraded));
+    let redundant = found.newest.as_ref().is_some_and(|newest| is_redundant(newest.spec.level));
+    let how = if redundant { "start without the one that is here" } else { "use what is here as it is" };
+    match words {
+        Some((.., words)) => (kind, format!("{remedy}; or {how}: braid array assemble {array} {words}")),
+        None => (kind, remedy),
     }
 }

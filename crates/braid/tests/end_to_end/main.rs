@@ -34,6 +34,7 @@ mod namespaces;
 mod nbd;
 mod network;
 mod nodes;
+mod old_copies;
 mod parity;
 mod parity_checks;
 mod parity_crashes;

@@ -2,6 +2,7 @@
 //!
 //! The disks of each array are judged together and the array is started, all arrays at once.
 
+use super::further_disks::Unused;
 use super::idle::why_not;
 use super::keeping::{Keep, note_seats};
 use super::search::{Harvest, Looked, SHORT_PATIENCE, Search, without_size};
@@ -10,11 +11,12 @@ use super::{Control, counted, random, waits};
 use crate::daemon::errors::of_lifecycle;
 use crate::daemon::state::SavedDisk;
 use braid_api::{Array, ArrayState, Assemble, Assembled, ErrorDetail, Kind};
-use braid_engine::lifecycle::{self, FoundArray, Refusal, StartOptions};
+use braid_engine::lifecycle::{self, FoundArray, StartOptions};
 use braid_engine::{DeviceLayout, LeafId, Node};
+use braid_format::Places;
 use braid_ring::{DiskSpec, TIERS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -31,6 +33,8 @@ struct Order {
     force: bool,
     /// Start it without absent members that may have gone on apart.
     degraded: bool,
+    /// Disks that bear the label of an array and are not used by it, each with the reason.
+    unused: Unused,
 }
 
 /// How one array is to be started.
@@ -165,13 +169,16 @@ impl Control {
         if let Some(name) = &ask.array {
             self.stop_failed(name).await;
         }
-        let order = Order { only: ask.array.clone(), force: ask.force, degraded: ask.degraded };
+        let (only, unused) = (ask.array.clone(), Unused::default());
+        let order = Order { only, force: ask.force, degraded: ask.degraded, unused: Arc::clone(&unused) };
         let only = ask.array.as_deref();
         let mut harvest = self.look(extra.clone(), |harvest| only.is_some_and(|name| harvest.has_complete(name))).await;
         // A disk that was named is expected to be there; others only may be.
         let named = names.iter().find_map(|name| harvest.troubles.remove(name));
         self.judge_all(harvest, &order, &extra).await;
         self.start_imports(only, &extra).await;
+        let unused = std::mem::take(&mut *unused.lock().unwrap_or_else(PoisonError::into_inner));
+        let named = named.or_else(|| names.iter().find_map(|name| unused.get(name).cloned()));
         let tables = self.read();
         let started = tables.arrays.values().filter(|e| e.active().is_some() && !before.contains(&e.uuid));
         let started: Vec<String> = started.map(|entry| entry.name.clone()).collect();
@@ -293,7 +300,7 @@ impl Control {
         let name = found.name.to_string();
         if let Some(redundant) = self.serves(uuid) {
             let named = order.only.as_deref().is_some_and(|only| only == name || only == uuid.to_string());
-            return self.on_further_disks(uuid, &name, redundant, named, disks).await;
+            return self.on_further_disks(uuid, &name, redundant, named, disks, &order.unused).await;
         }
         if matches!(found.status, lifecycle::Status::InterruptedDelete) {
             return self.finish_deletion(&found, disks).await;
@@ -303,15 +310,16 @@ impl Control {
         let kept_idle = self.kept_idle(uuid, &name, only, named);
         let how = How { force: named && order.force, degraded: named && order.degraded };
         let result = match kept_idle {
-            None if may_start(&found, how) => {
+            None if found.may_start(how.force, how.degraded) => {
+                self.tell_outsiders(&found, &disks, &order.unused);
                 self.start_found(&found, disks, how).await.map_err(|(error, disks)| (Some(error), disks))
             }
-            Some(idle) if may_start(&found, how) || idle.state == ArrayState::Stopped => {
+            Some(idle) if found.may_start(how.force, how.degraded) || idle.state == ArrayState::Stopped => {
                 self.list_idle(uuid, &name, &found, idle, &disks);
                 Err((None, disks))
             }
             _ => {
-                let idle = self.explain(uuid, &name, &found.status, &disks, troubles);
+                let idle = self.explain(uuid, &name, &found, &disks, troubles);
                 self.list_idle(uuid, &name, &found, idle, &disks);
                 Err((None, disks))
             }
@@ -340,13 +348,6 @@ impl Control {
         Some(tables.arrays.get(&uuid)?.active()?.keeping().is_some())
     }
 
-    /// Whether the disk was here all the time and was left out nevertheless: whether it is well, somebody has to say.
-    fn was_left_out(&self, uuid: Uuid, disk: &str) -> bool {
-        let tables = self.read();
-        let away = |active: &Active| active.away.values().any(|away| away.disk == disk && !away.gone);
-        tables.arrays.get(&uuid).and_then(ArrayEntry::active).is_some_and(away)
-    }
-
     /// An array that has failed serves nothing; it is started anew with what is here now.
     async fn stop_failed(self: &Arc<Self>, name: &str) {
         let failed = |entry: &ArrayEntry| entry.active().is_some_and(Active::has_failed).then_some(entry.uuid);
@@ -360,36 +361,6 @@ impl Control {
         if let Some(stopped) = self.deactivate(uuid, false).await {
             self.close_disks(stopped.disks).await;
         }
-    }
-
-    /// Further disks that bear the label of an array that serves: members that return. At other levels they are copies, or
-    /// the same disk by another path.
-    async fn on_further_disks(
-        self: &Arc<Self>,
-        uuid: Uuid,
-        name: &str,
-        redundant: bool,
-        named: bool,
-        disks: Vec<Arc<OpenDisk>>,
-    ) {
-        if redundant {
-            for disk in disks {
-                if !named && self.was_left_out(uuid, &disk.name) {
-                    self.close_disks(vec![disk]).await;
-                    continue;
-                }
-                self.return_disk(uuid, disk).await;
-            }
-            return;
-        }
-        for disk in &disks {
-            self.events().warning(
-                "disk_is_a_copy",
-                format!("disk {} bears the label of a member of array {name}, which is active: it is a copy; wipe its label, or detach it", disk.name),
-                &[("array", name), ("disk", &disk.name)],
-            );
-        }
-        self.close_disks(disks).await;
     }
 
     /// How a complete array is listed that is not to be started now; none if it is.
@@ -485,6 +456,9 @@ impl Control {
         let (uuid, name) = (array.uuid(), array.name().to_string());
         let out: Vec<u16> = array.out();
         let returning: Vec<LeafId> = array.candidates().filter(|c| c.returns).map(|c| c.leaf).collect();
+        let needed = |role: u16| array.label().members.get(usize::from(role)).map_or(0, |entry| entry.data_bytes);
+        let given_up: Vec<(LeafId, u64)> =
+            array.candidates().filter(|c| !c.returns).map(|c| (c.leaf, needed(c.role))).collect();
         let holds: Vec<LeafId> =
             array.members().chain(array.spares()).chain(array.journal_disk()).map(|m| m.leaf).collect();
         let (mine, others): (Vec<_>, Vec<_>) = disks.into_iter().partition(|disk| holds.contains(&disk.leaf));
@@ -504,16 +478,25 @@ impl Control {
         }
         for disk in others {
             if returning.contains(&disk.leaf) {
-                self.return_disk(uuid, disk).await;
-            } else {
+                // Where it does not, that is said.
+                let _ = self.return_disk(uuid, disk).await;
+                continue;
+            }
+            if let Some((_, needed)) = given_up.iter().find(|(leaf, _)| *leaf == disk.leaf) {
+                let room = Places::for_device(disk.disk.size_bytes()).map_or(0, |places| places.data.bytes);
+                let remedy = match room < *needed {
+                    true => {
+                        format!("it is too small for what the member holds now; braid disk wipe {} frees it", disk.name)
+                    }
+                    false => format!("braid array add {name} {} --force fills it anew", disk.name),
+                };
                 let message = format!(
-                    "disk {} bears an old label of array {name} and is no member of it now; \
-                     braid array add {name} {} --force fills it anew",
-                    disk.name, disk.name
+                    "disk {} bears an old label of array {name} and is no member of it now; {remedy}",
+                    disk.name
                 );
                 self.events().warning("disk_is_old", message, &[("array", &name), ("disk", &disk.name)]);
-                self.close_disks(vec![disk]).await;
             }
+            self.close_disks(vec![disk]).await;
         }
         Ok(())
     }
@@ -594,20 +577,5 @@ impl Control {
             }
         }
         self.close_disks(disks).await;
-    }
-}
-
-/// Whether an array can be started so.
-fn may_start(found: &FoundArray, how: How) -> bool {
-    let redundant = found.newest.as_ref().is_some_and(|newest| lifecycle::is_redundant(newest.spec.level));
-    let may = |status: &lifecycle::Status| {
-        status.starts_by_itself() || how.degraded && matches!(status, lifecycle::Status::Waiting { .. })
-    };
-    match (&found.status, &found.forced) {
-        (_, Some(forced)) if how.force && redundant => may(forced),
-        (lifecycle::Status::Refused { reasons }, _) if how.force && !redundant => {
-            reasons.iter().all(Refusal::can_be_forced)
-        }
-        (status, _) => may(status),
     }
 }

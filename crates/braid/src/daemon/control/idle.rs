@@ -2,7 +2,7 @@
 
 use super::Control;
 use super::tables::{ArrayEntry, Condition, Idle, IdleMember, OpenDisk};
-use crate::daemon::errors::not_ready;
+use crate::daemon::errors::not_started;
 use crate::daemon::state::SavedDisk;
 use braid_api::{ArrayState, ErrorDetail, Kind};
 use braid_engine::LeafId;
@@ -36,12 +36,12 @@ impl Control {
         &self,
         uuid: Uuid,
         name: &str,
-        status: &lifecycle::Status,
+        found: &FoundArray,
         disks: &[Arc<OpenDisk>],
         troubles: &BTreeMap<String, ErrorDetail>,
     ) -> Idle {
-        let (kind, remedy) = not_ready(status, name);
-        let attention = match status {
+        let (kind, remedy) = not_started(found, name);
+        let attention = match &found.status {
             lifecycle::Status::Incomplete { missing } | lifecycle::Status::Waiting { missing } => {
                 let tables = self.read();
                 missing

@@ -15,6 +15,7 @@ mod dead_files;
 mod disks;
 mod exports;
 mod files;
+mod further_disks;
 mod grow;
 mod guard;
 mod idle;

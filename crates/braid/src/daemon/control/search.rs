@@ -11,7 +11,7 @@ use braid_api::{ErrorDetail, Kind};
 use braid_engine::MetaIo;
 use braid_engine::lifecycle::{self, DiskVerdict, FoundArray, FoundDisk};
 use braid_format::pool::PoolLabel;
-use braid_format::{BLOCK_BYTES, LABEL_BYTES, Label, MemberEntry, MemberState, examine, newest};
+use braid_format::{BLOCK_BYTES, LABEL_BYTES, Label, examine, newest};
 use braid_ring::DiskSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ impl Control {
     }
 
     /// Goes on with the other files in the folders of members whose arrays are not complete so far: they may have got
-    /// other names. Where nothing is missing, a copy beside a member is nobody's business.
+    /// other names, and old copies lie under their own. Where nothing is missing, a copy beside a member is nobody's business.
     pub(super) async fn search_folders(self: &Arc<Self>, search: &mut Search, harvest: &Harvest) {
         let folders = self.folders_of_incomplete(harvest);
         if folders.is_empty() {
@@ -347,21 +347,12 @@ impl Control {
 }
 
 impl Harvest {
-    /// Whether every member that the newest label asks for is here.
+    /// Whether the disks that are here are all that the array needs: it starts with them, and nobody is missing. An old copy under
+    /// the name of a member is none of them.
     pub(super) fn is_complete(&self, uuid: Uuid) -> bool {
         let Some(disks) = self.arrays.get(&uuid) else { return false };
-        let labels: Vec<&Label> = disks.iter().filter_map(|disk| member_label(&disk.found)).collect();
-        let Some(newest) = newest(labels.iter().copied()) else { return false };
-        // It starts without the disk of its journal as well, and gives that up then.
-        let needed = |member: &&MemberEntry| {
-            matches!(member.state, MemberState::InSync | MemberState::Filling | MemberState::Journal)
-        };
-        newest
-            .array
-            .members
-            .iter()
-            .filter(needed)
-            .all(|member| labels.iter().any(|label| Some(label.member.id) == member.id))
+        let disks: Vec<FoundDisk> = disks.iter().map(|looked| looked.found.clone()).collect();
+        lifecycle::judge_labels(&disks, uuid).is_some_and(|found| found.is_complete())
     }
 
     /// How many arrays and pools have members here.

@@ -224,7 +224,14 @@ impl Control {
     }
 
     /// A disk of the array has appeared: if it is a member that is out, it returns. Else it is closed again, and said why.
-    pub(in super::super) async fn return_disk(self: &Arc<Self>, uuid: Uuid, disk: Arc<OpenDisk>) -> bool {
+    ///
+    /// # Errors
+    /// Why it does not, with what to do.
+    pub(in super::super) async fn return_disk(
+        self: &Arc<Self>,
+        uuid: Uuid,
+        disk: Arc<OpenDisk>,
+    ) -> Result<(), ErrorDetail> {
         let tier = refuse_higher_tier(&self.read(), uuid, &disk);
         let name = {
             let mut tables = self.write();
@@ -248,9 +255,9 @@ impl Control {
             let name = name.unwrap_or_default();
             self.events().warning("member_not_returned", message, &[("array", &name), ("disk", &disk.name)]);
             self.leave(uuid, disk).await;
-            return false;
+            return Err(error);
         }
-        true
+        Ok(())
     }
 
     /// Lets go of a disk that has not become a member.

@@ -66,7 +66,7 @@ impl Control {
             tokio::spawn(async move {
                 match control.open_disk(spec, Duration::from_secs(1)).await {
                     Ok(disk) => {
-                        if !control.return_disk(uuid, disk).await {
+                        if control.return_disk(uuid, disk).await.is_err() {
                             control.do_not_ask(uuid, role);
                         }
                     }
