@@ -67,7 +67,7 @@ impl<'a> Known<'a> {
         ];
         for (k, (offset, len)) in (0..).zip(places) {
             // Not all of them each time.
-            if seed > 1 && (seed + k) % 3 == 0 {
+            if seed > 1 && (seed + k).is_multiple_of(3) {
                 continue;
             }
             let offset = offset + if k == 2 { seed * 132 * KIB } else { 0 };
