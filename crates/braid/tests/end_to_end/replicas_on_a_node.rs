@@ -137,14 +137,22 @@ fn a_controller_is_let_in_and_a_later_one_cuts_it_off() {
         assert!(first.read(at, 128 * KIB as usize).expect("it is read") == noise(128 * KIB, seed), "{seed}");
     }
     first.flush().expect("it is flushed");
-    // Its controller is told what of the volume was never written, and that the rest is data.
+    // Its controller is told what was never written, in front of the data and behind them too, and that the rest is data.
     let name = node.name(3, FIRST, 1, 2, 1).replace(':', "%3A").replace('?', "%3F");
     let socket = node.daemon.folder.join("replicas.sock");
     let map = run("nbdinfo", &["--map", "--json", &format!("nbd+unix:///{name}?socket={socket}")]);
     let map: Value = serde_json::from_str(&map).expect("a map");
     let extents = map.as_array().expect("extents").iter().map(|extent| (&extent["offset"], &extent["type"]));
     let (data, hole) = (json!(0), json!(3));
-    let expected = [(0, &data), (2 * MIB + 64 * KIB, &hole), (66 * MIB - 64 * KIB, &data)];
+    let expected = [
+        (0, &data),
+        (128 * KIB, &hole),
+        (2 * MIB - 64 * KIB, &data),
+        (2 * MIB + 64 * KIB, &hole),
+        (66 * MIB - 64 * KIB, &data),
+        (66 * MIB + 64 * KIB, &hole),
+        (67 * MIB - 128 * KIB, &data),
+    ];
     let expected = expected.map(|(offset, kind)| (json!(offset), kind));
     assert_eq!(extents.collect::<Vec<_>>(), expected.iter().map(|(at, kind)| (at, *kind)).collect::<Vec<_>>(), "{map}");
     // A second lane beside it, and the first one anew.
