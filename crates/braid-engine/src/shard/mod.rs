@@ -385,6 +385,10 @@ impl Shard {
             place = layout.single_place(request.offset, request.len);
             if let Some((leaf, offset)) = place
                 && self.done.len() < self.done_max
+                // A longer request may have I/O under way to the same blocks of a disk that answers this one within the call.
+                && (request.op == Op::Read
+                    || self.in_flight == 0 && self.shared.shards == 1
+                    || self.shared.claims.is_free(request.device, start, end))
                 && let Some(result) = sink.at_once(leaf, request.op, offset, request.len, request.buf)
             {
                 // Nothing is left to wait for, so that nothing has to be kept: no slot, no cookie.
