@@ -329,13 +329,13 @@ fn a_write_whose_memory_a_disk_still_has_is_written_anew_from_that_memory() {
 #[test]
 fn an_unsettled_request_waits_and_is_not_answered() {
     let mut rig = rig();
-    rig.ask(0, abi::OP_READ, 0, 0, 4096);
-    rig.ask(1, abi::OP_FLUSH, 0, 0, 0);
     let before = rig.bench.commands.len();
+    rig.ask(0, abi::OP_READ, 0, 0, 4096);
     rig.answer(Err(ErrorKind::Unsettled), false);
     rig.bench.refusal = Some(ErrorKind::Unsettled);
     rig.turn();
-    rig.answer(Err(ErrorKind::Unsettled), false);
+    rig.ask(1, abi::OP_FLUSH, 0, 0, 0);
+    rig.turn();
     rig.queue.serve(&mut rig.bench, None);
     rig.turn();
     assert_eq!(rig.bench.commands.len(), before, "nothing was answered");

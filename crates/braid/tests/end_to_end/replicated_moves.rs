@@ -284,6 +284,8 @@ fn a_file_of_a_volume_that_moves_away_and_back_fails_no_write() {
     counts.ended.store(1, Ordering::SeqCst);
     crowd.end("a file of a volume that moves");
     no_panics(&cluster);
+    // A mount outlives its daemon.
+    cluster.nodes[0].braid(&["export", "remove", "db"]);
 }
 
 /// A node that does not serve the volume has the export prepared: a takeover from a dead node is one step.
