@@ -114,7 +114,9 @@ fn numbers_of_disks_are_used_again_only_when_they_are_free() {
 fn a_change_of_layout_drains_on_every_shard() {
     let mut bed = Bed::new(&RingConfig { shards: 2, ..RingConfig::default() });
     let (slow, leaf) = bed.bare("faulty(mem:1M,write-delay=150ms)");
-    let waits: Vec<_> = [0, 1].map(|s| bed.begin(s, slow, Op::Write, Flags::NONE, 0, 4096, &[1; 4096])).into();
+    // Apart from each other: of two that overlap the later one waits, and is planned with the new layout.
+    let begin = |s: u16| bed.begin(s, slow, Op::Write, Flags::NONE, u64::from(s) * 4096, 4096, &[1; 4096]);
+    let waits: Vec<_> = [0, 1].map(begin).into();
     std::thread::sleep(Duration::from_millis(20));
     let layout = DeviceLayout::new(2, 512, &Node::Leaf { leaf, start: 0, len: 512 << 10 });
     let drained = bed.handle.publish_and_drain(slow, Some(Arc::new(layout)));
