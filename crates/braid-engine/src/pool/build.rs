@@ -13,6 +13,7 @@ use super::map::MapWriter;
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::state::{RecordId, State};
+use super::stated::Stated;
 use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
@@ -104,27 +105,6 @@ fn tell_record(state: &State, extent: ExtentId, tell: &mut impl FnMut(Said)) -> 
     EXTENT_BLOCKS
 }
 
-/// Adds to what is stated, by logical extent, what lies inside.
-pub(super) fn add_stated(stated: &mut [u64], said: &Said) {
-    match said {
-        Said::Whole(_, logical, present, zero) => {
-            if let Some(word) = stated.get_mut(*logical as usize) {
-                *word |= present | zero;
-            }
-        }
-        Said::Slot(_, _, block) => {
-            if let Some(word) = stated.get_mut((block / u64::from(EXTENT_BLOCKS)) as usize) {
-                *word |= 1 << (block % u64::from(EXTENT_BLOCKS));
-            }
-        }
-        Said::Zeros(first, count, zero) => {
-            let first = (*first as usize).min(stated.len());
-            let last = first.saturating_add(*count as usize).min(stated.len());
-            stated[first..last].iter_mut().for_each(|word| *word |= zero);
-        }
-    }
-}
-
 /// A map that is being built.
 pub(super) struct Build {
     /// The owner and its ancestors, the nearest first; and at which of them it is.
@@ -132,7 +112,7 @@ pub(super) struct Build {
     at: usize,
     scan: Scan,
     /// Which blocks somebody nearer, or a record before, has spoken of, by logical extent. No two of an owner say that they have the same one.
-    stated: Vec<u64>,
+    stated: Stated,
     /// What extents of the owner that is looked at say is zero, to be added when all have been seen: where another one has the block,
     /// that is the newer word. (A fold may leave an extent that says nothing but zeros, which nobody finds who writes these.)
     zeros: Vec<(u32, u64)>,
@@ -156,7 +136,7 @@ impl Build {
             chain: state.owners.chain(owner),
             at: 0,
             scan: Scan::new(owner),
-            stated: vec![0; extents as usize],
+            stated: Stated::new(extents),
             zeros: Vec::new(),
             writer: MapWriter::new(extents),
             size_bytes,
@@ -177,28 +157,27 @@ impl Build {
             let nearest = *at == 0;
             let mut show = |said| {
                 match said {
-                    Said::Whole(extent, logical, present, _) if (logical as usize) < stated.len() => {
-                        let seen = present & !stated[logical as usize];
+                    Said::Whole(extent, logical, present, _) => {
+                        let seen = stated.get(logical).map_or(0, |stated| present & !stated);
                         if seen != 0 {
                             writer.set_blocks(&state.records, logical, seen, extent, nearest && seen == present);
                         }
                     }
                     Said::Slot(extent, slot, block) => {
-                        let each = u64::from(EXTENT_BLOCKS);
-                        if stated.get((block / each) as usize).is_some_and(|word| word >> (block % each) & 1 == 0) {
+                        if stated.has(block) == Some(false) {
                             writer.set_packed(&state.records, block, extent, slot);
                         }
                     }
-                    Said::Whole(..) | Said::Zeros(..) => {}
+                    Said::Zeros(..) => {}
                 }
                 match said {
                     Said::Whole(extent, logical, present, zero) => {
                         if zero != 0 {
                             zeros.push((logical, zero));
                         }
-                        add_stated(stated, &Said::Whole(extent, logical, present, 0));
+                        stated.add(&Said::Whole(extent, logical, present, 0));
                     }
-                    said => add_stated(stated, &said),
+                    said => stated.add(&said),
                 }
             };
             if !scan.records(state, budget, &mut show) {
@@ -213,13 +192,11 @@ impl Build {
                 return true;
             }
             for (logical, zero) in zeros.drain(..) {
-                if let Some(word) = stated.get_mut(logical as usize) {
-                    *word |= zero;
-                }
+                stated.add_blocks(logical, zero);
             }
             let told = scan.zeros(state, budget, |said| match said {
                 Said::Zeros(..) if planted(Planted::ZerosForgottenByClones) => {}
-                said => add_stated(stated, &said),
+                said => stated.add(&said),
             });
             if !told {
                 return false;
@@ -236,9 +213,9 @@ fn lacks(state: &State, id: OwnerId) -> bool {
 }
 
 /// What nobody has spoken of, of so many blocks, is in doubt. False: there is no such block.
-fn rest_in_doubt(state: &State, writer: &mut MapWriter, stated: &[u64], blocks: u64) -> bool {
+fn rest_in_doubt(state: &State, writer: &mut MapWriter, stated: &Stated, blocks: u64) -> bool {
     let mut any = false;
-    for (logical, stated) in (0u32..).zip(stated) {
+    for (logical, stated) in (0..).map_while(|logical| stated.get(logical).map(|stated| (logical, stated))) {
         let there = blocks.saturating_sub(u64::from(logical) * u64::from(EXTENT_BLOCKS));
         let rest = !stated & mask(0, there.min(u64::from(EXTENT_BLOCKS)) as u32);
         if rest != 0 {
@@ -273,7 +250,7 @@ impl Pool {
         let mut writer = build.writer;
         // It may have grown meanwhile; nobody has anything there.
         let extents = extents_for(owner.size_bytes);
-        if extents as usize > build.stated.len() {
+        if extents > build.stated.extents() {
             writer.resize(extents);
         }
         // What its owner states is not all known: what it stated newly might be stated twice.

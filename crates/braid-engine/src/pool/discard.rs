@@ -147,7 +147,7 @@ impl Pool {
         }
         self.carry_out(&changes, &freed);
         if any {
-            (logical..logical + done).for_each(|at| self.note_stated(owner, at, u64::MAX));
+            self.note_stated_extents(owner, logical, done);
         }
         let volume = self.volumes.get_mut(&volume).expect("served");
         for at in logical..logical + done {

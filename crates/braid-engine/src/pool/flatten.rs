@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 use braid_format::pool::{Change, Owner, OwnerKind, Record, RecordKind};
 
 use super::admin::{AdminError, extents_for};
-use super::build::{Said, Scan, add_stated};
+use super::build::{Said, Scan};
 use super::home::Pool;
 use super::map::{MapWriter, Visible};
 use super::one_move::{Move, Part};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::state::RecordId;
+use super::stated::Stated;
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
@@ -67,7 +68,7 @@ pub(super) struct Flatten {
     owner: OwnerId,
     stage: Stage,
     /// What it states, by logical extent of its parent: never less, as long as it has one.
-    stated: Vec<u64>,
+    stated: Stated,
     /// Whole extents of its own that do not state all.
     wholes: BTreeMap<u32, ExtentId>,
     /// What shows through its parent.
@@ -84,7 +85,7 @@ pub(super) struct Flatten {
 impl Flatten {
     /// What it states of a logical extent; all, where its parent has nothing.
     fn stated(&self, logical: u32) -> u64 {
-        self.stated.get(logical as usize).copied().unwrap_or(u64::MAX)
+        self.stated.get(logical).unwrap_or(u64::MAX)
     }
 
     /// Whether it states a block.
@@ -103,7 +104,7 @@ impl Flatten {
         }
         match said {
             Said::Zeros(..) if planted(Planted::FlattenForgetsZeros) => {}
-            said => add_stated(&mut self.stated, said),
+            said => self.stated.add(said),
         }
     }
 
@@ -190,7 +191,7 @@ impl Pool {
     /// Whose flattening is under way, and how far it is: logical extents that were looked at, and all of them.
     pub fn flattening(&self) -> Option<(OwnerId, u32, u32)> {
         let job = self.flatten.as_ref()?;
-        let all = job.stated.len() as u32;
+        let all = job.stated.extents();
         let at = match job.stage {
             Stage::Gather(_) | Stage::Build => 0,
             // What comes after the first time around is little.
@@ -266,7 +267,7 @@ impl Pool {
             return Ok(Flatten {
                 owner: owner.id,
                 stage: Stage::Gather(Scan::new(owner.id)),
-                stated: vec![0; extents as usize],
+                stated: Stated::new(extents),
                 wholes: BTreeMap::new(),
                 below: None,
                 at: 0,
@@ -395,10 +396,15 @@ impl Pool {
                 continue;
             }
             if job.at < extents {
-                if !self.copy_extent(job) {
-                    return Flattened::Some;
+                // Where nothing shows through the parent there is nothing to copy.
+                let map = job.below.as_ref().expect("built before").map();
+                job.at = map.next_mapped(job.at).unwrap_or(extents);
+                if job.at < extents {
+                    if !self.copy_extent(job) {
+                        return Flattened::Some;
+                    }
+                    job.at += 1;
                 }
-                job.at += 1;
                 continue;
             }
             if self.moves.copies_for(job.owner) && !planted(Planted::FlattenCutsEarly) {

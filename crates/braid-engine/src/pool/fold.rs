@@ -5,11 +5,12 @@
 
 use braid_format::pool::{Change, Record, RecordKind};
 
-use super::build::{Said, Scan, add_stated};
+use super::build::{Said, Scan};
 use super::home::Pool;
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::state::RecordId;
+use super::stated::Stated;
 use super::units::ExtentId;
 use crate::planted::{Planted, planted};
 
@@ -24,7 +25,7 @@ pub(super) struct Fold {
     owner: OwnerId,
     child: Option<OwnerId>,
     /// What the child states, by logical extent: what it did when the fold began, and what it has said since.
-    stated: Vec<u64>,
+    stated: Stated,
     /// As long as that is being gathered.
     gather: Option<Scan>,
     /// The next record to look at.
@@ -108,14 +109,14 @@ impl Pool {
         let ends = |id: &OwnerId| !waits(*id) && !self.ended.contains(id) && !promised(*id) && !lacks(*id);
         let Some(owner) = self.state.owners.to_fold().find(ends) else { return Folded::Nothing };
         let child = self.state.owners.children(owner).first().copied();
-        let mut stated = Vec::new();
+        let mut stated = Stated::new(0);
         if let Some(child) = child {
             if !self.will_have_blocks_of(child, owner) {
                 return Folded::TailFull;
             }
             let size = self.state.owners.get(child).map_or(0, |owner| owner.size_bytes);
             let own_size = self.state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
-            stated = vec![0; super::admin::extents_for(size.max(own_size)) as usize];
+            stated = Stated::new(super::admin::extents_for(size.max(own_size)));
             self.moves.takes_over(child);
         }
         self.fold_meets_flatten(owner);
@@ -130,7 +131,7 @@ impl Pool {
         let Some(gather) = &mut fold.gather else { return steps };
         let stated = &mut fold.stated;
         let mut loads = steps.saturating_mul(LOADS_EACH);
-        if !gather.step(&self.state, &mut loads, |said| add_stated(stated, &said)) {
+        if !gather.step(&self.state, &mut loads, |said| stated.add(&said)) {
             return 0;
         }
         fold.gather = None;
@@ -151,7 +152,7 @@ impl Pool {
             _ => return,
         };
         if fold.child == Some(owner) {
-            add_stated(&mut fold.stated, &said);
+            fold.stated.add(&said);
         }
     }
 
@@ -209,7 +210,7 @@ impl Pool {
         let mut changes = Vec::with_capacity(2);
         let stated = |fold: &Fold, logical: u32| match planted(Planted::FoldForgetsChild) {
             true => 0,
-            false => fold.stated.get(logical as usize).copied().unwrap_or(0),
+            false => fold.stated.get(logical).unwrap_or(0),
         };
         match record.kind {
             RecordKind::Packed => {
@@ -268,10 +269,15 @@ impl Pool {
     /// An owner states these blocks from now on: where it is the child of a fold, that has to know. Also of one that is frozen by now, and
     /// whose last writes were still on their way.
     pub(super) fn note_stated(&mut self, owner: OwnerId, logical: u32, bits: u64) {
-        if let Some(fold) = self.fold.as_mut().filter(|fold| fold.child == Some(owner))
-            && let Some(word) = fold.stated.get_mut(logical as usize)
-        {
-            *word |= bits;
+        if let Some(fold) = self.fold.as_mut().filter(|fold| fold.child == Some(owner)) {
+            fold.stated.add_blocks(logical, bits);
+        }
+    }
+
+    /// The same of all blocks of so many logical extents.
+    pub(super) fn note_stated_extents(&mut self, owner: OwnerId, logical: u32, count: u32) {
+        if let Some(fold) = self.fold.as_mut().filter(|fold| fold.child == Some(owner)) {
+            fold.stated.add(&Said::Zeros(logical, u64::from(count), u64::MAX));
         }
     }
 

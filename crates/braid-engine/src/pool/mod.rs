@@ -40,6 +40,7 @@ mod shrink;
 mod space;
 mod starts;
 mod state;
+mod stated;
 mod statements;
 mod tail;
 mod tail_memory;
