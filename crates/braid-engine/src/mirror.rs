@@ -154,6 +154,11 @@ impl Mirrored {
             && self.successors.iter().all(|s| in_sync(usize::from(s.member)))
     }
 
+    /// Whether a member is out. Then no row is only marked in the journal: a recovery could not read all of its data.
+    pub fn is_one_out(&self) -> bool {
+        self.members.iter().any(|member| member.role == Role::Out)
+    }
+
     /// Who answers for a role: its own member, where that is in sync and not to be avoided, else its successor. None: nobody.
     pub fn reader(&self, role: usize, avoid: Roles) -> Option<usize> {
         let answers = |member: &usize| self.members[*member].role == Role::InSync && !avoid.has(*member);

@@ -208,6 +208,8 @@ pub enum Planted {
     CatchUpForgets,
     /// What was under way when a member failed is answered before it is recorded that the member is left out.
     HeldAnsweredAtOnce,
+    /// Marked rows that are to be logged, and that no batch has room for together, wait for room for ever.
+    GroupNeverFits,
     /// The layout without a lost member is published, and so writes that never touched it are answered, before the labels
     /// say that it is left out.
     DroppedBeforeRecorded,

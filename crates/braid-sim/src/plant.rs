@@ -189,6 +189,7 @@ fn table() -> Vec<(Plant, Way)> {
         (D::FillingRowRead, Way::Rows(60, Subject::RowsOfNewcomers)),
         (D::LostCellsSwapped, Way::Rows(200, Subject::RowsTorn)),
         (D::DegradedOnlyMarked, Way::Rows(300, Subject::RowsDegraded)),
+        (D::GroupNeverFits, Way::Open),
         (D::PartMakesReadable, Way::Rows(300, Subject::RowsMended)),
         (D::TailBeforeHead, Way::Rows(900, Subject::RowsInTurn)),
         (D::FillingMissesBatches, Way::Open),

@@ -16,17 +16,19 @@ pub(super) const BATCHES_MAX: usize = 4;
 const RESERVE_BLOCKS: u64 = 8;
 
 impl Shard {
-    /// Rows that can only be marked, as they are too large to be logged, are not marked while a member is out: their slots are told
-    /// that nothing is in the journal, and cut them smaller.
+    /// A step may ask for more marked rows than one batch could hold as data. While nothing is marked such a group never fits: its slot is told
+    /// that nothing is in the journal, and logs its rows one by one, or cuts them smaller.
     fn journal_send_back(&mut self, device: DeviceId) {
-        let Some(journal) = self.journals.of(device).filter(|journal| journal.lacks) else { return };
+        let Some(journal) = self.journals.of(device).filter(|journal| journal.marks_nothing()) else { return };
         if planted(Planted::DegradedOnlyMarked) {
             return;
         }
+        let most = LOGGED_BLOCKS_MAX.min(journal.node.least_ring_blocks / 3);
         let (mut first, mut sent_back) = (0, Vec::new());
         while let Some(group) = journal.group(first) {
-            let is_wide = |request: &LogRequest| request.mark && journal.is_too_large(request);
-            if journal.queue.range(first..first + group).any(is_wide) {
+            let requests = journal.queue.range(first..first + group);
+            let blocks: u64 = requests.clone().map(|request| u64::from(request.entry.payload_blocks())).sum();
+            if blocks > most && requests.into_iter().any(|request| request.mark) && !planted(Planted::GroupNeverFits) {
                 sent_back.extend(journal.queue.drain(first..first + group));
             } else {
                 first += group;

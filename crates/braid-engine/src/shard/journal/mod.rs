@@ -26,7 +26,7 @@ use super::scratch::Run;
 use super::{Shard, ShardMessage};
 use crate::io::{Buf, DeviceId, ErrorKind, LeafSink, ShardId};
 use crate::limits::JOURNAL_IOS_MAX;
-use crate::mirror::Role;
+use crate::mirror::Mirrored;
 use crate::parity::{LOGGED_BLOCKS_MAX, OPS_MAX, ParityNode, RingPlace};
 use crate::planted::{Planted, planted};
 
@@ -246,6 +246,11 @@ impl Journal {
         u64::from(request.entry.payload_blocks()) > LOGGED_BLOCKS_MAX.min(self.node.least_ring_blocks / 3)
     }
 
+    /// Whether no row is marked now: a member is out, or the list of unreadable rows is almost full. What was to be marked is logged.
+    fn marks_nothing(&self) -> bool {
+        self.lacks || self.marks_max() == 0 && !self.node.lost.is_empty()
+    }
+
     /// What is to stand in the journal for a request. A row of which it has data already is not marked but written down as well;
     /// one that is too large for that waits until it has none.
     fn entry(&self, request: &LogRequest) -> Entry {
@@ -444,7 +449,7 @@ impl Shard {
             self.journals.of(device).is_none_or(|journal| !journal.refused),
             "a failed array needs a recovery"
         );
-        let lacks = layout.mirror().is_some_and(|mirror| mirror.members.iter().any(|m| m.role == Role::Out));
+        let lacks = layout.mirror().is_some_and(Mirrored::is_one_out);
         if let Some(journal) = self.journals.of(device) {
             // After a crash now, rows that are only marked could not be read.
             (journal.lacks, journal.wants_room) = (lacks, journal.wants_room || lacks && journal.rows.marks() > 0);

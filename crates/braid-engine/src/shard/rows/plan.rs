@@ -42,6 +42,7 @@ impl Shard {
         let mut end = slot.end;
         // Rows that are written whole are only marked, however wide they are.
         let may_mark = !zeros && !slot.flags.has(Flags::FUA) && layout.lease.is_none();
+        let may_mark = may_mark && (!mirror.is_one_out() || planted(Planted::DegradedOnlyMarked));
         let mut marks = may_mark && mirror.is_whole() && parity.node.lost.is_empty();
         let (count, to, pages) = loop {
             let (count, to) = cut(&mirror.geometry, parity, marks, cursor, end, &mut ops);
