@@ -70,6 +70,7 @@ pub(crate) struct LeafCounters {
     pub(crate) errors: Counter,
     /// I/Os that exceeded the time limit.
     pub(crate) late: Counter,
+    pub(crate) no_space: Counter,
     /// I/Os that have not ended.
     pub(crate) in_flight: Counter,
     /// Latencies of the timed ones: read, write, everything else.
@@ -87,6 +88,7 @@ impl LeafCounters {
             ops: Default::default(),
             errors: Counter::default(),
             late: Counter::default(),
+            no_space: Counter::default(),
             in_flight: Counter::default(),
             latency: std::array::from_fn(|_| std::array::from_fn(|_| Counter::default())),
         }
@@ -164,6 +166,8 @@ pub struct LeafStats {
     pub errors: u64,
     /// I/Os that exceeded the time limit.
     pub late: u64,
+    /// I/Os that found no space on the file system that the disk's file is on. They count as errors, too.
+    pub no_space: u64,
     /// I/Os now in flight.
     pub in_flight: u64,
     /// Latency of reads. Those of mem and null disks, which end where they begin, count as 0 ns.
@@ -188,6 +192,7 @@ impl LeafStats {
         self.written_bytes += c.ops[1].bytes.get();
         self.errors += c.errors.get();
         self.late += c.late.get();
+        self.no_space += c.no_space.get();
         self.in_flight += c.in_flight.get();
         for (class, into) in
             [&mut self.read_latency, &mut self.write_latency, &mut self.other_latency].into_iter().enumerate()

@@ -543,8 +543,11 @@ impl Port {
             self.returned.push(cookie);
         } else {
             // What is only slow has not failed.
-            if result.is_err_and(|error| error.kind != ErrorKind::Slow) {
+            if let Err(error) = result
+                && error.kind != ErrorKind::Slow
+            {
                 leaf.counters.errors.add(1);
+                leaf.counters.no_space.add(u64::from(error.kind == ErrorKind::NoSpace));
             }
             leaf.counters.record(op as usize, self.now_ns.saturating_sub(start_ns));
             self.done.push(Done { cookie, result });

@@ -59,11 +59,23 @@ pub struct Watch {
     pub done_seen: u64,
     /// See `done_seen`.
     pub looks_without_progress: u32,
+    /// Writes and zeroing when it was last looked at.
+    pub written_seen: u64,
+    /// All its errors are of a full file system below.
+    pub is_full: bool,
 }
 
 impl Default for Watch {
     fn default() -> Watch {
-        Watch { state: DiskState::Ok, trouble: None, errors_seen: 0, done_seen: 0, looks_without_progress: 0 }
+        Watch {
+            state: DiskState::Ok,
+            trouble: None,
+            errors_seen: 0,
+            done_seen: 0,
+            looks_without_progress: 0,
+            written_seen: 0,
+            is_full: false,
+        }
     }
 }
 

@@ -334,10 +334,17 @@ fn of_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle) -> Vec<Attention> {
 
 fn of_disk(entry: &ArrayEntry, disk: &OpenDisk) -> Option<Attention> {
     let (state, trouble) = disk_state(disk);
+    let is_full = disk.watch.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_full;
     let redundant = entry.active().is_some_and(|active| active.keeping().is_some());
     let meaning = match state {
         DiskState::Ok => return None,
         DiskState::Failing if disk.disk.is_deleted() => "It works, and is lost when the daemon closes it.",
+        DiskState::Failing if is_full && redundant => {
+            "Nothing on it is damaged. What it could not write is on the other members; it may have been left out for that."
+        }
+        DiskState::Failing if is_full => {
+            "Nothing on it is damaged. Writes of this array that need new space get errors."
+        }
         DiskState::Failing if redundant => "What it could not read came from another member.",
         DiskState::Failing => "Some reads or writes of this array get errors.",
         DiskState::Hanging => "Reads and writes that need it wait, and get errors after 30 s.",
@@ -355,6 +362,10 @@ fn of_disk(entry: &ArrayEntry, disk: &OpenDisk) -> Option<Attention> {
             .to_owned()
     } else if disk.disk.is_deleted() {
         "copy off what is on it, or replace it by another disk, before the daemon stops".to_owned()
+    } else if is_full && state == DiskState::Failing {
+        commands.extend(disk.disk.spec().path().map(|path| format!("df -h {}", path.display())));
+        "make room on the file system that its file is on; the disk is well again with the first write that finds space"
+            .to_owned()
     } else {
         commands.push("dmesg --level err,warn | tail".to_owned());
         "look at the disk and at the kernel's log; copy off what can still be read".to_owned()

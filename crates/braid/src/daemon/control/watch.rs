@@ -154,9 +154,14 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
     let still = stats.in_flight > 0 && done == watch.done_seen;
     watch.looks_without_progress = if still { watch.looks_without_progress.saturating_add(1) } else { 0 };
     watch.done_seen = done;
-    let (errors, late) = (stats.errors, stats.late);
-    let new_errors = errors.saturating_sub(watch.errors_seen);
-    watch.errors_seen = errors;
+    let new_errors = stats.errors.saturating_sub(watch.errors_seen);
+    watch.errors_seen = stats.errors;
+    let written = stats.writes + stats.write_zeroes;
+    let has_written = written > watch.written_seen;
+    watch.written_seen = written;
+    // A full file system below is no fault of the disk, and the disk is well once a write finds space again.
+    watch.is_full = stats.no_space > 0 && stats.no_space == stats.errors;
+    let has_room = watch.is_full && new_errors == 0 && has_written && stats.in_flight == 0;
 
     let gone = new_errors > 0 && disk.disk.spec().path().is_some_and(is_gone);
     let (state, sentence) = if let Some(why) = disk.disk.lost_because() {
@@ -168,10 +173,12 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
         (DiskState::Hanging, format!("it has not answered for {seconds} s, with {} I/Os waiting", stats.in_flight))
     } else if disk.disk.is_deleted() {
         (DiskState::Failing, DELETED.to_owned())
+    } else if has_room && watch.state == DiskState::Failing {
+        (DiskState::Ok, "there is space again on the file system that its file is on".to_owned())
     } else if new_errors > 0 || watch.state == DiskState::Failing {
-        (DiskState::Failing, failures(errors, late))
-    } else if watch.state == DiskState::Hanging && errors > 0 {
-        (DiskState::Failing, format!("it answers again; {}", failures(errors, late)))
+        (DiskState::Failing, failures(stats))
+    } else if watch.state == DiskState::Hanging && stats.errors > 0 && !has_room {
+        (DiskState::Failing, format!("it answers again; {}", failures(stats)))
     } else {
         (DiskState::Ok, "it answers again".to_owned())
     };
@@ -182,10 +189,18 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
 }
 
 /// Errors in words. What did not end in time is among the failed.
-fn failures(errors: u64, late: u64) -> String {
+fn failures(stats: &LeafStats) -> String {
+    let LeafStats { errors, late, no_space, .. } = *stats;
+    if no_space == errors {
+        let writes = counted(errors as usize, "write", "writes");
+        return format!("{writes} found no space on the file system that its file is on");
+    }
     let mut text = counted(errors as usize, "I/O failed", "I/Os failed");
     if late > 0 {
         text.push_str(&format!(", {late} of them for want of an answer within the time limit"));
+    }
+    if no_space > 0 {
+        text.push_str(&format!(", {no_space} of them for want of space on the file system that its file is on"));
     }
     text
 }
@@ -248,6 +263,26 @@ mod tests {
         expect(&disk, &stats(30, 0, 5, 0), None);
         let watch = disk.watch.lock().expect("nobody panicked");
         assert!(watch.trouble.as_deref().is_some_and(|trouble| trouble.contains("5 I/Os failed")), "{watch:?}");
+    }
+
+    #[test]
+    fn a_full_file_system_below_is_no_broken_disk_and_ends_with_the_first_write_that_finds_space() {
+        let disk = disk();
+        let full = |writes, errors, no_space| LeafStats { writes, errors, no_space, ..LeafStats::default() };
+        let trouble = || disk.watch.lock().expect("nobody panicked").trouble.clone().unwrap_or_default();
+        expect(&disk, &full(10, 0, 0), None);
+        expect(&disk, &full(12, 2, 2), Some(DiskState::Failing));
+        assert_eq!(trouble(), "2 writes found no space on the file system that its file is on");
+        assert!(disk.watch.lock().expect("nobody panicked").is_full);
+        // Nobody has written: nobody knows.
+        expect(&disk, &full(12, 2, 2), None);
+        expect(&disk, &full(13, 3, 3), None);
+        expect(&disk, &full(14, 3, 3), Some(DiskState::Ok));
+        assert_eq!(trouble(), "");
+        // With another error among them it is the disk.
+        expect(&disk, &full(20, 5, 4), Some(DiskState::Failing));
+        assert!(!disk.watch.lock().expect("nobody panicked").is_full && trouble().starts_with("5 I/Os failed, 4 of"));
+        expect(&disk, &full(30, 5, 4), None);
     }
 
     #[test]
