@@ -67,6 +67,32 @@ fn a_full_file_system_takes_nothing_that_was_acknowledged() {
     }
 }
 
+/// A full file system below is told as what it is: the disk is not broken, and is well again once there is space.
+#[test]
+fn a_full_file_system_below_is_no_broken_disk() {
+    need_root();
+    let daemon = Daemon::start();
+    let small = Small::mount(daemon.folder.join("small"), 24 << 20);
+    let disk = format!("{}/0.img", small.0);
+    run("truncate", &["-s", "64M", &disk]);
+    daemon.array("data", "concat", &[&disk]);
+    let mut client = self::client(&daemon);
+    let mut done = 0;
+    while client.write(done * MIB, &noise(MIB, done)).is_ok() {
+        done += 1;
+    }
+    let said = wait_for("the status to tell of it", || {
+        let text = daemon.braid(&["status"]);
+        text.contains("found no space").then_some(text)
+    });
+    assert!(said.contains(&format!("df -h {disk}")) && !said.contains("dmesg"), "{said}");
+    small.enlarge(1 << 30);
+    wait_for("the disk to be well", || {
+        client.write(done * MIB, &noise(MIB, done)).expect("there is space");
+        daemon.any(&["status", "--check"]).status.success().then_some(())
+    });
+}
+
 #[test]
 fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
     let mut daemon = Daemon::start();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::dice::Dice;
 use crate::remedies::Remedies;
 use crate::support::*;
-use crate::world::{Log, World};
+use crate::world::{Log, World, move_file};
 
 pub const LEVELS: [&str; 6] = ["concat", "raid0", "raid1", "raid10", "raid5", "raid6"];
 pub const NAME: &str = "data";
@@ -324,7 +324,7 @@ impl ArrayLife {
         // Where it is found, or where it is not.
         let beside = self.world.dice.one_in(3);
         let kept = if beside { format!("{path}.kept") } else { format!("{old}.kept") };
-        fs::rename(&path, &kept).and_then(|()| fs::rename(&old, &path)).expect("files can be renamed");
+        move_file(&path, &kept).and_then(|()| move_file(&old, &path)).expect("files can be moved");
         self.world.start();
         if self.is_redundant() {
             self.start_by_remedies(&path);
@@ -347,7 +347,7 @@ impl ArrayLife {
         assert!(found || told, "an old copy is not told: {show:#}");
         self.world.stop();
         self.world.say(format!("{path} is as it was"));
-        fs::rename(&kept, &path).expect("files can be renamed");
+        move_file(&kept, &path).expect("files can be moved");
         self.world.start();
         self.wait_until_active();
         self.world.compare(0);
@@ -366,8 +366,8 @@ impl ArrayLife {
         self.world.say(format!("{one} and {other} change places"));
         self.world.counts.faults += 1;
         let between = format!("{one}.between");
-        let change = fs::rename(&one, &between).and_then(|()| fs::rename(&other, &one));
-        change.and_then(|()| fs::rename(&between, &other)).expect("files can be renamed");
+        let change = move_file(&one, &between).and_then(|()| move_file(&other, &one));
+        change.and_then(|()| move_file(&between, &other)).expect("files can be moved");
         self.world.start();
         self.wait_until_active();
     }
@@ -394,13 +394,13 @@ impl ArrayLife {
         self.world.counts.faults += 1;
         self.world.say(format!("{path} is away"));
         let away = self.world.away(&path);
-        fs::rename(&path, &away).expect("files can be renamed");
+        move_file(&path, &away).expect("files can be moved");
         self.world.start();
         self.start_by_remedies(&path);
         self.world.burst(0);
         self.world.compare(0);
         self.world.say(format!("{path} is back"));
-        fs::rename(&away, &path).expect("files can be renamed");
+        move_file(&away, &path).expect("files can be moved");
         if self.health() == "degraded" {
             self.remedies(&path);
         }

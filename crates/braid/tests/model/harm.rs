@@ -7,7 +7,7 @@ use crate::arrays::{ArrayLife, NAME, wait_for_or};
 use crate::client::Op;
 use crate::oracle::{BLOCK, Content};
 use crate::support::*;
-use crate::world::World;
+use crate::world::{World, move_file};
 
 impl ArrayLife {
     /// A member's bytes change by themselves. A check finds it, whatever happens in between, until it is made right.
@@ -159,7 +159,7 @@ impl ArrayLife {
         self.world.counts.faults += lost.len() as u64;
         for path in &lost {
             self.world.say(format!("{path} is away"));
-            fs::rename(path, self.world.away(path)).expect("files can be renamed");
+            move_file(path, &self.world.away(path)).expect("files can be moved");
         }
         self.world.start();
         self.start_by_remedies(lost.first().map_or("", String::as_str));
@@ -198,7 +198,7 @@ impl ArrayLife {
         self.world.compare(0);
         for path in &lost {
             self.world.say(format!("{path} is back"));
-            fs::rename(self.world.away(path), path).expect("files can be renamed");
+            move_file(&self.world.away(path), path).expect("files can be moved");
         }
         self.add_all_again();
         self.wait_until_whole();

@@ -1,6 +1,5 @@
 //! Lives of a pool: volumes, snapshots and clones come and go, members too, under clients.
 
-use std::fs;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,7 +10,7 @@ use crate::dice::Dice;
 use crate::oracle::BLOCK;
 use crate::remedies::Remedies;
 use crate::support::*;
-use crate::world::{Log, World};
+use crate::world::{Log, World, move_file};
 
 const POOL: &str = "tank";
 const ARRAY: &str = "safe";
@@ -333,14 +332,14 @@ impl PoolLife {
         }
         self.world.counts.faults += 1;
         let away = self.world.away(&path);
-        fs::rename(&path, &away).expect("files can be renamed");
+        move_file(&path, &away).expect("files can be moved");
         self.world.say(format!("{path} is away"));
         self.world.start();
         let shown = said(&self.world.daemon.any(&["status"]));
         let state = self.world.daemon.try_json(&["pool", "show", POOL]).map(|pool| pool["state"].clone());
         assert!(!state.is_ok_and(|state| state == "active"), "a pool without a member serves: {shown}");
         self.world.say(format!("{path} is back"));
-        fs::rename(&away, &path).expect("files can be renamed");
+        move_file(&away, &path).expect("files can be moved");
         if self.world.dice.one_in(2) {
             self.world.braid(&["pool", "start", POOL]);
         } else {
@@ -384,7 +383,7 @@ impl PoolLife {
         }
         self.world.counts.faults += 1;
         let kept = format!("{old}.kept");
-        fs::rename(&path, &kept).and_then(|()| fs::rename(&old, &path)).expect("files can be renamed");
+        move_file(&path, &kept).and_then(|()| move_file(&old, &path)).expect("files can be moved");
         self.world.say(format!("the copy in the place of {path}"));
         self.world.start();
         let shown = said(&self.world.daemon.any(&["status", "--check"]));
@@ -393,7 +392,7 @@ impl PoolLife {
         }
         assert!(!shown.is_empty(), "an old copy is not told");
         self.world.stop();
-        fs::rename(&kept, &path).expect("files can be renamed");
+        move_file(&kept, &path).expect("files can be moved");
         self.world.say(format!("{path} is as it was"));
         self.world.start();
         self.wait_until_active();

@@ -43,6 +43,19 @@ impl Drop for Small {
     }
 }
 
+/// Moves a file, also to another file system; then it appears under its new name as a whole.
+pub fn move_file(from: &str, to: &str) -> std::io::Result<()> {
+    let result = std::fs::rename(from, to);
+    let Err(error) = &result else { return result };
+    if error.kind() != std::io::ErrorKind::CrossesDevices {
+        return result;
+    }
+    let part = format!("{to}.part");
+    run("cp", &["--sparse=always", from, &part]);
+    std::fs::rename(&part, to)?;
+    std::fs::remove_file(from)
+}
+
 /// Bytes that a small file system has.
 const SMALL_MIB: u64 = 192;
 
