@@ -173,7 +173,7 @@ one() { # way, level, members, file system, what it is on: array or pool
         done
         start_daemon
         braid array assemble cut $given ${left_out:+--degraded} >/dev/null
-        [ -z "$left_out" ] || braid array show cut | grep -q '^state *degraded' || result "cut $nth: nothing was left out"
+        [ -z "$left_out" ] || braid array show cut | grep -q '^health *degraded' || result "cut $nth: nothing was left out"
         await_$over
         braid export add $volume --ublk >/dev/null
         if judge /dev/braid/$volume $kind cut-$nth && judge_snapshot_$over $nth $kind; then

@@ -29,7 +29,8 @@ dd if=/dev/urandom of=mirror/meanwhile bs=64k count=100 conv=fsync 2>/dev/null &
 (cd mirror && sha256sum meanwhile) >>mirror.sums
 dd if=/dev/urandom of=striped/meanwhile bs=64k count=100 conv=fsync 2>/dev/null || result "striped: a writer got an error"
 state() { braid array show $1 | sed -nE 's/^state +//p'; }
-kill -0 $daemon && result "the daemon lives; striped: $(state striped), mirror: $(state mirror)"
+health() { braid array show $1 | sed -nE 's/^health +//p'; }
+kill -0 $daemon && result "the daemon lives; striped: $(state striped), mirror: $(health mirror)"
 braid array show striped | grep -q 'disk-a .*failing' && result "the failing disk is named"
 echo 3 >/proc/sys/vm/drop_caches
 check mirror "$PWD/mirror.sums" && result "mirror: every byte as written"
@@ -50,12 +51,12 @@ fsck.ext4 -fn /dev/braid/striped >/dev/null && result "striped: mended, clean"
 mount -t ext4 /dev/braid/striped striped
 check striped "$PWD/striped.sums" && result "striped: what was flushed before is there"
 umount striped
-[ "$(state mirror)" = active ] || braid array add mirror /dev/mapper/disk-c >/dev/null || true
-for _ in $(seq 100); do
-    [ "$(state mirror)" = active ] && break
+[ "$(health mirror)" = whole ] || braid array add mirror /dev/mapper/disk-c >/dev/null || true
+for _ in $(seq 600); do
+    [ "$(health mirror)" = whole ] && break
     sleep 0.1
 done
-result "mirror: $(state mirror)"
+result "mirror: $(health mirror)"
 check_again() { mount -t ext4 -o ro /dev/braid/mirror mirror && check mirror "$PWD/mirror.sums" && umount mirror; }
 echo 3 >/proc/sys/vm/drop_caches
 check_again && result "mirror: every byte as written, again"

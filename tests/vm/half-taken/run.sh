@@ -19,7 +19,7 @@ for how in begun mapped torn served; do
     start_daemon
     case $how in
         mapped | torn)
-            for _ in $(seq 100); do grep -q "half taken over" daemon.log && break || sleep 0.1; done
+            for _ in $(seq 600); do grep -q "half taken over" daemon.log && break || sleep 0.1; done
             grep -q "half taken over" daemon.log && result "$how: the next daemon says that it takes another one"
             : >daemon.log
             kill -TERM $daemon
