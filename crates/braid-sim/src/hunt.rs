@@ -128,7 +128,8 @@ pub fn hunt(first: Option<u64>, most: u64, options: &Options) -> Hunted {
     Hunted { missed, strayed }
 }
 
-/// The table of the seeds that find each bug, as `known-seeds.txt` holds it: the first few from 0 on, within its limit.
+/// The table of the seeds that find each bug, as `known-seeds.txt` holds it: those known ones that find it still, or else the first few
+/// from 0 on, within its limit.
 pub fn table(options: &Options) -> String {
     let lines = Mutex::new(Vec::new());
     let plants = Plant::all().into_iter().filter_map(|plant| Search::new(plant, u64::MAX, options)).collect();
@@ -137,9 +138,15 @@ pub fn table(options: &Options) -> String {
         let began = Instant::now();
         // A sweep takes long.
         let wanted = if search.sweep { 1 } else { KNOWN_SEEDS };
-        let found: Vec<u64> = (0..search.limit).filter(|seed| search.notices(*seed).is_some()).take(wanted).collect();
+        let finds = |seed: &u64| search.notices(*seed).is_some();
+        let mut found: Vec<u64> = search.plant.known().into_iter().filter(finds).collect();
+        let strayed = found.is_empty();
+        if strayed {
+            found = (0..search.limit).filter(finds).take(wanted).collect();
+        }
         let name = search.plant.name();
-        eprintln!("{name:26} {found:?}, {}", Seconds(began.elapsed()));
+        let anew = if strayed { ", anew" } else { "" };
+        eprintln!("{name:26} {found:?}, {}{anew}", Seconds(began.elapsed()));
         let seeds: Vec<String> = found.iter().map(u64::to_string).collect();
         put(&lines, format!("{name} {}\n", seeds.join(" ")));
     });

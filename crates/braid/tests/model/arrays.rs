@@ -423,7 +423,7 @@ impl ArrayLife {
         }
     }
 
-    fn remedies(&mut self, disk: &str) {
+    pub fn remedies(&mut self, disk: &str) {
         Remedies { disk, force: self.is_redundant() }.run(&mut self.world);
     }
 

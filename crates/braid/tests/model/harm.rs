@@ -199,6 +199,10 @@ impl ArrayLife {
         for path in &lost {
             self.world.say(format!("{path} is back"));
             move_file(&self.world.away(path), path).expect("files can be moved");
+            // A start by force may have given its place away.
+            if self.health() == "degraded" {
+                self.remedies(path);
+            }
         }
         self.add_all_again();
         self.wait_until_whole();
