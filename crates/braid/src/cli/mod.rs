@@ -158,20 +158,20 @@ impl Ask {
 pub fn main() -> ExitCode {
     // Known before anything is read, as what cannot be read is said in colour, too.
     color::choose(std::env::args_os().skip(1));
+    // Those commands that print JSON print their errors as JSON too, also of a command line that was not understood.
+    let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
     let mut command = examples::command();
     if !std::io::IsTerminal::is_terminal(&std::io::stdout()) {
         command = command.term_width(output::columns());
     }
     let matches = match command.try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return failure::usage(&error),
+        Err(error) => return failure::usage(&error, json),
     };
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
-        Err(error) => return failure::usage(&error),
+        Err(error) => return failure::usage(&error, json),
     };
-    // Those commands that print JSON print their errors as JSON too.
-    let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
     match run(cli.command) {
         Ok(status) => status,
         Err(error) => failure::report(&error, json),

@@ -15,6 +15,7 @@ mod configuration;
 mod contract;
 mod crashes;
 mod daemons;
+mod every_state;
 mod exports;
 mod faults;
 mod filesystems;

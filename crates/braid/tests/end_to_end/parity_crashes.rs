@@ -82,7 +82,8 @@ fn a_full_file_system_below_is_no_broken_disk() {
         done += 1;
     }
     let said = wait_for("the status to tell of it", || {
-        let text = daemon.braid(&["status"]);
+        // Lines are broken to fit.
+        let text = daemon.braid(&["status"]).split_whitespace().collect::<Vec<_>>().join(" ");
         text.contains("found no space").then_some(text)
     });
     assert!(said.contains(&format!("df -h {disk}")) && !said.contains("dmesg"), "{said}");

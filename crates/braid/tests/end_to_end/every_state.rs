@@ -1,0 +1,693 @@
+//! Every command over objects in every state: what it prints for people, what it prints with `--json`, its exit status and what the API
+//! answered say the same.
+//!
+//! The command line talks to the daemon through a proxy that records what goes by, so that the API's answers are those to the very
+//! request. A command that changed the object gets a new object in the same state.
+
+use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use braid_api::Kind;
+use serde_json::Value;
+
+use crate::nbd::Client;
+use crate::support::*;
+
+/// Commands that are not walked, and why.
+const LEFT_OUT: [(&str, &str); 21] = [
+    ("serve", "is the daemon"),
+    ("top", "is a screen; with --json it is held against its schema in json.rs"),
+    ("bench", "measures"),
+    ("demo", "has a daemon of its own"),
+    ("completions", "asks no daemon"),
+    ("man", "asks no daemon"),
+    ("schema", "asks no daemon"),
+    ("plan", "asks no daemon"),
+    ("mount", "is of several steps and a kernel: mounts.rs"),
+    ("umount", "is of several steps and a kernel: mounts.rs"),
+    ("node init", "is of several daemons: nodes.rs"),
+    ("node invite", "is of several daemons: nodes.rs"),
+    ("node join", "is of several daemons: nodes.rs"),
+    ("node show", "is of several daemons: nodes.rs"),
+    ("node remove", "is of several daemons: nodes.rs"),
+    ("node renew", "is of several daemons: nodes.rs"),
+    ("replica show", "is of several daemons: replicated.rs"),
+    ("replica delete", "is of several daemons: replicated.rs"),
+    ("replica add", "is of several daemons: replicated.rs"),
+    ("replica remove", "is of several daemons: replicated.rs"),
+    ("replica rebuild", "is of several daemons: replicated.rs"),
+];
+
+/// What is typed for an object of a kind. `{}` is its name, `{disk}` a new disk, `{new}` a new name, `{path}` a new socket. Commands that
+/// have no object come with every object, as they tell of all. Those that destroy come last.
+const COMMANDS: [(&str, &[&str]); 5] = [
+    (
+        "array",
+        &[
+            "array list",
+            "array show {}",
+            "status",
+            "status --check",
+            "disk list",
+            "job list",
+            "events",
+            "node list",
+            "export list",
+            "array assemble {}",
+            "array check {}",
+            "array repair {}",
+            "array grow {} --dry-run",
+            "array grow {} {disk}",
+            "array spare {} {disk}",
+            "array fail {} 0",
+            "array remove {} 0",
+            "array replace {} 0 {disk} --no-wait",
+            "array add {} {disk}",
+            "array journal {} {disk}",
+            "array journal {} --members",
+            "array create {} --level raid0 {disk}",
+            "array import-md --name {} {disk}",
+            "array rename {} {new}",
+            "export add {} --nbd unix:{path}",
+            "export repair --dry-run",
+            "pool create {new} {}",
+            "disk examine {member}",
+            "disk wipe {member} --yes",
+            "array stop {}",
+            "array delete {}",
+            "array delete {} --yes",
+        ],
+    ),
+    (
+        "pool",
+        &[
+            "pool list",
+            "pool show {}",
+            "status",
+            "status --check",
+            "disk list",
+            "pool check {}",
+            "pool dump {member}",
+            "pool start {}",
+            "pool add {} {disk}",
+            "pool remove {} 0",
+            "pool create {} {disk}",
+            "pool rename {} {new}",
+            "volume create {}/{new} 16M",
+            "volume list {}",
+            "pool delete {}",
+            "pool delete {} --yes",
+        ],
+    ),
+    (
+        "volume",
+        &[
+            "volume list",
+            "volume show {}",
+            "snapshot list {}",
+            "status",
+            "status --check",
+            "replica list",
+            "volume set {} --limit iops=3000",
+            "volume resize {} 32M",
+            "volume move {} --place spread",
+            "volume compact {}",
+            "volume flatten {}",
+            "volume attach {}",
+            "volume detach {}",
+            "volume create {} 16M",
+            "snapshot create {}@{new}",
+            "snapshot policy {} --every 1h --keep 24",
+            "export add {} --nbd unix:{path}",
+            "volume rename {} {new}",
+            "volume rollback {} @none --yes",
+            "volume delete {}",
+            "volume delete {} --yes",
+        ],
+    ),
+    (
+        "snapshot",
+        &[
+            "snapshot list",
+            "snapshot show {}",
+            "snapshot diff {}",
+            "snapshot create {}",
+            "export add {} --nbd unix:{path}",
+            "volume clone {} tank/{new}",
+            "snapshot rename {} {new}",
+            "snapshot delete {}",
+            "snapshot delete {} --yes",
+        ],
+    ),
+    (
+        "export",
+        &[
+            "export list",
+            "export show {}",
+            "status",
+            "status --check",
+            "export set {} --max-connections 8",
+            "export rename {} {new}",
+            "export remove {}",
+        ],
+    ),
+];
+
+/// The same of jobs, which have names of their own.
+const JOBS: [&str; 7] = [
+    "job list",
+    "array show {array}",
+    "job pause {}",
+    "job limit {} 2M",
+    "job resume {}",
+    "job cancel {}",
+    "job watch {}",
+];
+
+/// Objects by kind, and the states that they are made in.
+const STATES: [(&str, &[&str]); 5] = [
+    (
+        "array",
+        &[
+            "plain",
+            "exported",
+            "whole",
+            "with a spare",
+            "degraded",
+            "shrunk",
+            "filling",
+            "parity",
+            "parity degraded",
+            "stopped",
+            "lacking a disk",
+            "absent",
+        ],
+    ),
+    ("pool", &["empty", "with volumes", "lacking a member", "waiting", "absent"]),
+    ("volume", &["thin", "thick", "written", "with a snapshot", "clone", "exported", "absent", "of no pool"]),
+    ("snapshot", &["plain", "cloned", "exported", "absent"]),
+    ("export", &["serving", "waiting", "absent"]),
+];
+
+/// A request that went by, and its answer.
+struct Exchange {
+    path: String,
+    status: u16,
+    body: Vec<u8>,
+}
+
+/// A proxy between the command line and the API's socket.
+struct Recorder {
+    socket: String,
+    seen: Arc<Mutex<Vec<(Vec<u8>, Vec<u8>)>>>,
+}
+
+impl Recorder {
+    fn start(daemon: &Daemon) -> Recorder {
+        let (socket, behind) = (daemon.folder.join("recorded.sock"), daemon.folder.join("api.sock"));
+        let listener = UnixListener::bind(&socket).expect("a socket can be made");
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&seen);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                // The daemon may be between two of its lives.
+                let Ok(server) = UnixStream::connect(&behind) else { continue };
+                let number = {
+                    let mut all = all.lock().expect("unpoisoned");
+                    all.push((Vec::new(), Vec::new()));
+                    all.len() - 1
+                };
+                let both = |stream: &UnixStream| stream.try_clone().expect("a socket can be had twice");
+                let (up, down) = ((both(&client), both(&server)), (server, client));
+                for ((mut from, mut to), is_answer) in [(up, false), (down, true)] {
+                    let all = Arc::clone(&all);
+                    thread::spawn(move || {
+                        let mut buffer = vec![0; 1 << 16];
+                        while let Ok(count @ 1..) = from.read(&mut buffer) {
+                            if let Some(pair) = all.lock().expect("unpoisoned").get_mut(number) {
+                                let kept = if is_answer { &mut pair.1 } else { &mut pair.0 };
+                                kept.extend_from_slice(&buffer[..count]);
+                            }
+                            if to.write_all(&buffer[..count]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(std::net::Shutdown::Write);
+                    });
+                }
+            }
+        });
+        Recorder { socket, seen }
+    }
+
+    /// What went by since the last call.
+    fn take(&self) -> Vec<Exchange> {
+        let pairs = std::mem::take(&mut *self.seen.lock().expect("unpoisoned"));
+        pairs.iter().flat_map(|(asked, answered)| exchanges(asked, answered)).collect()
+    }
+}
+
+/// The requests of one connection with their answers; what is not whole is left out.
+fn exchanges(mut asked: &[u8], mut answered: &[u8]) -> Vec<Exchange> {
+    let mut all = Vec::new();
+    while let (Some((request, _, rest)), Some((head, body, left))) = (message(asked), message(answered)) {
+        (asked, answered) = (rest, left);
+        let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
+        all.push(Exchange { path, status, body });
+    }
+    all
+}
+
+/// The head of the first message, its body, and what follows.
+fn message(bytes: &[u8]) -> Option<(String, Vec<u8>, &[u8])> {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let rest = &bytes[end + 4..];
+    let original = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    if head.contains("transfer-encoding: chunked") {
+        let (mut body, mut at) = (Vec::new(), 0);
+        loop {
+            let line = rest[at..].windows(2).position(|two| two == b"\r\n")?;
+            let len = usize::from_str_radix(std::str::from_utf8(&rest[at..at + line]).ok()?.trim(), 16).ok()?;
+            body.extend_from_slice(rest.get(at + line + 2..at + line + 2 + len)?);
+            at += line + 4 + len;
+            if len == 0 {
+                return Some((original, body, rest.get(at..)?));
+            }
+        }
+    }
+    let len = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.trim().parse().ok()).unwrap_or(0);
+    Some((original, rest.get(..len)?.to_vec(), &rest[len..]))
+}
+
+/// An object: its name, and a disk of it where it has one.
+#[derive(Clone)]
+struct Object {
+    name: String,
+    member: String,
+}
+
+struct Walk {
+    daemon: Daemon,
+    recorder: Recorder,
+    made: u64,
+    /// How often a command was carried out, and refused, so that neither is nothing.
+    done: u64,
+    refused: u64,
+}
+
+impl Walk {
+    fn new() -> Walk {
+        let daemon = Daemon::start();
+        let recorder = Recorder::start(&daemon);
+        let tank = daemon.folder.sparse("tank.img", 512 * MIB);
+        daemon.braid(&["pool", "create", "tank", &tank]);
+        Walk { daemon, recorder, made: 0, done: 0, refused: 0 }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.made += 1;
+        self.made
+    }
+
+    fn disk(&mut self) -> String {
+        let number = self.number();
+        self.daemon.folder.sparse(&format!("d{number}.img"), 16 * MIB)
+    }
+
+    fn make(&mut self, kind: &str, state: &str) -> Object {
+        match kind {
+            "array" => self.array(state),
+            "pool" => self.pool(state),
+            "volume" | "snapshot" => self.volume(kind, state),
+            _ => self.export(state),
+        }
+    }
+
+    fn array(&mut self, state: &str) -> Object {
+        let name = format!("a{}", self.number());
+        let (one, two, three) = (self.disk(), self.disk(), self.disk());
+        let member = one.clone();
+        let create = |walk: &Walk, level: &str, more: &[&str]| {
+            let arguments = [&["array", "create", &name, "--level", level], more].concat();
+            walk.daemon.braid(&arguments);
+        };
+        match state {
+            "absent" => {}
+            "plain" => create(self, "concat", &[&one]),
+            "exported" => {
+                create(self, "concat", &[&one]);
+                self.daemon.export(&name);
+            }
+            "with a spare" => create(self, "raid1", &[&one, &two, "--spare", &three]),
+            "parity" | "parity degraded" => create(self, "raid5", &[&one, &two, &three]),
+            "stopped" | "lacking a disk" => create(self, "raid0", &[&one, &two]),
+            _ => create(self, "raid1", &[&one, &two]),
+        }
+        match state {
+            "degraded" | "parity degraded" => drop(self.daemon.braid(&["array", "fail", &name, "1"])),
+            "shrunk" => {
+                self.daemon.braid(&["array", "fail", &name, "1"]);
+                self.daemon.braid(&["array", "remove", &name, "1"]);
+            }
+            "filling" => {
+                self.daemon.export(&name);
+                let mut client = Client::open(&self.daemon.nbd_socket(&name), &name).expect("it is served");
+                client.write(0, &noise(8 * MIB, 1)).expect("it writes");
+                drop(client);
+                self.daemon.braid(&["export", "remove", &name]);
+                self.daemon.braid(&["array", "fail", &name, "1"]);
+                self.daemon.braid(&["array", "remove", &name, "1"]);
+                let slow = format!("throttled({three},bw=256K)");
+                self.daemon.braid(&["array", "add", &name, &slow]);
+            }
+            "stopped" | "lacking a disk" => {
+                self.daemon.braid(&["array", "stop", &name]);
+                if state == "lacking a disk" {
+                    std::fs::rename(&two, format!("{two}.away")).expect("it is a file");
+                    self.daemon.any(&["array", "assemble", &name]);
+                }
+            }
+            _ => {}
+        }
+        Object { name, member }
+    }
+
+    fn pool(&mut self, state: &str) -> Object {
+        let name = format!("p{}", self.number());
+        let (one, two) = (self.disk(), self.disk());
+        let member = one.clone();
+        match state {
+            "absent" => {}
+            "empty" | "with volumes" => drop(self.daemon.braid(&["pool", "create", &name, &one])),
+            _ => drop(self.daemon.braid(&["pool", "create", &name, &one, &two])),
+        }
+        match state {
+            "with volumes" => {
+                self.daemon.braid(&["volume", "create", &format!("{name}/db"), "16M"]);
+                self.daemon.braid(&["snapshot", "create", &format!("{name}/db@one")]);
+            }
+            "waiting" | "lacking a member" => {
+                self.daemon.stop();
+                std::fs::rename(&two, format!("{two}.away")).expect("it is a file");
+                self.daemon.start_again();
+                if state == "lacking a member" {
+                    self.daemon.any(&["pool", "start", &name, "--force"]);
+                }
+            }
+            _ => {}
+        }
+        Object { name, member }
+    }
+
+    fn volume(&mut self, kind: &str, state: &str) -> Object {
+        let name = format!("tank/v{}", self.number());
+        let snapshot = format!("{name}@one");
+        let pick = if kind == "snapshot" { &snapshot } else { &name };
+        let mut object = Object { name: pick.clone(), member: String::new() };
+        match state {
+            "absent" => return object,
+            "of no pool" => return Object { name: "nowhere/db".to_owned(), ..object },
+            "thick" => drop(self.daemon.braid(&["volume", "create", &name, "16M", "--thick"])),
+            _ => drop(self.daemon.braid(&["volume", "create", &name, "16M"])),
+        }
+        if kind == "snapshot" || matches!(state, "with a snapshot" | "clone") {
+            self.daemon.braid(&["snapshot", "create", &snapshot]);
+        }
+        let clone = format!("tank/c{}", self.made);
+        match (kind, state) {
+            ("volume", "clone") => {
+                self.daemon.braid(&["volume", "clone", &snapshot, &clone]);
+                object.name = clone;
+            }
+            ("snapshot", "cloned") => drop(self.daemon.braid(&["volume", "clone", &snapshot, &clone])),
+            ("volume", "written" | "exported") | ("snapshot", "exported") => {
+                let socket = self.daemon.nbd_socket(&format!("v{}", self.made));
+                let export = format!("e{}", self.made);
+                let add = ["export", "add", pick, "--nbd", &format!("unix:{socket}"), "--name", &export];
+                self.daemon.braid(&add);
+                if state == "written" {
+                    let mut client = Client::open(&socket, &export).expect("it is served");
+                    client.write(0, &noise(MIB, 1)).expect("it writes");
+                    drop(client);
+                    self.daemon.braid(&["export", "remove", &export]);
+                }
+            }
+            _ => {}
+        }
+        object
+    }
+
+    fn export(&mut self, state: &str) -> Object {
+        let object = self.array(if state == "absent" { "absent" } else { "exported" });
+        if state == "waiting" {
+            self.daemon.braid(&["array", "stop", &object.name, "--force"]);
+        }
+        object
+    }
+
+    /// A job that is under way for a while, and its array.
+    fn job(&mut self) -> (String, String) {
+        let array = self.array("filling").name;
+        let jobs = self.daemon.json(&["job", "list"]);
+        let of = |job: &&Value| job["name"].as_str().is_some_and(|id| id.starts_with(&format!("{array}:")));
+        let job = jobs["jobs"].as_array().expect("a list").iter().find(of).expect("it is being filled");
+        (job["name"].as_str().expect("a name").to_owned(), array)
+    }
+
+    /// Runs a command with `--json`, and as people do where it changed nothing; compares what there is to compare. True: it was carried out, and
+    /// changed something.
+    fn judge(&mut self, state: &str, typed: &str) -> bool {
+        let arguments: Vec<&str> = typed.split(' ').collect();
+        let run = |more: &[&str]| {
+            let all = [&arguments[..], more].concat();
+            self.daemon.command(&all).env("BRAID_SOCKET", &self.recorder.socket).output().expect("braid can be started")
+        };
+        let tell = format!("braid {typed}, {state}");
+        self.recorder.take();
+        let out = run(&["--json"]);
+        let exchanges = self.recorder.take();
+        let status = out.status.code().unwrap_or(-1);
+        assert!(matches!(status, 0..=7), "{tell}: {}", said(&out));
+        let document: Value = serde_json::from_slice(&out.stdout)
+            .unwrap_or_else(|error| panic!("{tell}: no JSON, {error}: {}", said(&out)));
+        let last = exchanges.last();
+        if let Some(error) = document.get("error").filter(|error| error["kind"].is_string()) {
+            self.refused += 1;
+            let kind: Kind = serde_json::from_value(error["kind"].clone()).expect("a kind");
+            assert_eq!(i32::from(kind.exit_status()), status, "{tell}: {error}");
+            assert!(!matches!(kind, Kind::Internal | Kind::Unknown), "{tell}: {error}");
+            assert!(!error["message"].as_str().unwrap_or_default().is_empty(), "{tell}: {error}");
+            // What the API refused is told as it was.
+            if let Some(last) = last.filter(|last| last.status >= 400) {
+                let answer: Value = serde_json::from_slice(&last.body).expect("the API answers in JSON");
+                assert_eq!(last.status, kind.http_status(), "{tell}: {}", last.path);
+                assert_eq!(answer["error"], *error, "{tell}: {}", last.path);
+            }
+            let people = run(&[]);
+            let text = flat(&said(&people));
+            assert_eq!(people.status.code(), Some(status), "{tell}: as JSON {error}, in words {text}");
+            for part in ["message", "remedy"] {
+                let part = flat(error[part].as_str().unwrap_or_default());
+                assert!(text.contains(&part), "{tell}: {part:?} is not told in words: {text}");
+            }
+            return false;
+        }
+        // A job that was cancelled did not do what was awaited.
+        let may_fail = arguments.starts_with(&["job", "watch"]) && status == 1;
+        assert!(may_fail || matches!(status, 0 | 5 | 7), "{tell}: status {status} of what is no error: {document}");
+        self.done += 1;
+        let reads = ["list", "show", "status", "diff", "events", "dump", "examine"].iter();
+        let is_read = reads.clone().any(|word| arguments.iter().take(2).any(|argument| argument == word))
+            || arguments.contains(&"--dry-run");
+        if !is_read {
+            return true;
+        }
+        // Beside the disks in use this one lists those of the machine.
+        let is_joined = arguments.starts_with(&["disk", "list"]);
+        if let Some(last) = last.filter(|_| !is_joined && matches!(arguments.get(1), Some(&"show" | &"list"))) {
+            let answer: Value = serde_json::from_slice(&last.body).expect("the API answers in JSON");
+            assert_eq!(last.status, 200, "{tell}: {}", last.path);
+            let is_one =
+                answer == document || document.as_object().is_some_and(|of| of.values().any(|it| *it == answer));
+            assert!(
+                is_one || exchanges.len() > 1,
+                "{tell}: {} answered {answer}, and {document} was printed",
+                last.path
+            );
+        }
+        let people = run(&[]);
+        let text = flat(&said(&people));
+        assert_eq!(people.status.code(), Some(status), "{tell}: as JSON {document}, in words {text}");
+        told_in_words(&tell, &document, &text);
+        false
+    }
+
+    /// Lists, shows and the status tell the same of an array or pool.
+    fn agrees(&self, kind: &str, object: &Object, state: &str) {
+        if !matches!(kind, "array" | "pool") {
+            return;
+        }
+        let list = self.daemon.json(&[kind, "list"]);
+        let listed = list[format!("{kind}s")].as_array().expect("a list");
+        let listed = listed.iter().find(|one| one["name"] == *object.name);
+        let shown = self.daemon.try_json(&[kind, "show", &object.name]).ok();
+        assert_eq!(listed.is_some(), shown.is_some(), "{kind} {}, {state}: listed {listed:?}", object.name);
+        let (Some(listed), Some(shown)) = (listed, shown) else { return };
+        for field in ["uuid", "state", "level", "size_bytes"] {
+            assert_eq!(listed[field], shown[field], "{kind} {}, {state}: {field}", object.name);
+        }
+        let status = self.daemon.json(&["status"]);
+        let subject = format!("{kind} {}", object.name);
+        let attention = status["attention"].as_array().expect("a list");
+        let named = attention.iter().any(|one| flat(&one.to_string()).contains(&subject));
+        let well = match kind {
+            "array" => {
+                let health = shown["redundancy"]["health"].as_str().unwrap_or("whole");
+                matches!(shown["state"].as_str(), Some("active" | "stopped")) && health == "whole"
+            }
+            _ => {
+                shown["state"] == "active"
+                    && shown["members"]
+                        .as_array()
+                        .is_none_or(|all| all.iter().all(|one| one["state"] == "active" || one["state"].is_null()))
+            }
+        };
+        assert!(well || named, "{subject}, {state}: the status says nothing of it: {attention:?}\n{shown:#}");
+        let check = self.daemon.any(&["status", "--check"]).status.code();
+        assert_eq!(check != Some(0), !attention.is_empty(), "{state}: the status of {check:?} beside {attention:?}");
+    }
+}
+
+/// A text with its line breaks and columns taken out, as tables and long sentences are broken to fit.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The same without its numbers, as progress goes on from one command to the next.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    for part in flat(text).split_inclusive(|c: char| !c.is_ascii_digit()) {
+        out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()));
+    }
+    out
+}
+
+/// What the JSON says by names, states and sentences the text says, too.
+fn told_in_words(tell: &str, document: &Value, text: &str) {
+    let mut wanted = Vec::new();
+    for list in ["arrays", "pools", "volumes", "snapshots", "exports"] {
+        for one in document[list].as_array().into_iter().flatten() {
+            wanted.extend(one["name"].as_str());
+            wanted.extend(one["state"].as_str().filter(|_| list == "arrays"));
+            wanted.extend(one["redundancy"]["health"].as_str().filter(|health| *health != "whole"));
+        }
+    }
+    wanted.extend(document["name"].as_str());
+    wanted.extend(document["redundancy"]["health"].as_str());
+    for one in document["attention"].as_array().into_iter().flatten() {
+        wanted.extend(one.as_str());
+        wanted.extend(["subject", "message", "remedy"].iter().filter_map(|part| one[*part].as_str()));
+        wanted.extend(one["commands"].as_array().into_iter().flatten().filter_map(Value::as_str));
+    }
+    let plain = without_numbers(text);
+    for word in wanted {
+        let is_told =
+            if word.contains('%') { plain.contains(&without_numbers(word)) } else { text.contains(&flat(word)) };
+        assert!(is_told, "{tell}: {word:?} of the JSON is not told in words: {text}");
+    }
+}
+
+/// A template with an object's names put in.
+fn typed(walk: &mut Walk, template: &str, object: &Object) -> String {
+    let mut text = template.replace("{}", &object.name).replace("{member}", &object.member);
+    if text.contains("{disk}") {
+        text = text.replace("{disk}", &walk.disk());
+    }
+    let number = walk.number();
+    let socket = walk.daemon.folder.join(&format!("s{number}.nbd"));
+    text.replace("{new}", &format!("n{number}")).replace("{path}", &socket)
+}
+
+fn walk(kind: &str) {
+    let mut walk = Walk::new();
+    let commands = COMMANDS.iter().find(|(of, _)| *of == kind).expect("commands").1;
+    let states = STATES.iter().find(|(of, _)| *of == kind).expect("states").1;
+    for state in states {
+        let mut object = walk.make(kind, state);
+        walk.agrees(kind, &object, state);
+        let has_member = !object.member.is_empty();
+        for template in commands.iter().filter(|template| has_member || !template.contains("{member}")) {
+            let typed = typed(&mut walk, template, &object);
+            if walk.judge(&format!("{kind} {state}"), &typed) {
+                walk.agrees(kind, &object, &format!("{state}, after {typed}"));
+                object = walk.make(kind, state);
+            }
+        }
+    }
+    assert!(walk.done > 10 && walk.refused > 2, "{} carried out, {} refused", walk.done, walk.refused);
+}
+
+#[test]
+fn arrays_are_told_alike_by_every_command_in_every_state() {
+    walk("array");
+}
+
+#[test]
+fn pools_are_told_alike_by_every_command_in_every_state() {
+    walk("pool");
+}
+
+#[test]
+fn volumes_are_told_alike_by_every_command_in_every_state() {
+    walk("volume");
+}
+
+#[test]
+fn snapshots_and_exports_are_told_alike_by_every_command_in_every_state() {
+    walk("snapshot");
+    walk("export");
+}
+
+#[test]
+fn jobs_are_told_alike_by_every_command_in_every_state() {
+    let mut walk = Walk::new();
+    for before in ["", "job pause", "job cancel"] {
+        let (mut job, mut array) = walk.job();
+        let prepare = |walk: &Walk, job: &str| {
+            if !before.is_empty() {
+                let arguments: Vec<&str> = before.split(' ').chain([job]).collect();
+                walk.daemon.braid(&arguments);
+            }
+        };
+        prepare(&walk, &job);
+        for template in JOBS.iter().filter(|template| !template.contains("watch") || before == "job cancel") {
+            let typed = template.replace("{}", &job).replace("{array}", &array);
+            if walk.judge(&format!("job after {before:?}"), &typed) {
+                (job, array) = walk.job();
+                prepare(&walk, &job);
+            }
+        }
+    }
+}
+
+/// A command that is added is walked, or it is said why not.
+#[test]
+fn no_command_is_forgotten() {
+    let daemon = Daemon::start();
+    let all: Value = serde_json::from_str(&daemon.braid(&["schema"])).expect("it is JSON");
+    let plain = |command: &String| !command.contains(" --");
+    let all: BTreeSet<String> = all["commands"].as_object().expect("commands").keys().cloned().filter(plain).collect();
+    let templates = COMMANDS.iter().flat_map(|(_, commands)| commands.iter().copied()).chain(JOBS);
+    let is_of = |template: &str, command: &str| template == command || template.starts_with(&format!("{command} "));
+    let templates: Vec<&str> = templates.collect();
+    for command in &all {
+        let walked = templates.iter().any(|template| is_of(template, command));
+        let left_out = LEFT_OUT.iter().any(|(name, _)| name == command);
+        assert!(walked != left_out, "{command}: walked {walked}, left out {left_out}");
+    }
+}
