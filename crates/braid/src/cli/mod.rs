@@ -7,7 +7,7 @@ mod confirm;
 mod disk;
 mod disk_names;
 mod events;
-mod examples;
+pub(crate) mod examples;
 mod export;
 mod export_limits;
 pub mod failure;

@@ -1,5 +1,6 @@
 //! Errors of the layers below in the shape of the API: which thing, why, what to do.
 
+use super::advice::{self, ArrayCase, Case, JobCase, Names};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::lifecycle::{FoundArray, LifecycleError, Refusal, Status, is_redundant};
 use braid_engine::{ErrorKind, LeafId};
@@ -101,7 +102,9 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
             ),
         ),
         LifecycleError::NotHeld => (Kind::TimedOut, "try again".to_owned()),
-        LifecycleError::Job { .. } => (Kind::InvalidArgument, "braid job list".to_owned()),
+        LifecycleError::Job { .. } => {
+            (Kind::InvalidArgument, advice::remedy(Case::Job(JobCase::Unknown), Names::default()))
+        }
         LifecycleError::Refused(_) => (Kind::InUse, String::new()),
         LifecycleError::CreateFailed { source, .. } => verdict(source, array, disk),
         _ => (Kind::Internal, String::new()),
@@ -110,44 +113,31 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
 
 /// Kind and remedy of an array that does not start.
 pub fn not_ready(status: &Status, array: &str) -> (Kind, String) {
+    let (kind, case) = case_of(status);
+    (kind, advice::remedy(Case::Array(case), Names::of(array)))
+}
+
+fn case_of(status: &Status) -> (Kind, ArrayCase) {
     match status {
-        Status::Ready | Status::Degraded { .. } | Status::InterruptedDelete => {
-            (Kind::Inactive, format!("braid array assemble {array}"))
+        Status::Ready | Status::Degraded { .. } => (Kind::Inactive, ArrayCase::Ready),
+        Status::InterruptedDelete => (Kind::Inactive, ArrayCase::DeleteInterrupted),
+        Status::Incomplete { missing } if missing.iter().any(|missing| missing.is_journal) => {
+            (Kind::Incomplete, ArrayCase::JournalMissing)
         }
-        Status::Incomplete { missing } if missing.iter().any(|missing| missing.is_journal) => (
-            Kind::Incomplete,
-            format!(
-                "attach the missing disk, or name it: braid array assemble {array} --disk DISK; \
-                 if the disk of the journal is gone for good: braid array assemble {array} --force \
-                 (without the other missing disk as well, some of what was being written may be wrong)"
-            ),
-        ),
-        Status::Incomplete { .. } => (
-            Kind::Incomplete,
-            format!(
-                "attach the missing disk, or name it: braid array assemble {array} --disk DISK; \
-                 if it is gone for good, so is the content: braid array delete {array} --force"
-            ),
-        ),
-        Status::Waiting { .. } => (
-            Kind::Incomplete,
-            format!(
-                "attach the missing disk, or start without it: braid array assemble {array} --degraded \
-                 (what was written to it alone meanwhile is lost)"
-            ),
-        ),
-        Status::InterruptedCreate => (Kind::Inactive, format!("braid array delete {array}, then create it again")),
+        Status::Incomplete { .. } => (Kind::Incomplete, ArrayCase::MemberMissing),
+        Status::Waiting { .. } => (Kind::Incomplete, ArrayCase::Waiting),
+        Status::InterruptedCreate => (Kind::Inactive, ArrayCase::CreateInterrupted),
         Status::Refused { reasons } => {
-            let remedy = if reasons.iter().any(|r| matches!(r, Refusal::SameName)) {
-                "start it by its UUID, then rename it".to_owned()
+            let case = if reasons.iter().any(|r| matches!(r, Refusal::SameName)) {
+                ArrayCase::SameName
             } else if reasons.iter().any(|r| matches!(r, Refusal::Twins { .. })) {
-                "take the copy away, or wipe its label (braid disk wipe DISK)".to_owned()
+                ArrayCase::Copied
             } else if reasons.iter().all(Refusal::can_be_forced) || reasons.iter().any(is_too_small) {
-                format!("attach the right disk, or name it: braid array assemble {array} --disk DISK")
+                ArrayCase::WrongDisk
             } else {
-                "look at its disks with `braid disk examine DISK`".to_owned()
+                ArrayCase::Refused
             };
-            (Kind::Inactive, remedy)
+            (Kind::Inactive, case)
         }
     }
 }

@@ -6,6 +6,7 @@
 //! that within limits of time, as a disk may hang. A daemon that is killed instead leaves nothing that the next start does not cope with.
 
 pub mod address;
+mod advice;
 pub mod api;
 mod control;
 mod describe;

@@ -76,6 +76,7 @@ mod replicas_and_old_disks;
 mod replicas_from_afar;
 mod replicas_on_a_node;
 mod replicated;
+mod replicated_advice;
 mod replicated_afar;
 mod replicated_database;
 mod replicated_disks;

@@ -86,7 +86,7 @@ fn a_full_file_system_below_is_no_broken_disk() {
         let text = daemon.braid(&["status"]).split_whitespace().collect::<Vec<_>>().join(" ");
         text.contains("found no space").then_some(text)
     });
-    assert!(said.contains(&format!("df -h {disk}")) && !said.contains("dmesg"), "{said}");
+    assert!(said.contains("df -h") && !said.contains("dmesg"), "{said}");
     small.enlarge(1 << 30);
     wait_for("the disk to be well", || {
         client.write(done * MIB, &noise(MIB, done)).expect("there is space");

@@ -8,6 +8,7 @@ use super::keeping::{Keep, note_seats};
 use super::search::{Harvest, Looked, SHORT_PATIENCE, Search, without_size};
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};
 use super::{Control, counted, random, waits};
+use crate::daemon::advice::{self, ArrayCase, Case, Names};
 use crate::daemon::errors::of_lifecycle;
 use crate::daemon::state::SavedDisk;
 use braid_api::{Array, ArrayState, Assemble, Assembled, ErrorDetail, Kind};
@@ -377,14 +378,18 @@ impl Control {
             tables.stopped.remove(&uuid);
         }
         if tables.stopped.contains(&uuid) {
-            return Some(idle(ArrayState::Stopped, Vec::new(), format!("braid array assemble {name}")));
+            return Some(idle(
+                ArrayState::Stopped,
+                Vec::new(),
+                advice::remedy(Case::Array(ArrayCase::Ready), Names::of(name)),
+            ));
         }
         if only.is_some() && !named {
             // Asked for another one: this one could be started as well, by whoever wants it.
             return Some(idle(
                 ArrayState::Incomplete,
                 vec!["its members are all here now; nobody has started it".to_owned()],
-                format!("braid array assemble {name}"),
+                advice::remedy(Case::Array(ArrayCase::Ready), Names::of(name)),
             ));
         }
         let namesake = tables.arrays.values().find(|entry| entry.name == name && entry.uuid != uuid);
@@ -394,7 +399,7 @@ impl Control {
             return Some(idle(
                 ArrayState::Failed,
                 vec![format!("another array, {}, is called {name}, too", other.uuid)],
-                format!("start it by its UUID (braid array assemble {uuid}), then rename it"),
+                advice::remedy(Case::Array(ArrayCase::SameName), Names::of(&uuid.to_string())),
             ));
         }
         None

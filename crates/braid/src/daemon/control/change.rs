@@ -2,6 +2,7 @@
 
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk, check_of, damage_of};
 use super::{Claim, Control};
+use crate::daemon::advice::{self, ArrayCase, Case, Names};
 use crate::daemon::errors::of_lifecycle;
 use braid_api::{Array, ArrayState, ErrorDetail, Kind};
 use braid_engine::keeper::Order;
@@ -201,7 +202,7 @@ impl Control {
             let idle = Idle {
                 state: ArrayState::Failed,
                 attention: vec![format!("its deletion did not succeed: {}", error.message)],
-                remedy: format!("braid array delete {name}"),
+                remedy: advice::remedy(Case::Array(ArrayCase::DeleteFailed), Names::of(name)),
                 ..entry_idle(&entry)
             };
             let entry = ArrayEntry { uuid, name: name.to_owned(), condition: Condition::Idle(idle) };
@@ -367,7 +368,7 @@ fn entry_idle(entry: &ArrayEntry) -> Idle {
     Idle {
         state: ArrayState::Stopped,
         attention: Vec::new(),
-        remedy: format!("braid array assemble {}", entry.name),
+        remedy: advice::remedy(Case::Array(ArrayCase::Ready), Names::of(&entry.name)),
         members: members.collect(),
         label: label.clone(),
     }
@@ -376,7 +377,7 @@ fn entry_idle(entry: &ArrayEntry) -> Idle {
 pub(super) fn inactive(entry: &ArrayEntry, done: &str) -> ErrorDetail {
     ErrorDetail::new(Kind::Inactive, format!("array {} is not active and so cannot be {done}", entry.name))
         .with("array", &entry.name)
-        .remedy(format!("braid array assemble {}", entry.name))
+        .remedy(advice::remedy(Case::Array(ArrayCase::Ready), Names::of(&entry.name)))
 }
 
 fn refuse_exported(entry: &ArrayEntry, exports: &[String], force: bool, forced: &str) -> Result<(), ErrorDetail> {

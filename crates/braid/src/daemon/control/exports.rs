@@ -5,6 +5,7 @@ use super::pools::Source;
 use super::tables::{ExportEntry, Listener, Serving, Tables};
 use super::{Control, counted, random_uuid, view};
 use crate::daemon::address::Address;
+use crate::daemon::advice::{self, ArrayCase, Case, Names};
 use crate::daemon::listen::{self, Door, NBD_FRONTEND, Socket};
 use crate::daemon::state::SavedExport;
 use braid_api::limits::{EXPORT_CONNECTIONS_MAX, EXPORT_NETWORKS_MAX, EXPORTS_MAX, LISTENERS_MAX};
@@ -460,7 +461,7 @@ impl Control {
         if entry.active().is_none() {
             return Err(ErrorDetail::new(Kind::Inactive, format!("array {} is not active", entry.name))
                 .with("array", &entry.name)
-                .remedy(format!("braid array assemble {}", entry.name)));
+                .remedy(advice::remedy(Case::Array(ArrayCase::Ready), Names::of(&entry.name))));
         }
         Ok((entry.uuid, entry.name.clone(), None))
     }

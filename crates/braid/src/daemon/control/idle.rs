@@ -2,6 +2,7 @@
 
 use super::Control;
 use super::tables::{ArrayEntry, Condition, Idle, IdleMember, OpenDisk};
+use crate::daemon::advice::{self, ArrayCase, Case, Names};
 use crate::daemon::errors::not_started;
 use crate::daemon::state::SavedDisk;
 use braid_api::{ArrayState, ErrorDetail, Kind};
@@ -98,7 +99,7 @@ impl Control {
             let idle = Idle {
                 state: if stopped { ArrayState::Stopped } else { ArrayState::Incomplete },
                 attention: attention.collect(),
-                remedy: format!("attach its disks, or name them: braid array assemble {name} --disk DISK"),
+                remedy: advice::remedy(Case::Array(ArrayCase::DisksMissing), Names::of(&name)),
                 label: None,
                 members: members.collect(),
             };

@@ -34,6 +34,7 @@ pub mod tables;
 pub mod view;
 mod watch;
 
+use super::advice::{self, Case, Names, VolumeCase};
 use super::api::listen::Refusals;
 use super::events::Events;
 use super::nodes::Nodes;
@@ -304,6 +305,7 @@ impl Control {
                 view::attention(&tables),
                 pools::attention(&tables),
                 replicas::attention(&tables),
+                self.attention_of_volumes(&tables),
             ]
             .concat(),
             limits: Limits::current(),
@@ -477,7 +479,7 @@ impl Control {
             );
             return Err(ErrorDetail::new(Kind::InUse, message)
                 .with("volume", &name)
-                .remedy(format!("braid replica list {name}; braid volume detach {name}; braid volume delete {name}")));
+                .remedy(advice::remedy(Case::ReplicatedVolume(VolumeCase::Served), Names::of(&name))));
         }
         imported::refuse_change(&tables, uuid, doing)?;
         if let Some(doing) = tables.busy.get(&uuid) {

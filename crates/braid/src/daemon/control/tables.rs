@@ -7,6 +7,7 @@ use super::replicas::ReplicaEntry;
 use super::replicas::here::Here;
 use super::replicated::saved::SavedReplicated;
 use crate::daemon::address::Address;
+use crate::daemon::advice::{self, ArrayCase, Case, Names, VolumeCase};
 use crate::daemon::state::{
     SavedCheck, SavedDamage, SavedDisk, SavedExport, SavedImport, SavedLoss, SavedPoolArray, SavedPoolDisk,
     SavedReplica, SavedSession, SavedUnplaced, State,
@@ -417,10 +418,24 @@ impl Tables {
             )
             .with("array", name)
             .remedy("name the one that is meant by its UUID, and rename it")),
-            (None, _) => Err(ErrorDetail::new(Kind::NotFound, format!("there is no array {name}"))
-                .with("array", name)
-                .remedy("`braid array list` shows those there are; `braid array assemble --disk DISK` looks at further disks")),
+            (None, _) => Err(self.no_array(name)),
         }
+    }
+
+    fn no_array(&self, name: &str) -> ErrorDetail {
+        // A node that keeps a replica of it may never have served it.
+        let known = self.replicated.values().map(|volume| (volume.uuid, &volume.name));
+        let kept = self.replicas.values().map(|entry| (entry.saved.volume, &entry.saved.name));
+        let mut volumes = known.chain(kept);
+        let volume = volumes.find(|(uuid, own)| *own == name || uuid.to_string() == name);
+        let (message, case) = match volume {
+            Some((_, volume)) => (
+                format!("{volume} is a volume of several nodes, which this node does not serve now"),
+                Case::ReplicatedVolume(VolumeCase::NotServedHere),
+            ),
+            None => (format!("there is no array {name}"), Case::Array(ArrayCase::Unknown)),
+        };
+        ErrorDetail::new(Kind::NotFound, message).with("array", name).remedy(advice::remedy(case, Names::of(name)))
     }
 
     /// The export of this name or UUID.

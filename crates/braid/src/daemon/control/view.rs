@@ -5,6 +5,7 @@ use super::imported::Imported;
 use super::keeping::{health, name_of, replaced_by};
 use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Seat, Serving, Tables};
 use crate::daemon::address::Address;
+use crate::daemon::advice::{self, Advice, ArrayCase, Case, DiskCase, ExportCase, Names};
 use crate::daemon::state::SavedExport;
 use braid_api::limits::EXPORT_CONNECTIONS_MAX;
 use braid_api::{
@@ -20,12 +21,12 @@ impl Control {
     pub(super) fn show_array(&self, tables: &Tables, entry: &ArrayEntry) -> Array {
         let exports = tables.exports_of(entry.uuid);
         match &entry.condition {
-            Condition::Active(active) => self.show_active(entry, active, exports),
+            Condition::Active(active) => self.show_active(tables, entry, active, exports),
             Condition::Idle(idle) => show_idle(tables, entry, idle, exports),
         }
     }
 
-    fn show_active(&self, entry: &ArrayEntry, active: &Active, exports: Vec<String>) -> Array {
+    fn show_active(&self, tables: &Tables, entry: &ArrayEntry, active: &Active, exports: Vec<String>) -> Array {
         let name = &entry.name;
         let members = active.label.members.iter().zip(0..).map(|(entry, role)| {
             let seat = active.disks.iter().find(|seat| seat.role == role);
@@ -54,7 +55,10 @@ impl Control {
         let imported = active.imported();
         let said = imported.map(Imported::sentences).unwrap_or_default();
         let of_label = of_label(entry, Some(&active.label), exports);
-        let missing = health::of(active).map(|health| health::sentences(active, health)).unwrap_or_default();
+        let missing = match tables.replicated.get(&entry.uuid) {
+            Some(volume) => self.sentences_of_replicas(volume, active),
+            None => health::of(active).map(|health| health::sentences(active, health)).unwrap_or_default(),
+        };
         Array {
             size_bytes: active.size_bytes,
             logical_block_bytes: active.block_bytes,
@@ -217,9 +221,8 @@ pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
         Serving::Waiting if let Some((volume, opens)) = tables.unserved_volume(saved) => match opens {
             true => (ExportState::Waiting, Some(format!("volume {volume} is being opened")), None, 0),
             false => {
-                let reason = format!(
-                    "this node does not serve volume {volume} now; braid volume attach {volume} has it served here"
-                );
+                let advice = advice::of(Case::Export(ExportCase::Standby), Names::with(&saved.name, &volume));
+                let reason = format!("this node does not serve volume {volume} now; {}", advice.remedy);
                 (ExportState::Standby, Some(reason), None, 0)
             }
         },
@@ -297,11 +300,14 @@ pub fn attention(tables: &Tables) -> Vec<Attention> {
         Condition::Idle(idle) if idle.state != ArrayState::Stopped => of_idle(tables, entry, idle),
         Condition::Active(active) => match active.imported() {
             Some(imported) => imported.attention(&entry.name),
+            // It is a volume to its user, and said of it in Control::attention_of_volumes.
+            None if tables.replicated.contains_key(&entry.uuid) => Vec::new(),
             None => health::attention(&entry.name, active),
         },
         Condition::Idle(_) => Vec::new(),
     });
-    let disks = tables.open_disks().filter_map(|(entry, _, disk)| of_disk(entry, disk));
+    let disks = tables.open_disks().filter(|(entry, ..)| !tables.replicated.contains_key(&entry.uuid));
+    let disks = disks.filter_map(|(entry, _, disk)| of_disk(entry, disk));
     let exports = tables.exports.values().filter_map(|entry| of_export(tables, entry));
     arrays.chain(disks).chain(exports).collect()
 }
@@ -312,100 +318,73 @@ fn of_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle) -> Vec<Attention> {
         0 => String::new(),
         count => format!(", and {}", super::counted(count, "export of it waits", "exports of it wait")),
     };
-    let (meaning, commands) = match idle.state {
-        ArrayState::Incomplete => (
-            format!("It serves nothing{waiting}. What is on the disks that are there is left alone."),
-            vec![format!("braid array show {name}"), format!("braid array assemble {name} --disk DISK")],
-        ),
-        _ => (
-            format!("It serves nothing{waiting}. Nothing was changed on its disks."),
-            vec![format!("braid array show {name}"), format!("braid array assemble {name}")],
-        ),
+    let case = match idle.state {
+        ArrayState::Incomplete => ArrayCase::DisksMissing,
+        _ => ArrayCase::Ready,
     };
-    let item = |message: &String| Attention {
-        subject: format!("array {name}"),
-        message: message.clone(),
-        meaning: meaning.clone(),
-        remedy: idle.remedy.clone(),
-        commands: commands.clone(),
+    let item = |message: &String| {
+        // What is to be done depends on more than the state, and was chosen when the array was looked at.
+        let Advice { meaning, commands, .. } = advice::of(Case::Array(case), Names::of(name));
+        let meaning = meaning.replacen("It serves nothing.", &format!("It serves nothing{waiting}."), 1);
+        Advice { meaning, remedy: idle.remedy.clone(), commands }.attention(format!("array {name}"), message.clone())
     };
     idle.attention.iter().map(item).collect()
 }
 
 fn of_disk(entry: &ArrayEntry, disk: &OpenDisk) -> Option<Attention> {
     let (state, trouble) = disk_state(disk);
-    let is_full = disk.watch.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_full;
+    let is_full = {
+        let watch = disk.watch.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        watch.is_full && state == DiskState::Failing
+    };
+    if state == DiskState::Ok {
+        return None;
+    }
     let redundant = entry.active().is_some_and(|active| active.keeping().is_some());
-    let meaning = match state {
-        DiskState::Ok => return None,
-        DiskState::Failing if disk.disk.is_deleted() => "It works, and is lost when the daemon closes it.",
-        DiskState::Failing if is_full && redundant => {
-            "Nothing on it is damaged. What it could not write is on the other members; it may have been left out for that."
-        }
-        DiskState::Failing if is_full => {
-            "Nothing on it is damaged. Writes of this array that need new space get errors."
-        }
-        DiskState::Failing if redundant => "What it could not read came from another member.",
-        DiskState::Failing => "Some reads or writes of this array get errors.",
-        DiskState::Hanging => "Reads and writes that need it wait, and get errors after 30 s.",
-        _ => "Reads and writes that need it get errors.",
+    let case = match (disk.disk.is_short(), redundant) {
+        (true, true) => DiskCase::ShortRedundant,
+        (true, false) => DiskCase::Short,
+        _ if disk.disk.is_deleted() => DiskCase::Deleted,
+        (_, true) if is_full => DiskCase::FullRedundant,
+        (_, false) if is_full => DiskCase::Full,
+        _ => DiskCase::Failing,
     };
     let name = &entry.name;
-    let mut commands = vec![format!("braid array show {name}")];
-    let remedy = if disk.disk.is_short() && redundant {
-        "stop whatever cuts it; then replace it by another disk, which is filled from the other members".to_owned()
-    } else if disk.disk.is_short() {
-        commands.push(format!("braid array stop {name} --force"));
-        commands.push(format!("braid array assemble {name}"));
-        "stop whatever cuts it, stop the array, put a whole copy of the disk in its place, and start the array again. \
-         Without a copy, making it as long as it was (truncate -s SIZE) gives back what was not cut off; the rest reads as zeros"
-            .to_owned()
-    } else if disk.disk.is_deleted() {
-        "copy off what is on it, or replace it by another disk, before the daemon stops".to_owned()
-    } else if is_full && state == DiskState::Failing {
-        commands.extend(disk.disk.spec().path().map(|path| format!("df -h {}", path.display())));
-        "make room on the file system that its file is on; the disk is well again with the first write that finds space"
-            .to_owned()
-    } else {
-        commands.push("dmesg --level err,warn | tail".to_owned());
-        "look at the disk and at the kernel's log; copy off what can still be read".to_owned()
+    let advice = advice::of(Case::Disk(case), Names::of(name));
+    // What follows for clients depends on how it fails.
+    let meaning = match state {
+        DiskState::Failing if disk.disk.is_deleted() || is_full => advice.meaning,
+        DiskState::Failing if redundant => "What it could not read came from another member.".to_owned(),
+        DiskState::Failing => "Some reads or writes of this array get errors.".to_owned(),
+        DiskState::Hanging => "Reads and writes that need it wait, and get errors after 30 s.".to_owned(),
+        _ => "Reads and writes that need it get errors.".to_owned(),
     };
-    Some(Attention {
-        subject: format!("disk {} of array {name}", disk.name),
-        message: format!("{}: {}", state.word(), trouble.as_deref().unwrap_or("no reason known")),
-        meaning: meaning.to_owned(),
-        remedy,
-        commands,
-    })
+    let message = format!("{}: {}", state.word(), trouble.as_deref().unwrap_or("no reason known"));
+    Some(Advice { meaning, ..advice }.attention(format!("disk {} of array {name}", disk.name), message))
 }
 
 fn of_export(tables: &Tables, entry: &ExportEntry) -> Option<Attention> {
     let saved = &entry.saved;
-    let (message, remedy, commands) = match &entry.serving {
-        Serving::Failed(error) => {
-            let look = format!("braid export show {}", saved.name);
-            (error.message.clone(), error.remedy.clone(), vec![look])
-        }
+    let (message, case) = match &entry.serving {
+        Serving::Failed(error) => (error.message.clone(), ExportCase::Failed),
         Serving::Waiting if saved.pool.is_some_and(|pool| tables.pools.contains_key(&pool)) => return None,
         // The volume says by itself what is to be done about it; on standby nothing is.
         Serving::Waiting if tables.unserved_volume(saved).is_some() => return None,
-        Serving::Waiting if !tables.stopped.contains(&saved.array) && !tables.arrays.contains_key(&saved.array) => (
+        Serving::Waiting if !tables.stopped.contains(&saved.array) && !tables.arrays.contains_key(&saved.array) => {
             match saved.pool {
-                Some(_) => format!("the pool of {} was not found", saved.array_name),
-                None => format!("array {} ({}) was not found", saved.array_name, saved.array),
-            },
-            "attach its disks, or name them; or remove the export".to_owned(),
-            vec!["braid array assemble --disk DISK".to_owned(), format!("braid export remove {}", saved.name)],
-        ),
+                Some(_) => (format!("the pool of {} was not found", saved.array_name), ExportCase::PoolUnknown),
+                None => {
+                    (format!("array {} ({}) was not found", saved.array_name, saved.array), ExportCase::ArrayUnknown)
+                }
+            }
+        }
         _ => return None,
     };
-    Some(Attention {
-        subject: format!("export {}", saved.name),
-        message,
-        meaning: "Its clients cannot connect.".to_owned(),
-        remedy,
-        commands,
-    })
+    let mut advice = advice::of(Case::Export(case), Names::of(&saved.name));
+    if let Serving::Failed(error) = &entry.serving {
+        advice.remedy.clone_from(&error.remedy);
+    }
+    Some(advice.attention(format!("export {}", saved.name), message))
 }
 
 /// Latencies of all I/Os, whatever they were.

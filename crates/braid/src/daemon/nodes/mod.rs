@@ -21,9 +21,10 @@ mod tend;
 mod token;
 mod view;
 
+use super::advice::{self, Advice, Case, Names, NodeCase};
 use super::control::Control;
 use axum::Router;
-use braid_api::{Attention, ErrorDetail, Kind, MemberNode};
+use braid_api::{ErrorDetail, Kind, MemberNode};
 use call::Peer;
 use file::Cluster;
 use identity::Credentials;
@@ -178,17 +179,22 @@ impl Nodes {
     }
 
     /// Says in the status that something needs attention, or no longer.
-    fn trouble(&self, what: &str, trouble: Option<(String, &str, String)>) {
+    fn trouble(&self, what: &str, trouble: Option<(String, Advice)>) {
         let Some(control) = self.control() else { return };
-        let attention = trouble.map(|(message, meaning, remedy)| Attention {
-            subject: "node".to_owned(),
-            message,
-            meaning: meaning.to_owned(),
-            remedy,
-            commands: vec!["braid node list".to_owned()],
-        });
+        let attention = trouble.map(|(message, advice)| advice.attention("node".to_owned(), message));
         control.set_trouble(what, attention);
     }
+}
+
+/// What to do about a node.
+fn advice_of(case: NodeCase, node: &str) -> Advice {
+    advice::of(Case::Node(case), Names::of(node))
+}
+
+/// What to do about this one, where an error has a remedy of its own.
+fn advice_by(error: &ErrorDetail, meaning: &str) -> Advice {
+    let advice = advice_of(NodeCase::TriedAgain, "");
+    Advice { meaning: meaning.to_owned(), remedy: format!("{}; {}", error.remedy, advice.remedy), ..advice }
 }
 
 /// Whether what is known of other nodes can be read.

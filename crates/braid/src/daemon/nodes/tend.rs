@@ -5,7 +5,8 @@ use super::call::{ANSWER_MAX, Seen};
 use super::connect::{self, Callee};
 use super::place::HostPort;
 use super::table::{self, News};
-use super::{Held, Nodes, unix_s};
+use super::{Held, Nodes, advice_by, advice_of, unix_s};
+use crate::daemon::advice::NodeCase;
 use braid_api::{ErrorDetail, Kind, MemberNode, NodeTable};
 use hyper::Method;
 use serde_json::json;
@@ -41,12 +42,7 @@ impl Nodes {
             "node removed",
             was_removed.then(|| {
                 let name = &held.cluster.own_line().name;
-                (
-                    format!("this node, {name}, was removed from its cluster"),
-                    "It takes part in nothing there any more.",
-                    "let it join again with an invitation (braid node invite, braid node join), or make another cluster"
-                        .to_owned(),
-                )
+                (format!("this node, {name}, was removed from its cluster"), advice_of(NodeCase::RemovedHere, name))
             }),
         );
         if was_removed {
@@ -74,8 +70,7 @@ impl Nodes {
                 "node certificate",
                 Some((
                     format!("the certificate of this node cannot be renewed: {}", error.message),
-                    "Other nodes refuse one that has expired.",
-                    error.remedy,
+                    advice_by(&error, "Other nodes refuse one that has expired."),
                 )),
             );
         }
@@ -112,9 +107,8 @@ impl Nodes {
             Err(error) => self.trouble(
                 "node listener",
                 Some((
-                    error.message,
-                    "Other nodes do not reach this one. What is on its own disks goes on.",
-                    format!("{}; it is tried again by itself", error.remedy),
+                    error.message.clone(),
+                    advice_by(&error, "Other nodes do not reach this one. What is on its own disks goes on."),
                 )),
             ),
         }
@@ -133,11 +127,7 @@ impl Nodes {
             }
             Err(error) => self.trouble(
                 "node data",
-                Some((
-                    error.message,
-                    "Other nodes do not reach the replicas of this one.",
-                    format!("{}; it is tried again by itself", error.remedy),
-                )),
+                Some((error.message.clone(), advice_by(&error, "Other nodes do not reach the replicas of this one."))),
             ),
         }
     }
@@ -276,11 +266,7 @@ impl Nodes {
             (_, Seen::Away { reason, .. }) => {
                 self.trouble(
                     &trouble(line),
-                    Some((
-                        format!("node {} is away: {reason}", line.name),
-                        "What is kept on it as well goes on with the other nodes that have it.",
-                        "see the reason; a node that is gone for good is removed with `braid node remove`".to_owned(),
-                    )),
+                    Some((format!("node {} is away: {reason}", line.name), advice_of(NodeCase::Away, &line.name))),
                 );
                 if !matches!(before, Seen::Away { .. }) {
                     self.warn("node_away", format!("node {} is away: {reason}", line.name), &line.name);
@@ -297,8 +283,7 @@ impl Nodes {
             (apart_s > CLOCKS_APART_S).then(|| {
                 (
                     format!("the clocks of node {} and of this one differ by {apart_s} s", line.name),
-                    "Certificates and invitations hold for other times than they say; a day apart, nodes refuse each other.",
-                    "set the clocks, best with a service of the system that keeps them (chrony, systemd-timesyncd)".to_owned(),
+                    advice_of(NodeCase::ClockDiffers, &line.name),
                 )
             }),
         );

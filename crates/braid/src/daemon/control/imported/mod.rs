@@ -8,6 +8,7 @@ mod open;
 
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat, Tables};
 use super::{Control, waits};
+use crate::daemon::advice::{self, Case, Names};
 use crate::daemon::errors::of_ring;
 use crate::daemon::state::SavedImport;
 use crate::disk::host::Roots;
@@ -56,12 +57,8 @@ impl Imported {
 
     /// What needs attention.
     pub fn attention(&self, name: &str) -> Vec<Attention> {
-        let item = |message: &String| Attention {
-            subject: format!("array {name}"),
-            message: message.clone(),
-            meaning: "It is an array of Linux md that is only read: nothing is repaired here.".to_owned(),
-            remedy: "copy what it holds to another place".to_owned(),
-            commands: vec![format!("braid array show {name}")],
+        let item = |message: &String| {
+            advice::of(Case::ImportedArray, Names::of(name)).attention(format!("array {name}"), message.clone())
         };
         self.array.warnings.iter().map(item).collect()
     }

@@ -1,8 +1,9 @@
 //! What checks and repairs have found, in words: events, and what needs attention.
 
 use super::{Keeping, jobs};
+use crate::daemon::advice::Redundant;
 use crate::findings::sentence;
-use braid_api::{Attention, Findings, Severity};
+use braid_api::{Findings, Severity};
 use braid_engine::keeper::{JobInfo, JobStage};
 use braid_format::JobKind;
 use braid_geometry::Level;
@@ -57,44 +58,17 @@ pub fn damaged_blocks(keeping: &Keeping) -> u64 {
     known.max().unwrap_or(0)
 }
 
-/// What needs attention since a check that found damage, and that none has found right since.
-pub fn attention(array: &str, job: &JobInfo, level: Level) -> Option<Attention> {
+/// What is amiss since a check that found damage, and that none has found right since.
+pub fn damage(job: &JobInfo, level: Level) -> Option<(Redundant, String)> {
     let found = of(job);
     if found.left_blocks() == 0 {
         return None;
     }
-    let (remedy, commands) = if job.kind == JobKind::Repair {
-        (
-            "what cannot be read is lost unless a backup has it: write those places again, then check once more",
-            vec!["braid job list".to_owned(), format!("braid array check {array}")],
-        )
-    } else {
-        let how = match level.parity() {
-            0 => "make the copies equal: as most have it, else as the first member has it; then look at the disks",
-            1 => {
-                "one parity cannot tell which member is wrong: compare what is at those places with a backup, then make the \
-                 parity agree with it; then look at the disks"
-            }
-            _ => {
-                "compute what is wrong from the other members, as two parities tell which; after a start by force without the \
-                 journal believe the data instead, as they may be newer than both parities (--from-data); then look at the disks"
-            }
-        };
-        let mut commands = vec![format!("braid array repair {array}"), format!("braid array show {array}")];
-        if level.parity() > 1 {
-            commands.insert(1, format!("braid array repair {array} --from-data"));
-        }
-        (how, commands)
+    let case = match (job.kind, level.parity()) {
+        (JobKind::Repair, _) => Redundant::DamagedStill,
+        (_, 0) => Redundant::DamagedCopies,
+        (_, 1) => Redundant::DamagedParity,
+        _ => Redundant::DamagedParities,
     };
-    Some(Attention {
-        subject: format!("array {array}"),
-        message: format!("its check found damage: {}", sentence(&found)),
-        meaning: match level.parity() {
-            0 => "It serves as usual. Which copy of such a block a client reads is a matter of chance.",
-            _ => "It serves as usual. Clients read such a block as its member has it, and a rebuild would compute others from it.",
-        }
-        .to_owned(),
-        remedy: remedy.to_owned(),
-        commands,
-    })
+    Some((case, format!("its check found damage: {}", sentence(&found))))
 }

@@ -1,7 +1,8 @@
 //! How a redundant array stands, and what its user may do about it.
 
 use super::super::tables::Active;
-use super::{Unreadable, findings, journal};
+use super::{findings, journal};
+use crate::daemon::advice::{self, Case, Names, Redundant};
 use braid_api::{Attention, Health, Redundancy};
 use braid_engine::keeper::JobStage;
 use braid_engine::lifecycle::tolerated_failures;
@@ -72,6 +73,37 @@ pub fn redundancy(active: &Active) -> Option<Redundancy> {
     })
 }
 
+/// A member that does not hold everything.
+pub struct Lacking {
+    /// Its role.
+    pub role: u16,
+    /// Out, absent or filling.
+    pub state: MemberState,
+    /// Why it is out, or how far it is filled; empty where that is not known.
+    pub why: String,
+}
+
+/// The members that do not hold everything, by role.
+pub fn lacking(active: &Active) -> Vec<Lacking> {
+    let roles = super::members::roles_of(&active.label);
+    let members = active.label.members.iter().take(roles).zip(0u16..);
+    let lacking = members.filter_map(|(entry, role)| match entry.state {
+        MemberState::Out | MemberState::Absent => {
+            let why = active.away.get(&role).map(|away| away.why.clone()).unwrap_or_default();
+            Some(Lacking { role, state: entry.state, why })
+        }
+        MemberState::Filling => {
+            let job = active.keeping().and_then(|keeping| keeping.going(JobKind::Rebuild, Some(role)));
+            let progress = job.as_ref().map(super::board::progress);
+            let share = progress.map_or(0, |p| 100 * p.done_bytes / p.total_bytes.max(1));
+            let lacks = job.as_ref().and_then(findings::unreadable).map_or(String::new(), |lacks| format!("; {lacks}"));
+            Some(Lacking { role, state: entry.state, why: format!("{share} % done{lacks}") })
+        }
+        _ => None,
+    });
+    lacking.collect()
+}
+
 /// What is amiss, a sentence each.
 pub fn sentences(active: &Active, health: Health) -> Vec<String> {
     if health == Health::Failed {
@@ -79,23 +111,15 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
             "more members are lost than it tolerates: nothing more is written, and every request fails".to_owned(),
         ];
     }
-    let roles = super::members::roles_of(&active.label);
-    let members = active.label.members.iter().take(roles).zip(0u16..);
-    let mut sentences: Vec<String> = members
-        .filter_map(|(entry, role)| match (entry.state, active.away.get(&role)) {
+    let mut sentences: Vec<String> = lacking(active)
+        .into_iter()
+        .filter_map(|Lacking { role, state, why }| match (state, active.away.get(&role)) {
             (MemberState::Out, Some(away)) if !away.disk.is_empty() => {
-                Some(format!("member {role} (disk {}) is out: {}", away.disk, away.why))
+                Some(format!("member {role} (disk {}) is out: {why}", away.disk))
             }
             (MemberState::Out, _) => Some(format!("member {role} is out")),
             (MemberState::Absent, _) => Some(format!("slot {role} has no member")),
-            (MemberState::Filling, _) => {
-                let job = active.keeping().and_then(|keeping| keeping.going(JobKind::Rebuild, Some(role)));
-                let progress = job.as_ref().map(super::board::progress);
-                let share = progress.map_or(0, |p| 100 * p.done_bytes / p.total_bytes.max(1));
-                let lacks =
-                    job.as_ref().and_then(findings::unreadable).map_or(String::new(), |lacks| format!("; {lacks}"));
-                Some(format!("member {role} is brought up to date: {share} % done{lacks}"))
-            }
+            (MemberState::Filling, _) => Some(format!("member {role} is brought up to date: {why}")),
             _ => None,
         })
         .collect();
@@ -110,23 +134,32 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
 /// What needs attention.
 pub fn attention(name: &str, active: &Active) -> Vec<Attention> {
     let checked = active.keeping().and_then(|keeping| keeping.alarm());
-    let damage = checked.and_then(|job| findings::attention(name, &job, active.label.spec.level));
-    let unreadable = active.keeping().and_then(|keeping| of_unreadable(name, &keeping.unreadable(&active.label)));
-    let health = of(active).and_then(|health| of_health(name, active, health));
-    let journal = journal::attention(name, active);
-    health.into_iter().chain(unreadable).chain(journal).chain(damage).collect()
+    let damage = checked.and_then(|job| findings::damage(&job, active.label.spec.level));
+    let health = of(active).and_then(|health| of_health(active, health));
+    let said = health.into_iter().chain(of_unreadable(active)).chain(journal::lost(active)).chain(damage);
+    said.map(|(case, message)| {
+        advice::of(Case::Redundant(case), Names::of(name)).attention(format!("array {name}"), message)
+    })
+    .collect()
 }
 
-fn of_unreadable(name: &str, unreadable: &Unreadable) -> Option<Attention> {
-    Some(Attention {
-        subject: format!("array {name}"),
-        message: unreadable.sentence()?,
-        meaning: "These rows were being written when the daemon or the machine died, and a member that had some of it is lost: \
-                  what they held cannot be known, and nothing is invented. All else serves as usual."
-            .to_owned(),
-        remedy: "write these ranges again, in any order and in pieces of 4096 bytes or more: restore what was there from a backup, or zero them".to_owned(),
-        commands: vec![format!("braid array show {name}")],
+/// What of the array above the replicas of a volume needs attention, besides its replicas.
+pub fn attention_of_volume(name: &str, active: &Active) -> Vec<Attention> {
+    let checked = active.keeping().and_then(|keeping| keeping.alarm());
+    let damage = checked.and_then(|job| findings::damage(&job, active.label.spec.level));
+    let health = of(active).and_then(|health| of_health(active, health));
+    // What is out or being filled is said of each replica.
+    let health = health.filter(|(case, _)| matches!(case, Redundant::Lost | Redundant::RebuildLacks));
+    let said = health.into_iter().chain(of_unreadable(active)).chain(journal::lost(active)).chain(damage);
+    said.map(|(case, message)| {
+        advice::of(Case::ServedVolume(case), Names::of(name)).attention(format!("volume {name}"), message)
     })
+    .collect()
+}
+
+fn of_unreadable(active: &Active) -> Option<(Redundant, String)> {
+    let unreadable = active.keeping()?.unreadable(&active.label);
+    Some((Redundant::Unreadable, unreadable.sentence()?))
 }
 
 /// Whether a member that is being filled cannot be completed.
@@ -137,36 +170,13 @@ fn lacks(active: &Active) -> bool {
     rebuilds.filter_map(findings::unreadable).next().is_some()
 }
 
-fn of_health(name: &str, active: &Active, health: Health) -> Option<Attention> {
-    let show = format!("braid array show {name}");
-    let (meaning, remedy, commands) = match health {
-        Health::Failed => (
-            "Its clients get errors. What was flushed before is on its disks, which are left alone.",
-            "attach its disks again, then start it anew",
-            vec![show, format!("braid array assemble {name}")],
-        ),
-        Health::Rebuilding if lacks(active) => (
-            "It serves as usual. A member cannot be completed, as no other has all that it needs: another failure may be one too many.",
-            "write those places again, for example by restoring the file that is there: it goes on by itself within seconds",
-            vec![show, "braid job list".to_owned()],
-        ),
-        Health::Rebuilding => (
-            "It serves as usual. Until this is done another failure may be one too many.",
-            "wait until it is done",
-            vec![show],
-        ),
-        Health::Degraded => (
-            "It serves as usual. Another failure may be one too many.",
-            "attach the disk again if it is well, or add another one",
-            vec![show, format!("braid array add {name} DISK")],
-        ),
+fn of_health(active: &Active, health: Health) -> Option<(Redundant, String)> {
+    let case = match health {
+        Health::Failed => Redundant::Lost,
+        Health::Rebuilding if lacks(active) => Redundant::RebuildLacks,
+        Health::Rebuilding => Redundant::Rebuilding,
+        Health::Degraded => Redundant::Degraded,
         _ => return None,
     };
-    Some(Attention {
-        subject: format!("array {name}"),
-        message: format!("{}: {}", health.word(), sentences(active, health).join("; ")),
-        meaning: meaning.to_owned(),
-        remedy: remedy.to_owned(),
-        commands,
-    })
+    Some((case, format!("{}: {}", health.word(), sentences(active, health).join("; "))))
 }

@@ -3,6 +3,7 @@
 use super::super::Control;
 use super::super::tables::{ArrayEntry, Tables, check_of};
 use super::board::{is_check, progress};
+use crate::daemon::advice::{self, Case, JobCase, Names};
 use crate::daemon::state::SavedCheck;
 use braid_api::{CheckArray, ErrorDetail, Findings, Job, JobList, JobState, Kind, SetJob, WrongMember};
 use braid_engine::keeper::{CheckFrom, FINDINGS_BLOCK_BYTES as BLOCK_BYTES, JobInfo, JobStage, Order};
@@ -48,7 +49,7 @@ impl Control {
             return Err(ErrorDetail::new(Kind::InUse, format!("array {name} is gone over already: job {job}"))
                 .with("array", &name)
                 .with("job", &job)
-                .remedy(format!("wait for it (braid job watch {job}), or give it up (braid job cancel {job})")));
+                .remedy(advice::remedy(Case::Job(JobCase::Going), Names::with(&name, &job))));
         }
         let order = match (ask.from_data, ask.repair) {
             (false, repair) => Order::Check { repair },
@@ -233,5 +234,5 @@ pub(super) fn findings(found: &braid_engine::keeper::Findings) -> Findings {
 fn missing(name: &str) -> ErrorDetail {
     ErrorDetail::new(Kind::NotFound, format!("there is no job {name}, or it has ended"))
         .with("job", name)
-        .remedy("`braid job list` shows those that go on; a job is named ARRAY:NUMBER or POOL:NUMBER")
+        .remedy(advice::remedy(Case::Job(JobCase::Unknown), Names::default()))
 }

@@ -10,7 +10,8 @@ use super::super::tables::{Active, ArrayEntry, Condition, OpenDisk};
 use super::super::{Control, random, view};
 use super::Keeping;
 use super::members::{check_fit, made_by, stopped_meanwhile};
-use braid_api::{Array, Attention, ErrorDetail, Journal, Kind, MoveJournal};
+use crate::daemon::advice::Redundant;
+use braid_api::{Array, ErrorDetail, Journal, Kind, MoveJournal};
 use braid_engine::keeper::Order;
 use braid_format::{MemberId, MemberState};
 use std::sync::{Arc, PoisonError};
@@ -49,17 +50,9 @@ pub fn sentence(active: &Active) -> Option<String> {
     Some(format!("the disk of its journal ({lost}) was lost; the journal is on the members"))
 }
 
-/// What needs attention.
-pub fn attention(name: &str, active: &Active) -> Option<Attention> {
-    Some(Attention {
-        subject: format!("array {name}"),
-        message: sentence(active)?,
-        meaning:
-            "It serves as usual, and nothing that was written is lost: small writes are as slow as without that disk."
-                .to_owned(),
-        remedy: "put the journal on another disk, or say that it is to stay on the members".to_owned(),
-        commands: vec![format!("braid array journal {name} DISK"), format!("braid array journal {name} --members")],
-    })
+/// That it was lost, where it was.
+pub fn lost(active: &Active) -> Option<(Redundant, String)> {
+    Some((Redundant::JournalLost, sentence(active)?))
 }
 
 impl Control {

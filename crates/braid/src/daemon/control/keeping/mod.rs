@@ -19,6 +19,7 @@ pub(super) use servers::Questions;
 
 use super::Control;
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};
+use crate::daemon::advice::{self, ArrayCase, Case, Names};
 use crate::daemon::errors::of_lifecycle;
 use board::Board;
 use braid_api::{ArrayState, ErrorDetail, Kind};
@@ -33,7 +34,7 @@ pub(super) use replace::replaced_by;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
-pub use unreadable::Unreadable;
+
 use uuid::Uuid;
 
 /// Dirty bits that nobody has needed for so long are taken away.
@@ -247,7 +248,10 @@ impl Control {
             *idle = Idle {
                 state: ArrayState::Failed,
                 attention: vec![message],
-                remedy: format!("braid array assemble {name}; this is a mistake in Braid, please report it"),
+                remedy: format!(
+                    "{}; this is a mistake in Braid, please report it",
+                    advice::remedy(Case::Array(ArrayCase::Ready), Names::of(&name))
+                ),
                 label: idle.label.take(),
                 members: std::mem::take(&mut idle.members),
             };
@@ -294,7 +298,7 @@ impl Control {
         let active = entry.active().ok_or_else(|| {
             ErrorDetail::new(Kind::Inactive, format!("array {name} is not active"))
                 .with("array", name)
-                .remedy(format!("braid array assemble {name}"))
+                .remedy(advice::remedy(Case::Array(ArrayCase::Ready), Names::of(name)))
         })?;
         let level = active.label.spec.level;
         active.keeping().cloned().ok_or_else(|| {

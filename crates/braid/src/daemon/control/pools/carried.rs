@@ -10,6 +10,7 @@ use super::super::tables::{ArrayEntry, Tables};
 use super::close::End;
 use super::find::Here;
 use super::{Base, Condition, Idle, Part, Served, labels};
+use crate::daemon::advice::{self, Case, Names, PoolCase};
 use braid_api::{ErrorDetail, Kind, PoolState, StartPool};
 use braid_engine::{DeviceId, DeviceLease};
 use std::collections::BTreeMap;
@@ -38,6 +39,13 @@ impl Tables {
         let seen = || self.pool_arrays.iter().find(|saved| saved.array == volume);
         let pool = self.pool_on(volume).map(|(entry, _)| (entry.uuid, entry.name.clone()));
         pool.or_else(|| seen().map(|saved| (saved.pool, saved.pool_name.clone())))
+    }
+
+    /// The name of the volume of several nodes that a pool stands on, or stood on when it was seen last.
+    pub(super) fn carrier_name(&self, pool: Uuid) -> Option<String> {
+        let seen = || self.pool_arrays.iter().find(|saved| saved.pool == pool).map(|saved| saved.array);
+        let volume = self.carrier_of(pool).or_else(seen)?;
+        Some(self.replicated.get(&volume)?.name.clone())
     }
 
     /// Refuses what cannot be done with a pool that goes from node to node.
@@ -201,7 +209,7 @@ impl Tables {
             attention: vec![format!(
                 "it stands on {name}, a volume of several nodes that this node does not serve now"
             )],
-            remedy: format!("braid volume attach {name}"),
+            remedy: advice::remedy(Case::CarriedPool(PoolCase::Idle), Names::with("", &name)),
             present: BTreeMap::new(),
             arrays: BTreeMap::new(),
         }

@@ -45,6 +45,7 @@ mod volumes;
 
 use super::tables::{Active, ArrayEntry, OpenDisk, Tables};
 use super::{Claim, Control};
+use crate::daemon::advice::{self, Case, Names, PoolCase};
 use crate::daemon::state::SavedPoolArray;
 use braid_api::{ErrorDetail, Kind, PoolState};
 use braid_engine::pool::{Pool, PoolShared, VolumeId};
@@ -304,7 +305,7 @@ impl Tables {
             .remedy("name the one that is meant by its UUID, and rename it")),
             (None, _) => Err(ErrorDetail::new(Kind::NotFound, format!("there is no pool {name}"))
                 .with("pool", name)
-                .remedy("`braid pool list` shows those there are; `braid array assemble --disk DISK` looks at further disks")),
+                .remedy(advice::remedy(Case::Pool(PoolCase::Unknown), Names::of(name)))),
         }
     }
 

@@ -7,6 +7,7 @@ use super::controllers::{is_controllers, is_pending};
 use super::limits::rates_of;
 use super::measure::{self, Owned};
 use super::{Base, Condition, PoolEntry, Reach};
+use crate::daemon::advice::{self, Advice, Case, Names, PoolCase, PoolMemberCase};
 use braid_api::{
     Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, ReplicaSnapshot, Snapshot,
     SnapshotPolicy, Space, Volume,
@@ -373,23 +374,20 @@ impl Control {
     }
 }
 
-/// Something about a pool that serves, and what to do about it.
+/// What is wrong with a pool or a member of it.
 struct Trouble {
     message: String,
-    meaning: &'static str,
-    remedy: String,
-    commands: Vec<String>,
+    what: What,
+}
+
+enum What {
+    Pool(PoolCase),
+    Member(u8, PoolMemberCase),
 }
 
 impl Trouble {
-    /// One that only a restart ends.
-    fn until_restart(message: &str) -> Trouble {
-        Trouble {
-            message: message.to_owned(),
-            meaning: "Its volumes are served as far as that goes.",
-            remedy: "look at its members, then restart the daemon, which opens the pool anew".to_owned(),
-            commands: Vec::new(),
-        }
+    fn of_pool(case: PoolCase, message: impl Into<String>) -> Trouble {
+        Trouble { message: message.into(), what: What::Pool(case) }
     }
 }
 
@@ -398,87 +396,51 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
     let Some(served) = entry.served() else { return Vec::new() };
     let mut troubles = Vec::new();
     if served.failed.load(Ordering::Relaxed) {
-        troubles
-            .push(Trouble::until_restart("a member has failed a write or a flush: nothing more can be made durable"));
+        let message = "a member has failed a write or a flush: nothing more can be made durable";
+        troubles.push(Trouble::of_pool(PoolCase::WriteFailed, message));
     }
     for part in served.written() {
         let Base::Disk(disk) = &part.base else { continue };
         let Some(why) = disk.disk.lost_because().filter(|_| disk.disk.is_short()) else { continue };
         troubles.push(Trouble {
             message: format!("member {} (disk {}): {why}", part.label.member, disk.name),
-            meaning: "Reads and writes of what is there get errors. Volumes that have nothing there work.",
-            remedy: "stop whatever cuts it, stop the daemon, put a whole copy of the disk in its place, and start the daemon again"
-                .to_owned(),
-            commands: Vec::new(),
+            what: What::Member(part.label.member, PoolMemberCase::Short),
         });
     }
     for (number, given_up, mut message) in super::lost::absent_in_words(entry) {
-        let name = &entry.name;
         let here = served.returned.get(&number).filter(|_| !given_up);
         if let Some(what) = here {
             message.push_str(&format!("; it is here again, as {what}"));
         }
-        let (remedy, command) = if here.is_some() {
-            (
-                "take it back, which is done if what is on it fits; no client may be connected to its volumes meanwhile, and exports are silent for a moment",
-                format!("braid pool start {name}"),
-            )
-        } else if given_up {
-            (
-                "copy off what can be read; then accept that the rest is lost: it reads as what an older snapshot has, or as zeros, and those volumes can be written again",
-                format!("braid pool check {name} --give-up"),
-            )
-        } else {
-            (
-                "attach it: it is named then, and `braid pool start` takes it back if what is on it fits; if it is lost for good, give it up",
-                format!("braid pool remove {name} {number} --force"),
-            )
+        let case = match (here, given_up) {
+            (Some(_), _) => PoolMemberCase::Back,
+            (None, true) => PoolMemberCase::GivenUp,
+            (None, false) => PoolMemberCase::Absent,
         };
-        troubles.push(Trouble {
-            message,
-            meaning: "Volumes that have nothing there work fully; `braid volume list` says of which something is in doubt.",
-            remedy: remedy.to_owned(),
-            commands: vec![command],
-        });
+        troubles.push(Trouble { message, what: What::Member(number, case) });
     }
     match served.damaged.load(Ordering::Relaxed) {
         0 => {}
-        damaged => troubles.push(Trouble {
-            message: super::check::in_words(&entry.name, damaged),
-            meaning: "Nothing of it was changed: what a disk or a cable only misread is there again at the next start. Volumes on other members go on.",
-            remedy: "look at its members and at the kernel's log (dmesg), and at what is damaged; copy off what can be read".to_owned(),
-            commands: vec![format!("braid pool check {}", entry.name)],
-        }),
+        damaged => {
+            troubles.push(Trouble::of_pool(PoolCase::Damaged, super::check::in_words(&entry.name, damaged)));
+        }
     }
     if served.tail_missed {
-        troubles.push(Trouble::until_restart("at its start the tail of the session before was not in shared memory: what was acknowledged and not flushed before that session was killed is lost"));
+        troubles.push(Trouble::of_pool(PoolCase::LogMissed, "at its start the tail of the session before was not in shared memory: what was acknowledged and not flushed before that session was killed is lost"));
     }
     if served.tending.has_lost_tail() {
-        troubles.push(Trouble::until_restart("its tail was removed from shared memory: if the daemon is killed, the last writes that nobody flushed are lost"));
+        troubles.push(Trouble::of_pool(PoolCase::LogRemoved, "its tail was removed from shared memory: if the daemon is killed, the last writes that nobody flushed are lost"));
     }
     if let Some(message) = served.vitals.trouble() {
-        troubles.push(Trouble {
-            message,
-            meaning: "When nothing is free, writes to new blocks of its volumes get errors (ENOSPC); all else goes on.",
-            remedy: "delete snapshots or volumes that nobody needs, discard what is not used (fstrim), or add a member"
-                .to_owned(),
-            commands: vec![
-                format!("braid snapshot list {}", entry.name),
-                format!("braid pool add {} DISK-or-ARRAY", entry.name),
-            ],
-        });
+        troubles.push(Trouble::of_pool(PoolCase::Fills, message));
     }
     if let Some(first) = served.policies_failing.first() {
         let others = match served.policies_failing.len() - 1 {
             0 => String::new(),
             others => format!(" and {}", super::super::counted(others, "other", "others")),
         };
-        troubles.push(Trouble {
-            message: format!("no snapshot of volume {}/{first}{others} could be taken by its policy", entry.name),
-            meaning: "The snapshots that there are stay. It is tried again, less and less often.",
-            remedy: "the event snapshot_policy_failed says why".to_owned(),
-            commands: vec!["braid events".to_owned()],
-        });
+        let message = format!("no snapshot of volume {}/{first}{others} could be taken by its policy", entry.name);
+        troubles.push(Trouble::of_pool(PoolCase::ScheduleFails, message));
     }
     troubles
 }
@@ -498,33 +460,28 @@ fn state_of(entry: &PoolEntry) -> PoolState {
 
 /// What of pools needs attention.
 pub fn attention(tables: &Tables) -> Vec<Attention> {
-    let item = |entry: &PoolEntry, message: String, meaning: &str, remedy: String, commands: Vec<String>| Attention {
-        subject: format!("pool {}", entry.name),
-        message,
-        meaning: meaning.to_owned(),
-        remedy,
-        commands,
-    };
     let of = |entry: &PoolEntry| -> Vec<Attention> {
-        let show = format!("braid pool show {}", entry.name);
+        let carrier = tables.carrier_name(entry.uuid);
+        let advice = |what: &What| match (what, &carrier) {
+            (What::Pool(case), None) => advice::of(Case::Pool(*case), Names::of(&entry.name)),
+            (What::Pool(case), Some(volume)) => advice::of(Case::CarriedPool(*case), Names::with(&entry.name, volume)),
+            (What::Member(number, case), _) => {
+                advice::of(Case::PoolMember(*case), Names::with(&entry.name, &number.to_string()))
+            }
+        };
+        let subject = || format!("pool {}", entry.name);
         match &entry.condition {
             Condition::Serves(_) => troubles(entry)
                 .into_iter()
-                .map(|Trouble { message, meaning, remedy, mut commands }| {
-                    commands.insert(0, show.clone());
-                    item(entry, message, meaning, remedy, commands)
-                })
+                .map(|Trouble { message, what }| advice(&what).attention(subject(), message))
                 .collect(),
             Condition::Idle(idle) => {
-                let meaning =
-                    "It serves nothing, and its exports wait. What is on the members that are there is left alone.";
-                let messages = idle.attention.iter().cloned();
-                messages
-                    .map(|message| {
-                        let again = "braid array assemble --disk DISK".to_owned();
-                        item(entry, message, meaning, idle.remedy.clone(), vec![show.clone(), again])
-                    })
-                    .collect()
+                let item = |message: &String| {
+                    // What is to be done depends on more than that it does not serve, and was chosen when it was looked at.
+                    let advice = Advice { remedy: idle.remedy.clone(), ..advice(&What::Pool(PoolCase::Idle)) };
+                    advice.attention(subject(), message.clone())
+                };
+                idle.attention.iter().map(item).collect()
             }
         }
     };

@@ -9,6 +9,7 @@ use super::create::unix_s;
 use super::limits::with_limits;
 use super::view::Listed;
 use super::{Reach, tend};
+use crate::daemon::advice::{self, Case, Names, PoolVolumeCase};
 use braid_api::limits::{VOLUME_BYTES_MAX, VOLUMES_MAX};
 use braid_api::names::{VolumeName, check_name, is_uuid};
 use braid_api::{CloneSnapshot, CreateVolume, ErrorDetail, Kind, ResizeVolume, RollbackVolume, Volume, VolumeList};
@@ -558,13 +559,19 @@ fn not_on_several_nodes(volume: &str) -> ErrorDetail {
 fn has_snapshots(volume: &str) -> ErrorDetail {
     ErrorDetail::new(Kind::InUse, format!("volume {volume} has snapshots"))
         .with("volume", volume)
-        .remedy(format!("delete them first (braid snapshot list {volume}); --force does not override this"))
+        .remedy(volume_advice(PoolVolumeCase::HasSnapshots, volume))
+}
+
+fn volume_advice(case: PoolVolumeCase, volume: &str) -> String {
+    advice::remedy(Case::PoolVolume(case), Names::of(volume))
 }
 
 /// Why the pool refuses, in words.
 pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDetail {
+    let (deleted, exported) =
+        (volume_advice(PoolVolumeCase::Deleted, what), volume_advice(PoolVolumeCase::Exported, what));
     let (kind, remedy) = match error {
-        AdminError::NoSuch => (Kind::NotFound, "it was deleted meanwhile: `braid volume list`, `braid snapshot list`"),
+        AdminError::NoSuch => (Kind::NotFound, deleted.as_str()),
         AdminError::NoPlace | AdminError::NoNumber => (Kind::LimitReached, "delete volumes or snapshots first"),
         AdminError::DataBeyond => (Kind::WouldDestroy, "add --force: what lies beyond is lost"),
         AdminError::TooManyAtOnce => {
@@ -574,7 +581,7 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
             Kind::NoSpace,
             "add a member (braid pool add), delete volumes or snapshots, discard (fstrim), or make it without --thick",
         ),
-        AdminError::InUse => (Kind::InUse, "remove its exports first (braid export list)"),
+        AdminError::InUse => (Kind::InUse, exported.as_str()),
         AdminError::NameTaken => (Kind::Exists, "choose another name, or rename that one first"),
         AdminError::HasSnapshots => return has_snapshots(what),
         AdminError::IsSnapshot => (Kind::InvalidArgument, "name a volume: POOL/VOLUME"),

@@ -20,6 +20,7 @@ mod view;
 
 use super::Control;
 use super::tables::OpenDisk;
+use crate::daemon::advice::{self, Case, Names, ReplicaCase};
 use crate::daemon::state::SavedReplica;
 use braid_api::{
     AskReplica, ErrorDetail, Kind, ReplicaAnswer, ReplicaPlace, ReplicaRegister, ReplicaSeating, ReplicaState,
@@ -204,14 +205,12 @@ fn fenced(name: &str, epoch: u64) -> ErrorDetail {
 }
 
 fn does_not_vote(name: &str, state: ReplicaState, why: &str) -> ErrorDetail {
-    let (kind, remedy) = match state {
-        ReplicaState::Lost => (
-            Kind::Damaged,
-            "it must not vote any more, as it has promised what nobody knows; make another one in its place, and delete it",
-        ),
-        ReplicaState::Waiting => (Kind::Inactive, "look at its pool: braid pool show"),
-        _ => (Kind::Inactive, "look at its pool and at the kernel's log (dmesg), then restart the daemon"),
+    let (kind, case) = match state {
+        ReplicaState::Lost => (Kind::Damaged, ReplicaCase::Lost),
+        ReplicaState::Waiting => (Kind::Inactive, ReplicaCase::Waiting),
+        _ => (Kind::Inactive, ReplicaCase::Failed),
     };
+    let remedy = advice::remedy(Case::Replica(case), Names::of(name));
     ErrorDetail::new(kind, format!("replica {name} does not vote: {why}")).with("replica", name).remedy(remedy)
 }
 

@@ -1,6 +1,7 @@
 //! Replicas and witnesses, as they are shown; and who else asks for them.
 
 use super::{ReplicaEntry, show_register};
+use crate::daemon::advice::{self, Case, Names, ReplicaCase};
 use crate::daemon::control::Control;
 use crate::daemon::control::tables::Tables;
 use braid_api::{Attention, ErrorDetail, Kind, Replica, ReplicaList, ReplicaState, replica_export};
@@ -83,42 +84,24 @@ fn is_outside(entry: &ReplicaEntry, register: &Register) -> bool {
     register.vote.epoch > 0 && seating.version > entry.saved.since && !seating.all().has(VoterId(entry.saved.voter))
 }
 
-/// Said of one that is not believed any more.
-fn outside(name: &str) -> Attention {
-    Attention {
-        subject: format!("replica {name}"),
-        message: "it votes no more: its volume was opened by force without it".to_owned(),
-        meaning: "What it has is as it was when it was left out, or when its last controller ended, and is not believed. It takes space, and is in nobody's way.".to_owned(),
-        remedy: format!(
-            "what of it is needed can be read here: a snapshot of its data, and a clone of that; then where the volume is served: braid replica rebuild {name} NODE takes it in anew"
-        ),
-        commands: vec![format!("braid replica show {name}"), format!("braid replica delete {name} --force")],
-    }
+fn said(name: &str, case: ReplicaCase, message: String) -> Attention {
+    advice::of(Case::Replica(case), Names::of(name)).attention(format!("replica {name}"), message)
 }
 
 /// What of replicas and witnesses needs attention. Of a pool that does not serve it is said there.
 pub fn attention(tables: &Tables) -> Vec<Attention> {
     let of = |entry: &ReplicaEntry| {
         if entry.trouble().is_none() && entry.ready().is_some_and(|ready| is_outside(entry, &ready.door.register())) {
-            return Some(outside(&entry.saved.name));
+            let message = "it votes no more: its volume was opened by force without it".to_owned();
+            return Some(said(&entry.saved.name, ReplicaCase::LeftOut, message));
         }
         let (state @ (ReplicaState::Lost | ReplicaState::Failed), why) = entry.trouble()? else { return None };
-        let name = &entry.saved.name;
-        let remedy = match state {
-            ReplicaState::Lost => {
-                "make another one in its place where the volume is served, then delete this one: what it has promised nobody knows"
-            }
-            // What is tried again needs no more than a disk that writes.
-            _ if entry.ready().is_some() => "look at its pool and at the kernel's log (dmesg)",
-            _ => "look at its pool and at the kernel's log (dmesg), then restart the daemon",
+        let case = match state {
+            ReplicaState::Lost => ReplicaCase::Lost,
+            _ if entry.ready().is_some() => ReplicaCase::FailedForNow,
+            _ => ReplicaCase::Failed,
         };
-        Some(Attention {
-            subject: format!("replica {name}"),
-            message: format!("it does not vote: {why}"),
-            meaning: "The volume goes on as long as enough of its other voters are there.".to_owned(),
-            remedy: remedy.to_owned(),
-            commands: vec![format!("braid replica show {name}")],
-        })
+        Some(said(&entry.saved.name, case, format!("it does not vote: {why}")))
     };
     tables.replicas.values().filter_map(of).collect()
 }

@@ -6,6 +6,7 @@ use super::super::{Control, random_uuid};
 use super::half_made::Unmade;
 use super::saved::{SavedReplicated, SavedVoter};
 use super::serve::Attached;
+use crate::daemon::advice::{self, Case, Names, VolumeCase};
 use braid_api::limits::{REPLICAS_MAX, REPLICATED_MAX};
 use braid_api::{
     CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaSeating,
@@ -403,7 +404,7 @@ impl Control {
                 }
                 return Err(ErrorDetail::new(Kind::Incomplete, message)
                     .with("volume", &volume.name)
-                    .remedy(format!("braid replica list {} shows its replicas", volume.name)));
+                    .remedy(advice::remedy(Case::ReplicatedVolume(VolumeCase::NotAttached), Names::of(&volume.name))));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -97,20 +97,19 @@ impl Control {
         }
     }
 
-    /// What is to be said of a volume of which voters are gone.
-    pub(super) fn told_of_gone(&self, volume: &SavedReplicated) -> Option<String> {
+    /// What is to be said of a volume of which voters are gone, and whether too few of them are left to open it.
+    pub(super) fn told_of_gone(&self, volume: &SavedReplicated) -> Option<(bool, String)> {
         let all = self.replicated.gone.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = all.get(&volume.uuid)?;
         let names: Vec<String> = gone.iter().map(|number| volume.voter_name(*number)).collect();
         let (names, voters) = (names.join(", "), volume.seated().count());
         let left = voters.saturating_sub(gone.len());
-        Some(if left < Quorums::of(voters).open {
-            let name = &volume.name;
-            format!(
-                "{names} have nothing of it any more: it was deleted, and what is left of it cannot be opened; braid volume delete {name} removes that"
-            )
-        } else {
-            format!("{names} have nothing of it any more: what was there was deleted")
+        Some(match left < Quorums::of(voters).open {
+            true => (
+                true,
+                format!("{names} have nothing of it any more: it was deleted, and what is left of it cannot be opened"),
+            ),
+            false => (false, format!("{names} have nothing of it any more: what was there was deleted")),
         })
     }
 }

@@ -5,9 +5,10 @@
 //! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `attach` has this node serve it, `forced` with too few of its voters, and `outside`
 //! looks after those that were left out so. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `half_made` removes what
 //! was cut off, `deleted` forgets what other nodes have deleted, `view` shows it. `voters` lets others vote, and `places` keeps where they are.
-//! `snapshots` has its snapshots taken on all replicas, and `rollback` makes it be as one of them.
+//! `advised` says what is to be done about it. `snapshots` has its snapshots taken on all replicas, and `rollback` makes it be as one of them.
 
 mod above;
+mod advised;
 mod attach;
 mod ballot;
 mod bringing;

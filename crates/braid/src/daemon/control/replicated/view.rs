@@ -3,7 +3,10 @@
 use super::super::Control;
 use super::super::replicas::show_seating;
 use super::super::tables::Active;
+use super::advised::Situation;
+use super::council::Seen;
 use super::saved::SavedReplicated;
+use super::serve::Attached;
 use braid_api::{ErrorDetail, Kind, ReplicatedList, ReplicatedState, ReplicatedVolume, Voter, VoterState};
 use braid_engine::replica::{self, VoterId};
 use braid_format::MemberState;
@@ -45,11 +48,8 @@ impl Control {
 
     fn show_replicated(&self, volume: &SavedReplicated) -> ReplicatedVolume {
         let attached = self.replicated.all().get(&volume.uuid).cloned();
-        let council = attached.as_ref().and_then(|attached| attached.voters());
-        let seen = council.as_ref().map(|voters| voters.seen());
-        // What counts by now may not be noted yet.
-        let counts = council.and_then(|voters| Some(show_seating(&voters.settled()?.seating)));
-        let volume = &SavedReplicated { seating: counts.unwrap_or(volume.seating), ..volume.clone() };
+        let (seen, volume) = as_it_counts(volume, attached.as_deref());
+        let volume = &volume;
         let mut attention = Vec::new();
         let tables = self.read();
         let active = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active());
@@ -58,27 +58,9 @@ impl Control {
             (Some(_), None) => ReplicatedState::Opening,
             (None, _) => ReplicatedState::Detached,
         };
-        attention.extend(attached.as_ref().and_then(|attached| attached.trouble()));
-        if state != ReplicatedState::Serving {
-            attention.extend(self.told_of_gone(volume));
-        }
+        let how = Situation { volume, attached: attached.as_deref(), seen: seen.as_ref(), active };
+        attention.extend(self.said_of(&how).into_iter().map(|said| said.sentence(&volume.name)));
         attention.extend(attached.iter().flat_map(|attached| attached.outside()));
-        if let (ReplicatedState::Opening, Some(seen)) = (state, &seen) {
-            let silent: Vec<String> = volume
-                .seated()
-                .filter(|(number, _)| !seen.raised.has(VoterId(*number)))
-                .map(|(number, _)| volume.voter_name(number))
-                .collect();
-            let missing: Vec<String> = seen.missing.iter().map(|voter| volume.voter_name(voter.0)).collect();
-            if !missing.is_empty() {
-                attention.push(format!(
-                    "none of those that hold everything is here and sound: {} would do, one of them",
-                    missing.join(", ")
-                ));
-            } else if !silent.is_empty() {
-                attention.push(format!("it waits for voters: {} do not answer", silent.join(", ")));
-            }
-        }
         let seating = volume.seating();
         let voters = volume.seated().map(|(number, voter)| {
             let id = VoterId(number);
@@ -97,14 +79,6 @@ impl Control {
             }
         });
         let voters: Vec<Voter> = voters.collect();
-        let lacking: Vec<&Voter> =
-            voters.iter().filter(|voter| matches!(voter.state, VoterState::Out | VoterState::Filling)).collect();
-        attention.extend(lacking.iter().map(|voter| match voter.state {
-            VoterState::Filling => {
-                format!("replica {} is being brought up to date", volume.voter_name(voter.voter))
-            }
-            _ => format!("replica {} is out; the volume goes on without it", volume.voter_name(voter.voter)),
-        }));
         if seating.is_joint() {
             let names = |numbers: replica::Voters| -> String {
                 let names: Vec<String> = numbers.iter().map(|voter| volume.voter_name(voter.0)).collect();
@@ -130,6 +104,14 @@ impl Control {
             attention,
         }
     }
+}
+
+/// What is seen of the voters, and the volume with those that vote by now, which may not be noted yet.
+pub(super) fn as_it_counts(volume: &SavedReplicated, attached: Option<&Attached>) -> (Option<Seen>, SavedReplicated) {
+    let council = attached.and_then(|attached| attached.voters());
+    let seen = council.as_ref().map(|voters| voters.seen());
+    let counts = council.and_then(|voters| Some(show_seating(&voters.settled()?.seating)));
+    (seen, SavedReplicated { seating: counts.unwrap_or(volume.seating), ..volume.clone() })
 }
 
 /// Where it is served its label says so; else how many replicas there are, and how many it takes. One that is just replaced is none of them.
