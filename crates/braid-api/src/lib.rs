@@ -12,6 +12,7 @@
 mod activity;
 mod array;
 mod checked;
+mod cluster;
 mod disk;
 mod error;
 mod event;
@@ -33,6 +34,7 @@ mod upgrade;
 pub use activity::*;
 pub use array::*;
 pub use checked::{CheckPool, PoolChecked, PoolDamage};
+pub use cluster::*;
 pub use disk::*;
 pub use error::*;
 pub use event::*;

@@ -122,7 +122,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("volume set", &["braid volume set tank/db --limit iops=3000,bw=125M", "braid volume set tank/db --limit none"]),
-    ("volume list", &["braid volume list", "braid volume list tank --json"]),
+    ("volume list", &["braid volume list", "braid volume list tank --json", "braid volume list --all"]),
     ("volume show", &["braid volume show tank/db"]),
     ("volume attach", &["braid volume attach db", "braid volume attach db --force"]),
     ("volume detach", &["braid volume detach db", "braid volume detach db --force"]),

@@ -2,7 +2,10 @@
 
 use super::confirm::confirm;
 use super::{Ask, output, segment};
-use braid_api::{CreateReplicated, ForcedOpening, ReplicatedVolume, RollbackReplicated};
+use braid_api::{
+    ClusterVolumeList, ClusterVoter, CreateReplicated, ForcedOpening, ReplicatedVolume, RollbackReplicated, Service,
+    Standing,
+};
 use braid_geometry::units::format_size;
 use std::fmt::Write;
 
@@ -127,6 +130,56 @@ pub async fn delete(ask: &Ask, name: &str, force: bool, yes: bool) -> anyhow::Re
     let volume: ReplicatedVolume = client.delete(&format!("{}?force={force}", path(name))).await?;
     output::show(ask.json, &volume, |volume| format!("volume {} is deleted\n", volume.name));
     Ok(())
+}
+
+/// Those of the whole cluster, whichever node is asked.
+pub async fn list_all(ask: &Ask) -> anyhow::Result<()> {
+    let list: ClusterVolumeList = ask.client()?.get("/v1/cluster/volumes").await?;
+    output::list(ask.json, &list, &list.incomplete, table_of_cluster);
+    Ok(())
+}
+
+fn table_of_cluster(list: &ClusterVolumeList) -> String {
+    if list.nodes.is_empty() {
+        return "this daemon belongs to no cluster; make one with: braid node init NAME --listen ADDRESS\n".to_owned();
+    }
+    if list.volumes.is_empty() {
+        let make = "braid volume create NAME SIZE --replicas NODE/POOL,NODE/POOL";
+        return output::none("volumes of several nodes", &list.incomplete, make);
+    }
+    let mut table = output::table(["NAME", "SIZE", "SERVED BY", "REPLICAS"]);
+    for volume in &list.volumes {
+        let place = |voter: &ClusterVoter| {
+            let pool = voter.pool.iter().map(|pool| format!("/{pool}")).collect::<String>();
+            // What is not usable has its reason in the JSON; that it holds everything may be all that is left of it.
+            let reason = voter.reason.iter().filter(|_| voter.state == Standing::InSync);
+            let reason = reason.map(|why| format!("; {why}")).collect::<String>();
+            format!("{}{pool} ({}{reason})", voter.node, voter.state.word())
+        };
+        let voters: Vec<String> = volume.voters.iter().map(place).collect();
+        table.add_row([
+            volume.name.clone(),
+            format_size(volume.size_bytes),
+            volume.served_by.clone().unwrap_or_else(|| format!("({})", volume.service.word())),
+            voters.join(", "),
+        ]);
+    }
+    output::right(&mut table, [1]);
+    let mut text = output::render(&table);
+    for volume in list.volumes.iter().filter(|volume| volume.served_by.is_none()) {
+        let service = match volume.service {
+            Service::Nobody => "nobody serves it",
+            _ => "whether a node serves it is unknown",
+        };
+        let why = volume.reason.iter().map(|why| format!(": {why}")).collect::<String>();
+        text.push_str(&output::wrap(&format!("volume {}: {service}{why}", volume.name), ""));
+        if let Some(remedy) = &volume.remedy {
+            text.push_str(&output::wrap(remedy, "  "));
+            // Whole, however long: they are to be copied.
+            volume.commands.iter().for_each(|command| text.push_str(&format!("    {command}\n")));
+        }
+    }
+    text
 }
 
 /// All of them, for people; empty where there are none.

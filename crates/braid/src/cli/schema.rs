@@ -3,10 +3,10 @@
 use super::output;
 use crate::disk::pool_dump::DumpedMember;
 use braid_api::{
-    Activity, Array, ArrayList, Assembled, Attention, DiskList, ErrorBody, ErrorDetail, Event, EventList, Export,
-    ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, MdImport, Node, NodeList, OrphanList, Pool,
-    PoolChecked, PoolList, Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status, Upgraded, Volume,
-    VolumeList,
+    Activity, Array, ArrayList, Assembled, Attention, ClusterVolumeList, DiskList, ErrorBody, ErrorDetail, Event,
+    EventList, Export, ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, MdImport, Node, NodeList,
+    OrphanList, Pool, PoolChecked, PoolList, Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status,
+    Upgraded, Volume, VolumeList,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -56,6 +56,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("pool delete", "Pool"),
     ("volume create", "Volume"),
     ("volume list", "VolumeList"),
+    ("volume list --all", "ClusterVolumeList"),
     ("volume show", "Volume"),
     ("volume set", "Volume"),
     ("volume move", "Volume"),
@@ -225,6 +226,7 @@ struct PlanMap {
     Upgraded,
     Volume,
     VolumeList,
+    ClusterVolumeList,
     super::disk::Wiped,
     super::mount::Mounted,
     super::mount::Unmounted,

@@ -150,6 +150,9 @@ pub struct ListArgs {
     /// Only those of this pool, by name or UUID
     #[arg(value_parser = name_or_uuid)]
     pool: Option<String>,
+    /// The volumes of several nodes of the whole cluster: which node serves each, and how its replicas stand
+    #[arg(long, conflicts_with = "pool")]
+    all: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -339,6 +342,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             let volume: Volume = args.ask.client()?.post("/v1/volumes", &body).await?;
             output::show(args.ask.json, &volume, made);
         }
+        Verb::List(args) if args.all => replicated::list_all(&args.ask).await?,
         Verb::List(args) => {
             let query = args.pool.map(|pool| format!("?pool={pool}")).unwrap_or_default();
             let list: VolumeList = args.ask.client()?.get(&format!("/v1/volumes{query}")).await?;

@@ -108,6 +108,7 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/nodes", get(nodes::nodes))
         .route("/v1/nodes/{node}", get(nodes::node).delete(nodes::remove_node))
         .route("/v1/nodes/{node}/renew", post(nodes::renew_node))
+        .route("/v1/cluster/volumes", get(replicated::cluster_volumes))
         .route("/v1/cluster/init", post(nodes::init_cluster))
         .route("/v1/cluster/invite", post(nodes::invite))
         .route("/v1/cluster/join", post(nodes::join_cluster))
@@ -174,6 +175,7 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::compact_volume,
         pools::flatten_volume,
         pools::rollback_volume,
+        replicated::cluster_volumes,
         replicated::replicated_volumes,
         replicated::create_replicated,
         replicated::replicated_volume,

@@ -306,6 +306,7 @@ async fn serve(settings: Settings, started: Instant, mut kept: Kept) -> anyhow::
             control.end_upgrade();
             notify::tell(notify::READY);
             tokio::spawn(Arc::clone(&control).forget_deleted());
+            tokio::spawn(Arc::clone(&control).look_for_unserved());
             control.clear_half_made().await;
         })
     };

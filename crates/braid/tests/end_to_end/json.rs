@@ -215,6 +215,7 @@ fn every_command_prints_what_its_schema_says() {
     let of_nodes: &[(&str, &[&str])] = &[
         ("volume create --replicas", &["volume", "create", "db", "16M", "--replicas", "second/near,first/far"]),
         ("volume list", &["volume", "list"]),
+        ("volume list --all", &["volume", "list", "--all"]),
         ("replica list", &["replica", "list"]),
         ("replica show", &["replica", "show", "db"]),
         ("replica remove", &["replica", "remove", "db", "first", "--yes"]),

@@ -78,6 +78,7 @@ mod replicas_on_a_node;
 mod replicated;
 mod replicated_advice;
 mod replicated_afar;
+mod replicated_cluster;
 mod replicated_database;
 mod replicated_disks;
 mod replicated_levels;

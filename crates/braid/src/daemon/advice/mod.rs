@@ -86,6 +86,10 @@ states! {
     VolumeCase {
         /// This node does not serve it, and nothing else is known.
         NotServedHere,
+        /// No node serves it, and the node that did does not answer.
+        Unserved,
+        /// Nodes that do not answer may serve it, and it takes their votes to serve it here.
+        UnservedMaybe,
         /// This node opens it, and too few voters answer.
         WaitsForVoters,
         /// This node opens it, and no replica that holds everything is here.
@@ -515,12 +519,29 @@ fn of_served_volume(case: Redundant, name: &str) -> Advice {
 fn of_volume(case: VolumeCase, name: &str) -> Advice {
     let show = format!("braid volume show {name}");
     let attach = format!("braid volume attach {name}");
+    let all = "braid volume list --all".to_owned();
     let stopped = "Its clients wait: nothing is answered until a node serves it.";
     match case {
         VolumeCase::NotServedHere => advice(
             "This node answers nothing of it.",
-            format!("use it on the node that serves it; or have it served here: {attach}"),
-            &[show, attach],
+            format!("use it on the node that serves it ({all}); or have it served here: {attach}"),
+            &[all, attach],
+        ),
+        VolumeCase::Unserved => advice(
+            stopped,
+            format!(
+                "bring that node back: it goes on by itself; or serve it here: {attach}; if the other node is still alive, and only cannot be reached, \
+                 it is cut off, and nothing that was acknowledged is lost"
+            ),
+            &[attach, all],
+        ),
+        VolumeCase::UnservedMaybe => advice(
+            "Whether its clients are answered cannot be known from here. If the nodes that do not answer are down, they wait.",
+            format!(
+                "bring those nodes back; too few voters are left to open it here by votes; if the others are lost for ever: {attach} --force; \
+                 make sure before that their nodes are down: if one of them still serves it there are two of one volume afterwards"
+            ),
+            &[show, "braid node list".to_owned(), format!("{attach} --force")],
         ),
         VolumeCase::WaitsForVoters => advice(
             stopped,
@@ -682,8 +703,10 @@ fn of_carried_pool(case: PoolCase, name: &str, volume: &str) -> Advice {
     match case {
         PoolCase::Idle | PoolCase::Unknown => advice(
             "It serves nothing here, and its exports on this node wait. It goes with its volume from node to node.",
-            format!("use it on the node that serves the volume; or have both served here: {attach}"),
-            &[show, format!("braid volume show {volume}"), attach],
+            format!(
+                "use it on the node that serves the volume (braid volume list --all); or have both served here: {attach}"
+            ),
+            &[show, "braid volume list --all".to_owned(), attach],
         ),
         PoolCase::WriteFailed | PoolCase::LogMissed | PoolCase::LogRemoved => advice(AS_FAR_AS_THAT_GOES, anew, &both),
         PoolCase::Damaged => advice(
@@ -771,7 +794,7 @@ fn of_export(case: ExportCase, name: &str, volume: &str) -> Advice {
         ExportCase::Standby => advice(
             "Its clients connect to the node that serves the volume.",
             format!("nothing is to be done; to have the volume served here: braid volume attach {volume}"),
-            &[format!("braid volume show {volume}"), format!("braid volume attach {volume}")],
+            &["braid volume list --all".to_owned(), format!("braid volume attach {volume}")],
         ),
     }
 }

@@ -4,10 +4,17 @@ use super::{Answer, Ask, Force, Json, Named, NamedTwice, Shared, read_query, to_
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
-    AddVoter, CreateReplicated, ErrorBody, ForcedOpening, RebuildVoter, ReplicatedList, ReplicatedVolume,
-    RollbackReplicated,
+    AddVoter, ClusterVolumeList, CreateReplicated, ErrorBody, ForcedOpening, RebuildVoter, ReplicatedList,
+    ReplicatedVolume, RollbackReplicated,
 };
 use serde::Deserialize;
+
+/// The volumes of several nodes of the whole cluster: which node serves each, and how its replicas stand. All nodes are asked, for 2 s at
+/// most; what only one knows that does not answer is unknown.
+#[utoipa::path(get, path = "/v1/cluster/volumes", responses((status = 200, body = ClusterVolumeList)))]
+pub(super) async fn cluster_volumes(State(control): Shared) -> Json<ClusterVolumeList> {
+    Json(control.cluster_volumes().await)
+}
 
 /// All volumes of several nodes that this one knows.
 #[utoipa::path(get, path = "/v1/replicated", responses((status = 200, body = ReplicatedList)))]

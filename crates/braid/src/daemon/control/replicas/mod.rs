@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
-pub use view::attention;
+pub use view::{Hears, attention};
 
 /// Longest name of a node or pool in a list of places, in bytes.
 const PLACE_LENGTH_MAX: usize = 255;

@@ -6,6 +6,7 @@ use crate::daemon::control::Control;
 use crate::daemon::control::tables::Tables;
 use braid_api::{Attention, ErrorDetail, Kind, Replica, ReplicaList, ReplicaState, replica_export};
 use braid_engine::replica::{Register, VoterId};
+use std::time::Duration;
 use uuid::Uuid;
 
 impl Tables {
@@ -42,6 +43,24 @@ impl Tables {
     /// A replica in this pool.
     pub fn replica_in(&self, pool: Uuid) -> Option<&ReplicaEntry> {
         self.replicas.values().find(|entry| entry.saved.pool == Some(pool))
+    }
+}
+
+/// What a voter of this node knows of its controller.
+pub struct Hears {
+    /// What it remembers.
+    pub register: Register,
+    /// How long ago it has answered its controller; none: it has none, or that one has let go.
+    pub ago: Option<Duration>,
+}
+
+impl ReplicaEntry {
+    /// What it knows of its controller; none where it does not vote, or has never had one.
+    pub fn hears(&self) -> Option<Hears> {
+        let ready = self.ready().filter(|_| self.trouble().is_none())?;
+        let register = ready.door.register();
+        let is_used = register.epoch > 0 && !is_outside(self, &register);
+        is_used.then(|| Hears { register, ago: ready.heard.ago() })
     }
 }
 

@@ -52,7 +52,7 @@ impl Said {
 }
 
 impl Control {
-    /// What needs attention of volumes of several nodes that this node serves, or is about to.
+    /// What needs attention of volumes of several nodes that this node serves, is about to serve, or has a voter of.
     pub(in super::super) fn attention_of_volumes(&self, tables: &Tables) -> Vec<Attention> {
         let mut all = Vec::new();
         for volume in tables.replicated.values().filter(|volume| !volume.making) {
@@ -66,6 +66,7 @@ impl Control {
             let said = said.filter(|said| said.case != Case::ReplicatedVolume(VolumeCase::NotServedHere));
             all.extend(said.map(|said| said.attention(&volume.name)));
         }
+        all.extend(self.attention_of_unserved(tables));
         all
     }
 

@@ -482,7 +482,7 @@ impl Control {
 }
 
 /// What a replica says of the whole volume.
-fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetail> {
+pub(super) fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetail> {
     let unknown = || {
         ErrorDetail::new(
             Kind::Damaged,

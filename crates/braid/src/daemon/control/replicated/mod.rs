@@ -5,13 +5,15 @@
 //! goes by `meta`. Whether it is this node that is to open it again, `probe` finds out. `attach` has this node serve it, `forced` with too few of its voters, and `outside`
 //! looks after those that were left out so. `serve` opens it, keeps it while it is served, and brings replicas back; `create` makes it, `half_made` removes what
 //! was cut off, `deleted` forgets what other nodes have deleted, `view` shows it. `voters` lets others vote, and `places` keeps where they are.
-//! `advised` says what is to be done about it. `snapshots` has its snapshots taken on all replicas, and `rollback` makes it be as one of them.
+//! `advised` says what is to be done about it, `cluster` asks all nodes which serves each volume,
+//! and `unserved` says which none serves. `snapshots` has its snapshots taken on all replicas, and `rollback` makes it be as one of them.
 
 mod above;
 mod advised;
 mod attach;
 mod ballot;
 mod bringing;
+mod cluster;
 pub mod council;
 #[cfg(test)]
 mod council_tests;
@@ -31,6 +33,7 @@ pub mod saved;
 mod serve;
 mod snapshots;
 mod sources;
+mod unserved;
 mod view;
 mod voters;
 mod words;
@@ -56,6 +59,8 @@ pub struct Replicated {
     changing: tokio::sync::Mutex<()>,
     /// Voters of volumes that are not served here of which their nodes have nothing, by number.
     gone: Mutex<BTreeMap<Uuid, Vec<u8>>>,
+    /// What was found of volumes that others serve, or no node.
+    found: Mutex<unserved::Found>,
 }
 
 impl Replicated {
