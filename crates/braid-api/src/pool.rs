@@ -333,6 +333,27 @@ pub struct RollbackVolume {
     pub force: bool,
 }
 
+/// What a file system on a snapshot is like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotConsistency {
+    /// Crash-consistent: as after a loss of power. What was not flushed may be missing, and a journal may have to be replayed.
+    #[default]
+    Crash,
+    /// Its file system was frozen while it was taken: what had been written to files before is in it.
+    Frozen,
+}
+
+/// `PATCH /v1/snapshots/{snapshot}`.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({"consistency": "frozen"}))]
+pub struct ChangeSnapshot {
+    /// What the client that took it knows of its file system. `frozen` is for a client that froze the file system before it asked for the
+    /// snapshot, and thawed it after the answer.
+    pub consistency: SnapshotConsistency,
+}
+
 /// One snapshot.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
@@ -351,6 +372,9 @@ pub struct Snapshot {
     pub allocated_bytes: u64,
     /// When it was taken, in seconds of Unix time.
     pub created_unix_s: u64,
+    /// What a file system on it is like.
+    #[serde(default)]
+    pub consistency: SnapshotConsistency,
     /// The exports by which clients read it.
     pub exports: Vec<String>,
     /// What it shows and shares; absent in the answer to a change, and where its volume is kept on several nodes.

@@ -325,6 +325,11 @@ pub enum ReplicaChange {
         /// Its name from now on.
         name: String,
     },
+    /// To note that the file system of the volume was frozen while one was taken.
+    Frozen {
+        /// The snapshot.
+        snapshot: String,
+    },
     /// To make one pending again, which is to be deleted. Refused where it is exported.
     Hide {
         /// The snapshot.
@@ -366,6 +371,9 @@ pub struct ReplicaSnapshot {
     pub allocated_bytes: u64,
     /// When it was taken, by this node's clock, in seconds of Unix time.
     pub created_unix_s: u64,
+    /// Whether the file system of the volume was frozen while it was taken.
+    #[serde(default)]
+    pub frozen: bool,
 }
 
 /// All of them, in the order in which they were taken.

@@ -49,6 +49,7 @@ fn owner() -> Owner {
         also_on: 0,
         thick: true,
         flattens: false,
+        frozen: false,
         parent: 4,
         uuid: Uuid::from_bytes(*b"braid-testvolume"),
         volume: Uuid::nil(),

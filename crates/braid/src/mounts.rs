@@ -23,6 +23,16 @@ pub fn at(folder: &Path) -> Result<Option<Mount>, ErrorDetail> {
     Ok(all()?.into_iter().rev().find(|mount| mount.folder == folder))
 }
 
+/// What a folder is on.
+///
+/// # Errors
+/// As [`at`].
+pub fn over(folder: &Path) -> Result<Option<Mount>, ErrorDetail> {
+    let above = all()?.into_iter().filter(|mount| folder.starts_with(&mount.folder));
+    // Of several at one folder the topmost, which is the last.
+    Ok(above.max_by_key(|mount| mount.folder.components().count()))
+}
+
 /// Whether a device is mounted anywhere.
 ///
 /// # Errors

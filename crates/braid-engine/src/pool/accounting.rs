@@ -212,6 +212,7 @@ pub(super) mod tests {
             also_on: 0,
             thick,
             flattens: false,
+            frozen: false,
             parent,
             uuid,
             volume,

@@ -273,7 +273,7 @@ impl Pool {
         Ok(id)
     }
 
-    /// Gives a volume or snapshot another name, size (grows only: see [`Pool::shrink`]), limits or policy: everything of `owner` but its
+    /// Gives a volume or snapshot another name, size (grows only: see [`Pool::shrink`]), limits, policy or consistency: everything of `owner` but its
     /// number, kind, parent, identity, and whether it is thick or being flattened, counts.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ struct RawOwner {
     kind: u8,
     /// 0 spread, 1 single, 2 chosen.
     place: u8,
-    /// Bit 0: thick; bit 1: being made independent of its parent.
+    /// Bit 0: thick; bit 1: being made independent of its parent; bit 2: its file system was frozen.
     flags: u8,
     name_len: u8,
     parent: U32,
@@ -54,6 +54,7 @@ const _: () = assert!(size_of::<RawOwner>() == OWNER_BYTES);
 const CRC_START: usize = 252;
 const THICK: u8 = 1;
 const FLATTENS: u8 = 2;
+const FROZEN: u8 = 4;
 
 /// What an owner is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -165,6 +166,8 @@ pub struct Owner {
     pub thick: bool,
     /// It is being made independent of its parent: what it sees of that is copied into extents of its own.
     pub flattens: bool,
+    /// Of a snapshot: the file system on the volume was frozen while it was taken. Otherwise the snapshot is as after a loss of power.
+    pub frozen: bool,
     /// Where blocks are looked up that it does not have; 0: nowhere.
     pub parent: u32,
     /// Its identity for people.
@@ -208,6 +211,7 @@ impl Owner {
             also_on: 0,
             thick: false,
             flattens: false,
+            frozen: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),
@@ -250,6 +254,7 @@ impl Owner {
             (!placed, "the members that it may use do not fit its kind of place"),
             (self.place == Placing::Spread && self.also_on != 0, "it may use all members, and others besides"),
             (!named, "its name does not fit its kind"),
+            (self.frozen && self.kind == OwnerKind::Volume, "it is no snapshot, and was taken of a frozen file system"),
             (!of_volume, "its kind does not fit whether it is of a volume"),
             (self.policy.is_some_and(|policy| policy.every_s == 0 || policy.keep == 0), "its policy does nothing"),
         ];
@@ -291,7 +296,9 @@ impl Owner {
                 Placing::Single => 1,
                 Placing::Chosen => 2,
             },
-            flags: if self.thick { THICK } else { 0 } | if self.flattens { FLATTENS } else { 0 },
+            flags: if self.thick { THICK } else { 0 }
+                | if self.flattens { FLATTENS } else { 0 }
+                | if self.frozen { FROZEN } else { 0 },
             name_len: self.name.len,
             parent: U32::new(self.parent),
             reserved_a: U32::ZERO,
@@ -331,7 +338,7 @@ impl Owner {
         if raw.reserved_a.get() != 0 || raw.reserved_b != [0; 68] {
             return refuse("its reserved bytes are not zero");
         }
-        if raw.flags & !(THICK | FLATTENS) != 0 {
+        if raw.flags & !(THICK | FLATTENS | FROZEN) != 0 {
             return refuse("its flags are unknown");
         }
         let Some(name) = OwnerName::from_raw(&raw.name, raw.name_len) else { return refuse("its name is none") };
@@ -354,6 +361,7 @@ impl Owner {
             also_on: raw.also_on.get(),
             thick: raw.flags & THICK != 0,
             flattens: raw.flags & FLATTENS != 0,
+            frozen: raw.flags & FROZEN != 0,
             parent: raw.parent.get(),
             uuid: Uuid::from_bytes(raw.uuid),
             volume: Uuid::from_bytes(raw.volume),
@@ -393,6 +401,7 @@ pub(super) mod tests {
             also_on: 1 << 64,
             thick: true,
             flattens: true,
+            frozen: false,
             parent: 4,
             uuid: Uuid::from_bytes(*b"braid-testvolume"),
             volume: Uuid::nil(),
@@ -415,6 +424,7 @@ pub(super) mod tests {
             also_on: 0,
             thick: false,
             flattens: false,
+            frozen: true,
             parent: 0,
             volume: Uuid::from_u128(9),
             policy: None,
@@ -471,7 +481,7 @@ pub(super) mod tests {
     #[test]
     fn owners_without_sense_are_refused() {
         let [volume, snapshot, nameless] = [0, 4, 5].map(|k| some()[k].clone());
-        let cases: [(&Owner, Edit<'_>, &str); 28] = [
+        let cases: [(&Owner, Edit<'_>, &str); 29] = [
             (&volume, &|raw| raw.id.set(0), "number is none"),
             (&volume, &|raw| raw.id.set(1 << 31), "number is none"),
             (&volume, &|raw| raw.kind = 0, "kind is unknown"),
@@ -484,7 +494,8 @@ pub(super) mod tests {
             (&volume, &|raw| raw.place = 1, "members"),
             (&volume, &|raw| raw.place = 0, "members"),
             (&volume, &|raw| raw.on.set(0), "members"),
-            (&volume, &|raw| raw.flags = 4, "flags"),
+            (&volume, &|raw| raw.flags = 8, "flags"),
+            (&volume, &|raw| raw.flags |= 4, "frozen"),
             (&volume, &|raw| raw.parent.set(u32::MAX), "parent"),
             (&volume, &|raw| raw.parent.set(5), "own parent"),
             (&volume, &|raw| raw.reserved_a.set(1), "reserved"),

@@ -1,6 +1,7 @@
 //! Opened disks: what a [`DiskSpec`] names, held for exclusive use, ready to be given to the shards.
 
 mod file;
+pub mod freeze;
 pub(crate) mod holder;
 
 use std::os::fd::{AsRawFd, RawFd};

@@ -128,6 +128,7 @@ impl World {
             also_on: 0,
             thick,
             flattens: false,
+            frozen: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),

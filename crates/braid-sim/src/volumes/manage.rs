@@ -99,6 +99,7 @@ impl Admin {
             also_on: 0,
             thick: false,
             flattens: false,
+            frozen: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),

@@ -151,7 +151,11 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("volume delete", &["braid volume delete tank/db", "braid volume delete tank/trial --force --yes"]),
     (
         "snapshot create",
-        &["braid snapshot create tank/db@monday", "braid snapshot create tank/db@monday tank/log@monday"],
+        &[
+            "braid snapshot create tank/db@monday",
+            "braid snapshot create tank/db@monday tank/log@monday",
+            "braid snapshot create tank/db@monday --freeze /srv/db",
+        ],
     ),
     ("snapshot list", &["braid snapshot list", "braid snapshot list tank/db"]),
     ("snapshot show", &["braid snapshot show tank/db@monday"]),

@@ -11,6 +11,7 @@ pub(crate) mod examples;
 mod export;
 mod export_limits;
 pub mod failure;
+mod freeze;
 mod import_md;
 mod job;
 mod man;
@@ -156,6 +157,9 @@ impl Ask {
 
 /// Reads the command line, does what it says, and returns the exit status.
 pub fn main() -> ExitCode {
+    if freeze::guard::is_wanted() {
+        return freeze::guard::run();
+    }
     // Known before anything is read, as what cannot be read is said in colour, too.
     color::choose(std::env::args_os().skip(1));
     // Those commands that print JSON print their errors as JSON too, also of a command line that was not understood.

@@ -1,11 +1,15 @@
 //! `braid snapshot …`.
 
 use super::volume::snapshot;
-use super::{Ask, output, segment};
-use braid_api::{CreateSnapshots, RenameVolume, Snapshot, SnapshotDiff, SnapshotList, SnapshotPolicy, Volume, names};
+use super::{Ask, freeze, output, segment};
+use braid_api::{
+    ChangeSnapshot, CreateSnapshots, ErrorDetail, RenameVolume, Snapshot, SnapshotConsistency, SnapshotDiff,
+    SnapshotList, SnapshotPolicy, Volume, names,
+};
 use braid_geometry::units::format_size;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use super::confirm::confirm;
@@ -33,8 +37,35 @@ pub struct CreateArgs {
     /// Their names; all in one pool. Or one of a volume of several nodes, on all of its replicas: VOLUME@SNAPSHOT
     #[arg(required = true, value_name = "POOL/VOLUME@SNAPSHOT", value_parser = new_snapshot)]
     snapshots: Vec<String>,
+    /// Freeze the file system at this folder while they are taken, for 10 s at most: one that `braid mount` has not mounted here, as on a
+    /// client of an export, or on LVM or encryption. What `braid mount` has mounted is frozen without this
+    #[arg(long, value_name = "FOLDER")]
+    freeze: Vec<PathBuf>,
+    /// Freeze nothing: the snapshots are crash-consistent
+    #[arg(long, conflicts_with = "freeze")]
+    no_freeze: bool,
     #[command(flatten)]
     ask: Ask,
+}
+
+/// What `braid snapshot create --json` prints.
+#[derive(serde::Serialize, utoipa::ToSchema)]
+pub struct SnapshotsTaken {
+    /// Those that were taken.
+    snapshots: Vec<Snapshot>,
+    /// File systems that were frozen meanwhile, by their folders.
+    frozen: Vec<String>,
+    /// File systems that were to be frozen, and were not until the snapshots were there.
+    not_frozen: Vec<NotFrozen>,
+}
+
+/// A file system that was not frozen while a snapshot was taken.
+#[derive(serde::Serialize, utoipa::ToSchema)]
+pub struct NotFrozen {
+    /// Its folder.
+    folder: String,
+    /// Why, and what to do.
+    error: ErrorDetail,
 }
 
 #[derive(Args)]
@@ -152,14 +183,7 @@ fn path(snapshot: &str) -> String {
 /// Runs one of the commands.
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
-        Verb::Create(args) => {
-            let body = CreateSnapshots { snapshots: args.snapshots };
-            let list: SnapshotList = args.ask.client()?.post("/v1/snapshots", &body).await?;
-            output::show(args.ask.json, &list, |list| {
-                let names: Vec<&str> = list.snapshots.iter().map(|snapshot| snapshot.name.as_str()).collect();
-                format!("taken, and durable: {}\n", names.join(", "))
-            });
-        }
+        Verb::Create(args) => return create(args).await,
         Verb::List(args) => {
             let query = args.of.map(|of| format!("?of={}", segment(&of))).unwrap_or_default();
             let list: SnapshotList = args.ask.client()?.get(&format!("/v1/snapshots{query}")).await?;
@@ -205,6 +229,89 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Takes snapshots, with their file systems frozen meanwhile.
+async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
+    let client = args.ask.client()?;
+    let frozen = if args.no_freeze {
+        None
+    } else {
+        let volume = |snapshot: &String| snapshot.split_once('@').map_or("", |(volume, _)| volume).to_owned();
+        let volumes: Vec<String> = args.snapshots.iter().map(volume).collect();
+        let volumes: Vec<&str> = volumes.iter().map(String::as_str).collect();
+        Some(freeze::freeze(&client, args.ask.reach.is_remote()?, &volumes, &args.freeze).await?)
+    };
+    let body = CreateSnapshots { snapshots: args.snapshots };
+    let taken = client.post::<SnapshotList>("/v1/snapshots", &body).await;
+    // Before anything is written: where it goes to may be one of them.
+    let mut outcomes = match frozen {
+        Some(frozen) => frozen.thaw().await,
+        None => Vec::new(),
+    };
+    let mut snapshots = match taken {
+        Ok(list) => list.snapshots,
+        Err(error) => {
+            for stuck in
+                outcomes.iter().filter(|outcome| outcome.is_stuck).filter_map(|outcome| outcome.reason.as_ref())
+            {
+                output::complain(&format!("braid: {}\n  {}\n", stuck.message, stuck.remedy));
+            }
+            return Err(error.into());
+        }
+    };
+    for snapshot in &mut snapshots {
+        let volume = snapshot.volume.clone().unwrap_or_default();
+        let mut of: Vec<&mut freeze::Outcome> = outcomes.iter_mut().filter(|one| one.is_of(&volume)).collect();
+        if of.is_empty() || of.iter().any(|one| one.reason.is_some()) {
+            continue;
+        }
+        // Only now is it known.
+        let body = ChangeSnapshot { consistency: SnapshotConsistency::Frozen };
+        match client.patch::<Snapshot>(&path(&snapshot.name), &body).await {
+            Ok(changed) => *snapshot = changed,
+            Err(error) => {
+                let message = format!("it was frozen, and that could not be noted: {}", error.message);
+                of.iter_mut()
+                    .for_each(|one| one.reason = Some(ErrorDetail { message: message.clone(), ..error.clone() }));
+            }
+        }
+    }
+    let text = taken_text(&snapshots, &outcomes);
+    let lacks = outcomes.iter().any(|one| one.is_stuck || one.is_named && one.reason.is_some());
+    let mut taken = SnapshotsTaken { snapshots, frozen: Vec::new(), not_frozen: Vec::new() };
+    for outcome in outcomes {
+        let folder = outcome.folder.display().to_string();
+        match outcome.reason {
+            None => taken.frozen.push(folder),
+            Some(error) => taken.not_frozen.push(NotFrozen { folder, error }),
+        }
+    }
+    output::show(args.ask.json, &taken, |_| text);
+    Ok(ExitCode::from(if lacks { super::failure::ATTENTION } else { 0 }))
+}
+
+fn taken_text(snapshots: &[Snapshot], outcomes: &[freeze::Outcome]) -> String {
+    let mut text = String::new();
+    for Snapshot { name, volume, consistency, .. } in snapshots {
+        let of = outcomes.iter().filter(|one| volume.as_deref().is_some_and(|volume| one.is_of(volume)));
+        let how = match consistency {
+            SnapshotConsistency::Frozen => {
+                let folders: Vec<String> = of.map(|one| one.folder.display().to_string()).collect();
+                format!("the file system at {} was frozen", folders.join(" and at "))
+            }
+            SnapshotConsistency::Crash => {
+                let reason = of.filter_map(|one| one.reason.as_ref()).next();
+                match reason {
+                    None => "crash-consistent".to_owned(),
+                    Some(ErrorDetail { message, remedy, .. }) => format!("crash-consistent, as {message}; {remedy}"),
+                }
+            }
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "took snapshot {name} ({how})");
+    }
+    text
 }
 
 /// Asks until there is no more.
@@ -256,18 +363,18 @@ fn table(list: &SnapshotList) -> String {
     if list.snapshots.is_empty() {
         return output::none("snapshots", &list.incomplete, "braid snapshot create POOL/VOLUME@NAME");
     }
-    let mut table = output::table(["NAME", "TAKEN", "SIZE", "EXCLUSIVE", "SHARED", "EXPORTS"]);
+    let mut table = output::table(["NAME", "TAKEN", "FROZEN", "SIZE", "EXCLUSIVE", "SHARED"]);
     for snapshot in &list.snapshots {
         table.add_row([
             snapshot.name.clone(),
             output::moment(snapshot.created_unix_s * 1000),
+            if snapshot.consistency == SnapshotConsistency::Frozen { "yes" } else { "no" }.to_owned(),
             format_size(snapshot.size_bytes),
             output::counted(snapshot.space.as_ref().map(|space| space.exclusive_bytes)),
             output::counted(snapshot.space.as_ref().map(|space| space.shared_bytes)),
-            snapshot.exports.len().to_string(),
         ]);
     }
-    output::right(&mut table, [2, 3, 4, 5]);
+    output::right(&mut table, [3, 4, 5]);
     output::render(&table)
 }
 
@@ -285,6 +392,11 @@ fn show(snapshot: &Snapshot) -> String {
     line("allocated", format!("{} under its name", bytes(snapshot.allocated_bytes)));
     output::space(snapshot.space.as_ref(), &mut line);
     line("taken", output::moment(snapshot.created_unix_s * 1000));
+    let consistency = match snapshot.consistency {
+        SnapshotConsistency::Crash => "crash: what had not been flushed may be missing",
+        SnapshotConsistency::Frozen => "frozen: its file system was frozen while it was taken",
+    };
+    line("consistency", consistency.to_owned());
     for replica in &snapshot.replicas {
         line(
             "replica",

@@ -91,7 +91,10 @@ pub fn router(control: Arc<Control>) -> Router {
         .route("/v1/replicated/{volume}/voters/{node}", axum::routing::delete(replicated::remove_voter))
         .route("/v1/replicated/{volume}/voters/{node}/rebuild", post(replicated::rebuild_voter))
         .route("/v1/snapshots", get(pools::snapshots).post(pools::create_snapshots))
-        .route("/v1/snapshots/{snapshot}", get(pools::snapshot).delete(pools::delete_snapshot))
+        .route(
+            "/v1/snapshots/{snapshot}",
+            get(pools::snapshot).patch(pools::change_snapshot).delete(pools::delete_snapshot),
+        )
         .route("/v1/snapshots/{snapshot}/diff", get(pools::diff))
         .route("/v1/snapshots/{snapshot}/rename", post(pools::rename_snapshot))
         .route("/v1/snapshots/{snapshot}/clone", post(pools::clone_snapshot))
@@ -190,6 +193,7 @@ pub fn router(control: Arc<Control>) -> Router {
         pools::snapshots,
         pools::create_snapshots,
         pools::snapshot,
+        pools::change_snapshot,
         pools::delete_snapshot,
         pools::diff,
         pools::rename_snapshot,

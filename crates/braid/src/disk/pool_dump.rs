@@ -115,6 +115,8 @@ struct DumpedOwner {
     thick: bool,
     /// It is being made independent of its parent.
     flattens: bool,
+    /// Of a snapshot: its file system was frozen while it was taken.
+    frozen: bool,
     /// Members on which it may have blocks, by number; absent: on all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
@@ -274,6 +276,7 @@ fn dumped_owner(slot: u32, owner: &Owner) -> DumpedOwner {
         size_bytes: owner.size_bytes,
         thick: owner.thick,
         flattens: owner.flattens,
+        frozen: owner.frozen,
         on: (owner.place != Placing::Spread).then(|| numbers(owner.may_be_on())),
     }
 }

@@ -20,6 +20,7 @@ mod exports;
 mod faults;
 mod filesystems;
 mod floods;
+mod frozen;
 mod fuse;
 mod growing;
 mod holes;

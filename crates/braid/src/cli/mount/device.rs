@@ -121,7 +121,7 @@ pub fn way_of(export: &Export) -> &'static str {
 }
 
 /// The block device that an export is, or that stands on its file or socket.
-fn device_of(export: &Export) -> Option<PathBuf> {
+pub fn device_of(export: &Export) -> Option<PathBuf> {
     match Address::parse(&export.nbd).ok()? {
         Address::Ublk { path, .. } => std::fs::canonicalize(path).ok(),
         Address::Fuse(path) => loop_on(&path),

@@ -2,12 +2,13 @@
 //!
 //! What it is: the daemon is asked for an export, which becomes a block device here (`device`); what is on it is looked at, and a file
 //! system is made where there is nothing and somebody asked for one (`content`); the system's own programs mount it (`mounts` knows what
-//! they did). Mounting is this command's, and never the daemon's: it must not stand among the users of its own devices.
+//! they did), that of a snapshot with the options that it needs (`options`). Mounting is this command's, and never the daemon's: it must not stand among the users of its own devices.
 //! What it promises: what was said twice is done once. What fails leaves nothing behind that it has made. No byte is written to what
 //! holds anything.
 
 mod content;
-mod device;
+pub(super) mod device;
+mod options;
 
 use super::{Ask, output};
 use crate::mounts::{self, Mount};
@@ -36,7 +37,8 @@ pub struct MountArgs {
     /// Mount it read-only
     #[arg(long)]
     read_only: bool,
-    /// Options for mount(8), such as noatime,discard
+    /// Options for mount(8), such as noatime,discard. What the file system of a snapshot needs (noload; norecovery,nouuid;
+    /// rescue=nologreplay) is added by itself
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     options: Option<String>,
     /// What makes it a block device: ublk, the kernel's NBD client, or a FUSE file and a loop device [default: the first of them that the
@@ -72,7 +74,9 @@ pub struct Mounted {
     export: String,
     /// The file system.
     fs: String,
-    /// Whether that was made now.
+    /// The options that mount(8) was given, with commas between them; absent where it was mounted before.
+    options: Option<String>,
+    /// Whether the file system was made now.
     made_fs: bool,
     /// Whether it was mounted there before.
     was_mounted: bool,
@@ -111,7 +115,7 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
         let export = exports.exports.iter().find(|export| device::is_of(export, &over.source));
         return match export {
             Some(export) if device::is_ours(export, &of) => {
-                done(&args, &folder, export, &over.source, &over.kind, (false, true));
+                done(&args, &folder, export, &over.source, Mounting::before(&over.kind));
                 Ok(ExitCode::SUCCESS)
             }
             other => Err(taken(&folder, &over, other).into()),
@@ -119,8 +123,8 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
     }
     let made = device::provide(&client, &asked).await?;
     match mount_device(&client, &args, &made, &folder, read_only).await {
-        Ok((kind, made_fs)) => {
-            done(&args, &folder, &made.export, &made.device, &kind, (made_fs, false));
+        Ok(mounting) => {
+            done(&args, &folder, &made.export, &made.device, mounting);
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
@@ -130,14 +134,32 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What is on the device is mounted, and made before if that was asked for. Gives the file system, and whether it was made.
+/// What came of mounting.
+struct Mounting {
+    /// The file system.
+    kind: String,
+    made_fs: bool,
+    /// The options that mount(8) was given, where it was run.
+    options: Option<String>,
+    /// Whether some of them were added as the file system of a snapshot needs them.
+    options_added: bool,
+}
+
+impl Mounting {
+    /// It was mounted already.
+    fn before(kind: &str) -> Mounting {
+        Mounting { kind: kind.to_owned(), made_fs: false, options: None, options_added: false }
+    }
+}
+
+/// What is on the device is mounted, and made before if that was asked for.
 async fn mount_device(
     client: &crate::client::Client,
     args: &MountArgs,
     made: &device::Made,
     folder: &Path,
     read_only: bool,
-) -> Result<(String, bool), ErrorDetail> {
+) -> Result<Mounting, ErrorDetail> {
     let found = content::look(&made.device)?;
     let (kind, made_fs) = match content::judge(&args.name, found, args.fs, args.mkfs && !read_only)? {
         content::Verdict::Mount(kind) => (kind, false),
@@ -147,7 +169,11 @@ async fn mount_device(
             (kind.name().to_owned(), true)
         }
     };
-    let mut options: Vec<&str> = args.options.as_deref().into_iter().collect();
+    let needed = if args.name.contains('@') { options::of_snapshot(&kind, &made.device)? } else { Vec::new() };
+    // The user's come later, and count where they say something else.
+    let mut options = options::lacking(needed, args.options.as_deref());
+    let options_added = !options.is_empty();
+    options.extend(args.options.as_deref());
     if read_only {
         options.push("ro");
     }
@@ -164,32 +190,29 @@ async fn mount_device(
             .with("device", made.device.display())
             .remedy("the kernel's log (dmesg) says more; options for mount are given with -o"));
     }
-    Ok((kind, made_fs))
+    Ok(Mounting { kind, made_fs, options: Some(options), options_added })
 }
 
-fn done(
-    args: &MountArgs,
-    folder: &Path,
-    export: &Export,
-    device: &Path,
-    kind: &str,
-    (made_fs, was_mounted): (bool, bool),
-) {
+fn done(args: &MountArgs, folder: &Path, export: &Export, device: &Path, mounting: Mounting) {
+    let was_mounted = mounting.options.is_none();
+    let added = mounting.options.clone().filter(|_| mounting.options_added);
+    let added = added.map_or_else(String::new, |options| format!("; options {options}"));
     let mounted = Mounted {
         name: args.name.clone(),
         folder: folder.display().to_string(),
         device: device.display().to_string(),
         via: device::way_of(export).to_owned(),
         export: export.name.clone(),
-        fs: kind.to_owned(),
-        made_fs,
+        fs: mounting.kind,
+        options: mounting.options,
+        made_fs: mounting.made_fs,
         was_mounted,
     };
     output::show(args.ask.json, &mounted, |mounted| {
         let Mounted { name, folder, device, fs, .. } = mounted;
         let before = if mounted.was_mounted { " already" } else { "" };
         let new = if mounted.made_fs { ", made now" } else { "" };
-        format!("{name} is mounted at {folder}{before} ({fs}{new}; {device})\n")
+        format!("{name} is mounted at {folder}{before} ({fs}{new}{added}; {device})\n")
     });
 }
 
@@ -251,7 +274,7 @@ fn refuse_elsewhere(ask: &Ask, what: &str) -> Result<(), ErrorDetail> {
     Ok(())
 }
 
-fn folder(path: &Path) -> Result<PathBuf, ErrorDetail> {
+pub(super) fn folder(path: &Path) -> Result<PathBuf, ErrorDetail> {
     let refused = |kind: Kind, why: String| {
         ErrorDetail::new(kind, format!("{} {why}", path.display()))
             .with("path", path.display())

@@ -4,9 +4,9 @@ use super::{Answer, Ask, Force, Json, Named, Shared, read_query, to_the_end};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use braid_api::{
-    AddMembers, CheckPool, CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody, FlattenVolume,
-    MoveVolume, Pool, PoolChecked, PoolList, RemoveMember, RenamePool, RenameVolume, ResizeVolume, RollbackVolume,
-    SetVolume, Snapshot, SnapshotDiff, SnapshotList, SnapshotPolicy, StartPool, Volume, VolumeList,
+    AddMembers, ChangeSnapshot, CheckPool, CloneSnapshot, CreatePool, CreateSnapshots, CreateVolume, ErrorBody,
+    FlattenVolume, MoveVolume, Pool, PoolChecked, PoolList, RemoveMember, RenamePool, RenameVolume, ResizeVolume,
+    RollbackVolume, SetVolume, Snapshot, SnapshotDiff, SnapshotList, SnapshotPolicy, StartPool, Volume, VolumeList,
 };
 use serde::Deserialize;
 
@@ -437,6 +437,20 @@ pub(super) async fn delete_snapshot(
 ) -> Answer<Snapshot> {
     let force = read_query(query)?.force;
     to_the_end(control, |control| async move { control.delete_snapshot(&name, force).await }).await
+}
+
+/// Notes what the client that took a snapshot knows of the file system on it.
+#[utoipa::path(
+    patch, path = "/v1/snapshots/{snapshot}", request_body = ChangeSnapshot,
+    params(("snapshot" = String, Path, description = "name, its slash written %2F, or UUID", example = "tank/db@monday")),
+    responses((status = 200, body = Snapshot), (status = 404, body = ErrorBody))
+)]
+pub(super) async fn change_snapshot(
+    State(control): Shared,
+    Named(name): Named,
+    Ask(ask): Ask<ChangeSnapshot>,
+) -> Answer<Snapshot> {
+    to_the_end(control, |control| async move { control.change_snapshot(&name, ask).await }).await
 }
 
 /// Gives a snapshot another name.

@@ -112,6 +112,18 @@ impl Control {
         self.rename_controllers(data, snapshot, name_for_all(name)?).await
     }
 
+    /// Notes that the file system of the volume was frozen while one was taken.
+    ///
+    /// # Errors
+    /// It is not there; the pool cannot write.
+    pub(in super::super) async fn note_frozen(&self, data: DataOf, snapshot: Uuid) -> Result<(), ErrorDetail> {
+        let reach = self.reach(&data.pool.to_string())?;
+        let what = Located { pool: reach.clone(), uuid: snapshot, name: format!("{}/…@{snapshot}", reach.name) };
+        let _one_at_a_time = reach.work.lock().await;
+        self.check_is_of(&reach, data.volume, snapshot).await?;
+        self.alter(&what, OwnerKind::Snapshot, |owner| owner.frozen = true).await
+    }
+
     /// Makes one pending again.
     ///
     /// # Errors

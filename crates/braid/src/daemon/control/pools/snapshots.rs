@@ -10,7 +10,7 @@ use super::policies::{Taken, WithPolicy};
 use super::volumes::{Told, checked, find, not_found, told};
 use super::{PoolEntry, Reach};
 use braid_api::names::{VolumeName, policy_time};
-use braid_api::{CreateSnapshots, ErrorDetail, Kind, Snapshot, SnapshotList};
+use braid_api::{ChangeSnapshot, CreateSnapshots, ErrorDetail, Kind, Snapshot, SnapshotConsistency, SnapshotList};
 use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, Pool};
 use braid_format::pool::{Owner, OwnerKind, OwnerName};
@@ -257,6 +257,25 @@ impl Control {
         let message = format!("snapshot {} is now called {}", located.name, shown.name);
         self.events().info("snapshot_renamed", message, &[("snapshot", &shown.name), ("old_name", &located.name)]);
         Ok(shown)
+    }
+
+    /// Notes what the client that took a snapshot knows of the file system on it. Durable when this returns.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`]; the pool cannot write.
+    pub async fn change_snapshot(&self, snapshot: &str, ask: ChangeSnapshot) -> Result<Snapshot, ErrorDetail> {
+        self.is_open()?;
+        if is_replicated_name(snapshot) {
+            return self.change_replicated_snapshot(snapshot, ask.consistency).await;
+        }
+        let located = self.locate(snapshot, OwnerKind::Snapshot).await?;
+        self.refuse_controllers(&located, "changed")?;
+        {
+            let _one_at_a_time = located.pool.work.lock().await;
+            let frozen = ask.consistency == SnapshotConsistency::Frozen;
+            self.alter(&located, OwnerKind::Snapshot, move |owner| owner.frozen = frozen).await?;
+        }
+        self.snapshot_of(&located.pool, located.uuid).await
     }
 
     /// Deletes a snapshot, whatever was cloned from it. No data move; its space becomes free little by little.

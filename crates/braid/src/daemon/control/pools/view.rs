@@ -10,7 +10,7 @@ use super::{Base, Condition, PoolEntry, Reach};
 use crate::daemon::advice::{self, Advice, Case, Names, PoolCase, PoolMemberCase};
 use braid_api::{
     Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, ReplicaSnapshot, Snapshot,
-    SnapshotPolicy, Space, Volume,
+    SnapshotConsistency, SnapshotPolicy, Space, Volume,
 };
 use braid_engine::pool::{Accounts, BLOCK_BYTES, EXTENT_BYTES, PoolShared};
 use braid_format::pool::{Owner, OwnerKind, PoolMemberState};
@@ -161,6 +161,7 @@ impl Listed {
             size_bytes: owner.size_bytes,
             allocated_bytes: self.allocated(owner),
             created_unix_s: owner.created_unix_s,
+            frozen: owner.frozen,
         };
         owners.into_iter().map(show).collect()
     }
@@ -363,6 +364,7 @@ impl Control {
             size_bytes: owner.size_bytes,
             allocated_bytes: listed.allocated(owner),
             created_unix_s: owner.created_unix_s,
+            consistency: if owner.frozen { SnapshotConsistency::Frozen } else { SnapshotConsistency::Crash },
             exports: tables.exports_of(owner.uuid),
             space: listed.space(owner),
             replicas: Vec::new(),

@@ -59,6 +59,7 @@ impl Control {
         match &ask.change {
             ReplicaChange::Take { snapshot: text, name } => self.take_pending(data, snapshot(text)?, name).await?,
             ReplicaChange::Name { snapshot: text, name } => self.name_of_all(data, snapshot(text)?, name).await?,
+            ReplicaChange::Frozen { snapshot: text } => self.note_frozen(data, snapshot(text)?).await?,
             ReplicaChange::Hide { snapshot: text } => {
                 // A controller of before may have it open for a moment still.
                 self.withdraw_snapshot(snapshot(text)?).await;

@@ -70,6 +70,11 @@ impl Listed {
         }
     }
 
+    /// Whether the file system of the volume was frozen while it was taken: it is noted afterwards, where a replica could.
+    pub(super) fn is_frozen(&self, snapshot: &str) -> bool {
+        self.0.keys().any(|role| self.one(*role, snapshot).is_some_and(|one| one.frozen))
+    }
+
     pub(super) fn verdict(&self, snapshot: &str) -> Verdict {
         let has: Vec<Has> = self.0.keys().map(|role| self.has(*role, snapshot)).collect();
         verdict(&has)
@@ -102,7 +107,14 @@ mod tests {
                 Has::Pending => None,
                 Has::Named(name) => Some(name.clone()),
             };
-            vec![ReplicaSnapshot { uuid: UUID.to_owned(), name, size_bytes: 0, allocated_bytes: 0, created_unix_s: 0 }]
+            vec![ReplicaSnapshot {
+                uuid: UUID.to_owned(),
+                name,
+                size_bytes: 0,
+                allocated_bytes: 0,
+                created_unix_s: 0,
+                frozen: false,
+            }]
         };
         Listed((0..).zip(has.iter().map(one)).collect())
     }

@@ -20,7 +20,7 @@ use super::saved::{SavedReplicated, SavedVoter};
 use super::serve::Attached;
 use braid_api::{
     ChangeReplica, CreateReplicated, ErrorDetail, Kind, ReplicaChange, ReplicaSnapshot, ReplicaSnapshotList,
-    ReplicatedVolume, Snapshot, SnapshotList, SnapshotReplica,
+    ReplicatedVolume, Snapshot, SnapshotConsistency, SnapshotList, SnapshotReplica,
 };
 use braid_engine::DeviceIo;
 use braid_engine::keeper::Order;
@@ -173,6 +173,35 @@ impl Control {
         let message = format!("snapshot {text} is now called {}@{new}", serving.volume.name);
         self.events().info("snapshot_renamed", message, &[("snapshot", &new), ("old_name", &before.name)]);
         self.one_of(&serving.volume, &listed, &snapshot)
+    }
+
+    /// Notes on all replicas that the file system of the volume was frozen while one was taken.
+    ///
+    /// # Errors
+    /// This node does not serve the volume; a replica cannot note it. It is noted on some replicas then, which is enough; or on none.
+    pub(in super::super) async fn change_replicated_snapshot(
+        &self,
+        text: &str,
+        consistency: SnapshotConsistency,
+    ) -> Result<Snapshot, ErrorDetail> {
+        let (volume, own) = split(text)?;
+        let serving = self.serving(volume)?;
+        let _one_at_a_time = serving.attached.snapshots.lock().await;
+        let listed = self.listed_surely(&serving).await?;
+        let before = self.one_of(&serving.volume, &listed, own)?;
+        if before.consistency == consistency {
+            return Ok(before);
+        }
+        if consistency == SnapshotConsistency::Crash {
+            let message = format!("snapshot {text} was taken of a frozen file system, which stays so");
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .with("snapshot", text)
+                .remedy("take another one (braid snapshot create --no-freeze)"));
+        }
+        let roles = self.having(&serving, &listed, &before.uuid);
+        self.change_all(&serving, &roles, &ReplicaChange::Frozen { snapshot: before.uuid.clone() }).await?;
+        let listed = self.settled_snapshots(&serving).await?;
+        self.one_of(&serving.volume, &listed, &before.uuid)
     }
 
     /// Deletes one, on all replicas.
@@ -588,6 +617,11 @@ impl Control {
                 size_bytes: first.size_bytes,
                 allocated_bytes: first.allocated_bytes,
                 created_unix_s: first.created_unix_s,
+                consistency: if listed.is_frozen(uuid) {
+                    SnapshotConsistency::Frozen
+                } else {
+                    SnapshotConsistency::Crash
+                },
                 exports: Vec::new(),
                 space: None,
                 replicas: replicas.collect(),

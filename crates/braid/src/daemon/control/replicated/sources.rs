@@ -231,6 +231,7 @@ mod tests {
             size_bytes: 0,
             allocated_bytes: 0,
             created_unix_s: 0,
+            frozen: false,
         };
         let named = || vec![one(Some("monday"))];
         let listed = Listed([(0, Vec::new()), (1, vec![one(None)]), (2, named()), (3, named())].into());

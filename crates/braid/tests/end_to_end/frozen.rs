@@ -1,0 +1,355 @@
+//! Snapshots of file systems that are mounted: frozen meanwhile, thawed whatever happens, and mounted with what they need.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::replicated::Cluster;
+use crate::support::*;
+
+/// A daemon with a pool, and two folders to mount at. What is left mounted goes with it, thawed.
+struct Rig {
+    daemon: Daemon,
+    at: String,
+    beside: String,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        need_root();
+        let daemon = Daemon::start();
+        let disk = daemon.folder.sparse("a.img", 3 << 30);
+        daemon.braid(&["pool", "create", "tank", &disk, "--yes"]);
+        let [at, beside] = ["at", "beside"].map(|name| daemon.folder.join(name));
+        fs::create_dir(&at).and_then(|()| fs::create_dir(&beside)).expect("folders can be made");
+        Rig { daemon, at, beside }
+    }
+
+    /// A volume with a file system, mounted.
+    fn with(kind: &str) -> Rig {
+        let rig = Rig::new();
+        rig.daemon.braid(&["volume", "create", "tank/db", "512M"]);
+        rig.daemon.braid(&["mount", "tank/db", &rig.at, "--mkfs", "--fs", kind]);
+        rig
+    }
+
+    /// What a snapshot has, mounted with no more than its name; and how it was mounted.
+    fn content(&self, snapshot: &str, file: &str) -> (Option<Vec<u8>>, Value) {
+        let mounted = self.daemon.json(&["mount", snapshot, &self.beside]);
+        let content = fs::read(format!("{}/{file}", self.beside)).ok();
+        self.daemon.braid(&["umount", &self.beside]);
+        (content, mounted)
+    }
+
+    fn consistency(&self, snapshot: &str) -> String {
+        let shown = self.daemon.json(&["snapshot", "show", snapshot]);
+        shown["consistency"].as_str().expect("it is a word").to_owned()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for at in [&self.at, &self.beside] {
+            if fs::read_to_string("/proc/mounts").is_ok_and(|mounts| mounts.contains(at)) {
+                let _ = command("fsfreeze").args(["--unfreeze", at]).output();
+                // With its device and its export, where the daemon still can.
+                if !self.daemon.any(&["umount", at]).status.success() {
+                    let _ = command("umount").args(["-l", at]).output();
+                }
+            }
+        }
+    }
+}
+
+/// Tried by freezing it: a write to one that is frozen would wait for ever.
+fn is_frozen(at: &str) -> bool {
+    let out = run_any("fsfreeze", &["--freeze", at]);
+    if out.status.success() {
+        run("fsfreeze", &["--unfreeze", at]);
+        return false;
+    }
+    assert!(said(&out).contains("busy"), "{}", said(&out));
+    true
+}
+
+fn wait_for_thaw(at: &str) {
+    wait_for("the thaw", || (!is_frozen(at)).then_some(()));
+}
+
+#[test]
+fn a_snapshot_of_a_mounted_file_system_has_what_was_written_and_mounts_by_its_name() {
+    for (kind, option) in [("ext4", "noload"), ("xfs", "norecovery"), ("btrfs", "rescue=nologreplay")] {
+        let rig = Rig::with(kind);
+        let (daemon, at) = (&rig.daemon, rig.at.as_str());
+        let file = |name: &str| format!("{at}/{name}");
+        // Nothing is flushed by anybody.
+        let one = noise(3 << 20, 1);
+        fs::write(file("one"), &one).expect("it can be written");
+        let taken = daemon.json(&["snapshot", "create", "tank/db@one"]);
+        assert_eq!(taken["snapshots"][0]["consistency"], "frozen", "{kind}: {taken}");
+        assert_eq!((&taken["frozen"][0], &taken["not_frozen"]), (&at.into(), &Value::Array(Vec::new())), "{taken}");
+        assert!(!is_frozen(at), "{kind}");
+        let (content, mounted) = rig.content("tank/db@one", "one");
+        assert!(content == Some(one), "{kind}: the file is not whole: {mounted}");
+        // A log that is to be replayed, and cannot: of a file that was flushed, and of what stands in the cache.
+        fs::write(file("two"), noise(1 << 20, 2)).expect("it can be written");
+        fs::File::open(file("two")).and_then(|two| two.sync_all()).expect("it can be flushed");
+        fs::write(file("three"), noise(1 << 20, 3)).expect("it can be written");
+        let text = daemon.braid(&["snapshot", "create", "tank/db@two", "--no-freeze"]);
+        assert_eq!(text, "took snapshot tank/db@two (crash-consistent)\n");
+        let (_, mounted) = rig.content("tank/db@two", "two");
+        let options = mounted["options"].as_str().expect("a text");
+        assert!(options.split(',').any(|one| one == option), "{kind}: {mounted}");
+        // What the user says already is not said twice.
+        let own = daemon.json(&["mount", "tank/db@two", &rig.beside, "-o", &format!("noatime,{option}")]);
+        let options = own["options"].as_str().expect("a text");
+        assert_eq!((options.matches(option).count(), options.contains("noatime")), (1, true), "{own}");
+        daemon.braid(&["umount", &rig.beside]);
+        assert_eq!((rig.consistency("tank/db@one"), rig.consistency("tank/db@two")), ("frozen".into(), "crash".into()));
+    }
+}
+
+#[test]
+fn of_several_snapshots_each_says_what_it_is_and_so_after_a_restart() {
+    let mut rig = Rig::with("ext4");
+    rig.daemon.braid(&["volume", "create", "tank/raw", "64M"]);
+    let text = rig.daemon.braid(&["snapshot", "create", "tank/raw@a", "tank/db@a"]);
+    let frozen = format!("took snapshot tank/db@a (the file system at {} was frozen)\n", rig.at);
+    assert!(text.contains(&frozen) && text.contains("took snapshot tank/raw@a (crash-consistent)\n"), "{text}");
+    // By UUIDs it is the same volume; and what a policy takes is crash-consistent.
+    let uuid = rig.daemon.json(&["volume", "show", "tank/db"])["uuid"].as_str().expect("one").to_owned();
+    let taken = rig.daemon.json(&["snapshot", "create", &format!("tank/{uuid}@b")]);
+    assert_eq!(taken["snapshots"][0]["consistency"], "frozen", "{taken}");
+    rig.daemon.braid(&["snapshot", "policy", "tank/db", "--every", "1h", "--keep", "2"]);
+    let automatic = wait_for("a snapshot of the policy", || {
+        let list = rig.daemon.json(&["snapshot", "list", "tank/db"]);
+        let all = list["snapshots"].as_array().expect("a list").clone();
+        all.into_iter().find(|one| one["name"].as_str().is_some_and(|name| name.contains("@auto-")))
+    });
+    assert_eq!(automatic["consistency"], "crash", "{automatic}");
+    // Nothing freezes what is taken with the volume unmounted.
+    rig.daemon.braid(&["umount", &rig.at]);
+    let text = rig.daemon.braid(&["snapshot", "create", "tank/db@c"]);
+    assert_eq!(text, "took snapshot tank/db@c (crash-consistent)\n");
+    rig.daemon.braid(&["snapshot", "rename", "tank/db@b", "d"]);
+    rig.daemon.restart(true);
+    let known = ["tank/db@a", "tank/raw@a", "tank/db@d", "tank/db@c"].map(|name| rig.consistency(name));
+    assert_eq!(known, ["frozen", "crash", "frozen", "crash"]);
+    let list = rig.daemon.braid(&["snapshot", "list", "tank/db"]);
+    assert!(list.contains("FROZEN") && list.contains(" yes "), "{list}");
+}
+
+#[test]
+fn a_file_system_elsewhere_is_frozen_where_it_is_named() {
+    let rig = Rig::new();
+    let (daemon, at) = (&rig.daemon, rig.at.as_str());
+    daemon.braid(&["volume", "create", "tank/db", "128M"]);
+    let file = daemon.folder.join("file");
+    daemon.braid(&["export", "add", "tank/db", "--fuse", &file]);
+    run("mkfs.ext4", &["-q", "-F", &file]);
+    // A device upon the device, as encryption is one: nothing leads from the mount to the export.
+    let attach = |on: &str| run("losetup", &["--find", "--show", on]).trim().to_owned();
+    let lower = attach(&file);
+    let upper = attach(&lower);
+    run("mount", &[&upper, at]);
+    fs::create_dir(format!("{at}/sub")).expect("it can be made");
+    fs::write(format!("{at}/file"), "written").expect("it can be written");
+    let crash = daemon.json(&["snapshot", "create", "tank/db@a", "--no-freeze"]);
+    assert_eq!(crash["snapshots"][0]["consistency"], "crash", "{crash}");
+    // Any folder of it stands for it.
+    let taken = daemon.json(&["snapshot", "create", "tank/db@b", "--freeze", &format!("{at}/sub")]);
+    assert_eq!(taken["snapshots"][0]["consistency"], "frozen", "{taken}");
+    assert!(!is_frozen(at));
+    let (content, _) = rig.content("tank/db@b", "file");
+    assert_eq!(content.as_deref(), Some(&b"written"[..]));
+    // What cannot be frozen, or is none of ours to thaw: no snapshot where that was asked for.
+    let refused = daemon.refused(3, &["snapshot", "create", "tank/db@c", "--freeze", "/not/there"]);
+    assert!(refused.contains("/not/there"), "{refused}");
+    let refused = daemon.refused_any(&["snapshot", "create", "tank/db@c", "--freeze", at, "--freeze", "/proc"]);
+    assert!(refused.contains("/proc cannot be frozen") && refused.contains("--no-freeze"), "{refused}");
+    assert!(!is_frozen(at), "the other one is thawed");
+    run("fsfreeze", &["--freeze", at]);
+    let refused = daemon.refused(4, &["snapshot", "create", "tank/db@c", "--freeze", at]);
+    assert!(refused.contains("is frozen already"), "{refused}");
+    assert!(is_frozen(at), "what another process froze stays frozen");
+    run("fsfreeze", &["--unfreeze", at]);
+    daemon.refused(3, &["snapshot", "show", "tank/db@c"]);
+    // A snapshot that is refused leaves nothing frozen.
+    daemon.refused_any(&["snapshot", "create", "tank/db@b", "--freeze", at]);
+    assert!(!is_frozen(at));
+    run("umount", &[at]);
+    run("losetup", &["--detach", &upper]);
+    run("losetup", &["--detach", &lower]);
+    wait_for("the end of the export", || daemon.any(&["export", "remove", "tank/db"]).status.success().then_some(()));
+}
+
+#[test]
+fn where_braid_froze_nothing_it_says_why() {
+    let rig = Rig::with("ext4");
+    let (daemon, at) = (&rig.daemon, rig.at.as_str());
+    run("fsfreeze", &["--freeze", at]);
+    let text = daemon.braid(&["snapshot", "create", "tank/db@a"]);
+    assert!(text.contains("(crash-consistent, as the file system at") && text.contains("is frozen already"), "{text}");
+    assert!(is_frozen(at));
+    run("fsfreeze", &["--unfreeze", at]);
+    assert_eq!(rig.consistency("tank/db@a"), "crash");
+}
+
+/// Stands between a command and the daemon, and holds up what asks for snapshots.
+struct Relay {
+    socket: String,
+    seen: Receiver<()>,
+    go: Sender<()>,
+}
+
+impl Relay {
+    fn start(daemon: &Daemon) -> Relay {
+        let (socket, to) = (daemon.folder.join("relay.sock"), daemon.folder.join("api.sock"));
+        let listener = UnixListener::bind(&socket).expect("a socket can be made");
+        let (says, seen) = channel();
+        let (go, waits) = channel();
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let Ok(client) = client else { return };
+                pass(client, &to, &says, &waits);
+            }
+        });
+        Relay { socket, seen, go }
+    }
+
+    /// Takes a snapshot to the point where the daemon is to be asked for it.
+    fn begin(&self, daemon: &Daemon, arguments: &[&str]) -> Running {
+        let name = arguments.iter().map(|argument| argument.replace('/', "-")).collect::<String>();
+        let mut command = daemon.command(&["snapshot", "create", "--json"]);
+        command.args(arguments).env("BRAID_SOCKET", &self.socket);
+        let running =
+            Running::start_apart(&daemon.folder, &name, &mut command, &daemon.folder.join(&format!("{name}.out")));
+        self.seen.recv().expect("the relay is there");
+        running
+    }
+
+    fn go_on(&self) {
+        self.go.send(()).expect("the relay is there");
+    }
+}
+
+/// A connection to the daemon, whose answers go to the client.
+fn connect(to: &str, client: &UnixStream) -> UnixStream {
+    let server = UnixStream::connect(to).expect("the daemon is there");
+    let twice = |socket: &UnixStream| socket.try_clone().expect("a socket can be had twice");
+    let (mut back, mut down) = (twice(&server), twice(client));
+    thread::spawn(move || std::io::copy(&mut back, &mut down));
+    server
+}
+
+/// Passes requests on, one connection after the other.
+fn pass(mut client: UnixStream, to: &str, says: &Sender<()>, waits: &Receiver<()>) {
+    let mut server = connect(to, &client);
+    let mut bytes = [0; 64 << 10];
+    while let Ok(length @ 1..) = client.read(&mut bytes) {
+        if bytes.starts_with(b"POST /v1/snapshots ") {
+            if says.send(()).is_err() || waits.recv().is_err() {
+                break;
+            }
+            // The daemon closes connections that are idle for long.
+            server = connect(to, &client);
+        }
+        if server.write_all(&bytes[..length]).is_err() {
+            break;
+        }
+    }
+    let _ = client.shutdown(std::net::Shutdown::Both);
+}
+
+/// The guard of a command.
+fn guard(of: &Running) -> rustix::process::Pid {
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", of.id())).expect("it runs");
+    let guard = children.split_whitespace().next().expect("it has a guard").parse().expect("a number");
+    let line = fs::read_to_string(format!("/proc/{guard}/cmdline")).expect("it runs");
+    assert!(line.contains("freeze-guard"), "{line:?}");
+    rustix::process::Pid::from_raw(guard).expect("no 0")
+}
+
+#[test]
+fn nothing_stays_frozen_whatever_is_killed() {
+    let rig = Rig::with("ext4");
+    let (daemon, at) = (&rig.daemon, rig.at.as_str());
+    let relay = Relay::start(daemon);
+    // The command, in the midst of it.
+    for (signal, name) in [(Signal::KILL, "tank/db@killed"), (Signal::INT, "tank/db@interrupted")] {
+        let mut command = relay.begin(daemon, &[name]);
+        assert!(is_frozen(at));
+        command.signal(signal);
+        command.wait();
+        wait_for_thaw(at);
+        relay.go_on();
+    }
+    // A snapshot that was asked for by a command that is gone is there all the same, and is not said to be frozen.
+    wait_for("the snapshot", || daemon.try_json(&["snapshot", "show", "tank/db@killed"]).ok());
+    assert_eq!(rig.consistency("tank/db@killed"), "crash");
+    // The guard: killed, the command thaws; told to end, it thaws itself.
+    for (signal, name) in [(Signal::KILL, "tank/db@one"), (Signal::TERM, "tank/db@two")] {
+        let mut command = relay.begin(daemon, &[name]);
+        assert!(is_frozen(at));
+        rustix::process::kill_process(guard(&command), signal).expect("it runs");
+        relay.go_on();
+        assert!(command.wait().success(), "{}", command.log());
+        assert!(!is_frozen(at), "{signal:?}");
+        assert_eq!(rig.consistency(name), "crash", "{signal:?}");
+    }
+    // A daemon that dies while it is asked.
+    let mut command = relay.begin(daemon, &["tank/db@three", "--freeze", at]);
+    assert!(is_frozen(at));
+    fs::remove_file(&relay.socket).expect("it is there");
+    drop(relay);
+    assert!(!command.wait().success());
+    assert!(!is_frozen(at));
+    fs::write(Path::new(at).join("file"), "all is well").expect("it can be written");
+}
+
+#[test]
+fn what_takes_too_long_is_thawed_and_not_called_frozen() {
+    let rig = Rig::with("xfs");
+    let (daemon, at) = (&rig.daemon, rig.at.as_str());
+    let relay = Relay::start(daemon);
+    for (name, more, status) in [("tank/db@a", None, 0), ("tank/db@b", Some(["--freeze", at]), 5)] {
+        let mut arguments = vec![name];
+        arguments.extend(more.into_iter().flatten());
+        let mut command = relay.begin(daemon, &arguments);
+        assert!(is_frozen(at));
+        // The guard's limit.
+        wait_for_thaw(at);
+        relay.go_on();
+        assert_eq!(command.wait().code(), Some(status), "{}", command.log());
+        assert_eq!(rig.consistency(name), "crash");
+    }
+}
+
+#[test]
+fn a_snapshot_on_several_nodes_says_it_too() {
+    need_root();
+    let mut cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank,three/tank", &[]);
+    let folder = Folder::new();
+    let (image, at) = (folder.sparse("fs.img", 64 << 20), folder.join("at"));
+    fs::create_dir(&at).expect("a folder can be made");
+    run("mkfs.ext4", &["-q", "-F", &image]);
+    run("mount", &["-o", "loop", &image, &at]);
+    let taken = cluster.nodes[0].json(&["snapshot", "create", "db@a", "--freeze", &at]);
+    cluster.nodes[0].braid(&["snapshot", "create", "db@b"]);
+    run("umount", &["-d", &at]);
+    assert_eq!(taken["snapshots"][0]["consistency"], "frozen", "{taken}");
+    cluster.nodes[0].restart(true);
+    let consistency = |name: &str| {
+        let shown = cluster.nodes[0].try_json(&["snapshot", "show", name]).ok()?;
+        Some(shown["consistency"].as_str()?.to_owned())
+    };
+    assert_eq!(wait_for("the snapshot", || consistency("db@a")), "frozen");
+    assert_eq!(consistency("db@b").as_deref(), Some("crash"));
+}
