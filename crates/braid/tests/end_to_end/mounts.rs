@@ -172,3 +172,89 @@ fn no_file_system_is_made_where_anything_is() {
         }
     }
 }
+
+/// File systems of disks with sectors of 512 bytes are brought to volumes as they are.
+#[test]
+fn a_file_system_with_smaller_blocks_than_a_volume_has_gets_a_device_with_small_sectors() {
+    let rig = Rig::new();
+    let (daemon, at) = (&rig.daemon, rig.at.as_str());
+    let size = 320 << 20;
+    let bring = |volume: &str, image: &str| {
+        daemon.braid(&["volume", "create", volume, "320M"]);
+        let file = daemon.folder.join("file");
+        daemon.braid(&["export", "add", volume, "--fuse", &file, "--name", "brought"]);
+        run("dd", &[&format!("if={image}"), &format!("of={file}"), "bs=1M", "conv=notrunc,sparse"]);
+        daemon.braid(&["export", "remove", "brought"]);
+    };
+    let content = noise(3 << 20, 7);
+    for (program, arguments, kind, block) in [
+        ("mkfs.ext4", &["-q", "-b", "1024"][..], "ext4", 1024),
+        ("mkfs.xfs", &["-q", "-s", "size=512"][..], "xfs", 512),
+    ] {
+        let (image, volume) = (daemon.folder.sparse(kind, size), format!("tank/{kind}"));
+        run(program, &[arguments, &[&image]].concat());
+        run("mount", &["-o", "loop", &image, at]);
+        fs::write(rig.file(), &content).expect("it can be written");
+        run("umount", &[at]);
+        bring(&volume, &image);
+        let refused = daemon.refused_any(&["mount", &volume, at, "--sector-size", "4096"]);
+        assert!(refused.contains(&format!("{kind} with blocks of {block} bytes")), "{refused}");
+        assert!(refused.contains("--sector-size 512") && rig.is_clean(), "{refused}");
+        daemon.refused(2, &["mount", &volume, at, "--sector-size", "512", "--via", "ublk"]);
+        daemon.refused(2, &["mount", &volume, at, "--sector-size", "256"]);
+        // By itself.
+        let text = daemon.braid(&["mount", &volume, at]);
+        assert!(text.contains("sectors of 512 bytes"), "{text}");
+        let again = daemon.json(&["mount", &volume, at]);
+        assert_eq!((&again["was_mounted"], &again["sector_bytes"]), (&true.into(), &512.into()), "{again}");
+        assert!(fs::read(rig.file()).expect("it can be read") == content, "{kind}");
+        // Pieces that begin and end within blocks of the volume.
+        for piece in 1..40 {
+            let part = noise(1000 * piece, piece);
+            fs::write(format!("{at}/{piece}"), part).expect("it can be written");
+        }
+        daemon.braid(&["snapshot", "create", &format!("{volume}@one")]);
+        daemon.braid(&["umount", at]);
+        assert!(rig.is_clean());
+        for name in [volume.clone(), format!("{volume}@one")] {
+            let mounted = daemon.json(&["mount", &name, at]);
+            assert_eq!((&mounted["fs"], &mounted["sector_bytes"]), (&kind.into(), &512.into()), "{mounted}");
+            assert!(fs::read(rig.file()).expect("it can be read") == content, "{name}");
+            for piece in 1..40 {
+                let read = fs::read(format!("{at}/{piece}")).expect("it can be read");
+                assert!(read == noise(1000 * piece, piece), "{name}: {piece}");
+            }
+            daemon.braid(&["umount", at]);
+            assert!(rig.is_clean());
+        }
+    }
+    // Made here, where that is wanted; one with blocks of 4096 bytes has the device that it had.
+    daemon.braid(&["volume", "create", "tank/new", "320M"]);
+    let made = daemon.json(&["mount", "tank/new", at, "--mkfs", "--fs", "xfs", "--sector-size", "512"]);
+    assert_eq!((&made["made_fs"], &made["sector_bytes"]), (&true.into(), &512.into()), "{made}");
+    daemon.braid(&["umount", at]);
+    assert_eq!(daemon.json(&["mount", "tank/new", at])["sector_bytes"], 512);
+    daemon.braid(&["umount", at]);
+    daemon.braid(&["volume", "create", "tank/usual", "320M"]);
+    assert_eq!(daemon.json(&["mount", "tank/usual", at, "--mkfs"])["sector_bytes"], 4096);
+    daemon.braid(&["umount", at]);
+    // What this kernel may not know, and tables of partitions: what they are is said, and what helps.
+    let vfat = daemon.folder.sparse("vfat", size);
+    run("mkfs.vfat", &["-S", "512", &vfat]);
+    bring("tank/vfat", &vfat);
+    let refused = daemon.refused_any(&["mount", "tank/vfat", at, "--sector-size", "4096"]);
+    assert!(refused.contains("vfat with blocks of 512 bytes") && rig.is_clean(), "{refused}");
+    for label in ["gpt", "dos"] {
+        let (image, volume) = (daemon.folder.sparse(label, size), format!("tank/{label}"));
+        let script = daemon.folder.join("script");
+        fs::write(&script, format!("label: {label}\nstart=2048\n")).expect("it can be written");
+        run("sh", &["-c", &format!("sfdisk --quiet '{image}' < '{script}'")]);
+        bring(&volume, &image);
+        let refused = daemon.refused(4, &["mount", &volume, at]);
+        assert!(
+            refused.contains("sectors of 512 bytes") && refused.contains("--partscan --sector-size 512"),
+            "{refused}"
+        );
+        assert!(rig.is_clean());
+    }
+}

@@ -1,6 +1,7 @@
 //! From a name to a block device of this machine and back: an export of ublk's, one of NBD's with the kernel's client on it, or a file with a
 //! loop device on it. What was made for `braid mount` bears its mark, and goes with the last mount.
 
+use super::content::{VOLUME_BLOCK_BYTES, sector_bytes};
 use super::{run, said};
 use crate::cli::segment;
 use crate::client::Client;
@@ -15,8 +16,6 @@ use std::time::Duration;
 
 /// What the name of an export that was made for this ends with.
 const MARK: &str = ".mount";
-/// Blocks of volumes, in bytes.
-const VOLUME_BLOCK_BYTES: u32 = 4096;
 /// How often, and with what between, it is tried to remove an export whose device has just been let go of.
 const TRIES: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(100);
@@ -42,6 +41,8 @@ pub struct Asked<'a> {
     pub read_only: bool,
     /// How, if that was said.
     pub via: Option<Way>,
+    /// With sectors of so many bytes, which takes a file and a loop device; none: with those that it has.
+    pub sector_bytes: Option<u32>,
 }
 
 /// An array, a volume or a snapshot, however it was spelt: by names, or by UUIDs in place of some of them.
@@ -154,7 +155,7 @@ pub async fn provide(client: &Client, asked: &Asked<'_>) -> Result<Made, ErrorDe
             remove(client, &export).await?;
             (add(client, asked).await?, true)
         }
-        Some(export) => (checked(export, asked)?, false),
+        Some(export) => (with_sectors(checked(export, asked)?, asked)?, false),
         None => (add(client, asked).await?, true),
     };
     let made = match Address::parse(&export.nbd)? {
@@ -215,6 +216,24 @@ fn checked(export: Export, asked: &Asked<'_>) -> Result<Export, ErrorDetail> {
             .remedy("unmount it there first, or add --read-only"));
     }
     Ok(export)
+}
+
+/// An earlier call's has the sectors that are asked for, or none yet.
+fn with_sectors(export: Export, asked: &Asked<'_>) -> Result<Export, ErrorDetail> {
+    let (Some(wanted), Some(device)) = (asked.sector_bytes, device_of(&export)) else { return Ok(export) };
+    let has = sector_bytes(&device)?;
+    if has == wanted {
+        return Ok(export);
+    }
+    let message = format!(
+        "{} has a device already, {}, and its sectors have {has} bytes and not {wanted}",
+        asked.of.name,
+        device.display()
+    );
+    Err(ErrorDetail::new(Kind::InUse, message)
+        .with("export", &export.name)
+        .with("device", device.display())
+        .remedy(format!("unmount what is mounted of it, or braid export remove '{}'", export.name)))
 }
 
 async fn add(client: &Client, asked: &Asked<'_>) -> Result<Export, ErrorDetail> {
@@ -303,7 +322,11 @@ async fn attach(
     if let Some(device) = loop_on(file) {
         return Ok((device, false));
     }
-    let blocks = format!("--sector-size={}", block_bytes(client, asked).await?);
+    let sector_bytes = match asked.sector_bytes {
+        Some(bytes) => bytes,
+        None => block_bytes(client, asked).await?,
+    };
+    let blocks = format!("--sector-size={sector_bytes}");
     let mut arguments = vec!["--find", "--show", "--direct-io=on", &blocks];
     if export.read_only {
         arguments.push("--read-only");

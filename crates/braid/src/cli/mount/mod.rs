@@ -45,6 +45,10 @@ pub struct MountArgs {
     /// kernel has]
     #[arg(long, value_enum, value_name = "WAY")]
     via: Option<Way>,
+    /// The sectors of its device: 512, 1024, 2048 or 4096. Smaller ones than it has take a FUSE file and a loop device; writes that are smaller
+    /// than its blocks are slower [default: those it has; for a file system with smaller blocks: 512]
+    #[arg(long, value_name = "BYTES", value_parser = sectors)]
+    sector_size: Option<u32>,
     #[command(flatten)]
     ask: Ask,
 }
@@ -70,6 +74,8 @@ pub struct Mounted {
     device: String,
     /// What makes it one: `ublk`, `nbd` or `fuse`.
     via: String,
+    /// The logical blocks of that device, in bytes.
+    sector_bytes: u32,
     /// The export that was made for that.
     export: String,
     /// The file system.
@@ -98,6 +104,14 @@ fn exported_name(text: &str) -> Result<String, names::NameError> {
     names::check_export_name(text).map(|()| text.to_owned())
 }
 
+/// Reads the size of sectors, for clap.
+fn sectors(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bytes @ (512 | 1024 | 2048 | 4096)) => Ok(bytes),
+        _ => Err("write 512, 1024, 2048 or 4096".to_owned()),
+    }
+}
+
 /// Runs `braid mount`.
 ///
 /// # Errors
@@ -109,22 +123,48 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
     let read_only = args.read_only || args.name.contains('@');
     let over = mounts::at(&folder)?;
     let of = device::Named::find(&client, &args.name).await?;
-    let asked = device::Asked { of: &of, read_only, via: args.via };
+    let via = match (args.sector_size, args.via) {
+        (None, via) => via,
+        (Some(_), None | Some(Way::Fuse)) => Some(Way::Fuse),
+        (Some(_), Some(_)) => {
+            let message = "a device with sectors of another size takes a file and a loop device";
+            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+                .remedy("leave --via out, or say --via fuse; or leave --sector-size out")
+                .into());
+        }
+    };
+    let asked = device::Asked { of: &of, read_only, via, sector_bytes: args.sector_size };
     if let Some(over) = over {
         let exports: ExportList = client.get("/v1/exports").await?;
         let export = exports.exports.iter().find(|export| device::is_of(export, &over.source));
         return match export {
             Some(export) if device::is_ours(export, &of) => {
-                done(&args, &folder, export, &over.source, Mounting::before(&over.kind));
+                let mounting = Mounting::before(&over.kind);
+                done(&args, &folder, (export, &over.source), mounting, content::sector_bytes(&over.source)?);
                 Ok(ExitCode::SUCCESS)
             }
             other => Err(taken(&folder, &over, other).into()),
         };
     }
-    let made = device::provide(&client, &asked).await?;
-    match mount_device(&client, &args, &made, &folder, read_only).await {
-        Ok(mounting) => {
-            done(&args, &folder, &made.export, &made.device, mounting);
+    let mut made = device::provide(&client, &asked).await?;
+    match small(&made, &asked) {
+        Ok(None) => {}
+        Ok(Some(too_small)) => {
+            made.undo(&client).await;
+            made = with_small_sectors(&client, &asked, too_small).await?;
+        }
+        Err(error) => {
+            made.undo(&client).await;
+            return Err(error.into());
+        }
+    }
+    let mounted = match mount_device(&client, &args, &made, &folder, read_only).await {
+        Ok(mounting) => content::sector_bytes(&made.device).map(|sector_bytes| (mounting, sector_bytes)),
+        Err(error) => Err(error),
+    };
+    match mounted {
+        Ok((mounting, sector_bytes)) => {
+            done(&args, &folder, (&made.export, &made.device), mounting, sector_bytes);
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
@@ -132,6 +172,48 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
             Err(error.into())
         }
     }
+}
+
+/// Smallest sectors of a device.
+const SMALL_SECTOR_BYTES: u32 = 512;
+
+/// Why a file system cannot be mounted from a device whose sectors are larger than its blocks.
+fn small(made: &device::Made, asked: &device::Asked<'_>) -> Result<Option<ErrorDetail>, ErrorDetail> {
+    let sector_bytes = content::sector_bytes(&made.device)?;
+    if let Some(wanted) = asked.sector_bytes.filter(|wanted| *wanted != sector_bytes) {
+        let device = made.device.display();
+        let message = format!("{device} has sectors of {sector_bytes} bytes and not {wanted}");
+        return Err(ErrorDetail::new(Kind::Unsupported, message)
+            .with("device", device)
+            .remedy("leave --sector-size out to mount it with those that it has"));
+    }
+    let content::Content::FileSystem(kind, Some(block_bytes)) = content::look(&made.device)? else { return Ok(None) };
+    if block_bytes >= sector_bytes {
+        return Ok(None);
+    }
+    let name = &asked.of.name;
+    let message = format!(
+        "{name} holds a file system {kind} with blocks of {block_bytes} bytes, which cannot be mounted from a device with sectors of {sector_bytes} bytes"
+    );
+    let error = ErrorDetail::new(Kind::Unsupported, message)
+        .with("device", made.device.display())
+        .remedy("leave --via and --sector-size out, or say --via fuse --sector-size 512: a file and a loop device have smaller sectors");
+    let is_free = asked.sector_bytes.is_none() && asked.via.is_none_or(|via| via == Way::Fuse);
+    if is_free { Ok(Some(error)) } else { Err(error) }
+}
+
+/// Makes a device with small sectors.
+async fn with_small_sectors(
+    client: &crate::client::Client,
+    asked: &device::Asked<'_>,
+    too_small: ErrorDetail,
+) -> Result<device::Made, ErrorDetail> {
+    let device::Asked { of, read_only, .. } = *asked;
+    let asked = device::Asked { of, read_only, via: Some(Way::Fuse), sector_bytes: Some(SMALL_SECTOR_BYTES) };
+    device::provide(client, &asked).await.map_err(|error| {
+        let message = format!("{}; and there is none with smaller ones: {}", too_small.message, error.message);
+        ErrorDetail { message, ..error }
+    })
 }
 
 /// What came of mounting.
@@ -193,7 +275,7 @@ async fn mount_device(
     Ok(Mounting { kind, made_fs, options: Some(options), options_added })
 }
 
-fn done(args: &MountArgs, folder: &Path, export: &Export, device: &Path, mounting: Mounting) {
+fn done(args: &MountArgs, folder: &Path, (export, device): (&Export, &Path), mounting: Mounting, sector_bytes: u32) {
     let was_mounted = mounting.options.is_none();
     let added = mounting.options.clone().filter(|_| mounting.options_added);
     let added = added.map_or_else(String::new, |options| format!("; options {options}"));
@@ -202,6 +284,7 @@ fn done(args: &MountArgs, folder: &Path, export: &Export, device: &Path, mountin
         folder: folder.display().to_string(),
         device: device.display().to_string(),
         via: device::way_of(export).to_owned(),
+        sector_bytes,
         export: export.name.clone(),
         fs: mounting.kind,
         options: mounting.options,
@@ -212,8 +295,21 @@ fn done(args: &MountArgs, folder: &Path, export: &Export, device: &Path, mountin
         let Mounted { name, folder, device, fs, .. } = mounted;
         let before = if mounted.was_mounted { " already" } else { "" };
         let new = if mounted.made_fs { ", made now" } else { "" };
-        format!("{name} is mounted at {folder}{before} ({fs}{new}{added}; {device})\n")
+        let small = if is_small(name, mounted.sector_bytes) {
+            format!(
+                "its device has sectors of {} bytes, smaller than blocks of {name}: a write that is smaller than a block reads that first\n",
+                mounted.sector_bytes
+            )
+        } else {
+            String::new()
+        };
+        format!("{name} is mounted at {folder}{before} ({fs}{new}{added}; {device})\n{small}")
     });
+}
+
+/// Whether sectors are smaller than the blocks of what they are of. Those of an array are its disks'.
+fn is_small(name: &str, sector_bytes: u32) -> bool {
+    name.contains('/') && sector_bytes < content::VOLUME_BLOCK_BYTES
 }
 
 /// Runs `braid umount`.
