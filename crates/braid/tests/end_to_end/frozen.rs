@@ -174,6 +174,10 @@ fn a_file_system_elsewhere_is_frozen_where_it_is_named() {
     let refused = daemon.refused_any(&["snapshot", "create", "tank/db@c", "--freeze", at, "--freeze", "/proc"]);
     assert!(refused.contains("/proc cannot be frozen") && refused.contains("--no-freeze"), "{refused}");
     assert!(!is_frozen(at), "the other one is thawed");
+    // Where the daemon has its state and its disks: it would wait for itself.
+    let own = daemon.folder.path().to_str().expect("a path in UTF-8");
+    let refused = daemon.refused(2, &["snapshot", "create", "tank/db@c", "--freeze", own]);
+    assert!(refused.contains("which the daemon writes to"), "{refused}");
     run("fsfreeze", &["--freeze", at]);
     let refused = daemon.refused(4, &["snapshot", "create", "tank/db@c", "--freeze", at]);
     assert!(refused.contains("is frozen already"), "{refused}");

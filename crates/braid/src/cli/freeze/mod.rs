@@ -10,9 +10,10 @@ pub mod guard;
 use super::mount::{device, folder};
 use crate::client::Client;
 use crate::mounts;
-use braid_api::{ErrorDetail, ExportList, names};
+use braid_api::{DiskList, ErrorDetail, ExportList, Kind, Status, names};
 use futures_util::future::join_all;
 use guard::Guard;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A file system that is to be frozen.
@@ -79,7 +80,12 @@ pub async fn freeze(
         let source = mounts::over(&folder)?.map_or_else(|| folder.clone(), |mount| mount.source);
         add_named(&mut systems, folder, source, &volumes);
     }
-    let guards = join_all(systems.iter().map(|system| Guard::freeze(&system.folder))).await;
+    let own = if is_remote || systems.is_empty() { Vec::new() } else { places_of_daemon(client).await? };
+    let guard = async |system: &System| {
+        refuse_own(&own, &system.folder)?;
+        Guard::freeze(&system.folder).await
+    };
+    let guards = join_all(systems.iter().map(guard)).await;
     let frozen = Frozen(systems.into_iter().zip(guards).collect());
     let refused = frozen.0.iter().find_map(|(system, guard)| guard.as_ref().err().filter(|_| system.is_named));
     match refused.cloned() {
@@ -89,6 +95,32 @@ pub async fn freeze(
         }
         None => Ok(frozen),
     }
+}
+
+/// The file systems that the daemon of this machine writes to, by their devices, and what it has there: its state, and disks that are
+/// files.
+async fn places_of_daemon(client: &Client) -> Result<Vec<(u64, String)>, ErrorDetail> {
+    let status: Status = client.get("/v1/status").await?;
+    let disks: DiskList = client.get("/v1/disks").await?;
+    let paths = disks.disks.into_iter().map(|disk| disk.name).chain([status.state_directory]);
+    let place = |path: String| {
+        let found = std::fs::metadata(&path).ok()?;
+        (found.is_file() || found.is_dir()).then(|| (found.dev(), path))
+    };
+    Ok(paths.filter_map(place).collect())
+}
+
+/// Refuses a file system that the daemon would wait for while it is frozen.
+fn refuse_own(own: &[(u64, String)], folder: &Path) -> Result<(), ErrorDetail> {
+    let Ok(found) = std::fs::metadata(folder) else { return Ok(()) };
+    let Some((_, path)) = own.iter().find(|(device, _)| *device == found.dev()) else { return Ok(()) };
+    let message = format!(
+        "the file system at {} has {path}, which the daemon writes to: it would wait for the thaw itself",
+        folder.display()
+    );
+    Err(ErrorDetail::new(Kind::InvalidArgument, message)
+        .with("path", folder.display())
+        .remedy("name a file system on the volume, or take the snapshot with --no-freeze"))
 }
 
 /// Adds a file system that the user has named: of the volumes that nothing else was found for, or of all.
@@ -141,7 +173,7 @@ fn late(folder: &Path) -> ErrorDetail {
         folder.display(),
         guard::HELD_MAX.as_secs()
     );
-    ErrorDetail::new(braid_api::Kind::TimedOut, message)
+    ErrorDetail::new(Kind::TimedOut, message)
         .with("path", folder.display())
         .remedy("take another snapshot when its disks are less busy (braid status)")
 }
