@@ -254,8 +254,8 @@ impl Owner {
             (!placed, "the members that it may use do not fit its kind of place"),
             (self.place == Placing::Spread && self.also_on != 0, "it may use all members, and others besides"),
             (!named, "its name does not fit its kind"),
-            (self.frozen && self.kind == OwnerKind::Volume, "it is no snapshot, and was taken of a frozen file system"),
             (!of_volume, "its kind does not fit whether it is of a volume"),
+            (self.frozen && self.kind == OwnerKind::Volume, "it is no snapshot, and was taken of a frozen file system"),
             (self.policy.is_some_and(|policy| policy.every_s == 0 || policy.keep == 0), "its policy does nothing"),
         ];
         problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
