@@ -500,6 +500,38 @@ fn marks_are_retired_when_their_rows_are_in_place() {
     assert!(under_way > 20, "{under_way} times something was waited for");
 }
 
+/// A step asks for marks of more rows than one batch of the journal holds as data, and a member is left out before the batch is written:
+/// the write is answered all the same, as its rows are logged one by one.
+#[test]
+fn rows_that_no_batch_holds_together_are_answered() {
+    let shape = Shape { level: Level::Raid5, chunk_blocks: 8, blocks: &[128; 5] };
+    for seed in 0..40 {
+        let mut rig = Rig::new(shape, 2, seed);
+        let mut random = Random(seed);
+        let (_, stripe) = rig.whole_stripe(0);
+        for turn in 0..4 {
+            // Regions that are writable already keep no request waiting.
+            rig.write_all();
+            for shard in 0..2 {
+                rig.submit(shard, Op::Write, shard as u64 * 8 * stripe, 8 * stripe, Flags::NONE);
+            }
+            for _ in 0..random.below(8) {
+                rig.step();
+            }
+            rig.freeze();
+            rig.retire_marks();
+            while rig.step() {}
+            let member = (turn + seed as usize) % 5;
+            rig.leave_out(member);
+            let moves = (0..100_000).take_while(|_| rig.step()).count();
+            assert!(moves < 100_000, "it goes on for ever");
+            rig.settle();
+            rig.read_all();
+            rig.refill(member);
+        }
+    }
+}
+
 /// Who is being filled gets every head as well: it may be in sync a moment later, and the only one left.
 #[test]
 fn a_member_that_is_filled_gets_the_head() {

@@ -25,6 +25,8 @@ const MEMORY_BYTES: usize = 40 << 20;
 
 /// When nothing is left to happen, tasks are asked so often whether they have something for one another.
 const IDLE_MAX: u32 = 200;
+/// Far more turns of the loop than any life needs: somebody asks for ever, and nobody answers.
+const TURNS_MAX: u64 = 5_000_000;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
@@ -176,7 +178,7 @@ impl Sim {
         };
         self.aimed = None;
         let mut within = if let Doom::Within(phase, nth, ns, _) = doom { Some((phase, nth, ns)) } else { None };
-        let (mut seen, mut idle) = (0, 0);
+        let (mut seen, mut idle, mut turns) = (0, 0, 0u64);
         let mut run = Run {
             host,
             port,
@@ -248,6 +250,11 @@ impl Sim {
                 return End::Wrong(Violation(why));
             };
             idle = 0;
+            turns += 1;
+            if turns > TURNS_MAX {
+                let why = format!("the life does not end: something goes on for ever ({})", run.stage.borrow().phase);
+                return End::Wrong(Violation(why));
+            }
             if let (Happening::CrashPoint, Some(how)) = (&happening, how) {
                 run.world.crash_at_step = None;
                 return End::Crash(how);

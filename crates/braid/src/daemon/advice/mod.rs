@@ -800,8 +800,7 @@ fn of_export(case: ExportCase, name: &str, volume: &str) -> Advice {
 }
 
 fn of_disk(case: DiskCase, array: &str) -> Advice {
-    const ROOM: &str =
-        "make room on the file system that its file is on; the disk is well again with the first write that finds space";
+    const ROOM: &str = "make room on the file system that its file is on; the disk is well again with the first write that finds space";
     let show = format!("braid array show {array}");
     match case {
         DiskCase::ShortRedundant => advice(
