@@ -11,7 +11,7 @@ pub const ARRAYS_MAX: usize = 1024;
 pub const POOLS_MAX: usize = 256;
 /// Most volumes of one pool.
 pub const VOLUMES_MAX: usize = 65_536;
-/// Largest volume, in bytes (64 TiB): when it is first used, a table of all its extents is made for a moment.
+/// Largest volume, in bytes (64 TiB).
 pub const VOLUME_BYTES_MAX: u64 = 64 << 40;
 /// Most arrays, disks of pools, and exported volumes and snapshots at a time.
 pub const DEVICES_MAX: usize = 4096;

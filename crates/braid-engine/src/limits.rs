@@ -59,9 +59,6 @@ pub const STEP_PIECES_MAX: u32 = 4096;
 /// Bytes that one step of an ordered write may hold in the range table (32 MiB).
 pub const STEP_ORDERED_BYTES_MAX: u64 = 32 << 20;
 
-/// Old layouts of one device that may still have requests in flight.
-pub const RETIRED_LAYOUTS_MAX: usize = 64;
-
 impl Default for Limits {
     fn default() -> Limits {
         Limits { slots: SLOTS_MAX, devices: 4096, range_table_bits: 16 }

@@ -166,6 +166,11 @@ fn table_of_cluster(list: &ClusterVolumeList) -> String {
     }
     output::right(&mut table, [1]);
     let mut text = output::render(&table);
+    for volume in list.volumes.iter().filter(|volume| volume.served_by.is_some()) {
+        if let Some(why) = &volume.reason {
+            text.push_str(&output::wrap(&format!("volume {}: {why}", volume.name), ""));
+        }
+    }
     for volume in list.volumes.iter().filter(|volume| volume.served_by.is_none()) {
         let service = match volume.service {
             Service::Nobody => "nobody serves it",

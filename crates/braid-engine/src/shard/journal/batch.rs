@@ -16,7 +16,7 @@ pub(super) const BATCHES_MAX: usize = 4;
 const RESERVE_BLOCKS: u64 = 8;
 
 impl Shard {
-    /// A step may ask for more marked rows than one batch could hold as data. While nothing is marked such a group never fits: its slot is told
+    /// A step may ask for more marked rows than one batch could hold as data. While no row may be marked such a group never fits: its slot is told
     /// that nothing is in the journal, and logs its rows one by one, or cuts them smaller.
     fn journal_send_back(&mut self, device: DeviceId) {
         let Some(journal) = self.journals.of(device).filter(|journal| journal.marks_nothing()) else { return };

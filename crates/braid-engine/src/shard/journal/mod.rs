@@ -246,7 +246,8 @@ impl Journal {
         u64::from(request.entry.payload_blocks()) > LOGGED_BLOCKS_MAX.min(self.node.least_ring_blocks / 3)
     }
 
-    /// Whether no row is marked now: a member is out, or the list of unreadable rows is almost full. What was to be marked is logged.
+    /// Whether no row may be marked now: a member is out, or the list of unreadable rows is almost full and not empty. What was to be marked
+    /// is logged.
     fn marks_nothing(&self) -> bool {
         self.lacks || self.marks_max() == 0 && !self.node.lost.is_empty()
     }

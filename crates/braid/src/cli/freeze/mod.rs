@@ -69,7 +69,11 @@ pub async fn freeze(
         let mounted = mounts::all()?;
         for export in exports.exports.iter().filter(|export| !export.read_only && volumes.contains(&export.array)) {
             let Some(source) = device::device_of(export) else { continue };
-            if let Some(mount) = mounted.iter().find(|mount| mount.source == source) {
+            // Where another file system is mounted over it, its folder is not to be reached.
+            let is_on_top = |mount: &&mounts::Mount| {
+                mounts::over(&mount.folder).ok().flatten().is_some_and(|top| top.source == source)
+            };
+            if let Some(mount) = mounted.iter().find(|mount| mount.source == source && is_on_top(mount)) {
                 let (folder, volumes) = (mount.folder.clone(), vec![export.array.clone()]);
                 systems.push(System { folder, source, volumes, is_named: false });
             }
@@ -82,38 +86,55 @@ pub async fn freeze(
     }
     let own = if is_remote || systems.is_empty() { Vec::new() } else { places_of_daemon(client).await? };
     let guard = async |system: &System| {
-        refuse_own(&own, &system.folder)?;
+        refuse_own(&own, system)?;
+        refuse_root(system)?;
         Guard::freeze(&system.folder).await
     };
     let guards = join_all(systems.iter().map(guard)).await;
     let frozen = Frozen(systems.into_iter().zip(guards).collect());
     let refused = frozen.0.iter().find_map(|(system, guard)| guard.as_ref().err().filter(|_| system.is_named));
     match refused.cloned() {
-        Some(error) => {
-            frozen.thaw().await;
+        Some(mut error) => {
+            for outcome in frozen.thaw().await.iter().filter(|outcome| outcome.is_stuck) {
+                let folder = outcome.folder.display();
+                error.message.push_str(&format!("; and the file system at {folder} could not be thawed"));
+                error.remedy = format!("at once: fsfreeze --unfreeze {folder}; then {}", error.remedy);
+            }
             Err(error)
         }
         None => Ok(frozen),
     }
 }
 
+/// Where the daemon of this machine writes to.
+struct Place {
+    /// Number of the device; each subvolume of btrfs has its own.
+    device: u64,
+    /// The device, as the table of mounts calls it.
+    source: Option<PathBuf>,
+    path: String,
+}
+
 /// The file systems that the daemon of this machine writes to, by their devices, and what it has there: its state, and disks that are
 /// files.
-async fn places_of_daemon(client: &Client) -> Result<Vec<(u64, String)>, ErrorDetail> {
+async fn places_of_daemon(client: &Client) -> Result<Vec<Place>, ErrorDetail> {
     let status: Status = client.get("/v1/status").await?;
     let disks: DiskList = client.get("/v1/disks").await?;
     let paths = disks.disks.into_iter().map(|disk| disk.name).chain([status.state_directory]);
     let place = |path: String| {
         let found = std::fs::metadata(&path).ok()?;
-        (found.is_file() || found.is_dir()).then(|| (found.dev(), path))
+        let source = mounts::over(Path::new(&path)).ok().flatten().map(|mount| mount.source);
+        (found.is_file() || found.is_dir()).then(|| Place { device: found.dev(), source, path })
     };
     Ok(paths.filter_map(place).collect())
 }
 
 /// Refuses a file system that the daemon would wait for while it is frozen.
-fn refuse_own(own: &[(u64, String)], folder: &Path) -> Result<(), ErrorDetail> {
+fn refuse_own(own: &[Place], system: &System) -> Result<(), ErrorDetail> {
+    let folder = &system.folder;
     let Ok(found) = std::fs::metadata(folder) else { return Ok(()) };
-    let Some((_, path)) = own.iter().find(|(device, _)| *device == found.dev()) else { return Ok(()) };
+    let is_here = |place: &&Place| place.device == found.dev() || place.source.as_ref() == Some(&system.source);
+    let Some(Place { path, .. }) = own.iter().find(is_here) else { return Ok(()) };
     let message = format!(
         "the file system at {} has {path}, which the daemon writes to: it would wait for the thaw itself",
         folder.display()
@@ -123,7 +144,20 @@ fn refuse_own(own: &[(u64, String)], folder: &Path) -> Result<(), ErrorDetail> {
         .remedy("name a file system on the volume, or take the snapshot with --no-freeze"))
 }
 
-/// Adds a file system that the user has named: of the volumes that nothing else was found for, or of all.
+/// Refuses the root file system, which is where a folder is when what belongs there is not mounted.
+fn refuse_root(system: &System) -> Result<(), ErrorDetail> {
+    let folder = &system.folder;
+    if !system.is_named || mounts::over(folder)?.is_none_or(|mount| mount.folder != Path::new("/")) {
+        return Ok(());
+    }
+    let message = format!("{} is on the root file system of this machine: nothing is mounted there", folder.display());
+    Err(ErrorDetail::new(Kind::InvalidArgument, message)
+        .with("path", folder.display())
+        .remedy("mount the file system of the volume there, or take the snapshot with --no-freeze"))
+}
+
+/// Adds a file system that the user has named: of the volume that nothing else was found for; of all, where something was found for each. Where
+/// nothing was found for several, nobody knows of which it is, and it counts for none.
 fn add_named(systems: &mut Vec<System>, folder: PathBuf, source: PathBuf, volumes: &[String]) {
     if let Some(known) = systems.iter_mut().find(|system| system.source == source) {
         known.is_named = true;
@@ -131,8 +165,10 @@ fn add_named(systems: &mut Vec<System>, folder: PathBuf, source: PathBuf, volume
     }
     let found = |volume: &&String| systems.iter().any(|system| !system.is_named && system.volumes.contains(volume));
     let mut of: Vec<String> = volumes.iter().filter(|volume| !found(volume)).cloned().collect();
-    if of.is_empty() {
-        of = volumes.to_vec();
+    match of.len() {
+        0 => of = volumes.to_vec(),
+        1 => {}
+        _ => of.clear(),
     }
     systems.push(System { folder, source, volumes: of, is_named: true });
 }
@@ -169,7 +205,7 @@ impl Frozen {
 
 fn late(folder: &Path) -> ErrorDetail {
     let message = format!(
-        "the file system at {} was thawed before the daemon had answered: after {} s, or by another process",
+        "the file system at {} was thawed before the daemon had answered: after {} s, by another process, or because its guard was killed",
         folder.display(),
         guard::HELD_MAX.as_secs()
     );
@@ -202,5 +238,9 @@ mod tests {
         let mut systems = found();
         add_named(&mut systems, "/c".into(), "/dev/sdc".into(), &volumes[..1]);
         assert_eq!(systems[1].volumes, ["tank/a"], "beside what was found of it");
+        // Of which of two it is nobody knows.
+        let mut systems = Vec::new();
+        add_named(&mut systems, "/c".into(), "/dev/sdc".into(), &volumes);
+        assert!(systems[0].volumes.is_empty() && systems[0].is_named);
     }
 }

@@ -117,6 +117,8 @@ pub(super) struct Gathered<'a> {
     says: &'a [NodeSays],
     /// The node that serves it, and what that says of it.
     pub server: Option<(&'a str, &'a ReplicatedVolume)>,
+    /// A node that says it serves it, where voters answer a later controller.
+    cut_off: Option<&'a str>,
     /// A node that opens it.
     opens: Option<&'a str>,
     /// As a node knows it that does not serve it.
@@ -155,12 +157,17 @@ impl<'a> Gathered<'a> {
         }
         let is = |state: ReplicatedState| move |(_, volume): &&(&str, &ReplicatedVolume)| volume.state == state;
         // One that was cut off may not know yet: the higher epoch is the one that voters answer.
-        let server = volumes.iter().filter(is(ReplicatedState::Serving)).max_by_key(|(_, volume)| volume.epoch);
+        let serving = volumes.iter().filter(is(ReplicatedState::Serving)).max_by_key(|(_, volume)| volume.epoch);
+        let answered =
+            kept.values().filter_map(|replica| replica.register.as_ref()).map(|register| register.epoch).max();
+        let server = serving.filter(|(_, volume)| answered.is_none_or(|epoch| volume.epoch >= epoch));
+        let cut_off = serving.filter(|_| server.is_none()).map(|(node, _)| *node);
         let opens = volumes.iter().find(is(ReplicatedState::Opening)).map(|(node, _)| *node);
         let places = kept.values().max_by_key(|replica| replica.version).and_then(|newest| described(newest).ok());
         let mut gathered = Gathered {
             says,
             server: server.copied(),
+            cut_off,
             opens,
             known: volumes.first().map(|(_, volume)| *volume),
             kept,
@@ -190,6 +197,12 @@ impl<'a> Gathered<'a> {
         self.says.iter().filter(|says| says.said.is_err()).map(|says| says.node.as_str()).collect()
     }
 
+    /// A node that may have more than it says.
+    fn starting(&self) -> Option<&'a str> {
+        let starts = |says: &&NodeSays| says.said.as_ref().is_ok_and(|answered| answered.may_keep_more);
+        self.says.iter().find(starts).map(|says| says.node.as_str())
+    }
+
     /// The voters whose registers were read, and those of them that hear of no controller.
     fn read_and_quiet(&self) -> (Voters, Voters) {
         let Some(places) = &self.places else { return Default::default() };
@@ -200,7 +213,9 @@ impl<'a> Gathered<'a> {
                 continue;
             }
             read.insert(VoterId(number));
-            if replica.heard_ms.is_none_or(|ago| ago >= QUIET_MS) {
+            // A controller that has let go is none any more, however lately it was heard.
+            let released = replica.register.as_ref().is_some_and(|register| register.released);
+            if released || replica.heard_ms.is_none_or(|ago| ago >= QUIET_MS) {
                 quiet.insert(VoterId(number));
             }
         }
@@ -217,19 +232,33 @@ impl<'a> Gathered<'a> {
             reason: Some(reason),
             case: Some(VolumeCase::Unserved),
         };
-        if let Some((node, _)) = self.server {
-            return Decision { service: Service::Served, served_by: Some(node.to_owned()), reason: None, case: None };
+        if let Some((node, volume)) = self.server {
+            // Of one that waits for its voters nothing is answered.
+            let reason = volume.attention.first().cloned();
+            return Decision { service: Service::Served, served_by: Some(node.to_owned()), reason, case: None };
         }
         if let Some(node) = self.opens {
             return unknown(format!("node {node} is opening it"), None);
         }
-        let silent = self.silent();
-        if silent.is_empty() {
-            return nobody("every node of the cluster says that it does not serve it".to_owned());
+        if let Some(node) = self.cut_off {
+            return unknown(format!("node {node} says that it serves it, and voters answer a later controller"), None);
         }
+        let silent = self.silent();
         let (read, quiet) = self.read_and_quiet();
         let seating = self.places.as_ref().map(SavedReplicated::seating).unwrap_or_default();
         let of_voters = |count: usize| if count == 1 { "1 voter".to_owned() } else { format!("{count} voters") };
+        let heard = read.without(quiet);
+        if silent.is_empty() {
+            // A node that is not in this one's table yet, or has just begun or ended to serve it, is known by its voters alone.
+            if !heard.is_empty() {
+                let (some, all) = (of_voters(heard.count()), seating.all().count());
+                return unknown(format!("{some} of {all} heard of a controller in the last 5.5 s"), None);
+            }
+            if let Some(node) = self.starting() {
+                return unknown(format!("node {node} is still looking for its disks"), None);
+            }
+            return nobody("every node of the cluster says that it does not serve it".to_owned());
+        }
         let silent = match silent.as_slice() {
             [node] => format!("node {node} does not answer"),
             nodes => format!("nodes {} do not answer", nodes.join(", ")),
@@ -241,7 +270,6 @@ impl<'a> Gathered<'a> {
                 seating.all().count()
             ));
         }
-        let heard = read.without(quiet);
         if !heard.is_empty() {
             return unknown(
                 format!(
@@ -383,10 +411,11 @@ impl NotUsable {
     }
 }
 
-/// Whether these are as many as it takes to open the volume: the others are too few for a lease, and no vote has counted that none of these knows.
+/// Whether these are as many as it takes to open the volume, of each set of a joint vote: the others are too few for a lease, and no vote has
+/// counted that none of these knows.
 fn enough(seating: &Seating, these: Voters) -> bool {
-    let of = |set: Voters| !set.is_empty() && these.and(set).count() >= Quorums::of(set.count()).open;
-    of(seating.voters) || of(seating.before)
+    let mut sets = seating.sets().peekable();
+    sets.peek().is_some() && sets.all(|set| these.and(set).count() >= Quorums::of(set.count()).open)
 }
 
 #[cfg(test)]
@@ -460,11 +489,34 @@ mod tests {
             decided(&[silent(0), silent(1), keeps(2, quiet())]),
             (Service::Unknown, Some(VolumeCase::UnservedMaybe))
         );
-        // Every node says that it does not.
-        assert_eq!(decided(&[keeps(0, Some(1)), keeps(1, Some(1)), keeps(2, Some(1))]), nobody);
+        // Every node says that it does not: of what voters hear somebody may be on the way to serve it, or just have ended.
+        assert_eq!(decided(&[keeps(0, Some(1)), keeps(1, Some(1)), keeps(2, Some(1))]), (Service::Unknown, None));
+        assert_eq!(decided(&[keeps(0, quiet()), keeps(1, quiet()), keeps(2, None)]), nobody);
         // Which node opens it is known, whatever else is not.
         let opening = says(1, vec![volume("opening", 4)], vec![replica(1, None, 7)]);
         assert_eq!(decided(&[silent(0), opening, keeps(2, None)]), (Service::Unknown, None));
+    }
+
+    /// While the voters change, each of both sets has to be without a controller.
+    #[test]
+    fn of_a_joint_vote_both_sets_count() {
+        let of = |voters: &[u8]| {
+            let mut set = Voters::NONE;
+            voters.iter().for_each(|voter| set.insert(VoterId(*voter)));
+            set
+        };
+        let joint = Seating { voters: of(&[0, 1]), before: of(&[0, 1, 2]), ..Seating::default() };
+        // Two of the three before, and one of the two from now on: the other one may go on alone.
+        assert!(!enough(&joint, of(&[1, 2])));
+        assert!(enough(&joint, of(&[0, 1])));
+        assert!(!enough(&Seating::default(), of(&[0, 1, 2])));
+    }
+
+    /// A node that was cut off from the voters still says that it serves the volume.
+    #[test]
+    fn one_that_voters_do_not_answer_any_more_is_not_believed() {
+        let all = [says(0, vec![volume("serving", 2)], vec![]), keeps(1, None), silent(2)];
+        assert_eq!(decided(&all), (Service::Unknown, None), "a voter has a register of epoch 3");
     }
 
     #[test]
