@@ -26,7 +26,7 @@ const MEMORY_BYTES: usize = 40 << 20;
 /// When nothing is left to happen, tasks are asked so often whether they have something for one another.
 const IDLE_MAX: u32 = 200;
 /// Far more turns of the loop than any life needs: somebody asks for ever, and nobody answers.
-const TURNS_MAX: u64 = 5_000_000;
+const TURNS_MAX: u64 = 50_000_000;
 
 /// What came of a run.
 #[derive(Clone, Debug)]
