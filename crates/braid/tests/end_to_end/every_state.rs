@@ -199,10 +199,13 @@ struct Exchange {
     body: Vec<u8>,
 }
 
+/// What was asked over a connection, and what was answered.
+type Bytes = (Vec<u8>, Vec<u8>);
+
 /// A proxy between the command line and the API's socket.
 struct Recorder {
     socket: String,
-    seen: Arc<Mutex<Vec<(Vec<u8>, Vec<u8>)>>>,
+    seen: Arc<Mutex<Vec<Bytes>>>,
 }
 
 impl Recorder {
@@ -680,8 +683,9 @@ fn jobs_are_told_alike_by_every_command_in_every_state() {
 fn no_command_is_forgotten() {
     let daemon = Daemon::start();
     let all: Value = serde_json::from_str(&daemon.braid(&["schema"])).expect("it is JSON");
-    let plain = |command: &String| !command.contains(" --");
-    let all: BTreeSet<String> = all["commands"].as_object().expect("commands").keys().cloned().filter(plain).collect();
+    let plain = |command: &&String| !command.contains(" --");
+    let all = all["commands"].as_object().expect("commands").keys();
+    let all: BTreeSet<String> = all.filter(plain).cloned().collect();
     let templates = COMMANDS.iter().flat_map(|(_, commands)| commands.iter().copied()).chain(JOBS);
     let is_of = |template: &str, command: &str| template == command || template.starts_with(&format!("{command} "));
     let templates: Vec<&str> = templates.collect();

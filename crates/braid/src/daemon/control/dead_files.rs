@@ -4,6 +4,7 @@ use super::Control;
 use super::files::source_of;
 use braid_api::{ErrorDetail, Orphan};
 use braid_fuse::mount;
+use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -70,8 +71,13 @@ fn handle(path: &Path, source: &str, dry_run: bool) -> (bool, Option<String>) {
 
 /// Why a mount is not dead; none: nobody answers for it.
 fn why_alive(path: &Path) -> Option<String> {
+    // Whoever asks while the connection ends is told so in another way than those who come later.
+    let is_dead = |error: &std::io::Error| {
+        let is = |dead: Errno| error.raw_os_error() == Some(dead.raw_os_error());
+        is(Errno::NOTCONN) || is(Errno::CONNABORTED)
+    };
     match std::fs::metadata(path) {
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => None,
+        Err(error) if is_dead(&error) => None,
         Err(error) => Some(error.to_string()),
         Ok(_) => Some("another daemon serves it".to_owned()),
     }
