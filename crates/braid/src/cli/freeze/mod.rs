@@ -1,7 +1,7 @@
 //! Which file systems are frozen while snapshots are taken, and what came of it.
 //!
 //! What it is: those that this machine has mounted from exports of the volumes (`braid mount`) are found by their devices; others are named
-//! with `--freeze`. Each has a guard (`guard`), which thaws it in any case.
+//! with `--freeze`. Each has a guard (`guard`), which thaws it unless it is killed together with the command.
 //! What it promises: a snapshot is said to be of a frozen file system only where that was frozen from before the daemon was asked until
 //! after its answer.
 

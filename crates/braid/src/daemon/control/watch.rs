@@ -191,7 +191,7 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
 /// Errors in words. What did not end in time is among the failed.
 fn failures(stats: &LeafStats) -> String {
     let LeafStats { errors, late, no_space, .. } = *stats;
-    if no_space == errors {
+    if errors > 0 && no_space == errors {
         let writes = counted(errors as usize, "write", "writes");
         return format!("{writes} found no space on the file system that its file is on");
     }
