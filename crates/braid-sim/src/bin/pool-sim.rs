@@ -77,6 +77,20 @@ fn hunt(options: &Options) -> bool {
     shared::hunt(&table(), |bug, seed| notices(bug, seed, options))
 }
 
+/// Looks for the first of these seeds that notices the bug, which is named as it is planted. True: one does.
+#[cfg(feature = "planted")]
+fn search(name: &str, mut seeds: std::ops::Range<u64>, options: &Options) -> bool {
+    let bug = braid_engine::Planted::POOLS.into_iter().find(|bug| format!("{bug:?}") == name).expect("planted before");
+    std::panic::set_hook(Box::new(|_| {}));
+    let found = seeds.find_map(|seed| Some((seed, braid_sim::pools::plant::notices(bug, seed, options)?)));
+    let _ = std::panic::take_hook();
+    match &found {
+        Some((seed, said)) => println!("seed {seed} FAILED: {}", said.lines().next().unwrap_or("")),
+        None => println!("{name} is noticed by none of these seeds"),
+    }
+    found.is_some()
+}
+
 #[cfg(not(feature = "planted"))]
 fn hunt(_: &Options) -> bool {
     eprintln!("pool-sim: no bugs are planted in this build: --features planted");
@@ -96,6 +110,13 @@ fn main() -> ExitCode {
     {
         eprintln!("pool-sim: no bug {name} is planted in this build");
         return ExitCode::from(2);
+    }
+    // A bug that is found by a panic is found. A single seed is replayed instead, with its backtrace.
+    #[cfg(feature = "planted")]
+    if let Some(name) = &bug
+        && seeds.end - seeds.start > 1
+    {
+        return if search(name, seeds, &options) { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
     let mut counters = Counters::default();
     let (mut failed, mut all) = (0, 0);

@@ -153,7 +153,7 @@ impl Nature {
                 few_blocks: true,
                 slow_flushes: *rng.pick(&[0, 0, any.slow_flushes]),
                 slow_rings: *rng.pick(&[0, 0, any.slow_rings]),
-                ends_flattened: *rng.pick(&[0, 30_000, 300_000]),
+                ends_flattened: *rng.pick(&[0, 300_000, 1_000_000]),
                 aim: Some(*rng.pick(&[Moment::Copied, Moment::Committed, Moment::Folded])),
                 ..any
             },
