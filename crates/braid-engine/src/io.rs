@@ -377,7 +377,7 @@ pub trait LeafSink {
 
     /// This shard's scratch memory: where it begins, a multiple of 4096, and its bytes, a multiple of 1 MiB and at least
     /// [`crate::SCRATCH_BYTES_MIN`]. The engine's alone, for as long as the shard lives; asked for once, when the first array with
-    /// parity is served.
+    /// parity, pool or volume with small blocks is served.
     fn scratch(&mut self) -> (Buf, u64);
 
     /// Calls `work` with the bytes of these places of memory, `len` at each, to be read and to be changed. Places of other

@@ -15,6 +15,9 @@ use crate::missed::Missed;
 use crate::parity::Parity;
 use crate::volume::VolumeNode;
 
+/// The largest logical block of a device, in bytes.
+pub(crate) const BLOCK_BYTES_MAX: u32 = 4096;
+
 /// Most places that one byte may have: as many as an array may have members.
 pub const COPIES_MAX: usize = 128;
 
@@ -87,6 +90,8 @@ pub struct DeviceLayout {
     pub(crate) missed: Box<[Arc<Missed>]>,
     /// Roles that are nobody's: see [`DeviceLayout::vacant`].
     vacant: Roles,
+    /// It takes whole sectors: see [`DeviceLayout::in_sectors`].
+    in_sectors: bool,
     direct: Direct,
 }
 
@@ -187,7 +192,10 @@ impl DeviceLayout {
     /// number or size from its geometry's: whoever describes a device checks that first.
     pub fn new(version: u32, block_bytes: u32, root: &Node) -> DeviceLayout {
         assert!(version > 0, "layout versions start at 1");
-        assert!(block_bytes.is_power_of_two() && (512..=4096).contains(&block_bytes), "logical block {block_bytes}");
+        assert!(
+            block_bytes.is_power_of_two() && (512..=BLOCK_BYTES_MAX).contains(&block_bytes),
+            "logical block {block_bytes}"
+        );
         let mut nodes = Vec::new();
         let (size_bytes, direct) = (root.size_bytes(), Direct::new(root));
         let root = flatten(root, &mut nodes);
@@ -216,8 +224,36 @@ impl DeviceLayout {
             read_only: false,
             missed: Box::default(),
             vacant: Roles::NONE,
+            in_sectors: false,
             direct,
         }
+    }
+
+    /// Bytes of a sector: the smallest unit that a device may take.
+    pub const SECTOR_BYTES: u32 = 512;
+
+    /// Makes it one that also takes requests of whole sectors of 512 bytes. What begins or ends within a block is carried out by
+    /// reading that block and writing it back, while nobody else changes it; which costs a read, and memory.
+    ///
+    /// # Panics
+    /// When it is no volume of a pool: the short ways of other devices hold no claim.
+    #[must_use]
+    pub fn in_sectors(mut self) -> DeviceLayout {
+        let is_whole =
+            self.block_bytes == BLOCK_BYTES_MAX && self.size_bytes.is_multiple_of(u64::from(BLOCK_BYTES_MAX));
+        assert!(self.volume().is_some() && is_whole, "only a volume takes sectors");
+        self.in_sectors = true;
+        self
+    }
+
+    /// Whether it takes requests of whole sectors.
+    pub(crate) fn takes_sectors(&self) -> bool {
+        self.in_sectors
+    }
+
+    /// What the offset and the length of a request are multiples of, in bytes: the logical block, or a sector.
+    pub fn request_bytes(&self) -> u32 {
+        if self.in_sectors { DeviceLayout::SECTOR_BYTES } else { self.block_bytes }
     }
 
     /// Makes it that of an array whose members are on several nodes, others of which may be served from: requests are answered under

@@ -10,6 +10,12 @@ use crate::io::{Cookie, Flags, LeafId, LeafIo, Op};
 pub enum Planted {
     /// A replicated device answers although its lease has run out.
     AnsweredWithoutLease,
+    /// A request that is not of whole blocks does not claim those that it touches.
+    PartialUnclaimed,
+    /// What such a request has read is taken for something that a hanging disk may still fill, and written from other memory.
+    PartialReadLent,
+    /// The memory of such a request is given to others while the kernel has it.
+    PartialMemoryLost,
     /// A replicated device that serves no more tells errors, although a later session settles the requests.
     UnsettledAnswered,
     /// A replicated device answers a read of what not all members have.
@@ -320,7 +326,7 @@ thread_local! {
 #[cfg(feature = "planted")]
 impl Planted {
     /// Those of volumes on shards, and those of pools and arrays that are looked for with shards, too.
-    pub const VOLUMES: [Planted; 16] = [
+    pub const VOLUMES: [Planted; 19] = [
         Planted::BarrierSkipsShard,
         Planted::NewUncounted,
         Planted::LateUncounted,
@@ -331,6 +337,9 @@ impl Planted {
         Planted::ZeroesUncommitted,
         Planted::OwnerUnchecked,
         Planted::RunUnchecked,
+        Planted::PartialUnclaimed,
+        Planted::PartialMemoryLost,
+        Planted::PartialReadLent,
         Planted::HotIgnored,
         Planted::SnapshotNotDrained,
         Planted::SnapshotNotCommitted,

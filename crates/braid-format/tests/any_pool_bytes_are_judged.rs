@@ -65,6 +65,7 @@ fn any_owner() -> impl Strategy<Value = Owner> {
             thick,
             flattens: limits[0] & 1 == 1,
             frozen: kind != OwnerKind::Volume && limits[0] & 2 == 2,
+            in_sectors: limits[0] & 4 == 4,
             parent: if parent == id { 0 } else { parent },
             uuid: Uuid::from_u128(uuid),
             volume: Uuid::from_u128(if kind == OwnerKind::Volume { 0 } else { on }),

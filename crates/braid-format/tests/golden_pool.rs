@@ -50,6 +50,7 @@ fn owner() -> Owner {
         thick: true,
         flattens: false,
         frozen: false,
+        in_sectors: false,
         parent: 4,
         uuid: Uuid::from_bytes(*b"braid-testvolume"),
         volume: Uuid::nil(),

@@ -213,6 +213,7 @@ pub(super) mod tests {
             thick,
             flattens: false,
             frozen: false,
+            in_sectors: false,
             parent,
             uuid,
             volume,

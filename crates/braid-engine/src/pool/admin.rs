@@ -93,6 +93,8 @@ impl Pool {
             }
             // What lies beyond a smaller size would show through when the clone grows.
             owner.size_bytes = owner.size_bytes.max(of.size_bytes);
+            // What was written to small blocks may need them to be read.
+            owner.in_sectors = of.in_sectors;
         }
         // Whatever it is: nobody could read it, or write to it, before the member is back.
         if owner.may_be_on() & self.state.absent != 0 {
@@ -260,8 +262,9 @@ impl Pool {
             return Err(AdminError::TailFull);
         }
         let id = self.state.owners.next_id();
-        let size_bytes = to.size_bytes;
-        let goes_on = Owner { id, parent: snapshot, size_bytes, also_on: 0, flattens: false, ..old.clone() };
+        let (size_bytes, in_sectors) = (to.size_bytes, to.in_sectors);
+        let goes_on =
+            Owner { id, parent: snapshot, size_bytes, in_sectors, also_on: 0, flattens: false, ..old.clone() };
         let gone = Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, policy: None, flattens: false, ..old };
         if !goes_on.is_sound() || !gone.is_sound() {
             return Err(AdminError::NoNumber);
@@ -274,7 +277,7 @@ impl Pool {
     }
 
     /// Gives a volume or snapshot another name, size (grows only: see [`Pool::shrink`]), limits, policy or consistency: everything of `owner` but its
-    /// number, kind, parent, identity, and whether it is thick or being flattened, counts.
+    /// number, kind, parent, identity, block size, and whether it is thick or being flattened, counts.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -290,7 +293,7 @@ impl Pool {
         if !self.tail.has_room(6) {
             return Err(AdminError::TailFull);
         }
-        let Owner { kind, parent, uuid, volume, thick, flattens, .. } = old;
+        let Owner { kind, parent, uuid, volume, thick, flattens, in_sectors, .. } = old;
         // A snapshot stays as it was.
         let size_bytes = if kind == OwnerKind::Volume { owner.size_bytes.max(old.size_bytes) } else { old.size_bytes };
         if (old.place, old.on) != (owner.place, owner.on) {
@@ -302,7 +305,7 @@ impl Pool {
         }
         // What it has stays where it is until it has been moved.
         let also_on = if owner.place == Placing::Spread { 0 } else { old.may_be_on() & !owner.on };
-        let owner = Owner { id, kind, parent, uuid, volume, thick, flattens, size_bytes, also_on, ..owner };
+        let owner = Owner { id, kind, parent, uuid, volume, thick, flattens, in_sectors, size_bytes, also_on, ..owner };
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }

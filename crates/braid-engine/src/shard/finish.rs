@@ -1,5 +1,6 @@
 //! The end of a slot: its request is answered, and what it held is given back.
 
+use super::partial::Partial;
 use super::ranges::release;
 use super::slots::State;
 use super::{Shard, mutates, slots};
@@ -22,6 +23,9 @@ impl Shard {
         if let Some(number) = self.slots.gather(index) {
             return self.gathered(index, number);
         }
+        if self.slots[index].partial == Partial::Step {
+            return self.partial_step_ended(index);
+        }
         if self.slots[index].followed {
             self.followers_go();
         }
@@ -36,7 +40,7 @@ impl Shard {
             self.give_up_claim(index);
         }
         let slot = &mut self.slots[index];
-        self.done.push(Completion { tag: slot.tag, result, buffer_busy: late });
+        self.done.push(Completion { tag: slot.tag, result, buffer_busy: late && slot.keeps_memory() });
         let device = self.devices.at_mut(slot.device);
         device.counters.count(slot.op, slot.end - slot.start, result.is_err());
         if late {
@@ -78,6 +82,9 @@ impl Shard {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
         self.reclaim(index);
+        if self.slots[index].partial == Partial::Ended {
+            self.regain_partial_memory(index);
+        }
         if self.slots[index].below.0 != slots::NONE {
             self.leave_below(index);
         }

@@ -332,6 +332,7 @@ impl Shard {
         if let Some(scratch) = self.gather_scratch.as_mut() {
             scratch.lend(gather.memory);
         }
+        self.partial_memory_is_news();
         self.become_late(index);
     }
 
@@ -341,5 +342,6 @@ impl Shard {
         if let Some(scratch) = self.gather_scratch.as_mut() {
             if gather.lent { scratch.regain(gather.memory) } else { scratch.give(gather.memory) }
         }
+        self.partial_memory_is_news();
     }
 }

@@ -12,6 +12,7 @@ impl Shard {
         if let Some((index, _)) = self.slots.find(cookie) {
             self.slots[index].late += 1;
             self.works.note_late(self.slots[index].work);
+            self.partial_step_is_late(index);
             self.leaf_done(cookie, Err(LeafError::of(ErrorKind::TimedOut)), sink);
         }
     }
@@ -38,7 +39,7 @@ impl Shard {
                     return self.work_off(sink);
                 }
                 let slot = &self.slots[index];
-                if slot.sync == slots::NONE && self.slots.gather(index).is_none() {
+                if slot.sync == slots::NONE && self.slots.gather(index).is_none() && slot.keeps_memory() {
                     self.released.push_back(slot.tag);
                 }
                 self.let_go(index);
@@ -64,7 +65,9 @@ impl Shard {
         // What a member of a redundant array does late harms nobody: it is left out, and comes back only after that. Of a volume's
         // request its parts have told.
         let to_volume = slot.pool != slots::NO_POOL;
-        slot.barred |= !to_volume && device.layout(slot.version).mirror().is_none() || slot.below.0 != slots::NONE;
+        let layout = device.layout(slot.version);
+        let is_redundant = layout.mirror().is_some() || layout.volume().is_some();
+        slot.barred |= !to_volume && !is_redundant || slot.below.0 != slots::NONE;
         if slot.barred {
             device.enter_late(slot.memory_bytes());
             if mutates(slot.op) {

@@ -20,6 +20,7 @@ mod gather;
 mod home;
 mod journal;
 mod late;
+mod partial;
 mod pools;
 mod ranges;
 mod replicated;
@@ -41,6 +42,7 @@ use home::Home;
 pub use home::RegionCall;
 use journal::Journals;
 pub use journal::{InJournal, LogRequest};
+use partial::{Partial, Partials};
 use pools::Pools;
 pub use pools::{PoolAsk, PoolCall, PoolNext, PoolTold, Reservations, Soon};
 use rows::Works;
@@ -287,6 +289,7 @@ pub struct Shard {
     /// Homes of journals that wait for this shard to have nothing of a marked row under way.
     asked_still: Vec<journal::Asked>,
     pools: Pools,
+    partials: Partials,
     /// Memory for rows, for batches of journals, and for gathers, from when the first array with parity is served.
     scratch: Option<Scratch>,
     journal_scratch: Option<Scratch>,
@@ -327,6 +330,7 @@ impl Shard {
             journals: Journals::new(),
             asked_still: Vec::new(),
             pools: Pools::new(limits.slots),
+            partials: Partials::default(),
             scratch: None,
             journal_scratch: None,
             gather_scratch: None,
@@ -351,7 +355,9 @@ impl Shard {
     pub fn submit(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
         let device = self.devices.get_mut(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;
         let layout = device.current.as_deref().ok_or(IoError::of(ErrorKind::NoDevice))?;
-        check(request, layout)?;
+        if check(request, layout).is_err() {
+            return self.submit_partial(request, sink);
+        }
         if layout.read_only && request.op != Op::Read {
             if request.op != Op::Flush {
                 return Err(IoError::of(ErrorKind::ReadOnly));
@@ -582,8 +588,11 @@ impl Shard {
         sink: &mut impl LeafSink,
     ) -> Option<u32> {
         layout.iter().flat_map(|layout| layout.leaves()).for_each(|leaf| self.loads.know(*leaf));
-        if layout.as_ref().is_some_and(|layout| layout.parity().is_some()) {
+        if layout.as_ref().is_some_and(|layout| layout.parity().is_some() || layout.takes_sectors()) {
             self.prepare_rows(sink);
+        }
+        if layout.as_ref().is_some_and(|layout| layout.takes_sectors()) {
+            self.partials.prepare(self.done_max as u32);
         }
         let old = self.devices.publish(device, layout);
         self.home_published(device, sink);
@@ -623,7 +632,7 @@ impl Shard {
         self.pools.in_use()
     }
 
-    /// Takes the memory that arrays with parity need, once.
+    /// Takes the memory that arrays with parity, pools and devices that take sectors need, once.
     fn prepare_rows(&mut self, sink: &mut impl LeafSink) {
         if self.scratch.is_none() {
             let (base, bytes) = sink.scratch();
@@ -662,6 +671,9 @@ impl Shard {
         let slot = &self.slots[index];
         if slot.claim.is_wanted() && slot.error.is_none() && !self.claim_range(index) {
             return;
+        }
+        if self.slots[index].partial == Partial::Between {
+            return self.partial_go(index, sink);
         }
         if self.slots[index].pool != slots::NO_POOL {
             return self.volume_go(index, sink);
@@ -720,10 +732,16 @@ fn mutates(op: Op) -> bool {
     !matches!(op, Op::Read | Op::Flush)
 }
 
-/// Whether the layout can take this request.
+/// Whether the layout can take this request as it is.
 #[inline]
 fn check(request: &Request, layout: &DeviceLayout) -> Result<(), IoError> {
-    let mask = u64::from(layout.block_bytes()) - 1;
+    check_range(request, layout, layout.block_bytes())
+}
+
+/// Whether a request is inside the device, not too long, and of whole units of so many bytes.
+#[inline]
+fn check_range(request: &Request, layout: &DeviceLayout, unit_bytes: u32) -> Result<(), IoError> {
+    let mask = u64::from(unit_bytes) - 1;
     let inside = request.offset <= layout.size_bytes() && request.len <= layout.size_bytes() - request.offset;
     let aligned = (request.offset | request.len) & mask == 0;
     let short = !carries_data(request.op) || request.len <= REQUEST_BYTES_MAX;

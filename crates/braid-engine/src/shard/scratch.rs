@@ -5,7 +5,7 @@
 
 use crate::io::Buf;
 
-/// What a driver gives each shard that serves an array with parity, in bytes (48 MiB, touched as needed: half of it only while
+/// What a driver gives each shard that serves an array with parity, a pool or a volume with small blocks, in bytes (48 MiB, touched as needed: half of it only while
 /// disks hang).
 pub const SCRATCH_BYTES: u64 = 48 << 20;
 /// The least that any step and any batch can be worked on with, in bytes (12 MiB).

@@ -1,5 +1,6 @@
 //! The slab of slots, and the lists of those that wait.
 
+use super::partial::Partial;
 use crate::claims::Claim;
 use crate::io::{Buf, Cookie, Flags, IoError, LeafId, META_BLOCKS, Op};
 use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, SYNCS_MAX};
@@ -104,6 +105,8 @@ pub(crate) struct Slot {
     /// Behind which write it stays, slot and generation, and behind how many it has.
     pub behind: (u32, u32),
     pub changes: u8,
+    /// Whether it carries out a request that is not of whole blocks, and where it is with that.
+    pub partial: Partial,
 }
 
 impl Slot {
@@ -142,6 +145,7 @@ impl Slot {
         self.pool = NO_POOL;
         self.below.0 = NONE;
         self.changes = 0;
+        self.partial = Partial::No;
     }
 
     /// Members that were too slow to be read from, of the first [`crate::mirror::SLOW_MAX`].
@@ -151,6 +155,12 @@ impl Slot {
 
     pub fn set_slow(&mut self, slow: Roles) {
         self.slow = slow.0 as u16;
+    }
+
+    /// Whether the kernel may still have the memory of whoever asked, where I/O of the slot is late. A read that has succeeded has its data from
+    /// elsewhere, and what is not of whole blocks has memory of the shard.
+    pub fn keeps_memory(&self) -> bool {
+        self.partial == Partial::No && (self.op != Op::Read || self.error.is_some())
     }
 
     /// Bytes of memory that the request's data take.
@@ -201,6 +211,7 @@ impl Slot {
         below: (NONE, 0),
         behind: (NONE, 0),
         changes: 0,
+        partial: Partial::No,
     };
 }
 

@@ -33,6 +33,11 @@ pub(super) fn memory_key() -> u64 {
     3 << 62 | 1 << 41
 }
 
+/// Which partial requests wait for scratch memory.
+pub(super) fn partial_key() -> u64 {
+    3 << 62 | 1 << 47
+}
+
 impl Shard {
     /// Whether somebody may go on.
     #[inline]

@@ -21,7 +21,8 @@ struct RawOwner {
     kind: u8,
     /// 0 spread, 1 single, 2 chosen.
     place: u8,
-    /// Bit 0: thick; bit 1: being made independent of its parent; bit 2: its file system was frozen.
+    /// Bit 0: thick; bit 1: being made independent of its parent; bit 2: its file system was frozen; bit 3: its blocks
+    /// have 512 bytes.
     flags: u8,
     name_len: u8,
     parent: U32,
@@ -55,6 +56,7 @@ const CRC_START: usize = 252;
 const THICK: u8 = 1;
 const FLATTENS: u8 = 2;
 const FROZEN: u8 = 4;
+const IN_SECTORS: u8 = 8;
 
 /// What an owner is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -168,6 +170,8 @@ pub struct Owner {
     pub flattens: bool,
     /// Of a snapshot: the file system on the volume was frozen while it was taken. Otherwise the snapshot is as after a loss of power.
     pub frozen: bool,
+    /// Its logical block has 512 bytes, otherwise 4096. Blocks stand in extents as blocks of 4096 bytes all the same.
+    pub in_sectors: bool,
     /// Where blocks are looked up that it does not have; 0: nowhere.
     pub parent: u32,
     /// Its identity for people.
@@ -212,6 +216,7 @@ impl Owner {
             thick: false,
             flattens: false,
             frozen: false,
+            in_sectors: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),
@@ -298,7 +303,8 @@ impl Owner {
             },
             flags: if self.thick { THICK } else { 0 }
                 | if self.flattens { FLATTENS } else { 0 }
-                | if self.frozen { FROZEN } else { 0 },
+                | if self.frozen { FROZEN } else { 0 }
+                | if self.in_sectors { IN_SECTORS } else { 0 },
             name_len: self.name.len,
             parent: U32::new(self.parent),
             reserved_a: U32::ZERO,
@@ -338,7 +344,7 @@ impl Owner {
         if raw.reserved_a.get() != 0 || raw.reserved_b != [0; 68] {
             return refuse("its reserved bytes are not zero");
         }
-        if raw.flags & !(THICK | FLATTENS | FROZEN) != 0 {
+        if raw.flags & !(THICK | FLATTENS | FROZEN | IN_SECTORS) != 0 {
             return refuse("its flags are unknown");
         }
         let Some(name) = OwnerName::from_raw(&raw.name, raw.name_len) else { return refuse("its name is none") };
@@ -362,6 +368,7 @@ impl Owner {
             thick: raw.flags & THICK != 0,
             flattens: raw.flags & FLATTENS != 0,
             frozen: raw.flags & FROZEN != 0,
+            in_sectors: raw.flags & IN_SECTORS != 0,
             parent: raw.parent.get(),
             uuid: Uuid::from_bytes(raw.uuid),
             volume: Uuid::from_bytes(raw.volume),
@@ -402,6 +409,7 @@ pub(super) mod tests {
             thick: true,
             flattens: true,
             frozen: false,
+            in_sectors: false,
             parent: 4,
             uuid: Uuid::from_bytes(*b"braid-testvolume"),
             volume: Uuid::nil(),
@@ -425,6 +433,7 @@ pub(super) mod tests {
             thick: false,
             flattens: false,
             frozen: true,
+            in_sectors: true,
             parent: 0,
             volume: Uuid::from_u128(9),
             policy: None,
@@ -494,7 +503,7 @@ pub(super) mod tests {
             (&volume, &|raw| raw.place = 1, "members"),
             (&volume, &|raw| raw.place = 0, "members"),
             (&volume, &|raw| raw.on.set(0), "members"),
-            (&volume, &|raw| raw.flags = 8, "flags"),
+            (&volume, &|raw| raw.flags = 16, "flags"),
             (&volume, &|raw| raw.flags |= 4, "frozen"),
             (&volume, &|raw| raw.parent.set(u32::MAX), "parent"),
             (&volume, &|raw| raw.parent.set(5), "own parent"),

@@ -129,6 +129,7 @@ impl World {
             thick,
             flattens: false,
             frozen: false,
+            in_sectors: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),

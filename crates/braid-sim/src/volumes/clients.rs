@@ -5,8 +5,9 @@ use braid_engine::io::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op,
 
 use super::oracle::{Rule, fill, word_of, words_in};
 use super::scene::{BLOCK, Life, Scene, Served};
-use crate::content::BLOCK_BYTES;
+use crate::content::{BLOCK_BYTES, BLOCK_SECTORS, SECTOR_BYTES};
 use crate::host::Host;
+use crate::rng::Rng;
 use crate::world::World;
 
 /// Most blocks of a request.
@@ -34,13 +35,63 @@ pub(super) struct Asked {
     flags: Flags,
     block: u64,
     blocks: u64,
+    edges: Edges,
     start: u64,
     buf: Buf,
 }
 
 impl Asked {
+    /// Bytes of memory.
     fn bytes(&self) -> usize {
-        if matches!(self.op, Op::Read | Op::Write) { (self.blocks * BLOCK) as usize } else { 0 }
+        if matches!(self.op, Op::Read | Op::Write) { self.len() as usize } else { 0 }
+    }
+
+    /// Bytes of the volume.
+    fn len(&self) -> u64 {
+        self.blocks * BLOCK - (self.edges.skip + self.edges.cut) * SECTOR_BYTES as u64
+    }
+
+    /// Which sectors of its block number `k` it is about.
+    fn sectors_of(&self, k: u64) -> u8 {
+        let skip = if k == self.block { self.edges.skip } else { 0 };
+        let cut = if k + 1 == self.block + self.blocks { self.edges.cut } else { 0 };
+        u8::MAX << skip & u8::MAX >> cut
+    }
+
+    /// Its blocks, which sectors of each it is about, and where in its memory these are.
+    fn parts(&self) -> impl Iterator<Item = (u64, u8, std::ops::Range<usize>)> + use<> {
+        let asked = self.clone();
+        let mut at = 0;
+        (asked.block..asked.block + asked.blocks).map(move |k| {
+            let sectors = asked.sectors_of(k);
+            let from = at;
+            at += sectors.count_ones() as usize * SECTOR_BYTES;
+            (k, sectors, from..at)
+        })
+    }
+}
+
+/// How many sectors of the first block a request leaves out at its beginning, and of the last one at its end; less than all of one.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Edges {
+    skip: u64,
+    cut: u64,
+}
+
+impl Edges {
+    /// For a request of so many blocks.
+    fn draw(rng: &mut Rng, blocks: u64) -> Edges {
+        let all = BLOCK_SECTORS as u64;
+        match rng.below(4) {
+            0 => Edges::default(),
+            _ if blocks == 1 => {
+                let skip = rng.below(all);
+                Edges { skip, cut: rng.below(all - skip) }
+            }
+            1 => Edges { skip: rng.below(all), cut: 0 },
+            2 => Edges { skip: 0, cut: rng.below(all) },
+            _ => Edges { skip: rng.below(all), cut: rng.below(all) },
+        }
     }
 }
 
@@ -138,8 +189,12 @@ impl Scene {
             return false;
         };
         let start = self.tick();
+        let edges = match &mut self.sectors {
+            Some(rng) if op != Op::Flush && matches!(by, By::Client(_)) => Edges::draw(rng, blocks),
+            _ => Edges::default(),
+        };
         let mut asked =
-            Asked { by, volume: uuid, device: served.device, op, flags, block, blocks, start, buf: Buf::NONE };
+            Asked { by, volume: uuid, device: served.device, op, flags, block, blocks, edges, start, buf: Buf::NONE };
         let bytes = asked.bytes();
         if bytes > 0 {
             let Some(buf) = world.memory.alloc(bytes) else { return false };
@@ -149,11 +204,16 @@ impl Scene {
         let tag = self.requests;
         if op == Op::Write {
             let memory = world.memory.slice_mut(asked.buf, bytes);
-            for (k, bytes) in (block..).zip(memory.chunks_exact_mut(BLOCK_BYTES)) {
-                fill(word_of(tag, k), bytes);
+            for (k, sectors, range) in asked.parts() {
+                let mut whole = [0; BLOCK_BYTES];
+                fill(word_of(tag, k), &mut whole);
+                let from = sectors.trailing_zeros() as usize * SECTOR_BYTES;
+                let len = range.len();
+                memory[range].copy_from_slice(&whole[from..from + len]);
             }
         }
-        let (offset, len) = if op == Op::Flush { (0, 0) } else { (block * BLOCK, blocks * BLOCK) };
+        let first = block * BLOCK + edges.skip * SECTOR_BYTES as u64;
+        let (offset, len) = if op == Op::Flush { (0, 0) } else { (first, asked.len()) };
         let request = Request { device: served.device, op, flags, offset, len, buf: asked.buf, tag };
         if let Err(error) = host.submit(world, shard, &request) {
             self.count("refused", &format!("{:?}", error.kind));
@@ -165,8 +225,13 @@ impl Scene {
             }
             return false;
         }
-        world.note(format_args!("request {tag} of {by:?} to {uuid}, shard {shard}: {op:?} {flags:?} {block}+{blocks}"));
+        world.note(format_args!(
+            "request {tag} of {by:?} to {uuid}, shard {shard}: {op:?} {flags:?} {block}+{blocks} {edges:?}"
+        ));
         self.count("ops", name_of(op, flags));
+        if edges != Edges::default() {
+            self.count("ops", &format!("{}, in sectors", name_of(op, flags)));
+        }
         if op == Op::Flush || flags.has(Flags::FUA) {
             self.moments.push("asking for what lasts");
         }
@@ -174,7 +239,7 @@ impl Scene {
         if !matches!(op, Op::Read | Op::Flush) && known.of.is_none() {
             for k in block..block + blocks {
                 let word = if op == Op::Write { word_of(tag, k) } else { 0 };
-                known.blocks[k as usize].begin(word, start, op == Op::Discard);
+                known.blocks[k as usize].begin(word, asked.sectors_of(k), start, op == Op::Discard);
             }
         }
         self.asked.insert(tag, asked);
@@ -257,14 +322,20 @@ impl Scene {
         let bytes = world.memory.slice(asked.buf, asked.bytes());
         let until = known.until;
         let rule = Rule::Read(asked.start.min(until));
-        for (k, bytes) in (asked.block..).zip(bytes.chunks_exact(BLOCK_BYTES)) {
+        for (k, sectors, range) in asked.parts() {
             let block = &mut known.blocks[k as usize];
-            let why = match words_in(bytes) {
+            // What it has not read are zeros here, which nobody looks at.
+            let mut whole = [0; BLOCK_BYTES];
+            let from = sectors.trailing_zeros() as usize * SECTOR_BYTES;
+            whole[from..from + range.len()].copy_from_slice(&bytes[range]);
+            let why = match words_in(&whole) {
                 Err((sector, found)) => format!("in sector {sector} what nobody wrote there, {found:x}"),
-                Ok(words) => match block.wrong_sector(until, rule, &words) {
+                Ok(words) => match block.wrong_sector(sectors, until, rule, &words) {
                     Some(sector) => format!("in sector {sector} as {:x}", words[sector]),
                     None => {
-                        block.was_read(&words);
+                        if sectors == u8::MAX {
+                            block.was_read(&words);
+                        }
                         continue;
                     }
                 },
@@ -286,7 +357,10 @@ impl Scene {
             ErrorKind::ReadOnly => known.is_some_and(|known| known.of.is_some()) && changes,
             ErrorKind::Unsupported => asked.flags.has(Flags::FAST_ZERO),
             // A disk of an array may keep the memory of a read; nobody else may fill it then.
-            ErrorKind::TimedOut if asked.op == Op::Read && self.nature.faults => true,
+            // So may a write in sectors, which reads first.
+            ErrorKind::TimedOut if self.nature.faults && (asked.op == Op::Read || asked.op != Op::Discard && asked.edges != Edges::default()) => {
+                true
+            }
             ErrorKind::Io if self.nature.own_faults => true,
             // Nothing can be committed any more, nor can what needs that.
             ErrorKind::Failed => self.nature.own_faults && asked.op != Op::Read,

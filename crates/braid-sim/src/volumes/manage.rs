@@ -100,6 +100,7 @@ impl Admin {
             thick: false,
             flattens: false,
             frozen: false,
+            in_sectors: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),
@@ -336,7 +337,7 @@ impl Admin {
             let mut scene = self.scene.borrow_mut();
             let now = scene.tick();
             for block in &mut scene.get(volume).blocks[blocks as usize..] {
-                block.begin(0, now, true);
+                block.begin(0, u8::MAX, now, true);
                 block.end(now, now, false);
             }
         }
@@ -492,6 +493,7 @@ impl Admin {
             }))
         };
         let layout = DeviceLayout::new(self.port.new_version(), BLOCK as u32, &node);
+        let layout = if self.scene.borrow().sectors.is_some() { layout.in_sectors() } else { layout };
         let blocks = blocks_of(layout.size_bytes());
         self.port.publish(served.device, Some(Arc::new(layout))).await;
         let mut scene = self.scene.borrow_mut();

@@ -129,9 +129,17 @@ pub fn sweep(seed: u64, options: &Options) -> (u64, Outcome) {
 fn tell(seed: u64, options: &Options, cuts: &[Doom]) -> Outcome {
     let mut rng = Rng::new(seed);
     let nature = Nature::draw(&mut rng, options.focus);
-    let mut world = World::new(rng.fork(), Trace::new(options.trace), MEMORY_BYTES);
+    let sectors = crate::rng::mix(seed ^ 0x7365_6374);
+    let in_sectors = match options.focus {
+        None => sectors.is_multiple_of(3),
+        focus => focus == Some(Focus::Sectors),
+    };
+    // Each shard takes some for what is not of whole blocks.
+    let memory_bytes = if in_sectors { 2 * MEMORY_BYTES } else { MEMORY_BYTES };
+    let mut world = World::new(rng.fork(), Trace::new(options.trace), memory_bytes);
     let mut scene = Scene::new(nature.clone(), rng.fork());
     scene.flattens = crate::rng::mix(seed ^ 0x666c_6174).is_multiple_of(3);
+    scene.sectors = in_sectors.then(|| Rng::new(sectors));
     scene.shrinks = crate::rng::mix(seed ^ 0x7368_7269).is_multiple_of(4);
     world.note(format_args!("{nature:?}"));
     let members = rng.between(1, 3) as u32;

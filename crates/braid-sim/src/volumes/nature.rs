@@ -19,11 +19,13 @@ pub enum Focus {
     Late,
     /// Extents that stand in a row are written in one, while some of them go elsewhere.
     Moves,
+    /// Requests that are not of whole blocks, to a few blocks that many ask for.
+    Sectors,
 }
 
 impl Focus {
     /// All of them, by the names that the command line knows.
-    pub const ALL: [(&'static str, Focus); 7] = [
+    pub const ALL: [(&'static str, Focus); 8] = [
         ("snapshots", Focus::Snapshots),
         ("durable", Focus::Durable),
         ("starts", Focus::Starts),
@@ -31,7 +33,11 @@ impl Focus {
         ("reuse", Focus::Reuse),
         ("late", Focus::Late),
         ("moves", Focus::Moves),
+        ("sectors", Focus::Sectors),
     ];
+
+    /// Those that a seed may draw for itself; the others are asked for.
+    const DRAWN: usize = 7;
 }
 
 /// What a member of the pool is.
@@ -102,7 +108,7 @@ const REDUNDANT: &[Kind] = &[Kind::Mirror, Kind::Parity];
 
 impl Nature {
     pub fn draw(rng: &mut Rng, focus: Option<Focus>) -> Nature {
-        let drawn = rng.chance(500_000).then(|| rng.pick(&Focus::ALL).1);
+        let drawn = rng.chance(500_000).then(|| rng.pick(&Focus::ALL[..Focus::DRAWN]).1);
         let focus = focus.or(drawn);
         let any = Nature::any(rng);
         match focus {
@@ -172,6 +178,14 @@ impl Nature {
                 think_ns: 100_000,
                 moves: 60,
                 actions: rng.between(6, 14),
+                ..any
+            },
+            Some(Focus::Sectors) => Nature {
+                slow: Some(300_000),
+                volume_blocks: *rng.pick(&[20, 90]),
+                crowd: 700_000,
+                clients: rng.between(3, 8),
+                think_ns: 100_000,
                 ..any
             },
             Some(Focus::Late) => Nature {

@@ -56,9 +56,9 @@ impl Block {
         Block(all)
     }
 
-    /// A request is asked for that changes it.
-    pub fn begin(&mut self, word: u64, start: u64, hint: bool) {
-        self.0.push(Change { word, sectors: u8::MAX, start, end: None, durable: false, hint });
+    /// A request is asked for that changes these sectors of it.
+    pub fn begin(&mut self, word: u64, sectors: u8, start: u64, hint: bool) {
+        self.0.push(Change { word, sectors, start, end: None, durable: false, hint });
     }
 
     /// The request that began then has been answered.
@@ -93,9 +93,9 @@ impl Block {
         })
     }
 
-    /// The first sector that reads as it must not.
-    pub fn wrong_sector(&self, until: u64, rule: Rule, words: &Words) -> Option<usize> {
-        let mut good = 0u8;
+    /// The first of these sectors that reads as it must not.
+    pub fn wrong_sector(&self, sectors: u8, until: u64, rule: Rule, words: &Words) -> Option<usize> {
+        let mut good = !sectors;
         for (change, seen) in self.visible(until, rule) {
             let same = |sector: &usize| seen >> sector & 1 == 1 && words[*sector] == change.word;
             good |= (0..BLOCK_SECTORS).filter(same).fold(0, |mask, sector| mask | 1 << sector);
@@ -180,31 +180,31 @@ mod tests {
     #[test]
     fn what_is_certain_hides_what_was_before() {
         let mut block = Block::default();
-        block.begin(24, 5, false);
+        block.begin(24, u8::MAX, 5, false);
         for words in [all(0), all(24)] {
-            assert_eq!(block.wrong_sector(u64::MAX, Rule::Read(6), &words), None);
+            assert_eq!(block.wrong_sector(u8::MAX, u64::MAX, Rule::Read(6), &words), None);
         }
         block.end(5, 7, false);
-        assert_eq!(block.wrong_sector(u64::MAX, Rule::Read(8), &all(0)), Some(0));
-        assert_eq!(block.wrong_sector(u64::MAX, Rule::Kill, &all(0)), Some(0));
-        assert_eq!(block.wrong_sector(u64::MAX, Rule::Power, &all(0)), None);
+        assert_eq!(block.wrong_sector(u8::MAX, u64::MAX, Rule::Read(8), &all(0)), Some(0));
+        assert_eq!(block.wrong_sector(u8::MAX, u64::MAX, Rule::Kill, &all(0)), Some(0));
+        assert_eq!(block.wrong_sector(u8::MAX, u64::MAX, Rule::Power, &all(0)), None);
         block.flushed(8);
-        assert_eq!(block.wrong_sector(u64::MAX, Rule::Power, &all(0)), Some(0));
+        assert_eq!(block.wrong_sector(u8::MAX, u64::MAX, Rule::Power, &all(0)), Some(0));
         // A snapshot that was taken before knows nothing of it.
-        assert_eq!(block.wrong_sector(5, Rule::Power, &all(24)), Some(0));
+        assert_eq!(block.wrong_sector(u8::MAX, 5, Rule::Power, &all(24)), Some(0));
     }
 
     #[test]
     fn what_a_crash_left_is_settled_by_reading_it() {
         let mut block = Block::default();
-        block.begin(24, 5, false);
+        block.begin(24, u8::MAX, 5, false);
         let mut left = block.left(u64::MAX, Rule::Power);
         let mut torn = all(0);
         torn[3] = 24;
-        assert_eq!(left.wrong_sector(u64::MAX, Rule::Read(9), &torn), None);
+        assert_eq!(left.wrong_sector(u8::MAX, u64::MAX, Rule::Read(9), &torn), None);
         left.was_read(&torn);
-        assert_eq!(left.wrong_sector(u64::MAX, Rule::Read(9), &all(0)), Some(3));
-        assert_eq!(left.wrong_sector(u64::MAX, Rule::Read(9), &all(24)), Some(0));
+        assert_eq!(left.wrong_sector(u8::MAX, u64::MAX, Rule::Read(9), &all(0)), Some(3));
+        assert_eq!(left.wrong_sector(u8::MAX, u64::MAX, Rule::Read(9), &all(24)), Some(0));
     }
 
     #[test]

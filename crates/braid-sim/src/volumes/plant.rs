@@ -18,6 +18,7 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::WaitsCounted => Some(Focus::Reuse),
         Planted::LateUncounted => Some(Focus::Late),
         Planted::RunUnchecked => Some(Focus::Moves),
+        Planted::PartialUnclaimed | Planted::PartialMemoryLost => Some(Focus::Sectors),
         Planted::TailDroppedEarly => Some(Focus::Starts),
         _ => None,
     }
@@ -36,6 +37,10 @@ const TABLE: [(Planted, u64, u64); Planted::VOLUMES.len()] = [
     (Planted::ZeroesUncommitted, 400, 97),
     (Planted::OwnerUnchecked, 100, 2),
     (Planted::RunUnchecked, 600, 61),
+    (Planted::PartialUnclaimed, 100, 2),
+    (Planted::PartialMemoryLost, 600, 186),
+    // Only two disks that hang in an array with two parities show it, and there are none here.
+    (Planted::PartialReadLent, 0, 0),
     (Planted::HotIgnored, 150, 42),
     (Planted::SnapshotNotDrained, 100, 3),
     (Planted::SnapshotNotCommitted, 100, 1),

@@ -87,6 +87,8 @@ pub(super) struct Scene {
     pub shrinks: bool,
     /// Volumes are made independent of others.
     pub flattens: bool,
+    /// Volumes take whole sectors; what decides about these has a course of its own, so that others' stories stay what they are.
+    pub sectors: Option<Rng>,
     pub tick: u64,
     pub rng: Rng,
     pub counters: Counters,
@@ -146,6 +148,7 @@ impl Scene {
             names: 0,
             shrinks: false,
             flattens: false,
+            sectors: None,
             tick: 1,
             rng,
             counters: Counters::default(),

@@ -358,6 +358,11 @@ impl Shard {
         }
     }
 
+    /// A slot with nothing out goes on when the shard has time for it: for whoever has no sink at hand, or would go ever deeper.
+    pub(super) fn resume(&mut self, index: u32) {
+        self.pools.resumed.push_back(index);
+    }
+
     /// Lets go on whoever can. Nobody is left who was told something: who is told to come again waits for that before it is said.
     #[cold]
     pub(super) fn work_off_pools(&mut self, sink: &mut impl LeafSink) {

@@ -45,8 +45,13 @@ impl Shard {
             return None;
         }
         let (leaf, place) = layout.single_place(at, len)?;
+        // Another shard may claim the range after the look, and read it before this writes: only who writes what it has read is harmed by that.
+        let is_ordered = || {
+            let in_sectors = self.devices.at(device.0).current.as_deref().is_some_and(|layout| layout.takes_sectors());
+            (!in_sectors || self.shared.shards == 1) && self.is_unclaimed(device, offset, offset + len)
+        };
         if plain
-            && (op == Op::Read || self.is_unclaimed(device, offset, offset + len))
+            && (op == Op::Read || is_ordered())
             && self.done.len() < self.done_max
             && let Some(Ok(())) = sink.at_once(leaf, op, place, len, buf)
         {

@@ -153,6 +153,9 @@ impl Shard {
             if parent_slot.out == 0 {
                 self.pools.resumed.push_back(parent);
             }
+            if late {
+                self.partial_step_is_late(parent);
+            }
         }
         if late { self.become_late(index) } else { self.let_go(index) }
     }
@@ -198,7 +201,9 @@ impl Shard {
         let slot = &mut self.slots[parent];
         slot.late -= 1;
         if slot.late == 0 && slot.state == State::Late {
-            self.released.push_back(slot.tag);
+            if slot.keeps_memory() {
+                self.released.push_back(slot.tag);
+            }
             self.let_go(parent);
         }
     }

@@ -1,5 +1,6 @@
 //! A request to a volume, step by step.
 
+use super::super::partial::Partial;
 use super::super::ranges::hold;
 use super::super::slots::{AWAY, State};
 use super::super::waiting::range_key;
@@ -159,7 +160,8 @@ impl Shard {
 
     /// Answers it, unless it has to wait for a lease.
     fn end_volume(&mut self, index: u32, sink: &mut impl LeafSink) {
-        if self.slots[index].error.is_none() && self.is_volume_kept(index, sink) {
+        let is_step = self.slots[index].partial == Partial::Step;
+        if self.slots[index].error.is_none() && !is_step && self.is_volume_kept(index, sink) {
             self.pools.works[index as usize].stage = Stage::Kept;
             return;
         }
