@@ -557,6 +557,7 @@ impl Control {
             guests: Vec::new(),
             away: BTreeMap::new(),
             last_journal: None,
+            left_out: BTreeSet::new(),
         };
         self.write().arrays.insert(uuid, ArrayEntry { uuid, name, condition: Condition::Active(active) });
         self.restore_exports(uuid).await;

@@ -117,10 +117,17 @@ impl Control {
             }
             let (leaf, answer, leaving) = (disk.leaf, self.ring.remove_leaf(disk.leaf), Arc::clone(&self.leaving));
             let (volume, control) = (disk.volume, self.me.upgrade());
+            let remote = disk.disk.is_remote().then(|| (Arc::clone(&disk.disk), disk.name.clone()));
             drop(disk);
             all.spawn(async move {
                 // An error says that the shards have ended, and with them their hold on the disk.
                 let _ = answer.await;
+                // Each shard has a connection of its own, and gives it up by its own clock: only now all have said what the server has left.
+                if let (Some((disk, name)), Some(control)) = (remote, &control)
+                    && !disk.is_settled()
+                {
+                    control.stays_away(&name);
+                }
                 leaving.lock().unwrap_or_else(PoisonError::into_inner).remove(&leaf);
                 if let (Some(volume), Some(control)) = (volume, control) {
                     control.close_volume(volume).await;

@@ -139,6 +139,8 @@ pub struct Active {
     pub away: BTreeMap<u16, Away>,
     /// The disk that the journal was on until just now.
     pub last_journal: Option<String>,
+    /// Members that somebody has left out by command, until the labels say so: they do not return by themselves.
+    pub left_out: BTreeSet<u16>,
 }
 
 /// What is known of a member whose disk was let go of.

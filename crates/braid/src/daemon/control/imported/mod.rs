@@ -205,6 +205,7 @@ impl Control {
             guests: Vec::new(),
             away: BTreeMap::new(),
             last_journal: None,
+            left_out: std::collections::BTreeSet::new(),
         };
         let entry = ArrayEntry { uuid: saved.array, name: saved.name.clone(), condition: Condition::Active(active) };
         self.write().arrays.insert(saved.array, entry);

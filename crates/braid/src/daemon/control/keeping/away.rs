@@ -80,9 +80,10 @@ impl Control {
 
     /// Members without a disk that was let go of entirely; those with a server only if they are to return by themselves.
     fn away(&self) -> Vec<AwayDisk> {
+        // In the order of whoever lets go of a disk: none is seen as away that is not yet seen as leaving.
+        let tables = self.read();
         let leaving: Vec<String> =
             self.leaving.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        let tables = self.read();
         let serving = |active: &&Active| active.keeping().is_some() && !active.has_failed();
         let active = tables.arrays.values().filter_map(|e| Some((e.uuid, e.active().filter(serving)?)));
         let away = active.flat_map(|(uuid, active)| active.away.iter().map(move |(role, away)| (uuid, *role, away)));

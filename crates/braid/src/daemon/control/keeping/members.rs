@@ -54,7 +54,10 @@ impl Control {
                 return refused(format!("member {role} of array {name} is out already"), remedy);
             }
         }
-        match keeping.order(Order::Fail(vec![role])).await {
+        self.note_left_out(claim.uuid, role, true);
+        let ordered = keeping.order(Order::Fail(vec![role])).await;
+        self.note_left_out(claim.uuid, role, false);
+        match ordered {
             Some(Err(LifecycleError::Beyond { .. })) if !keeping.has_failed() => {
                 let message = format!("array {name} needs member {role}: without it some of the array would be lost");
                 return Err(ErrorDetail::new(Kind::InUse, message).with("array", &name).with("member", role).remedy(
@@ -67,6 +70,17 @@ impl Control {
             None => return Err(stopped_meanwhile(&name)),
         }
         self.array(&claim.uuid.to_string())
+    }
+
+    /// Notes that a member is being left out by command, or that this has ended: by then the labels say so, or it was not done.
+    fn note_left_out(&self, array: Uuid, role: u16, begins: bool) {
+        if let Some(Condition::Active(active)) = self.write().arrays.get_mut(&array).map(|entry| &mut entry.condition) {
+            if begins {
+                active.left_out.insert(role)
+            } else {
+                active.left_out.remove(&role)
+            };
+        }
     }
 
     /// Takes a member that is out, or a spare, off the table; of a mirror with the role, if that is asked.

@@ -194,6 +194,7 @@ impl Control {
             guests,
             away,
             last_journal: None,
+            left_out: std::collections::BTreeSet::new(),
         };
         let entry = ArrayEntry { uuid, name: name.clone(), condition: Condition::Active(active) };
         self.write().arrays.insert(uuid, entry);

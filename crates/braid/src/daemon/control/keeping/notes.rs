@@ -37,8 +37,12 @@ impl Control {
         match note {
             Note::Dropped(roles) => {
                 for role in roles {
-                    let why = disks.iter().find(|(other, _)| *other == role).map(|(_, disk)| self.why_dropped(disk));
-                    let why = why.unwrap_or_default();
+                    let left_out = |active: &Active| active.left_out.contains(&role);
+                    let by_command =
+                        self.read().arrays.get(&uuid).and_then(|entry| entry.active()).is_some_and(left_out);
+                    let disk = disks.iter().find(|(other, _)| *other == role).filter(|_| !by_command);
+                    let why = disk.map(|(_, disk)| self.why_dropped(disk));
+                    let why = if by_command { "by command".to_owned() } else { why.unwrap_or_default() };
                     let message = format!("{} is left out: {why}; the array goes on without it", member(role));
                     tell(Severity::Error, "member_dropped", message, Some(role));
                 }
@@ -144,11 +148,21 @@ impl Control {
         keeping.map(|keeping| work(&keeping))
     }
 
-    /// Whether a member that was left out is to return when its server is there again: not if somebody has left it out, nor if its
-    /// server may still do what it was asked for before.
+    /// Whether a member that was left out, though not by command, is to return when its server is there again: not if its server may still
+    /// do what it was asked for before. Some of its connections may have to find that out yet: see `stays_away`.
     fn is_missed(&self, disk: &OpenDisk) -> bool {
         let failed = || self.ring.leaf_stats(disk.leaf).is_some_and(|stats| stats.errors > 0);
         disk.disk.is_remote() && disk.disk.is_settled() && (disk.disk.lost_because().is_some() || failed())
+    }
+
+    /// The last connection of a disk has ended, and its server may still do what it was asked for: a member that had the disk does not return by
+    /// itself, whatever was known when it was left out.
+    pub(in super::super) fn stays_away(&self, disk: &str) {
+        for entry in self.write().arrays.values_mut() {
+            if let Condition::Active(active) = &mut entry.condition {
+                active.away.values_mut().filter(|away| away.disk == disk).for_each(|away| away.gone = false);
+            }
+        }
     }
 
     /// Why a member was left out, as far as its disk tells.
@@ -217,8 +231,11 @@ impl Control {
         for seat in &left {
             if array.state(seat.role) == MemberState::Out {
                 // Whether it is gone the next look says: asking may block.
-                let (disk, why) = (seat.disk.name.clone(), self.why_dropped(&seat.disk));
-                let gone = self.is_missed(&seat.disk);
+                let disk = seat.disk.name.clone();
+                let (why, gone) = match active.left_out.contains(&seat.role) {
+                    true => ("by command".to_owned(), false),
+                    false => (self.why_dropped(&seat.disk), self.is_missed(&seat.disk)),
+                };
                 let away = Away { disk, why, gone, entry: seat.disk.entry };
                 active.away.insert(seat.role, away);
             }
