@@ -193,6 +193,9 @@ pub struct Volume {
     pub pool: String,
     /// Its size, in bytes.
     pub size_bytes: u64,
+    /// Its logical block, in bytes: 4096, or 512. What clients ask for begins and ends with one.
+    #[serde(default = "block_bytes_usual")]
+    pub block_bytes: u32,
     /// Whether space for all of it is kept.
     pub thick: bool,
     /// What is free and kept for it, in bytes.
@@ -228,6 +231,15 @@ pub struct Volume {
     pub exports: Vec<String>,
     /// What it shows and shares; absent in the answer to a change.
     pub space: Option<Space>,
+}
+
+/// The logical block of a volume, in bytes, where nothing else is said.
+pub const fn block_bytes_usual() -> u32 {
+    4096
+}
+
+fn is_block_usual(block_bytes: &u32) -> bool {
+    *block_bytes == block_bytes_usual()
 }
 
 /// Snapshots that are taken by themselves, and `PUT /v1/volumes/{volume}/policy`.
@@ -266,6 +278,10 @@ pub struct CreateVolume {
     /// Whether space for all of it is kept from the beginning: nothing of it is refused for want of space, except over a snapshot.
     #[serde(default)]
     pub thick: bool,
+    /// Its logical block, in bytes: 4096 if nothing is said, or 512, for images of disks whose file systems or tables of partitions count in sectors of 512
+    /// bytes. Data stand in blocks of 4096 bytes all the same: a write that covers a block in part reads it first.
+    #[serde(default = "block_bytes_usual", skip_serializing_if = "is_block_usual")]
+    pub block_bytes: u32,
     /// On which members of the pool it has its blocks; on all if nothing is said.
     #[serde(default)]
     pub place: Place,
@@ -367,6 +383,9 @@ pub struct Snapshot {
     pub volume: Option<String>,
     /// The size that the volume had, in bytes.
     pub size_bytes: u64,
+    /// Its logical block, in bytes: that of its volume.
+    #[serde(default = "block_bytes_usual")]
+    pub block_bytes: u32,
     /// What is kept under its name, in extents of 256 KiB: what was written to the volume between the snapshot before and this one, in
     /// bytes. When it is deleted, what later ones still need of that goes to them.
     pub allocated_bytes: u64,

@@ -389,6 +389,7 @@ fn show(snapshot: &Snapshot) -> String {
     line("uuid", snapshot.uuid.clone());
     line("volume", snapshot.volume.clone().unwrap_or_else(|| "deleted".to_owned()));
     line("size", bytes(snapshot.size_bytes));
+    line("blocks", format!("of {} bytes", snapshot.block_bytes));
     line("allocated", format!("{} under its name", bytes(snapshot.allocated_bytes)));
     output::space(snapshot.space.as_ref(), &mut line);
     line("taken", output::moment(snapshot.created_unix_s * 1000));

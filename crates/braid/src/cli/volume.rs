@@ -62,6 +62,9 @@ pub struct CreateArgs {
     /// Keep space for all of it from the beginning: no write to it is refused for want of space, except over what a snapshot has
     #[arg(long)]
     thick: bool,
+    /// Bytes of its blocks: 4096, or 512 for images of disks with such sectors; what begins or ends within 4096 bytes is read before it is written
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = block)]
+    block_size: u32,
     /// Where its blocks go: on all members of the pool (spread), on the one with most free space (single), or on these (on=MEMBER,…)
     #[arg(long, value_name = "PLACE", default_value = "spread")]
     place: Place,
@@ -69,7 +72,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "LIMITS", value_parser = limit)]
     limit: Option<Limit>,
     /// Keep it on several nodes: NODE/POOL,NODE/POOL,… or how many, on the nodes with the most free space
-    #[arg(long, value_name = "PLACES", value_parser = replicas, conflicts_with_all = ["thick", "place", "limit"])]
+    #[arg(long, value_name = "PLACES", value_parser = replicas, conflicts_with_all = ["thick", "block_size", "place", "limit"])]
     replicas: Option<Replicas>,
     /// A node that votes for a volume of several nodes and keeps no data of it; may be given several times
     #[arg(long, value_name = "NODE", requires = "replicas")]
@@ -314,6 +317,15 @@ fn place(place: &Place) -> String {
     }
 }
 
+/// Reads the size of blocks, for clap.
+fn block(text: &str) -> Result<u32, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" | "4K" | "4k" => Ok(4096),
+        _ => Err("write 512 or 4096".to_owned()),
+    }
+}
+
 /// Runs one of the commands.
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
@@ -335,6 +347,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 name: args.name,
                 size_bytes: args.size,
                 thick: args.thick,
+                block_bytes: args.block_size,
                 place,
                 iops_max,
                 bandwidth_bytes_max,
@@ -546,6 +559,7 @@ fn show(volume: &Volume) -> String {
     line("volume", volume.name.clone());
     line("uuid", volume.uuid.clone());
     line("size", bytes(volume.size_bytes));
+    line("blocks", format!("of {} bytes", volume.block_bytes));
     line("allocated", format!("{} of its own", bytes(volume.allocated_bytes)));
     if volume.thick {
         line("reserved", format!("{} are kept for it", bytes(volume.reserved_bytes)));

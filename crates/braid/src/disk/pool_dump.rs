@@ -117,6 +117,8 @@ struct DumpedOwner {
     flattens: bool,
     /// Of a snapshot: its file system was frozen while it was taken.
     frozen: bool,
+    /// Its logical block has 512 bytes, otherwise 4096.
+    in_sectors: bool,
     /// Members on which it may have blocks, by number; absent: on all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
@@ -277,6 +279,7 @@ fn dumped_owner(slot: u32, owner: &Owner) -> DumpedOwner {
         thick: owner.thick,
         flattens: owner.flattens,
         frozen: owner.frozen,
+        in_sectors: owner.in_sectors,
         on: (owner.place != Placing::Spread).then(|| numbers(owner.may_be_on())),
     }
 }

@@ -88,6 +88,7 @@ mod replicated_returns;
 mod replicated_snapshots;
 mod returning;
 mod rivals;
+mod small_blocks;
 mod starting;
 mod stopping;
 mod support;

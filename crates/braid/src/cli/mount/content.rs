@@ -228,13 +228,20 @@ fn first_byte(device: &Path) -> std::io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Makes a file system.
+/// Makes a file system. `usual_blocks`: with blocks of 4096 bytes, also where the device has smaller ones and its program would choose
+/// those.
 ///
 /// # Errors
 /// What its program says.
-pub fn make(kind: FileSystem, device: &Path) -> Result<(), ErrorDetail> {
+pub fn make(kind: FileSystem, device: &Path, usual_blocks: bool) -> Result<(), ErrorDetail> {
     let program = format!("mkfs.{}", kind.name());
-    let out = run(&program, &["-q"], &[device.as_os_str()])?;
+    let blocks: &[&str] = match kind {
+        _ if !usual_blocks => &[],
+        FileSystem::Ext4 => &["-b", "4096"],
+        FileSystem::Xfs => &["-s", "size=4096"],
+        FileSystem::Btrfs => &[],
+    };
+    let out = run(&program, &[&["-q"], blocks].concat(), &[device.as_os_str()])?;
     if out.status.success() {
         return Ok(());
     }

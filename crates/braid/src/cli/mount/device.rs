@@ -1,7 +1,7 @@
 //! From a name to a block device of this machine and back: an export of ublk's, one of NBD's with the kernel's client on it, or a file with a
 //! loop device on it. What was made for `braid mount` bears its mark, and goes with the last mount.
 
-use super::content::{VOLUME_BLOCK_BYTES, sector_bytes};
+use super::content::sector_bytes;
 use super::{run, said};
 use crate::cli::segment;
 use crate::client::Client;
@@ -51,6 +51,8 @@ pub struct Named {
     pub name: String,
     /// Its identity.
     pub uuid: String,
+    /// Its logical block, in bytes.
+    pub block_bytes: u32,
 }
 
 impl Named {
@@ -61,15 +63,15 @@ impl Named {
     pub async fn find(client: &Client, name: &str) -> Result<Named, ErrorDetail> {
         let path = segment(name);
         if name.contains('@') {
-            let Snapshot { name, uuid, .. } = client.get(&format!("/v1/snapshots/{path}")).await?;
-            return Ok(Named { name, uuid });
+            let Snapshot { name, uuid, block_bytes, .. } = client.get(&format!("/v1/snapshots/{path}")).await?;
+            return Ok(Named { name, uuid, block_bytes });
         }
         if name.contains('/') {
-            let Volume { name, uuid, .. } = client.get(&format!("/v1/volumes/{path}")).await?;
-            return Ok(Named { name, uuid });
+            let Volume { name, uuid, block_bytes, .. } = client.get(&format!("/v1/volumes/{path}")).await?;
+            return Ok(Named { name, uuid, block_bytes });
         }
-        let Array { name, uuid, .. } = client.get(&format!("/v1/arrays/{path}")).await?;
-        Ok(Named { name, uuid })
+        let Array { name, uuid, logical_block_bytes, .. } = client.get(&format!("/v1/arrays/{path}")).await?;
+        Ok(Named { name, uuid, block_bytes: logical_block_bytes.max(512) })
     }
 }
 
@@ -159,7 +161,7 @@ pub async fn provide(client: &Client, asked: &Asked<'_>) -> Result<Made, ErrorDe
         None => (add(client, asked).await?, true),
     };
     let made = match Address::parse(&export.nbd)? {
-        Address::Fuse(file) => attach(client, asked, &export, &file).await,
+        Address::Fuse(file) => attach(asked, &export, &file),
         Address::Unix(_) => connect(client, asked, &export).await,
         _ => device_of(&export).map(|device| (device, false)).ok_or_else(|| {
             ErrorDetail::new(Kind::NotFound, format!("{} is not to be seen here", export.uri))
@@ -313,19 +315,12 @@ async fn place(client: &Client, export: &str) -> Result<PathBuf, ErrorDetail> {
 }
 
 /// Makes a loop device on the file of an export, unless there is one. Says whether it was made.
-async fn attach(
-    client: &Client,
-    asked: &Asked<'_>,
-    export: &Export,
-    file: &Path,
-) -> Result<(PathBuf, bool), ErrorDetail> {
+fn attach(asked: &Asked<'_>, export: &Export, file: &Path) -> Result<(PathBuf, bool), ErrorDetail> {
     if let Some(device) = loop_on(file) {
         return Ok((device, false));
     }
-    let sector_bytes = match asked.sector_bytes {
-        Some(bytes) => bytes,
-        None => block_bytes(client, asked).await?,
-    };
+    // The same blocks as ublk's device has: a file system that was made on one can be mounted on the other.
+    let sector_bytes = asked.sector_bytes.unwrap_or(asked.of.block_bytes);
     let blocks = format!("--sector-size={sector_bytes}");
     let mut arguments = vec!["--find", "--show", "--direct-io=on", &blocks];
     if export.read_only {
@@ -341,15 +336,6 @@ async fn attach(
     Ok((PathBuf::from(path), true))
 }
 
-/// The same blocks as ublk's device has: a file system that was made on one can be mounted on the other.
-async fn block_bytes(client: &Client, asked: &Asked<'_>) -> Result<u32, ErrorDetail> {
-    if asked.of.name.contains('/') {
-        return Ok(VOLUME_BLOCK_BYTES);
-    }
-    let array: Array = client.get(&format!("/v1/arrays/{}", segment(&asked.of.name))).await?;
-    Ok(array.logical_block_bytes.max(512))
-}
-
 /// Has the kernel's NBD client connect to the socket of an export, unless it has. Says whether it did.
 async fn connect(client: &Client, asked: &Asked<'_>, export: &Export) -> Result<(PathBuf, bool), ErrorDetail> {
     let uuid = export.uuid.parse().map_err(|_| ErrorDetail::new(Kind::Internal, "an export without a UUID"))?;
@@ -358,7 +344,7 @@ async fn connect(client: &Client, asked: &Asked<'_>, export: &Export) -> Result<
     }
     let status: Status = client.get("/v1/status").await?;
     let connections = (status.shards.len() as u16).clamp(1, CONNECTIONS_MAX);
-    let (uri, block_bytes) = (export.uri.clone(), block_bytes(client, asked).await?);
+    let (uri, block_bytes) = (export.uri.clone(), asked.of.block_bytes);
     let made = tokio::task::spawn_blocking(move || kernel_nbd::connect(&uri, uuid, block_bytes, connections.into()));
     let made = made.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
     made.map(|device| (device.path(), true)).map_err(|error| no_client(&error))

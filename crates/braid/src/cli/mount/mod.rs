@@ -123,7 +123,9 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
     let read_only = args.read_only || args.name.contains('@');
     let over = mounts::at(&folder)?;
     let of = device::Named::find(&client, &args.name).await?;
-    let via = match (args.sector_size, args.via) {
+    // Devices of every kind have sectors as large as its blocks.
+    let other = args.sector_size.filter(|bytes| *bytes != of.block_bytes);
+    let via = match (other, args.via) {
         (None, via) => via,
         (Some(_), None | Some(Way::Fuse)) => Some(Way::Fuse),
         (Some(_), Some(_)) => {
@@ -140,7 +142,7 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
         return match export {
             Some(export) if device::is_ours(export, &of) => {
                 let mounting = Mounting::before(&over.kind);
-                done(&args, &folder, (export, &over.source), mounting, content::sector_bytes(&over.source)?);
+                done(&args, &folder, (export, &over.source), mounting, (content::sector_bytes(&over.source)?, &of));
                 Ok(ExitCode::SUCCESS)
             }
             other => Err(taken(&folder, &over, other).into()),
@@ -164,7 +166,7 @@ pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
     };
     match mounted {
         Ok((mounting, sector_bytes)) => {
-            done(&args, &folder, (&made.export, &made.device), mounting, sector_bytes);
+            done(&args, &folder, (&made.export, &made.device), mounting, (sector_bytes, &of));
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
@@ -247,7 +249,7 @@ async fn mount_device(
         content::Verdict::Mount(kind) => (kind, false),
         content::Verdict::Make(kind) => {
             content::refuse_used(client, &args.name, &made.device).await?;
-            content::make(kind, &made.device)?;
+            content::make(kind, &made.device, args.sector_size.is_none())?;
             (kind.name().to_owned(), true)
         }
     };
@@ -275,7 +277,13 @@ async fn mount_device(
     Ok(Mounting { kind, made_fs, options: Some(options), options_added })
 }
 
-fn done(args: &MountArgs, folder: &Path, (export, device): (&Export, &Path), mounting: Mounting, sector_bytes: u32) {
+fn done(
+    args: &MountArgs,
+    folder: &Path,
+    (export, device): (&Export, &Path),
+    mounting: Mounting,
+    (sector_bytes, of): (u32, &device::Named),
+) {
     let was_mounted = mounting.options.is_none();
     let added = mounting.options.clone().filter(|_| mounting.options_added);
     let added = added.map_or_else(String::new, |options| format!("; options {options}"));
@@ -295,9 +303,9 @@ fn done(args: &MountArgs, folder: &Path, (export, device): (&Export, &Path), mou
         let Mounted { name, folder, device, fs, .. } = mounted;
         let before = if mounted.was_mounted { " already" } else { "" };
         let new = if mounted.made_fs { ", made now" } else { "" };
-        let small = if is_small(name, mounted.sector_bytes) {
+        let small = if is_small(of, mounted.sector_bytes) {
             format!(
-                "its device has sectors of {} bytes, smaller than blocks of {name}: a write that is smaller than a block reads that first\n",
+                "its device has sectors of {} bytes, and the data of {name} stand in blocks of 4096: a write that is smaller than those reads first\n",
                 mounted.sector_bytes
             )
         } else {
@@ -307,9 +315,9 @@ fn done(args: &MountArgs, folder: &Path, (export, device): (&Export, &Path), mou
     });
 }
 
-/// Whether sectors are smaller than the blocks of what they are of. Those of an array are its disks'.
-fn is_small(name: &str, sector_bytes: u32) -> bool {
-    name.contains('/') && sector_bytes < content::VOLUME_BLOCK_BYTES
+/// Whether sectors are smaller than the blocks in which the data of a volume stand. Those of an array are its disks'.
+fn is_small(of: &device::Named, sector_bytes: u32) -> bool {
+    of.name.contains('/') && sector_bytes < content::VOLUME_BLOCK_BYTES
 }
 
 /// Runs `braid umount`.

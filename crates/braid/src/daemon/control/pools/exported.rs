@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 /// Longest that a command waits for what is in flight on a volume that is exported no more, or has another size.
 const RELEASING_MAX: Duration = Duration::from_secs(5);
-/// The logical block of a volume, in bytes.
+/// The block in which a volume's data stand, in bytes.
 const BLOCK_BYTES: u32 = 4096;
 
 /// What an export is of.
@@ -47,6 +47,8 @@ pub(super) struct AtHome {
     volume: Arc<VolumeShared>,
     size_bytes: u64,
     read_only: bool,
+    /// Its logical block has 512 bytes.
+    in_sectors: bool,
     is_snapshot: bool,
     /// The volume that it is, or is of.
     of: Uuid,
@@ -89,7 +91,7 @@ impl Control {
         Ok(Some(Source {
             device: known.device,
             size_bytes: known.layout.size_bytes(),
-            block_bytes: BLOCK_BYTES,
+            block_bytes: known.layout.request_bytes(),
             read_only: at_home.read_only,
             description: format!("Braid volume {}/{}", reach.name, at_home.name),
             allocation: Some(Arc::new(self.ring.known_zeros(known.device))),
@@ -147,6 +149,7 @@ impl Control {
             read_only: volume.read_only,
         }));
         let layout = DeviceLayout::new(version, BLOCK_BYTES, &node);
+        let layout = if volume.in_sectors { layout.in_sectors() } else { layout };
         let layout = Arc::new(match self.lease_of(pool.uuid) {
             Some((lease, of)) => layout.leased(lease, of),
             None => layout,
@@ -313,7 +316,7 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
     };
     let owner = pool.state().owners.iter().find(named).ok_or(AdminError::NoSuch)?;
     let (owner_id, size_bytes, is_snapshot) = (owner.id, owner.size_bytes, owner.kind == OwnerKind::Snapshot);
-    let of = if is_snapshot { owner.volume } else { uuid };
+    let (of, in_sectors) = (if is_snapshot { owner.volume } else { uuid }, owner.in_sectors);
     let (name, rates) = (volumes::name_in_pool(pool.state(), owner), limits::rates_of(owner));
     let id = match pool.served(owner_id) {
         Some(id) => id,
@@ -325,5 +328,5 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
     let volume = Arc::clone(pool.volume(id).ok_or(AdminError::NoSuch)?);
     // So is what is in doubt.
     let read_only = pool.is_read_only(id);
-    Ok(Some(AtHome { id, volume, size_bytes, read_only, is_snapshot, of, name, rates }))
+    Ok(Some(AtHome { id, volume, size_bytes, read_only, in_sectors, is_snapshot, of, name, rates }))
 }

@@ -6,6 +6,7 @@ use super::companions::{data_of_companion, is_companion};
 use super::controllers::{is_controllers, is_pending};
 use super::limits::rates_of;
 use super::measure::{self, Owned};
+use super::volumes::block_bytes_of;
 use super::{Base, Condition, PoolEntry, Reach};
 use crate::daemon::advice::{self, Advice, Case, Names, PoolCase, PoolMemberCase};
 use braid_api::{
@@ -330,6 +331,7 @@ impl Control {
             uuid: owner.uuid.to_string(),
             pool: pool.name.clone(),
             size_bytes: owner.size_bytes,
+            block_bytes: block_bytes_of(owner),
             thick: owner.thick,
             reserved_bytes: listed.kept.get(&owner.id).map_or(0, |kept| kept * EXTENT_BYTES),
             allocated_bytes: listed.allocated(owner),
@@ -362,6 +364,7 @@ impl Control {
             pool: pool.name.clone(),
             volume: listed.volume(owner.volume).map(|volume| format!("{}/{}", pool.name, volume.name)),
             size_bytes: owner.size_bytes,
+            block_bytes: block_bytes_of(owner),
             allocated_bytes: listed.allocated(owner),
             created_unix_s: owner.created_unix_s,
             consistency: if owner.frozen { SnapshotConsistency::Frozen } else { SnapshotConsistency::Crash },

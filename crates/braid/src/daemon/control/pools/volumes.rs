@@ -39,11 +39,12 @@ impl Control {
         self.is_open()?;
         let (pool, name) = new_volume(&ask.name)?;
         check_size(&ask.name, ask.size_bytes)?;
+        let in_sectors = check_block(&ask.name, ask.block_bytes)?;
         let pool = self.reach(pool)?;
         let _one_at_a_time = pool.work.lock().await;
         let (place, on) = self.placed(&pool, &ask.place).await?;
         refuse_companions_name(name)?;
-        let owner = Owner { place, on, thick: ask.thick, ..owner(name, ask.size_bytes)? };
+        let owner = Owner { place, on, thick: ask.thick, in_sectors, ..owner(name, ask.size_bytes)? };
         let owner = with_limits(owner, ask.iops_max, ask.bandwidth_bytes_max);
         let uuid = owner.uuid;
         let made = self.call(&pool, move |pool| {
@@ -526,6 +527,24 @@ pub(super) fn check_size(volume: &str, size_bytes: u64) -> Result<(), ErrorDetai
         return refused(format!("{size_bytes} bytes are no multiple of {BLOCK_BYTES}"), "choose another size");
     }
     Ok(())
+}
+
+/// Whether blocks of this size are smaller than those in which data stand.
+fn check_block(volume: &str, block_bytes: u32) -> Result<bool, ErrorDetail> {
+    match block_bytes {
+        512 => Ok(true),
+        4096 => Ok(false),
+        other => {
+            let message =
+                format!("volume {volume}: its blocks would have {other} bytes; a volume has blocks of 512 or 4096");
+            Err(ErrorDetail::new(Kind::InvalidArgument, message).with("volume", volume).remedy("choose 512 or 4096"))
+        }
+    }
+}
+
+/// The logical block of a volume or snapshot, in bytes.
+pub(super) fn block_bytes_of(owner: &Owner) -> u32 {
+    if owner.in_sectors { 512 } else { BLOCK_BYTES as u32 }
 }
 
 fn word(kind: OwnerKind) -> &'static str {

@@ -615,6 +615,7 @@ impl Control {
                 pool: String::new(),
                 volume: Some(volume.name.clone()),
                 size_bytes: first.size_bytes,
+                block_bytes: braid_api::block_bytes_usual(),
                 allocated_bytes: first.allocated_bytes,
                 created_unix_s: first.created_unix_s,
                 consistency: if listed.is_frozen(uuid) {
