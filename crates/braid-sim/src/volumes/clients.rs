@@ -358,7 +358,10 @@ impl Scene {
             ErrorKind::Unsupported => asked.flags.has(Flags::FAST_ZERO),
             // A disk of an array may keep the memory of a read; nobody else may fill it then.
             // So may a write in sectors, which reads first.
-            ErrorKind::TimedOut if self.nature.faults && (asked.op == Op::Read || asked.op != Op::Discard && asked.edges != Edges::default()) => {
+            ErrorKind::TimedOut
+                if self.nature.faults
+                    && (asked.op == Op::Read || asked.op != Op::Discard && asked.edges != Edges::default()) =>
+            {
                 true
             }
             ErrorKind::Io if self.nature.own_faults => true,

@@ -16,6 +16,7 @@ mod links;
 mod markdown;
 mod mirrors;
 mod nbd;
+mod neighbours;
 mod parity;
 mod pools;
 mod replicated;
@@ -161,6 +162,11 @@ const PARTS: &[Part] = &[
     },
     Part { name: "pools", title: "Pools: volumes against what they stand on", measure: pools::measure },
     Part { name: "nbd", title: "NBD servers", measure: nbd::measure },
+    Part {
+        name: "neighbours",
+        title: "One client against the others, and what was never written",
+        measure: neighbours::measure,
+    },
     Part { name: "client", title: "NBD client and server together", measure: client::measure },
     Part { name: "connections", title: "Four NBD connections", measure: client::connections },
     Part { name: "tls", title: "NBD over TLS", measure: encrypted::measure },
