@@ -173,7 +173,8 @@ impl Claims {
         }
         fence(Ordering::SeqCst);
         // A request that takes words from now on sees this one in the queue: the words held in the range only become fewer.
-        // To find a granule's word costs some ten times as much as to look at the next word.
+        // A long range goes through the whole table. To find 65,536 granules (4 GiB) by their words took 340 µs; a request that goes through a
+        // table of as many words takes less than 100 µs (2 cores of AMD EPYC).
         if (end - start) >> GRANULE_SHIFT < self.words.len() as u64 / 8 {
             let mut at = start;
             while at < end {

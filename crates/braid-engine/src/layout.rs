@@ -233,7 +233,7 @@ impl DeviceLayout {
     pub const SECTOR_BYTES: u32 = 512;
 
     /// Makes it one that also takes requests of whole sectors of 512 bytes. What begins or ends within a block is carried out by
-    /// reading that block and writing it back, while nobody else changes it; which costs a read, and memory.
+    /// reading that block and writing it back, while no other request changes it. That costs a read, and memory.
     ///
     /// # Panics
     /// When it is no volume of a pool: the short ways of other devices hold no claim.

@@ -16,9 +16,9 @@
 //! - Only whole blocks are written, by steps. So what a crash may leave is what it may leave of any write of these blocks: the sectors around are rewritten
 //!   with what they held.
 //! - Between two steps a request has nothing out, is not counted by a pool, and goes on with the layout of then.
-//! - A request that waits for memory has none. Whoever has memory waits for what its step waits for (ranges, places, a journal, a disk), none of
-//!   which waits for memory of partial requests.
-//! - A step of a write is done when a read before it has succeeded, and from the memory that it has read into.
+//! - A request that waits for memory has none. A request that has memory waits for what its step waits for (ranges, places, a journal, a disk); none of
+//!   these waits for memory of partial requests.
+//! - A chunk is written from the memory that its ends were read into.
 
 use super::scratch::Run;
 use super::slots::{NO_POOL, State};
@@ -57,7 +57,7 @@ enum Step {
     Middle,
     /// Reads the first block of a chunk, or all of it.
     ReadFirst,
-    /// What a chunk held was copied to whoever asked.
+    /// What a chunk held was copied to the buffer of the request.
     Copied,
     /// Reads the last block of a chunk.
     ReadLast,
@@ -216,7 +216,7 @@ pub(crate) struct Partials {
     works: Box<[PartialWork]>,
     /// Memory that the kernel may still have of these slots, whose disks hang.
     lent: Vec<(u32, Run)>,
-    /// Somebody waits for memory.
+    /// A request waits for memory.
     wanted: bool,
 }
 
@@ -329,18 +329,12 @@ impl Shard {
         if self.is_to_volume(id) {
             self.begin_volume(index);
         }
-        if self.devices.at(id.0).current.as_ref().is_some_and(|l| l.mirror().is_some_and(|m| m.failed)) {
-            self.slots[index].error = Some(IoError::of(ErrorKind::Failed));
-        }
         self.advance(index, sink);
     }
 
     /// A step of a partial request has ended.
     #[cold]
     pub(super) fn partial_step_ended(&mut self, index: u32) {
-        if self.slots[index].followed {
-            self.followers_go();
-        }
         if self.slots[index].error.is_some() {
             return self.end_partial(index);
         }
@@ -352,7 +346,6 @@ impl Shard {
         if slot.held.0 < slot.held.1 {
             super::ranges::release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
-        self.reclaim(index);
         debug_assert_eq!(self.slots[index].below.0, slots::NONE, "a step takes no short way");
         if self.slots[index].pool != NO_POOL {
             self.exit_volume(index);
@@ -376,7 +369,7 @@ impl Shard {
         slot.partial = Partial::Ended;
         let is_late = slot.late > 0;
         if is_late && work.reads() {
-            // What the kernel still has only reads: nobody has to keep from writing there.
+            // The I/O that the kernel still has only reads: later writes to the range need not be refused.
             slot.op = Op::Read;
         }
         self.lend_partial_memory(index);
@@ -397,7 +390,7 @@ impl Shard {
             _ => (work.high() - work.low()).min(CHUNK_BYTES),
         };
         let scratch = self.gather_scratch.as_mut().expect("prepared with the device");
-        // Whoever came before has the first of what comes free.
+        // Requests that wait already come first.
         let run = if self.partials.wanted { None } else { scratch.take((bytes / PAGE_BYTES) as u32) };
         if run.is_none() {
             self.partials.wanted = true;

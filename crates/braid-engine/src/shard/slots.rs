@@ -157,7 +157,7 @@ impl Slot {
         self.slow = slow.0 as u16;
     }
 
-    /// Whether the kernel may still have the memory of whoever asked, where I/O of the slot is late. A read that has succeeded has its data from
+    /// Whether late I/O of the slot may still use the buffer of its request. A read that has succeeded has its data from
     /// elsewhere, and what is not of whole blocks has memory of the shard.
     pub fn keeps_memory(&self) -> bool {
         self.partial == Partial::No && (self.op != Op::Read || self.error.is_some())

@@ -348,7 +348,7 @@ fn a_disk_that_is_slow_to_answer_at_the_start_is_waited_for() {
         daemon.restart(kill);
         check(&mut self::client(&daemon), 0..40, 1);
         journal_is_on(&daemon, Some(&slow));
-        // Block devices of other tests may hang, which is told of the daemon.
+        // The status also reports block devices of other tests that hang.
         let text = status(&daemon).1;
         assert!(!text.contains("array data"), "{text}");
     }

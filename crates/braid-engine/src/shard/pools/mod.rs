@@ -358,7 +358,7 @@ impl Shard {
         }
     }
 
-    /// A slot with nothing out goes on when the shard has time for it: for whoever has no sink at hand, or would go ever deeper.
+    /// Advances a slot with nothing out at the end of the call: for callers that have no sink, or would recurse without bound.
     pub(super) fn resume(&mut self, index: u32) {
         self.pools.resumed.push_back(index);
     }

@@ -45,7 +45,7 @@ impl Shard {
             return None;
         }
         let (leaf, place) = layout.single_place(at, len)?;
-        // Another shard may claim the range after the look, and read it before this writes: only who writes what it has read is harmed by that.
+        // Another shard may claim the range after the check, and read it before this write is done. That harms a partial request, which writes back what it has read.
         let is_ordered = || {
             let in_sectors = self.devices.at(device.0).current.as_deref().is_some_and(|layout| layout.takes_sectors());
             (!in_sectors || self.shared.shards == 1) && self.is_unclaimed(device, offset, offset + len)

@@ -25,7 +25,7 @@ const EMPTY_BYTES: u64 = 16 << 40;
 const CMD_READ: u16 = 0;
 const CMD_TRIM: u16 = 4;
 
-/// A client that speaks no more of NBD than it needs: see the protocol's "newstyle negotiation", with `NBD_OPT_EXPORT_NAME`.
+/// A client that speaks as much of NBD as it needs: see the protocol's "newstyle negotiation", with `NBD_OPT_EXPORT_NAME`.
 struct Client(UnixStream);
 
 impl Client {
@@ -78,7 +78,7 @@ fn stuck(effort: &Effort, found: &mut dyn FnMut(Row)) -> anyhow::Result<()> {
         daemon.cli(&["array", "create", name, "--level", "concat", "mem:256M"])?;
     }
     let (calm, greedy) = (daemon.export("calm")?, daemon.export("greedy")?);
-    // Memory that nobody has written yet costs its first touch: not what is measured.
+    // The first touch of memory is not what is measured.
     let uri = format!("nbd+unix:///calm?socket={calm}");
     let fill = ["--pattern", "sequential", "--op", "write", "--block", "1M", "--depth", "16", "--count", "240", &uri];
     bench(CLIENT_CORE, &fill)?;

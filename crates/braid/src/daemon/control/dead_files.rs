@@ -71,7 +71,7 @@ fn handle(path: &Path, source: &str, dry_run: bool) -> (bool, Option<String>) {
 
 /// Why a mount is not dead; none: nobody answers for it.
 fn why_alive(path: &Path) -> Option<String> {
-    // Whoever asks while the connection ends is told so in another way than those who come later.
+    // A call while the connection ends fails with another error than later calls.
     let is_dead = |error: &std::io::Error| {
         let is = |dead: Errno| error.raw_os_error() == Some(dead.raw_os_error());
         is(Errno::NOTCONN) || is(Errno::CONNABORTED)

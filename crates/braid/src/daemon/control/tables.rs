@@ -139,7 +139,7 @@ pub struct Active {
     pub away: BTreeMap<u16, Away>,
     /// The disk that the journal was on until just now.
     pub last_journal: Option<String>,
-    /// Members that somebody has left out by command, until the labels say so: they do not return by themselves.
+    /// Members that are being left out by command, until the command has ended: they do not return by themselves.
     pub left_out: BTreeSet<u16>,
 }
 

@@ -80,7 +80,7 @@ impl Control {
 
     /// Members without a disk that was let go of entirely; those with a server only if they are to return by themselves.
     fn away(&self) -> Vec<AwayDisk> {
-        // In the order of whoever lets go of a disk: none is seen as away that is not yet seen as leaving.
+        // The lock order of `on_recorded`: a disk that is seen as away is also seen as leaving, until it is closed.
         let tables = self.read();
         let leaving: Vec<String> =
             self.leaving.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
