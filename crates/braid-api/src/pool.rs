@@ -238,7 +238,7 @@ pub const fn block_bytes_usual() -> u32 {
     4096
 }
 
-fn is_block_usual(block_bytes: &u32) -> bool {
+pub(crate) fn is_block_usual(block_bytes: &u32) -> bool {
     *block_bytes == block_bytes_usual()
 }
 

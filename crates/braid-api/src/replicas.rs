@@ -56,6 +56,9 @@ pub struct CreateReplica {
     /// Bytes of the volume, a witness's, too: kept as they are.
     #[serde(default)]
     pub volume_bytes: u64,
+    /// The logical block of the volume, in bytes, a witness's, too.
+    #[serde(default = "crate::pool::block_bytes_usual", skip_serializing_if = "crate::pool::is_block_usual")]
+    pub block_bytes: u32,
     /// A controller's snapshot in that pool, as which the data begin; none: they are empty.
     #[serde(default)]
     pub snapshot: Option<String>,
@@ -167,6 +170,9 @@ pub struct Replica {
     /// Bytes of the volume, a witness's, too.
     #[serde(default)]
     pub volume_bytes: u64,
+    /// The logical block of the volume, in bytes, a witness's, too.
+    #[serde(default = "crate::pool::block_bytes_usual")]
+    pub block_bytes: u32,
     /// The boot of the node, as far as this replica is concerned: another one where the node has restarted since, or has lost what was not flushed.
     pub boot: String,
     /// The name of its export, without terms; none of a witness.

@@ -24,8 +24,11 @@ pub struct CreateReplicated {
     /// The level of the array above its replicas: raid1 (the default), raid5, raid6.
     #[serde(default)]
     pub level: Option<String>,
+    /// Its logical block, in bytes: 4096 if nothing is said, or, of copies alone, 512, for images of disks that count in sectors of 512 bytes.
+    #[serde(default)]
+    pub block_bytes: Option<u32>,
     /// A snapshot of another volume of several nodes, which this node serves, as in `db@monday`: it begins as that is, on the nodes that have
-    /// it, and with that volume's witnesses. Size, level, replicas and witnesses are left out then.
+    /// it, and with that volume's witnesses. Size, block, level, replicas and witnesses are left out then.
     #[serde(default)]
     pub snapshot: Option<String>,
 }
@@ -140,6 +143,9 @@ pub struct ReplicatedVolume {
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
+    /// Its logical block, in bytes: 4096, or 512. What clients ask for begins and ends with one.
+    #[serde(default = "crate::pool::block_bytes_usual")]
+    pub block_bytes: u32,
     /// The level of the array above its replicas: raid1, raid5, raid6.
     pub level: String,
     /// The pool above it that this node knows.

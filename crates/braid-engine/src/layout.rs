@@ -236,12 +236,14 @@ impl DeviceLayout {
     /// reading that block and writing it back, while no other request changes it. That costs a read, and memory.
     ///
     /// # Panics
-    /// When it is no volume of a pool: the short ways of other devices hold no claim.
+    /// When it is neither a volume of a pool nor an array of copies under a lease: the short ways of other devices hold no claim,
+    /// and steps of arrays with parity keep memory of rows.
     #[must_use]
     pub fn in_sectors(mut self) -> DeviceLayout {
         let is_whole =
             self.block_bytes == BLOCK_BYTES_MAX && self.size_bytes.is_multiple_of(u64::from(BLOCK_BYTES_MAX));
-        assert!(self.volume().is_some() && is_whole, "only a volume takes sectors");
+        let leased_copies = self.lease.is_some() && self.mirror().is_some_and(|mirror| mirror.parity.is_none());
+        assert!((self.volume().is_some() || leased_copies) && is_whole, "only a volume takes sectors");
         self.in_sectors = true;
         self
     }

@@ -12,6 +12,8 @@ pub enum Planted {
     AnsweredWithoutLease,
     /// A request that is not of whole blocks does not claim those that it touches.
     PartialUnclaimed,
+    /// Such a request is answered although the lease has run out.
+    PartialWithoutLease,
     /// What such a request has read is taken for something that a hanging disk may still fill, and written from other memory.
     PartialReadLent,
     /// The memory of such a request is given to others while the kernel has it.

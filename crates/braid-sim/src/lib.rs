@@ -20,6 +20,7 @@ pub mod copies;
 pub mod counters;
 pub mod devices;
 pub mod disk;
+pub mod edges;
 pub mod host;
 pub mod hostile;
 pub mod joblist;

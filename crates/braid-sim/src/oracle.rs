@@ -25,7 +25,7 @@ use crate::rows::{Broken, BrokenRows, Excuse, RowWrites};
 use crate::world::Crash;
 
 /// All sectors of a block.
-const ALL: u8 = 0xff;
+pub const ALL: u8 = 0xff;
 
 /// What a version puts into a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +70,8 @@ struct Version {
     told: [u64; BLOCK_SECTORS],
     /// Which life of the process wrote it.
     life: u32,
+    /// Sectors that the request was about.
+    covers: u8,
 }
 
 const NOT_ENDED: u64 = u64::MAX;
@@ -81,7 +83,8 @@ impl Version {
         let certain = self.state == State::Acknowledged || self.required & (1 << sector) != 0;
         let since = if certain { self.ended } else { NOT_ENDED }.min(self.told[sector]);
         // Overlapping writes execute in arrival order, also where the older one is still in flight.
-        self.content != Content::MaybeZero && self.begun > older.begun && since < reader
+        let hides = self.content != Content::MaybeZero && self.covers & (1 << sector) != 0;
+        hides && self.begun > older.begun && since < reader
     }
 }
 
@@ -91,6 +94,8 @@ struct Device {
     may_fail: bool,
     /// It answers under this: what a read has told no later one takes back.
     lease: Option<Arc<DeviceLease>>,
+    /// It takes requests of whole sectors.
+    in_sectors: bool,
     blocks: Vec<Vec<Version>>,
     reads: BTreeMap<u64, u32>,
     live: bool,
@@ -189,6 +194,16 @@ impl Oracle {
         self.devices.get_mut(&device).expect("a device that was made").lease = Some(lease);
     }
 
+    /// From now on the device takes requests of whole sectors.
+    pub fn takes_sectors(&mut self, device: u64) {
+        self.devices.get_mut(&device).expect("a device that was made").in_sectors = true;
+    }
+
+    /// Whether the device takes requests of whole sectors.
+    pub fn is_in_sectors(&self, device: u64) -> bool {
+        self.devices[&device].in_sectors
+    }
+
     /// Whether the device answers under a lease.
     pub fn is_leased(&self, device: u64) -> bool {
         self.devices[&device].lease.is_some()
@@ -215,6 +230,7 @@ impl Oracle {
             redundant,
             may_fail: !redundant,
             lease: None,
+            in_sectors: false,
             blocks,
             reads: BTreeMap::new(),
             live: true,
@@ -240,6 +256,7 @@ impl Oracle {
             hidden: NEVER,
             told: NEVER,
             life: self.life,
+            covers: ALL,
         }
     }
 
@@ -263,6 +280,18 @@ impl Oracle {
 
     /// A write of `count` blocks from `first` on is about to be submitted.
     pub fn write_begun(&mut self, device: u64, first: u64, count: u64, content: Content, fua: bool) -> WriteToken {
+        self.write_begun_in(device, (first, count), &|_| ALL, content, fua)
+    }
+
+    /// The same of a write that is about these `sectors` of each block.
+    pub fn write_begun_in(
+        &mut self,
+        device: u64,
+        (first, count): (u64, u64),
+        sectors: &dyn Fn(u64) -> u8,
+        content: Content,
+        fua: bool,
+    ) -> WriteToken {
         self.last_version += 1;
         let (version, begun, life) = (self.last_version, self.tick(), self.life);
         let of = self.devices.get_mut(&device).expect("a device that was made");
@@ -277,11 +306,12 @@ impl Oracle {
                 state: State::Running,
                 begun,
                 ended: NOT_ENDED,
-                possible: ALL,
+                possible: sectors(block),
                 required: 0,
                 hidden: NEVER,
                 told: NEVER,
                 life,
+                covers: sectors(block),
             });
         }
         WriteToken { device, first, count, version, begun, fua }
@@ -302,7 +332,8 @@ impl Oracle {
             match ending {
                 Ending::Done => {
                     version.state = State::Acknowledged;
-                    version.required = if write.fua && version.content != Content::MaybeZero { ALL } else { 0 };
+                    version.required =
+                        if write.fua && version.content != Content::MaybeZero { version.covers } else { 0 };
                     if let Some(until) = of.unreadable.get_mut(&block) {
                         *until = now.min(*until);
                     }
@@ -424,6 +455,21 @@ impl Oracle {
 
     /// A read that began at `begun` was answered: with these bytes from block `first` on, or with an error.
     pub fn read_ended(&mut self, device: u64, begun: u64, first: u64, data: Option<&[u8]>) -> Result<(), Violation> {
+        self.read_ended_in(device, begun, first, &|_| ALL, data)
+    }
+
+    /// The same of a read that is about these `sectors` of each block: what stands in the others of `data` is not looked at.
+    ///
+    /// # Errors
+    /// What was read must not be there.
+    pub fn read_ended_in(
+        &mut self,
+        device: u64,
+        begun: u64,
+        first: u64,
+        sectors: &dyn Fn(u64) -> u8,
+        data: Option<&[u8]>,
+    ) -> Result<(), Violation> {
         let now = self.tick();
         let live: Vec<u64> = self.devices.iter().filter(|(_, d)| d.live).map(|(n, _)| *n).collect();
         let of = self.devices.get_mut(&device).expect("a device that was made");
@@ -442,7 +488,8 @@ impl Oracle {
             let ordered = of.lease.is_some();
             let judge = Judge { device, block, begun, now, life: self.life, live: &live, ordered };
             let versions = &mut of.blocks[block as usize];
-            for (sector, bytes) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
+            let of_request = |(sector, _): &(usize, &[u8])| sectors(block) & (1 << sector) != 0;
+            for (sector, bytes) in bytes.chunks_exact(SECTOR_BYTES).enumerate().filter(of_request) {
                 let seen = content::read_sector(bytes, sector);
                 judge.sector(versions, sector, &seen).map_err(|why| {
                     Violation(format!("block {block} of {} (device {device}), sector {sector}: {why}", of.name))

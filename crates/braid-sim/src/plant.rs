@@ -157,6 +157,8 @@ fn table() -> Vec<(Plant, Way)> {
         (D::AnsweredWithoutLease, Way::Replicated(60)),
         (D::UnsettledAnswered, Way::Replicated(200)),
         (D::ReadNotOrdered, Way::Replicated(200)),
+        (D::PartialUnclaimed, Way::Replicated(60)),
+        (D::PartialWithoutLease, Way::Replicated(60)),
         (D::MissedByOwnLayout, Way::Open),
         (D::MissedLookedUpEarly, Way::Replicated(1200)),
         (D::LackedForgotten, Way::Replicated(1500)),

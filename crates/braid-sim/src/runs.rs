@@ -253,7 +253,10 @@ fn run(seed: u64, options: &Options, dooms: Option<&[Doom]>) -> Outcome {
         add_mirror(&mut sim, &redundant, blocks_max, faults, focus);
     }
     if replicated {
-        sim.stage.borrow_mut().mirrors[0].leases = Some(leases.fork());
+        let mirror = &mut sim.stage.borrow_mut().mirrors[0];
+        mirror.leases = Some(leases.fork());
+        // And of another one: seeds of whole blocks stay what they are.
+        mirror.in_sectors = !rows && Rng::new(seed ^ 0x7365_6374).below(3) == 0;
     }
     if mirrors && rows && !matches!(focus, Focus::Drill(_)) && later.below(3) == 0 {
         // They share the shards, and what those have for journals and rows.

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use braid_engine::io::{Buf, Completion, DeviceId, ErrorKind, Flags, Op, Request};
 
-use crate::content::{self, BLOCK_BYTES, Identity};
+use crate::content::{self, BLOCK_BYTES, Identity, SECTOR_BYTES};
+use crate::edges::Edges;
 use crate::host::Host;
-use crate::oracle::{Content, Ending, Oracle, Violation, WriteToken};
+use crate::oracle::{ALL, Content, Ending, Oracle, Violation, WriteToken};
 use crate::rng::Rng;
 use crate::world::{Happening, World};
 
@@ -127,6 +128,23 @@ struct Outstanding {
     answered: bool,
     /// Its buffer was not free when it was answered.
     late: bool,
+    /// What it leaves out of its first and its last block.
+    edges: Edges,
+}
+
+impl Outstanding {
+    /// Which sectors of a block it is about.
+    fn sectors(&self) -> impl Fn(u64) -> u8 + use<> {
+        sectors_of(self.asked, self.edges)
+    }
+}
+
+/// Which sectors of a block such a request is about. A discard is a hint: blocks that it covers in part stay.
+fn sectors_of((op, first, count): (Op, u64, u64), edges: Edges) -> impl Fn(u64) -> u8 {
+    move |block| match edges.sectors_of(block, (first, count)) {
+        sectors if sectors != ALL && op == Op::Discard => 0,
+        sectors => sectors,
+    }
 }
 
 /// All clients of one life of the process.
@@ -136,6 +154,8 @@ pub struct Workload {
     out: BTreeMap<u64, Outstanding>,
     next_tag: u64,
     rng: Rng,
+    /// Where requests of sectors begin and end: chance of its own, so that devices of whole blocks see what they saw.
+    edges: Rng,
     failed_writes: BTreeSet<u64>,
     stopping: BTreeSet<u64>,
     /// Reads of which a part cannot be read: by whom, from which block on, how many.
@@ -149,6 +169,7 @@ impl Workload {
             clients: Vec::new(),
             out: BTreeMap::new(),
             next_tag: 0,
+            edges: Rng::new(rng.clone().bits() ^ 0x6564_6765),
             rng,
             failed_writes: BTreeSet::new(),
             stopping: BTreeSet::new(),
@@ -399,8 +420,8 @@ impl Workload {
     }
 
     fn ask(&mut self, index: usize, world: &mut World, host: &mut Host, oracle: &mut Oracle) {
-        let Client { device, id, shard, habits, .. } = self.clients[index];
-        let blocks = oracle.blocks(device);
+        let Client { device, id, shard, habits, verifies, .. } = self.clients[index];
+        let (blocks, is_redundant) = (oracle.blocks(device), oracle.is_redundant(device));
         let (op, first, count) = self.choose(index, blocks);
         let carries = matches!(op, Op::Read | Op::Write);
         let bytes = if carries { count as usize * BLOCK_BYTES } else { 0 };
@@ -413,14 +434,16 @@ impl Workload {
         };
         let mutates = !matches!(op, Op::Read | Op::Flush);
         let fua = mutates && self.rng.chance(habits.fua);
+        let is_in_sectors = op != Op::Flush && verifies.is_none() && oracle.is_in_sectors(device);
+        let edges = if is_in_sectors { Edges::draw(&mut self.edges, count) } else { Edges::default() };
+        let sectors = sectors_of((op, first, count), edges);
+        let mut begin = |content| Kind::Write(oracle.write_begun_in(device, (first, count), &sectors, content, fua));
         let kind = match op {
+            Op::Write => begin(Content::Data),
+            Op::WriteZeroes => begin(Content::Zero),
+            Op::Discard if is_redundant => begin(Content::Zero),
+            Op::Discard => begin(Content::MaybeZero),
             Op::Read => Kind::Read { first, begun: oracle.read_begun(device) },
-            Op::Write => Kind::Write(oracle.write_begun(device, first, count, Content::Data, fua)),
-            Op::WriteZeroes => Kind::Write(oracle.write_begun(device, first, count, Content::Zero, fua)),
-            Op::Discard => {
-                let content = if oracle.is_redundant(device) { Content::Zero } else { Content::MaybeZero };
-                Kind::Write(oracle.write_begun(device, first, count, content, fua))
-            }
             Op::Flush => Kind::Flush { begun: oracle.flush_begun() },
         };
         if let (Op::Write, Kind::Write(token)) = (op, &kind) {
@@ -434,15 +457,19 @@ impl Workload {
         let flags = if no_unmap { flags.with(Flags::NO_UNMAP) } else { flags };
         let (offset, len) = if op == Op::Flush { (0, 0) } else { (first, count) };
         self.next_tag += 1;
+        let (skip, cut) = (edges.skip * SECTOR_BYTES as u64, edges.cut * SECTOR_BYTES as u64);
         let request = Request {
             device: id,
             op,
             flags,
-            offset: offset * BLOCK_BYTES as u64,
-            len: len * BLOCK_BYTES as u64,
-            buf,
+            offset: offset * BLOCK_BYTES as u64 + skip,
+            len: len * BLOCK_BYTES as u64 - skip - cut,
+            buf: buf.add(skip),
             tag: self.next_tag,
         };
+        if !edges.is_whole() {
+            world.note(format_args!("request {} leaves out {edges:?}", self.next_tag));
+        }
         world.note(format_args!(
             "request {} client {index} shard {shard} device {device} {op:?} {flags:?} block {offset}+{len}",
             self.next_tag
@@ -451,9 +478,13 @@ impl Workload {
             Ok(()) => {
                 self.accepted(index, blocks, (op, first, count));
                 let asked = (op, first, count);
-                let outstanding = Outstanding { client: index, asked, kind, buf, bytes, answered: false, late: false };
+                let outstanding =
+                    Outstanding { client: index, asked, kind, buf, bytes, answered: false, late: false, edges };
                 self.out.insert(self.next_tag, outstanding);
                 world.counters.add("requests", name_of(op));
+                if !edges.is_whole() {
+                    world.counters.add("requests", &format!("{}, in sectors", name_of(op)));
+                }
                 if fua {
                     world.counters.add("requests", "fua");
                 }
@@ -516,9 +547,13 @@ impl Workload {
             // A redundant array has always a member that is well: nothing may fail, but for a read into memory that one which hangs
             // may yet fill.
             let is_late = matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unsettled);
-            let hangs = is_late && matches!(out.kind, Kind::Read { .. }) && out.late;
+            let is_read = matches!(out.kind, Kind::Read { .. });
+            // What is written in sectors is read first, into memory of the shard.
+            let hangs = is_late && (is_read && out.late || !out.edges.is_whole());
             let unreadable = match &out.kind {
-                Kind::Read { begun, .. } if error.kind == ErrorKind::Io => {
+                Kind::Read { begun, .. } | Kind::Write(WriteToken { begun, .. })
+                    if error.kind == ErrorKind::Io && (is_read || !out.edges.is_whole()) =>
+                {
                     oracle.may_be_unreadable(device, *begun, out.asked.1, out.asked.2)
                 }
                 _ => false,
@@ -547,7 +582,7 @@ impl Workload {
         match (&out.kind, completion.result.is_ok()) {
             (Kind::Read { first, begun }, ok) => {
                 let data = ok.then(|| world.memory.slice(out.buf, out.bytes));
-                oracle.read_ended(device, *begun, *first, data)?;
+                oracle.read_ended_in(device, *begun, *first, &out.sectors(), data)?;
             }
             (Kind::Write(token), true) => oracle.write_ended(token, Ending::Done),
             (Kind::Write(token), false) => {

@@ -84,6 +84,8 @@ pub struct KeeperOptions {
     pub clear_after_ns: u64,
     /// It is replicated, and answers under this lease.
     pub lease: Option<Arc<DeviceLease>>,
+    /// It takes requests of whole sectors ([`DeviceLayout::in_sectors`]): only of copies, and under a lease.
+    pub in_sectors: bool,
     /// This member is nearer than the others: they are read when it cannot answer.
     pub near: Option<u16>,
 }
@@ -422,6 +424,7 @@ impl Keeper {
             Some(lease) => layout.replicated(Arc::clone(lease)).noting(self.missed()),
             None => layout,
         };
+        let layout = if self.options.in_sectors { layout.in_sectors() } else { layout };
         let layout = layout.vacant(self.array.vacant().fold(Roles::NONE, |roles, role| roles.with(usize::from(role))));
         Arc::new(if self.held_until_ns.is_some() { layout.held() } else { layout })
     }

@@ -272,6 +272,7 @@ impl Shard {
     pub(super) fn partial_go(&mut self, index: u32, sink: &mut impl LeafSink) {
         if self.slots[index].error.is_none() {
             self.move_to_current(index);
+            self.fail_with_array(index);
         }
         let mut next = self.partials.works[index as usize];
         let memory_of = |run: Run| self.gather_scratch.as_ref().expect("it gave the run").page(run.first);
@@ -287,9 +288,9 @@ impl Shard {
             return self.end_partial(index);
         }
         if !next.go_on() {
-            // Of the volumes of a pool under a lease the request is kept, and no step: it has neither claim nor memory then.
+            // Under a lease the request is kept, and no step: it has neither claim nor memory then.
             self.give_partial_memory(index);
-            if !self.is_volume_kept(index, sink) {
+            if planted(Planted::PartialWithoutLease) || !self.awaits_lease(index, sink) {
                 self.end_partial(index);
             }
             return;
@@ -330,6 +331,15 @@ impl Shard {
             self.begin_volume(index);
         }
         self.advance(index, sink);
+    }
+
+    /// Fails a request between two steps whose array has failed: a step would wait for what no later layout brings.
+    fn fail_with_array(&mut self, index: u32) {
+        let slot = &mut self.slots[index];
+        let has_failed = |layout: &DeviceLayout| layout.mirror().is_some_and(|mirror| mirror.failed);
+        if slot.error.is_none() && has_failed(self.devices.at(slot.device).layout(slot.version)) {
+            slot.error = Some(IoError::of(ErrorKind::Failed));
+        }
     }
 
     /// A step of a partial request has ended.

@@ -16,6 +16,7 @@
 
 use super::Shard;
 use super::devices::Device;
+use super::partial::Partial;
 use super::ranges::release;
 use super::waiting::{lease_key, range_key};
 use crate::io::{DeviceId, ErrorKind, IoError, LeafSink, Op};
@@ -48,34 +49,25 @@ impl Shard {
         if self.slots[index].op == Op::Read && !planted(Planted::ReadNotOrdered) && self.awaits_writes(index) {
             return true;
         }
-        let slot = &mut self.slots[index];
-        let layout = self.devices.at(slot.device).layout(slot.version);
-        let holds = layout.lease.as_ref().is_none_or(|lease| lease.holds(sink.lease_ns()));
-        if holds || planted(Planted::AnsweredWithoutLease) {
-            return false;
-        }
-        if slot.held.0 < slot.held.1 {
-            release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
-        }
-        self.give_up_claim(index);
-        let key = lease_key(DeviceId(self.slots[index].device));
-        self.waiting.park(&mut self.slots, index, key);
-        true
+        // A step of a partial request answers nothing: the lease is looked at once, when all steps have ended.
+        self.slots[index].partial != Partial::Step && self.awaits_lease(index, sink)
     }
 
-    /// The same of a request to a volume: where it may not be answered, it is kept until the lease of the array below is renewed.
-    pub(super) fn is_volume_kept(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
+    /// Keeps a request that has all that it needs while the lease does not hold: that of the device, or of the array below a volume of a
+    /// pool. Returns whether it is kept. It then holds neither its range nor its claim.
+    pub(super) fn awaits_lease(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = &mut self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version);
-        let (Some(lease), Some(lessor)) = (&layout.lease, layout.lessor) else { return false };
-        if lease.holds(sink.lease_ns()) {
+        let Some(lease) = &layout.lease else { return false };
+        if lease.holds(sink.lease_ns()) || planted(Planted::AnsweredWithoutLease) {
             return false;
         }
+        let key = lease_key(layout.lessor.unwrap_or(DeviceId(slot.device)));
         if slot.held.0 < slot.held.1 {
             release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
         }
         self.give_up_claim(index);
-        self.waiting.park(&mut self.slots, index, lease_key(lessor));
+        self.waiting.park(&mut self.slots, index, key);
         true
     }
 

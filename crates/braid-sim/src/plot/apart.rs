@@ -72,6 +72,7 @@ impl Admin {
             force: false,
             clear_after_ns: self.rng.between(100_000, 10_000_000),
             lease: None,
+            in_sectors: false,
             near: None,
         };
         let Ok(keeper) = Keeper::start(&self.port, array, options).await else { return };

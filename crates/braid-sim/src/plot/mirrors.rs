@@ -80,6 +80,8 @@ pub struct Mirror {
     pub journal: JournalDisks,
     /// Chance for its lease, where it has one: of its own, so that arrays without one stay as they are.
     pub leases: Option<Rng>,
+    /// It takes requests of whole sectors.
+    pub in_sectors: bool,
     /// What happens after each life.
     pub script: VecDeque<Vec<Between>>,
 }
@@ -118,6 +120,7 @@ impl Mirror {
             missing: BTreeSet::new(),
             journal: JournalDisks::default(),
             leases: None,
+            in_sectors: false,
             script: VecDeque::new(),
         }
     }

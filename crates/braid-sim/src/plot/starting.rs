@@ -216,6 +216,7 @@ impl Admin {
             clean: start.clean,
             force: false,
             lease: renewal.as_ref().map(Renewal::lease),
+            in_sectors: self.stage.borrow().mirrors[index].in_sectors,
             near: None,
             clear_after_ns: {
                 let drawn = *self.rng.pick(&[100_000, 1_000_000, 3_000_000, 10_000_000, 200_000_000]);
@@ -278,6 +279,9 @@ impl Admin {
             stage.mirrors[index].number = Some(number);
             if let Some(renewal) = &renewal {
                 stage.oracle.answers_under(number, renewal.lease());
+            }
+            if stage.mirrors[index].in_sectors {
+                stage.oracle.takes_sectors(number);
             }
             let larger = stage.mirrors[index].growing && blocks > stage.oracle.blocks(number);
             if larger {

@@ -5,9 +5,9 @@ use braid_engine::io::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op,
 
 use super::oracle::{Rule, fill, word_of, words_in};
 use super::scene::{BLOCK, Life, Scene, Served};
-use crate::content::{BLOCK_BYTES, BLOCK_SECTORS, SECTOR_BYTES};
+use crate::content::{BLOCK_BYTES, SECTOR_BYTES};
+use crate::edges::Edges;
 use crate::host::Host;
-use crate::rng::Rng;
 use crate::world::World;
 
 /// Most blocks of a request.
@@ -53,9 +53,7 @@ impl Asked {
 
     /// Which sectors of its block number `k` it is about.
     fn sectors_of(&self, k: u64) -> u8 {
-        let skip = if k == self.block { self.edges.skip } else { 0 };
-        let cut = if k + 1 == self.block + self.blocks { self.edges.cut } else { 0 };
-        u8::MAX << skip & u8::MAX >> cut
+        self.edges.sectors_of(k, (self.block, self.blocks))
     }
 
     /// Its blocks, which sectors of each it is about, and where in its memory these are.
@@ -68,30 +66,6 @@ impl Asked {
             at += sectors.count_ones() as usize * SECTOR_BYTES;
             (k, sectors, from..at)
         })
-    }
-}
-
-/// How many sectors of the first block a request leaves out at its beginning, and of the last one at its end; less than all of one.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-struct Edges {
-    skip: u64,
-    cut: u64,
-}
-
-impl Edges {
-    /// For a request of so many blocks.
-    fn draw(rng: &mut Rng, blocks: u64) -> Edges {
-        let all = BLOCK_SECTORS as u64;
-        match rng.below(4) {
-            0 => Edges::default(),
-            _ if blocks == 1 => {
-                let skip = rng.below(all);
-                Edges { skip, cut: rng.below(all - skip) }
-            }
-            1 => Edges { skip: rng.below(all), cut: 0 },
-            2 => Edges { skip: 0, cut: rng.below(all) },
-            _ => Edges { skip: rng.below(all), cut: rng.below(all) },
-        }
     }
 }
 
@@ -229,7 +203,7 @@ impl Scene {
             "request {tag} of {by:?} to {uuid}, shard {shard}: {op:?} {flags:?} {block}+{blocks} {edges:?}"
         ));
         self.count("ops", name_of(op, flags));
-        if edges != Edges::default() {
+        if !edges.is_whole() {
             self.count("ops", &format!("{}, in sectors", name_of(op, flags)));
         }
         if op == Op::Flush || flags.has(Flags::FUA) {
@@ -360,7 +334,7 @@ impl Scene {
             // So may a write in sectors, which reads first.
             ErrorKind::TimedOut
                 if self.nature.faults
-                    && (asked.op == Op::Read || asked.op != Op::Discard && asked.edges != Edges::default()) =>
+                    && (asked.op == Op::Read || asked.op != Op::Discard && !asked.edges.is_whole()) =>
             {
                 true
             }

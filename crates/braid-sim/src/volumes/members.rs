@@ -211,6 +211,7 @@ impl Admin {
             force: false,
             clear_after_ns: *self.rng.pick(&[100_000, 3_000_000, 200_000_000]),
             lease: None,
+            in_sectors: false,
             near: None,
         };
         let keeper = match Keeper::start(&self.port, array, options).await {

@@ -48,12 +48,15 @@ pub async fn create(
     replicas: Replicas,
     witnesses: Vec<String>,
     level: Option<String>,
+    block_bytes: u32,
 ) -> anyhow::Result<()> {
     let (count, replicas) = match replicas {
         Replicas::Count(count) => (count, Vec::new()),
         Replicas::At(places) => (0, places),
     };
-    let body = CreateReplicated { name, size_bytes, replicas, count, witnesses, level, snapshot: None };
+    // A daemon of an earlier version knows the usual block only, and not this word.
+    let block_bytes = Some(block_bytes).filter(|bytes| *bytes != braid_api::block_bytes_usual());
+    let body = CreateReplicated { name, size_bytes, replicas, count, witnesses, level, block_bytes, snapshot: None };
     let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
     output::show(ask.json, &volume, |volume| {
         let mut text = show(volume);
@@ -229,6 +232,7 @@ pub fn show(volume: &ReplicatedVolume) -> String {
     line("volume", volume.name.clone());
     line("uuid", volume.uuid.clone());
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), output::thousands(volume.size_bytes)));
+    line("blocks", format!("of {} bytes", volume.block_bytes));
     line("level", volume.level.clone());
     line("state", volume.state.word().to_owned());
     if let Some(pool) = &volume.pool {

@@ -72,7 +72,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "LIMITS", value_parser = limit)]
     limit: Option<Limit>,
     /// Keep it on several nodes: NODE/POOL,NODE/POOL,… or how many, on the nodes with the most free space
-    #[arg(long, value_name = "PLACES", value_parser = replicas, conflicts_with_all = ["thick", "block_size", "place", "limit"])]
+    #[arg(long, value_name = "PLACES", value_parser = replicas, conflicts_with_all = ["thick", "place", "limit"])]
     replicas: Option<Replicas>,
     /// A node that votes for a volume of several nodes and keeps no data of it; may be given several times
     #[arg(long, value_name = "NODE", requires = "replicas")]
@@ -332,7 +332,9 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Create(args) => {
             match args.replicas {
                 Some(replicas) if is_replicated(&args.name) => {
-                    replicated::create(&args.ask, args.name, args.size, replicas, args.witness, args.level).await?;
+                    let (witnesses, level) = (args.witness, args.level);
+                    let CreateArgs { ask, name, size, block_size, .. } = args;
+                    replicated::create(&ask, name, size, replicas, witnesses, level, block_size).await?;
                     return Ok(ExitCode::SUCCESS);
                 }
                 Some(_) => return Err(wrong(&args.name, "a volume of several nodes has a name without a pool")),

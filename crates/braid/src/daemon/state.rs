@@ -130,6 +130,9 @@ pub struct SavedReplica {
     /// Size of the volume, in bytes, of which a witness has nothing.
     #[serde(default)]
     pub volume_bytes: u64,
+    /// The logical block of the volume, in bytes.
+    #[serde(default = "braid_api::block_bytes_usual")]
+    pub block_bytes: u32,
     /// Another one after each loss of what was not flushed that was no restart of the machine; nil: there was none.
     pub losses: Uuid,
     /// What its pool has of it is an older copy of itself: nothing of that counts before it was filled, and is in sync.
@@ -596,6 +599,7 @@ mod tests {
                 since: 65536,
                 version: 65537,
                 volume_bytes: 1 << 30,
+                block_bytes: 512,
                 losses: Uuid::nil(),
                 older: true,
                 formed: true,
@@ -606,6 +610,7 @@ mod tests {
                 uuid: Uuid::from_u128(9),
                 name: "db".into(),
                 size_bytes: 1 << 30,
+                block_bytes: 512,
                 voters: BTreeMap::from([(
                     3,
                     SavedVoter { since: 7, outside: true, ..SavedVoter::of("node1".into(), None) },

@@ -161,7 +161,7 @@ impl Shard {
     /// Answers it, unless it has to wait for a lease.
     fn end_volume(&mut self, index: u32, sink: &mut impl LeafSink) {
         let is_step = self.slots[index].partial == Partial::Step;
-        if self.slots[index].error.is_none() && !is_step && self.is_volume_kept(index, sink) {
+        if self.slots[index].error.is_none() && !is_step && self.awaits_lease(index, sink) {
             self.pools.works[index as usize].stage = Stage::Kept;
             return;
         }

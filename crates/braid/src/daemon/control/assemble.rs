@@ -553,6 +553,7 @@ impl Control {
             device,
             size_bytes: layout.size_bytes(),
             block_bytes: layout.block_bytes(),
+            request_bytes: layout.request_bytes(),
             disks: disks.into_iter().zip(&members).enumerate().map(seat).collect(),
             guests: Vec::new(),
             away: BTreeMap::new(),

@@ -474,7 +474,7 @@ impl Control {
         Some(Source {
             device: active.device,
             size_bytes: active.size_bytes,
-            block_bytes: active.block_bytes,
+            block_bytes: active.request_bytes,
             read_only: active.imported().is_some(),
             description: format!("Braid array {}", entry.name),
             // Where no disk knows anything, and the array neither, nobody need ask.

@@ -129,8 +129,10 @@ pub struct Active {
     pub device: DeviceId,
     /// What can be written, in bytes.
     pub size_bytes: u64,
-    /// Its logical block in bytes.
+    /// The block of its disks, in bytes.
     pub block_bytes: u32,
+    /// Its logical block, in bytes, of which requests are multiples: that of its disks, or less ([`braid_engine::DeviceLayout::in_sectors`]).
+    pub request_bytes: u32,
     /// Its disks that are here, by number.
     pub disks: Vec<Seat>,
     /// Disks that are open and that its keeper is about to take, perhaps.

@@ -61,7 +61,7 @@ impl Control {
         };
         Array {
             size_bytes: active.size_bytes,
-            logical_block_bytes: active.block_bytes,
+            logical_block_bytes: active.request_bytes,
             state: if active.has_failed() { ArrayState::Failed } else { ArrayState::Active },
             attention: missing.into_iter().chain(said).chain(disks).collect(),
             kept: active.is_kept(),

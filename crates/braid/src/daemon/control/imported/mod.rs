@@ -201,6 +201,7 @@ impl Control {
             device,
             size_bytes,
             block_bytes,
+            request_bytes: block_bytes,
             disks: seats,
             guests: Vec::new(),
             away: BTreeMap::new(),

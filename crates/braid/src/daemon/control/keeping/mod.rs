@@ -137,6 +137,7 @@ impl Control {
         let journal = array.journal_role();
         let device = self.write().take_device(tier)?;
         let home = ShardId((device.0 % u32::from(self.ring.shards())) as u16);
+        let request_bytes = self.request_bytes_of(uuid).unwrap_or(block_bytes);
         let options = KeeperOptions {
             device,
             block_bytes,
@@ -145,6 +146,7 @@ impl Control {
             force: keep.force,
             clear_after_ns: CLEAR_AFTER_NS,
             lease: self.voters_of(uuid).map(|voters| Arc::clone(voters.lease())),
+            in_sectors: request_bytes < block_bytes,
             near: self.near_replica(uuid).filter(|_| parities == 0),
         };
         let (orders, asked) = mpsc::channel(ORDERS_MAX);
@@ -190,6 +192,7 @@ impl Control {
             device,
             size_bytes,
             block_bytes,
+            request_bytes,
             disks: seats,
             guests,
             away,

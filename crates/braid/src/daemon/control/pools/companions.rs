@@ -53,6 +53,8 @@ pub struct NewVolume {
     pub uuid: Uuid,
     /// Its size, in bytes.
     pub size_bytes: u64,
+    /// Its logical block, in bytes, which its snapshots have, too.
+    pub block_bytes: u32,
 }
 
 impl Control {
@@ -140,7 +142,9 @@ impl Control {
         volumes::check_size(name, companion.size_bytes)?;
         refuse_companions_name(name)?;
         let owner = |name: &str, new: &NewVolume| -> Result<Owner, ErrorDetail> {
-            Ok(Owner { created_unix_s: unix_s(), ..Owner::volume(new.uuid, checked(name)?, new.size_bytes) })
+            let in_sectors = volumes::check_block(name, new.block_bytes)?;
+            let owner = Owner::volume(new.uuid, checked(name)?, new.size_bytes);
+            Ok(Owner { created_unix_s: unix_s(), in_sectors, ..owner })
         };
         let data_owner = owner(name, data)?;
         let companion_owner = Owner { thick: true, ..owner(&companion_name(data.uuid), companion)? };

@@ -68,6 +68,7 @@ use std::time::Duration;
 use tend::Tending;
 use uuid::Uuid;
 pub use view::attention;
+pub(super) use volumes::check_block;
 
 /// What is done to an array that is a member of a pool that is being opened or deleted.
 pub const WITH_POOL: &str = "opened or deleted with its pool";

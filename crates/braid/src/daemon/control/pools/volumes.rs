@@ -530,7 +530,7 @@ pub(super) fn check_size(volume: &str, size_bytes: u64) -> Result<(), ErrorDetai
 }
 
 /// Whether blocks of this size are smaller than those in which data stand.
-fn check_block(volume: &str, block_bytes: u32) -> Result<bool, ErrorDetail> {
+pub(in super::super) fn check_block(volume: &str, block_bytes: u32) -> Result<bool, ErrorDetail> {
     match block_bytes {
         512 => Ok(true),
         4096 => Ok(false),

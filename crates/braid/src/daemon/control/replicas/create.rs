@@ -76,9 +76,13 @@ impl Control {
     ) -> Result<(), ErrorDetail> {
         match (saved.pool, saved.data, saved.companion) {
             (Some(pool), Some(data), Some(companion)) => {
-                let data = NewVolume { uuid: data, size_bytes: saved.size_bytes };
+                let data = NewVolume { uuid: data, size_bytes: saved.size_bytes, block_bytes: saved.block_bytes };
                 let edges = saved.head_bytes + saved.tail_bytes;
-                let companion = NewVolume { uuid: companion, size_bytes: edges + PLACES_BYTES };
+                let companion = NewVolume {
+                    uuid: companion,
+                    size_bytes: edges + PLACES_BYTES,
+                    block_bytes: braid_api::block_bytes_usual(),
+                };
                 self.make_replica_volumes(pool, &saved.name, &data, &companion, from).await?;
             }
             _ => {
@@ -126,6 +130,7 @@ impl Control {
             since: seating.version,
             version: seating.version,
             volume_bytes: ask.volume_bytes,
+            block_bytes: ask.block_bytes,
             losses: Uuid::nil(),
             older: false,
             formed: false,

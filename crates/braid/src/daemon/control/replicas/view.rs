@@ -88,6 +88,7 @@ fn show(tables: &Tables, entry: &ReplicaEntry) -> Replica {
         places: saved.places.clone(),
         version: saved.version,
         volume_bytes: saved.volume_bytes,
+        block_bytes: saved.block_bytes,
         boot: ready.map(|ready| ready.door.boot().to_string()).unwrap_or_default(),
         export: saved.data.map(|_| replica_export(&saved.volume.to_string())),
         connections: ready.map_or(0, |ready| ready.door.connections()),

@@ -1,6 +1,7 @@
 //! Making volumes that are kept on several nodes, attaching them to this node, letting go of them, and deleting them.
 
 use super::super::create::check_name;
+use super::super::pools::check_block;
 use super::super::replicas::seating_of;
 use super::super::{Control, random_uuid};
 use super::half_made::Unmade;
@@ -46,12 +47,14 @@ impl Control {
         let voters = self.voters_for(&ask).await?;
         let least = least_of(&ask, level, voters.iter().filter(|voter| voter.pool.is_some()).count())?;
         let size_bytes = whole_size(&ask, least)?;
+        let block_bytes = block_of(&ask, level)?;
         let (voters, mut seating) = SavedReplicated::numbered(voters);
         seating.further = least as u8 - 1;
         let volume = SavedReplicated {
             uuid: random_uuid()?,
             name: ask.name.clone(),
             size_bytes,
+            block_bytes,
             voters,
             seating,
             attached: true,
@@ -342,6 +345,7 @@ impl Control {
             tail_bytes: only(tail_bytes),
             places: volume.places(),
             volume_bytes: volume.size_bytes,
+            block_bytes: volume.block_bytes,
             snapshot: volume.from.filter(|_| is_replica && volume.making).map(|from| from.to_string()),
         };
         let body = serde_json::to_value(&body).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;
@@ -509,6 +513,7 @@ pub(super) fn described(replica: &Replica) -> Result<SavedReplicated, ErrorDetai
         uuid: replica.volume.parse().map_err(|_| unknown())?,
         name: replica.name.clone(),
         size_bytes: replica.volume_bytes,
+        block_bytes: replica.block_bytes,
         voters,
         seating,
         attached: false,
@@ -534,6 +539,18 @@ fn level_of(ask: &CreateReplicated) -> Result<Level, ErrorDetail> {
             .with("volume", &ask.name)
             .remedy("use raid1 (copies), raid5 or raid6")),
     }
+}
+
+/// Its logical block, in bytes.
+fn block_of(ask: &CreateReplicated, level: Level) -> Result<u32, ErrorDetail> {
+    let block_bytes = ask.block_bytes.unwrap_or(braid_api::block_bytes_usual());
+    if check_block(&ask.name, block_bytes)? && level.parity() > 0 {
+        let message = format!("volume {}: {level} keeps parity of blocks of 4096 bytes", ask.name);
+        return Err(ErrorDetail::new(Kind::InvalidArgument, message)
+            .with("volume", &ask.name)
+            .remedy("keep copies (--level raid1), or make a pool on it: its volumes may have blocks of 512 bytes"));
+    }
+    Ok(block_bytes)
 }
 
 /// How many replicas it takes to have everything.

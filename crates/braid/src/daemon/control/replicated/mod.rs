@@ -84,6 +84,11 @@ impl Control {
         Some(u16::from(near))
     }
 
+    /// What requests to a volume of several nodes are multiples of, in bytes; none: the array is no such volume.
+    pub(super) fn request_bytes_of(&self, array: Uuid) -> Option<u32> {
+        self.read().replicated.get(&array).map(|volume| volume.block_bytes)
+    }
+
     /// The way to the labels of an array.
     pub(super) fn meta_of(&self, array: Uuid) -> VotedMeta {
         VotedMeta { meta: self.meta.clone(), voters: self.voters_of(array) }

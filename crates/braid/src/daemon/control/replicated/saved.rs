@@ -17,6 +17,9 @@ pub struct SavedReplicated {
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
+    /// Its logical block in bytes: 4096, or 512.
+    #[serde(default = "braid_api::block_bytes_usual")]
+    pub block_bytes: u32,
     /// Where its voters are, by number: those who vote, and perhaps others who did, or were about to.
     pub voters: BTreeMap<u8, SavedVoter>,
     /// Who votes, as far as this node knows.

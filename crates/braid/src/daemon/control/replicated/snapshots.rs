@@ -243,11 +243,11 @@ impl Control {
         ask: &CreateReplicated,
     ) -> Result<ReplicatedVolume, ErrorDetail> {
         let named = !ask.replicas.is_empty() || !ask.witnesses.is_empty() || ask.level.is_some();
-        if (ask.size_bytes, ask.count) != (0, 0) || named {
-            let message = "what begins as a snapshot has that one's size, level, replicas and witnesses";
+        if (ask.size_bytes, ask.count, ask.block_bytes) != (0, 0, None) || named {
+            let message = "what begins as a snapshot has that one's size, block, level, replicas and witnesses";
             return Err(ErrorDetail::new(Kind::InvalidArgument, message)
                 .with("volume", &ask.name)
-                .remedy("leave out size_bytes, level, replicas, count and witnesses"));
+                .remedy("leave out size_bytes, block_bytes, level, replicas, count and witnesses"));
         }
         let (source, own) = split(text)?;
         check_name(&ask.name)?;
@@ -276,6 +276,7 @@ impl Control {
             uuid: random_uuid()?,
             name: ask.name.clone(),
             size_bytes: from.size_bytes,
+            block_bytes: serving.volume.block_bytes,
             voters,
             seating,
             attached: true,
@@ -615,7 +616,7 @@ impl Control {
                 pool: String::new(),
                 volume: Some(volume.name.clone()),
                 size_bytes: first.size_bytes,
-                block_bytes: braid_api::block_bytes_usual(),
+                block_bytes: volume.block_bytes,
                 allocated_bytes: first.allocated_bytes,
                 created_unix_s: first.created_unix_s,
                 consistency: if listed.is_frozen(uuid) {

@@ -94,6 +94,7 @@ impl Control {
             uuid: volume.uuid.to_string(),
             name: volume.name.clone(),
             size_bytes: volume.size_bytes,
+            block_bytes: volume.block_bytes,
             level: level_of(volume, active).name().to_owned(),
             pool: tables.pool_carried(volume.uuid).map(|(_, pool)| pool),
             state,
