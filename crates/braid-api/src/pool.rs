@@ -238,7 +238,8 @@ pub const fn block_bytes_usual() -> u32 {
     4096
 }
 
-pub(crate) fn is_block_usual(block_bytes: &u32) -> bool {
+/// Whether a logical block is the usual one: then it is left out of what other builds read.
+pub fn is_block_usual(block_bytes: &u32) -> bool {
     *block_bytes == block_bytes_usual()
 }
 

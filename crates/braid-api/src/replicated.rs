@@ -25,7 +25,7 @@ pub struct CreateReplicated {
     #[serde(default)]
     pub level: Option<String>,
     /// Its logical block, in bytes: 4096 if nothing is said, or, of copies alone, 512, for images of disks that count in sectors of 512 bytes.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_bytes: Option<u32>,
     /// A snapshot of another volume of several nodes, which this node serves, as in `db@monday`: it begins as that is, on the nodes that have
     /// it, and with that volume's witnesses. Size, block, level, replicas and witnesses are left out then.

@@ -1,5 +1,6 @@
 //! How requests claim their ranges: see [`crate::claims`].
 
+use super::partial::Partial;
 use super::ranges::tell_released;
 use super::waiting::range_key;
 use super::{Shard, slots};
@@ -87,7 +88,7 @@ impl Shard {
     #[inline]
     pub(super) fn shorten_claim(&mut self, index: u32) {
         let slot = &self.slots[index];
-        if let Claim::Granted(number) = slot.claim
+        if let Claim::Granted(number) = self.claim_of(index)
             && slot.op != Op::Write
             && slot.end - slot.start > HELD_BYTES_MAX
             && slot.cursor > slot.start
@@ -96,6 +97,12 @@ impl Shard {
             let bucket = self.shared.claims.shorten(number, slot.cursor);
             tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
         }
+    }
+
+    /// The claim of the request that a slot carries out.
+    fn claim_of(&self, index: u32) -> Claim {
+        let slot = &self.slots[index];
+        if slot.partial == Partial::Step { self.claim_of_partial(index) } else { slot.claim }
     }
 
     /// Releases a request's claim: the request has ended, or does no more I/O.

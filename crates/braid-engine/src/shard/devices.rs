@@ -127,6 +127,11 @@ impl Devices {
         Devices { table: (0..count).map(|_| Device::default()).collect(), drained: Vec::with_capacity(64) }
     }
 
+    /// How many there may be.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
     #[inline]
     pub fn get(&self, device: DeviceId) -> Option<&Device> {
         self.table.get(device.index())

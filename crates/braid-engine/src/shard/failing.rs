@@ -53,6 +53,7 @@ impl Shard {
     #[cold]
     pub(super) fn leaf_failed(&mut self, index: u32, leaf: LeafId, error: LeafError) {
         let reads_rows = self.reads_rows(&self.slots[index]);
+        let is_late = self.is_step_late(index);
         let slot = &mut self.slots[index];
         if planted::swallowed(slot.op) {
             return;
@@ -113,7 +114,7 @@ impl Shard {
         } else if op == Op::Read {
             slot.avoid = slot.avoid.with(role);
             slot.again = true;
-            if slot.late > 0 && !reads_rows {
+            if is_late && !reads_rows {
                 // The kernel may still fill the buffer: nobody else may. What comes over a network is given up before that is told.
                 slot.error.get_or_insert(cause);
             }

@@ -592,7 +592,7 @@ impl Shard {
             self.prepare_rows(sink);
         }
         if layout.as_ref().is_some_and(|layout| layout.takes_sectors()) {
-            self.partials.prepare(self.done_max as u32);
+            self.partials.prepare(self.done_max as u32, self.devices.len());
         }
         let old = self.devices.publish(device, layout);
         self.home_published(device, sink);

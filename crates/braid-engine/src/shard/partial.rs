@@ -6,7 +6,8 @@
 //! - A *write* goes in chunks. The first block of a chunk, and the last one, are read where the request covers only a part of them; the request's
 //!   bytes are copied over what was read; the chunk is written.
 //! - A *read* reads whole blocks, and copies what was asked for.
-//! - *Write zeroes* first zeroes the blocks between without data, then rewrites the blocks at both ends.
+//! - *Write zeroes* first rewrites the blocks at both ends, then zeroes those between without data. What it has passed over of these its claim
+//!   covers no longer.
 //! - A *discard* is a hint: the blocks at both ends stay as they are.
 //!
 //! Invariants:
@@ -16,13 +17,16 @@
 //! - Only whole blocks are written, by steps. So what a crash may leave is what it may leave of any write of these blocks: the sectors around are rewritten
 //!   with what they held.
 //! - Between two steps a request has nothing out, is not counted by a pool, and goes on with the layout of then.
+//! - A device has a quarter of the memory at most, in what is under way and in what the kernel has not given back: requests that wait, for votes
+//!   say, keep none of another device.
+//! - While its device is frozen or held a request begins no step, and is not answered.
 //! - A request that waits for memory has none. A request that has memory waits for what its step waits for (ranges, places, a journal, a disk); none of
 //!   these waits for memory of partial requests.
 //! - A chunk is written from the memory that its ends were read into.
 
 use super::scratch::Run;
 use super::slots::{NO_POOL, State};
-use super::waiting::partial_key;
+use super::waiting::{partial_key, partial_share_key};
 use super::{Shard, check_range, mutates, slots};
 use crate::claims::Claim;
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, Request};
@@ -156,15 +160,16 @@ impl PartialWork {
             }
             None => false,
         };
-        let carries = matches!(self.op, Op::Read | Op::Write);
+        let to_middle = |work: &mut PartialWork| {
+            let is_there = !matches!(work.op, Op::Read | Op::Write) && work.whole().0 < work.whole().1;
+            work.step = if is_there { Step::Middle } else { work.step };
+            is_there
+        };
         match self.step {
-            Step::Begin if !carries && self.whole().0 < self.whole().1 => {
-                self.step = Step::Middle;
-                true
-            }
             // A hint is not worth rewriting a block.
-            Step::Begin | Step::Middle if self.op == Op::Discard => false,
-            Step::Begin | Step::Middle => next_chunk(self, self.low()),
+            Step::Begin if self.op == Op::Discard => to_middle(self),
+            Step::Begin => next_chunk(self, self.low()) || to_middle(self),
+            Step::Middle => false,
             Step::Copied => next_chunk(self, self.chunk.1),
             Step::ReadFirst if self.reads_last() => {
                 self.step = Step::ReadLast;
@@ -175,7 +180,7 @@ impl PartialWork {
                 self.step = Step::Write;
                 true
             }
-            Step::Write => next_chunk(self, self.chunk.1),
+            Step::Write => next_chunk(self, self.chunk.1) || to_middle(self),
         }
     }
 
@@ -218,13 +223,18 @@ pub(crate) struct Partials {
     lent: Vec<(u32, Run)>,
     /// A request waits for memory.
     wanted: bool,
+    /// By device: pages that its requests have, or lent.
+    pages: Box<[u32]>,
+    /// By device: requests wait for some of these.
+    wants_share: Box<[bool]>,
 }
 
 impl Partials {
     /// Takes what partial requests need, once.
-    pub fn prepare(&mut self, slots: u32) {
+    pub fn prepare(&mut self, slots: u32, devices: usize) {
         if self.works.is_empty() {
             self.works = vec![PartialWork::NONE; slots as usize].into();
+            (self.pages, self.wants_share) = (vec![0; devices].into(), vec![false; devices].into());
         }
     }
 }
@@ -244,6 +254,9 @@ impl Shard {
         let (low, high) = (work.low(), work.high());
         if mutates(op) && (layout.read_only || layout.volume().is_some_and(|volume| volume.read_only)) {
             return Err(IoError::of(ErrorKind::ReadOnly));
+        }
+        if flags.has(Flags::FAST_ZERO) && op == Op::WriteZeroes && work.whole().0 >= work.whole().1 {
+            return Err(IoError::of(ErrorKind::Unsupported));
         }
         if device.late_full || mutates(op) && self.shared.late.covers(request.device, low, high) {
             return Err(IoError::of(ErrorKind::TimedOut));
@@ -273,6 +286,9 @@ impl Shard {
         if self.slots[index].error.is_none() {
             self.move_to_current(index);
             self.fail_with_array(index);
+            if self.slots[index].error.is_none() && self.is_held(index) {
+                return;
+            }
         }
         let mut next = self.partials.works[index as usize];
         let memory_of = |run: Run| self.gather_scratch.as_ref().expect("it gave the run").page(run.first);
@@ -294,6 +310,10 @@ impl Shard {
                 self.end_partial(index);
             }
             return;
+        }
+        if !next.needs_memory() && next.memory.is_some() {
+            self.give_partial_memory(index);
+            next.memory = None;
         }
         if next.needs_memory() && next.memory.is_none() {
             next.memory = self.take_partial_memory(index);
@@ -399,14 +419,48 @@ impl Shard {
             Op::WriteZeroes => BLOCK,
             _ => (work.high() - work.low()).min(CHUNK_BYTES),
         };
+        let pages = (bytes / PAGE_BYTES) as u32;
+        let device = DeviceId(self.slots[index].device);
         let scratch = self.gather_scratch.as_mut().expect("prepared with the device");
+        let has = self.partials.pages[device.index()];
+        if has > 0 && has + pages > scratch.limit() / 4 {
+            self.partials.wants_share[device.index()] = true;
+            self.waiting.park(&mut self.slots, index, partial_share_key(device));
+            return None;
+        }
         // Requests that wait already come first.
-        let run = if self.partials.wanted { None } else { scratch.take((bytes / PAGE_BYTES) as u32) };
-        if run.is_none() {
-            self.partials.wanted = true;
-            self.waiting.park(&mut self.slots, index, partial_key());
+        let run = if self.partials.wanted { None } else { scratch.take(pages) };
+        match run {
+            Some(_) => self.partials.pages[device.index()] += pages,
+            None => {
+                self.partials.wanted = true;
+                self.waiting.park(&mut self.slots, index, partial_key());
+            }
         }
         run
+    }
+
+    /// Notes that a device has so many pages less.
+    fn has_returned(&mut self, device: DeviceId, pages: u32) {
+        self.partials.pages[device.index()] -= pages;
+        if std::mem::take(&mut self.partials.wants_share[device.index()]) {
+            self.woken.push_back((partial_share_key(device), None));
+        }
+        self.partial_memory_is_news();
+    }
+
+    /// The claim of a request of which a step is under way.
+    pub(super) fn claim_of_partial(&self, index: u32) -> Claim {
+        self.partials.works[index as usize].claim
+    }
+
+    /// Whether the kernel still has I/O of the slot that reads or writes the memory of what is under way: of steps before this one it has
+    /// other memory.
+    pub(super) fn is_step_late(&self, index: u32) -> bool {
+        match self.slots[index].partial {
+            Partial::Step => self.partials.works[index as usize].late,
+            _ => self.slots[index].late > 0,
+        }
     }
 
     /// Gives back the memory of the chunk, if there is any.
@@ -414,7 +468,7 @@ impl Shard {
         let memory = self.partials.works[index as usize].memory.take();
         if let (Some(run), Some(scratch)) = (memory, self.gather_scratch.as_mut()) {
             scratch.give(run);
-            self.partial_memory_is_news();
+            self.has_returned(DeviceId(self.slots[index].device), run.pages);
         }
     }
 
@@ -450,7 +504,7 @@ impl Shard {
             if let Some(scratch) = self.gather_scratch.as_mut() {
                 scratch.regain(run);
             }
-            self.partial_memory_is_news();
+            self.has_returned(DeviceId(self.slots[index].device), run.pages);
         }
     }
 

@@ -38,6 +38,11 @@ pub(super) fn partial_key() -> u64 {
     3 << 62 | 1 << 47
 }
 
+/// Which partial requests to this device wait for what others of the device have of the scratch memory.
+pub(super) fn partial_share_key(device: DeviceId) -> u64 {
+    3 << 62 | 1 << 48 | u64::from(device.0)
+}
+
 impl Shard {
     /// Whether somebody may go on.
     #[inline]

@@ -5,7 +5,7 @@
 
 use super::register::{PLACES_BYTES, Place};
 use super::{Condition, REPLICAS_MAX, ReplicaEntry, check_places, invalid, seating_of, uuid_of};
-use crate::daemon::control::pools::{NewVolume, is_controllers};
+use crate::daemon::control::pools::{NewVolume, check_block, is_controllers};
 use crate::daemon::control::{Control, random_uuid};
 use crate::daemon::state::SavedReplica;
 use braid_api::{CreateReplica, ErrorDetail, Kind, Replica, ReplicaState};
@@ -105,6 +105,9 @@ impl Control {
     fn understand_replica(&self, ask: &CreateReplica) -> Result<(SavedReplica, Register), ErrorDetail> {
         let name = ask.name.as_str();
         braid_api::names::check_name(name).map_err(|error| invalid(name, error.to_string()))?;
+        if check_block(name, ask.block_bytes)? && ask.seating.further > 0 {
+            return Err(invalid(name, "with parity a volume has blocks of 4096 bytes"));
+        }
         let volume = uuid_of(name, "the volume", &ask.volume)?;
         let vote = Vote { lineage: ask.lineage, in_sync: Voters::from_bits(ask.in_sync), ..Vote::default() };
         let seating = seating_of(&ask.seating);

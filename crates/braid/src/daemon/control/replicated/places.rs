@@ -70,8 +70,17 @@ impl Control {
         for (_, replica) in &said {
             let vote = replica.register.as_ref().map(|register| &register.vote.seating);
             self.learn_places(uuid, replica.version, &replica.places, vote);
+            self.learn_block(uuid, replica.block_bytes);
         }
         said
+    }
+
+    /// Takes over the block of a volume from what a replica says. A node of a version that knew no blocks but the usual ones may have
+    /// remembered this volume with one.
+    fn learn_block(&self, uuid: Uuid, block_bytes: u32) {
+        if let Some(volume) = self.write().replicated.get_mut(&uuid) {
+            volume.block_bytes = volume.block_bytes.min(block_bytes);
+        }
     }
 
     /// Notes who votes by the highest vote that any node has: what this one had noted may be a change that never began, or has ended. Gives

@@ -18,7 +18,7 @@ pub struct SavedReplicated {
     /// Its size in bytes.
     pub size_bytes: u64,
     /// Its logical block in bytes: 4096, or 512.
-    #[serde(default = "braid_api::block_bytes_usual")]
+    #[serde(default = "braid_api::block_bytes_usual", skip_serializing_if = "braid_api::is_block_usual")]
     pub block_bytes: u32,
     /// Where its voters are, by number: those who vote, and perhaps others who did, or were about to.
     pub voters: BTreeMap<u8, SavedVoter>,
