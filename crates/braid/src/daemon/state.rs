@@ -131,7 +131,7 @@ pub struct SavedReplica {
     #[serde(default)]
     pub volume_bytes: u64,
     /// The logical block of the volume, in bytes.
-    #[serde(default = "braid_api::block_bytes_usual")]
+    #[serde(default = "braid_api::block_bytes_usual", skip_serializing_if = "braid_api::is_block_usual")]
     pub block_bytes: u32,
     /// Another one after each loss of what was not flushed that was no restart of the machine; nil: there was none.
     pub losses: Uuid,
@@ -204,6 +204,9 @@ pub struct SavedDamage {
     pub repair: bool,
     /// What was found.
     pub findings: Findings,
+    /// With parity: not all of it was looked at since the array was started by force, so that it may be of before the last writes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub parity_in_doubt: bool,
 }
 
 /// An export as it is remembered.
@@ -636,6 +639,7 @@ mod tests {
                 array: Uuid::from_u128(2),
                 repair: false,
                 findings: Findings { differing_blocks: 2, places_bytes: vec![4096], ..Findings::default() },
+                parity_in_doubt: true,
             }],
         }
     }

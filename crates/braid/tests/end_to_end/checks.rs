@@ -233,3 +233,35 @@ fn a_check_goes_on_where_it_was_after_a_restart() {
     self::client(&daemon);
     assert_eq!(repair(&daemon), None);
 }
+
+/// What no member could give to the others after a crash is said where all are called equal, and stays known until a check finds it right.
+#[test]
+fn what_a_resync_could_read_from_no_member_stays_known() {
+    let mut daemon = Daemon::start();
+    let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
+    // Lost sectors in the same place of both: two blocks of 4 KiB.
+    let bad = |path: &str| format!("faulty({path},bad@2M-2056K)");
+    let mut client = create(&daemon, "raid1", &[&bad(a), &bad(b)], &[]);
+    write(&mut client, 0..64, 1);
+    let data_start = show(&daemon)["members"][0]["data_offset_bytes"].as_u64().expect("its place is known");
+    let block = (2 * MIB - data_start) / BLOCK;
+    drop(client);
+    // What was written just now can be read. After a start it cannot, as the rules begin anew.
+    daemon.restart(true);
+    let event = "all members of array data are equal again, but for 2 blocks that no member could give";
+    wait_for("the resync", || daemon.events().contains(event).then_some(()));
+    let status = |daemon: &Daemon| said(&daemon.any(&["status", "--check", "--json"]));
+    let told = status(&daemon);
+    assert!(told.contains("its resync found damage: 2 blocks cannot be read, at byte "), "{told}");
+    // After a stop in order nothing is made equal, and it is known all the same.
+    daemon.restart(false);
+    let told = status(&daemon);
+    assert!(told.contains("found damage: 2 blocks cannot be read, at byte "), "{told}");
+    let mut client = self::client(&daemon);
+    write(&mut client, block..block + 1, 1);
+    let (code, job) = gone_over(&daemon, "check");
+    assert_eq!((code, found(&job, "unreadable_blocks")), (Some(0), 0), "{job}");
+    let told = status(&daemon);
+    assert!(!told.contains("found damage"), "{told}");
+    crate::mirrors::check(&mut client, 0..64, 1);
+}

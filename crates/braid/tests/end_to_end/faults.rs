@@ -234,3 +234,88 @@ fn a_file_that_was_deleted_in_use_is_named() {
     client.write(MIB, &[2; 4096]).expect("it works as long as it is open");
     assert_eq!(client.read(MIB, 4096).expect("it reads"), [2; 4096]);
 }
+
+/// A file system of so many bytes in memory. Its disks outlive the daemon's use of them.
+struct Full(String);
+
+impl Full {
+    fn mount(folder: String, bytes: u64) -> Full {
+        std::fs::create_dir(&folder).expect("a folder can be made");
+        run("mount", &["-t", "tmpfs", "-o", &format!("size={bytes}"), "braid-test", &folder]);
+        Full(folder)
+    }
+
+    fn enlarge(&self, bytes: u64) {
+        run("mount", &["-o", &format!("remount,size={bytes}"), &self.0]);
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").args(["-l", &self.0]).output();
+    }
+}
+
+/// What a disk could not write for want of space below is no fault of the disk: room is what it needs, and with that it is well.
+#[test]
+fn a_full_file_system_below_is_not_called_a_broken_disk() {
+    need_root();
+    let daemon = Daemon::start();
+    let full = Full::mount(daemon.folder.join("full"), 16 * MIB);
+    let file = format!("{}/disk", full.0);
+    run("truncate", &["-s", "64M", &file]);
+    daemon.array("data", "concat", &[&file]);
+    let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
+    let mut done = 0;
+    while client.write(done * MIB, &noise(MIB, done)).is_ok() {
+        done += 1;
+    }
+    assert!((1..16).contains(&done), "{done} writes found space");
+    wait_for("the status", || {
+        let status = unwrapped_status(&daemon);
+        let told = status.contains("found no space on the file system that its file is on");
+        (told && status.contains("make room on the file system")).then_some(())
+    });
+    assert!(!unwrapped_status(&daemon).contains("copy off"), "{}", unwrapped_status(&daemon));
+    assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
+    full.enlarge(128 * MIB);
+    wait_for("the disk to be well", || {
+        client.write(done * MIB, &noise(MIB, done)).expect("there is space");
+        (daemon.any(&["status", "--check"]).status.code() == Some(0)).then_some(())
+    });
+    for block in 0..=done {
+        assert!(client.read(block * MIB, MIB as usize).expect("it reads") == noise(MIB, block), "{block}");
+    }
+}
+
+/// A write over what has its place already succeeds on a full file system, and says nothing of its space.
+#[test]
+fn a_write_that_needs_no_space_does_not_end_that_a_file_system_is_full() {
+    need_root();
+    let daemon = Daemon::start();
+    let full = Full::mount(daemon.folder.join("full"), 16 * MIB);
+    let (file, filler) = (format!("{}/disk", full.0), format!("{}/filler", full.0));
+    run("truncate", &["-s", "64M", &file]);
+    daemon.array("data", "concat", &[&file]);
+    let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
+    client.write(0, &noise(MIB, 0)).expect("there is space");
+    let mut rest = std::fs::File::create(&filler).expect("there is space");
+    while std::io::Write::write_all(&mut rest, &[1; 4096]).is_ok() {}
+    drop(rest);
+    client.write(8 * MIB, &noise(MIB, 8)).expect_err("there is none left");
+    let is_told = || unwrapped_status(&daemon).contains("found no space on the file system that its file is on");
+    wait_for("the status", || is_told().then_some(()));
+    // Longer than between several looks.
+    for _ in 0..30 {
+        client.write(0, &noise(4096, 0)).expect("its place is there");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(is_told(), "{}", unwrapped_status(&daemon));
+    }
+    assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
+    std::fs::remove_file(&filler).expect("it is there");
+    wait_for("the disk to be well", || {
+        client.write(0, &noise(4096, 0)).expect("it writes");
+        (daemon.any(&["status", "--check"]).status.code() == Some(0)).then_some(())
+    });
+    assert!(client.read(0, MIB as usize).expect("it reads") == noise(MIB, 0));
+}

@@ -1,6 +1,6 @@
 //! Rot on arrays with parity: found by a check, and at raid6 the member named that has it.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::checks::{found, gone_over, rot};
 use crate::mirrors::*;
@@ -86,4 +86,127 @@ fn raid5_finds_rot_and_makes_the_parity_agree() {
     assert_eq!((status, found(&job, "unreadable_blocks")), (Some(0), 0), "{job}");
     assert!(daemon.events().contains("read_repaired"), "{}", daemon.events());
     check(&mut client, 0..60, 1);
+}
+
+/// Without one of its members a raid5 has no row to compare: a check is refused, and the damage that was found before stays known.
+#[test]
+fn a_degraded_raid5_has_nothing_to_compare_and_the_alarm_stays() {
+    let daemon = Daemon::start();
+    let disks = files(&daemon, &["a", "b", "c"]);
+    let names: Vec<&str> = disks.iter().map(String::as_str).collect();
+    let mut client = create(&daemon, "raid5", &names, &[]);
+    write(&mut client, 0..60, 1);
+    client.flush().expect("it flushes");
+    rot(&daemon, 2, &disks[2], 0, 4096);
+    let (status, job) = gone_over(&daemon, "check");
+    assert_eq!((status, found(&job, "differing_blocks")), (Some(7), 1), "{job}");
+    daemon.braid(&["array", "fail", "data", "0"]);
+    for what in ["check", "repair"] {
+        let refusal = daemon.refused(1, &["array", what, "data"]);
+        assert!(refusal.contains("nothing of it can be compared, as member 0 is not in sync"), "{refusal}");
+    }
+    let status = daemon.any(&["status", "--check"]);
+    assert!(said(&status).contains("its check found damage: "), "{}", said(&status));
+}
+
+/// Takes the journal off disks, from behind the bitmap to where the data begin.
+fn destroy_journals(disks: &[String]) {
+    for disk in disks {
+        let file = std::fs::File::options().write(true).open(disk).expect("a member's file");
+        std::os::unix::fs::FileExt::write_all_at(&file, &noise(768 * KIB, 9), 256 * KIB).expect("it can be written");
+    }
+}
+
+fn jobs(daemon: &Daemon, kind: &str) -> Vec<Value> {
+    let jobs = daemon.json(&["job", "list"])["jobs"].as_array().cloned().expect("a list");
+    jobs.into_iter().filter(|job| job["kind"] == kind).collect()
+}
+
+fn repaired(daemon: &Daemon) -> Value {
+    wait_for("the repair", || jobs(daemon, "repair").into_iter().find(|job| job["state"] == "done"))
+}
+
+/// Whether the status says that parity may be of before the last writes.
+fn is_in_doubt(daemon: &Daemon) -> bool {
+    let status = daemon.any(&["status", "--check", "--json"]);
+    let doubted = said(&status).contains("its parity may be of before the last writes");
+    assert!(!doubted || status.status.code() == Some(5), "{}", said(&status));
+    doubted
+}
+
+/// A check that was under way has seen rows as they were before: a start without the journal has all parity computed anew, from the first
+/// row on.
+#[test]
+fn a_forced_start_does_not_go_on_with_a_check_of_before() {
+    let mut daemon = Daemon::start();
+    let disks = files(&daemon, &["a", "b", "c"]);
+    let slow: Vec<String> = disks.iter().map(|disk| format!("throttled({disk},bw=6M)")).collect();
+    let names: Vec<&str> = slow.iter().map(String::as_str).collect();
+    let mut client = create(&daemon, "raid5", &names, &[]);
+    write(&mut client, 0..300, 1);
+    client.flush().expect("it flushes");
+    drop(client);
+    let check = daemon.json(&["array", "check", "data"]);
+    daemon.braid(&["job", "limit", check["name"].as_str().expect("a name"), "512K"]);
+    let state = daemon.folder.join("state/state.json");
+    wait_for("the check to be remembered", || {
+        let text = std::fs::read_to_string(&state).ok()?;
+        let saved: Value = serde_json::from_str(&text).ok()?;
+        (saved["checks"][0]["position_bytes"].as_u64()? >= MIB).then_some(())
+    });
+    daemon.kill();
+    destroy_journals(&disks);
+    // A write that was cut off in a row that the check had seen: its parity is not of its data.
+    let file = std::fs::File::options().write(true).open(&disks[2]).expect("a member's file");
+    std::os::unix::fs::FileExt::write_all_at(&file, &noise(4096, 9), MIB).expect("it can be written");
+    daemon.start_again();
+    assert!(daemon.refused(1, &["array", "assemble", "data"]).contains("--force"));
+    daemon.braid(&["array", "assemble", "data", "--force"]);
+    assert!(jobs(&daemon, "check").is_empty(), "it goes on");
+    let repair = repaired(&daemon);
+    assert_eq!((found(&repair, "differing_blocks"), found(&repair, "mended_blocks")), (1, 1), "{repair}");
+    assert!(found(&repair, "compared_blocks") >= 300 * BLOCK / 4096, "{repair}");
+    assert!(!is_in_doubt(&daemon));
+    // What is computed is right.
+    daemon.braid(&["array", "fail", "data", "0"]);
+    self::check(&mut self::client(&daemon), (0..300).step_by(7), 1);
+}
+
+/// Without one of its members a raid5 has no row to compare. That its parity is in doubt stays known, and it is looked at when all members are
+/// there.
+#[test]
+fn parity_in_doubt_is_looked_at_when_all_members_are_in_sync() {
+    let mut daemon = Daemon::start();
+    let disks = files(&daemon, &["a", "b", "c"]);
+    let names: Vec<&str> = disks.iter().map(String::as_str).collect();
+    let mut client = create(&daemon, "raid5", &names, &[]);
+    write(&mut client, 0..40, 1);
+    client.flush().expect("it flushes");
+    drop(client);
+    daemon.kill();
+    destroy_journals(&disks[..2]);
+    hide(&daemon, &disks[2]);
+    daemon.start_again();
+    daemon.braid(&["array", "assemble", "data", "--force"]);
+    assert_eq!(health(&daemon), "degraded");
+    assert!(is_in_doubt(&daemon), "{}", daemon.braid(&["status"]));
+    assert!(daemon.events().contains("is looked at when all members are in sync"), "{}", daemon.events());
+    // It is remembered, over a crash and a stop in order.
+    for kill in [true, false] {
+        daemon.restart(kill);
+        wait_for_health(&daemon, "degraded");
+        assert!(is_in_doubt(&daemon), "{}", daemon.braid(&["status"]));
+        assert!(jobs(&daemon, "repair").is_empty());
+    }
+    unhide(&daemon, &disks[2]);
+    wait_for("the member to return", || {
+        daemon.any(&["array", "add", "data", &disks[2]]);
+        (health(&daemon) == "whole").then_some(())
+    });
+    let repair = repaired(&daemon);
+    assert_eq!((found(&repair, "uncompared_blocks"), found(&repair, "differing_blocks")), (0, 0), "{repair}");
+    wait_for("the status", || (daemon.any(&["status", "--check"]).status.code() == Some(0)).then_some(()));
+    check(&mut self::client(&daemon), 0..40, 1);
+    daemon.restart(false);
+    assert!(!is_in_doubt(&daemon) && jobs(&daemon, "repair").is_empty());
 }

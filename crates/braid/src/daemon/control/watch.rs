@@ -44,6 +44,7 @@ impl Control {
             self.watch_waiting(&mut absent).await;
             self.watch_returning(&mut appeared).await;
             self.watch_unreadable();
+            self.watch_doubted();
             self.watch_files().await;
             self.watch_kernel_clients().await;
             self.tell_of_clients();
@@ -159,9 +160,9 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
     let written = stats.writes + stats.write_zeroes;
     let has_written = written > watch.written_seen;
     watch.written_seen = written;
-    // A full file system below is no fault of the disk, and the disk is well once a write finds space again.
+    // A full file system below is no fault of the disk, and the disk is well once there is space again and a write has succeeded.
     watch.is_full = stats.no_space > 0 && stats.no_space == stats.errors;
-    let has_room = watch.is_full && new_errors == 0 && has_written && stats.in_flight == 0;
+    let has_room = watch.is_full && new_errors == 0 && has_written && stats.in_flight == 0 && has_space(disk);
 
     let gone = new_errors > 0 && disk.disk.spec().path().is_some_and(is_gone);
     let (state, sentence) = if let Some(why) = disk.disk.lost_because() {
@@ -203,6 +204,13 @@ fn failures(stats: &LeafStats) -> String {
         text.push_str(&format!(", {no_space} of them for want of space on the file system that its file is on"));
     }
     text
+}
+
+/// Whether the file system that a disk's file is on has space: a write of what has its place there succeeds without any. Where that cannot be
+/// told, and of what is no file, writes alone say it.
+fn has_space(disk: &OpenDisk) -> bool {
+    let file = disk.disk.spec().path().filter(|path| path.is_file());
+    file.and_then(|file| rustix::fs::statvfs(file).ok()).is_none_or(|stat| stat.f_bavail > 0)
 }
 
 fn is_gone(path: &Path) -> bool {

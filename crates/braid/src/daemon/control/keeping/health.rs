@@ -1,7 +1,8 @@
 //! How a redundant array stands, and what its user may do about it.
 
 use super::super::tables::Active;
-use super::{findings, journal};
+use super::board::is_check;
+use super::{findings, journal, name_of};
 use crate::daemon::advice::{self, Case, Names, Redundant};
 use braid_api::{Attention, Health, Redundancy};
 use braid_engine::keeper::JobStage;
@@ -9,6 +10,8 @@ use braid_engine::lifecycle::tolerated_failures;
 use braid_format::{JobKind, MemberState, StartPolicy};
 use braid_geometry::Level;
 
+/// What is said of parity that was not looked at since its array was started by force.
+const IN_DOUBT: &str = "its parity may be of before the last writes, as it was started by force";
 /// Unreadable ranges that are shown.
 const UNREADABLE_SHOWN_MAX: usize = 256;
 
@@ -81,6 +84,8 @@ pub struct Lacking {
     pub state: MemberState,
     /// Why it is out, or how far it is filled; empty where that is not known.
     pub why: String,
+    /// The job that fills it, where that waits by command.
+    pub waits: Option<u64>,
 }
 
 /// The members that do not hold everything, by role.
@@ -90,14 +95,15 @@ pub fn lacking(active: &Active) -> Vec<Lacking> {
     let lacking = members.filter_map(|(entry, role)| match entry.state {
         MemberState::Out | MemberState::Absent => {
             let why = active.away.get(&role).map(|away| away.why.clone()).unwrap_or_default();
-            Some(Lacking { role, state: entry.state, why })
+            Some(Lacking { role, state: entry.state, why, waits: None })
         }
         MemberState::Filling => {
             let job = active.keeping().and_then(|keeping| keeping.going(JobKind::Rebuild, Some(role)));
             let progress = job.as_ref().map(super::board::progress);
             let share = progress.map_or(0, |p| 100 * p.done_bytes / p.total_bytes.max(1));
             let lacks = job.as_ref().and_then(findings::unreadable).map_or(String::new(), |lacks| format!("; {lacks}"));
-            Some(Lacking { role, state: entry.state, why: format!("{share} % done{lacks}") })
+            let waits = job.filter(|job| job.stage == JobStage::Paused).map(|job| job.number);
+            Some(Lacking { role, state: entry.state, why: format!("{share} % done{lacks}"), waits })
         }
         _ => None,
     });
@@ -113,7 +119,7 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
     }
     let mut sentences: Vec<String> = lacking(active)
         .into_iter()
-        .filter_map(|Lacking { role, state, why }| match (state, active.away.get(&role)) {
+        .filter_map(|Lacking { role, state, why, .. }| match (state, active.away.get(&role)) {
             (MemberState::Out, Some(away)) if !away.disk.is_empty() => {
                 Some(format!("member {role} (disk {}) is out: {why}", away.disk))
             }
@@ -128,33 +134,66 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
     sentences.extend(waiting.map(|job| format!("job {} waits, by command", job.number)));
     sentences.extend(active.keeping().and_then(|keeping| keeping.unreadable(&active.label).sentence()));
     sentences.extend(journal::sentence(active));
+    sentences.extend(active.keeping().filter(|keeping| keeping.is_in_doubt()).map(|_| IN_DOUBT.to_owned()));
     sentences
 }
 
 /// What needs attention.
 pub fn attention(name: &str, active: &Active) -> Vec<Attention> {
-    let checked = active.keeping().and_then(|keeping| keeping.alarm());
-    let damage = checked.and_then(|job| findings::damage(&job, active.label.spec.level));
     let health = of(active).and_then(|health| of_health(active, health));
-    let said = health.into_iter().chain(of_unreadable(active)).chain(journal::lost(active)).chain(damage);
-    said.map(|(case, message)| {
+    let said = health.into_iter().chain(of_unreadable(active)).chain(journal::lost(active)).chain(of_damage(active));
+    let said = said.map(|(case, message)| {
         advice::of(Case::Redundant(case), Names::of(name)).attention(format!("array {name}"), message)
-    })
-    .collect()
+    });
+    said.chain(of_doubt(name, active)).collect()
 }
 
 /// What of the array above the replicas of a volume needs attention, besides its replicas.
 pub fn attention_of_volume(name: &str, active: &Active) -> Vec<Attention> {
-    let checked = active.keeping().and_then(|keeping| keeping.alarm());
-    let damage = checked.and_then(|job| findings::damage(&job, active.label.spec.level));
     let health = of(active).and_then(|health| of_health(active, health));
     // What is out or being filled is said of each replica.
     let health = health.filter(|(case, _)| matches!(case, Redundant::Lost | Redundant::RebuildLacks));
-    let said = health.into_iter().chain(of_unreadable(active)).chain(journal::lost(active)).chain(damage);
+    let said = health.into_iter().chain(of_unreadable(active)).chain(journal::lost(active)).chain(of_damage(active));
     said.map(|(case, message)| {
         advice::of(Case::ServedVolume(case), Names::of(name)).attention(format!("volume {name}"), message)
     })
     .collect()
+}
+
+/// What is amiss since a check, a repair or a resync that has found damage.
+fn of_damage(active: &Active) -> Option<(Redundant, String)> {
+    let job = active.keeping()?.alarm()?;
+    if job.kind == JobKind::Resync {
+        let found = findings::unreadable(&job)?;
+        return Some((Redundant::DamagedStill, format!("its resync found damage: {found}")));
+    }
+    findings::damage(&job, active.label.spec.level)
+}
+
+/// That the parity is in doubt, and what ends that.
+fn of_doubt(name: &str, active: &Active) -> Option<Attention> {
+    let keeping = active.keeping().filter(|keeping| keeping.is_in_doubt())?;
+    let look = if active.label.spec.level.parity() == 1 { "repair" } else { "check" };
+    let going = keeping.newest(|job| is_check(job.kind) && !job.stage.is_over());
+    let (remedy, commands) = match going.map(|job| name_of(name, job.number)) {
+        Some(job) => (format!("wait until job {job} has gone over all of it"), vec![format!("braid job watch {job}")]),
+        None if of(active) == Some(Health::Whole) => (
+            format!("let a {look} go over all of it; one that was given up begins again with the next start"),
+            vec![format!("braid array {look} {name}")],
+        ),
+        None => (
+            format!("attach its other disks, or add others: a {look} begins by itself when all members are in sync"),
+            vec![format!("braid array show {name}"), format!("braid array add {name} DISK")],
+        ),
+    };
+    Some(Attention {
+        subject: format!("array {name}"),
+        message: IN_DOUBT.to_owned(),
+        meaning: "It serves as usual. What is computed for a member that is lost before all parity was looked at may be wrong."
+            .to_owned(),
+        remedy,
+        commands,
+    })
 }
 
 fn of_unreadable(active: &Active) -> Option<(Redundant, String)> {

@@ -3,9 +3,10 @@
 use super::super::Control;
 use super::super::tables::{ArrayEntry, Tables, check_of};
 use super::board::{is_check, progress};
+use super::{Keeping, health};
 use crate::daemon::advice::{self, Case, JobCase, Names};
-use crate::daemon::state::SavedCheck;
-use braid_api::{CheckArray, ErrorDetail, Findings, Job, JobList, JobState, Kind, SetJob, WrongMember};
+use crate::daemon::state::{SavedCheck, SavedDamage};
+use braid_api::{CheckArray, ErrorDetail, Findings, Health, Job, JobList, JobState, Kind, SetJob, WrongMember};
 use braid_engine::keeper::{CheckFrom, FINDINGS_BLOCK_BYTES as BLOCK_BYTES, JobInfo, JobStage, Order};
 use braid_format::JobKind;
 use std::sync::Arc;
@@ -73,11 +74,15 @@ impl Control {
         self.read().arrays.get(&uuid).and_then(|entry| entry.active()).map_or(0, |a| a.label.spec.level.parity())
     }
 
-    /// Goes on with the check that an array had when it served last, and knows what one before that has found.
-    pub(super) async fn resume_check(self: &Arc<Self>, uuid: Uuid) {
-        let damage = self.write().damage.remove(&uuid);
+    /// Goes on with the check that an array had when it served last, and knows what one before that has found, and whether its parity is in
+    /// doubt.
+    pub(super) async fn resume_check(self: &Arc<Self>, uuid: Uuid, parities: u16) {
+        let damage = self.read().damage.get(&uuid).cloned();
         if let Some(saved) = damage {
-            self.with_keeping(uuid, |keeping| keeping.remember_damage(&saved));
+            // Where the state is saved in between, it has this twice rather than not at all.
+            if self.with_keeping(uuid, |keeping| keeping.remember_damage(&saved, parities)).is_some() {
+                self.write().damage.remove(&uuid);
+            }
         }
         let Some(saved) = self.write().checks.remove(&uuid) else { return };
         let SavedCheck { repair, from_data, position_bytes, paused, limit_bytes_per_s, findings, .. } = saved;
@@ -88,13 +93,63 @@ impl Control {
         }
     }
 
-    /// Looks at the parity of an array that was started by force: it may be of before the last writes. One parity is made to agree
-    /// with the data. Where there are two, a repair could take data that are newer than both for wrong, and one from the data rot for
-    /// right: that is for people to decide.
-    pub(super) async fn check_parity(&self, uuid: Uuid, parities: u16) {
-        if let Err(error) = self.give_order(uuid, Order::Check { repair: parities == 1 }).await {
-            tracing::warn!("the parity is not looked at: {}", error.message);
+    /// An array with parity is about to be started by force: its parity may be of before the last writes. That is known before its journal
+    /// begins anew. A check that was under way has seen rows as they were before, and does not go on.
+    pub(super) fn doubt_parity(&self, uuid: Uuid) {
+        {
+            let mut tables = self.write();
+            tables.checks.remove(&uuid);
+            let none = SavedDamage { array: uuid, repair: false, findings: Findings::default(), parity_in_doubt: true };
+            tables.damage.entry(uuid).or_insert(none).parity_in_doubt = true;
         }
+        self.save_or_warn();
+    }
+
+    /// Looks at once at the parity of an array that has just been started, if it is in doubt. Where nothing can be compared so far, that waits.
+    pub(super) async fn begin_doubted(&self, uuid: Uuid, name: &str) {
+        if self.with_keeping(uuid, |keeping| keeping.takes_up_doubt(true)) != Some(true) {
+            return;
+        }
+        if let Err(error) = self.look_at_parity(uuid).await {
+            let message = format!(
+                "the parity of array {name} may be of before the last writes, and is looked at when all members are in sync: {}",
+                error.message
+            );
+            self.events().warning("array_trouble", message, &[("array", name)]);
+        }
+    }
+
+    /// Begins to look at parity that is in doubt, of arrays that have become whole.
+    pub(in super::super) fn watch_doubted(self: &Arc<Self>) {
+        let due: Vec<Uuid> = {
+            let tables = self.read();
+            let active = tables.arrays.values().filter_map(|entry| Some((entry.uuid, entry.active()?)));
+            let doubted = active.filter_map(|(uuid, active)| {
+                let keeping = active.keeping().filter(|keeping| keeping.is_in_doubt())?;
+                keeping.takes_up_doubt(health::of(active) == Some(Health::Whole)).then_some(uuid)
+            });
+            doubted.collect()
+        };
+        for uuid in due {
+            let control = Arc::clone(self);
+            // A keeper whose disk hangs takes no orders for a while.
+            tokio::spawn(async move {
+                if let Err(error) = control.look_at_parity(uuid).await {
+                    tracing::warn!("parity that is in doubt is not looked at: {}", error.message);
+                }
+            });
+        }
+    }
+
+    /// One parity is made to agree with the data. Where there are two, a repair could take data that are newer than both for wrong, and one
+    /// from the data rot for right: they are only looked at, as that is for people to decide.
+    async fn look_at_parity(&self, uuid: Uuid) -> Result<(), ErrorDetail> {
+        let repair = self.parities(uuid) == 1;
+        let begun = self.give_order(uuid, Order::Check { repair }).await;
+        if begun.is_err() {
+            let _ = self.with_keeping(uuid, Keeping::puts_off_doubt);
+        }
+        begun
     }
 
     /// Notes from time to time how far checks have come.

@@ -137,7 +137,7 @@ impl Control {
         let journal = array.journal_role();
         let device = self.write().take_device(tier)?;
         let home = ShardId((device.0 % u32::from(self.ring.shards())) as u16);
-        let request_bytes = self.request_bytes_of(uuid).unwrap_or(block_bytes);
+        let request_bytes = self.request_bytes_of(uuid).filter(|_| parities == 0).unwrap_or(block_bytes);
         let options = KeeperOptions {
             device,
             block_bytes,
@@ -149,6 +149,10 @@ impl Control {
             in_sectors: request_bytes < block_bytes,
             near: self.near_replica(uuid).filter(|_| parities == 0),
         };
+        if keep.force && parities > 0 {
+            // Perhaps without what its journal held.
+            self.doubt_parity(uuid);
+        }
         let (orders, asked) = mpsc::channel(ORDERS_MAX);
         let door = Door::new(self, uuid, asked);
         let keeper = match Keeper::start(&door, array, options).await {
@@ -206,11 +210,8 @@ impl Control {
             self.close_disks(failed.into_iter().map(|seat| seat.disk).collect()).await;
         }
         self.run_keeper((uuid, device), keeper, door, leave);
-        self.resume_check(uuid).await;
-        if keep.force && parities > 0 {
-            // Perhaps without what its journal held. Where a check goes on already, that is refused, and said.
-            self.check_parity(uuid, parities).await;
-        }
+        self.resume_check(uuid, parities).await;
+        self.begin_doubted(uuid, &name).await;
         self.restore_exports(uuid).await;
         Ok(())
     }

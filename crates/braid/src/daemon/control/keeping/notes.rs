@@ -87,8 +87,17 @@ impl Control {
                 self.tell_lost_journal(uuid, &name, &disk.unwrap_or_else(|| "unknown".to_owned()));
             }
             Note::Resynced => {
-                let message = format!("all members of array {name} are equal again");
-                tell(Severity::Info, "resynced", message, None);
+                let unread = self.with_keeping(uuid, super::Keeping::unread_blocks).unwrap_or_default();
+                let mut message = format!("all members of array {name} are equal again");
+                if unread == 0 {
+                    return tell(Severity::Info, "resynced", message, None);
+                }
+                let blocks = counted(unread as usize, "block", "blocks");
+                message.push_str(&format!(", but for {blocks} that no member could give"));
+                tell(Severity::Warning, "resynced", message, None);
+                // That is known after a restart, too.
+                let control = Arc::clone(self);
+                tokio::spawn(async move { control.save_or_warn() });
             }
             Note::Failed => {
                 let _ = self.with_keeping(uuid, |keeping| keeping.failed.store(true, Ordering::Relaxed));
@@ -106,6 +115,9 @@ impl Control {
                 tell(Severity::Warning, "read_repaired", message, Some(role));
             }
             Note::Unreadable { offset, bytes, sources, lacking } => {
+                if lacking.is_empty() {
+                    let _ = self.with_keeping(uuid, |keeping| keeping.note_unread(offset, bytes));
+                }
                 let sources: Vec<String> = sources.into_iter().map(member).collect();
                 let place = format!("{} at byte {offset} of array {name}", format_size(bytes));
                 let then = match &lacking[..] {
