@@ -1,5 +1,7 @@
 //! A look at everything that a pool knows of its tables: does it fit together? Step by step, as its home has others to serve.
 
+use super::checkpoint::SECTORS_EACH;
+use super::damage::Page;
 use super::home::Pool;
 use super::records::LOGICAL_PACKED;
 use super::state::{NO_BLOCK, RecordId};
@@ -119,11 +121,15 @@ impl Audit {
 impl Pool {
     /// What is known of records is written into the tables again, wherever it stands there in another way; of owners, too. It is done when
     /// a checkpoint has ended that was asked for after this.
+    ///
+    /// A page of addresses that could not be read is not written: what else stands in it may be readable the next time.
     pub fn write_again(&mut self, records: &[RecordId], owners_of: &[u8]) {
-        let checkpoint = &mut self.commits.checkpoint;
+        let (checkpoint, state) = (&mut self.commits.checkpoint, &self.state);
         for id in records {
             if checkpoint.seats.find(id.member).is_some() {
-                checkpoint.note_record(*id, self.state.is_extent(*id));
+                let is_packed = state.is_extent(*id) && state.committed(*id).kind == RecordKind::Packed;
+                let page = Page::Addresses(id.index / SECTORS_EACH);
+                checkpoint.note_record(*id, is_packed && state.damage.unread(id.member, page).is_none());
             }
         }
         for member in owners_of {

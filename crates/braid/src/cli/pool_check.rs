@@ -2,6 +2,7 @@
 
 use super::array::name_or_uuid;
 use super::confirm::confirm;
+use super::failure::{ATTENTION, DAMAGE};
 use super::{Ask, output};
 use braid_api::{CheckPool, PoolChecked, PoolDamage};
 use clap::Args;
@@ -10,8 +11,6 @@ use std::process::ExitCode;
 
 /// Lines of damage that people are shown.
 const LINES_MAX: usize = 40;
-/// Exit status: damage found.
-const DAMAGE: u8 = 7;
 
 #[derive(Args)]
 pub struct CheckArgs {
@@ -31,15 +30,17 @@ pub struct CheckArgs {
     ask: Ask,
 }
 
-/// Runs the command. Exit status 7 where damage is left.
+/// Runs the command. Exit status 7 where something is damaged or unknown, 5 where something is in doubt, or a member was not looked at.
 pub async fn run(args: CheckArgs) -> anyhow::Result<ExitCode> {
     let client = args.ask.client()?;
     let path = format!("/v1/pools/{}/check", args.pool);
     if args.give_up {
         let before: PoolChecked = client.post(&path, &CheckPool::default()).await?;
-        let unknown = before.damage.iter().filter(|damage| !damage.known).count();
-        if unknown > 0 || !before.members_lost.is_empty() {
-            let places = (unknown > 0).then(|| format!("in {unknown} damaged places"));
+        if before.misread > 0 {
+            return Err(PoolChecked::refuse_give_up(&before.pool, before.misread).into());
+        }
+        if before.unknown > 0 || !before.members_lost.is_empty() {
+            let places = (before.unknown > 0).then(|| format!("in {} damaged places", before.unknown));
             let lost = (!before.members_lost.is_empty())
                 .then(|| format!("on members that were given up ({})", members(&before.members_lost)));
             let both: Vec<String> = places.into_iter().chain(lost).collect();
@@ -54,7 +55,15 @@ pub async fn run(args: CheckArgs) -> anyhow::Result<ExitCode> {
     }
     let checked: PoolChecked = client.post(&path, &CheckPool { repair: args.repair, give_up: args.give_up }).await?;
     output::show(args.ask.json, &checked, show);
-    Ok(ExitCode::from(if checked.damaged == 0 && checked.problems_found == 0 { 0 } else { DAMAGE }))
+    Ok(ExitCode::from(status(&checked)))
+}
+
+fn status(checked: &PoolChecked) -> u8 {
+    match (checked.is_damaged(), checked.is_complete()) {
+        (true, _) => DAMAGE,
+        (false, false) => ATTENTION,
+        (false, true) => 0,
+    }
 }
 
 fn show(checked: &PoolChecked) -> String {
@@ -87,27 +96,30 @@ fn show(checked: &PoolChecked) -> String {
         let _ = writeln!(text, "{} are wrong in all", checked.problems_found);
     }
     for damage in checked.damage.iter().take(LINES_MAX) {
-        let _ = writeln!(text, "damaged: {}", line(damage));
+        let word = if damage.reads { "misread" } else { "damaged" };
+        let _ = writeln!(text, "{word}: {}", line(damage));
     }
-    if checked.damaged > LINES_MAX as u64 {
-        let _ = writeln!(text, "{} places are damaged in all (--json names more)", checked.damaged);
+    let places = checked.damaged + checked.misread;
+    if places > LINES_MAX as u64 {
+        let _ = writeln!(text, "{places} places in all (--json names more)");
+    }
+    if !checked.members_absent.is_empty() {
+        let _ = writeln!(text, "not looked at: members that are absent ({})", members(&checked.members_absent));
+    }
+    if !checked.members_lost.is_empty() {
+        let _ = writeln!(text, "not looked at: members that were given up ({})", members(&checked.members_lost));
     }
     if !checked.in_doubt.is_empty() {
+        let _ = writeln!(text, "in doubt, and read-only: {}", checked.in_doubt.join(", "));
+    }
+    if !checked.in_doubt_absent.is_empty() {
         let _ = writeln!(
             text,
-            "in doubt, and read-only: {}\n{} copy off what can be read,\nremove the exports, then: braid pool check {} --give-up",
-            checked.in_doubt.join(", "),
-            match checked.members_lost.is_empty() {
-                true => "What a disk or a cable only misread is there again when the daemon is started anew. Else"
-                    .to_owned(),
-                false => format!(
-                    "They may have had something on members that were given up ({}):",
-                    members(&checked.members_lost)
-                ),
-            },
-            checked.pool
+            "in doubt, and read-only, until the members that are absent are back: {}",
+            checked.in_doubt_absent.join(", ")
         );
     }
+    text.push_str(&advice(checked));
     if checked.damage.iter().any(|damage| damage.known) {
         let _ = writeln!(
             text,
@@ -115,8 +127,48 @@ fn show(checked: &PoolChecked) -> String {
             checked.pool
         );
     }
-    if checked.damaged == 0 && checked.problems_found == 0 {
-        text.push_str("nothing is damaged. Data are not compared: volumes have no checksums of their own\n");
+    if !checked.is_damaged() {
+        text.push_str(match checked.is_complete() {
+            true => "nothing is damaged. ",
+            false => "what was read is whole. ",
+        });
+        text.push_str("Data are not compared: volumes have no checksums of their own\n");
+    }
+    text
+}
+
+/// What to do about doubts.
+fn advice(checked: &PoolChecked) -> String {
+    let PoolChecked { pool, misread, .. } = checked;
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    if *misread > 0 {
+        let _ = writeln!(
+            text,
+            "{misread} of the places were misread when the pool was opened, and can be read now: restart the daemon, and they are there again.\nNothing is given up before that"
+        );
+    } else if !checked.in_doubt.is_empty() {
+        let _ = writeln!(
+            text,
+            "{} copy off what can be read,\nremove the exports, then: braid pool check {pool} --give-up",
+            match checked.members_lost.is_empty() {
+                true => "What a disk or a cable only misread is there again when the daemon is started anew. Else"
+                    .to_owned(),
+                false => format!(
+                    "They may have had something on members that were given up ({}):",
+                    members(&checked.members_lost)
+                ),
+            }
+        );
+    }
+    if checked.in_doubt.is_empty() && !checked.members_lost.is_empty() {
+        let _ = writeln!(text, "members that were given up are forgotten by: braid pool check {pool} --give-up");
+    }
+    if !checked.members_absent.is_empty() {
+        let _ = writeln!(
+            text,
+            "attach what is absent, then: braid pool start {pool} (or, if it is lost: braid pool remove {pool} NUMBER --force)"
+        );
     }
     text
 }
@@ -133,7 +185,9 @@ fn line(damage: &PoolDamage) -> String {
         _ => "record {}",
     };
     let mut text = format!("member {}, {}", damage.member, what.replace("{}", &damage.index.to_string()));
-    if damage.known {
+    if damage.reads {
+        text.push_str(": could not be believed when the pool was opened, and can be read now");
+    } else if damage.known {
         text.push_str(": the pool knows what it is");
     } else if let Some(name) = &damage.name {
         let _ = write!(text, ", of {name}");

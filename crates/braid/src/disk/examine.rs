@@ -24,7 +24,7 @@ pub struct ExamineArgs {
     json: bool,
 }
 
-/// Runs the command. Exit status 7 where a label is damaged, 3 where there is none.
+/// Runs the command. Exit status 7 where a label is damaged, 3 where there is none, 1 where that cannot be read.
 pub fn run(args: ExamineArgs) -> anyhow::Result<ExitCode> {
     let spec = DiskSpec::parse(&args.disk)
         .map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("disk", &args.disk))?;
@@ -37,9 +37,9 @@ pub fn run(args: ExamineArgs) -> anyhow::Result<ExitCode> {
         ErrorDetail::new(Kind::InvalidArgument, format!("{spec} keeps nothing, so it has no label"))
             .remedy("name a block device or a file, for example: braid disk examine /dev/sdb")
     })?;
-    let cannot = |error: std::io::Error| cannot_read(&error, path);
-    let probe = Probe::open(path).map_err(cannot)?;
-    let status = match look(&probe).map_err(cannot)? {
+    let probe = Probe::open(path).map_err(|error| cannot_read(&error, path))?;
+    let looked = look(|offset, len| probe.read(offset, len), probe.size_bytes());
+    let status = match looked.map_err(|error| unreadable(&error, path))? {
         Looked::Array(examined) if !examined.any_label() => return Err(no_label(&probe, path).into()),
         Looked::Array(examined) => show(&args, &examined),
         Looked::Pool(examined) => show(&args, &examined),
@@ -62,19 +62,21 @@ enum Looked {
     Pool(Box<Examined<PoolLabel, PoolHeader>>),
 }
 
-/// Reads both copies. A copy that cannot be read counts as absent, unless neither can.
-fn look(probe: &Probe) -> std::io::Result<Looked> {
-    let size = probe.size_bytes();
-    let start = probe.read(0, LABEL_BYTES);
-    let place = copy_place(start.as_deref().unwrap_or(&[]), size);
-    let end = place.map_or(Ok(Vec::new()), |place| probe.read(place, LABEL_BYTES));
-    if let (Err(error), Err(_)) = (&start, &end) {
-        return Err(std::io::Error::from(error.kind()));
-    }
-    let (start, end) = (start.unwrap_or_default(), end.unwrap_or_default());
-    let (array, pool) = (examine(&start, &end, size), examine_pool(&start, &end, size));
+/// Reads both copies. One that cannot be read counts as absent where the other one is a label.
+///
+/// # Errors
+/// No label was found, and not all could be read: one may be there.
+fn look(read: impl Fn(u64, usize) -> std::io::Result<Vec<u8>>, size: u64) -> std::io::Result<Looked> {
+    let start = read(0, LABEL_BYTES);
+    let first = start.as_deref().unwrap_or_default();
+    let end = copy_place(first, size).map_or(Ok(Vec::new()), |place| read(place, LABEL_BYTES));
+    let last = end.as_deref().unwrap_or_default();
+    let (array, pool) = (examine(first, last, size), examine_pool(first, last, size));
     // Where both have left something, the first block decides.
-    let of_pool = pool.any_label() && (start.starts_with(&POOL_MAGIC) || !array.any_label());
+    let of_pool = pool.any_label() && (first.starts_with(&POOL_MAGIC) || !array.any_label());
+    if !pool.any_label() && !array.any_label() {
+        start.and(end)?;
+    }
     Ok(if of_pool { Looked::Pool(Box::new(pool)) } else { Looked::Array(Box::new(array)) })
 }
 
@@ -126,6 +128,13 @@ pub(super) fn cannot_read(error: &std::io::Error, path: &Path) -> ErrorDetail {
         Kind::PermissionDenied => detail.remedy("ask as root, or as a user who may read it"),
         _ => detail,
     }
+}
+
+/// What the operating system says of a read.
+fn unreadable(error: &std::io::Error, path: &Path) -> ErrorDetail {
+    ErrorDetail::new(Kind::DiskError, format!("{} cannot be read: {error}", path.display()))
+        .with("path", path.display())
+        .remedy("look at that disk and at the kernel's log (dmesg)")
 }
 
 fn no_label(probe: &Probe, path: &Path) -> ErrorDetail {
@@ -479,5 +488,34 @@ mod tests {
         let torn = examine_pool(&torn, label, SIZE);
         assert!(render(&torn).contains("its first sector is whole\n"), "{}", render(&torn));
         assert_eq!(exit_status(&torn), 7);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_a_disk_without_a_label() {
+        let end = SIZE - 4096;
+        let looked = |unreadable: &[u64], image: &[u8; 4096]| {
+            let read = |offset: u64, len: usize| {
+                assert!((offset == 0 || offset == end) && len == LABEL_BYTES, "only the labels are read");
+                let failed = || std::io::Error::from_raw_os_error(5);
+                if unreadable.contains(&offset) { Err(failed()) } else { Ok(image.to_vec()) }
+            };
+            match look(read, SIZE) {
+                Ok(Looked::Array(examined)) => Ok((examined.any_label(), exit_status(&examined))),
+                Ok(Looked::Pool(_)) => panic!("it is of no pool"),
+                Err(error) => Err(error.raw_os_error()),
+            }
+        };
+        let empty = [0; 4096];
+        for unreadable in [&[0][..], &[end], &[0, end]] {
+            assert_eq!(looked(unreadable, &empty), Err(Some(5)), "a label may be there");
+        }
+        assert_eq!(looked(&[], &empty), Ok((false, 7)));
+        assert_eq!(looked(&[], LABEL), Ok((true, 0)));
+        for one in [0, end] {
+            assert_eq!(looked(&[one], LABEL), Ok((true, 7)));
+        }
+        assert_eq!(looked(&[0, end], LABEL), Err(Some(5)));
+        let said = unreadable(&std::io::Error::from_raw_os_error(5), Path::new("/dev/x"));
+        assert!(said.message.contains("/dev/x cannot be read") && said.kind.exit_status() == 1, "{said}");
     }
 }

@@ -14,6 +14,9 @@ const HANGS: Duration = Duration::from_secs(10);
 /// Bytes that are read at a time.
 const READ_BYTES: u64 = 1 << 20;
 
+/// For [`is_bad`]: any block may be in use.
+pub const ANY_BLOCK: u64 = u64::MAX;
+
 /// Where bytes of a member come from.
 pub trait Member {
     /// Bytes of it; what cannot be read is said in words.
@@ -67,15 +70,13 @@ pub async fn look(
     label: &PoolLabel,
     mut tell: impl FnMut(u32, &Record) + Send,
 ) -> Result<Tables, String> {
-    let (places, number) = (&label.places, label.member);
+    let places = &label.places;
     let mut tables = Tables::default();
     let starts = pages(member, places.starts.start, 2 * RING_START_BYTES as u64).await?;
     for (k, block) in (0u32..).zip(starts.as_chunks::<RING_START_BYTES>().0) {
-        match RingStart::decode(block) {
-            Ok(start) if start.pool_tag == pool_tag(&label.uuid) => tables.starts[k as usize] = Some(start),
-            // The second one is written for the first time by a checkpoint.
-            _ if block.iter().all(|byte| *byte == 0) => {}
-            _ => tables.bad.push(Bad::Start(k)),
+        match start_of(label, block) {
+            Ok(start) => tables.starts[k as usize] = start,
+            Err(()) => tables.bad.push(Bad::Start(k)),
         }
     }
     let mut slot = 0;
@@ -95,51 +96,46 @@ pub async fn look(
         let bytes = pages(member, places.table.start + at, len).await?;
         let mut packed = Vec::new();
         for image in bytes.as_chunks::<RECORD_BYTES>().0.iter().take((all - index) as usize) {
-            let kind = match Record::decode(image, number, index) {
-                Ok(record) if !belongs(&record, index < places.extents) => Err(()),
-                Ok(record) => {
+            match record_of(label, index, image) {
+                Some(record) => {
                     if record.kind != RecordKind::Free {
                         tell(index, &record);
                     }
-                    if record.kind == RecordKind::Packed {
-                        packed.push((index, record));
+                    match record.kind {
+                        RecordKind::Free => tables.records[0] += u64::from(index < places.extents),
+                        RecordKind::Whole => tables.records[1] += 1,
+                        RecordKind::Packed => {
+                            tables.records[2] += 1;
+                            packed.push((index, record));
+                        }
+                        RecordKind::Zeros => tables.records[3] += 1,
                     }
-                    Ok(record.kind)
                 }
-                Err(_) => Err(()),
-            };
-            match kind {
-                Ok(RecordKind::Free) => tables.records[0] += u64::from(index < places.extents),
-                Ok(RecordKind::Whole) => tables.records[1] += 1,
-                Ok(RecordKind::Packed) => tables.records[2] += 1,
-                Ok(RecordKind::Zeros) => tables.records[3] += 1,
-                Err(()) => tables.bad.push(Bad::Record(index)),
+                None => tables.bad.push(Bad::Record(index)),
             }
             index += 1;
         }
-        bad_addresses(member, label, &packed, &mut tables.bad).await?;
+        bad_addresses(member, label, &packed, ANY_BLOCK, &mut tables.bad).await?;
     }
     Ok(tables)
 }
 
-/// Whether one of these, which could not be believed, still cannot.
+/// Whether one of these, which could not be believed, still cannot. Addresses count as bad also where they name a block from `blocks` on.
 ///
 /// # Errors
 /// It cannot be read.
-pub async fn is_bad(member: &(impl Member + Sync), label: &PoolLabel, what: Bad) -> Result<bool, String> {
-    let (places, number) = (&label.places, label.member);
+pub async fn is_bad(member: &(impl Member + Sync), label: &PoolLabel, what: Bad, blocks: u64) -> Result<bool, String> {
+    let places = &label.places;
     let record = async |index: u32| {
         let at = u64::from(index) * RECORD_BYTES as u64;
         let page = pages(member, places.table.start + at / BLOCK as u64 * BLOCK as u64, BLOCK as u64).await?;
         let image = &page.as_chunks::<RECORD_BYTES>().0[at as usize % BLOCK / RECORD_BYTES];
-        let record = Record::decode(image, number, index).ok();
-        Ok::<_, String>(record.filter(|record| belongs(record, index < places.extents)))
+        Ok::<_, String>(record_of(label, index, image))
     };
     match what {
         Bad::Start(k) => {
             let block = pages(member, places.starts.start + u64::from(k) * BLOCK as u64, BLOCK as u64).await?;
-            let start = RingStart::decode(&block.as_chunks::<RING_START_BYTES>().0[0]);
-            Ok(start.is_err())
+            Ok(start_of(label, &block.as_chunks::<RING_START_BYTES>().0[0]).is_err())
         }
         Bad::Owner(slot) => {
             let at = u64::from(slot) * OWNER_BYTES as u64;
@@ -150,17 +146,28 @@ pub async fn is_bad(member: &(impl Member + Sync), label: &PoolLabel, what: Bad)
         Bad::Record(index) => Ok(record(index).await?.is_none()),
         Bad::Addresses(index) => {
             let packed = record(index).await?.filter(|record| record.kind == RecordKind::Packed);
+            let packed: Vec<(u32, Record)> = packed.map(|record| (index, record)).into_iter().collect();
             let mut bad = Vec::new();
-            bad_addresses(
-                member,
-                label,
-                &packed.map(|record| (index, record)).into_iter().collect::<Vec<_>>(),
-                &mut bad,
-            )
-            .await?;
+            bad_addresses(member, label, &packed, blocks, &mut bad).await?;
             Ok(!bad.is_empty())
         }
     }
+}
+
+/// The ring start in a block of this member; `None`: none was written there yet.
+fn start_of(label: &PoolLabel, block: &[u8; RING_START_BYTES]) -> Result<Option<RingStart>, ()> {
+    match RingStart::decode(block) {
+        Ok(start) if start.pool_tag == pool_tag(&label.uuid) => Ok(Some(start)),
+        // The second one is written for the first time by a checkpoint.
+        _ if block.iter().all(|byte| *byte == 0) => Ok(None),
+        _ => Err(()),
+    }
+}
+
+/// A record of this member, where it can be believed.
+fn record_of(label: &PoolLabel, index: u32, image: &[u8; RECORD_BYTES]) -> Option<Record> {
+    let record = Record::decode(image, label.member, index).ok();
+    record.filter(|record| belongs(record, index < label.places.extents))
 }
 
 fn belongs(record: &Record, is_extent: bool) -> bool {
@@ -175,6 +182,7 @@ async fn bad_addresses(
     member: &(impl Member + Sync),
     label: &PoolLabel,
     packed: &[(u32, Record)],
+    blocks: u64,
     bad: &mut Vec<Bad>,
 ) -> Result<(), String> {
     let each = (BLOCK / ADDRESS_SECTOR_BYTES) as u32;
@@ -186,7 +194,7 @@ async fn bad_addresses(
             let words = (0u8..).zip(sector.as_chunks::<8>().0);
             let is_bad = |(slot, word): (u8, &[u8; 8])| {
                 let address = decode_address(u64::from_le_bytes(*word), label.member, *index, slot, record.life);
-                record.present >> slot & 1 == 1 && !matches!(address, Ok(Some(_)))
+                record.present >> slot & 1 == 1 && !matches!(address, Ok(Some(block)) if block < blocks)
             };
             if words.into_iter().any(is_bad) {
                 bad.push(Bad::Addresses(*index));
@@ -241,4 +249,85 @@ pub(super) async fn pages_and_gaps(
         }
     }
     Ok((bytes, unread))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_format::Uuid;
+    use braid_format::pool::{PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved, encode_address};
+    use std::collections::BTreeMap;
+
+    const BYTES: u64 = 96 << 20;
+
+    /// Pages by where they begin; all others are zeros.
+    struct Pages(BTreeMap<u64, Vec<u8>>);
+
+    impl Member for Pages {
+        async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
+            let pages = (offset..offset + len as u64).step_by(BLOCK);
+            Ok(pages.flat_map(|at| self.0.get(&at).cloned().unwrap_or_else(|| vec![0; BLOCK])).collect())
+        }
+    }
+
+    fn label() -> PoolLabel {
+        PoolLabel {
+            features: braid_format::Features::default(),
+            uuid: Uuid::from_u128(7 << 96),
+            sequence: 1,
+            name: braid_format::Name::new("tank").expect("a good name"),
+            state: PoolState::Active,
+            clean: false,
+            created_unix_s: 0,
+            session: 1,
+            members: vec![Some(PoolMember {
+                uuid: Uuid::from_u128(8),
+                size_bytes: BYTES,
+                state: PoolMemberState::InUse,
+            })],
+            member: 0,
+            places: PoolPlaces::new(BYTES, 1024).expect("there is room"),
+            reserved: Reserved::NONE,
+        }
+    }
+
+    async fn found(label: &PoolLabel, pages: &[(u64, &[u8])]) -> Vec<Bad> {
+        let member = Pages(pages.iter().map(|(at, page)| (*at, page.to_vec())).collect());
+        let bad = look(&member, label, |_, _| {}).await.expect("it reads").bad;
+        for k in [0, 1] {
+            let again = is_bad(&member, label, Bad::Start(k), ANY_BLOCK).await.expect("it reads");
+            assert_eq!(again, bad.contains(&Bad::Start(k)), "start {k} of {bad:?}");
+        }
+        bad
+    }
+
+    #[tokio::test]
+    async fn a_ring_start_of_another_pool_is_bad_at_every_look() {
+        let label = label();
+        let [first, second] = [0, BLOCK as u64].map(|at| label.places.starts.start + at);
+        let own = RingStart::first(&label.uuid, 5).encode();
+        let foreign = RingStart::first(&Uuid::from_u128(9 << 96), 5).encode();
+        let nothing = [Bad::Start(0); 0];
+        assert_eq!(found(&label, &[(first, &own)]).await, nothing, "the second one is not written yet");
+        assert_eq!(found(&label, &[(first, &own), (second, &own)]).await, nothing);
+        assert_eq!(found(&label, &[(first, &own), (second, &foreign)]).await, [Bad::Start(1)]);
+        assert_eq!(found(&label, &[(first, &foreign)]).await, [Bad::Start(0)]);
+        assert_eq!(found(&label, &[(first, &own), (second, &[7; BLOCK])]).await, [Bad::Start(1)]);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_no_volume_can_have_is_bad_where_that_is_asked_for() {
+        let label = label();
+        let record = Record { kind: RecordKind::Packed, owner: 1, logical: u32::MAX, present: 1, ..Record::free(3) };
+        let (mut table, mut addresses) = (vec![0; BLOCK], vec![0; BLOCK]);
+        table[..RECORD_BYTES].copy_from_slice(&record.encode(0, 0));
+        addresses[..8].copy_from_slice(&encode_address(0, 0, 0, 1000, 3).to_le_bytes());
+        let pages = [(label.places.table.start, table), (label.places.addresses.start, addresses)];
+        let member = Pages(pages.into_iter().collect());
+        let tables = look(&member, &label, |_, _| {}).await.expect("it reads");
+        assert_eq!((tables.records[2], tables.bad.len()), (1, 0));
+        for (blocks, bad) in [(ANY_BLOCK, false), (1001, false), (1000, true)] {
+            assert_eq!(is_bad(&member, &label, Bad::Addresses(0), blocks).await, Ok(bad), "{blocks} blocks");
+        }
+    }
 }

@@ -123,6 +123,39 @@ fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
     }
 }
 
+/// The exit status of a check, and what it found.
+fn checked(daemon: &Daemon) -> (Option<i32>, serde_json::Value) {
+    let output = daemon.any(&["pool", "check", "tank", "--json"]);
+    let document = serde_json::from_slice(&output.stdout);
+    (output.status.code(), document.unwrap_or_else(|error| panic!("{error}: {output:?}")))
+}
+
+#[test]
+fn a_check_says_which_members_it_did_not_look_at() {
+    let mut daemon = Daemon::start();
+    let disks = three_places(&daemon, 10);
+    assert_eq!(checked(&daemon).0, Some(0));
+    let away = daemon.folder.join("away");
+    daemon.stop();
+    std::fs::rename(&disks[1], &away).expect("it is a file");
+    daemon.start_again();
+    daemon.braid(&["pool", "start", "tank", "--force"]);
+    let (status, shown) = checked(&daemon);
+    assert_eq!((status, &shown["damaged"], &shown["unknown"]), (Some(5), &0.into(), &0.into()), "{shown}");
+    assert_eq!(shown["members_absent"], serde_json::json!([1]), "{shown}");
+    assert_eq!(shown["in_doubt_absent"], serde_json::json!(["lost", "wide"]), "{shown}");
+    let text = said(&daemon.any(&["pool", "check", "tank"]));
+    assert!(text.contains("not looked at: members that are absent (1)") && text.contains("lost, wide"), "{text}");
+    assert!(text.contains("braid pool start tank") && !text.contains("nothing is damaged"), "{text}");
+    // A member that may come back is not given up by a check.
+    assert_eq!(daemon.any(&["pool", "check", "tank", "--give-up", "--yes"]).status.code(), Some(5));
+    std::fs::rename(&away, &disks[1]).expect("it is a file");
+    daemon.braid(&["pool", "start", "tank"]);
+    let (status, shown) = checked(&daemon);
+    assert_eq!((status, &shown["members_absent"]), (Some(0), &serde_json::json!([])), "{shown}");
+    assert!(daemon.braid(&["pool", "check", "tank"]).contains("nothing is damaged"));
+}
+
 #[test]
 fn a_member_that_is_back_is_taken_back_without_a_restart() {
     let mut daemon = Daemon::start();
@@ -332,8 +365,8 @@ fn a_member_that_is_lost_for_good_is_given_up_and_refused_when_it_returns() {
         as_before(&daemon);
 
         // What it had is given up as what was damaged is.
-        let checked = daemon.json(&["pool", "check", "tank"]);
-        assert_eq!(checked["members_lost"].as_array().expect("a list").len(), 1, "{checked}");
+        let (status, checked) = checked(&daemon);
+        assert_eq!((status, &checked["members_lost"]), (Some(5), &serde_json::json!([1])), "{checked}");
         assert_eq!(checked["in_doubt"].as_array().expect("a list").len(), 2, "{checked}");
         let refused = daemon.refused(4, &["pool", "check", "tank", "--give-up", "--yes"]);
         assert!(refused.contains("exported"), "{refused}");

@@ -267,3 +267,87 @@ fn a_dump_tells_of_a_batch_that_rots_and_of_a_label_that_does() {
     assert_eq!(spoilt_at(label.places.copy_start + 700), only("label", 1));
     assert_eq!(dump().0, Some(0));
 }
+
+#[test]
+fn what_was_only_misread_is_told_and_is_not_given_up_but_there_again_after_a_restart() {
+    let mut daemon = Daemon::start();
+    let a = two_extents_each(&mut daemon);
+    let (at, _) = *in_use(&a).first().expect("two are in use");
+    let file = daemon.folder.join("moved.img");
+    std::fs::rename(&a, &file).expect("it is a file");
+    daemon.start_again();
+    // The read of the table fails, and that of the page alone. Every later one is right.
+    let page = at / 4096 * 4;
+    let faulty = format!("faulty({file},read-error@{page}K-{}K*2)", page + 4);
+    daemon.any(&["array", "assemble", "--disk", &faulty]);
+    assert!(attention(&daemon).contains("128 records of the tables"), "{}", attention(&daemon));
+    let mut db = client(&daemon, "tank/db");
+    assert!(db.read(0, BLOCK as usize).is_err(), "the pool does not know what it is");
+    drop(db);
+    let (status, shown) = checked(&daemon, &[]);
+    assert_eq!((status, &shown["damaged"]), (Some(7), &0.into()), "{shown}");
+    assert_eq!((&shown["unknown"], &shown["misread"]), (&128.into(), &128.into()), "{shown}");
+    let damage = shown["damage"].as_array().expect("a list");
+    assert_eq!(damage.len(), 128, "{shown}");
+    assert!(damage.iter().all(|one| one["reads"] == true && one["known"] == false && one["what"] == "record"));
+    assert_eq!(shown["in_doubt"], serde_json::json!(["db"]), "{shown}");
+    let text = said(&daemon.any(&["pool", "check", "tank"]));
+    assert!(text.contains("restart the daemon") && !text.contains("nothing is damaged"), "{text}");
+    // Nothing stands in the way of giving it up, but that it can be read.
+    daemon.braid(&["export", "remove", "tank/db"]);
+    for options in [&["--give-up"][..], &["--give-up", "--yes"]] {
+        let refused = daemon.refused(4, &[&["pool", "check", "tank"], options].concat());
+        assert!(refused.contains("can be read now") && refused.contains("restart the daemon"), "{refused}");
+    }
+    let socket = daemon.folder.join("api.sock");
+    let (json, body, url) =
+        ("content-type: application/json", r#"{"give_up":true}"#, "http://braid/v1/pools/tank/check");
+    let answer = run("curl", &["-s", "--unix-socket", &socket, "-H", json, "-d", body, url]);
+    assert!(answer.contains("\"in_use\"") && answer.contains("can be read now"), "{answer}");
+    assert!(!daemon.events().contains("\"pool_damage_given_up\""));
+    // The restart that was advised.
+    daemon.stop();
+    std::fs::rename(&file, &a).expect("it is a file");
+    daemon.start_again();
+    daemon.any(&["array", "assemble", "--disk", &a]);
+    assert_eq!(attention(&daemon), "[]");
+    let (status, shown) = checked(&daemon, &[]);
+    assert_eq!((status, &shown["unknown"], &shown["misread"]), (Some(0), &0.into(), &0.into()), "{shown}");
+    assert!(daemon.braid(&["pool", "check", "tank"]).contains("nothing is damaged"));
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    check(&mut db, [0, 1, 4], 1);
+    write(&mut db, [2], 1);
+}
+
+#[test]
+fn what_is_damaged_is_given_up_only_when_nothing_beside_it_was_misread() {
+    let mut daemon = Daemon::start();
+    let a = two_extents_each(&mut daemon);
+    let records = in_use(&a);
+    let (rotten, _) = *records.iter().find(|(_, record)| record.logical == 1).expect("block 4 stands there");
+    spoil(&a, rotten + 5);
+    let file = daemon.folder.join("moved.img");
+    std::fs::rename(&a, &file).expect("it is a file");
+    daemon.start_again();
+    let page = rotten / 4096 * 4;
+    let faulty = format!("faulty({file},read-error@{page}K-{}K*2)", page + 4);
+    daemon.any(&["array", "assemble", "--disk", &faulty]);
+    let (status, shown) = checked(&daemon, &[]);
+    assert_eq!((status, &shown["damaged"]), (Some(7), &1.into()), "{shown}");
+    assert_eq!((&shown["unknown"], &shown["misread"]), (&128.into(), &127.into()), "{shown}");
+    daemon.braid(&["export", "remove", "tank/db"]);
+    daemon.refused(4, &["pool", "check", "tank", "--give-up", "--yes"]);
+    daemon.stop();
+    std::fs::rename(&file, &a).expect("it is a file");
+    daemon.start_again();
+    daemon.any(&["array", "assemble", "--disk", &a]);
+    let (status, shown) = checked(&daemon, &[]);
+    assert_eq!((status, &shown["unknown"], &shown["misread"]), (Some(7), &1.into(), &0.into()), "{shown}");
+    let (status, shown) = checked(&daemon, &["--give-up", "--yes"]);
+    assert_eq!((status, &shown["given_up"], &shown["unknown"]), (Some(0), &1.into(), &0.into()), "{shown}");
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    check(&mut db, [0, 1], 1);
+    check_zeros(&mut db, [4]);
+}

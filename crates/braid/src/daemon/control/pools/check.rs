@@ -1,12 +1,15 @@
 //! `pool check`: the tables on the members are read while the pool serves, and what it knows of them is looked at: does it fit together?
-//! What is damaged on a disk, and known, can be written again; what nobody knows can be given up.
+//!
+//! Two things are told apart: what is damaged on a disk *now*, and what the pool could not believe when it was opened (*unknown*). What is
+//! damaged and known can be written again. What is unknown and damaged can be given up. What is unknown and reads now was only misread: the
+//! pool takes it back when it is opened the next time, and it is not given up before that.
 
 use super::super::Control;
 use super::volumes::{name_in_pool, of_admin};
 use super::{Base, Part, Reach};
-use crate::disk::pool_tables::{Bad, Member, is_bad, look};
+use crate::disk::pool_tables::{ANY_BLOCK, Bad, Member, is_bad, look};
 use braid_api::{CheckPool, ErrorDetail, Kind, PoolChecked, PoolDamage};
-use braid_engine::pool::{AdminError, Audit, Damaged, EXTENT_BYTES, Pool, RecordId, State, Walk};
+use braid_engine::pool::{AdminError, Audit, BLOCK_BYTES, Damaged, EXTENT_BYTES, Pool, RecordId, State, Walk};
 use braid_engine::{DeviceId, DeviceIo, PoolNext};
 use braid_ring::RingDevices;
 use std::collections::BTreeSet;
@@ -33,22 +36,36 @@ impl Member for Device {
     }
 }
 
-/// What of it nobody knows, and who may have had something there, by name.
+/// What the pool could not believe when it was opened, and those who may have had something there, by name.
 struct Unknown {
+    /// In order.
     damaged: Vec<Damaged>,
     hints: Vec<(Option<String>, Option<String>)>,
     in_doubt: Vec<String>,
+    /// No volume has blocks from this one on.
+    blocks: u64,
+}
+
+impl Unknown {
+    /// The place in the list of what is bad on a member; `None`: the pool knows it.
+    fn find(&self, member: u8, what: Bad) -> Option<usize> {
+        let (Bad::Record(index) | Bad::Addresses(index)) = what else { return None };
+        self.damaged.binary_search_by_key(&RecordId { member, index }, |damaged| damaged.id).ok()
+    }
 }
 
 impl Control {
-    /// Reads and compares all tables of a pool that serves.
+    /// Reads all tables of a pool that serves, and looks at what the pool knows.
     ///
     /// # Errors
-    /// It does not serve; it is being changed; a member cannot be read; somebody uses what is to be given up.
+    /// It does not serve; it is being changed; a member cannot be read; what is to be given up is used, or reads now.
     pub async fn check_pool(self: &Arc<Self>, name: &str, ask: CheckPool) -> Result<PoolChecked, ErrorDetail> {
         // Nobody takes a member away meanwhile.
         let claim = self.claim_pool(name, "checked").await?;
         let pool = self.reach(&claim.uuid.to_string())?;
+        if ask.give_up {
+            self.refuse_misread(&pool).await?;
+        }
         let members_given_up = if ask.give_up { self.accept_lost_members(&pool).await? } else { Vec::new() };
         let unknown = self.unknown(&pool).await?;
         let given_up = if ask.give_up { self.give_up_damage(&pool, &unknown).await? } else { 0 };
@@ -63,28 +80,23 @@ impl Control {
             unknown.in_doubt.sort_unstable();
             unknown.in_doubt.dedup();
         }
+        let absent = self.absent_of(&pool);
+        let mut in_doubt_absent =
+            if absent == 0 { Vec::new() } else { self.doubtful_because_of(&pool, absent).await? };
+        in_doubt_absent.sort_unstable();
         let parts = self.parts_of(&pool);
         let mut found = self.look_at_disks(&parts).await?;
-        let is_known = |number: u8, what: Bad| {
-            let (Bad::Record(index) | Bad::Addresses(index)) = what else { return true };
-            !unknown.damaged.iter().any(|damaged| damaged.id == RecordId { member: number, index })
-        };
         let mut repaired = 0;
-        if ask.repair && found.iter().any(|(number, what)| is_known(*number, *what)) {
-            let known: Vec<_> = found.iter().copied().filter(|(number, what)| is_known(*number, *what)).collect();
+        let of_known = |(number, what): &&(u8, Bad)| unknown.find(*number, *what).is_none();
+        let known: Vec<(u8, Bad)> = found.iter().filter(of_known).copied().collect();
+        if ask.repair && !known.is_empty() {
             self.write_again(&pool, &known).await?;
             let before = found.len();
             found = self.still_bad(&parts, found).await?;
             repaired = (before - found.len()) as u64;
         }
-        let damage = found.iter().take(DAMAGE_MAX).map(|(number, what)| {
-            let (word, index) = what.word();
-            let known = is_known(*number, *what);
-            let at = unknown.damaged.iter().position(|damaged| damaged.id == RecordId { member: *number, index });
-            let (name, hint) = at.filter(|_| !known).map(|at| unknown.hints[at].clone()).unwrap_or_default();
-            PoolDamage { member: *number, what: word.to_owned(), index, known, name, hint }
-        });
-        let damage = damage.collect();
+        let misread = self.misread(&parts, &unknown, &found).await?;
+        let damage = damage_of(&found, &unknown, &misread);
         let (audit, owners) = self.audit(&pool).await?;
         Ok(PoolChecked {
             pool: pool.name.clone(),
@@ -95,12 +107,16 @@ impl Control {
             owners,
             damaged: found.len() as u64,
             damage,
+            unknown: unknown.damaged.len() as u64,
+            misread: misread.len() as u64,
             in_doubt: unknown.in_doubt,
+            members_absent: numbers(absent),
+            in_doubt_absent,
             problems_found: audit.problems_found,
             problems: audit.problems,
             repaired,
             given_up,
-            members_lost: (0..128).filter(|number| lost >> number & 1 == 1).collect(),
+            members_lost: numbers(lost),
             members_given_up,
         })
     }
@@ -109,7 +125,51 @@ impl Control {
         self.call(pool, |pool| (PoolNext::Done, unknown(pool))).await
     }
 
-    /// Gives up what nobody knows; returns how much that was.
+    /// Members that are absent and may come back, by their bits: their tables are not read.
+    fn absent_of(&self, pool: &Reach) -> u128 {
+        let tables = self.read();
+        let label = tables.pools.get(&pool.uuid).and_then(|entry| entry.label.as_ref());
+        label.map_or(0, |label| label.absent() & !label.given_up())
+    }
+
+    /// Nothing is given up while something of it reads now: it would be written over, and the next start would have it again.
+    async fn refuse_misread(&self, pool: &Reach) -> Result<(), ErrorDetail> {
+        let unknown = self.unknown(pool).await?;
+        if unknown.damaged.is_empty() {
+            return Ok(());
+        }
+        let parts = self.parts_of(pool);
+        let found = self.look_at_disks(&parts).await?;
+        match self.misread(&parts, &unknown, &found).await?.len() {
+            0 => Ok(()),
+            misread => Err(PoolChecked::refuse_give_up(&pool.name, misread as u64)),
+        }
+    }
+
+    /// What is unknown and reads now, by its places in the list. `found` is all that does not.
+    async fn misread(&self, parts: &[Part], unknown: &Unknown, found: &[(u8, Bad)]) -> Result<Vec<usize>, ErrorDetail> {
+        let bad: BTreeSet<usize> = found.iter().filter_map(|(number, what)| unknown.find(*number, *what)).collect();
+        let mut misread = Vec::new();
+        for (at, damaged) in unknown.damaged.iter().enumerate() {
+            if bad.contains(&at) {
+                continue;
+            }
+            let Some(part) = parts.iter().find(|part| part.label.member == damaged.id.member) else { continue };
+            // Checksums of addresses are short. A start does not believe one that no volume can have, though its checksum is right.
+            if damaged.bytes.is_none() {
+                let device = Device(self.ring.devices(), part.device);
+                let what = Bad::Addresses(damaged.id.index);
+                let still = is_bad(&device, &part.label, what, unknown.blocks).await;
+                if still.map_err(|error| unreadable(part, error))? {
+                    continue;
+                }
+            }
+            misread.push(at);
+        }
+        Ok(misread)
+    }
+
+    /// Gives up what is unknown; returns how much that was.
     async fn give_up_damage(&self, pool: &Reach, unknown: &Unknown) -> Result<u64, ErrorDetail> {
         if unknown.damaged.is_empty() {
             return Ok(0);
@@ -170,7 +230,7 @@ impl Control {
         for (number, what) in found {
             let Some(part) = parts.iter().find(|part| part.label.member == number) else { continue };
             let device = Device(self.ring.devices(), part.device);
-            if is_bad(&device, &part.label, what).await.map_err(|error| unreadable(part, error))? {
+            if is_bad(&device, &part.label, what, ANY_BLOCK).await.map_err(|error| unreadable(part, error))? {
                 still.push((number, what));
             }
         }
@@ -259,6 +319,27 @@ impl Control {
     }
 }
 
+/// What is told of `found`, and of what is unknown and reads now.
+fn damage_of(found: &[(u8, Bad)], unknown: &Unknown, misread: &[usize]) -> Vec<PoolDamage> {
+    let bad = found.iter().map(|(number, what)| (*number, *what, unknown.find(*number, *what), false));
+    let well = misread.iter().map(|at| {
+        let Damaged { id, bytes, .. } = &unknown.damaged[*at];
+        let what = if bytes.is_some() { Bad::Record(id.index) } else { Bad::Addresses(id.index) };
+        (id.member, what, Some(*at), true)
+    });
+    let told = bad.chain(well).take(DAMAGE_MAX).map(|(member, what, at, reads)| {
+        let (word, index) = what.word();
+        let (name, hint) = at.map(|at| unknown.hints[at].clone()).unwrap_or_default();
+        PoolDamage { member, what: word.to_owned(), index, known: at.is_none(), reads, name, hint }
+    });
+    told.collect()
+}
+
+/// Members, by their bits.
+fn numbers(members: u128) -> Vec<u8> {
+    (0..128).filter(|number| members >> number & 1 == 1).collect()
+}
+
 fn unknown(pool: &Pool) -> Unknown {
     let damaged = pool.damaged();
     let state = pool.state();
@@ -269,7 +350,8 @@ fn unknown(pool: &Pool) -> Unknown {
     });
     let hints = hints.collect();
     let in_doubt = pool.doubtful().filter_map(name).collect();
-    Unknown { damaged, hints, in_doubt }
+    let most = state.owners.iter().map(|owner| owner.size_bytes).max().unwrap_or(0);
+    Unknown { damaged, hints, in_doubt, blocks: most.div_ceil(BLOCK_BYTES) }
 }
 
 /// What the bytes of a damaged record say.
