@@ -246,6 +246,9 @@ mod tests {
         }
         assert_eq!(Target::parse("nbd://host/x"), Ok(Target::Nbd("nbd://host/x".into())));
         assert_eq!(Target::parse("fast"), Ok(Target::Named("fast".into())));
+        for name in ["tank/db", "tank/db@monday"] {
+            assert_eq!(Target::parse(name), Ok(Target::Named(name.into())), "a name, and no file");
+        }
         for path in ["a b", "a?b", "-a", "ä", ".hidden"] {
             assert_eq!(local(path).disks, [path], "it can only be a file");
         }

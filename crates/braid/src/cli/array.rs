@@ -4,7 +4,7 @@ use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::import_md::{ImportMdArgs, import_md};
 use super::watch::Wait;
-use super::{Ask, output, redundant};
+use super::{Ask, output, redundant, replicated};
 use braid_api::{
     Array, ArrayList, ArrayState, Assemble, Assembled, CheckArray, CreateArray, ErrorDetail, GrowArray, Growth, Kind,
     Member, MemberState, RenameArray, StopArray, Zone, names,
@@ -598,6 +598,7 @@ async fn delete(args: DeleteArgs) -> anyhow::Result<ExitCode> {
     let client = args.ask.client()?;
     let path = format!("/v1/arrays/{}", args.array);
     let array: Array = client.get(&path).await?;
+    replicated::refuse_array(&client, &array).await?;
     if !array.exports.is_empty() && !args.force {
         // Said before asking, so that nobody confirms what cannot be done.
         return Err(ErrorDetail::new(

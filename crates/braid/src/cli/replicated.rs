@@ -2,9 +2,10 @@
 
 use super::confirm::confirm;
 use super::{Ask, output, segment};
+use crate::client::Client;
 use braid_api::{
-    ClusterVolumeList, ClusterVoter, CreateReplicated, ForcedOpening, ReplicatedVolume, RollbackReplicated, Service,
-    Standing,
+    Array, ClusterVolumeList, ClusterVoter, CreateReplicated, ErrorDetail, ForcedOpening, Kind, ReplicatedList,
+    ReplicatedVolume, RollbackReplicated, Service, Standing,
 };
 use braid_geometry::units::format_size;
 use std::fmt::Write;
@@ -135,6 +136,22 @@ pub async fn delete(ask: &Ask, name: &str, force: bool, yes: bool) -> anyhow::Re
     Ok(())
 }
 
+/// Refuses to delete the array above the replicas of a volume, before it is asked whether that is meant.
+pub async fn refuse_array(client: &Client, array: &Array) -> anyhow::Result<()> {
+    // A daemon of an earlier version has none of them.
+    let list: ReplicatedList = client.get("/v1/replicated").await.unwrap_or_default();
+    let name = &array.name;
+    if list.volumes.iter().all(|volume| volume.uuid != array.uuid) {
+        return Ok(());
+    }
+    let message =
+        format!("{name} is a volume of several nodes, and the array above its replicas cannot be deleted by itself");
+    Err(ErrorDetail::new(Kind::InUse, message)
+        .with("volume", name)
+        .remedy(format!("to delete the volume on all of its nodes: braid volume delete {name}"))
+        .into())
+}
+
 /// Those of the whole cluster, whichever node is asked.
 pub async fn list_all(ask: &Ask) -> anyhow::Result<()> {
     let list: ClusterVolumeList = ask.client()?.get("/v1/cluster/volumes").await?;
@@ -239,12 +256,12 @@ pub fn show(volume: &ReplicatedVolume) -> String {
         line("pool", pool.clone());
     }
     for voter in &volume.voters {
-        let what = if voter.pool.is_some() { "replica" } else { "witness" };
-        let answers = match &voter.reason {
-            Some(reason) => format!("; {reason}"),
-            None => String::new(),
+        let (what, state) = match voter.pool {
+            Some(_) => ("replica", format!(" {}", voter.state.word())),
+            None => ("witness", String::new()),
         };
-        line(what, format!("{} {}{answers}", place(voter), if voter.pool.is_some() { voter.state.word() } else { "" }));
+        let reason = voter.reason.iter().map(|why| format!("; {why}")).collect::<String>();
+        line(what, format!("{}{state}{reason}", place(voter)));
     }
     line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });
     if let Some(count) = volume.snapshots {
@@ -259,6 +276,34 @@ pub fn show(volume: &ReplicatedVolume) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_witness_is_shown_without_a_state_and_with_the_reason_why_it_is_silent() {
+        let voter = |node: &str, pool: Option<&str>, state: &str, reason: Option<&str>| {
+            let answers = reason.is_none();
+            serde_json::json!({"voter": 0, "node": node, "pool": pool, "state": state, "answers": answers, "reason": reason})
+        };
+        let volume: ReplicatedVolume = serde_json::from_value(serde_json::json!({
+            "uuid": "", "name": "db", "size_bytes": 4096, "level": "raid1", "state": "serving", "epoch": 1, "exports": [], "attention": [],
+            "voters": [
+                voter("one", Some("tank"), "in_sync", None),
+                voter("two", Some("tank"), "out", Some("no answer")),
+                voter("three", None, "witness", None),
+                voter("four", None, "witness", Some("no answer")),
+            ],
+        }))
+        .expect("it is one");
+        let shown = show(&volume);
+        let voters: Vec<&str> =
+            shown.lines().filter(|line| line.starts_with("replica") || line.starts_with("witness")).collect();
+        let wanted = [
+            "replica     one/tank in sync",
+            "replica     two/tank out; no answer",
+            "witness     three",
+            "witness     four; no answer",
+        ];
+        assert_eq!(voters, wanted);
+    }
 
     #[test]
     fn replicas_are_named_or_counted() {

@@ -2,7 +2,8 @@
 //! answered say the same.
 //!
 //! The command line talks to the daemon through a proxy that records what goes by, so that the API's answers are those to the very
-//! request. A command that changed the object gets a new object in the same state.
+//! request. A command that changed the object gets a new object in the same state. Volumes of several nodes are in
+//! `every_state_cluster.rs`, nodes in `every_state_nodes.rs`, mounts in `every_state_mounts.rs`, all by the judge that is here.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -15,9 +16,10 @@ use serde_json::Value;
 
 use crate::nbd::Client;
 use crate::support::*;
+use crate::{every_state_cluster, every_state_mounts, every_state_nodes};
 
 /// Commands that are not walked, and why.
-const LEFT_OUT: [(&str, &str); 21] = [
+const LEFT_OUT: [(&str, &str); 8] = [
     ("serve", "is the daemon"),
     ("top", "is a screen; with --json it is held against its schema in json.rs"),
     ("bench", "measures"),
@@ -26,19 +28,6 @@ const LEFT_OUT: [(&str, &str); 21] = [
     ("man", "asks no daemon"),
     ("schema", "asks no daemon"),
     ("plan", "asks no daemon"),
-    ("mount", "is of several steps and a kernel: mounts.rs"),
-    ("umount", "is of several steps and a kernel: mounts.rs"),
-    ("node init", "is of several daemons: nodes.rs"),
-    ("node invite", "is of several daemons: nodes.rs"),
-    ("node join", "is of several daemons: nodes.rs"),
-    ("node show", "is of several daemons: nodes.rs"),
-    ("node remove", "is of several daemons: nodes.rs"),
-    ("node renew", "is of several daemons: nodes.rs"),
-    ("replica show", "is of several daemons: replicated.rs"),
-    ("replica delete", "is of several daemons: replicated.rs"),
-    ("replica add", "is of several daemons: replicated.rs"),
-    ("replica remove", "is of several daemons: replicated.rs"),
-    ("replica rebuild", "is of several daemons: replicated.rs"),
 ];
 
 /// What is typed for an object of a kind. `{}` is its name, `{disk}` a new disk, `{new}` a new name, `{path}` a new socket. Commands that
@@ -296,20 +285,17 @@ struct Object {
 
 struct Walk {
     daemon: Daemon,
-    recorder: Recorder,
+    judge: Judge,
     made: u64,
-    /// How often a command was carried out, and refused, so that neither is nothing.
-    done: u64,
-    refused: u64,
 }
 
 impl Walk {
     fn new() -> Walk {
         let daemon = Daemon::start();
-        let recorder = Recorder::start(&daemon);
+        let judge = Judge::of(&daemon);
         let tank = daemon.folder.sparse("tank.img", 512 * MIB);
         daemon.braid(&["pool", "create", "tank", &tank]);
-        Walk { daemon, recorder, made: 0, done: 0, refused: 0 }
+        Walk { daemon, judge, made: 0 }
     }
 
     fn number(&mut self) -> u64 {
@@ -462,72 +448,9 @@ impl Walk {
         (job["name"].as_str().expect("a name").to_owned(), array)
     }
 
-    /// Runs a command with `--json`, and as people do where it changed nothing; compares what there is to compare. True: it was carried out, and
-    /// changed something.
+    /// True: the command was carried out, and changed something.
     fn judge(&mut self, state: &str, typed: &str) -> bool {
-        let arguments: Vec<&str> = typed.split(' ').collect();
-        let run = |more: &[&str]| {
-            let all = [&arguments[..], more].concat();
-            self.daemon.command(&all).env("BRAID_SOCKET", &self.recorder.socket).output().expect("braid can be started")
-        };
-        let tell = format!("braid {typed}, {state}");
-        self.recorder.take();
-        let out = run(&["--json"]);
-        let exchanges = self.recorder.take();
-        let status = out.status.code().unwrap_or(-1);
-        assert!(matches!(status, 0..=7), "{tell}: {}", said(&out));
-        let document: Value = serde_json::from_slice(&out.stdout)
-            .unwrap_or_else(|error| panic!("{tell}: no JSON, {error}: {}", said(&out)));
-        let last = exchanges.last();
-        if let Some(error) = document.get("error").filter(|error| error["kind"].is_string()) {
-            self.refused += 1;
-            let kind: Kind = serde_json::from_value(error["kind"].clone()).expect("a kind");
-            assert_eq!(i32::from(kind.exit_status()), status, "{tell}: {error}");
-            assert!(!matches!(kind, Kind::Internal | Kind::Unknown), "{tell}: {error}");
-            assert!(!error["message"].as_str().unwrap_or_default().is_empty(), "{tell}: {error}");
-            // What the API refused is told as it was.
-            if let Some(last) = last.filter(|last| last.status >= 400) {
-                let answer: Value = serde_json::from_slice(&last.body).expect("the API answers in JSON");
-                assert_eq!(last.status, kind.http_status(), "{tell}: {}", last.path);
-                assert_eq!(answer["error"], *error, "{tell}: {}", last.path);
-            }
-            let people = run(&[]);
-            let text = flat(&said(&people));
-            assert_eq!(people.status.code(), Some(status), "{tell}: as JSON {error}, in words {text}");
-            for part in ["message", "remedy"] {
-                let part = flat(error[part].as_str().unwrap_or_default());
-                assert!(text.contains(&part), "{tell}: {part:?} is not told in words: {text}");
-            }
-            return false;
-        }
-        // A job that was cancelled did not do what was awaited.
-        let may_fail = arguments.starts_with(&["job", "watch"]) && status == 1;
-        assert!(may_fail || matches!(status, 0 | 5 | 7), "{tell}: status {status} of what is no error: {document}");
-        self.done += 1;
-        let reads = ["list", "show", "status", "diff", "events", "dump", "examine"].iter();
-        let is_read = reads.clone().any(|word| arguments.iter().take(2).any(|argument| argument == word))
-            || arguments.contains(&"--dry-run");
-        if !is_read {
-            return true;
-        }
-        // Beside the disks in use this one lists those of the machine.
-        let is_joined = arguments.starts_with(&["disk", "list"]);
-        if let Some(last) = last.filter(|_| !is_joined && matches!(arguments.get(1), Some(&"show" | &"list"))) {
-            let answer: Value = serde_json::from_slice(&last.body).expect("the API answers in JSON");
-            assert_eq!(last.status, 200, "{tell}: {}", last.path);
-            let is_one =
-                answer == document || document.as_object().is_some_and(|of| of.values().any(|it| *it == answer));
-            assert!(
-                is_one || exchanges.len() > 1,
-                "{tell}: {} answered {answer}, and {document} was printed",
-                last.path
-            );
-        }
-        let people = run(&[]);
-        let text = flat(&said(&people));
-        assert_eq!(people.status.code(), Some(status), "{tell}: as JSON {document}, in words {text}");
-        told_in_words(&tell, &document, &text);
-        false
+        self.judge.judge(&self.daemon, state, typed).changed
     }
 
     /// Lists, shows and the status tell the same of an array or pool.
@@ -566,13 +489,127 @@ impl Walk {
     }
 }
 
+/// What came of a command.
+pub struct Outcome {
+    /// What was typed, and in which state.
+    pub tell: String,
+    pub status: i32,
+    /// What it printed with `--json`.
+    pub document: Value,
+    /// What it printed for people; empty where it changed something, and was not run again.
+    pub text: String,
+    /// It was carried out, and changed something.
+    pub changed: bool,
+}
+
+impl Outcome {
+    /// Why it was refused.
+    pub fn error(&self) -> Option<&Value> {
+        error_of(&self.document)
+    }
+}
+
+fn error_of(document: &Value) -> Option<&Value> {
+    document.get("error").filter(|error| error["kind"].is_string())
+}
+
+/// Runs commands through a recorder, and holds what they print against each other and against what the API answered.
+pub struct Judge {
+    recorder: Recorder,
+    /// How often a command was carried out, and refused, so that neither is nothing.
+    pub done: u64,
+    pub refused: u64,
+}
+
+impl Judge {
+    pub fn of(daemon: &Daemon) -> Judge {
+        Judge { recorder: Recorder::start(daemon), done: 0, refused: 0 }
+    }
+
+    /// Runs a command with `--json`, and as people do where it changed nothing; compares what there is to compare.
+    pub fn judge(&mut self, daemon: &Daemon, state: &str, typed: &str) -> Outcome {
+        let arguments: Vec<&str> = typed.split(' ').collect();
+        let socket = self.recorder.socket.clone();
+        let run = |more: &[&str]| {
+            let all = [&arguments[..], more].concat();
+            daemon.command(&all).env("BRAID_SOCKET", &socket).output().expect("braid can be started")
+        };
+        let tell = format!("braid {typed}, {state}");
+        self.recorder.take();
+        let out = run(&["--json"]);
+        let exchanges = self.recorder.take();
+        let status = out.status.code().unwrap_or(-1);
+        assert!(matches!(status, 0..=7), "{tell}: {}", said(&out));
+        let document: Value = serde_json::from_slice(&out.stdout)
+            .unwrap_or_else(|error| panic!("{tell}: no JSON, {error}: {}", said(&out)));
+        if let Some(error) = error_of(&document) {
+            self.refused += 1;
+            refused_alike(&tell, error, status, exchanges.last());
+            let people = run(&[]);
+            let text = said(&people);
+            let words = flat(&text);
+            assert_eq!(people.status.code(), Some(status), "{tell}: as JSON {error}, in words {words}");
+            for part in ["message", "remedy"] {
+                let part = flat(error[part].as_str().unwrap_or_default());
+                assert!(words.contains(&part), "{tell}: {part:?} is not told in words: {words}");
+            }
+            return Outcome { tell, status, document, text, changed: false };
+        }
+        // A job that was cancelled did not do what was awaited.
+        let may_fail = arguments.starts_with(&["job", "watch"]) && status == 1;
+        assert!(may_fail || matches!(status, 0 | 5 | 7), "{tell}: status {status} of what is no error: {document}");
+        self.done += 1;
+        if !is_read(&arguments) {
+            return Outcome { tell, status, document, text: String::new(), changed: true };
+        }
+        answered_alike(&tell, &arguments, &document, &exchanges);
+        let people = run(&[]);
+        let text = said(&people);
+        let words = flat(&text);
+        assert_eq!(people.status.code(), Some(status), "{tell}: as JSON {document}, in words {words}");
+        told_in_words(&tell, &document, &words);
+        Outcome { tell, status, document, text, changed: false }
+    }
+}
+
+/// An error has the exit status of its kind; what the API refused is told as it was.
+fn refused_alike(tell: &str, error: &Value, status: i32, last: Option<&Exchange>) {
+    let kind: Kind = serde_json::from_value(error["kind"].clone()).expect("a kind");
+    assert_eq!(i32::from(kind.exit_status()), status, "{tell}: {error}");
+    assert!(!matches!(kind, Kind::Internal | Kind::Unknown), "{tell}: {error}");
+    assert!(!error["message"].as_str().unwrap_or_default().is_empty(), "{tell}: {error}");
+    if let Some(last) = last.filter(|last| last.status >= 400) {
+        let answer: Value = serde_json::from_slice(&last.body).expect("the API answers in JSON");
+        assert_eq!(last.status, kind.http_status(), "{tell}: {}", last.path);
+        assert_eq!(answer["error"], *error, "{tell}: {}", last.path);
+    }
+}
+
+/// Whether a command changes nothing.
+fn is_read(arguments: &[&str]) -> bool {
+    let mut reads = ["list", "show", "status", "diff", "events", "dump", "examine"].iter();
+    reads.any(|word| arguments.iter().take(2).any(|argument| argument == word)) || arguments.contains(&"--dry-run")
+}
+
+/// What a list or a show prints is what the API answered.
+fn answered_alike(tell: &str, arguments: &[&str], document: &Value, exchanges: &[Exchange]) {
+    // Beside the disks in use this one lists those of the machine.
+    let is_joined = arguments.starts_with(&["disk", "list"]);
+    let is_shown = !is_joined && matches!(arguments.get(1), Some(&"show" | &"list"));
+    let Some(last) = exchanges.last().filter(|_| is_shown) else { return };
+    let answer: Value = serde_json::from_slice(&last.body).expect("the API answers in JSON");
+    assert_eq!(last.status, 200, "{tell}: {}", last.path);
+    let is_one = answer == *document || document.as_object().is_some_and(|of| of.values().any(|it| *it == answer));
+    assert!(is_one || exchanges.len() > 1, "{tell}: {} answered {answer}, and {document} was printed", last.path);
+}
+
 /// A text with its line breaks and columns taken out, as tables and long sentences are broken to fit.
-fn flat(text: &str) -> String {
+pub fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The same without its numbers, as progress goes on from one command to the next.
-fn without_numbers(text: &str) -> String {
+pub fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     for part in flat(text).split_inclusive(|c: char| !c.is_ascii_digit()) {
         out.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()));
@@ -583,10 +620,11 @@ fn without_numbers(text: &str) -> String {
 /// What the JSON says by names, states and sentences the text says, too.
 fn told_in_words(tell: &str, document: &Value, text: &str) {
     let mut wanted = Vec::new();
-    for list in ["arrays", "pools", "volumes", "snapshots", "exports"] {
+    for list in ["arrays", "pools", "volumes", "snapshots", "exports", "replicated", "replicas", "nodes"] {
         for one in document[list].as_array().into_iter().flatten() {
+            let is_with_state = matches!(list, "arrays" | "replicated" | "replicas" | "nodes");
             wanted.extend(one["name"].as_str());
-            wanted.extend(one["state"].as_str().filter(|_| list == "arrays"));
+            wanted.extend(one["state"].as_str().filter(|_| is_with_state));
             wanted.extend(one["redundancy"]["health"].as_str().filter(|health| *health != "whole"));
         }
     }
@@ -632,7 +670,8 @@ fn walk(kind: &str) {
             }
         }
     }
-    assert!(walk.done > 10 && walk.refused > 2, "{} carried out, {} refused", walk.done, walk.refused);
+    let Judge { done, refused, .. } = walk.judge;
+    assert!(done > 10 && refused > 2, "{done} carried out, {refused} refused");
 }
 
 #[test]
@@ -687,6 +726,8 @@ fn no_command_is_forgotten() {
     let all = all["commands"].as_object().expect("commands").keys();
     let all: BTreeSet<String> = all.filter(plain).cloned().collect();
     let templates = COMMANDS.iter().flat_map(|(_, commands)| commands.iter().copied()).chain(JOBS);
+    let templates = templates.chain(every_state_cluster::templates());
+    let templates = templates.chain(every_state_nodes::templates()).chain(every_state_mounts::templates());
     let is_of = |template: &str, command: &str| template == command || template.starts_with(&format!("{command} "));
     let templates: Vec<&str> = templates.collect();
     for command in &all {

@@ -110,3 +110,71 @@ fn after_a_move_the_first_node_gives_advice_for_a_volume() {
     });
     assert!(attention(&cluster.nodes[0], "pool").is_empty());
 }
+
+/// A refusal has this status and says this, and it neither calls the volume an array or a pool nor gives advice for those.
+#[track_caller]
+fn refused_of_volume(daemon: &Daemon, status: i32, typed: &str, wanted: &[&str]) {
+    let said = daemon.refused(status, &typed.split(' ').collect::<Vec<_>>());
+    for words in wanted {
+        assert!(said.contains(words), "{typed}: {words:?} is not said: {said}");
+    }
+    for words in ["braid array", "array db", "pool db", "DISK", "NAME", "--force", "is no name of", "knows no volume"] {
+        assert!(!said.contains(words), "{typed}: {words:?} is said: {said}");
+    }
+}
+
+#[test]
+fn refusals_say_that_it_is_a_volume_of_several_nodes_and_what_can_be_done() {
+    let cluster = Cluster::plain(&["one", "two", "three"]);
+    cluster.create("one/tank,two/tank", &["--witness", "three"]);
+    let [one, two, three] = &cluster.nodes[..] else { panic!("three nodes") };
+    one.export("db");
+
+    // Where it is served.
+    for typed in ["array create db --level raid1 mem:16M mem:16M", "volume create db 64M --replicas 2"] {
+        refused_of_volume(one, 4, typed, &["there is a volume db already", "choose another name"]);
+    }
+    let typed = "export add db --nbd unix:/nowhere/db.sock";
+    refused_of_volume(one, 4, typed, &["there is an export db already, of volume db"]);
+    for typed in ["array delete db", "array delete db --yes"] {
+        refused_of_volume(one, 4, typed, &["db is a volume of several nodes", "braid volume delete db"]);
+    }
+
+    // Where something of it is kept, and it was never served.
+    let remedies = ["braid volume list --all", "braid volume attach db"];
+    for (node, kept) in [(two, "a replica"), (three, "a witness")] {
+        let message = format!("volume db is not served by this node, which keeps {kept} of it");
+        let wanted = [&[message.as_str()][..], &remedies].concat();
+        for typed in ["volume show db", "volume detach db", "snapshot list db", "snapshot create db@one"] {
+            refused_of_volume(node, 3, typed, &wanted);
+        }
+        refused_of_volume(node, 3, "replica remove db one --yes", &wanted);
+        for typed in ["volume resize db 128M", "volume rename db other", "volume set db --limit iops=100"] {
+            refused_of_volume(
+                node,
+                1,
+                typed,
+                &["volume db is kept on several nodes", "docs/replication.md says what can"],
+            );
+        }
+    }
+    // What is no volume at all is none that another node serves.
+    assert!(two.refused(3, &["volume", "show", "none"]).contains("knows no volume none of several nodes"));
+    assert!(two.refused(3, &["snapshot", "list", "none"]).contains("there is no pool none"));
+    // Asked again the same is said, whenever the other controller was heard of.
+    let force = || two.refused(4, &["volume", "attach", "db", "--force", "--yes"]);
+    let said = force();
+    assert!(said.contains(" has heard of another controller, which serves volume db"), "{said}");
+    assert_eq!(force(), said);
+
+    // An export that is prepared does not make it one that is served.
+    two.export("db");
+    refused_of_volume(two, 3, "volume detach db", &remedies);
+    two.braid(&["volume", "attach", "db"]);
+    wait_for("the first one to let go", || (one.json(&["volume", "show", "db"])["state"] == "detached").then_some(()));
+    let wanted = [&["volume db is not served by this node"][..], &remedies].concat();
+    refused_of_volume(one, 1, "volume detach db", &wanted);
+    one.braid(&["export", "remove", "db"]);
+    let typed = "volume delete db --yes";
+    refused_of_volume(one, 4, typed, &["is served by another node", "attach it here first: braid volume attach db"]);
+}

@@ -22,6 +22,7 @@ mod pools;
 mod replicated;
 mod ring;
 mod rows;
+mod sectors;
 mod throttled;
 mod ublk;
 
@@ -161,6 +162,7 @@ const PARTS: &[Part] = &[
         measure: rows::measure,
     },
     Part { name: "pools", title: "Pools: volumes against what they stand on", measure: pools::measure },
+    Part { name: "sectors", title: "Volumes with blocks of 512 bytes", measure: sectors::measure },
     Part { name: "nbd", title: "NBD servers", measure: nbd::measure },
     Part {
         name: "neighbours",

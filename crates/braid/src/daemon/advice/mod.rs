@@ -112,6 +112,8 @@ states! {
         Returning,
         /// It is being filled.
         Filling,
+        /// The job that fills it waits, by command.
+        FillingPaused,
         /// It works, and some of its I/O fails or hangs.
         Failing,
         /// It was removed, and nothing has taken its place.
@@ -265,7 +267,7 @@ pub enum Case {
 pub struct Names<'a> {
     /// Its own name; of a member, a replica or a disk that of the array, pool or volume.
     pub name: &'a str,
-    /// The member's number, the replica's node, the volume that a pool stands on or an export is of, the job that goes on.
+    /// The member's number, the replica's node, the volume that a pool stands on or an export is of, the job that goes on or waits.
     pub part: &'a str,
 }
 
@@ -578,6 +580,7 @@ fn of_volume(case: VolumeCase, name: &str) -> Advice {
     }
 }
 
+/// `node`: that of the replica, or the job that fills it where that waits.
 fn of_replica_of_served(case: ReplicaOfServed, name: &str, node: &str) -> Advice {
     let show = format!("braid volume show {name}");
     let rebuild = format!("braid replica rebuild {name} {node}");
@@ -600,6 +603,11 @@ fn of_replica_of_served(case: ReplicaOfServed, name: &str, node: &str) -> Advice
             "It serves as usual. Until this is done another failure may be one too many.",
             "wait until it is done",
             &[show],
+        ),
+        ReplicaOfServed::FillingPaused => advice(
+            "It serves as usual. Until the replica is filled another failure may be one too many.",
+            format!("let it go on: braid job resume {node}"),
+            &[show, format!("braid job resume {node}")],
         ),
         ReplicaOfServed::Failing => advice(
             "Reads go to another replica. Writes wait for it up to 5 s; then the volume goes on without it, and it returns by itself.",

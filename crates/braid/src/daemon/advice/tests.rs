@@ -35,6 +35,7 @@ fn nouns(case: Case) -> &'static [&'static str] {
         Case::Array(_) => &["array", "disk"],
         Case::Redundant(_) => &["array", "job"],
         Case::ImportedArray | Case::Disk(_) => &["array"],
+        Case::ReplicaOfServed(ReplicaOfServed::FillingPaused) => &["volume", "job"],
         Case::ServedVolume(_) | Case::ReplicatedVolume(_) | Case::ReplicaOfServed(_) => &["volume", "replica", "node"],
         Case::Replica(_) => &["replica", "pool"],
         // A pool's members are found by a look at disks, which is `array assemble`.
@@ -68,6 +69,7 @@ fn names(case: Case) -> Names<'static> {
         Case::PoolMember(_) => Names::with("tank", "3"),
         Case::CarriedPool(_) => Names::with("deep", "db"),
         Case::Job(_) => Names::with("data", "data:1"),
+        Case::ReplicaOfServed(ReplicaOfServed::FillingPaused) => Names::with("db", "db:2"),
         Case::ReplicaOfServed(_) => Names::with("db", "three"),
         _ => Names::with("data", "db"),
     }
@@ -127,6 +129,9 @@ fn a_volume_of_several_nodes_is_no_array() {
     }
     let away = remedy(Case::ReplicaOfServed(ReplicaOfServed::NodeAway), Names::with("db", "three"));
     assert!(away.contains("returns by itself when node three answers"), "{away}");
+    // Nothing happens by itself while the job waits.
+    let paused = remedy(Case::ReplicaOfServed(ReplicaOfServed::FillingPaused), Names::with("db", "db:2"));
+    assert!(paused.contains("braid job resume db:2") && !paused.contains("wait until"), "{paused}");
 }
 
 /// The source of the program below a folder, without comments.

@@ -335,3 +335,46 @@ async fn judge(State(door): State<Door>, request: Request, next: Next) -> Respon
     }
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+
+    /// The clock stands still as long as the clients are there: nobody is ended because its time is up.
+    #[tokio::test(start_paused = true)]
+    async fn half_sent_requests_make_room_before_their_time_is_up() {
+        let path = std::env::temp_dir().join(format!("braid-listen-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = Arc::new(UnixListener::bind(&path).expect("a socket can be made"));
+        let (stop, stopping) = watch::channel(false);
+        let router = Router::new().route("/", get(|| async { "here" }));
+        let server = tokio::spawn(over_socket(listener, router, stopping));
+        let at = path.clone();
+        let clients = tokio::task::spawn_blocking(move || {
+            use std::io::{Read, Write};
+            let connect = || {
+                let stream = std::os::unix::net::UnixStream::connect(&at).expect("it listens");
+                stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket has that limit");
+                stream
+            };
+            let mut held = Vec::new();
+            for _ in 0..API_CLIENTS_MAX + 40 {
+                let mut client = connect();
+                // One that has made room already takes no more.
+                let _ = client.write_all(b"GET / HTT");
+                held.push(client);
+            }
+            let mut client = connect();
+            client.write_all(b"GET / HTTP/1.1\r\nhost: b\r\nconnection: close\r\n\r\n").expect("it is taken");
+            let mut answer = String::new();
+            let _ = client.read_to_string(&mut answer);
+            answer
+        });
+        let answer = clients.await.expect("the clients end");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer:?}: it was to wait until the time of others is up");
+        drop(stop);
+        server.abort();
+        let _ = std::fs::remove_file(&path);
+    }
+}

@@ -132,7 +132,7 @@ impl Control {
             return Err(error);
         }
         let array = &saved.array_name;
-        let what = if saved.pool.is_some() || saved.of_nodes { "volume" } else { "array" };
+        let what = word_of(&saved);
         let message = match self.read().is_standby(&saved) {
             true => format!(
                 "export {name} of volume {array} at {address} is prepared on this node, which does not serve the volume"
@@ -439,22 +439,23 @@ impl Control {
     /// The array that is to be exported.
     fn array_to_export(&self, tables: &Tables, array: &str) -> Result<(Uuid, String, Option<Uuid>), ErrorDetail> {
         let entry = tables.array(array)?;
+        let what = if tables.replicated.contains_key(&entry.uuid) { "volume" } else { "array" };
         // Whoever stops or deletes it has silenced its exports already, or will once this lock is free: a new one
         // would outlive the array, on a device that the next array gets.
         if let Some(doing) = tables.ending(entry.uuid) {
-            return Err(ErrorDetail::new(Kind::InUse, format!("array {} is being {doing}", entry.name))
-                .with("array", &entry.name)
+            return Err(ErrorDetail::new(Kind::InUse, format!("{what} {} is being {doing}", entry.name))
+                .with(what, &entry.name)
                 .remedy("wait until that is done"));
         }
         if let Some((pool, number)) = tables.pool_on(entry.uuid) {
             let message = format!(
-                "array {} is member {number} of pool {}{}: its clients would write over the pool",
+                "{what} {} is member {number} of pool {}{}: its clients would write over the pool",
                 entry.name,
                 pool.name,
                 pool.idle_word()
             );
             return Err(ErrorDetail::new(Kind::InUse, message)
-                .with("array", &entry.name)
+                .with(what, &entry.name)
                 .with("pool", &pool.name)
                 .remedy("export a volume of the pool (braid volume create, then braid export add POOL/VOLUME)"));
         }
@@ -550,8 +551,7 @@ impl Control {
                 self.forget_file(removed.saved.uuid);
                 self.abandon_block(&removed.saved);
             }
-            let (of, pool) = removed.map(|entry| (entry.saved.array_name, entry.saved.pool)).unwrap_or_default();
-            let what = if pool.is_some() { "volume" } else { "array" };
+            let (what, of) = removed.map_or(("array", String::new()), |e| (word_of(&e.saved), e.saved.array_name));
             self.events().info(
                 "export_removed",
                 format!("export {name} was removed with {what} {of}"),
@@ -635,10 +635,15 @@ fn limits_of(saved: &SavedExport) -> ExportLimits {
     }
 }
 
+/// What an export is of.
+fn word_of(saved: &SavedExport) -> &'static str {
+    if saved.pool.is_some() || saved.of_nodes { "volume" } else { "array" }
+}
+
 /// The name is another export's.
 fn taken(name: &str, other: &ExportEntry) -> ErrorDetail {
-    let what = if other.saved.pool.is_some() { "volume" } else { "array" };
-    let message = format!("there is an export {name} already, of {what} {}", other.saved.array_name);
+    let (what, of) = (word_of(&other.saved), &other.saved.array_name);
+    let message = format!("there is an export {name} already, of {what} {of}");
     ErrorDetail::new(Kind::Exists, message).with("export", name)
 }
 

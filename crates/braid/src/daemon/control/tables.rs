@@ -427,13 +427,8 @@ impl Tables {
     }
 
     fn no_array(&self, name: &str) -> ErrorDetail {
-        // A node that keeps a replica of it may never have served it.
-        let known = self.replicated.values().map(|volume| (volume.uuid, &volume.name));
-        let kept = self.replicas.values().map(|entry| (entry.saved.volume, &entry.saved.name));
-        let mut volumes = known.chain(kept);
-        let volume = volumes.find(|(uuid, own)| *own == name || uuid.to_string() == name);
-        let (message, case) = match volume {
-            Some((_, volume)) => (
+        let (message, case) = match self.volume_of_nodes(name) {
+            Some(volume) => (
                 format!("{volume} is a volume of several nodes, which this node does not serve now"),
                 Case::ReplicatedVolume(VolumeCase::NotServedHere),
             ),
@@ -519,6 +514,7 @@ impl Tables {
                 .remedy("choose another name, or rename that one with `braid pool rename`"));
         }
         if self.claimed_names.contains(name) || self.arrays.values().any(|entry| entry.name == name) {
+            self.refuse_name_of_volume(name)?;
             return Err(ErrorDetail::new(Kind::Exists, format!("there is an array {name} already"))
                 .with("array", name)
                 .remedy("choose another name, or rename that one with `braid array rename`"));

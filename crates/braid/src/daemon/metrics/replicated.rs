@@ -2,7 +2,7 @@
 
 use super::super::control::Control;
 use super::pools::{Of, families};
-use braid_api::{Replica, ReplicaState, ReplicatedState, ReplicatedVolume, VoterState};
+use braid_api::{Member, Replica, ReplicaState, ReplicatedState, ReplicatedVolume, Voter, VoterState};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -55,16 +55,60 @@ pub(super) fn encode(control: &Control, encoder: &mut DescriptorEncoder<'_>) -> 
     let mut behind = encoder.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?;
     for volume in served() {
         let Ok(array) = control.array(&volume.uuid) else { continue };
-        for (voter, member) in volume.voters.iter().zip(&array.members) {
-            // Of one that is out nobody knows that.
-            let left = match (voter.state, member.progress) {
-                (VoterState::InSync, _) => 0,
-                (VoterState::Filling, Some(progress)) => super::left(progress),
-                _ => continue,
-            };
+        for (voter, left) in lacks(volume, &array.members) {
             let labels = [("volume", volume.name.as_str()), ("node", voter.node.as_str())];
             ConstGauge::new(left as f64).encode(behind.encode_family(&labels)?)?;
         }
     }
     Ok(())
+}
+
+/// So many bytes each replica lacks of which that is known: not of one that is out.
+fn lacks<'a>(volume: &'a ReplicatedVolume, members: &[Member]) -> Vec<(&'a Voter, u64)> {
+    let left = |voter: &Voter| {
+        // Numbers of replicas are roles of the array; one that was removed leaves a gap among them.
+        let member = members.iter().find(|member| member.role == u16::from(voter.voter))?;
+        match (voter.state, member.progress) {
+            (VoterState::InSync, _) => Some(0),
+            (VoterState::Filling, Some(progress)) => Some(super::left(progress)),
+            _ => None,
+        }
+    };
+    volume.voters.iter().filter_map(|voter| Some((voter, left(voter)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_replica_lacks_goes_by_its_number() {
+        let voter = |number: u8, node: &str, state: &str| json!({"voter": number, "node": node, "pool": "tank", "state": state, "answers": true, "reason": null});
+        let volume: ReplicatedVolume = serde_json::from_value(json!({
+            "uuid": "", "name": "db", "size_bytes": 100, "level": "raid1", "state": "serving", "epoch": 1, "exports": [], "attention": [],
+            "voters": [voter(0, "one", "in_sync"), voter(2, "three", "filling"), voter(3, "four", "out")],
+        }))
+        .expect("it is one");
+        // The replica of number 1 was removed: its role has no member, or is not there.
+        let member = |role: u16, state: &str, done: Option<u64>| -> Member {
+            let progress = done.map(
+                |done| json!({"done_bytes": done, "total_bytes": 100, "rate_bytes_per_s": 0, "remaining_s": null}),
+            );
+            serde_json::from_value(json!({
+                "role": role, "uuid": "", "disk": null, "state": state, "data_bytes": 100, "data_offset_bytes": null, "stats": null,
+                "progress": progress,
+            }))
+            .expect("it is one")
+        };
+        let of = |members: &[Member]| -> Vec<(String, u64)> {
+            lacks(&volume, members).into_iter().map(|(voter, left)| (voter.node.clone(), left)).collect()
+        };
+        let wanted = [("one".to_owned(), 0), ("three".to_owned(), 70)];
+        let (first, third, fourth) =
+            (member(0, "in_sync", None), member(2, "filling", Some(30)), member(3, "out", None));
+        let gap = member(1, "absent", None);
+        assert_eq!(of(&[first.clone(), gap, third.clone(), fourth.clone()]), wanted);
+        assert_eq!(of(&[first, third, fourth]), wanted);
+    }
 }

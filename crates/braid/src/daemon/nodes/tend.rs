@@ -46,6 +46,11 @@ impl Nodes {
             }),
         );
         if was_removed {
+            // Other nodes refuse this one: that they do not answer it is no news of theirs.
+            for line in held.cluster.others() {
+                self.trouble(&trouble(line), None);
+                self.trouble(&clock_trouble(line), None);
+            }
             self.stop_listening();
             return;
         }

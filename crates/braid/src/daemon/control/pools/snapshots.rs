@@ -194,7 +194,14 @@ impl Control {
             }
             // Pools and volumes of several nodes share one space of names.
             Some(name) if self.find_replicated(name).is_ok() => self.replicated_snapshots(name).await,
-            Some(pool) => self.snapshots_of(&self.reach(pool)?, None).await,
+            Some(name) => match self.reach(name) {
+                Ok(pool) => self.snapshots_of(&pool, None).await,
+                // The volume of a replica that is here: why its snapshots are not seen on this node.
+                Err(error) if error.kind == Kind::NotFound && self.has_volume_of_nodes(name) => {
+                    self.replicated_snapshots(name).await
+                }
+                Err(error) => Err(error),
+            },
             None => {
                 let mut snapshots = Vec::new();
                 for pool in self.reach_all() {

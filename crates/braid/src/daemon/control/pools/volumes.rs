@@ -349,17 +349,17 @@ impl Control {
                     return Ok(Located { pool, uuid, name });
                 }
             }
-            return Err(match self.find_replicated(text) {
-                Ok(_) => not_on_several_nodes(text),
-                Err(_) => not_found(text, kind),
+            return Err(match self.has_volume_of_nodes(text) {
+                true => not_on_several_nodes(text),
+                false => not_found(text, kind),
             });
         }
         let parsed = VolumeName::parse(text).filter(|name| name.snapshot.is_some() == (kind == OwnerKind::Snapshot));
         let Some(name) = parsed else {
             let volume = text.split('@').next().unwrap_or_default();
-            return Err(match self.find_replicated(volume) {
-                Ok(_) if kind != OwnerKind::Snapshot => not_on_several_nodes(volume),
-                _ => not_so_called(text, kind),
+            return Err(match kind != OwnerKind::Snapshot && self.has_volume_of_nodes(volume) {
+                true => not_on_several_nodes(volume),
+                false => not_so_called(text, kind),
             });
         };
         let pool = self.reach(name.pool)?;

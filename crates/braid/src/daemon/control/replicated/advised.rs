@@ -1,6 +1,7 @@
 //! What is said of a volume of several nodes and of its replicas, with the kind of object and the state by which advice is given.
 
 use super::super::keeping::health::{self, Lacking};
+use super::super::keeping::name_of;
 use super::super::tables::{Active, Tables};
 use super::super::view::disk_state;
 use super::Control;
@@ -29,24 +30,24 @@ pub(super) struct Situation<'a> {
 /// Something that is said of a volume.
 pub(super) struct Said {
     case: Case,
-    /// The node of the replica that it is about.
-    node: String,
+    /// The node of the replica that it is about, or the job that fills it.
+    part: String,
     message: String,
 }
 
 impl Said {
     fn of_volume(case: VolumeCase, message: String) -> Said {
-        Said { case: Case::ReplicatedVolume(case), node: String::new(), message }
+        Said { case: Case::ReplicatedVolume(case), part: String::new(), message }
     }
 
     /// In one sentence, with what is to be done.
     pub(super) fn sentence(self, volume: &str) -> String {
-        let remedy = advice::remedy(self.case, Names::with(volume, &self.node));
+        let remedy = advice::remedy(self.case, Names::with(volume, &self.part));
         format!("{}; {remedy}", self.message)
     }
 
     fn attention(self, volume: &str) -> Attention {
-        let advice = advice::of(self.case, Names::with(volume, &self.node));
+        let advice = advice::of(self.case, Names::with(volume, &self.part));
         advice.attention(format!("volume {volume}"), self.message)
     }
 }
@@ -166,7 +167,7 @@ fn of_replicas(how: &Situation<'_>, active: &Active) -> Vec<Said> {
     lacking.into_iter().filter_map(|lacking| of_lacking(how, lacking)).chain(failing).collect()
 }
 
-fn of_lacking(how: &Situation<'_>, Lacking { role, state, why }: Lacking) -> Option<Said> {
+fn of_lacking(how: &Situation<'_>, Lacking { role, state, why, waits }: Lacking) -> Option<Said> {
     let volume = how.volume;
     let number = role as u8;
     let id = VoterId(number);
@@ -185,7 +186,14 @@ fn of_lacking(how: &Situation<'_>, Lacking { role, state, why }: Lacking) -> Opt
         _ if !is_seated => {
             (ReplicaOfServed::Removed, format!("replica {role} was removed, and no other has its place"))
         }
-        MemberState::Filling => (ReplicaOfServed::Filling, format!("replica {name} is being filled{because}")),
+        MemberState::Filling => {
+            let message = format!("replica {name} is being filled{because}");
+            if let Some(job) = waits {
+                let (case, job) = (Case::ReplicaOfServed(ReplicaOfServed::FillingPaused), name_of(&volume.name, job));
+                return Some(Said { case, message: format!("{message}; job {job} waits, by command"), part: job });
+            }
+            (ReplicaOfServed::Filling, message)
+        }
         _ if answers => (ReplicaOfServed::Returning, format!("replica {name} is out{because}")),
         _ => {
             let away = away.map(|away| format!(" ({away})")).unwrap_or_default();
@@ -196,6 +204,6 @@ fn of_lacking(how: &Situation<'_>, Lacking { role, state, why }: Lacking) -> Opt
 }
 
 fn of_replica(volume: &SavedReplicated, number: u8, case: ReplicaOfServed, message: String) -> Said {
-    let node = volume.voters.get(&number).map(|voter| voter.node.clone()).unwrap_or_default();
-    Said { case: Case::ReplicaOfServed(case), node, message }
+    let part = volume.voters.get(&number).map(|voter| voter.node.clone()).unwrap_or_default();
+    Said { case: Case::ReplicaOfServed(case), part, message }
 }

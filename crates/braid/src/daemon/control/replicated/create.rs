@@ -7,8 +7,9 @@ use super::super::{Control, random_uuid};
 use super::half_made::Unmade;
 use super::saved::{SavedReplicated, SavedVoter};
 use super::serve::Attached;
+use super::view::not_served_here;
 use crate::daemon::advice::{self, Case, Names, VolumeCase};
-use braid_api::limits::{REPLICAS_MAX, REPLICATED_MAX};
+use braid_api::limits::REPLICAS_MAX;
 use braid_api::{
     CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaSeating,
     ReplicatedVolume, Volume,
@@ -44,10 +45,10 @@ impl Control {
         let _name = self.claim_name(&ask.name)?;
         self.name_of_no_replicated(&ask.name)?;
         let level = level_of(&ask)?;
+        let block_bytes = block_of(&ask, level)?;
         let voters = self.voters_for(&ask).await?;
         let least = least_of(&ask, level, voters.iter().filter(|voter| voter.pool.is_some()).count())?;
         let size_bytes = whole_size(&ask, least)?;
-        let block_bytes = block_of(&ask, level)?;
         let (voters, mut seating) = SavedReplicated::numbered(voters);
         seating.further = least as u8 - 1;
         let volume = SavedReplicated {
@@ -112,13 +113,12 @@ impl Control {
         let _one_at_a_time = self.replicated.changing.lock().await;
         let volume = self.find_replicated(name)?;
         self.refuse_being_made(&volume)?;
+        // An export that is prepared here has no clients.
+        if !self.replicated.all().contains_key(&volume.uuid) && !volume.attached {
+            return Err(not_served_here(Kind::Inactive, &volume.name, ""));
+        }
         self.refuse_replicated_exported(&volume, force, "their clients are cut off, and they wait")?;
         self.refuse_exported_above(&volume, force)?;
-        if !self.replicated.all().contains_key(&volume.uuid) && !volume.attached {
-            return Err(ErrorDetail::new(Kind::Inactive, format!("volume {name} is not served by this node"))
-                .with("volume", name)
-                .remedy(format!("braid volume attach {name}")));
-        }
         self.end_replicated(volume.uuid).await;
         self.note_attached(volume.uuid, false);
         self.events().info(
@@ -169,14 +169,6 @@ impl Control {
         Ok(shown)
     }
 
-    /// What a node keeps of a volume.
-    pub(super) async fn replica_of(&self, volume: &SavedReplicated, number: u8) -> Result<Replica, ErrorDetail> {
-        let path = format!("/v1/replicas/{}", volume.uuid);
-        let voter = volume.voters.get(&number).ok_or_else(|| ErrorDetail::new(Kind::NotFound, "no such voter"))?;
-        let answer = self.nodes().call(&voter.node, Method::GET, &path, None).await?;
-        serde_json::from_value(answer).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))
-    }
-
     /// It is there for good: until this is noted a start would remove it.
     fn note_made(&self, uuid: Uuid) -> Result<(), ErrorDetail> {
         if let Some(volume) = self.write().replicated.get_mut(&uuid) {
@@ -210,7 +202,8 @@ impl Control {
             let controller = replica.register.and_then(|register| register.controller);
             if replica.connections > 0 && controller.is_some_and(|controller| controller != own) {
                 let why = format!("volume {} is served by another node, which uses replica {name}", volume.name);
-                return in_use(why, "delete it there; or attach it here first: braid volume attach NAME");
+                let remedy = format!("delete it there; or attach it here first: braid volume attach {}", volume.name);
+                return in_use(why, &remedy);
             }
             let Some(data) = replica.data else { continue };
             self.refuse_snapshots(volume, u16::from(number)).await?;
@@ -225,20 +218,6 @@ impl Control {
             }
         }
         Ok(())
-    }
-
-    pub(super) fn name_of_no_replicated(&self, name: &str) -> Result<(), ErrorDetail> {
-        let tables = self.read();
-        if tables.replicated.len() >= REPLICATED_MAX {
-            let message = format!("this node knows {REPLICATED_MAX} volumes of several nodes already");
-            return Err(ErrorDetail::new(Kind::LimitReached, message).remedy("delete one first"));
-        }
-        match tables.replicated.values().find(|volume| volume.name == name) {
-            None => Ok(()),
-            Some(_) => Err(ErrorDetail::new(Kind::Exists, format!("there is a volume {name} already"))
-                .with("volume", name)
-                .remedy("choose another name")),
-        }
     }
 
     /// The voters that were asked for, each on a node that is known and no two on the same.

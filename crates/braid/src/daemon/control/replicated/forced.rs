@@ -20,6 +20,7 @@ use super::{Voters, words};
 use braid_api::{ErrorDetail, ForcedOpening, Kind, Replica};
 use braid_engine::replica::{self, Forecast, LEASE_NS, Opening, Seating, Unforced, VoterId, forecast};
 use futures_util::future::join_all;
+use hyper::Method;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,13 +104,14 @@ impl Control {
                 let is_own = own.as_deref() == Some(&register.controller.to_string());
                 (!is_own && ago < LEASE).then_some((*number, ago))
             });
-            let Some((number, ago)) = heard.min_by_key(|(_, ago)| *ago) else { return Ok((now, said)) };
+            let heard: Vec<(u8, Duration)> = heard.collect();
+            let Some(ago) = heard.iter().map(|(_, ago)| *ago).min() else { return Ok((now, said)) };
             // It has come since this began to ask: whoever that is lives.
             if ago < asked.duration_since(begun) || begun.elapsed() > 2 * LEASE {
+                // The first by number, and not when: asked again, the same is said.
                 let message = format!(
-                    "{} has heard {} ms ago of another controller, which serves volume {} or is about to",
-                    now.voter_name(number),
-                    ago.as_millis(),
+                    "{} has heard of another controller, which serves volume {} or is about to",
+                    now.voter_name(heard[0].0),
                     now.name
                 );
                 return Err(ErrorDetail::new(Kind::InUse, message).with("volume", &now.name).remedy(format!(
@@ -138,6 +140,14 @@ impl Control {
         let asked = volume.seated().map(|(number, voter)| ask(number, voter.since));
         let said = join_all(asked).await.into_iter().flatten().collect();
         (volume, said)
+    }
+
+    /// What a node keeps of a volume.
+    pub(super) async fn replica_of(&self, volume: &SavedReplicated, number: u8) -> Result<Replica, ErrorDetail> {
+        let path = format!("/v1/replicas/{}", volume.uuid);
+        let voter = volume.voters.get(&number).ok_or_else(|| ErrorDetail::new(Kind::NotFound, "no such voter"))?;
+        let answer = self.nodes().call(&voter.node, Method::GET, &path, None).await?;
+        serde_json::from_value(answer).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))
     }
 }
 

@@ -1,12 +1,14 @@
-//! How volumes that are kept on several nodes are shown.
+//! How volumes that are kept on several nodes are found by name, and shown.
 
 use super::super::Control;
 use super::super::replicas::show_seating;
-use super::super::tables::Active;
+use super::super::tables::{Active, Tables};
 use super::advised::Situation;
 use super::council::Seen;
 use super::saved::SavedReplicated;
 use super::serve::Attached;
+use crate::daemon::advice::{self, Case, Names, VolumeCase};
+use braid_api::limits::REPLICATED_MAX;
 use braid_api::{ErrorDetail, Kind, ReplicatedList, ReplicatedState, ReplicatedVolume, Voter, VoterState};
 use braid_engine::replica::{self, VoterId};
 use braid_format::MemberState;
@@ -39,11 +41,24 @@ impl Control {
     pub(in super::super) fn find_replicated(&self, name: &str) -> Result<SavedReplicated, ErrorDetail> {
         let tables = self.read();
         let found = tables.replicated.values().find(|volume| volume.name == name || volume.uuid.to_string() == name);
-        found.cloned().ok_or_else(|| {
-            ErrorDetail::new(Kind::NotFound, format!("this node knows no volume {name} of several nodes"))
-                .with("volume", name)
-                .remedy(format!("braid volume list; braid volume attach {name} looks on other nodes"))
-        })
+        found.cloned().ok_or_else(|| tables.no_replicated(name))
+    }
+
+    /// Whether a text names a volume of several nodes, as far as this node can tell.
+    pub(in super::super) fn has_volume_of_nodes(&self, text: &str) -> bool {
+        self.read().volume_of_nodes(text).is_some()
+    }
+
+    pub(super) fn name_of_no_replicated(&self, name: &str) -> Result<(), ErrorDetail> {
+        let tables = self.read();
+        if tables.replicated.len() >= REPLICATED_MAX {
+            let message = format!("this node knows {REPLICATED_MAX} volumes of several nodes already");
+            return Err(ErrorDetail::new(Kind::LimitReached, message).remedy("delete one first"));
+        }
+        match tables.replicated.values().find(|volume| volume.name == name) {
+            None => Ok(()),
+            Some(_) => Err(volume_exists(name)),
+        }
     }
 
     fn show_replicated(&self, volume: &SavedReplicated) -> ReplicatedVolume {
@@ -105,6 +120,57 @@ impl Control {
             attention,
         }
     }
+}
+
+impl Tables {
+    /// The name of the volume of several nodes that a text names, by name or UUID: this node knows it, or keeps a replica or witness of it.
+    pub(in super::super) fn volume_of_nodes(&self, text: &str) -> Option<&str> {
+        // A node that keeps a replica of it may never have served it.
+        let known = self.replicated.values().map(|volume| (volume.uuid, &volume.name));
+        let kept = self.replicas.values().map(|entry| (entry.saved.volume, &entry.saved.name));
+        let mut volumes = known.chain(kept);
+        let (_, name) = volumes.find(|(uuid, own)| *own == text || uuid.to_string() == text)?;
+        Some(name)
+    }
+
+    /// Why nothing can be done here with a volume of several nodes that this node does not know.
+    fn no_replicated(&self, text: &str) -> ErrorDetail {
+        let mut kept = self.replicas.values().map(|entry| &entry.saved);
+        match kept.find(|kept| kept.name == text || kept.volume.to_string() == text) {
+            Some(kept) => {
+                let what = if kept.data.is_some() { "replica" } else { "witness" };
+                not_served_here(Kind::NotFound, &kept.name, &format!(", which keeps a {what} of it"))
+            }
+            None => ErrorDetail::new(Kind::NotFound, format!("this node knows no volume {text} of several nodes"))
+                .with("volume", text)
+                .remedy(format!("braid volume list --all; braid volume attach {text} looks on other nodes")),
+        }
+    }
+
+    /// Refuses a name that a volume of several nodes has which this node serves, or makes.
+    ///
+    /// # Errors
+    /// [`Kind::Exists`].
+    pub(in super::super) fn refuse_name_of_volume(&self, name: &str) -> Result<(), ErrorDetail> {
+        let is_here = |volume: &SavedReplicated| volume.making || self.arrays.contains_key(&volume.uuid);
+        match self.replicated.values().any(|volume| volume.name == name && is_here(volume)) {
+            true => Err(volume_exists(name)),
+            false => Ok(()),
+        }
+    }
+}
+
+fn volume_exists(name: &str) -> ErrorDetail {
+    ErrorDetail::new(Kind::Exists, format!("there is a volume {name} already"))
+        .with("volume", name)
+        .remedy("choose another name")
+}
+
+/// Why something cannot be done on this node, and on which it can. `more` goes on after "by this node".
+pub(super) fn not_served_here(kind: Kind, volume: &str, more: &str) -> ErrorDetail {
+    ErrorDetail::new(kind, format!("volume {volume} is not served by this node{more}"))
+        .with("volume", volume)
+        .remedy(advice::remedy(Case::ReplicatedVolume(VolumeCase::NotServedHere), Names::of(volume)))
 }
 
 /// What is seen of the voters, and the volume with those that vote by now, which may not be noted yet.
