@@ -656,6 +656,30 @@ fn discarding_what_was_never_written_asks_nobody() {
     }
 }
 
+/// What stands in a row of extents is taken away by few messages, instead of two for each extent.
+#[test]
+fn discarding_many_extents_takes_few_messages() {
+    const EXTENTS: u64 = 16;
+    let (mut world, volume, other) = large(5, 12, 1 << 18);
+    let steps_of = |world: &mut World, extents: u64| {
+        for extent in 0..extents {
+            assert!(world.ask(other, volume, Op::Write, Flags::NONE, extent * 64, 1));
+            world.settle();
+        }
+        assert!(world.ask(other, volume, Op::Discard, Flags::NONE, 0, extents * 64));
+        let mut steps = 0;
+        while world.unanswered() > 0 {
+            assert!(world.step(), "nothing can happen, and it is not answered");
+            steps += 1;
+        }
+        world.settle();
+        steps
+    };
+    let (one, many) = (steps_of(&mut world, 1), steps_of(&mut world, EXTENTS));
+    assert!(many < one + EXTENTS, "{many} steps for {EXTENTS} extents, {one} for one");
+    world.end();
+}
+
 /// Long ranges are looked at as a whole while others write there: what is read later is what the order of requests allows.
 #[test]
 fn long_discards_beside_writes_are_in_one_order() {

@@ -170,3 +170,71 @@ impl Shard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use braid_geometry::{Geometry, Level, Spec};
+
+    use super::*;
+    use crate::Uuid;
+    use crate::io::{LeafId, ShardId};
+    use crate::layout::Node;
+    use crate::mirror::{MirrorMember, MirrorNode, Role};
+    use crate::regions::RegionMap;
+
+    const SIZE: u64 = 16 << 40;
+    const REGION: u32 = 16 << 20;
+
+    /// A mirror of 16 TiB of which these regions were written.
+    fn mirror(written: &[u64]) -> DeviceLayout {
+        let none: &[u64] = &[];
+        let regions = RegionMap::new(ShardId(0), Uuid::from_u128(9), SIZE, REGION, (written, none), true);
+        let member = |leaf: u32| MirrorMember {
+            leaf: LeafId(leaf),
+            start: 0,
+            len: SIZE,
+            bitmap_start: SIZE,
+            role: Role::InSync,
+            write_mostly: false,
+        };
+        let node = MirrorNode {
+            geometry: Geometry::plan(Spec::new(Level::Raid1), &[SIZE; 2]).expect("a plan"),
+            members: vec![member(0), member(1)],
+            successors: Vec::new(),
+            regions: Arc::new(regions),
+            parity: None,
+            failed: false,
+        };
+        DeviceLayout::new(1, 512, &Node::Mirrored(Box::new(node)))
+    }
+
+    /// 16 TiB of nothing are one look; what was written ends it, and so does who holds some of the range.
+    #[test]
+    fn what_was_never_written_is_passed_over_at_once() {
+        let table = RangeTable::new(12);
+        let mut slab = slots::Slab::new(1, 0);
+        let index = slab.take().expect("one is free");
+        let mut asks = |start: u64, end: u64| {
+            slab[index].prepare(Op::Discard, Flags::NONE, start, end - start, Buf::NONE, 1);
+            slab[index]
+        };
+        let empty = mirror(&[]);
+        let size = empty.mirror().expect("it is one").geometry.size_bytes();
+        let all = asks(0, size);
+        assert_eq!(past_unwritten(&table, &all, &empty), Some(size));
+        // One region in the midst.
+        let at = 64 * 4999 * u64::from(REGION);
+        let mut bits = vec![0; 5000];
+        bits[4999] = 1;
+        let written = mirror(&bits);
+        assert_eq!(past_unwritten(&table, &all, &written), Some(at));
+        assert_eq!(past_unwritten(&table, &asks(at, size), &written), None);
+        assert_eq!(past_unwritten(&table, &asks(at + u64::from(REGION), size), &written), Some(size));
+        // What is short is held instead.
+        assert_eq!(past_unwritten(&table, &asks(0, STEP_ORDERED_BYTES_MAX), &empty), None);
+        table.acquire(DeviceId(0), 1 << 40, (1 << 40) + 4096, &mut |_| panic!("nobody waits")).expect("it is free");
+        assert_eq!(past_unwritten(&table, &all, &empty), Some(1 << 40));
+    }
+}

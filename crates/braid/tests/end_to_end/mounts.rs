@@ -258,3 +258,18 @@ fn a_file_system_with_smaller_blocks_than_a_volume_has_gets_a_device_with_small_
         assert!(rig.is_clean());
     }
 }
+
+/// What a volume was, its pool knows: a volume whose content is its snapshot's is no clone, and a clone is one.
+#[test]
+fn a_volume_with_a_snapshot_of_its_own_is_not_called_a_clone() {
+    let rig = Rig::new();
+    let (daemon, at) = (&rig.daemon, rig.at.as_str());
+    daemon.braid(&["volume", "create", "tank/db", "64M"]);
+    daemon.braid(&["snapshot", "create", "tank/db@one"]);
+    let refused = daemon.refused(4, &["mount", "tank/db", at, "--mkfs"]);
+    assert!(refused.contains("it has snapshots") && !refused.contains("clone"), "{refused}");
+    daemon.braid(&["volume", "clone", "tank/db@one", "tank/trial"]);
+    let refused = daemon.refused(4, &["mount", "tank/trial", at, "--mkfs"]);
+    assert!(refused.contains("it is a clone of tank/db@one"), "{refused}");
+    assert!(rig.is_clean());
+}

@@ -27,7 +27,7 @@ pub struct ArrayLife {
 
 impl ArrayLife {
     pub fn new(level: &'static str, seed: u64, log: Log) -> ArrayLife {
-        let mut world = World::new(Dice::new(seed), log);
+        let mut world = World::new(seed, log);
         let members = match level {
             "concat" | "raid0" | "raid1" => world.dice.within(2, 3),
             "raid10" => world.dice.within(2, 5),

@@ -1,4 +1,4 @@
-//! A connection of an NBD client with requests under way, by the client of this project, and what the oracle says of its replies.
+//! A client with requests under way, by a connection of NBD or by a file, and what the oracle says of its replies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,8 +6,12 @@ use std::time::Duration;
 use braid_nbd::client::{Client, ClientConfig, ClientError, Replies};
 use braid_nbd::codec::command;
 
+use crate::opener::Opener;
 use crate::oracle::{BLOCK, Content, Oracle, write_block};
 use crate::support::PATIENCE;
+
+/// Requests of a client by a file that are under way at a time.
+const BY_FILE_MAX: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -34,6 +38,8 @@ pub struct Refused {
     pub first: u64,
     pub count: u64,
     pub error: u32,
+    /// A loop device has told it, which calls most errors `EIO`.
+    pub by_loop: bool,
 }
 
 impl std::fmt::Display for Refused {
@@ -43,9 +49,14 @@ impl std::fmt::Display for Refused {
 }
 
 pub struct Connection {
-    client: Client,
+    wire: Wire,
     pub device: u64,
     pub flights: BTreeMap<u16, Flight>,
+}
+
+enum Wire {
+    Nbd(Box<Client>),
+    File(Opener),
 }
 
 struct Sink<'a> {
@@ -80,35 +91,69 @@ impl Connection {
     /// Connects: a newer session of its device begins.
     pub fn open(uri: &str, config: ClientConfig, device: u64) -> Result<Connection, ClientError> {
         let client = Client::connect(&uri.parse().expect("an address"), config)?;
-        Ok(Connection { client, device, flights: BTreeMap::new() })
+        Ok(Connection { wire: Wire::Nbd(Box::new(client)), device, flights: BTreeMap::new() })
+    }
+
+    /// A client by a file. It begins no session: what ended connections have left behind is as it was.
+    pub fn by_file(opener: Opener, device: u64) -> Connection {
+        Connection { wire: Wire::File(opener), device, flights: BTreeMap::new() }
+    }
+
+    pub fn is_file(&self) -> bool {
+        matches!(self.wire, Wire::File(_))
     }
 
     pub fn blocks(&self) -> u64 {
-        self.client.size_bytes() / BLOCK as u64
+        match &self.wire {
+            Wire::Nbd(client) => client.size_bytes() / BLOCK as u64,
+            Wire::File(opener) => opener.blocks(),
+        }
+    }
+
+    /// Whether the client goes on with another size, which shows by now; others learn it when they connect.
+    pub fn grows_to(&self, blocks: u64) -> bool {
+        match &self.wire {
+            Wire::Nbd(_) => false,
+            Wire::File(opener) => {
+                opener.grows_to(blocks);
+                true
+            }
+        }
+    }
+
+    /// The tokens of the writes that are under way.
+    pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
+        let writes = self.flights.values().filter(|flight| matches!(flight.op, Op::Write(_) | Op::Trim));
+        writes.map(|flight| flight.token)
     }
 
     /// Sends a request, and does not wait for its reply.
     pub fn send(&mut self, oracle: &mut Oracle, op: Op, first: u64, count: u64, fua: bool) -> bool {
         let (offset, len) = (first * BLOCK as u64, (count * BLOCK as u64) as u32);
         let flags = u16::from(fua);
-        let slot = match op {
-            Op::Read => self.client.queue_read(offset, len),
-            Op::Write(Content::Data { device, version }) => {
-                let mut data = vec![0; len as usize];
-                for (block, bytes) in (first..).zip(data.chunks_exact_mut(BLOCK)) {
-                    write_block(device, block, version, bytes);
+        let slot = match &mut self.wire {
+            Wire::File(_) if self.flights.len() >= BY_FILE_MAX => None,
+            Wire::File(opener) => opener.begin(op, first, count, fua),
+            Wire::Nbd(client) => match op {
+                Op::Read => client.queue_read(offset, len),
+                Op::Write(Content::Data { device, version }) => {
+                    let mut data = vec![0; len as usize];
+                    for (block, bytes) in (first..).zip(data.chunks_exact_mut(BLOCK)) {
+                        write_block(device, block, version, bytes);
+                    }
+                    client.queue_write(offset, &data, flags)
                 }
-                self.client.queue_write(offset, &data, flags)
-            }
-            Op::Write(Content::Zero) => self.client.queue(command::WRITE_ZEROES, flags, offset, len),
-            Op::Trim => self.client.queue(command::TRIM, flags, offset, len),
-            Op::Flush => self.client.queue(command::FLUSH, 0, 0, 0),
+                Op::Write(Content::Zero) => client.queue(command::WRITE_ZEROES, flags, offset, len),
+                Op::Trim => client.queue(command::TRIM, flags, offset, len),
+                Op::Flush => client.queue(command::FLUSH, 0, 0, 0),
+            },
         };
         let Some(slot) = slot else { return false };
         let token = match op {
             Op::Read | Op::Flush => 0,
             Op::Write(content) => oracle.begin(self.device, first, count, content, false),
-            Op::Trim => oracle.begin(self.device, first, count, Content::Zero, true),
+            // A hole in a file reads as zeros; a discard may have changed nothing.
+            Op::Trim => oracle.begin(self.device, first, count, Content::Zero, !self.is_file()),
         };
         // Whatever a reply does not fill is wrong, and not zeros.
         let data = if op == Op::Read { vec![0xdb; len as usize] } else { Vec::new() };
@@ -122,10 +167,11 @@ impl Connection {
     /// # Errors
     /// Something was read that must not be.
     pub fn turn(&mut self, oracle: &mut Oracle, limit: Duration) -> Result<Turn, String> {
+        let Wire::Nbd(client) = &mut self.wire else { return self.turn_by_file(oracle, limit) };
         if !limit.is_zero() && !self.flights.is_empty() {
             let mut none = Sink { flights: &mut self.flights, done: Vec::new() };
             // What is queued has to be on its way before a reply is waited for.
-            if let Err(error) = self.client.exchange(false, &mut none) {
+            if let Err(error) = client.exchange(false, &mut none) {
                 let done = none.done;
                 return self.take(oracle, done, Some(error));
             }
@@ -133,14 +179,30 @@ impl Connection {
             if !done.is_empty() {
                 return self.take(oracle, done, None);
             }
-            if let Err(error) = self.client.wait_within(limit) {
+            if let Err(error) = client.wait_within(limit) {
                 return Ok(Turn::Ended(error.to_string()));
             }
         }
         let mut sink = Sink { flights: &mut self.flights, done: Vec::new() };
-        let result = self.client.exchange(false, &mut sink);
+        let result = client.exchange(false, &mut sink);
         let done = sink.done;
         self.take(oracle, done, result.err())
+    }
+
+    fn turn_by_file(&mut self, oracle: &mut Oracle, limit: Duration) -> Result<Turn, String> {
+        let limit = if self.flights.is_empty() { Duration::ZERO } else { limit };
+        let Wire::File(opener) = &mut self.wire else { return Ok(Turn::Goes(Vec::new())) };
+        let mut done = Vec::new();
+        for one in opener.take(limit) {
+            let flight = self.flights.get_mut(&one.slot).expect("a request that was begun");
+            let result = one.result.map(|data| flight.data = data);
+            done.push((one.slot, result));
+        }
+        self.take(oracle, done, None)
+    }
+
+    fn is_loop(&self) -> bool {
+        matches!(&self.wire, Wire::File(opener) if opener.is_loop())
     }
 
     fn take(
@@ -149,7 +211,7 @@ impl Connection {
         done: Vec<(u16, Result<(), u32>)>,
         ended: Option<ClientError>,
     ) -> Result<Turn, String> {
-        let mut refused = Vec::new();
+        let (mut refused, by_loop) = (Vec::new(), self.is_loop());
         for (slot, result) in done {
             let flight = self.flights.remove(&slot).expect("each ends once");
             let (device, first, count, token) = (self.device, flight.first, flight.count, flight.token);
@@ -165,7 +227,7 @@ impl Connection {
                     if matches!(op, Op::Write(_) | Op::Trim) {
                         oracle.abandoned(device, first, count, token);
                     }
-                    refused.push(Refused { op, first, count, error });
+                    refused.push(Refused { op, first, count, error, by_loop });
                 }
             }
         }
@@ -195,8 +257,9 @@ impl Connection {
         Ok(Turn::Goes(all))
     }
 
-    /// Ends the connection; gives what was not answered, in the order in which it was sent.
+    /// Ends the connection; gives what was not answered, in the order in which it was sent. A system call is waited for before.
     pub fn end(mut self, oracle: &mut Oracle) -> Vec<Flight> {
+        assert!(!self.is_file() || self.flights.is_empty(), "a file is closed below its own system calls");
         let mut rest: Vec<Flight> = std::mem::take(&mut self.flights).into_values().collect();
         for flight in rest.iter().filter(|flight| matches!(flight.op, Op::Write(_) | Op::Trim)) {
             oracle.abandoned(self.device, flight.first, flight.count, flight.token);
@@ -211,11 +274,12 @@ impl Connection {
     /// A block is told to be zeros that cannot be.
     pub fn check_map(&mut self, oracle: &mut Oracle, blocks: u64) -> Result<Option<u64>, String> {
         assert!(self.flights.is_empty(), "one question at a time");
+        let Wire::Nbd(client) = &mut self.wire else { return Ok(None) };
         let (mut at, mut zeros) = (0, 0);
         while at < blocks {
             let count = (blocks - at).min(1 << 14);
             let begun = oracle.now();
-            let extents = match self.client.block_status(at * BLOCK as u64, (count * BLOCK as u64) as u32) {
+            let extents = match client.block_status(at * BLOCK as u64, (count * BLOCK as u64) as u32) {
                 Ok(extents) => extents,
                 Err(ClientError::Protocol(what)) => return Err(format!("the server broke the protocol: {what}")),
                 Err(_) => return Ok(None),

@@ -14,6 +14,17 @@ pub struct Counts {
     pub faults: u64,
     pub maps: u64,
     pub zeros: u64,
+    /// Clients by files, and of them those by loop devices.
+    pub by_file: u64,
+    pub by_loop: u64,
+    /// Files that were unmounted by force.
+    pub unmounts: u64,
+    /// Requests that failed as their file went.
+    pub cut_off: u64,
+    /// Writes by files that waited for the next daemon.
+    pub waited: u64,
+    /// Volumes that another node took over.
+    pub moves: u64,
     /// Writes that found no space.
     pub full: u64,
     /// Requests that an orderly end answered with an error.
@@ -33,6 +44,12 @@ impl Counts {
         self.faults += other.faults;
         self.maps += other.maps;
         self.zeros += other.zeros;
+        self.by_file += other.by_file;
+        self.by_loop += other.by_loop;
+        self.unmounts += other.unmounts;
+        self.cut_off += other.cut_off;
+        self.waited += other.waited;
+        self.moves += other.moves;
         self.given_up += other.given_up;
         self.full += other.full;
     }

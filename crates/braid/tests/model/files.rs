@@ -1,23 +1,85 @@
-//! Exports as files: whole blocks by system calls, each answered when it returns, and holes by `SEEK_HOLE`.
+//! Exports as files: whole blocks by system calls, each answered when it returns or with others under way, holes by `SEEK_HOLE`, and
+//! files that are unmounted by force.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::time::{Duration, Instant};
 
+use crate::client::Connection;
+use crate::opener::Opener;
 use crate::oracle::{BLOCK, Content};
-use crate::support::wait_for;
-use crate::world::{ENOSPC, World};
+use crate::support::{PATIENCE, run, wait_for};
+use crate::world::{Device, ENOSPC, World};
 
 impl World {
     /// The file of a device, open; none where it has none.
     fn file(&mut self, device: usize) -> Option<()> {
-        let path = self.devices[device].path.clone()?;
+        let path = self.devices[device].path()?;
         if self.devices[device].file.is_none() {
-            let open = || File::options().read(true).write(true).open(&path).ok();
+            let writes = !self.devices[device].is_snapshot();
+            let open = || File::options().read(true).write(writes).open(&path).ok();
             self.devices[device].file = Some(wait_for(&format!("file {path}"), || {
                 // Before it is mounted it is an empty file of the folder.
                 open().filter(|file| file.metadata().is_ok_and(|meta| meta.len() > 0))
             }));
         }
         Some(())
+    }
+
+    /// One connection more: by the file of a device, or by a loop device on it.
+    pub fn open(&mut self, device: usize) -> usize {
+        let one = &self.devices[device];
+        let (number, writes) = (one.number, !one.is_snapshot());
+        let path = one.path().expect("it has a file");
+        let manner = self.ways.manner(writes);
+        self.say(format!("{path} is opened: {manner:?}"));
+        // Before it is mounted it is an empty file of the folder.
+        wait_for(&format!("file {path}"), || fs::metadata(&path).ok().filter(|meta| meta.len() > 0));
+        let connection = Connection::by_file(Opener::open(&path, manner), number);
+        self.counts.by_file += 1;
+        self.counts.by_loop += u64::from(manner.sector.is_some());
+        let device = &mut self.devices[device];
+        device.blocks = connection.blocks();
+        device.connections.push(connection);
+        device.connections.len() - 1
+    }
+
+    /// It has this size now. Clients of its file see it; others learn it when they connect.
+    pub fn resized(&mut self, device: usize, blocks: u64) {
+        let device = &mut self.devices[device];
+        device.blocks = blocks;
+        for connection in &device.connections {
+            connection.grows_to(blocks);
+        }
+    }
+
+    /// The file is unmounted by force, with requests under way: these fail. The export says so, and is made anew.
+    pub fn unmount_by_force(&mut self, device: usize) {
+        let Some(path) = self.devices[device].path() else { return };
+        self.burst(device);
+        self.say(format!("{path} is unmounted by force"));
+        self.counts.unmounts += 1;
+        run("umount", &["--force", "--lazy", &path]);
+        self.files_end(device);
+        let (name, export) = (self.devices[device].name.clone(), self.devices[device].file_export());
+        wait_for(&format!("export {export} to say that its file is gone"), || {
+            (self.json(&["export", "show", &export])["state"] == "failed").then_some(())
+        });
+        self.must(&["export", "remove", &export]);
+        self.must(&["export", "add", &name, "--fuse", &path, "--name", &export]);
+    }
+
+    /// Takes the export of a file away that nothing has open any more.
+    pub fn remove_file_export(&mut self, device: &Device) {
+        let (export, start) = (device.file_export(), Instant::now());
+        loop {
+            let (status, text) = self.braid(&["export", "remove", &export]);
+            if status == 0 {
+                return;
+            }
+            // A program that another life is starting has this one's open files until it runs.
+            assert!(text.contains("in use") && start.elapsed() < PATIENCE, "export remove {export}: {text}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// A request by the file, answered when this returns.

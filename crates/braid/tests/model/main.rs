@@ -4,11 +4,16 @@
 //! says how to run a seed again, and for longer.
 
 mod arrays;
+mod attached;
 mod client;
 mod counts;
 mod dice;
+mod ends;
 mod files;
 mod harm;
+mod keeper;
+mod nodes;
+mod opener;
 mod oracle;
 mod pools;
 mod remedies;
@@ -16,6 +21,7 @@ mod remedies;
 #[path = "../end_to_end/support.rs"]
 #[expect(dead_code, reason = "shared with the end-to-end tests, which use all of it")]
 mod support;
+mod ways;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,26 +30,34 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use counts::Counts;
+use ways::Way;
 use world::Log;
 
 fn given(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text}")))
 }
 
-/// What lives there are: of each kind in turn, by seed.
+/// What lives there are: of each kind in turn, by seed; of every second round the last one is of nodes.
 fn kind(seed: u64) -> &'static str {
     let kinds = [&arrays::LEVELS[..], &["pool", "pool on an array"]].concat();
-    kinds[(seed % kinds.len() as u64) as usize]
+    let round = kinds.len() as u64;
+    if seed % (2 * round) == 2 * round - 1 {
+        return nodes::KIND;
+    }
+    kinds[(seed % round) as usize]
 }
 
 fn live(seed: u64, steps: u64, log: Log) -> Counts {
-    let kind = kind(seed);
-    log.lock().expect("unpoisoned").push(format!("seed {seed}, {kind}"));
-    match kind {
-        "pool" => pools::PoolLife::new(false, seed, log).run(steps).counts,
-        "pool on an array" => pools::PoolLife::new(true, seed, log).run(steps).counts,
-        level => arrays::ArrayLife::new(level, seed, log).run(steps).counts,
-    }
+    let (kind, way) = (kind(seed), Way::of(seed));
+    log.lock().expect("unpoisoned").push(format!("seed {seed}, {kind}, clients by {}", way.word()));
+    way.need();
+    let world = match kind {
+        nodes::KIND => nodes::NodesLife::new(seed, log).run(steps),
+        "pool" => pools::PoolLife::new(false, seed, log).run(steps),
+        "pool on an array" => pools::PoolLife::new(true, seed, log).run(steps),
+        level => arrays::ArrayLife::new(level, seed, log).run(steps),
+    };
+    world.counts.clone()
 }
 
 /// One life; false if it failed, which is told with all that had happened.
@@ -53,7 +67,8 @@ fn try_seed(seed: u64, steps: u64, sum: &Mutex<Counts>) -> bool {
     let start = Instant::now();
     match catch_unwind(AssertUnwindSafe(|| live(seed, steps, own))) {
         Ok(counts) => {
-            eprintln!("seed {seed}, {}: {:.1} s, {counts:?}", kind(seed), start.elapsed().as_secs_f64());
+            let (kind, way, seconds) = (kind(seed), Way::of(seed).word(), start.elapsed().as_secs_f64());
+            eprintln!("seed {seed}, {kind}, clients by {way}: {seconds:.1} s, {counts:?}");
             sum.lock().expect("unpoisoned").add(&counts);
             true
         }
@@ -81,13 +96,15 @@ fn random_lives_hold_what_a_model_holds() {
     let lives = given("BRAID_MODEL_LIVES").unwrap_or(3);
     let (next, start) = (AtomicU64::new(first), Instant::now());
     let only = std::env::var("BRAID_MODEL_KIND").ok();
+    let only_by = std::env::var("BRAID_MODEL_CLIENTS").ok();
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..lives {
             scope.spawn(|| {
                 while start.elapsed() < Duration::from_secs(seconds) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let is_met = only.as_ref().is_none_or(|only| only == kind(seed));
+                    let is_met = only.as_ref().is_none_or(|only| only == kind(seed))
+                        && only_by.as_ref().is_none_or(|only| only == Way::of(seed).word());
                     if !is_met {
                         continue;
                     }

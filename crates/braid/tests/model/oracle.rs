@@ -196,11 +196,12 @@ impl Oracle {
         }
     }
 
-    /// The daemon has ended: what was under way has happened by now, or never will.
-    pub fn over(&mut self, device: u64) {
+    /// The daemon has ended: what was under way has happened by now, or never will; but for the writes of these tokens, which the next
+    /// daemon is given.
+    pub fn over(&mut self, device: u64, go_on: &[u64]) {
         let now = self.now();
         for versions in self.image(device).blocks.values_mut() {
-            for version in versions.iter_mut() {
+            for version in versions.iter_mut().filter(|version| !go_on.contains(&version.token)) {
                 if matches!(version.state, State::Running | State::Late) {
                     (version.state, version.ended) = (State::Unknown, version.ended.min(now));
                 }

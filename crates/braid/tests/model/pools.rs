@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use crate::arrays::{path_of, slow, wait_for_or};
 use crate::client::Op;
-use crate::dice::Dice;
 use crate::oracle::BLOCK;
 use crate::remedies::Remedies;
 use crate::support::*;
@@ -32,7 +31,7 @@ pub struct PoolLife {
 
 impl PoolLife {
     pub fn new(on_array: bool, seed: u64, log: Log) -> PoolLife {
-        let mut world = World::new(Dice::new(seed), log);
+        let mut world = World::new(seed, log);
         // Sometimes so small that it fills up.
         let small = world.dice.one_in(4);
         let mib = if small { 16 } else { 80 };
@@ -245,7 +244,7 @@ impl PoolLife {
         if self.world.dice.one_in(2) {
             let more = blocks + 256 * self.world.dice.within(1, 8);
             self.world.must(&["volume", "resize", &name, &(more * BLOCK as u64).to_string()]);
-            self.world.devices[device].blocks = more;
+            self.world.resized(device, more);
             return;
         }
         // Clients that know of the larger size would be refused.

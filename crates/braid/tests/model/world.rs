@@ -7,11 +7,14 @@ use std::time::Duration;
 use braid_nbd::client::ClientConfig;
 use serde_json::Value;
 
+use crate::attached::Mount;
 use crate::client::{Connection, Flight, Op, Refused, Turn};
 use crate::counts::Counts;
 use crate::dice::Dice;
+use crate::keeper::Keeper;
 use crate::oracle::{BLOCK, Content, Oracle};
 use crate::support::*;
+use crate::ways::{Way, Ways};
 
 /// What happened, for the one who reads of a failure.
 pub type Log = Arc<Mutex<Vec<String>>>;
@@ -19,6 +22,7 @@ pub type Log = Arc<Mutex<Vec<String>>>;
 /// What requests are told that an orderly end gives up.
 const ESHUTDOWN: u32 = 108;
 pub const ENOSPC: u32 = 28;
+pub const EIO: u32 = 5;
 
 /// What is exported: an array, a volume or a snapshot.
 pub struct Device {
@@ -29,9 +33,26 @@ pub struct Device {
     /// Where its clients are busy: first block and number of blocks.
     hot: Vec<(u64, u64)>,
     pub connections: Vec<Connection>,
-    /// The export's file, where there is one, and whether it is open.
-    pub path: Option<String>,
+    /// The export's file, open, for one request at a time.
     pub file: Option<File>,
+    /// Where that file is, if there is one. Unmounted after all that has it open.
+    pub mount: Option<Mount>,
+}
+
+impl Device {
+    /// Where its file is.
+    pub fn path(&self) -> Option<String> {
+        self.mount.as_ref().map(|mount| mount.0.clone())
+    }
+
+    /// The name of the export of its file.
+    pub fn file_export(&self) -> String {
+        format!("{}-file", World::socket_name(&self.name))
+    }
+
+    pub fn is_snapshot(&self) -> bool {
+        self.name.contains('@')
+    }
 }
 
 /// A small file system of its own for disks, unmounted with the life.
@@ -71,20 +92,48 @@ pub struct World {
     pub lenient: Option<&'static str>,
     /// What is written may find no space.
     pub may_fill: bool,
+    /// How clients come.
+    pub ways: Ways,
+    /// The daemon's service manager, if it has one.
+    pub keeper: Option<Keeper>,
     log: Log,
     files: u64,
     /// Whether exports may be files: disks are driven by io_uring.
     has_files: bool,
     /// The daemon ends in order: it may say so to requests that it gives up.
-    stopping: bool,
+    pub stopping: bool,
+}
+
+impl Drop for World {
+    /// The daemon ends first, and its service manager lets go of its files: what waits for them fails then, so that clients by files end,
+    /// loop devices are detached, and mounts are removed. The folder goes last.
+    fn drop(&mut self) {
+        self.daemon.running.kill();
+        self.keeper = None;
+        self.devices.clear();
+    }
 }
 
 impl World {
-    pub fn new(mut dice: Dice, log: Log) -> World {
+    pub fn new(seed: u64, log: Log) -> World {
+        let (mut dice, ways) = (Dice::new(seed), Ways::new(seed));
         let shards = dice.within(1, 2).to_string();
-        let driver = *dice.pick(&["io_uring", "io_uring", "libaio", "threads"]);
+        let mut driver = *dice.pick(&["io_uring", "io_uring", "libaio", "threads"]);
+        if ways.has_files() {
+            // Files are served by no other.
+            driver = "io_uring";
+        }
         log.lock().expect("unpoisoned").push(format!("serve --shards {shards} --driver {driver}"));
-        let daemon = Daemon::start_in(Folder::new(), &["--shards", &shards, "--driver", driver, "--buffers", "16M"]);
+        let arguments = ["--shards", shards.as_str(), "--driver", driver, "--buffers", "16M"];
+        let folder = Folder::new();
+        let keeper = (ways.way == Way::Kept).then(|| Keeper::new(&folder, &arguments));
+        let daemon = match &keeper {
+            None => Daemon::start_in(folder, &arguments),
+            Some(keeper) => {
+                let mut command = keeper.serve(&folder);
+                Daemon::start_with(folder, &mut command)
+            }
+        };
         World {
             daemon,
             dice,
@@ -93,6 +142,8 @@ impl World {
             counts: Counts::default(),
             lenient: None,
             may_fill: false,
+            ways,
+            keeper,
             log,
             files: 0,
             has_files: driver == "io_uring",
@@ -185,8 +236,8 @@ impl World {
             blocks,
             hot: Vec::new(),
             connections: Vec::new(),
-            path: None,
             file: None,
+            mount: None,
         };
         for _ in 0..3 {
             let count = self.dice.within(8, 320).min(blocks);
@@ -199,11 +250,11 @@ impl World {
             };
             device.hot.push((first, count));
         }
+        let file = self.ways.adds_file(device.is_snapshot()) || file;
         if file && self.has_files {
             let path = self.daemon.folder.join(&format!("{}.file", World::socket_name(name)));
-            let other = format!("{}-file", World::socket_name(name));
-            self.must(&["export", "add", name, "--fuse", &path, "--name", &other]);
-            device.path = Some(path);
+            device.mount = Some(Mount(path.clone()));
+            self.must(&["export", "add", name, "--fuse", &path, "--name", &device.file_export()]);
         }
         self.devices.push(device);
     }
@@ -217,8 +268,8 @@ impl World {
         }
         device.file = None;
         self.must(&["export", "remove", &device.name]);
-        if device.path.is_some() {
-            self.must(&["export", "remove", &format!("{}-file", World::socket_name(&device.name))]);
+        if device.mount.is_some() {
+            self.remove_file_export(&device);
         }
     }
 
@@ -234,8 +285,13 @@ impl World {
 
     fn reconnect(&mut self, device: usize) {
         self.drain(device);
-        while !self.devices[device].connections.is_empty() {
-            self.ended(device, 0, "to connect again");
+        let (blocks, mut at) = (self.devices[device].blocks, 0);
+        while at < self.devices[device].connections.len() {
+            if self.devices[device].connections[at].grows_to(blocks) {
+                at += 1;
+            } else {
+                self.ended(device, at, "to connect again");
+            }
         }
     }
 
@@ -265,6 +321,9 @@ impl World {
 
     /// One connection more.
     pub fn connect(&mut self, device: usize) -> usize {
+        if self.devices[device].mount.is_some() && self.ways.by_file() {
+            return self.open(device);
+        }
         let (name, number) = (self.devices[device].name.clone(), self.devices[device].number);
         let structured = !self.dice.one_in(4);
         let extended = structured && self.dice.one_in(2);
@@ -290,12 +349,13 @@ impl World {
     }
 
     /// Whether this reply may come.
-    fn refused(&mut self, device: usize, refused: Vec<Refused>) {
+    pub fn refused(&mut self, device: usize, refused: Vec<Refused>) {
         for one in refused {
             self.say(format!("  refused: {one}"));
+            let no_space = one.error == ENOSPC || (one.by_loop && one.error == EIO);
             if self.stopping && one.error == ESHUTDOWN {
                 self.counts.given_up += 1;
-            } else if self.may_fill && one.error == ENOSPC {
+            } else if self.may_fill && no_space {
                 self.counts.full += 1;
             } else if self.lenient.is_none() {
                 let versions = self.oracle.describe(self.devices[device].number, one.first, one.count);
@@ -304,7 +364,7 @@ impl World {
         }
     }
 
-    fn ended(&mut self, device: usize, connection: usize, why: &str) -> Vec<Flight> {
+    pub fn ended(&mut self, device: usize, connection: usize, why: &str) -> Vec<Flight> {
         self.say(format!("  connection {connection} of {} ended: {why}", self.devices[device].name));
         let connection = self.devices[device].connections.remove(connection);
         connection.end(&mut self.oracle)
@@ -408,10 +468,19 @@ impl World {
         if self.devices[device].connections.is_empty() || self.without("breaks") {
             return;
         }
+        if self.devices[device].mount.is_some() && self.ways.breaks_file() && !self.without("unmounts") {
+            return self.unmount_by_force(device);
+        }
         self.burst(device);
-        let at = self.dice.below(self.devices[device].connections.len() as u64) as usize;
+        // By its file a client has no connection that could break alone.
+        let all = self.devices[device].connections.iter().enumerate();
+        let by_nbd: Vec<usize> = all.filter(|(_, one)| !one.is_file()).map(|(at, _)| at).collect();
+        if by_nbd.is_empty() {
+            return;
+        }
+        let at = *self.dice.pick(&by_nbd);
         self.pump(Duration::ZERO);
-        if at >= self.devices[device].connections.len() {
+        if self.devices[device].connections.get(at).is_none_or(Connection::is_file) {
             return;
         }
         let rest = self.ended(device, at, "by its client");
@@ -489,83 +558,6 @@ impl World {
                 return;
             }
         }
-    }
-
-    /// The daemon ends by `kill -9`, with requests under way. What it had answered was answered.
-    pub fn kill(&mut self) {
-        self.counts.kills += 1;
-        self.say("kill -9");
-        self.daemon.kill();
-        self.left_alone();
-    }
-
-    /// The daemon ends in order, with requests under way.
-    pub fn stop(&mut self) {
-        self.counts.stops += 1;
-        self.say("stop");
-        self.daemon.stop();
-        self.stopping = true;
-        self.left_alone();
-        self.stopping = false;
-    }
-
-    /// The same, with whichever status: something is the matter.
-    pub fn stop_any(&mut self) {
-        self.counts.stops += 1;
-        self.say("stop");
-        self.daemon.running.terminate();
-        self.daemon.running.wait();
-        self.stopping = true;
-        self.left_alone();
-        self.stopping = false;
-    }
-
-    fn left_alone(&mut self) {
-        for device in 0..self.devices.len() {
-            self.devices[device].file = None;
-            while !self.devices[device].connections.is_empty() {
-                match self.devices[device].connections[0]
-                    .drain(&mut self.oracle)
-                    .unwrap_or_else(|what| panic!("{what}"))
-                {
-                    Turn::Goes(refused) => {
-                        self.refused(device, refused);
-                        self.ended(device, 0, "nothing under way");
-                    }
-                    Turn::Ended(why) => drop(self.ended(device, 0, &why)),
-                }
-            }
-            self.oracle.over(self.devices[device].number);
-        }
-    }
-
-    pub fn start(&mut self) {
-        self.say("start");
-        self.daemon.start_again();
-    }
-
-    /// The daemon becomes the same program again.
-    pub fn upgrade(&mut self) {
-        self.counts.upgrades += 1;
-        self.say("upgrade");
-        self.devices.iter_mut().for_each(|device| device.file = None);
-        let mut command = command(BRAID);
-        command.args(["serve", "--upgrade"]);
-        places(&mut command, &self.daemon.folder);
-        let out = command.output().expect("braid can be started");
-        assert!(out.status.success(), "serve --upgrade: {}", said(&out));
-        self.stopping = true;
-        self.left_alone();
-        self.stopping = false;
-    }
-
-    pub fn restart(&mut self, kill: bool) {
-        if kill {
-            self.kill()
-        } else {
-            self.stop()
-        }
-        self.start();
     }
 }
 

@@ -1,0 +1,67 @@
+//! What the kernel holds for a life: mounts and loop devices. Each goes with its value, by its own path, also after a failure.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::support::{command, run};
+
+/// Longest that a loop device is waited for that another program looks at.
+const DETACHING_MAX: Duration = Duration::from_secs(10);
+
+/// The place of an export's file. What is still mounted there goes with this value.
+pub struct Mount(pub String);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let table = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        if table.lines().any(|line| line.split(' ').nth(1) == Some(self.0.as_str())) {
+            let _ = command("umount").args(["--lazy", &self.0]).output();
+        }
+    }
+}
+
+/// A loop device on a file.
+pub struct Loop {
+    device: String,
+    file: String,
+}
+
+impl Loop {
+    /// One more, with sectors of so many bytes.
+    pub fn on(file: &str, sector: u64, writes: bool) -> Loop {
+        let sector = sector.to_string();
+        let mut arguments = vec!["--find", "--show", "--direct-io=on", "--sector-size", sector.as_str()];
+        if !writes {
+            arguments.push("--read-only");
+        }
+        arguments.push(file);
+        Loop { device: run("losetup", &arguments).trim().to_owned(), file: file.to_owned() }
+    }
+
+    pub fn path(&self) -> &str {
+        &self.device
+    }
+
+    /// Tells the device that its file has another size.
+    pub fn set_capacity(&self) {
+        run("losetup", &["--set-capacity", &self.device]);
+    }
+
+    /// Whether the device still has this file: its number may be another one's by now.
+    fn has_file(&self) -> bool {
+        let name = self.device.rsplit('/').next().unwrap_or_default();
+        let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+        backing.is_ok_and(|backing| backing.trim_end() == self.file)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = command("losetup").args(["--detach", &self.device]).output();
+        // A program that looks at a new device may have it open for a moment, and the file is in use until then.
+        let start = Instant::now();
+        while self.has_file() && start.elapsed() < DETACHING_MAX {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
