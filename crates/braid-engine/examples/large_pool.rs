@@ -122,7 +122,7 @@ fn pump(io: &Member, pool: &mut Pool, memory: &mut Memory) {
             let data = memory.buffer(buffer)[..next.len as usize].to_vec();
             now(io.write(DeviceId(0), next.offset, data, false)).expect("the file can be written");
         }
-        pool.io_done(next.token, true);
+        pool.io_done(next.token, Ok(()));
         if let Some(number) = pool.next_barrier() {
             pool.barrier_done(number);
         }

@@ -178,6 +178,8 @@ pub enum Planted {
     EmptiedOverKept,
     /// A volume becomes smaller with data beyond its new end.
     ShrinkKeepsData,
+    /// A commit that found no space is written again up to what the tail says by then.
+    MarkChosenAnew,
     /// A flush does not ask the last of several disks.
     FlushSkipsMember,
     /// A flush is acknowledged before the disks have answered.
@@ -351,7 +353,7 @@ impl Planted {
     ];
 
     /// Those of pools.
-    pub const POOLS: [Planted; 53] = [
+    pub const POOLS: [Planted; 54] = [
         Planted::ReusedBeforeCommitted,
         Planted::ZeroRangeForgotten,
         Planted::BatchBeforeDataFlush,
@@ -405,6 +407,7 @@ impl Planted {
         Planted::LeftWhileOpen,
         Planted::EmptiedOverKept,
         Planted::ShrinkKeepsData,
+        Planted::MarkChosenAnew,
     ];
 }
 

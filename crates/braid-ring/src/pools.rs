@@ -17,8 +17,8 @@ use crate::ring::RingHandle;
 pub enum PoolCallError {
     /// The pool is not served, or the shards have stopped.
     NotServed,
-    /// A member of the pool has failed, so that the change could not be made durable. Whether it was made is seen when the pool is opened
-    /// again.
+    /// A member of the pool has failed, or there is no space below it, so that the change could not be made durable. Whether it was made is
+    /// seen when the pool is opened again, or when there is space.
     NotCommitted,
 }
 
@@ -26,7 +26,9 @@ impl fmt::Display for PoolCallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             PoolCallError::NotServed => "the pool is not served",
-            PoolCallError::NotCommitted => "a member of the pool has failed, and nothing can be made durable",
+            PoolCallError::NotCommitted => {
+                "a member of the pool has failed or has no space, and nothing can be made durable"
+            }
         })
     }
 }

@@ -110,6 +110,8 @@ pub struct World {
     pub journal_disks: BTreeSet<usize>,
     /// Disks of which only what lies from here on makes errors and hangs, and no flush does.
     pub spared: BTreeMap<usize, u64>,
+    /// Disks on which what is written before this byte finds no space until this time, with this chance.
+    pub starving: BTreeMap<usize, (u64, u64, u32)>,
     /// Where the last batch was written there.
     logged: BTreeMap<usize, u64>,
     /// Moments at which a crash is worth more than at others, since they were last taken.
@@ -141,6 +143,7 @@ impl World {
             journals: BTreeMap::new(),
             journal_disks: BTreeSet::new(),
             spared: BTreeMap::new(),
+            starving: BTreeMap::new(),
             logged: BTreeMap::new(),
             moments: Vec::new(),
             crash_at_step: None,
@@ -322,6 +325,9 @@ impl World {
         if mutates && self.disks[disk].lacks_space(io.offset, io.len) {
             running.result = Err(LeafError { kind: ErrorKind::NoSpace, errno: 28 });
             self.fault("no space");
+        } else if io.op == Op::Write && self.starves(disk, io.offset) {
+            running.result = Err(LeafError { kind: ErrorKind::NoSpace, errno: 28 });
+            self.fault("no space for a pool's own");
         } else if spared {
             // Nothing goes wrong.
         } else if io.flags.has(Flags::OTHERS) && self.rng.below(16) == 0 {
@@ -352,6 +358,11 @@ impl World {
         }
         self.queue.push(self.now_ns + takes, Event::Answer(op));
         self.running.insert(op, running);
+    }
+
+    fn starves(&mut self, disk: usize, offset: u64) -> bool {
+        let Some((before, until_ns, chance)) = self.starving.get(&disk).copied() else { return false };
+        offset < before && self.now_ns < until_ns && self.rng.chance(chance)
     }
 
     fn decide_result(&mut self, running: &mut Running) {

@@ -101,7 +101,7 @@ impl Pool {
             return Err(AdminError::InDoubt);
         }
         let slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
-        if !self.tail.has_room(8) {
+        if !self.has_room_for_order(8) {
             return Err(AdminError::TailFull);
         }
         owner.id = self.state.owners.next_id();
@@ -140,7 +140,7 @@ impl Pool {
         }
         let slots = self.state.owners.find_free(what.len()).ok_or(AdminError::NoPlace)?;
         // Whoever builds the map of a volume wants that of the volume, not of its snapshot.
-        if !self.tail.has_room(what.len() as u64 * 10) || what.iter().any(|(id, ..)| self.is_building(*id)) {
+        if !self.has_room_for_order(what.len() as u64 * 10) || what.iter().any(|(id, ..)| self.is_building(*id)) {
             return Err(AdminError::TailFull);
         }
         let mut changes = Vec::with_capacity(2 * what.len());
@@ -225,7 +225,7 @@ impl Pool {
         if self.state.may_lack(id) {
             return Err(self.why_in_doubt(id));
         }
-        if !self.tail.has_room(5) || self.awaits_data(id) {
+        if !self.has_room_for_order(5) || self.awaits_data(id) {
             return Err(AdminError::TailFull);
         }
         (owner.kind, owner.name, owner.policy) = (OwnerKind::Nameless, OwnerName::NONE, None);
@@ -258,7 +258,7 @@ impl Pool {
             return Err(self.why_in_doubt(volume));
         }
         let new_slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
-        if !self.tail.has_room(10) {
+        if !self.has_room_for_order(10) {
             return Err(AdminError::TailFull);
         }
         let id = self.state.owners.next_id();
@@ -290,7 +290,7 @@ impl Pool {
             return Err(AdminError::NameTaken);
         }
         // One more for the packed extent that is closed.
-        if !self.tail.has_room(6) {
+        if !self.has_room_for_order(6) {
             return Err(AdminError::TailFull);
         }
         let Owner { kind, parent, uuid, volume, thick, flattens, in_sectors, .. } = old;

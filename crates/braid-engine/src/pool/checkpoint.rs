@@ -3,6 +3,10 @@
 //! Records, addresses and owners are written as they were committed last; all members flush; then each gets a new start of its ring, behind
 //! the commits that the tables hold now; all flush again. Only then the blocks before it are used again. A crash in the middle repeats
 //! entries that the tables hold already, which changes nothing, as each says the whole of what it is about.
+//!
+//! What finds no space below stays to be written, and the checkpoint stays where it is until it is tried again ([`super::starved`]). Pages
+//! are written as they are committed then. Starts are written as they were: some members may have theirs, and a start that says something
+//! else under the same generation would stand in the place of the newest one.
 
 use braid_format::pool::{ADDRESS_SECTOR_BYTES, OWNER_BYTES, RECORD_BYTES, RingStart, encode_address, start_slot};
 
@@ -10,6 +14,7 @@ use super::commit::{For, PoolIo, PoolMemory, PoolOp};
 use super::home::Pool;
 use super::open::PoolDevice;
 use super::seats::Seats;
+use super::starved::Tries;
 use super::state::{NO_BLOCK, RecordId, State};
 use super::units::{EXTENT_BLOCKS, ExtentId, MEMBERS_MAX};
 use crate::planted::{Planted, planted};
@@ -56,6 +61,12 @@ impl Blocks {
         *word |= 1 << (block % 64);
     }
 
+    /// Puts back a run that was taken.
+    fn put_back(&mut self, from: &mut usize, first: u32, count: u32) {
+        (first..first + count).for_each(|block| self.add(block));
+        *from = (*from).min(first as usize / 64);
+    }
+
     /// Takes the first run of them.
     fn take_run(&mut self, from: &mut usize) -> Option<(u32, u32)> {
         if self.count == 0 {
@@ -86,6 +97,15 @@ struct Dirty {
     from: [usize; 3],
 }
 
+/// Blocks of a table that are being written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PageRun {
+    /// 0: owners, 1: addresses, 2: records.
+    table: u8,
+    first: u32,
+    count: u8,
+}
+
 /// Where a checkpoint is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
@@ -107,6 +127,8 @@ pub(super) struct Checkpoint {
     stage: Stage,
     out: u32,
     wanted: bool,
+    /// How writing pages, or starts, goes.
+    pub tries: Tries,
     /// What the starts will say: the commit, its last unit, and for each member where the first batch after it stands.
     commit: (u64, u64),
     parts: [u64; MEMBERS_MAX],
@@ -136,6 +158,7 @@ impl Checkpoint {
             stage: Stage::Idle,
             out: 0,
             wanted: false,
+            tries: Tries::default(),
             commit: (0, 0),
             parts: [0; MEMBERS_MAX],
             heads: vec![(0, 0); records.len()],
@@ -212,6 +235,7 @@ impl Pool {
     pub fn request_checkpoint(&mut self) -> u64 {
         let checkpoint = &mut self.commits.checkpoint;
         checkpoint.want();
+        checkpoint.tries.again();
         checkpoint.done + 1 + u64::from(checkpoint.stage != Stage::Idle)
     }
 
@@ -232,6 +256,10 @@ impl Pool {
             return None;
         }
         let members = self.commits.rings.len();
+        // What is out comes to its end, and then it waits.
+        if self.commits.checkpoint.tries.is_short() || self.commits.checkpoint.tries.waits() {
+            return None;
+        }
         loop {
             match self.commits.checkpoint.stage {
                 Stage::Idle if self.commits.checkpoint.wanted => self.begin_checkpoint(),
@@ -292,18 +320,18 @@ impl Pool {
         let dirty = &mut commits.checkpoint.writing[member];
         let bytes = memory.buffer(buffer);
         let number = commits.checkpoint.seats.member(member);
-        let (offset, blocks) = if let Some((first, count)) = dirty.owners.take_run(&mut dirty.from[0]) {
+        let (offset, table, (first, count)) = if let Some((first, count)) = dirty.owners.take_run(&mut dirty.from[0]) {
             for slot in first * OWNERS_EACH..(first + count) * OWNERS_EACH {
                 let owner = if slot < owner_slots { state.committed_owner(slot) } else { None };
                 let image = owner.map_or([0; OWNER_BYTES], |owner| owner.encode(slot));
                 piece(bytes, slot - first * OWNERS_EACH, &image);
             }
-            (places.owners + u64::from(first) * BLOCK, count)
+            (places.owners, 0, (first, count))
         } else if let Some((first, count)) = dirty.addresses.take_run(&mut dirty.from[1]) {
             for index in first * SECTORS_EACH..(first + count) * SECTORS_EACH {
                 piece(bytes, index - first * SECTORS_EACH, &sector(state, number, index));
             }
-            (places.addresses + u64::from(first) * BLOCK, count)
+            (places.addresses, 1, (first, count))
         } else {
             let (first, count) = dirty.table.take_run(&mut dirty.from[2]).expect("seen that there is one");
             let records = state.records.extents(number) + state.zero_slots(number);
@@ -316,12 +344,13 @@ impl Pool {
                 };
                 piece(bytes, index - first * RECORDS_EACH, &image);
             }
-            (places.table + u64::from(first) * BLOCK, count)
+            (places.table, 2, (first, count))
         };
         commits.checkpoint.out += 1;
-        let token = commits.take_io(For::Checkpoint, Some(buffer)).expect("seen to be free");
-        let op = PoolOp::Write { buffer };
-        Some(Some(PoolIo { token, member: number, op, offset, len: u64::from(blocks) * BLOCK }))
+        let run = PageRun { table, first, count: count as u8 };
+        let token = commits.take_io(For::Page { member: number, run }, Some(buffer)).expect("seen to be free");
+        let (op, offset) = (PoolOp::Write { buffer }, offset + u64::from(first) * BLOCK);
+        Some(Some(PoolIo { token, member: number, op, offset, len: u64::from(count) * BLOCK }))
     }
 
     fn start_io(&mut self, member: usize, buffer: u32, memory: &mut impl PoolMemory) -> PoolIo {
@@ -350,8 +379,18 @@ impl Pool {
         checkpoint.out += 1;
         let offset = checkpoint.places[member].starts + start_slot(generation) * BLOCK;
         let number = checkpoint.seats.member(member);
-        let token = commits.take_io(For::Checkpoint, Some(buffer)).expect("seen to be free");
+        let token = commits.take_io(For::Start { member: number }, Some(buffer)).expect("seen to be free");
         PoolIo { token, member: number, op: PoolOp::Write { buffer }, offset, len: BLOCK }
+    }
+
+    /// Blocks of a table found no space: they are to be written yet.
+    pub(super) fn page_found_no_space(&mut self, member: u8, run: PageRun) {
+        let checkpoint = &mut self.commits.checkpoint;
+        let Dirty { owners, addresses, table, from } = &mut checkpoint.writing[checkpoint.seats.of(member)];
+        let blocks = [owners, addresses, table].into_iter().nth(usize::from(run.table)).expect("one of three");
+        blocks.put_back(&mut from[usize::from(run.table)], run.first, u32::from(run.count));
+        checkpoint.tries.found_none(member);
+        self.checkpoint_answered();
     }
 
     pub(super) fn checkpoint_answered(&mut self) {
@@ -366,13 +405,23 @@ impl Pool {
         if checkpoint.out > 0 {
             return;
         }
+        if checkpoint.tries.is_short() {
+            checkpoint.tries.end();
+            checkpoint.stage = match checkpoint.stage {
+                Stage::Starts { .. } => Stage::Starts { next: 0 },
+                _ => Stage::Pages { member: 0 },
+            };
+            return;
+        }
         checkpoint.stage = match checkpoint.stage {
             Stage::Pages { member } if member == members => Stage::Flush { next: 0 },
             Stage::Flush { next } if next == members => Stage::Starts { next: 0 },
             Stage::Starts { next } if next == members => Stage::StartsFlush { next: 0 },
             Stage::StartsFlush { next } if next == members => Stage::Idle,
-            stage => stage,
+            _ => return,
         };
+        // Where something was written it found space.
+        checkpoint.tries.end();
         let free = checkpoint.stage == Stage::Idle
             || checkpoint.stage == (Stage::StartsFlush { next: 0 }) && planted(Planted::StartNotFlushed);
         if !free {
@@ -453,4 +502,22 @@ fn sector(state: &State, member: u8, index: u32) -> [u8; ADDRESS_SECTOR_BYTES] {
         bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_was_put_back_is_taken_again_in_its_turn() {
+        let (mut blocks, mut from) = (Blocks::new(200), 0);
+        [5, 6, 130].into_iter().for_each(|block| blocks.add(block));
+        assert_eq!((blocks.take_run(&mut from), blocks.take_run(&mut from)), (Some((5, 2)), Some((130, 1))));
+        blocks.put_back(&mut from, 130, 1);
+        blocks.put_back(&mut from, 5, 2);
+        // Committed again meanwhile: it is one block all the same.
+        blocks.add(6);
+        assert_eq!((blocks.take_run(&mut from), blocks.take_run(&mut from)), (Some((5, 2)), Some((130, 1))));
+        assert_eq!((blocks.take_run(&mut from), blocks.count), (None, 0));
+    }
 }

@@ -3,15 +3,20 @@
 //! One at a time: the end of the tail is marked; all members flush, so that what is said is true; the entries up to the mark are written to
 //! the rings of the members that they are about (of owners: to all); those flush. Only then it counts, and what waited for it is
 //! answered. A batch says which members take part in its commit and how many batches each has: a start counts a commit only where all are there.
+//!
+//! A batch that finds no space below (the file system of a file is full) is written again later, and all others of its commit with it: see
+//! [`super::starved`]. Whatever else fails is the end of all commits.
 
 use braid_format::pool::{
     Absences, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchHeader, Change, RecordKind, UNIT_BYTES, seal,
 };
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, PageRun};
 use super::home::Pool;
+use super::starved::{CommitFailed, Tries};
 use super::state::RecordId;
 use super::units::{ExtentId, MEMBERS_MAX};
+use crate::io::ErrorKind;
 use crate::planted::{Planted, planted};
 
 /// Pieces of memory for a pool's own writes, of [`BATCH_BYTES_MAX`] bytes each.
@@ -69,8 +74,23 @@ pub struct PoolIo {
 /// Whose I/O it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum For {
+    /// A flush of the commit.
     Commit,
+    /// One of its batches, of this member.
+    Batch {
+        member: u8,
+    },
+    /// A flush of the checkpoint.
     Checkpoint,
+    /// Blocks of a member's tables.
+    Page {
+        member: u8,
+        run: PageRun,
+    },
+    /// The start of a member's ring.
+    Start {
+        member: u8,
+    },
     Discard {
         member: u8,
         index: u32,
@@ -128,6 +148,8 @@ enum Stage {
     Rings {
         next: usize,
     },
+    /// Batches found no space: all are to be written again, as they were.
+    Starved,
     /// A member has failed: nothing is committed any more.
     Failed,
 }
@@ -152,6 +174,8 @@ pub(super) struct Commits {
     pub committed: u64,
     stage: Stage,
     mark: u64,
+    /// How writing the batches of the commit under way goes.
+    pub tries: Tries,
     /// Units and batches of the commit under way, by member.
     units: Vec<(u32, u16, u64)>,
     /// I/Os of the commit that are out.
@@ -195,6 +219,7 @@ impl Commits {
             committed,
             stage: Stage::Idle,
             mark: 0,
+            tries: Tries::default(),
             out: 0,
             begun: 0,
             done: 0,
@@ -236,8 +261,8 @@ impl Commits {
 
     /// Whether neither a commit nor a checkpoint is under way.
     pub fn is_between(&self) -> bool {
-        let own = |whose: &For| matches!(whose, For::Commit | For::Checkpoint);
-        let out = self.ios.iter().flatten().any(|(whose, _)| own(whose));
+        let others = |whose: &For| matches!(whose, For::Discard { .. } | For::Copy { .. });
+        let out = self.ios.iter().flatten().any(|(whose, _)| !others(whose));
         self.stage == Stage::Idle && self.checkpoint.is_idle() && !out
     }
 
@@ -287,31 +312,69 @@ impl Commits {
     fn is_wanted(&self) -> bool {
         self.wanted > self.begun
     }
+
+    /// Whether the commit under way waits for space, its own batches' or that of a checkpoint which has to end first.
+    pub fn is_starved(&self) -> bool {
+        match self.stage {
+            Stage::Starved => true,
+            Stage::Room => self.checkpoint.tries.waits(),
+            _ => false,
+        }
+    }
+
+    /// Whether it found none when it was tried last, also while it is tried again.
+    pub fn is_starving(&self) -> bool {
+        self.tries.lacks() != 0 || self.stage == Stage::Room && self.checkpoint.tries.lacks() != 0
+    }
 }
 
 impl Pool {
-    /// Asks for a commit that begins after now, and covers everything that was acknowledged before. Returns its number.
+    /// Asks for a commit that begins after now, and covers everything that was acknowledged before. Returns its number. One that waits for
+    /// space is tried again.
     pub fn request_commit(&mut self) -> u64 {
         let number = self.commits.begun + 1;
         self.commits.wanted = self.commits.wanted.max(number);
+        if self.commits.stage == Stage::Room {
+            self.commits.checkpoint.tries.again();
+        }
+        self.commit_again();
         number
     }
 
-    /// Asks for a commit where none is wanted that has not begun, and something is in the tail.
+    /// The batches of a commit that found no space are written again, and all others of it: the same ones in the same places, up to the same
+    /// mark.
+    pub(super) fn commit_again(&mut self) {
+        if self.commits.stage != Stage::Starved {
+            return;
+        }
+        if planted(Planted::MarkChosenAnew) {
+            self.commits.mark = self.tail.published();
+            self.count_units();
+        }
+        let commits = &mut self.commits;
+        commits.tries.again();
+        for ring in &mut commits.rings {
+            (ring.head, ring.sequence) = ring.committed;
+        }
+        commits.stage = Stage::Write { member: 0, from: commits.committed + 1, index: 0 };
+    }
+
+    /// Asks for a commit where none is wanted that has not begun, and something is in the tail. One that waits for space is not hurried.
     pub fn commit_soon(&mut self) {
-        if !self.tail.is_empty() && !self.commits.is_wanted() {
+        if !self.tail.is_empty() && !self.commits.is_wanted() && !self.commits.is_starved() {
             self.request_commit();
         }
     }
 
-    /// Whether the commit of this number has ended, or why it never will.
+    /// Whether the commit of this number has ended, or why it has not.
     ///
     /// # Errors
-    /// A member has failed a write or a flush: what is not committed stays in the tail.
+    /// See [`CommitFailed`]: what is not committed stays in the tail.
     pub fn is_committed(&self, number: u64) -> Result<bool, CommitFailed> {
         match self.commits.done >= number {
             true => Ok(true),
-            false if self.commits.is_failed() => Err(CommitFailed),
+            false if self.commits.is_failed() => Err(CommitFailed::Member),
+            false if self.commits.is_starved() => Err(CommitFailed::NoSpace),
             false => Ok(false),
         }
     }
@@ -345,11 +408,13 @@ impl Pool {
     }
 
     /// An I/O has ended.
-    pub fn io_done(&mut self, token: u32, succeeded: bool) {
+    pub fn io_done(&mut self, token: u32, result: Result<(), ErrorKind>) {
         let Some((whose, buffer)) = self.commits.ios[token as usize].take() else { return };
         if let Some(buffer) = buffer {
             self.commits.give_buffer(buffer);
         }
+        // A write that finds no space has not come, and can come yet. A flush that finds none may have lost what it was to make durable.
+        let no_space = result == Err(ErrorKind::NoSpace);
         match whose {
             For::Discard { member, index } => {
                 self.progress += 1;
@@ -358,15 +423,32 @@ impl Pool {
                     self.rooms[usize::from(member)].free.give(index);
                 }
             }
-            For::Copy { number } => self.copied(number, succeeded),
-            _ if !succeeded => self.commits.fail(),
-            For::Commit => {
-                self.commits.out -= 1;
-                if self.commits.out == 0 {
-                    self.commit_step();
-                }
+            For::Copy { number } => self.copied(number, result.is_ok()),
+            For::Batch { member } if no_space => {
+                self.commits.tries.found_none(member);
+                self.commit_answered();
             }
-            For::Checkpoint => self.checkpoint_answered(),
+            For::Page { member, run } if no_space => self.page_found_no_space(member, run),
+            For::Start { member } if no_space => {
+                self.commits.checkpoint.tries.found_none(member);
+                self.checkpoint_answered();
+            }
+            _ if result.is_err() => self.commits.fail(),
+            For::Commit | For::Batch { .. } => self.commit_answered(),
+            For::Checkpoint | For::Page { .. } | For::Start { .. } => self.checkpoint_answered(),
+        }
+    }
+
+    fn commit_answered(&mut self) {
+        self.commits.out -= 1;
+        if self.commits.out > 0 {
+            return;
+        }
+        if self.commits.tries.is_short() && !self.commits.is_failed() {
+            self.commits.tries.end();
+            self.commits.stage = Stage::Starved;
+        } else {
+            self.commit_step();
         }
     }
 
@@ -427,7 +509,10 @@ impl Pool {
         let members = self.commits.rings.len();
         match self.commits.stage {
             Stage::Data { next } if next == members => self.data_flushed(),
-            Stage::Write { member, .. } if member == members => self.commits.stage = Stage::Rings { next: 0 },
+            Stage::Write { member, .. } if member == members => {
+                self.commits.tries.end();
+                self.commits.stage = Stage::Rings { next: 0 };
+            }
             Stage::Rings { next } if next == members => self.committed(),
             _ => {}
         }
@@ -508,6 +593,8 @@ impl Pool {
                     self.commits.stage = Stage::Data { next: next + 1 };
                     return Some(self.flush_io(next, For::Commit));
                 }
+                // What is out comes to its end, and then all is written again.
+                Stage::Write { .. } if self.commits.tries.is_short() => return None,
                 Stage::Write { member, from, index } if member < members => {
                     if self.commits.units[member].1 == 0 {
                         self.commits.stage =
@@ -597,7 +684,7 @@ impl Pool {
             false => Stage::Write { member, from: at, index: index + 1 },
         };
         commits.out += 1;
-        let token = commits.take_io(For::Commit, Some(buffer)).expect("seen to be free");
+        let token = commits.take_io(For::Batch { member: number }, Some(buffer)).expect("seen to be free");
         PoolIo { token, member: number, op: PoolOp::Write { buffer }, offset, len: len as u64 }
     }
 
@@ -647,15 +734,3 @@ impl Pool {
 fn blocks_for(units: u32) -> u64 {
     (BATCH_HEADER_BYTES as u64 + u64::from(units) * UNIT_BYTES as u64).div_ceil(BLOCK)
 }
-
-/// See [`Pool::is_committed`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CommitFailed;
-
-impl std::fmt::Display for CommitFailed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a member has failed, and nothing can be committed")
-    }
-}
-
-impl std::error::Error for CommitFailed {}

@@ -136,6 +136,10 @@ impl Pool {
         if self.commits.is_failed() {
             return Moving::Done;
         }
+        if self.is_starving() {
+            self.compaction = Some(compaction);
+            return Moving::Some;
+        }
         let result = self.compact_on(&mut compaction, records);
         if result == Moving::Some {
             self.compaction = Some(compaction);

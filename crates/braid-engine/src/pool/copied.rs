@@ -35,8 +35,7 @@ impl Pool {
             return None;
         }
         if !self.tail.has_room(changes.len() as u64) {
-            self.commit_soon();
-            return Some(one);
+            return self.end_later(one);
         }
         self.change(&changes);
         let owners: Vec<OwnerId> = self.volumes.values().map(|volume| volume.owner).collect();

@@ -156,7 +156,7 @@ impl Pool {
         if tops.len() as u64 * 5 > self.tail.capacity() / 2 {
             return Err(AdminError::TooManyAtOnce);
         }
-        if !self.tail.has_room(tops.len() as u64 * 5 + 1) {
+        if !self.has_room_for_order(tops.len() as u64 * 5 + 1) {
             return Err(AdminError::TailFull);
         }
         self.reserves_without_parent(&tops)?;
@@ -169,7 +169,7 @@ impl Pool {
     /// A volume is not to be flattened any more. What was copied stays. False: the tail has no room to say so.
     pub fn keep_parent(&mut self, volume: OwnerId) -> bool {
         let flattened = self.flattened_for(volume);
-        let room = self.tail.has_room(flattened.len() as u64 * 5 + 1);
+        let room = self.has_room_for_order(flattened.len() as u64 * 5 + 1);
         if room {
             self.say_flattens(&flattened, false);
         }
@@ -233,6 +233,9 @@ impl Pool {
         if self.commits.is_failed() {
             self.flatten = None;
             return Flattened::Nothing;
+        }
+        if self.is_starving() {
+            return Flattened::Later;
         }
         let mut job = match self.flatten.take() {
             Some(job) => job,

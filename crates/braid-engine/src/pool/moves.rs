@@ -185,7 +185,7 @@ impl Pool {
             return Err(AdminError::Damaged);
         }
         // One more for the packed extent that is closed.
-        if !self.tail.has_room(6) {
+        if !self.has_room_for_order(6) {
             return Err(AdminError::TailFull);
         }
         // What it has stays where it is until it has been moved.
@@ -223,7 +223,7 @@ impl Pool {
     /// Looks at up to `records` records, and begins to move what stands where it should not: on a member that is closed, or on one that its
     /// owner is not to use. The copying goes on by itself, by [`Pool::next_io`] and barriers.
     pub fn move_step(&mut self, records: u32) -> Moving {
-        if self.commits.is_failed() {
+        if self.commits.is_failed() || self.is_starving() {
             return Moving::Some;
         }
         for _ in 0..records {
@@ -515,8 +515,7 @@ impl Pool {
         for (source, _) in &one.sources {
             if folds(self, *source) && !planted(Planted::MoveOvertakesFold) {
                 if !self.tail.has_room(16) {
-                    self.commit_soon();
-                    return Some(one);
+                    return self.end_later(one);
                 }
                 self.fold_extent(*source);
             }
@@ -526,8 +525,7 @@ impl Pool {
             return None;
         };
         if !self.tail.has_room(changes.len() as u64) {
-            self.commit_soon();
-            return Some(one);
+            return self.end_later(one);
         }
         let before = self.tail.published();
         let sequence = self.tail.append(&changes);

@@ -344,7 +344,7 @@ async fn drive<I: DeviceIo>(
                 ("written", io.write(device, next.offset, data, false).await)
             }
         };
-        pool.io_done(next.token, result.is_ok());
+        pool.io_done(next.token, result.map_err(|error| error.kind));
         result.map_err(failed(next.member, doing))?;
     }
     Ok(())

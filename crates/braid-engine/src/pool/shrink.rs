@@ -62,7 +62,7 @@ impl Pool {
         if self.next_block(volume, size_bytes / BLOCK_BYTES).is_some() && !planted(Planted::ShrinkKeepsData) {
             return Err(AdminError::DataBeyond);
         }
-        if !self.tail.has_room(5) {
+        if !self.has_room_for_order(5) {
             return Err(AdminError::TailFull);
         }
         let kept = self.reserves_altered(&old, &owner)?;

@@ -153,6 +153,8 @@ impl Port {
             && super::vouches(io)
             && (io.op == Op::Flush || !refused(error.kind))
             && let Some(disk) = &self.leaves[io.leaf.0 as usize].disk
+            // A volume's pool has what it could not make durable for want of space, and a later flush does it.
+            && !(error.kind == ErrorKind::NoSpace && disk.spec().volume().is_some())
         {
             disk.set_flush_failed();
         }

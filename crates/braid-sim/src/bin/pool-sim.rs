@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use braid_sim::pools::required::{REQUIRED, SEEDS_MIN};
+use braid_sim::pools::required::{RARE, REQUIRED, SEEDS_MIN, SEEDS_RARE};
 use braid_sim::pools::{Counters, Focus, Options, run, sweep};
 
 #[cfg(feature = "planted")]
 #[path = "shared/hunt.rs"]
 mod shared;
 
-const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse|moves|losses|flattening|space] [--trace] [--sweep] [--plant NAME | --hunt]";
+const USAGE: &str = "usage: pool-sim [--seeds A..B | --seed N] [--steps N] [--lives N] [--focus folds|starts|reuse|moves|losses|flattening|space|full] [--trace] [--sweep] [--plant NAME | --hunt]";
 
 /// What is asked for.
 struct Asked {
@@ -46,6 +46,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<Asked> {
                     "moves" => Focus::Moves,
                     "flattening" => Focus::Flattening,
                     "space" => Focus::Space,
+                    "full" => Focus::Full,
                     _ => return None,
                 });
             }
@@ -139,7 +140,8 @@ fn main() -> ExitCode {
     }
     println!("{all} seeds, {failed} failed\n{counters}");
     if all >= SEEDS_MIN && bug.is_none() && !sweeps && options.focus.is_none() {
-        for kind in counters.lack(REQUIRED) {
+        let rare = if all >= SEEDS_RARE { RARE } else { &[] };
+        for kind in [REQUIRED, rare].iter().flat_map(|required| counters.lack(required)) {
             failed += 1;
             println!("NEVER: {kind}");
         }

@@ -10,7 +10,7 @@ use braid_sim::volumes::{Focus, Options, run, sweep};
 #[path = "shared/hunt.rs"]
 mod shared;
 
-const USAGE: &str = "usage: volume-sim [--seeds A..B | --seed N] [--focus snapshots|durable|starts|arrays|reuse|late|moves|sectors] [--trace] [--sweep] [--plant NAME | --hunt]";
+const USAGE: &str = "usage: volume-sim [--seeds A..B | --seed N] [--focus snapshots|durable|starts|arrays|reuse|late|moves|sectors|full] [--trace] [--sweep] [--plant NAME | --hunt]";
 
 /// What is asked for.
 struct Asked {

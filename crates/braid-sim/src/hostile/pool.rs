@@ -398,7 +398,7 @@ impl Rig {
                     PoolOp::Discard => now(self.disks.discard(device, io.offset, io.len)),
                     PoolOp::Flush | PoolOp::Copy { .. } => Ok(()),
                 };
-                pool.io_done(io.token, done.is_ok());
+                pool.io_done(io.token, done.map_err(|error| error.kind));
             }
             match pool.next_barrier() {
                 Some(number) => pool.barrier_done(number),

@@ -358,8 +358,8 @@ impl World {
                 false
             }
             Wait::Commit(commit) => {
-                let commit = *commit;
-                self.pool().is_committed(commit) != Ok(false)
+                let (commit, what) = (*commit, self.asked[k].what.clone());
+                self.call_has_ended(commit, &what)
             }
         }
     }

@@ -69,6 +69,7 @@ impl World {
 
     pub(super) fn crash(&mut self) -> Rule {
         let power = self.rng.coin();
+        self.count_crash_of_starved(power);
         self.note(|| format!("crash, power {power}"), u64::from(power));
         if power {
             self.count("power cuts");

@@ -9,6 +9,7 @@ mod bugs;
 mod crash;
 mod disk;
 mod flatten;
+mod full;
 mod given_up;
 mod grow;
 mod kinds;

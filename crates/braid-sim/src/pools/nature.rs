@@ -13,9 +13,12 @@ pub(super) enum Moment {
     Start,
     Folded,
     Copied,
+    /// The pool is told that a write of its own found no space. Drawn apart.
+    Starved,
 }
 
 impl Moment {
+    /// Those that any run may aim at.
     pub const ALL: [Moment; 8] = [
         Moment::Committed,
         Moment::Flushed,
@@ -45,6 +48,8 @@ pub enum Focus {
     Flattening,
     /// Pools that are nearly full, with volumes that have a right to what is free.
     Space,
+    /// File systems below that are full for a while.
+    Full,
 }
 
 /// Chances, per million.
@@ -164,6 +169,16 @@ impl Nature {
                 is_small: true,
                 few_blocks: rng.coin(),
                 thick: 50,
+                ..any
+            },
+            Some(Focus::Full) => Nature {
+                loses: 0,
+                falls_ill: 0,
+                survives: 500_000,
+                slow_rings: *rng.pick(&[0, 300_000, 800_000]),
+                flushes: 20,
+                ring_blocks: *rng.pick(&[None, Some(38), Some(80)]),
+                aim: Some(*rng.pick(&[Moment::Starved, Moment::Starved, Moment::Batch])),
                 ..any
             },
             Some(Focus::Reuse) => Nature {

@@ -13,6 +13,7 @@ pub fn focus(bug: Planted) -> Option<Focus> {
         Planted::StartNotFlushed => Some(Focus::Starts),
         Planted::BarrierSkipped | Planted::StartRotUnseen => Some(Focus::Reuse),
         Planted::ReserveForgotten | Planted::EmptiedOverKept => Some(Focus::Space),
+        Planted::MarkChosenAnew => Some(Focus::Full),
         Planted::FlattenCutsEarly
         | Planted::FlattenOverNewer
         | Planted::FlattenForgetsZeros
@@ -96,6 +97,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::LeftWhileOpen, 100, 84),
     (Planted::EmptiedOverKept, 3400, 1130),
     (Planted::ShrinkKeepsData, 300, 88),
+    (Planted::MarkChosenAnew, 1000, 0),
 ];
 
 /// Every bug, within how many seeds it is to be found, and one that may find it.

@@ -28,6 +28,8 @@ struct Until {
     alone: Option<u32>,
     /// A page of one of them that cannot be read.
     unreadable: Option<(u32, u64)>,
+    /// Writes to this one find no space, after so many.
+    full: Cell<Option<(u32, u64)>>,
     rng: RefCell<Rng>,
 }
 
@@ -37,6 +39,12 @@ impl Until {
         self.left.set(left.saturating_sub(1));
         let fails = left == 0 && self.alone.is_none_or(|alone| alone == device.0);
         if fails { Err(IoError::of(ErrorKind::Gone)) } else { Ok(()) }
+    }
+
+    fn space(&self, device: DeviceId) -> Result<(), IoError> {
+        let Some((of, left)) = self.full.get().filter(|(of, _)| *of == device.0) else { return Ok(()) };
+        self.full.set(Some((of, left.saturating_sub(1))));
+        if left == 0 { Err(IoError::of(ErrorKind::NoSpace)) } else { Ok(()) }
     }
 }
 
@@ -58,7 +66,7 @@ impl DeviceIo for Until {
     }
 
     async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, _fua: bool) -> Result<(), IoError> {
-        let cut = self.step(device);
+        let cut = self.step(device).and_then(|()| self.space(device));
         if cut.is_err() {
             // Some of it arrives.
             self.disks.borrow_mut()[device.0 as usize].write_torn(offset, &data, &mut self.rng.borrow_mut());
@@ -111,12 +119,26 @@ impl World {
             self.give_up_some();
             let left = if cuts > 0 { self.rng.below(60) } else { u64::MAX };
             let alone = self.rng.chance(300_000).then(|| u32::from(*self.rng.pick(&self.here())));
+            self.draw_space_of_start();
             match self.try_open(left, alone) {
                 Ok((pool, _)) => {
                     self.pool = Some(pool);
+                    self.start_found_space();
                     break;
                 }
                 Err(error) if self.refused(&error) => {}
+                Err(error) if self.start_found_no_space(&error) => {
+                    if !self.away.is_empty() {
+                        self.deciders = self.here().into_iter().fold(0, |all, number| all | 1 << number);
+                    }
+                    // It is tried again, by the same process or by another one.
+                    if self.crashes_without_space() {
+                        if let Rule::Power = self.crash() {
+                            rule = Rule::Power;
+                        }
+                        rule = self.lose(rule);
+                    }
+                }
                 Err(_) if cuts > 0 => {
                     cuts -= 1;
                     self.count("crashes of starts");
@@ -148,7 +170,8 @@ impl World {
         let run = self.rng.bits() | 1;
         let (disks, rng) = (RefCell::new(std::mem::take(&mut self.disks)), RefCell::new(self.rng.fork()));
         let unreadable = self.unreadable;
-        let io = Until { disks, left: Cell::new(left), alone, unreadable, rng };
+        let full = Cell::new(self.full.start.take());
+        let io = Until { disks, left: Cell::new(left), alone, unreadable, full, rng };
         let members: Vec<_> = self.devices.iter().filter(|device| self.is_here(device.number)).copied().collect();
         let (uuid, owner_slots, absent) = (self.uuid, self.owner_slots, self.absent());
         let what = OpenPool { uuid, members: &members, owner_slots, absent, writes_over: self.writes_over, run };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use braid_engine::Uuid;
-use braid_engine::pool::{Discarded, ExtentId, Found, OWNER_HELD, Placement, Reservation, VolumeId};
+use braid_engine::pool::{CommitFailed, Discarded, ExtentId, Found, OWNER_HELD, Placement, Reservation, VolumeId};
 
 use braid_format::pool::{Placing, RecordKind};
 
@@ -390,7 +390,7 @@ impl World {
         let (extent, position, blocks, reservation) = match placement {
             Placement::New(r) => (r.extent, r.position, r.blocks, Some(r)),
             Placement::Own { extent, position, blocks } => (extent, position, blocks, None),
-            Placement::TailFull if !self.has_failed() => {
+            Placement::TailFull if !self.has_failed() && !self.pool().is_starved() => {
                 self.pool().request_commit();
                 return false;
             }
@@ -471,8 +471,11 @@ impl World {
         match job.kind {
             JobKind::Read { .. } => {}
             JobKind::Flush { commit } => {
-                if self.pool().is_committed(commit).is_err() {
-                    self.count("flushes failed");
+                if let Err(why) = self.pool().is_committed(commit) {
+                    self.count(match why {
+                        CommitFailed::Member => "flushes failed",
+                        CommitFailed::NoSpace => "flushes without space",
+                    });
                     return;
                 }
                 for known in self.known.values_mut() {

@@ -112,3 +112,19 @@ pub const REQUIRED: &[(&str, &str)] = &[
     ("place", "slots, as there is nothing else"),
     ("place", "waits for the tail"),
 ];
+
+/// So many are enough for what is rarer.
+pub const SEEDS_RARE: u64 = 4000;
+
+/// What must have happened in so many seeds.
+pub const RARE: &[(&str, &str)] = &[
+    ("", "flushes without space"),
+    ("space", "gone below"),
+    ("space", "kills without any"),
+    ("space", "none for a batch"),
+    ("space", "none for a start"),
+    ("space", "none for tables"),
+    ("space", "power cuts without any"),
+    ("space", "starts without any"),
+    ("space", "tried again"),
+];

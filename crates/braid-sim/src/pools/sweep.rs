@@ -101,6 +101,7 @@ impl World {
             flattens: self.flattens,
             flattened: 0,
             ill: None,
+            full: self.full.clone(),
             away: self.away.clone(),
             coming: self.coming.clone(),
             growing: None,

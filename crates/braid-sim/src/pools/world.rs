@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use braid_engine::Uuid;
 use braid_engine::pool::{
     BUFFERS, EXTENT_BYTES, Folded, MemberPlaces, Pool, PoolDevice, PoolIo, PoolMemory, PoolOp, TailMemory, VolumeId,
 };
+use braid_engine::{ErrorKind, Uuid};
 
 use super::absent::{Away, Copied};
 use super::admin::Asked;
 use super::disk::Disk;
+use super::full::Full;
 use super::given_up::Forsaken;
 use super::grow::Growing;
 use super::nature::{Focus, Moment, Nature};
@@ -181,6 +182,8 @@ pub struct World {
     pub(super) flattened: u64,
     /// A member that fails everything that changes it.
     pub(super) ill: Option<usize>,
+    /// Those below which there is no space.
+    pub(super) full: Full,
     /// Members that are away; of those that are here, who has come back since the pool was opened last.
     pub(super) away: BTreeMap<u8, Away>,
     pub(super) coming: Vec<u8>,
@@ -287,6 +290,7 @@ impl World {
             flattens: options.focus == Some(Focus::Flattening) || mix(seed ^ 0x666c_6174).is_multiple_of(3),
             flattened: 0,
             ill: None,
+            full: Full::new(seed, options.focus),
             away: BTreeMap::new(),
             coming: Vec::new(),
             growing: None,
@@ -341,6 +345,7 @@ impl World {
 
     pub(super) fn step(&mut self) -> Check {
         self.now += 1;
+        self.fill_and_empty();
         self.pump();
         match self.rng.below(100) {
             0..38 if !self.ios.is_empty() => self.end_io(false)?,
@@ -462,6 +467,7 @@ impl World {
 
     fn pool_io_ends(&mut self, io: PoolIo, data: &[u8], mark: u64) {
         let fails = self.ill == Some(usize::from(io.member));
+        let full = !fails && self.finds_no_space(&io);
         let disk = &mut self.disks[usize::from(io.member)];
         match io.op {
             PoolOp::Flush if fails => {}
@@ -470,6 +476,7 @@ impl World {
                 // Some of it may have arrived.
                 disk.write_torn(io.offset, data, &mut self.rng);
             }
+            PoolOp::Write { .. } if full => self.found_no_space(&io, data),
             PoolOp::Write { .. } => disk.write(io.offset, data),
             PoolOp::Discard if fails => {}
             PoolOp::Discard => disk.discard(io.offset),
@@ -479,9 +486,17 @@ impl World {
                 return self.push(Io::Copied { io, words }, self.nature.slow_data);
             }
         }
-        self.note(|| format!("pool's {io:?} has ended, fails {fails}"), u64::from(io.token));
+        self.note(|| format!("pool's {io:?} has ended, fails {fails}, full {full}"), u64::from(io.token));
         let before = self.pool().commits_done();
-        self.pool().io_done(io.token, !fails);
+        let result = match (fails, full) {
+            (true, _) => Err(ErrorKind::Io),
+            (_, true) => Err(ErrorKind::NoSpace),
+            _ => Ok(()),
+        };
+        self.pool().io_done(io.token, result);
+        if full {
+            return self.was_told_of_no_space();
+        }
         let commits = self.pool().commits_done() - before;
         self.counters.add("", "commits", commits);
         let places = self.device(io.member).places;
@@ -505,7 +520,7 @@ impl World {
         }
         self.note(|| format!("copy {io:?} has ended, fails {fails}"), u64::from(io.token));
         self.count(if fails { "copies failed" } else { "copies" });
-        self.pool().io_done(io.token, !fails);
+        self.pool().io_done(io.token, if fails { Err(ErrorKind::Io) } else { Ok(()) });
         self.happens(Moment::Copied);
         self.count_put_together();
     }
@@ -513,8 +528,10 @@ impl World {
     /// Ends everything that is under way, and lets deletions be carried out.
     pub(super) fn quiesce(&mut self) -> Check {
         self.nature.io_fails = 0;
+        self.has_room_again();
         for _ in 0..200_000 {
             self.now += 1;
+            self.try_again();
             self.pump();
             if !self.ios.is_empty() {
                 self.end_io(true)?;
@@ -586,6 +603,7 @@ impl World {
         let steps = 1 + self.rng.below(options.steps * 2);
         let any = *self.rng.pick(&Moment::ALL);
         self.aim = if self.rng.coin() { Some(self.nature.aim.unwrap_or(any)) } else { None };
+        self.aim = self.aim_at_full().or(self.aim);
         self.fuse = None;
         for _ in 0..steps {
             self.step()?;

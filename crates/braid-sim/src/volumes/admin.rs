@@ -98,7 +98,9 @@ impl Admin {
             None => Poll::Pending,
         });
         let good = called.await;
-        if !good {
+        if !good && self.scene.borrow().nature.starves && !self.last {
+            self.count("lives", "calls without space");
+        } else if !good {
             self.pool_fails("a call of the pool has failed");
         }
         let result = result.lock().expect("one thread").clone();
@@ -262,9 +264,22 @@ impl Admin {
         }
     }
 
+    /// Some members have no space for a while for what the pool writes of its own.
+    fn starve(&mut self) {
+        let (ns, chance) = (*self.rng.pick(&[100_000, 1_000_000, 10_000_000]), *self.rng.pick(&[300_000, 1_000_000]));
+        let mut scene = self.scene.borrow_mut();
+        let all: Vec<(usize, u64)> =
+            scene.members.iter().map(|member| (member.disks[0], member.of_pool.places.data)).collect();
+        let some = all.into_iter().filter(|_| self.rng.coin());
+        scene.starve.extend(some.map(|(disk, before)| (disk, before, ns, chance)));
+    }
+
     /// One thing that somebody might do.
     async fn act(&mut self) {
         self.scene.borrow_mut().refill();
+        if self.scene.borrow().nature.starves && self.rng.coin() {
+            self.starve();
+        }
         let (snapshots_often, moves_often) = {
             let scene = self.scene.borrow();
             (scene.nature.snapshots, scene.nature.moves)
@@ -421,10 +436,18 @@ impl Admin {
             self.withdraw(uuid).await;
         }
         let written = self.rng.below(4) > 0;
-        self.call(|_| (PoolNext::Commit, ()), |_, ()| {}).await;
+        // What was acknowledged is committed before it is closed: there is space again soon.
+        let starves = self.scene.borrow().nature.starves;
+        while !self.call(|_| (PoolNext::Commit, ()), |_, ()| {}).await.1 && starves {
+            self.port.sleep(100_000).await;
+        }
         if written {
             let number = self.look(|pool| pool.request_checkpoint()).await;
-            while !self.look(move |pool| pool.is_checkpointed(number)).await {
+            let is_done = move |pool: &mut Pool| {
+                pool.try_again();
+                pool.is_checkpointed(number)
+            };
+            while !self.look(is_done).await {
                 self.port.sleep(100_000).await;
                 if self.scene.borrow().violation.is_some() || self.has_failed().await {
                     break;

@@ -326,7 +326,9 @@ impl Scene {
         let served = known.and_then(|known| known.served);
         let changes = !matches!(asked.op, Op::Read | Op::Flush);
         match error.kind {
-            ErrorKind::NoSpace => matches!(asked.op, Op::Write | Op::WriteZeroes),
+            ErrorKind::NoSpace => {
+                matches!(asked.op, Op::Write | Op::WriteZeroes) || self.nature.starves && asked.op != Op::Read
+            }
             ErrorKind::NoDevice => served.is_none_or(|served| served.going || served.device != asked.device),
             ErrorKind::ReadOnly => known.is_some_and(|known| known.of.is_some()) && changes,
             ErrorKind::Unsupported => asked.flags.has(Flags::FAST_ZERO),

@@ -45,6 +45,8 @@ impl<'a> Life<'a> {
         let mut order: Vec<usize> = (0..world.disks.len()).filter(|disk| !world.disks[*disk].gone).collect();
         rng.shuffle(&mut order);
         world.leaves = order;
+        world.starving.clear();
+        scene.borrow_mut().starve.clear();
         let shards = rng.between(1, 3) as u16;
         scene.borrow_mut().shards = shards;
         let limits =
@@ -207,6 +209,9 @@ impl<'a> Life<'a> {
         }
         for disk in std::mem::take(&mut scene.pull) {
             self.world.pull(disk);
+        }
+        for (disk, before, ns, chance) in std::mem::take(&mut scene.starve) {
+            self.world.starving.insert(disk, (before, self.world.now_ns + ns, chance));
         }
         let (world, port) = (&mut *self.world, &self.port);
         scene.reopening.retain(|(id, leaf)| {

@@ -21,11 +21,13 @@ pub enum Focus {
     Moves,
     /// Requests that are not of whole blocks, to a few blocks that many ask for.
     Sectors,
+    /// What a pool writes of its own finds no space below for a while.
+    Full,
 }
 
 impl Focus {
     /// All of them, by the names that the command line knows.
-    pub const ALL: [(&'static str, Focus); 8] = [
+    pub const ALL: [(&'static str, Focus); 9] = [
         ("snapshots", Focus::Snapshots),
         ("durable", Focus::Durable),
         ("starts", Focus::Starts),
@@ -34,6 +36,7 @@ impl Focus {
         ("late", Focus::Late),
         ("moves", Focus::Moves),
         ("sectors", Focus::Sectors),
+        ("full", Focus::Full),
     ];
 
     /// Those that a seed may draw for itself; the others are asked for.
@@ -61,6 +64,8 @@ pub(super) struct Nature {
     pub hang: u32,
     /// Bare disks fail to write, whatever it is: a pool that could not write its own goes on without making anything durable.
     pub own_faults: bool,
+    /// They find no space for it, for a while.
+    pub starves: bool,
     /// Disks take up to a hundred times as long with this chance.
     pub slow: Option<u32>,
     /// The pool has little space.
@@ -188,6 +193,20 @@ impl Nature {
                 think_ns: 100_000,
                 ..any
             },
+            Some(Focus::Full) => Nature {
+                kinds: BARE,
+                faults: false,
+                data_faults: false,
+                own_faults: false,
+                starves: true,
+                volume_blocks: *rng.pick(&[90, 300]),
+                flushes: rng.between(2, 12),
+                fua: *rng.pick(&[50_000, 300_000]),
+                zeroes: 15,
+                actions: rng.between(6, 14),
+                moves: *rng.pick(&[2, 15]),
+                ..any
+            },
             Some(Focus::Late) => Nature {
                 kinds: BARE,
                 data_faults: true,
@@ -210,6 +229,7 @@ impl Nature {
             data_faults: rng.below(5) == 0,
             hang: 10_000,
             own_faults: rng.below(8) == 0,
+            starves: false,
             slow: if rng.below(3) == 0 { Some(*rng.pick(&[30_000, 300_000])) } else { None },
             is_small: rng.chance(250_000),
             volume_blocks: *rng.pick(&[70, 300, 700]),

@@ -127,6 +127,8 @@ pub(super) struct Scene {
     pub spawned: Vec<Task>,
     pub reopening: Vec<(u64, braid_engine::LeafId)>,
     pub pull: Vec<usize>,
+    /// Disks that are to have no space: before which byte, for how many nanoseconds, with which chance.
+    pub starve: Vec<(usize, u64, u64, u32)>,
     pub moments: Vec<&'static str>,
     pub phase: &'static str,
     pub notes: Vec<String>,
@@ -174,6 +176,7 @@ impl Scene {
             spawned: Vec::new(),
             reopening: Vec::new(),
             pull: Vec::new(),
+            starve: Vec::new(),
             moments: Vec::new(),
             phase: "",
             notes: Vec::new(),

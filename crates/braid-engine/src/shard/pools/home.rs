@@ -111,8 +111,9 @@ impl Home {
 
     /// What is told to whom there is no space for.
     fn no_space(&mut self, (shard, ..): Who, volume: VolumeId) -> PoolTold {
-        // A disk that hangs may keep what is freed for ever: nobody waits for that.
-        if self.late > 0 || self.pool.has_failed() || !self.pool.is_freeing_for(volume) {
+        // A disk that hangs may keep what is freed for ever: no request waits for that, nor for a commit that has no space.
+        let never = self.late > 0 || self.pool.has_failed() || self.pool.is_starved();
+        if never || !self.pool.is_freeing_for(volume) {
             return PoolTold::Failed(ErrorKind::NoSpace);
         }
         self.away[usize::from(shard.0)].space.get_or_insert(self.pool.extents_regained());
@@ -128,7 +129,7 @@ impl Home {
     /// The next shard on which somebody may come again.
     fn may_come(&self) -> Option<usize> {
         let (regained, progress) = (self.pool.extents_regained(), self.pool.progress());
-        let ended = self.late > 0 || self.pool.has_failed() || !self.pool.is_freeing();
+        let ended = self.late > 0 || self.pool.has_failed() || self.pool.is_starved() || !self.pool.is_freeing();
         let may = |away: &Away| {
             away.space.is_some_and(|then| ended || then < regained) || away.held.is_some_and(|then| then < progress)
         };
@@ -140,6 +141,17 @@ impl Home {
         let shard = self.may_come()?;
         self.away[shard] = Away::default();
         Some(ShardId(shard as u16))
+    }
+
+    /// What is told to whom there is no room for in the tail, if it gets none before there is space below.
+    fn no_room(&self, ask: &PoolAsk) -> Option<PoolTold> {
+        if !self.pool.is_starved() {
+            return None;
+        }
+        Some(match ask {
+            PoolAsk::Discard { blocks, .. } => PoolTold::NotZeroed(*blocks),
+            _ => PoolTold::Failed(ErrorKind::NoSpace),
+        })
     }
 
     /// Tries to answer. `None`: it has to wait.
@@ -239,6 +251,7 @@ impl Shard {
         // Who needs room in the tail takes his turn behind those who wait for it.
         let needs_room = matches!(ask, PoolAsk::Place { .. } | PoolAsk::Discard { .. });
         let told = if needs_room && !home.waiting.is_empty() { None } else { home.answer(who, &ask) };
+        let told = if needs_room { told.or_else(|| home.no_room(&ask)) } else { told };
         match told {
             Some(told) => self.pool_tell(who, told),
             None if needs_room => {
@@ -302,9 +315,9 @@ impl Shard {
     }
 
     /// An I/O of a pool's own has ended.
-    pub(super) fn own_io_ended(&mut self, key: PoolKey, token: u32, succeeded: bool) {
+    pub(super) fn own_io_ended(&mut self, key: PoolKey, token: u32, result: Result<(), ErrorKind>) {
         if let Some(home) = self.pools.sides[key.index()].home.as_mut() {
-            home.pool.io_done(token, succeeded);
+            home.pool.io_done(token, result);
         }
         self.pools.driven.push_back(key);
     }
@@ -374,7 +387,7 @@ impl Shard {
     }
 
     fn retry_waiting(&mut self, home: &mut Home) {
-        if home.retried == home.pool.progress() && !home.pool.has_failed() {
+        if home.retried == home.pool.progress() && !home.pool.has_failed() && !home.pool.is_starved() {
             return;
         }
         home.retried = home.pool.progress();
@@ -383,7 +396,7 @@ impl Shard {
                 self.pool_tell(who, PoolTold::Failed(ErrorKind::Failed));
                 continue;
             }
-            match home.answer(who, &ask) {
+            match home.answer(who, &ask).or_else(|| home.no_room(&ask)) {
                 Some(told) => self.pool_tell(who, told),
                 None => {
                     home.pool.commit_soon();
@@ -402,7 +415,7 @@ impl Shard {
                     continue;
                 }
                 Ok(true) => PoolTold::Done,
-                Err(_) => PoolTold::Failed(ErrorKind::Failed),
+                Err(why) => PoolTold::Failed(why.kind()),
             };
             let (_, who) = home.commits.swap_remove(k);
             self.pool_tell(who, told);
@@ -442,6 +455,10 @@ impl Shard {
                         Wait::Make(Some(pool.commits_done()))
                     }
                 };
+            }
+            // What it waits for comes when there is space below, which may be never.
+            if matches!(called.wait, Wait::Make(Some(_))) && pool.is_starved() {
+                called.wait = Wait::Ended(false);
             }
             // Also what was made just now: where the pool has failed, nobody would look again.
             if let Wait::Barrier(number) = called.wait

@@ -137,10 +137,11 @@ impl Shard {
             // What was to be copied may have been read all the same, from others (rows with two parities): it is not written, as the
             // slot is not free, and so nothing has been copied.
             let unwritten = matches!(own.copy, Copying::Reads { .. }) && !planted(Planted::LateCopyCounts);
+            let failed = error.map(|error| error.kind).or(unwritten.then_some(ErrorKind::TimedOut));
             if io.untold {
                 self.pool_is_late(PoolKey(parent as u16), true);
             } else {
-                self.own_io_ended(PoolKey(parent as u16), own.token, error.is_none() && !unwritten);
+                self.own_io_ended(PoolKey(parent as u16), own.token, failed.map_or(Ok(()), Err));
             }
         } else {
             let parent_slot = &mut self.slots[parent];
@@ -193,7 +194,7 @@ impl Shard {
             self.let_go(index);
             if own.untold {
                 self.pool_is_late(PoolKey(parent as u16), false);
-                self.own_io_ended(PoolKey(parent as u16), own.token, false);
+                self.own_io_ended(PoolKey(parent as u16), own.token, Err(ErrorKind::TimedOut));
             }
             return;
         }
