@@ -160,6 +160,8 @@ states! {
     PoolMemberCase {
         /// Its disk became shorter.
         Short,
+        /// The pool's own writes find no space below; the name given here is its file, if it is one.
+        Full,
         /// It is absent.
         Absent,
         /// It was absent, and is here again.
@@ -743,6 +745,14 @@ fn of_pool_member(case: PoolMemberCase, pool: &str, number: &str) -> Advice {
             "stop whatever cuts it, stop the daemon, put a whole copy of the disk in its place, and start the daemon again",
             &[show],
         ),
+        PoolMemberCase::Full => {
+            let look = format!("df -h {number}").trim_end().to_owned();
+            advice(
+                "Nothing has failed, and nothing is lost. Reads go on, and writes to what has a place already; what was not flushed is kept in memory.",
+                format!("make room there ({look}); it goes on by itself"),
+                &[show, look],
+            )
+        }
         PoolMemberCase::Absent => advice(
             elsewhere,
             format!(

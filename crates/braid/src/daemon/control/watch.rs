@@ -1,6 +1,6 @@
 //! Looks at disks and clients from time to time: what does badly is named in status, events and log.
 
-use super::pools::Appearances;
+use super::pools::{Appearances, Retries};
 use super::tables::OpenDisk;
 use super::{Control, counted};
 use braid_api::{Attention, DiskState, Severity};
@@ -33,6 +33,7 @@ impl Control {
     pub async fn watch(self: Arc<Self>) {
         let mut stopping = self.stopping();
         let (mut looks, mut absent, mut appeared) = (0u32, BTreeSet::new(), Appearances::new());
+        let mut starved = Retries::new();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
@@ -43,6 +44,7 @@ impl Control {
             self.watch_away().await;
             self.watch_waiting(&mut absent).await;
             self.watch_returning(&mut appeared).await;
+            self.retry_starved(&mut starved);
             self.watch_unreadable();
             self.watch_doubted();
             self.watch_files().await;

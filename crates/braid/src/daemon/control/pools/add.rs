@@ -175,7 +175,7 @@ impl Control {
         self.clear_content(&io, &base, device, found).await?;
         let start = self.call(pool, |pool: &mut Pool| (PoolNext::Done, pool.begin_member())).await?;
         let number = self.next_number(pool);
-        begin(&io, device, &places, &start)
+        begin(&io, &base, device, &places, &start)
             .await
             .map_err(|error| labels::failed(&pool.name, "writing", number, error))?;
 

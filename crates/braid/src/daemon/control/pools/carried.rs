@@ -212,6 +212,7 @@ impl Tables {
             remedy: advice::remedy(Case::CarriedPool(PoolCase::Idle), Names::with("", &name)),
             present: BTreeMap::new(),
             arrays: BTreeMap::new(),
+            lacks_space: false,
         }
     }
 }

@@ -155,7 +155,7 @@ impl Control {
     /// Waits for a checkpoint that was asked for.
     ///
     /// # Errors
-    /// A member has failed, or it takes too long.
+    /// A member has failed, there is no space below, or it takes too long.
     pub(super) async fn wait_for_checkpoint(
         &self,
         pool: &Reach,
@@ -165,11 +165,14 @@ impl Control {
         let until = Instant::now() + limit;
         loop {
             let asked = move |pool: &mut braid_engine::pool::Pool| {
-                (PoolNext::Done, (pool.is_checkpointed(number), pool.has_failed()))
+                (PoolNext::Done, (pool.is_checkpointed(number), pool.has_failed(), pool.lacks_space() != 0))
             };
-            let (done, failed) = self.call(pool, asked).await?;
+            let (done, failed, lacks_space) = self.call(pool, asked).await?;
             if done {
                 return Ok(());
+            }
+            if lacks_space {
+                return Err(self.why_not_committed(pool).await);
             }
             if failed || Instant::now() >= until {
                 return Err(ErrorDetail::new(

@@ -70,7 +70,7 @@ impl Control {
         let uuid = parts[0].label.uuid;
         for part in &parts {
             let start = RingStart::first(&part.label.uuid, part.label.session | 1);
-            let begun = begin(&io, part.device, &part.label.places, &start).await;
+            let begun = begin(&io, &part.base, part.device, &part.label.places, &start).await;
             begun.map_err(|e| labels::failed(name.as_str(), "writing", part.label.member, e))?;
         }
         let kept = parts.iter().all(|part| match &part.base {

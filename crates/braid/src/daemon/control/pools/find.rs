@@ -140,6 +140,7 @@ impl Control {
             // Nobody who is here was ever a member.
             return;
         }
+        let mut tells = true;
         let idle = match self.verdict(&label, &here, troubles, ask.force) {
             Verdict::Open { absent } => match self.open_here(here, absent, ask.give_up).await {
                 Ok(()) => {
@@ -147,13 +148,19 @@ impl Control {
                     return self.save_or_warn();
                 }
                 Err((error, here)) => {
-                    self.events().error("pool_failed", &error.message, &[("pool", &name)]);
+                    let lacks_space = error.kind == Kind::NoSpace;
+                    // What is tried again and again is said once.
+                    tells = !lacks_space || !self.is_starved(uuid);
+                    if tells {
+                        self.events().error("pool_failed", &error.message, &[("pool", &name)]);
+                    }
                     let idle = Idle {
                         state: PoolState::Failed,
                         attention: vec![error.message],
                         remedy: error.remedy,
                         present: self.present(&here),
                         arrays: arrays_of(&here),
+                        lacks_space,
                     };
                     self.close_here(here).await;
                     idle
@@ -176,6 +183,7 @@ impl Control {
                         remedy: error.remedy,
                         present: BTreeMap::new(),
                         arrays: BTreeMap::new(),
+                        lacks_space: false,
                     },
                 }
             }
@@ -185,7 +193,9 @@ impl Control {
             }
         };
         let message = format!("pool {name} is not active: {}", idle.attention.first().cloned().unwrap_or_default());
-        self.events().warning("pool_waits", message, &[("pool", &name)]);
+        if tells {
+            self.events().warning("pool_waits", message, &[("pool", &name)]);
+        }
         let entry = PoolEntry { uuid, name, label: Some(label), condition: Condition::Idle(idle) };
         self.write().pools.insert(uuid, entry);
     }
@@ -246,7 +256,7 @@ impl Control {
         let failed = |attention: String, remedy: String| {
             let present = self.present(here);
             let (state, attention, arrays) = (PoolState::Failed, vec![attention], arrays_of(here));
-            Verdict::No(Idle { state, attention, remedy, present, arrays })
+            Verdict::No(Idle { state, attention, remedy, present, arrays, lacks_space: false })
         };
         let exported = here.iter().filter_map(|member| match member.base {
             Base::Array(uuid) => Some((member, self.read().exports_of(uuid).first()?.clone())),
@@ -345,6 +355,7 @@ impl Control {
             ),
             present: self.present(here),
             arrays: arrays_of(here),
+            lacks_space: false,
         })
     }
 
@@ -486,6 +497,7 @@ impl Control {
                     .to_owned(),
                 present: BTreeMap::new(),
                 arrays: BTreeMap::new(),
+                lacks_space: false,
             };
             tables.pools.insert(uuid, PoolEntry { uuid, name, label: None, condition: Condition::Idle(idle) });
         }

@@ -194,9 +194,12 @@ pub fn failed(pool: &str, doing: &str, member: u8, error: IoError) -> ErrorDetai
         braid_engine::ErrorKind::NoSpace => Kind::NoSpace,
         _ => Kind::DiskError,
     };
-    ErrorDetail::new(kind, format!("pool {pool}: {doing} member {member} failed: {error}"))
-        .with("pool", pool)
-        .remedy("look at the disk and at the kernel's log (dmesg); replace the disk if it is broken")
+    let remedy = match kind {
+        Kind::NoSpace => "make room on the file system that its file is on (df -h)",
+        _ => "look at the disk and at the kernel's log (dmesg); replace the disk if it is broken",
+    };
+    let message = format!("pool {pool}: {doing} member {member} failed: {error}");
+    ErrorDetail::new(kind, message).with("pool", pool).remedy(remedy)
 }
 
 #[cfg(test)]

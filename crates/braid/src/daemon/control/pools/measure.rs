@@ -5,6 +5,7 @@
 
 use super::super::{Control, counted};
 use super::controllers::is_pending;
+use super::starved::{Lacking, full_members};
 use super::{Condition, Idle, PoolEntry, view};
 use braid_api::{ErrorDetail, PoolState};
 use braid_engine::pool::{EXTENT_BYTES, ExtentId, MEMBERS_MAX, MemberSpace, OWNER_HELD, Pool, PoolShared};
@@ -58,6 +59,8 @@ pub struct Vitals {
     owners: u64,
     owners_max: u64,
     fill: Fill,
+    /// Where its own writes find no space below.
+    pub lacking: Lacking,
 }
 
 impl Vitals {
@@ -74,6 +77,7 @@ impl Vitals {
             owners: owners_max - u64::from(state.owners.free_slots()),
             owners_max,
             fill: Fill::Room,
+            lacking: Lacking::of(pool),
         }
     }
 
@@ -171,7 +175,7 @@ pub struct ServedMeasured {
 impl Control {
     /// Notes how full a pool is, and says so where that has become another level.
     pub(super) fn note_vitals(&self, uuid: Uuid, mut vitals: Vitals) {
-        let (name, before, now, trouble) = {
+        let (name, before, now, trouble, lacking, full) = {
             let mut tables = self.write();
             let Some(entry) = tables.pools.get_mut(&uuid) else { return };
             let name = entry.name.clone();
@@ -180,9 +184,12 @@ impl Control {
             let before = served.vitals.fill;
             vitals.fill = before.next(size, free);
             let (now, trouble) = (vitals.fill, vitals.trouble());
+            let lacking = (served.vitals.lacking, vitals.lacking);
+            let full = full_members(served, vitals.lacking);
             served.vitals = vitals;
-            (name, before, now, trouble)
+            (name, before, now, trouble, lacking, full)
         };
+        self.tell_lacking(&name, lacking, &full);
         let context = [("pool", name.as_str())];
         match trouble {
             Some(trouble) if now > before => {

@@ -18,8 +18,13 @@ use std::sync::{Arc, PoisonError};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// Bytes that are zeroed at a time.
+/// Bytes that are zeroed at a time, and where the zeros may have to be written.
 const ZERO_BYTES: u64 = 32 << 20;
+const WRITE_BYTES: u64 = 4 << 20;
+
+/// So much of the ring and of each table gets space in a file when its pool is made: all of the ring, and of a table what the first 512 GiB
+/// of whole extents need, or 32 GiB of packed ones, or 262,144 volumes and snapshots. The rest stays sparse.
+const RESERVED_BYTES_MAX: u64 = 64 << 20;
 
 /// A member as it was asked for.
 pub(super) enum Asked {
@@ -342,13 +347,18 @@ pub(super) fn places_on(
 /// Writes what a member begins with, all but the label, and makes it durable.
 pub(super) async fn begin(
     io: &RingDevices,
+    base: &Base,
     device: DeviceId,
     places: &PoolPlaces,
     start: &RingStart,
 ) -> Result<(), IoError> {
+    // What the pool writes itself is not to meet a file system that is full by then.
+    let reserved = if is_file(base) { RESERVED_BYTES_MAX } else { 0 };
     // The ring as well: a disk that comes again may have batches of the very run of a pool that serves.
     for area in [places.ring, places.owners, places.table, places.addresses] {
-        zero(io, device, area.start, area.bytes).await?;
+        let first = area.bytes.min(reserved);
+        zero(io, device, Flags::NO_UNMAP, (area.start, first)).await?;
+        zero(io, device, Flags::NONE, (area.start + first, area.bytes - first)).await?;
     }
     let [first, second] = [0, RING_START_BYTES as u64].map(|at| places.starts.start + at);
     io.write(device, second, vec![0; RING_START_BYTES], false).await?;
@@ -356,11 +366,18 @@ pub(super) async fn begin(
     io.flush(device).await
 }
 
-async fn zero(io: &RingDevices, device: DeviceId, start: u64, bytes: u64) -> Result<(), IoError> {
+/// Whether a member is a file, which is sparse where nothing was written.
+fn is_file(base: &Base) -> bool {
+    let of = |disk: &OpenDisk| disk.disk.spec().path().is_some() && !disk.disk.is_block_device();
+    matches!(base, Base::Disk(disk) if of(disk))
+}
+
+async fn zero(io: &RingDevices, device: DeviceId, flags: Flags, (start, bytes): (u64, u64)) -> Result<(), IoError> {
     let mut at = start;
     while at < start + bytes {
-        let len = ZERO_BYTES.min(start + bytes - at);
-        io.request(device, Op::WriteZeroes, Flags::NONE, at, len, &[]).await?;
+        let most = if flags.has(Flags::NO_UNMAP) { WRITE_BYTES } else { ZERO_BYTES };
+        let len = most.min(start + bytes - at);
+        io.request(device, Op::WriteZeroes, flags, at, len, &[]).await?;
         at += len;
     }
     Ok(())

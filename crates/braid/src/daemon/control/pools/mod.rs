@@ -37,6 +37,7 @@ mod shrink;
 mod snapshots;
 mod space;
 mod start;
+mod starved;
 mod tails;
 mod tend;
 mod unplaced;
@@ -61,6 +62,7 @@ pub(super) use labels::judge as judge_label;
 pub use measure::{PoolMeasured, ServedMeasured, VolumeMeasured};
 pub use returns::Appearances;
 use space::Counted;
+pub use starved::Retries;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -201,6 +203,8 @@ pub struct Idle {
     pub present: BTreeMap<u8, String>,
     /// Arrays that bear its label, with their numbers: they are its own although it does not serve.
     pub arrays: BTreeMap<Uuid, u8>,
+    /// It could not be opened for want of space, and is tried again.
+    pub lacks_space: bool,
 }
 
 /// Whether a pool serves, and what belongs to that.
@@ -420,22 +424,16 @@ impl Control {
             let (next, answer) = call(served);
             (next, Some(answer))
         };
-        let called = self.ring.pool_call(pool.key, pool.home, call).await;
-        called.and_then(|answer| answer.ok_or(PoolCallError::NotServed)).map_err(|error| match error {
-            PoolCallError::NotServed => {
-                ErrorDetail::new(Kind::Inactive, format!("pool {} is not served any more", pool.name))
+        match self.ring.pool_call(pool.key, pool.home, call).await {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) | Err(PoolCallError::NotServed) => {
+                let message = format!("pool {} is not served any more", pool.name);
+                Err(ErrorDetail::new(Kind::Inactive, message)
                     .with("pool", &pool.name)
-                    .remedy(format!("braid pool show {}", pool.name))
+                    .remedy(format!("braid pool show {}", pool.name)))
             }
-            PoolCallError::NotCommitted => ErrorDetail::new(
-                Kind::DiskError,
-                format!("a member of pool {} has failed, and nothing can be made durable in it", pool.name),
-            )
-            .with("pool", &pool.name)
-            .remedy(
-                "look at its disks and at the kernel's log (dmesg); then restart the daemon, which opens the pool anew",
-            ),
-        })
+            Err(PoolCallError::NotCommitted) => Err(self.why_not_committed(pool).await),
+        }
     }
 
     /// The lock of a pool, for those who have that of what is listened on: everybody who changes an export waits for them, and so they do

@@ -4,7 +4,7 @@ use super::super::{Control, random};
 use super::measure::Vitals;
 use super::remove::state_of;
 use super::tend::Tending;
-use super::{Condition, Part, PoolEntry, Served, labels};
+use super::{Condition, Part, PoolEntry, Served, labels, starved};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::pool::{OpenError, OpenPool, PoolDevice, open};
 use braid_engine::{DeviceIo, IoError, PoolMembers, PoolPlace, ShardId};
@@ -71,8 +71,12 @@ impl Control {
         };
         let opened = open(&io, &what, |session| tails.old(session), begun).await;
         let unnoted = unnoted.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let pool =
-            opened.map_err(|error| unnoted.unwrap_or_else(|| of_open(&name, uuid, &error, &self.shared_memory)))?;
+        let pool = opened.map_err(|error| {
+            unnoted.unwrap_or_else(|| {
+                let full = starved::of_open(&name, &error, &parts);
+                full.unwrap_or_else(|| of_open(&name, uuid, &error, &self.shared_memory))
+            })
+        })?;
         let tail_missed = tail_missed();
         let tail = tokio::task::block_in_place(|| tails.keep_new());
         let returned: Vec<u8> = back.iter().map(|part| part.label.member).collect();
@@ -212,7 +216,7 @@ fn of_open(pool: &str, uuid: uuid::Uuid, error: &OpenError, tails: &std::path::P
                  goes on without it"
             ),
         ),
-        OpenError::Tail(_) => (Kind::NoSpace, "make room in shared memory, then: braid array assemble".to_owned()),
+        OpenError::Tail(_) => (Kind::NoSpace, "make room in shared memory; it is tried again by itself".to_owned()),
         OpenError::OldTail(_) => (
             Kind::Damaged,
             format!(

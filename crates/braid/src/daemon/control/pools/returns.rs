@@ -95,6 +95,15 @@ impl Control {
         let served = tables.pools.get(&pool.uuid).and_then(PoolEntry::served);
         let failed = served.is_some_and(|served| served.failed.load(Ordering::Relaxed));
         let hangs = served.is_some_and(|served| !served.releasing.is_empty());
+        // It could be closed, and not opened again before there is some.
+        if !failed && served.is_some_and(|served| served.vitals.lacking.is_any()) {
+            let message =
+                format!("pool {} cannot be opened anew: there is no space below for what it writes", pool.name);
+            return Err(ErrorDetail::new(Kind::NoSpace, message).with("pool", &pool.name).remedy(format!(
+                "make room on the file system that `braid pool show {}` names, then try again",
+                pool.name
+            )));
+        }
         let kept = tables.pools.get(&pool.uuid).is_none_or(|entry| tables.is_pool_kept(entry));
         let what = match (failed, hangs) {
             (true, _) => "a member of it has failed a write or a flush",
@@ -262,5 +271,6 @@ pub(super) fn between(served: &Served) -> Idle {
         remedy: "wait for a moment".to_owned(),
         present: served.parts.iter().filter_map(disk).collect(),
         arrays: served.parts.iter().filter_map(array).collect(),
+        lacks_space: false,
     }
 }

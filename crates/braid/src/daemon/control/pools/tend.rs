@@ -192,8 +192,12 @@ impl Control {
             let Ok(pool) = self.reach(&uuid.to_string()) else { return };
             let step = move |pool: &mut Pool| {
                 let folded = if fold { pool.fold_step(FOLD_RECORDS) } else { Folded::Nothing };
-                if old || folded == Folded::TailFull {
+                // One that lacks space is tried again once a second, not as fast as something wants room.
+                if old || folded == Folded::TailFull && !pool.is_starving() {
                     pool.request_commit();
+                }
+                if look {
+                    pool.try_again();
                 }
                 let moving = if moves { pool.move_step(MOVE_RECORDS) } else { Moving::Done };
                 let was_asked = pool.compacts();
@@ -201,10 +205,8 @@ impl Control {
                     compacts.then(|| (was_asked, pool.compact_step(MOVE_RECORDS), pool.put_together_so_far()));
                 let flattening = flattens.then(|| flatten_some(pool, FLATTEN_RECORDS));
                 let vitals = look.then(|| Vitals::of(pool));
-                (
-                    PoolNext::Done,
-                    (folded, moving, compacting, flattening, pool.has_failed(), vitals, copied_so_far(pool)),
-                )
+                let ends = (pool.has_failed(), pool.is_starving());
+                (PoolNext::Done, (folded, moving, compacting, flattening, ends, vitals, copied_so_far(pool)))
             };
             let called = self.call(&pool, step).await;
             if fold && !matches!(called, Ok((Folded::Nothing, ..))) {
@@ -214,7 +216,7 @@ impl Control {
                 // Who was given something may have it where it should not stand.
                 tending.moves.store(true, Ordering::Release);
             }
-            let Ok((_, moving, compacting, flattening, failed, vitals, moved)) = called else { continue };
+            let Ok((_, moving, compacting, flattening, (failed, starves), vitals, moved)) = called else { continue };
             moved_blocks = moved;
             if let Some(flattening) = flattening {
                 if flattening.0 != Flattened::Nothing {
@@ -266,9 +268,9 @@ impl Control {
             if old {
                 hot_since = None;
             }
+            // Nothing moves any more, or for now.
+            busy &= !failed && !starves;
             if failed {
-                // Nothing moves any more.
-                busy = false;
                 self.on_pool_failed(uuid);
             }
         }

@@ -388,6 +388,8 @@ struct Trouble {
 enum What {
     Pool(PoolCase),
     Member(u8, PoolMemberCase),
+    /// There is no space on the file system of this file.
+    Full(String),
 }
 
 impl Trouble {
@@ -404,6 +406,8 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
         let message = "a member has failed a write or a flush: nothing more can be made durable";
         troubles.push(Trouble::of_pool(PoolCase::WriteFailed, message));
     }
+    let full = super::starved::full_members(served, served.vitals.lacking);
+    troubles.extend(full.into_iter().map(|full| Trouble { message: full.message, what: What::Full(full.path) }));
     for part in served.written() {
         let Base::Disk(disk) = &part.base else { continue };
         let Some(why) = disk.disk.lost_because().filter(|_| disk.disk.is_short()) else { continue };
@@ -473,6 +477,7 @@ pub fn attention(tables: &Tables) -> Vec<Attention> {
             (What::Member(number, case), _) => {
                 advice::of(Case::PoolMember(*case), Names::with(&entry.name, &number.to_string()))
             }
+            (What::Full(path), _) => advice::of(Case::PoolMember(PoolMemberCase::Full), Names::with(&entry.name, path)),
         };
         let subject = || format!("pool {}", entry.name);
         match &entry.condition {
