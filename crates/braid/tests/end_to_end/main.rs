@@ -58,6 +58,7 @@ mod pool_filesystems;
 mod pool_filling;
 mod pool_flatten;
 mod pool_flatten_jobs;
+mod pool_full_below;
 mod pool_grows;
 mod pool_hangs;
 mod pool_limits;

@@ -18,17 +18,17 @@ fn raid6_survives_kills_while_its_members_fail_and_return() {
     story("raid6", 4, 3, &["--chunk", "16K"]);
 }
 
-/// Its file system, of so many bytes, for the members of an array.
-struct Small(String);
+/// A file system of so many bytes, in this folder.
+pub struct Small(pub String);
 
 impl Small {
-    fn mount(folder: String, bytes: u64) -> Small {
+    pub fn mount(folder: String, bytes: u64) -> Small {
         std::fs::create_dir(&folder).expect("a folder can be made");
         run("mount", &["-t", "tmpfs", "-o", &format!("size={bytes}"), "braid-test", &folder]);
         Small(folder)
     }
 
-    fn enlarge(&self, bytes: u64) {
+    pub fn enlarge(&self, bytes: u64) {
         run("mount", &["-o", &format!("remount,size={bytes}"), &self.0]);
     }
 }

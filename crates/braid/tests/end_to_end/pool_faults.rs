@@ -6,11 +6,11 @@ use serde_json::Value;
 use crate::pools::{check, client, export, names, socket, write};
 use crate::support::*;
 
-fn has_event(daemon: &Daemon, kind: &str) -> bool {
+pub fn has_event(daemon: &Daemon, kind: &str) -> bool {
     daemon.events().contains(&format!("\"{kind}\""))
 }
 
-fn attention(daemon: &Daemon) -> String {
+pub fn attention(daemon: &Daemon) -> String {
     let shown = daemon.json(&["pool", "show", "tank"]);
     let list = shown["attention"].as_array().expect("a list").iter().filter_map(Value::as_str);
     format!("{}: {}", shown["state"].as_str().expect("a word"), list.collect::<Vec<_>>().join("; "))

@@ -1,0 +1,160 @@
+//! Pools on files whose file system is full: nothing fails by that, and nothing has to be started again when there is room.
+
+use std::io::Write as _;
+
+use crate::nbd::{Client, TRIM};
+use crate::parity_crashes::Small;
+use crate::pool_faults::{attention, has_event};
+use crate::pools::{BLOCK, check, client, export};
+use crate::support::*;
+
+const ENOSPC: i32 = 28;
+
+/// Of these blocks parts are discarded.
+const DISCARDED: std::ops::Range<u64> = 100..160;
+
+/// Where the ring of a member of 64 MiB stands, and how long it is.
+const RING: (&str, &str) = ("12288", "262144");
+
+/// A pool on one file of 64 MiB that stands on a file system of 24 MiB, with the volume `tank/db`, exported.
+fn pool(daemon: &Daemon) -> (Small, String) {
+    let small = Small::mount(daemon.folder.join("small"), 24 << 20);
+    let file = format!("{}/0.img", small.0);
+    run("truncate", &["-s", "64M", &file]);
+    daemon.braid(&["pool", "create", "tank", &file]);
+    daemon.braid(&["volume", "create", "tank/db", "1G"]);
+    export(daemon, "tank/db");
+    (small, file)
+}
+
+/// The same as an earlier build has made it: its ring has no space until something is written there.
+fn older_pool(daemon: &mut Daemon) -> (Small, String) {
+    let (small, file) = pool(daemon);
+    daemon.stop();
+    // Everything is in the tables.
+    run("fallocate", &["--punch-hole", "--offset", RING.0, "--length", RING.1, &file]);
+    daemon.start_again();
+    (small, file)
+}
+
+/// Writes new blocks until there is no space, not even for the smallest write. Returns how many there are.
+fn fill(db: &mut Client, small: &Small) -> u64 {
+    let mut done = 0;
+    let error = loop {
+        match db.write(done * BLOCK, &noise(BLOCK, 1 + done)) {
+            Ok(()) => done += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(ENOSPC), "{error}");
+    assert!(done > 200, "{done} blocks are few");
+    // What the last one has got is given back, perhaps.
+    let mut rest = std::fs::File::create(format!("{}/rest", small.0)).expect("a file can be made");
+    for _ in 0..3 {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        while rest.write_all(&[1; 4096]).is_ok() {}
+    }
+    done
+}
+
+/// Discards most of these blocks in small pieces, which takes nothing but entries; as many as the tail has room for.
+fn discard(db: &mut Client, blocks: impl Iterator<Item = u64>) {
+    for piece in blocks.flat_map(|block| (0..14).map(move |piece| block * BLOCK + piece * 4096)) {
+        db.call(0, TRIM, piece, 4096, &[]).expect("a discard is a hint");
+    }
+}
+
+#[track_caller]
+fn check_kept(db: &mut Client, blocks: u64) {
+    check(db, 0..1, 1);
+    check(db, 1..2, 5000);
+    check(db, 2..DISCARDED.start, 1);
+    check(db, DISCARDED.end..blocks, 1);
+}
+
+#[test]
+fn a_full_file_system_below_is_no_failure_of_the_pool_and_ends_by_itself() {
+    need_root();
+    let mut daemon = Daemon::start();
+    let (small, file) = older_pool(&mut daemon);
+    let mut db = client(&daemon, "tank/db");
+    let blocks = fill(&mut db, &small);
+    discard(&mut db, DISCARDED.take(1));
+    for _ in 0..3 {
+        let refused = db.flush().expect_err("there is no space for it");
+        assert_eq!(refused.raw_os_error(), Some(ENOSPC), "{refused}");
+    }
+    wait_for("the pool to tell of it", || has_event(&daemon, "pool_lacks_space").then_some(()));
+    let said = attention(&daemon);
+    assert!(said.starts_with("active: ") && said.contains("no space") && said.contains(&file), "{said}");
+    assert!(!has_event(&daemon, "pool_failed"));
+    let status = daemon.any(&["status"]);
+    // Lines are broken to fit.
+    let text = String::from_utf8_lossy(&status.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("df -h") && text.contains("goes on by itself"), "{text}");
+    // What has a place is read and written as always; what would have to be durable is refused, and not done.
+    db.write(BLOCK, &noise(BLOCK, 5001)).expect("it has a place");
+    check_kept(&mut db, blocks);
+    let refused = daemon.refused_any(&["volume", "create", "tank/other", "1G"]);
+    assert!(refused.contains("no space below"), "{refused}");
+    assert_eq!(db.flush().expect_err("as before").raw_os_error(), Some(ENOSPC));
+    small.enlarge(1 << 30);
+    db.flush().expect("there is space");
+    wait_for("the pool to be well", || has_event(&daemon, "pool_finds_space").then_some(()));
+    assert_eq!(attention(&daemon), "active: ");
+    daemon.braid(&["volume", "create", "tank/other", "1G"]);
+    drop(db);
+    daemon.restart(true);
+    let mut db = client(&daemon, "tank/db");
+    check_kept(&mut db, blocks);
+    db.flush().expect("it is durable");
+}
+
+#[test]
+fn a_pool_that_finds_no_space_at_its_start_opens_by_itself_when_there_is_some() {
+    need_root();
+    let mut daemon = Daemon::start();
+    let (small, file) = older_pool(&mut daemon);
+    let mut db = client(&daemon, "tank/db");
+    let blocks = fill(&mut db, &small);
+    // So many that they have no room where commits have been written before.
+    discard(&mut db, DISCARDED);
+    assert_eq!(db.flush().expect_err("there is no space").raw_os_error(), Some(ENOSPC));
+    db.write(BLOCK, &noise(BLOCK, 5001)).expect("it has a place");
+    drop(db);
+    daemon.restart(true);
+    let said = wait_for("the pool to be looked at", || Some(attention(&daemon)).filter(|said| said.len() > 8));
+    assert!(said.starts_with("failed: ") && said.contains(&file) && said.contains("no space"), "{said}");
+    let status = daemon.any(&["status"]);
+    let text = String::from_utf8_lossy(&status.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("df -h") && text.contains("tried again by itself"), "{text}");
+    // It is tried again, and said once.
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    assert_eq!(daemon.events().matches("\"pool_failed\"").count(), 1, "{}", daemon.events());
+    small.enlarge(1 << 30);
+    wait_for("the pool to be open", || attention(&daemon).starts_with("active").then_some(()));
+    let mut db = client(&daemon, "tank/db");
+    check_kept(&mut db, blocks);
+    db.flush().expect("there is space");
+}
+
+#[test]
+fn a_pool_has_space_for_its_own_writes_from_the_beginning() {
+    need_root();
+    let mut daemon = Daemon::start();
+    let (small, _) = pool(&daemon);
+    let mut db = client(&daemon, "tank/db");
+    let blocks = fill(&mut db, &small);
+    for block in DISCARDED {
+        discard(&mut db, std::iter::once(block));
+        db.flush().expect("its ring has space");
+    }
+    db.write(BLOCK, &noise(BLOCK, 5001)).expect("it has a place");
+    daemon.braid(&["snapshot", "create", "tank/db@full"]);
+    assert!(!has_event(&daemon, "pool_lacks_space"));
+    drop(db);
+    daemon.restart(true);
+    check_kept(&mut client(&daemon, "tank/db"), blocks);
+    daemon.restart(false);
+    check_kept(&mut client(&daemon, "tank/db"), blocks);
+}
