@@ -97,7 +97,7 @@ const TABLE: [(Planted, u64, u64); Planted::POOLS.len()] = [
     (Planted::LeftWhileOpen, 100, 84),
     (Planted::EmptiedOverKept, 3400, 1130),
     (Planted::ShrinkKeepsData, 300, 88),
-    (Planted::MarkChosenAnew, 1000, 0),
+    (Planted::MarkChosenAnew, 1200, 389),
 ];
 
 /// Every bug, within how many seeds it is to be found, and one that may find it.

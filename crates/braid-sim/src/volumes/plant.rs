@@ -38,7 +38,7 @@ const TABLE: [(Planted, u64, u64); Planted::VOLUMES.len()] = [
     (Planted::OwnerUnchecked, 100, 2),
     (Planted::RunUnchecked, 600, 61),
     (Planted::PartialUnclaimed, 100, 2),
-    (Planted::PartialMemoryLost, 600, 186),
+    (Planted::PartialMemoryLost, 4000, 1903),
     // Only two disks that hang in an array with two parities show it, and there are none here.
     (Planted::PartialReadLent, 0, 0),
     (Planted::HotIgnored, 150, 42),

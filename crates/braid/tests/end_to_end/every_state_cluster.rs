@@ -307,7 +307,7 @@ impl Walk {
         assert_eq!(items(volume, "attention").is_empty(), how.voters == WHOLE, "{}: {volume}", shown.tell);
         has_lines(&shown.tell, &shown.text, &lines_of_volume(volume));
         let list = self.told(by, "volume list");
-        assert_eq!(items(&list.document, "replicated"), [volume.clone()], "{}", list.tell);
+        assert_eq!(items(&list.document, "replicated"), std::slice::from_ref(volume), "{}", list.tell);
         has_words_of_voters(&list.tell, &list.text, volume);
 
         let array = self.told(by, "array show db");
@@ -332,7 +332,7 @@ impl Walk {
     fn snapshots(&mut self, node: usize, has: [bool; 3]) {
         let list = self.told(node, "snapshot list db");
         let shown = self.told(node, "snapshot show db@one");
-        assert_eq!(items(&list.document, "snapshots"), [shown.document.clone()], "{}", list.tell);
+        assert_eq!(items(&list.document, "snapshots"), std::slice::from_ref(&shown.document), "{}", list.tell);
         let replicas = items(&shown.document, "replicas");
         let told: Vec<bool> = replicas.iter().map(|replica| replica["has"] == true).collect();
         assert_eq!(told, has, "{}: {}", shown.tell, shown.document);

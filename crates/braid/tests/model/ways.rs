@@ -23,12 +23,18 @@ pub enum Way {
 }
 
 impl Way {
-    /// The way of a seed: of four seeds in a row each has another one, and so has each kind of life within 32 seeds.
+    /// The way of a seed: of four seeds in a row one is by a file, one by loop devices, and each kind of life has each within 32 seeds.
+    ///
+    /// A service manager only where it is asked for by name: this process keeps the channels, uses the files, and starts daemons. A child
+    /// that it starts while no daemon is there closes the files before it becomes another program, which waits for the daemon: that may be
+    /// this very child.
     pub fn of(seed: u64) -> Way {
         if crate::kind(seed) == crate::nodes::KIND {
             return Way::Nbd;
         }
-        [Way::Nbd, Way::File, Way::Loop, Way::Kept][((seed + seed / 8 + seed / 32) % 4) as usize]
+        let fourth =
+            if std::env::var("BRAID_MODEL_CLIENTS").is_ok_and(|only| only == "kept") { Way::Kept } else { Way::Nbd };
+        [Way::Nbd, Way::File, Way::Loop, fourth][((seed + seed / 8 + seed / 32) % 4) as usize]
     }
 
     /// As `BRAID_MODEL_CLIENTS` names it.
