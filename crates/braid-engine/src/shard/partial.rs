@@ -1,7 +1,7 @@
 //! Requests that begin or end within a block, to devices that take whole sectors ([`DeviceLayout::in_sectors`]).
 //!
-//! Such a request claims all blocks that it touches ([`crate::claims`]), and then runs in steps, each of which is an ordinary request of whole blocks
-//! in the same slot:
+//! Such a request runs in steps, each of which is an ordinary request of whole blocks in the same slot. One that changes something first claims all
+//! blocks that it touches ([`crate::claims`]); a read claims none.
 //!
 //! - A *write* goes in chunks. The first block of a chunk, and the last one, are read where the request covers only a part of them; the request's
 //!   bytes are copied over what was read; the chunk is written.
@@ -17,8 +17,8 @@
 //! - Only whole blocks are written, by steps. So what a crash may leave is what it may leave of any write of these blocks: the sectors around are rewritten
 //!   with what they held.
 //! - Between two steps a request has nothing out, is not counted by a pool, and goes on with the layout of then.
-//! - A device has a quarter of the memory at most, in what is under way and in what the kernel has not given back: requests that wait, for votes
-//!   say, keep none of another device.
+//! - The partial requests of one device hold at most a quarter of what the shard has for gathers and partial requests, with what the kernel has not
+//!   given back; a first one is let through whatever its size. So requests that wait, for votes say, keep none from another device.
 //! - While its device is frozen or held a request begins no step, and is not answered.
 //! - A request that waits for memory has none. A request that has memory waits for what its step waits for (ranges, places, a journal, a disk); none of
 //!   these waits for memory of partial requests.

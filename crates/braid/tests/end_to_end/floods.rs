@@ -271,34 +271,6 @@ fn the_longest_requests_from_as_many_connections_as_there_may_be() {
     besieged.all_is_given_back();
 }
 
-/// Clients that ask for much and take nothing of it: the small requests of others find memory, so that nobody has to go for them.
-#[test]
-fn small_requests_of_others_need_nobody_to_go() {
-    let daemon = Daemon::start_in(Folder::new(), &["--shards", "1", "--buffers", "64M"]);
-    // On files: what a disk in memory lends takes nothing of the buffers.
-    for name in ["target", "beside"] {
-        let disk = daemon.folder.sparse(name, 64 * MIB);
-        daemon.array(name, "concat", &[&disk]);
-    }
-    // So few that none of them waits for another one: who does so in vain makes somebody go.
-    let mut hogs = Vec::new();
-    for _ in 0..3 {
-        let mut hog = Client::open(&daemon.nbd_socket("target"), "target").expect("there is room");
-        pour(&mut hog.stream, &nbd::request(0, nbd::READ, 1, 0, MIB as u32).repeat(40));
-        hogs.push(hog);
-    }
-    for round in 0..10 {
-        for name in ["target", "beside"] {
-            let mut reader = Client::open(&daemon.nbd_socket(name), name).expect("a newcomer is served");
-            for block in 0..20 {
-                reader.read(block * 4096, 4096).unwrap_or_else(|error| panic!("{name}, round {round}: {error}"));
-            }
-        }
-    }
-    let connections = daemon.json(&["export", "show", "target"])["connections"].as_u64();
-    assert!(connections >= Some(hogs.len() as u64), "some had to go: {connections:?} are left");
-}
-
 /// What is announced as the largest block works, with whatever memory; what is longer is refused at once.
 #[test]
 fn what_is_announced_as_the_largest_block_works() {

@@ -23,7 +23,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// The way of a seed: of four seeds in a row one is by a file, one by loop devices, and each kind of life has each within 32 seeds.
+    /// The way of a seed: about one in four is by a file, and one by loop devices; lives of three nodes are by NBD only.
     ///
     /// A service manager only where it is asked for by name: this process keeps the channels, uses the files, and starts daemons. A child
     /// that it starts while no daemon is there closes the files before it becomes another program, which waits for the daemon: that may be

@@ -110,7 +110,7 @@ impl Board {
         })
     }
 
-    /// Remembers damage of before a restart, as that of a check with the number 0.
+    /// Remembers damage of before a restart as a job with the number 0: a check, or a repair where a repair or a resync had found it.
     fn remember_damage(&mut self, saved: &SavedDamage, parities: u16) {
         if saved.findings.left_blocks() > 0 {
             self.note(JobInfo {

@@ -182,8 +182,8 @@ fn of_doubt(name: &str, active: &Active) -> Option<Attention> {
             vec![format!("braid array {look} {name}")],
         ),
         None => (
-            format!("attach its other disks, or add others: a {look} begins by itself when all members are in sync"),
-            vec![format!("braid array show {name}"), format!("braid array add {name} DISK")],
+            format!("a {look} of all of it begins by itself as soon as all members are in sync"),
+            vec![format!("braid array show {name}")],
         ),
     };
     Some(Attention {

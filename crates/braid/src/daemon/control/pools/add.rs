@@ -194,11 +194,16 @@ impl Control {
                 all.add(number, place);
                 (PoolNext::Done, Ok(pool.request_checkpoint()))
             }
-            Err(AddError::Again) => (PoolNext::Again, Err(AddError::Again)),
+            // Not again and again while there is no space for what is under way: each look is a commit.
+            Err(AddError::Again) if pool.lacks_space() == 0 => (PoolNext::Again, Err(AddError::Again)),
             Err(error) => (PoolNext::Done, Err(error)),
         });
         let checkpoint = match taken_in.await {
             Ok(Ok(checkpoint)) => checkpoint,
+            Ok(Err(AddError::Again)) => {
+                self.forget_member(pool.uuid, number);
+                return Err(self.why_not_committed(pool).await);
+            }
             Ok(Err(error)) => {
                 self.forget_member(pool.uuid, number);
                 return Err(of_add(error, pool, &called));

@@ -290,10 +290,12 @@ impl Control {
     pub(super) async fn drops(&self, pool: &Reach, number: u8) -> bool {
         // Between two commits, of which there may always be one.
         let dropped = self.call(pool, move |pool| match pool.drop_member(number) {
-            true => (PoolNext::Done, ()),
-            false => (PoolNext::Again, ()),
+            true => (PoolNext::Done, true),
+            // Without space for what is under way each look would be a commit, and none the last.
+            false if pool.lacks_space() != 0 => (PoolNext::Done, false),
+            false => (PoolNext::Again, false),
         });
-        matches!(tokio::time::timeout(GOING_MAX, dropped).await, Ok(Ok(())))
+        matches!(tokio::time::timeout(GOING_MAX, dropped).await, Ok(Ok(true)))
     }
 
     /// The member that a user names, by number, and what it is called.

@@ -35,7 +35,7 @@ pub struct Full {
 pub type Retries = BTreeMap<Uuid, (u32, u32)>;
 
 impl Lacking {
-    /// Asked at home.
+    /// To be called on the shard that is the pool's home.
     pub fn of(pool: &Pool) -> Lacking {
         Lacking { members: pool.lacks_space(), commits: pool.is_starving(), failed: pool.has_failed() }
     }
@@ -123,7 +123,7 @@ impl Control {
     pub(super) fn tell_lacking(&self, pool: &str, (before, now): (Lacking, Lacking), full: &[Full]) {
         let context = [("pool", pool)];
         match full {
-            [] if before.is_any() && !now.failed => {
+            [] if before.is_any() && !now.is_any() && !now.failed => {
                 let message = format!("what pool {pool} writes itself finds space again");
                 self.events().info("pool_finds_space", message, &context);
             }

@@ -211,8 +211,10 @@ impl Control {
             let result = id(of, OwnerKind::Volume).and_then(|volume| Ok((volume, id(to, OwnerKind::Snapshot)?)));
             told(result.and_then(|(volume, to)| pool.rollback(volume, to)).map(drop).map_err(Told::Admin))
         });
-        done.await?.map_err(|error| error.into_detail(&pool, &located.name))?;
+        let done = done.await;
+        // Also where the answer is that it cannot be made durable now: it may be, when there is space again.
         self.fold_soon(&pool);
+        done?.map_err(|error| error.into_detail(&pool, &located.name))?;
         let message = format!("volume {} is as snapshot {} again", located.name, snapshot.name);
         self.events().info("volume_rolled_back", message, &[("volume", &located.name)]);
         self.volume_of(&pool, located.uuid).await
@@ -273,9 +275,10 @@ impl Control {
         let done = done.await;
         // The exports are gone, whatever came of the rest.
         self.save_or_warn();
+        // Also where the answer is that it cannot be made durable now: it may be, when there is space again.
+        self.fold_soon(&what.pool);
         done?.map_err(|error| error.into_detail(&what.pool, &what.name))?;
         self.note_snapshots(what.pool.uuid).await;
-        self.fold_soon(&what.pool);
         Ok(())
     }
 
