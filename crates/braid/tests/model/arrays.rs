@@ -106,7 +106,10 @@ impl ArrayLife {
         let show = self.show();
         let filling =
             show["members"].as_array().is_some_and(|members| members.iter().any(|one| one["state"] == "filling"));
-        show["redundancy"]["health"] == "whole" && !filling
+        // After a start by force all parity is looked at by itself, and no other check begins beside that.
+        let is_in_doubt = |one: &Value| one.as_str().is_some_and(|said| said.starts_with("its parity may be"));
+        let in_doubt = show["attention"].as_array().is_some_and(|said| said.iter().any(is_in_doubt));
+        show["redundancy"]["health"] == "whole" && !filling && !in_doubt
     }
 
     /// After a start: it serves by itself, or as the status says how.
