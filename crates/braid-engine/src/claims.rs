@@ -28,7 +28,7 @@ use crate::overlap::{Bucket, HELD, TAG_MASK, TAG_SHIFT, WAITING, part, refuses, 
 use crate::planted::{Planted, planted};
 
 /// The longest range in bytes that words hold; a longer one joins the queue at once.
-pub const HELD_BYTES_MAX: u64 = (1 << 20) + 4096;
+pub const HELD_BYTES_MAX: u64 = 1 << 20;
 
 const GRANULE_SHIFT: u32 = 16;
 /// Counters of what the queue has of each granule, by hash: a few requests in the queue do not send all others to its lock.

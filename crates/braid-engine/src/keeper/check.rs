@@ -254,10 +254,6 @@ impl Keeper {
                     Ok(()) => {}
                     Err(error) => {
                         if error.kind == ErrorKind::Busy {
-                            if let Some(check) = self.check.as_mut().filter(|_| error.leaf.is_none()) {
-                                // The shard refuses, which says nothing of what disks can read.
-                                check.tries = check.tries.saturating_sub(1);
-                            }
                             io.sleep(PAUSE_NS).await;
                         }
                         return Some(Act::Nothing);

@@ -236,8 +236,7 @@ impl Shard {
     fn verify(&mut self, index: u32, part: &Part<'_>, amends: Option<Believed>, sink: &mut impl LeafSink) -> bool {
         let Slot { generation, sync, .. } = self.slots[index];
         if (0..part.cells()).any(|cell| !part.is_readable(cell, Roles::NONE)) {
-            // Nothing is left to compare with, as a member was lost since: the caller looks at its members again.
-            self.slots[index].error = Some(IoError::of(ErrorKind::Busy));
+            // Nothing is left to compare with.
             return false;
         }
         let best = Parity::best();

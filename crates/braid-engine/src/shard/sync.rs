@@ -47,7 +47,7 @@ pub enum SyncKind {
         /// All its cells.
         cells: u16,
     },
-    /// With parity: reads all cells of a row, and compares them with its parity. `Busy` where a member has none of them.
+    /// With parity: reads all cells of a row, and compares them with its parity. Passed over where one cannot be read.
     Verify {
         /// Data cells of the row.
         data: u16,
@@ -113,7 +113,7 @@ impl Compared {
     pub const NAMED_MAX: usize = 16;
     /// No member is known to be wrong.
     pub const UNKNOWN: u8 = u8::MAX;
-    /// Everything agreed.
+    /// Everything agreed, or nothing was compared.
     pub const EQUAL: Compared = Compared { differing: 0, wrong: [Compared::UNKNOWN; Compared::NAMED_MAX] };
 
     /// The member that has a block wrong, if that is known.
@@ -406,8 +406,8 @@ impl Shard {
         let first = match part.stage {
             Stage::Read => {
                 part.stage = Stage::Write;
-                if copies.count < 2 || request.kind.memory_bytes(request.len) < copies.count * request.len {
-                    // A member has come since, or gone: the caller counts again.
+                if request.kind.memory_bytes(request.len) < copies.count * request.len {
+                    // A member has come since: the caller counts again.
                     self.slots[index].error = Some(IoError::of(ErrorKind::Busy));
                     return false;
                 }
