@@ -88,11 +88,11 @@ impl Shard {
     #[inline]
     pub(super) fn shorten_claim(&mut self, index: u32) {
         let slot = &self.slots[index];
-        if let Claim::Granted(number) = self.claim_of(index)
-            && slot.op != Op::Write
+        if slot.op != Op::Write
             && slot.end - slot.start > HELD_BYTES_MAX
             && slot.cursor > slot.start
             && slot.cursor < slot.end
+            && let Claim::Granted(number) = self.claim_of(index)
         {
             let bucket = self.shared.claims.shorten(number, slot.cursor);
             tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);

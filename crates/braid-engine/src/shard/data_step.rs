@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(past_unwritten(&table, &asks(at + u64::from(REGION), size), &written), Some(size));
         // What is short is held instead.
         assert_eq!(past_unwritten(&table, &asks(0, STEP_ORDERED_BYTES_MAX), &empty), None);
-        table.acquire(DeviceId(0), 1 << 40, (1 << 40) + 4096, &mut |_| panic!("nobody waits")).expect("it is free");
+        table.acquire(DeviceId(0), 1 << 40, (1 << 40) + 4096, &mut |_| panic!("no request waits")).expect("it is free");
         assert_eq!(past_unwritten(&table, &all, &empty), Some(1 << 40));
     }
 }

@@ -13,7 +13,8 @@
 //! Invariants:
 //!
 //! - Between the read and the write of a block no other request changes it: every request that changes blocks claims them, and the claim of a
-//!   partial request lasts from before its first step until it is answered. Steps claim nothing.
+//!   partial request lasts from before its first step until it is answered; only what it has zeroed or discarded between its ends is released before,
+//!   when both ends are written. Steps claim nothing.
 //! - Only whole blocks are written, by steps. So what a crash may leave is what it may leave of any write of these blocks: the sectors around are rewritten
 //!   with what they held.
 //! - Between two steps a request has nothing out, is not counted by a pool, and goes on with the layout of then.

@@ -129,7 +129,7 @@ fn bench_takes_the_names_that_it_asks_for() {
     }
 }
 
-/// Exports and settings are in the state folder: whoever deletes it under the daemon takes nothing from the next start.
+/// Exports and settings are in the state folder: deleting it under the daemon takes nothing from the next start.
 #[test]
 fn a_state_folder_that_is_deleted_is_made_anew() {
     let mut daemon = Daemon::start();

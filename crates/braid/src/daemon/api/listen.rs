@@ -341,7 +341,7 @@ mod tests {
     use super::*;
     use axum::routing::get;
 
-    /// The clock stands still as long as the clients are there: nobody is ended because its time is up.
+    /// The clock stands still as long as the clients are there: none of them is ended because its time is up.
     #[tokio::test(start_paused = true)]
     async fn half_sent_requests_make_room_before_their_time_is_up() {
         let path = std::env::temp_dir().join(format!("braid-listen-{}", std::process::id()));

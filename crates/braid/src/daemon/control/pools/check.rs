@@ -319,7 +319,7 @@ impl Control {
     }
 }
 
-/// What is told of `found`, and of what is unknown and reads now.
+/// The lines about `found`, and about what is unknown and reads now.
 fn damage_of(found: &[(u8, Bad)], unknown: &Unknown, misread: &[usize]) -> Vec<PoolDamage> {
     let bad = found.iter().map(|(number, what)| (*number, *what, unknown.find(*number, *what), false));
     let well = misread.iter().map(|at| {
