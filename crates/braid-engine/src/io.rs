@@ -75,6 +75,28 @@ impl Flags {
     pub const SPARSE: Flags = Flags(8);
     /// Of a read of a leaf: another one holds the same, so that it may be given up with [`ErrorKind::Slow`] when it takes unusually long.
     pub const OTHERS: Flags = Flags(16);
+    /// Where the number of [`Flags::others`] stands.
+    const TRIES_SHIFT: u32 = 5;
+    /// How often one request may be given up. The last try is waited for.
+    pub const TRIES_MAX: u8 = 7;
+
+    /// [`Flags::OTHERS`] of a request that was given up so often before, less than [`Flags::TRIES_MAX`] times: each try may take twice as long
+    /// as the one before it.
+    #[inline]
+    pub const fn others(tries: u8) -> Flags {
+        assert!(tries < Flags::TRIES_MAX);
+        Flags(Flags::OTHERS.0 | tries << Flags::TRIES_SHIFT)
+    }
+
+    /// Whether a read that has waited so long is given up, where a request's first try may take `limit_ns`.
+    #[inline]
+    pub const fn gives_up(self, waited_ns: u64, limit_ns: u64) -> bool {
+        self.has(Flags::OTHERS) && waited_ns >= limit_ns << self.tries()
+    }
+
+    const fn tries(self) -> u8 {
+        self.0 >> Flags::TRIES_SHIFT
+    }
 
     /// Whether every bit of `other` is set here.
     #[inline]
@@ -99,7 +121,8 @@ impl fmt::Debug for Flags {
             (Flags::SPARSE, "SPARSE"),
             (Flags::OTHERS, "OTHERS"),
         ];
-        f.debug_set().entries(names.iter().filter(|n| self.has(n.0)).map(|n| n.1)).finish()
+        f.debug_set().entries(names.iter().filter(|n| self.has(n.0)).map(|n| n.1)).finish()?;
+        if self.tries() > 0 { write!(f, "+{}", self.tries()) } else { Ok(()) }
     }
 }
 

@@ -242,6 +242,35 @@ fn who_cannot_do_what_others_have_done_is_left_out() {
     assert!(troubles.len() == 1 && troubles[0].leaf == io.leaf && troubles[0].is_fatal());
 }
 
+/// Of two members that are slow one is perhaps silent. They are asked by turns, with twice the time at each, and one is waited for at last.
+#[test]
+fn none_of_two_slow_members_is_waited_for_at_once() {
+    let lease = Arc::new(DeviceLease::new(u64::MAX));
+    let mut rig = rig(1, &lease);
+    rig.disks[1][..4096].fill(5);
+    rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+    let mut asked = Vec::new();
+    for tries in 0..Flags::TRIES_MAX {
+        let (shard, sink) = &mut rig.shards[0];
+        let io = sink.queue.pop_front().unwrap();
+        assert_eq!(io.flags, Flags::others(tries));
+        asked.push(io.leaf.0);
+        shard.leaf_done(io.cookie, Err(LeafError::of(ErrorKind::Slow)), sink);
+        assert!(rig.done(0).is_empty() && rig.troubles().is_empty());
+    }
+    assert!(asked.chunks_exact(2).all(|pair| pair[0] != pair[1]), "{asked:?}");
+    // The last one is waited for: it answers, or is left out.
+    let io = rig.shards[0].1.queue.front().unwrap();
+    assert_eq!(io.flags, Flags::NONE);
+    rig.disks.iter_mut().for_each(|disk| disk[..4096].fill(5));
+    rig.answer(0, 0);
+    assert!(rig.done(0)[0].result.is_ok() && rig.memory[0] == 5);
+    // Another request has all its tries.
+    rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
+    assert_eq!(rig.shards[0].1.queue[0].flags, Flags::others(0));
+    rig.settle(&mut Random(1));
+}
+
 /// A member that is slow has not failed: others are asked before it, nobody is told, and it is waited for when no other is left.
 #[test]
 fn a_slow_member_is_asked_last() {
@@ -258,7 +287,7 @@ fn a_slow_member_is_asked_last() {
     let (first, flags) = slow(&mut rig, ErrorKind::Slow);
     assert_eq!(flags, Flags::OTHERS);
     // The other one fails: there is nobody but the first.
-    assert_eq!(slow(&mut rig, ErrorKind::Io), (1 - first, Flags::NONE));
+    assert_eq!(slow(&mut rig, ErrorKind::Io), (1 - first, Flags::others(1)));
     assert_eq!(rig.shards[0].1.queue.front().map(|io| (io.leaf.0, io.flags)), Some((first, Flags::NONE)));
     rig.answer(0, 0);
     assert!(rig.done(0)[0].result.is_ok() && rig.memory[0] == 5);

@@ -90,6 +90,13 @@ pub struct RemotePart {
     pub start_ns: u64,
 }
 
+impl RemotePart {
+    /// Whether it is a read that has waited for too long and that another disk may answer, where a request's first try may take `limit_ns`.
+    pub fn is_slow(&self, now_ns: u64, limit_ns: u64) -> bool {
+        self.flags.gives_up(now_ns.saturating_sub(self.start_ns), limit_ns)
+    }
+}
+
 /// How I/Os are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cut {
@@ -173,10 +180,10 @@ impl RemoteCx<'_> {
         self.core.port.fail_waiting(self.place, errno);
     }
 
-    /// Ends, with [`SLOW`], the reads with [`Flags::OTHERS`] that wait since `until_ns` or before and of which something was not taken; of
+    /// Ends, with [`SLOW`], the reads that have waited for too long ([`RemotePart::is_slow`]) and of which something was not taken; of
     /// their parts that were taken those go on. Since when the first of them has waited; none: there were none.
-    pub fn give_up_reads(&mut self, until_ns: u64) -> Option<u64> {
-        self.core.port.give_up_reads(self.place, until_ns)
+    pub fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64> {
+        self.core.port.give_up_reads(self.place, now_ns, limit_ns)
     }
 
     /// Gives a stream socket to the shard, connected or about to be; false when it has no room.

@@ -78,8 +78,12 @@ impl Shard {
                 flags = Flags(flags.0 & !Flags::FUA.0);
             }
             if op == Op::Read {
-                let others = layout.lease.is_some() && layout.mirror().is_some_and(|m| m.has_readers(slot.avoid));
-                flags = if others { Flags::OTHERS } else { Flags::NONE };
+                // Those that were slow count: the one that is asked now may be slower still, and they are asked again then.
+                let has_failed = slot.avoid.without(slot.slow());
+                let others = layout.lease.is_some()
+                    && slot.tries < Flags::TRIES_MAX
+                    && layout.mirror().is_some_and(|mirror| mirror.has_readers(has_failed));
+                flags = if others { Flags::others(slot.tries) } else { Flags::NONE };
             }
             if layout.ordered {
                 if flags.has(Flags::FAST_ZERO) {
@@ -132,7 +136,7 @@ impl Shard {
                     }
                 }
                 Step::Lost if !slot.slow().is_empty() => {
-                    // Those are left that were slow: they are waited for.
+                    // Those are left that were slow: they are asked again, and given more time.
                     slot.avoid = slot.avoid.without(slot.slow());
                     slot.set_slow(Roles::NONE);
                 }

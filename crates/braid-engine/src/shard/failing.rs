@@ -78,6 +78,8 @@ impl Shard {
             // Another one is asked. Nothing is wrong, and nobody is told.
             slot.avoid = slot.avoid.with(role);
             slot.set_slow(slot.slow().with(role));
+            // A step may have several I/Os.
+            slot.tries += u8::from(!slot.again);
             slot.again = true;
             return;
         }

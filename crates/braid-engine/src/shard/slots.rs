@@ -85,6 +85,10 @@ pub(crate) struct Slot {
     pub avoid: Roles,
     /// Those of them that were only slow: see [`Slot::slow`].
     slow: u16,
+    /// It waits for its frontend's word when it has its claim: see [`super::entering`].
+    pub is_entered: bool,
+    /// How often it was given up as slow.
+    pub tries: u8,
     /// Members that failed what changes them: it goes on when they are left out.
     pub failed: Roles,
     /// Why members failed.
@@ -137,6 +141,8 @@ impl Slot {
         self.has_read = false;
         self.avoid = Roles::NONE;
         self.slow = 0;
+        self.tries = 0;
+        self.is_entered = false;
         self.failed = Roles::NONE;
         self.sync = NONE;
         self.work = NONE;
@@ -200,6 +206,8 @@ impl Slot {
         begun_ns: 0,
         avoid: Roles::NONE,
         slow: 0,
+        tries: 0,
+        is_entered: false,
         failed: Roles::NONE,
         cause: None,
         sync: NONE,

@@ -1,7 +1,7 @@
 //! Leaf I/Os on disks on the other side of a network: they wait in a list until a carrier takes them, in parts, and end when all
 //! their parts have.
 
-use braid_engine::{ErrorKind, Flags, LeafError, LeafId, LeafResult, Op};
+use braid_engine::{ErrorKind, LeafError, LeafId, LeafResult, Op};
 
 use super::entry::{NONE, State};
 use super::{Port, errno, memory, vouches};
@@ -153,16 +153,16 @@ impl Port {
         self.end_remote(index);
     }
 
-    /// Ends, as slow, the reads that wait since `until_ns` or before and that others may answer; parts that were taken go on. Since when
-    /// the first of them has waited.
-    pub(crate) fn give_up_reads(&mut self, place: u16, until_ns: u64) -> Option<u64> {
+    /// Ends, as slow, the reads that have waited for too long and that others may answer; parts that were taken go on. Since when the first
+    /// of them has waited.
+    pub(crate) fn give_up_reads(&mut self, place: u16, now_ns: u64, limit_ns: u64) -> Option<u64> {
         let (mut before, mut since) = (NONE, None);
         let mut index = self.lines.all[usize::from(place)].head;
         while index != NONE {
             let entry = &mut self.entries[index];
             let (this, next) = (index, entry.link);
             index = next;
-            if entry.io.op != Op::Read || !entry.io.flags.has(Flags::OTHERS) || entry.start_ns > until_ns {
+            if !entry.io.flags.gives_up(now_ns.saturating_sub(entry.start_ns), limit_ns) {
                 before = this;
                 continue;
             }

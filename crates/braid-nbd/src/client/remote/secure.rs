@@ -300,8 +300,8 @@ impl<W: Wire> Wire for Through<'_, W> {
     fn fail_waiting(&mut self, errno: i32) {
         self.wire.fail_waiting(errno);
     }
-    fn give_up_reads(&mut self, until_ns: u64) -> Option<u64> {
-        self.wire.give_up_reads(until_ns)
+    fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64> {
+        self.wire.give_up_reads(now_ns, limit_ns)
     }
     fn dial(&mut self, target: &Target) -> bool {
         let secure = &mut *self.secure;

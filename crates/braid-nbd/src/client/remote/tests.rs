@@ -73,8 +73,8 @@ impl Wire for Shard {
         let part = self.waiting.pop_front().unwrap();
         self.ended.push((part.io, Err(errno)));
     }
-    fn give_up_reads(&mut self, until_ns: u64) -> Option<u64> {
-        let slow = |part: &RemotePart| part.flags.has(Flags::OTHERS) && part.start_ns <= until_ns;
+    fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64> {
+        let slow = |part: &RemotePart| part.is_slow(now_ns, limit_ns);
         let since = self.waiting.iter().filter(|part| slow(part)).map(|part| part.start_ns).min();
         self.ended.extend(self.waiting.iter().filter(|part| slow(part)).map(|part| (part.io, Err(braid_ring::SLOW))));
         self.waiting.retain(|part| !slow(part));

@@ -11,7 +11,7 @@ pub(super) trait Wire {
     fn waiting_since_ns(&self) -> Option<u64>;
     fn done(&mut self, part: &RemotePart, result: Result<(), i32>);
     fn fail_waiting(&mut self, errno: i32);
-    fn give_up_reads(&mut self, until_ns: u64) -> Option<u64>;
+    fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64>;
     /// Begins a connection; false: it was refused at once.
     fn dial(&mut self, target: &Target) -> bool;
     fn close(&mut self);
@@ -51,8 +51,8 @@ impl Wire for RemoteCx<'_> {
     fn fail_waiting(&mut self, errno: i32) {
         RemoteCx::fail_waiting(self, errno);
     }
-    fn give_up_reads(&mut self, until_ns: u64) -> Option<u64> {
-        RemoteCx::give_up_reads(self, until_ns)
+    fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64> {
+        RemoteCx::give_up_reads(self, now_ns, limit_ns)
     }
     fn dial(&mut self, target: &Target) -> bool {
         dial::begin(target).is_ok_and(|socket| self.open(socket))

@@ -49,7 +49,7 @@ impl Session {
             0 => SLOW_UNKNOWN_NS,
             usual => (usual << SLOW_SHIFT).clamp(SLOW_LEAST_NS, SLOW_MOST_NS.max(2 * usual)),
         };
-        if let Some(since) = wire.give_up_reads(now.saturating_sub(limit)) {
+        if let Some(since) = wire.give_up_reads(now, limit) {
             self.left_since_ns.get_or_insert(since);
         }
         // What is being received comes.
@@ -60,7 +60,7 @@ impl Session {
         for index in 0..SLOTS as u16 {
             let slot = &self.slots[index];
             let waits = slot.state != State::Free && slot.may_be_left() && slot.answer.is_none();
-            if !waits || receives == Some(index) || now.saturating_sub(slot.part.start_ns) < limit {
+            if !waits || receives == Some(index) || !slot.part.is_slow(now, limit) {
                 continue;
             }
             let part = slot.part;

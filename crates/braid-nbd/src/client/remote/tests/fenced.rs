@@ -149,6 +149,15 @@ fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_th
     assert_eq!(bed.shard.ended, []);
     bed.says(&Bed::reply(cookies[1], 0, &[3; 512]));
     assert_eq!(std::mem::take(&mut bed.shard.ended), [(other, Ok(()))]);
+    // One that was given up before, at another one, may take longer.
+    let read = bed.ask(Op::Read, Flags::others(2), 0, 512);
+    bed.sent();
+    let cookie = bed.requests()[0].2;
+    bed.ticks(75 * MS);
+    assert_eq!(bed.shard.ended, []);
+    bed.ticks(500 * MS);
+    assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW))]);
+    bed.says(&Bed::reply(cookie, 0, &[3; 512]));
     // What has begun to come is waited for.
     let read = bed.ask(Op::Read, Flags::OTHERS, 0, 8192);
     bed.sent();
