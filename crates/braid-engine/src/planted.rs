@@ -14,6 +14,8 @@ pub enum Planted {
     PartialUnclaimed,
     /// Such a request is answered although the lease has run out.
     PartialWithoutLease,
+    /// A request begins although it was called off, as its client has gone.
+    CalledOffBegun,
     /// What such a request has read is taken for something that a hanging disk may still fill, and written from other memory.
     PartialReadLent,
     /// The memory of such a request is given to others while the kernel has it.

@@ -32,6 +32,20 @@ fn write(rig: &mut Rig, shard: usize, (block, blocks): (u64, u64), value: u8) {
     rig.submit(shard, request).unwrap();
 }
 
+/// A client writes on a shard; the shard takes the request in, and does not begin it.
+fn enter(rig: &mut Rig, shard: usize, (block, blocks): (u64, u64), value: u8) {
+    let addr = u64::from(value) * MIB / 8;
+    rig.memory[addr as usize..][..(blocks * BLOCK) as usize].fill(value);
+    let request = Request { tag: u64::from(value), ..request(Op::Write, block * BLOCK, blocks * BLOCK, addr) };
+    let (shard, sink) = &mut rig.shards[shard];
+    shard.enter(&request, sink).unwrap();
+}
+
+fn go_on(rig: &mut Rig, shard: usize, is_there: bool) {
+    let (shard, sink) = &mut rig.shards[shard];
+    if is_there { shard.begin_entered(sink) } else { shard.call_off_entered(sink) }
+}
+
 fn answered(rig: &mut Rig) -> Vec<u64> {
     let mut tags: Vec<u64> = [0, 1].iter().flat_map(|shard| rig.done(*shard)).map(|done| done.tag).collect();
     tags.sort_unstable();
@@ -80,6 +94,56 @@ fn a_write_that_is_repeated_waits_for_the_first_one_and_a_newer_one_for_both() {
     }
 }
 
+/// A request that has entered has its place in the order of writes, and changes nothing before its client was looked for.
+#[test]
+fn a_write_that_has_entered_keeps_its_place_and_begins_when_its_client_is_there() {
+    for (name, node) in levels() {
+        let mut rig = Rig::new(2, &[2 * MIB, 2 * MIB]);
+        serve(&mut rig, &node);
+        enter(&mut rig, 0, (3, 2), 1);
+        enter(&mut rig, 0, (4, 2), 2);
+        // A newer write, on another shard.
+        write(&mut rig, 1, (3, 3), 3);
+        rig.deliver();
+        assert!(rig.shards.iter().all(|(_, sink)| sink.queue.is_empty()), "{name}: nothing has begun");
+        go_on(&mut rig, 0, true);
+        rig.settle(&mut Random(1));
+        assert_eq!(answered(&mut rig), [1, 2, 3], "{name}");
+        assert_eq!([3, 4, 5].map(|block| read(&mut rig, block)), [3, 3, 3], "{name}");
+    }
+}
+
+#[test]
+fn what_was_called_off_has_changed_nothing_and_others_go_on() {
+    for (name, node) in levels() {
+        let mut rig = Rig::new(2, &[2 * MIB, 2 * MIB]);
+        serve(&mut rig, &node);
+        write(&mut rig, 0, (3, 1), 9);
+        rig.settle(&mut Random(1));
+        // The newer write is done when the older one enters, whose client has repeated it there.
+        write(&mut rig, 1, (3, 1), 8);
+        rig.settle(&mut Random(1));
+        assert_eq!(answered(&mut rig), [8, 9]);
+        enter(&mut rig, 0, (3, 2), 1);
+        // This one waits for the first one's range.
+        enter(&mut rig, 0, (2, 2), 2);
+        rig.submit(0, Request { tag: 4, ..request(Op::Flush, 0, 0, 0) }).unwrap();
+        write(&mut rig, 1, (2, 1), 3);
+        go_on(&mut rig, 0, false);
+        let writes = |rig: &Rig| rig.shards[0].1.queue.iter().filter(|io| io.op == Op::Write).count();
+        assert_eq!(writes(&rig), 0, "{name}");
+        rig.settle(&mut Random(1));
+        let done: Vec<Completion> = [0, 1].iter().flat_map(|shard| rig.done(*shard)).collect();
+        for done in &done {
+            let kind = done.result.err().map(|error| error.kind);
+            assert_eq!(kind, (done.tag < 3).then_some(ErrorKind::Unsettled), "{name}, {}", done.tag);
+        }
+        assert_eq!(done.len(), 4, "{name}");
+        assert_eq!([2, 3, 4].map(|block| read(&mut rig, block)), [3, 8, 0], "{name}");
+        assert_eq!(rig.shards[0].0.in_flight() + rig.shards[1].0.in_flight(), 0);
+    }
+}
+
 #[test]
 fn the_last_that_came_is_what_stays() {
     for (name, node) in levels() {
@@ -95,7 +159,14 @@ fn the_last_that_came_is_what_stays() {
                     rig.submit(random.below(2) as usize, zeros).unwrap();
                     last[block as usize..][..blocks as usize].fill(0);
                 } else {
-                    write(&mut rig, random.below(2) as usize, (block, blocks), value);
+                    let shard = random.below(2) as usize;
+                    if random.below(3) == 0 {
+                        // Of a client that has gone.
+                        enter(&mut rig, shard, (random.below(24), 1 + random.below(12)), 255);
+                        go_on(&mut rig, shard, false);
+                    }
+                    enter(&mut rig, shard, (block, blocks), value);
+                    go_on(&mut rig, shard, true);
                     last[block as usize..][..blocks as usize].fill(value);
                 }
                 for _ in 0..random.below(3) {
@@ -110,7 +181,8 @@ fn the_last_that_came_is_what_stays() {
                 }
             }
             rig.settle(&mut random);
-            assert_eq!(answered(&mut rig).len(), 60, "{name}, seed {seed}: everybody is answered");
+            let answered = answered(&mut rig).into_iter().filter(|tag| *tag != 255);
+            assert_eq!(answered.count(), 60, "{name}, seed {seed}: all others are answered");
             for block in 0..36 {
                 assert_eq!(read(&mut rig, block), last[block as usize], "{name}, seed {seed}, block {block}");
             }
@@ -188,4 +260,26 @@ fn read_late(rig: &mut Rig, block: u64) -> u8 {
     rig.done(0);
     rig.done(1);
     read(rig, block)
+}
+
+/// A request that enters a device which has failed ends once, when its frontend settles it; its slot serves others then.
+#[test]
+fn what_enters_a_failed_array_ends_once() {
+    for is_there in [true, false] {
+        let mut rig = Rig::new(2, &[2 * MIB, 2 * MIB]);
+        let mut node = open_mirror();
+        if let Node::Mirrored(mirror) = &mut node {
+            mirror.failed = true;
+        }
+        serve(&mut rig, &node);
+        for round in 0..3 {
+            enter(&mut rig, 0, (3, 2), 1);
+            enter(&mut rig, 0, (3, 2), 2);
+            go_on(&mut rig, 0, is_there);
+            let done = rig.done(0);
+            assert_eq!(done.iter().map(|done| done.tag).collect::<Vec<_>>(), [1, 2], "{round}");
+            assert!(done.iter().all(|done| done.result.is_err_and(|error| error.kind == ErrorKind::Failed)));
+        }
+        assert_eq!((rig.shards[0].0.in_flight(), rig.shards[0].0.slots_in_use()), (0, 0));
+    }
 }

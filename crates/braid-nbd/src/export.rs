@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use braid_engine::DeviceId;
@@ -102,6 +102,8 @@ pub struct ExportInfo {
     pub name: String,
     /// The engine's device.
     pub device: DeviceId,
+    /// All exports of a device hold the same counter, of how many were offered: so each knows whether there are or were others.
+    pub siblings: Arc<AtomicU64>,
     /// Size in bytes, a multiple of `block_bytes_min`.
     pub size_bytes: u64,
     /// Refuse everything that changes data.
@@ -135,6 +137,7 @@ impl ExportInfo {
         ExportInfo {
             name: name.into(),
             device,
+            siblings: Arc::default(),
             size_bytes,
             read_only: false,
             block_bytes_min: 512,
@@ -363,12 +366,13 @@ impl Export {
     pub fn open(self: &Arc<Self>) -> Option<OpenExport> {
         let max = self.limits().connections_max;
         let more = |n: u32| (n < max).then_some(n + 1);
-        if self.connections.try_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+        let Ok(before) = self.connections.try_update(Ordering::Relaxed, Ordering::Relaxed, more) else {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
-        }
+        };
+        let siblings = self.info.siblings.load(Ordering::SeqCst);
         let number = self.sessions.fetch_add(1, Ordering::SeqCst) + 1;
-        Some(OpenExport { export: self.clone(), number })
+        Some(OpenExport { export: self.clone(), number, siblings, had_others: before > 0 })
     }
 }
 
@@ -378,13 +382,26 @@ pub struct OpenExport {
     export: Arc<Export>,
     /// Which of the export's connections it is, from 1 on.
     number: u64,
+    /// What [`ExportInfo::siblings`] was.
+    siblings: u64,
+    /// Other connections were open when it was opened.
+    had_others: bool,
 }
 
 impl OpenExport {
-    /// Returns whether other connections were opened since this one, or are open.
+    /// Returns whether a client of this connection may have, or may have had, another way to the device: connections that were open when this one
+    /// was opened, or were opened since, or other exports.
+    ///
+    /// A request that claims its range before this returns false comes before all requests that come another way.
     #[inline]
     pub fn has_others(&self) -> bool {
-        self.export.sessions.load(Ordering::SeqCst) != self.number || self.export.connections() > 1
+        // With the claim of whoever comes another way, which follows the counting here: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        let info = &self.export.info;
+        self.had_others
+            || self.export.sessions.load(Ordering::SeqCst) != self.number
+            || info.siblings.load(Ordering::SeqCst) != self.siblings
+            || Arc::strong_count(&info.siblings) > 1
     }
 }
 

@@ -72,6 +72,10 @@ pub struct MemoryHost {
     loans: u64,
     sockets: Vec<Socket>,
     started: VecDeque<Request>,
+    /// Of these the ones that wait to be begun.
+    entered: Vec<u64>,
+    /// The client that hangs up while the server takes in the next request that changes something.
+    pub ends_when_entered: Option<usize>,
     done: VecDeque<Completion>,
     timers: Vec<(u64, u64)>,
 }
@@ -95,6 +99,8 @@ impl MemoryHost {
             loans: 0,
             sockets: Vec::new(),
             started: VecDeque::new(),
+            entered: Vec::new(),
+            ends_when_entered: None,
             done: VecDeque::new(),
             timers: Vec::new(),
         }
@@ -320,6 +326,32 @@ impl Host for MemoryHost {
         self.log.push((request.op, request.flags, request.offset, request.len));
         self.started.push_back(*request);
         Ok(())
+    }
+
+    fn enter(&mut self, request: &Request) -> Result<(), IoError> {
+        self.submit(request)?;
+        if !matches!(request.op, Op::Read | Op::Flush) {
+            self.entered.push(request.tag);
+            if let Some(socket) = self.ends_when_entered.take() {
+                self.client_ends(socket);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_entered(&mut self, _device: DeviceId, is_there: bool) {
+        let entered = std::mem::take(&mut self.entered);
+        if is_there {
+            return;
+        }
+        for tag in entered {
+            let at = self.started.iter().rposition(|request| request.tag == tag).expect("it has entered");
+            let Request { op, flags, offset, len, .. } = self.started.remove(at).expect("it is there");
+            let logged = self.log.iter().rposition(|logged| *logged == (op, flags, offset, len));
+            self.log.remove(logged.expect("it was logged"));
+            let result = Err(IoError::of(ErrorKind::Unsettled));
+            self.done.push_back(Completion { tag, result, buffer_busy: false });
+        }
     }
 
     fn heeds(&self, _device: DeviceId) -> bool {

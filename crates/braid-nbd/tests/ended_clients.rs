@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+mod pki;
 
+use std::io::Write;
 use std::sync::Arc;
 
 use braid_engine::{DeviceId, Op};
 use braid_nbd::memory::{Disk, MemoryHost};
 use braid_nbd::server::{Arrival, Server, ServerConfig};
-use braid_nbd::{EventQueue, Export, ExportInfo, ExportLimits, ExportTable};
+use braid_nbd::{EventQueue, Export, ExportInfo, ExportLimits, ExportTable, ExportTls};
 use braid_ring::Rates;
 use common::bytes;
 
@@ -27,7 +29,9 @@ impl Bed {
     fn new(rates: Rates) -> Bed {
         let table = Arc::new(ExportTable::new());
         let limits = ExportLimits { rates, ..ExportLimits::default() };
-        let export = table.add(ExportInfo { limits, ..ExportInfo::new("a", DeviceId(0), SIZE as u64) }).unwrap();
+        let export = table
+            .add(ExportInfo { limits, tls: ExportTls::Optional, ..ExportInfo::new("a", DeviceId(0), SIZE as u64) })
+            .unwrap();
         let mut host = MemoryHost::new(32 << 20, SIZE);
         host.now_ns = 1_000_000_000_000;
         let server = Server::new(ServerConfig::default(), Arc::new(EventQueue::new()));
@@ -97,6 +101,87 @@ fn what_waits_for_its_turn_ends_with_its_client() {
     assert_eq!((bed.writes(), bed.host.is_closed(old), bed.host.is_closed(new)), (2, true, false));
 }
 
+/// The look at the client comes when its requests have their place in the order of writes. A look before that is too early: the shard may be
+/// interrupted after it, while the client writes through another connection.
+#[test]
+fn a_client_that_hangs_up_while_its_request_is_taken_in_has_changed_nothing() {
+    let mut bed = Bed::new(Rates::default());
+    let (other, old) = (bed.client(), bed.client());
+    bed.host.ends_when_entered = Some(old);
+    bed.write(old, 0..3, 1);
+    assert_eq!((bed.writes(), bed.at(0), bed.host.is_closed(old)), (0, 0, true));
+    assert!(bed.host.take_output(old).is_empty(), "it is told nothing");
+    bed.write(other, 0..1, 2);
+    assert_eq!((bed.at(0), bed.host.is_closed(other)), (2, false));
+}
+
+/// The same over TLS, where the end may be told behind the requests, in the same packet.
+#[test]
+fn a_client_that_ends_its_tls_behind_a_request_has_changed_nothing() {
+    let pki = pki::Pki::new();
+    let mut bed = Bed::new(Rates::default());
+    let other = bed.client();
+    let old = bed.host.socket();
+    let arrival = Arrival { tls: Some(pki.server(false)), ..Arrival::plain("", bed.table.clone()) };
+    bed.server.connect(&mut bed.host, old, arrival);
+    bed.run();
+    bed.host.client_sends(old, &bytes("00000003 'IHAVEOPT' 00000005 00000000"));
+    bed.run();
+    assert_eq!(bed.host.take_output(old).len(), 18 + 20);
+    let config = pki.client(None, &[&rustls::version::TLS13]);
+    let mut secure = rustls::ClientConnection::new(config, "localhost".try_into().unwrap()).unwrap();
+    let mut exchange = |bed: &mut Bed| {
+        let mut out = Vec::new();
+        while secure.wants_write() {
+            secure.write_tls(&mut out).unwrap();
+        }
+        bed.host.client_sends(old, &out);
+        bed.run();
+        let answer = bed.host.take_output(old);
+        let mut rest = answer.as_slice();
+        while !rest.is_empty() {
+            secure.read_tls(&mut rest).unwrap();
+            secure.process_new_packets().unwrap();
+        }
+        secure.is_handshaking()
+    };
+    while exchange(&mut bed) {}
+    let mut request = bytes("25609513 0000 0001 'a cookie' 0000000000000000 00000200");
+    request.extend([1; 512]);
+    for (last, sent) in [(false, bytes("'IHAVEOPT' 00000001 00000001 'a'")), (true, request)] {
+        secure.writer().write_all(&sent).unwrap();
+        if last {
+            secure.send_close_notify();
+        }
+        let mut out = Vec::new();
+        while secure.wants_write() {
+            secure.write_tls(&mut out).unwrap();
+        }
+        bed.host.client_sends(old, &out);
+        bed.run();
+        bed.host.take_output(old);
+    }
+    assert_eq!((bed.writes(), bed.at(0), bed.host.is_closed(old)), (0, 0, true));
+    bed.write(other, 0..1, 2);
+    assert_eq!(bed.at(0), 2);
+}
+
+/// The same where the client's other way is another export of the device.
+#[test]
+fn another_export_of_the_device_counts_as_another_connection() {
+    let mut bed = Bed::new(Rates::default());
+    let old = bed.client();
+    bed.host.ends_when_entered = Some(old);
+    bed.write(old, 0..1, 1);
+    assert_eq!(bed.at(0), 1, "it has no other way");
+    let siblings = bed.export.info().siblings.clone();
+    bed.table.add(ExportInfo { siblings, ..ExportInfo::new("b", DeviceId(0), SIZE as u64) }).unwrap();
+    let old = bed.client();
+    bed.host.ends_when_entered = Some(old);
+    bed.write(old, 0..1, 2);
+    assert_eq!((bed.at(0), bed.host.is_closed(old)), (1, true));
+}
+
 /// The same where the newer client has come and gone meanwhile.
 #[test]
 fn it_is_not_begun_either_when_the_later_client_has_left() {
@@ -123,6 +208,21 @@ fn a_connection_that_was_there_before_counts_as_a_later_one() {
     bed.write(other, 3..4, 2);
     bed.let_all_go();
     assert_eq!((bed.at(3), bed.at(4), bed.writes(), bed.host.is_closed(old)), (2, 0, 3, true));
+}
+
+/// The same where that one has left before the server goes on with what waits.
+#[test]
+fn a_connection_that_was_there_before_and_has_left_counts_as_a_later_one() {
+    let mut bed = Bed::slow();
+    let (other, old) = (bed.client(), bed.client());
+    bed.write(old, 0..9, 1);
+    bed.host.client_ends(old);
+    bed.write(other, 3..4, 2);
+    bed.host.client_sends(other, &bytes(GOODBYE));
+    bed.host.now_ns += 1_500_000_000;
+    bed.run();
+    bed.let_all_go();
+    assert_eq!((bed.at(3), bed.at(4), bed.host.is_closed(old)), (2, 0, true));
 }
 
 /// More than the server takes at a time is still in the socket.

@@ -128,6 +128,14 @@ impl Channels {
         Some(if read < 0 { failed() } else { read as i32 })
     }
 
+    /// Returns whether the kernel has ended what the channel leads to.
+    pub(crate) fn is_ended(&mut self, id: ChannelId) -> bool {
+        let Some(channel) = self.get(id) else { return true };
+        let mut polled = libc::pollfd { fd: channel.file().fd, events: 0, revents: 0 };
+        // SAFETY: one place, which outlives the call. A poll that fails says nothing.
+        unsafe { libc::poll(&raw mut polled, 1, 0) == 1 && polled.revents & libc::POLLERR != 0 }
+    }
+
     /// Begins to write one message. False when the channel is closed, or as much is under way as can be.
     pub(crate) fn write(
         &mut self,

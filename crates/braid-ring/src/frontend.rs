@@ -86,17 +86,44 @@ impl Cx<'_> {
     /// outside the arena), `Busy` (too many in flight).
     #[inline(always)]
     pub fn submit(&mut self, request: &Request) -> Result<(), IoError> {
-        debug_assert!(request.tag < TAG_LIMIT, "a tag has {TAG_BITS} bits");
+        let tagged = self.tagged(request)?;
         let core = &mut *self.core;
-        let carries_data = matches!(request.op, Op::Read | Op::Write);
-        if carries_data && core.port.arena.offset(request.buf, request.len).is_none() {
-            return Err(IoError::of(ErrorKind::Invalid));
-        }
-        let tagged = Request { tag: request.tag | u64::from(self.frontend) << TAG_BITS, ..*request };
         if request.device.0 >> DeviceId::INDEX_BITS != 0 {
             return core.submit_above(&tagged);
         }
         core.engine.submit(&tagged, &mut core.port)
+    }
+
+    /// Submits a request as [`Cx::submit`] does; one that changes the device does not begin before [`Cx::settle_entered`], which has to follow in the same
+    /// call of the frontend, and before another request enters that is not of the same client. See [`braid_engine::Shard::enter`].
+    ///
+    /// # Errors
+    /// As [`Cx::submit`].
+    #[inline]
+    pub fn enter(&mut self, request: &Request) -> Result<(), IoError> {
+        let tagged = self.tagged(request)?;
+        let entered = self.core.on(tier_of(request.device), |engine, port| engine.enter(&tagged, port));
+        entered.unwrap_or(Err(IoError::of(ErrorKind::NoDevice)))
+    }
+
+    /// Begins what has entered for this device; or, where its client is not there any more, ends it with [`ErrorKind::Unsettled`].
+    #[inline]
+    pub fn settle_entered(&mut self, device: DeviceId, is_there: bool) {
+        self.core.on(tier_of(device), |engine, port| match is_there {
+            true => engine.begin_entered(port),
+            false => engine.call_off_entered(port),
+        });
+    }
+
+    /// The request with a tag that leads back to this frontend.
+    #[inline(always)]
+    fn tagged(&self, request: &Request) -> Result<Request, IoError> {
+        debug_assert!(request.tag < TAG_LIMIT, "a tag has {TAG_BITS} bits");
+        let carries_data = matches!(request.op, Op::Read | Op::Write);
+        if carries_data && self.core.port.arena.offset(request.buf, request.len).is_none() {
+            return Err(IoError::of(ErrorKind::Invalid));
+        }
+        Ok(Request { tag: request.tag | u64::from(self.frontend) << TAG_BITS, ..*request })
     }
 
     /// Whether [`Cx::foresee`] is of use for this device: what it is asked is found by more than the processor's caches may hold.
@@ -271,6 +298,11 @@ impl Cx<'_> {
     pub fn read_message(&mut self, channel: ChannelId, pieces: &[SendPiece]) -> Option<i32> {
         self.check_message(pieces);
         self.core.channels.read(channel, pieces.iter().map(|p| (p.buf.addr, p.len)))
+    }
+
+    /// Returns whether the kernel has ended what the channel leads to, although messages may be unanswered.
+    pub fn is_channel_ended(&mut self, channel: ChannelId) -> bool {
+        self.core.channels.is_ended(channel)
     }
 
     /// Begins to write one message, all of it at once; `net_done` tells. False when the channel is closed, or

@@ -22,6 +22,9 @@ use crate::memory::Memory;
 use crate::rng::Rng;
 use crate::world::{Happening, World};
 
+/// Marks requests of clients that have gone before they began: no simulated client's.
+const CALLED_OFF: u64 = OF_TASKS - 1;
+
 /// What the shards have to tell the world above.
 #[derive(Debug)]
 pub enum Told {
@@ -203,7 +206,25 @@ impl Host {
     /// # Errors
     /// As [`Shard::submit`].
     pub fn submit(&mut self, world: &mut World, shard: u16, request: &Request) -> Result<(), IoError> {
-        self.with(world, shard, |shard, sink| shard.submit(request, sink))
+        // By the number, so that no other choice depends on it.
+        let choice = request.tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61;
+        if choice == 0 && request.op == Op::Write {
+            // Before it another client sends the same to another place, and has hung up when that is looked at.
+            let gone = Request { offset: request.offset + request.len, tag: CALLED_OFF, ..*request };
+            self.with(world, shard, |shard, sink| {
+                if shard.enter(&gone, sink).is_ok() {
+                    shard.call_off_entered(sink);
+                }
+            });
+        }
+        self.with(world, shard, |shard, sink| {
+            if choice.is_multiple_of(2) {
+                return shard.submit(request, sink);
+            }
+            let entered = shard.enter(request, sink);
+            shard.begin_entered(sink);
+            entered
+        })
     }
 
     /// Tells a shard about a leaf I/O that ended.
@@ -441,6 +462,10 @@ impl Host {
         let mut ended = std::mem::take(&mut self.ended);
         let mut freed = !ended.is_empty();
         for completion in ended.drain(..) {
+            if completion.tag == CALLED_OFF {
+                world.counters.add("requests", "called off");
+                continue;
+            }
             if completion.tag & OF_TASKS == 0 {
                 self.told.push_back(Told::Done(completion));
             } else {

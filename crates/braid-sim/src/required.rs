@@ -13,6 +13,7 @@ pub const REQUIRED: &[&str] = &[
     "requests.discard",
     "requests.flush",
     "requests.fua",
+    "requests.called off",
     "refused.busy",
     "refused.late write there",
     "refused.no device",

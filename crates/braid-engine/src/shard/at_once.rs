@@ -5,6 +5,7 @@
 //! given back. Where anything is not as it mostly is, the request goes the way of all others.
 
 use super::{Shard, ranges};
+use crate::claims::Claim;
 use crate::io::{Buf, Completion, DeviceId, LeafSink, Op, Request};
 use crate::mirror::ShortMirror;
 use braid_geometry::Copies;
@@ -16,8 +17,8 @@ pub(super) enum AtOnce {
     Done,
     /// It is for a slot to do.
     No,
-    /// The same; its range is held already, and some members may have the data.
-    Begun,
+    /// The same; some members may have the data. It has claimed its range and holds it, or is in the queue of claims and does not hold it.
+    Begun(Claim),
 }
 
 /// What came of asking the members.
@@ -108,7 +109,13 @@ impl Shard {
         let asked = write(short, (offset, len), buf, sink);
         if asked != Asked::Done {
             device.takes_time |= asked == Asked::Refused;
-            return AtOnce::Begun;
+            // The range is given back while the request waits for a region: its place in the order of writes is the claim.
+            if self.shared.claims.hold(id, offset, offset + len, &mut tell) {
+                return AtOnce::Begun(Claim::Held);
+            }
+            let queued = Claim::Queued(self.shared.claims.join(id, offset, offset + len));
+            self.shared.ranges.release(id, offset, offset + len, &mut tell);
+            return AtOnce::Begun(queued);
         }
         self.shared.ranges.release(id, offset, offset + len, &mut tell);
         device.counters.count(Op::Write, len, false);

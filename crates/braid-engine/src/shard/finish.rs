@@ -42,7 +42,9 @@ impl Shard {
         let slot = &mut self.slots[index];
         self.done.push(Completion { tag: slot.tag, result, buffer_busy: late && slot.keeps_memory() });
         let device = self.devices.at_mut(slot.device);
-        device.counters.count(slot.op, slot.end - slot.start, result.is_err());
+        if !result.is_err_and(|error| error.kind.is_unsettled()) {
+            device.counters.count(slot.op, slot.end - slot.start, result.is_err());
+        }
         if late {
             self.become_late(index);
         } else if slot.held.0 < slot.held.1

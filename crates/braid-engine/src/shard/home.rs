@@ -391,7 +391,7 @@ impl Shard {
     }
 
     /// The layout of a round's device; none where the device is gone or has failed.
-    fn enter(&mut self, device: DeviceId) -> Option<Arc<DeviceLayout>> {
+    fn use_current(&mut self, device: DeviceId) -> Option<Arc<DeviceLayout>> {
         let of = self.devices.get_mut(device)?;
         let layout = of.current.as_ref().filter(|layout| layout.mirror().is_some_and(|m| !m.failed))?;
         Some(Arc::clone(layout))
@@ -400,7 +400,7 @@ impl Shard {
     /// Begins a round, or ends it where there is nothing to do.
     fn begin_round(&mut self, at: u32, sink: &mut impl LeafSink) {
         let device = self.home.at(at).device;
-        let Some(layout) = self.enter(device) else { return self.give_up(at, sink) };
+        let Some(layout) = self.use_current(device) else { return self.give_up(at, sink) };
         if self.devices.at(device.0).frozen {
             self.home.at(at).stage = Stage::Held;
             return;
@@ -529,7 +529,7 @@ impl Shard {
     /// Zeroes the next of the regions that were never written, as much as one step holds.
     fn zero_more(&mut self, at: u32, sink: &mut impl LeafSink) {
         let device = self.home.at(at).device;
-        let Some(layout) = self.enter(device) else { return self.give_up(at, sink) };
+        let Some(layout) = self.use_current(device) else { return self.give_up(at, sink) };
         let mirror = layout.mirror().expect("a round is of a redundant array");
         let index = self.slots.reserved(at);
         let generation = self.slots[index].generation;
@@ -581,7 +581,7 @@ impl Shard {
     /// The zeros are durable: the regions count as written once that is noted.
     fn flushed(&mut self, at: u32, sink: &mut impl LeafSink) {
         let device = self.home.at(at).device;
-        let Some(layout) = self.enter(device) else { return self.give_up(at, sink) };
+        let Some(layout) = self.use_current(device) else { return self.give_up(at, sink) };
         let round = self.home.at(at);
         round.stage = Stage::Written;
         let mut image = round.map().bits(round.block);

@@ -13,6 +13,7 @@ mod claiming;
 mod compute;
 mod data_step;
 mod devices;
+mod entering;
 mod failing;
 mod finish;
 mod flush_step;
@@ -290,6 +291,8 @@ pub struct Shard {
     asked_still: Vec<journal::Asked>,
     pools: Pools,
     partials: Partials,
+    /// Requests that wait for their frontend's word: see [`entering`].
+    entered: Vec<u32>,
     /// Memory for rows, for batches of journals, and for gathers, from when the first array with parity is served.
     scratch: Option<Scratch>,
     journal_scratch: Option<Scratch>,
@@ -331,6 +334,7 @@ impl Shard {
             asked_still: Vec::new(),
             pools: Pools::new(limits.slots),
             partials: Partials::default(),
+            entered: Vec::with_capacity(limits.slots as usize),
             scratch: None,
             journal_scratch: None,
             gather_scratch: None,
@@ -353,10 +357,16 @@ impl Shard {
     // Always: as a call of its own, saving and restoring registers was a fifth of a small request's cost.
     #[inline(always)]
     pub fn submit(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
+        self.take_in::<false>(request, sink)
+    }
+
+    /// `ENTERS`: one that changes the device waits when it has its claim ([`entering`]).
+    #[inline(always)]
+    fn take_in<const ENTERS: bool>(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
         let device = self.devices.get_mut(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;
         let layout = device.current.as_deref().ok_or(IoError::of(ErrorKind::NoDevice))?;
         if check(request, layout).is_err() {
-            return self.submit_partial(request, sink);
+            return self.submit_partial(request, ENTERS, sink);
         }
         if layout.read_only && request.op != Op::Read {
             if request.op != Op::Flush {
@@ -377,15 +387,18 @@ impl Shard {
         if mutates(request.op) && self.shared.late.covers(request.device, start, end) {
             return Err(IoError::of(ErrorKind::TimedOut));
         }
+        let is_entered = ENTERS && mutates(request.op);
         let small = matches!(request.op, Op::Read | Op::Write) && request.len.wrapping_sub(1) < LEAF_BYTES_MAX;
+        // The short ways begin at once.
+        let small = small && !is_entered;
         // A request of the queue came earlier: this one must not overtake it.
         let small = small && !(request.op == Op::Write && self.shared.claims.is_queued(request.device, start, end));
-        let (mut place, mut held) = (None, false);
+        let (mut place, mut begun) = (None, None);
         if small && layout.ordered {
             match self.mirror_at_once(request, sink) {
                 AtOnce::Done => return Ok(()),
                 AtOnce::No => {}
-                AtOnce::Begun => held = true,
+                AtOnce::Begun(claim) => begun = Some(claim),
             }
         } else if small {
             place = layout.single_place(request.offset, request.len);
@@ -412,7 +425,26 @@ impl Shard {
         }
         // In parts: a whole request would be put together in memory, also on the short way.
         let Request { device, op, flags, offset, len, buf, tag } = *request;
-        self.submit_slot(device, (op, flags), (offset, len), (buf.addr, buf.region), tag, (place, held), sink)
+        self.submit_slot(
+            device,
+            (op, flags),
+            (offset, len),
+            (buf.addr, buf.region),
+            tag,
+            (place, begun, is_entered),
+            sink,
+        )
+    }
+
+    /// Begins a request that is one leaf I/O: no step comes after it.
+    #[inline]
+    fn begin_single(&mut self, index: u32, (leaf, offset): (LeafId, u64), sink: &mut impl LeafSink) {
+        let slot = &mut self.slots[index];
+        slot.cursor = slot.end;
+        slot.out = 1;
+        slot.single = true;
+        let cookie = slots::cookie(index, slot.generation, leaf);
+        sink.submit(&LeafIo::simple(leaf, slot.op, slot.flags, offset, slot.end - slot.start, slot.buf, cookie));
     }
 
     /// The rest of [`Shard::submit`], for a request that must be remembered until its I/O has ended.
@@ -425,7 +457,7 @@ impl Shard {
         (start, len): (u64, u64),
         (addr, region): (u64, u16),
         tag: u64,
-        (place, held): (Option<(LeafId, u64)>, bool),
+        (place, begun, is_entered): (Option<(LeafId, u64)>, Option<Claim>, bool),
         sink: &mut impl LeafSink,
     ) -> Result<(), IoError> {
         let (id, buf) = (device.0, Buf { addr, region });
@@ -437,23 +469,25 @@ impl Shard {
         slot.prepare(op, flags, start, len, buf, tag);
         slot.device = id;
         slot.version = device.version;
-        if held {
-            // Part of it is written, and it holds its range: a request that has claimed blocks of it waits for that range.
-            slot.held = (slot.start, slot.end);
+        if let Some(claim) = begun {
+            // Part of it is written; it has its place in the order of writes, and with the claim also its range.
+            slot.claim = claim;
+            if claim == Claim::Held {
+                slot.held = (slot.start, slot.end);
+            }
         } else if mutates(op) && len > 0 {
             slot.claim = Claim::Wanted;
+            if is_entered {
+                slot.is_entered = true;
+                self.entered.push(index);
+            }
         }
         if let Some((leaf, offset)) = place
             && let Some(claim) = self.claim_of_one_place(DeviceId(id), op, start, start + len)
         {
-            // Nearly every small request: one place, no step to come.
-            let slot = &mut self.slots[index];
-            slot.claim = claim;
-            slot.cursor = slot.end;
-            slot.out = 1;
-            slot.single = true;
-            let cookie = slots::cookie(index, slot.generation, leaf);
-            sink.submit(&LeafIo::simple(leaf, op, flags, offset, len, buf, cookie));
+            // Nearly every small request.
+            self.slots[index].claim = claim;
+            self.begin_single(index, (leaf, offset), sink);
             return Ok(());
         }
         if self.is_to_volume(DeviceId(id)) {
@@ -670,6 +704,9 @@ impl Shard {
         }
         let slot = &self.slots[index];
         if slot.claim.is_wanted() && slot.error.is_none() && !self.claim_range(index) {
+            return;
+        }
+        if self.slots[index].is_entered {
             return;
         }
         if self.slots[index].partial == Partial::Between {

@@ -243,7 +243,12 @@ impl Partials {
 impl Shard {
     /// Takes a request in that is not of whole blocks, if the device takes it: see [`Shard::submit`].
     #[cold]
-    pub(super) fn submit_partial(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
+    pub(super) fn submit_partial(
+        &mut self,
+        request: &Request,
+        enters: bool,
+        sink: &mut impl LeafSink,
+    ) -> Result<(), IoError> {
         let device = self.devices.at_mut(request.device.0);
         let layout = device.current.as_deref().expect("looked at before");
         let Request { op, flags, offset, len, buf, tag, .. } = *request;
@@ -272,6 +277,10 @@ impl Shard {
         slot.partial = Partial::Between;
         if mutates(op) && !planted(Planted::PartialUnclaimed) {
             slot.claim = Claim::Wanted;
+            if enters {
+                slot.is_entered = true;
+                self.entered.push(index);
+            }
         }
         self.partials.works[index as usize] = work;
         self.advance(index, sink);

@@ -142,10 +142,11 @@ impl FuseFrontend {
         }
     }
 
-    fn each(&mut self, mut call: impl FnMut(&mut Session, &mut Shared)) {
+    fn each(&mut self, cx: &mut Cx<'_>, mut call: impl FnMut(&mut Session, &mut Cx<'_>, &mut Shared)) {
         for index in 0..self.sessions.len() {
             if let Some(session) = &mut self.sessions[index] {
-                call(session, &mut self.shared);
+                call(session, cx, &mut self.shared);
+                session.begin_entered(cx, &mut self.shared);
                 self.mark(index);
             }
         }
@@ -160,6 +161,7 @@ impl Frontend for FuseFrontend {
             return;
         };
         session.io_done(cx, &mut self.shared, slot, completion);
+        session.begin_entered(cx, &mut self.shared);
         self.mark(index);
     }
 
@@ -180,6 +182,7 @@ impl Frontend for FuseFrontend {
             return;
         };
         session.net_done(cx, &mut self.shared, kind, slot, result);
+        session.begin_entered(cx, &mut self.shared);
         self.mark(index);
     }
 
@@ -187,6 +190,7 @@ impl Frontend for FuseFrontend {
         let (index, _, _) = split(token);
         if let Some(Some(session)) = self.sessions.get_mut(index) {
             session.timer(cx, &mut self.shared);
+            session.begin_entered(cx, &mut self.shared);
             self.mark(index);
         }
     }
@@ -197,14 +201,14 @@ impl Frontend for FuseFrontend {
             Err(message) => message,
         };
         match message.downcast::<Detach>() {
-            Ok(detach) => self.each(|session, shared| {
+            Ok(detach) => self.each(cx, |session, cx, shared| {
                 if Arc::ptr_eq(&session.file, &detach.0) {
                     session.stop(cx, shared);
                 }
             }),
             Err(message) => {
                 debug_assert!(message.is::<Woken>(), "a message that is none of ours");
-                self.each(|session, shared| session.look_again(cx, shared));
+                self.each(cx, |session, cx, shared| session.look_again(cx, shared));
             }
         }
     }
@@ -214,7 +218,9 @@ impl Frontend for FuseFrontend {
             let index = usize::from(self.dirty[k]);
             let Some(Some(session)) = self.sessions.get_mut(index) else { continue };
             session.dirty = false;
-            if session.settle(cx, &mut self.shared) {
+            let is_over = session.settle(cx, &mut self.shared);
+            session.begin_entered(cx, &mut self.shared);
+            if is_over {
                 self.sessions[index] = None;
             }
         }
@@ -223,6 +229,6 @@ impl Frontend for FuseFrontend {
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
         self.shared.stopping = true;
-        self.each(|session, shared| session.stop(cx, shared));
+        self.each(cx, |session, cx, shared| session.stop(cx, shared));
     }
 }

@@ -288,7 +288,8 @@ impl Session {
     ) {
         let tag = shared.next_tag(self.index, slot);
         let device = self.file.export().info().device;
-        let submitted = cx.submit(&Request { device, op, flags, offset, len, buf, tag });
+        let submitted = cx.enter(&Request { device, op, flags, offset, len, buf, tag });
+        self.has_entered |= submitted.is_ok() && !matches!(op, Op::Read | Op::Flush);
         (self.slot(slot).tag, self.slot(slot).running) = (tag, submitted.is_ok());
         match submitted {
             Ok(()) => {}

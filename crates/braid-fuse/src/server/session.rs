@@ -111,6 +111,8 @@ pub(super) struct Session {
     awaiting: bool,
     stopping: bool,
     closed: bool,
+    /// Requests wait in the engine to be begun: see [`Session::begin_entered`].
+    pub has_entered: bool,
     /// What waits for the order of writes, and for room.
     pub parked: VecDeque<u16>,
     pub starved: VecDeque<u16>,
@@ -143,6 +145,7 @@ impl Session {
             awaiting: false,
             stopping: false,
             closed: false,
+            has_entered: false,
             parked: VecDeque::with_capacity(SLOTS_MAX),
             starved: VecDeque::with_capacity(SLOTS_MAX),
             held: BinaryHeap::with_capacity(SLOTS_MAX),
@@ -217,6 +220,20 @@ impl Session {
             libc::ENOENT | libc::EINTR => {}
             libc::EAGAIN => self.hungry = false,
             _ => self.ended(cx, shared),
+        }
+    }
+
+    /// Begins the requests that have entered the engine, if the kernel has not ended the connection: each has its place in the order of writes by
+    /// now ([`braid_engine::Shard::enter`]). Otherwise their callers got an error, and may write newer data through another mount: nothing
+    /// is changed.
+    pub fn begin_entered(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
+        if !std::mem::take(&mut self.has_entered) {
+            return;
+        }
+        let has_ended = cx.is_channel_ended(self.channel);
+        cx.settle_entered(self.file.export().info().device, !has_ended);
+        if has_ended {
+            self.ended(cx, shared);
         }
     }
 

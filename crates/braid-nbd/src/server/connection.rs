@@ -99,6 +99,8 @@ pub(super) struct Connection<S> {
 
     /// Segments that the engine has.
     pub in_engine: u32,
+    /// Some of them wait to be begun: see [`super::hang_up`].
+    pub has_entered: bool,
     pub ending: Ending,
     pub ending_since_ns: u64,
     /// Since when, while it drains, only the client is waited for: nothing came from the engine.
@@ -192,6 +194,7 @@ impl<S: Copy> Connection<S> {
             told: 0,
             export_holds_too_much: false,
             in_engine: 0,
+            has_entered: false,
             ending: Ending::Not,
             ending_since_ns: 0,
             drain_since_ns: 0,

@@ -224,6 +224,16 @@ impl Host for Cx<'_> {
         debug_assert!(begun, "the server does not use a socket that it closed");
     }
 
+    #[inline]
+    fn enter(&mut self, request: &Request) -> Result<(), IoError> {
+        Cx::enter(self, request)
+    }
+
+    #[inline]
+    fn settle_entered(&mut self, device: DeviceId, is_there: bool) {
+        Cx::settle_entered(self, device, is_there);
+    }
+
     fn is_hung_up(&mut self, socket: SocketId) -> bool {
         Cx::is_hung_up(self, socket)
     }

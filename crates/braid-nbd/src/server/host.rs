@@ -22,6 +22,10 @@ pub trait Host {
     fn now_ns(&self) -> u64;
     /// Hands a request to the engine. `Err`: refused at once, no completion follows.
     fn submit(&mut self, request: &Request) -> Result<(), IoError>;
+    /// The same, but a request that changes the device does not begin before [`Host::settle_entered`]: see [`braid_engine::Shard::enter`].
+    fn enter(&mut self, request: &Request) -> Result<(), IoError>;
+    /// Begins what was entered for this device; or, where its client is not there any more, ends it: nothing is changed.
+    fn settle_entered(&mut self, device: DeviceId, is_there: bool);
     /// Whether `foresee` is of use for this device.
     fn heeds(&self, _device: DeviceId) -> bool {
         false

@@ -72,13 +72,22 @@ pub(super) fn payload_bytes(header: &Asked, verdict: Verdict) -> u64 {
 }
 
 impl<S: Copy> Connection<S> {
-    /// Takes in as much as it can.
+    /// Takes in as much as it can, and begins it if the client is still there.
+    #[inline]
     pub fn pump<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
+        self.take_requests(host, shared);
+        if self.has_entered {
+            self.begin_entered(host);
+        }
+    }
+
+    fn take_requests<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
+        let has_waited = self.wait != Wait::No;
         self.wait = Wait::No;
         if self.greeting.is_some() {
             self.pump_handshake(host, shared);
         }
-        if self.session.is_none() || self.leaves_unbegun(host) {
+        if self.session.is_none() || has_waited && self.leaves_unbegun(host) {
             return;
         }
         while self.ending == Ending::Not {
@@ -97,11 +106,7 @@ impl<S: Copy> Connection<S> {
                     // Only the first request has waited, and it got on, one way or the other.
                     shared.giving_up = None;
                 }
-                Turn::Starved if self.refill(host, shared) => {
-                    if self.leaves_unbegun(host) {
-                        return;
-                    }
-                }
+                Turn::Starved if self.refill(host, shared) => {}
                 Turn::Starved => return,
                 Turn::Wait(wait) => {
                     self.wait = wait;
@@ -480,9 +485,10 @@ impl<S: Copy> Connection<S> {
                 buf,
                 tag,
             };
-            match host.submit(&request) {
+            match host.enter(&request) {
                 Ok(()) => {
                     self.in_engine += 1;
+                    self.has_entered |= !matches!(request.op, Op::Read | Op::Flush);
                     self.requests.slot(slot).pending += 1;
                 }
                 Err(error) if error.kind == ErrorKind::Busy => {

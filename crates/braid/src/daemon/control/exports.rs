@@ -11,12 +11,13 @@ use crate::daemon::state::SavedExport;
 use braid_api::limits::{EXPORT_CONNECTIONS_MAX, EXPORT_NETWORKS_MAX, EXPORTS_MAX, LISTENERS_MAX};
 use braid_api::names;
 use braid_api::{AddExport, ErrorDetail, Export, ExportTls, Kind, RenameExport, SetExport};
-use braid_engine::ShardId;
+use braid_engine::{DeviceId, ShardId};
 use braid_format::pool::OwnerKind;
 use braid_nbd::server::ExportsChanged;
 use braid_nbd::{ExportError, ExportInfo, ExportLimits, ExportTable, Network};
 use braid_ring::Rates;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use uuid::Uuid;
 
 /// Nobody else changes what is listened on.
@@ -329,6 +330,16 @@ impl Control {
         }
     }
 
+    /// What all exports of a device hold, which counts one more now.
+    fn siblings_of(&self, device: DeviceId) -> Arc<AtomicU64> {
+        let mut tables = self.write();
+        tables.siblings.retain(|_, siblings| siblings.strong_count() > 0);
+        let siblings = tables.siblings.get(&device).and_then(Weak::upgrade).unwrap_or_default();
+        tables.siblings.insert(device, Arc::downgrade(&siblings));
+        siblings.fetch_add(1, Ordering::SeqCst);
+        siblings
+    }
+
     /// Offers an export at its address, which is taken now unless others listen there already.
     async fn listen(self: &Arc<Self>, saved: &SavedExport) -> Result<Serving, ErrorDetail> {
         // An array may still become active while the daemon ends; clients would only be cut off again.
@@ -348,6 +359,7 @@ impl Control {
         if saved.pool.is_none() {
             self.refuse_under_label(saved.array, source.device).await?;
         }
+        let siblings = self.siblings_of(source.device);
         let (info, known) = {
             let tables = self.read();
             let block_bytes = source.block_bytes;
@@ -366,6 +378,7 @@ impl Control {
                 allocation: source.allocation,
                 differences: source.differences,
                 shared_throttle: source.throttle,
+                siblings,
                 ..ExportInfo::new(saved.name.clone(), source.device, source.size_bytes)
             };
             let is_listener = !matches!(address, Address::Ublk { .. });

@@ -22,7 +22,8 @@ use braid_nbd::ExportTable;
 use braid_ring::{Disk, device_of_tier, pool_of_tier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, Weak};
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
@@ -268,6 +269,8 @@ pub struct Tables {
     pub exports: BTreeMap<String, ExportEntry>,
     /// The addresses that are listened on.
     pub listeners: BTreeMap<Address, Listener>,
+    /// What the exports of each device hold: see [`braid_nbd::ExportInfo::siblings`].
+    pub siblings: BTreeMap<DeviceId, Weak<AtomicU64>>,
     /// The pools.
     pub pools: BTreeMap<Uuid, PoolEntry>,
     /// Disks that were members, by name.
