@@ -28,7 +28,7 @@ impl Keeper {
             Ok(growth) => growth,
             Err(error) => {
                 // Refused, or a member was lost on the way.
-                if self.has_changed() || matches!(error, LifecycleError::Beyond { .. }) {
+                if self.has_changed() || self.is_frozen() || matches!(error, LifecycleError::Beyond { .. }) {
                     self.after_labels(io, Err(error.clone())).await;
                 }
                 return Err(error);

@@ -3,17 +3,14 @@
 use std::collections::VecDeque;
 use std::pin::pin;
 
-use braid_format::{MemberState, RetiredMarks};
+use braid_format::MemberState;
 
 use super::{CheckFrom, First, JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX, first};
 use crate::io::LeafId;
 use crate::lifecycle::{GrowRequest, LifecycleError, Newcomer};
 use crate::planted::{Planted, planted};
-use crate::shard::RegionCall;
 use crate::trouble::Trouble;
 
-/// So long what is under way of rows that are only marked is waited for before a member is left out, in nanoseconds.
-const RETIRE_WAIT_NS: u64 = 1_000_000_000;
 /// Places that wait to be mended.
 const TROUBLES_MAX: usize = 64;
 
@@ -84,7 +81,7 @@ impl Keeper {
         let result = match (roles, given_up) {
             ([successor], true) => self.array.abandon(io, *successor).await,
             ([role], false) if self.retiring == Some(*role) => self.array.retire(io, *role).await,
-            _ => self.drop_members(io, roles).await,
+            _ => self.array.drop_members(io, roles).await.map(drop),
         };
         match result {
             Ok(()) => self.publish_now(io),
@@ -94,39 +91,6 @@ impl Keeper {
                 self.publish_now(io);
             }
         }
-    }
-
-    /// Drops members, and retires with the same label the marks of the journal: of a row that is only marked nobody knows, once the
-    /// label says that a member is out, what that member had of it. To be called in a freeze.
-    async fn drop_members<I: KeeperIo>(&mut self, io: &I, roles: &[u16]) -> Result<(), LifecycleError> {
-        let mut roles = roles.to_vec();
-        let before = self.retire_marks(io, &mut roles).await;
-        let result = self.array.drop_members(io, &roles).await.map(drop);
-        if let Some(before) = before.filter(|_| result.is_err()) {
-            self.array.retire_marks(before);
-        }
-        result
-    }
-
-    /// Retires the marks of the journal, for the next label. Members that failed some of a marked row come to those that are dropped: on
-    /// them that row does not fit its parity. Returns what was retired before.
-    async fn retire_marks<I: KeeperIo>(&mut self, io: &I, roles: &mut Vec<u16>) -> Option<RetiredMarks> {
-        if !self.has_parity() || planted(Planted::MarksLeftAtDrop) {
-            return None;
-        }
-        let (device, home) = (self.options.device, self.options.home);
-        let call = |wait| io.call(device, home, RegionCall::RetireMarks { wait });
-        // A disk that hangs keeps what it has until its time limit, and requests wait meanwhile.
-        let limit = io.sleep(RETIRE_WAIT_NS);
-        if let First::B(()) = first(call(true), limit, std::future::pending::<()>()).await {
-            call(false).await;
-        }
-        let failed = self.marks.failed();
-        let with = self.array.members().map(|member| member.role);
-        let with = with.filter(|role| failed.has(usize::from(*role)) && !roles.contains(role));
-        let with: Vec<u16> = with.collect();
-        roles.extend(with);
-        Some(self.array.retire_marks(self.marks.retired()))
     }
 
     /// After something that may have changed the labels: what has become of the members is published.
@@ -146,9 +110,9 @@ impl Keeper {
         self.settle_roles(io).await;
     }
 
-    /// Publishes the layout of now where it is another one.
+    /// Publishes the layout of now where it is another one, or where the change of a label has frozen the device.
     pub(super) fn publish_changes<I: KeeperIo>(&mut self, io: &I) {
-        if self.has_changed() {
+        if self.has_changed() || self.is_frozen() {
             self.publish_now(io);
         } else {
             io.recorded(self.options.device, &self.array);
@@ -183,6 +147,7 @@ impl Keeper {
         let layout = self.layout(io);
         self.posted += 1;
         io.post(device, Some(layout));
+        self.thaw();
         io.recorded(device, &self.array);
     }
 

@@ -19,6 +19,7 @@ mod hold;
 mod io;
 mod jobs;
 mod liken;
+mod marks;
 mod members;
 mod orders;
 mod pace;
@@ -32,13 +33,14 @@ mod stuck;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use braid_format::{JobKind, MemberState};
 
 use crate::device_lease::DeviceLease;
 use crate::io::{DeviceId, LeafId, ShardId};
 use crate::layout::{DeviceLayout, Node};
-use crate::lifecycle::{Array, JournalStart, LifecycleError, Regions, load_regions, recover_journal};
+use crate::lifecycle::{Array, JournalStart, LifecycleError, Regions, Retirement, load_regions, recover_journal};
 use crate::lost_rows::LostRows;
 use crate::marks::Marks;
 use crate::mirror::{MirrorMember, MirrorNode, Role, Roles, copies_of};
@@ -176,6 +178,10 @@ pub struct Keeper {
     lost: Arc<LostRows>,
     /// Marks of the journal that are retired.
     marks: Arc<Marks>,
+    /// How a change of the labels has marks retired before it leaves members out.
+    retirement: Arc<Retirement>,
+    /// Such a change has frozen the device, and no layout was published since.
+    frozen: Arc<AtomicBool>,
     /// Requests wait until then, or until somebody ends that.
     held_until_ns: Option<u64>,
 }
@@ -230,6 +236,11 @@ impl Keeper {
         let equal = options.clean || journal.is_some() || planted(Planted::DirtyServed);
         let regions = RegionMap::new(options.home, array.uuid(), size, region, bits, equal);
         let resync_total = regions.unsettled.count();
+        let marks = Arc::<Marks>::default();
+        let retirement = Arc::new(Retirement::new(Arc::clone(&marks)));
+        if journal.is_some() {
+            array.retire_through(Some(Arc::clone(&retirement)));
+        }
         let mut keeper = Keeper {
             options,
             array,
@@ -254,7 +265,9 @@ impl Keeper {
             retiring: None,
             spread_bits: false,
             lost: Arc::new(LostRows::new(journal.as_ref().map_or(&[], |journal| &journal.lost))),
-            marks: Arc::default(),
+            marks,
+            retirement,
+            frozen: Arc::default(),
             journal,
             ring_moves: false,
             held_until_ns: None,
@@ -288,7 +301,12 @@ impl Keeper {
     }
 
     /// Keeps the array until it is ordered to stop.
-    pub async fn run<I: KeeperIo>(mut self, io: &I) -> Kept {
+    pub async fn run<I: KeeperIo>(self, io: &I) -> Kept {
+        let retires_marks = self.retires_marks(io);
+        retires_marks.beside(self.serve(io)).await
+    }
+
+    async fn serve<I: KeeperIo>(mut self, io: &I) -> Kept {
         let device = self.options.device;
         // What the last run had begun.
         self.settle_successors(io).await;
@@ -379,6 +397,8 @@ impl Keeper {
     async fn stop<I: KeeperIo>(mut self, io: &I) -> Kept {
         self.settle_journal(io).await;
         io.publish(self.options.device, None).await;
+        // No shard has its journal any more.
+        self.array.retire_through(None);
         // Who failed at last has something that the others have not, or lacks it.
         let mut lost = Vec::new();
         while let Some(trouble) = at_once(io.trouble(self.options.device)).await {

@@ -35,7 +35,10 @@ impl Keeper {
             } else if let Some(role) = self.array.to_seat() {
                 match self.array.seat_successor(io, role).await {
                     Err(error @ LifecycleError::Beyond { .. }) => return self.fail(io, error).await,
-                    Err(error) => return io.note(self.options.device, Note::Trouble(error)),
+                    Err(error) => {
+                        io.note(self.options.device, Note::Trouble(error));
+                        return self.publish_changes(io);
+                    }
                     Ok(()) => {
                         self.repairs.remove(&role);
                         if let Some(leaf) = self.array.leaf(role) {

@@ -149,7 +149,7 @@ impl Keeper {
         self.is_calm(io, leaf).await?;
         let added = self.array.add_journal(io, leaf, id, force).await;
         if let Err(error) = added {
-            if matches!(error, LifecycleError::Beyond { .. }) {
+            if self.is_frozen() || matches!(error, LifecycleError::Beyond { .. }) {
                 self.after_labels(io, Err(error.clone())).await;
             }
             return Err(error);

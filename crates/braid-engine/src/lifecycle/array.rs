@@ -1,5 +1,7 @@
 //! An array that was started and whose labels agree: the handle through which it is changed.
 
+use std::sync::Arc;
+
 use braid_format::journal::{Head, LostRow};
 use braid_format::{ArrayPart, ArrayState, Job, JobKind, MemberPart, MemberState, Name, RetiredMarks, Uuid};
 use braid_geometry::Geometry;
@@ -13,6 +15,7 @@ use super::lines::Lines;
 use super::planted::{Planted, planted};
 use super::record::{Failure, Losses};
 use super::redundant::{is_redundant, lacks_nobody};
+use super::retirement::Retirement;
 use super::write::{Target, flush, write_labels};
 use crate::{LeafId, MetaIo};
 
@@ -34,6 +37,8 @@ pub struct Array {
     pub(super) run_head: Option<(Head, Vec<LostRow>)>,
     /// The marks of the journal that a recovery ignores, as every label says that is written from now on.
     pub(super) retired: RetiredMarks,
+    /// With parity, once it has a keeper: how marks are retired before a label leaves members out.
+    pub(super) retirement: Option<Arc<Retirement>>,
     /// Disks of members that are out, and that could be filled.
     pub(super) candidates: Vec<(Candidate, Target)>,
     pub(super) lines: Lines,
@@ -107,6 +112,7 @@ impl Array {
             was_clean,
             run_head: None,
             retired: RetiredMarks::default(),
+            retirement: None,
             candidates,
             lines,
             found_sequence,
@@ -119,12 +125,6 @@ impl Array {
     /// The journal has begun a run.
     pub fn note_run(&mut self, start: &JournalStart) {
         self.run_head = Some(start.head());
-    }
-
-    /// Marks of the journal that the next label retires: it records the drop of a member, and the rows that they name are in place on
-    /// all others. Returns what was retired before: where the drop is not recorded, that is to be so again.
-    pub fn retire_marks(&mut self, retired: RetiredMarks) -> RetiredMarks {
-        std::mem::replace(&mut self.retired, retired)
     }
 
     /// Whether it goes on when members fail.
@@ -250,6 +250,7 @@ impl Array {
         if self.is_redundant() {
             self.complete(io).await?;
             let mut losses = Losses::default();
+            // It is not served any more, and its keeper has emptied the journal: no mark is retired for members that fail now.
             if !planted(Planted::StopWithoutFlush) {
                 self.flush_survivors(io, &mut losses).await?;
             }

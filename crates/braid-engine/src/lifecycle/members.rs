@@ -2,7 +2,7 @@
 //!
 //! | procedure | before | between | after, when it is acknowledged |
 //! |---|---|---|---|
-//! | drop | label n | (a) survivors flushed; (b) some in-sync ones n + 1: a new line, the lost ones out; (c) all of those | n + 1 on all but the lost |
+//! | drop | label n | (a) marks retired ([`Array::prepare_losses`]), survivors flushed; (b) some in-sync ones n + 1: a new line, the lost ones out; (c) all of those | n + 1 on all but the lost |
 //! | begin filling | n: the role is out or nobody's | (a) in-sync members n + 1: filling; (b) others; (c) the newcomer, last | n + 1 on all: it takes every write from here on |
 //! | checkpoint | n | (a) the filling member flushed; (b) some n + 1 | n + 1 |
 //! | promote | n: filling | (a) the newcomer flushed; (b) in-sync members n + 1: in sync; (c) others; (d) the newcomer, last | n + 1 on all |
@@ -60,7 +60,7 @@ impl Array {
         let member = |role: &&u16| !nobody.contains(&self.state(**role));
         let mut losses = Losses::of(roles.iter().filter(member).copied().collect());
         if !losses.roles.is_empty() {
-            self.flush_survivors(io, &mut losses).await?;
+            self.prepare_losses(io, &mut losses).await?;
             self.record_losses(io, losses).await?;
         }
         Ok(self.out())

@@ -2,8 +2,9 @@
 //!
 //! In-sync members first, others after them, whoever changes its state last. Each disk that takes labels has label *n*
 //! before any has *n* + 1. A member that fails is left out by the next label, of a new line if any label called it in
-//! sync; the survivors are flushed before. Whether enough survive is judged by the last label that was completed: who is
-//! promoted by the one that is being written does not count yet.
+//! sync; before that label marks are retired and the survivors flushed, whatever the change is about
+//! ([`Array::prepare_losses`]). Whether enough survive is judged by the last label that was completed: who is promoted by
+//! the one that is being written does not count yet.
 
 use braid_format::{ArrayPart, JobKind, MemberState};
 
@@ -174,7 +175,7 @@ impl Array {
                 }
                 losses.add(untold);
             }
-            self.flush_survivors(io, &mut losses).await?;
+            self.prepare_losses(io, &mut losses).await?;
             let mut after = next.clone();
             after.sequence += 1;
             self.leave_out(&mut after, &losses.roles, &[&next]);

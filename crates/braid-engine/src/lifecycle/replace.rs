@@ -162,7 +162,11 @@ impl Array {
         }
         let leaf = self.leaf(role);
         let mut losses = Losses { flushed: (!late).then_some(successor), ..Losses::of(vec![role]) };
+        // Its successor has each of its cells: no mark is retired for it. One that fails in this flush has none.
         self.flush_survivors(io, &mut losses).await?;
+        if losses.roles != [role] {
+            self.prepare_losses(io, &mut losses).await?;
+        }
         self.record_losses(io, losses).await?;
         // Where the successor failed in taking the label, the old one may return.
         let is_replaced = successor_of(&self.label, role).is_some_and(|s| self.state(s) == MemberState::InSync);

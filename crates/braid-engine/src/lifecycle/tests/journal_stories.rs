@@ -1,6 +1,10 @@
 //! What a recovery of the journal meets besides crashes: places that cannot be read, heads that are gone, members that are being
 //! replaced.
 
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::sync::Arc;
+
 use braid_format::journal::{
     BatchHeader, Entry, EntryKind, HEAD_BYTES, RING_START_BYTES, decode_head, encode_batch, head_slot, payload_crc,
 };
@@ -8,12 +12,12 @@ use braid_format::{MemberId, Places, RetiredMarks};
 use braid_geometry::{Level, Spec};
 
 use super::disks::Disks;
-use super::{leaves, request, run};
+use super::{leaves, name, request, run};
 use crate::lifecycle::{
-    Array, Filling, JournalStart, LifecycleError, Newcomer, Replacement, StartOptions, create, load_regions,
-    recover_journal, scan, start, store_regions,
+    Array, Filling, GrowRequest, JournalStart, LifecycleError, Newcomer, Replacement, Retirement, StartOptions, create,
+    load_regions, recover_journal, scan, start, store_regions,
 };
-use crate::{ErrorKind, LeafError, LeafId, MetaIo};
+use crate::{ErrorKind, LeafError, LeafId, Marks, MetaIo, Roles};
 
 const SIZE: u64 = 2 << 20;
 const DATA: u64 = 1 << 20;
@@ -166,7 +170,7 @@ fn marks_that_a_drop_has_retired_do_not_count() {
     for (batch, lost) in [(1, 0), (0, 1)] {
         let (disks, mut array, started) = raid5();
         let role = mark_row_1_in_place(&disks, &array, &started);
-        array.retire_marks(RetiredMarks { run: started.run, batch });
+        array.retired = RetiredMarks { run: started.run, batch };
         run(array.drop_members(&disks, &[role])).unwrap();
         let found = run(scan(&disks, &leaves(3)));
         let mut array = run(start(&disks, &found.arrays[0], StartOptions::new(9, 9))).unwrap();
@@ -178,9 +182,190 @@ fn marks_that_a_drop_has_retired_do_not_count() {
     // Of another run nothing is retired.
     let (disks, mut array, started) = raid5();
     let role = mark_row_1_in_place(&disks, &array, &started);
-    array.retire_marks(RetiredMarks { run: started.run ^ 1, batch: 9 });
+    array.retired = RetiredMarks { run: started.run ^ 1, batch: 9 };
     run(array.drop_members(&disks, &[role])).unwrap();
     assert_eq!(run(recover_journal(&disks, &mut array, 9, false)).unwrap().lost.len(), 1);
+}
+
+/// What a change of the labels did, in turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Wrote(LeafId),
+    Flushed(LeafId),
+    RetiredMarks,
+}
+
+/// Disks of which one takes no writes, and what was done.
+struct Noted<'a> {
+    disks: &'a Disks,
+    bad: LeafId,
+    /// Fails to flush alone.
+    unflushed: Option<LeafId>,
+    steps: RefCell<Vec<Step>>,
+}
+
+impl<'a> Noted<'a> {
+    fn new(disks: &'a Disks, bad: LeafId) -> Noted<'a> {
+        Noted { disks, bad, unflushed: None, steps: RefCell::default() }
+    }
+
+    fn note(&self, leaf: LeafId, step: Step) -> Result<(), LeafError> {
+        self.steps.borrow_mut().push(step);
+        if leaf == self.bad { Err(LeafError::of(ErrorKind::Io)) } else { Ok(()) }
+    }
+
+    fn retired(&self) -> Vec<usize> {
+        let steps = self.steps.borrow();
+        (0..steps.len()).filter(|at| steps[*at] == Step::RetiredMarks).collect()
+    }
+}
+
+impl MetaIo for Noted<'_> {
+    fn size_bytes(&self, leaf: LeafId) -> u64 {
+        self.disks.size_bytes(leaf)
+    }
+
+    async fn read(&self, leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError> {
+        self.disks.read(leaf, offset, len).await
+    }
+
+    async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError> {
+        self.note(leaf, Step::Wrote(leaf))?;
+        self.disks.write(leaf, offset, data, fua).await
+    }
+
+    async fn flush(&self, leaf: LeafId) -> Result<(), LeafError> {
+        self.note(leaf, Step::Flushed(leaf))?;
+        if self.unflushed == Some(leaf) {
+            return Err(LeafError::of(ErrorKind::Io));
+        }
+        self.disks.flush(leaf).await
+    }
+}
+
+/// Changes of the labels that are no drop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    Rename,
+    AddSpare,
+    Replace(u16),
+    Grow,
+    JournalOn,
+}
+
+impl Change {
+    async fn make<M: MetaIo>(self, io: &M, array: &mut Array) -> Result<(), LifecycleError> {
+        let (leaf, id) = (LeafId(3), MemberId::from_random(0xf6));
+        match self {
+            Change::Rename => array.rename(io, name("q")).await,
+            Change::AddSpare => array.add_spare(io, leaf, id, true).await.map(drop),
+            Change::Replace(role) => {
+                array.begin_replacing(io, role, Replacement::New { leaf, id, force: true }).await.map(drop)
+            }
+            Change::Grow => array.grow(io, &GrowRequest { newcomers: Vec::new(), force: false }).await.map(drop),
+            Change::JournalOn => array.add_journal(io, leaf, id, true).await,
+        }
+    }
+
+    /// Makes it as the keeper of a served array does, whose shards have marked up to batch 1 of this run. `failed`: members on which a
+    /// marked row is not in place.
+    fn make_served(self, io: &Noted<'_>, array: &mut Array, run_id: u64, failed: Roles) -> Result<(), LifecycleError> {
+        let marks = Arc::<Marks>::default();
+        let retirement = Arc::new(Retirement::new(Arc::clone(&marks)));
+        array.retire_through(Some(Arc::clone(&retirement)));
+        let keeper = retires(&retirement, &marks, run_id, failed, io);
+        let result = run(retirement.beside(self.make(io, array), keeper));
+        array.retire_through(None);
+        result
+    }
+}
+
+async fn retires(retirement: &Retirement, marks: &Marks, run_id: u64, failed: Roles, io: &Noted<'_>) -> Infallible {
+    loop {
+        retirement.requested().await;
+        marks.retire(run_id, 1, failed);
+        io.steps.borrow_mut().push(Step::RetiredMarks);
+        retirement.reply();
+    }
+}
+
+/// A member that does not take the label of a rename is left out as by a drop: the label without it retires the marks, and the survivors
+/// have flushed after the last I/O of a marked row. So it is with each change of the labels.
+#[test]
+fn a_label_that_fails_on_a_member_retires_the_marks() {
+    for kind in 0..5 {
+        let (disks, mut array, started) = raid5();
+        let role = mark_row_1_in_place(&disks, &array, &started);
+        let p = array.geometry().stripe(1).unwrap().p();
+        let change = [Change::Rename, Change::AddSpare, Change::Replace(p), Change::Grow, Change::JournalOn][kind];
+        if change == Change::Grow {
+            leaves(3).into_iter().for_each(|leaf| disks.resize(leaf, 2 * SIZE));
+        }
+        let bad = LeafId(role.into());
+        let io = Noted::new(&disks, bad);
+        let made = change.make_served(&io, &mut array, started.run, Roles::NONE);
+        // What was to be larger is a member less.
+        assert_eq!(made.is_ok(), change != Change::Grow, "{change:?}: {made:?}");
+        assert_eq!(array.out(), [role], "{change:?}");
+        let retired = io.retired();
+        assert_eq!(retired.len(), 1, "{change:?}");
+        let after = io.steps.borrow()[retired[0]..].to_vec();
+        for leaf in leaves(3).into_iter().filter(|leaf| *leaf != bad) {
+            let first = after.iter().find(|step| [Step::Wrote(leaf), Step::Flushed(leaf)].contains(step));
+            assert_eq!(first, Some(&Step::Flushed(leaf)), "{change:?}");
+        }
+        // Killed now, and started without that member.
+        let present: Vec<LeafId> = leaves(4).into_iter().filter(|leaf| *leaf != bad).collect();
+        let found = run(scan(&disks, &present));
+        let mut array = run(start(&disks, &found.arrays[0], StartOptions::new(9, 9))).unwrap();
+        let again = run(recover_journal(&disks, &mut array, 9, false)).unwrap();
+        assert!(again.lost.is_empty(), "{change:?}: {:?}", again.lost);
+        assert_eq!(block(&disks, p, CHUNK), 9, "{change:?}");
+    }
+}
+
+/// A spare has no part of any row.
+#[test]
+fn a_label_that_fails_on_a_spare_retires_no_marks() {
+    let (disks, mut array, started) = raid5();
+    mark_row_1_in_place(&disks, &array, &started);
+    run(Change::AddSpare.make(&disks, &mut array)).unwrap();
+    let io = Noted::new(&disks, LeafId(3));
+    Change::Rename.make_served(&io, &mut array, started.run, Roles::NONE).unwrap();
+    assert!(io.retired().is_empty() && array.is_whole() && array.spares().next().is_none());
+    assert_eq!(array.retired, RetiredMarks::default());
+}
+
+/// The label fails on a spare, which has none; the flush before the next label loses a member that has some.
+#[test]
+fn a_flush_that_loses_a_member_after_a_spare_was_lost_retires_the_marks() {
+    let (disks, mut array, started) = raid5();
+    let role = mark_row_1_in_place(&disks, &array, &started);
+    run(Change::AddSpare.make(&disks, &mut array)).unwrap();
+    let io = Noted { unflushed: Some(LeafId(role.into())), ..Noted::new(&disks, LeafId(3)) };
+    Change::Rename.make_served(&io, &mut array, started.run, Roles::NONE).unwrap();
+    assert_eq!((io.retired().len(), array.is_whole(), array.spares().count()), (1, false, 0));
+    assert_ne!(array.retired, RetiredMarks::default());
+}
+
+/// A member that failed a marked row is left out as well. Where the array does not tolerate that, no label says anything of it.
+#[test]
+fn marks_that_were_retired_for_a_label_that_was_not_written_count() {
+    let (disks, mut array, started) = raid5();
+    let role = mark_row_1_in_place(&disks, &array, &started);
+    let p = array.geometry().stripe(1).unwrap().p();
+    let io = Noted::new(&disks, LeafId(role.into()));
+    let failed = Roles::NONE.with(usize::from(p));
+    let made = Change::Rename.make_served(&io, &mut array, started.run, failed);
+    let Err(LifecycleError::Beyond { lost, .. }) = made else { panic!("{made:?}") };
+    assert!(lost.len() == 2 && lost.contains(&role) && lost.contains(&p), "{lost:?}");
+    assert_eq!((io.retired().len(), array.retired), (1, RetiredMarks::default()));
+    assert!(array.is_whole());
+    // All are here: what is marked is computed from its data.
+    let found = run(scan(&disks, &leaves(3)));
+    let mut array = run(start(&disks, &found.arrays[0], StartOptions::new(9, 9))).unwrap();
+    let again = run(recover_journal(&disks, &mut array, 9, false)).unwrap();
+    assert!(again.lost.is_empty() && again.resynced > 0 && array.is_whole());
 }
 
 /// Disks on a file system that is full: nothing more can be written to one of them.

@@ -1,0 +1,177 @@
+//! What comes before a label that leaves members out: the marks of the journal are retired, and the survivors flush.
+//!
+//! A member is left out by a drop, or by any other change of the labels that it did not take: a rename, a spare, a replacement, a growth,
+//! another disk of the journal. The next label is then one without that member. A row that is only marked could not be read any more once
+//! a label says so (`docs/adr/0006-marks-are-retired-with-the-drop.md`). So every such label comes after [`Array::prepare_losses`].
+//!
+//! | step | on the disks | after a crash |
+//! |---|---|---|
+//! | a change fails on a member | label n on some, n + 1 on others; both call the member in sync | marks count, the member's data too |
+//! | the device is frozen, and no I/O of a marked row is under way | the same | the same: no label retires the marks yet |
+//! | the survivors flush | the same; marked rows are durable in place on the survivors | the same |
+//! | the next label is written | n + 2 on some: the member is out *and* the marks are retired | by n + 2 the member's cells are computed; by n + 1 all as before |
+//!
+//! Freezing and retiring are the keeper's, which serves the array. The change of the labels has borrowed the array from the keeper and knows
+//! no shards: it requests the retirement through a [`Retirement`] that both share, and waits for the reply. Both are futures of one task, and
+//! [`Retirement::beside`] polls them in turn.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::Poll;
+
+use braid_format::{ArrayPart, MemberState};
+
+use super::array::Array;
+use super::error::LifecycleError;
+use super::record::Losses;
+use super::write::place_of;
+use crate::MetaIo;
+use crate::marks::Marks;
+
+/// The array is not served: no row is written, and a request is not made.
+const IDLE: u8 = 0;
+/// The array is served, and a request can be made.
+const SERVED: u8 = 1;
+/// The change of a label waits for the marks to be retired.
+const REQUESTED: u8 = 2;
+/// The keeper has taken the request up.
+const TAKEN: u8 = 3;
+/// The marks are retired.
+const DONE: u8 = 4;
+
+/// A request to retire the marks of a served array's journal, shared by the array and its keeper.
+#[derive(Debug)]
+pub(crate) struct Retirement {
+    marks: Arc<Marks>,
+    stage: AtomicU8,
+}
+
+/// Puts the stage back when it goes, also where the future that has it is dropped.
+struct Back<'a>(&'a AtomicU8, u8);
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        self.0.store(self.1, Ordering::Release);
+    }
+}
+
+impl Retirement {
+    /// Of these marks. The array is not served yet.
+    pub(crate) fn new(marks: Arc<Marks>) -> Retirement {
+        Retirement { marks, stage: AtomicU8::new(IDLE) }
+    }
+
+    /// Runs `work`, which serves the array and changes labels, and beside it `keeper`, which never ends: in a loop it waits for a
+    /// request ([`Retirement::requested`]), retires the marks, and replies ([`Retirement::reply`]).
+    pub(crate) async fn beside<T>(&self, work: impl Future<Output = T>, keeper: impl Future<Output = Infallible>) -> T {
+        self.stage.store(SERVED, Ordering::Release);
+        let _idle = Back(&self.stage, IDLE);
+        let (mut work, mut keeper) = (pin!(work), pin!(keeper));
+        poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(value) = work.as_mut().poll(cx) {
+                    return Poll::Ready(value);
+                }
+                let _ = keeper.as_mut().poll(cx);
+                if self.stage.load(Ordering::Acquire) != DONE {
+                    return Poll::Pending;
+                }
+                // The work waits for that, and for nothing that would wake it.
+            }
+        })
+        .await
+    }
+
+    /// Waits for a request, and takes it up.
+    pub(crate) async fn requested(&self) {
+        poll_fn(|_| if self.pass(REQUESTED, TAKEN) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// The marks are retired, as [`Marks`] says, and the device is frozen until the next layout. Means nothing where the request
+    /// was given up.
+    pub(crate) fn reply(&self) {
+        self.pass(TAKEN, DONE);
+    }
+
+    /// Makes a request and waits for the reply. False: the array is not served, and the marks are as they are.
+    async fn request(&self) -> bool {
+        if !self.pass(SERVED, REQUESTED) {
+            return false;
+        }
+        let _served = Back(&self.stage, SERVED);
+        let is_done = || self.stage.load(Ordering::Acquire) == DONE;
+        poll_fn(|_| if is_done() { Poll::Ready(()) } else { Poll::Pending }).await;
+        true
+    }
+
+    fn pass(&self, from: u8, to: u8) -> bool {
+        self.stage.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+impl Array {
+    /// From now on marks of the journal are retired through this; `None`: no shard has its journal, and marks are left as they are.
+    pub(crate) fn retire_through(&mut self, retirement: Option<Arc<Retirement>>) {
+        self.retirement = retirement;
+    }
+
+    /// Makes ready for a label that leaves these members out, whatever else it says: the marks of the journal are retired with that very
+    /// label, as nothing of a marked row is under way any more, and then the survivors flush. Members that failed a marked row are left
+    /// out as well: on them the row does not fit its parity.
+    ///
+    /// # Errors
+    /// [`LifecycleError::Beyond`] when too few are left. Then no label leaves a member out, and none retires these marks.
+    pub(super) async fn prepare_losses<M: MetaIo>(
+        &mut self,
+        io: &M,
+        losses: &mut Losses,
+    ) -> Result<(), LifecycleError> {
+        let before = self.retired;
+        let mut is_retired = self.retire_marks(losses).await;
+        loop {
+            let flushed = self.flush_survivors(io, losses).await;
+            if flushed.is_err() {
+                self.retired = before;
+            }
+            if flushed.is_err() || is_retired {
+                return flushed;
+            }
+            // A flush that failed may have lost the first member that holds content.
+            is_retired = self.retire_marks(losses).await;
+            if !is_retired {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Retires the marks if a member that holds content is lost and the array is served; returns whether it did.
+    async fn retire_marks(&mut self, losses: &mut Losses) -> bool {
+        let served = self.retirement.clone().filter(|_| self.loses_content(&losses.roles));
+        let Some(retirement) = served else { return false };
+        if !retirement.request().await {
+            return false;
+        }
+        let failed = retirement.marks.failed();
+        losses.roles.extend(self.members().map(|member| member.role).filter(|role| failed.has(usize::from(*role))));
+        losses.roles.sort_unstable();
+        losses.roles.dedup();
+        // A flush of before does not cover what was still under way.
+        losses.flushed = None;
+        self.retired = retirement.marks.retired();
+        true
+    }
+
+    /// Whether one of these members holds content, by the last complete label or by the one that was begun. A spare does not.
+    fn loses_content(&self, lost: &[u16]) -> bool {
+        let holds = |label: &ArrayPart, role: u16| {
+            let target = self.targets.iter().find(|target| target.part.role == role);
+            let place = target.and_then(|target| place_of(label, target.part.id)).unwrap_or(role);
+            let state = label.members.get(usize::from(place)).map(|member| member.state);
+            matches!(state, Some(MemberState::InSync | MemberState::Filling))
+        };
+        lost.iter().any(|role| holds(&self.label, *role) || holds(&self.written, *role))
+    }
+}
