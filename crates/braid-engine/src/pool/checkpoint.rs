@@ -135,6 +135,8 @@ pub(super) struct Checkpoint {
     heads: Vec<(u64, u64)>,
     /// Of each member's newest ring start.
     generations: Vec<u64>,
+    /// The next starts have generations above this one: a member that had it, or was to get it, may be withdrawn.
+    generation_floor: u64,
     done: u64,
 }
 
@@ -163,6 +165,7 @@ impl Checkpoint {
             parts: [0; MEMBERS_MAX],
             heads: vec![(0, 0); records.len()],
             generations,
+            generation_floor: 0,
             done: 0,
         }
     }
@@ -172,7 +175,7 @@ impl Checkpoint {
     }
 
     fn newest_generation(&self) -> u64 {
-        self.generations.iter().copied().max().unwrap_or(0)
+        self.generations.iter().copied().max().unwrap_or(0).max(self.generation_floor)
     }
 
     /// Whether none is under way or wanted.
@@ -190,6 +193,20 @@ impl Checkpoint {
         self.heads.remove(seat);
         self.generations.remove(seat);
         Some(seat)
+    }
+
+    /// The stage that is under way begins again with the first member. Starts keep their generations, also when a member is removed before
+    /// they are written: some of them may be durable. Nothing is out.
+    pub fn begin_stage_again(&mut self) {
+        debug_assert_eq!(self.out, 0);
+        self.generation_floor = self.newest_generation();
+        self.stage = match self.stage {
+            Stage::Idle => Stage::Idle,
+            Stage::Pages { .. } => Stage::Pages { member: 0 },
+            Stage::Flush { .. } => Stage::Flush { next: 0 },
+            Stage::Starts { .. } => Stage::Starts { next: 0 },
+            Stage::StartsFlush { .. } => Stage::StartsFlush { next: 0 },
+        };
     }
 
     /// One is to begin, now or when the one that is under way has ended.

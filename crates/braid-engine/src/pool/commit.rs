@@ -246,6 +246,23 @@ impl Commits {
         self.units.remove(seat);
     }
 
+    /// A member that is in no label is not written to any more, also in the middle of a commit or of a checkpoint. No I/O of either is out.
+    /// What was being written is written again, but for that member's part: a commit that had begun to write its batches is as one that
+    /// found no space.
+    pub fn withdraw_member(&mut self, member: u8) {
+        debug_assert!(!self.is_writing() && !self.is_failed());
+        self.checkpoint.begin_stage_again();
+        self.remove_member(member);
+        self.tries.forget(member);
+        self.checkpoint.tries.forget(member);
+        self.stage = match self.stage {
+            Stage::Data { .. } => Stage::Data { next: 0 },
+            Stage::Write { .. } => Stage::Starved,
+            Stage::Rings { .. } => Stage::Rings { next: 0 },
+            stage @ (Stage::Idle | Stage::Room | Stage::Starved | Stage::Failed) => stage,
+        };
+    }
+
     pub fn is_failed(&self) -> bool {
         self.stage == Stage::Failed
     }
@@ -261,9 +278,13 @@ impl Commits {
 
     /// Whether neither a commit nor a checkpoint is under way.
     pub fn is_between(&self) -> bool {
+        self.stage == Stage::Idle && self.checkpoint.is_idle() && !self.is_writing()
+    }
+
+    /// Whether an I/O of a commit or of a checkpoint is out.
+    pub fn is_writing(&self) -> bool {
         let others = |whose: &For| matches!(whose, For::Discard { .. } | For::Copy { .. });
-        let out = self.ios.iter().flatten().any(|(whose, _)| !others(whose));
-        self.stage == Stage::Idle && self.checkpoint.is_idle() && !out
+        self.ios.iter().flatten().any(|(whose, _)| !others(whose))
     }
 
     /// One more member has a ring.

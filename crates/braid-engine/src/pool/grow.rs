@@ -3,7 +3,8 @@
 //! The order: the new member's tables are zeros, and its ring start is the one that [`Pool::begin_member`] gives; both are durable. Then the
 //! pool takes it in ([`Pool::add_member`]), and writes to it what it writes to all, but gives out nothing there. When a checkpoint has
 //! ended that was asked for after that, it has all owners, and may be called a member in the labels of the others. Only when these are
-//! durable it is opened ([`Pool::close_member`]). Cut off before, the pool knows nothing of it at the next start, and it had nothing.
+//! durable it is opened ([`Pool::close_member`]). Cut off before, the pool knows nothing of it at the next start, and it had nothing. A member
+//! that is refused before it is in the labels, for want of space say, is taken back ([`Pool::withdraw_member`]).
 
 use braid_format::pool::RingStart;
 

@@ -102,6 +102,28 @@ impl Pool {
         }
     }
 
+    /// Takes back a member that was taken in ([`Pool::add_member`]) and is in the labels of no other member. Nothing stands there, and a start
+    /// that does not read it counts every commit that counted with it: such a member gets batches of owners alone, which all members get.
+    /// A commit or checkpoint that is under way, or waits for space on it, goes on without it.
+    ///
+    /// False: an I/O of a commit or checkpoint is out, something stands there, or a member has failed. Nothing has changed then.
+    pub fn withdraw_member(&mut self, member: u8) -> bool {
+        let closed = self.rooms[usize::from(member)].closed;
+        if !closed || !self.is_member_empty(member) || self.commits.is_failed() || self.commits.is_writing() {
+            return false;
+        }
+        self.commits.withdraw_member(member);
+        if self.commits.leaving.is_some_and(|(leaving, _)| leaving == member) {
+            self.commits.leaving = None;
+        }
+        if !self.commits.tries.waits() {
+            self.commit_again();
+        }
+        // Its ring may have been the one that had no room.
+        self.write_if_room();
+        true
+    }
+
     /// The labels say that the member is gone: the pool has nothing to do with it any more. False: it has yet, ask again.
     pub fn drop_member(&mut self, member: u8) -> bool {
         // Where it is not closed it may have something again: nobody asks that, and nothing is lost as long as it is here.

@@ -1,6 +1,9 @@
 //! Pools on files whose file system is full: nothing fails by that, and nothing has to be started again when there is room.
 
 use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+
+use braid_format::pool::{PoolLabel, RECORD_BYTES, Record, RecordKind};
 
 use crate::nbd::{Client, TRIM};
 use crate::parity_crashes::Small;
@@ -15,6 +18,9 @@ const DISCARDED: std::ops::Range<u64> = 100..160;
 
 /// Where the ring of a member of 64 MiB stands, and how long it is.
 const RING: (&str, &str) = ("12288", "262144");
+
+/// The same of its two ring starts.
+const STARTS: (&str, &str) = ("4096", "8192");
 
 /// A pool on one file of 64 MiB that stands on a file system of 24 MiB, with the volume `tank/db`, exported.
 fn pool(daemon: &Daemon) -> (Small, String) {
@@ -157,4 +163,125 @@ fn a_pool_has_space_for_its_own_writes_from_the_beginning() {
     check_kept(&mut client(&daemon, "tank/db"), blocks);
     daemon.restart(false);
     check_kept(&mut client(&daemon, "tank/db"), blocks);
+}
+
+/// Takes the space that is left.
+fn take_the_rest(small: &Small) {
+    let mut rest = std::fs::File::create(format!("{}/rest", small.0)).expect("a file can be made");
+    while rest.write_all(&[1; 4096]).is_ok() {}
+}
+
+/// Where the first record that is in use stands in a member's file, in bytes.
+fn record_in_use(file: &str) -> u64 {
+    let bytes = std::fs::read(file).expect("it is a file");
+    let label = PoolLabel::decode(&bytes[..4096]).expect("it bears a label");
+    let places = &label.places;
+    let images = bytes[places.table.start as usize..].as_chunks::<RECORD_BYTES>().0;
+    let is_used = |(index, image): &(u32, &[u8; RECORD_BYTES])| {
+        Record::decode(image, label.member, *index).is_ok_and(|record| record.kind != RecordKind::Free)
+    };
+    let (index, _) = (0..places.extents).zip(images).find(is_used).expect("a record is in use");
+    places.table.start + u64::from(index) * RECORD_BYTES as u64
+}
+
+/// Turns a bit of a file over.
+fn spoil(file: &str, at: u64) {
+    let file = std::fs::File::options().read(true).write(true).open(file).expect("it is a file");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("it can be read");
+    file.write_all_at(&[byte[0] ^ 4], at).expect("it can be written");
+    file.sync_all().expect("it is there");
+}
+
+/// A repair that finds no space is no fault of a disk; and a stop finds the space that there is by then.
+#[test]
+fn a_repair_without_space_says_so_and_a_stop_tries_once_more_what_found_none() {
+    need_root();
+    let mut daemon = Daemon::start();
+    let (small, file) = pool(&daemon);
+    let mut db = client(&daemon, "tank/db");
+    for block in 0..8 {
+        db.write(block * BLOCK, &noise(BLOCK, 1 + block)).expect("there is space");
+    }
+    db.flush().expect("there is space");
+    drop(db);
+    // The table has it.
+    daemon.restart(false);
+    let at = record_in_use(&file);
+    let (offset, bytes) = STARTS;
+    run("fallocate", &["--punch-hole", "--offset", offset, "--length", bytes, &file]);
+    take_the_rest(&small);
+    for options in [&["--repair"][..], &["--repair", "--json"]] {
+        spoil(&file, at + 5);
+        let output = daemon.any(&[&["pool", "check", "tank"], options].concat());
+        let text = said(&output).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("no space below pool tank") && !text.contains("dmesg"), "{text}");
+    }
+    assert!(!has_event(&daemon, "pool_failed"));
+    small.enlarge(1 << 30);
+    // It has to end well.
+    daemon.stop();
+    daemon.start_again();
+    assert_eq!(attention(&daemon), "active: ");
+    assert_eq!(daemon.json(&["pool", "check", "tank"])["damaged"], 0);
+    check(&mut client(&daemon, "tank/db"), 0..8, 1);
+}
+
+/// Members of the pool `upper` are arrays on volumes of the pool `lower`: `base` has its space, `more` gets some where there is some.
+#[test]
+fn a_new_member_without_space_is_refused_and_the_pool_goes_on_as_if_it_had_never_been_offered() {
+    let mut daemon = Daemon::start();
+    let disk = daemon.folder.sparse("a.img", 256 * MIB);
+    daemon.braid(&["pool", "create", "lower", &disk]);
+    daemon.braid(&["volume", "create", "lower/base", "96M", "--thick"]);
+    daemon.braid(&["volume", "create", "lower/more", "96M"]);
+    daemon.braid(&["volume", "create", "lower/rest", "1G"]);
+    daemon.braid(&["array", "create", "base", "--level", "concat", "lower/base"]);
+    daemon.braid(&["array", "create", "more", "--level", "concat", "lower/more"]);
+    daemon.braid(&["pool", "create", "upper", "base"]);
+    daemon.braid(&["volume", "create", "upper/db", "64M"]);
+    for volume in ["lower/rest", "upper/db"] {
+        export(&daemon, volume);
+    }
+    let (mut rest, mut db) = (client(&daemon, "lower/rest"), client(&daemon, "upper/db"));
+    let mut done = 0;
+    while rest.write(done * BLOCK, &noise(BLOCK, done)).is_ok() {
+        done += 1;
+    }
+    assert!(done > 1000, "{done} blocks are few");
+    rest.flush().expect("its own ring has space");
+    db.write(0, &noise(BLOCK, 1)).expect("its space is kept");
+    // One extent is free, for the start of the new member's ring: there is none for its tables.
+    rest.call(0, TRIM, 0, 4 * BLOCK as u32, &[]).expect("a discard is a hint");
+    rest.flush().expect("its own ring has space");
+    let refused = daemon.refused_any(&["pool", "add", "upper", "more"]);
+    let refused = refused.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(refused.contains("more was not added to pool upper: there is no space below it"), "{refused}");
+    // Nothing waits for it.
+    db.write(BLOCK, &noise(BLOCK, 2)).expect("its space is kept");
+    db.flush().expect("its space is kept");
+    daemon.braid(&["volume", "create", "upper/other", "16M"]);
+    daemon.braid(&["snapshot", "create", "upper/db@now"]);
+    let shown = daemon.json(&["pool", "show", "upper"]);
+    assert_eq!(shown["members"].as_array().map(Vec::len), Some(1), "{shown}");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let shown = daemon.json(&["pool", "show", "upper"]);
+    assert_eq!(shown["attention"].to_string(), "[]", "{shown}");
+    assert!(!has_event(&daemon, "pool_member_left") && !has_event(&daemon, "pool_failed"), "{}", daemon.events());
+    for kill in [true, false] {
+        drop((rest, db));
+        daemon.restart(kill);
+        (rest, db) = (client(&daemon, "lower/rest"), client(&daemon, "upper/db"));
+        check(&mut db, 0..2, 1);
+    }
+    // With space it is one like any other.
+    rest.call(0, TRIM, 4 * BLOCK, 256 * BLOCK as u32, &[]).expect("a discard is a hint");
+    rest.flush().expect("its own ring has space");
+    daemon.braid(&["pool", "add", "upper", "more"]);
+    let shown = daemon.json(&["pool", "show", "upper"]);
+    assert_eq!(shown["members"].as_array().map(Vec::len), Some(2), "{shown}");
+    drop((rest, db));
+    daemon.restart(true);
+    check(&mut client(&daemon, "upper/db"), 0..2, 1);
 }

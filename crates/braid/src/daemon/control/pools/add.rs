@@ -13,7 +13,7 @@ use super::remove::GOING_MAX;
 use super::{Base, Part, Reach, labels};
 use braid_api::limits::ARRAY_MEMBERS_MAX;
 use braid_api::{AddMembers, ErrorDetail, Kind, Pool as ShownPool};
-use braid_engine::pool::{AddError, Leaving, Pool, tail_units_of_ring};
+use braid_engine::pool::{AddError, Pool, tail_units_of_ring};
 use braid_engine::{DeviceId, DeviceIo, PoolNext};
 use braid_format::foreign::Found;
 use braid_format::pool::{MEMBER_BYTES_MAX, PoolLabel, PoolMember, PoolMemberState, PoolPlaces};
@@ -214,8 +214,10 @@ impl Control {
             }
         };
         if let Err(error) = self.wait_for_checkpoint(pool, checkpoint, WRITING_MAX).await {
+            let lacks = move |pool: &mut Pool| (PoolNext::Done, pool.lacks_space() >> number & 1 == 1);
+            let lacks = matches!(self.call(pool, lacks).await, Ok(true));
             self.leave_out(pool, &part, taken).await;
-            return Err(error);
+            return Err(if error.kind == Kind::NoSpace { without_space(&pool.name, &called, lacks) } else { error });
         }
         if let Err(error) = labels::announce(&io, &mut part).await {
             self.leave_out(pool, &part, taken).await;
@@ -254,20 +256,28 @@ impl Control {
         self.save().inspect_err(|_| self.forget_member(pool.uuid, part.label.member))
     }
 
-    /// The pool was given a member that is to be none: it lets go of it again, as it has nothing there.
+    /// The pool was given a member that is to be none: it goes on without it, as it has nothing there. That waits for no write to it which finds
+    /// no space.
     async fn leave_out(self: &Arc<Self>, pool: &Reach, part: &Part, taken: &mut Taken<'_>) {
         let number = part.label.member;
-        let empties = async {
+        let withdrawn = async {
             loop {
-                match self.call(pool, move |pool: &mut Pool| (PoolNext::Done, pool.leave_step(number))).await {
-                    Ok(Leaving::Ready) => return self.drops(pool, number).await,
-                    Ok(_) => tokio::time::sleep(LOOK_EVERY).await,
-                    Err(_) => return false,
+                let withdraw = move |pool: &mut Pool| match pool.withdraw_member(number) {
+                    true => (PoolNext::Done, true),
+                    // A commit that is requested here would be tried again as fast as it finds no space.
+                    false if pool.lacks_space() != 0 => (PoolNext::Done, false),
+                    // Between two commits, of which there may always be one.
+                    false => (PoolNext::Again, false),
+                };
+                match self.call(pool, withdraw).await {
+                    Ok(true) => return true,
+                    Err(error) if error.kind != Kind::NoSpace => return false,
+                    Ok(false) | Err(_) => tokio::time::sleep(LOOK_EVERY).await,
                 }
             }
         };
         let called = self.name_of(&part.base);
-        if tokio::time::timeout(GOING_MAX, empties).await != Ok(true) {
+        if tokio::time::timeout(GOING_MAX, withdrawn).await != Ok(true) {
             let message = format!(
                 "{called} was not added to pool {}, but the pool does not let go of it, as a disk hangs or has failed: it is free when the daemon was restarted",
                 pool.name
@@ -333,6 +343,18 @@ fn of_add(error: AddError, pool: &Reach, called: &str) -> ErrorDetail {
     ErrorDetail::new(kind, format!("{called} cannot be added to pool {}: {error}", pool.name))
         .with("pool", &pool.name)
         .remedy(remedy)
+}
+
+/// Why a member was not added for want of space: below it, or below others.
+fn without_space(pool: &str, called: &str, below_it: bool) -> ErrorDetail {
+    let (place, room) = match below_it {
+        true => ("it", "make room there".to_owned()),
+        false => ("other members", format!("make room on the file system that `braid pool show {pool}` names (df -h)")),
+    };
+    let message = format!(
+        "{called} was not added to pool {pool}: there is no space below {place} for what the pool writes itself; the pool goes on as before"
+    );
+    ErrorDetail::new(Kind::NoSpace, message).with("pool", pool).remedy(format!("{room}, then add it again"))
 }
 
 fn are(added: &[String]) -> String {

@@ -252,21 +252,18 @@ impl Control {
     }
 
     /// Waits for two checkpoints, so that both places of ring starts are written.
+    ///
+    /// # Errors
+    /// A disk's, or there is no space below: then the tables are written when there is some.
     async fn checkpoints(&self, pool: &Reach) -> Result<(), ErrorDetail> {
         for _ in 0..2 {
             let number = self.call(pool, |pool| (PoolNext::Done, pool.request_checkpoint())).await?;
-            let done = async {
-                while !self.call(pool, move |pool| (PoolNext::Done, pool.is_checkpointed(number))).await? {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-                Ok(())
-            };
-            tokio::time::timeout(CHECKPOINT_MAX, done).await.map_err(|_| {
-                let message = format!("the tables of pool {} could not be written in time", pool.name);
-                ErrorDetail::new(Kind::DiskError, message)
-                    .with("pool", &pool.name)
-                    .remedy("look at its disks and at the kernel's log (dmesg), then check again")
-            })??;
+            let written = self.wait_for_checkpoint(pool, number, CHECKPOINT_MAX).await;
+            written.map_err(|error| match error.kind {
+                Kind::NoSpace => without_space(&pool.name),
+                Kind::DiskError => error.remedy("look at its disks and at the kernel's log (dmesg), then check again"),
+                _ => error,
+            })?;
         }
         Ok(())
     }
@@ -367,6 +364,16 @@ fn hint(state: &State, bytes: &[u8; 32]) -> String {
         3 => format!("zeros of {whose}, from block {} on", logical * 64),
         _ => "nothing that makes sense".to_owned(),
     }
+}
+
+/// There is no space below for what a check writes.
+fn without_space(pool: &str) -> ErrorDetail {
+    let message = format!(
+        "there is no space below pool {pool} for its tables, and what is to be written there waits for some; no disk has failed by that"
+    );
+    ErrorDetail::new(Kind::NoSpace, message)
+        .with("pool", pool)
+        .remedy(format!("make room on the file system that `braid pool show {pool}` names (df -h), then check again"))
 }
 
 fn unreadable(part: &Part, error: String) -> ErrorDetail {

@@ -147,7 +147,13 @@ impl Control {
 
     /// Commits, and writes the tables: nothing is left in the tail, nor needed of the rings.
     async fn write_down(&self, pool: &Reach) -> Result<(), ErrorDetail> {
-        self.call(pool, |_| (PoolNext::Commit, ())).await?;
+        if let Err(error) = self.call(pool, |_| (PoolNext::Commit, ())).await {
+            if error.kind != Kind::NoSpace {
+                return Err(error);
+            }
+            // A try that was under way by then has answered it, and may have begun before there was space.
+            self.call(pool, |_| (PoolNext::Commit, ())).await?;
+        }
         let number = self.call(pool, |pool| (PoolNext::Done, pool.request_checkpoint())).await?;
         self.wait_for_checkpoint(pool, number, CLOSING_MAX).await
     }
@@ -155,7 +161,7 @@ impl Control {
     /// Waits for a checkpoint that was asked for.
     ///
     /// # Errors
-    /// A member has failed, there is no space below, or it takes too long.
+    /// A member has failed, a try that began after this call found no space below, or it takes too long.
     pub(super) async fn wait_for_checkpoint(
         &self,
         pool: &Reach,
@@ -163,17 +169,24 @@ impl Control {
         limit: Duration,
     ) -> Result<(), ErrorDetail> {
         let until = Instant::now() + limit;
+        let mut tried_again = false;
         loop {
+            // A try that was under way at the request may have begun before there was space: it is made once more, at once.
             let asked = move |pool: &mut braid_engine::pool::Pool| {
-                (PoolNext::Done, (pool.is_checkpointed(number), pool.has_failed(), pool.lacks_space() != 0))
+                let waits = pool.waits_for_space();
+                if waits && !tried_again {
+                    pool.try_again();
+                }
+                (PoolNext::Done, (pool.is_checkpointed(number), pool.has_failed(), waits))
             };
-            let (done, failed, lacks_space) = self.call(pool, asked).await?;
+            let (done, failed, waits) = self.call(pool, asked).await?;
             if done {
                 return Ok(());
             }
-            if lacks_space {
+            if waits && tried_again {
                 return Err(self.why_not_committed(pool).await);
             }
+            tried_again |= waits;
             if failed || Instant::now() >= until {
                 return Err(ErrorDetail::new(
                     Kind::DiskError,

@@ -287,7 +287,7 @@ impl Control {
     }
 
     /// Whether the pool has let go of a member.
-    pub(super) async fn drops(&self, pool: &Reach, number: u8) -> bool {
+    async fn drops(&self, pool: &Reach, number: u8) -> bool {
         // Between two commits, of which there may always be one.
         let dropped = self.call(pool, move |pool| match pool.drop_member(number) {
             true => (PoolNext::Done, true),
