@@ -221,7 +221,7 @@ impl Connection {
                         oracle.read(device, block, flight.begun, bytes)?;
                     }
                 }
-                (Op::Flush, Ok(())) => oracle.flushed(device, flight.begun),
+                (Op::Flush, Ok(())) => {}
                 (Op::Write(_) | Op::Trim, Ok(())) => oracle.acknowledged(device, first, count, token),
                 (op, Err(error)) => {
                     if matches!(op, Op::Write(_) | Op::Trim) {

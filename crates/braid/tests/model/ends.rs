@@ -1,7 +1,7 @@
 //! Ends of a daemon, and what its clients meet: connections end, and files end with it, or wait for the next one.
 
 use crate::client::{Refused, Turn};
-use crate::keeper::Keeper;
+use crate::manager::Manager;
 use crate::support::{BRAID, command, places, said};
 use crate::world::{EIO, ENOSPC, World};
 
@@ -41,7 +41,7 @@ impl World {
 
     /// Whether files wait for the next daemon.
     fn files_outlive(&self) -> bool {
-        self.keeper.as_ref().is_some_and(Keeper::keeps)
+        self.manager.as_ref().is_some_and(Manager::keeps)
     }
 
     /// No daemon answers clients any more: connections end. With `files_wait`, clients by files only wait, and the next daemon is given what
@@ -102,10 +102,10 @@ impl World {
 
     pub fn start(&mut self) {
         self.say("start");
-        match &self.keeper {
+        match &self.manager {
             None => self.daemon.start_again(),
-            Some(keeper) => {
-                let mut command = keeper.serve(&self.daemon.folder);
+            Some(manager) => {
+                let mut command = manager.serve(&self.daemon.folder);
                 self.daemon.start_again_by(&mut command);
             }
         }

@@ -11,7 +11,7 @@ mod dice;
 mod ends;
 mod files;
 mod harm;
-mod keeper;
+mod manager;
 mod nodes;
 mod opener;
 mod oracle;

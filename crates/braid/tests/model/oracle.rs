@@ -2,15 +2,19 @@
 //!
 //! It follows the rule of the simulator's oracle (`braid-sim`), without power cuts: a version is possible until another one,
 //! whose write began after it had ended, is acknowledged. A write that failed, or whose connection ended, may have happened or not;
-//! of an ended connection it counts as under way until a newer session of the device has begun. What a read gave when nothing was
-//! under way stays: no later read goes back.
+//! of an ended connection it comes before all writes of the sessions that begin later, and counts as under way until one of these that overlaps
+//! it is acknowledged, or the daemon has ended: a FLUSH does not wait for it, and copies of it may differ that long. What a read gave when nothing
+//! was under way stays: no later read goes back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 pub const BLOCK: usize = 4096;
 const SECTOR: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"modeldat");
 const NEVER: u64 = u64::MAX;
+/// A write of so many blocks at most is carried out as a whole: the engine claims its range, and an NBD server hands it over in one piece.
+const CLAIM_BLOCKS: u64 = 256;
 
 /// What a block holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -170,6 +174,29 @@ impl Oracle {
 
     pub fn acknowledged(&mut self, device: u64, first: u64, count: u64, token: u64) {
         self.end(device, first, count, token, State::Acknowledged);
+        self.waited_for(device, first..first + count, token);
+    }
+
+    /// Overlapping writes are carried out one after the other: a write that was acknowledged has waited for the whole of those of older sessions that it
+    /// overlaps. A longer one than [`CLAIM_BLOCKS`] may be carried out in parts.
+    fn waited_for(&mut self, device: u64, range: Range<u64>, token: u64) {
+        let blocks = &mut self.image(device).blocks;
+        let mut waited = BTreeSet::new();
+        for (_, versions) in blocks.range(range) {
+            let begun = versions.iter().find(|version| version.token == token).map_or(0, |version| version.begun);
+            let before = |version: &&Version| version.state == State::Late && version.ended < begun;
+            waited.extend(versions.iter().filter(before).map(|version| version.token));
+        }
+        for late in waited {
+            let is_of = |version: &Version| version.token == late;
+            let of: Vec<u64> =
+                blocks.iter().filter(|(_, all)| all.iter().any(is_of)).map(|(block, _)| *block).collect();
+            let is_short = of.first().zip(of.last()).is_some_and(|(first, last)| last - first < CLAIM_BLOCKS);
+            for block in of.iter().filter(|_| is_short) {
+                let versions = blocks.get_mut(block).into_iter().flatten();
+                versions.filter(|version| version.token == late).for_each(|version| version.state = State::Unknown);
+            }
+        }
     }
 
     /// Nobody is told what becomes of it.
@@ -183,15 +210,6 @@ impl Oracle {
         for versions in self.image(device).blocks.values_mut() {
             for version in versions.iter_mut().filter(|version| version.state == State::Late) {
                 version.ended = version.ended.min(now);
-            }
-        }
-    }
-
-    /// A flush that began at `begun` was acknowledged: of sessions that had ended before the newest one began, nothing happens any more.
-    pub fn flushed(&mut self, device: u64, begun: u64) {
-        for versions in self.image(device).blocks.values_mut() {
-            for version in versions.iter_mut().filter(|version| version.state == State::Late && version.ended < begun) {
-                version.state = State::Unknown;
             }
         }
     }
@@ -319,4 +337,33 @@ fn possible(version: &Version, all: &[Version], reader: u64) -> bool {
 fn describe(block: u64, bytes: &[u8]) -> Vec<Sector> {
     let sectors = bytes.chunks_exact(SECTOR).enumerate();
     sectors.map(|(sector, bytes)| read_sector(block, sector as u64, bytes)).collect()
+}
+
+#[test]
+fn a_write_of_an_ended_connection_is_under_way_until_another_one_has_waited_for_it() {
+    let mut oracle = Oracle::default();
+    let device = oracle.device();
+    let content = |version| Content::Data { device, version };
+    let bytes = |version| {
+        let mut bytes = vec![0; BLOCK];
+        write_block(device, 7, version, &mut bytes);
+        bytes
+    };
+    let old = oracle.begin(device, 7, 1, content(1), false);
+    oracle.acknowledged(device, 7, 1, old);
+    let late = oracle.begin(device, 7, 3, content(2), false);
+    oracle.abandoned(device, 7, 3, late);
+    oracle.session(device);
+    // One copy has it, and the other one not yet.
+    for version in [2, 1, 2, 1] {
+        let now = oracle.now();
+        oracle.read(device, 7, now, &bytes(version)).expect("either copy");
+    }
+    // It is done when one is that overlaps it.
+    let newer = oracle.begin(device, 9, 1, content(3), false);
+    oracle.acknowledged(device, 9, 1, newer);
+    let now = oracle.now();
+    oracle.read(device, 7, now, &bytes(2)).expect("both have it");
+    let now = oracle.now();
+    oracle.read(device, 7, now, &bytes(1)).expect_err("it was replaced");
 }

@@ -11,7 +11,7 @@ use crate::attached::Mount;
 use crate::client::{Connection, Flight, Op, Refused, Turn};
 use crate::counts::Counts;
 use crate::dice::Dice;
-use crate::keeper::Keeper;
+use crate::manager::Manager;
 use crate::oracle::{BLOCK, Content, Oracle};
 use crate::support::*;
 use crate::ways::{Way, Ways};
@@ -95,7 +95,7 @@ pub struct World {
     /// How clients come.
     pub ways: Ways,
     /// The daemon's service manager, if it has one.
-    pub keeper: Option<Keeper>,
+    pub manager: Option<Manager>,
     log: Log,
     files: u64,
     /// Whether exports may be files: disks are driven by io_uring.
@@ -109,7 +109,7 @@ impl Drop for World {
     /// loop devices are detached, and mounts are removed. The folder goes last.
     fn drop(&mut self) {
         self.daemon.running.kill();
-        self.keeper = None;
+        self.manager = None;
         self.devices.clear();
     }
 }
@@ -126,11 +126,11 @@ impl World {
         log.lock().expect("unpoisoned").push(format!("serve --shards {shards} --driver {driver}"));
         let arguments = ["--shards", shards.as_str(), "--driver", driver, "--buffers", "16M"];
         let folder = Folder::new();
-        let keeper = (ways.way == Way::Kept).then(|| Keeper::new(&folder, &arguments));
-        let daemon = match &keeper {
+        let manager = (ways.way == Way::Kept).then(|| Manager::new(&folder, &arguments));
+        let daemon = match &manager {
             None => Daemon::start_in(folder, &arguments),
-            Some(keeper) => {
-                let mut command = keeper.serve(&folder);
+            Some(manager) => {
+                let mut command = manager.serve(&folder);
                 Daemon::start_with(folder, &mut command)
             }
         };
@@ -143,7 +143,7 @@ impl World {
             lenient: None,
             may_fill: false,
             ways,
-            keeper,
+            manager,
             log,
             files: 0,
             has_files: driver == "io_uring",

@@ -13,7 +13,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::support::{BRAID, Folder, command, places, wait_for};
 
-/// What the keeper says to itself: that all before was heard, and that it ends.
+/// What the manager says to itself: that all before was heard, and that it ends.
 const HEARD: &str = "HEARD";
 const END: &str = "END";
 
@@ -73,7 +73,7 @@ impl Kept {
     }
 }
 
-pub struct Keeper {
+pub struct Manager {
     place: String,
     kept: Arc<Kept>,
     thread: Option<JoinHandle<()>>,
@@ -81,14 +81,14 @@ pub struct Keeper {
     arguments: Vec<String>,
 }
 
-impl Keeper {
-    pub fn new(folder: &Folder, arguments: &[&str]) -> Keeper {
+impl Manager {
+    pub fn new(folder: &Folder, arguments: &[&str]) -> Manager {
         let place = folder.join("notify");
         let socket = UnixDatagram::bind(&place).expect("a socket can be made");
         let kept = Arc::new(Kept::default());
         let listening = Arc::clone(&kept);
         let thread = Some(std::thread::spawn(move || listening.listen(&socket)));
-        Keeper { place, kept, thread, arguments: arguments.iter().map(|&word| word.to_owned()).collect() }
+        Manager { place, kept, thread, arguments: arguments.iter().map(|&word| word.to_owned()).collect() }
     }
 
     /// Whether files outlive a daemon: before Linux 6.9 the kernel gives nothing again, and nothing is kept.
@@ -105,8 +105,8 @@ impl Keeper {
     /// `braid serve` with what is kept, not yet started. All that the daemon before has said was heard.
     pub fn serve(&self, folder: &Folder) -> Command {
         let before = self.kept.heard.load(Ordering::SeqCst);
-        self.say(HEARD).expect("the keeper listens");
-        wait_for("the keeper", || (self.kept.heard.load(Ordering::SeqCst) > before).then_some(()));
+        self.say(HEARD).expect("the manager listens");
+        wait_for("the manager", || (self.kept.heard.load(Ordering::SeqCst) > before).then_some(()));
         self.kept.with(|kept| {
             let numbers: Vec<String> = kept.iter().map(|(_, file)| file.as_raw_fd().to_string()).collect();
             let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
@@ -121,7 +121,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Manager {
     /// Lets go of everything: what waits for a daemon fails then.
     fn drop(&mut self) {
         if self.say(END).is_ok()
