@@ -48,7 +48,7 @@ pub enum MemberState {
     Filling,
     /// It was left out: it failed, was not there, or a command said so.
     Out,
-    /// Nobody has this role.
+    /// No member has this role.
     Absent,
     /// It waits to take over the role of a member that fails.
     Spare,
@@ -118,7 +118,7 @@ pub enum Health {
     Resyncing,
     /// A member is being filled.
     Rebuilding,
-    /// Members are out, and nobody takes their place.
+    /// Members are out, and no disk replaces them.
     Degraded,
     /// More members are lost than it tolerates: every request gets an error, and nothing more is written.
     Failed,
@@ -249,7 +249,7 @@ pub struct Array {
     pub logical_block_bytes: u32,
     /// Whether it serves.
     pub state: ArrayState,
-    /// What needs somebody's attention, one sentence each; empty when all is well.
+    /// What needs attention, one sentence each; empty when all is well.
     pub attention: Vec<String>,
     /// Whether it is found again after the daemon ends; not with a `mem` or `null` disk in it.
     pub kept: bool,
@@ -305,10 +305,10 @@ pub struct CreateArray {
     #[serde(default)]
     pub write_mostly: Vec<String>,
     /// Of levels with redundancy: `auto` to start by itself without members that may have gone on apart, `wait` (the default) to
-    /// wait for them or for somebody who says so.
+    /// wait for them or for a command that says so.
     #[serde(default)]
     pub start_degraded: Option<String>,
-    /// Take disks that carry somebody's data, and destroy it.
+    /// Take disks that already carry data, and destroy it.
     #[serde(default)]
     pub force: bool,
 }
@@ -330,7 +330,7 @@ pub struct RemoveArrayMember {
     /// Its number, its disk's name, or its identity.
     pub member: String,
     /// Of raid1: its role goes with it, and the array has a copy less from then on. Those behind it have the numbers before theirs. So goes
-    /// a role that is nobody's, by its number.
+    /// a role without a member, by its number.
     #[serde(default)]
     pub copy: bool,
 }
@@ -362,7 +362,7 @@ pub struct GrowArray {
     /// of the level needs, or fewer where disks of the array have become larger as well.
     #[serde(default)]
     pub disks: Vec<String>,
-    /// Take further disks that carry somebody's data, and destroy it. Of raid1: also where what is new has fewer copies than
+    /// Take further disks that already carry data, and destroy it. Of raid1: also where what is new has fewer copies than
     /// the rest.
     #[serde(default)]
     pub force: bool,

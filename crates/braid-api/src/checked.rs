@@ -12,7 +12,7 @@ pub struct CheckPool {
     /// Write again what the pool knows although its table is damaged.
     #[serde(default)]
     pub repair: bool,
-    /// Give up what nobody knows: its space is free then, and what stood there is lost. Also what members had that were given up. Refused
+    /// Give up what the pool does not know: its space is free then, and what stood there is lost. Also what members had that were given up. Refused
     /// while something of it reads now (`misread`).
     #[serde(default)]
     pub give_up: bool,
@@ -27,7 +27,7 @@ pub struct PoolDamage {
     pub what: String,
     /// Which of these, by its place in the member's list.
     pub index: u32,
-    /// Whether the pool knows what should stand there: then nobody is harmed, and `repair` writes it again.
+    /// Whether the pool knows what should stand there: then no volume is harmed, and `repair` writes it again.
     pub known: bool,
     /// Whether it is in order on the disk now: the pool misread it when it was opened, and has it again when the daemon is started anew.
     pub reads: bool,
@@ -61,7 +61,7 @@ pub struct PoolChecked {
     /// How much of that is in order on the members now: it was only misread, and is there again when the daemon is started anew. Nothing is
     /// given up before that.
     pub misread: u64,
-    /// Volumes and snapshots that may have had something in what nobody knows: they are read-only.
+    /// Volumes and snapshots that may have had something in what the pool does not know: they are read-only.
     pub in_doubt: Vec<String>,
     /// Numbers of members that are absent and may come back: their tables were not read.
     pub members_absent: Vec<u8>,
@@ -73,7 +73,7 @@ pub struct PoolChecked {
     pub problems: Vec<String>,
     /// How much of what was damaged was written again.
     pub repaired: u64,
-    /// How much of what nobody knew was given up.
+    /// How much of what the pool did not know was given up.
     pub given_up: u64,
     /// Numbers of members that were given up and of which what they had is in doubt still.
     pub members_lost: Vec<u8>,

@@ -105,7 +105,7 @@ pub struct HostDisk {
     pub serial: Option<String>,
     /// Whether it has rotating platters.
     pub rotational: bool,
-    /// Whether the kernel lets nobody write to it.
+    /// Whether the kernel refuses writes to it.
     pub read_only: bool,
     /// What is on it, or nothing where it looks empty; absent where it could not be read.
     pub content: Option<String>,

@@ -18,9 +18,9 @@ pub enum Kind {
     Exists,
     /// It is being used: mounted, held, exported, or owned by another process.
     InUse,
-    /// It carries somebody's data, which this would destroy.
+    /// It already carries data, which this would destroy.
     WouldDestroy,
-    /// It would be unsafe, and nobody said that this is meant.
+    /// It would be unsafe, and the request does not say that this is meant.
     NeedsConfirmation,
     /// The array is not active, so this cannot be done now.
     Inactive,

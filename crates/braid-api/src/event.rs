@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 pub enum Severity {
     /// For the record.
     Info,
-    /// Somebody should look.
+    /// An administrator should look.
     Warning,
     /// Something does not work.
     Error,

@@ -156,7 +156,7 @@ pub struct SetExport {
     /// Networks that clients may come from; empty: all. Who is connected from elsewhere is disconnected.
     #[serde(default)]
     pub allow: Option<Vec<String>>,
-    /// Most connections at a time. Fewer than there are disconnect nobody.
+    /// Most connections at a time. Open connections stay, even where they are more.
     #[serde(default)]
     pub connections_max: Option<u32>,
     /// Most requests a second; 0: no limit.

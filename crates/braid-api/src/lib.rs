@@ -1,4 +1,4 @@
-//! The types of Braid's HTTP/JSON API, shared by the daemon, the command line and anybody's client.
+//! The types of Braid's HTTP/JSON API, shared by the daemon, the command line and other clients.
 //!
 //! What it is: every request, answer, event and error under `/v1`, as plain data.
 //! What it promises: fields are added, never removed or given another meaning, within `/v1`; an unknown

@@ -13,6 +13,12 @@ pub const POOLS_MAX: usize = 256;
 pub const VOLUMES_MAX: usize = 65_536;
 /// Largest volume, in bytes (64 TiB).
 pub const VOLUME_BYTES_MAX: u64 = 64 << 40;
+/// Usual logical block of a volume, in bytes. Data stand in blocks of this size, and the size of a volume is a multiple of it.
+pub const VOLUME_BLOCK_BYTES: u32 = 4096;
+/// Logical block of a volume that takes requests of sectors, in bytes.
+pub const VOLUME_SECTOR_BYTES: u32 = 512;
+/// Every logical block that a volume may have, in bytes.
+pub const VOLUME_LOGICAL_BLOCKS: [u32; 2] = [VOLUME_SECTOR_BYTES, VOLUME_BLOCK_BYTES];
 /// Most arrays, disks of pools, and exported volumes and snapshots at a time.
 pub const DEVICES_MAX: usize = 4096;
 /// Most exports of one daemon.

@@ -42,7 +42,7 @@ pub struct MdArray {
     pub name: String,
     /// `linear`, `raid0`, …, as md calls it.
     pub level: String,
-    /// As mdadm calls it; empty where the level has one only, or nobody has written it down.
+    /// As mdadm calls it; empty where the level has one only, or none is recorded.
     pub layout: String,
     /// The chunk in bytes; 0: none.
     pub chunk_bytes: u64,

@@ -106,7 +106,7 @@ pub fn policy_name(unix_s: u64) -> String {
     format!("auto-{year:04}{month:02}{day:02}T{h:02}{m:02}{s:02}Z")
 }
 
-/// When a snapshot of this name was taken, if it is a policy's. Nobody else may use such names.
+/// When a snapshot of this name was taken, if it is a policy's. Only policies may use such names.
 pub fn policy_time(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("auto-")?.strip_suffix('Z')?;
     let (date, time) = digits.split_once('T').filter(|(date, time)| date.len() == 8 && time.len() == 6)?;

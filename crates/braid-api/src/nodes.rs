@@ -97,7 +97,7 @@ pub struct Invite {
     pub expires_s: Option<u64>,
 }
 
-/// An invitation: whoever has it may join, once.
+/// An invitation: a node that has it may join, once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Invitation {
     /// What the new node has to be told: a secret.
@@ -145,8 +145,8 @@ pub struct MemberNode {
     pub key_sha256: String,
 }
 
-/// `POST /v1/cluster/admit`: what a node that wants to join asks the one that has invited it. The only request that is answered to
-/// whom nobody knows yet.
+/// `POST /v1/cluster/admit`: what a node that wants to join asks the one that has invited it. The only request that a node accepts
+/// from an unknown node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Admit {

@@ -62,7 +62,7 @@ pub struct MoveVolume {
 pub struct AddMembers {
     /// Disks, and arrays by name, as for a new pool.
     pub members: Vec<String>,
-    /// Take disks and arrays that carry somebody's data, and destroy it.
+    /// Take disks and arrays that already carry data, and destroy it.
     #[serde(default)]
     pub force: bool,
 }

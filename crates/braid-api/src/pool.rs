@@ -1,5 +1,6 @@
 //! Pools, and the volumes and snapshots in them: what is asked of them and what is told of them.
 
+use crate::limits::VOLUME_BLOCK_BYTES;
 use crate::{DiskStats, Place};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -103,12 +104,12 @@ pub struct Pool {
 pub struct Space {
     /// Its content that is not zeros, in bytes: its own, and what it has in common with others.
     pub data_bytes: u64,
-    /// What of that nobody else has, in bytes: so much becomes free when it is deleted.
+    /// What of that no other volume or snapshot has, in bytes: so much becomes free when it is deleted.
     pub exclusive_bytes: u64,
     /// What other volumes or snapshots have, too, in bytes.
     pub shared_bytes: u64,
     /// What reads as errors, at most, in bytes: it may stand on a member that the pool goes on without, or where its tables are damaged. Also
-    /// what was never written is in it, as nobody knows that.
+    /// what was never written is in it, as the pool cannot tell.
     pub in_doubt_bytes: u64,
 }
 
@@ -135,7 +136,7 @@ pub struct PoolSpace {
     pub shared_bytes: u64,
     /// Those that one alone has, in bytes.
     pub exclusive_bytes: u64,
-    /// Those that nobody has any more, in bytes: what was deleted, and is on its way to be free.
+    /// Those that no volume or snapshot has any more, in bytes: what was deleted, and is on its way to be free.
     pub unseen_bytes: u64,
     /// What of all volumes and snapshots reads as errors, at most, in bytes.
     pub in_doubt_bytes: u64,
@@ -168,7 +169,7 @@ pub struct CreatePool {
     pub name: String,
     /// Its members: disks as for arrays, and arrays by name or UUID. What could be a name is the name of an array.
     pub members: Vec<String>,
-    /// Take disks and arrays that carry somebody's data, and destroy it.
+    /// Take disks and arrays that already carry data, and destroy it.
     #[serde(default)]
     pub force: bool,
 }
@@ -235,7 +236,7 @@ pub struct Volume {
 
 /// The logical block of a volume, in bytes, where nothing else is said.
 pub const fn block_bytes_usual() -> u32 {
-    4096
+    VOLUME_BLOCK_BYTES
 }
 
 /// Whether a logical block is the usual one: then it is left out of what other builds read.

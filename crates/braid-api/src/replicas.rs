@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 /// Begins the name of every replica's export.
 pub const REPLICA_EXPORT: &str = "replica:";
 
-/// The name of the export of a replica of this volume, without the terms that whoever connects adds behind a `?`.
+/// The name of the export of a replica of this volume, without the terms that a connecting controller adds behind a `?`.
 pub fn replica_export(volume: &str) -> String {
     format!("{REPLICA_EXPORT}{volume}")
 }
@@ -92,7 +92,7 @@ pub struct ReplicaSeating {
     pub version: u64,
     /// Those that vote.
     pub voters: u16,
-    /// Those that did, while that changes; else nobody.
+    /// Those that did, while that changes; else none.
     #[serde(default)]
     pub before: u16,
     /// Which of all these have data.
@@ -347,7 +347,7 @@ pub enum ReplicaChange {
         snapshot: String,
     },
     /// To offer one to this controller as an export, read-only, where the replica is offered: `snapshot:VOLUME:SNAPSHOT?epoch=E&controller=UUID`.
-    /// Until it is withdrawn, another controller is answered, or nobody has been connected for 30 s.
+    /// Until it is withdrawn, another controller is answered, or no client has been connected for 30 s.
     Offer {
         /// The snapshot.
         snapshot: String,
@@ -357,7 +357,7 @@ pub enum ReplicaChange {
         /// The snapshot.
         snapshot: String,
     },
-    /// To make the data be as one is. Before the first session only: nobody is connected then. Refused where the data are exported.
+    /// To make the data be as one is. Before the first session only: no controller is connected then. Refused where the data are exported.
     Rollback {
         /// The snapshot.
         snapshot: String,

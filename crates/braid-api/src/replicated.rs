@@ -128,7 +128,7 @@ pub struct Voter {
     pub pool: Option<String>,
     /// What it is.
     pub state: VoterState,
-    /// Whether it answers whoever serves the volume.
+    /// Whether it answers the node that serves the volume.
     pub answers: bool,
     /// Why it does not.
     pub reason: Option<String>,

@@ -7,6 +7,7 @@ use super::export_limits::{Limit, limit, words};
 use super::replicated::{self, Replicas, is_replicated, replicas};
 use super::watch::{Wait, follow_newest};
 use super::{Ask, output, segment};
+use braid_api::limits::{VOLUME_BLOCK_BYTES, VOLUME_LOGICAL_BLOCKS, VOLUME_SECTOR_BYTES};
 use braid_api::{
     CloneSnapshot, CreateVolume, ErrorDetail, FlattenVolume, Job, Kind, MoveVolume, Place, RenameVolume, ResizeVolume,
     RollbackVolume, SetVolume, SnapshotPolicy, Volume, VolumeList, names,
@@ -62,8 +63,9 @@ pub struct CreateArgs {
     /// Keep space for all of it from the beginning: no write to it is refused for want of space, except over what a snapshot has
     #[arg(long)]
     thick: bool,
-    /// Bytes of its blocks: 4096, or 512 for images of disks with such sectors; what begins or ends within 4096 bytes is read before it is written
-    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = block)]
+    /// Bytes of its blocks: 4096, or 512 for images of disks with such sectors; what begins or ends within 4096 bytes is read before it is
+    /// written. A replicated volume with parity refuses 512
+    #[arg(long, value_name = "BYTES", default_value_t = VOLUME_BLOCK_BYTES, value_parser = block)]
     block_size: u32,
     /// Where its blocks go: on all members of the pool (spread), on the one with most free space (single), or on these (on=MEMBER,…)
     #[arg(long, value_name = "PLACE", default_value = "spread")]
@@ -320,9 +322,11 @@ fn place(place: &Place) -> String {
 /// Reads the size of blocks, for clap.
 fn block(text: &str) -> Result<u32, String> {
     match text {
-        "512" => Ok(512),
-        "4096" | "4K" | "4k" => Ok(4096),
-        _ => Err("write 512 or 4096".to_owned()),
+        "4K" | "4k" => Ok(VOLUME_BLOCK_BYTES),
+        _ => VOLUME_LOGICAL_BLOCKS
+            .into_iter()
+            .find(|bytes| bytes.to_string() == text)
+            .ok_or_else(|| format!("write {VOLUME_SECTOR_BYTES} or {VOLUME_BLOCK_BYTES}")),
     }
 }
 

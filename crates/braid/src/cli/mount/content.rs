@@ -4,6 +4,7 @@
 use super::{run, said};
 use crate::cli::segment;
 use crate::client::Client;
+use braid_api::limits::VOLUME_BLOCK_BYTES;
 use braid_api::{ErrorDetail, Kind, Volume};
 use clap::ValueEnum;
 use std::collections::BTreeMap;
@@ -12,8 +13,6 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Blocks of volumes, in bytes.
-pub const VOLUME_BLOCK_BYTES: u32 = 4096;
 /// At both ends of a device so much is looked at, in bytes.
 const ENDS_BYTES: u64 = 1 << 20;
 /// In between, so many places.

@@ -12,6 +12,7 @@ mod options;
 
 use super::{Ask, output};
 use crate::mounts::{self, Mount};
+use braid_api::limits::VOLUME_BLOCK_BYTES;
 use braid_api::{ErrorDetail, Export, ExportList, Kind, names};
 use clap::Args;
 use content::FileSystem;
@@ -317,7 +318,7 @@ fn done(
 
 /// Whether sectors are smaller than the blocks in which the data of a volume stand. Those of an array are its disks'.
 fn is_small(of: &device::Named, sector_bytes: u32) -> bool {
-    of.name.contains('/') && sector_bytes < content::VOLUME_BLOCK_BYTES
+    of.name.contains('/') && sector_bytes < VOLUME_BLOCK_BYTES
 }
 
 /// Runs `braid umount`.

@@ -113,23 +113,30 @@ impl Board {
     /// Remembers damage of before a restart as a job with the number 0: a check, or a repair where a repair or a resync had found it.
     fn remember_damage(&mut self, saved: &SavedDamage, parities: u16) {
         if saved.findings.left_blocks() > 0 {
-            self.note(JobInfo {
-                number: 0,
-                kind: if saved.repair { JobKind::Repair } else { JobKind::Check },
-                role: None,
-                replaces: None,
-                stage: JobStage::Done,
-                from_data: false,
-                done_bytes: 0,
-                total_bytes: 0,
-                position_bytes: 0,
-                rate_bytes_per_s: 0,
-                limit_bytes_per_s: 0,
-                begun_ns: 0,
-                findings: Some(super::jobs::found(&saved.findings)),
-            });
+            let kind = if saved.repair { JobKind::Repair } else { JobKind::Check };
+            let findings = Some(super::jobs::found(&saved.findings));
+            self.note(JobInfo { findings, ..job(0, kind, JobStage::Done) });
         }
         self.doubt = saved.parity_in_doubt.then_some(Doubt { by_repair: parities == 1, is_due: true });
+    }
+}
+
+/// Returns a job of the whole array that has gone over nothing and has no findings.
+fn job(number: u64, kind: JobKind, stage: JobStage) -> JobInfo {
+    JobInfo {
+        number,
+        kind,
+        role: None,
+        replaces: None,
+        stage,
+        from_data: false,
+        done_bytes: 0,
+        total_bytes: 0,
+        position_bytes: 0,
+        rate_bytes_per_s: 0,
+        limit_bytes_per_s: 0,
+        begun_ns: 0,
+        findings: None,
     }
 }
 
@@ -269,24 +276,6 @@ pub(super) fn progress(job: &JobInfo) -> braid_api::Progress {
 mod tests {
     use super::*;
     use braid_engine::keeper::Findings;
-
-    fn job(number: u64, kind: JobKind, stage: JobStage) -> JobInfo {
-        JobInfo {
-            number,
-            kind,
-            role: None,
-            replaces: None,
-            stage,
-            from_data: false,
-            done_bytes: 0,
-            total_bytes: 0,
-            position_bytes: 0,
-            rate_bytes_per_s: 0,
-            limit_bytes_per_s: 0,
-            begun_ns: 0,
-            findings: None,
-        }
-    }
 
     #[test]
     fn an_alarm_ends_when_everything_was_found_right() {

@@ -6,6 +6,7 @@ use super::super::tables::Serving;
 use super::diff::VolumeDifferences;
 use super::{Condition, Reach, ServedVolume, limits, volumes};
 use braid_api::ErrorDetail;
+use braid_api::limits::VOLUME_BLOCK_BYTES;
 use braid_engine::pool::{AdminError, Pool, VolumeId, VolumeShared};
 use braid_engine::{DeviceId, DeviceLayout, Node, PoolNext, VolumeNode};
 use braid_format::pool::OwnerKind;
@@ -17,8 +18,6 @@ use uuid::Uuid;
 
 /// Longest that a command waits for what is in flight on a volume that is exported no more, or has another size.
 const RELEASING_MAX: Duration = Duration::from_secs(5);
-/// The block in which a volume's data stand, in bytes.
-const BLOCK_BYTES: u32 = 4096;
 
 /// What an export is of.
 pub struct Source {
@@ -148,7 +147,7 @@ impl Control {
             size_bytes: volume.size_bytes,
             read_only: volume.read_only,
         }));
-        let layout = DeviceLayout::new(version, BLOCK_BYTES, &node);
+        let layout = DeviceLayout::new(version, VOLUME_BLOCK_BYTES, &node);
         let layout = if volume.in_sectors { layout.in_sectors() } else { layout };
         let layout = Arc::new(match self.lease_of(pool.uuid) {
             Some((lease, of)) => layout.leased(lease, of),

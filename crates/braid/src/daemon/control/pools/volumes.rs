@@ -10,17 +10,19 @@ use super::limits::with_limits;
 use super::view::Listed;
 use super::{Reach, tend};
 use crate::daemon::advice::{self, Case, Names, PoolVolumeCase};
-use braid_api::limits::{VOLUME_BYTES_MAX, VOLUMES_MAX};
+use braid_api::limits::{
+    VOLUME_BLOCK_BYTES, VOLUME_BYTES_MAX, VOLUME_LOGICAL_BLOCKS, VOLUME_SECTOR_BYTES, VOLUMES_MAX,
+};
 use braid_api::names::{VolumeName, check_name, is_uuid};
 use braid_api::{CloneSnapshot, CreateVolume, ErrorDetail, Kind, ResizeVolume, RollbackVolume, Volume, VolumeList};
-use braid_engine::PoolNext;
-use braid_engine::pool::{AdminError, Pool, State};
+use braid_engine::pool::{AdminError, BLOCK_BYTES, Pool, State};
+use braid_engine::{DeviceLayout, PoolNext};
 use braid_format::pool::{Owner, OwnerKind, OwnerName};
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Volumes have blocks of so many bytes.
-const BLOCK_BYTES: u64 = 4096;
+// The sizes that the API takes are those that the engine has.
+const _: () = assert!(VOLUME_BLOCK_BYTES as u64 == BLOCK_BYTES && VOLUME_SECTOR_BYTES == DeviceLayout::SECTOR_BYTES);
 
 /// A volume or snapshot that was found by what it is called.
 pub(super) struct Located {
@@ -534,20 +536,17 @@ pub(super) fn check_size(volume: &str, size_bytes: u64) -> Result<(), ErrorDetai
 
 /// Whether blocks of this size are smaller than those in which data stand.
 pub(in super::super) fn check_block(volume: &str, block_bytes: u32) -> Result<bool, ErrorDetail> {
-    match block_bytes {
-        512 => Ok(true),
-        4096 => Ok(false),
-        other => {
-            let message =
-                format!("volume {volume}: its blocks would have {other} bytes; a volume has blocks of 512 or 4096");
-            Err(ErrorDetail::new(Kind::InvalidArgument, message).with("volume", volume).remedy("choose 512 or 4096"))
-        }
+    if VOLUME_LOGICAL_BLOCKS.contains(&block_bytes) {
+        return Ok(block_bytes < VOLUME_BLOCK_BYTES);
     }
+    let sizes = format!("{VOLUME_SECTOR_BYTES} or {VOLUME_BLOCK_BYTES}");
+    let message = format!("volume {volume}: its blocks would have {block_bytes} bytes; a volume has blocks of {sizes}");
+    Err(ErrorDetail::new(Kind::InvalidArgument, message).with("volume", volume).remedy(format!("choose {sizes}")))
 }
 
 /// The logical block of a volume or snapshot, in bytes.
 pub(super) fn block_bytes_of(owner: &Owner) -> u32 {
-    if owner.in_sectors { 512 } else { BLOCK_BYTES as u32 }
+    if owner.in_sectors { VOLUME_SECTOR_BYTES } else { VOLUME_BLOCK_BYTES }
 }
 
 fn word(kind: OwnerKind) -> &'static str {

@@ -8,6 +8,7 @@ use super::{Condition, REPLICAS_MAX, ReplicaEntry, check_places, invalid, seatin
 use crate::daemon::control::pools::{NewVolume, check_block, is_controllers};
 use crate::daemon::control::{Control, random_uuid};
 use crate::daemon::state::SavedReplica;
+use braid_api::limits::VOLUME_BLOCK_BYTES;
 use braid_api::{CreateReplica, ErrorDetail, Kind, Replica, ReplicaState};
 use braid_engine::replica::{Register, RegisterOf, Vote, VoterId, Voters};
 use std::sync::Arc;
@@ -106,7 +107,7 @@ impl Control {
         let name = ask.name.as_str();
         braid_api::names::check_name(name).map_err(|error| invalid(name, error.to_string()))?;
         if check_block(name, ask.block_bytes)? && ask.seating.further > 0 {
-            return Err(invalid(name, "with parity a volume has blocks of 4096 bytes"));
+            return Err(invalid(name, format!("with parity a volume has blocks of {VOLUME_BLOCK_BYTES} bytes")));
         }
         let volume = uuid_of(name, "the volume", &ask.volume)?;
         let vote = Vote { lineage: ask.lineage, in_sync: Voters::from_bits(ask.in_sync), ..Vote::default() };

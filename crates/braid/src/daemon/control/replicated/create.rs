@@ -9,7 +9,7 @@ use super::saved::{SavedReplicated, SavedVoter};
 use super::serve::Attached;
 use super::view::not_served_here;
 use crate::daemon::advice::{self, Case, Names, VolumeCase};
-use braid_api::limits::REPLICAS_MAX;
+use braid_api::limits::{REPLICAS_MAX, VOLUME_BLOCK_BYTES, VOLUME_SECTOR_BYTES};
 use braid_api::{
     CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaSeating,
     ReplicatedVolume, Volume,
@@ -524,10 +524,10 @@ fn level_of(ask: &CreateReplicated) -> Result<Level, ErrorDetail> {
 fn block_of(ask: &CreateReplicated, level: Level) -> Result<u32, ErrorDetail> {
     let block_bytes = ask.block_bytes.unwrap_or(braid_api::block_bytes_usual());
     if check_block(&ask.name, block_bytes)? && level.parity() > 0 {
-        let message = format!("volume {}: {level} keeps parity of blocks of 4096 bytes", ask.name);
-        return Err(ErrorDetail::new(Kind::InvalidArgument, message)
-            .with("volume", &ask.name)
-            .remedy("keep copies (--level raid1), or make a pool on it: its volumes may have blocks of 512 bytes"));
+        let message = format!("volume {}: {level} keeps parity of blocks of {VOLUME_BLOCK_BYTES} bytes", ask.name);
+        return Err(ErrorDetail::new(Kind::InvalidArgument, message).with("volume", &ask.name).remedy(format!(
+            "keep copies (--level raid1), or make a pool on it: its volumes may have blocks of {VOLUME_SECTOR_BYTES} bytes"
+        )));
     }
     Ok(block_bytes)
 }
