@@ -395,7 +395,7 @@ impl OpenExport {
     /// A request that claims its range before this returns false comes before all requests that come another way.
     #[inline]
     pub fn has_others(&self) -> bool {
-        // With the claim of whoever comes another way, which follows the counting here: one of the two sees the other.
+        // Pairs with the claim of a request that comes another way: that claim follows the counting, so one of the two sees the other.
         fence(Ordering::SeqCst);
         let info = &self.export.info;
         self.had_others

@@ -162,7 +162,7 @@ impl Array {
         }
         let leaf = self.leaf(role);
         let mut losses = Losses { flushed: (!late).then_some(successor), ..Losses::of(vec![role]) };
-        // Its successor has each of its cells: no mark is retired for it. One that fails in this flush has none.
+        // Its successor has each of its cells: no mark is retired for it. A member that fails in this flush has no successor, and its marks are retired.
         self.flush_survivors(io, &mut losses).await?;
         if losses.roles != [role] {
             self.prepare_losses(io, &mut losses).await?;

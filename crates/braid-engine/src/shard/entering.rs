@@ -1,7 +1,7 @@
 //! Requests that are taken in before it is certain that their client is still there.
 //!
 //! A client that gives up a connection may repeat its requests on another one, and send newer writes after them. The server of the first
-//! connection sees by a look at it that it was given up. A look before the server takes requests in is too early: the thread may be
+//! connection learns that only by a look at its socket. A look before the server takes requests in is too early: the thread may be
 //! interrupted after it, while the newer write is carried out on another shard.
 //!
 //! So a frontend looks between the claim and the first step. A request that enters by [`Shard::enter`] takes its place in the order of
