@@ -40,8 +40,11 @@ impl Remedies<'_> {
                     assert!(status == 0 || text.contains("no "), "what the status names: {command}: {text}");
                 } else {
                     let mut further = if status == 0 { Vec::new() } else { named_in(&text) };
-                    if status != 0 && text.contains("--force") && !command.contains("--force") {
-                        further.push(format!("{command} --force --yes"));
+                    // A refusal names the option that is missing.
+                    for option in ["--force", "--yes"] {
+                        if status != 0 && text.contains(option) && !command.contains(option) {
+                            further.push(format!("{command} {option}"));
+                        }
                     }
                     commands.extend(further.into_iter().filter(|one| !commands.contains(one)).collect::<Vec<_>>());
                     outcomes.push((command, status, text));
