@@ -65,8 +65,9 @@ impl Control {
             Ok(false) => self.set_trouble(STATE_FOLDER_TROUBLE, None),
             Ok(true) => {
                 let message = format!("the state folder {path} was deleted while the daemon served; it was made anew");
-                self.events().warning("state_restored", message, &[]);
+                // The event says that what the daemon knows is on disk.
                 self.save_or_warn();
+                self.events().warning("state_restored", message, &[]);
             }
             Err(error) => {
                 let trouble = Attention {
