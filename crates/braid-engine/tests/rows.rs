@@ -344,6 +344,34 @@ fn a_small_write_costs_what_it_should() {
     assert_eq!(rig.log.iter().filter(|e| e.op == Op::Read).count(), 0);
 }
 
+/// Zeros are written to the regions that hold something, and to no others: they read as zeros already.
+#[test]
+fn what_was_never_written_is_passed_over() {
+    for op in [Op::Discard, Op::WriteZeroes] {
+        for shape in SHAPES {
+            let region_bytes = 1 << 14;
+            let mut rig = Rig::with_regions(*shape, 1, 7, region_bytes);
+            let size = rig.geometry.size_bytes();
+            assert_eq!(rig.run(0, op, 0, size, Flags::NONE), Ok(()));
+            assert!(rig.log.is_empty(), "{op:?} of nothing, {shape:?}: {:?}", rig.log);
+            let written = |rig: &Rig| -> u64 {
+                rig.log.iter().filter(|e| e.op != Op::Read && !rig.is_journal(e.offset)).map(|e| e.len).sum()
+            };
+            rig.write_all();
+            rig.log.clear();
+            assert_eq!(rig.run(0, op, 0, size, Flags::NONE), Ok(()));
+            let all = written(&rig);
+            let mut rig = Rig::with_regions(*shape, 1, 7, region_bytes);
+            assert_eq!(rig.run(0, Op::Write, size / 2 / BLOCK * BLOCK, BLOCK, Flags::NONE), Ok(()));
+            rig.log.clear();
+            assert_eq!(rig.run(0, op, 0, size, Flags::NONE), Ok(()));
+            let one = written(&rig);
+            assert!(0 < one && one <= all / 2, "{op:?} with one block written, {shape:?}: {one} bytes, of all {all}");
+            rig.read_all();
+        }
+    }
+}
+
 /// A row that a crash and a loss made unreadable can be read once all of it was written, in whatever order the disks answer; and the list
 /// on the disks follows.
 #[test]
