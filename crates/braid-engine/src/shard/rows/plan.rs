@@ -1,7 +1,7 @@
 //! The beginning of a step: its ops, their rows held, their regions writable, its memory taken.
 
 use braid_format::bitmap::REGIONS_PER_BLOCK;
-use braid_geometry::BLOCK_BYTES;
+use braid_geometry::{BLOCK_BYTES, Stripe};
 
 use super::super::ranges::{release, tell_released};
 use super::super::waiting::{range_key, region_key};
@@ -46,6 +46,11 @@ impl Shard {
         let mut marks = may_mark && mirror.is_whole() && parity.node.lost.is_empty();
         let (count, to, pages) = loop {
             let (count, to) = cut(&mirror.geometry, parity, marks, cursor, end, &mut ops);
+            if zeros && let Some(unwritten) = first_unwritten(mirror, cursor, &ops[..count]) {
+                // Behind it the next step looks again.
+                end = unwritten;
+                continue;
+            }
             let (mut pages, mut ios, mut logged) = (0, 0, 0);
             for op in &mut ops[..count] {
                 let row = Row::new(mirror, op.row);
@@ -204,4 +209,11 @@ fn lines_of(ops: &[RowOp]) -> (u64, u64) {
         let (from, to) = op.locked();
         (low.min(from), high.max(to))
     })
+}
+
+/// Where the first stripe behind `cursor` begins that was never written, of those that ops are about: bytes of the array.
+fn first_unwritten(mirror: &Mirrored, cursor: u64, ops: &[RowOp]) -> Option<u64> {
+    let mut stripes = ops.iter().map(|op| Row::new(mirror, op.row).stripe);
+    let is_unwritten = |stripe: &Stripe<'_>| !mirror.regions.written.has(mirror.regions.region_of_stripe(stripe));
+    stripes.find(|stripe| stripe.array_start > cursor && is_unwritten(stripe)).map(|stripe| stripe.array_start)
 }
