@@ -7,26 +7,39 @@
 //! its row logs that row.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use braid_format::RetiredMarks;
 
-use crate::mirror::Roles;
+use crate::io::LeafId;
 
 /// What the home of a journal has retired, shared by all shards and the keeper.
 #[derive(Debug, Default)]
 pub struct Marks {
     run: AtomicU64,
     batch: AtomicU64,
-    failed: [AtomicU64; 2],
+    /// The disks on which a row is not in place although its mark is retired. A disk and not a number: members get other numbers.
+    failed: Mutex<Vec<LeafId>>,
 }
 
 impl Marks {
-    /// Marks of this run up to this batch do not count any more. `failed`: the members on which a marked row is not in place.
-    pub(crate) fn retire(&self, run: u64, batch: u64, failed: Roles) {
+    /// Marks of this run up to this batch do not count any more. `failed`: the disks on which one of these rows is not in place. What is
+    /// retired stays so, and so do they: only a layout without a disk takes it away ([`Marks::keep_failed`]).
+    pub(crate) fn retire(&self, run: u64, batch: u64, failed: &[LeafId]) {
+        let mut disks = self.disks();
+        for disk in failed {
+            if !disks.contains(disk) {
+                disks.push(*disk);
+            }
+        }
+        drop(disks);
         self.run.store(run, Ordering::Release);
         self.batch.fetch_max(batch, Ordering::AcqRel);
-        self.failed[0].store(failed.0 as u64, Ordering::Release);
-        self.failed[1].store((failed.0 >> 64) as u64, Ordering::Release);
+    }
+
+    /// A layout was published in which these disks serve. A disk that is out gets the row when it is filled.
+    pub(crate) fn keep_failed(&self, serves: impl Fn(LeafId) -> bool) {
+        self.disks().retain(|disk| serves(*disk));
     }
 
     /// Whether the mark of this batch counts. Numbers of batches go on while the array serves, in whatever run.
@@ -40,9 +53,13 @@ impl Marks {
         RetiredMarks { run: self.run.load(Ordering::Acquire), batch: self.batch.load(Ordering::Acquire) }
     }
 
-    /// The members on which a marked row was not in place when marks were retired last.
-    pub(crate) fn failed(&self) -> Roles {
-        let half = |at: usize| u128::from(self.failed[at].load(Ordering::Acquire));
-        Roles(half(0) | half(1) << 64)
+    /// The disks on which a row is not in place although its mark is retired: the label that retires the mark leaves them out.
+    pub fn failed(&self) -> Vec<LeafId> {
+        self.disks().clone()
+    }
+
+    fn disks(&self) -> MutexGuard<'_, Vec<LeafId>> {
+        // The list is whole after each of its operations.
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -134,12 +134,17 @@ impl Mirrored {
         (disk.leaf == leaf).then_some(disk.role)
     }
 
+    /// The disks of these members, by number here, as far as they serve in another layout of the array.
+    pub fn disks_in(&self, roles: Roles, other: &Mirrored) -> impl Iterator<Item = LeafId> {
+        let members = self.members.iter().enumerate().filter(move |(role, _)| roles.has(*role));
+        members.map(|(_, member)| member.leaf).filter(move |leaf| other.role_of(*leaf).is_some())
+    }
+
     /// The numbers that these members, by number here, have in another layout of the array. A successor that has taken its
     /// member's place has another one; those that are left out there have none.
     #[cold]
     pub fn renumber(&self, roles: Roles, other: &Mirrored) -> Roles {
-        let numbers = (0..self.members.len()).filter(|role| roles.has(*role));
-        numbers.filter_map(|role| other.role_of(self.members[role].leaf)).fold(Roles::NONE, Roles::with)
+        self.disks_in(roles, other).filter_map(|leaf| other.role_of(leaf)).fold(Roles::NONE, Roles::with)
     }
 
     /// Whether all members are in sync, and successors as well.

@@ -528,6 +528,58 @@ fn marks_are_retired_when_their_rows_are_in_place() {
     assert!(under_way > 20, "{under_way} times something was waited for");
 }
 
+/// A member that failed a row whose mark is retired stays noted until a layout leaves it out: also where the time to wait is over in the
+/// moment in which all marks are retired, and those of rows that are known to be in place are retired after that.
+#[test]
+fn a_member_that_failed_a_marked_row_stays_noted_until_it_is_out() {
+    for shards in [1, 2] {
+        let mut rig = Rig::new(SHAPES[4], shards, 7);
+        rig.write_all();
+        rig.empty_journal();
+        rig.leave_unattended();
+        rig.hang_in_place(2);
+        let (start, bytes) = rig.whole_stripe(0);
+        let tag = rig.submit(0, Op::Write, start, bytes, Flags::NONE);
+        assert!(!rig.ends(tag), "it waits for a layout without the member");
+        rig.freeze();
+        rig.retire_marks();
+        assert_eq!(rig.disks_failed(), [LeafId(2)]);
+        rig.retire_marks_at_once();
+        assert_eq!(rig.disks_failed(), [LeafId(2)]);
+        rig.leave_out(2);
+        assert!(rig.disks_failed().is_empty());
+        rig.settle_but_hung();
+        rig.give_back();
+        rig.read_all();
+    }
+}
+
+/// A row is written with a layout in which a successor is beside its member, and the successor fails it when it has the member's seat:
+/// it is noted by its disk, as it had another number then.
+#[test]
+fn a_successor_that_failed_a_marked_row_is_noted_after_it_got_its_seat() {
+    let mut rig = Rig::new(SHAPES[4], 1, 7);
+    rig.write_all();
+    let successor = rig.begin_replacing(1);
+    rig.empty_journal();
+    let (start, bytes) = rig.whole_stripe(0);
+    let tag = rig.submit(0, Op::Write, start, bytes, Flags::NONE);
+    rig.go_on_to_place();
+    rig.leave_out(1);
+    rig.seat();
+    rig.leave_unattended();
+    rig.hang_in_place(successor as u32);
+    assert!(!rig.ends(tag), "it waits for a layout without the successor");
+    rig.freeze();
+    rig.retire_marks();
+    assert_eq!(rig.disks_failed(), [LeafId(successor as u32)]);
+    rig.leave_out(successor);
+    assert!(rig.disks_failed().is_empty());
+    rig.settle_but_hung();
+    rig.give_back();
+    rig.read_all();
+}
+
 /// A step asks for marks of more rows than one batch of the journal holds as data, and a member is left out before the batch is written:
 /// the write is answered all the same, as its rows are logged one by one.
 #[test]

@@ -409,6 +409,10 @@ impl Keeper {
             }
         }
         let mut equal = !self.failed && self.regions.unsettled.count() == 0;
+        if equal {
+            // Each row that is marked is in place, or untouched, on all members but those that are lost.
+            self.array.end_run();
+        }
         if !lost.is_empty() && equal {
             equal = self.array.drop_members(io, &lost).await.is_ok();
         }

@@ -39,6 +39,8 @@ pub struct Array {
     pub(super) retired: RetiredMarks,
     /// With parity, once it has a keeper: how marks are retired before a label leaves members out.
     pub(super) retirement: Option<Arc<Retirement>>,
+    /// It is served no more, in order: see [`Array::end_run`].
+    pub(super) has_ended: bool,
     /// Disks of members that are out, and that could be filled.
     pub(super) candidates: Vec<(Candidate, Target)>,
     pub(super) lines: Lines,
@@ -113,6 +115,7 @@ impl Array {
             run_head: None,
             retired: RetiredMarks::default(),
             retirement: None,
+            has_ended: false,
             candidates,
             lines,
             found_sequence,
@@ -250,10 +253,11 @@ impl Array {
         if self.is_redundant() {
             self.complete(io).await?;
             let mut losses = Losses::default();
-            // It is not served any more, and its keeper has emptied the journal: no mark is retired for members that fail now.
             if !planted(Planted::StopWithoutFlush) {
                 self.flush_survivors(io, &mut losses).await?;
             }
+            // What was written until the service ended may be marked. The next start needs no mark, whichever member is absent then.
+            self.retire_ended();
             let mut next = self.next();
             next.clean = true;
             self.leave_out(&mut next, &losses.roles, &[]);

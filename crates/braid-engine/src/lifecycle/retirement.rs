@@ -14,6 +14,9 @@
 //! Freezing and retiring are the keeper's, which serves the array. The change of the labels has borrowed the array from the keeper and knows
 //! no shards: it requests the retirement through a [`Retirement`] that both share, and waits for the reply. Both are futures of one task, and
 //! [`Retirement::beside`] polls them in turn.
+//!
+//! Once the service has ended in order nothing is under way, and there is no keeper to ask: the label that notes the stop, and each label
+//! before it that leaves a member out, retires all marks of the run ([`Array::end_run`]).
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -22,7 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::Poll;
 
-use braid_format::{ArrayPart, MemberState};
+use braid_format::limits::COUNTER_MAX;
+use braid_format::{ArrayPart, MemberState, RetiredMarks};
 
 use super::array::Array;
 use super::error::LifecycleError;
@@ -115,7 +119,21 @@ impl Retirement {
 impl Array {
     /// From now on marks of the journal are retired through this; `None`: no shard has its journal, and marks are left as they are.
     pub(crate) fn retire_through(&mut self, retirement: Option<Arc<Retirement>>) {
-        self.retirement = retirement;
+        (self.retirement, self.has_ended) = (retirement, false);
+    }
+
+    /// The array is served no more, nothing is under way, and no batch of its run comes. Each row is in place, or untouched, on all
+    /// members but those that the next label leaves out. So the next label after a flush retires all marks of the run.
+    pub(crate) fn end_run(&mut self) {
+        (self.retirement, self.has_ended) = (None, true);
+    }
+
+    /// Retires all marks of a run that has ended; returns whether it has. The survivors flush before the next label.
+    pub(super) fn retire_ended(&mut self) -> bool {
+        if let Some((head, _)) = self.run_head.as_ref().filter(|_| self.has_ended) {
+            self.retired = RetiredMarks { run: head.run, batch: COUNTER_MAX };
+        }
+        self.has_ended
     }
 
     /// Makes ready for a label that leaves these members out, whatever else it says: the marks of the journal are retired with that very
@@ -147,15 +165,21 @@ impl Array {
         }
     }
 
-    /// Retires the marks if a member that holds content is lost and the array is served; returns whether it did.
+    /// Retires the marks if a member that holds content is lost and the array is served, or was until its run ended; returns whether
+    /// it did.
     async fn retire_marks(&mut self, losses: &mut Losses) -> bool {
-        let served = self.retirement.clone().filter(|_| self.loses_content(&losses.roles));
-        let Some(retirement) = served else { return false };
+        if !self.loses_content(&losses.roles) {
+            return false;
+        }
+        if self.retire_ended() {
+            return true;
+        }
+        let Some(retirement) = self.retirement.clone() else { return false };
         if !retirement.request().await {
             return false;
         }
         let failed = retirement.marks.failed();
-        losses.roles.extend(self.members().map(|member| member.role).filter(|role| failed.has(usize::from(*role))));
+        losses.roles.extend(self.members().filter(|member| failed.contains(&member.leaf)).map(|member| member.role));
         losses.roles.sort_unstable();
         losses.roles.dedup();
         // A flush of before does not cover what was still under way.

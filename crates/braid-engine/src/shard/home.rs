@@ -36,7 +36,8 @@ pub enum RegionCall {
     /// journal no more.
     Retire,
     /// At levels with parity, while the device is frozen on all shards as members are about to be left out: marks of rows that are in
-    /// place are retired. `wait`: all marks, once nothing of a marked row is under way.
+    /// place are retired. `wait`: all marks, once nothing of a marked row is under way; [`crate::Marks::failed`] names the disks that failed
+    /// such a row.
     RetireMarks {
         /// Wait for that.
         wait: bool,

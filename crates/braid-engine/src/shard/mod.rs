@@ -61,7 +61,7 @@ use crate::io::{
 use crate::late::LateRanges;
 use crate::layout::DeviceLayout;
 use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, Limits, PARTS_MAX, POOL_IOS_MAX, SLOTS_MAX, SYNCS_MAX};
-use crate::mirror::{Loads, Roles};
+use crate::mirror::Loads;
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, carries_data};
 use crate::planted::{Planted, planted};
@@ -186,8 +186,8 @@ pub enum ShardMessage {
         device: DeviceId,
         /// The call.
         call: u64,
-        /// Members on which some of such a row is not in place.
-        failed: Roles,
+        /// The disks of members on which some of such a row is not in place.
+        failed: Vec<LeafId>,
     },
     /// To the home of a pool: a request to one of its volumes asks something.
     PoolAsk {
@@ -593,7 +593,7 @@ impl Shard {
                 self.journal_settle(device, (from, slot, generation), sink);
             }
             ShardMessage::Still { device, home, call } => self.still(device, home, call),
-            ShardMessage::IsStill { device, call, failed } => self.journal_is_still(device, call, failed),
+            ShardMessage::IsStill { device, call, failed } => self.journal_is_still(device, call, &failed),
             ShardMessage::Settled { slot, generation, result } => self.row_settled(slot, generation, result),
             ShardMessage::PoolAsk { key, from, slot, generation, ask } => {
                 self.pool_asked(key, (from, slot, generation), ask, sink);

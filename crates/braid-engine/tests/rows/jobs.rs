@@ -34,13 +34,26 @@ impl Rig {
 
     /// A further disk gets all that a member has, which then is out: its seat is not given to the disk yet.
     pub fn replace(&mut self, role: usize) {
+        self.begin_replacing(role);
+        self.leave_out(role);
+        self.settle();
+    }
+
+    /// A further disk gets all that a member has, and serves beside it: its number.
+    pub fn begin_replacing(&mut self, role: usize) -> usize {
         let member = self.roles.len();
         self.disks.push(self.disks[role].clone());
         self.roles.push(Role::Filling);
         self.successors.push(Successor { role: role as u16, member: member as u16 });
         self.refill(member);
-        self.leave_out(role);
-        self.settle();
+        member
+    }
+
+    /// The only successor takes the place of its member, which is out.
+    pub fn seat(&mut self) {
+        let Successor { role, member } = self.successors.pop().expect("a successor");
+        self.seated = Some((role.into(), member.into()));
+        self.publish();
     }
 
     pub fn rows_of_stripe(&self) -> u64 {

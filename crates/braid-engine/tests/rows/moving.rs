@@ -45,17 +45,36 @@ impl Rig {
 
     /// Has the marks of the journal retired, in a freeze. Whether something had to be waited for.
     pub fn retire_marks(&mut self) -> bool {
+        self.call(RegionCall::RetireMarks { wait: true }) > 2
+    }
+
+    /// The same without a wait, as when a disk hangs: of rows that are known to be in place.
+    pub fn retire_marks_at_once(&mut self) {
+        assert_eq!(self.call(RegionCall::RetireMarks { wait: false }), 0, "it waits for nothing");
+    }
+
+    /// Disks on which a row is not in place although its mark is retired.
+    pub fn disks_failed(&self) -> Vec<LeafId> {
+        self.marks.failed()
+    }
+
+    /// Has all that is in the journal put in place, and emptied out of it.
+    pub fn empty_journal(&mut self) {
+        self.call(RegionCall::Retire);
+    }
+
+    /// Asks something of the home of the regions, and goes on until it is done: after how many steps.
+    fn call(&mut self, call: RegionCall) -> u32 {
         self.version += 1;
         let home = usize::from(self.regions.home().0);
         let (shard, sink) = &mut self.shards[home];
-        shard.call(u64::from(self.version), DeviceId(0), RegionCall::RetireMarks { wait: true }, sink);
-        for step in 0.. {
-            if self.shards[home].0.pop_called().is_some() {
-                return step > 2;
-            }
+        shard.call(u64::from(self.version), DeviceId(0), call, sink);
+        let mut steps = 0;
+        while self.shards[home].0.pop_called().is_none() {
             assert!(self.step_but_calls(), "nobody waits for what never comes");
+            steps += 1;
         }
-        false
+        steps
     }
 
     /// Puts it there, once it can be. Whether that was so.

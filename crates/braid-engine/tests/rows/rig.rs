@@ -123,7 +123,11 @@ pub struct Rig {
     pub(super) roles: Vec<Role>,
     /// Members that take the place of others; their disks and roles are behind those of all members.
     pub(super) successors: Vec<Successor>,
+    /// A role whose successor, by the number of its disk, has taken its place.
+    pub(super) seated: Option<(usize, usize)>,
     pub(super) failing: Option<u32>,
+    /// Members that fail are not left out: the test does that.
+    is_unattended: bool,
     /// Whose disk hangs, in which writes, and what it has not given back: shard, I/O and bytes.
     pub(super) hanging: Option<(u32, Hangs)>,
     stalled: bool,
@@ -198,7 +202,9 @@ impl Rig {
             random: Random(seed),
             roles: vec![Role::InSync; sizes.len()],
             successors: Vec::new(),
+            seated: None,
             failing: None,
+            is_unattended: false,
             hanging: None,
             stalled: false,
             paused: None,
@@ -271,6 +277,20 @@ impl Rig {
         self.stalled = false;
     }
 
+    /// From now on members that fail are left out by the test alone.
+    pub fn leave_unattended(&mut self) {
+        self.is_unattended = true;
+    }
+
+    /// Goes on until something is on its way to its place.
+    pub fn go_on_to_place(&mut self) {
+        let bits = self.ring() - RING_START_BYTES - BLOCK;
+        let goes = |io: &LeafIo| io.op == Op::Write && io.offset < bits;
+        while !self.shards.iter().any(|(_, sink)| sink.queue.iter().any(goes)) {
+            assert!(self.step(), "nothing is written in place");
+        }
+    }
+
     /// Whoever failed does so no more.
     pub fn heal(&mut self) {
         self.failing = None;
@@ -287,19 +307,22 @@ impl Rig {
     }
 
     fn publish_as(&mut self, device: u32, regions: &Arc<RegionMap>) {
-        let member = |(k, role): (usize, &Role)| MirrorMember {
-            leaf: LeafId(k as u32 + device * self.roles.len() as u32),
+        // A successor that has its seat has the number of its role, and none beyond.
+        let disk = |number: usize| self.seated.filter(|(role, _)| *role == number).map_or(number, |(_, disk)| disk);
+        let numbers = if self.seated.is_some() { self.shape.blocks.len() } else { self.roles.len() };
+        let member = |number: usize| MirrorMember {
+            leaf: LeafId(disk(number) as u32 + device * self.roles.len() as u32),
             start: 0,
-            len: self.data_bytes(k),
+            len: self.data_bytes(number),
             bitmap_start: self.ring() - RING_START_BYTES - BLOCK,
-            role: *role,
+            role: self.roles[disk(number)],
             write_mostly: false,
         };
         let lost =
             (0..self.shape.blocks.len()).filter(|role| self.holders(*role).all(|m| self.roles[m] == Role::Out)).count();
         let node = MirrorNode {
             geometry: self.geometry.clone(),
-            members: self.roles.iter().enumerate().map(member).collect(),
+            members: (0..numbers).map(member).collect(),
             successors: self.successors.clone(),
             regions: Arc::clone(regions),
             parity: Some(ParityNode {
@@ -492,7 +515,8 @@ impl Rig {
         if troubles.iter().any(|trouble| trouble.leaf == JOURNAL) && self.moves_to != Some(Ring::Members) {
             self.begin_move(Ring::Members);
         }
-        let members = troubles.iter().filter(|trouble| trouble.leaf != JOURNAL);
+        let is_attended = !self.is_unattended;
+        let members = troubles.iter().filter(|trouble| trouble.leaf != JOURNAL && is_attended);
         if let Some(member) = members.map(|t| t.leaf.0 as usize).find(|m| self.roles[*m] != Role::Out) {
             for (shard, sink) in &mut self.shards {
                 shard.freeze(DeviceId(0), sink);

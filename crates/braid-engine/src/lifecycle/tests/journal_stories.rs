@@ -17,7 +17,7 @@ use crate::lifecycle::{
     Array, Filling, GrowRequest, JournalStart, LifecycleError, Newcomer, Replacement, Retirement, StartOptions, create,
     load_regions, recover_journal, scan, start, store_regions,
 };
-use crate::{ErrorKind, LeafError, LeafId, Marks, MetaIo, Roles};
+use crate::{ErrorKind, LeafError, LeafId, Marks, MetaIo};
 
 const SIZE: u64 = 2 << 20;
 const DATA: u64 = 1 << 20;
@@ -267,9 +267,15 @@ impl Change {
         }
     }
 
-    /// Makes it as the keeper of a served array does, whose shards have marked up to batch 1 of this run. `failed`: members on which a
+    /// Makes it as the keeper of a served array does, whose shards have marked up to batch 1 of this run. `failed`: disks on which a
     /// marked row is not in place.
-    fn make_served(self, io: &Noted<'_>, array: &mut Array, run_id: u64, failed: Roles) -> Result<(), LifecycleError> {
+    fn make_served(
+        self,
+        io: &Noted<'_>,
+        array: &mut Array,
+        run_id: u64,
+        failed: &[LeafId],
+    ) -> Result<(), LifecycleError> {
         let marks = Arc::<Marks>::default();
         let retirement = Arc::new(Retirement::new(Arc::clone(&marks)));
         array.retire_through(Some(Arc::clone(&retirement)));
@@ -280,7 +286,7 @@ impl Change {
     }
 }
 
-async fn retires(retirement: &Retirement, marks: &Marks, run_id: u64, failed: Roles, io: &Noted<'_>) -> Infallible {
+async fn retires(retirement: &Retirement, marks: &Marks, run_id: u64, failed: &[LeafId], io: &Noted<'_>) -> Infallible {
     loop {
         retirement.requested().await;
         marks.retire(run_id, 1, failed);
@@ -303,7 +309,7 @@ fn a_label_that_fails_on_a_member_retires_the_marks() {
         }
         let bad = LeafId(role.into());
         let io = Noted::new(&disks, bad);
-        let made = change.make_served(&io, &mut array, started.run, Roles::NONE);
+        let made = change.make_served(&io, &mut array, started.run, &[]);
         // What was to be larger is a member less.
         assert_eq!(made.is_ok(), change != Change::Grow, "{change:?}: {made:?}");
         assert_eq!(array.out(), [role], "{change:?}");
@@ -331,7 +337,7 @@ fn a_label_that_fails_on_a_spare_retires_no_marks() {
     mark_row_1_in_place(&disks, &array, &started);
     run(Change::AddSpare.make(&disks, &mut array)).unwrap();
     let io = Noted::new(&disks, LeafId(3));
-    Change::Rename.make_served(&io, &mut array, started.run, Roles::NONE).unwrap();
+    Change::Rename.make_served(&io, &mut array, started.run, &[]).unwrap();
     assert!(io.retired().is_empty() && array.is_whole() && array.spares().next().is_none());
     assert_eq!(array.retired, RetiredMarks::default());
 }
@@ -343,7 +349,7 @@ fn a_flush_that_loses_a_member_after_a_spare_was_lost_retires_the_marks() {
     let role = mark_row_1_in_place(&disks, &array, &started);
     run(Change::AddSpare.make(&disks, &mut array)).unwrap();
     let io = Noted { unflushed: Some(LeafId(role.into())), ..Noted::new(&disks, LeafId(3)) };
-    Change::Rename.make_served(&io, &mut array, started.run, Roles::NONE).unwrap();
+    Change::Rename.make_served(&io, &mut array, started.run, &[]).unwrap();
     assert_eq!((io.retired().len(), array.is_whole(), array.spares().count()), (1, false, 0));
     assert_ne!(array.retired, RetiredMarks::default());
 }
@@ -355,8 +361,7 @@ fn marks_that_were_retired_for_a_label_that_was_not_written_count() {
     let role = mark_row_1_in_place(&disks, &array, &started);
     let p = array.geometry().stripe(1).unwrap().p();
     let io = Noted::new(&disks, LeafId(role.into()));
-    let failed = Roles::NONE.with(usize::from(p));
-    let made = Change::Rename.make_served(&io, &mut array, started.run, failed);
+    let made = Change::Rename.make_served(&io, &mut array, started.run, &[LeafId(p.into())]);
     let Err(LifecycleError::Beyond { lost, .. }) = made else { panic!("{made:?}") };
     assert!(lost.len() == 2 && lost.contains(&role) && lost.contains(&p), "{lost:?}");
     assert_eq!((io.retired().len(), array.retired), (1, RetiredMarks::default()));
@@ -366,6 +371,57 @@ fn marks_that_were_retired_for_a_label_that_was_not_written_count() {
     let mut array = run(start(&disks, &found.arrays[0], StartOptions::new(9, 9))).unwrap();
     let again = run(recover_journal(&disks, &mut array, 9, false)).unwrap();
     assert!(again.lost.is_empty() && again.resynced > 0 && array.is_whole());
+}
+
+/// A member that failed a marked row is found by its disk. A successor has had another number before it took the place of a member, and
+/// the number that the member had is the successor's now.
+#[test]
+fn a_member_that_failed_a_marked_row_is_found_under_its_number_of_now() {
+    let (disks, mut array, started) = raid5();
+    let (replaced, other, _) = row_0(&array);
+    let by = Replacement::New { leaf: LeafId(3), id: MemberId::from_random(0xf6), force: true };
+    let successor = run(array.begin_replacing(&disks, replaced, by)).unwrap();
+    run(array.promote(&disks, successor)).unwrap();
+    run(array.retire(&disks, replaced)).unwrap();
+    run(array.seat_successor(&disks, replaced)).unwrap();
+    assert_eq!((successor, array.leaf(replaced), array.is_whole()), (3, Some(LeafId(3)), true));
+    let io = Noted::new(&disks, LeafId(other.into()));
+    let (mut first, mut second) = (array.clone(), array);
+    // The successor.
+    let made = Change::Rename.make_served(&io, &mut first, started.run, &[LeafId(3)]);
+    let Err(LifecycleError::Beyond { lost, .. }) = made else { panic!("{made:?}") };
+    assert!(lost.len() == 2 && lost.contains(&replaced) && lost.contains(&other), "{lost:?}");
+    // The disk that it has replaced.
+    Change::Rename.make_served(&io, &mut second, started.run, &[LeafId(replaced.into())]).unwrap();
+    assert_eq!(second.out(), [other]);
+}
+
+/// An array that is stopped in order may have marks in its journal, of what was written until the service ended. The next start needs
+/// none of them, whichever member fails in the stop or is absent then.
+#[test]
+fn a_stop_retires_the_marks() {
+    for case in ["absent", "dropped", "flush", "label"] {
+        let (disks, mut array, started) = raid5();
+        let role = mark_row_1_in_place(&disks, &array, &started);
+        let p = array.geometry().stripe(1).unwrap().p();
+        let leaf = LeafId(role.into());
+        array.end_run();
+        let stopped = match case {
+            "absent" => run(array.stop(&disks)),
+            "dropped" => run(array.drop_members(&disks, &[role])).map(drop),
+            "flush" => run(array.stop(&Noted { unflushed: Some(leaf), ..Noted::new(&disks, LeafId(9)) })),
+            _ => run(array.stop(&Full(&disks, leaf))),
+        };
+        assert!(stopped.is_ok(), "{case}: {stopped:?}");
+        assert_eq!(array.is_whole(), case == "absent", "{case}");
+        let present: Vec<LeafId> = leaves(3).into_iter().filter(|other| *other != leaf).collect();
+        let found = run(scan(&disks, &present));
+        let options = StartOptions { degraded: true, ..StartOptions::new(9, 9) };
+        let mut array = run(start(&disks, &found.arrays[0], options)).unwrap();
+        let again = run(recover_journal(&disks, &mut array, 9, false)).unwrap();
+        assert!(again.lost.is_empty(), "{case}: {:?}", again.lost);
+        assert_eq!(block(&disks, p, CHUNK), 9, "{case}");
+    }
 }
 
 /// Disks on a file system that is full: nothing more can be written to one of them.

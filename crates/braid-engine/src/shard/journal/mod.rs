@@ -454,6 +454,8 @@ impl Shard {
         if let Some(journal) = self.journals.of(device) {
             // After a crash now, rows that are only marked could not be read.
             (journal.lacks, journal.wants_room) = (lacks, journal.wants_room || lacks && journal.rows.marks() > 0);
+            let serves = |leaf| layout.mirror().is_some_and(|mirror| mirror.role_of(leaf).is_some());
+            journal.node.marks.keep_failed(serves);
         }
         for at in 0..self.journals.ios.len() {
             // What is not in the ring when it moves is logged anew.

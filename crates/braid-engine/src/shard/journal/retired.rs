@@ -4,8 +4,8 @@
 //! members but those that failed. What it has not submitted stays out: with a mark that is retired it is logged.
 
 use super::Waiter;
-use crate::io::{DeviceId, ShardId};
-use crate::mirror::Roles;
+use crate::io::{DeviceId, LeafId, ShardId};
+use crate::layout::DeviceLayout;
 use crate::planted::{Planted, planted};
 use crate::shard::{Shard, ShardMessage};
 
@@ -13,7 +13,7 @@ use crate::shard::{Shard, ShardMessage};
 pub(super) struct Stilling {
     pub(super) call: u64,
     left: u16,
-    failed: Roles,
+    failed: Vec<LeafId>,
 }
 
 /// A shard that was asked for that, and has something under way.
@@ -25,16 +25,17 @@ pub(in crate::shard) struct Asked {
 
 impl Shard {
     /// Retires the marks of a journal: all of them, once nothing of a marked row is under way; or, where that is not to be waited for,
-    /// those of which it is known.
+    /// those of rows that are known to be in place on all members. A call that waited may have retired all just before: the disks that it
+    /// found to have failed a row stay noted.
     pub(in crate::shard) fn journal_retire_marks(&mut self, call: u64, device: DeviceId, wait: bool) {
         let shards = self.shared.shards();
         let Some(journal) = self.journals.of(device) else { return self.tell_called(call) };
         let before = journal.stilling.take();
         if wait {
-            journal.stilling = Some(Stilling { call, left: shards, failed: Roles::NONE });
+            journal.stilling = Some(Stilling { call, left: shards, failed: Vec::new() });
         } else {
             let (run, batch) = (journal.node.run, journal.in_place());
-            journal.node.marks.retire(run, batch, Roles::NONE);
+            journal.node.marks.retire(run, batch, &[]);
             self.tell_called(call);
         }
         if let Some(before) = before {
@@ -61,7 +62,7 @@ impl Shard {
         if self.asked_still.iter().all(|asked| asked.device != device) {
             return;
         }
-        let mut failed = Roles::NONE;
+        let mut failed = Vec::new();
         for index in 0..self.slots.len() {
             let slot = &self.slots[index];
             if slot.device != device.0 || !self.has_marked_out(index) {
@@ -70,30 +71,42 @@ impl Shard {
             if slot.out > 0 && !planted(Planted::MarksRetiredEarly) {
                 return;
             }
-            failed = Roles(failed.0 | slot.failed.0);
+            failed.extend(self.disks_failed(index));
         }
         while let Some(at) = self.asked_still.iter().position(|asked| asked.device == device) {
             let Asked { home, call, .. } = self.asked_still.swap_remove(at);
             if home == self.id {
-                self.journal_is_still(device, call, failed);
+                self.journal_is_still(device, call, &failed);
             } else {
-                self.outbox.push_back((home, ShardMessage::IsStill { device, call, failed }));
+                self.outbox.push_back((home, ShardMessage::IsStill { device, call, failed: failed.clone() }));
             }
         }
     }
 
-    /// A shard has nothing of a marked row under way. These members failed some of what it had.
-    pub(in crate::shard) fn journal_is_still(&mut self, device: DeviceId, call: u64, failed: Roles) {
+    /// The disks that failed some of what a slot has submitted, and that serve in the layout of now. The slot's numbers are those of its own
+    /// layout, which may be older: a successor may have the number of a member that is out by now.
+    fn disks_failed(&self, index: u32) -> Vec<LeafId> {
+        let slot = &self.slots[index];
+        let device = self.devices.at(slot.device);
+        let current = device.current.as_deref().and_then(DeviceLayout::mirror);
+        match (device.layout(slot.version).mirror(), current) {
+            (Some(own), Some(current)) => own.disks_in(slot.failed, current).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A shard has nothing of a marked row under way. These disks failed some of what it had.
+    pub(in crate::shard) fn journal_is_still(&mut self, device: DeviceId, call: u64, failed: &[LeafId]) {
         let Some(journal) = self.journals.of(device) else { return };
         let Some(stilling) = journal.stilling.as_mut().filter(|stilling| stilling.call == call) else { return };
         stilling.left -= 1;
-        stilling.failed = Roles(stilling.failed.0 | failed.0);
+        stilling.failed.extend_from_slice(failed);
         if stilling.left > 0 {
             return;
         }
-        let failed = stilling.failed;
+        let failed = std::mem::take(&mut stilling.failed);
         journal.stilling = None;
-        journal.node.marks.retire(journal.node.run, journal.next - 1, failed);
+        journal.node.marks.retire(journal.node.run, journal.next - 1, &failed);
         self.tell_called(call);
     }
 
