@@ -140,7 +140,8 @@ impl Shard {
         }
         // A device that is being stopped answers no more anyway; who failed at last is told nevertheless.
         device.frozen = device.current.is_some() && !planted(Planted::HeldAnsweredAtOnce);
-        if !device.told.has(usize::from(trouble.role)) {
+        // Without a current layout a role is a number of the slot's own one, and another member's in the next slot: each is told.
+        if device.current.is_none() || !device.told.has(usize::from(trouble.role)) {
             device.told = device.told.with(usize::from(trouble.role));
             self.troubles.push_back(trouble);
         }
