@@ -335,9 +335,15 @@ impl ArrayLife {
             self.wait_until_whole();
             let used = (0..self.show()["members"].as_array().map_or(0, Vec::len))
                 .any(|member| self.path(member).as_ref() == Some(&kept));
-            if !used {
-                fs::remove_file(&kept).expect("it is there");
+            if used {
+                // A copy beside its member hinders no start. Without the other members nothing could tell which of the two is the copy: the
+                // administrator takes it away, as the event says that it is one.
+                let killed = self.world.dice.one_in(2);
+                self.world.restart(killed);
+                self.wait_until_active();
+                self.world.compare(0);
             }
+            fs::remove_file(if used { &path } else { &kept }).expect("it is there");
             return;
         }
         // Without redundancy it waits for the right one: if it serves, it has to be right.
