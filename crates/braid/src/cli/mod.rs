@@ -160,6 +160,9 @@ pub fn main() -> ExitCode {
     if freeze::guard::is_wanted() {
         return freeze::guard::run();
     }
+    if crate::disk::aside::is_wanted() {
+        return crate::disk::aside::run();
+    }
     // Known before anything is read, as what cannot be read is said in colour, too.
     color::choose(std::env::args_os().skip(1));
     // Those commands that print JSON print their errors as JSON too, also of a command line that was not understood.

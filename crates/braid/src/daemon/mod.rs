@@ -3,7 +3,7 @@
 //! Order of a start: the state folder is locked (so that there is one daemon for it), the socket is taken, the
 //! shards start, the API answers, arrays are found and started, the service manager is told. Order of an end: the
 //! API refuses changes, exports fall silent, arrays drain and are marked clean, the shards end, the sockets go; all of
-//! that within limits of time, as a disk may hang. A daemon that is killed instead leaves nothing that the next start does not cope with.
+//! that within limits of time, as a disk may hang. What the kernel still holds then is named. A daemon that is killed instead leaves nothing that the next start does not cope with.
 
 pub mod address;
 mod advice;
@@ -15,6 +15,7 @@ pub mod errors;
 mod events;
 mod expiry;
 mod follow;
+mod held;
 mod http;
 mod listen;
 mod metrics;
@@ -27,6 +28,7 @@ mod upgrade;
 
 use crate::cli::failure;
 use crate::config::{Config, LogFormat, SHARDS_MAX};
+use crate::disk::aside;
 use crate::places::Places;
 use anyhow::Context;
 use braid_api::{ErrorDetail, Kind};
@@ -65,6 +67,10 @@ const BLOCKING_THREADS_MAX: usize = 128;
 const API_STOPPING_MAX: Duration = Duration::from_secs(2);
 /// Longest that the end waits for the shards when nothing is in flight on disks: for clients to take their answers.
 const SHARDS_STOPPING_MAX: Duration = Duration::from_secs(5);
+/// Longest that the end waits for processes that look at disks of others.
+const LOOKING_MAX: Duration = Duration::from_millis(500);
+/// A thread that the kernel has held for so long at the end is worth a word.
+const HELD_MAX: Duration = Duration::from_secs(1);
 /// Fewer open files than this are worth a warning: each disk, client and address is one.
 const OPEN_FILES_FEW: u64 = 4096;
 
@@ -187,20 +193,46 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         .build()
         .context("the control plane cannot start")?;
     let result = runtime.block_on(serve(settings, started, kept));
-    // A thread that hangs in a broken disk must not keep the process.
+    // A thread that hangs in a broken disk must not be waited for here. Where the kernel holds it, the process stays all the same.
     runtime.shutdown_timeout(Duration::from_millis(100));
-    let result = result.and_then(|end| match end {
-        End::Over(status) => Ok(status),
-        // It returns only where it could not be done.
-        End::Upgrade(handover) => {
+    let result = match result {
+        Ok(End::Over(status)) => {
+            say_what_is_held("the daemon has ended");
+            Ok(status)
+        }
+        Ok(End::Upgrade(handover)) => {
+            say_what_is_held("the daemon has stopped for an upgrade");
+            // It returns only where it could not be done.
             Err(anyhow::Error::from(handover.replace()).context("the daemon cannot be started again"))
         }
-    });
+        Err(error) => {
+            say_what_is_held("the daemon has ended");
+            Err(error)
+        }
+    };
     // People read the error itself, as of any command; those who read a log of JSON find it there.
     if let (Err(error), LogFormat::Json) = (&result, format) {
         tracing::error!("the daemon ends: {}", failure::detail(error).message);
     }
     result
+}
+
+/// Names what the kernel keeps of this process, and nothing here can end.
+fn say_what_is_held(what: &str) {
+    for (process, paths) in aside::end(LOOKING_MAX) {
+        let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        tracing::warn!(
+            "process {process}, which looked at {} for the daemon, is there until that answers: the kernel holds it. It has nothing \
+             else open, and ends by itself then",
+            paths.join(", ")
+        );
+    }
+    for held in held::threads(HELD_MAX) {
+        tracing::error!(
+            "{what}, and its process stays, with what it has open, until the kernel lets go of {held}: look for a disk or a file \
+             system that does not answer (dmesg, braid disk list); a FUSE mount whose server hangs is given up by umount --force"
+        );
+    }
 }
 
 /// How the daemon ends.
@@ -337,7 +369,7 @@ async fn serve(settings: Settings, started: Instant, mut kept: Kept) -> anyhow::
         }
     }
     control.begin_stop();
-    let left = tokio::select! {
+    let mut left = tokio::select! {
         left = control.stop(start) => left,
         error = panics.of_a_shard() => vec![error.message],
         _ = interrupt.recv() => vec!["SIGINT came again, so nothing more was waited for".to_owned()],
@@ -351,7 +383,7 @@ async fn serve(settings: Settings, started: Instant, mut kept: Kept) -> anyhow::
     // Somebody wants it to end, after all: everything has.
     let is_to_end = std::future::poll_fn(|cx| Poll::Ready(terminate.poll_recv(cx).is_ready())).await;
     if handover.is_some() && is_to_end {
-        control.end_files();
+        left.extend(control.end_files().await);
     }
     if let Some(mut handover) = handover.filter(|_| !is_to_end) {
         for what in &left {

@@ -2,19 +2,23 @@
 //!
 //! Reads only. Everything goes through [`Roots`], so that tests bring a machine of their own.
 
+use super::aside::{self, Answer, Question};
 use super::probe::Probe;
 use braid_api::HostDisk;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, makedev, openat2, statx};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest that the file systems of files behind loop devices are waited for.
-const BACKING_MAX: Duration = Duration::from_millis(500);
-/// Files that are asked for at a time; those that never answer count.
-const BACKING_FILES_MAX: usize = 256;
+const BACKING_MAX: Duration = Duration::from_secs(2);
+/// Longest that disks are waited for whose content is listed.
+const LISTED_MAX: Duration = Duration::from_secs(2);
+/// How often the kernel's memory is asked for a path. What is mounted elsewhere meanwhile has it look again.
+const TRIES: usize = 4;
 
 /// Where the kernel's views are mounted.
 pub struct Roots {
@@ -79,7 +83,28 @@ impl Identity {
         fs::metadata(path).ok().map(|found| Identity::in_metadata(&found))
     }
 
-    fn in_metadata(found: &fs::Metadata) -> Identity {
+    /// The same, as the kernel has it in memory. No file system is asked, so that this does not wait for any.
+    ///
+    /// # Errors
+    /// [`Errno::NOENT`]: there is nothing. Others: it is not in memory, or the kernel cannot say.
+    pub(super) fn in_memory(path: &Path) -> Result<Identity, Errno> {
+        let mut tries = 0;
+        let at = loop {
+            tries += 1;
+            match openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::CACHED) {
+                Err(Errno::AGAIN) if tries < TRIES => {}
+                opened => break opened?,
+            }
+        };
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = statx(&at, "", flags, StatxFlags::TYPE | StatxFlags::INO)?;
+        Ok(match FileType::from_raw_mode(found.stx_mode.into()) {
+            FileType::BlockDevice => Identity::Device(makedev(found.stx_rdev_major, found.stx_rdev_minor)),
+            _ => Identity::File(makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino),
+        })
+    }
+
+    pub(super) fn in_metadata(found: &fs::Metadata) -> Identity {
         use std::os::unix::fs::{FileTypeExt, MetadataExt};
         if found.file_type().is_block_device() {
             Identity::Device(found.rdev())
@@ -102,33 +127,26 @@ impl Entry {
     }
 }
 
-/// Notes the files behind loop devices, each asked for by a thread of its own: a file system may hang, and may wait for this very daemon to
-/// start, as one does that stands on its exports. Of such a file nothing is known then.
+/// Notes the files behind loop devices. A file system may hang, and may wait for this very daemon to start or to end, as one does that stands
+/// on its exports: so it is not asked for what the kernel has in memory, and by another process for the rest. Of a file that does not
+/// answer nothing is known then.
 fn note_backing(devices: &mut [BlockDevice]) {
-    static ASKING: AtomicUsize = AtomicUsize::new(0);
-    let (found, backing) = mpsc::channel();
-    let mut asked = 0;
-    for (at, device) in devices.iter().enumerate() {
-        let Some(file) = device.backing_file.clone() else { continue };
-        if ASKING.fetch_add(1, Ordering::Relaxed) >= BACKING_FILES_MAX {
-            ASKING.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let found = found.clone();
-        let ask = move || {
-            // Whoever asked may have given up.
-            let _ = found.send((at, Identity::of(&file)));
-            ASKING.fetch_sub(1, Ordering::Relaxed);
-        };
-        match std::thread::Builder::new().name("backing".to_owned()).spawn(ask) {
-            Ok(_) => asked += 1,
-            Err(_) => drop(ASKING.fetch_sub(1, Ordering::Relaxed)),
+    let (mut asked, mut questions) = (Vec::new(), Vec::new());
+    for (at, device) in devices.iter_mut().enumerate() {
+        let Some(file) = &device.backing_file else { continue };
+        match Identity::in_memory(file) {
+            Ok(id) => device.backing = Some(id),
+            Err(Errno::NOENT) => {}
+            Err(_) => {
+                asked.push(at);
+                questions.push(Question::Identity(file.clone()));
+            }
         }
     }
-    let until = Instant::now() + BACKING_MAX;
-    for _ in 0..asked {
-        let Ok((at, id)) = backing.recv_timeout(until.saturating_duration_since(Instant::now())) else { return };
-        devices[at].backing = id;
+    for (number, answer) in aside::answers(questions, BACKING_MAX) {
+        if let Answer::Is(id) = answer {
+            devices[asked[number]].backing = Some(id);
+        }
     }
 }
 
@@ -312,17 +330,29 @@ impl Roots {
     pub fn list(&self, ours: &dyn Fn(&Path) -> Option<String>) -> Vec<HostDisk> {
         let devices = self.block_devices();
         let users = self.users(&devices);
-        devices.iter().map(|device| describe(device, users.get(&device.number), ours)).collect()
+        let answering = aside::answering(devices.iter().map(|device| device.path.clone()).collect(), LISTED_MAX);
+        let answers = |device: &BlockDevice| answering.contains(&device.path);
+        devices.iter().map(|device| describe(device, answers(device), users.get(&device.number), ours)).collect()
     }
 }
 
-fn describe(device: &BlockDevice, users: Option<&Vec<String>>, ours: &dyn Fn(&Path) -> Option<String>) -> HostDisk {
+/// `answers`: it can be read without waiting for ever.
+fn describe(
+    device: &BlockDevice,
+    answers: bool,
+    users: Option<&Vec<String>>,
+    ours: &dyn Fn(&Path) -> Option<String>,
+) -> HostDisk {
     let mut used_by = users.cloned().unwrap_or_default();
     let array = ours(&device.path);
     if let Some(array) = &array {
         used_by.insert(0, format!("array {array}"));
     }
-    let looked = Probe::open(&device.path).and_then(|probe| probe.identify());
+    let looked = if answers {
+        Probe::open(&device.path).and_then(|probe| probe.identify())
+    } else {
+        Err(io::Error::other(format!("it has not answered within {} s", LISTED_MAX.as_secs())))
+    };
     let (content, trouble) = match &looked {
         Ok(None) => (Some(String::new()), None),
         Ok(Some(found)) => (Some(found.to_string()), None),

@@ -1,5 +1,6 @@
 //! Disks as the machine knows them: which there are, what is on them, who uses them.
 
+pub mod aside;
 pub mod examine;
 mod examine_pool;
 pub mod host;

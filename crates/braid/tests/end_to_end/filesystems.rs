@@ -3,8 +3,12 @@
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use crate::support::*;
+
+/// Longest that the end of a daemon may take: a service manager kills it after that.
+const ENDED: Duration = Duration::from_secs(45);
 
 /// An export as a block device; taken down in reverse order.
 pub struct Block {
@@ -82,7 +86,7 @@ impl Drop for Block {
 
 /// A file system may stand on a daemon's own exports, and wait for it.
 #[test]
-fn a_loop_device_whose_file_system_hangs_holds_up_no_start() {
+fn a_loop_device_whose_file_system_hangs_holds_up_no_start_and_no_end() {
     need_root();
     let folder = Folder::new();
     let socket = folder.join("kit.sock");
@@ -93,14 +97,70 @@ fn a_loop_device_whose_file_system_hangs_holds_up_no_start() {
     let block = Block::within(&folder, &format!("nbd+unix:///?socket={socket}"), 512);
     block.nbdfuse.signal(rustix::process::Signal::STOP);
     // What the kernel knows of its files it forgets after a second.
-    std::thread::sleep(std::time::Duration::from_millis(1200));
-    let daemon = Daemon::start();
-    // What it has begun on that device keeps it from ending until it goes on.
+    std::thread::sleep(Duration::from_millis(1200));
+    let mut listing = command(BRAID);
+    listing.args(["disk", "list", "--json"]);
+    places(&mut listing, &folder);
+    let listed = folder.join("listed");
+    // Beside the start, as other tests see this device, too.
+    let mut listing = Running::start_apart(&folder, "listing", &mut listing, &listed);
+    let mut daemon = Daemon::start();
+    // Should these wait for that device after all, they end when this goes.
     let goes_on = GoesOn(&block.nbdfuse);
     let disk = daemon.folder.sparse("disk", 64 * MIB);
     daemon.array("data", "concat", &[&disk]);
     assert_eq!(daemon.json(&["array", "show", "data"])["state"], "active");
+    daemon.running.terminate();
+    let status = daemon.running.wait_within(ENDED);
+    assert!(status.success(), "{}", daemon.running.log());
+    assert!(listing.wait_within(ENDED).success(), "{}", listing.log());
     drop(goes_on);
+    // The list of disks says it, instead of waiting.
+    let listed = fs::read_to_string(listed).expect("it was written");
+    let listed: serde_json::Value = serde_json::from_str(&listed).expect("it is JSON");
+    let device = listed["disks"].as_array().expect("a list").iter().find(|disk| disk["path"] == block.device.as_str());
+    let reason = device.expect("it is listed")["reason"].to_string();
+    assert!(reason.contains("has not answered"), "{reason}");
+    // Nothing of the one before is in the way of the next.
+    daemon.start_again();
+    assert_eq!(daemon.json(&["array", "show", "data"])["state"], "active");
+}
+
+/// Members are looked for in the folders of those that are known, where another program may have mounted a file.
+#[test]
+fn a_file_of_another_daemon_that_hangs_beside_the_members_holds_up_no_start() {
+    need_root();
+    let other = Daemon::start();
+    let disk = other.folder.sparse("disk", 64 * MIB);
+    other.array("other", "concat", &[&disk]);
+    let mut daemon = Daemon::start();
+    let disks = ["a", "b"].map(|name| daemon.folder.sparse(name, 32 * MIB));
+    daemon.array("data", "raid1", &[&disks[0], &disks[1]]);
+    let file = Mounted(daemon.folder.join("file"));
+    other.braid(&["export", "add", "other", "--fuse", &file.0, "--name", "file"]);
+    // With a member missing, all files beside the other one are looked at.
+    daemon.stop();
+    fs::remove_file(&disks[1]).expect("it is an ordinary file");
+    let goes_on = GoesOn(&other.running);
+    other.running.signal(rustix::process::Signal::STOP);
+    daemon.start_again();
+    assert_eq!(daemon.json(&["array", "list"])["arrays"][0]["name"], "data");
+    daemon.running.terminate();
+    let status = daemon.running.wait_within(ENDED);
+    assert!(status.success(), "{}", daemon.running.log());
+    drop(goes_on);
+    other.braid(&["export", "remove", "file"]);
+}
+
+/// A place where a file is mounted; what is left there goes with this value.
+struct Mounted(String);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if fs::read_to_string("/proc/mounts").unwrap_or_default().contains(&self.0) {
+            let _ = command("umount").args(["-l", &self.0]).output();
+        }
+    }
 }
 
 /// Has a process go on that was halted.

@@ -2,6 +2,7 @@
 
 use super::Control;
 use super::files::source_of;
+use crate::disk::aside::{self, Answer};
 use braid_api::{ErrorDetail, Orphan};
 use braid_fuse::mount;
 use rustix::io::Errno;
@@ -12,7 +13,9 @@ use std::time::Duration;
 use crate::daemon::state::os_error;
 
 /// Longest that somebody has to answer for a file.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// The same, asked twice, with what is done in between.
+const HANDLING_MAX: Duration = Duration::from_secs(8);
 
 impl Control {
     /// Unmounts files that nobody answers for any more, or lists them. No export is added or removed meanwhile.
@@ -26,16 +29,14 @@ impl Control {
         for (path, source) in all.into_iter().filter(|(_, source)| !claimed.contains(source)) {
             let mut orphan =
                 Orphan { device: path.display().to_string(), size_bytes: None, removed: false, reason: None };
-            // Whoever keeps its channels and does not answer now may do so later, and has this wait meanwhile.
+            // Where its channels are kept for a daemon that is not there now, it may be answered for later.
             let handled = tokio::task::spawn_blocking(move || handle(&path, &source, dry_run));
-            match tokio::time::timeout(ANSWER_MAX, handled).await {
+            match tokio::time::timeout(HANDLING_MAX, handled).await {
                 Ok(Ok(handled)) => (orphan.removed, orphan.reason) = handled,
                 Ok(Err(error)) => orphan.reason = Some(error.to_string()),
                 Err(_) => {
-                    let seconds = ANSWER_MAX.as_secs();
-                    orphan.reason = Some(format!(
-                        "its daemon has not answered within {seconds} s, and is still there, or is kept for"
-                    ));
+                    let seconds = HANDLING_MAX.as_secs();
+                    orphan.reason = Some(format!("the file system that it is on has not answered within {seconds} s"));
                 }
             }
             orphans.push(orphan);
@@ -72,13 +73,15 @@ fn handle(path: &Path, source: &str, dry_run: bool) -> (bool, Option<String>) {
 /// Why a mount is not dead; none: nobody answers for it.
 fn why_alive(path: &Path) -> Option<String> {
     // A call while the connection ends fails with another error than later calls.
-    let is_dead = |error: &std::io::Error| {
-        let is = |dead: Errno| error.raw_os_error() == Some(dead.raw_os_error());
-        is(Errno::NOTCONN) || is(Errno::CONNABORTED)
-    };
-    match std::fs::metadata(path) {
-        Err(error) if is_dead(&error) => None,
-        Err(error) => Some(error.to_string()),
-        Ok(_) => Some("another daemon serves it".to_owned()),
+    let is_dead = |errno: i32| [Errno::NOTCONN, Errno::CONNABORTED].iter().any(|dead| dead.raw_os_error() == errno);
+    // By another process: a thread that waits for a daemon that hangs would keep this one from ending.
+    match aside::identity(path, ANSWER_MAX) {
+        Some(Answer::Failed(errno)) if is_dead(errno) => None,
+        Some(Answer::Failed(errno)) => Some(std::io::Error::from_raw_os_error(errno).to_string()),
+        Some(_) => Some("another daemon serves it".to_owned()),
+        None => {
+            let seconds = ANSWER_MAX.as_secs();
+            Some(format!("its daemon has not answered within {seconds} s, and is still there, or is kept for"))
+        }
     }
 }

@@ -10,6 +10,7 @@ use crate::daemon::address::Address;
 use crate::daemon::listen::FUSE_FRONTEND;
 use crate::daemon::notify;
 use crate::daemon::state::{SavedExport, os_error};
+use crate::disk::aside;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::ShardId;
 use braid_fuse::{Attach, Detach, FuseFile, Look, mount};
@@ -32,6 +33,8 @@ const PATH_MAX: Duration = Duration::from_secs(5);
 const DETACHING_MAX: Duration = Duration::from_secs(5);
 /// Longest that shards may take to take one.
 const ATTACHING_MAX: Duration = Duration::from_secs(2);
+/// Longest that files may take to be unmounted at the end of the daemon.
+const UNMOUNTING_MAX: Duration = Duration::from_secs(3);
 /// What the service manager keeps channels under begins so. The number changes with what a connection has agreed on.
 const KEPT: &str = "braid-fuse-1";
 /// Users of a file that are named.
@@ -404,10 +407,11 @@ impl Control {
             of.filter(|entry| matches!(entry.serving, Serving::Listening(_))).map(|entry| entry.saved.uuid).collect()
         };
         let mounts = self.files.mounts();
-        for path in exports.iter().filter_map(|uuid| mounts.get(uuid)).map(|mounted| mounted.path.clone()) {
-            // The shards answer it: nothing here waits for that.
-            tokio::task::spawn_blocking(move || std::fs::metadata(path));
-        }
+        let paths = exports.iter().filter_map(|uuid| mounts.get(uuid)).map(|mounted| mounted.path.clone()).collect();
+        drop(mounts);
+        // The shards answer it. A thread of this process must not wait for that: were the process killed meanwhile, the thread would wait
+        // for the process, and the process would not end before the thread.
+        aside::refresh(paths);
     }
 
     /// The daemon becomes another build: channels of its files, by what they are kept under, which stay mounted. Shards have answered what
@@ -423,19 +427,39 @@ impl Control {
             .collect()
     }
 
-    /// The daemon ends: what no service manager keeps is unmounted; who uses it gets errors from then on.
-    pub fn end_files(&self) {
-        for (uuid, mounted) in std::mem::take(&mut *self.files.mounts()) {
-            if mounted.outlives || mounted.unmounted {
-                continue;
-            }
-            if mount::unmount_from(&mounted.path, false).is_err()
-                && mount::mounted(&mounted.path).ok().flatten() == Some(source_of(uuid))
-            {
-                tracing::warn!("{} is in use, and of no use any more", mounted.path.display());
-                let _ = mount::unmount_from(&mounted.path, true);
+    /// The daemon ends: what no service manager keeps is unmounted; who uses it gets errors from then on. Returns what could not be done
+    /// in time, a sentence each.
+    pub async fn end_files(&self) -> Vec<String> {
+        let mounts = std::mem::take(&mut *self.files.mounts());
+        let ending = mounts.into_iter().filter(|(_, mounted)| !mounted.outlives && !mounted.unmounted);
+        let ending: Vec<_> = ending
+            .map(|(uuid, mounted)| {
+                let path = mounted.path.clone();
+                // It is found by its path, and a file system on the way there may hang.
+                (path, tokio::task::spawn_blocking(move || end_file(uuid, &mounted)))
+            })
+            .collect();
+        let (until, mut left) = (tokio::time::Instant::now() + UNMOUNTING_MAX, Vec::new());
+        for (path, ended) in ending {
+            if tokio::time::timeout_at(until, ended).await.is_err() {
+                let (path, seconds) = (path.display(), UNMOUNTING_MAX.as_secs());
+                left.push(format!(
+                    "{path} is still mounted: the file system that it is on has not answered within {seconds} s (umount -l {path}, once \
+                     it does)"
+                ));
             }
         }
+        left
+    }
+}
+
+/// Unmounts the file of an export when the daemon ends.
+fn end_file(export: Uuid, mounted: &Mounted) {
+    if mount::unmount_from(&mounted.path, false).is_err()
+        && mount::mounted(&mounted.path).ok().flatten() == Some(source_of(export))
+    {
+        tracing::warn!("{} is in use, and of no use any more", mounted.path.display());
+        let _ = mount::unmount_from(&mounted.path, true);
     }
 }
 

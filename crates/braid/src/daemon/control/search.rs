@@ -1,12 +1,14 @@
 //! Looking for members: which disks there may be, and what their labels say.
 //!
-//! Disks are looked at all at once, each by itself, so that one that hangs holds up nobody but its own array.
+//! Disks are looked at all at once, each by itself, so that one that hangs holds up nobody but its own array. Whether those that are no
+//! member as far as is known bear a label is found out by another process: one that hangs keeps the daemon from nothing, its end included.
 
 use super::Control;
 use super::pools::{FoundPart, judge_label};
 use super::tables::OpenDisk;
+use crate::disk::aside::{self, Answer, Asked, Question};
 use crate::disk::host::{BlockDevice, Identity, Roots};
-use crate::disk::probe::Probe;
+use crate::mounts;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::MetaIo;
 use braid_engine::lifecycle::{self, DiskVerdict, FoundArray, FoundDisk};
@@ -15,8 +17,9 @@ use braid_format::{BLOCK_BYTES, LABEL_BYTES, Label, examine, newest};
 use braid_ring::DiskSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -25,6 +28,8 @@ use uuid::Uuid;
 pub(super) const SHORT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long they are waited for otherwise: beyond the time limit of an I/O, so that all have answered.
 const LONG_PATIENCE: Duration = Duration::from_secs(35);
+/// How long a disk that is only a guess is waited for: beyond what the kernel gives a device that is in trouble.
+const GUESS_MAX: Duration = Duration::from_secs(120);
 /// How long whoever uses a known disk has to let go of it.
 const LETTING_GO_MAX: Duration = Duration::from_secs(10);
 /// Files that are looked at in one folder beside those known.
@@ -53,6 +58,48 @@ struct Candidate {
     expected: bool,
 }
 
+/// What another process finds out about a disk that is only a guess.
+struct Guess {
+    answer: oneshot::Receiver<Answer>,
+    /// Given up with the last guess that was asked about with it.
+    _asked: Arc<Asked>,
+}
+
+impl Guess {
+    /// Asks about several at once.
+    fn all(paths: Vec<PathBuf>) -> Vec<Guess> {
+        let mut tells = Vec::with_capacity(paths.len());
+        let mut answers = Vec::with_capacity(paths.len());
+        for _ in &paths {
+            let (tell, answer) = oneshot::channel();
+            tells.push(Mutex::new(Some(tell)));
+            answers.push(answer);
+        }
+        let tell = move |number: usize, answer: Answer| {
+            let tell = tells.get(number).and_then(|tell| tell.lock().unwrap_or_else(PoisonError::into_inner).take());
+            // The search may have been given up.
+            let _ = tell.map(|tell| tell.send(answer));
+        };
+        let asked = Arc::new(aside::ask(paths.into_iter().map(Question::Label).collect(), tell));
+        answers.into_iter().map(|answer| Guess { answer, _asked: Arc::clone(&asked) }).collect()
+    }
+
+    /// Whether it may bear a label. One that says nothing bears none.
+    async fn bears_label(self, name: &str) -> bool {
+        match tokio::time::timeout(GUESS_MAX, self.answer).await {
+            Ok(answer) => answer == Ok(Answer::Label),
+            Err(_) => {
+                tracing::warn!(
+                    "disk {name} has not answered within {} s: whether it bears a label is not known; once it answers, \
+                     `braid array assemble` looks again",
+                    GUESS_MAX.as_secs()
+                );
+                false
+            }
+        }
+    }
+}
+
 /// Looks under way.
 pub(super) struct Search {
     /// Disks that are open or looked at, with all that they stand on.
@@ -61,6 +108,13 @@ pub(super) struct Search {
     looks: JoinSet<(String, Result<Option<Seen>, ErrorDetail>)>,
     /// Disks that are expected to be there and have not answered yet.
     waiting: BTreeSet<String>,
+}
+
+impl Candidate {
+    /// Where it is, if it is only a guess.
+    fn guessed(&self) -> Option<&Path> {
+        self.spec.path().filter(|_| !self.expected)
+    }
 }
 
 impl Search {
@@ -190,12 +244,23 @@ impl Control {
 
     fn begin(self: &Arc<Self>, search: &mut Search, candidates: Vec<Candidate>) {
         let places = Arc::new(tokio::sync::Semaphore::new(LOOKS_MAX));
+        let paths = candidates.iter().filter_map(Candidate::guessed).map(Path::to_owned).collect();
+        let mut guesses = Guess::all(paths).into_iter();
         for candidate in candidates {
             let (control, places, name) = (Arc::clone(self), Arc::clone(&places), candidate.spec.to_string());
             if candidate.expected {
                 search.waiting.insert(name.clone());
             }
+            let guess = if candidate.guessed().is_some() { guesses.next() } else { None };
             search.looks.spawn(async move {
+                // Before it takes a place: one that never answers needs none.
+                let is_blank = match guess {
+                    Some(guess) => !guess.bears_label(&name).await,
+                    None => false,
+                };
+                if is_blank {
+                    return (name, Ok(None));
+                }
                 let place = places.acquire_owned().await;
                 let looked = control.look_at(candidate).await;
                 drop(place);
@@ -262,15 +327,9 @@ impl Control {
         any
     }
 
-    /// Opens a disk and reads its labels. Nothing comes of one that is only a guess and bears none: it is not
-    /// even opened for more than looking.
+    /// Opens a disk and reads its labels. One that is only a guess comes here if it may bear one: others are not even opened for more
+    /// than looking.
     async fn look_at(self: &Arc<Self>, candidate: Candidate) -> Result<Option<Seen>, ErrorDetail> {
-        if let Some(path) = candidate.spec.path().filter(|_| !candidate.expected).map(Path::to_owned) {
-            let bears = tokio::task::spawn_blocking(move || bears_label(&path)).await;
-            if !bears.unwrap_or(false) {
-                return Ok(None);
-            }
-        }
         self.await_pool_of(&candidate.spec).await?;
         let patience = if candidate.expected { LETTING_GO_MAX } else { Duration::ZERO };
         let disk = self.open_disk(candidate.spec, patience).await?;
@@ -412,19 +471,26 @@ fn no_array(looked: &Looked) -> ErrorDetail {
         .remedy(format!("look at it with `braid disk examine {name}`"))
 }
 
-/// The files in these folders, not below them.
+/// The files in these folders, not below them. Those that another program serves, as this daemon does its exports, are left out: no
+/// member is moved there, and they answer when that program does.
 fn files_in(folders: BTreeSet<PathBuf>) -> Vec<PathBuf> {
     let mut files = Vec::new();
+    let served = served_files(mounts::all().unwrap_or_default());
     for folder in folders.iter().filter(|folder| !folder.starts_with("/dev")) {
+        // The table of mounts has no links.
+        let real = std::fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().take(FOLDER_FILES_MAX);
+        let entries = entries.filter(|e| !served.contains(&real.join(e.file_name())));
         files.extend(entries.filter(|e| e.file_type().is_ok_and(|t| t.is_file())).map(|e| e.path()));
     }
     files.sort();
     files
 }
 
-fn bears_label(path: &Path) -> bool {
-    Probe::open(path).and_then(|probe| probe.may_bear_label()).unwrap_or(false)
+/// What FUSE servers have mounted.
+fn served_files(mounts: Vec<mounts::Mount>) -> BTreeSet<PathBuf> {
+    let is_served = |kind: &str| kind == "fuse" || kind.starts_with("fuse.");
+    mounts.into_iter().filter(|mount| is_served(&mount.kind)).map(|mount| mount.folder).collect()
 }
 
 /// The same disk, which must exist: a name with a size would make a file that is absent, an empty disk in place of a
@@ -435,5 +501,37 @@ pub(super) fn without_size(spec: DiskSpec) -> DiskSpec {
         DiskSpec::Throttled { disk, limits } => DiskSpec::Throttled { disk: Box::new(without_size(*disk)), limits },
         DiskSpec::Faulty { disk, rules } => DiskSpec::Faulty { disk: Box::new(without_size(*disk)), rules },
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_a_server_has_mounted_are_no_candidates() {
+        let mount = |folder: &str, kind: &str| mounts::Mount {
+            folder: folder.into(),
+            source: "x".into(),
+            kind: kind.to_owned(),
+        };
+        let all = vec![mount("/srv/db", "fuse.braid"), mount("/srv/nbd", "fuse"), mount("/srv/bound.img", "ext4")];
+        assert_eq!(served_files(all), BTreeSet::from([PathBuf::from("/srv/db"), PathBuf::from("/srv/nbd")]));
+    }
+
+    #[tokio::test]
+    async fn a_guess_that_bears_no_label_or_is_not_there_comes_to_nothing() {
+        let path = std::env::temp_dir().join(format!("braid-guess-{}", std::process::id()));
+        std::fs::write(&path, [0; 8192]).expect("a file can be written");
+        let absent = path.with_extension("absent");
+        for guess in Guess::all(vec![path.clone(), absent]) {
+            assert!(!guess.bears_label("a disk").await);
+        }
+        let mut label = braid_format::MAGIC.to_vec();
+        label.resize(8192, 0);
+        std::fs::write(&path, label).expect("a file can be written");
+        let guess = Guess::all(vec![path.clone()]).pop().expect("one for each");
+        assert!(guess.bears_label("a disk").await);
+        std::fs::remove_file(&path).expect("it is ours");
     }
 }

@@ -119,7 +119,7 @@ impl Control {
         }
         // The next build goes on with them.
         if !self.upgrades().is_closed() {
-            self.end_files();
+            left.extend(self.end_files().await);
         }
         left.extend(self.kept_open());
         // What jobs had under way, or clients that have left, may take its time: a slow disk is not one that hangs.

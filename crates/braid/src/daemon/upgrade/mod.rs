@@ -13,6 +13,7 @@ pub mod ask;
 mod candidate;
 
 use super::control::Control;
+use super::held;
 use braid_api::{ErrorDetail, Kind, Upgrade, Upgraded, Upgrading};
 use braid_ring::kept::{self, Kept};
 use rustix::time::{ClockId, clock_gettime};
@@ -35,6 +36,8 @@ const BEFORE: &str = "BRAID_UPGRADED";
 const OWN: &str = "/proc/self/exe";
 /// Longest that changes under way, and a start, are waited for before it is refused.
 const CHANGES_MAX: Duration = Duration::from_secs(10);
+/// A thread that the kernel has held for so long may be held for ever.
+const HELD_MAX: Duration = Duration::from_secs(3);
 /// Sockets that were left, and that nothing has asked for since, are closed after this: volumes of several nodes are served some seconds
 /// after a start.
 const UNCLAIMED_MAX: Duration = Duration::from_secs(30);
@@ -166,6 +169,7 @@ impl Control {
         }
         let preparing = Preparing(upgrades);
         let candidate = Arc::new(candidate::look(Path::new(&ask.binary)).await?);
+        refuse_held().await?;
         self.wait_for_changes(CHANGES_MAX).await?;
         // From here on it is the daemon's.
         std::mem::forget(preparing);
@@ -269,6 +273,20 @@ impl Handover {
         }
         command.exec()
     }
+}
+
+/// Refuses where the kernel holds a thread: `execve` waits for all of them to end, and everything would have stopped by then.
+async fn refuse_held() -> Result<(), ErrorDetail> {
+    let held = tokio::task::spawn_blocking(|| held::threads(HELD_MAX)).await.unwrap_or_default();
+    let Some(held) = held.first() else { return Ok(()) };
+    let seconds = HELD_MAX.as_secs();
+    let message = format!(
+        "the kernel has held {held} of the daemon for {seconds} s, and the process cannot become another program before it lets go: nothing \
+         has stopped"
+    );
+    Err(ErrorDetail::new(Kind::InUse, message).remedy(
+        "look for a disk or a file system that does not answer (braid status, dmesg), and try again when it does",
+    ))
 }
 
 fn under_way() -> ErrorDetail {

@@ -11,6 +11,7 @@ use super::{Control, waits};
 use crate::daemon::advice::{self, Case, Names};
 use crate::daemon::errors::of_ring;
 use crate::daemon::state::SavedImport;
+use crate::disk::aside;
 use crate::disk::host::Roots;
 use braid_api::{ArrayState, Attention, ErrorDetail, ImportMd, Kind, MdImport, MdMember, MdProblem, Zone};
 use braid_format::Name;
@@ -29,6 +30,8 @@ const ROW_BLOCK_BYTES: u32 = 4096;
 
 /// Longest that a start waits for the disks of an imported array: one that hangs keeps nobody else waiting.
 const LOOKING_MAX: Duration = Duration::from_secs(10);
+/// Longest that disks are waited for of which nothing is known.
+const OTHERS_MAX: Duration = Duration::from_secs(2);
 
 /// What is known of an imported array beside its members.
 pub struct Imported {
@@ -283,7 +286,9 @@ impl Control {
                 let devices = Roots::default().block_devices();
                 let free = devices.iter().filter(|device| device.holders.is_empty());
                 let free = free.filter(|device| super::files::braids_file(&device.path).is_none());
-                let others = free.map(|device| DiskSpec::Path(device.path.clone()));
+                // One that never answers would keep this process from ending.
+                let answering = aside::answering(free.map(|device| device.path.clone()).collect(), OTHERS_MAX);
+                let others = answering.into_iter().map(DiskSpec::Path);
                 let new =
                     others.filter(|spec| !found.iter().any(|other| same(other, spec))).filter(|spec| is_member(spec));
                 let new: Vec<DiskSpec> = new.collect();
