@@ -50,7 +50,6 @@ impl Shard {
 
     /// Claims the range of a request before its first step. Returns false if the request waits. Fails the request if a late write covers the
     /// range.
-    #[cold]
     pub(super) fn claim_range(&mut self, index: u32) -> bool {
         let slot = &self.slots[index];
         let (device, start, end) = (DeviceId(slot.device), slot.start, slot.end);

@@ -47,12 +47,7 @@ impl Shard {
             let slot = &mut self.slots[index];
             slot.is_entered = false;
             slot.error = slot.error.or(error.map(|error| IoError { offset: slot.start, ..error }));
-            if let Some(place) = self.single_place_of(index) {
-                self.begin_single(index, place, sink);
-            } else if !matches!(self.slots[index].claim, Claim::Queued(_)) {
-                self.advance(index, sink);
-            }
-            // A request in the queue is in the list of those that wait for another one.
+            self.begin_one(index, sink);
         }
         self.entered = entered;
         if self.has_woken() {
@@ -60,14 +55,42 @@ impl Shard {
         }
     }
 
+    /// Begins a request that has entered: by a short way, now that it has its claim, or step by step.
+    fn begin_one(&mut self, index: u32, sink: &mut impl LeafSink) {
+        let slot = &self.slots[index];
+        let has_claim = matches!(slot.claim, Claim::Held | Claim::Granted(_)) && slot.error.is_none();
+        let is_short = has_claim && slot.op == Op::Write && slot.partial == Partial::No;
+        if is_short && slot.pool != NO_POOL && self.begin_in_one_place(index, sink) {
+            return;
+        }
+        if is_short && let Some(place) = self.single_place_of(index) {
+            return self.begin_single_or_end(index, place, sink);
+        }
+        // A request in the queue is in the list of those that wait for another one.
+        if !matches!(self.slots[index].claim, Claim::Queued(_)) {
+            self.advance(index, sink);
+        }
+    }
+
+    /// Begins a request that is one leaf I/O, or carries it out within the call where the leaf answers so.
+    fn begin_single_or_end(&mut self, index: u32, (leaf, offset): (LeafId, u64), sink: &mut impl LeafSink) {
+        let slot = &self.slots[index];
+        let Some(result) = sink.at_once(leaf, slot.op, offset, slot.end - slot.start, slot.buf) else {
+            return self.begin_single(index, (leaf, offset), sink);
+        };
+        let slot = &mut self.slots[index];
+        slot.cursor = slot.end;
+        slot.error =
+            result.err().map(|e| IoError { kind: e.kind, leaf: Some(leaf), errno: e.errno, offset: slot.start });
+        self.finish(index);
+    }
+
     /// The one place of a short write that has its claim, if its device needs no more than that.
     #[inline]
     fn single_place_of(&self, index: u32) -> Option<(LeafId, u64)> {
         let slot = &self.slots[index];
-        let has_claim = matches!(slot.claim, Claim::Held | Claim::Granted(_)) && slot.error.is_none();
-        let is_plain = slot.op == Op::Write && slot.partial == Partial::No && slot.pool == NO_POOL;
         let len = slot.end - slot.start;
-        if !has_claim || !is_plain || len > LEAF_BYTES_MAX {
+        if slot.pool != NO_POOL || len > LEAF_BYTES_MAX {
             return None;
         }
         let layout = self.devices.get(DeviceId(slot.device))?.current.as_deref()?;

@@ -288,8 +288,11 @@ impl Session {
     ) {
         let tag = shared.next_tag(self.index, slot);
         let device = self.file.export().info().device;
-        let submitted = cx.enter(&Request { device, op, flags, offset, len, buf, tag });
-        self.has_entered |= submitted.is_ok() && !matches!(op, Op::Read | Op::Flush);
+        let request = Request { device, op, flags, offset, len, buf, tag };
+        // What changes nothing begins at once, wherever its client is.
+        let changes = !matches!(op, Op::Read | Op::Flush);
+        let submitted = if changes { cx.enter(&request) } else { cx.submit(&request) };
+        self.has_entered |= submitted.is_ok() && changes;
         (self.slot(slot).tag, self.slot(slot).running) = (tag, submitted.is_ok());
         match submitted {
             Ok(()) => {}

@@ -485,10 +485,12 @@ impl<S: Copy> Connection<S> {
                 buf,
                 tag,
             };
-            match host.enter(&request) {
+            // What changes nothing begins at once, wherever its client is.
+            let changes = !matches!(request.op, Op::Read | Op::Flush);
+            match if changes { host.enter(&request) } else { host.submit(&request) } {
                 Ok(()) => {
                     self.in_engine += 1;
-                    self.has_entered |= !matches!(request.op, Op::Read | Op::Flush);
+                    self.has_entered |= changes;
                     self.requests.slot(slot).pending += 1;
                 }
                 Err(error) if error.kind == ErrorKind::Busy => {

@@ -3,10 +3,25 @@
 //! It needs nothing of the pool but to be counted ([`Shard::enter_volume`]): a read finds its blocks, and a write that finds them stated by
 //! the volume's owner writes over them. The request's own slot goes to the leaf; for the member it counts like a part.
 
+use super::super::slots::AWAY;
 use super::super::{Shard, slots};
-use crate::io::{Completion, DeviceId, ErrorKind, Flags, IoError, LeafId, LeafIo, LeafSink, Op, Request};
+use crate::io::{
+    Completion, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafId, LeafIo, LeafSink, Op, Request,
+};
+use crate::layout::DeviceLayout;
 use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId, Found};
 use crate::volume::PoolKey;
+
+/// The one place of a small request to a volume.
+struct OnePlace {
+    key: PoolKey,
+    /// The pool's member, and where there, in bytes.
+    member: (DeviceId, u64),
+    /// The leaf, and where there, in bytes.
+    leaf: (LeafId, u64),
+    /// It need not be durable.
+    plain: bool,
+}
 
 impl Shard {
     /// Carries out a small read or write of a volume of which one leaf has everything, and before which nothing has to be true: within the
@@ -18,6 +33,29 @@ impl Shard {
         sink: &mut impl LeafSink,
     ) -> Option<Result<(), IoError>> {
         let Request { device, op, flags, offset, len, buf, tag } = *request;
+        let one = self.one_place(device, (op, flags), offset, len)?;
+        let (leaf, place) = one.leaf;
+        // Another shard may claim the range after the check, and read it before this write is done. That harms a partial request, which writes back what it has read.
+        let is_ordered = || {
+            let in_sectors = self.devices.at(device.0).current.as_deref().is_some_and(|layout| layout.takes_sectors());
+            (!in_sectors || self.shared.shards == 1) && self.is_unclaimed(device, offset, offset + len)
+        };
+        if one.plain
+            && (op == Op::Read || is_ordered())
+            && self.done.len() < self.done_max
+            && let Some(Ok(())) = sink.at_once(leaf, op, place, len, buf)
+        {
+            self.devices.at_mut(device.0).counters.count(op, len, false);
+            self.done.push(Completion { tag, result: Ok(()), buffer_busy: false });
+            return Some(Ok(()));
+        }
+        self.volume_slot(request, one.key, one.member, one.leaf, sink)
+    }
+
+    /// Where the blocks of a small read or write of a volume are, if one leaf has them all, and nothing has to be true before. Of a write it
+    /// is looked at once the write is counted, or in the call that counts it.
+    #[inline(always)]
+    fn one_place(&self, device: DeviceId, (op, flags): (Op, Flags), offset: u64, len: u64) -> Option<OnePlace> {
         let volume = self.devices.at(device.0).current.as_deref()?.volume()?;
         let blocks = (len / BLOCK_BYTES) as u32;
         let records = &volume.pool.records;
@@ -44,23 +82,41 @@ impl Shard {
         if layout.ordered {
             return None;
         }
-        let (leaf, place) = layout.single_place(at, len)?;
-        // Another shard may claim the range after the check, and read it before this write is done. That harms a partial request, which writes back what it has read.
-        let is_ordered = || {
-            let in_sectors = self.devices.at(device.0).current.as_deref().is_some_and(|layout| layout.takes_sectors());
-            (!in_sectors || self.shared.shards == 1) && self.is_unclaimed(device, offset, offset + len)
-        };
-        if plain
-            && (op == Op::Read || is_ordered())
-            && self.done.len() < self.done_max
-            && let Some(Ok(())) = sink.at_once(leaf, op, place, len, buf)
-        {
-            self.devices.at_mut(device.0).counters.count(op, len, false);
-            self.done.push(Completion { tag, result: Ok(()), buffer_busy: false });
-            return Some(Ok(()));
+        let leaf = layout.single_place(at, len)?;
+        Some(OnePlace { key: volume.key, member: (member, at), leaf, plain })
+    }
+
+    /// Begins a small write of a volume that has entered, has its claim and is counted, if its blocks are in one place: as
+    /// [`Shard::volume_in_one_place`] would have, by its own slot. Returns whether it did.
+    pub(in super::super) fn begin_in_one_place(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
+        let slot = self.slots[index];
+        let (device, len) = (DeviceId(slot.device), slot.end - slot.start);
+        // One that is not counted now has waited for its claim, and goes the long way.
+        let is_small = slot.op == Op::Write && len.wrapping_sub(1) < LEAF_BYTES_MAX && slot.time != AWAY;
+        if !is_small || self.devices.at(slot.device).version != slot.version {
+            return false;
         }
-        let key = volume.key;
-        self.volume_slot(request, key, (member, at), (leaf, place), sink)
+        let Some(one) = self.one_place(device, (slot.op, slot.flags), slot.start, len) else { return false };
+        let (leaf, place) = one.leaf;
+        if one.plain
+            && let Some(Ok(())) = sink.at_once(leaf, slot.op, place, len, slot.buf)
+        {
+            self.slots[index].cursor = slot.end;
+            self.finish(index);
+            return true;
+        }
+        let (member, at) = one.member;
+        let below = self.devices.at_mut(member.0);
+        let size = below.current.as_deref().map_or(0, DeviceLayout::size_bytes);
+        if below.late_full || at + len > size || self.shared.late.covers(member, at, at + len) {
+            return false;
+        }
+        below.users += 1;
+        let version_below = below.version;
+        let slot = &mut self.slots[index];
+        (slot.below, slot.step) = ((member.0, version_below), at);
+        self.begin_single(index, one.leaf, sink);
+        true
     }
 
     #[inline(never)]
