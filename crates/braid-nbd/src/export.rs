@@ -372,7 +372,9 @@ impl Export {
         };
         let siblings = self.info.siblings.load(Ordering::SeqCst);
         let number = self.sessions.fetch_add(1, Ordering::SeqCst) + 1;
-        Some(OpenExport { export: self.clone(), number, siblings, had_others: before > 0 })
+        // One that opens at the same moment has counted either before this number, and is seen here, or after it, and is seen by the number.
+        let had_others = before > 0 || self.connections() > 1;
+        Some(OpenExport { export: self.clone(), number, siblings, had_others })
     }
 }
 
