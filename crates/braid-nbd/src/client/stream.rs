@@ -92,6 +92,16 @@ impl Stream {
     }
 }
 
+impl Drop for Stream {
+    /// Ends the connection for the server, too. A close alone does not where another process has the socket: one that another thread is just
+    /// starting has it until it executes its program. The server would take this client for one that is still there, and begin what it
+    /// repeats through another connection.
+    fn drop(&mut self) {
+        // A peer that is gone already is no error here.
+        let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Both);
+    }
+}
+
 /// Bytes on their way out.
 enum Piece {
     /// So many bytes of the buffer, in order.
@@ -679,5 +689,20 @@ impl Replies for Single<'_> {
         if slot == self.slot {
             self.result = Some(result);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_is_dropped_ends_although_another_process_has_its_socket() {
+        let (client, mut server) = UnixStream::pair().expect("a pair");
+        let held = client.try_clone().expect("one more descriptor");
+        drop(Stream::Unix(client));
+        server.set_nonblocking(true).expect("a socket");
+        assert_eq!(server.read(&mut [0]).expect("its end is seen at once"), 0);
+        drop(held);
     }
 }
