@@ -19,6 +19,7 @@ use content::FileSystem;
 use device::Way;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
+use std::time::Duration;
 
 /// Arguments of `braid mount`.
 #[derive(Args)]
@@ -321,6 +322,11 @@ fn is_small(of: &device::Named, sector_bytes: u32) -> bool {
     of.name.contains('/') && sector_bytes < VOLUME_BLOCK_BYTES
 }
 
+/// How often, and after which time each, a file system is unmounted again that is in use: programs look at all mounts for a moment, and one
+/// that is being started has the open files of its parent until it executes.
+const UMOUNT_TRIES: u32 = 10;
+const UMOUNT_AGAIN: Duration = Duration::from_millis(100);
+
 /// Runs `braid umount`.
 ///
 /// # Errors
@@ -343,7 +349,14 @@ pub async fn umount(args: UmountArgs) -> anyhow::Result<ExitCode> {
             .remedy(format!("umount '{}'", folder.display()))
             .into());
     };
-    let out = run("umount", &[], &[folder.as_os_str()])?;
+    let mut out = run("umount", &[], &[folder.as_os_str()])?;
+    for _ in 0..UMOUNT_TRIES {
+        if out.status.success() || !said(&out).contains("busy") {
+            break;
+        }
+        tokio::time::sleep(UMOUNT_AGAIN).await;
+        out = run("umount", &[], &[folder.as_os_str()])?;
+    }
     if !out.status.success() {
         let message = format!("{} cannot be unmounted: {}", folder.display(), said(&out));
         return Err(ErrorDetail::new(Kind::InUse, message)
