@@ -522,7 +522,9 @@ pub struct Judge {
 }
 
 impl Judge {
+    /// Judges a daemon that knows what there is: a device of another test that does not answer may hold its search up.
     pub fn of(daemon: &Daemon) -> Judge {
+        wait_for("the search to end", || (daemon.json(&["status"])["starting"] == false).then_some(()));
         Judge { recorder: Recorder::start(daemon), done: 0, refused: 0 }
     }
 
