@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use braid_nbd::client::{Client, ClientConfig, ClientError, Endpoint};
+use braid_nbd::client::{Client, ClientConfig, ClientError, Endpoint, Negotiated};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, netlink, recv, sendto, socket};
 use uuid::Uuid;
@@ -81,10 +81,10 @@ impl Device {
     /// The daemon cannot be reached; the kernel refuses.
     pub fn reconnect(&self, uri: &str, missing: u32) -> Result<()> {
         let kernel = Kernel::open()?;
-        let clients = open(uri, missing)?;
+        let (sockets, _) = open(uri, missing)?;
         let mut attributes = attribute(family::INDEX, &self.index.to_ne_bytes());
         attributes.extend(times());
-        attributes.extend(attribute(family::SOCKETS, &sockets(&clients)));
+        attributes.extend(attribute(family::SOCKETS, &items(&sockets)));
         attributes.extend(backend(self.export, self.connections));
         kernel.ask(family::RECONFIGURE, &attributes).map(drop)
     }
@@ -112,20 +112,19 @@ pub fn look() -> Result<()> {
 /// As [`look`]; the server cannot be reached; the kernel refuses, or has no marks ([`ErrorKind::Unsupported`]).
 pub fn connect(uri: &str, export: Uuid, block_bytes: u32, connections: u32) -> Result<Device> {
     let kernel = Kernel::open()?;
-    let clients = open(uri, connections.max(1))?;
-    let terms = *clients[0].terms();
+    let (sockets, terms) = open(uri, connections.max(1))?;
     let mut attributes = attribute(family::SIZE_BYTES, &terms.size_bytes.to_ne_bytes());
     attributes.extend(attribute(family::BLOCK_BYTES, &u64::from(block_bytes).to_ne_bytes()));
     attributes.extend(attribute(family::SERVER_FLAGS, &u64::from(terms.flags).to_ne_bytes()));
     attributes.extend(times());
-    attributes.extend(attribute(family::SOCKETS, &sockets(&clients)));
-    attributes.extend(backend(export, clients.len() as u32));
+    attributes.extend(attribute(family::SOCKETS, &items(&sockets)));
+    attributes.extend(backend(export, sockets.len() as u32));
     // Without a number the kernel chooses a device that is free, or makes one, and answers with its number.
     let said = kernel.ask(family::CONNECT, &attributes)?;
     let index = find(said.get(generic::HEADER_BYTES..).unwrap_or_default(), family::INDEX)
         .and_then(|data| data.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes)))
         .ok_or_else(|| Error::new(ErrorKind::InvalidData, "the kernel does not say which device it is"))?;
-    let device = Device { index, export, connections: clients.len() as u32 };
+    let device = Device { index, export, connections: sockets.len() as u32 };
     if of(export).as_ref() != Some(&device) {
         // Nobody would find it again.
         let _ = device.disconnect();
@@ -163,9 +162,9 @@ fn read_mark(text: &str) -> Option<(Uuid, u32)> {
     Some((Uuid::try_parse(export).ok()?, connections.parse().ok()?))
 }
 
-/// Connections to an export, ready for requests as the kernel makes them: with simple replies. They stay open in the kernel when they are
-/// closed here.
-fn open(uri: &str, count: u32) -> Result<Vec<Client>> {
+/// Opens connections to an export, ready for requests as the kernel makes them: with simple replies. Returns their sockets, and what the first
+/// one agreed on. The kernel holds sockets of its own that it is given, so that the connections outlive the descriptors.
+fn open(uri: &str, count: u32) -> Result<(Vec<OwnedFd>, Negotiated)> {
     let refused = |error: ClientError| match error {
         ClientError::Socket(error) => error,
         other => Error::other(other.to_string()),
@@ -173,7 +172,10 @@ fn open(uri: &str, count: u32) -> Result<Vec<Client>> {
     let endpoint: Endpoint = uri.parse().map_err(refused)?;
     let config =
         ClientConfig { depth: 1, structured: false, extended: false, input_bytes: 0, timeout_ms: HANDSHAKE_MS };
-    (0..count).map(|_| Client::connect(&endpoint, config).map_err(refused)).collect()
+    let clients: Vec<Client> =
+        (0..count).map(|_| Client::connect(&endpoint, config).map_err(refused)).collect::<Result<_>>()?;
+    let terms = *clients.first().ok_or(ErrorKind::InvalidInput)?.terms();
+    Ok((clients.into_iter().map(Client::into_socket).collect::<Result<_>>()?, terms))
 }
 
 fn times() -> Vec<u8> {
@@ -188,12 +190,12 @@ fn backend(export: Uuid, connections: u32) -> Vec<u8> {
     attribute(family::BACKEND, &text)
 }
 
-fn sockets(clients: &[Client]) -> Vec<u8> {
-    let one = |client: &Client| {
-        let fd = client.socket().as_raw_fd() as u32;
+fn items(sockets: &[OwnedFd]) -> Vec<u8> {
+    let one = |socket: &OwnedFd| {
+        let fd = socket.as_raw_fd() as u32;
         attribute(family::ITEM, &attribute(family::FD, &fd.to_ne_bytes()))
     };
-    clients.iter().flat_map(one).collect()
+    sockets.iter().flat_map(one).collect()
 }
 
 fn attribute(kind: u16, data: &[u8]) -> Vec<u8> {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,16 +92,6 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
-    /// Ends the connection for the server, too. A close alone does not where another process has the socket: one that another thread is just
-    /// starting has it until it executes its program. The server would take this client for one that is still there, and begin what it
-    /// repeats through another connection.
-    fn drop(&mut self) {
-        // A peer that is gone already is no error here.
-        let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Both);
-    }
-}
-
 /// Bytes on their way out.
 enum Piece {
     /// So many bytes of the buffer, in order.
@@ -113,6 +103,8 @@ enum Piece {
 /// A connection to an export.
 pub struct Client {
     stream: Stream,
+    /// The connection is another owner's now: it goes on when this end is dropped.
+    given_away: bool,
     terms: Negotiated,
     pipeline: Pipeline,
     timeout_ms: u64,
@@ -122,6 +114,17 @@ pub struct Client {
     start: usize,
     end: usize,
     secure: Option<Box<Secure>>,
+}
+
+impl Drop for Client {
+    /// Shuts the connection down. Closing the socket is not enough while another process has it: a child that another thread starts has it until
+    /// it executes its program. The server would take the client for connected, and begin requests that the client repeats on another connection.
+    fn drop(&mut self) {
+        if !self.given_away {
+            // The server may have ended the connection before.
+            let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Both);
+        }
+    }
 }
 
 /// Pieces in one system call.
@@ -173,9 +176,21 @@ impl Client {
         Client::over(stream, export, config, tls)
     }
 
-    /// The socket that it uses.
+    /// Returns the socket.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+
+    /// Gives the connection away, as the handshake left it, while no request was made: to the kernel's client, for example. It stays open until
+    /// its last descriptor is closed.
+    ///
+    /// # Errors
+    /// The process has no descriptor left; the connection is ended.
+    pub fn into_socket(mut self) -> std::io::Result<OwnedFd> {
+        debug_assert!(self.start == self.end && self.out.is_empty(), "no request was made");
+        let socket = self.stream.as_fd().try_clone_to_owned()?;
+        self.given_away = true;
+        Ok(socket)
     }
 
     fn over(
@@ -193,6 +208,7 @@ impl Client {
         };
         let mut client = Client {
             stream,
+            given_away: false,
             terms: Negotiated::default(),
             pipeline: Pipeline::new(config.depth, &Negotiated::default()),
             timeout_ms: config.timeout_ms,
@@ -696,13 +712,53 @@ impl Replies for Single<'_> {
 mod tests {
     use super::*;
 
+    /// A client on one end of a pair of sockets, after a handshake with what stands for a server at the other end.
+    fn connected() -> (Client, UnixStream) {
+        let (socket, mut server) = UnixStream::pair().expect("a pair");
+        let handshake = std::thread::spawn(move || {
+            server.write_all(b"NBDMAGICIHAVEOPT\0\x03").expect("the greeting");
+            // The client's flags, and NBD_OPT_GO for an export without a name and without questions.
+            let mut go = [0; 4 + 16];
+            server.read_exact(&mut go).expect("the client's choice");
+            let payload_bytes = u32::from_be_bytes(*go.last_chunk().expect("its length"));
+            server.read_exact(&mut vec![0; payload_bytes as usize]).expect("the rest of it");
+            let reply = |kind: u32, payload: &[u8]| {
+                let mut all = 0x3e889045565a9_u64.to_be_bytes().to_vec();
+                all.extend(7_u32.to_be_bytes());
+                all.extend(kind.to_be_bytes());
+                all.extend((payload.len() as u32).to_be_bytes());
+                all.extend(payload);
+                all
+            };
+            // NBD_INFO_EXPORT: 1 MiB, with flags.
+            let info = [&[0, 0][..], &(1_u64 << 20).to_be_bytes(), &[0, 1]].concat();
+            server.write_all(&reply(3, &info)).expect("what the export is");
+            server.write_all(&reply(1, &[])).expect("the end of the handshake");
+            server
+        });
+        let config = ClientConfig { structured: false, extended: false, ..ClientConfig::default() };
+        let client = Client::over_unix(socket, "", config).expect("a handshake");
+        (client, handshake.join().expect("a server"))
+    }
+
     #[test]
     fn a_connection_that_is_dropped_ends_although_another_process_has_its_socket() {
-        let (client, mut server) = UnixStream::pair().expect("a pair");
-        let held = client.try_clone().expect("one more descriptor");
-        drop(Stream::Unix(client));
+        let (client, mut server) = connected();
+        let held = client.socket().try_clone_to_owned().expect("one more descriptor");
+        drop(client);
         server.set_nonblocking(true).expect("a socket");
         assert_eq!(server.read(&mut [0]).expect("its end is seen at once"), 0);
         drop(held);
+    }
+
+    #[test]
+    fn a_connection_that_is_given_away_lives_as_long_as_its_new_owner() {
+        let (client, mut server) = connected();
+        let socket = client.into_socket().expect("a descriptor");
+        server.set_nonblocking(true).expect("a socket");
+        let waits = server.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(waits, Err(std::io::ErrorKind::WouldBlock), "the connection is open");
+        drop(socket);
+        assert_eq!(server.read(&mut [0]).expect("its end is seen at once"), 0);
     }
 }
