@@ -79,15 +79,16 @@ impl ArrayLife {
 
     /// Members that hold data, in sync.
     pub fn members(&self) -> Vec<usize> {
-        let show = self.show();
-        let members = show["members"].as_array().expect("a list").iter();
-        let in_sync = members.filter(|member| member["state"] == "in_sync");
-        in_sync.filter_map(|member| member["role"].as_u64()).map(|role| role as usize).collect()
+        in_sync(&self.show())
     }
 
     pub fn some_member(&mut self) -> usize {
-        let members = self.members();
-        *self.world.dice.pick(&members)
+        self.some_member_of(&self.show())
+    }
+
+    /// One of the members that were in sync at that look.
+    pub fn some_member_of(&mut self, show: &Value) -> usize {
+        *self.world.dice.pick(&in_sync(show))
     }
 
     pub fn wait_until_whole(&mut self) {
@@ -104,8 +105,9 @@ impl ArrayLife {
 
     pub fn is_whole(&self) -> bool {
         let show = self.show();
-        let filling =
-            show["members"].as_array().is_some_and(|members| members.iter().any(|one| one["state"] == "filling"));
+        // A successor that is in sync takes its number a moment later: until then one look differs from the next.
+        let is_filling = |one: &Value| one["state"] == "filling" || !one["replaces"].is_null();
+        let filling = show["members"].as_array().is_some_and(|members| members.iter().any(is_filling));
         // After a start by force all parity is looked at by itself, and no other check begins beside that.
         let is_in_doubt = |one: &Value| one.as_str().is_some_and(|said| said.starts_with("its parity may be"));
         let in_doubt = show["attention"].as_array().is_some_and(|said| said.iter().any(is_in_doubt));
@@ -455,6 +457,13 @@ impl ArrayLife {
         let status = self.world.daemon.any(&["status", "--check"]);
         assert_eq!(status.status.code(), Some(0), "at the end all is well: {}", said(&status));
     }
+}
+
+/// Members that hold data, in sync.
+fn in_sync(show: &Value) -> Vec<usize> {
+    let members = show["members"].as_array().expect("a list").iter();
+    let in_sync = members.filter(|member| member["state"] == "in_sync");
+    in_sync.filter_map(|member| member["role"].as_u64()).map(|role| role as usize).collect()
 }
 
 fn is_redundant(level: &str) -> bool {

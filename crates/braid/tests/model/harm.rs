@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 
-use crate::arrays::{ArrayLife, NAME, wait_for_or};
+use crate::arrays::{ArrayLife, NAME, path_of, wait_for_or};
 use crate::client::Op;
 use crate::oracle::{BLOCK, Content};
 use crate::support::*;
@@ -18,8 +18,8 @@ impl ArrayLife {
         self.wait_until_whole();
         self.world.compare(0);
         let show = self.show();
-        let member = self.some_member();
-        let Some(path) = self.path(member) else { return };
+        let member = self.some_member_of(&show);
+        let Some(path) = show["members"][member]["disk"].as_str().and_then(path_of) else { return };
         let start = show["members"][member]["data_offset_bytes"].as_u64().expect("it is here");
         // The first blocks of the member's data are of the array's first rows, which clients like best.
         let at = start + self.world.dice.below(8) * BLOCK as u64;
@@ -64,8 +64,8 @@ impl ArrayLife {
             return;
         }
         let show = self.show();
-        let member = self.some_member();
-        let Some(path) = self.path(member) else { return };
+        let member = self.some_member_of(&show);
+        let Some(path) = show["members"][member]["disk"].as_str().and_then(path_of) else { return };
         let start = show["members"][member]["data_offset_bytes"].as_u64().expect("it is here");
         let len = start + self.world.dice.below(32) * BLOCK as u64;
         self.world.counts.faults += 1;
