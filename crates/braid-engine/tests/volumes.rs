@@ -743,3 +743,32 @@ fn parts_run_out() {
         world.end();
     }
 }
+
+/// A small write over what is there has its own slot and no part, also where it has entered before: a disk that hangs takes no parts from
+/// other pools.
+#[test]
+fn an_overwrite_in_one_place_takes_no_part() {
+    for enters in [false, true] {
+        let limits = Limits { slots: 60, devices: 0, range_table_bits: 10 };
+        let members = vec![(Kind::Bare, 60)];
+        let setup = Setup { shards: 1, members, ring_blocks: 128, zero_slots: 100, limits, volume_blocks: 1000 };
+        let mut world = World::new(setup, 1);
+        world.enters = Some(enters);
+        world.create(None);
+        world.settle();
+        let volume = world.ready(false)[0];
+        world.serve(volume);
+        assert!(world.ask(0, volume, Op::Write, Flags::NONE, 0, 64));
+        world.settle();
+        let before = world.rig.shards[0].0.pools_in_use();
+        world.rig.stalled = 2000;
+        for block in 0..5 {
+            assert!(world.ask(0, volume, Op::Write, Flags::NONE, 2 * block, 1));
+        }
+        // The pool counts the requests themselves.
+        assert_eq!(world.rig.shards[0].0.pools_in_use() - before, 5, "enters: {enters}");
+        world.settle();
+        assert!(world.ask(0, volume, Op::Read, Flags::NONE, 0, 64));
+        world.end();
+    }
+}

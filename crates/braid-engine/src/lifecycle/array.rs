@@ -39,7 +39,7 @@ pub struct Array {
     pub(super) retired: RetiredMarks,
     /// With parity, once it has a keeper: how marks are retired before a label leaves members out.
     pub(super) retirement: Option<Arc<Retirement>>,
-    /// It is served no more, in order: see [`Array::end_run`].
+    /// Its service has ended in order: see [`Array::end_run`].
     pub(super) has_ended: bool,
     /// Disks of members that are out, and that could be filled.
     pub(super) candidates: Vec<(Candidate, Target)>,

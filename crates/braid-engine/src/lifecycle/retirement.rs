@@ -15,7 +15,7 @@
 //! no shards: it requests the retirement through a [`Retirement`] that both share, and waits for the reply. Both are futures of one task, and
 //! [`Retirement::beside`] polls them in turn.
 //!
-//! Once the service has ended in order nothing is under way, and there is no keeper to ask: the label that notes the stop, and each label
+//! Once the service has ended in order nothing is under way, and no shard has the journal: the label that notes the stop, and each label
 //! before it that leaves a member out, retires all marks of the run ([`Array::end_run`]).
 
 use std::convert::Infallible;
@@ -122,18 +122,17 @@ impl Array {
         (self.retirement, self.has_ended) = (retirement, false);
     }
 
-    /// The array is served no more, nothing is under way, and no batch of its run comes. Each row is in place, or untouched, on all
+    /// The service of the array has ended: nothing is under way, and its run writes no further batch. Each row is in place, or untouched, on all
     /// members but those that the next label leaves out. So the next label after a flush retires all marks of the run.
     pub(crate) fn end_run(&mut self) {
         (self.retirement, self.has_ended) = (None, true);
     }
 
-    /// Retires all marks of a run that has ended; returns whether it has. The survivors flush before the next label.
+    /// Retires all marks of a run that has ended; returns whether there is one. The survivors flush before the next label.
     pub(super) fn retire_ended(&mut self) -> bool {
-        if let Some((head, _)) = self.run_head.as_ref().filter(|_| self.has_ended) {
-            self.retired = RetiredMarks { run: head.run, batch: COUNTER_MAX };
-        }
-        self.has_ended
+        let Some((head, _)) = self.run_head.as_ref().filter(|_| self.has_ended) else { return false };
+        self.retired = RetiredMarks { run: head.run, batch: COUNTER_MAX };
+        true
     }
 
     /// Makes ready for a label that leaves these members out, whatever else it says: the marks of the journal are retired with that very

@@ -60,10 +60,11 @@ impl Shard {
         let slot = &self.slots[index];
         let has_claim = matches!(slot.claim, Claim::Held | Claim::Granted(_)) && slot.error.is_none();
         let is_short = has_claim && slot.op == Op::Write && slot.partial == Partial::No;
-        if is_short && slot.pool != NO_POOL && self.begin_in_one_place(index, sink) {
-            return;
-        }
-        if is_short && let Some(place) = self.single_place_of(index) {
+        if is_short && slot.pool != NO_POOL {
+            if self.begin_in_one_place(index, sink) {
+                return;
+            }
+        } else if is_short && let Some(place) = self.single_place_of(index) {
             return self.begin_single_or_end(index, place, sink);
         }
         // A request in the queue is in the list of those that wait for another one.
@@ -85,12 +86,12 @@ impl Shard {
         self.finish(index);
     }
 
-    /// The one place of a short write that has its claim, if its device needs no more than that.
+    /// The one place of a short write to a device that is no volume, if one leaf I/O is all of it.
     #[inline]
     fn single_place_of(&self, index: u32) -> Option<(LeafId, u64)> {
         let slot = &self.slots[index];
         let len = slot.end - slot.start;
-        if slot.pool != NO_POOL || len > LEAF_BYTES_MAX {
+        if len > LEAF_BYTES_MAX {
             return None;
         }
         let layout = self.devices.get(DeviceId(slot.device))?.current.as_deref()?;

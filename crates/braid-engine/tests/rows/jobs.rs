@@ -52,7 +52,7 @@ impl Rig {
     /// The only successor takes the place of its member, which is out.
     pub fn seat(&mut self) {
         let Successor { role, member } = self.successors.pop().expect("a successor");
-        self.seated = Some((role.into(), member.into()));
+        self.taken_over = Some((role.into(), member.into()));
         self.publish();
     }
 

@@ -124,7 +124,7 @@ pub struct Rig {
     /// Members that take the place of others; their disks and roles are behind those of all members.
     pub(super) successors: Vec<Successor>,
     /// A role whose successor, by the number of its disk, has taken its place.
-    pub(super) seated: Option<(usize, usize)>,
+    pub(super) taken_over: Option<(usize, usize)>,
     pub(super) failing: Option<u32>,
     /// Members that fail are not left out: the test does that.
     is_unattended: bool,
@@ -202,7 +202,7 @@ impl Rig {
             random: Random(seed),
             roles: vec![Role::InSync; sizes.len()],
             successors: Vec::new(),
-            seated: None,
+            taken_over: None,
             failing: None,
             is_unattended: false,
             hanging: None,
@@ -308,8 +308,8 @@ impl Rig {
 
     fn publish_as(&mut self, device: u32, regions: &Arc<RegionMap>) {
         // A successor that has its seat has the number of its role, and none beyond.
-        let disk = |number: usize| self.seated.filter(|(role, _)| *role == number).map_or(number, |(_, disk)| disk);
-        let numbers = if self.seated.is_some() { self.shape.blocks.len() } else { self.roles.len() };
+        let disk = |number: usize| self.taken_over.filter(|(role, _)| *role == number).map_or(number, |(_, disk)| disk);
+        let numbers = if self.taken_over.is_some() { self.shape.blocks.len() } else { self.roles.len() };
         let member = |number: usize| MirrorMember {
             leaf: LeafId(disk(number) as u32 + device * self.roles.len() as u32),
             start: 0,

@@ -160,6 +160,8 @@ pub struct World {
     moved: u64,
     /// The pool has left.
     gone: bool,
+    /// Whether requests enter before they begin, as those of NBD clients do; `None`: every second one.
+    pub enters: Option<bool>,
     pub run: String,
 }
 
@@ -204,6 +206,7 @@ impl World {
             closed: None,
             moved: 0,
             gone: false,
+            enters: None,
             run: format!("seed {seed}, {setup:?}"),
             setup,
         };
@@ -322,7 +325,13 @@ impl World {
         // It may be told of what comes, and of what does not, at any time: nothing is another for it.
         let other = Soon { offset: tag * 77 % 5000 * BLOCK, write: tag.is_multiple_of(3) };
         of.foresee(served.device, &[other, Soon { offset, write: op == Op::Write }], sink);
-        let result = of.submit(&request, sink);
+        let result = if self.enters.unwrap_or(tag.is_multiple_of(2)) {
+            let entered = of.enter(&request, sink);
+            of.begin_entered(sink);
+            entered
+        } else {
+            of.submit(&request, sink)
+        };
         if let Err(error) = result {
             self.buffers.extend(buffer);
             self.count(&format!("refused: {:?}", error.kind));

@@ -400,6 +400,14 @@ impl Looker {
                 }
             }
         }
+        let left: Vec<String> = lock(&self.left).values().map(|path| path.display().to_string()).collect();
+        if !left.is_empty() && !self.given_up.load(Ordering::SeqCst) {
+            tracing::warn!(
+                "the process that looks at disks of others has ended by itself, before it had looked at {}: `braid array assemble` looks \
+                 again",
+                left.join(", ")
+            );
+        }
         // Its standard input has ended.
         let child = lock(&self.child).take();
         if let Some(mut child) = child {

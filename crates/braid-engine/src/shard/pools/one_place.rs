@@ -52,8 +52,8 @@ impl Shard {
         self.volume_slot(request, one.key, one.member, one.leaf, sink)
     }
 
-    /// Where the blocks of a small read or write of a volume are, if one leaf has them all, and nothing has to be true before. Of a write it
-    /// is looked at once the write is counted, or in the call that counts it.
+    /// Where the blocks of a small read or write of a volume are, if one leaf has them all, and nothing has to be durable before. For a write
+    /// this is called while the write is counted ([`Shard::enter_volume`]), or within the call that counts it: no barrier ends in between.
     #[inline(always)]
     fn one_place(&self, device: DeviceId, (op, flags): (Op, Flags), offset: u64, len: u64) -> Option<OnePlace> {
         let volume = self.devices.at(device.0).current.as_deref()?.volume()?;
@@ -91,9 +91,9 @@ impl Shard {
     pub(in super::super) fn begin_in_one_place(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = self.slots[index];
         let (device, len) = (DeviceId(slot.device), slot.end - slot.start);
-        // One that is not counted now has waited for its claim, and goes the long way.
-        let is_small = slot.op == Op::Write && len.wrapping_sub(1) < LEAF_BYTES_MAX && slot.time != AWAY;
-        if !is_small || self.devices.at(slot.device).version != slot.version {
+        // A write that is not counted now has waited for its claim, and goes by parts.
+        let is_small = len.wrapping_sub(1) < LEAF_BYTES_MAX;
+        if !is_small || slot.time == AWAY || self.devices.at(slot.device).version != slot.version {
             return false;
         }
         let Some(one) = self.one_place(device, (slot.op, slot.flags), slot.start, len) else { return false };

@@ -1,6 +1,6 @@
 //! Looking for members: which disks there may be, and what their labels say.
 //!
-//! Disks are looked at all at once, each by itself, so that one that hangs holds up nobody but its own array. Whether those that are no
+//! Disks are looked at all at once, each by itself, so that one that hangs holds up its own array only. Whether those that are no
 //! member as far as is known bear a label is found out by another process: one that hangs keeps the daemon from nothing, its end included.
 
 use super::Control;

@@ -65,7 +65,7 @@ impl Control {
             Ok(false) => self.set_trouble(STATE_FOLDER_TROUBLE, None),
             Ok(true) => {
                 let message = format!("the state folder {path} was deleted while the daemon served; it was made anew");
-                // The event says that what the daemon knows is on disk.
+                // By the event, what the daemon knows is on disk, or `state_not_saved` was told before it.
                 self.save_or_warn();
                 self.events().warning("state_restored", message, &[]);
             }
