@@ -26,8 +26,15 @@ pub const ROW_STEPS_MAX: u32 = 512;
 /// there are so many goes on as it came.
 pub const GATHERS_MAX: u32 = 64;
 
-/// Requests to members of pools on one shard at a time that stand for parts of requests to volumes; further ones wait.
-pub const PARTS_MAX: u32 = 256;
+/// Parts of requests to volumes on one shard at a time that all pools share. A part is a request to a member of a pool.
+pub const SHARED_PARTS_MAX: u32 = 288;
+
+/// A pool takes a further part while it holds fewer than this many times the shared parts that are free. One pool alone holds 257 parts, and
+/// leaves 32 shared ones.
+pub const PARTS_PER_FREE: u32 = 8;
+
+/// Parts on one shard at a time: those that all pools share, and one for each pool. Requests that need a further one wait.
+pub const PARTS_MAX: u32 = SHARED_PARTS_MAX + POOLS_MAX as u32;
 
 /// I/Os of pools' own (rings, tables) on one shard at a time.
 pub const POOL_IOS_MAX: u32 = 64;

@@ -9,6 +9,7 @@ mod volumes {
     pub mod world;
 }
 
+use braid_engine::limits::PARTS_MAX;
 use braid_engine::pool::{ExtentId, Pool};
 use braid_engine::{DeviceLease, Flags, Limits, Op, Uuid};
 use volumes::rig::{Faults, Kind, Random};
@@ -771,4 +772,116 @@ fn an_overwrite_in_one_place_takes_no_part() {
         assert!(world.ask(0, volume, Op::Read, Flags::NONE, 0, 64));
         world.end();
     }
+}
+
+/// Two pools, the first on a member of this kind, and a volume of each. Nothing of what is written stands in a row, so that each extent is a part of
+/// its own; the second volume has room for new blocks from block 640 on. Calls go to the second pool.
+fn two_pools(seed: u64, kind: Kind, shards: u16) -> (World, [Uuid; 2]) {
+    let limits = Limits { slots: 1000, devices: 0, range_table_bits: 12 };
+    let members = vec![(kind, 60)];
+    let setup = Setup { shards, members, ring_blocks: 128, zero_slots: 100, limits, volume_blocks: 1000 };
+    let mut world = World::new(setup, seed);
+    let make = |world: &mut World, extents: u64| {
+        world.create(None);
+        world.settle();
+        let volume = world.ready(false).into_iter().find(|uuid| !world.is_served(*uuid)).expect("it was just made");
+        world.serve(volume);
+        for block in (0..extents).rev().map(|extent| extent * 64) {
+            assert!(world.ask(0, volume, Op::Write, Flags::NONE, block, (1000 - block).min(64)));
+            world.settle();
+        }
+        volume
+    };
+    let first = make(&mut world, 16);
+    world.add_pool(&[(Kind::Bare, 80)]);
+    let second = make(&mut world, 10);
+    (world, [first, second])
+}
+
+/// A disk that hangs keeps the parts of its pool, and none of those that another pool needs: for large requests, new blocks, commits and snapshots.
+#[test]
+fn a_disk_that_hangs_lets_other_pools_go_on() {
+    let zeroes = u64::from(PARTS_MAX) + 100;
+    for (seed, kind) in (0..).zip([Kind::Bare, Kind::Mirror]) {
+        let (mut world, [hung, other]) = two_pools(seed, kind, 1);
+        world.rig.hold(0);
+        for k in 0..20 {
+            assert!(world.ask(0, hung, Op::Read, Flags::NONE, k * 20, 512));
+        }
+        for block in 0..zeroes {
+            assert!(world.ask(0, hung, Op::WriteZeroes, Flags::NO_UNMAP, block, 1));
+        }
+        for round in 0..3 {
+            let requests = [
+                (Op::Read, Flags::NONE, 0, 512),
+                (Op::Read, Flags::NONE, 100, 512),
+                (Op::Write, Flags::NONE, 40, 500),
+                (Op::Write, Flags::NONE, 640 + round * 120, 120),
+                (Op::Write, Flags::FUA, 3, 1),
+                (Op::WriteZeroes, Flags::NO_UNMAP, 0, 1000),
+                (Op::Discard, Flags::NONE, 128, 70),
+                (Op::Flush, Flags::NONE, 0, 0),
+            ];
+            for (op, flags, block, blocks) in requests {
+                assert!(world.ask(0, other, op, flags, block, blocks));
+            }
+            // What comes next is written elsewhere.
+            world.snapshot(&[other]);
+            while world.unanswered_of(other) > 0 || world.calls() > 0 {
+                let left = world.unanswered_of(other);
+                assert!(world.step(), "{left} requests wait for a disk of another pool, {}", world.run);
+            }
+        }
+        let left = world.unanswered_of(hung) as u64;
+        assert!(left >= zeroes, "{left} requests wait for the disk, {}", world.run);
+        world.rig.release();
+        world.end();
+    }
+}
+
+/// Many more requests than parts, to two pools, whose parts end in any order, while a disk hangs for some time, and volumes are withdrawn and come
+/// back: each request that waits is served or fails, and none is forgotten.
+#[test]
+fn all_requests_that_wait_for_parts_go_on() {
+    let mut all = std::collections::BTreeMap::new();
+    for seed in seeds(8) {
+        println!("seed {seed}");
+        let mut random = Random(seed ^ 0x9a57);
+        let shards = 1 + random.below(2) as u16;
+        let kind = [Kind::Bare, Kind::Mirror][random.below(2) as usize];
+        let (mut world, volumes) = two_pools(seed, kind, shards);
+        for _ in 0..2 {
+            world.rig.stalled = random.below(300);
+            if random.one_in(2) {
+                world.rig.hold(random.below(2) as usize);
+            }
+            for _ in 0..900 {
+                let shard = random.below(u64::from(shards)) as usize;
+                let volume = volumes[usize::from(random.one_in(3))];
+                let (block, blocks) = (random.below(488), 1 + random.below(300));
+                let (place, most) = (2 * block, 1000 - 2 * block);
+                match random.below(40) {
+                    0..3 => drop(world.ask(shard, volume, Op::Read, Flags::NONE, block, 512)),
+                    3 | 4 => drop(world.ask(shard, volume, Op::Write, Flags::NONE, place, blocks.min(most))),
+                    5 => drop(world.ask(shard, volume, Op::Discard, Flags::NONE, block, blocks)),
+                    6 => drop(world.ask(shard, volume, Op::Flush, Flags::NONE, 0, 0)),
+                    7 if random.one_in(4) => {
+                        if world.known[&volume].key != world.key {
+                            world.change_pool();
+                        }
+                        world.withdraw(volume);
+                        world.publish(volume);
+                    }
+                    8..14 => drop(world.step()),
+                    _ => drop(world.ask(shard, volume, Op::WriteZeroes, Flags::NO_UNMAP, place, 1)),
+                }
+            }
+            world.rig.stalled = 0;
+            world.rig.release();
+            world.settle();
+        }
+        world.end();
+        add(&mut all, &world);
+    }
+    tell(&all, &["NoDevice", "Read", "WriteZeroes"]);
 }

@@ -55,6 +55,8 @@ impl Shard {
     pub(super) fn work_off(&mut self, sink: &mut impl LeafSink) {
         while self.has_woken() {
             self.work_off_replies(sink);
+            // Before requests that go on: these may want parts again, and come behind those that wait.
+            self.hand_out_parts(sink);
             if self.pools.has_news() {
                 self.work_off_pools(sink);
             }

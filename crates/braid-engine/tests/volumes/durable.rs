@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use braid_engine::pool::{BLOCK_BYTES, Found, OpenPool, Pool, open};
+use braid_engine::pool::{BLOCK_BYTES, Found, OpenPool, Pool, PoolDevice, open};
 use braid_engine::{DeviceId, DeviceIo, IoError};
 
 use braid_format::Uuid;
@@ -75,10 +75,10 @@ impl World {
         let opened = now(open(&copies, &what, |_| None, |_, bytes| Ok(Heap::of(bytes))));
         let mut pool = opened.unwrap_or_else(|why| panic!("the pool does not open: {why}, {}", self.run));
         let images = copies.0.into_inner();
-        for known in self.known.values().filter(|known| known.is_there()) {
+        for known in self.known.values().filter(|known| known.is_there() && known.key == self.key) {
             let owner = pool.state().owners.iter().find(|owner| owner.uuid == known.uuid).map(|owner| owner.id);
             let owner = owner.unwrap_or_else(|| panic!("{} is gone, {}", known.uuid, self.run));
-            let words = read_all(&mut pool, owner, &images, known.blocks.len() as u64);
+            let words = read_all(&mut pool, owner, &self.devices, &images, known.blocks.len() as u64);
             for (k, word) in words.iter().enumerate() {
                 let rule = if known.read_only { Rule::Read(known.until) } else { rule };
                 let allowed = known.blocks[k].admissible(known.until, rule);
@@ -98,7 +98,7 @@ impl World {
     }
 }
 
-fn read_all(pool: &mut Pool, owner: u32, images: &[Vec<u8>], blocks: u64) -> Vec<u64> {
+fn read_all(pool: &mut Pool, owner: u32, devices: &[PoolDevice], images: &[Vec<u8>], blocks: u64) -> Vec<u64> {
     let served = pool.serve(owner).expect("it is there");
     let map = &pool.volume(served).expect("served").map;
     let records = &pool.shared().records;
@@ -108,7 +108,7 @@ fn read_all(pool: &mut Pool, owner: u32, images: &[Vec<u8>], blocks: u64) -> Vec
             Found::Nothing { blocks } => words.extend((0..blocks).map(|_| 0)),
             Found::At { extent, position, blocks } => {
                 let at = pool.extent_offset(extent) + u64::from(position) * BLOCK_BYTES;
-                let image = &images[usize::from(extent.member)];
+                let image = &images[devices[usize::from(extent.member)].device.0 as usize];
                 let word = |at: u64| u64::from_le_bytes(image[at as usize..][..8].try_into().expect("eight bytes"));
                 words.extend((0..u64::from(blocks)).map(|k| word(at + k * BLOCK)));
             }

@@ -161,6 +161,9 @@ pub struct Rig {
     hung: Vec<(usize, Out, bool)>,
     /// So many steps no leaf answers.
     pub stalled: u64,
+    /// A disk that answers nothing, and what it was asked: the shard, and the I/O.
+    held: Option<usize>,
+    kept: Vec<(usize, Out)>,
     /// What disks were late with, bare disks among them, and what failed on these.
     pub late: u64,
     pub late_on_bare: u64,
@@ -194,6 +197,8 @@ impl Rig {
             faults: Faults::default(),
             hung: Vec::new(),
             stalled: 0,
+            held: None,
+            kept: Vec::new(),
             late: 0,
             late_on_bare: 0,
             failed_on_bare: 0,
@@ -433,6 +438,29 @@ impl Rig {
         self.after();
     }
 
+    /// The last disk of this member answers nothing from now on.
+    pub fn hold(&mut self, member: usize) {
+        let member = &self.members[member];
+        self.held = Some(member.first + member.roles.len() - 1);
+    }
+
+    /// It answers again, also what it was asked meanwhile.
+    pub fn release(&mut self) {
+        self.held = None;
+        for (shard, out) in std::mem::take(&mut self.kept) {
+            self.shards[shard].1.queue.push(out);
+        }
+    }
+
+    /// Takes what the disk is asked that answers nothing out of the queues.
+    fn keep_held(&mut self) {
+        let Some(held) = self.held else { return };
+        for (at, (_, sink)) in self.shards.iter_mut().enumerate() {
+            let kept = sink.queue.extract_if(.., |out| out.io.leaf.0 as usize == held);
+            self.kept.extend(kept.map(|out| (at, out)));
+        }
+    }
+
     /// Whether a disk may still touch this memory.
     pub fn touches(&self, addr: u64, len: u64) -> bool {
         let meets = |out: &Out| {
@@ -443,6 +471,7 @@ impl Rig {
                 })
         };
         self.hung.iter().any(|(_, out, _)| meets(out))
+            || self.kept.iter().any(|(_, out)| meets(out))
             || self.shards.iter().any(|(_, sink)| sink.queue.iter().any(meets))
     }
 
@@ -478,6 +507,7 @@ impl Rig {
     /// One of all the things that can happen does. False: nothing can, besides that disks give back what they were late with.
     pub fn step(&mut self) -> bool {
         self.tick();
+        self.keep_held();
         self.stalled = self.stalled.saturating_sub(1);
         let wires: Vec<usize> = (0..self.wires.len()).filter(|wire| !self.wires[*wire].is_empty()).collect();
         let turns: Vec<usize> = (0..self.shards.len()).filter(|s| self.shards[*s].0.is_turn_open()).collect();

@@ -87,6 +87,8 @@ struct Served {
 /// A volume or snapshot as whoever uses it knows it.
 pub struct Known {
     pub uuid: Uuid,
+    /// Its pool.
+    pub key: PoolKey,
     pub owner: OwnerId,
     pub read_only: bool,
     of: Option<Uuid>,
@@ -130,15 +132,26 @@ enum Then {
     Serve(Uuid, Arc<Mutex<Option<AtHome>>>),
 }
 
+/// A second pool that is served by the same shards.
+struct Second {
+    key: PoolKey,
+    home: ShardId,
+    devices: Vec<PoolDevice>,
+    places: Arc<PoolMembers>,
+}
+
 /// What the home says of what is served.
 type AtHome = (VolumeId, Arc<VolumeShared>, Arc<braid_engine::pool::PoolShared>);
 
 pub struct World {
     pub rig: Rig,
     pub setup: Setup,
+    /// The pool that volumes are made in, and calls go to; and another one, if there is one.
+    pub key: PoolKey,
     pub devices: Vec<PoolDevice>,
     places: Arc<PoolMembers>,
     pub home: ShardId,
+    second: Option<Second>,
     pub known: BTreeMap<Uuid, Known>,
     asked: BTreeMap<u64, Asked>,
     buffers: Vec<usize>,
@@ -168,29 +181,15 @@ pub struct World {
 impl World {
     pub fn new(setup: Setup, seed: u64) -> World {
         let mut rig = Rig::new(setup.shards, &Limits { devices: DEVICES, ..setup.limits }, seed);
-        let mut devices = Vec::new();
-        for (kind, extents) in &setup.members {
-            let extents = *extents;
-            let starts = BLOCK;
-            let ring = starts + 2 * BLOCK;
-            let owners = ring + setup.ring_blocks * BLOCK;
-            let table = owners + u64::from(OWNER_SLOTS) * 256;
-            let records = (u64::from(extents) + u64::from(setup.zero_slots)).next_multiple_of(128);
-            let zero_slots = records as u32 - extents;
-            let addresses = table + records * 32;
-            let data = (addresses + u64::from(extents) * 512).next_multiple_of(EXTENT_BYTES);
-            let device = rig.add_member(*kind, data + u64::from(extents) * EXTENT_BYTES, data);
-            let places = MemberPlaces { starts, owners, table, addresses, data };
-            let number = devices.len() as u8;
-            devices.push(PoolDevice { number, device, places, ring: (ring, setup.ring_blocks), extents, zero_slots });
-        }
-        let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.places.data });
+        let devices = add_members(&mut rig, &setup, &setup.members);
         let home = ShardId(rig.random.below(u64::from(setup.shards)) as u16);
         let mut world = World {
-            places: Arc::new(PoolMembers::new(devices.iter().map(place))),
+            key: KEY,
+            places: places_of(&devices),
             rig,
             devices,
             home,
+            second: None,
             known: BTreeMap::new(),
             asked: BTreeMap::new(),
             buffers: (0..BUFFERS).collect(),
@@ -213,6 +212,25 @@ impl World {
         world.format();
         world.open();
         world
+    }
+
+    /// Serves a second pool on members of its own, while nothing is under way. From now on that is the one that calls go to.
+    pub fn add_pool(&mut self, members: &[(Kind, u32)]) {
+        let devices = add_members(&mut self.rig, &self.setup, members);
+        let home = ShardId(self.rig.random.below(u64::from(self.setup.shards)) as u16);
+        self.second = Some(Second { key: PoolKey(KEY.0 + 1), home, places: places_of(&devices), devices });
+        self.change_pool();
+        self.format();
+        self.open();
+    }
+
+    /// Calls go to the other pool from now on.
+    pub fn change_pool(&mut self) {
+        let second = self.second.as_mut().expect("there is another one");
+        std::mem::swap(&mut self.key, &mut second.key);
+        std::mem::swap(&mut self.home, &mut second.home);
+        std::mem::swap(&mut self.devices, &mut second.devices);
+        std::mem::swap(&mut self.places, &mut second.places);
     }
 
     pub fn count(&mut self, what: &str) {
@@ -241,10 +259,10 @@ impl World {
         let pool = now(open(&io, &what, |_| None, |_, bytes| Ok(Heap::of(bytes)))).expect("a pool");
         let (home, places) = (self.home, Arc::clone(&self.places));
         for (shard, _) in &mut self.rig.shards {
-            shard.know_pool(KEY, home);
+            shard.know_pool(self.key, home);
         }
         let (shard, sink) = &mut self.rig.shards[usize::from(home.0)];
-        shard.serve_pool(KEY, Box::new(pool), places, sink);
+        shard.serve_pool(self.key, Box::new(pool), places, sink);
         self.rig.after();
     }
 
@@ -288,7 +306,7 @@ impl World {
             next
         });
         let (shard, sink) = &mut self.rig.shards[usize::from(self.home.0)];
-        shard.pool_call(id, KEY, call, sink);
+        shard.pool_call(id, self.key, call, sink);
         self.rig.after();
         let result = result.lock().expect("one thread").take();
         result.expect("a call is made at once")
@@ -544,6 +562,11 @@ impl World {
         self.asked.len()
     }
 
+    /// How many requests to this volume are not answered.
+    pub fn unanswered_of(&self, uuid: Uuid) -> usize {
+        self.asked.values().filter(|asked| asked.volume == uuid).count()
+    }
+
     /// The lease holds for ever from now on, and all shards hear of it.
     pub fn renew(&mut self) {
         assert!(self.lease.renew(u64::MAX), "somebody waits for it");
@@ -574,6 +597,22 @@ impl World {
         }
         self.settle();
         assert!(self.busy.is_empty(), "memory was not given back, {}", self.run);
+        self.end_pool();
+        if self.second.is_some() {
+            self.change_pool();
+            self.end_pool();
+            self.change_pool();
+        }
+        self.settle();
+        for (shard, _) in &self.rig.shards {
+            assert_eq!((shard.in_flight(), shard.slots_in_use()), (0, 0), "{}", self.run);
+            assert_eq!(shard.pools_in_use(), 0, "{}", self.run);
+        }
+        assert!(self.rig.shared.ranges().is_empty() && self.rig.shared.volume_ranges().is_empty(), "{}", self.run);
+        assert_eq!(self.buffers.len(), BUFFERS);
+    }
+
+    fn end_pool(&mut self) {
         if !self.rig.own_failed {
             self.fold_all();
             self.move_all();
@@ -583,13 +622,6 @@ impl World {
             let good = self.look(|pool| (pool.is_settled(), pool.recount()));
             assert_eq!(good, (true, Ok(())), "{}", self.run);
         }
-        self.settle();
-        for (shard, _) in &self.rig.shards {
-            assert_eq!((shard.in_flight(), shard.slots_in_use()), (0, 0), "{}", self.run);
-            assert_eq!(shard.pools_in_use(), 0, "{}", self.run);
-        }
-        assert!(self.rig.shared.ranges().is_empty() && self.rig.shared.volume_ranges().is_empty(), "{}", self.run);
-        assert_eq!(self.buffers.len(), BUFFERS);
     }
 
     fn fold_all(&mut self) {
@@ -640,7 +672,8 @@ impl World {
     }
 
     fn read_all(&mut self) {
-        let all: Vec<Uuid> = self.known.values().filter(|k| k.life == Life::There).map(|k| k.uuid).collect();
+        let is_there = |known: &&Known| known.life == Life::There && known.key == self.key;
+        let all: Vec<Uuid> = self.known.values().filter(is_there).map(|known| known.uuid).collect();
         for uuid in all {
             if !self.is_served(uuid) {
                 self.serve(uuid);
@@ -655,6 +688,32 @@ impl World {
             }
         }
     }
+}
+
+/// Devices for the members of a pool, number by number.
+fn add_members(rig: &mut Rig, setup: &Setup, members: &[(Kind, u32)]) -> Vec<PoolDevice> {
+    let mut devices = Vec::new();
+    for (kind, extents) in members {
+        let extents = *extents;
+        let starts = BLOCK;
+        let ring = starts + 2 * BLOCK;
+        let owners = ring + setup.ring_blocks * BLOCK;
+        let table = owners + u64::from(OWNER_SLOTS) * 256;
+        let records = (u64::from(extents) + u64::from(setup.zero_slots)).next_multiple_of(128);
+        let zero_slots = records as u32 - extents;
+        let addresses = table + records * 32;
+        let data = (addresses + u64::from(extents) * 512).next_multiple_of(EXTENT_BYTES);
+        let device = rig.add_member(*kind, data + u64::from(extents) * EXTENT_BYTES, data);
+        let places = MemberPlaces { starts, owners, table, addresses, data };
+        let number = devices.len() as u8;
+        devices.push(PoolDevice { number, device, places, ring: (ring, setup.ring_blocks), extents, zero_slots });
+    }
+    devices
+}
+
+fn places_of(devices: &[PoolDevice]) -> Arc<PoolMembers> {
+    let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.places.data });
+    Arc::new(PoolMembers::new(devices.iter().map(place)))
 }
 
 /// Devices read and written while nothing else happens.

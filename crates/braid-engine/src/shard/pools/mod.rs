@@ -22,7 +22,7 @@ use super::scratch::{Run, Scratch};
 use super::slots::{AWAY, NO_POOL};
 use super::{Shard, ShardMessage};
 use crate::io::{DeviceId, ErrorKind, LeafSink, ShardId};
-use crate::limits::{PARTS_MAX, POOL_IOS_MAX, POOLS_MAX};
+use crate::limits::{PARTS_MAX, POOL_IOS_MAX, POOLS_MAX, SHARED_PARTS_MAX};
 use crate::planted::{Planted, planted};
 use crate::pool::{Placement, Pool, Reservation, VolumeId};
 use crate::volume::{PoolKey, PoolMembers};
@@ -96,6 +96,10 @@ struct Side {
     home: Option<Box<Home>>,
     /// The pool's own I/Os that are out, also such as are late.
     ios: u32,
+    /// Parts that requests to its volumes hold, also such as are late.
+    parts: u32,
+    /// It is in [`Pools::wanting`].
+    wants_parts: bool,
     /// The pool has left: this shard, its home, is to be told when nothing of it is out here.
     told_of_end: Option<ShardId>,
     /// It has left from here: so many shards have not said yet that nothing of it is out.
@@ -134,8 +138,14 @@ pub(crate) struct Pools {
     sides: Box<[Side]>,
     works: Box<[VolumeWork]>,
     parts_free: Vec<u32>,
-    /// Somebody waits for a part.
-    parts_wanted: bool,
+    /// The pool that holds each part.
+    part_pools: Box<[PoolKey]>,
+    /// Of the parts that all pools share, so many are free.
+    shared_parts_free: u32,
+    /// Pools with requests that wait for a part, each once; of some the last one may have stopped waiting.
+    wanting: VecDeque<PoolKey>,
+    /// A part was given back since those were looked at.
+    has_returned_parts: bool,
     ios_free: Vec<u32>,
     ios: Box<[OwnIo]>,
     /// Memory for pools' own writes.
@@ -166,7 +176,10 @@ impl Pools {
             sides: (0..POOLS_MAX).map(|_| Side::default()).collect(),
             works: (0..slots).map(|_| VolumeWork::default()).collect(),
             parts_free: (0..PARTS_MAX).rev().collect(),
-            parts_wanted: false,
+            part_pools: vec![PoolKey(0); PARTS_MAX as usize].into(),
+            shared_parts_free: SHARED_PARTS_MAX,
+            wanting: VecDeque::with_capacity(POOLS_MAX),
+            has_returned_parts: false,
             ios_free: (PARTS_MAX..PARTS_MAX + POOL_IOS_MAX).rev().collect(),
             ios: vec![OwnIo::default(); POOL_IOS_MAX as usize].into(),
             memory: None,
@@ -200,7 +213,8 @@ impl Pools {
     #[inline]
     pub fn has_news(&self) -> bool {
         let requests = !self.told.is_empty() || !self.resumed.is_empty();
-        requests || !self.driven.is_empty() || !self.turning.is_empty() || !self.copies.is_empty()
+        let pools = !self.driven.is_empty() || !self.turning.is_empty() || !self.copies.is_empty();
+        requests || pools || self.has_returned_parts
     }
 }
 

@@ -1,21 +1,117 @@
 //! Parts of requests to volumes, and pools' own I/Os: slots on the members, which end where others' do, and are not told to frontends.
+//!
+//! A shard has a limited number of parts. A disk that hangs keeps the parts of its pool, and must not keep those of other pools:
+//!
+//! - The first part that a pool holds is its own: there is one for each pool, beside those that all pools share.
+//! - A pool takes a further part, a shared one, while it holds fewer than [`PARTS_PER_FREE`] times as many parts as shared ones are free. A pool
+//!   alone takes eight ninths of them; a second pool finds the rest.
+//!
+//! Invariants:
+//!
+//! - A pool that holds no part may take one, whatever other pools hold: at most all shared parts are in use, and one more for each pool that holds any.
+//! - A request goes on with one part at a time if its pool may take no more. It holds none while it waits for one.
+//! - A part waits for what its member waits for (ranges, regions, a journal, a disk), never for another part to come free.
+//! - Between two calls of the shard no request waits for a part while its pool may take one. Only a part that is given back lets a pool take one
+//!   that could take none before. In the same call, and before requests go on whose parts have ended, the shard wakes waiting requests of each pool, first
+//!   come first, one after the other, as long as the pool may take a part. No wake-up is lost: a request that is woken and takes no part leaves it to the
+//!   next request.
+//!
+//! So no request waits for ever for a part of a pool whose members answer. While a request waits, its pool holds parts. These end, and the request that
+//! has waited longest goes on as soon as the pool may take a part: at the latest when the pool holds none. A new request to the pool finds no part while
+//! others wait, and waits behind them.
 
 use super::super::Shard;
 use super::super::scratch::Run;
 use super::super::slots::{self, State};
 use super::{Copying, OwnIo, Pools};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafIo, LeafSink, Op};
-use crate::limits::PARTS_MAX;
+use crate::limits::{PARTS_MAX, PARTS_PER_FREE};
 use crate::planted::{Planted, planted};
 use crate::volume::PoolKey;
 
-/// Who waits for a part to be free.
-pub(super) fn part_key() -> u64 {
-    3 << 62 | 1 << 44
+/// What requests wait for that need a part of this pool.
+fn part_key(key: PoolKey) -> u64 {
+    3 << 62 | 1 << 44 | key.index() as u64
+}
+
+impl Pools {
+    /// Whether this pool may take a part.
+    #[inline]
+    fn may_take_part(&self, key: PoolKey) -> bool {
+        let held = self.sides[key.index()].parts;
+        held == 0 || held < PARTS_PER_FREE * self.shared_parts_free
+    }
+
+    /// Takes a part for this pool, if it may.
+    #[inline]
+    fn take_part(&mut self, key: PoolKey) -> Option<u32> {
+        if !self.may_take_part(key) {
+            return None;
+        }
+        let side = &mut self.sides[key.index()];
+        self.shared_parts_free -= u32::from(side.parts > 0);
+        side.parts += 1;
+        let number = self.parts_free.pop().expect("a part is free for each pool that may take one");
+        self.part_pools[number as usize] = key;
+        Some(number)
+    }
+
+    /// Gives a part back. The caller works off what waits for it.
+    #[inline]
+    fn give_part(&mut self, number: u32) {
+        let side = &mut self.sides[self.part_pools[number as usize].index()];
+        side.parts -= 1;
+        self.shared_parts_free += u32::from(side.parts > 0);
+        self.parts_free.push(number);
+        self.has_returned_parts |= !self.wanting.is_empty();
+    }
 }
 
 impl Shard {
-    /// Begins a part of a request on a member. False: there is none free; the request is to wait for [`part_key`].
+    /// Lets a request wait for a part, behind those of its pool that wait already. Its pool may take none, and it has nothing out.
+    #[cold]
+    pub(super) fn wait_for_part(&mut self, index: u32) {
+        let key = PoolKey(self.slots[index].pool);
+        debug_assert!(!self.pools.may_take_part(key), "a request that could go on would wait");
+        if !std::mem::replace(&mut self.pools.sides[key.index()].wants_parts, true) {
+            self.pools.wanting.push_back(key);
+        }
+        self.waiting.park(&mut self.slots, index, part_key(key));
+    }
+
+    /// Wakes requests that wait for parts that were given back, as many as their pools may take.
+    #[inline]
+    pub(in super::super) fn hand_out_parts(&mut self, sink: &mut impl LeafSink) {
+        if self.pools.has_returned_parts {
+            self.wake_for_parts(sink);
+        }
+    }
+
+    #[cold]
+    fn wake_for_parts(&mut self, sink: &mut impl LeafSink) {
+        self.pools.has_returned_parts = false;
+        for _ in 0..self.pools.wanting.len() {
+            let Some(key) = self.pools.wanting.pop_front() else { return };
+            // It stays there meanwhile: parts that end at once are looked at again.
+            self.pools.wanting.push_back(key);
+            while self.pools.may_take_part(key) {
+                let Some(index) = self.waiting.wake_one(&mut self.slots, part_key(key)) else {
+                    self.pools.sides[key.index()].wants_parts = false;
+                    self.pools.wanting.retain(|of| *of != key);
+                    break;
+                };
+                self.move_to_current(index);
+                self.advance(index, sink);
+            }
+        }
+        // Another pool is the first the next time.
+        if let Some(first) = self.pools.wanting.pop_front() {
+            self.pools.wanting.push_back(first);
+        }
+    }
+
+    /// Begins a part of a request on a member. False: its pool may take none; the request goes on when parts of it have ended, or waits:
+    /// [`Shard::wait_for_part`].
     pub(super) fn begin_part(
         &mut self,
         parent: u32,
@@ -25,7 +121,7 @@ impl Shard {
         buf: Buf,
         sink: &mut impl LeafSink,
     ) -> bool {
-        let Some(number) = self.pools.parts_free.pop() else { return false };
+        let Some(number) = self.pools.take_part(PoolKey(self.slots[parent].pool)) else { return false };
         self.slots[parent].out += 1;
         let index = self.slots.take_part(number);
         self.begin_on_member(index, parent, device, (op, flags), (offset, len), buf, sink);
@@ -180,10 +276,7 @@ impl Shard {
             driven.append(short);
             return;
         }
-        self.pools.parts_free.push(number);
-        if std::mem::take(&mut self.pools.parts_wanted) {
-            self.woken.push_back((part_key(), None));
-        }
+        self.pools.give_part(number);
     }
 
     /// The kernel has given back a part that was late: its request may have waited for that alone.
@@ -207,5 +300,41 @@ impl Shard {
             }
             self.let_go(parent);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{POOLS_MAX, SHARED_PARTS_MAX};
+
+    fn take_all(pools: &mut Pools, key: PoolKey) -> Vec<u32> {
+        std::iter::from_fn(|| pools.take_part(key)).collect()
+    }
+
+    #[test]
+    fn a_pool_alone_takes_nearly_all_parts_and_each_other_one_finds_some() {
+        let mut pools = Pools::new(1);
+        let mut taken = take_all(&mut pools, PoolKey(0));
+        assert_eq!(taken.len(), 257);
+        let second = take_all(&mut pools, PoolKey(1));
+        assert_eq!(second.len(), 30);
+        taken.extend(second);
+        for key in (2..POOLS_MAX as u16).map(PoolKey) {
+            let some = take_all(&mut pools, key);
+            assert!(!some.is_empty(), "pool {} finds none", key.0);
+            taken.extend(some);
+        }
+        let count = taken.len();
+        taken.sort_unstable();
+        taken.dedup();
+        assert_eq!(taken.len(), count, "a part was taken twice");
+        assert!((0..POOLS_MAX as u16).all(|key| !pools.may_take_part(PoolKey(key))));
+        // In another order than they were taken in.
+        for k in 0..count {
+            pools.give_part(taken[(k * 7) % count]);
+        }
+        assert_eq!((pools.parts_free.len(), pools.shared_parts_free), (PARTS_MAX as usize, SHARED_PARTS_MAX));
+        assert!(pools.sides.iter().all(|side| side.parts == 0));
     }
 }

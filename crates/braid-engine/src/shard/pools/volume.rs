@@ -5,7 +5,6 @@ use super::super::ranges::hold;
 use super::super::slots::{AWAY, State};
 use super::super::waiting::range_key;
 use super::super::{Shard, ShardMessage};
-use super::parts::part_key;
 use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, REQUEST_BYTES_MAX};
 use crate::limits::STEP_ORDERED_BYTES_MAX;
@@ -81,6 +80,12 @@ impl Shard {
                         self.ask_home(index, PoolAsk::Unplace(new), None, sink);
                         return self.finish(index);
                     }
+                    if work.told.is_some() {
+                        if self.write_placed(index, sink) {
+                            continue;
+                        }
+                        return;
+                    }
                     if new.iter().all(Option::is_none) {
                         work.stage = Stage::Start;
                         continue;
@@ -94,15 +99,15 @@ impl Shard {
                 _ if slot.error.is_some() => {
                     // Places that were given while it waited are not needed.
                     if let Some(PoolTold::Placed(runs)) = work.told.take() {
-                        let new = runs.map(|run| match run {
-                            Some(Placement::New(new)) => Some(new),
-                            _ => None,
-                        });
-                        self.ask_home(index, PoolAsk::Unplace(new), None, sink);
+                        self.ask_home(index, PoolAsk::Unplace(reserved(runs)), None, sink);
                     }
                     return self.finish(index);
                 }
-                Stage::Placing => return self.placed(index, sink),
+                Stage::Placing => {
+                    if !self.placed(index) {
+                        return;
+                    }
+                }
                 Stage::Discarding if matches!(work.told, Some(PoolTold::NotYet)) => {
                     (work.told, work.stage) = (None, Stage::Start);
                     return self.go_away(index);
@@ -319,13 +324,9 @@ impl Shard {
                 flags = Flags(flags.0 & !Flags::FUA.0);
             }
             self.pools.works[index as usize].commit |= uncommitted;
-            // A few are left for those who have been given places, and keep others waiting.
-            if self.pools.parts_free.len() <= RUNS_MAX
-                || !self.begin_part(index, place, (slot.op, flags), len, buf, sink)
-            {
+            if !self.begin_part(index, place, (slot.op, flags), len, buf, sink) {
                 if begun == 0 {
-                    self.pools.parts_wanted = true;
-                    self.waiting.park(&mut self.slots, index, part_key());
+                    self.wait_for_part(index);
                 }
                 break;
             }
@@ -336,69 +337,92 @@ impl Shard {
         begun
     }
 
-    /// The home has given places: the data go there.
-    fn placed(&mut self, index: u32, sink: &mut impl LeafSink) {
+    /// The home has answered where new blocks go. True: it has given places, and the data go there.
+    fn placed(&mut self, index: u32) -> bool {
         let work = &mut self.pools.works[index as usize];
-        if matches!(work.told, Some(PoolTold::NotYet)) {
-            (work.told, work.stage) = (None, Stage::Start);
-            return self.go_away(index);
-        }
-        let Some(PoolTold::Placed(runs)) = work.told else {
-            self.slots[index].error = Some(failure(work.told.take()));
-            return self.finish(index);
-        };
-        if self.pools.parts_free.len() < RUNS_MAX {
-            self.pools.parts_wanted = true;
-            return self.waiting.park(&mut self.slots, index, part_key());
-        }
-        let work = &mut self.pools.works[index as usize];
-        work.told = None;
-        work.stage = Stage::New;
-        work.new = [None; RUNS_MAX];
-        self.slots[index].out += 1;
-        // What goes one after the other to one member is one part.
-        let mut part: Option<((DeviceId, u64), u64)> = None;
-        for (k, run) in runs.iter().flatten().enumerate() {
-            let (extent, position, blocks) = match run {
-                Placement::New(new) => {
-                    self.pools.works[index as usize].new[k] = Some(*new);
-                    (new.extent, new.position, new.blocks)
-                }
-                Placement::Own { extent, position, blocks } => (*extent, *position, *blocks),
-                Placement::Full | Placement::TailFull | Placement::Held => unreachable!("no place"),
-            };
-            let place = self.volume_of(index).place(extent, position);
-            let len = u64::from(blocks) * BLOCK_BYTES;
-            part = match part {
-                Some((first, before)) if place == (first.0, first.1 + before) => Some((first, before + len)),
-                Some((first, before)) => {
-                    self.begin_placed(index, first, before, sink);
-                    Some((place, len))
-                }
-                None => Some((place, len)),
-            };
-        }
-        if let Some((place, len)) = part {
-            self.begin_placed(index, place, len, sink);
-        }
-        self.slots[index].out -= 1;
-        if self.slots[index].out == 0 {
-            self.volume_go(index, sink);
-        } else if planted(Planted::NewUncounted) {
-            self.leave_time(index);
+        match work.told {
+            Some(PoolTold::Placed(runs)) => {
+                (work.new, work.stage) = (reserved(runs), Stage::New);
+                true
+            }
+            Some(PoolTold::NotYet) => {
+                (work.told, work.stage) = (None, Stage::Start);
+                self.go_away(index);
+                false
+            }
+            told => {
+                work.told = None;
+                self.slots[index].error = Some(failure(told));
+                self.finish(index);
+                false
+            }
         }
     }
 
-    /// Begins a part that goes to places that the home has given. There is one free.
-    fn begin_placed(&mut self, index: u32, place: (DeviceId, u64), len: u64, sink: &mut impl LeafSink) {
+    /// Begins parts to the places that the home has given, as many as there are: further ones when these have ended. True: the request goes on
+    /// at once.
+    fn write_placed(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
+        let Some(PoolTold::Placed(mut runs)) = self.pools.works[index as usize].told.take() else { return true };
+        let mut begun = false;
+        // Some end at once: the request goes on from here, not from there.
+        self.slots[index].out += 1;
+        let mut at = 0;
+        while at < RUNS_MAX {
+            let Some((place, mut len)) = self.place_of(index, runs[at]) else {
+                at += 1;
+                continue;
+            };
+            // What goes one after the other to one member is one part.
+            let mut next = at + 1;
+            while next < RUNS_MAX
+                && let Some((behind, more)) = self.place_of(index, runs[next])
+                && behind == (place.0, place.1 + len)
+            {
+                len += more;
+                next += 1;
+            }
+            if !self.begin_placed(index, place, len, sink) {
+                break;
+            }
+            begun = true;
+            runs[at..next].fill(None);
+            at = next;
+        }
+        let waits = at < RUNS_MAX;
+        self.pools.works[index as usize].told = waits.then_some(PoolTold::Placed(runs));
+        self.slots[index].out -= 1;
+        if waits && !begun {
+            self.wait_for_part(index);
+            return false;
+        }
+        if self.slots[index].out > 0 && planted(Planted::NewUncounted) {
+            self.leave_time(index);
+        }
+        self.slots[index].out == 0
+    }
+
+    /// Where a place is that the home has given, and its bytes.
+    fn place_of(&self, index: u32, run: Option<Placement>) -> Option<((DeviceId, u64), u64)> {
+        let (extent, position, blocks) = match run? {
+            Placement::New(new) => (new.extent, new.position, new.blocks),
+            Placement::Own { extent, position, blocks } => (extent, position, blocks),
+            Placement::Full | Placement::TailFull | Placement::Held => unreachable!("no place"),
+        };
+        Some((self.volume_of(index).place(extent, position), u64::from(blocks) * BLOCK_BYTES))
+    }
+
+    /// Begins a part that goes to places that the home has given. False: the pool may take none.
+    fn begin_placed(&mut self, index: u32, place: (DeviceId, u64), len: u64, sink: &mut impl LeafSink) -> bool {
         let slot = self.slots[index];
         let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
         // The commit after it covers the data, too.
         let flags = Flags(slot.flags.0 & !Flags::FUA.0 & !Flags::FAST_ZERO.0);
-        let begun = self.begin_part(index, place, (slot.op, flags), len, buf, sink);
-        debug_assert!(begun, "seen that there are enough");
+        if !self.begin_part(index, place, (slot.op, flags), len, buf, sink) {
+            return false;
+        }
         self.slots[index].cursor += len;
         self.pools.works[index as usize].commit = true;
+        true
     }
 
     /// Asks something of the pool's home. With a stage the request waits for the answer.
@@ -424,6 +448,14 @@ impl Shard {
     pub(in super::super) fn is_to_volume(&self, device: DeviceId) -> bool {
         self.devices.at(device.0).current.as_deref().is_some_and(|layout| layout.volume().is_some())
     }
+}
+
+/// What of these places the home has reserved.
+fn reserved(runs: [Option<Placement>; RUNS_MAX]) -> Reservations {
+    runs.map(|run| match run {
+        Some(Placement::New(new)) => Some(new),
+        _ => None,
+    })
 }
 
 fn failure(told: Option<PoolTold>) -> IoError {

@@ -30,6 +30,7 @@ impl World {
                 self.count(if of.is_some() { "clones" } else { "volumes" });
                 let known = Known {
                     uuid,
+                    key: self.key,
                     owner,
                     read_only: false,
                     of: None,
@@ -87,6 +88,7 @@ impl World {
             let blocks = of.blocks.clone();
             let known = Known {
                 uuid,
+                key: self.key,
                 owner,
                 read_only: true,
                 of: Some(*volume),
@@ -202,7 +204,7 @@ impl World {
         served.version += 1;
         (served.published, served.undrained) = (true, 0);
         let node = Node::Volume(Box::new(VolumeNode {
-            key: KEY,
+            key: self.key,
             home,
             pool: Arc::clone(&served.pool),
             volume: Arc::clone(&served.volume),
