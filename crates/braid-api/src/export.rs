@@ -56,6 +56,17 @@ impl ExportTls {
             ExportTls::Required => "required",
         }
     }
+
+    /// Reads a mode from its word.
+    ///
+    /// # Errors
+    /// The reason, with the words that are right.
+    pub fn parse(text: &str) -> Result<ExportTls, String> {
+        ExportTls::ALL
+            .into_iter()
+            .find(|mode| mode.word() == text)
+            .ok_or_else(|| "it is off, optional or required".to_owned())
+    }
 }
 
 /// One export.

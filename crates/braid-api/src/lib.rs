@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod activity;
+pub mod address;
 mod array;
 mod checked;
 mod cluster;

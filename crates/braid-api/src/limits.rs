@@ -27,6 +27,10 @@ pub const EXPORTS_MAX: usize = 4096;
 pub const EXPORT_CONNECTIONS_MAX: usize = 64;
 /// Most requests in flight on one connection; further ones wait.
 pub const CONNECTION_REQUESTS_MAX: usize = 256;
+/// Most queues of a block device.
+pub const BLOCK_QUEUES_MAX: u16 = 4096;
+/// Most requests of one queue of a block device at a time.
+pub const BLOCK_QUEUE_DEPTH_MAX: u16 = 4096;
 /// Most replicas and witnesses of one volume.
 pub const REPLICAS_MAX: usize = 16;
 /// Most volumes of several nodes that one of them knows.

@@ -1,27 +1,20 @@
-//! `braid`: mixed disks become fast block volumes. The daemon, the command line, the bench, the demo.
+//! `braid`: mixed disks become fast block volumes. The one binary, and its daemon.
 //!
-//! What it is: the one binary. `cli` says what there is to type, `client` talks to the daemon, `daemon` is the
-//! control plane beside the shards.
-//! What it promises: every command takes `--json` and ends with a status of CONVENTIONS; every error names the
-//! thing, the reason and the remedy.
+//! What it is: [`commands`] is the table of what there is to type; `daemon` is the control plane beside the shards. Commands that ask the daemon
+//! are in `braid-cli`, measurements and the demonstration in `braid-bench`.
+//! What it promises: every command takes `--json` and ends with an exit status of [`braid_cli::EXIT_STATUS`]; every error names the
+//! object, the reason and the remedy.
 //! What it never does: no I/O of users passes through here; that is the ring's.
 
 #![forbid(unsafe_code)]
 
-mod bench;
-mod cli;
-mod client;
-mod config;
+#[cfg(test)]
+mod advice_tests;
+mod commands;
 mod daemon;
-mod demo;
-mod disk;
-mod findings;
-mod kernel_nbd;
-mod mounts;
-mod places;
-mod plan;
-mod tls;
+#[cfg(test)]
+mod tests;
 
 fn main() -> std::process::ExitCode {
-    cli::main()
+    commands::main()
 }

@@ -27,7 +27,7 @@ use braid_nbd::{EventQueue, ExportInfo, ExportTable};
 use braid_ring::{Cx, Disk, DiskSpec, DriverKind, Frontend, OpenOptions, Ring, RingConfig, RingHandle};
 
 /// The load of `braid bench`, as it is.
-#[path = "../src/bench"]
+#[path = "../../braid-bench/src"]
 #[allow(dead_code)]
 mod bench {
     mod ahead;

@@ -5,9 +5,9 @@
 
 use super::control::Control;
 use super::expiry;
-use crate::config::Config;
-use crate::tls::{ClientCertificates, ServerFiles, ServerTls};
 use braid_api::{Attention, ErrorDetail, ExportTls, Kind};
+use braid_config::Config;
+use braid_tls::{ClientCertificates, ServerFiles, ServerTls};
 use clap::Args;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,19 +34,8 @@ pub struct NbdArgs {
     nbd_client_ca: Option<PathBuf>,
     /// TLS of exports on TCP that are added without --tls: off, optional or required [default: required with a
     /// certificate, off without]
-    #[arg(long, value_name = "MODE", value_parser = mode)]
+    #[arg(long, value_name = "MODE", value_parser = ExportTls::parse)]
     nbd_tls: Option<ExportTls>,
-}
-
-/// Reads a mode of TLS.
-///
-/// # Errors
-/// The reason, with the right ones.
-pub fn mode(text: &str) -> Result<ExportTls, String> {
-    ExportTls::ALL
-        .into_iter()
-        .find(|mode| mode.word() == text)
-        .ok_or_else(|| "it is off, optional or required".to_owned())
 }
 
 /// How exports use TLS.

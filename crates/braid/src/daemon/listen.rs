@@ -1,13 +1,13 @@
 //! Sockets that exports listen on: taking an address, and handing clients to the shards.
 
-use super::address::Address;
-use super::state::os_error;
-use crate::places::{GROUP_MODE, OWNER_MODE, braid_group};
-use crate::tls::ServerTls;
+use braid_advice::errors::os_error;
+use braid_api::address::Address;
 use braid_api::{ErrorDetail, Kind};
+use braid_config::places::{GROUP_MODE, OWNER_MODE, braid_group};
 use braid_nbd::server::NewConnection;
 use braid_nbd::{Cause, EventQueue, ExportTable, NbdEvent};
 use braid_ring::RingHandle;
+use braid_tls::ServerTls;
 use rustix::fs::{Gid, Mode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io::ErrorKind;

@@ -5,13 +5,10 @@
 //! API refuses changes, exports fall silent, arrays drain and are marked clean, the shards end, the sockets go; all of
 //! that within limits of time, as a disk may hang. What the kernel still holds then is named. A daemon that is killed instead leaves nothing that the next start does not cope with.
 
-pub mod address;
-mod advice;
 pub mod api;
 mod control;
 mod describe;
 pub mod encryption;
-pub mod errors;
 mod events;
 mod expiry;
 mod follow;
@@ -26,17 +23,17 @@ mod panics;
 pub mod state;
 mod upgrade;
 
-use crate::cli::failure;
-use crate::config::{Config, LogFormat, SHARDS_MAX};
-use crate::disk::aside;
-use crate::places::Places;
 use anyhow::Context;
 use braid_api::{ErrorDetail, Kind};
+use braid_config::places::Places;
+use braid_config::{Config, LogFormat, SHARDS_MAX};
 use braid_fuse::FuseFrontend;
+use braid_host::aside;
 use braid_nbd::{EventQueue, ExportTable};
+use braid_terminal::failure;
 
-use address::Address;
 use api::{ApiArgs, ApiSettings};
+use braid_api::address::Address;
 use braid_nbd::server::{NbdFrontend, ServerConfig};
 use braid_ring::kept::Kept;
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
@@ -275,7 +272,7 @@ async fn serve(settings: Settings, started: Instant, mut kept: Kept) -> anyhow::
     folder.load()?;
     let socket = std::path::absolute(&places.socket)
         .with_context(|| format!("the path {} has no absolute form", places.socket.display()))?;
-    address::Address::Unix(socket.clone()).absolute()?;
+    Address::Unix(socket.clone()).absolute()?;
     if let Some(folder) = socket.parent() {
         make_socket_folder(folder)?;
     }
@@ -300,7 +297,7 @@ async fn serve(settings: Settings, started: Instant, mut kept: Kept) -> anyhow::
         ring.handle(),
         folder,
         socket.clone(),
-        crate::places::shared_memory(),
+        braid_config::places::shared_memory(),
         clients,
         started,
         settings.encryption.clone(),
@@ -439,7 +436,8 @@ async fn end_ring(ring: Ring, left: &[String]) -> anyhow::Result<()> {
 /// ours, is refused.
 fn make_socket_folder(folder: &Path) -> Result<(), ErrorDetail> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    let failed = |error: std::io::Error| state::os_error(&error, "the socket's folder cannot be made", folder);
+    let failed =
+        |error: std::io::Error| braid_advice::errors::os_error(&error, "the socket's folder cannot be made", folder);
     if !folder.exists() {
         // Root's is for the members of the group, too; the socket's own mode decides.
         let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
@@ -477,7 +475,7 @@ fn start_ring(settings: &Settings, clients: &Arc<EventQueue>) -> anyhow::Result<
             Box::new(panics::planted::Bomb),
         ]
     })
-    .map_err(|error| errors::of_ring(&error, ""))?;
+    .map_err(|error| braid_advice::errors::of_ring(&error, ""))?;
     let handle = ring.handle();
     for shard in 0..handle.shards() {
         let driver = handle.driver(braid_engine::ShardId(shard));

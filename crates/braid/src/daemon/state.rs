@@ -5,6 +5,7 @@
 //! What cannot be understood is never overwritten: the daemon does not start with it.
 
 use super::control::replicated::saved::SavedReplicated;
+use braid_advice::errors::os_error;
 use braid_api::{ErrorDetail, ExportTls, Findings, Kind, ReplicaPlace};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -484,21 +485,6 @@ fn parse(text: &str, path: &Path) -> Result<State, ErrorDetail> {
     serde_json::from_str(text).map_err(|error| {
         damaged(Kind::Damaged, format!("the state file {} is damaged: {error}", path.display())).remedy(remedy)
     })
-}
-
-/// An error of the operating system about a file, with what to do about the usual ones.
-pub fn os_error(error: &std::io::Error, what: &str, path: &Path) -> ErrorDetail {
-    let (kind, remedy) = match error.kind() {
-        ErrorKind::PermissionDenied => (
-            Kind::PermissionDenied,
-            "run the daemon as a user who may, or choose another place with --state or --socket",
-        ),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => (Kind::NoSpace, "make room on that file system"),
-        ErrorKind::ReadOnlyFilesystem => (Kind::PermissionDenied, "choose a place that can be written"),
-        ErrorKind::NotFound => (Kind::NotFound, "make its folder, or choose another place"),
-        _ => (Kind::Internal, ""),
-    };
-    ErrorDetail::new(kind, format!("{what}: {}: {error}", path.display())).with("path", path.display()).remedy(remedy)
 }
 
 #[cfg(test)]

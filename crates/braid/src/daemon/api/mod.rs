@@ -6,24 +6,22 @@ pub mod access;
 mod client;
 pub mod listen;
 
-use crate::config::Config;
 use crate::daemon::control::Control;
 use crate::daemon::expiry;
 use crate::daemon::listen::resume_tcp;
-use crate::tls::{ClientCertificates, ServerFiles, ServerTls};
 use access::Access;
 use braid_api::{Attention, ErrorDetail, Kind};
+use braid_config::{Config, ListenAddress, listen_address};
 use braid_ring::kept::Kept;
+use braid_tls::{ClientCertificates, ServerFiles, ServerTls};
 use clap::Args;
 use listen::{Network, Refusals};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// The port of the API where none is named.
-pub const API_PORT: u16 = 10870;
 /// Longest that a host's name may take to be looked up.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
 /// Between two looks at the files of tokens and certificates.
@@ -51,36 +49,6 @@ pub struct ApiArgs {
     /// The same for clients that may look at everything and change nothing, such as Prometheus
     #[arg(long, value_name = "FILE")]
     api_read_token_file: Option<PathBuf>,
-}
-
-/// Where to listen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListenAddress {
-    host: String,
-    port: u16,
-}
-
-/// Reads an address to listen on: a number or a name, with a port or without.
-///
-/// # Errors
-/// The reason, with right ones.
-pub fn listen_address(text: &str) -> Result<ListenAddress, String> {
-    let right = "right ones: 192.0.2.7, 0.0.0.0:10870, [::]:10870, localhost";
-    if let Ok(number) = text.parse::<IpAddr>() {
-        return Ok(ListenAddress { host: number.to_string(), port: API_PORT });
-    }
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok(ListenAddress { host: address.ip().to_string(), port: address.port() });
-    }
-    let (host, port) = match text.rsplit_once(':') {
-        None => (text, API_PORT),
-        Some((host, port)) => (host, port.parse().map_err(|_| format!("the port is a number up to 65535; {right}"))?),
-    };
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    if host.is_empty() || !host.chars().all(fits) {
-        return Err(format!("the host is neither a number nor a name; {right}"));
-    }
-    Ok(ListenAddress { host: host.to_owned(), port })
 }
 
 /// How the API is offered on the network.
@@ -164,7 +132,7 @@ impl ApiSettings {
         let left = kept.remove(&self.left_as()).and_then(|mut left| left.pop());
         let listener = match left.and_then(resume_tcp) {
             Some(listener) => listener,
-            None => self.listen.bind().await?,
+            None => bind(&self.listen).await?,
         };
         Ok(Network {
             listener: Arc::new(listener),
@@ -175,42 +143,41 @@ impl ApiSettings {
     }
 }
 
-impl ListenAddress {
-    async fn bind(&self) -> Result<TcpListener, ErrorDetail> {
-        let address = if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        };
-        let refused = |kind: Kind, why: String, remedy: &str| {
-            ErrorDetail::new(kind, format!("the API cannot listen on {address}: {why}"))
-                .with("address", &address)
-                .remedy(remedy)
-        };
-        let lookup = tokio::time::timeout(LOOKUP_MAX, tokio::net::lookup_host((self.host.as_str(), self.port)));
-        let unknown = |why: String| refused(Kind::InvalidArgument, why, "write a number, for example 0.0.0.0:10870");
-        let found: Vec<SocketAddr> = match lookup.await {
-            Ok(Ok(found)) => found.collect(),
-            Ok(Err(error)) => return Err(unknown(error.to_string())),
-            Err(_) => return Err(unknown("its name was not found in time".to_owned())),
-        };
-        TcpListener::bind(&found[..]).await.map_err(|error| match error.kind() {
-            std::io::ErrorKind::AddrInUse => refused(
-                Kind::InUse,
-                "another process listens there".to_owned(),
-                "choose another port with --api-listen, or stop that process (`ss -ltnp` shows it)",
-            ),
-            std::io::ErrorKind::AddrNotAvailable => refused(
-                Kind::InvalidArgument,
-                "it is no address of this machine".to_owned(),
-                "`ip address` shows those there are; 0.0.0.0 and [::] stand for all",
-            ),
-            std::io::ErrorKind::PermissionDenied => {
-                refused(Kind::PermissionDenied, error.to_string(), "choose a port from 1024 on")
-            }
-            _ => refused(Kind::Internal, error.to_string(), "choose another address with --api-listen"),
-        })
-    }
+/// Listens on an address.
+async fn bind(listen: &ListenAddress) -> Result<TcpListener, ErrorDetail> {
+    let address = if listen.host.contains(':') {
+        format!("[{}]:{}", listen.host, listen.port)
+    } else {
+        format!("{}:{}", listen.host, listen.port)
+    };
+    let refused = |kind: Kind, why: String, remedy: &str| {
+        ErrorDetail::new(kind, format!("the API cannot listen on {address}: {why}"))
+            .with("address", &address)
+            .remedy(remedy)
+    };
+    let lookup = tokio::time::timeout(LOOKUP_MAX, tokio::net::lookup_host((listen.host.as_str(), listen.port)));
+    let unknown = |why: String| refused(Kind::InvalidArgument, why, "write a number, for example 0.0.0.0:10870");
+    let found: Vec<SocketAddr> = match lookup.await {
+        Ok(Ok(found)) => found.collect(),
+        Ok(Err(error)) => return Err(unknown(error.to_string())),
+        Err(_) => return Err(unknown("its name was not found in time".to_owned())),
+    };
+    TcpListener::bind(&found[..]).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => refused(
+            Kind::InUse,
+            "another process listens there".to_owned(),
+            "choose another port with --api-listen, or stop that process (`ss -ltnp` shows it)",
+        ),
+        std::io::ErrorKind::AddrNotAvailable => refused(
+            Kind::InvalidArgument,
+            "it is no address of this machine".to_owned(),
+            "`ip address` shows those there are; 0.0.0.0 and [::] stand for all",
+        ),
+        std::io::ErrorKind::PermissionDenied => {
+            refused(Kind::PermissionDenied, error.to_string(), "choose a port from 1024 on")
+        }
+        _ => refused(Kind::Internal, error.to_string(), "choose another address with --api-listen"),
+    })
 }
 
 /// Looks at the files of tokens and certificates until the daemon stops; what has changed holds from then on.

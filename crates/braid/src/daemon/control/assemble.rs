@@ -8,9 +8,9 @@ use super::keeping::{Keep, note_seats};
 use super::search::{Harvest, Looked, SHORT_PATIENCE, Search, without_size};
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};
 use super::{Control, counted, random, waits};
-use crate::daemon::advice::{self, ArrayCase, Case, Names};
-use crate::daemon::errors::of_lifecycle;
 use crate::daemon::state::SavedDisk;
+use braid_advice::errors::of_lifecycle;
+use braid_advice::{self as advice, ArrayCase, Case, Names};
 use braid_api::{Array, ArrayState, Assemble, Assembled, ErrorDetail, Kind};
 use braid_engine::lifecycle::{self, FoundArray, StartOptions};
 use braid_engine::{DeviceLayout, LeafId, Node};
@@ -540,7 +540,7 @@ impl Control {
         let published = self.ring.publish_and_drain(device, Some(Arc::clone(&layout))).await;
         if let Err(error) = published {
             self.write().give_device(device);
-            return Err(crate::daemon::errors::of_ring(&error, &name));
+            return Err(braid_advice::errors::of_ring(&error, &name));
         }
         let seat = |(role, (disk, (_, data))): (usize, (Arc<OpenDisk>, &(LeafId, braid_format::Extent)))| Seat {
             role: role as u16,

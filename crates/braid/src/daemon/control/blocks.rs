@@ -6,9 +6,9 @@
 use super::exports::Listens;
 use super::tables::{ExportEntry, Serving, Tables};
 use super::{Control, ErrorDetail, Kind};
-use crate::daemon::address::{Address, BLOCK_FOLDER};
 use crate::daemon::listen::UBLK_FRONTEND;
 use crate::daemon::state::SavedExport;
+use braid_api::address::{Address, BLOCK_FOLDER};
 use braid_engine::ShardId;
 use braid_nbd::{Export, ExportInfo, ExportTable};
 use braid_ring::RingHandle;
@@ -19,6 +19,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
+
+// What the API takes is what the driver's crate can serve.
+const _: () = assert!(braid_api::limits::BLOCK_QUEUES_MAX == braid_ublk::abi::QUEUES_MAX);
+const _: () = assert!(braid_api::limits::BLOCK_QUEUE_DEPTH_MAX == braid_ublk::abi::QUEUE_DEPTH_MAX);
 
 /// What begins every mark of Braid's devices, in its upper three bytes: "BRD".
 const MARK: u64 = 0x42_52_44 << MARK_BITS;

@@ -2,7 +2,7 @@
 //! where the daemon stands itself.
 
 use super::Control;
-use crate::mounts::{self, Mount};
+use braid_host::mounts::{self, Mount};
 use braid_ublk::Control as Driver;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, IdleMember, OpenDisk, check_of, damage_of};
 use super::{Claim, Control};
-use crate::daemon::advice::{self, ArrayCase, Case, Names};
-use crate::daemon::errors::of_lifecycle;
+use braid_advice::errors::of_lifecycle;
+use braid_advice::{self as advice, ArrayCase, Case, Names};
 use braid_api::{Array, ArrayState, ErrorDetail, Kind};
 use braid_engine::keeper::Order;
 use braid_engine::{DeviceId, lifecycle};

@@ -2,15 +2,15 @@
 
 use super::Control;
 use super::files::source_of;
-use crate::disk::aside::{self, Answer};
 use braid_api::{ErrorDetail, Orphan};
 use braid_fuse::mount;
+use braid_host::aside::{self, Answer};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::daemon::state::os_error;
+use braid_advice::errors::os_error;
 
 /// Longest that somebody has to answer for a file.
 const ANSWER_MAX: Duration = Duration::from_secs(3);

@@ -3,11 +3,11 @@
 use super::Control;
 use super::search::without_size;
 use super::tables::OpenDisk;
-use crate::daemon::errors::of_ring;
-use crate::disk::host::{Entry, Identity, Roots};
-use crate::disk::open::open_disk;
+use braid_advice::errors::of_ring;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::LeafId;
+use braid_host::host::{Entry, Identity, Roots};
+use braid_host::open::open_disk;
 use braid_ring::{Disk, DiskSpec, OpenOptions};
 use std::collections::BTreeMap;
 use std::path::Path;

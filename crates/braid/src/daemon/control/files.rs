@@ -6,14 +6,15 @@
 
 use super::Control;
 use super::tables::Serving;
-use crate::daemon::address::Address;
 use crate::daemon::listen::FUSE_FRONTEND;
 use crate::daemon::notify;
-use crate::daemon::state::{SavedExport, os_error};
-use crate::disk::aside;
+use crate::daemon::state::SavedExport;
+use braid_advice::errors::os_error;
+use braid_api::address::Address;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::ShardId;
 use braid_fuse::{Attach, Detach, FuseFile, Look, mount};
+use braid_host::aside;
 use braid_nbd::Export;
 use braid_ring::kept::Kept;
 use braid_ring::{CHANNELS_MAX, DriverKind};

@@ -2,9 +2,9 @@
 
 use super::Control;
 use super::tables::{ArrayEntry, Condition, Idle, IdleMember, OpenDisk};
-use crate::daemon::advice::{self, ArrayCase, Case, Names};
-use crate::daemon::errors::not_started;
 use crate::daemon::state::SavedDisk;
+use braid_advice::errors::not_started;
+use braid_advice::{self as advice, ArrayCase, Case, Names};
 use braid_api::{ArrayState, ErrorDetail, Kind};
 use braid_engine::LeafId;
 use braid_engine::lifecycle::{self, FoundArray, Refusal};

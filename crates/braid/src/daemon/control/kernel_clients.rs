@@ -4,10 +4,10 @@
 use super::Control;
 use super::exports::Listens;
 use super::tables::Serving;
-use crate::daemon::address::Address;
 use crate::daemon::state::SavedExport;
-use crate::kernel_nbd::{self, Device};
+use braid_api::address::Address;
 use braid_api::{ErrorDetail, Kind};
+use braid_host::kernel_nbd::{self, Device};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -34,13 +34,13 @@ pub mod tables;
 pub mod view;
 mod watch;
 
-use super::advice::{self, Case, Names, VolumeCase};
 use super::api::listen::Refusals;
 use super::events::Events;
 use super::nodes::Nodes;
 use super::state::StateFolder;
 use super::upgrade::{Before, Upgrades};
 use crate::daemon::encryption::Encryption;
+use braid_advice::{self as advice, Case, Names, VolumeCase};
 use braid_api::{
     Activity, Array, ArrayActivity, ArrayList, ArrayState, Attention, DiskActivity, DiskList, DiskState, ErrorDetail,
     Export, ExportActivity, ExportList, Kind, Limits, ShardStatus, Status, Tally,

@@ -2,7 +2,7 @@
 
 use super::Control;
 use super::blocks::{MARK_BITS, end_of, is_mark, mark_of};
-use crate::daemon::address::BLOCK_FOLDER;
+use braid_api::address::BLOCK_FOLDER;
 use braid_api::{ErrorDetail, Kind, Orphan, OrphanList};
 use braid_ublk::{Control as Driver, Device, UblkErrorKind};
 use std::collections::BTreeSet;

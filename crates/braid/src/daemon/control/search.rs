@@ -6,14 +6,14 @@
 use super::Control;
 use super::pools::{FoundPart, judge_label};
 use super::tables::OpenDisk;
-use crate::disk::aside::{self, Answer, Asked, Question};
-use crate::disk::host::{BlockDevice, Identity, Roots};
-use crate::mounts;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::MetaIo;
 use braid_engine::lifecycle::{self, DiskVerdict, FoundArray, FoundDisk};
 use braid_format::pool::PoolLabel;
 use braid_format::{BLOCK_BYTES, LABEL_BYTES, Label, examine, newest};
+use braid_host::aside::{self, Answer, Asked, Question};
+use braid_host::host::{BlockDevice, Identity, Roots};
+use braid_host::mounts;
 use braid_ring::DiskSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -6,10 +6,10 @@
 
 use super::Control;
 use super::tables::Tables;
-use crate::daemon::address::Address;
 use crate::daemon::listen;
 use crate::daemon::state::SavedExport;
 use braid_api::ErrorDetail;
+use braid_api::address::Address;
 use uuid::Uuid;
 
 impl Tables {

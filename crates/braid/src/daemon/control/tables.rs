@@ -6,18 +6,18 @@ use super::pools::{PoolEntry, Served, WITH_POOL};
 use super::replicas::ReplicaEntry;
 use super::replicas::here::Here;
 use super::replicated::saved::SavedReplicated;
-use crate::daemon::address::Address;
-use crate::daemon::advice::{self, ArrayCase, Case, Names, VolumeCase};
 use crate::daemon::state::{
     SavedCheck, SavedDamage, SavedDisk, SavedExport, SavedImport, SavedLoss, SavedPoolArray, SavedPoolDisk,
     SavedReplica, SavedSession, SavedUnplaced, State,
 };
-use crate::disk::host::{Entry, Identity};
+use braid_advice::{self as advice, ArrayCase, Case, Names, VolumeCase};
+use braid_api::address::Address;
 use braid_api::limits::{DEVICES_MAX, POOLS_MAX};
 use braid_api::{ArrayState, DiskState, ErrorDetail, Kind};
 use braid_engine::lifecycle;
 use braid_engine::{DeviceId, LeafId, PoolKey};
 use braid_format::{ArrayPart, MemberState};
+use braid_host::host::{Entry, Identity};
 use braid_nbd::ExportTable;
 use braid_ring::{Disk, device_of_tier, pool_of_tier};
 use std::collections::{BTreeMap, BTreeSet};

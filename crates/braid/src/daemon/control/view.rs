@@ -4,9 +4,9 @@ use super::Control;
 use super::imported::Imported;
 use super::keeping::{health, name_of, replaced_by};
 use super::tables::{Active, ArrayEntry, Condition, ExportEntry, Idle, OpenDisk, Seat, Serving, Tables};
-use crate::daemon::address::Address;
-use crate::daemon::advice::{self, Advice, ArrayCase, Case, DiskCase, ExportCase, Names};
 use crate::daemon::state::SavedExport;
+use braid_advice::{self as advice, Advice, ArrayCase, Case, DiskCase, ExportCase, Names};
+use braid_api::address::Address;
 use braid_api::limits::EXPORT_CONNECTIONS_MAX;
 use braid_api::{
     Array, ArrayState, Attention, Disk, DiskActivity, DiskState, DiskStats, Export, ExportState, ExportStats,

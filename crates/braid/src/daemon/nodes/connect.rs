@@ -6,10 +6,9 @@
 use super::identity::sha256;
 use super::place::HostPort;
 use super::token::Token;
-use crate::client::{innermost, io_error_kind, tls_error};
 use crate::daemon::expiry;
-use crate::tls;
 use braid_api::{ErrorBody, ErrorDetail, Kind, MemberNode};
+use braid_client::{innermost, io_error_kind, tls_error};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{self, SendRequest};
@@ -170,7 +169,7 @@ pub async fn to_inviter(token: &Token) -> Result<Made, ErrorDetail> {
         .remedy("copy the invitation whole, as `braid node invite` has printed it")
     };
     let name = ServerName::try_from(token.place.host.clone()).map_err(wrong_name)?;
-    let config = ClientConfig::builder_with_provider(tls::provider())
+    let config = ClientConfig::builder_with_provider(braid_tls::provider())
         .with_protocol_versions(&[&TLS13])
         .map_err(|error| ErrorDetail::new(Kind::Internal, format!("TLS cannot be set up: {error}")))?
         .dangerous()
@@ -310,7 +309,7 @@ impl ServerCertVerifier for OfAuthority {
         let root = between.iter().find(|one| sha256(one) == self.0).ok_or_else(unknown)?;
         let mut roots = RootCertStore::empty();
         roots.add(root.clone().into_owned())?;
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider())
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), braid_tls::provider())
             .build()
             .map_err(|_| unknown())?;
         verifier.verify_server_cert(certificate, &[], name, ocsp, now)
@@ -331,11 +330,11 @@ impl ServerCertVerifier for OfAuthority {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &tls::provider().signature_verification_algorithms;
+        let algorithms = &braid_tls::provider().signature_verification_algorithms;
         rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        tls::provider().signature_verification_algorithms.supported_schemes()
+        braid_tls::provider().signature_verification_algorithms.supported_schemes()
     }
 }

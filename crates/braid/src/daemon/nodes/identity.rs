@@ -8,7 +8,6 @@
 use super::known::{Guests, Hosts, Known, Shown};
 use super::token::hex;
 use crate::daemon::expiry;
-use crate::tls;
 use braid_api::{ErrorDetail, Kind};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -217,7 +216,7 @@ impl Credentials {
         let mut roots = RootCertStore::empty();
         roots.add(root.clone()).map_err(|error| damaged("the authority's certificate", &error))?;
         let roots = Arc::new(roots);
-        let provider = tls::provider();
+        let provider = braid_tls::provider();
         let certified = CertifiedKey::from_der(vec![certificate, root], key, &provider)
             .map_err(|error| damaged("the certificate", &error))?;
         shown.set(certified);

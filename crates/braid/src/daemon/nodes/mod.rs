@@ -21,9 +21,9 @@ mod tend;
 mod token;
 mod view;
 
-use super::advice::{self, Advice, Case, Names, NodeCase};
 use super::control::Control;
 use axum::Router;
+use braid_advice::{self as advice, Advice, Case, Names, NodeCase};
 use braid_api::{ErrorDetail, Kind, MemberNode};
 use call::Peer;
 use file::Cluster;
@@ -36,7 +36,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
 
 /// The port of nodes' APIs where none is named.
-const NODE_PORT: u16 = super::api::API_PORT;
+const NODE_PORT: u16 = braid_config::API_PORT;
 /// The port of replicas' data where none is named.
 const DATA_PORT: u16 = 10871;
 

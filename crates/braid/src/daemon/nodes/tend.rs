@@ -6,7 +6,7 @@ use super::connect::{self, Callee};
 use super::place::HostPort;
 use super::table::{self, News};
 use super::{Held, Nodes, advice_by, advice_of, unix_s};
-use crate::daemon::advice::NodeCase;
+use braid_advice::NodeCase;
 use braid_api::{ErrorDetail, Kind, MemberNode, NodeTable};
 use hyper::Method;
 use serde_json::json;

@@ -1,9 +1,9 @@
 //! `braid serve --upgrade` from the side of who types it.
 
-use crate::cli::output;
-use crate::client::Client;
-use crate::places::Places;
 use braid_api::{ErrorDetail, Kind, Status, Upgrade, Upgraded, Upgrading};
+use braid_client::Client;
+use braid_config::places::Places;
+use braid_terminal::output;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;

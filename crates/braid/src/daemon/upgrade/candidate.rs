@@ -55,7 +55,7 @@ fn own_place(file: &File) -> PathBuf {
 /// Prints what the daemon asks of a program that it might become: which build this is. Settings and state were read before.
 pub fn trial() {
     let verdict = Verdict { version: env!("CARGO_PKG_VERSION").to_owned(), handover: HANDOVER };
-    crate::cli::output::json(&verdict);
+    braid_terminal::output::json(&verdict);
 }
 
 /// Looks at a program.

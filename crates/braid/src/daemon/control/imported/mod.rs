@@ -8,15 +8,15 @@ mod open;
 
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat, Tables};
 use super::{Control, waits};
-use crate::daemon::advice::{self, Case, Names};
-use crate::daemon::errors::of_ring;
 use crate::daemon::state::SavedImport;
-use crate::disk::aside;
-use crate::disk::host::Roots;
+use braid_advice::errors::of_ring;
+use braid_advice::{self as advice, Case, Names};
 use braid_api::{ArrayState, Attention, ErrorDetail, ImportMd, Kind, MdImport, MdMember, MdProblem, Zone};
 use braid_format::Name;
 use braid_format::md::{self, MdArray, Problem, SeatState, Superblock, Wishes};
 use braid_geometry::{Geometry, Layout};
+use braid_host::aside;
+use braid_host::host::Roots;
 use braid_ring::DiskSpec;
 use layout::Place;
 use open::{Looked, Opened};
@@ -333,7 +333,7 @@ pub(super) fn refuse_change(tables: &Tables, uuid: Uuid, doing: &str) -> Result<
 
 /// Whether two names are the same disk.
 fn same(one: &DiskSpec, other: &DiskSpec) -> bool {
-    let identity = |spec: &DiskSpec| spec.path().and_then(crate::disk::host::Identity::of);
+    let identity = |spec: &DiskSpec| spec.path().and_then(braid_host::host::Identity::of);
     identity(one).is_some() && identity(one) == identity(other)
 }
 

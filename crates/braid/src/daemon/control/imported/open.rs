@@ -2,11 +2,11 @@
 
 use crate::daemon::control::Control;
 use crate::daemon::control::search::without_size;
-use crate::disk::host::{Entry, Identity};
-use crate::disk::open::open_disk;
-use crate::disk::probe::Probe;
 use braid_api::{ErrorDetail, Kind};
 use braid_format::md::{self, BadRange, MdError, SUPERBLOCK_BYTES, Superblock};
+use braid_host::host::{Entry, Identity};
+use braid_host::open::open_disk;
+use braid_host::probe::Probe;
 use braid_ring::spec::{FaultKind, FaultRule, FaultRules, OpSet};
 use braid_ring::{Disk, DiskSpec, OpenOptions};
 

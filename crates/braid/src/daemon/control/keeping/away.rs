@@ -2,9 +2,9 @@
 
 use super::super::Control;
 use super::super::tables::{Active, Away, Condition};
-use crate::disk::host::Entry;
 use braid_api::{ArrayState, Assemble};
 use braid_engine::lifecycle;
+use braid_host::host::Entry;
 use braid_ring::DiskSpec;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};

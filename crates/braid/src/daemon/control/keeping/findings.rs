@@ -1,8 +1,8 @@
 //! What checks and repairs have found, in words: events, and what needs attention.
 
 use super::{Keeping, jobs};
-use crate::daemon::advice::Redundant;
-use crate::findings::sentence;
+use braid_advice::Redundant;
+use braid_advice::findings::sentence;
 use braid_api::{Findings, Severity};
 use braid_engine::keeper::{JobInfo, JobStage};
 use braid_format::JobKind;

@@ -3,7 +3,7 @@
 use super::super::tables::Active;
 use super::board::is_check;
 use super::{findings, journal, name_of};
-use crate::daemon::advice::{self, Case, Names, Redundant};
+use braid_advice::{self as advice, Case, Names, Redundant};
 use braid_api::{Attention, Health, Redundancy};
 use braid_engine::keeper::JobStage;
 use braid_engine::lifecycle::tolerated_failures;

@@ -10,7 +10,7 @@ use super::super::tables::{Active, ArrayEntry, Condition, OpenDisk};
 use super::super::{Control, random, view};
 use super::Keeping;
 use super::members::{check_fit, made_by, stopped_meanwhile};
-use crate::daemon::advice::Redundant;
+use braid_advice::Redundant;
 use braid_api::{Array, ErrorDetail, Journal, Kind, MoveJournal};
 use braid_engine::keeper::Order;
 use braid_format::{MemberId, MemberState};

@@ -7,7 +7,7 @@ use super::super::search::without_size;
 use super::super::tables::{Active, ArrayEntry, Condition, OpenDisk};
 use super::super::{Control, random};
 use super::name_of;
-use crate::daemon::errors::of_lifecycle;
+use braid_advice::errors::of_lifecycle;
 use braid_api::{AddDisk, Array, ErrorDetail, Kind, RemoveArrayMember};
 use braid_engine::keeper::Order;
 use braid_engine::lifecycle::{self, DiskVerdict, Filling, LifecycleError, Newcomer};

@@ -19,9 +19,9 @@ pub(super) use servers::Questions;
 
 use super::Control;
 use super::tables::{Active, ArrayEntry, Condition, Handle, Idle, OpenDisk, Seat};
-use crate::daemon::advice::{self, ArrayCase, Case, Names};
-use crate::daemon::errors::of_lifecycle;
 use board::Board;
+use braid_advice::errors::of_lifecycle;
+use braid_advice::{self as advice, ArrayCase, Case, Names};
 use braid_api::{ArrayState, ErrorDetail, Kind};
 use braid_engine::keeper::{Keeper, KeeperOptions, Kept, Order, Ordered, UnreadableLines};
 use braid_engine::{DeviceId, LeafId, RegionMap, ShardId, lifecycle};

@@ -6,8 +6,8 @@
 use super::super::Control;
 use super::super::tables::{Condition, Tables};
 use super::away::AwayDisk;
-use crate::disk::open::open_disk;
 use braid_api::{ArrayState, Assemble};
+use braid_host::open::open_disk;
 use braid_ring::{DiskSpec, OpenOptions};
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard, PoisonError};

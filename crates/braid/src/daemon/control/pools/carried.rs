@@ -10,7 +10,7 @@ use super::super::tables::{ArrayEntry, Tables};
 use super::close::End;
 use super::find::Here;
 use super::{Base, Condition, Idle, Part, Served, labels};
-use crate::daemon::advice::{self, Case, Names, PoolCase};
+use braid_advice::{self as advice, Case, Names, PoolCase};
 use braid_api::{ErrorDetail, Kind, PoolState, StartPool};
 use braid_engine::{DeviceId, DeviceLease};
 use std::collections::BTreeMap;

@@ -7,10 +7,10 @@
 use super::super::Control;
 use super::volumes::{name_in_pool, of_admin};
 use super::{Base, Part, Reach};
-use crate::disk::pool_tables::{ANY_BLOCK, Bad, Member, is_bad, look};
 use braid_api::{CheckPool, ErrorDetail, Kind, PoolChecked, PoolDamage};
 use braid_engine::pool::{AdminError, Audit, BLOCK_BYTES, Damaged, EXTENT_BYTES, Pool, RecordId, State, Walk};
 use braid_engine::{DeviceId, DeviceIo, PoolNext};
+use braid_host::pool_tables::{ANY_BLOCK, Bad, Member, is_bad, look};
 use braid_ring::RingDevices;
 use std::collections::BTreeSet;
 use std::sync::Arc;

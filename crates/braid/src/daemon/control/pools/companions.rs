@@ -11,7 +11,7 @@ use super::create::unix_s;
 use super::members::Asked;
 use super::volumes::{Told, checked, find, room_for_volume, told};
 use super::{Base, Reach, volumes};
-use crate::daemon::errors::of_ring;
+use braid_advice::errors::of_ring;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, Pool};

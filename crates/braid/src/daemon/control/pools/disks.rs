@@ -223,7 +223,7 @@ impl Control {
         let least = self.read().least_tiers.get(&uuid).copied().unwrap_or(0);
         let tier = here.max(usize::from(was_on_volume)).max(least);
         let raised = self.ring.raise_to(tier);
-        raised.map(|()| tier).map_err(|error| crate::daemon::errors::of_ring(&error, &uuid.to_string()))
+        raised.map(|()| tier).map_err(|error| braid_advice::errors::of_ring(&error, &uuid.to_string()))
     }
 
     /// Opens a volume as a disk. As long as it is open nobody else writes to it; [`Control::close_volume`] ends that.
@@ -289,7 +289,7 @@ impl Control {
             let why = format!("volume {name} cannot be written now");
             return refused(Kind::Inactive, why, "braid volume show says why, and braid pool show");
         }
-        self.ring.raise_to(tier).map_err(|error| crate::daemon::errors::of_ring(&error, name))?;
+        self.ring.raise_to(tier).map_err(|error| braid_advice::errors::of_ring(&error, name))?;
         // It may have got another name until it was served; nobody gives it one from now on, and never a companion.
         let now = match name.rsplit_once('/') {
             Some((_, own)) if is_companion(own) => name.to_owned(),

@@ -156,7 +156,7 @@ impl Control {
         // It counts from now on. What began before may wait for a disk that hangs: who lets a volume grow need not.
         let published = self.ring.publish_and_drain(device, Some(Arc::clone(&layout)));
         let Ok(published) = tokio::time::timeout(RELEASING_MAX, published).await else { return Ok((layout, false)) };
-        published.map_err(|error| crate::daemon::errors::of_ring(&error, &volume.name))?;
+        published.map_err(|error| braid_advice::errors::of_ring(&error, &volume.name))?;
         Ok((layout, true))
     }
 

@@ -7,7 +7,7 @@ use super::super::tables::OpenDisk;
 use super::super::{Claim, Control};
 use super::create::invalid;
 use super::{Base, Reach};
-use crate::daemon::errors::of_lifecycle;
+use braid_advice::errors::of_lifecycle;
 use braid_api::{ErrorDetail, Kind, names};
 use braid_engine::{DeviceId, DeviceIo, DeviceLayout, Flags, IoError, Node, Op, lifecycle};
 use braid_format::pool::{PoolPlaces, RING_START_BYTES, RingStart};
@@ -167,7 +167,7 @@ impl Control {
 
     /// A device of a tier that is a disk as a whole.
     pub(super) async fn device_of(&self, disk: &OpenDisk, tier: usize) -> Result<DeviceId, ErrorDetail> {
-        self.ring.raise_to(tier).map_err(|error| crate::daemon::errors::of_ring(&error, &disk.name))?;
+        self.ring.raise_to(tier).map_err(|error| braid_advice::errors::of_ring(&error, &disk.name))?;
         let (device, version) = {
             let mut tables = self.write();
             (tables.take_device(tier)?, tables.next_version())
@@ -177,7 +177,7 @@ impl Control {
         let layout = DeviceLayout::new(version, block_bytes, &Node::Leaf { leaf: disk.leaf, start: 0, len });
         if let Err(error) = self.ring.publish_and_drain(device, Some(Arc::new(layout))).await {
             self.write().give_device(device);
-            return Err(crate::daemon::errors::of_ring(&error, &disk.name));
+            return Err(braid_advice::errors::of_ring(&error, &disk.name));
         }
         Ok(device)
     }

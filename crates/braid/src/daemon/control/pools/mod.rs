@@ -46,8 +46,8 @@ mod volumes;
 
 use super::tables::{Active, ArrayEntry, OpenDisk, Tables};
 use super::{Claim, Control};
-use crate::daemon::advice::{self, Case, Names, PoolCase};
 use crate::daemon::state::SavedPoolArray;
+use braid_advice::{self as advice, Case, Names, PoolCase};
 use braid_api::{ErrorDetail, Kind, PoolState};
 use braid_engine::pool::{Pool, PoolShared, VolumeId};
 use braid_engine::{DeviceId, DeviceLayout, PoolKey, PoolMembers, PoolNext, ShardId};

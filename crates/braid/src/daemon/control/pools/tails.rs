@@ -1,7 +1,7 @@
 //! The tail of a pool in shared memory: that of the session before is taken over, and a new one made.
 
 use super::super::Control;
-use crate::daemon::errors::of_ring;
+use braid_advice::errors::of_ring;
 use braid_api::ErrorDetail;
 use braid_engine::pool::TailMemory;
 use braid_ring::{SharedTail, TailFolder};

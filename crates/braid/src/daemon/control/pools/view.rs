@@ -8,7 +8,7 @@ use super::limits::rates_of;
 use super::measure::{self, Owned};
 use super::volumes::block_bytes_of;
 use super::{Base, Condition, PoolEntry, Reach};
-use crate::daemon::advice::{self, Advice, Case, Names, PoolCase, PoolMemberCase};
+use braid_advice::{self as advice, Advice, Case, Names, PoolCase, PoolMemberCase};
 use braid_api::{
     Attention, ErrorDetail, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, PoolState, ReplicaSnapshot, Snapshot,
     SnapshotConsistency, SnapshotPolicy, Space, Volume,

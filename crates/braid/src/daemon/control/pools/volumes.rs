@@ -9,7 +9,7 @@ use super::create::unix_s;
 use super::limits::with_limits;
 use super::view::Listed;
 use super::{Reach, tend};
-use crate::daemon::advice::{self, Case, Names, PoolVolumeCase};
+use braid_advice::{self as advice, Case, Names, PoolVolumeCase};
 use braid_api::limits::{
     VOLUME_BLOCK_BYTES, VOLUME_BYTES_MAX, VOLUME_LOGICAL_BLOCKS, VOLUME_SECTOR_BYTES, VOLUMES_MAX,
 };

@@ -295,7 +295,7 @@ impl Control {
         let file = self.register_file(saved.volume);
         match std::fs::remove_file(&file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(crate::daemon::state::os_error(&error, "the register cannot be removed", &file));
+                return Err(braid_advice::errors::os_error(&error, "the register cannot be removed", &file));
             }
             _ => {}
         }

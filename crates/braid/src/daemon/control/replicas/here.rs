@@ -8,7 +8,7 @@ use super::Condition;
 use super::door::Door;
 use crate::daemon::control::Control;
 use crate::daemon::control::tables::OpenDisk;
-use crate::daemon::errors::of_ring;
+use braid_advice::errors::of_ring;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::{DeviceId, DeviceLayout, Node};
 use braid_geometry::BLOCK_BYTES;

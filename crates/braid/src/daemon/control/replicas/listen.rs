@@ -1,10 +1,10 @@
 //! Where controllers reach the replicas of this node.
 
-use crate::daemon::address::Address;
 use crate::daemon::control::Control;
 use crate::daemon::listen::{self, Door, Socket};
-use crate::tls::ServerTls;
 use braid_api::ErrorDetail;
+use braid_api::address::Address;
+use braid_tls::ServerTls;
 use std::sync::{Arc, PoisonError};
 
 impl Control {

@@ -20,8 +20,8 @@ mod view;
 
 use super::Control;
 use super::tables::OpenDisk;
-use crate::daemon::advice::{self, Case, Names, ReplicaCase};
 use crate::daemon::state::SavedReplica;
+use braid_advice::{self as advice, Case, Names, ReplicaCase};
 use braid_api::{
     AskReplica, ErrorDetail, Kind, ReplicaAnswer, ReplicaPlace, ReplicaRegister, ReplicaSeating, ReplicaState,
     ReplicaVote,

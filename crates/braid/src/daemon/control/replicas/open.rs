@@ -208,7 +208,7 @@ impl Control {
         };
         if let Err(error) = self.ring.publish_and_drain(device, Some(layout)).await {
             self.write().give_device(device);
-            return Err(crate::daemon::errors::of_ring(&error, &saved.name));
+            return Err(braid_advice::errors::of_ring(&error, &saved.name));
         }
         let info = ExportInfo {
             block_bytes_min: BLOCK_BYTES as u32,

@@ -1,9 +1,9 @@
 //! Replicas and witnesses, as they are shown; and who else asks for them.
 
 use super::{ReplicaEntry, show_register};
-use crate::daemon::advice::{self, Case, Names, ReplicaCase};
 use crate::daemon::control::Control;
 use crate::daemon::control::tables::Tables;
+use braid_advice::{self as advice, Case, Names, ReplicaCase};
 use braid_api::{Attention, ErrorDetail, Kind, Replica, ReplicaList, ReplicaState, replica_export};
 use braid_engine::replica::{Register, VoterId};
 use std::time::Duration;

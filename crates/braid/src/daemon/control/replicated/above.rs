@@ -4,7 +4,7 @@ use super::super::tables::OpenDisk;
 use super::super::{Control, random};
 use super::meta::VotedMeta;
 use super::saved::SavedReplicated;
-use crate::daemon::errors::of_lifecycle;
+use braid_advice::errors::of_lifecycle;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::lifecycle::{self, CreateRequest, LifecycleError, StartOptions};
 use braid_format::{MemberId, Name, StartPolicy};

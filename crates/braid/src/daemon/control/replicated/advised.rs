@@ -9,7 +9,7 @@ use super::council::Seen;
 use super::saved::SavedReplicated;
 use super::serve::Attached;
 use super::view::as_it_counts;
-use crate::daemon::advice::{self, Case, Names, ReplicaOfServed, VolumeCase};
+use braid_advice::{self as advice, Case, Names, ReplicaOfServed, VolumeCase};
 use braid_api::{Attention, DiskState};
 use braid_engine::replica::{Quorums, VoterId};
 use braid_format::MemberState;

@@ -10,7 +10,7 @@ use super::super::Control;
 use super::super::replicas::seating_of;
 use super::create::described;
 use super::saved::SavedReplicated;
-use crate::daemon::advice::{self, Case, Names, VolumeCase};
+use braid_advice::{self as advice, Case, Names, VolumeCase};
 use braid_api::{
     ClusterNode, ClusterVolume, ClusterVolumeList, ClusterVoter, Replica, ReplicaList, ReplicaRegister, ReplicaState,
     ReplicatedList, ReplicatedState, ReplicatedVolume, Service, Standing, VoterState,

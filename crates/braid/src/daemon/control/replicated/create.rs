@@ -8,7 +8,7 @@ use super::half_made::Unmade;
 use super::saved::{SavedReplicated, SavedVoter};
 use super::serve::Attached;
 use super::view::not_served_here;
-use crate::daemon::advice::{self, Case, Names, VolumeCase};
+use braid_advice::{self as advice, Case, Names, VolumeCase};
 use braid_api::limits::{REPLICAS_MAX, VOLUME_BLOCK_BYTES, VOLUME_SECTOR_BYTES};
 use braid_api::{
     CreateReplica, CreateReplicated, ErrorDetail, Kind, PoolState, Replica, ReplicaList, ReplicaSeating,

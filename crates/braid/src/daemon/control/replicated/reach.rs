@@ -4,7 +4,7 @@ use super::super::Control;
 use super::super::tables::OpenDisk;
 use super::Voters;
 use super::saved::SavedReplicated;
-use crate::daemon::errors::of_ring;
+use braid_advice::errors::of_ring;
 use braid_api::{ErrorDetail, Kind, replica_export, snapshot_export};
 use braid_engine::replica::VoterId;
 use braid_nbd::client::remote::{Fenced, RemoteConfig, open_remote};

@@ -7,7 +7,7 @@ use super::super::Control;
 use super::super::replicas::Hears;
 use super::super::tables::Tables;
 use super::cluster::{Decision, Gathered, NodeSays, QUIET_MS};
-use crate::daemon::advice::{self, Case, Names, VolumeCase};
+use braid_advice::{self as advice, Case, Names, VolumeCase};
 use braid_api::{Attention, Service};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};

@@ -7,7 +7,7 @@ use super::advised::Situation;
 use super::council::Seen;
 use super::saved::SavedReplicated;
 use super::serve::Attached;
-use crate::daemon::advice::{self, Case, Names, VolumeCase};
+use braid_advice::{self as advice, Case, Names, VolumeCase};
 use braid_api::limits::REPLICATED_MAX;
 use braid_api::{ErrorDetail, Kind, ReplicatedList, ReplicatedState, ReplicatedVolume, Voter, VoterState};
 use braid_engine::replica::{self, VoterId};

@@ -1,0 +1,306 @@
+//! Where exports are to be had: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file, `ublk:PATH,queues=N,depth=N` as a block
+//! device.
+
+use crate::limits::{BLOCK_QUEUE_DEPTH_MAX, BLOCK_QUEUES_MAX};
+use crate::{ErrorDetail, Kind};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The port of NBD where none is named.
+pub const NBD_PORT: u16 = 10809;
+
+/// Longest path of a Unix socket, in bytes: what `sockaddr_un` has room for, less the zero at its end.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+const EXAMPLE: &str =
+    "right ones: unix:/run/braid/fast.sock, tcp:127.0.0.1:10809, tcp:[::1]:10809, fuse:/srv/fast.img, ublk:";
+
+/// Where the stable paths of block devices are.
+pub const BLOCK_FOLDER: &str = "/dev/braid";
+
+/// Requests of a queue where nothing is said of them.
+pub const DEPTH_DEFAULT: u16 = 128;
+
+/// An address that exports are to be had at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp {
+        /// Name or number of the host; numbers of IPv6 without brackets.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+    /// A file, of one export.
+    Fuse(PathBuf),
+    /// A block device of this machine.
+    Ublk {
+        /// Its stable path; empty: by the export's name.
+        path: PathBuf,
+        /// Its queues; 0: one for each shard.
+        queues: u16,
+        /// Requests of each at a time.
+        depth: u16,
+    },
+}
+
+impl Address {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// [`Kind::InvalidArgument`] with the reason and right examples.
+    pub fn parse(text: &str) -> Result<Address, ErrorDetail> {
+        let refused = |reason: String| {
+            ErrorDetail::new(Kind::InvalidArgument, format!("the address {text:?} {reason}"))
+                .with("address", text)
+                .remedy(EXAMPLE)
+        };
+        if text.contains('\0') {
+            return Err(refused("contains a zero byte".to_owned()));
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err(refused("has no path".to_owned()));
+            }
+            return Ok(Address::Unix(PathBuf::from(path)));
+        }
+        if let Some(path) = text.strip_prefix("fuse:") {
+            if path.is_empty() {
+                return Err(refused("has no path".to_owned()));
+            }
+            return Ok(Address::Fuse(PathBuf::from(path)));
+        }
+        if let Some(rest) = text.strip_prefix("ublk:") {
+            return block_device(rest).map_err(refused);
+        }
+        let Some(rest) = text.strip_prefix("tcp:") else {
+            return Err(refused("begins with none of unix:, tcp:, fuse: and ublk:".to_owned()));
+        };
+        let (host, port) = split_port(rest).map_err(refused)?;
+        Ok(Address::Tcp { host: host.to_owned(), port })
+    }
+
+    /// The same address with an absolute path.
+    ///
+    /// # Errors
+    /// [`Kind::InvalidArgument`] when the path is too long for a socket, or has no absolute form.
+    pub fn absolute(self) -> Result<Address, ErrorDetail> {
+        let (Address::Unix(path) | Address::Fuse(path)) = &self else { return Ok(self) };
+        let absolute = std::path::absolute(path).map_err(|error| {
+            ErrorDetail::new(
+                Kind::InvalidArgument,
+                format!("the path {} has no absolute form: {error}", path.display()),
+            )
+        })?;
+        if matches!(self, Address::Fuse(_)) {
+            return Ok(Address::Fuse(absolute));
+        }
+        let bytes = absolute.as_os_str().len();
+        if bytes > SOCKET_PATH_BYTES_MAX {
+            return Err(ErrorDetail::new(
+                Kind::InvalidArgument,
+                format!(
+                    "the path {} has {bytes} bytes, and that of a socket at most {SOCKET_PATH_BYTES_MAX}",
+                    absolute.display()
+                ),
+            )
+            .remedy("choose a shorter one, for example below /run or $XDG_RUNTIME_DIR"));
+        }
+        Ok(Address::Unix(absolute))
+    }
+
+    /// The address of one export there, as NBD clients write it, or that of a file, or a block device's path; `tls`: only over TLS.
+    pub fn uri(&self, export: &str, tls: bool) -> String {
+        let s = if tls { "s" } else { "" };
+        match self {
+            Address::Fuse(path) => format!("file://{}", escaped_path(path)),
+            Address::Ublk { path, .. } => path.display().to_string(),
+            Address::Unix(path) => format!("nbd{s}+unix:///{}?socket={}", escaped(export), escaped_path(path)),
+            Address::Tcp { host, port } => {
+                let host = bracketed(host);
+                match *port {
+                    NBD_PORT => format!("nbd{s}://{host}/{}", escaped(export)),
+                    port => format!("nbd{s}://{host}:{port}/{}", escaped(export)),
+                }
+            }
+        }
+    }
+}
+
+/// `PATH,queues=N,depth=N`, each of which may be left out.
+fn block_device(rest: &str) -> Result<Address, String> {
+    let mut words = rest.split(',');
+    let path = words.next().unwrap_or_default();
+    let inside = path.strip_prefix(BLOCK_FOLDER).and_then(|name| name.strip_prefix('/'));
+    if !path.is_empty() && inside.is_none_or(|name| crate::names::check_export_name(name).is_err()) {
+        return Err(format!("has a path that is not {BLOCK_FOLDER}/ and the name of an export"));
+    }
+    let (mut queues, mut depth) = (0, DEPTH_DEFAULT);
+    for word in words {
+        let (what, most, to) = match word.split_once('=') {
+            Some(("queues", number)) => (number, BLOCK_QUEUES_MAX, &mut queues),
+            Some(("depth", number)) => (number, BLOCK_QUEUE_DEPTH_MAX, &mut depth),
+            _ => return Err(format!("has {word:?}, which is neither queues= nor depth=")),
+        };
+        *to = match what.parse() {
+            Ok(number) if (1..=most).contains(&number) => number,
+            _ => return Err(format!("has {word:?}, and that is a number from 1 to {most}")),
+        };
+    }
+    Ok(Address::Ublk { path: PathBuf::from(path), queues, depth })
+}
+
+fn split_port(rest: &str) -> Result<(&str, u16), String> {
+    let (host, port) = if let Some(inner) = rest.strip_prefix('[') {
+        let (host, after) = inner.split_once(']').ok_or("has a [ without its ]")?;
+        match after.strip_prefix(':') {
+            Some(port) => (host, Some(port)),
+            None if after.is_empty() => (host, None),
+            None => return Err("has something other than a port behind ]".to_owned()),
+        }
+    } else {
+        match rest.rsplit_once(':') {
+            Some((host, _)) if host.contains(':') => return Err("needs [ ] around an IPv6 number".to_owned()),
+            Some((host, port)) => (host, Some(port)),
+            None => (rest, None),
+        }
+    };
+    if host.is_empty() {
+        return Err("has no host".to_owned());
+    }
+    if let Some(bad) = host.chars().find(|c| c.is_whitespace() || c.is_control() || matches!(c, '/' | '?' | '#' | '@'))
+    {
+        return Err(format!("has {bad:?} in its host"));
+    }
+    let port = match port {
+        None => NBD_PORT,
+        Some(port) => match port.parse() {
+            Ok(port) if port > 0 => port,
+            _ => return Err("has a port that is not from 1 to 65535".to_owned()),
+        },
+    };
+    Ok((host, port))
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+fn escaped_path(path: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt;
+    percent(path.as_os_str().as_bytes(), b"/")
+}
+
+/// Text as one segment of a URI's path.
+pub fn escaped(text: &str) -> String {
+    percent(text.as_bytes(), b"")
+}
+
+/// Percent-encodes everything but RFC 3986's unreserved characters and `also`.
+fn percent(bytes: &[u8], also: &[u8]) -> String {
+    use fmt::Write;
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Fuse(path) => write!(f, "fuse:{}", path.display()),
+            Address::Tcp { host, port } => write!(f, "tcp:{}:{port}", bracketed(host)),
+            Address::Ublk { path, queues, depth } => {
+                write!(f, "ublk:{}", path.display())?;
+                if *queues > 0 {
+                    write!(f, ",queues={queues}")?;
+                }
+                write!(f, ",depth={depth}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, shown: &str, uri: &str) {
+        let address = Address::parse(text).expect(text);
+        assert_eq!(address.to_string(), shown);
+        assert_eq!(Address::parse(shown).expect("what is shown is read back"), address);
+        assert_eq!(address.uri("a.b", false), uri);
+        assert_eq!(address.uri("a.b", true), uri.replacen("nbd", "nbds", 1));
+    }
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        check("unix:/run/x.sock", "unix:/run/x.sock", "nbd+unix:///a.b?socket=/run/x.sock");
+        check("unix:/a b&c", "unix:/a b&c", "nbd+unix:///a.b?socket=/a%20b%26c");
+        check("fuse:/srv/a b.img", "fuse:/srv/a b.img", "file:///srv/a%20b.img");
+        check("tcp:127.0.0.1:10809", "tcp:127.0.0.1:10809", "nbd://127.0.0.1/a.b");
+        check("tcp:localhost", "tcp:localhost:10809", "nbd://localhost/a.b");
+        check("tcp:[::1]:7", "tcp:[::1]:7", "nbd://[::1]:7/a.b");
+        check("tcp:[::1]", "tcp:[::1]:10809", "nbd://[::1]/a.b");
+    }
+
+    #[test]
+    fn wrong_ones_are_refused_with_right_ones() {
+        for wrong in [
+            "",
+            "/run/x",
+            "unix:",
+            "fuse:",
+            "tcp:",
+            "tcp::7",
+            "tcp:h:0",
+            "tcp:h:65536",
+            "tcp:h:x",
+            "tcp:::1:7",
+            "tcp:[::1",
+            "tcp:[::1]7",
+            "tcp:a b:1",
+            "unix:/a\0b",
+            "tcp:[]:1",
+            "ublk:/dev/sda",
+            "ublk:/dev/braid/../sda",
+            "ublk:,queues=0",
+            "ublk:,depth=4097",
+            "ublk:,speed=1",
+        ] {
+            let error = Address::parse(wrong).expect_err(wrong);
+            assert_eq!(error.kind, Kind::InvalidArgument);
+            assert!(error.remedy.contains("unix:/"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn block_devices_are_read_and_shown() {
+        for (text, shown) in [
+            ("ublk:", "ublk:,depth=128"),
+            ("ublk:/dev/braid/tank/db,queues=2", "ublk:/dev/braid/tank/db,queues=2,depth=128"),
+            ("ublk:,depth=4096", "ublk:,depth=4096"),
+        ] {
+            let address = Address::parse(text).expect(text);
+            assert_eq!(address.to_string(), shown);
+            assert_eq!(Address::parse(shown).expect("what is shown is read back"), address);
+        }
+    }
+
+    #[test]
+    fn socket_paths_have_a_limit() {
+        let long = format!("unix:/{}", "x".repeat(107));
+        assert!(Address::parse(&long).expect("it is an address").absolute().is_err());
+        let fits = format!("unix:/{}", "x".repeat(106));
+        assert!(Address::parse(&fits).expect("it is an address").absolute().is_ok());
+    }
+}

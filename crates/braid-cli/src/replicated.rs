@@ -1,0 +1,317 @@
+//! `braid volume` where a volume is kept on several nodes: its name has no pool.
+
+use super::confirm::confirm;
+use super::{Ask, output, segment};
+use braid_api::{
+    Array, ClusterVolumeList, ClusterVoter, CreateReplicated, ErrorDetail, ForcedOpening, Kind, ReplicatedList,
+    ReplicatedVolume, RollbackReplicated, Service, Standing,
+};
+use braid_client::Client;
+use braid_geometry::units::format_size;
+use std::fmt::Write;
+
+/// Where replicas are to be, as `--replicas` says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Replicas {
+    /// So many, on the nodes with the most free space.
+    Count(u8),
+    /// There.
+    At(Vec<String>),
+}
+
+/// Reads `--replicas`, for clap.
+pub fn replicas(text: &str) -> Result<Replicas, String> {
+    if let Ok(count) = text.parse() {
+        return Ok(Replicas::Count(count));
+    }
+    let named: Vec<String> = text.split(',').map(str::to_owned).collect();
+    match named.iter().find(|place| place.split('/').filter(|part| !part.is_empty()).count() != 2) {
+        None => Ok(Replicas::At(named)),
+        Some(wrong) => {
+            Err(format!("{wrong:?}: write NODE/POOL,NODE/POOL,… or how many, for example node1/tank,node2/tank or 3"))
+        }
+    }
+}
+
+/// Whether a volume is kept on several nodes, by how its name is written.
+pub fn is_replicated(name: &str) -> bool {
+    !name.contains('/') && !braid_api::names::is_uuid(name)
+}
+
+fn path(volume: &str) -> String {
+    format!("/v1/replicated/{}", segment(volume))
+}
+
+pub async fn create(
+    ask: &Ask,
+    name: String,
+    size_bytes: u64,
+    replicas: Replicas,
+    witnesses: Vec<String>,
+    level: Option<String>,
+    block_bytes: u32,
+) -> anyhow::Result<()> {
+    let (count, replicas) = match replicas {
+        Replicas::Count(count) => (count, Vec::new()),
+        Replicas::At(places) => (0, places),
+    };
+    // A daemon of an earlier version knows the usual block only, and not this word.
+    let block_bytes = Some(block_bytes).filter(|bytes| *bytes != braid_api::block_bytes_usual());
+    let body = CreateReplicated { name, size_bytes, replicas, count, witnesses, level, block_bytes, snapshot: None };
+    let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
+    output::show(ask.json, &volume, |volume| {
+        let mut text = show(volume);
+        if volume.level != "raid1" {
+            let _ = writeln!(
+                text,
+                "a pool on it, which goes with it from node to node: braid pool create NAME {}",
+                volume.name
+            );
+        }
+        if volume.voters.len() == 2 {
+            text.push_str("two replicas without a witness: after the loss of a node the volume goes on where it is served, and can be opened elsewhere only by force (braid volume attach --force), which may lose what was acknowledged; --witness NODE makes it three votes\n");
+        }
+        if volume.voters.len() == 1 {
+            text.push_str("one replica: while its node is away the volume waits, and what it has is there once\n");
+        }
+        let _ = writeln!(text, "export it with: braid export add {} --nbd unix:PATH", volume.name);
+        text
+    });
+    Ok(())
+}
+
+pub async fn clone(ask: &Ask, snapshot: String, name: String) -> anyhow::Result<()> {
+    let body = CreateReplicated { name, snapshot: Some(snapshot), ..CreateReplicated::default() };
+    let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
+    output::show(ask.json, &volume, show);
+    Ok(())
+}
+
+pub async fn rollback(ask: &Ask, name: &str, snapshot: String) -> anyhow::Result<()> {
+    let body = RollbackReplicated { snapshot };
+    let volume: ReplicatedVolume = ask.client()?.post(&format!("{}/rollback", path(name)), &body).await?;
+    output::show(ask.json, &volume, |volume| {
+        format!("volume {} is as {} again; its other replicas are filled anew\n", volume.name, body.snapshot)
+    });
+    Ok(())
+}
+
+pub async fn attach(ask: &Ask, name: &str, force: bool, yes: bool) -> anyhow::Result<()> {
+    let client = ask.client()?;
+    let mut query = String::new();
+    if force {
+        let forced: ForcedOpening = client.get(&format!("{}/forced", path(name))).await?;
+        // Said with --yes, too: whoever reads what a script has done finds it.
+        forced.losses.iter().for_each(|loss| eprintln!("volume {}: {loss}", forced.name));
+        confirm(&format!("Volume {} will be opened by force, with what that may lose", forced.name), yes)?;
+        let nodes: Vec<String> = forced.without.iter().map(|node| segment(node)).collect();
+        query = format!("?force=true&without={}", nodes.join(","));
+    }
+    let volume: ReplicatedVolume = client.post(&format!("{}/attach{query}", path(name)), &()).await?;
+    output::show(ask.json, &volume, show);
+    Ok(())
+}
+
+pub async fn detach(ask: &Ask, name: &str, force: bool) -> anyhow::Result<()> {
+    let volume: ReplicatedVolume = ask.client()?.post(&format!("{}/detach?force={force}", path(name)), &()).await?;
+    output::show(ask.json, &volume, |volume| {
+        format!("volume {0} is not served here any more; any of its nodes can: braid volume attach {0}\n", volume.name)
+    });
+    Ok(())
+}
+
+pub async fn shown(ask: &Ask, name: &str) -> anyhow::Result<()> {
+    let volume: ReplicatedVolume = ask.client()?.get(&path(name)).await?;
+    output::show(ask.json, &volume, show);
+    Ok(())
+}
+
+pub async fn delete(ask: &Ask, name: &str, force: bool, yes: bool) -> anyhow::Result<()> {
+    let client = ask.client()?;
+    let volume: ReplicatedVolume = client.get(&path(name)).await?;
+    let size = format_size(volume.size_bytes);
+    confirm(&format!("Volume {} of {size} will be lost, on all of its nodes", volume.name), yes)?;
+    let volume: ReplicatedVolume = client.delete(&format!("{}?force={force}", path(name))).await?;
+    output::show(ask.json, &volume, |volume| format!("volume {} is deleted\n", volume.name));
+    Ok(())
+}
+
+/// Refuses to delete the array above the replicas of a volume, before it is asked whether that is meant.
+pub async fn refuse_array(client: &Client, array: &Array) -> anyhow::Result<()> {
+    // A daemon of an earlier version has none of them.
+    let list: ReplicatedList = client.get("/v1/replicated").await.unwrap_or_default();
+    let name = &array.name;
+    if list.volumes.iter().all(|volume| volume.uuid != array.uuid) {
+        return Ok(());
+    }
+    let message =
+        format!("{name} is a volume of several nodes, and the array above its replicas cannot be deleted by itself");
+    Err(ErrorDetail::new(Kind::InUse, message)
+        .with("volume", name)
+        .remedy(format!("to delete the volume on all of its nodes: braid volume delete {name}"))
+        .into())
+}
+
+/// Those of the whole cluster, whichever node is asked.
+pub async fn list_all(ask: &Ask) -> anyhow::Result<()> {
+    let list: ClusterVolumeList = ask.client()?.get("/v1/cluster/volumes").await?;
+    output::list(ask.json, &list, &list.incomplete, table_of_cluster);
+    Ok(())
+}
+
+fn table_of_cluster(list: &ClusterVolumeList) -> String {
+    if list.nodes.is_empty() {
+        return "this daemon belongs to no cluster; make one with: braid node init NAME --listen ADDRESS\n".to_owned();
+    }
+    if list.volumes.is_empty() {
+        let make = "braid volume create NAME SIZE --replicas NODE/POOL,NODE/POOL";
+        return output::none("volumes of several nodes", &list.incomplete, make);
+    }
+    let mut table = output::table(["NAME", "SIZE", "SERVED BY", "REPLICAS"]);
+    for volume in &list.volumes {
+        let place = |voter: &ClusterVoter| {
+            let pool = voter.pool.iter().map(|pool| format!("/{pool}")).collect::<String>();
+            // What is not usable has its reason in the JSON; that it holds everything may be all that is left of it.
+            let reason = voter.reason.iter().filter(|_| voter.state == Standing::InSync);
+            let reason = reason.map(|why| format!("; {why}")).collect::<String>();
+            format!("{}{pool} ({}{reason})", voter.node, voter.state.word())
+        };
+        let voters: Vec<String> = volume.voters.iter().map(place).collect();
+        table.add_row([
+            volume.name.clone(),
+            format_size(volume.size_bytes),
+            volume.served_by.clone().unwrap_or_else(|| format!("({})", volume.service.word())),
+            voters.join(", "),
+        ]);
+    }
+    output::right(&mut table, [1]);
+    let mut text = output::render(&table);
+    for volume in list.volumes.iter().filter(|volume| volume.served_by.is_some()) {
+        if let Some(why) = &volume.reason {
+            text.push_str(&output::wrap(&format!("volume {}: {why}", volume.name), ""));
+        }
+    }
+    for volume in list.volumes.iter().filter(|volume| volume.served_by.is_none()) {
+        let service = match volume.service {
+            Service::Nobody => "nobody serves it",
+            _ => "whether a node serves it is unknown",
+        };
+        let why = volume.reason.iter().map(|why| format!(": {why}")).collect::<String>();
+        text.push_str(&output::wrap(&format!("volume {}: {service}{why}", volume.name), ""));
+        if let Some(remedy) = &volume.remedy {
+            text.push_str(&output::wrap(remedy, "  "));
+            // Whole, however long: they are to be copied.
+            volume.commands.iter().for_each(|command| text.push_str(&format!("    {command}\n")));
+        }
+    }
+    text
+}
+
+/// All of them, for people; empty where there are none.
+pub fn table(volumes: &[ReplicatedVolume]) -> String {
+    if volumes.is_empty() {
+        return String::new();
+    }
+    let mut table = output::table(["NAME", "SIZE", "STATE", "REPLICAS", "EXPORTS"]);
+    for volume in volumes {
+        table.add_row([
+            volume.name.clone(),
+            format_size(volume.size_bytes),
+            volume.state.word().to_owned(),
+            voters(volume),
+            volume.exports.len().to_string(),
+        ]);
+    }
+    output::right(&mut table, [1, 4]);
+    output::render(&table)
+}
+
+fn place(voter: &braid_api::Voter) -> String {
+    match &voter.pool {
+        Some(pool) => format!("{}/{pool}", voter.node),
+        None => voter.node.clone(),
+    }
+}
+
+fn voters(volume: &ReplicatedVolume) -> String {
+    let words: Vec<String> =
+        volume.voters.iter().map(|voter| format!("{} ({})", place(voter), voter.state.word())).collect();
+    words.join(", ")
+}
+
+/// Everything about one, for people.
+pub fn show(volume: &ReplicatedVolume) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{label:<12}{value}");
+    };
+    line("volume", volume.name.clone());
+    line("uuid", volume.uuid.clone());
+    line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), output::thousands(volume.size_bytes)));
+    line("blocks", format!("of {} bytes", volume.block_bytes));
+    line("level", volume.level.clone());
+    line("state", volume.state.word().to_owned());
+    if let Some(pool) = &volume.pool {
+        line("pool", pool.clone());
+    }
+    for voter in &volume.voters {
+        let (what, state) = match voter.pool {
+            Some(_) => ("replica", format!(" {}", voter.state.word())),
+            None => ("witness", String::new()),
+        };
+        let reason = voter.reason.iter().map(|why| format!("; {why}")).collect::<String>();
+        line(what, format!("{}{state}{reason}", place(voter)));
+    }
+    line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });
+    if let Some(count) = volume.snapshots {
+        line("snapshots", count.to_string());
+    }
+    for sentence in &volume.attention {
+        line("attention", sentence.clone());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_witness_is_shown_without_a_state_and_with_the_reason_why_it_is_silent() {
+        let voter = |node: &str, pool: Option<&str>, state: &str, reason: Option<&str>| {
+            let answers = reason.is_none();
+            serde_json::json!({"voter": 0, "node": node, "pool": pool, "state": state, "answers": answers, "reason": reason})
+        };
+        let volume: ReplicatedVolume = serde_json::from_value(serde_json::json!({
+            "uuid": "", "name": "db", "size_bytes": 4096, "level": "raid1", "state": "serving", "epoch": 1, "exports": [], "attention": [],
+            "voters": [
+                voter("one", Some("tank"), "in_sync", None),
+                voter("two", Some("tank"), "out", Some("no answer")),
+                voter("three", None, "witness", None),
+                voter("four", None, "witness", Some("no answer")),
+            ],
+        }))
+        .expect("it is one");
+        let shown = show(&volume);
+        let voters: Vec<&str> =
+            shown.lines().filter(|line| line.starts_with("replica") || line.starts_with("witness")).collect();
+        let wanted = [
+            "replica     one/tank in sync",
+            "replica     two/tank out; no answer",
+            "witness     three",
+            "witness     four; no answer",
+        ];
+        assert_eq!(voters, wanted);
+    }
+
+    #[test]
+    fn replicas_are_named_or_counted() {
+        assert_eq!(replicas("3"), Ok(Replicas::Count(3)));
+        let named = vec!["node1/tank".to_owned(), "node2/fast".to_owned()];
+        assert_eq!(replicas("node1/tank,node2/fast"), Ok(Replicas::At(named)));
+        for wrong in ["", "node1", "node1/", "/tank", "node1/tank,", "a/b/c"] {
+            assert!(replicas(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

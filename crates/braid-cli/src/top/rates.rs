@@ -1,0 +1,344 @@
+//! What happened between two looks at a daemon: rates and latencies of disks, arrays and exports.
+
+use crate::redundant;
+use braid_api::{Activity, DiskActivity, DiskState, ExportActivity, ExportState, Health, LatencyBucket, MemberState};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use utoipa::ToSchema;
+
+/// What `braid top --json` prints: averages over one interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Rates {
+    /// How long the interval was, in nanoseconds.
+    pub interval_ns: u64,
+    /// The exports, by name: what clients asked for.
+    pub exports: Vec<ExportRates>,
+    /// The arrays, by name: what their disks did, all together.
+    pub arrays: Vec<ArrayRates>,
+    /// The disks, by array and role.
+    pub disks: Vec<DiskRates>,
+}
+
+/// Operations and bytes each second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Flow {
+    /// Reads each second.
+    pub reads_per_second: f64,
+    /// Writes each second; of disks with zeroings and discards.
+    pub writes_per_second: f64,
+    /// Bytes read each second.
+    pub read_bytes_per_second: f64,
+    /// Bytes written each second.
+    pub written_bytes_per_second: f64,
+    /// Errors in the interval.
+    pub errors: u64,
+}
+
+/// One export.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ExportRates {
+    /// Its name.
+    pub name: String,
+    /// The array behind it.
+    pub array: String,
+    /// Whether it serves.
+    pub state: ExportState,
+    /// Clients connected now.
+    pub connections: u32,
+    /// What its clients did.
+    pub flow: Flow,
+    /// Half of the requests in the interval took no longer than this, in nanoseconds, from a request taken in to its reply
+    /// handed to the socket, without the wait for the export's limits; 0 without any.
+    pub latency_ns_p50: u64,
+    /// 99 of 100 took no longer.
+    pub latency_ns_p99: u64,
+}
+
+/// One array.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ArrayRates {
+    /// Its name.
+    pub name: String,
+    /// Disks of it that do badly.
+    pub bad_disks: u64,
+    /// How it stands; only of redundant ones.
+    #[serde(default)]
+    pub health: Option<Health>,
+    /// How far work in the background has come, in percent, where some goes on.
+    #[serde(default)]
+    pub done_percent: Option<u64>,
+    /// What its disks did, all together.
+    pub flow: Flow,
+    /// I/Os that its disks have not answered yet.
+    pub in_flight: u64,
+    /// Half of its disks' I/Os in the interval took no longer than this, in nanoseconds; 0 without any.
+    pub latency_ns_p50: u64,
+    /// 99 of 100 took no longer.
+    pub latency_ns_p99: u64,
+}
+
+/// One disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DiskRates {
+    /// Its name, as on the command line.
+    pub name: String,
+    /// The array that it is a member of.
+    pub array: String,
+    /// Its role there.
+    pub role: u16,
+    /// How it does.
+    pub state: DiskState,
+    /// What it is to its array.
+    #[serde(default)]
+    pub member: Option<MemberState>,
+    /// What it did.
+    pub flow: Flow,
+    /// I/Os that it has not answered yet.
+    pub in_flight: u64,
+    /// Half of its I/Os in the interval took no longer than this, in nanoseconds; 0 without any.
+    pub latency_ns_p50: u64,
+    /// 99 of 100 took no longer.
+    pub latency_ns_p99: u64,
+}
+
+/// Latencies by the upper bounds of their buckets.
+type Buckets = BTreeMap<u64, u64>;
+
+/// What happened between two looks. Whatever was not there at the first, or began to count anew, has done nothing yet.
+pub fn between(before: &Activity, after: &Activity) -> Rates {
+    let interval_ns = after.at_ns.saturating_sub(before.at_ns);
+    let seconds = interval_ns as f64 / 1e9;
+    let mut arrays: BTreeMap<&str, (ArrayRates, Buckets)> = BTreeMap::new();
+    let mut disks = Vec::with_capacity(after.disks.len());
+    for disk in &after.disks {
+        let old = before.disks.iter().find(|old| is_same(old, disk));
+        let flow = old.map(|old| disk_flow(old, disk, seconds)).unwrap_or_default();
+        let latency = old.map(|old| new_latencies(&old.latency, &disk.latency)).unwrap_or_default();
+        let (array, of_array) = arrays.entry(&disk.array).or_insert_with(|| (no_array(&disk.array), Buckets::new()));
+        array.flow.add(&flow);
+        array.in_flight += disk.stats.in_flight;
+        array.bad_disks += u64::from(disk.state != DiskState::Ok);
+        for (&below_ns, &count) in &latency {
+            *of_array.entry(below_ns).or_default() += count;
+        }
+        disks.push(DiskRates {
+            name: disk.name.clone(),
+            array: disk.array.clone(),
+            role: disk.role,
+            state: disk.state,
+            member: disk.member,
+            flow,
+            in_flight: disk.stats.in_flight,
+            latency_ns_p50: quantile(&latency, 0.5),
+            latency_ns_p99: quantile(&latency, 0.99),
+        });
+    }
+    for stands in &after.arrays {
+        if let Some((array, _)) = arrays.get_mut(stands.name.as_str()) {
+            array.health = stands.health;
+            array.done_percent = stands.progress.as_ref().map(redundant::percent);
+        }
+    }
+    let arrays = arrays.into_values().map(|(array, latency)| ArrayRates {
+        latency_ns_p50: quantile(&latency, 0.5),
+        latency_ns_p99: quantile(&latency, 0.99),
+        ..array
+    });
+    let exports = after.exports.iter().map(|export| {
+        let old = before.exports.iter().find(|old| is_same_export(old, export));
+        let latency = old.map(|old| new_latencies(&old.latency, &export.latency)).unwrap_or_default();
+        ExportRates {
+            name: export.name.clone(),
+            array: export.array.clone(),
+            state: export.state,
+            connections: export.connections,
+            flow: old.and_then(|old| export_flow(old, export, seconds)).unwrap_or_default(),
+            latency_ns_p50: quantile(&latency, 0.5),
+            latency_ns_p99: quantile(&latency, 0.99),
+        }
+    });
+    Rates { interval_ns, exports: exports.collect(), arrays: arrays.collect(), disks }
+}
+
+/// The same disk, which has gone on counting.
+fn is_same(old: &DiskActivity, new: &DiskActivity) -> bool {
+    let started = |disk: &DiskActivity| disk.stats.reads + disk.stats.writes + disk.stats.flushes;
+    (&old.array, old.role, &old.name) == (&new.array, new.role, &new.name) && started(old) <= started(new)
+}
+
+/// The same export, which has gone on counting.
+fn is_same_export(old: &ExportActivity, new: &ExportActivity) -> bool {
+    let answered =
+        |export: &ExportActivity| export.stats.as_ref().map(|stats| stats.reads + stats.writes + stats.others);
+    (&old.name, &old.array) == (&new.name, &new.array) && answered(old).is_some() && answered(old) <= answered(new)
+}
+
+fn no_array(name: &str) -> ArrayRates {
+    ArrayRates {
+        name: name.to_owned(),
+        bad_disks: 0,
+        health: None,
+        done_percent: None,
+        flow: Flow::default(),
+        in_flight: 0,
+        latency_ns_p50: 0,
+        latency_ns_p99: 0,
+    }
+}
+
+impl Flow {
+    fn add(&mut self, other: &Flow) {
+        self.reads_per_second += other.reads_per_second;
+        self.writes_per_second += other.writes_per_second;
+        self.read_bytes_per_second += other.read_bytes_per_second;
+        self.written_bytes_per_second += other.written_bytes_per_second;
+        self.errors += other.errors;
+    }
+}
+
+fn rate(old: u64, new: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { new.saturating_sub(old) as f64 / seconds } else { 0.0 }
+}
+
+fn disk_flow(old: &DiskActivity, new: &DiskActivity, seconds: f64) -> Flow {
+    let (old, new) = (&old.stats, &new.stats);
+    Flow {
+        reads_per_second: rate(old.reads, new.reads, seconds),
+        writes_per_second: rate(old.writes, new.writes, seconds),
+        read_bytes_per_second: rate(old.read_bytes, new.read_bytes, seconds),
+        written_bytes_per_second: rate(old.written_bytes, new.written_bytes, seconds),
+        errors: new.errors.saturating_sub(old.errors),
+    }
+}
+
+fn export_flow(old: &ExportActivity, new: &ExportActivity, seconds: f64) -> Option<Flow> {
+    let (old, new) = (old.stats.as_ref()?, new.stats.as_ref()?);
+    Some(Flow {
+        reads_per_second: rate(old.reads, new.reads, seconds),
+        writes_per_second: rate(old.writes, new.writes, seconds),
+        read_bytes_per_second: rate(old.read_bytes, new.read_bytes, seconds),
+        written_bytes_per_second: rate(old.written_bytes, new.written_bytes, seconds),
+        errors: new.errors.saturating_sub(old.errors),
+    })
+}
+
+fn new_latencies(old: &[LatencyBucket], new: &[LatencyBucket]) -> Buckets {
+    let old: Buckets = old.iter().map(|bucket| (bucket.below_ns, bucket.count)).collect();
+    let more = new.iter().map(|bucket| {
+        let before = old.get(&bucket.below_ns).copied().unwrap_or(0);
+        (bucket.below_ns, bucket.count.saturating_sub(before))
+    });
+    more.filter(|(_, count)| *count > 0).collect()
+}
+
+/// The bound below which the given share (0 to 1) of the I/Os lies; 0 when there are none.
+fn quantile(latency: &Buckets, share: f64) -> u64 {
+    let total: u64 = latency.values().sum();
+    let rank = ((total as f64 * share).ceil() as u64).max(1);
+    let mut seen = 0;
+    for (&below_ns, &count) in latency {
+        seen += count;
+        if seen >= rank {
+            return below_ns - 1;
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_api::{ArrayActivity, DiskStats, ExportStats};
+
+    fn disk(role: u16, reads: u64, latency: &[(u64, u64)]) -> DiskActivity {
+        DiskActivity {
+            name: format!("disk{role}"),
+            array: "data".to_owned(),
+            role,
+            state: if role == 9 { DiskState::Gone } else { DiskState::Ok },
+            member: None,
+            stats: DiskStats {
+                reads,
+                read_bytes: reads * 4096,
+                errors: reads / 100,
+                in_flight: 3,
+                ..DiskStats::default()
+            },
+            latency: latency.iter().map(|&(below_ns, count)| LatencyBucket { below_ns, count }).collect(),
+        }
+    }
+
+    fn export(name: &str, writes: u64, latency: &[(u64, u64)]) -> ExportActivity {
+        let stats = ExportStats { writes, written_bytes: writes * 512, ..ExportStats::default() };
+        let (name, array) = (name.to_owned(), "data".to_owned());
+        let latency = latency.iter().map(|&(below_ns, count)| LatencyBucket { below_ns, count }).collect();
+        ExportActivity { name, array, state: ExportState::Listening, connections: 1, stats: Some(stats), latency }
+    }
+
+    #[test]
+    fn rates_are_of_the_interval() {
+        let before = Activity {
+            at_ns: 1_000_000_000,
+            disks: vec![disk(0, 1000, &[(1000, 1000)]), disk(1, 500, &[(1000, 500)])],
+            exports: vec![export("e", 10, &[(1000, 10)])],
+            arrays: Vec::new(),
+        };
+        let progress = braid_api::Progress { done_bytes: 7, total_bytes: 20, rate_bytes_per_s: 0, remaining_s: None };
+        let stands =
+            ArrayActivity { name: "data".to_owned(), health: Some(Health::Rebuilding), progress: Some(progress) };
+        let after = Activity {
+            at_ns: 3_000_000_000,
+            disks: vec![
+                disk(0, 1400, &[(1000, 1000), (2000, 390), (64_000, 10)]),
+                disk(1, 700, &[(1000, 700)]),
+                disk(9, 50, &[]),
+            ],
+            exports: vec![export("e", 30, &[(1000, 19), (5000, 10), (80_000, 1)]), export("new", 99, &[(9, 99)])],
+            arrays: vec![stands],
+        };
+        let rates = between(&before, &after);
+        assert_eq!(rates.interval_ns, 2_000_000_000);
+        let [first, second, new] = rates.disks.as_slice() else { panic!("{rates:?}") };
+        assert_eq!((first.flow.reads_per_second, first.flow.read_bytes_per_second), (200.0, 200.0 * 4096.0));
+        // Only what came in between counts: 390 of 400 below 2 µs, the others below 64 µs.
+        assert_eq!((first.latency_ns_p50, first.latency_ns_p99), (1999, 63_999));
+        assert_eq!((second.latency_ns_p50, second.latency_ns_p99), (999, 999));
+        assert_eq!((first.flow.errors, second.flow.errors), (4, 2));
+        // What was not there before has done nothing yet.
+        assert_eq!((new.flow, new.latency_ns_p99), (Flow::default(), 0));
+        let [array] = rates.arrays.as_slice() else { panic!("{rates:?}") };
+        assert_eq!((array.health, array.done_percent), (Some(Health::Rebuilding), Some(35)));
+        assert_eq!((array.flow.reads_per_second, array.in_flight, array.bad_disks), (300.0, 9, 1));
+        // 600 I/Os: the 594th is the fourth of the slow ones.
+        assert_eq!((array.latency_ns_p50, array.latency_ns_p99), (1999, 63_999));
+        assert_eq!(rates.exports[0].flow.writes_per_second, 10.0);
+        assert_eq!(rates.exports[0].flow.written_bytes_per_second, 5120.0);
+        // Of 20 requests 9 were quick, 10 slower, one slow.
+        assert_eq!((rates.exports[0].latency_ns_p50, rates.exports[0].latency_ns_p99), (4999, 79_999));
+        assert_eq!((rates.exports[1].flow, rates.exports[1].latency_ns_p99), (Flow::default(), 0));
+    }
+
+    #[test]
+    fn what_counts_anew_is_not_taken_for_a_rate() {
+        let look = |at_ns, reads| Activity {
+            at_ns,
+            disks: vec![disk(0, reads, &[])],
+            exports: Vec::new(),
+            arrays: Vec::new(),
+        };
+        assert_eq!(between(&look(0, 1000), &look(1_000_000_000, 10)).disks[0].flow, Flow::default());
+        let served = |at_ns, writes, slow| Activity {
+            at_ns,
+            disks: Vec::new(),
+            exports: vec![export("e", writes, &[(1000, 5), (9000, slow)])],
+            arrays: Vec::new(),
+        };
+        let [again] = &between(&served(0, 100, 0), &served(1_000_000_000, 5, 3)).exports[..] else {
+            panic!("one export")
+        };
+        assert_eq!((again.flow, again.latency_ns_p50), (Flow::default(), 0));
+        // Two looks at one moment, or a daemon that was started anew in between.
+        assert_eq!(between(&look(5, 10), &look(5, 20)).disks[0].flow.reads_per_second, 0.0);
+        assert_eq!(between(&look(9, 10), &look(5, 20)).interval_ns, 0);
+    }
+}

@@ -1,0 +1,186 @@
+//! Every pair of kind and state: its advice names commands of its kind alone, and such as the command line has.
+
+use crate::commands::command;
+use braid_advice::*;
+use std::path::Path;
+
+/// Every pair.
+fn all() -> Vec<Case> {
+    fn each<T: Copy>(states: &[T], case: fn(T) -> Case) -> Vec<Case> {
+        states.iter().map(|state| case(*state)).collect()
+    }
+    [
+        each(ArrayCase::ALL, Case::Array),
+        each(Redundant::ALL, Case::Redundant),
+        vec![Case::ImportedArray],
+        each(Redundant::ALL, Case::ServedVolume),
+        each(VolumeCase::ALL, Case::ReplicatedVolume),
+        each(ReplicaOfServed::ALL, Case::ReplicaOfServed),
+        each(ReplicaCase::ALL, Case::Replica),
+        each(PoolCase::ALL, Case::Pool),
+        each(PoolCase::ALL, Case::CarriedPool),
+        each(PoolMemberCase::ALL, Case::PoolMember),
+        each(PoolVolumeCase::ALL, Case::PoolVolume),
+        each(ExportCase::ALL, Case::Export),
+        each(DiskCase::ALL, Case::Disk),
+        each(JobCase::ALL, Case::Job),
+        each(NodeCase::ALL, Case::Node),
+    ]
+    .concat()
+}
+
+/// The commands that a kind may name: those of its own noun, and of what it stands on or belongs to.
+fn nouns(case: Case) -> &'static [&'static str] {
+    match case {
+        Case::Array(_) => &["array", "disk"],
+        Case::Redundant(_) => &["array", "job"],
+        Case::ImportedArray | Case::Disk(_) => &["array"],
+        Case::ReplicaOfServed(ReplicaOfServed::FillingPaused) => &["volume", "job"],
+        Case::ServedVolume(_) | Case::ReplicatedVolume(_) | Case::ReplicaOfServed(_) => &["volume", "replica", "node"],
+        Case::Replica(_) => &["replica", "pool"],
+        // A pool's members are found by a look at disks, which is `array assemble`.
+        Case::Pool(_) => &["pool", "snapshot", "events", "array assemble --disk"],
+        Case::CarriedPool(_) => &["pool", "snapshot", "events", "volume"],
+        Case::PoolMember(_) => &["pool", "volume"],
+        Case::PoolVolume(_) => &["volume", "snapshot", "export"],
+        Case::Export(ExportCase::Failed) => &["export"],
+        Case::Export(ExportCase::ArrayUnknown | ExportCase::PoolUnknown) => &["export", "array assemble --disk"],
+        Case::Export(ExportCase::Standby) => &["export", "volume"],
+        Case::Job(_) => &["job"],
+        Case::Node(_) => &["node"],
+    }
+}
+
+/// The commands that a sentence names: each up to where the sentence goes on.
+fn named_in(text: &str) -> Vec<String> {
+    let begins = |at: usize| at == 0 || text[..at].ends_with([' ', '`', '(']);
+    let starts = text.match_indices("braid ").map(|(at, _)| at).filter(|at| begins(*at));
+    starts
+        .map(|at| {
+            let rest = &text[at..];
+            let end = rest.find([';', ',', ':', '(', ')', '`', '\n']).unwrap_or(rest.len());
+            rest[..end].trim().to_owned()
+        })
+        .collect()
+}
+
+fn names(case: Case) -> Names<'static> {
+    match case {
+        Case::PoolMember(_) => Names::with("tank", "3"),
+        Case::CarriedPool(_) => Names::with("deep", "db"),
+        Case::Job(_) => Names::with("data", "data:1"),
+        Case::ReplicaOfServed(ReplicaOfServed::FillingPaused) => Names::with("db", "db:2"),
+        Case::ReplicaOfServed(_) => Names::with("db", "three"),
+        _ => Names::with("data", "db"),
+    }
+}
+
+#[test]
+fn advice_names_commands_of_the_kind_that_the_command_line_has() {
+    for case in all() {
+        let Advice { meaning, remedy, commands } = of(case, names(case));
+        assert!(!meaning.is_empty() && !remedy.is_empty() && !commands.is_empty(), "{case:?} has no advice");
+        for text in [&meaning, &remedy] {
+            assert!(!text.contains("  ") && !text.contains('{'), "{case:?}: {text}");
+        }
+        let named = commands.iter().cloned().chain(named_in(&remedy)).chain(named_in(&meaning));
+        for line in named {
+            let Some(words) = line.strip_prefix("braid ") else {
+                assert!(
+                    matches!(case, Case::Disk(_)) && (line.starts_with("dmesg") || line == "df -h")
+                        || matches!(case, Case::PoolMember(PoolMemberCase::Full)) && line == "df -h 3",
+                    "{case:?}: {line}"
+                );
+                continue;
+            };
+            let is_own = |noun: &&str| words == *noun || words.starts_with(&format!("{noun} "));
+            assert!(nouns(case).iter().any(is_own), "{case:?} names a command of another kind: {line}");
+            if let Err(error) = command().try_get_matches_from(line.split_whitespace()) {
+                panic!("{case:?} names {line:?}, which is no command: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_volume_of_several_nodes_is_no_array() {
+    let is_of_volume = |case: &Case| {
+        matches!(
+            case,
+            Case::ServedVolume(_)
+                | Case::ReplicatedVolume(_)
+                | Case::ReplicaOfServed(_)
+                | Case::CarriedPool(_)
+                | Case::Export(ExportCase::Standby)
+        )
+    };
+    let cases: Vec<Case> = all().into_iter().filter(is_of_volume).collect();
+    assert!(cases.len() > 30, "{}", cases.len());
+    for case in cases {
+        let advice = of(case, names(case));
+        let text = format!("{} {} {:?}", advice.meaning, advice.remedy, advice.commands);
+        for word in ["braid array", "DISK", "attach its disks", "braid pool add"] {
+            assert!(!text.contains(word), "{case:?}: {text}");
+        }
+    }
+    for case in [ReplicaOfServed::NodeAway, ReplicaOfServed::Returning, ReplicaOfServed::Failing] {
+        let advice = of(Case::ReplicaOfServed(case), Names::with("db", "three"));
+        let text = format!("{} {} {:?}", advice.meaning, advice.remedy, advice.commands);
+        assert!(text.contains("returns by itself") && !text.contains("replica add"), "{case:?}: {text}");
+    }
+    let away = remedy(Case::ReplicaOfServed(ReplicaOfServed::NodeAway), Names::with("db", "three"));
+    assert!(away.contains("returns by itself when node three answers"), "{away}");
+    // Nothing happens by itself while the job waits.
+    let paused = remedy(Case::ReplicaOfServed(ReplicaOfServed::FillingPaused), Names::with("db", "db:2"));
+    assert!(paused.contains("braid job resume db:2") && !paused.contains("wait until"), "{paused}");
+}
+
+/// The source of the program below a folder, without comments.
+fn source(folder: &Path, into: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).expect("the source is there").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            source(&path, into);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            let text = std::fs::read_to_string(&path).expect("it can be read");
+            let code: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+            into.push((path.display().to_string(), code.join("\n")));
+        }
+    }
+}
+
+/// All that is printed anywhere: a command that is named exists, and one that takes no name is not given one.
+#[test]
+fn every_command_that_the_source_names_exists() {
+    let mut files = Vec::new();
+    for name in
+        ["braid", "braid-advice", "braid-bench", "braid-cli", "braid-client", "braid-config", "braid-host", "braid-tls"]
+    {
+        source(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src"), &mut files);
+    }
+    let line = command();
+    let mut count = 0;
+    for (path, code) in files {
+        for (at, _) in code.match_indices("braid ") {
+            let rest = &code[at + "braid ".len()..];
+            let word = |from: usize| {
+                let rest = rest.get(from..).unwrap_or_default();
+                let end = rest.find(|letter: char| !letter.is_ascii_lowercase() && letter != '-').unwrap_or(rest.len());
+                &rest[..end]
+            };
+            let Some(noun) = line.find_subcommand(word(0)).filter(|noun| noun.has_subcommands()) else { continue };
+            let verb = word(noun.get_name().len() + 1);
+            // The verb is filled in, or left to the reader.
+            if verb.is_empty() || !rest[noun.get_name().len()..].starts_with(' ') {
+                continue;
+            }
+            let found = noun.find_subcommand(verb);
+            let found = found.unwrap_or_else(|| panic!("{path} names braid {} {verb}", noun.get_name()));
+            let after = &rest[noun.get_name().len() + 1 + verb.len()..];
+            let has_name = found.get_positionals().next().is_some();
+            assert!(has_name || !after.starts_with(" {"), "{path}: braid {} {verb} takes no name", noun.get_name());
+            count += 1;
+        }
+    }
+    assert!(count > 150, "only {count} were found");
+}
