@@ -77,6 +77,7 @@ impl Shard {
                 Stage::New => {
                     let new = work.new;
                     if slot.error.is_some() {
+                        work.told = None;
                         self.ask_home(index, PoolAsk::Unplace(new), None, sink);
                         return self.finish(index);
                     }
