@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// The argument that makes this program such a process.
 const NAME: &str = "look-aside";
+/// This program knows the argument.
+static CAN_LOOK_ASIDE: AtomicBool = AtomicBool::new(false);
 /// Paths that one process looks at, at a time.
 const THREADS_MAX: usize = 64;
 /// Processes at a time. Those that the kernel holds count.
@@ -134,8 +136,10 @@ impl Answer {
     }
 }
 
-/// Whether this process is to be one that looks.
+/// Returns whether this process was started to look. Called at the start of the program, it also lets the program start such processes: they are
+/// the same program, and a program that does not call it (a unit test, say) looks by itself.
 pub fn is_wanted() -> bool {
+    CAN_LOOK_ASIDE.store(true, Ordering::Relaxed);
     let mut arguments = std::env::args_os().skip(1);
     arguments.next().is_some_and(|first| first == NAME) && arguments.next().is_none()
 }
@@ -346,8 +350,7 @@ fn forget(looker: &Arc<Looker>) {
 
 /// Starts a process that looks.
 fn start() -> io::Result<Child> {
-    if cfg!(test) {
-        // The program of a unit test is another one.
+    if !CAN_LOOK_ASIDE.load(Ordering::Relaxed) {
         return Err(io::ErrorKind::Unsupported.into());
     }
     // Of the program that runs, also where another one is at its path by now; and in a group of processes of its own, which a terminal
@@ -363,7 +366,7 @@ impl Looker {
         match start() {
             Ok(child) => self.converse(child, &questions, &*tell),
             Err(error) => {
-                if !cfg!(test) {
+                if CAN_LOOK_ASIDE.load(Ordering::Relaxed) {
                     tracing::warn!(
                         "no process can be started that looks at disks of others ({error}): this one looks, and may not end before \
                          they answer"
