@@ -1,31 +1,31 @@
-//! What disks and exports have done up to now, to compare with a moment ago.
+//! Counters of disks and exports at one moment, from which clients compute rates.
 
 use crate::{DiskState, DiskStats, ExportState, ExportStats, Health, MemberState, Progress};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// `GET /v1/activity`. Two of these, and the time between them, give rates and latencies of that time.
+/// `GET /v1/activity`. The difference between two of these gives rates and latencies of the time between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Activity {
-    /// When, in nanoseconds since the daemon started.
+    /// When the counters were read, in nanoseconds since the daemon started.
     pub at_ns: u64,
-    /// The disks that are open, by array and role.
+    /// The open disks, by array and slot.
     pub disks: Vec<DiskActivity>,
     /// The exports, by name.
     pub exports: Vec<ExportActivity>,
-    /// The arrays that serve, by name.
+    /// The active arrays, by name.
     #[serde(default)]
     pub arrays: Vec<ArrayActivity>,
 }
 
-/// How one array stands.
+/// The health of one array.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ArrayActivity {
     /// Its name.
     pub name: String,
-    /// How it stands; only of redundant ones.
+    /// Its health; absent for arrays without redundancy.
     pub health: Option<Health>,
-    /// How far work in the background has come: of several jobs that which is least done.
+    /// Progress of its background jobs; of several, that of the one with the least done.
     pub progress: Option<Progress>,
 }
 
@@ -36,25 +36,25 @@ pub struct DiskActivity {
     pub name: String,
     /// The array, or the pool, that it is a member of.
     pub array: String,
-    /// Its role there, or its number.
+    /// Its slot in the array, or its member number in the pool.
     pub role: u16,
-    /// How it does.
+    /// Its state as a disk.
     pub state: DiskState,
-    /// What it is to its array.
+    /// Its state as a member of its array.
     #[serde(default)]
     pub member: Option<MemberState>,
     /// Its counters.
     pub stats: DiskStats,
-    /// Latencies of all of its I/Os, by bucket; those without an I/O are left out.
+    /// Latencies of all of its I/Os, by bucket; empty buckets are left out.
     pub latency: Vec<LatencyBucket>,
 }
 
-/// I/Os of a disk, or requests to an export, of about the same latency.
+/// One bucket of a latency histogram: I/Os of a disk, or requests to an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LatencyBucket {
-    /// They took less than this, in nanoseconds, and no less than the bucket before: at most a quarter less.
+    /// Exclusive upper bound of their latencies, in nanoseconds. The lower bound is at most a quarter less.
     pub below_ns: u64,
-    /// How many they were.
+    /// Number of I/Os or requests.
     pub count: u64,
 }
 
@@ -63,15 +63,15 @@ pub struct LatencyBucket {
 pub struct ExportActivity {
     /// Its name.
     pub name: String,
-    /// The array behind it.
+    /// The exported array, volume or snapshot.
     pub array: String,
     /// Whether it serves.
     pub state: ExportState,
-    /// Clients connected now.
+    /// Open connections of clients.
     pub connections: u32,
     /// Its counters; absent while it does not serve.
     pub stats: Option<ExportStats>,
-    /// Latencies of all requests to it, by bucket, from a request taken in to its reply handed to the socket, without the
-    /// wait for the export's limits; those without a request are left out.
+    /// Latencies of all requests to it, by bucket, from the receipt of a request to the hand-over of its reply to the socket,
+    /// without the delay by the export's limits; empty buckets are left out.
     pub latency: Vec<LatencyBucket>,
 }

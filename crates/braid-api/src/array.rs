@@ -1,4 +1,4 @@
-//! Arrays: what is asked of them and what is told of them.
+//! Arrays: requests to change them, and what the API shows of them.
 
 use crate::DiskStats;
 use serde::{Deserialize, Serialize};
@@ -11,9 +11,9 @@ use utoipa::ToSchema;
 pub enum ArrayState {
     /// It serves reads and writes.
     Active,
-    /// Members are missing; it serves nothing and waits for them.
+    /// Members are missing; it does not serve, and waits for them.
     Incomplete,
-    /// All members are there, but a command stopped it.
+    /// All members are present, but a command stopped it.
     Stopped,
     /// It could not be started for another reason, given in `attention`.
     Failed,
@@ -31,26 +31,26 @@ impl ArrayState {
     }
 }
 
-/// How a member does.
+/// The state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MemberState {
-    /// Present, and its content counts.
+    /// Present and in sync.
     InSync,
     /// No disk with its label was found.
     Missing,
-    /// Present, but the disk gives errors, or no answers.
+    /// Present, but its disk returns errors, or does not complete I/Os.
     Failing,
-    /// The disk is not there any more.
+    /// Its disk has disappeared.
     Gone,
-    /// It takes every write, and is being brought up to date.
+    /// Being rebuilt or resynced; it takes every write.
     Filling,
-    /// It was left out: it failed, was not there, or a command said so.
+    /// Failed: it was dropped for errors, was missing, or was failed by command.
     Out,
-    /// No member has this role.
+    /// The slot has no member.
     Absent,
-    /// It waits to take over the role of a member that fails.
+    /// A spare: it takes over the slot of a member that fails.
     Spare,
     /// It holds no data, but the journal of a raid5 or raid6.
     Journal,
@@ -76,13 +76,13 @@ impl MemberState {
 /// One member of an array.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Member {
-    /// Its place in the array, from 0.
+    /// Its slot in the array, from 0.
     pub role: u16,
-    /// Its identity, as its label says.
+    /// Its identity in its label.
     pub uuid: String,
-    /// The disk that it is on; for a missing one where it was last seen, if that is known.
+    /// Its disk; for a missing member the disk on which it was last seen, if known.
     pub disk: Option<String>,
-    /// How it does.
+    /// Its state.
     pub state: MemberState,
     /// Size of its data area, in bytes.
     pub data_bytes: u64,
@@ -90,37 +90,37 @@ pub struct Member {
     pub data_offset_bytes: Option<u64>,
     /// Counters since the daemon opened the disk; absent while it is not open.
     pub stats: Option<DiskStats>,
-    /// Of a redundant array: it is read only when no other member can answer.
+    /// Of a redundant array: whether it is read only when no other member can serve the read.
     #[serde(default)]
     pub write_mostly: bool,
-    /// Its disk is an export of a server that cannot promise that what an old connection asked for is not carried out after all.
+    /// Whether its disk is an export of a server without fencing, which may still carry out requests of an old connection.
     #[serde(default)]
     pub unfenced: bool,
-    /// How far it has been brought up to date, while it is filling and that has begun.
+    /// Progress of its rebuild or resync, once that has begun.
     #[serde(default)]
     pub progress: Option<Progress>,
-    /// The job that fills it, as in `data:3`.
+    /// The job that rebuilds it, as in `data:3`.
     #[serde(default)]
     pub job: Option<String>,
-    /// The member whose place it takes when it holds everything.
+    /// The member whose slot it takes over when it is in sync.
     #[serde(default)]
     pub replaces: Option<u16>,
 }
 
-/// How a redundant array stands.
+/// The health of a redundant array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Health {
-    /// Every member is in sync, and all are equal.
+    /// All members are in sync and equal.
     Whole,
-    /// A crash left some of it unequal; it is being brought together, and all members are there.
+    /// All members are present; regions that a crash may have left unequal are being resynced.
     Resyncing,
-    /// A member is being filled.
+    /// A member is being rebuilt.
     Rebuilding,
-    /// Members are out, and no disk replaces them.
+    /// Members are failed, or slots vacant, and no disk replaces them.
     Degraded,
-    /// More members are lost than it tolerates: every request gets an error, and nothing more is written.
+    /// More members are lost than it tolerates: every request fails, and nothing is written any longer.
     Failed,
 }
 
@@ -137,72 +137,72 @@ impl Health {
     }
 }
 
-/// How far some work has come.
+/// The progress of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Progress {
-    /// What is done, in bytes of the array.
+    /// Bytes of the array that are done.
     pub done_bytes: u64,
-    /// What there was to do when it began, in bytes of the array.
+    /// Bytes of the array that there were to do when it began.
     pub total_bytes: u64,
-    /// How fast it went in the last seconds.
+    /// Its rate in the last seconds.
     pub rate_bytes_per_s: u64,
-    /// What is left at that rate, in seconds; absent while that is not known.
+    /// Seconds left at that rate; absent while not known.
     pub remaining_s: Option<u64>,
 }
 
-/// What only redundant arrays have, while they serve.
+/// The redundancy of an active redundant array.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Redundancy {
-    /// How it stands.
+    /// The array's health.
     pub health: Health,
-    /// Copies of every byte, where all members are there; 1 at raid5 and raid6.
+    /// Copies of every byte with all members in sync; 1 at raid5 and raid6.
     pub copies: u16,
-    /// Parities of every row: 1 at raid5, 2 at raid6, else 0.
+    /// Parity chunks of every stripe: 1 at raid5, 2 at raid6, else 0.
     #[serde(default)]
     pub parities: u16,
-    /// How many members may be lost, whichever they are, where all are there.
+    /// Number of members that may fail, in any combination, without data loss, starting with all in sync.
     #[serde(default)]
     pub tolerates: u16,
-    /// How many more members may fail now, whichever they are, with nothing lost; 0 where the next failure may be one too many.
+    /// Number of further members that may fail now, in any combination, without data loss; 0: the next failure may lose data.
     #[serde(default)]
     pub tolerates_now: u16,
-    /// What one bit of the write-intent bitmap stands for, in bytes.
+    /// Size of a region, in bytes: what one bit of the write-intent bitmap covers.
     pub region_bytes: u64,
-    /// Regions in all.
+    /// Number of regions.
     pub regions: u64,
-    /// Regions that were written since the array was created; the others read as zeros.
+    /// Regions written since the array was created; the others read as zeros.
     pub regions_written: u64,
-    /// Regions that were written lately, or that a member that is out may lack.
+    /// Dirty regions: written recently, or possibly outdated on a failed member.
     pub regions_dirty: u64,
-    /// How far a crash's traces are removed; absent where there are none.
+    /// Progress of the resync after a crash; absent where none is needed.
     pub resync: Option<Progress>,
-    /// Blocks of 4 KiB that the last check found and that are not as they should be, or that no member can read.
+    /// Blocks of 4 KiB that the last check found wrong and nothing has repaired since, or that no member can read.
     #[serde(default)]
     pub damaged_blocks: u64,
-    /// Bytes that cannot be read until they are written again: of rows at raid5 and raid6 that were being written when a crash
-    /// and the loss of a member came together.
+    /// Bytes that cannot be read until they are rewritten: of stripes at raid5 and raid6 that were being written when a crash
+    /// and the loss of a member coincided.
     #[serde(default)]
     pub unreadable_bytes: u64,
-    /// Where these are, in the array's order; the first 256 ranges.
+    /// The ranges of these bytes, in array order; the first 256.
     #[serde(default)]
     pub unreadable: Vec<ByteRange>,
-    /// Of raid5 and raid6: where the journal is.
+    /// Of raid5 and raid6: the journal.
     #[serde(default)]
     pub journal: Option<Journal>,
-    /// `auto` where it starts by itself without members that may have gone on apart; else `wait`.
+    /// `auto`: the array starts without missing members that may hold newer data; `wait`: it waits for them.
     pub start_degraded: String,
 }
 
-/// Where the journal of a raid5 or raid6 is.
+/// The journal of a raid5 or raid6.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Journal {
-    /// The number of its disk among the members; absent where it is on all members.
+    /// The slot of its disk; absent where it is on all members.
     pub member: Option<u16>,
     /// Its disk; absent where it is on all members.
     pub disk: Option<String>,
-    /// How its disk does: `journal` where it is well; absent where it is on all members.
+    /// The state of its disk, `journal` where the disk works; absent where it is on all members.
     pub state: Option<MemberState>,
-    /// The disk that it was on and that was lost, until the journal is put somewhere by command. Nothing else was lost with it.
+    /// The disk that it was on and that was lost, until a command moves the journal. No data was lost with that disk.
     pub lost_disk: Option<String>,
 }
 
@@ -226,7 +226,7 @@ pub struct Zone {
     pub member_start_bytes: u64,
     /// Length on each of its members, in bytes.
     pub member_bytes: u64,
-    /// The members that it lies on, by role.
+    /// The members that it spans, by slot.
     pub members: Vec<u16>,
 }
 
@@ -241,9 +241,9 @@ pub struct Array {
     pub level: String,
     /// `linear`, `alternate`, …
     pub layout: String,
-    /// Contiguous bytes on one member before the next member's turn.
+    /// Contiguous bytes on one member before the next member follows.
     pub chunk_bytes: u64,
-    /// What the user can write, in bytes.
+    /// Its usable size, in bytes.
     pub size_bytes: u64,
     /// Smallest unit of reads and writes, in bytes; 0 while it does not serve, as that depends on the disks.
     pub logical_block_bytes: u32,
@@ -251,16 +251,16 @@ pub struct Array {
     pub state: ArrayState,
     /// What needs attention, one sentence each; empty when all is well.
     pub attention: Vec<String>,
-    /// Whether it is found again after the daemon ends; not with a `mem` or `null` disk in it.
+    /// Whether it survives the end of the daemon; false with a `mem` or `null` disk in it.
     pub kept: bool,
-    /// Whether it is only read: it is an array of Linux md that was imported.
+    /// Whether it is read-only: an imported array of Linux md.
     #[serde(default)]
     pub read_only: bool,
-    /// Its members, by role.
+    /// Its members, by slot.
     pub members: Vec<Member>,
     /// Its zones, in the array's order.
     pub zones: Vec<Zone>,
-    /// Of a redundant array that serves.
+    /// Its redundancy; absent for an array without redundancy, or one that does not serve.
     #[serde(default)]
     pub redundancy: Option<Redundancy>,
     /// Names of its exports.
@@ -277,7 +277,7 @@ pub struct ArrayList {
     pub incomplete: Vec<String>,
 }
 
-/// `POST /v1/arrays`: make an array of disks.
+/// `POST /v1/arrays`: create an array of disks.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "fast", "level": "raid0", "disks": ["mem:64M", "mem:64M"]}))]
@@ -290,114 +290,113 @@ pub struct CreateArray {
     /// Of raid10: copies of every byte, from 2; 2 if absent.
     #[serde(default)]
     pub copies: Option<u16>,
-    /// Contiguous bytes on one member before the next member's turn; 64 KiB if absent.
+    /// Contiguous bytes on one member before the next member follows; 64 KiB if absent.
     #[serde(default)]
     pub chunk_bytes: Option<u64>,
-    /// The disks, in the order of their roles, named as on the command line with absolute paths.
+    /// The disks, in the order of their slots, named as on the command line with absolute paths.
     pub disks: Vec<String>,
-    /// Of levels with redundancy: further disks, which take over the roles of members that fail.
+    /// Of levels with redundancy: spare disks, which take over the slots of members that fail.
     #[serde(default)]
     pub spares: Vec<String>,
     /// Of raid5 and raid6: the disk that holds the journal instead of the members.
     #[serde(default)]
     pub journal: Option<String>,
-    /// Of raid1 and raid10: those of the disks that are read only when no other member can answer, named the same way.
+    /// Of raid1 and raid10: those of `disks` that are read only when no other member can serve the read, named the same way.
     #[serde(default)]
     pub write_mostly: Vec<String>,
-    /// Of levels with redundancy: `auto` to start by itself without members that may have gone on apart, `wait` (the default) to
-    /// wait for them or for a command that says so.
+    /// Of levels with redundancy: `auto` to start without missing members that may hold newer data; `wait` (the default) to wait
+    /// for them, or for a command that accepts the loss.
     #[serde(default)]
     pub start_degraded: Option<String>,
-    /// Take disks that already carry data, and destroy it.
+    /// Use disks that already carry data, and destroy it.
     #[serde(default)]
     pub force: bool,
 }
 
-/// `POST /v1/arrays/{array}/fail` and `…/remove`: which member.
+/// `POST /v1/arrays/{array}/fail`: fail a member.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"member": "1"}))]
 pub struct NameMember {
-    /// Its number, its disk's name, or its identity.
+    /// The member: its slot, its disk, or its identity.
     pub member: String,
 }
 
-/// `POST /v1/arrays/{array}/remove`: take a member off the table.
+/// `POST /v1/arrays/{array}/remove`: remove a failed member or a spare.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"member": "1"}))]
 pub struct RemoveArrayMember {
-    /// Its number, its disk's name, or its identity.
+    /// The member: its slot, its disk, or its identity.
     pub member: String,
-    /// Of raid1: its role goes with it, and the array has a copy less from then on. Those behind it have the numbers before theirs. So goes
-    /// a role without a member, by its number.
+    /// Of raid1: remove its slot, too, so that the array has one copy less. Later slots are renumbered. A vacant slot is removed by
+    /// its number.
     #[serde(default)]
     pub copy: bool,
 }
 
-/// `POST /v1/arrays/{array}/disks`: give a disk to a redundant array.
+/// `POST /v1/arrays/{array}/disks`: add a disk to a redundant array.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"disk": "mem:64M"}))]
 pub struct AddDisk {
     /// The disk, named as on the command line with an absolute path.
     pub disk: String,
-    /// Make it a spare, also where a role is vacant: it takes that over at once, as any spare does.
+    /// Add it as a spare. If a slot is vacant, it takes that over at once, as any spare does.
     #[serde(default)]
     pub spare: bool,
-    /// Of raid1: one copy more. The disk takes a role that the array gets for it, also where others are vacant.
+    /// Of raid1: add one copy. The disk takes a new slot, even where others are vacant.
     #[serde(default)]
     pub copy: bool,
-    /// Destroy what is on it. A member that is out is filled anew, too, as a new member.
+    /// Destroy what is on the disk. A failed member of the array is rebuilt from nothing as well, as a new member.
     #[serde(default)]
     pub force: bool,
 }
 
-/// `POST /v1/arrays/{array}/grow`: take up what the array's disks have gained, and further disks.
+/// `POST /v1/arrays/{array}/grow`: use the space that the array's disks have gained, and additional disks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"disks": ["mem:64M"], "dry_run": true}))]
 pub struct GrowArray {
-    /// Disks that become members, named as on the command line with absolute paths; at levels with redundancy as many as a zone
-    /// of the level needs, or fewer where disks of the array have become larger as well.
+    /// Disks that become members, named as on the command line with absolute paths. Levels with redundancy need enough disks for a
+    /// zone, counting disks of the array that have become larger as well.
     #[serde(default)]
     pub disks: Vec<String>,
-    /// Take further disks that already carry data, and destroy it. Of raid1: also where what is new has fewer copies than
-    /// the rest.
+    /// Use additional disks that already carry data, and destroy it. Of raid1: also grow where the new space has fewer copies
+    /// than the rest.
     #[serde(default)]
     pub force: bool,
-    /// Change nothing, and say what would come of it.
+    /// Change nothing, and return the result that growing would have.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What growing an array has given, or would give.
+/// The result of growing an array, or of a dry run.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Growth {
     /// The array's name.
     pub array: String,
-    /// Nothing was changed.
+    /// Whether this was a dry run, which changed nothing.
     pub dry_run: bool,
-    /// What the user could write before, in bytes.
+    /// The usable size before, in bytes.
     pub before_bytes: u64,
-    /// What the user can write now, in bytes.
+    /// The usable size now, in bytes.
     pub size_bytes: u64,
-    /// The zones, those of before first; the last of these may have become higher.
+    /// The zones, existing ones first; the last existing zone may have become longer.
     pub zones: Vec<Zone>,
-    /// What growing does not do, and what does it instead.
+    /// What growing did not do, and the command that does it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }
 
-/// `POST /v1/arrays/{array}/replace`: let a disk take the place of a member of a redundant array, which serves until then.
+/// `POST /v1/arrays/{array}/replace`: replace a member of a redundant array by a disk; the member serves until the disk is in sync.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"member": "0", "disk": "mem:64M"}))]
 pub struct ReplaceMember {
-    /// The member: its number, its disk or its identity.
+    /// The member: its slot, its disk, or its identity.
     pub member: String,
-    /// The disk that takes its place, named as on the command line with an absolute path, or a spare; without it any spare that is
-    /// large enough.
+    /// The new disk, named as on the command line with an absolute path, or a spare; absent: any spare that is large enough.
     #[serde(default)]
     pub disk: Option<String>,
     /// Destroy what is on the disk.
@@ -405,15 +404,15 @@ pub struct ReplaceMember {
     pub force: bool,
 }
 
-/// `POST /v1/arrays/{array}/journal`: where the journal of a raid5 or raid6 is to be. Either `disk` or `members`.
+/// `POST /v1/arrays/{array}/journal`: move the journal of a raid5 or raid6. Either `disk` or `members`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"disk": "mem:64M"}))]
 pub struct MoveJournal {
-    /// On this disk, named as on the command line with an absolute path.
+    /// To this disk, named as on the command line with an absolute path.
     #[serde(default)]
     pub disk: Option<String>,
-    /// On the members. After the loss of the journal's disk it is there already, and this says that it is to stay.
+    /// To the members. After the loss of the journal's disk the journal is there already, and this accepts that.
     #[serde(default)]
     pub members: bool,
     /// Destroy what is on the disk.
@@ -435,36 +434,36 @@ pub struct RenameArray {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopArray {
-    /// Stop it although it is exported: its exports wait until it is assembled again.
+    /// Stop it even if it is exported: its exports wait until it is assembled again.
     #[serde(default)]
     pub force: bool,
 }
 
-/// `POST /v1/assemble`: look for members, and start what is complete.
+/// `POST /v1/assemble`: search for members, and start complete arrays.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Assemble {
     /// Only this array, by name or UUID; absent: every array that was not stopped by a command.
     #[serde(default)]
     pub array: Option<String>,
-    /// Disks to look at beside those known and those in the machine, named with absolute paths.
+    /// Disks to search besides the known ones and those of the machine, named with absolute paths.
     #[serde(default)]
     pub disks: Vec<String>,
-    /// Use stale members of the array that is named as they are, or leave them out where it is redundant; what was written
-    /// while they were away, or to them alone, may be lost.
+    /// Use stale members of the named array as they are, or fail them where it is redundant. Data written while they were
+    /// missing, or to them alone, may be lost.
     #[serde(default)]
     pub force: bool,
-    /// Start the redundant array that is named without absent members that may have gone on apart: what was written to these
-    /// alone is lost.
+    /// Start the named redundant array without missing members that may hold newer data: what was written to these alone
+    /// is lost.
     #[serde(default)]
     pub degraded: bool,
 }
 
-/// What an assembly did.
+/// The result of an assembly.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Assembled {
     /// Arrays that this started.
     pub started: Vec<String>,
-    /// The arrays that were asked for, as they are now.
+    /// The requested arrays, in their current state.
     pub arrays: Vec<Array>,
 }

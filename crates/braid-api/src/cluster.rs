@@ -1,4 +1,4 @@
-//! Volumes of several nodes, as all nodes of the cluster together answer.
+//! Replicated volumes as the whole cluster reports them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -8,11 +8,11 @@ use utoipa::ToSchema;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Service {
-    /// The node that is named serves it.
+    /// The named node serves it.
     Served,
-    /// No node serves it: every node says so, or so many voters hear of no controller that none can answer.
+    /// No node serves it: every node reports so, or the voters that may have a controller are too few for a lease.
     Nobody,
-    /// Nodes that do not answer may serve it, or a node is just opening it.
+    /// Nodes that do not reply may serve it, or a node is opening it.
     Unknown,
 }
 
@@ -27,20 +27,20 @@ impl Service {
     }
 }
 
-/// How a replica or a witness stands, as far as it is known.
+/// The state of a replica or a witness, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Standing {
-    /// It holds everything: the node that serves the volume says so, or, while none does, the newest vote.
+    /// In sync: by the node that serves the volume, or, while none does, by the newest vote.
     InSync,
-    /// It is there, and lacks something: it is being filled, or was left out.
+    /// Present and not in sync: it is being rebuilt, or was dropped.
     Behind,
-    /// It cannot be used: its node has nothing of it, its pool does not serve, or the node that serves the volume does not reach it.
+    /// Unusable: its node does not have it, its pool does not serve, or the node that serves the volume does not reach it.
     Absent,
-    /// Its node does not answer, or too few voters do to tell.
+    /// Its node does not reply, or too few voters do to tell.
     Unknown,
-    /// A witness that answers.
+    /// A witness that replies.
     Witness,
 }
 
@@ -64,15 +64,15 @@ pub struct ClusterVoter {
     pub voter: u8,
     /// Its node.
     pub node: String,
-    /// The pool that has its data; none: it is a witness.
+    /// The pool that has its data; absent: it is a witness.
     pub pool: Option<String>,
-    /// How it stands.
+    /// Its state.
     pub state: Standing,
-    /// Why it is not in sync, where that is known.
+    /// Why it is not in sync, if known.
     pub reason: Option<String>,
 }
 
-/// A volume of several nodes, as the cluster has it.
+/// A replicated volume, as the cluster reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterVolume {
     /// Its identity.
@@ -87,32 +87,32 @@ pub struct ClusterVolume {
     pub served_by: Option<String>,
     /// Why that is not known, or why no node serves it.
     pub reason: Option<String>,
-    /// What to do about it; none where a node serves it.
+    /// What to do about it; absent where a node serves it.
     pub remedy: Option<String>,
-    /// The commands for that.
+    /// The commands of the remedy.
     pub commands: Vec<String>,
     /// Its replicas and witnesses, by number.
     pub voters: Vec<ClusterVoter>,
 }
 
-/// A node of the cluster, and whether it has answered.
+/// A node of the cluster, and whether it has replied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterNode {
     /// The node.
     pub node: String,
-    /// It has answered.
+    /// Whether it has replied.
     pub answers: bool,
     /// Why it has not.
     pub reason: Option<String>,
 }
 
-/// `GET /v1/cluster/volumes`: the volumes of several nodes of the whole cluster.
+/// `GET /v1/cluster/volumes`: the replicated volumes of the whole cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ClusterVolumeList {
     /// The volumes, by name.
     pub volumes: Vec<ClusterVolume>,
-    /// The nodes of the table, by name.
+    /// The nodes of the cluster, by name.
     pub nodes: Vec<ClusterNode>,
-    /// Why volumes may be missing from the list, one sentence each; empty where the list is complete.
+    /// Why volumes may be missing from the list, one sentence each; empty if the list is complete.
     pub incomplete: Vec<String>,
 }

@@ -6,43 +6,42 @@ use utoipa::ToSchema;
 /// Counters and latency of one open disk, since the daemon opened it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DiskStats {
-    /// Reads done.
+    /// Completed reads.
     pub reads: u64,
-    /// Writes, zeroings and discards done.
+    /// Completed writes, zeroings and discards.
     pub writes: u64,
-    /// Flushes done.
+    /// Completed flushes.
     pub flushes: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// I/Os that ended with an error, or not within the time limit.
+    /// I/Os that failed or exceeded the time limit.
     pub errors: u64,
-    /// Those of them that did not end within the time limit.
+    /// I/Os that exceeded the time limit.
     pub timeouts: u64,
-    /// I/Os that the disk has not answered yet.
+    /// I/Os that the disk has not completed yet.
     pub in_flight: u64,
-    /// Half of the I/Os took no longer than this. As the others, the upper bound of a bucket of the histogram: too large by
-    /// at most a quarter.
+    /// 50th percentile of the latency. Latencies are upper bounds of histogram buckets, too large by at most a quarter.
     pub latency_ns_p50: u64,
-    /// 99 of 100 I/Os took no longer than this.
+    /// 99th percentile of the latency.
     pub latency_ns_p99: u64,
-    /// No I/O took longer than this.
+    /// Maximum of the latency.
     pub latency_ns_max: u64,
 }
 
-/// How an open disk does.
+/// The state of an open disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DiskState {
-    /// It answers.
+    /// It works.
     Ok,
-    /// It gave errors.
+    /// It returns errors.
     Failing,
-    /// It has not answered for longer than it should.
+    /// It has not completed an I/O for longer than it should take.
     Hanging,
-    /// It is not there any more.
+    /// It has disappeared.
     Gone,
 }
 
@@ -69,13 +68,13 @@ pub struct Disk {
     pub logical_block_bytes: u32,
     /// The array, or the pool, that it is a member of.
     pub array: String,
-    /// Its role there, or its number.
+    /// Its slot in the array, or its member number in the pool.
     pub role: u16,
-    /// How it does.
+    /// Its state.
     pub state: DiskState,
-    /// The latest trouble, in one sentence.
+    /// The latest fault, in one sentence.
     pub trouble: Option<String>,
-    /// Whether what is written stays after the daemon ends; not with `mem` and `null`.
+    /// Whether its data survive the end of the daemon; false for `mem` and `null`.
     pub kept: bool,
     /// Its counters.
     pub stats: DiskStats,
@@ -107,13 +106,13 @@ pub struct HostDisk {
     pub rotational: bool,
     /// Whether the kernel refuses writes to it.
     pub read_only: bool,
-    /// What is on it, or nothing where it looks empty; absent where it could not be read.
+    /// What is on it; empty where it looks empty, absent where it could not be read.
     pub content: Option<String>,
-    /// Who uses it: mount points, holders, swap, Braid.
+    /// Its users: mount points, holders, swap, Braid.
     pub used_by: Vec<String>,
-    /// Whether Braid may take it as it is.
+    /// Whether Braid may use it as it is.
     pub usable: bool,
-    /// Why not.
+    /// Why it may not.
     pub reason: Option<String>,
 }
 

@@ -5,64 +5,64 @@ use std::collections::BTreeMap;
 use std::fmt;
 use utoipa::ToSchema;
 
-/// What went wrong, as a stable word. `docs/errors.md` says of each what it means and whether to try again.
+/// The kind of an error, as a stable word. `docs/errors.md` describes each, and whether to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Kind {
-    /// An argument cannot be right, whatever the state of the machine.
+    /// An argument is invalid, independent of the state of the machine.
     InvalidArgument,
-    /// There is no such array, export, disk or path.
+    /// The array, export, disk, path or other object does not exist.
     NotFound,
-    /// The name, or the thing, is there already.
+    /// The name is taken, or the object already exists.
     Exists,
-    /// It is being used: mounted, held, exported, or owned by another process.
+    /// The object is in use: mounted, held, exported, or owned by another process.
     InUse,
-    /// It already carries data, which this would destroy.
+    /// The disk already carries data, which the request would destroy.
     WouldDestroy,
-    /// It would be unsafe, and the request does not say that this is meant.
+    /// The request is unsafe, and does not confirm that this is intended.
     NeedsConfirmation,
-    /// The array is not active, so this cannot be done now.
+    /// The array is not active, so that the request cannot be carried out now.
     Inactive,
     /// Members are missing.
     Incomplete,
-    /// Another controller has the replicated volume now.
+    /// Another controller serves the replicated volume now.
     Fenced,
     /// A constant limit is reached.
     LimitReached,
     /// The operating system does not permit it.
     PermissionDenied,
-    /// The API does not know who asks: no token, no certificate, or a wrong one.
+    /// The client is not authenticated: no token, no certificate, or a wrong one.
     Unauthenticated,
-    /// Who asks may not do this.
+    /// The client is not allowed to do this.
     Forbidden,
     /// There is no space left.
     NoSpace,
     /// A disk reported an error.
     DiskError,
-    /// A disk did not answer within its time limit.
+    /// A disk did not complete an I/O within its time limit.
     TimedOut,
     /// Metadata on a disk, or the state file, is damaged.
     Damaged,
     /// Written by another, unknown version of Braid.
     UnknownVersion,
-    /// This build or this machine cannot do it.
+    /// This build or this machine does not support it.
     Unsupported,
-    /// The daemon is still looking for disks after its start: what was named may be on one of them.
+    /// The daemon is still searching for disks after its start: the object may be on one of them.
     Starting,
     /// The daemon is stopping.
     Stopping,
-    /// The daemon cannot be reached. Only a client says this.
+    /// The daemon cannot be reached. Reported by clients only.
     Unreachable,
-    /// A mistake in Braid itself.
+    /// A bug in Braid.
     Internal,
-    /// A kind that a newer daemon knows and this client does not.
+    /// A kind of a newer daemon that this client does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl Kind {
-    /// Every kind, in the order in which `docs/errors.md` lists them.
+    /// Every kind, in the order of `docs/errors.md`.
     pub const ALL: [Kind; 24] = [
         Kind::InvalidArgument,
         Kind::NotFound,
@@ -90,7 +90,7 @@ impl Kind {
         Kind::Unknown,
     ];
 
-    /// The stable word.
+    /// Returns the stable word.
     pub const fn word(self) -> &'static str {
         match self {
             Kind::InvalidArgument => "invalid_argument",
@@ -120,7 +120,7 @@ impl Kind {
         }
     }
 
-    /// The HTTP status that carries it.
+    /// Returns the HTTP status of a response with this error.
     pub const fn http_status(self) -> u16 {
         match self {
             Kind::InvalidArgument => 400,
@@ -144,7 +144,7 @@ impl Kind {
         }
     }
 
-    /// The exit status of a command that fails with it.
+    /// Returns the exit status of a command that fails with it.
     pub const fn exit_status(self) -> u8 {
         match self {
             Kind::InvalidArgument => 2,
@@ -175,42 +175,42 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The body of every answer that is not a success.
+/// The body of every response that is not a success.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// The error.
     pub error: ErrorDetail,
 }
 
-/// One error: the thing, the reason and the remedy.
+/// One error: the object, the reason and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
-    /// The stable word to decide on.
+    /// The stable word for programs to decide on.
     pub kind: Kind,
-    /// One sentence for people: which thing, and why.
+    /// One sentence for people: the object and the reason.
     pub message: String,
-    /// What the error is about, by name: `array`, `disk`, `export`, `path`, `found`, …
+    /// The objects concerned, by kind: `array`, `disk`, `export`, `path`, `found`, …
     #[serde(default)]
     pub context: BTreeMap<String, String>,
-    /// What to do about it; empty where nothing can be said.
+    /// What to do about it; empty if there is no advice.
     #[serde(default)]
     pub remedy: String,
 }
 
 impl ErrorDetail {
-    /// An error of this kind with no context and no remedy yet.
+    /// Creates an error without context and remedy.
     pub fn new(kind: Kind, message: impl Into<String>) -> ErrorDetail {
         ErrorDetail { kind, message: message.into(), context: BTreeMap::new(), remedy: String::new() }
     }
 
-    /// Adds what the error is about.
+    /// Adds an object to the context.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl fmt::Display) -> ErrorDetail {
         self.context.insert(key.to_owned(), value.to_string());
         self
     }
 
-    /// Says what to do about it.
+    /// Sets the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> ErrorDetail {
         self.remedy = remedy.into();
@@ -235,24 +235,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_what_is_sent() {
+    fn kinds_are_sent_as_their_words() {
         for kind in Kind::ALL {
             let sent = serde_json::to_string(&kind).expect("a kind is a string");
             assert_eq!(sent, format!("\"{}\"", kind.word()));
-            assert_eq!(serde_json::from_str::<Kind>(&sent).expect("it is read back"), kind);
+            assert_eq!(serde_json::from_str::<Kind>(&sent).expect("the word is read back"), kind);
         }
     }
 
     #[test]
     fn a_newer_daemons_kind_is_read_as_unknown() {
         let body = r#"{"error":{"kind":"eaten_by_bears","message":"m","extra":1}}"#;
-        let read: ErrorBody = serde_json::from_str(body).expect("unknown words and fields are allowed in answers");
+        let read: ErrorBody = serde_json::from_str(body).expect("unknown words and fields are allowed in responses");
         assert_eq!(read.error.kind, Kind::Unknown);
         assert_eq!(read.error.remedy, "");
     }
 
     #[test]
-    fn statuses_fit() {
+    fn statuses_are_error_statuses() {
         for kind in Kind::ALL {
             assert!((400..600).contains(&kind.http_status()), "{kind}");
             assert!((1..=7).contains(&kind.exit_status()), "{kind}");

@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// How much an event matters.
+/// The severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Severity {
     /// For the record.
     Info,
-    /// An administrator should look.
+    /// An administrator should have a look.
     Warning,
     /// Something does not work.
     Error,
@@ -28,25 +28,25 @@ impl Severity {
     }
 }
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// Its number since the daemon started, from 1, without gaps.
     pub sequence: u64,
-    /// When, in milliseconds since 1970-01-01 UTC.
+    /// When it happened, in milliseconds since 1970-01-01 UTC.
     pub time_unix_ms: u64,
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// A stable word; `docs/api.md` lists them.
+    /// A stable word; `docs/api.md` lists all of them.
     pub kind: String,
     /// One sentence for people.
     pub message: String,
-    /// What it is about, by name: `array`, `disk`, `export`, …
+    /// The objects concerned, by kind: `array`, `disk`, `export`, …
     #[serde(default)]
     pub context: BTreeMap<String, String>,
 }
 
-/// The events that the daemon remembers.
+/// The most recent events, which the daemon keeps in memory.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EventList {
     /// The events, oldest first.

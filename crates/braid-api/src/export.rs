@@ -1,4 +1,4 @@
-//! Exports: how others see an array.
+//! Exports: how hosts and clients use arrays, volumes and snapshots.
 
 use crate::ExportStats;
 use serde::{Deserialize, Serialize};
@@ -11,11 +11,11 @@ use utoipa::ToSchema;
 pub enum ExportState {
     /// Clients can connect.
     Listening,
-    /// Its array or pool is not active; it appears when that is.
+    /// Its array or pool is not active; it listens when that is.
     Waiting,
-    /// Its volume is kept on several nodes, and this node does not serve it: it appears when this node does (`braid volume attach`).
+    /// Its volume is replicated, and this node does not serve it; it listens when this node does (`braid volume attach`).
     Standby,
-    /// Its address cannot be listened on; `reason` says why.
+    /// It cannot listen on its address; `reason` says why.
     Failed,
 }
 
@@ -31,16 +31,16 @@ impl ExportState {
     }
 }
 
-/// Whether an export is to be had over TLS.
+/// Whether an export offers TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportTls {
-    /// In the clear only.
+    /// Without TLS only.
     #[default]
     Off,
-    /// As the client likes.
+    /// With or without TLS, at the client's choice.
     Optional,
-    /// Only over TLS.
+    /// With TLS only.
     Required,
 }
 
@@ -72,18 +72,18 @@ impl ExportTls {
 /// One export.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Export {
-    /// Its name, which NBD clients ask for.
+    /// Its name, which NBD clients request.
     pub name: String,
     /// Its identity.
     pub uuid: String,
-    /// The array behind it; or the volume or snapshot, as in `tank/db` and `tank/db@monday`.
+    /// The exported array; or the volume or snapshot, as in `tank/db` and `tank/db@monday`.
     pub array: String,
-    /// Its identity.
+    /// Identity of the exported array, volume or snapshot.
     pub array_uuid: String,
-    /// Where it is to be had: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file, `ublk:PATH,queues=N,depth=N` as a block
+    /// Its address: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file, `ublk:PATH,queues=N,depth=N` as a block
     /// device.
     pub nbd: String,
-    /// The same as a URI for NBD clients; of a file `file://PATH`, of a block device its path.
+    /// Its address as a URI for NBD clients; of a file `file://PATH`, of a block device its path.
     pub uri: String,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -93,24 +93,24 @@ pub struct Export {
     pub reason: Option<String>,
     /// Its size, in bytes; absent while it does not serve.
     pub size_bytes: Option<u64>,
-    /// Clients connected now.
+    /// Open connections of clients.
     pub connections: u32,
     /// Most connections at a time.
     #[serde(default)]
     pub connections_max: u32,
-    /// Whether it is to be had over TLS.
+    /// Whether it offers TLS.
     #[serde(default)]
     pub tls: ExportTls,
-    /// Networks that clients may come from; empty: all.
+    /// Networks from which clients may connect; empty: all.
     #[serde(default)]
     pub allow: Vec<String>,
-    /// Most requests a second, over all connections; absent: no limit.
+    /// Most requests per second, over all connections; absent: no limit.
     #[serde(default)]
     pub iops_max: Option<u64>,
-    /// Most bytes a second, read and written, over all connections; absent: no limit.
+    /// Most bytes per second, read and written, over all connections; absent: no limit.
     #[serde(default)]
     pub bandwidth_bytes_max: Option<u64>,
-    /// What its clients have done; absent while it does not serve.
+    /// Counters of its clients' requests; absent while it does not serve.
     #[serde(default)]
     pub stats: Option<ExportStats>,
 }
@@ -128,52 +128,52 @@ pub struct ExportList {
 pub struct AddExport {
     /// The array, by name or UUID; or a volume or snapshot, as in `tank/db` and `tank/db@monday`.
     pub array: String,
-    /// Where to listen: `unix:PATH` (absolute) or `tcp:HOST:PORT`; or `fuse:PATH` (absolute), which shows it as a file there; or
-    /// `ublk:` with, if wanted, `,queues=N` and `,depth=N`: it becomes the block device `/dev/braid/NAME`.
+    /// Its address: `unix:PATH` (absolute) or `tcp:HOST:PORT` to listen on; `fuse:PATH` (absolute) for a file there; or `ublk:`,
+    /// optionally with `,queues=N` and `,depth=N`, for the block device `/dev/braid/NAME`.
     pub nbd: String,
-    /// The export's name; absent: that of what is exported.
+    /// The export's name; absent: the name of the exported array, volume or snapshot.
     #[serde(default)]
     pub name: Option<String>,
     /// Refuse writes.
     #[serde(default)]
     pub read_only: bool,
-    /// Listen on a TCP address that others can reach, unencrypted and to everybody.
+    /// Accept a TCP address that other machines can reach, unencrypted and for all clients.
     #[serde(default)]
     pub insecure: bool,
-    /// Let clients write to a volume that an array which does not serve had as a member.
+    /// Let clients write to a volume that is a member of an array which does not serve.
     #[serde(default)]
     pub force: bool,
-    /// Whether it is to be had over TLS; absent: as the daemon's configuration says for TCP, `off` on a Unix socket.
+    /// Whether it offers TLS; absent: as configured in the daemon for TCP, `off` on a Unix socket.
     #[serde(default)]
     pub tls: Option<ExportTls>,
-    /// Networks that clients may come from, such as `10.0.0.0/8`; absent or empty: all.
+    /// Networks from which clients may connect, such as `10.0.0.0/8`; absent or empty: all.
     #[serde(default)]
     pub allow: Vec<String>,
     /// Most connections at a time; absent: 64.
     #[serde(default)]
     pub connections_max: Option<u32>,
-    /// Most requests a second, over all connections; absent or 0: no limit.
+    /// Most requests per second, over all connections; absent or 0: no limit.
     #[serde(default)]
     pub iops_max: Option<u64>,
-    /// Most bytes a second, over all connections; absent or 0: no limit.
+    /// Most bytes per second, over all connections; absent or 0: no limit.
     #[serde(default)]
     pub bandwidth_bytes_max: Option<u64>,
 }
 
-/// `PATCH /v1/exports/{export}`: what is absent stays as it is.
+/// `PATCH /v1/exports/{export}`: absent fields stay unchanged.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SetExport {
-    /// Networks that clients may come from; empty: all. Who is connected from elsewhere is disconnected.
+    /// Networks from which clients may connect; empty: all. Clients from other networks are disconnected.
     #[serde(default)]
     pub allow: Option<Vec<String>>,
-    /// Most connections at a time. Open connections stay, even where they are more.
+    /// Most connections at a time. Open connections stay, even if they are more.
     #[serde(default)]
     pub connections_max: Option<u32>,
-    /// Most requests a second; 0: no limit.
+    /// Most requests per second; 0: no limit.
     #[serde(default)]
     pub iops_max: Option<u64>,
-    /// Most bytes a second; 0: no limit.
+    /// Most bytes per second; 0: no limit.
     #[serde(default)]
     pub bandwidth_bytes_max: Option<u64>,
 }
@@ -183,9 +183,9 @@ pub struct SetExport {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "faster"}))]
 pub struct RenameExport {
-    /// The new name, which NBD clients ask for from then on.
+    /// The new name, which NBD clients have to request from then on.
     pub name: String,
-    /// Rename it although clients are connected: they are disconnected.
+    /// Rename it even if clients are connected: they are disconnected.
     #[serde(default)]
     pub force: bool,
 }

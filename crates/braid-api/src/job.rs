@@ -1,64 +1,64 @@
-//! Jobs: long work in the background.
+//! Jobs: long-running work in the background.
 
 use crate::Progress;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// One job that goes on, or has ended lately.
+/// One job that is running, or has ended recently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Job {
     /// Its name: array and number, as in `data:3`.
     pub name: String,
-    /// The array that it works on; empty where it is a pool.
+    /// The array that it works on; empty for a pool's job.
     pub array: String,
     /// The pool that it works on; `array` is empty then.
     #[serde(default)]
     pub pool: Option<String>,
-    /// The volume that is moved, or put together, as `tank/db`.
+    /// The volume that it works on, as in `tank/db`.
     #[serde(default)]
     pub volume: Option<String>,
-    /// Its number: of this array or pool, since it serves.
+    /// Its number among the jobs of this array or pool since that became active.
     pub number: u64,
-    /// `resync` makes equal what a crash left unequal; `rebuild` brings a member up to date; `replace` fills a
-    /// disk that is to take a member's place; `check` compares all copies of
-    /// everything that was ever written, or rows with their parity, and `repair` makes equal what differs. Of a pool: `evacuation` empties a
-    /// member that is being removed, `move` brings a volume with its snapshots to where it is to be, `compaction` puts together what they have scattered,
-    /// `flattening` copies what they see of others.
+    /// Of an array: `resync` makes the copies equal after a crash; `rebuild` makes a member in sync, from nothing or by a delta
+    /// resync; `replace` fills a disk that replaces a member; `check` compares all copies of everything ever written, or stripes with
+    /// their parity; `repair` also corrects the differences. Of a pool: `evacuation` moves the data off a member that is being removed,
+    /// `move` moves a volume and its snapshots to other members, `compaction` merges their packed extents into whole extents, `flattening`
+    /// copies the blocks that they share with their ancestors.
     pub kind: String,
     /// The member that a rebuild or a replacement fills, or an evacuation empties.
     pub member: Option<u16>,
-    /// Of a replacement: the member whose place the disk takes.
+    /// Of a replacement: the member that the disk replaces.
     #[serde(default)]
     pub replaces: Option<u16>,
-    /// Where it stands.
+    /// Its state.
     #[serde(default)]
     pub state: JobState,
-    /// Whether it waits, by command.
+    /// Whether it was paused by command.
     pub paused: bool,
-    /// Bytes a second that it may read or write on one member at most; 0: it gives way to clients by itself.
+    /// Most bytes per second that it reads or writes on one member; 0: it adapts to the load of clients.
     pub limit_bytes_per_s: u64,
-    /// How far it has come.
+    /// Its progress.
     pub progress: Progress,
-    /// What a check or repair has found so far; of a rebuild, what it could not read, if there is any.
+    /// The findings of a check or repair so far; of a rebuild, what it could not read, if anything.
     #[serde(default)]
     pub findings: Option<Findings>,
 }
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum JobState {
-    /// It goes on by itself.
+    /// It is running.
     #[default]
     Running,
-    /// It waits, by command.
+    /// It was paused by command.
     Paused,
-    /// It has done what it should.
+    /// It has completed.
     Done,
-    /// It was given up, by command.
+    /// It was cancelled by command.
     Cancelled,
-    /// It could not go on: its member, or its array, has failed.
+    /// It could not continue: its member, or its array, has failed.
     Failed,
 }
 
@@ -80,83 +80,83 @@ impl JobState {
     }
 }
 
-/// What a job has found that is not as it should be. All counts are of blocks of `block_bytes`.
+/// The damage that a job has found. All counts are of blocks of `block_bytes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Findings {
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// Blocks of which at least two copies were compared; blocks of data that were compared with their parity.
+    /// Blocks of which at least two copies were compared; data blocks that were compared with their parity.
     pub compared_blocks: u64,
-    /// Blocks that hold something and could not be compared, as fewer than two copies of them are in sync, or not all members of
-    /// their row are.
+    /// Written blocks that could not be compared, as fewer than two of their copies, or not all members of their stripe, are in
+    /// sync.
     #[serde(default)]
     pub uncompared_blocks: u64,
-    /// Blocks whose copies differed. With parity: lines, one block high over all members of a row, that did not agree with
-    /// their parity.
+    /// Blocks whose copies differed. With parity: stripe sections, one block high on every member of a stripe, that did not
+    /// match their parity.
     pub differing_blocks: u64,
-    /// Blocks, or lines, that a repair has made right again.
+    /// Blocks, or stripe sections, that a repair has corrected.
     pub mended_blocks: u64,
     /// Blocks that no disk, or not every disk, can read.
     pub unreadable_blocks: u64,
-    /// Where the first differing and unreadable blocks begin, in bytes of the array.
+    /// Offsets of the first differing and unreadable blocks, in bytes of the array.
     pub places_bytes: Vec<u64>,
-    /// Whose blocks were wrong, as far as that can be told: at raid6, where two parities tell. By member.
+    /// The members with wrong blocks, by slot, as far as known: at raid6, where two parities locate a wrong block.
     #[serde(default)]
     pub wrong_members: Vec<WrongMember>,
 }
 
-/// A member that has blocks wrong.
+/// A member with wrong blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WrongMember {
-    /// Its number.
+    /// Its slot.
     pub member: u16,
-    /// Of the blocks that differed, those that it had wrong.
+    /// Number of differing blocks that were wrong on this member.
     pub blocks: u64,
 }
 
 impl Findings {
-    /// Whether everything that was written was compared.
+    /// Whether everything written was compared.
     pub const fn is_complete(&self) -> bool {
         self.uncompared_blocks == 0
     }
 
-    /// Blocks that are still not as they should be.
+    /// Returns the number of blocks that are still wrong or unreadable.
     pub const fn left_blocks(&self) -> u64 {
         self.differing_blocks.saturating_sub(self.mended_blocks) + self.unreadable_blocks
     }
 }
 
-/// `POST /v1/arrays/{array}/check`: what is absent is no.
+/// `POST /v1/arrays/{array}/check`: compare all copies, or stripes with their parity.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"repair": false}))]
 pub struct CheckArray {
-    /// Make equal what differs: as most copies have it, else as the first member in sync has it. With parity: compute the block
-    /// that two parities name (raid6) from the others; else compute the parity.
+    /// Correct differences: by the majority of the copies, else by the first member in sync. With parity: recompute the block that
+    /// two parities locate (raid6) from the others; else recompute the parity.
     #[serde(default)]
     pub repair: bool,
-    /// Of a repair at levels with parity: believe the data, and compute every parity that does not agree with them, whatever two
-    /// parities say. For after a start without the journal, when parities may be of before the last writes.
+    /// Of a repair at levels with parity: trust the data, and recompute every parity that does not match them, even where two
+    /// parities locate a wrong block. For use after a start without the journal, when parity may be older than the last writes.
     #[serde(default)]
     pub from_data: bool,
 }
 
-/// The jobs that go on, and those that have ended lately.
+/// The jobs that are running, and those that have ended recently.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JobList {
     /// The jobs, by array and number.
     pub jobs: Vec<Job>,
 }
 
-/// `PATCH /v1/jobs/{job}`: what is absent stays.
+/// `PATCH /v1/jobs/{job}`: absent fields stay unchanged.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"paused": true}))]
 pub struct SetJob {
-    /// Whether it waits.
+    /// Whether it is paused.
     #[serde(default)]
     pub paused: Option<bool>,
-    /// Bytes a second that it may read or write on one member at most; 0: it gives way to clients by itself.
+    /// Most bytes per second that it reads or writes on one member; 0: it adapts to the load of clients.
     #[serde(default)]
     pub limit_bytes_per_s: Option<u64>,
 }

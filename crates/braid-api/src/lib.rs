@@ -1,10 +1,10 @@
 //! The types of Braid's HTTP/JSON API, shared by the daemon, the command line and other clients.
 //!
-//! What it is: every request, answer, event and error under `/v1`, as plain data.
-//! What it promises: fields are added, never removed or given another meaning, within `/v1`; an unknown
-//! field in an answer is ignored by clients, an unknown field in a request is refused by the daemon (a
-//! misspelt option is never silently dropped). Numbers carry their unit in the name and are bytes,
-//! nanoseconds or counts.
+//! What it is: every request, response, event and error under `/v1`, as plain data.
+//! What it guarantees: within `/v1`, fields are added, never removed or given another meaning. Clients ignore
+//! an unknown field in a response; the daemon refuses an unknown field in a request, so that a misspelt
+//! option is never silently dropped. Numbers are bytes, nanoseconds, milliseconds, seconds or counts, with the
+//! unit in their names.
 //! What it never does: no I/O, no logic beyond checking names; it knows nothing of the engine.
 
 #![forbid(unsafe_code)]
@@ -12,7 +12,6 @@
 mod activity;
 pub mod address;
 mod array;
-mod checked;
 mod cluster;
 mod disk;
 mod error;
@@ -24,8 +23,9 @@ mod md;
 pub mod names;
 mod nodes;
 mod orphans;
-mod place;
+mod placement;
 mod pool;
+mod pool_check;
 mod replicas;
 mod replicated;
 mod stats;
@@ -34,7 +34,6 @@ mod upgrade;
 
 pub use activity::*;
 pub use array::*;
-pub use checked::{CheckPool, PoolChecked, PoolDamage};
 pub use cluster::*;
 pub use disk::*;
 pub use error::*;
@@ -45,8 +44,9 @@ pub use limits::Limits;
 pub use md::*;
 pub use nodes::*;
 pub use orphans::*;
-pub use place::{AddMembers, MoveVolume, ParsePlaceError, Place, RemoveMember, StartPool};
+pub use placement::{AddMembers, MoveVolume, ParsePlaceError, Place, RemoveMember, StartPool};
 pub use pool::*;
+pub use pool_check::{CheckPool, PoolChecked, PoolDamage};
 pub use replicas::*;
 pub use replicated::*;
 pub use stats::*;

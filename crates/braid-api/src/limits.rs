@@ -1,4 +1,4 @@
-//! The limits that hold everywhere, in one file; `braid status --limits` prints them.
+//! The constant limits of Braid; `braid status --limits` prints them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,13 +13,13 @@ pub const POOLS_MAX: usize = 256;
 pub const VOLUMES_MAX: usize = 65_536;
 /// Largest volume, in bytes (64 TiB).
 pub const VOLUME_BYTES_MAX: u64 = 64 << 40;
-/// Usual logical block of a volume, in bytes. Data stand in blocks of this size, and the size of a volume is a multiple of it.
+/// Default logical block of a volume, in bytes. Data are stored in blocks of this size, and a volume's size is a multiple of it.
 pub const VOLUME_BLOCK_BYTES: u32 = 4096;
-/// Logical block of a volume that takes requests of sectors, in bytes.
+/// Logical block of a volume that accepts requests for single sectors, in bytes.
 pub const VOLUME_SECTOR_BYTES: u32 = 512;
 /// Every logical block that a volume may have, in bytes.
 pub const VOLUME_LOGICAL_BLOCKS: [u32; 2] = [VOLUME_SECTOR_BYTES, VOLUME_BLOCK_BYTES];
-/// Most arrays, disks of pools, and exported volumes and snapshots at a time.
+/// Most devices of one daemon: arrays, disks of pools, and exported volumes and snapshots.
 pub const DEVICES_MAX: usize = 4096;
 /// Most exports of one daemon.
 pub const EXPORTS_MAX: usize = 4096;
@@ -33,7 +33,7 @@ pub const BLOCK_QUEUES_MAX: u16 = 4096;
 pub const BLOCK_QUEUE_DEPTH_MAX: u16 = 4096;
 /// Most replicas and witnesses of one volume.
 pub const REPLICAS_MAX: usize = 16;
-/// Most volumes of several nodes that one of them knows.
+/// Most replicated volumes that one node knows.
 pub const REPLICATED_MAX: usize = 1024;
 /// Longest request, in bytes.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
@@ -47,13 +47,13 @@ pub const CHUNK_BYTES_MAX: u64 = 64 << 20;
 pub const CHUNK_BYTES_MIN: u64 = 4096;
 /// Longest body of an API request, in bytes.
 pub const API_BODY_BYTES_MAX: usize = 1 << 20;
-/// Events that the daemon remembers; older ones are forgotten first.
+/// Events that the daemon keeps in memory; the oldest are dropped first.
 pub const EVENTS_MAX: usize = 1024;
-/// Readers that may follow the events at once.
+/// Most clients that follow the events at a time.
 pub const EVENT_FOLLOWERS_MAX: usize = 64;
-/// Clients of the API at a time; further ones wait.
+/// Most clients of the API on the socket at a time; further ones wait.
 pub const API_CLIENTS_MAX: usize = 128;
-/// Clients of the API over the network at a time; further ones wait. They take no places from those of the socket.
+/// Most clients of the API over the network at a time, besides those on the socket; further ones wait.
 pub const API_NETWORK_CLIENTS_MAX: usize = 128;
 /// Shortest token of the API, in bytes: 32 hexadecimal digits hold 128 bits.
 pub const API_TOKEN_BYTES_MIN: usize = 32;
@@ -61,15 +61,15 @@ pub const API_TOKEN_BYTES_MIN: usize = 32;
 pub const API_TOKEN_BYTES_MAX: usize = 1024;
 /// Most tokens in one file.
 pub const API_TOKENS_MAX: usize = 64;
-/// Longest time in which a request of the API has to arrive, head and body each, in milliseconds.
+/// Time limit for the arrival of an API request, for its head and its body each, in milliseconds.
 pub const API_REQUEST_TIMEOUT_MS: u64 = 10_000;
-/// Networks in the list of those that may use an export.
+/// Most networks from which one export allows clients.
 pub const EXPORT_NETWORKS_MAX: usize = 64;
-/// Nodes of one cluster.
+/// Most nodes of one cluster.
 pub const NODES_MAX: usize = 64;
-/// Invitations to a cluster at a time.
+/// Most invitations to a cluster at a time.
 pub const INVITATIONS_MAX: usize = 64;
-/// Addresses that exports listen on.
+/// Most addresses that exports listen on.
 pub const LISTENERS_MAX: usize = 4096;
 
 /// The limits as the API shows them.
@@ -106,22 +106,22 @@ pub struct Limits {
     pub chunk_bytes_max: u64,
     /// Longest body of an API request, in bytes.
     pub api_body_bytes_max: u64,
-    /// Clients of the API at a time; further ones wait.
+    /// Most clients of the API on the socket at a time; further ones wait.
     pub api_clients_max: u64,
-    /// Clients of the API over the network at a time; further ones wait.
+    /// Most clients of the API over the network at a time; further ones wait.
     pub api_network_clients_max: u64,
     /// Most tokens in one file.
     pub api_tokens_max: u64,
-    /// Longest time in which a request of the API has to arrive, head and body each, in milliseconds.
+    /// Time limit for the arrival of an API request, for its head and its body each, in milliseconds.
     pub api_request_timeout_ms: u64,
-    /// Events that the daemon remembers.
+    /// Events that the daemon keeps in memory.
     pub events_max: u64,
-    /// Readers that may follow the events at once.
+    /// Most clients that follow the events at a time.
     pub event_followers_max: u64,
 }
 
 impl Limits {
-    /// The limits of this build.
+    /// Returns the limits of this build.
     pub const fn current() -> Limits {
         Limits {
             array_members_max: ARRAY_MEMBERS_MAX as u64,

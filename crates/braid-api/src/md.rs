@@ -1,29 +1,29 @@
-//! Arrays of Linux md: described, and imported to be read.
+//! Arrays of Linux md: describing them, and importing them read-only.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::Array;
 
-/// `POST /v1/import-md`: look at the members of an array of Linux md, and with a name serve it read-only.
+/// `POST /v1/import-md`: describe the arrays of Linux md on disks, and with a name serve one of them read-only.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"disks": ["/dev/sdb", "/dev/sdc"], "name": "old"}))]
 pub struct ImportMd {
     /// Its members, named as on the command line with absolute paths, in any order.
     pub disks: Vec<String>,
-    /// Serve it under this name; absent: only describe what is there.
+    /// Serve it under this name; absent: only describe the arrays.
     #[serde(default)]
     pub name: Option<String>,
-    /// Read members that are old where it takes them, and compute from parity that may be wrong.
+    /// Read outdated members where they are needed, and reconstruct data from parity that may be wrong.
     #[serde(default)]
     pub force: bool,
-    /// Of a raid0 that does not say which it has: `original` or `alternate`.
+    /// The layout of a raid0 whose superblocks do not record it: `original` or `alternate`.
     #[serde(default)]
     pub layout: Option<String>,
 }
 
-/// What was found on the disks.
+/// The result of an import, or of a description.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MdImport {
     /// The arrays of md that the disks belong to.
@@ -42,56 +42,56 @@ pub struct MdArray {
     pub name: String,
     /// `linear`, `raid0`, …, as md calls it.
     pub level: String,
-    /// As mdadm calls it; empty where the level has one only, or none is recorded.
+    /// Its layout, as mdadm calls it; empty where the level has only one, or none is recorded.
     pub layout: String,
     /// The chunk in bytes; 0: none.
     pub chunk_bytes: u64,
-    /// What can be read, in bytes; none where that is not known.
+    /// Its size, in bytes; absent where that is not known.
     #[serde(default)]
     pub size_bytes: Option<u64>,
     /// The version of its superblocks: `1.0`, `1.1` or `1.2`.
     pub metadata: String,
-    /// How often it has changed, by the newest superblock.
+    /// The event count of the newest superblock.
     pub events: u64,
     /// When it was created, in seconds of Unix time.
     pub created_unix_s: u64,
     /// When it was last changed, in seconds of Unix time.
     pub updated_unix_s: u64,
-    /// It was stopped in order.
+    /// Whether it was stopped cleanly.
     pub clean: bool,
-    /// A member is not read, as it is missing or does not hold what it should.
+    /// Whether a member is not read, as it is missing or not in sync.
     pub degraded: bool,
-    /// It can be read as it is.
+    /// Whether it can be read as it is.
     pub readable: bool,
-    /// Its members, by role.
+    /// Its members, by slot.
     pub members: Vec<MdMember>,
-    /// Disks of it that are no members: spares, and what has failed.
+    /// Its disks that are not members: spares, and failed ones.
     pub others: Vec<String>,
     /// Why it cannot be read.
     pub problems: Vec<MdProblem>,
-    /// What has to be known about what is read, one sentence each.
+    /// Warnings about the data that are read, one sentence each.
     pub warnings: Vec<String>,
 }
 
 /// A member of an array of md.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MdMember {
-    /// Its role.
+    /// Its slot.
     pub role: u16,
-    /// The disk, where there is one.
+    /// Its disk; absent where it is missing.
     #[serde(default)]
     pub disk: Option<String>,
-    /// `here`, `missing`, `old` or `filling`.
+    /// `here` (present), `missing`, `old` (outdated) or `filling` (being rebuilt).
     pub state: String,
-    /// It is read.
+    /// Whether it is read.
     pub used: bool,
-    /// How often the array had changed when this was last part of it.
+    /// The event count of its superblock.
     #[serde(default)]
     pub events: Option<u64>,
     /// Where its data begin on the disk, in bytes.
     #[serde(default)]
     pub data_offset_bytes: Option<u64>,
-    /// Ranges of the disk that md has noted as bad: they are not read.
+    /// Number of ranges that md has recorded as bad blocks: they are not read.
     #[serde(default)]
     pub bad_ranges: u64,
 }
@@ -99,7 +99,7 @@ pub struct MdMember {
 /// Why an array of md cannot be read.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MdProblem {
-    /// What it is.
+    /// The reason, in one sentence.
     pub message: String,
     /// What to do about it.
     pub remedy: String,

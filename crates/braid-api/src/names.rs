@@ -1,4 +1,4 @@
-//! What a name may be.
+//! The rules of names.
 
 use crate::limits::NAME_BYTES_MAX;
 use std::fmt;
@@ -14,7 +14,7 @@ pub enum NameError {
     FirstCharacter(char),
     /// It contains this character.
     Character(char),
-    /// It has the shape of a UUID, which is accepted wherever a name is and so could name something else.
+    /// It has the shape of a UUID. UUIDs are accepted in place of names, so that it could denote another object.
     LooksLikeUuid,
 }
 
@@ -57,32 +57,32 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// A volume or snapshot as it is named: pool, volume, and the snapshot's own name.
+/// The parts of the name of a volume or snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeName<'a> {
     /// The pool.
     pub pool: &'a str,
     /// The volume.
     pub volume: &'a str,
-    /// Of a snapshot its own name.
+    /// The snapshot's own name, if it is a snapshot.
     pub snapshot: Option<&'a str>,
 }
 
 impl<'a> VolumeName<'a> {
-    /// Reads `POOL/VOLUME` or `POOL/VOLUME@SNAPSHOT`; none where the text has neither shape. Each part is a name or a UUID.
+    /// Parses `POOL/VOLUME` or `POOL/VOLUME@SNAPSHOT`; `None` if the text has neither form. Each part is a name or a UUID.
     pub fn parse(text: &'a str) -> Option<VolumeName<'a>> {
         let (pool, rest) = text.split_once('/')?;
         let (volume, snapshot) = match rest.split_once('@') {
             Some((volume, snapshot)) => (volume, Some(snapshot)),
             None => (rest, None),
         };
-        let good = |part: &str| is_uuid(part) || check_name(part).is_ok();
-        let all = good(pool) && good(volume) && snapshot.is_none_or(good);
+        let is_valid = |part: &str| is_uuid(part) || check_name(part).is_ok();
+        let all = is_valid(pool) && is_valid(volume) && snapshot.is_none_or(is_valid);
         all.then_some(VolumeName { pool, volume, snapshot })
     }
 }
 
-/// Checks the name of an export: as others, or that of a volume or snapshot (`tank/db`, `tank/db@monday`).
+/// Checks the name of an export: any other name, or that of a volume or snapshot (`tank/db`, `tank/db@monday`).
 ///
 /// # Errors
 /// The first rule that it breaks.
@@ -99,14 +99,14 @@ pub fn is_uuid(text: &str) -> bool {
         })
 }
 
-/// What a policy's snapshots are called: `auto-20261122T140000Z`, the time in UTC.
+/// Returns the name of a snapshot that a policy takes at this time: `auto-20261122T140000Z`, in UTC.
 pub fn policy_name(unix_s: u64) -> String {
     let (year, month, day) = civil(unix_s / 86_400);
     let (h, m, s) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);
     format!("auto-{year:04}{month:02}{day:02}T{h:02}{m:02}{s:02}Z")
 }
 
-/// When a snapshot of this name was taken, if it is a policy's. Only policies may use such names.
+/// Returns when a snapshot with this name was taken, if it is one of a policy. Only policies may use such names.
 pub fn policy_time(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("auto-")?.strip_suffix('Z')?;
     let (date, time) = digits.split_once('T').filter(|(date, time)| date.len() == 8 && time.len() == 6)?;
@@ -116,14 +116,14 @@ pub fn policy_time(name: &str) -> Option<u64> {
     let number = |text: &str| text.parse::<u64>().ok();
     let (year, month, day) = (number(&date[..4])?, number(&date[4..6])?, number(&date[6..])?);
     let seconds = number(&time[..2])? * 3600 + number(&time[2..4])? * 60 + number(&time[4..])?;
-    // The first of January is not earlier than if no year had been a leap year.
+    // A lower bound of the days until the first of January: as if there were no leap years.
     let first = year.checked_sub(1970)? * 365;
     let days = (first..).take_while(|days| civil(*days).0 <= year).find(|days| civil(*days) == (year, month, day))?;
     let unix_s = days * 86_400 + seconds;
     (policy_name(unix_s) == name).then_some(unix_s)
 }
 
-/// Year, month and day of a count of days since 1970-01-01, by the Gregorian rule of 400-year cycles.
+/// Returns year, month and day of a number of days since 1970-01-01, by the Gregorian rule of 400-year cycles.
 pub fn civil(days: u64) -> (u64, u64, u64) {
     let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
     let cycle = 146_097;
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_shows_a_right_name() {
+    fn a_refusal_shows_a_valid_name() {
         let text = check_name("a/b").expect_err("a slash is refused").to_string();
         assert!(text.contains("'/'") && text.contains("backup-2"), "{text}");
         assert_eq!(check_name("backup-2"), Ok(()));
     }
 
     #[test]
-    fn volumes_and_snapshots_have_names_of_parts() {
+    fn names_of_volumes_and_snapshots_have_parts() {
         let parse = VolumeName::parse;
         assert_eq!(parse("tank/db"), Some(VolumeName { pool: "tank", volume: "db", snapshot: None }));
         let snapshot = VolumeName { pool: "tank", volume: "db", snapshot: Some("monday") };
@@ -190,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn uuids_are_told_from_names() {
+    fn uuids_are_recognised() {
         assert!(is_uuid("123E4567-e89b-12d3-a456-426614174000"));
         assert!(!is_uuid("123E4567-e89b-12d3-a456-42661417400g"));
         assert!(!is_uuid("123E4567e89b-12d3-a456-426614174000a"));
     }
 
     #[test]
-    fn names_of_policies_tell_their_time() {
+    fn names_of_policy_snapshots_contain_their_time() {
         assert_eq!(policy_name(0), "auto-19700101T000000Z");
         assert_eq!(policy_name(1_795_356_000), "auto-20261122T140000Z");
         for unix_s in (0..4_102_444_800).step_by(86_400 * 30 + 12_345) {

@@ -1,25 +1,25 @@
-//! Nodes: the daemons of several machines that know each other.
+//! Nodes: the daemons of several machines that form a cluster.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// How a node does, as the node that is asked sees it.
+/// The state of a node, as the responding node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum NodeState {
-    /// It answers.
+    /// It replies to requests.
     Here,
-    /// It does not, or not as it should.
+    /// It does not reply, or not correctly.
     Away,
-    /// The node was started a moment ago, and has not asked it yet.
+    /// Not known yet: the responding node has just started.
     Unknown,
-    /// It was removed, and takes part in nothing any more.
+    /// It was removed from the cluster.
     Removed,
 }
 
 impl NodeState {
-    /// The word for it.
+    /// The word that the API and the tables show.
     pub const fn word(self) -> &'static str {
         match self {
             NodeState::Here => "here",
@@ -37,38 +37,38 @@ pub struct Node {
     pub name: String,
     /// Its identity.
     pub uuid: String,
-    /// Whether it is the node that answers.
+    /// Whether it is the responding node.
     pub own: bool,
-    /// Where other nodes reach its API: host and port.
+    /// Address of its API for other nodes: host and port.
     pub api: String,
-    /// Where other nodes reach the data of its replicas: host and port.
+    /// Address of its replicas' data for other nodes: host and port.
     pub data: String,
-    /// Whether data go over TLS.
+    /// Whether data are sent over TLS.
     pub tls_data: bool,
-    /// How it does.
+    /// Its state.
     pub state: NodeState,
-    /// Since when it is away, in milliseconds of Unix time.
+    /// Since when it does not reply, in milliseconds of Unix time.
     pub away_since_unix_ms: Option<u64>,
-    /// Why it is away.
+    /// Why it does not reply.
     pub reason: Option<String>,
-    /// When its certificate ends, in seconds of Unix time; none where it has not been seen yet.
+    /// When its certificate expires, in seconds of Unix time; absent where it has not been seen yet.
     pub certificate_ends_unix_s: Option<i64>,
-    /// The digest (SHA-256) of its public key, by which others know it.
+    /// The digest (SHA-256) of its public key, by which other nodes authenticate it.
     pub key_sha256: String,
-    /// How often its entry in the table was changed.
+    /// Number of changes to its entry in the table of nodes.
     pub version: u64,
 }
 
 /// All nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeList {
-    /// The identity of the cluster; none where this daemon belongs to none.
+    /// The identity of the cluster; absent if this daemon belongs to none.
     pub cluster: Option<String>,
-    /// The name of the node that answers.
+    /// The name of the responding node.
     pub own: Option<String>,
     /// The digest (SHA-256) of the authority's certificate.
     pub authority_sha256: Option<String>,
-    /// The nodes, by name; none that were removed.
+    /// The nodes, by name; removed ones are left out.
     pub nodes: Vec<Node>,
 }
 
@@ -78,12 +78,12 @@ pub struct NodeList {
 pub struct InitCluster {
     /// The name of this node.
     pub name: String,
-    /// Where it listens for other nodes, and where they reach it: host and port (10870 unless named).
+    /// The address on which it listens, and at which other nodes reach it: host and port (default 10870).
     pub listen: String,
-    /// Where it offers the data of replicas; without it the same host, port 10871.
+    /// The address for the data of replicas; absent: the same host, port 10871.
     #[serde(default)]
     pub data: Option<String>,
-    /// Whether data go without TLS, on a network that is trusted.
+    /// Whether data are sent without TLS, on a trusted network.
     #[serde(default)]
     pub data_plain: bool,
 }
@@ -92,17 +92,17 @@ pub struct InitCluster {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Invite {
-    /// For how long it holds, in seconds; without it an hour.
+    /// How long it is valid, in seconds; absent: one hour.
     #[serde(default)]
     pub expires_s: Option<u64>,
 }
 
-/// An invitation: a node that has it may join, once.
+/// An invitation, with which one node may join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Invitation {
-    /// What the new node has to be told: a secret.
+    /// The secret token for the new node.
     pub token: String,
-    /// When it ends, in seconds of Unix time.
+    /// When it expires, in seconds of Unix time.
     pub expires_unix_s: i64,
 }
 
@@ -110,42 +110,42 @@ pub struct Invitation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinCluster {
-    /// The invitation.
+    /// The token of the invitation.
     pub token: String,
     /// The name of this node.
     pub name: String,
-    /// As of [`InitCluster`].
+    /// As in [`InitCluster`].
     pub listen: String,
-    /// As of [`InitCluster`].
+    /// As in [`InitCluster`].
     #[serde(default)]
     pub data: Option<String>,
-    /// As of [`InitCluster`].
+    /// As in [`InitCluster`].
     #[serde(default)]
     pub data_plain: bool,
 }
 
-/// One line of the table of nodes, as nodes tell it to each other.
+/// One entry of the table of nodes, as nodes exchange it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 pub struct MemberNode {
     /// Its identity.
     pub uuid: String,
-    /// Counts its changes: of two lines of one node the higher one holds.
+    /// Number of its changes: of two entries of one node, the one with the higher version is valid.
     pub version: u64,
-    /// Whether it was removed. What is once removed stays so.
+    /// Whether the node was removed. A removed node stays removed.
     pub removed: bool,
     /// Its name.
     pub name: String,
-    /// Where its API is reached.
+    /// Address of its API.
     pub api: String,
-    /// Where its data are reached.
+    /// Address of its replicas' data.
     pub data: String,
-    /// Whether data go over TLS.
+    /// Whether data are sent over TLS.
     pub tls_data: bool,
     /// The digest (SHA-256) of its public key, in hexadecimal digits.
     pub key_sha256: String,
 }
 
-/// `POST /v1/cluster/admit`: what a node that wants to join asks the one that has invited it. The only request that a node accepts
+/// `POST /v1/cluster/admit`: the request of a joining node to the node that has invited it. The only request that a node accepts
 /// from an unknown node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -156,8 +156,8 @@ pub struct Admit {
     pub node: MemberNode,
 }
 
-/// What the new node needs. Every node has the authority's key, so that each can invite, and renew its certificate, whichever
-/// others are lost.
+/// What a new node needs to know. Every node has the authority's key, so that each can invite nodes and renew its certificate,
+/// even if all others are lost.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Admitted {
     /// The identity of the cluster.
@@ -180,13 +180,13 @@ impl std::fmt::Debug for Admitted {
     }
 }
 
-/// `POST /v1/cluster/table`: what one node knows of all; the answer is what the other knows then.
+/// `POST /v1/cluster/table`: one node's table of nodes; the response is the other node's table after merging it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeTable {
     /// The identity of the cluster.
     pub cluster: String,
-    /// The clock of who says this, in seconds of Unix time.
+    /// The sender's clock, in seconds of Unix time.
     pub unix_s: i64,
-    /// The table of nodes, with those that were removed.
+    /// The table of nodes, including removed ones.
     pub members: Vec<MemberNode>,
 }

@@ -1,4 +1,4 @@
-//! Block devices that no export claims.
+//! Orphans: block devices and mounts of files that no export claims.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,20 +12,20 @@ pub struct RemoveOrphans {
     pub dry_run: bool,
 }
 
-/// A block device of Braid's, or the mount of a file, that is of no export of this daemon.
+/// A block device of Braid, or a mount of a file, that belongs to no export of this daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Orphan {
-    /// The device, or where the file is.
+    /// Path of the device or of the file.
     pub device: String,
-    /// Its size, in bytes; absent where its users see none.
+    /// Its size, in bytes; absent if users cannot see it.
     pub size_bytes: Option<u64>,
     /// Whether it was removed.
     pub removed: bool,
-    /// Why it was not, if it was to be.
+    /// Why it was not removed although requested.
     pub reason: Option<String>,
 }
 
-/// The answer to [`RemoveOrphans`].
+/// The response to [`RemoveOrphans`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OrphanList {
     /// The devices, by number, then the files.

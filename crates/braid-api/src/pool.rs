@@ -1,4 +1,4 @@
-//! Pools, and the volumes and snapshots in them: what is asked of them and what is told of them.
+//! Pools, and their volumes and snapshots: requests to change them, and what the API shows of them.
 
 use crate::limits::VOLUME_BLOCK_BYTES;
 use crate::{DiskStats, Place};
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 pub enum PoolState {
     /// Its volumes can be used.
     Active,
-    /// Members are missing; it serves nothing and waits for them.
+    /// Members are missing; it does not serve, and waits for them.
     Incomplete,
     /// It could not be opened, or a member has failed; the reason is in `attention`.
     Failed,
@@ -34,26 +34,26 @@ impl PoolState {
 pub struct PoolMember {
     /// Its number in the pool, from 0.
     pub number: u8,
-    /// Its identity, as the labels say.
+    /// Its identity in the labels.
     pub uuid: String,
-    /// The disk that it is; absent for an array. For a missing one where it was last seen, if that is known.
+    /// Its disk; absent for an array. For a missing member the disk on which it was last seen, if known.
     pub disk: Option<String>,
-    /// The array that it is; absent for a disk.
+    /// Its array; absent for a disk.
     pub array: Option<String>,
-    /// Whether it is here.
+    /// Whether it is present.
     pub present: bool,
-    /// Whether it is being removed: what it has moves to the others.
+    /// Whether it is being removed: its data move to the other members.
     pub leaves: bool,
-    /// Whether it was absent and given up: it is not taken back.
+    /// Whether it was missing and was given up: it cannot return.
     pub given_up: bool,
-    /// Its disk is an export of a server that cannot promise that what an old connection asked for is not carried out after all.
+    /// Whether its disk is an export of a server without fencing, which may still carry out requests of an old connection.
     #[serde(default)]
     pub unfenced: bool,
     /// Its size, in bytes.
     pub size_bytes: u64,
-    /// What of it holds data of volumes, or could, in bytes; absent while the pool does not serve.
+    /// Its capacity for data of volumes, in bytes; absent while the pool does not serve.
     pub data_bytes: Option<u64>,
-    /// What of that is handed out, in bytes; absent while the pool does not serve.
+    /// Bytes of that capacity that are allocated; absent while the pool does not serve.
     pub allocated_bytes: Option<u64>,
     /// Counters since the daemon opened the disk; absent for an array, and while the disk is not open.
     pub stats: Option<DiskStats>,
@@ -68,48 +68,48 @@ pub struct Pool {
     pub uuid: String,
     /// Whether it serves.
     pub state: PoolState,
-    /// What needs attention, a sentence each.
+    /// What needs attention, one sentence each; empty when all is well.
     pub attention: Vec<String>,
-    /// Whether it is found again after the daemon ends; not with `mem` and `null`.
+    /// Whether it survives the end of the daemon; false with a `mem` or `null` disk in it.
     pub kept: bool,
     /// When it was created, in seconds of Unix time.
     pub created_unix_s: u64,
-    /// The size of its members together, in bytes.
+    /// Total size of its members, in bytes.
     pub raw_bytes: u64,
-    /// What its members have for data of volumes, in bytes; 0 while it does not serve.
+    /// Its capacity for data of volumes, in bytes; 0 while it does not serve.
     pub size_bytes: u64,
-    /// What of that is handed out, in extents of 256 KiB, or not yet free again, in bytes.
+    /// Allocated bytes, in extents of 256 KiB, including those that are not free again yet.
     pub allocated_bytes: u64,
-    /// What can be handed out now, in bytes; what is kept for thick volumes is not in it.
+    /// Bytes that can be allocated now, without the reserve for thick volumes.
     pub free_bytes: u64,
-    /// What is free and kept for thick volumes, in bytes.
+    /// Free bytes that are reserved for thick volumes.
     pub reserved_bytes: u64,
-    /// What its volumes would take if all of them were written, in bytes. May exceed its size.
+    /// Total size of its volumes, in bytes. The pool is overcommitted if this exceeds `size_bytes`.
     pub promised_bytes: u64,
-    /// How many volumes it has.
+    /// Number of its volumes.
     pub volumes: u64,
-    /// How many snapshots.
+    /// Number of its snapshots.
     pub snapshots: u64,
     /// Its members.
     pub members: Vec<PoolMember>,
-    /// Who has how much; only where one pool is asked for, and serves.
+    /// Its space by volume and snapshot; only in a request for one pool, while it serves.
     pub space: Option<PoolSpace>,
-    /// Only in the answer to letting a member stay that was to leave: volumes that had been placed on it, and are not any more.
+    /// Only in the response to a cancelled removal of a member: volumes that were allocated on it by policy, and no longer are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unplaced: Vec<String>,
 }
 
-/// Of what a volume or snapshot shows, how much it shares. While the volume is written, the figures are of slightly different moments.
+/// Exclusive and shared space of a volume or snapshot. While the volume is written, the figures are from slightly different moments.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Space {
-    /// Its content that is not zeros, in bytes: its own, and what it has in common with others.
+    /// Bytes of its content that are not zeros, exclusive and shared.
     pub data_bytes: u64,
-    /// What of that no other volume or snapshot has, in bytes: so much becomes free when it is deleted.
+    /// Bytes that no other volume or snapshot has: they become free when it is deleted.
     pub exclusive_bytes: u64,
-    /// What other volumes or snapshots have, too, in bytes.
+    /// Bytes that other volumes or snapshots have as well.
     pub shared_bytes: u64,
-    /// What reads as errors, at most, in bytes: it may stand on a member that the pool goes on without, or where its tables are damaged. Also
-    /// what was never written is in it, as the pool cannot tell.
+    /// Most bytes that may read as errors, as they may be on a missing member, or in damaged tables. Includes blocks that were never
+    /// written, as the pool cannot tell.
     pub in_doubt_bytes: u64,
 }
 
@@ -118,31 +118,31 @@ pub struct Space {
 pub struct NamedSpace {
     /// Its name within the pool, as in `db` or `db@monday`.
     pub name: String,
-    /// What stands under this name, in extents of 256 KiB, in bytes.
+    /// Bytes allocated for it alone, in extents of 256 KiB.
     pub allocated_bytes: u64,
-    /// Of a volume: the same with that of all of its snapshots.
+    /// Of a volume: bytes allocated for it and all of its snapshots.
     pub with_snapshots_bytes: Option<u64>,
-    /// What it shows.
+    /// Its exclusive and shared space.
     #[serde(flatten)]
     pub space: Space,
 }
 
-/// Who has how much of a pool. Blocks are counted, of 4096 bytes: extents that are not full have more.
+/// The space of a pool by volume and snapshot, counted in blocks of 4096 bytes: partly used extents take more.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PoolSpace {
-    /// Blocks that stand on the members, in bytes.
+    /// Bytes of the blocks stored on the members.
     pub stored_bytes: u64,
-    /// Those of them that several volumes and snapshots have, each counted once, in bytes.
+    /// Bytes of blocks that several volumes and snapshots share, each block counted once.
     pub shared_bytes: u64,
-    /// Those that one alone has, in bytes.
+    /// Bytes of blocks that only one volume or snapshot has.
     pub exclusive_bytes: u64,
-    /// Those that no volume or snapshot has any more, in bytes: what was deleted, and is on its way to be free.
+    /// Bytes of deleted blocks that no volume or snapshot has any longer, and that are being freed.
     pub unseen_bytes: u64,
-    /// What of all volumes and snapshots reads as errors, at most, in bytes.
+    /// Most bytes of all volumes and snapshots that may read as errors.
     pub in_doubt_bytes: u64,
-    /// Records that say of blocks that they read as zeros, without space for them.
+    /// Records of ranges that read as zeros without allocated space.
     pub zero_ranges: u64,
-    /// How many of these there can be.
+    /// Most such records.
     pub zero_ranges_max: u64,
     /// Its volumes.
     pub volumes: Vec<NamedSpace>,
@@ -167,9 +167,9 @@ pub struct PoolList {
 pub struct CreatePool {
     /// The new pool's name.
     pub name: String,
-    /// Its members: disks as for arrays, and arrays by name or UUID. What could be a name is the name of an array.
+    /// Its members: disks as for arrays, and arrays by name or UUID. A text that can be a name is the name of an array.
     pub members: Vec<String>,
-    /// Take disks and arrays that already carry data, and destroy it.
+    /// Use disks and arrays that already carry data, and destroy it.
     #[serde(default)]
     pub force: bool,
 }
@@ -194,73 +194,73 @@ pub struct Volume {
     pub pool: String,
     /// Its size, in bytes.
     pub size_bytes: u64,
-    /// Its logical block, in bytes: 4096, or 512. What clients ask for begins and ends with one.
+    /// Its logical block, in bytes: 4096 or 512. Requests of clients are multiples of it.
     #[serde(default = "block_bytes_usual")]
     pub block_bytes: u32,
-    /// Whether space for all of it is kept.
+    /// Whether space for all of it is reserved.
     pub thick: bool,
-    /// What is free and kept for it, in bytes.
+    /// Free bytes that are reserved for it.
     pub reserved_bytes: u64,
-    /// What it has of its own, in extents of 256 KiB: written since its last snapshot, in bytes.
+    /// Bytes allocated for it alone, in extents of 256 KiB: written since its last snapshot.
     pub allocated_bytes: u64,
     /// When it was created, in seconds of Unix time.
     pub created_unix_s: u64,
-    /// The snapshot that it goes on from: its own last one, or, of a clone, the one that it was cloned from. Absent where that is none,
-    /// or is deleted.
+    /// Its parent snapshot: its own last one, or, of a clone, the one that it was cloned from. Absent if it has none, or the parent
+    /// is deleted.
     pub parent: Option<String>,
-    /// How many snapshots of it there are.
+    /// Number of its snapshots.
     pub snapshots: u64,
-    /// How snapshots of it are taken by themselves; absent: they are not.
+    /// Its snapshot schedule; absent: no snapshots are taken automatically.
     pub policy: Option<SnapshotPolicy>,
-    /// Most requests a second, over all of its exports together; absent: as many as there are.
+    /// Most requests per second, over all of its exports together; absent: no limit.
     pub iops_max: Option<u64>,
-    /// Most bytes a second, likewise.
+    /// Most bytes per second, over all of its exports together; absent: no limit.
     pub bandwidth_bytes_max: Option<u64>,
-    /// On which members of the pool its new blocks go.
+    /// Its allocation policy: the members of the pool on which its new blocks are allocated.
     pub place: Place,
-    /// Whether it, or one of its snapshots, has blocks elsewhere: they are being moved.
+    /// Whether blocks of it, or of one of its snapshots, are being moved to the members of its allocation policy.
     pub moves: bool,
-    /// Whether what it has scattered is being put together.
+    /// Whether its packed extents are being compacted.
     pub compacts: bool,
-    /// Whether it is being made independent of what it began as.
+    /// Whether it is being flattened: made independent of its parent.
     pub flattens: bool,
-    /// How much of that was looked at, in percent; absent while that has not begun.
+    /// Progress of flattening, in percent; absent while that has not begun.
     pub flattened_percent: Option<u8>,
-    /// Whether it may have blocks on a member that the pool goes on without, or where its tables are damaged: these read as errors.
+    /// Whether it may have blocks on a missing member, or in damaged tables: these read as errors.
     pub in_doubt: bool,
-    /// The exports by which clients use it.
+    /// Its exports.
     pub exports: Vec<String>,
-    /// What it shows and shares; absent in the answer to a change.
+    /// Its exclusive and shared space; absent in the response to a change.
     pub space: Option<Space>,
 }
 
-/// The logical block of a volume, in bytes, where nothing else is said.
+/// Returns the default logical block of a volume, in bytes.
 pub const fn block_bytes_usual() -> u32 {
     VOLUME_BLOCK_BYTES
 }
 
-/// Whether a logical block is the usual one: then it is left out of what other builds read.
+/// Whether a logical block is the default: it is then left out of requests, as older builds do not know the field.
 pub fn is_block_usual(block_bytes: &u32) -> bool {
     *block_bytes == block_bytes_usual()
 }
 
-/// Snapshots that are taken by themselves, and `PUT /v1/volumes/{volume}/policy`.
+/// The snapshot schedule of a volume, and `PUT /v1/volumes/{volume}/policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"every_s": 3600, "keep": 24}))]
 pub struct SnapshotPolicy {
-    /// One every so many seconds, 10 at least: at times of the clock that are multiples of it in UTC.
+    /// Seconds between two snapshots, at least 10: they are taken when Unix time is a multiple of it.
     pub every_s: u32,
-    /// How many of them are kept, the newest.
+    /// Number of scheduled snapshots that are kept, the newest.
     pub keep: u32,
 }
 
-/// Volumes.
+/// Volumes of pools, and replicated volumes.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct VolumeList {
     /// The volumes, by name.
     pub volumes: Vec<Volume>,
-    /// Volumes of several nodes that this one knows, by name; none where those of one pool were asked for.
+    /// The replicated volumes that this node knows, by name; empty in a request for one pool.
     #[serde(default)]
     pub replicated: Vec<crate::ReplicatedVolume>,
     /// Why objects may be missing from the list, one sentence each; empty where the list is complete.
@@ -275,40 +275,40 @@ pub struct VolumeList {
 pub struct CreateVolume {
     /// Its name, with that of its pool: `tank/db`.
     pub name: String,
-    /// Its size, in bytes, a multiple of 4096. It may be larger than the pool: space is taken by what is written.
+    /// Its size, in bytes, a multiple of 4096. It may be larger than the pool: space is allocated by writes.
     pub size_bytes: u64,
-    /// Whether space for all of it is kept from the beginning: nothing of it is refused for want of space, except over a snapshot.
+    /// Whether space for all of it is reserved from the start: no write fails for want of space, except over a snapshot.
     #[serde(default)]
     pub thick: bool,
-    /// Its logical block, in bytes: 4096 if nothing is said, or 512, for images of disks whose file systems or tables of partitions count in sectors of 512
-    /// bytes. Data stand in blocks of 4096 bytes all the same: a write that covers a block in part reads it first.
+    /// Its logical block, in bytes: 4096 (the default), or 512 for disk images whose file systems or partition tables count in sectors of
+    /// 512 bytes. Data are stored in blocks of 4096 bytes in any case: a write of part of a block reads the block first.
     #[serde(default = "block_bytes_usual", skip_serializing_if = "is_block_usual")]
     pub block_bytes: u32,
-    /// On which members of the pool it has its blocks; on all if nothing is said.
+    /// Its allocation policy; absent: `spread`.
     #[serde(default)]
     pub place: Place,
-    /// Most requests a second, over all of its exports together; 0, or nothing: as many as there are.
+    /// Most requests per second, over all of its exports together; 0 or absent: no limit.
     #[serde(default)]
     pub iops_max: Option<u64>,
-    /// Most bytes a second, likewise.
+    /// Most bytes per second, over all of its exports together; 0 or absent: no limit.
     #[serde(default)]
     pub bandwidth_bytes_max: Option<u64>,
 }
 
-/// `PATCH /v1/volumes/{volume}`. What is absent stays.
+/// `PATCH /v1/volumes/{volume}`: absent fields stay unchanged.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"iops_max": 3000}))]
 pub struct SetVolume {
-    /// Most requests a second, over all of its exports together; 0: as many as there are.
+    /// Most requests per second, over all of its exports together; 0: no limit.
     #[serde(default)]
     pub iops_max: Option<u64>,
-    /// Most bytes a second, likewise.
+    /// Most bytes per second, over all of its exports together; 0: no limit.
     #[serde(default)]
     pub bandwidth_bytes_max: Option<u64>,
 }
 
-/// `POST /v1/volumes/{volume}/rename`, and the same of snapshots.
+/// `POST /v1/volumes/{volume}/rename` and `POST /v1/snapshots/{snapshot}/rename`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "sales"}))]
@@ -324,7 +324,7 @@ pub struct RenameVolume {
 pub struct ResizeVolume {
     /// The new size, in bytes, a multiple of 4096.
     pub size_bytes: u64,
-    /// Make it smaller although it has data beyond the new end: they are lost.
+    /// Shrink it even if it has data beyond the new end: they are lost.
     #[serde(default)]
     pub force: bool,
 }
@@ -334,7 +334,7 @@ pub struct ResizeVolume {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({}))]
 pub struct FlattenVolume {
-    /// Let it be: what was copied is its own, and it stays dependent.
+    /// Cancel flattening: blocks copied so far stay its own, and it stays dependent on its parent.
     #[serde(default)]
     pub cancel: bool,
 }
@@ -346,19 +346,19 @@ pub struct FlattenVolume {
 pub struct RollbackVolume {
     /// The snapshot, as in `tank/db@monday`, or its UUID.
     pub snapshot: String,
-    /// Also where an array that does not serve had the volume as a member.
+    /// Roll back even if the volume is a member of an array that does not serve.
     #[serde(default)]
     pub force: bool,
 }
 
-/// What a file system on a snapshot is like.
+/// The consistency of a file system on a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotConsistency {
-    /// Crash-consistent: as after a loss of power. What was not flushed may be missing, and a journal may have to be replayed.
+    /// Crash-consistent, as after a power loss: data that were not flushed may be missing, and a journal may need replay.
     #[default]
     Crash,
-    /// Its file system was frozen while it was taken: what had been written to files before is in it.
+    /// The file system was frozen while the snapshot was taken: it has all data that were written to files before.
     Frozen,
 }
 
@@ -367,8 +367,8 @@ pub enum SnapshotConsistency {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"consistency": "frozen"}))]
 pub struct ChangeSnapshot {
-    /// What the client that took it knows of its file system. `frozen` is for a client that froze the file system before it asked for the
-    /// snapshot, and thawed it after the answer.
+    /// The consistency of its file system, as the client knows it. `frozen` is for a client that froze the file system before it
+    /// requested the snapshot, and thawed it after the response.
     pub consistency: SnapshotConsistency,
 }
 
@@ -379,40 +379,40 @@ pub struct Snapshot {
     pub name: String,
     /// Its identity.
     pub uuid: String,
-    /// The pool that it is in; empty where its volume is kept on several nodes.
+    /// The pool that it is in; empty for a snapshot of a replicated volume.
     pub pool: String,
-    /// The volume that it is of, as in `tank/db`; absent where that is not there any more.
+    /// Its volume, as in `tank/db`; absent if that was deleted.
     pub volume: Option<String>,
-    /// The size that the volume had, in bytes.
+    /// The size of its volume when it was taken, in bytes.
     pub size_bytes: u64,
     /// Its logical block, in bytes: that of its volume.
     #[serde(default = "block_bytes_usual")]
     pub block_bytes: u32,
-    /// What is kept under its name, in extents of 256 KiB: what was written to the volume between the snapshot before and this one, in
-    /// bytes. When it is deleted, what later ones still need of that goes to them.
+    /// Bytes allocated for it alone, in extents of 256 KiB: written to the volume between the previous snapshot and this one. When
+    /// it is deleted, the blocks that its children still need are merged into them.
     pub allocated_bytes: u64,
     /// When it was taken, in seconds of Unix time.
     pub created_unix_s: u64,
-    /// What a file system on it is like.
+    /// The consistency of a file system on it.
     #[serde(default)]
     pub consistency: SnapshotConsistency,
-    /// The exports by which clients read it.
+    /// Its exports.
     pub exports: Vec<String>,
-    /// What it shows and shares; absent in the answer to a change, and where its volume is kept on several nodes.
+    /// Its exclusive and shared space; absent in the response to a change, and for a snapshot of a replicated volume.
     pub space: Option<Space>,
-    /// Of a volume that is kept on several nodes: its replicas.
+    /// For a snapshot of a replicated volume: the volume's replicas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replicas: Vec<SnapshotReplica>,
 }
 
-/// A replica of a volume that has a snapshot, or lacks it.
+/// A replica of a volume, and whether it has a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotReplica {
     /// Its node.
     pub node: String,
     /// The pool there.
     pub pool: String,
-    /// Whether it has the snapshot: one that was out when that was taken may lack it; one that is out now is not asked.
+    /// Whether it has the snapshot. A replica that was failed when the snapshot was taken may lack it; a failed one is not queried.
     pub has: bool,
 }
 
@@ -431,7 +431,7 @@ pub struct SnapshotList {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"snapshots": ["tank/db@monday"]}))]
 pub struct CreateSnapshots {
-    /// Their names, as in `tank/db@monday`: all of one pool, all taken at one instant, or none.
+    /// Their names, as in `tank/db@monday`, all in one pool. Either all are taken, at the same moment, or none.
     pub snapshots: Vec<String>,
 }
 
@@ -440,34 +440,34 @@ pub struct CreateSnapshots {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"name": "trial"}))]
 pub struct CloneSnapshot {
-    /// The name of the volume that begins as the snapshot is, in the same pool: `tank/trial`, or `trial`.
+    /// The name of the clone, in the same pool: `tank/trial`, or `trial`.
     pub name: String,
 }
 
-/// Neighbouring blocks that have changed.
+/// A range that has changed.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChangedRange {
-    /// Where, in bytes.
+    /// Its first byte.
     pub offset_bytes: u64,
-    /// How long, in bytes.
+    /// Its length, in bytes.
     pub length_bytes: u64,
-    /// It is known to read as zeros now. What is not known so may do so as well.
+    /// Whether it is known to read as zeros. Other ranges may read as zeros as well.
     pub zeros: bool,
 }
 
-/// In what one volume or snapshot differs from another.
+/// The ranges in which one volume or snapshot differs from another.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotDiff {
-    /// What it is compared with, as in `tank/db@monday`.
+    /// The base of the comparison, as in `tank/db@monday`.
     pub from: String,
-    /// What is compared, as in `tank/db@tuesday`, or `tank/db` as it is now.
+    /// What is compared with the base, as in `tank/db@tuesday`, or `tank/db` for its current content.
     pub to: String,
-    /// The size of the latter, in bytes.
+    /// The size of `to`, in bytes.
     pub size_bytes: u64,
-    /// How much has changed, in bytes: the sum of the ranges here.
+    /// Total length of `ranges`, in bytes.
     pub changed_bytes: u64,
-    /// What was written or discarded on the way from one to the other, in order, also if it is the same again.
+    /// The ranges written or discarded between the two, in order, even where the content is equal again.
     pub ranges: Vec<ChangedRange>,
-    /// There are more, from this byte on; absent where these are all.
+    /// More ranges follow from this byte on; absent if these are all.
     pub next_offset_bytes: Option<u64>,
 }

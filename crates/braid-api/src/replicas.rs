@@ -1,70 +1,72 @@
-//! Replicas of volumes that are kept on several nodes, and witnesses: what a node keeps of them, and what a controller asks of it.
+//! Replicas and witnesses of replicated volumes: what a node stores of them, and the requests of a controller.
 //!
-//! `docs/replication.md` says what the words mean.
+//! `docs/replication.md` explains the terms.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Begins the name of every replica's export.
+/// The prefix of the name of every replica's export.
 pub const REPLICA_EXPORT: &str = "replica:";
 
-/// The name of the export of a replica of this volume, without the terms that a connecting controller adds behind a `?`.
+/// Returns the name of the export of this volume's replica, without the parameters that a controller appends after `?`.
 pub fn replica_export(volume: &str) -> String {
     format!("{REPLICA_EXPORT}{volume}")
 }
 
-/// Begins the name of every export of a snapshot of a replica's data that is offered to its controller.
+/// The prefix of the name of every export of a replica's snapshot that is offered to its controller.
 pub const SNAPSHOT_EXPORT: &str = "snapshot:";
 
-/// The name of the export of a snapshot of the replica of this volume, without the terms that its controller adds behind a `?`.
+/// Returns the name of the export of a snapshot of this volume's replica, without the parameters that its controller appends after
+/// `?`.
 pub fn snapshot_export(volume: &str, snapshot: &str) -> String {
     format!("{SNAPSHOT_EXPORT}{volume}:{snapshot}")
 }
 
-/// To keep a replica of a volume, or to be a witness of it.
+/// `POST /v1/replicas`: create a replica of a volume, or a witness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateReplica {
     /// The replicated volume's identity: the same on all nodes.
     pub volume: String,
-    /// Its name; of a replica also that of the volume here that has its data.
+    /// The volume's name; for a replica also the name of the local volume with its data.
     pub name: String,
-    /// Which of its voters this is, from 0.
+    /// Number of this voter, from 0.
     pub voter: u8,
-    /// Who votes, this one included. With a version this one has come later than the volume, and says nothing of the time before.
+    /// The membership, including this voter. A version above 0: this voter was added later, and its register does not cover the time
+    /// before.
     pub seating: ReplicaSeating,
-    /// Which of them hold everything: one bit for each, the first one's the lowest. None of them is a witness.
+    /// The voters in sync, as a bit mask: bit N is voter N. Witnesses are never set.
     pub in_sync: u16,
-    /// The line of replicas that begins.
+    /// The first lineage id of the replicas.
     #[serde(default)]
     pub lineage: u64,
-    /// The pool for the data; none: a witness.
+    /// The pool for the data; absent: a witness.
     #[serde(default)]
     pub pool: Option<String>,
-    /// Bytes of the volume, a multiple of 4096; 0 of a witness.
+    /// Bytes of this replica's data, a multiple of 4096; 0 for a witness.
     #[serde(default)]
     pub size_bytes: u64,
-    /// Bytes in front of the volume's that its controller keeps for itself, a multiple of 1 MiB; 0 of a witness.
+    /// Bytes of the controller's metadata before the data, a multiple of 1 MiB; 0 for a witness.
     #[serde(default)]
     pub head_bytes: u64,
-    /// The same behind them, a multiple of 4096.
+    /// Bytes of the controller's metadata after the data, a multiple of 4096.
     #[serde(default)]
     pub tail_bytes: u64,
-    /// Where all of the volume's voters are: kept as it is, so that any node can open the volume.
+    /// The locations of all voters of the volume, stored as sent, so that any node can open the volume.
     #[serde(default)]
     pub places: Vec<ReplicaPlace>,
-    /// Bytes of the volume, a witness's, too: kept as they are.
+    /// Bytes of the volume, for a witness as well, stored as sent.
     #[serde(default)]
     pub volume_bytes: u64,
-    /// The logical block of the volume, in bytes, a witness's, too.
+    /// The logical block of the volume, in bytes, for a witness as well.
     #[serde(default = "crate::pool::block_bytes_usual", skip_serializing_if = "crate::pool::is_block_usual")]
     pub block_bytes: u32,
-    /// A controller's snapshot in that pool, as which the data begin; none: they are empty.
+    /// A controller's snapshot in that pool, of which the data become a clone; absent: the data are empty.
     #[serde(default)]
     pub snapshot: Option<String>,
 }
 
-/// Where a replica or witness is.
+/// The location of a replica or witness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaPlace {
@@ -72,32 +74,32 @@ pub struct ReplicaPlace {
     pub voter: u8,
     /// Its node.
     pub node: String,
-    /// The pool there; none: a witness.
+    /// The pool there; absent: a witness.
     #[serde(default)]
     pub pool: Option<String>,
-    /// With which list of places it came; 0: with the volume.
+    /// The version of the membership that added it; 0: it was created with the volume.
     #[serde(default)]
     pub since: u64,
-    /// It was left out when the volume was opened by force: what is there is not believed.
+    /// Whether it was excluded by a forced opening of the volume: its data and its votes are not trusted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outside: bool,
 }
 
-/// Who votes: one bit for each voter, the first one's the lowest.
+/// The membership of a replicated volume. Sets of voters are bit masks: bit N is voter N.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaSeating {
-    /// Which list of places it goes by: the epoch in which it was made × 65536, and a number; 0: that of the volume's making.
+    /// Its version: the epoch in which it was made × 65536, plus a number; 0: it was made with the volume.
     #[serde(default)]
     pub version: u64,
-    /// Those that vote.
+    /// The voters.
     pub voters: u16,
-    /// Those that did, while that changes; else none.
+    /// The previous voters, in a joint configuration; else none.
     #[serde(default)]
     pub before: u16,
-    /// Which of all these have data.
+    /// The replicas among all of these.
     pub replicas: u16,
-    /// How many of them it takes to have everything, besides one: 0 of copies.
+    /// The number of replicas, less one, that together have all data: 0 with copies.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub further: u8,
 }
@@ -106,16 +108,16 @@ fn is_zero(number: &u8) -> bool {
     *number == 0
 }
 
-/// How a replica or witness does.
+/// The state of a replica or witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReplicaState {
-    /// It votes, and a replica can be used.
+    /// It votes; a replica can also be used.
     Ready,
     /// Its pool does not serve.
     Waiting,
-    /// What it has promised is not known any more: it must not vote.
+    /// Its register is lost: it must not vote.
     Lost,
     /// Its register or its device cannot be used; `reason` says why.
     Failed,
@@ -133,55 +135,55 @@ impl ReplicaState {
     }
 }
 
-/// What a node keeps of a volume that is kept on several nodes.
+/// The replica or witness of a replicated volume on one node.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Replica {
     /// The replicated volume's identity.
     pub volume: String,
-    /// Its name.
+    /// The volume's name.
     pub name: String,
-    /// Which of its voters this is, from 0.
+    /// Number of this voter, from 0.
     pub voter: u8,
-    /// How many there are, as it was told last.
+    /// Number of voters of the volume, by its newest membership.
     pub voters: u8,
-    /// It votes, and keeps no data.
+    /// Whether it is a witness, which votes and keeps no data.
     pub witness: bool,
-    /// How it does.
+    /// Its state.
     pub state: ReplicaState,
     /// Why it is not ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The pool of its data; none of a witness.
+    /// The pool of its data; absent for a witness.
     pub pool: Option<String>,
-    /// The volume here that has the data, as in `tank/db`; none of a witness.
+    /// The local volume with its data, as in `tank/db`; absent for a witness.
     pub data: Option<String>,
-    /// Bytes of the volume.
+    /// Bytes of its data.
     pub size_bytes: u64,
-    /// Bytes in front of the volume's in its export.
+    /// Bytes of the controller's metadata before the data in its export.
     pub head_bytes: u64,
-    /// Bytes behind them.
+    /// Bytes of the controller's metadata after the data.
     pub tail_bytes: u64,
-    /// Where all of the volume's voters are, as it was told last.
+    /// The locations of all voters of the volume, by its newest membership.
     #[serde(default)]
     pub places: Vec<ReplicaPlace>,
-    /// Which list of them that is.
+    /// The version of that membership.
     #[serde(default)]
     pub version: u64,
-    /// Bytes of the volume, a witness's, too.
+    /// Bytes of the volume, for a witness as well.
     #[serde(default)]
     pub volume_bytes: u64,
-    /// The logical block of the volume, in bytes, a witness's, too.
+    /// The logical block of the volume, in bytes, for a witness as well.
     #[serde(default = "crate::pool::block_bytes_usual")]
     pub block_bytes: u32,
-    /// The boot of the node, as far as this replica is concerned: another one where the node has restarted since, or has lost what was not flushed.
+    /// The boot id of this replica: it changes when the node reboots, or has lost data that were not flushed.
     pub boot: String,
-    /// The name of its export, without terms; none of a witness.
+    /// The name of its export, without parameters; absent for a witness.
     pub export: Option<String>,
-    /// Connections to it.
+    /// Open connections to it.
     pub connections: u32,
-    /// What it remembers; none where that cannot be said.
+    /// Its register; absent if it does not vote.
     pub register: Option<ReplicaRegister>,
-    /// Milliseconds since it has answered its controller last, or since it began to vote; none: it has no controller, or that one has let go.
+    /// Milliseconds since its last reply to its controller, or since it began to vote; absent: it has no controller, or was released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heard_ms: Option<u64>,
 }
@@ -189,191 +191,195 @@ pub struct Replica {
 /// Every replica and witness of a node.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReplicaList {
-    /// By name.
+    /// The replicas and witnesses, by name.
     pub replicas: Vec<Replica>,
     /// Why objects may be missing from the list, one sentence each; empty where the list is complete.
     #[serde(default)]
     pub incomplete: Vec<String>,
 }
 
-/// What a voter remembers.
+/// The durable register of a voter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplicaRegister {
-    /// Only this epoch's controller is answered; 0: none has come yet.
+    /// The epoch whose controller alone gets replies; 0: there was no controller yet.
     pub epoch: u64,
-    /// That controller's identity; none: none has come yet.
+    /// That controller's identity; absent: there was no controller yet.
     pub controller: Option<String>,
-    /// It has stopped in order.
+    /// Whether that controller has stopped cleanly and released the voter.
     pub released: bool,
     /// The highest vote.
     pub vote: ReplicaVote,
-    /// Under which boot of this node the replica was believed when the vote came; none: it was not.
+    /// The boot id under which the replica was trusted when that vote was recorded; absent: it was not trusted.
     pub boot: Option<String>,
-    /// With which list of places this voter came; 0: with the volume.
+    /// The version of the membership that added this voter; 0: it was created with the volume.
     #[serde(default)]
     pub since: u64,
 }
 
-/// Who holds everything, by the word of a controller.
+/// A controller's record of the replicas in sync and of the membership.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReplicaVote {
-    /// The epoch in which it was cast; 0: the volume was made so.
+    /// The epoch in which it was cast; 0: it was made with the volume.
     pub epoch: u64,
     /// Its number in that epoch, from 1.
     pub sequence: u64,
-    /// The line of replicas that goes on.
+    /// The lineage id of the replicas in sync.
     pub lineage: u64,
-    /// Which voters hold everything, one bit for each, the first one's the lowest.
+    /// The voters in sync, as a bit mask: bit N is voter N.
     pub in_sync: u16,
-    /// Who votes.
+    /// The membership.
     pub seating: ReplicaSeating,
 }
 
-/// What a controller asks of a voter.
+/// `POST /v1/replicas/{replica}/ask`: a controller's request to a voter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AskReplica {
-    /// To be answered alone from now on. Answered when nothing of older epochs is under way any more, and this is durable.
+    /// Raises the epoch and fences older controllers. The reply is sent when no I/O of older epochs is in flight and the epoch is
+    /// durable.
     Raise {
-        /// Higher than any before.
+        /// The new epoch, higher than any before.
         epoch: u64,
-        /// Who asks.
+        /// The sending controller.
         controller: String,
     },
-    /// To remember who is in sync.
+    /// Records a vote.
     Cast {
-        /// The asking controller's.
+        /// The epoch of the sending controller.
         epoch: u64,
-        /// Who asks.
+        /// The sending controller.
         controller: String,
-        /// What is to be remembered; of the same epoch.
+        /// The vote, of the same epoch.
         vote: ReplicaVote,
-        /// Under which boot of the voter's node its replica is believed; none: it has none, or is not believed.
+        /// The boot id under which the voter's replica is trusted; absent: it has no replica, or that is not trusted.
         #[serde(default)]
         boot: Option<String>,
-        /// Where the voters are of the vote's list, unless that is the volume's first one. Durable before the vote is.
+        /// The locations of the voters of the vote's membership, unless that is the volume's first one. Durable before the vote is.
         #[serde(default)]
         places: Vec<ReplicaPlace>,
     },
-    /// Whether this epoch still is the one.
+    /// Heartbeat: confirms that the epoch is current, which renews the controller's lease.
     Beat {
-        /// The asking controller's.
+        /// The epoch of the sending controller.
         epoch: u64,
-        /// Who asks.
+        /// The sending controller.
         controller: String,
     },
-    /// To remember that the controller has stopped, and answers nothing any more.
+    /// Records that the controller has stopped, and sends no replies to clients any longer.
     Release {
-        /// The asking controller's.
+        /// The epoch of the sending controller.
         epoch: u64,
-        /// Who asks.
+        /// The sending controller.
         controller: String,
     },
 }
 
-/// What a voter answers. Where another controller is answered it is the error `fenced`, with that one's `epoch`.
+/// The reply of a voter. Where another controller holds the voter, the error is `fenced`, with that controller's `epoch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReplicaAnswer {
-    /// The epoch is durable, and nothing of older ones is under way.
+    /// The epoch is durable, and no I/O of older epochs is in flight.
     Raised {
-        /// What was remembered before.
+        /// The register before.
         before: ReplicaRegister,
-        /// The boot of the node now.
+        /// The replica's current boot id.
         boot: String,
-        /// Where the volume's voters are, as far as this one was told.
+        /// The locations of the volume's voters, by the newest membership that this voter knows.
         #[serde(default)]
         places: Vec<ReplicaPlace>,
-        /// Which list that is.
+        /// The version of that membership.
         #[serde(default)]
         version: u64,
     },
     /// The vote is durable, or a later one of the same controller is.
     Cast,
-    /// This epoch still is the one.
+    /// The epoch is current.
     Alive,
-    /// It is remembered that the controller has stopped.
+    /// The release is durable.
     Released,
 }
 
-/// What a controller wants done with the snapshots of a replica's data. Like a connection of it this is only begun as long as its epoch is
-/// the one that is answered, and a raise waits for its end.
+/// `POST /v1/replicas/{replica}/snapshots`: a controller's change of the snapshots of a replica. Like a connection of that controller,
+/// it begins only while the controller's epoch is current, and a raise waits for its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeReplica {
-    /// The asking controller's.
+    /// The epoch of the sending controller.
     pub epoch: u64,
-    /// Who asks.
+    /// The sending controller.
     pub controller: String,
-    /// The session of its connections: the last one that was let in; 0 before the first.
+    /// The session of its connections: the last one that was admitted; 0 before the first.
     pub session: u64,
-    /// What is to be done.
+    /// The change.
     pub change: ReplicaChange,
 }
 
-/// One of these things. A snapshot goes by the identity that the controller chose for it: a UUID of version 8, which no other one has.
+/// A change of the snapshots of a replica. The controller chooses the identity of a snapshot: a UUID of version 8, which no snapshot
+/// of a user has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ReplicaChange {
-    /// To take a snapshot of the data as they are now. It is *pending*: no user of the node sees it.
+    /// Takes a snapshot of the current data. It is *pending*: invisible to users of the node.
     Take {
-        /// The identity that it gets.
+        /// Its identity.
         snapshot: String,
-        /// The name that it is to have: refused where another one of the data has it.
+        /// The name that it gets later; refused if another snapshot of the data has it.
         name: String,
     },
-    /// To give one this name, pending or not.
+    /// Names a snapshot, or renames one; a named snapshot is no longer pending.
     Name {
         /// The snapshot.
         snapshot: String,
-        /// Its name from now on.
+        /// Its new name.
         name: String,
     },
-    /// To note that the file system of the volume was frozen while one was taken.
+    /// Records that the file system of the volume was frozen while a snapshot was taken.
     Frozen {
         /// The snapshot.
         snapshot: String,
     },
-    /// To make one pending again, which is to be deleted. Refused where it is exported.
+    /// Makes a snapshot pending again before its deletion. Refused if it is exported.
     Hide {
         /// The snapshot.
         snapshot: String,
     },
-    /// To delete a pending one.
+    /// Deletes a pending snapshot.
     Remove {
-        /// The snapshot; nothing is done where it is not there.
+        /// The snapshot; no error if it does not exist.
         snapshot: String,
     },
-    /// To offer one to this controller as an export, read-only, where the replica is offered: `snapshot:VOLUME:SNAPSHOT?epoch=E&controller=UUID`.
-    /// Until it is withdrawn, another controller is answered, or no client has been connected for 30 s.
+    /// Exports a snapshot read-only to this controller, at the address of the replica:
+    /// `snapshot:VOLUME:SNAPSHOT?epoch=E&controller=UUID`. The export ends when it is withdrawn, when another controller raises the
+    /// epoch, or when no client has been connected for 30 s.
     Offer {
         /// The snapshot.
         snapshot: String,
     },
-    /// To offer one no more; nothing is done where it is not offered.
+    /// Ends the export of a snapshot; no error if there is none.
     Withdraw {
         /// The snapshot.
         snapshot: String,
     },
-    /// To make the data be as one is. Before the first session only: no controller is connected then. Refused where the data are exported.
+    /// Rolls the data back to a snapshot. Only before the first session, when no controller is connected. Refused if the data are
+    /// exported.
     Rollback {
         /// The snapshot.
         snapshot: String,
     },
 }
 
-/// A snapshot of a replica's data that a controller had taken.
+/// A snapshot of a replica's data that a controller has taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplicaSnapshot {
     /// Its identity: the same on all nodes.
     pub uuid: String,
-    /// Its name; none: it is pending.
+    /// Its name; absent: it is pending.
     pub name: Option<String>,
-    /// Bytes of the volume at that time.
+    /// Bytes of the data when it was taken.
     pub size_bytes: u64,
-    /// What it alone keeps from being free, in whole extents.
+    /// Bytes allocated for it alone, in whole extents.
     pub allocated_bytes: u64,
     /// When it was taken, by this node's clock, in seconds of Unix time.
     pub created_unix_s: u64,
@@ -382,10 +388,10 @@ pub struct ReplicaSnapshot {
     pub frozen: bool,
 }
 
-/// All of them, in the order in which they were taken.
+/// The snapshots of a replica's data that controllers have taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplicaSnapshotList {
-    /// Pending ones, too.
+    /// The snapshots, pending ones included, in the order in which they were taken.
     pub snapshots: Vec<ReplicaSnapshot>,
 }
 
@@ -394,10 +400,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_and_answers_have_one_shape() {
-        let check = |text: &str, ask: AskReplica| {
-            assert_eq!(serde_json::from_str::<AskReplica>(text).expect(text), ask);
-            assert_eq!(serde_json::to_string(&ask).expect("it has one"), text);
+    fn requests_and_replies_keep_their_json() {
+        let check = |text: &str, request: AskReplica| {
+            assert_eq!(serde_json::from_str::<AskReplica>(text).expect(text), request);
+            assert_eq!(serde_json::to_string(&request).expect("a request has JSON"), text);
         };
         let controller = || "c".to_owned();
         check(
@@ -412,6 +418,6 @@ mod tests {
         );
         check(r#"{"ask":"beat","epoch":3,"controller":"c"}"#, AskReplica::Beat { epoch: 3, controller: controller() });
         assert!(serde_json::from_str::<AskReplica>(r#"{"ask":"beat","epoch":3,"controller":"c","more":1}"#).is_err());
-        assert_eq!(serde_json::to_string(&ReplicaAnswer::Cast).expect("it has one"), r#"{"answer":"cast"}"#);
+        assert_eq!(serde_json::to_string(&ReplicaAnswer::Cast).expect("a reply has JSON"), r#"{"answer":"cast"}"#);
     }
 }

@@ -1,4 +1,4 @@
-//! Volumes that are kept on several nodes.
+//! Replicated volumes.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,28 +7,28 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateReplicated {
-    /// Its name: as that of an array, without a pool.
+    /// Its name, without a pool, as that of an array.
     pub name: String,
     /// Its size in bytes, a multiple of 4096.
     #[serde(default)]
     pub size_bytes: u64,
-    /// Where its replicas are: `NODE/POOL` each, on different nodes.
+    /// The locations of its replicas: `NODE/POOL` each, on different nodes.
     #[serde(default)]
     pub replicas: Vec<String>,
-    /// How many replicas there are to be, on the nodes with the most free space; 0 where they are named.
+    /// Number of replicas, placed on the nodes with the most free space; 0 if `replicas` names them.
     #[serde(default)]
     pub count: u8,
-    /// Nodes that vote and keep no data.
+    /// The nodes of its witnesses, which vote and keep no data.
     #[serde(default)]
     pub witnesses: Vec<String>,
     /// The level of the array above its replicas: raid1 (the default), raid5, raid6.
     #[serde(default)]
     pub level: Option<String>,
-    /// Its logical block, in bytes: 4096 if nothing is said, or, of copies alone, 512, for images of disks that count in sectors of 512 bytes.
+    /// Its logical block, in bytes: 4096 (the default), or, at raid1 only, 512 for disk images that count in sectors of 512 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block_bytes: Option<u32>,
-    /// A snapshot of another volume of several nodes, which this node serves, as in `db@monday`: it begins as that is, on the nodes that have
-    /// it, and with that volume's witnesses. Size, block, level, replicas and witnesses are left out then.
+    /// The snapshot to clone, as in `db@monday`, of a replicated volume that this node serves. The clone is on the nodes that have the
+    /// snapshot, with the witnesses of that volume. Size, block, level, replicas and witnesses are left out then.
     #[serde(default)]
     pub snapshot: Option<String>,
 }
@@ -47,9 +47,9 @@ pub struct RollbackReplicated {
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({"node": "node4", "pool": "tank"}))]
 pub struct AddVoter {
-    /// On which node.
+    /// The new voter's node.
     pub node: String,
-    /// The pool there for a replica's data; none: a witness.
+    /// The pool there for a replica's data; absent: a witness.
     #[serde(default)]
     pub pool: Option<String>,
 }
@@ -58,26 +58,26 @@ pub struct AddVoter {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RebuildVoter {
-    /// Another pool of the same node; none: the one where it is.
+    /// Another pool of the same node; absent: its current pool.
     #[serde(default)]
     pub pool: Option<String>,
 }
 
-/// How a volume that is kept on several nodes does, on the node that is asked.
+/// The state of a replicated volume on the responding node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ReplicatedState {
     /// This node serves it.
     Serving,
-    /// This node is about to serve it: it asks the voters.
+    /// This node is about to serve it: it collects votes.
     Opening,
     /// This node does not serve it.
     Detached,
 }
 
 impl ReplicatedState {
-    /// The word for it.
+    /// The word that the API and the tables show.
     pub const fn word(self) -> &'static str {
         match self {
             ReplicatedState::Serving => "serving",
@@ -87,25 +87,25 @@ impl ReplicatedState {
     }
 }
 
-/// What a voter is to its volume, as the node that serves it sees it.
+/// The state of a voter, as the node that serves the volume sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum VoterState {
-    /// A replica that holds everything.
+    /// A replica in sync.
     InSync,
-    /// A replica that is being brought up to date; it takes every write already.
+    /// A replica that is being rebuilt; it takes every write.
     Filling,
-    /// A replica that lacks something.
+    /// A failed replica: it lacks data.
     Out,
     /// It votes, and keeps no data.
     Witness,
-    /// The node that is asked does not serve the volume, and cannot know.
+    /// Not known, as the responding node does not serve the volume.
     Unknown,
 }
 
 impl VoterState {
-    /// The word for it.
+    /// The word that the API and the tables show.
     pub const fn word(self) -> &'static str {
         match self {
             VoterState::InSync => "in sync",
@@ -117,24 +117,24 @@ impl VoterState {
     }
 }
 
-/// A replica, or a witness.
+/// A voter of a replicated volume: a replica or a witness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Voter {
     /// Its number.
     pub voter: u8,
     /// Its node.
     pub node: String,
-    /// The pool that has its data; none: it is a witness.
+    /// The pool that has its data; absent: it is a witness.
     pub pool: Option<String>,
-    /// What it is.
+    /// Its state.
     pub state: VoterState,
-    /// Whether it answers the node that serves the volume.
+    /// Whether it replies to the node that serves the volume.
     pub answers: bool,
     /// Why it does not.
     pub reason: Option<String>,
 }
 
-/// A volume that is kept on several nodes.
+/// A replicated volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplicatedVolume {
     /// Its identity.
@@ -143,51 +143,51 @@ pub struct ReplicatedVolume {
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// Its logical block, in bytes: 4096, or 512. What clients ask for begins and ends with one.
+    /// Its logical block, in bytes: 4096 or 512. Requests of clients are multiples of it.
     #[serde(default = "crate::pool::block_bytes_usual")]
     pub block_bytes: u32,
     /// The level of the array above its replicas: raid1, raid5, raid6.
     pub level: String,
-    /// The pool above it that this node knows.
+    /// The pool on it, if this node knows one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// How it does here.
+    /// Its state on the responding node.
     pub state: ReplicatedState,
-    /// Counted up with each opening; 0 where it is not served here.
+    /// Its epoch, which each opening raises; 0 if the responding node does not serve it.
     pub epoch: u64,
     /// Its replicas, then its witnesses, by number.
     pub voters: Vec<Voter>,
-    /// Its exports on the node that is asked.
+    /// Its exports on the responding node.
     pub exports: Vec<String>,
-    /// How many snapshots it has; absent where the node that is asked does not serve it.
+    /// Number of its snapshots; absent if the responding node does not serve it.
     #[serde(default)]
     pub snapshots: Option<u64>,
-    /// What is wrong with it, one sentence each.
+    /// What needs attention, one sentence each; empty when all is well.
     pub attention: Vec<String>,
 }
 
-/// `GET /v1/replicated/{volume}/forced`: what opening a volume by force on the node that is asked would mean.
+/// `GET /v1/replicated/{volume}/forced`: the consequences of a forced opening of a volume on the responding node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ForcedOpening {
     /// The volume's identity.
     pub uuid: String,
     /// Its name.
     pub name: String,
-    /// The nodes of the voters that do not answer, and would be given up: what `without` has to say.
+    /// The nodes of the voters that do not reply, and would be given up: the value that `without` needs.
     pub without: Vec<String>,
-    /// The nodes of the voters that would decide alone.
+    /// The nodes of the voters that would form the quorum.
     pub present: Vec<String>,
-    /// The nodes whose replicas it would be served from.
+    /// The nodes of the replicas from which it would be served.
     pub from: Vec<String>,
-    /// They were in sync by the newest vote that is known.
+    /// Whether these replicas were in sync by the newest known vote.
     pub newest: bool,
-    /// Their nodes have rebooted since that vote.
+    /// Whether their nodes have rebooted since that vote, so that data not flushed by then may be lost.
     pub rebooted: bool,
     /// What may be lost, one sentence each.
     pub losses: Vec<String>,
 }
 
-/// All that the node which is asked knows.
+/// The replicated volumes that the responding node knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReplicatedList {
     /// The volumes, by name.

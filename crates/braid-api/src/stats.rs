@@ -1,22 +1,22 @@
-//! What clients of an export have done.
+//! Counters of the requests of an export's clients.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Counters of one export since it began to serve, all its clients together.
+/// Counters of one export since it began to serve, over all of its clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExportStats {
-    /// READs answered.
+    /// Completed READs.
     pub reads: u64,
-    /// WRITEs answered.
+    /// Completed WRITEs.
     pub writes: u64,
-    /// Other requests answered: flushes, discards, zeroings, questions.
+    /// Other completed requests: flushes, discards, zeroings, queries.
     pub others: u64,
-    /// Bytes of READs answered without error.
+    /// Bytes of successful READs.
     pub read_bytes: u64,
-    /// Bytes of WRITEs answered without error.
+    /// Bytes of successful WRITEs.
     pub written_bytes: u64,
-    /// Requests answered with an error.
+    /// Failed requests.
     pub errors: u64,
     /// Connections refused because there were too many.
     pub connections_refused: u64,

@@ -7,17 +7,17 @@ use utoipa::ToSchema;
 /// Something that needs attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attention {
-    /// What it is about: `array NAME`, `disk NAME`, `export NAME`, `daemon`.
+    /// The object concerned: `array NAME`, `disk NAME`, `export NAME`, `daemon`.
     pub subject: String,
-    /// What is the matter, in one sentence.
+    /// What is wrong, in one sentence.
     pub message: String,
-    /// What that means for the user; empty where it goes without saying.
+    /// The consequence for the user; empty if it is obvious.
     #[serde(default)]
     pub meaning: String,
-    /// What to do about it; empty where nothing can be said.
+    /// What to do about it; empty if there is no advice.
     #[serde(default)]
     pub remedy: String,
-    /// Commands to type, in this order; words in capitals are to be replaced.
+    /// The commands of the remedy, in order; words in capitals are placeholders.
     #[serde(default)]
     pub commands: Vec<String>,
 }
@@ -27,22 +27,22 @@ pub struct Attention {
 pub struct ShardStatus {
     /// Its number, from 0.
     pub shard: u16,
-    /// Which driver does its I/O: `io_uring`, `libaio` or `threads`.
+    /// The driver of its I/O: `io_uring`, `libaio` or `threads`.
     pub driver: String,
     /// Whether its buffers are registered with the kernel.
     pub registered_buffers: bool,
     /// Whether its files are registered with the kernel.
     pub registered_files: bool,
-    /// Why something better is not used; absent where nothing is better.
+    /// Why a faster driver or feature is not used; absent if there is none.
     pub note: Option<String>,
 }
 
-/// How many there are of something, and how many of those are well.
+/// Counts of one kind of object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Tally {
-    /// All of them.
+    /// All objects.
     pub total: u64,
-    /// Those that serve.
+    /// Objects that serve.
     pub serving: u64,
 }
 
@@ -51,25 +51,25 @@ pub struct Tally {
 pub struct Status {
     /// Version of the daemon.
     pub version: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
     /// How long it has been running, in milliseconds.
     pub uptime_ms: u64,
-    /// How long it took from its start until everything that could be started was, in milliseconds;
-    /// absent while it is still at it.
+    /// Duration of its start, until everything that could be started was, in milliseconds; absent
+    /// while it is starting.
     pub start_ms: Option<u64>,
-    /// Whether it still looks for disks after its start: objects on them may be missing from lists.
+    /// Whether it is still searching for disks after its start: objects on them may be missing from lists.
     #[serde(default)]
     pub starting: bool,
-    /// The socket of its API.
+    /// The Unix socket of its API.
     pub socket: String,
-    /// Where its API is on the network, as a URL; absent where it is not.
+    /// The URL of its API on the network; absent if it is not on the network.
     #[serde(default)]
     pub network: Option<String>,
-    /// The name of the node that it is; absent where it belongs to no cluster.
+    /// Its name as a node; absent if it belongs to no cluster.
     #[serde(default)]
     pub node: Option<String>,
-    /// The folder of its state.
+    /// The directory of its state.
     pub state_directory: String,
     /// Its shards.
     pub shards: Vec<ShardStatus>,
@@ -82,12 +82,12 @@ pub struct Status {
     pub exports: Tally,
     /// Open disks.
     pub disks: Tally,
-    /// Clients connected now.
+    /// Open connections of clients.
     pub connections: u64,
-    /// What the kernel's ublk driver can do, in its words; absent where that is not there.
+    /// Features of the kernel's ublk driver; absent if the driver is not loaded.
     #[serde(default)]
     pub ublk: Option<Vec<String>>,
-    /// Its last upgrade; absent where it was started.
+    /// Its last upgrade; absent if there was none since it was started.
     #[serde(default)]
     pub upgrade: Option<Upgraded>,
     /// What needs attention; empty when all is well.

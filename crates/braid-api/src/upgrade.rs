@@ -1,4 +1,4 @@
-//! The daemon becomes another build of itself.
+//! Upgrades: the daemon executes another build of itself.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,36 +7,36 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Upgrade {
-    /// The program to become, as a path on the daemon's machine.
+    /// The program to execute, as a path on the daemon's machine.
     pub binary: String,
 }
 
-/// The answer to that: it has been looked at, and the daemon begins to hand over.
+/// The response to an upgrade request: the program was checked, and the daemon begins the hand-over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Upgrading {
-    /// The process, which stays the same.
+    /// The process id, which stays the same.
     pub pid: u32,
-    /// Which upgrade of this process it is, from 1.
+    /// Number of this upgrade of the process, from 1.
     pub number: u64,
-    /// The version that ends.
+    /// The old version.
     pub from: String,
-    /// The version that begins.
+    /// The new version.
     pub to: String,
 }
 
-/// The last upgrade of a daemon: of its status, and of `braid serve --upgrade`.
+/// The last upgrade of a daemon: part of its status, and the result of `braid serve --upgrade`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Upgraded {
-    /// Which one of this process it was, from 1.
+    /// Number of this upgrade of the process, from 1.
     pub number: u64,
-    /// The version that handed over.
+    /// The old version.
     pub from: String,
-    /// The version that went on.
+    /// The version that continued.
     pub to: String,
-    /// How long it took from the first export that was put aside until everything served again, in milliseconds; absent while it is
-    /// still at it.
+    /// Duration from the first export that was paused until everything served again, in milliseconds; absent while the upgrade
+    /// is in progress.
     pub pause_ms: Option<u64>,
-    /// Why the program that was wanted did not begin, so that the old one went on; absent where it did.
+    /// Why the new program did not start, so that the old one continued; absent if it did.
     #[serde(default)]
     pub failed: Option<String>,
 }

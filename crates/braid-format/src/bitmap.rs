@@ -1,13 +1,12 @@
-//! The write-intent bitmap as it stands on each member: two bits for each region of the array.
+//! The on-disk write-intent bitmap, which each member holds: two bits for each region of the array.
 //!
-//! A region is *unwritten* (it reads as zeros, whatever stands there), *clean* (written, and equal on all members) or
-//! *dirty* (written, and perhaps not equal). *Preparing* is on the way from unwritten to dirty: the region is being
+//! A region is *unwritten* (it reads as zeros, whatever the members hold), *clean* (written, and equal on all members)
+//! or *dirty* (written, and possibly different). *Preparing* is the step from unwritten to dirty: the region is being
 //! zeroed on all members, and still reads as zeros.
 //!
-//! Bits stand in sectors of 512 bytes, each with a checksum, its number and a tag of the array. A disk tears writes
-//! between sectors and nowhere else, so that each sector is either the old or the new one, and either is true of its
-//! regions: bits that are set on one member and not on another count as set. What a checksum refuses is known from the
-//! other members.
+//! The bits are in sectors of 512 bytes, each with a checksum, its number and a tag of the array. Disks write a sector
+//! atomically, so each sector is the old or the new one, and both are valid states of its regions: a bit that is set on
+//! one member and not on another counts as set. A damaged sector is restored from the other members.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
@@ -21,19 +20,19 @@ pub const WORDS_PER_SECTOR: usize = 31;
 pub const SECTORS_PER_BLOCK: usize = 8;
 /// Words of 64 regions in a block.
 pub const WORDS_PER_BLOCK: usize = WORDS_PER_SECTOR * SECTORS_PER_BLOCK;
-/// Regions whose bits share one block.
+/// Number of regions in a block.
 pub const REGIONS_PER_BLOCK: u32 = WORDS_PER_BLOCK as u32 * 64;
-/// Largest region, in bytes.
+/// Maximum size of a region, in bytes.
 pub const REGION_BYTES_MAX: u32 = 4 << 20;
-/// Most regions that an array may have: each has a number of 32 bits.
+/// Maximum number of regions of an array: region numbers have 32 bits.
 pub const REGIONS_MAX: u64 = u32::MAX as u64;
-/// Smallest region of an array that is created, in bytes.
+/// Minimum size of a region of a new array, in bytes.
 pub const REGION_BYTES_MIN: u32 = 64 << 10;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRBM");
 const SECTOR_BYTES: usize = 512;
 
-/// One sector, little-endian.
+/// A sector, little-endian.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawSector {
@@ -51,41 +50,41 @@ struct RawSector {
 const _: () = assert!(size_of::<RawSector>() == SECTOR_BYTES);
 const _: () = assert!(SECTORS_PER_BLOCK * SECTOR_BYTES == BLOCK_BYTES as usize);
 
-/// The bits of one block: bit *i* of word *w* is region 64 *w* + *i*, counted from the block's first.
+/// The bits of a block: bit *i* of word *w* is region 64 *w* + *i*, counted from the block's first region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockBits {
     /// Written since the array was created.
     pub written: [u64; WORDS_PER_BLOCK],
-    /// Perhaps not equal on all members; without *written*: being prepared.
+    /// Possibly different on the members; without *written*: being prepared.
     pub dirty: [u64; WORDS_PER_BLOCK],
 }
 
 impl BlockBits {
-    /// No bit is set.
+    /// No bit set.
     pub const EMPTY: BlockBits = BlockBits { written: [0; WORDS_PER_BLOCK], dirty: [0; WORDS_PER_BLOCK] };
 
-    /// Adds the bits of another.
+    /// Sets all bits that are set in `other`.
     pub fn merge(&mut self, other: &BlockBits) {
         self.written.iter_mut().zip(&other.written).for_each(|(all, some)| *all |= some);
         self.dirty.iter_mut().zip(&other.dirty).for_each(|(all, some)| *all |= some);
     }
 }
 
-/// What a block of the bitmap turned out to hold.
+/// A decoded block of the bitmap.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadBlock {
-    /// The bits of the sectors that are whole; those of the others are 0.
+    /// The bits of the valid sectors; those of damaged sectors are 0.
     pub bits: BlockBits,
-    /// Bit *i*: sector *i* of the block is damaged, or no sector of this array's at this place.
+    /// Bit *i*: sector *i* of the block is damaged, or is not this sector of this array.
     pub damaged: u8,
 }
 
-/// Bytes that a bitmap for so many regions takes, a multiple of 4096.
+/// Returns the size of a bitmap of this many regions, in bytes, a multiple of 4096.
 pub fn bytes_for(regions: u64) -> u64 {
     regions.div_ceil(u64::from(REGIONS_PER_BLOCK)) * BLOCK_BYTES
 }
 
-/// The region of an array of this size: 4 MiB for large ones, less for small ones, never under 64 KiB.
+/// Returns the region size for an array of this size: 4 MiB for large arrays, less for small ones, at least 64 KiB.
 pub fn region_bytes_for(array_bytes: u64) -> u32 {
     let wanted = (array_bytes / 1024).next_power_of_two();
     wanted.clamp(u64::from(REGION_BYTES_MIN), u64::from(REGION_BYTES_MAX)) as u32
@@ -96,10 +95,10 @@ pub(crate) fn tag(array: &Uuid) -> u32 {
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// Fills `bytes` with block `block` of an array's bitmap.
+/// Encodes block `block` of an array's bitmap into `bytes`.
 ///
 /// # Panics
-/// When no array has a block of this number.
+/// When the number is larger than that of any block.
 pub fn encode(array: &Uuid, block: u32, bits: &BlockBits, bytes: &mut [u8; BLOCK_BYTES as usize]) {
     for (k, out) in bytes.as_chunks_mut::<SECTOR_BYTES>().0.iter_mut().enumerate() {
         let words = k * WORDS_PER_SECTOR..(k + 1) * WORDS_PER_SECTOR;
@@ -122,7 +121,7 @@ pub fn encode(array: &Uuid, block: u32, bits: &BlockBits, bytes: &mut [u8; BLOCK
     }
 }
 
-/// Reads block `block` of an array's bitmap; never fails as a whole.
+/// Decodes block `block` of an array's bitmap. A damaged sector does not affect the others.
 pub fn decode(array: &Uuid, block: u32, bytes: &[u8; BLOCK_BYTES as usize]) -> ReadBlock {
     let mut read = ReadBlock { bits: BlockBits::EMPTY, damaged: 0 };
     for (k, sector) in bytes.as_chunks::<SECTOR_BYTES>().0.iter().enumerate() {
@@ -147,7 +146,7 @@ pub fn decode(array: &Uuid, block: u32, bytes: &[u8; BLOCK_BYTES as usize]) -> R
 mod tests {
     use super::*;
 
-    fn some_bits() -> BlockBits {
+    fn sample_bits() -> BlockBits {
         let mut bits = BlockBits::EMPTY;
         bits.written[0] = 0x8000_0000_0000_0001;
         bits.written[WORDS_PER_BLOCK - 1] = 2;
@@ -156,18 +155,18 @@ mod tests {
     }
 
     #[test]
-    fn a_block_comes_back() {
+    fn a_block_round_trips() {
         let array = Uuid::from_u128(7 << 96);
         let mut bytes = [0xff; 4096];
-        encode(&array, 3, &some_bits(), &mut bytes);
-        assert_eq!(decode(&array, 3, &bytes), ReadBlock { bits: some_bits(), damaged: 0 });
+        encode(&array, 3, &sample_bits(), &mut bytes);
+        assert_eq!(decode(&array, 3, &bytes), ReadBlock { bits: sample_bits(), damaged: 0 });
     }
 
     #[test]
-    fn a_block_of_elsewhere_or_of_another_array_is_refused() {
+    fn a_misplaced_block_or_one_of_another_array_is_refused() {
         let array = Uuid::from_u128(7 << 96);
         let mut bytes = [0; 4096];
-        encode(&array, 3, &some_bits(), &mut bytes);
+        encode(&array, 3, &sample_bits(), &mut bytes);
         for (of, block) in [(array, 2), (Uuid::from_u128(8 << 96), 3)] {
             assert_eq!(decode(&of, block, &bytes), ReadBlock { bits: BlockBits::EMPTY, damaged: 0xff });
         }
@@ -175,16 +174,16 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_confined_to_its_sector_and_always_noticed() {
+    fn damage_is_detected_and_confined_to_its_sector() {
         let array = Uuid::from_u128(7 << 96);
         let mut whole = [0; 4096];
-        encode(&array, 0, &some_bits(), &mut whole);
+        encode(&array, 0, &sample_bits(), &mut whole);
         for at in 0..4096 {
             let mut bytes = whole;
             bytes[at] ^= 0x10;
             let read = decode(&array, 0, &bytes);
             assert_eq!(read.damaged, 1 << (at / 512));
-            let mut expected = some_bits();
+            let mut expected = sample_bits();
             let words = at / 512 * WORDS_PER_SECTOR..(at / 512 + 1) * WORDS_PER_SECTOR;
             expected.written[words.clone()].fill(0);
             expected.dirty[words].fill(0);
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_have_a_size_for_every_array() {
+    fn region_sizes() {
         for (bytes, region) in
             [(4096, 64 << 10), (1 << 20, 64 << 10), (1 << 30, 1 << 20), (1 << 32, 4 << 20), (1 << 50, 4 << 20)]
         {

@@ -1,24 +1,24 @@
 //! Why bytes are not a label that this version can use.
 
-/// Why a label was refused. Its text is a sentence for people.
+/// Why a label was refused. The text is a sentence for users.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LabelError {
     /// Fewer than 4096 bytes.
     #[error("a label is 4096 bytes long; here are {len}")]
     Short {
-        /// How many there are.
+        /// Their length.
         len: usize,
     },
-    /// The magic is not there: this block never was a label, or it was wiped.
+    /// The magic is missing: this block never was a label, or it was wiped.
     #[error("there is no Braid label here")]
     NoMagic,
     /// The bytes changed after they were written, or were written in part.
     #[error("the label is damaged: its checksum is {found:08x}, its bytes make {expected:08x}")]
     Checksum {
-        /// What the bytes make.
+        /// Computed from the bytes.
         expected: u32,
-        /// What the label says.
+        /// Stored in the label.
         found: u32,
     },
     /// Written by a newer version.
@@ -29,7 +29,7 @@ pub enum LabelError {
         /// The newest that this code reads.
         supported: u32,
     },
-    /// Written by a version before the format was settled.
+    /// Written before the format was frozen.
     #[error("the label has format version {found}, which this version of braid no longer reads (it reads {supported})")]
     OlderVersion {
         /// The label's version.
@@ -37,7 +37,7 @@ pub enum LabelError {
         /// The oldest that this code reads.
         supported: u32,
     },
-    /// A feature that this code must not pass over.
+    /// Incompatible features that this version does not know.
     #[error(
         "the label uses features that this version of braid does not know (bits {bits:#x}): use a newer braid; \
          nothing was changed"
@@ -46,7 +46,7 @@ pub enum LabelError {
         /// The unknown bits.
         bits: u64,
     },
-    /// The checksum is right, and a field makes no sense.
+    /// The checksum is right, but a field is invalid.
     #[error("the label's field `{field}` makes no sense: {reason}")]
     Field {
         /// Its name, as in `docs/format.md`.
@@ -57,7 +57,7 @@ pub enum LabelError {
 }
 
 impl LabelError {
-    /// Whether a label was here at all (damaged, too new or nonsensical counts).
+    /// Returns whether a label is present at all: a damaged, too new or invalid one counts.
     pub fn is_label(&self) -> bool {
         !matches!(self, LabelError::Short { .. } | LabelError::NoMagic)
     }

@@ -1,13 +1,13 @@
-//! A disk's two copies of the label, field by field, also when they are damaged.
+//! Both copies of a disk's label, field by field, even if they are damaged.
 
 use uuid::Uuid;
 
-use crate::check::Judged;
 use crate::pool::{POOL_FIELDS, PoolHeader, PoolLabel};
 use crate::raw::{FIELDS, Field, FieldKind};
-use crate::{Ancestor, BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, check, copy_offset, crc, pool};
+use crate::validate::Validated;
+use crate::{Ancestor, BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, copy_offset, crc, pool, validate};
 
-/// What `examine` found on one disk, of labels of one kind.
+/// The labels of one kind that `examine` found on one disk.
 #[derive(Clone, Debug)]
 pub struct Examined<L = Label, H = Header> {
     /// The disk's size in bytes.
@@ -16,9 +16,10 @@ pub struct Examined<L = Label, H = Header> {
     pub start: CopyReport<L, H>,
     /// The block where the copy belongs.
     pub end: CopyReport<L, H>,
-    /// Fields in which two copies that are both there differ, in the order of the bytes; checksums left out.
+    /// Fields in which the two copies differ, in the order of the bytes, without checksums; empty unless both are
+    /// present.
     pub differences: Vec<Difference>,
-    /// What the disk's size makes impossible, as sentences.
+    /// Contradictions between the labels and the disk's size, as sentences.
     pub size_problems: Vec<String>,
 }
 
@@ -27,31 +28,31 @@ pub struct Examined<L = Label, H = Header> {
 pub struct CopyReport<L = Label, H = Header> {
     /// Where it was read, in bytes from the start of the disk.
     pub offset: u64,
-    /// The label, when there is nothing wrong with it.
+    /// The label, if it is valid.
     pub label: Result<L, LabelError>,
-    /// What the fields say, where all of them make sense, whatever the checksums: not to be believed, but to be shown.
+    /// The label that the fields make, if they do, regardless of the checksums: for display, not to be relied on.
     pub readable: Option<L>,
-    /// What the first sector alone says, when that sector is whole.
+    /// The content of the first sector, if that sector is valid.
     pub header: Option<H>,
-    /// The checksum over the whole; `None` when there is no label.
+    /// The checksum of the whole label; `None` when there is no label.
     pub checksum: Option<Checksum>,
-    /// The checksum over the first sector.
+    /// The checksum of the first sector.
     pub header_checksum: Option<Checksum>,
     /// Every field; empty when there is no label.
     pub fields: Vec<FieldReport>,
 }
 
-/// A checksum as it is and as it should be.
+/// A stored checksum and the expected one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checksum {
-    /// What the bytes make.
+    /// Computed from the bytes.
     pub expected: u32,
-    /// What the label says.
+    /// Stored in the label.
     pub found: u32,
 }
 
 impl Checksum {
-    /// Whether both are the same.
+    /// Returns whether both are the same.
     pub fn good(&self) -> bool {
         self.expected == self.found
     }
@@ -62,30 +63,30 @@ impl Checksum {
 pub struct FieldReport {
     /// Which field.
     pub field: &'static Field,
-    /// Its value for people.
+    /// Its value, for display.
     pub value: String,
-    /// What is wrong with it, where something is; several reasons are joined by `; `.
+    /// What is wrong with it, if anything; several reasons are joined by `; `.
     pub problem: Option<String>,
 }
 
-/// A field that the two copies do not say alike.
+/// A field in which the two copies differ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
     /// Its name.
     pub field: &'static str,
-    /// What the copy at the start says.
+    /// Its value in the copy at the start.
     pub start: String,
-    /// What the copy at the end says.
+    /// Its value in the copy at the end.
     pub end: String,
 }
 
 impl<L, H> Examined<L, H> {
-    /// Whether any Braid label is here, whole or damaged.
+    /// Returns whether any label is present, valid or damaged.
     pub fn any_label(&self) -> bool {
         self.start.is_label() || self.end.is_label()
     }
 
-    /// Whether both copies are whole, alike, in their places, and fit the disk.
+    /// Returns whether both copies are valid, identical, where they belong, and fit the disk.
     pub fn sound(&self) -> bool {
         self.start.label.is_ok()
             && self.end.label.is_ok()
@@ -95,7 +96,7 @@ impl<L, H> Examined<L, H> {
 }
 
 impl<L, H> CopyReport<L, H> {
-    /// Whether a label is here, whole or damaged.
+    /// Returns whether a label is present, valid or damaged.
     pub fn is_label(&self) -> bool {
         match &self.label {
             Ok(_) => true,
@@ -104,8 +105,8 @@ impl<L, H> CopyReport<L, H> {
     }
 }
 
-/// Where the copy of the label, of an array's or of a pool's, must be read, once the disk's first block is known: where that block
-/// says, else the disk's last whole block. `None` when the disk is too small for two blocks.
+/// Returns where to read the copy of a label, an array's or a pool's: where the disk's first block says, else the
+/// disk's last whole block. `None` when the disk is too small for two blocks.
 pub fn copy_place(start_block: &[u8], device_bytes: u64) -> Option<u64> {
     let last = copy_offset(device_bytes)?;
     let said = Label::decode(start_block).map(|label| label.member.places.copy_start);
@@ -115,28 +116,28 @@ pub fn copy_place(start_block: &[u8], device_bytes: u64) -> Option<u64> {
     Some(said.filter(|at| *at <= last && *at >= BLOCK_BYTES && at.is_multiple_of(BLOCK_BYTES)).unwrap_or(last))
 }
 
-/// Looks at the two blocks of a disk of `device_bytes`: its first 4 KiB, and those at [`copy_place`]. Either may be
-/// short or empty, where it could not be read.
+/// Examines the two blocks of a disk of `device_bytes`: its first 4 KiB, and those at [`copy_place`]. Either may be
+/// short or empty if it could not be read.
 pub fn examine(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Examined {
     examine_as(start_block, end_block, device_bytes)
 }
 
-/// The same for the label of a pool.
+/// Examines the label of a pool; see [`examine()`].
 pub fn examine_pool(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Examined<PoolLabel, PoolHeader> {
     examine_as(start_block, end_block, device_bytes)
 }
 
-/// A label of one kind, as far as it is examined.
+/// What `examine` needs of a kind of label.
 trait Kind: Sized {
     type Header;
     const FIELDS: &'static [Field];
     fn decode(block: &[u8]) -> Result<Self, LabelError>;
     fn header(block: &[u8]) -> Option<Self::Header>;
-    /// `None` where there is no label.
-    fn judge(block: &[u8]) -> Option<Judged<Self>>;
+    /// Validates all fields; `None` where there is no label.
+    fn validate(block: &[u8]) -> Option<Validated<Self>>;
     fn fits(&self, device_bytes: u64) -> Result<(), String>;
-    /// Where it and its copy belong.
-    fn places(&self) -> [u64; 2];
+    /// Returns the offsets where the label and its copy belong.
+    fn label_offsets(&self) -> [u64; 2];
 }
 
 impl Kind for Label {
@@ -151,15 +152,15 @@ impl Kind for Label {
         Header::decode(block)
     }
 
-    fn judge(block: &[u8]) -> Option<Judged<Label>> {
-        check::every_problem(block)
+    fn validate(block: &[u8]) -> Option<Validated<Label>> {
+        validate::every_problem(block)
     }
 
     fn fits(&self, device_bytes: u64) -> Result<(), String> {
         Label::fits(self, device_bytes)
     }
 
-    fn places(&self) -> [u64; 2] {
+    fn label_offsets(&self) -> [u64; 2] {
         [self.member.places.label_start, self.member.places.copy_start]
     }
 }
@@ -176,7 +177,7 @@ impl Kind for PoolLabel {
         PoolHeader::decode(block)
     }
 
-    fn judge(block: &[u8]) -> Option<Judged<PoolLabel>> {
+    fn validate(block: &[u8]) -> Option<Validated<PoolLabel>> {
         pool::every_problem(block)
     }
 
@@ -184,7 +185,7 @@ impl Kind for PoolLabel {
         PoolLabel::fits(self, device_bytes)
     }
 
-    fn places(&self) -> [u64; 2] {
+    fn label_offsets(&self) -> [u64; 2] {
         [self.places.label_start, self.places.copy_start]
     }
 }
@@ -203,19 +204,19 @@ fn examine_as<L: Kind>(start_block: &[u8], end_block: &[u8], device_bytes: u64) 
     Examined { device_bytes, start, end, differences, size_problems }
 }
 
-/// What a label says that cannot be on a disk of this size, read at this place.
+/// Returns what contradicts a label at this offset on a disk of this size.
 fn size_problem<L: Kind>(label: &L, offset: u64, device_bytes: u64) -> Option<String> {
     let misplaced = || {
-        let [start, copy] = label.places();
+        let [start, copy] = label.label_offsets();
         format!("a label stands at byte {offset} that belongs at byte {start} or {copy}: it was copied there")
     };
-    label.fits(device_bytes).err().or_else(|| (!label.places().contains(&offset)).then(misplaced))
+    label.fits(device_bytes).err().or_else(|| (!label.label_offsets().contains(&offset)).then(misplaced))
 }
 
 fn report<L: Kind>(block: &[u8], offset: u64) -> CopyReport<L, L::Header> {
     let label = L::decode(block);
     let whole = block.first_chunk::<LABEL_BYTES>();
-    let (Some(whole), Some(judged)) = (whole, L::judge(block)) else {
+    let (Some(whole), Some(validated)) = (whole, L::validate(block)) else {
         let (readable, header, checksum, header_checksum, fields) = (None, None, None, None, Vec::new());
         return CopyReport { offset, label, readable, header, checksum, header_checksum, fields };
     };
@@ -223,7 +224,7 @@ fn report<L: Kind>(block: &[u8], offset: u64) -> CopyReport<L, L::Header> {
         .iter()
         .map(|field| {
             let reasons: Vec<&str> =
-                judged.problems.iter().filter(|p| p.field == field.name).map(|p| p.reason.as_str()).collect();
+                validated.problems.iter().filter(|p| p.field == field.name).map(|p| p.reason.as_str()).collect();
             let problem = (!reasons.is_empty()).then(|| reasons.join("; "));
             FieldReport { field, value: value(field, field.of(block)), problem }
         })
@@ -236,8 +237,8 @@ fn report<L: Kind>(block: &[u8], offset: u64) -> CopyReport<L, L::Header> {
     let header_checksum = sum("header_crc", crc::header_crc(whole));
     mark(&mut fields, "crc", checksum);
     mark(&mut fields, "header_crc", header_checksum);
-    mark_version(&mut fields, judged.version);
-    CopyReport { offset, label, readable: judged.label, header: L::header(block), checksum, header_checksum, fields }
+    mark_version(&mut fields, validated.version);
+    CopyReport { offset, label, readable: validated.label, header: L::header(block), checksum, header_checksum, fields }
 }
 
 fn mark(fields: &mut [FieldReport], name: &str, sum: Option<Checksum>) {
@@ -259,7 +260,7 @@ fn set_problem(fields: &mut [FieldReport], name: &str, problem: String) {
     }
 }
 
-/// None where one of the copies is no label, and has no fields.
+/// Returns the fields that differ; empty if one of the copies is no label and so has no fields.
 fn differences(start: &[FieldReport], end: &[FieldReport]) -> Vec<Difference> {
     let pairs = start.iter().zip(end);
     pairs
@@ -272,8 +273,8 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |n, b| n << 8 | u64::from(*b))
 }
 
-/// A field's bytes as people read them. Tables are given as the CRC of their bytes: enough to see whether two differ;
-/// their entries are in [`CopyReport::label`].
+/// Formats a field's bytes for display. A table is shown as the CRC of its bytes, which tells whether two tables
+/// differ; its entries are in [`CopyReport::label`].
 fn value(field: &Field, bytes: &[u8]) -> String {
     match field.kind {
         FieldKind::Text => text(bytes),

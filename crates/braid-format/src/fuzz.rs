@@ -1,5 +1,5 @@
-//! Functions for fuzzers: everything of this crate that judges bytes from a disk. They must return, whatever they are
-//! given, and what it accepts must hold together.
+//! Entry points for fuzzers: all code of this crate that validates bytes from a disk. They must return for any input,
+//! and what they accept must be consistent.
 
 use std::convert::Infallible;
 
@@ -8,10 +8,10 @@ use uuid::Uuid;
 use crate::register::{REGISTER_BYTES, StoredRegister};
 use crate::{Header, LABEL_BYTES, Label, examine, foreign, journal, md, pool};
 
-/// Takes the bytes as a label, as a disk's two copies, and as a small disk.
+/// Decodes the bytes as a label, as a disk's two copies, and as a small disk.
 ///
 /// # Panics
-/// When a promise is broken: an accepted label that does not encode to the same bytes.
+/// When an accepted label does not encode to the same bytes.
 pub fn fuzz_label(data: &[u8]) {
     let _ = Header::decode(data);
     if let Ok(label) = Label::decode(data) {
@@ -21,12 +21,12 @@ pub fn fuzz_label(data: &[u8]) {
     }
     let (start, end) = data.split_at(data.len().min(LABEL_BYTES));
     let _ = examine(start, end, data.len() as u64);
-    let place = examine::copy_place(start, data.len() as u64);
-    assert!(place.is_none_or(|at| at + LABEL_BYTES as u64 <= data.len() as u64));
+    let copy = examine::copy_place(start, data.len() as u64);
+    assert!(copy.is_none_or(|at| at + LABEL_BYTES as u64 <= data.len() as u64));
     fuzz_disk(data);
 }
 
-/// Takes the bytes as a disk, and asks what stands on it.
+/// Looks for signatures on a disk with these bytes.
 pub fn fuzz_disk(data: &[u8]) {
     let read = |offset: u64, len: usize| {
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(data.len());
@@ -37,15 +37,15 @@ pub fn fuzz_disk(data: &[u8]) {
             let _ = found.to_string();
             let sound =
                 found.signatures.iter().flat_map(|s| &s.ranges).all(|r| r.end().is_some_and(|e| e <= device_bytes));
-            assert!(sound, "a signature lies beyond the disk: {found:?}");
+            assert!(sound, "a signature is beyond the disk: {found:?}");
         }
     }
 }
 
-/// Takes the bytes as a head of a journal and as a batch of it.
+/// Decodes the bytes as a head and as a batch of a journal.
 ///
 /// # Panics
-/// When a promise is broken: what is accepted holds together, and encodes to the same bytes.
+/// When an accepted value is inconsistent or does not encode to the same bytes.
 pub fn fuzz_journal(data: &[u8]) {
     let array = Uuid::from_bytes(*b"braid-fuzz-array");
     if let Some((block, payload)) = data.split_first_chunk()
@@ -73,10 +73,10 @@ pub fn fuzz_journal(data: &[u8]) {
     }
 }
 
-/// Takes the bytes as the label of a pool, and as a small disk.
+/// Decodes the bytes as the label of a pool, and as a small disk.
 ///
 /// # Panics
-/// When a promise is broken: an accepted label that does not encode to the same bytes, or places beyond the device.
+/// When an accepted label does not encode to the same bytes, or its layout exceeds the device.
 pub fn fuzz_pool_label(data: &[u8]) {
     let header = pool::PoolHeader::decode(data);
     if let Ok(label) = pool::PoolLabel::decode(data) {
@@ -94,15 +94,15 @@ pub fn fuzz_pool_label(data: &[u8]) {
     fuzz_disk(data);
 }
 
-/// The member, the record and the owner's slot for which [`fuzz_pool`] takes the bytes.
+/// The member for which [`fuzz_pool`] decodes the bytes.
 pub const POOL_MEMBER: u8 = 3;
-/// See [`POOL_MEMBER`].
+/// The record and the owner's slot for which [`fuzz_pool`] decodes the bytes.
 pub const POOL_INDEX: u32 = 1000;
 
-/// Takes the bytes as each of the structures of a pool: record, address, owner, entry, batch, ring start.
+/// Decodes the bytes as each structure of a pool: record, address, owner, entry, batch, checkpoint.
 ///
 /// # Panics
-/// When a promise is broken: what is accepted holds together, and encodes to the same bytes.
+/// When an accepted value is inconsistent or does not encode to the same bytes.
 pub fn fuzz_pool(data: &[u8]) {
     if let Some(bytes) = data.first_chunk()
         && let Ok(record) = pool::Record::decode(bytes, POOL_MEMBER, POOL_INDEX)
@@ -130,14 +130,14 @@ pub fn fuzz_pool(data: &[u8]) {
         entry.encode_bytes(&mut again);
         assert_eq!(again[..taken * pool::UNIT_BYTES], data[..taken * pool::UNIT_BYTES]);
     }
-    // Words say what bytes say.
+    // Words and bytes decode alike.
     assert_eq!(pool::Entry::decode(&units[..count]), pool::Entry::decode_bytes(whole[..count].as_flattened()));
     if let Ok(header) = pool::open(data) {
         let entries: Result<Vec<pool::Entry>, _> = pool::entries(data, &header).collect();
         let mut again = vec![0xff; header.bytes()];
         if let Ok(entries) = entries {
             let mut composer = pool::Composer::new(&mut again);
-            assert!(entries.iter().all(|entry| composer.push(entry)), "there is room for what was there");
+            assert!(entries.iter().all(|entry| composer.push(entry)), "there is room for the same entries");
             assert_eq!(composer.seal(header), header);
             assert_eq!(again, data[..header.bytes()]);
         }
@@ -149,10 +149,10 @@ pub fn fuzz_pool(data: &[u8]) {
     }
 }
 
-/// Takes the bytes as the two places of a voter's register.
+/// Decodes the bytes as the two slots of a voter's register.
 ///
 /// # Panics
-/// When a promise is broken: what is accepted encodes to the same bytes, and what counts is one of the two.
+/// When an accepted register does not encode to the same bytes, or the newest register is neither of the two.
 pub fn fuzz_register(data: &[u8]) {
     let Some((first, rest)) = data.split_first_chunk::<REGISTER_BYTES>() else { return };
     let read = StoredRegister::decode(first);
@@ -171,15 +171,15 @@ pub fn fuzz_register(data: &[u8]) {
     }
 }
 
-/// Takes each 4 KiB as a superblock of Linux md, at the place where it says that it is, and judges together those of one array.
+/// Decodes each 4 KiB as a superblock of Linux md, at the offset that it records, and assembles those of each array.
 ///
 /// # Panics
-/// When a promise is broken: an array that can be read has a place for its first and last byte on members that are used.
+/// When the first or last byte of a readable array is outside the members that are used.
 pub fn fuzz_md(data: &[u8]) {
-    let said =
+    let recorded =
         |bytes: &[u8]| bytes.get(144..152).map_or(0, |at| at.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b)));
     let found = data.chunks(md::SUPERBLOCK_BYTES).filter_map(|bytes| {
-        let at = said(bytes).saturating_mul(512);
+        let at = recorded(bytes).saturating_mul(512);
         let superblock = md::Superblock::decode(bytes, 2, at, u64::MAX).ok()?;
         if let Some(log) = superblock.bad_blocks {
             let _ = log.read(data);
@@ -195,9 +195,9 @@ pub fn fuzz_md(data: &[u8]) {
             let Some(geometry) = array.geometry.filter(|_| array.problems.is_empty()) else { continue };
             for offset in [0, geometry.size_bytes() / 2, geometry.size_bytes() - 1] {
                 let piece = geometry.locate(offset);
-                let seat = array.seats[usize::from(piece.member)];
-                let room = seat.device.map_or(u64::MAX, |device| devices[device].data_bytes);
-                assert!(!seat.used || piece.member_offset < room, "{offset} is beyond its member");
+                let slot = array.seats[usize::from(piece.member)];
+                let room = slot.device.map_or(u64::MAX, |device| devices[device].data_bytes);
+                assert!(!slot.used || piece.member_offset < room, "{offset} is beyond its member");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The label as the rest of Braid uses it: what it says of the array, and what it says of the disk it stands on.
+//! The label as the rest of Braid uses it: a description of the array, and one of the disk that it is on.
 
 use std::fmt;
 
@@ -11,90 +11,90 @@ use crate::limits::{COUNTER_MAX, too_large};
 use crate::raw::{RawJob, RawLabel, RawMember, get48, put48};
 use crate::{
     ANCESTORS_MAX, BLOCK_BYTES, HEADER_BYTES, JOBS_MAX, LABEL_BYTES, LabelError, MAGIC, MEMBERS_MAX, Name, Places,
-    VERSION, ZoneSpan, check, crc, words, zones,
+    VERSION, ZoneSpan, crc, validate, words, zones,
 };
 
-/// A label: the same words about the array on every member, and words about this member.
+/// A label: a description of the array, identical on every member, and a description of this member.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Label {
-    /// What every member says alike.
+    /// Identical on every member.
     pub array: ArrayPart,
-    /// What only this member says.
+    /// This member's own.
     pub member: MemberPart,
 }
 
-/// What a label says of the array.
+/// A label's description of the array.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ArrayPart {
     /// Features of the format in use.
     pub features: Features,
     /// The array's identity.
     pub uuid: Uuid,
-    /// Raised with every change of the label; from 1.
+    /// Increases with every change of the label; from 1.
     pub sequence: u64,
     /// The array's name.
     pub name: Name,
-    /// Where the array is in its life.
+    /// Lifecycle state of the array.
     pub state: ArrayState,
     /// Level, layout, chunk, copies, zone policy.
     pub spec: Spec,
-    /// Whether the last run stopped in order.
+    /// Whether the array was stopped cleanly.
     pub clean: bool,
-    /// When it may start with members missing.
+    /// When the array may start degraded.
     pub start_policy: StartPolicy,
-    /// What one bit of the write-intent bitmap covers, in bytes; 0: no bitmap.
+    /// Size of a region of the write-intent bitmap, in bytes; 0: no bitmap.
     pub region_bytes: u32,
-    /// What the user can write, in bytes.
+    /// Usable capacity, in bytes.
     pub array_bytes: u64,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
-    /// The line of members that this label belongs to.
+    /// The lineage of this label.
     pub lineage: Lineage,
-    /// Random id of the run that last started the array; 0: never started.
+    /// Random id of the array's last session (from a start to the next stop); 0: never started.
     pub session: u64,
-    /// The `session` of the label from which that run was started; 0: never started.
+    /// The `session` of the label from which that session was started; 0: never started.
     pub session_before: u64,
-    /// Fences an older controller (replication).
+    /// Replication epoch, which fences older controllers.
     pub epoch: u64,
     /// The controller that raised the epoch; nil: none.
     pub controller: Uuid,
     /// Checkpoints of jobs, at most [`JOBS_MAX`].
     pub jobs: Vec<Job>,
-    /// Every member, by role.
+    /// Every member, by slot.
     pub members: Vec<MemberEntry>,
     /// The zones, in the order of the array's bytes.
     pub zones: Vec<ZoneSpan>,
-    /// Bytes that a newer version may use under a compatible feature; kept as they are.
+    /// Bytes that a newer version may use under a compatible feature; preserved.
     pub reserved: [u8; 2],
 }
 
-/// What a label says of the disk it stands on.
+/// A label's description of the disk it is on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberPart {
     /// This disk's identity as a member.
     pub id: MemberId,
-    /// Its place in the table of members.
+    /// This disk's slot: its index in the member table.
     pub role: u16,
-    /// Where everything lies on it.
+    /// The layout of this disk.
     pub places: Places,
-    /// The marks of the journal that the last drop of a member has retired.
+    /// The journal marks that the last drop of a member retired.
     pub retired: RetiredMarks,
     /// As in [`ArrayPart::reserved`].
     pub reserved: [u8; 4],
 }
 
-/// Marks of a journal that a recovery ignores: the rows that they name were in place on all survivors, durably, when a label
+/// Journal marks that recovery ignores: the stripes that they name were durable in place on all survivors when a label
 /// recorded the drop of a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RetiredMarks {
-    /// The run of the journal; 0: no marks are retired.
+    /// The journal run; 0: no marks are retired.
     pub run: u64,
     /// Marks of batches up to this one are retired.
     pub batch: u64,
 }
 
 impl RetiredMarks {
-    /// Whether the marks of this batch are retired.
+    /// Returns whether the marks of this batch are retired.
     pub fn covers(&self, run: u64, batch: u64) -> bool {
         self.run != 0 && self.run == run && batch <= self.batch
     }
@@ -116,17 +116,17 @@ pub struct Features {
 pub struct MemberId(u64);
 
 impl MemberId {
-    /// The id made of the low 48 bits of a random number; those being 0, it is 1.
+    /// Returns the id made of the low 48 bits of a random number, or 1 if those are 0.
     pub fn from_random(bits: u64) -> MemberId {
         MemberId((bits & 0xffff_ffff_ffff).max(1))
     }
 
-    /// The id of this value; `None` when it is 0 or wider than 48 bits.
+    /// Returns the id of this value; `None` when it is 0 or wider than 48 bits.
     pub fn new(value: u64) -> Option<MemberId> {
         (value != 0 && value >> 48 == 0).then_some(MemberId(value))
     }
 
-    /// Its value.
+    /// Returns the value.
     pub fn get(self) -> u64 {
         self.0
     }
@@ -138,35 +138,35 @@ impl fmt::Display for MemberId {
     }
 }
 
-/// Where an array is in its life.
+/// Lifecycle state of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ArrayState {
     /// Being created: not yet on every member, never served.
     Forming,
     /// In use.
     Active,
-    /// Being deleted: labels are on their way out.
+    /// Being deleted: labels are being wiped.
     Deleting,
 }
 
-/// What the array thinks of a member.
+/// State of a member of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemberState {
-    /// Nobody holds this role.
+    /// The slot has no member.
     Absent,
-    /// Holds everything that it should.
+    /// Holds all data that it should.
     InSync,
-    /// Being brought up to date; takes every write.
+    /// Being rebuilt or resynced; receives every write.
     Filling,
-    /// Left out: failed, removed or stale.
+    /// Failed, removed or stale.
     Out,
-    /// Waits to take over a role.
+    /// Waits to take over a slot.
     Spare,
-    /// Holds no data: the ring of the journal of an array with parity.
+    /// A dedicated journal disk of an array with parity: holds the journal's ring and no data.
     Journal,
 }
 
-/// When an array may start with members missing.
+/// When an array may start degraded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StartPolicy {
     /// Where the level makes it safe.
@@ -175,162 +175,164 @@ pub enum StartPolicy {
     Auto,
 }
 
-/// One role of the array and who holds it.
+/// One slot of the array and its member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemberEntry {
-    /// Who; `None` exactly when the state is [`MemberState::Absent`].
+    /// The member; `None` exactly when the state is [`MemberState::Absent`].
     pub id: Option<MemberId>,
     /// Size of the member's data area in bytes.
     pub data_bytes: u64,
-    /// What the array thinks of it.
+    /// State of the member.
     pub state: MemberState,
-    /// Read from it only when no other can answer.
+    /// Read only when no other member can serve the read.
     pub write_mostly: bool,
 }
 
-/// A line of members that know the same history.
+/// The generation identifier of an array: a random id, renewed whenever the array goes on without one of its in-sync
+/// members, and its ancestors. Members with the same id share one history.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lineage {
-    /// Random id of the present line.
+    /// Random id of the current lineage.
     pub id: u64,
-    /// Lines before it, the nearest first; at most [`ANCESTORS_MAX`].
+    /// Earlier lineages, the nearest first; at most [`ANCESTORS_MAX`].
     pub ancestors: Vec<Ancestor>,
 }
 
-/// A line that is over.
+/// An earlier lineage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ancestor {
     /// Its id.
     pub id: u64,
-    /// A member that returns with a label of this line is believed from this sequence number on: what was written since
-    /// then is still dirty. 0: with any; [`Ancestor::NEVER`]: with none. Below 2^48.
+    /// A returning member with a label of this lineage is accepted if the label's sequence number is at least this:
+    /// every later write is still dirty in the bitmap. 0: any label is accepted; [`Ancestor::NEVER`]: none. Below 2^48.
     pub believed_from: u64,
 }
 
 impl Ancestor {
-    /// Nobody is believed who returns from such a line.
+    /// The value of `believed_from` for a lineage from which no returning member is accepted.
     pub const NEVER: u64 = (1 << 48) - 1;
 
-    /// A line from which nobody is believed who returns.
+    /// Returns a lineage from which no returning member is accepted.
     pub fn closed(id: u64) -> Ancestor {
         Ancestor { id, believed_from: Ancestor::NEVER }
     }
 
-    /// A line of which every member is believed who returns.
+    /// Returns a lineage from which every returning member is accepted.
     pub fn open(id: u64) -> Ancestor {
         Ancestor { id, believed_from: 0 }
     }
 
-    /// Whether a label of this line and sequence number is believed.
+    /// Returns whether a returning member with a label of this lineage and sequence number is accepted.
     pub fn believes(&self, sequence: u64) -> bool {
         self.believed_from != Ancestor::NEVER && sequence >= self.believed_from
     }
 }
 
 impl Lineage {
-    /// What is said of a line before this one.
+    /// Returns the ancestor with this id.
     pub fn ancestor(&self, id: u64) -> Option<&Ancestor> {
         self.ancestors.iter().find(|ancestor| ancestor.id == id)
     }
 
-    /// The line just before this one.
+    /// Returns the id of the nearest ancestor.
     pub fn parent(&self) -> Option<u64> {
         self.ancestors.first().map(|ancestor| ancestor.id)
     }
 
-    /// Whether this is the line, or one before it.
+    /// Returns whether `id` is this lineage or one of its ancestors.
     pub fn knows(&self, id: u64) -> bool {
         self.id == id || self.ancestor(id).is_some()
     }
 }
 
-/// What a job does.
+/// The kind of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum JobKind {
-    /// Brings a member up to date.
+    /// Rebuilds a member.
     Rebuild,
-    /// Makes dirty regions equal after a crash.
+    /// Resyncs dirty regions after a crash.
     Resync,
-    /// Compares the copies.
+    /// Reads all copies and compares them (scrub).
     Check,
-    /// Compares and mends.
+    /// As [`JobKind::Check`], and repairs what differs.
     Repair,
-    /// Copies a member to its successor while it still serves.
+    /// Copies a member to its replacement while the member still serves.
     Replace,
     /// Moves data off a member.
     Evacuate,
-    /// Takes up new space.
+    /// Adds new space to the array.
     Grow,
 }
 
-/// Whether a job is to go on.
+/// Whether a job runs or is paused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum JobState {
-    /// Goes on by itself after a start.
+    /// Continues by itself after a start.
     Running,
-    /// Waits for a person.
+    /// Waits to be resumed by a command.
     Paused,
 }
 
-/// How far a job has come.
+/// The checkpoint of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// What it does.
+    /// The kind of job.
     pub kind: JobKind,
-    /// Whether it goes on.
+    /// Whether it runs.
     pub state: JobState,
     /// The member that it works on.
     pub target: Option<u16>,
     /// The member that it copies from.
     pub source: Option<u16>,
-    /// Its number.
+    /// The job's number.
     pub number: u64,
     /// Everything before this byte is done.
     pub position_bytes: u64,
-    /// Where it will end, in bytes.
+    /// Where it ends, in bytes.
     pub end_bytes: u64,
     /// Limit in bytes a second; 0: the default.
     pub rate_bytes_per_s: u64,
 }
 
-/// What the first sector alone says of a label. It survives a write that was torn between sectors.
+/// The content of a label's first sector. It survives a write of the label that was torn between sectors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Header {
     /// The array.
     pub uuid: Uuid,
     /// Its name.
     pub name: Name,
-    /// Where it was going to be in its life.
+    /// The lifecycle state that the label records.
     pub state: ArrayState,
     /// The label's sequence number.
     pub sequence: u64,
-    /// The member that this disk was to be.
+    /// The identity of this disk as a member.
     pub id: MemberId,
-    /// Its role.
+    /// Its slot.
     pub role: u16,
-    /// Where the label and its copy belong.
+    /// The disk's layout, which says where the label and its copy belong.
     pub places: Places,
 }
 
 const NO_MEMBER: u16 = u16::MAX;
 
 impl ArrayPart {
-    /// By this the labels of one line are ordered: the epoch, then the sequence number.
+    /// Returns the key that orders the labels of one lineage: the epoch, then the sequence number.
     pub fn order(&self) -> (u64, u64) {
         (self.epoch, self.sequence)
     }
 }
 
 impl Label {
-    /// Reads a label. Checks both checksums, then version and features, then every field against the others.
-    /// The geometry of the zones is checked by [`ArrayPart::geometry`], the places against the real disk by
-    /// whoever knows its size.
+    /// Decodes a label.
+    ///
+    /// Validates both checksums, then version and features, then every field against the others.
+    /// [`ArrayPart::geometry`] validates the zones, [`Label::fits`] the layout against the actual size of the disk.
     pub fn decode(bytes: &[u8]) -> Result<Label, LabelError> {
         let raw = raw_of(bytes)?;
-        check::checksum(raw)?;
-        check::version(raw)?;
+        validate::checksum(raw)?;
+        validate::version(raw)?;
         let mut first = None;
-        let label = check::fields(raw, &mut |problem| {
+        let label = validate::fields(raw, &mut |problem| {
             first.get_or_insert(problem);
         });
         match first {
@@ -339,7 +341,7 @@ impl Label {
         }
     }
 
-    /// The label's bytes. Fails when a field holds what the format cannot say, or what `decode` would refuse.
+    /// Encodes the label. Fails when the format cannot represent a field, or when `decode` would refuse it.
     pub fn encode(&self) -> Result<[u8; LABEL_BYTES], LabelError> {
         let too_much = |field: &'static str, reason: String| LabelError::Field { field, reason };
         let (array, member) = (&self.array, &self.member);
@@ -418,12 +420,13 @@ impl Label {
         Ok(bytes)
     }
 
-    /// Whether this label belongs at this byte of the disk.
+    /// Returns whether this label belongs at this byte of the disk.
     pub fn belongs_at(&self, offset: u64) -> bool {
         offset == self.member.places.label_start || offset == self.member.places.copy_start
     }
 
-    /// Whether a disk of this size still holds everything that the label says; if not, a sentence that says why.
+    /// Checks that a disk of this size holds everything that the label describes. The error is a sentence that says why
+    /// not.
     pub fn fits(&self, device_bytes: u64) -> Result<(), String> {
         let places = &self.member.places;
         let needed = places.data.end().unwrap_or(u64::MAX).max(places.copy_start + BLOCK_BYTES);
@@ -436,7 +439,7 @@ impl Label {
         ))
     }
 
-    /// What the first sector says of it.
+    /// Returns what the first sector holds.
     pub fn header(&self) -> Header {
         let (array, member) = (&self.array, &self.member);
         Header {
@@ -450,32 +453,32 @@ impl Label {
         }
     }
 
-    /// Sequence numbers order the labels of an array: first by epoch, then by sequence.
+    /// Returns the key that orders the labels of one lineage; see [`ArrayPart::order`].
     pub fn order(&self) -> (u64, u64) {
         self.array.order()
     }
 }
 
-/// The label that counts among those of one array: the highest epoch, then the highest sequence number.
+/// Returns the newest of the labels of one array: the highest epoch, then the highest sequence number.
 pub fn newest<'a>(labels: impl IntoIterator<Item = &'a Label>) -> Option<&'a Label> {
     labels.into_iter().max_by_key(|label| label.order())
 }
 
 impl Header {
-    /// Reads the first sector of a label, also where the rest is damaged. `None` when the sector itself is, when
-    /// its version is unknown or its fields make no sense.
+    /// Decodes the first sector of a label, even if the rest is damaged. `None` when the sector itself is damaged, its
+    /// version is unknown or its fields are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Header> {
         let raw = raw_of(bytes).ok()?;
         let whole: &[u8; LABEL_BYTES] = raw.as_bytes().try_into().ok()?;
         const _: () = assert!(core::mem::offset_of!(RawLabel, members) == HEADER_BYTES);
-        if crc::header_crc(whole) != raw.header_crc.get() || check::version(raw).is_err() {
+        if crc::header_crc(whole) != raw.header_crc.get() || validate::version(raw).is_err() {
             return None;
         }
-        check::header(raw, &mut |_| {})
+        validate::header(raw, &mut |_| {})
     }
 }
 
-/// The bytes as a raw label, if the magic is there.
+/// Returns the bytes as a raw label if they begin with the magic.
 pub(crate) fn raw_of(bytes: &[u8]) -> Result<&RawLabel, LabelError> {
     let (raw, _) = RawLabel::ref_from_prefix(bytes).map_err(|_| LabelError::Short { len: bytes.len() })?;
     if raw.magic == MAGIC { Ok(raw) } else { Err(LabelError::NoMagic) }
@@ -498,11 +501,11 @@ fn raw_believed_from(lineage: &Lineage) -> Result<[[u8; 6]; ANCESTORS_MAX], Labe
 
 fn raw_members(members: &[MemberEntry]) -> Result<[RawMember; MEMBERS_MAX], LabelError> {
     let mut table = [RawMember { id: [0; 6], data_blocks: [0; 6], state: 0, flags: 0 }; MEMBERS_MAX];
-    for (role, (entry, raw)) in members.iter().zip(&mut table).enumerate() {
+    for (slot, (entry, raw)) in members.iter().zip(&mut table).enumerate() {
         let data_blocks = put48(entry.data_bytes / BLOCK_BYTES).filter(|_| entry.data_bytes % BLOCK_BYTES == 0);
         let data_blocks = data_blocks.ok_or_else(|| LabelError::Field {
             field: "members",
-            reason: format!("member {role}: {} bytes of data are not whole blocks", entry.data_bytes),
+            reason: format!("member {slot}: {} bytes of data are not whole blocks", entry.data_bytes),
         })?;
         *raw = RawMember {
             id: entry.id.and_then(|id| put48(id.0)).unwrap_or_default(),
@@ -535,16 +538,16 @@ impl Job {
         }
     }
 
-    /// Reads one checkpoint; `Ok(None)` where there is no job.
+    /// Decodes one checkpoint; `Ok(None)` where there is no job.
     pub(crate) fn from_raw(raw: &RawJob, member_count: usize) -> Result<Option<Job>, String> {
         if raw.kind == 0 {
             let empty = raw.as_bytes().iter().all(|b| *b == 0);
             return if empty { Ok(None) } else { Err("an entry without a kind is not zero".into()) };
         }
-        let member = |role: u16| match role {
+        let member = |slot: u16| match slot {
             NO_MEMBER => Ok(None),
-            role if usize::from(role) < member_count => Ok(Some(role)),
-            role => Err(format!("there is no member {role}")),
+            slot if usize::from(slot) < member_count => Ok(Some(slot)),
+            slot => Err(format!("there is no member {slot}")),
         };
         let job = Job {
             kind: words::job_kind_from(raw.kind).ok_or(format!("kind {} is unknown", raw.kind))?,
@@ -576,7 +579,7 @@ impl Job {
 }
 
 impl MemberEntry {
-    /// Reads one entry of the table.
+    /// Decodes one entry of the member table.
     pub(crate) fn from_raw(raw: &RawMember) -> Result<MemberEntry, String> {
         let state = words::member_state_from(raw.state).ok_or(format!("state {} is unknown", raw.state))?;
         let id = MemberId::new(get48(raw.id));

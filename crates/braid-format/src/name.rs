@@ -1,25 +1,25 @@
-//! Names of arrays and of all else: a letter or digit, then up to 62 of letters, digits, `.`, `_`, `-`.
+//! Names of arrays, pools, volumes and snapshots: a letter or digit, then up to 62 letters, digits, `.`, `_`, `-`.
 
 use std::fmt;
 
 use crate::NAME_BYTES_MAX;
 
-/// A name that keeps the rules.
+/// A valid name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Name(String);
 
-/// Why a text is no name.
+/// Why a text is not a valid name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{text:?} is not a name: {reason}")]
 pub struct NameError {
     /// The text.
     pub text: String,
-    /// Which rule it breaks.
+    /// The rule that it breaks.
     pub reason: &'static str,
 }
 
 impl Name {
-    /// Checks the rules.
+    /// Validates the text.
     pub fn new(text: &str) -> Result<Name, NameError> {
         match broken_rule(text.as_bytes()) {
             Some(reason) => Err(NameError { text: text.chars().take(80).collect(), reason }),
@@ -33,7 +33,7 @@ impl Name {
     }
 }
 
-/// The rule that a text breaks, if any.
+/// Returns the rule that a text breaks, if any.
 pub(crate) fn broken_rule(text: &[u8]) -> Option<&'static str> {
     let Some(first) = text.first() else { return Some("it is empty") };
     if text.len() > NAME_BYTES_MAX {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_keep_the_rules() {
+    fn valid_and_invalid_names() {
         let longest = "x".repeat(63);
         for good in ["a", "0", "fast", "a.b_c-d", "9lives", longest.as_str()] {
             assert_eq!(Name::new(good).map(|n| n.to_string()), Ok(good.to_owned()));

@@ -1,17 +1,17 @@
-//! The label as it lies on the disk: types of fixed size, little-endian, without padding.
+//! The label as it is on disk: types of fixed size, little-endian, without padding.
 //!
-//! The one list of fields below makes the type, the compile-time checks of every offset, and the table
-//! [`FIELDS`] that `examine` prints and that a test compares with `docs/format.md`.
+//! The one list of fields below defines the type, the compile-time checks of every offset, and the table [`FIELDS`],
+//! which `examine` displays and a test compares with `docs/format.md`.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::{ANCESTORS_MAX, JOBS_MAX, LABEL_BYTES, MEMBERS_MAX, SPANS_MAX, ZONES_MAX, words};
 
-/// Bytes that the tables of members and of zones take, each.
+/// Size of the member table and of the zone table, each.
 const TABLE_BYTES: usize = 1792;
 
-/// One member in the table of members.
+/// One entry of the member table.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct RawMember {
@@ -19,9 +19,9 @@ pub struct RawMember {
     pub id: [u8; 6],
     /// Size of its data area in blocks of 4 KiB, 48 bits.
     pub data_blocks: [u8; 6],
-    /// 0 absent, 1 in sync, 2 filling, 3 out, 4 spare.
+    /// 0 absent, 1 in sync, 2 filling, 3 out, 4 spare, 5 journal.
     pub state: u8,
-    /// Bit 0: read from it only when no other can answer.
+    /// Bit 0: read only when no other member can serve the read.
     pub flags: u8,
 }
 
@@ -67,18 +67,18 @@ pub struct RawJob {
     pub number: U64,
     /// Everything before this byte is done.
     pub position_bytes: U64,
-    /// Where it will end, in bytes.
+    /// Where it ends, in bytes.
     pub end_bytes: U64,
     /// Limit in bytes a second; 0: the default.
     pub rate_bytes_per_s: U64,
 }
 
-/// How a field's value is shown.
+/// How a field's value is displayed.
 #[derive(Clone, Copy, Debug)]
 pub enum FieldKind {
     /// Characters, padded with zeros.
     Text,
-    /// A number as it is.
+    /// A decimal number.
     Number,
     /// A number of bytes.
     Bytes,
@@ -92,11 +92,11 @@ pub enum FieldKind {
     Word(fn(u8) -> Option<&'static str>),
     /// Several 64-bit ids.
     Ids,
-    /// Several sequence numbers of 48 bits, each below the id that it belongs to.
+    /// Several 48-bit sequence numbers, one for each ancestor.
     Sequences,
     /// The jobs.
     Jobs,
-    /// Shown as a table elsewhere.
+    /// A table, displayed elsewhere.
     Table,
     /// Must be zero.
     Reserved,
@@ -105,23 +105,23 @@ pub enum FieldKind {
 /// One field of the label.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name, the same in the code, in the document and on the screen.
+    /// Its name, the same in the code, in `docs/format.md` and in the output of `examine`.
     pub name: &'static str,
-    /// First byte in the label.
+    /// Offset in the label, in bytes.
     pub offset: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
-    /// How it is shown.
+    /// How its value is displayed.
     pub kind: FieldKind,
 }
 
 impl Field {
-    /// The field of this name.
+    /// Returns the field with this name.
     pub fn named(name: &str) -> Option<&'static Field> {
         FIELDS.iter().find(|f| f.name == name)
     }
 
-    /// This field's bytes in a label's bytes; empty when those are too short.
+    /// Returns the bytes of this field in a label; empty when the label is too short.
     pub fn of<'a>(&self, label: &'a [u8]) -> &'a [u8] {
         label.get(self.offset..self.offset + self.size).unwrap_or(&[])
     }
@@ -131,7 +131,7 @@ pub(crate) const fn size_of_field<R, F>(_: fn(&R) -> &F) -> usize {
     size_of::<F>()
 }
 
-/// A label's type, the list of its fields, and the compile-time checks of their places.
+/// Defines the type of a label, the list of its fields, and the compile-time checks of their offsets.
 macro_rules! label_fields {
     (
         $(#[$type_doc:meta])* $raw:ident, $(#[$list_doc:meta])* $list:ident:
@@ -178,7 +178,7 @@ label_fields! {
     features_incompatible: U64, 32, FieldKind::Hex;
     /// The array's identity.
     array_uuid: [u8; 16], 40, FieldKind::Uuid;
-    /// Raised with every change of the label.
+    /// Increases with every change of the label.
     sequence: U64, 56, FieldKind::Number;
     /// The array's name.
     name: [u8; 64], 64, FieldKind::Text;
@@ -192,9 +192,9 @@ label_fields! {
     zone_policy: u8, 131, FieldKind::Word(words::zone_policy_word);
     /// Copies of each block (raid10); 1 elsewhere.
     copies: U16, 132, FieldKind::Number;
-    /// Entries in the table of members.
+    /// Entries in the member table.
     member_count: U16, 134, FieldKind::Number;
-    /// Entries in the table of zones.
+    /// Entries in the zone table.
     zone_count: U16, 136, FieldKind::Number;
     /// 1: each entry is a set of members; 2: each entry is one member.
     zone_form: u8, 138, FieldKind::Word(words::zone_form_word);
@@ -208,17 +208,17 @@ label_fields! {
     reserved_a: [u8; 2], 142, FieldKind::Reserved;
     /// Chunk in bytes.
     chunk_bytes: U32, 144, FieldKind::Bytes;
-    /// What one bit of the write-intent bitmap covers, in bytes; 0: no bitmap.
+    /// Size of a region of the write-intent bitmap, in bytes; 0: no bitmap.
     region_bytes: U32, 148, FieldKind::Bytes;
-    /// What the user can write, in bytes.
+    /// Usable capacity, in bytes.
     array_bytes: U64, 152, FieldKind::Bytes;
     /// When the array was created.
     created_unix_s: U64, 160, FieldKind::Time;
-    /// Id of the present line of members.
+    /// Id of the current lineage.
     lineage: U64, 168, FieldKind::Hex;
-    /// Ids of earlier lines, the nearest first.
+    /// Ids of earlier lineages, the nearest first.
     ancestors: [U64; ANCESTORS_MAX], 176, FieldKind::Ids;
-    /// Random id of the run that last started the array.
+    /// Random id of the array's last session.
     session: U64, 240, FieldKind::Hex;
     /// Fences an older controller.
     epoch: U64, 248, FieldKind::Number;
@@ -226,13 +226,14 @@ label_fields! {
     controller: [u8; 16], 256, FieldKind::Uuid;
     /// Checkpoints of jobs.
     jobs: [RawJob; JOBS_MAX], 272, FieldKind::Jobs;
-    /// Of each ancestor, the sequence number from which on a label of its line is believed, 48 bits.
+    /// For each ancestor, the sequence number from which a returning member with a label of that lineage is accepted,
+    /// 48 bits.
     believed_from: [[u8; 6]; ANCESTORS_MAX], 352, FieldKind::Sequences;
     /// This member's identity, 48 bits.
     member_id: [u8; 6], 400, FieldKind::Hex;
-    /// This member's place in the table of members.
+    /// This member's slot: its index in the member table.
     role: U16, 406, FieldKind::Number;
-    /// Size of this disk when the label's places were chosen.
+    /// Size of this disk when its layout was chosen.
     device_bytes: U64, 408, FieldKind::Bytes;
     /// Where the label is.
     label_start: U64, 416, FieldKind::Bytes;
@@ -250,7 +251,7 @@ label_fields! {
     journal_start: U64, 464, FieldKind::Bytes;
     /// Size of the journal; 0: none.
     journal_bytes: U64, 472, FieldKind::Bytes;
-    /// The run of the journal whose marks a drop has retired; 0: none.
+    /// The journal run whose marks a drop retired; 0: none.
     retired_run: U64, 480, FieldKind::Hex;
     /// The last batch of that run whose marks are retired.
     retired_batch: U64, 488, FieldKind::Number;
@@ -260,9 +261,9 @@ label_fields! {
     session_before: U64, 500, FieldKind::Hex;
     /// CRC-32C of bytes 0 to 507, `crc` counted as zero.
     header_crc: U32, 508, FieldKind::Hex;
-    /// The table of members.
+    /// The member table.
     members: [RawMember; MEMBERS_MAX], 512, FieldKind::Table;
-    /// The table of zones, in one of two forms.
+    /// The zone table, in one of two forms.
     zones: [u8; TABLE_BYTES], 2304, FieldKind::Table;
 }
 
@@ -273,13 +274,13 @@ const _: () = assert!(size_of::<RawMember>() * MEMBERS_MAX == TABLE_BYTES);
 const _: () = assert!(size_of::<RawZone>() * ZONES_MAX == TABLE_BYTES);
 const _: () = assert!(size_of::<RawSpan>() * SPANS_MAX == TABLE_BYTES);
 
-/// A 48-bit little-endian number.
+/// Returns a 48-bit little-endian number.
 pub(crate) fn get48(bytes: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = bytes;
     u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
-/// The low 48 bits of `value`; `None` when more are set.
+/// Returns the low 48 bits of `value`; `None` when higher bits are set.
 pub(crate) fn put48(value: u64) -> Option<[u8; 6]> {
     let [a, b, c, d, e, f, 0, 0] = value.to_le_bytes() else { return None };
     Some([a, b, c, d, e, f])

@@ -1,7 +1,8 @@
-//! The register of a voter: what it remembers of one replicated volume.
+//! The register of a voter: its persistent state for one replicated volume.
 //!
-//! Two places of 4 KiB hold the same. A change is written to one and flushed, then to the other and flushed, and only then is
-//! anything answered: a torn write leaves the one before, which nobody was told is over, and damage to one place is no loss.
+//! Two slots of 4 KiB hold the same register. A change is written to one slot and flushed, then to the other and
+//! flushed, and only then does the voter reply. A torn write leaves the previous register, and no reply has reported
+//! that it is superseded; damage to one slot loses nothing.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -11,9 +12,9 @@ use crate::BLOCK_BYTES;
 use crate::limits::{COUNTER_MAX, EPOCH_MAX};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRRG");
-/// Bytes of one of the two places.
+/// Size of each of the two slots, in bytes.
 pub const REGISTER_BYTES: usize = BLOCK_BYTES as usize;
-/// Most voters of a volume: replicas and witnesses.
+/// Maximum number of voters of a volume: replicas and witnesses.
 pub const VOTERS_MAX: usize = 16;
 
 /// A register, little-endian.
@@ -53,63 +54,64 @@ offsets!(RawRegister: magic 0, crc 4, volume 8, voter 24, released 25, in_sync 2
     generation 32, epoch 40, controller 48, boot 64, vote_epoch 80, vote_sequence 88, lineage 96, version 104, since 112,
     replicas 120, further 122, reserved 123);
 const _: () = assert!(size_of::<RawRegister>() == REGISTER_BYTES);
-/// Where the checksum stands.
+/// Where the checksum is.
 const CRC: std::ops::Range<usize> = 4..8;
 
-/// What a voter remembers.
+/// The persistent state of a voter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StoredRegister {
-    /// Of which volume; never nil.
+    /// The volume; never nil.
     pub volume: Uuid,
-    /// Which of its voters this is.
+    /// This voter's number among the volume's voters.
     pub voter: u8,
-    /// Raised with every change, from 1. Of two that differ the higher one counts.
+    /// Increases with every change, from 1. Of two registers the one with the higher generation is current.
     pub generation: u64,
-    /// The epoch of the one controller that is answered; 0: none has come yet.
+    /// The epoch of the only controller whose requests are accepted; 0: there has been none.
     pub epoch: u64,
-    /// That controller; nil: none has come yet.
+    /// The controller of that epoch; nil: there has been none.
     pub controller: Uuid,
-    /// It has stopped in order.
+    /// The controller has released the volume: it stopped cleanly.
     pub released: bool,
-    /// Under which boot of this node the replica was believed when the vote came; nil: it was not.
+    /// The boot id of this node under which the replica was valid when the vote was recorded; nil: it was not valid.
     pub boot: Uuid,
-    /// The epoch of the vote; 0: it is the one that the volume was made with.
+    /// The epoch of the vote; 0: the initial vote, from the volume's creation.
     pub vote_epoch: u64,
     /// The vote's number in its epoch, from 1; 0 with epoch 0.
     pub vote_sequence: u64,
-    /// The line of replicas that goes on.
+    /// The lineage of the replicas that the vote is for.
     pub lineage: u64,
-    /// Which voters hold everything, the first one's bit the lowest; never nobody.
+    /// Bit *i*: voter *i* is an in-sync replica. Never 0.
     pub in_sync: u16,
-    /// Which list of voters the vote goes by; 0: the one that the volume was made with.
+    /// Version of the voter list that the vote is under; 0: the initial list, from the volume's creation.
     pub version: u64,
-    /// Who votes, a bit for each; never nobody.
+    /// Bit *i*: voter *i* is in the current voter list. Never 0.
     pub voters: u16,
-    /// Who voted before, while that changes; else nobody.
+    /// Bit *i*: voter *i* is in the previous voter list, during a membership change (joint configuration); else 0.
     pub before: u16,
-    /// Which of these have data.
+    /// Bit *i*: voter *i* of either list is a replica, so has data.
     pub replicas: u16,
-    /// How many of them it takes to have everything, besides one.
+    /// How many in-sync replicas beyond one are needed to have all data; 0: each replica is a full copy.
     pub further: u8,
-    /// With which version of the list this voter came; 0: with the volume.
+    /// Version of the voter list with which this voter was added; 0: at the volume's creation.
     pub since: u64,
 }
 
-/// Why bytes are no register.
+/// Why bytes are not a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RegisterError {
-    /// There is none here.
+    /// There is no register.
     #[error("there is no register here")]
     NoMagic,
     /// The bytes changed after they were written, or were written in part.
     #[error("the register's checksum is wrong")]
     Checksum,
-    /// The checksum is right, and a field makes no sense.
+    /// The checksum is right, but a field is invalid.
     #[error("the register makes no sense: {0}")]
     Sense(&'static str),
 }
 
-/// Which of the two places is written first when this generation is: in turn, so that a place that tears is not always the same.
+/// Returns the slot that is written first for this generation. The slots alternate, so that a torn write does not
+/// always hit the same one.
 pub const fn register_slot(generation: u64) -> usize {
     (generation % 2) as usize
 }
@@ -141,15 +143,15 @@ impl StoredRegister {
         problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
     }
 
-    /// Whether decoding would accept it.
+    /// Returns whether decoding would accept the register.
     pub fn is_sound(&self) -> bool {
         self.problem().is_none()
     }
 
-    /// Its block.
+    /// Encodes the register.
     ///
     /// # Panics
-    /// When it is not sound.
+    /// When the register is not sound.
     pub fn encode(&self) -> [u8; REGISTER_BYTES] {
         let problem = self.problem();
         assert!(problem.is_none(), "a register that cannot be read back: {problem:?}: {self:?}");
@@ -175,10 +177,10 @@ impl StoredRegister {
         zerocopy::transmute!(raw)
     }
 
-    /// The register of these bytes.
+    /// Decodes a register.
     ///
     /// # Errors
-    /// When there is none, or it is damaged, or makes no sense.
+    /// When there is none, or it is damaged or invalid.
     pub fn decode(bytes: &[u8; REGISTER_BYTES]) -> Result<StoredRegister, RegisterError> {
         let raw: &RawRegister = zerocopy::transmute_ref!(bytes);
         if raw.magic.get() != MAGIC {
@@ -212,13 +214,13 @@ impl StoredRegister {
         register.problem().map_or(Ok(register), |problem| Err(RegisterError::Sense(problem)))
     }
 
-    /// What counts of two places. It is to be written to both of them before anything is answered: the other one may be older, or damaged,
-    /// and what was read may still be in a cache.
+    /// Returns the current register, given both slots. The caller must write it to both slots before it replies to any
+    /// request: the other slot may be older or damaged, and what was read may still be in a volatile cache.
     ///
     /// # Errors
-    /// When neither is a register: such a voter has forgotten what it promised, and must not vote.
-    pub fn newest(places: [&[u8; REGISTER_BYTES]; 2]) -> Result<StoredRegister, RegisterError> {
-        match places.map(StoredRegister::decode) {
+    /// When neither slot holds a register: the voter has lost its votes, and must not vote.
+    pub fn newest(slots: [&[u8; REGISTER_BYTES]; 2]) -> Result<StoredRegister, RegisterError> {
+        match slots.map(StoredRegister::decode) {
             [Ok(first), Ok(second)] => Ok(if first.generation >= second.generation { first } else { second }),
             [Ok(one), Err(_)] | [Err(_), Ok(one)] => Ok(one),
             [Err(first), Err(_)] => Err(first),
@@ -250,7 +252,7 @@ mod tests {
         since: 0x0304,
     };
 
-    /// A change of a register's bytes.
+    /// An edit of a register's bytes.
     type Edit<'a> = &'a dyn Fn(&mut RawRegister);
 
     fn changed(change: Edit<'_>) -> Result<StoredRegister, RegisterError> {
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_come_back() {
+    fn registers_round_trip() {
         assert_eq!(StoredRegister::decode(&REGISTER.encode()), Ok(REGISTER));
         let first = StoredRegister {
             generation: 1,
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_that_changes_is_noticed() {
+    fn every_changed_bit_is_detected() {
         let good = REGISTER.encode();
         for bit in 0..8 * REGISTER_BYTES {
             let mut bytes = good;
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_registers_are_refused() {
         assert_eq!(changed(&|_| ()), Ok(REGISTER));
         let cases: [(Edit<'_>, &str); 18] = [
             (&|raw| raw.volume = [0; 16], "no volume"),
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_whole_one_counts() {
+    fn the_newest_valid_register_is_current() {
         let older = StoredRegister { generation: 6, epoch: 4, ..REGISTER };
         let (new, old, none) = (REGISTER.encode(), older.encode(), [0; REGISTER_BYTES]);
         assert_eq!(StoredRegister::newest([&new, &old]), Ok(REGISTER));
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_golden_register_means_what_it_meant() {
+    fn golden_registers_decode_and_encode_alike() {
         let of_copies = StoredRegister { further: 0, ..REGISTER };
         let golden = [
             (of_copies, include_bytes!("../../../tests/golden/register/register.bin")),
@@ -348,7 +350,7 @@ mod tests {
         ];
         for (register, bytes) in golden {
             assert_eq!(StoredRegister::decode(bytes), Ok(register));
-            assert!(register.encode() == *bytes, "it is not written alike");
+            assert!(register.encode() == *bytes, "it encodes to other bytes");
         }
     }
 }

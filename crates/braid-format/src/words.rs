@@ -1,13 +1,13 @@
-//! The codes that stand in the label for levels, layouts and states, and the words for them.
+//! Codes of levels, layouts and states in labels, and the words to display them with.
 //!
-//! A code, once given, keeps its meaning for ever.
+//! The meaning of a code never changes.
 
 use braid_geometry::{Layout, Level, ZonePolicy};
 
 use crate::label::{ArrayState, JobKind, JobState, MemberState, StartPolicy};
 use crate::pool::{PoolMemberState, PoolState};
 
-/// Two functions between a type and its codes, and one from code to word.
+/// Defines the conversions from a type to its codes and back, and from a code to its word.
 macro_rules! codes {
     ($type:ident, $to:ident, $from:ident, $word:ident: $($variant:ident = $code:literal $text:literal),*
         $(; else $other:literal)? $(,)?) => {
@@ -25,7 +25,7 @@ macro_rules! codes {
 
 codes!(Level, level_code, level_from, level_word:
     Concat = 1 "concat", Raid0 = 2 "raid0", Raid1 = 3 "raid1", Raid10 = 4 "raid10", Raid5 = 5 "raid5", Raid6 = 6 "raid6");
-// What only md makes stands in no label: it gets the code of nothing.
+// Layouts that only md creates are never in a label: their code is 0.
 codes!(Layout, layout_code, layout_from, layout_word:
     Linear = 1 "linear", Alternate = 2 "alternate", Original = 3 "original", Mirror = 4 "mirror", Near = 5 "near",
     LeftSymmetric = 6 "left-symmetric"; else 0);
@@ -63,7 +63,7 @@ pub(crate) fn zone_form_word(code: u8) -> Option<&'static str> {
     }
 }
 
-/// Makes a state print as its word.
+/// Implements `Display` with the word of each state.
 macro_rules! display_words {
     ($($type:ident, $to:ident, $word:ident;)*) => {$(
         impl std::fmt::Display for $type {

@@ -1,14 +1,13 @@
-//! The table of zones, in its two forms.
+//! The zone table of a label, in its two forms.
 //!
-//! Form 1 holds up to 64 zones, each with a set of members. Form 2 holds up to 128 zones of one member each: what
-//! a concat of 128 disks needs. Form 2 is used exactly when every zone has one member, so that one table has one
-//! encoding only.
+//! Form 1 holds up to 64 zones, each a set of members. Form 2 holds up to 128 zones of one member each, for a concat of
+//! 128 disks. Form 2 is used exactly when every zone has one member, so that every table has exactly one encoding.
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::check::is_zero;
 use crate::raw::{RawSpan, RawZone, get48, put48};
+use crate::validate::is_zero;
 use crate::{BLOCK_BYTES, SPANS_MAX, ZONES_MAX};
 
 /// Each entry is a set of members.
@@ -16,36 +15,36 @@ pub(crate) const FORM_SETS: u8 = 1;
 /// Each entry is one member.
 pub(crate) const FORM_SPANS: u8 = 2;
 
-/// A zone as the label says it: the array's span follows from the level and the zones before.
+/// A zone as the label stores it. Its span of the array follows from the level and the zones before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZoneSpan {
-    /// Bit *i* set: member *i* belongs to it.
+    /// Bit *i*: member *i* belongs to the zone.
     pub members: u128,
-    /// Where it begins in each member's data area, in bytes.
+    /// Where the zone begins in each member's data area, in bytes.
     pub start_bytes: u64,
-    /// How much of each member it takes, in bytes.
+    /// How much of each member's data area the zone takes, in bytes.
     pub height_bytes: u64,
 }
 
 impl ZoneSpan {
-    /// How many members it has.
+    /// Returns the number of members.
     pub fn width(&self) -> u32 {
         self.members.count_ones()
     }
 
-    /// Its members, ascending.
+    /// Returns the members, ascending.
     pub fn roles(&self) -> impl Iterator<Item = u16> {
         let members = self.members;
         (0..128u16).filter(move |i| members >> i & 1 == 1)
     }
 }
 
-/// The form that this table is written in.
+/// Returns the form in which these zones are written.
 pub(crate) fn form_of(zones: &[ZoneSpan]) -> u8 {
     if zones.iter().all(|z| z.width() == 1) { FORM_SPANS } else { FORM_SETS }
 }
 
-/// Most entries in a form.
+/// Returns the maximum number of entries in this form.
 pub(crate) fn form_limit(form: u8) -> usize {
     if form == FORM_SPANS { SPANS_MAX } else { ZONES_MAX }
 }
@@ -54,7 +53,7 @@ fn blocks(bytes: u64) -> Option<[u8; 6]> {
     bytes.is_multiple_of(BLOCK_BYTES).then(|| put48(bytes / BLOCK_BYTES)).flatten()
 }
 
-/// Writes the table; `None` when it does not fit.
+/// Writes the table; `None` if it does not fit.
 pub(crate) fn write(zones: &[ZoneSpan], table: &mut [u8; 1792]) -> Option<()> {
     let form = form_of(zones);
     if zones.len() > form_limit(form) {
@@ -74,7 +73,8 @@ pub(crate) fn write(zones: &[ZoneSpan], table: &mut [u8; 1792]) -> Option<()> {
     Some(())
 }
 
-/// Reads `count` entries. Values are as they stand; `check` judges them. `Err` says what cannot be read.
+/// Reads `count` entries without validating their values, which `validate` does. The error says why the table is
+/// unreadable.
 pub(crate) fn read(form: u8, count: usize, table: &[u8; 1792]) -> Result<Vec<ZoneSpan>, String> {
     if form != FORM_SETS && form != FORM_SPANS {
         return Err(format!("form {form} is unknown"));

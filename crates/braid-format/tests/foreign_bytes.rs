@@ -1,4 +1,4 @@
-//! Every kind of signature from the few bytes that make it one, at the places that the formats' documents name.
+//! Every kind of signature, from the few bytes that define it, at the offsets in the formats' documents.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 const SIZE: u64 = 64 << 20;
 
-/// A disk that is zero but for these bytes.
+/// A disk that is zero except for these bytes.
 fn disk(size: u64, parts: &[(u64, &[u8])]) -> Option<Found> {
     let read = |offset: u64, len: usize| {
         let mut bytes = vec![0; len];
@@ -35,7 +35,7 @@ fn check(kind: &str, class: Class, shown: &str, parts: &[(u64, &[u8])]) {
     let signature = &found.signatures[0];
     assert_eq!((signature.kind, signature.class, found.to_string().as_str()), (kind, class, shown));
     assert_eq!(found.is_foreign(), class != Class::Braid);
-    // Zeros in its ranges, and it is gone.
+    // Zeros in its ranges remove it.
     let zeros: Vec<Vec<u8>> = signature.ranges.iter().map(|r| vec![0; r.bytes as usize]).collect();
     let mut wiped = parts.to_vec();
     wiped.extend(signature.ranges.iter().zip(&zeros).map(|(r, z)| (r.start, z.as_slice())));
@@ -106,7 +106,7 @@ fn boot_sectors_are_told_apart() {
 }
 
 #[test]
-fn members_of_others() {
+fn foreign_members() {
     use Class::{Encrypted, Member, Swap};
     check("swap", Swap, "swap space \"sw\"", &[(4086, b"SWAPSPACE2"), (1052, b"sw")]);
     check("swap", Swap, "swap space", &[(65526, b"SWAPSPACE2")]);
@@ -129,7 +129,7 @@ fn members_of_others() {
     check("md 1.0", Member, "md 1.0 member", &[(end, md), (end + 144, &(end / 512).to_le_bytes())]);
     check("md 0.90", Member, "md 0.90 member", &[(SIZE - 65536, &[0xfc, 0x4e, 0x2b, 0xa9, 0, 0, 0, 0, 90])]);
     check("md 0.90", Member, "md 0.90 member", &[(SIZE - 65536, &[0xa9, 0x2b, 0x4e, 0xfc])]);
-    // A superblock that says it belongs elsewhere: of the array's first partition, say.
+    // A superblock that records another offset: for example that of the array's first partition.
     assert_eq!(disk(SIZE, &[(4096, md), (4096 + 144, &[16])]), None);
     let bcache: &[u8] =
         &[0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca, 0x82, 0x65, 0xf5, 0x7f, 0x48, 0xba, 0x6d, 0x81];
@@ -163,7 +163,7 @@ fn members_of_others() {
 }
 
 #[test]
-fn braids_own_label_in_either_place_and_where_it_belongs_only() {
+fn braids_own_label_at_either_end_and_only_where_it_belongs() {
     let label = support::fresh(braid_geometry::Spec::new(braid_geometry::Level::Raid0), &[SIZE, SIZE], 0);
     let bytes = label.encode().unwrap();
     let end = SIZE - 4096;
@@ -176,14 +176,14 @@ fn braids_own_label_in_either_place_and_where_it_belongs_only() {
     assert_eq!(grown.signatures[0].ranges.iter().map(|r| r.start).collect::<Vec<_>>(), [0, end]);
     // The last partition's copy at the end of the whole disk is not the disk's.
     assert_eq!(disk(SIZE * 2, &[(SIZE * 2 - 4096, &bytes)]), None);
-    // Not alone: what else is there is said, too.
+    // Other signatures are reported beside it.
     let both = disk(SIZE, &[(0, &bytes), (65600, b"_BHRfS_M")]).unwrap();
     assert!(both.is_foreign());
     assert_eq!(both.to_string(), "Braid label \"fast\", btrfs file system");
 }
 
 #[test]
-fn a_pools_label_is_braids_own_too() {
+fn the_label_of_a_pool_is_braids_own() {
     use braid_format::pool::{PoolLabel, PoolPlaces};
     let mut label = support::pool_of_three();
     label.places = PoolPlaces::new(SIZE, 1024).unwrap();
@@ -197,7 +197,7 @@ fn a_pools_label_is_braids_own_too() {
     check("braid pool", Class::Braid, "Braid pool label", &[(0, b"BRAIDPL1")]);
     let uuid = disk(SIZE, &[(0, &bytes)]).unwrap().signatures[0].uuid.clone();
     assert_eq!(uuid, Some(label.uuid.to_string()));
-    // One that was to become a member, and did not.
+    // A device whose addition to the pool did not complete.
     let mut joining = label.clone();
     joining.members[usize::from(label.member)].as_mut().unwrap().state = braid_format::pool::PoolMemberState::Joining;
     let left = "Braid pool label \"tank (left from an addition that did not end)\"";
@@ -208,7 +208,7 @@ fn a_pools_label_is_braids_own_too() {
         assert_eq!(grown.signatures[0].ranges.iter().map(|r| r.start).collect::<Vec<_>>(), [0, end]);
     }
     assert_eq!(disk(SIZE * 2, &[(SIZE * 2 - 4096, &bytes)]), None, "it is the last partition's");
-    // A label of an array beside one of a pool: both are said.
+    // A label of an array beside one of a pool: both are reported.
     let array = support::fresh(braid_geometry::Spec::new(braid_geometry::Level::Raid0), &[SIZE, SIZE], 0);
     let both = disk(SIZE, &[(0, &array.encode().unwrap()), (end, &bytes)]).unwrap();
     assert_eq!(both.to_string(), "Braid label \"fast\", Braid pool label \"tank\"");
@@ -232,7 +232,7 @@ fn ranges_are_whole_blocks_within_the_disk() {
 }
 
 #[test]
-fn a_disk_that_cannot_be_read_says_so() {
+fn a_read_error_is_returned() {
     assert_eq!(identify(SIZE, |_, _| Err("broken")), Err("broken"));
     assert_eq!(identify_pieces(SIZE, &[]), None);
 }
@@ -242,7 +242,7 @@ proptest! {
 
     /// Scattered magic numbers and noise: no panic, and no signature beyond the disk.
     #[test]
-    fn any_disk_is_looked_at(
+    fn any_disk_is_examined(
         len in 0usize..300_000,
         marks in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..12),
     ) {
@@ -255,7 +255,7 @@ proptest! {
             let magic = magics[magic.index(magics.len())];
             if len > magic.len() {
                 let at = at.index(len - magic.len());
-                // Mostly on sectors, where something looks for them.
+                // Mostly at sectors, where signatures are looked for.
                 let at = if at % 3 == 0 { at } else { at / 512 * 512 };
                 data[at..at + magic.len()].copy_from_slice(magic);
             }
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_labels_go_through_the_fuzzers_door(
+    fn mutated_labels_pass_the_fuzz_target(
         label in support::any_label(),
         changes in prop::collection::vec((0usize..4096, any::<u8>()), 0..8),
     ) {

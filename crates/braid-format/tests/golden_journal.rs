@@ -1,6 +1,7 @@
-//! A batch and a head of a journal kept as files: what was written once is read for ever, and written again byte by byte.
+//! A batch and a head of a journal as golden files: what was written once stays readable, and is encoded to the same
+//! bytes.
 //!
-//! A file is made only by running this test with `BRAID_WRITE_GOLDEN=1`, and only where there is none yet.
+//! A file is created only by running this test with `BRAID_WRITE_GOLDEN=1`, and only if it does not exist.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ fn golden(name: &str, made: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_golden_batch_means_what_it_meant_and_is_written_alike() {
+fn golden_batches_decode_and_encode_alike() {
     let data = Entry { row: 5, first: 3, blocks: 1, cell: 1, cells: 2, parities: 2, kind: EntryKind::Data };
     let entries = [data, Entry::mark(0x0102_0304_0506_0708)];
     let payload: Vec<u8> = (0..4 * 4096).map(|i| (i / 4096 * 16 + i % 7) as u8).collect();
@@ -42,11 +43,11 @@ fn a_golden_batch_means_what_it_meant_and_is_written_alike() {
     let (read, found) = decode_batch(&ARRAY, first).unwrap();
     assert_eq!((read, found.collect::<Vec<_>>().as_slice()), (header, &entries[..]));
     assert_eq!(payload_crc(0, rest), header.payload_crc);
-    assert!(*first == block && rest == payload, "it is not written alike");
+    assert!(*first == block && rest == payload, "it encodes to other bytes");
 }
 
 #[test]
-fn a_golden_head_means_what_it_meant_and_is_written_alike() {
+fn golden_heads_decode_and_encode_alike() {
     let head = Head {
         generation: 9,
         run: 0xa1a2_a3a4_a5a6_a7a8,
@@ -61,12 +62,12 @@ fn a_golden_head_means_what_it_meant_and_is_written_alike() {
     let mut read = [0; HEAD_BYTES];
     read[..bytes.len()].copy_from_slice(&bytes);
     assert_eq!(decode_head(&ARRAY, &read), Some((head, lost.to_vec())));
-    assert!(made[..used] == bytes, "it is not written alike");
+    assert!(made[..used] == bytes, "it encodes to other bytes");
 }
 
-/// Inputs for the fuzzer, made once in the same way.
+/// Inputs for the fuzzer, created in the same way.
 #[test]
-fn the_fuzzers_corpus_holds_what_is_accepted() {
+fn the_corpus_of_the_fuzzer_is_accepted() {
     let array = Uuid::from_bytes(*b"braid-fuzz-array");
     let file = |name: &str| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/journal").join(name);
     let keep = |name: &str, made: &[u8]| {

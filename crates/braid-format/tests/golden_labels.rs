@@ -1,7 +1,7 @@
-//! Labels kept as files: what was written once is read for ever, and written again byte by byte.
+//! Labels as golden files: what was written once stays readable, and is encoded to the same bytes.
 //!
-//! A file is made only by running this test with
-//! `BRAID_WRITE_GOLDEN=1`, and only where there is none yet. A format that changes gets new files; old ones stay.
+//! A file is created only by running this test with `BRAID_WRITE_GOLDEN=1`, and only if it does not exist. A format
+//! that changes gets new files; old ones stay.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -14,7 +14,7 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/labels").join(name)
 }
 
-/// Each file and the label in it.
+/// Returns each file and the label in it.
 fn golden() -> [(&'static str, Label); 3] {
     [
         ("raid0_50_100_100_member1.bin", support::raid0_of_three()),
@@ -24,7 +24,7 @@ fn golden() -> [(&'static str, Label); 3] {
 }
 
 #[test]
-fn golden_labels_mean_what_they_meant_and_are_written_alike() {
+fn golden_labels_decode_and_encode_alike() {
     for (name, label) in golden() {
         let path = file(name);
         if !path.exists() && std::env::var_os("BRAID_WRITE_GOLDEN").is_some() {
@@ -34,14 +34,14 @@ fn golden_labels_mean_what_they_meant_and_are_written_alike() {
         assert_eq!(bytes.len(), 4096, "{name}");
         let decoded = Label::decode(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert_eq!(decoded, label, "{name}");
-        assert!(decoded.encode().unwrap().as_slice() == bytes, "{name} is not written alike");
+        assert!(decoded.encode().unwrap().as_slice() == bytes, "{name} encodes to other bytes");
         assert_eq!(decoded.array.geometry().unwrap().size_bytes(), label.array.array_bytes, "{name}");
     }
 }
 
-/// The same files read by hand, at the offsets of `docs/format.md`: the decoder is not its own witness.
+/// The same files, decoded by hand at the offsets in `docs/format.md`, independently of the decoder.
 #[test]
-fn golden_labels_hold_these_bytes_at_these_places() {
+fn golden_labels_hold_these_bytes() {
     let bytes = std::fs::read(file("raid0_50_100_100_member1.bin")).unwrap();
     let le = |at: usize, len: usize| bytes[at..at + len].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b));
     assert_eq!(&bytes[..8], b"BRAIDLB1");
@@ -56,12 +56,12 @@ fn golden_labels_hold_these_bytes_at_these_places() {
     let whole = |bytes: u64| bytes / 65536 * 65536;
     assert_eq!(le(152, 8), whole(small) + 2 * whole(large), "the array's size");
     assert_eq!(le(400, 6), 0x1001, "this member's id");
-    assert_eq!(le(406, 2), 1, "its role");
-    assert_eq!(le(424, 8), (100 << 30) - 4096, "the copy's place");
+    assert_eq!(le(406, 2), 1, "its slot");
+    assert_eq!(le(424, 8), (100 << 30) - 4096, "the copy's offset");
     assert_eq!((le(432, 8), le(440, 8)), (16 << 20, large), "the data area");
-    for (role, data) in [small, large, large].into_iter().enumerate() {
-        let at = 512 + 14 * role;
-        assert_eq!((le(at, 6), le(at + 6, 6), bytes[at + 12]), (0x1000 + role as u64, data / 4096, 1));
+    for (slot, data) in [small, large, large].into_iter().enumerate() {
+        let at = 512 + 14 * slot;
+        assert_eq!((le(at, 6), le(at + 6, 6), bytes[at + 12]), (0x1000 + slot as u64, data / 4096, 1));
     }
     assert_eq!((bytes[2304], le(2304 + 16, 6), le(2304 + 22, 6)), (0b111, 0, whole(small) / 4096));
     let second = 2304 + 28;
@@ -70,8 +70,8 @@ fn golden_labels_hold_these_bytes_at_these_places() {
 
     let fullest = std::fs::read(file("raid10_everything_member3.bin")).unwrap();
     assert_eq!(fullest[176 + 8], 2, "the second ancestor");
-    assert_eq!(fullest[352 + 6..352 + 12], [6, 5, 4, 3, 2, 1], "from where on it is believed");
-    assert_eq!(fullest[352 + 42..400], [255; 6], "the last one, which never is");
+    assert_eq!(fullest[352 + 6..352 + 12], [6, 5, 4, 3, 2, 1], "from where on it is accepted");
+    assert_eq!(fullest[352 + 42..400], [255; 6], "the last one, which is never accepted");
     assert_eq!(fullest[500..508], [0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe], "the session before");
 
     let concat = std::fs::read(file("concat_128_member127.bin")).unwrap();

@@ -1,6 +1,7 @@
-//! What a pool writes, kept as files: what was written once is read for ever, and written again byte by byte.
+//! On-disk structures of a pool as golden files: what was written once stays readable, and is encoded to the same
+//! bytes.
 //!
-//! A file is made only by running this test with `BRAID_WRITE_GOLDEN=1`, and only where there is none yet.
+//! A file is created only by running this test with `BRAID_WRITE_GOLDEN=1`, and only if it does not exist.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -25,7 +26,7 @@ fn kept(path: &Path, made: &[u8]) -> Vec<u8> {
 
 fn golden(name: &str, made: &[u8]) -> Vec<u8> {
     let bytes = kept(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/pools").join(name), made);
-    assert!(made == bytes, "{name} is not written alike");
+    assert!(made == bytes, "{name} encodes to other bytes");
     bytes
 }
 
@@ -131,7 +132,7 @@ const START: RingStart = RingStart {
     settled: 0,
 };
 
-/// One of a pool that goes on without two of its members.
+/// A checkpoint of a pool that runs without two of its members.
 fn lacking() -> RingStart {
     let of = |member, other, needs| Absence { member, run: 0xb1b2_b3b4_b5b6_b7b8, other, commit: 296, needs };
     let mut start = RingStart { before: 0xc1c2_c3c4_c5c6_c7c8, generation: 10, ..START };
@@ -140,7 +141,7 @@ fn lacking() -> RingStart {
     start
 }
 
-/// The first of a run that began without one of four members, and to which another returned.
+/// The first checkpoint of a run that began without one of four members, and to which another one returned.
 fn first_of_run() -> RingStart {
     RingStart { settled: 1 << 127 | 0b1, generation: 11, ..lacking() }
 }
@@ -155,7 +156,7 @@ fn batch(of: &[Entry]) -> (BatchHeader, Vec<u8>) {
 }
 
 #[test]
-fn a_golden_table_means_what_it_meant() {
+fn golden_records_decode_and_encode_alike() {
     let made: Vec<u8> = (0u32..).zip(records()).flat_map(|(index, record)| record.encode(3, 1000 + index)).collect();
     let bytes = golden("table.bin", &made);
     for ((index, record), bytes) in (0u32..).zip(records()).zip(bytes.as_chunks().0) {
@@ -164,7 +165,7 @@ fn a_golden_table_means_what_it_meant() {
 }
 
 #[test]
-fn a_golden_address_sector_means_what_it_meant() {
+fn golden_addresses_decode_and_encode_alike() {
     let block = |slot: u8| (!slot.is_multiple_of(3)).then_some(u64::from(slot) * 0x1234_5678);
     let word = |slot| block(slot).map_or(NO_ADDRESS, |block| encode_address(3, 1000, slot, block, 7));
     let made: Vec<u8> = (0..64).flat_map(|slot| word(slot).to_le_bytes()).collect();
@@ -176,7 +177,7 @@ fn a_golden_address_sector_means_what_it_meant() {
 }
 
 #[test]
-fn golden_owners_mean_what_they_meant() {
+fn golden_owners_decode_and_encode_alike() {
     let made = [owner().encode(12), [0; 256], snapshot().encode(14)].concat();
     let bytes = golden("owners.bin", &made);
     let read: Vec<_> = (12..).zip(bytes.as_chunks().0).map(|(slot, bytes)| Owner::decode(bytes, slot)).collect();
@@ -184,7 +185,7 @@ fn golden_owners_mean_what_they_meant() {
 }
 
 #[test]
-fn a_golden_batch_means_what_it_meant() {
+fn golden_batches_decode_and_encode_alike() {
     let (header, made) = batch(&changes());
     let bytes = golden("batch.bin", &made);
     assert_eq!((open(&bytes), header.units, header.blocks), (Ok(header), 20, 1));
@@ -193,7 +194,7 @@ fn a_golden_batch_means_what_it_meant() {
 }
 
 #[test]
-fn a_golden_ring_start_means_what_it_meant() {
+fn golden_checkpoints_decode_and_encode_alike() {
     let bytes = golden("start.bin", &START.encode());
     assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(START));
     let bytes = golden("start_lacking.bin", &lacking().encode());
@@ -203,15 +204,15 @@ fn a_golden_ring_start_means_what_it_meant() {
 }
 
 #[test]
-fn a_golden_label_means_what_it_meant() {
+fn golden_labels_decode_and_encode_alike() {
     let label = support::pool_of_three();
     let bytes = golden("label_member2.bin", &label.encode().unwrap());
     assert_eq!(PoolLabel::decode(&bytes), Ok(label));
 }
 
-/// Inputs for the fuzzer, made once in the same way.
+/// Inputs for the fuzzer, created in the same way.
 #[test]
-fn the_fuzzers_corpus_holds_what_is_accepted() {
+fn the_corpus_of_the_fuzzer_is_accepted() {
     let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let keep = |name: &str, made: &[u8]| kept(&corpus.join(name), made);
     for (k, record) in records().into_iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Arrays of Linux md: superblocks that mdadm wrote, layouts that md filled, and superblocks that are made here, with everything
-//! that can be wrong with them.
+//! Arrays of Linux md: superblocks that mdadm wrote, layouts that md filled, and superblocks that are made here, with
+//! every kind of problem.
 
 use braid_format::md::{self, MdError, Problem, Role, SeatState, Superblock, Wishes};
 use braid_geometry::{Layout, Place};
@@ -26,7 +26,7 @@ fn bytes_of(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal")).collect()
 }
 
-/// What mdadm wrote is read as mdadm reads it, and makes the array that md served.
+/// Superblocks that mdadm wrote decode to the values that mdadm shows, and give the array that md served.
 #[test]
 fn superblocks_that_mdadm_wrote() {
     let mut seen = 0;
@@ -69,7 +69,7 @@ fn superblocks_that_mdadm_wrote() {
                 };
                 assert_eq!(code, theirs, "{name}");
             }
-            // A single bit that is wrong anywhere is seen.
+            // A single wrong bit is detected.
             for bit in (0..512 * 8).step_by(7) {
                 let mut bytes = bytes.clone();
                 bytes[bit / 8] ^= 1 << (bit % 8);
@@ -98,7 +98,7 @@ fn golden_array(name: &str) -> Value {
     golden("").into_iter().find(|golden| golden["name"] == name).expect("an array of that name")
 }
 
-/// A superblock as it would be: for an array of so many members, this one of them.
+/// A superblock to make: for an array of `members`, this one of them.
 #[derive(Clone)]
 struct Made {
     level: i32,
@@ -178,7 +178,7 @@ impl Made {
     }
 }
 
-/// All members of an array that `change` changes, by role.
+/// Returns all members of an array after `change`, by role.
 fn members(of: &Made, change: impl Fn(&mut Made)) -> Vec<Superblock> {
     let one = |number: u32| {
         let mut made = Made { number, ..of.clone() };
@@ -188,7 +188,7 @@ fn members(of: &Made, change: impl Fn(&mut Made)) -> Vec<Superblock> {
     (0..of.members).map(one).collect()
 }
 
-/// Every array that md filled is laid out as md did it, judged from superblocks with md's numbers.
+/// Every array that md filled has the same layout here, assembled from superblocks with md's numbers.
 #[test]
 fn every_layout_that_md_filled() {
     let mut compared = 0;
@@ -200,7 +200,7 @@ fn every_layout_that_md_filled() {
         let layout = number(&golden["layout_sb"]) as u32;
         let made = Made {
             used_bytes: golden["used_dev_size_bytes"].as_u64().unwrap_or(0),
-            // mdadm writes it where members differ.
+            // mdadm sets it where members differ in size.
             features: if level == 0 && layout > 0 { 4096 } else { 0 },
             ..Made::of(level, layout, number(&golden["chunk_bytes"]), sizes.len() as u32, sizes[0])
         };
@@ -237,7 +237,7 @@ fn every_layout_that_md_filled() {
             };
             for run in 0..field(5) {
                 let (at, what) = (field(1) + run * field(6), field(2) + run * field(7));
-                // The last part of a chunk that raid1 leaves unused is nobody's in the geometry of it.
+                // The last part of a chunk, which md's raid1 leaves unused, is not part of the geometry.
                 for block in (0..field(3)).filter(|block| *block == 0 || *block + 1 == field(3) || field(3) < 64) {
                     check(at + block, if data { what + block } else { what });
                 }
@@ -247,9 +247,9 @@ fn every_layout_that_md_filled() {
     assert!(compared > 50_000, "{compared}");
 }
 
-/// Version 1.1 begins with it, 1.2 has it at 4 KiB, 1.0 eight KiB before the end, in whole 4 KiB.
+/// Version 1.1 is at the start, 1.2 at 4 KiB, 1.0 eight KiB before the end, rounded down to 4 KiB.
 #[test]
-fn where_it_stands() {
+fn offsets_of_superblocks() {
     assert_eq!(md::places((1 << 20) + 5 * 512), [(2, 4096), (1, 0), (0, (1 << 20) - 8192)]);
     assert_eq!(md::places(4096), [(1, 0)]);
     assert_eq!(md::places(0), []);
@@ -267,7 +267,7 @@ fn where_it_stands() {
 }
 
 #[test]
-fn what_is_no_superblock() {
+fn invalid_superblocks() {
     let right = Made::of(5, 2, 65_536, 4, 1 << 24);
     let end = DATA_START + (1 << 24);
     let decode = |bytes: &[u8], at: u64, end: u64| Superblock::decode(bytes, 2, at, end);
@@ -283,7 +283,7 @@ fn what_is_no_superblock() {
     let mut other = right.bytes();
     other[4] = 0;
     assert_eq!(decode(&other, 4096, end), Err(MdError::Version { major: 0 }));
-    // As many devices as do not fit.
+    // More devices than fit.
     let mut many = right.bytes();
     many[220..224].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(matches!(decode(&many, 4096, end), Err(MdError::Field { .. })));
@@ -295,18 +295,18 @@ fn what_is_no_superblock() {
 }
 
 #[test]
-fn missing_old_and_half_filled_members() {
+fn missing_stale_and_rebuilding_members() {
     let raid5 = Made::of(5, 2, 65_536, 4, 1 << 24);
     let all = members(&raid5, |_| ());
     let without = |lost: &[usize]| -> Vec<Superblock> {
         all.iter().enumerate().filter(|(role, _)| !lost.contains(role)).map(|(_, device)| device.clone()).collect()
     };
-    let judged = |devices: &[Superblock]| md::judge(devices, Wishes::default());
-    let one = judged(&without(&[2]));
+    let assembled = |devices: &[Superblock]| md::judge(devices, Wishes::default());
+    let one = assembled(&without(&[2]));
     assert_eq!((one.problems.len(), one.is_degraded()), (0, true));
     assert_eq!(one.warnings, ["member 2 is missing"]);
-    assert_eq!(judged(&without(&[1, 2])).problems, [Problem::TooFew { lacking: vec![1, 2] }]);
-    // raid6 loses two, raid4 one, a mirror all but one, linear none.
+    assert_eq!(assembled(&without(&[1, 2])).problems, [Problem::TooFew { lacking: vec![1, 2] }]);
+    // raid6 tolerates the loss of two, raid4 of one, a mirror of all but one, linear of none.
     for (level, layout, lost, fine) in [
         (6, 2, &[0, 3][..], true),
         (6, 2, &[0, 2, 3], false),
@@ -325,43 +325,43 @@ fn missing_old_and_half_filled_members() {
         let all = members(&Made::of(level, layout, chunk, 4, 1 << 24), |_| ());
         let left: Vec<Superblock> =
             all.iter().enumerate().filter(|(role, _)| !lost.contains(role)).map(|(_, device)| device.clone()).collect();
-        assert_eq!(judged(&left).problems.is_empty(), fine, "level {level} layout {layout:#x} without {lost:?}");
+        assert_eq!(assembled(&left).problems.is_empty(), fine, "level {level} layout {layout:#x} without {lost:?}");
     }
-    // One event behind is as good, two is not.
+    // One event behind is current, two are not.
     let behind = |events: u64| members(&raid5, |made| made.events -= if made.number == 1 { events } else { 0 });
-    assert!(!judged(&behind(1)).is_degraded());
-    let old = judged(&behind(2));
+    assert!(!assembled(&behind(1)).is_degraded());
+    let old = assembled(&behind(2));
     assert_eq!((old.seats[1].state, old.seats[1].used), (SeatState::Old { behind: 2 }, false));
-    // Where another one is missing it would be needed: that has to be asked for.
+    // Where another member is missing, the stale one is needed, which takes `force`.
     let mut needed = behind(3);
     needed.remove(3);
-    assert_eq!(judged(&needed).problems, [Problem::Stale { devices: vec![(1, 3)] }]);
+    assert_eq!(assembled(&needed).problems, [Problem::Stale { devices: vec![(1, 3)] }]);
     let forced = md::judge(&needed, Wishes { force: true, ..Wishes::default() });
     assert_eq!((forced.problems.len(), forced.seats[1].used), (0, true));
     assert!(forced.warnings[0].contains("old"), "{:?}", forced.warnings);
-    // The others have left it out, however many events it has.
+    // The others have marked it as failed, however many events it has.
     let left_out = members(&raid5, |made| {
         if made.number != 1 {
             (made.events, made.roles[1]) = (21, 0xfffe);
         }
     });
-    assert_eq!(judged(&left_out).seats[1].state, SeatState::Old { behind: 1 });
-    // Being filled.
+    assert_eq!(assembled(&left_out).seats[1].state, SeatState::Old { behind: 1 });
+    // Being rebuilt.
     let filling = members(&raid5, |made| {
         if made.number == 3 {
             (made.features, made.recovery_sectors) = (2, 64);
         }
     });
-    assert_eq!(judged(&filling).seats[3].state, SeatState::Filling { done_bytes: 64 * 512 });
-    assert!(judged(&filling).is_degraded() && judged(&filling).problems.is_empty());
-    // A spare is none of the members.
+    assert_eq!(assembled(&filling).seats[3].state, SeatState::Filling { done_bytes: 64 * 512 });
+    assert!(assembled(&filling).is_degraded() && assembled(&filling).problems.is_empty());
+    // A spare is not a member.
     let mut spare = without(&[]);
     spare.push(Made { number: 4, roles: vec![0, 1, 2, 3, 0xffff], ..raid5.clone() }.superblock());
-    assert_eq!((judged(&spare).others, judged(&spare).problems.len()), (vec![4], 0));
+    assert_eq!((assembled(&spare).others, assembled(&spare).problems.len()), (vec![4], 0));
 }
 
 #[test]
-fn what_is_refused_with_its_reason() {
+fn refused_arrays_and_their_reasons() {
     let raid5 = Made::of(5, 2, 65_536, 4, 1 << 24);
     let problems = |change: &dyn Fn(&mut Made)| md::judge(&members(&raid5, change), Wishes::default()).problems;
     assert_eq!(problems(&|made| made.features = 4), [Problem::Reshape]);
@@ -374,18 +374,18 @@ fn what_is_refused_with_its_reason() {
     assert!(matches!(problems(&|made| made.chunk_bytes = 98_304)[..], [Problem::Numbers(_)]));
     assert!(matches!(problems(&|made| made.members = 200)[..], [Problem::Numbers(_)]));
     assert!(matches!(problems(&|made| made.used_bytes = 1 << 25)[..], [Problem::Numbers(_)]));
-    // Both copies and distance, or sets far apart: nothing that mdadm makes.
+    // Both near and far copies, or sets far apart: mdadm does not create these.
     let raid10 = Made::of(10, 0x202, 65_536, 4, 1 << 24);
     for layout in [0x202, 0x101, 0x4_0201] {
         let found = md::judge(&members(&raid10, |made| made.layout = layout), Wishes::default()).problems;
         assert_eq!(found, [Problem::Layout { level: "raid10", layout }]);
     }
-    // Copies of one another.
+    // Copies of one device.
     let mut twice = members(&raid5, |_| ());
     twice.push(twice[2].clone());
     let found = md::judge(&twice, Wishes::default()).problems;
     assert_eq!(found, [Problem::Twice { role: 2, one: 2, other: 4 }]);
-    // Two halves that both went on.
+    // Two halves that were both written.
     let raid1 = Made::of(1, 0, 0, 2, 1 << 24);
     let halves = members(&raid1, |made| made.roles[1 - made.number as usize] = 0xfffe);
     let found = md::judge(&halves, Wishes::default()).problems;
@@ -396,19 +396,19 @@ fn what_is_refused_with_its_reason() {
 }
 
 #[test]
-fn arrays_that_were_not_stopped_in_order() {
+fn arrays_that_were_not_stopped_cleanly() {
     let dirty = |level: i32, layout: u32| Made { resync_sectors: 0, ..Made::of(level, layout, 65_536, 4, 1 << 24) };
-    let judged = |devices: &[Superblock], force: bool| md::judge(devices, Wishes { force, ..Wishes::default() });
+    let assembled = |devices: &[Superblock], force: bool| md::judge(devices, Wishes { force, ..Wishes::default() });
     let raid5 = members(&dirty(5, 2), |_| ());
-    let whole = judged(&raid5, false);
+    let whole = assembled(&raid5, false);
     assert_eq!((whole.problems.len(), whole.warnings.len(), whole.clean), (0, 1, false));
-    assert_eq!(judged(&raid5[1..], false).problems, [Problem::DirtyDegraded]);
-    let forced = judged(&raid5[1..], true);
+    assert_eq!(assembled(&raid5[1..], false).problems, [Problem::DirtyDegraded]);
+    let forced = assembled(&raid5[1..], true);
     assert_eq!((forced.problems.len(), forced.warnings.len()), (0, 2), "{:?}", forced.warnings);
-    let raid10 = judged(&members(&dirty(10, 0x102), |_| ())[1..], false);
+    let raid10 = assembled(&members(&dirty(10, 0x102), |_| ())[1..], false);
     assert_eq!((raid10.problems.len(), raid10.warnings.len()), (0, 2));
-    // Nothing of a raid0 can come apart.
-    assert!(judged(&members(&dirty(0, 0), |_| ()), false).clean);
+    // A raid0 has no redundancy that could be inconsistent.
+    assert!(assembled(&members(&dirty(0, 0), |_| ()), false).clean);
 }
 
 #[test]
@@ -422,7 +422,7 @@ fn logs_of_bad_blocks() {
     entries.resize(4096, 0);
     let ranges: Vec<(u64, u64)> = log.read(&entries).iter().map(|range| (range.start / 512, range.end / 512)).collect();
     assert_eq!(ranges, [(4000, 4001), (5000, 5008)]);
-    // Beyond the disk, or in units that cannot be.
+    // Beyond the disk.
     bytes[188..192].copy_from_slice(&(-100i32).to_le_bytes());
     assert!(Superblock::decode(&bytes, 2, 4096, DATA_START + (1 << 24)).is_err());
 }

@@ -1,4 +1,4 @@
-//! Labels of pools survive the way to a member and back; whatever else stands there is refused, and its field is named.
+//! Labels of pools round-trip; all other bytes are refused, and the invalid field is named.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -10,7 +10,7 @@ use braid_format::pool::{
 use braid_format::{LabelError, Name, Uuid, examine_pool};
 use proptest::prelude::*;
 
-/// Sets both checksums, as someone would who wants to be believed.
+/// Sets both checksums, as for a crafted label.
 fn reseal(bytes: &mut [u8; 4096]) {
     bytes[8..12].fill(0);
     let header = crc32c::crc32c(&bytes[..508]);
@@ -62,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_label_comes_back_as_it_was(label in any_label()) {
+    fn labels_round_trip(label in any_label()) {
         let bytes = label.encode().unwrap();
         let back = PoolLabel::decode(&bytes).unwrap();
         prop_assert_eq!(&back, &label);
@@ -72,13 +72,13 @@ proptest! {
     }
 
     #[test]
-    fn changes_with_a_right_checksum_are_judged_by_their_sense(
+    fn changes_with_right_checksums_are_validated_by_content(
         label in any_label(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut bytes = label.encode().unwrap();
         for (field, at, value) in changes {
-            // By field, not by byte: else nearly all changes would hit the table.
+            // By field, not by byte: otherwise nearly all changes would hit the table.
             let field = &POOL_FIELDS[field.index(POOL_FIELDS.len())];
             bytes[field.offset + at.index(field.size)] = value;
         }
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_no_label(noise in prop::collection::vec(any::<u8>(), 0..5000), magic in any::<bool>(), seal in any::<bool>()) {
+    fn noise_is_not_a_label(noise in prop::collection::vec(any::<u8>(), 0..5000), magic in any::<bool>(), seal in any::<bool>()) {
         let mut noise = noise;
         if magic && noise.len() >= 16 {
             noise[..8].copy_from_slice(b"BRAIDPL1");
@@ -108,7 +108,7 @@ proptest! {
 }
 
 #[test]
-fn one_that_is_being_added_is_a_member_where_others_say_so() {
+fn a_joining_device_is_a_member_once_another_label_lists_it() {
     let label = support::pool_of_three();
     let mut joining = label.clone();
     joining.members.push(Some(PoolMember {
@@ -122,7 +122,7 @@ fn one_that_is_being_added_is_a_member_where_others_say_so() {
     assert!(!label.has(&joining) && joining.has(&label) && label.has(&label));
     let mut other = label.clone();
     other.members.push(Some(PoolMember { uuid: Uuid::from_u128(98), size_bytes: 1, state: PoolMemberState::InUse }));
-    assert!(!other.has(&joining), "another one has the number");
+    assert!(!other.has(&joining), "another device has the number");
     other.members.pop();
     let own = joining.own().copied().map(|own| PoolMember { state: PoolMemberState::InUse, ..own });
     other.members.push(own);
@@ -130,7 +130,7 @@ fn one_that_is_being_added_is_a_member_where_others_say_so() {
 }
 
 #[test]
-fn one_that_was_given_up_is_no_member_for_ever() {
+fn a_given_up_member_stays_removed() {
     let own = support::pool_of_three();
     let mut label = own.clone();
     label.member = (own.member + 1) % 3;
@@ -145,25 +145,25 @@ fn one_that_was_given_up_is_no_member_for_ever() {
     assert_eq!(label.given_up(), 1 << at);
     let mut own = label;
     own.member = at as u8;
-    assert!(own.encode().is_err(), "none says so of itself");
+    assert!(own.encode().is_err(), "no label says so of its own member");
 }
 
 #[test]
-fn every_bit_that_changes_is_noticed() {
+fn every_changed_bit_is_detected() {
     let mut bytes = support::pool_of_three().encode().unwrap();
     for bit in 0..4096 * 8 {
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(PoolLabel::decode(&bytes).is_err(), "bit {bit}");
-        // The sector's own checksum guards what the header says.
+        // The sector's own checksum protects the header.
         let beyond = bit / 8 >= 512 || (8..12).contains(&(bit / 8));
         assert_eq!(PoolHeader::decode(&bytes).is_some(), beyond, "bit {bit}");
         bytes[bit / 8] ^= 1 << (bit % 8);
     }
 }
 
-/// One change of one field, and the field that must be blamed.
+/// One change of one field, and the field that must be reported.
 #[test]
-fn each_nonsense_is_blamed_on_its_field() {
+fn an_invalid_field_is_reported_by_name() {
     let cases: &[(&str, usize, &[u8])] = &[
         ("pool_uuid", 40, &[0; 16]),
         ("sequence", 56, &[0; 8]),
@@ -226,19 +226,19 @@ fn each_nonsense_is_blamed_on_its_field() {
         bytes[*at..at + change.len()].copy_from_slice(change);
         reseal(&mut bytes);
         match PoolLabel::decode(&bytes) {
-            Err(LabelError::Field { field: blamed, reason }) => {
-                assert_eq!(blamed, *field, "byte {at} = {change:x?}: {reason}");
+            Err(LabelError::Field { field: reported, reason }) => {
+                assert_eq!(reported, *field, "byte {at} = {change:x?}: {reason}");
             }
             other => panic!("byte {at} = {change:x?}: {other:?}"),
         }
         let seen = examine_pool(&bytes, &good, 100 << 30);
-        let blamed = seen.start.fields.iter().find(|f| f.field.name == *field).unwrap();
-        assert!(blamed.problem.is_some(), "examine does not blame {field}");
+        let reported = seen.start.fields.iter().find(|f| f.field.name == *field).unwrap();
+        assert!(reported.problem.is_some(), "examine does not report {field}");
     }
 }
 
 #[test]
-fn what_is_newer_is_refused_and_what_may_be_ignored_is_kept() {
+fn newer_versions_are_refused_and_compatible_features_preserved() {
     let good = support::pool_of_three().encode().unwrap();
     let changed = |changes: &[(usize, u8)]| {
         let mut bytes = good;
@@ -259,9 +259,9 @@ fn what_is_newer_is_refused_and_what_may_be_ignored_is_kept() {
 }
 
 #[test]
-fn a_label_that_nobody_could_read_is_not_made() {
-    let nobody = PoolLabel { member: 1, ..support::pool_of_three() };
-    assert!(matches!(nobody.encode(), Err(LabelError::Field { field: "member_uuid", .. })));
+fn an_invalid_label_is_not_encoded() {
+    let no_member = PoolLabel { member: 1, ..support::pool_of_three() };
+    assert!(matches!(no_member.encode(), Err(LabelError::Field { field: "member_uuid", .. })));
     let crowd = PoolLabel { members: vec![support::pool_of_three().members[2]; 129], ..support::pool_of_three() };
     assert!(matches!(crowd.encode(), Err(LabelError::Field { field: "member_count", .. })));
     let twins = PoolLabel { members: vec![support::pool_of_three().members[2]; 3], ..support::pool_of_three() };
@@ -270,7 +270,7 @@ fn a_label_that_nobody_could_read_is_not_made() {
 }
 
 #[test]
-fn a_label_knows_its_places_and_its_device() {
+fn a_label_checks_its_offset_and_its_device() {
     let label = support::pool_of_three();
     assert!(label.belongs_at(0) && label.belongs_at((100 << 30) - 4096) && !label.belongs_at(4096));
     assert_eq!(label.fits(100 << 30), Ok(()));
@@ -281,7 +281,7 @@ fn a_label_knows_its_places_and_its_device() {
 }
 
 #[test]
-fn an_examination_shows_both_copies() {
+fn examine_shows_both_copies() {
     let (bytes, size) = (support::pool_of_three().encode().unwrap(), 100 << 30);
     let sound = examine_pool(&bytes, &bytes, size);
     assert!(sound.sound() && sound.any_label(), "{sound:?}");
@@ -291,14 +291,14 @@ fn an_examination_shows_both_copies() {
         (shown("pool_state"), shown("name"), shown("extents")),
         ("active".into(), "tank".into(), "408444".into())
     );
-    // Torn behind its first sector: the header still says whose it was to be.
+    // Torn behind its first sector: the header still identifies it.
     let mut torn = bytes;
     torn[512..].fill(0);
     let examined = examine_pool(&torn, &bytes, size);
     assert!(examined.start.header_checksum.unwrap().good() && !examined.start.checksum.unwrap().good());
     assert_eq!(examined.start.header, Some(support::pool_of_three().header()));
     assert_eq!(examined.differences.iter().map(|d| d.field).collect::<Vec<_>>(), ["members"]);
-    // A label of an array is none of a pool's.
+    // A label of an array is not a label of a pool.
     let array = support::raid0_of_three().encode().unwrap();
     assert!(!examine_pool(&array, &array, size).any_label());
     assert!(!braid_format::examine(&bytes, &bytes, size).any_label());

@@ -1,5 +1,5 @@
-//! Every number that is calculated with has a range, as the table in `docs/format.md` says: its largest value is accepted, and the next one is
-//! refused, under right checksums.
+//! Every number used in arithmetic has a range, as in the table in `docs/format.md`: its largest value is accepted, and
+//! the next one is refused, under right checksums.
 #![allow(clippy::unwrap_used)]
 
 use braid_format::journal::{HEAD_BYTES, LostRow, decode_batch, decode_head, encode_head};
@@ -11,7 +11,7 @@ use braid_format::{Label, Uuid};
 const DOCUMENT: &str = include_str!("../../../docs/format.md");
 const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
 
-/// The cells of the rows of the table under a heading.
+/// Returns the cells of the rows of the table under a heading.
 fn rows(heading: &str) -> Vec<Vec<&'static str>> {
     let after = DOCUMENT.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no heading {heading:?}")).1;
     let lines = after.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
@@ -21,16 +21,16 @@ fn rows(heading: &str) -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// Offset and size of a field of a structure.
-fn place(structure: &str, field: &str) -> (usize, usize) {
+/// Returns offset and size of a field of a structure.
+fn field_at(structure: &str, field: &str) -> (usize, usize) {
     let heading = if DOCUMENT.contains(&format!("\n## {structure}\n")) { "##" } else { "###" };
     let fields = rows(&format!("{heading} {structure}"));
     let row = fields.iter().find(|row| row[2] == field).unwrap_or_else(|| panic!("{structure} has no {field:?}"));
     (row[0].parse().unwrap(), row[1].parse().unwrap())
 }
 
-/// A structure as it is kept, where it begins in these bytes, how it gets right checksums, and whether it is accepted.
-struct Kept {
+/// A golden structure, its offset in these bytes, how to set right checksums, and whether it is accepted.
+struct Golden {
     bytes: Vec<u8>,
     at: usize,
     seal: fn(&mut [u8]),
@@ -48,7 +48,7 @@ fn seal_label(bytes: &mut [u8]) {
     set_crc(bytes, 8, 0, 4096);
 }
 
-/// The head's list has two rows.
+/// The head's list has two entries.
 fn seal_head(bytes: &mut [u8]) {
     set_crc(bytes, 0, 4, 64 + 2 * 16);
 }
@@ -63,7 +63,7 @@ fn seal_unit(bytes: &mut [u8]) {
     bytes[56..60].copy_from_slice(&crc.to_le_bytes());
 }
 
-fn kept(structure: &str) -> Kept {
+fn golden(structure: &str) -> Golden {
     let label = include_bytes!("../../../tests/golden/labels/raid10_everything_member3.bin");
     let pool = include_bytes!("../../../tests/golden/pools/label_member2.bin");
     let head = include_bytes!("../../../tests/golden/journal/head.bin");
@@ -72,22 +72,22 @@ fn kept(structure: &str) -> Kept {
     let register = include_bytes!("../../../tests/golden/register/register.bin");
     let pool_batch = include_bytes!("../../../tests/golden/pools/batch.bin");
     let of_label =
-        |at| Kept { bytes: label.to_vec(), at, seal: seal_label, accepted: |bytes| Label::decode(bytes).is_ok() };
+        |at| Golden { bytes: label.to_vec(), at, seal: seal_label, accepted: |bytes| Label::decode(bytes).is_ok() };
     let of_pool =
-        |at| Kept { bytes: pool.to_vec(), at, seal: seal_label, accepted: |bytes| PoolLabel::decode(bytes).is_ok() };
+        |at| Golden { bytes: pool.to_vec(), at, seal: seal_label, accepted: |bytes| PoolLabel::decode(bytes).is_ok() };
     let of_head = |at| {
         let mut bytes = head.to_vec();
         bytes.resize(HEAD_BYTES, 0);
         let accepted = |bytes: &[u8]| decode_head(&ARRAY, bytes.first_chunk().unwrap()).is_some();
-        Kept { bytes, at, seal: seal_head, accepted }
+        Golden { bytes, at, seal: seal_head, accepted }
     };
-    let of_batch = |at| Kept {
+    let of_batch = |at| Golden {
         bytes: batch[..4096].to_vec(),
         at,
         seal: |bytes| set_crc(bytes, 0, 4, 4096),
         accepted: |bytes| decode_batch(&ARRAY, bytes.first_chunk().unwrap()).is_some(),
     };
-    let of_start = |at| Kept {
+    let of_checkpoint = |at| Golden {
         bytes: start.to_vec(),
         at,
         seal: |bytes| set_crc(bytes, 4, 8, 4096),
@@ -95,18 +95,18 @@ fn kept(structure: &str) -> Kept {
     };
     match structure {
         "The label" => of_label(0),
-        "An entry of `jobs`" => of_label(place("The label", "jobs").0),
+        "An entry of `jobs`" => of_label(field_at("The label", "jobs").0),
         "A head of the journal" => of_head(0),
-        // The second of two: the largest row is the last one.
-        "An entry of the list of unreadable rows" => of_head(64 + 16),
+        // The second of two entries, so that the largest stripe number is the last one.
+        "An entry of the list of lost stripes" => of_head(64 + 16),
         "A batch of the journal" => of_batch(0),
         "An entry of a batch" => of_batch(64),
         "The label of a pool" => of_pool(0),
-        // Another member's than the label's own.
-        "An entry of a pool's `members`" => of_pool(place("The label of a pool", "members").0),
-        "A ring start" => of_start(0),
-        "An entry of `absent`" => of_start(place("A ring start", "absent").0),
-        "A batch of a pool's ring" => Kept {
+        // The entry of another member than the label's own.
+        "An entry of a pool's `members`" => of_pool(field_at("The label of a pool", "members").0),
+        "A checkpoint" => of_checkpoint(0),
+        "An entry of `absent`" => of_checkpoint(field_at("A checkpoint", "absent").0),
+        "A batch of a pool's log ring" => Golden {
             bytes: pool_batch.to_vec(),
             at: 0,
             seal: |bytes| {
@@ -121,25 +121,30 @@ fn kept(structure: &str) -> Kept {
                 braid_format::pool::Change::Owner { owner } => owner,
                 _ => None,
             });
-            Kept {
+            Golden {
                 bytes: owner.unwrap().encode(7).to_vec(),
                 at: 0,
                 seal: seal_owner,
                 accepted: |bytes| Owner::decode(bytes.first_chunk().unwrap(), 7).is_ok(),
             }
         }
-        "An entry of the tail" => {
+        "An entry of the in-memory log" => {
             let mut unit = [0; UNIT_BYTES];
             unit.copy_from_slice(&pool_batch[BATCH_HEADER_BYTES..BATCH_HEADER_BYTES + UNIT_BYTES]);
-            Kept { bytes: unit.to_vec(), at: 0, seal: seal_unit, accepted: |bytes| Entry::decode_bytes(bytes).is_ok() }
+            Golden {
+                bytes: unit.to_vec(),
+                at: 0,
+                seal: seal_unit,
+                accepted: |bytes| Entry::decode_bytes(bytes).is_ok(),
+            }
         }
-        "A register" => Kept {
+        "A register" => Golden {
             bytes: register[..REGISTER_BYTES].to_vec(),
             at: 0,
             seal: |bytes| set_crc(bytes, 4, 8, REGISTER_BYTES),
             accepted: |bytes| StoredRegister::decode(bytes.first_chunk().unwrap()).is_ok(),
         },
-        other => panic!("nothing is kept of {other:?}"),
+        other => panic!("there is no golden structure for {other:?}"),
     }
 }
 
@@ -148,7 +153,7 @@ fn the_largest_number_of_each_field_is_accepted_and_the_next_one_is_not() {
     let ranges = rows("## Ranges");
     assert!(ranges.len() >= 38, "{}", ranges.len());
     for row in ranges {
-        // The cell of the structure may name a field of its own.
+        // The first cell may name a field in backquotes.
         let structure = DOCUMENT
             .lines()
             .find_map(|line| {
@@ -157,17 +162,17 @@ fn the_largest_number_of_each_field_is_accepted_and_the_next_one_is_not() {
             })
             .unwrap_or_else(|| panic!("no heading {:?}", row[0]));
         let largest = 1u64 << row[2].strip_prefix("2^").unwrap().parse::<u32>().unwrap();
-        let (field, (offset, size)) = (row[1], place(structure, row[1]));
+        let (field, (offset, size)) = (row[1], field_at(structure, row[1]));
         let with = |number: u64| {
-            let mut kept = kept(structure);
-            (kept.seal)(&mut kept.bytes);
-            assert!((kept.accepted)(&kept.bytes), "{structure} as it is kept");
-            let at = kept.at + offset;
-            kept.bytes[at..at + size].copy_from_slice(&number.to_le_bytes()[..size]);
-            (kept.seal)(&mut kept.bytes);
-            (kept.accepted)(&kept.bytes)
+            let mut golden = golden(structure);
+            (golden.seal)(&mut golden.bytes);
+            assert!((golden.accepted)(&golden.bytes), "{structure} unchanged");
+            let at = golden.at + offset;
+            golden.bytes[at..at + size].copy_from_slice(&number.to_le_bytes()[..size]);
+            (golden.seal)(&mut golden.bytes);
+            (golden.accepted)(&golden.bytes)
         };
-        // What other fields say as well: an array of that size has more regions, and a disk's places are others.
+        // Not alone for fields that others depend on: a larger array has more regions, a larger disk another layout.
         let alone = !matches!(field, "array_bytes" | "device_bytes");
         assert!(!alone || with(largest), "{structure}: {field} may be {largest}");
         assert!(!with(largest + 1), "{structure}: {field} may not be {}", largest + 1);
@@ -181,11 +186,11 @@ fn a_writer_has_room_behind_the_reader_s_limit() {
     const { assert!(COUNTER_WRITE_MAX - COUNTER_MAX > 1 << 61 && EPOCH_MAX << 16 <= COUNTER_MAX) }
     let start = RingStart::first(&ARRAY, 3);
     let beyond = RingStart { commit: COUNTER_MAX + 1, generation: COUNTER_MAX + (1 << 20), ..start };
-    assert!(RingStart::decode(&beyond.encode()).is_err(), "it is written, and no reader goes on from there");
+    assert!(RingStart::decode(&beyond.encode()).is_err(), "it can be written, and no reader accepts it");
     assert_eq!(LostRow::new(ROW_MAX + 1, 1, &[0]), None);
     let mut bytes = [0; HEAD_BYTES];
-    let kept = include_bytes!("../../../tests/golden/journal/head.bin");
-    bytes[..kept.len()].copy_from_slice(kept);
+    let golden = include_bytes!("../../../tests/golden/journal/head.bin");
+    bytes[..golden.len()].copy_from_slice(golden);
     let (head, lost) = decode_head(&ARRAY, &bytes).unwrap();
     encode_head(&ARRAY, &braid_format::journal::Head { generation: COUNTER_MAX + 2, ..head }, &lost, &mut bytes);
     assert_eq!(decode_head(&ARRAY, &bytes), None);

@@ -1,4 +1,4 @@
-//! From the bytes of a message to what is asked. Sans-I/O: bytes in, a verdict out.
+//! Parses the bytes of a message into a request. Sans-I/O: bytes in, a request or an error out.
 
 use libc::{O_DSYNC, O_SYNC};
 use zerocopy::FromBytes;
@@ -8,102 +8,102 @@ use crate::wire::{
     ReleaseIn, SetattrIn, attr_valid, opcode,
 };
 
-/// A message of the kernel.
+/// A message from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Returned in the answer.
+    /// Identifies the request; returned in the reply.
     pub unique: u64,
-    /// What it wants.
+    /// The request.
     pub ask: Ask,
 }
 
-/// What the kernel wants.
+/// A request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Agree on the protocol.
+    /// Negotiates the protocol.
     Init {
         /// The kernel's minor version.
         minor: u32,
-        /// What it can do.
+        /// The features that the kernel supports.
         flags: u64,
     },
-    /// Attributes.
+    /// Reads the attributes.
     GetAttr,
-    /// Change attributes, or, by `O_TRUNC` or `truncate`, the size.
+    /// Changes attributes, or the size (`O_TRUNC`, `truncate`).
     SetAttr {
-        /// The new size, if one is wanted, and whether of a file that is open.
+        /// The new size, if it is to change, and whether the request names an open file handle.
         size: Option<(u64, bool)>,
-        /// Owner or mode are to change.
+        /// Whether the owner or the mode is to change.
         ownership: bool,
     },
-    /// Open it.
+    /// Opens the file.
     Open {
-        /// For writing.
+        /// Whether for writing.
         write: bool,
     },
-    /// An open file is closed.
+    /// Closes a file handle.
     Release {
-        /// What OPEN was answered.
+        /// The file handle that the reply to OPEN returned.
         fh: u64,
     },
-    /// Read.
+    /// Reads data.
     Read {
         /// First byte.
         offset: u64,
         /// Bytes, at most [`DATA_BYTES_MAX`].
         len: u32,
     },
-    /// Write what follows the head.
+    /// Writes the data that follow the head.
     Write {
         /// First byte.
         offset: u64,
-        /// Bytes, at most [`DATA_BYTES_MAX`]; all of them are there.
+        /// Bytes, at most [`DATA_BYTES_MAX`]; the message has all of them.
         len: u32,
-        /// Durable before it is answered.
+        /// Whether the data are durable before the reply.
         fua: bool,
     },
-    /// Zero a range, or punch a hole, which reads as zeros too.
+    /// Zeroes a range, or punches a hole, which reads as zeros as well.
     Zero {
         /// First byte.
         offset: u64,
         /// Bytes.
         len: u64,
-        /// It keeps its space.
+        /// Whether the range keeps its allocated space.
         keep: bool,
-        /// The file need not become longer for it.
+        /// Whether the size stays, even where the range ends beyond it.
         keep_size: bool,
     },
-    /// Make everything durable.
+    /// Makes all completed writes durable.
     Fsync,
-    /// Where the next hole, or the next data, begins.
+    /// Finds the next hole or the next data.
     Seek {
-        /// From here on.
+        /// First byte of the search.
         offset: u64,
-        /// A hole; otherwise data.
+        /// Whether for a hole; otherwise for data.
         hole: bool,
     },
-    /// Sizes of the file system.
+    /// Reads the sizes of the file system.
     Statfs,
-    /// To be answered with this error number.
+    /// Any request that is refused, with this error number.
     Refuse(i32),
-    /// Nothing is answered.
+    /// Any request that has no reply.
     Nothing,
 }
 
-/// Why a message is none.
+/// Why a message is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// It ends before it should, or is longer than it says.
+    /// It is shorter than its opcode requires, or its header states another length.
     Length,
-    /// Another major version.
+    /// An older major version.
     Version,
 }
 
-/// Reads a message of `len` bytes, of which the first [`HEAD_BYTES`] are in `head` and the others in `rest`; of a WRITE only the head is
-/// looked at, so that `rest` may be shorter than its data.
+/// Parses a message of `len` bytes: the first [`HEAD_BYTES`] are in `head`, the others in `rest`. Of a WRITE only the head is
+/// parsed, so that `rest` may be shorter than its data.
 ///
 /// # Errors
-/// The kernel sends none such: the connection cannot be relied on.
+/// The message is malformed. The kernel sends no such message: the connection cannot be relied on.
 pub fn read(head: &[u8], rest: &[u8], len: usize) -> Result<Message, Broken> {
     let in_head = len.min(HEAD_BYTES);
     let head = head.get(..in_head).ok_or(Broken::Length)?;
@@ -119,7 +119,7 @@ pub fn read(head: &[u8], rest: &[u8], len: usize) -> Result<Message, Broken> {
         return Ok(message(Ask::Nothing));
     }
     if header.nodeid != ROOT {
-        // There is no other; the kernel has nowhere to have one from.
+        // The root is the only node: no reply ever named another one.
         return Ok(message(Ask::Refuse(libc::ENOENT)));
     }
     let ask = match header.opcode {
@@ -165,7 +165,7 @@ pub fn read(head: &[u8], rest: &[u8], len: usize) -> Result<Message, Broken> {
             }
         }
         opcode::STATFS => Ask::Statfs,
-        // Of all others the kernel remembers that there is no such thing, and does what it can itself.
+        // After ENOSYS the kernel does not send this opcode again, and handles it itself where it can.
         _ => Ask::Refuse(libc::ENOSYS),
     };
     Ok(message(ask))
@@ -176,14 +176,14 @@ fn init(body: &[u8]) -> Result<Ask, Broken> {
     if init.major < MAJOR {
         return Err(Broken::Version);
     }
-    // Its own version is ours with whatever minor one when the major is newer: it asks again.
+    // A kernel with a newer major version sends INIT again after our reply: its minor version does not matter yet.
     let flags2 = InitInMore::read_from_prefix(more).map_or(0, |(more, _)| more.flags2);
     let extended = u64::from(init.flags) & crate::wire::init_flags::INIT_EXT != 0;
     let flags = u64::from(init.flags) | if extended { u64::from(flags2) << 32 } else { 0 };
     Ok(Ask::Init { minor: if init.major > MAJOR { u32::MAX } else { init.minor }, flags })
 }
 
-/// The only one besides WRITE that is longer than the head.
+/// Parses SETATTR, the only request besides WRITE with fields beyond the head.
 fn set_attr(body: &[u8], rest: &[u8], len: usize) -> Result<Ask, Broken> {
     let mut whole = [0u8; size_of::<SetattrIn>()];
     let split = body.len().min(whole.len());
@@ -211,13 +211,13 @@ fn fallocate(range: &FallocateIn) -> Ask {
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
         libc::FALLOC_FL_PUNCH_HOLE => zero(false),
         libc::FALLOC_FL_ZERO_RANGE => zero(true),
-        // Space cannot be reserved by it, nor the file made longer or rearranged.
+        // Reserving space, extending the file and moving ranges are not supported.
         _ => Ask::Refuse(libc::EOPNOTSUPP),
     }
 }
 
-/// Any bytes as a message: the first two say how long it was, the rest is what came. Nothing may panic, and what is let through is within
-/// its limits.
+/// Parses arbitrary bytes as a message: the first two state its length, the rest is its content. Parsing must not panic, and
+/// an accepted request must be within its limits.
 pub fn fuzz(bytes: &[u8]) {
     let Some((len, bytes)) = bytes.split_first_chunk::<2>() else { return };
     let head = &bytes[..bytes.len().min(HEAD_BYTES)];
@@ -251,21 +251,21 @@ mod tests {
     }
 
     #[test]
-    fn each_request_is_what_it_is() {
+    fn each_opcode_is_parsed() {
         let read = ReadWriteIn { offset: 8192, size: 4096, ..ReadWriteIn::default() };
         assert_eq!(message(opcode::READ, read.as_bytes()), Ok(Ask::Read { offset: 8192, len: 4096 }));
         let write = ReadWriteIn { size: 3, flags: O_DSYNC as u32, ..read };
         let body = [write.as_bytes(), b"abc"].concat();
         assert_eq!(message(opcode::WRITE, &body), Ok(Ask::Write { offset: 8192, len: 3, fua: true }));
         let set = SetattrIn { valid: attr_valid::SIZE | attr_valid::FH, size: 5, ..SetattrIn::default() };
-        let asked = Ask::SetAttr { size: Some((5, true)), ownership: false };
-        assert_eq!(message(opcode::SETATTR, set.as_bytes()), Ok(asked));
+        let expected = Ask::SetAttr { size: Some((5, true)), ownership: false };
+        assert_eq!(message(opcode::SETATTR, set.as_bytes()), Ok(expected));
         let open = OpenIn { flags: libc::O_RDWR as u32, open_flags: 0 };
         assert_eq!(message(opcode::OPEN, open.as_bytes()), Ok(Ask::Open { write: true }));
         let mode = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
         let hole = FallocateIn { offset: 1, length: 2, mode, ..FallocateIn::default() };
-        let asked = Ask::Zero { offset: 1, len: 2, keep: false, keep_size: true };
-        assert_eq!(message(opcode::FALLOCATE, hole.as_bytes()), Ok(asked));
+        let expected = Ask::Zero { offset: 1, len: 2, keep: false, keep_size: true };
+        assert_eq!(message(opcode::FALLOCATE, hole.as_bytes()), Ok(expected));
         let seek = LseekIn { offset: 5, whence: libc::SEEK_HOLE as u32, ..LseekIn::default() };
         assert_eq!(message(opcode::LSEEK, seek.as_bytes()), Ok(Ask::Seek { offset: 5, hole: true }));
         let init = InitIn { major: 7, minor: 45, max_readahead: 0, flags: 1 << 30 | 1 };
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn malformed_requests_are_refused() {
         let write = ReadWriteIn { size: 4, ..ReadWriteIn::default() };
         assert_eq!(message(opcode::WRITE, &[write.as_bytes(), b"abc"].concat()), Err(Broken::Length));
         assert_eq!(message(opcode::SETATTR, &[0; 40]), Err(Broken::Length));

@@ -1,4 +1,4 @@
-//! A file that is served, as all shards share it.
+//! A served file: the state that all shards share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use braid_nbd::export::OpenExport;
 use braid_ring::RingHandle;
 
 use crate::order::Order;
-use crate::server::Woken;
+use crate::server::RetryWrites;
 use crate::wire::{Attr, ROOT};
 
-/// What the file looks like, besides its size.
+/// The attributes of the file besides its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// Permissions.
@@ -22,20 +22,20 @@ pub struct Look {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// All of its times, in seconds since 1970.
+    /// Its access, change and modification time, in seconds since 1970.
     pub time_s: u64,
 }
 
-/// A file that is served. It lives as long as its export serves: the connection may outlive it, and get another one.
+/// A served file. It lives as long as its export serves; the kernel's connection may outlive it and get another `FuseFile`.
 pub struct FuseFile {
     export: Arc<Export>,
     look: Look,
     ring: RingHandle,
     frontend: usize,
     pub(crate) order: Order,
-    /// Shards that have it.
+    /// Shards that serve the file, or have still to receive it.
     attached: AtomicU32,
-    /// Shards that were given it, whether they took it or not.
+    /// Shards that have received the file, whether they serve or refused it.
     seen: AtomicU32,
     gone: AtomicBool,
     resends: AtomicBool,
@@ -44,7 +44,8 @@ pub struct FuseFile {
 }
 
 impl FuseFile {
-    /// A file of an export, served by the `frontend` of these shards. `instance`: no earlier one of the same connection had it.
+    /// Creates a file of an export, served by frontend number `frontend` of each shard. Its file handles are numbered from
+    /// `instance`, which no earlier file of the same connection may have had.
     pub fn new(export: Arc<Export>, look: Look, ring: RingHandle, frontend: usize, instance: u64) -> FuseFile {
         FuseFile {
             export,
@@ -55,39 +56,39 @@ impl FuseFile {
             attached: AtomicU32::new(0),
             seen: AtomicU32::new(0),
             gone: AtomicBool::new(false),
-            // Whoever takes a connection over is not told; it is only kept where this is so.
+            // INIT is not repeated on a connection taken over; one is only kept for a later daemon if its kernel resubmits.
             resends: AtomicBool::new(true),
             opens: Mutex::default(),
             next_fh: AtomicU64::new(instance),
         }
     }
 
-    /// The export.
+    /// Returns the export.
     pub fn export(&self) -> &Arc<Export> {
         &self.export
     }
 
-    /// The kernel has ended the connection: the file was unmounted by somebody else.
+    /// Whether the kernel has ended the connection: another process has unmounted the file.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Shards that have not let go of it.
+    /// Returns the number of shards that have not detached the file.
     pub fn attached(&self) -> u32 {
         self.attached.load(Ordering::Acquire)
     }
 
-    /// Whether the kernel gives again what was not answered.
+    /// Whether the kernel resubmits requests that were not replied to.
     pub fn resends(&self) -> bool {
         self.resends.load(Ordering::Acquire)
     }
 
-    /// One more shard is about to get it.
+    /// Counts one more shard, before [`crate::Attach`] is sent to it.
     pub fn attach(&self) {
         self.attached.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Shards that have been given it, and either took it or had no room.
+    /// Returns the number of shards that have received the file, and either serve it or had no room for it.
     pub fn seen(&self) -> u32 {
         self.seen.load(Ordering::Acquire)
     }
@@ -108,14 +109,14 @@ impl FuseFile {
         self.resends.store(resends, Ordering::Release);
     }
 
-    /// Has all shards look again at what waits for [`FuseFile::order`].
+    /// Has all shards retry the writes that wait for [`FuseFile::order`].
     pub(crate) fn wake(&self) {
         for shard in 0..self.ring.shards() {
-            self.ring.post(ShardId(shard), self.frontend, Box::new(Woken));
+            self.ring.post(ShardId(shard), self.frontend, Box::new(RetryWrites));
         }
     }
 
-    /// One more opener; none when the export has no place left.
+    /// Opens the file and returns a file handle; `None` if the export is at its limit of connections.
     pub(crate) fn open(&self) -> Option<u64> {
         let open = self.export.open()?;
         let fh = self.next_fh.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +124,7 @@ impl FuseFile {
         Some(fh)
     }
 
-    /// One less. One that had it open before this daemon was there is not known.
+    /// Closes a file handle. Handles that an earlier daemon opened are not known, and ignored.
     pub(crate) fn close(&self, fh: u64) {
         self.opens().remove(&fh);
     }
@@ -132,11 +133,11 @@ impl FuseFile {
         self.opens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its attributes as they are now.
+    /// Returns the current attributes.
     pub(crate) fn attr(&self) -> Attr {
         let (size, look) = (self.export.size_bytes(), &self.look);
-        // Where there may be holes, one fewer than is full: by that cp and others know to look for them. Never none, by which tar
-        // knows not to look for data.
+        // With a block map, one block less than a full file has: cp and others look for holes only in such a file. Never 0, as tar
+        // takes a file without blocks for one without data.
         let blocks = size.div_ceil(512);
         let blocks = if self.export.allocation().is_some() { blocks.saturating_sub(1).max(1) } else { blocks };
         Attr {

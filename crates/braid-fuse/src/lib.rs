@@ -1,13 +1,13 @@
 //! FUSE for Braid: an export as one plain file, without a helper process.
 //!
-//! The protocol is sans-I/O: [`wire`] holds what is on it, [`ask`] turns bytes into what is asked. [`server`] serves a file
-//! from the shards: each has a channel of its own to the kernel's connection, reads requests in its own ring, and writes
-//! answers there; what is written comes straight into memory that the engine can use, what is read goes out of it.
-//! [`mount`] makes the connection and the mount.
+//! The protocol is sans-I/O: [`wire`] defines the structures on the wire, [`ask`] parses bytes into requests. [`server`]
+//! serves a file from the shards: each shard has its own channel to the kernel's connection, reads requests in its own ring,
+//! and writes replies there. Data of a WRITE arrive directly in memory that the engine can use; data of a READ are sent from it.
+//! [`mount`] opens the connection and mounts it.
 //!
-//! Promises: the kernel keeps no page of the file, so that several who have it open see one content. Any offset and any
-//! length: what begins or ends within a block is written alone ([`order`]). Nothing is allocated on the heap for an I/O. A
-//! request that a killed daemon had taken in and not answered is given to the next one by kernels from 6.9 on.
+//! Guarantees: the kernel caches no page of the file, so that all openers see the same content. Any offset and any length is
+//! accepted: a write that begins or ends within a block is a read-modify-write and runs alone ([`order`]). No I/O allocates on
+//! the heap. From Linux 6.9 on, the kernel resubmits to the next daemon what a killed one had read and not replied to.
 
 pub mod ask;
 mod file;

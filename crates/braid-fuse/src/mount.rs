@@ -1,4 +1,4 @@
-//! Making a connection to the kernel and mounting it over a file, and what others do with that file.
+//! Opens connections to the kernel, mounts them over files, and finds mounts and users of such files.
 
 #![allow(unsafe_code)]
 
@@ -15,29 +15,30 @@ use zerocopy::IntoBytes;
 
 use crate::wire::{DATA_BYTES_MAX, OutHeader, notify};
 
-/// The type of our mounts.
+/// The file system type of Braid's mounts.
 pub const KIND: &str = "fuse.braid";
 
 const DEVICE: &str = "/dev/fuse";
-/// `FUSE_DEV_IOC_CLONE`: makes a file of `/dev/fuse` another channel of a connection.
+/// `FUSE_DEV_IOC_CLONE`: makes an open `/dev/fuse` another channel of an existing connection.
 const CLONE: libc::c_ulong = 0x8004_e500;
 
 fn channel() -> io::Result<OwnedFd> {
     Ok(open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?)
 }
 
-/// Whether the kernel offers FUSE, and this process may use it.
+/// Checks that the kernel offers FUSE and that this process may use it.
 ///
 /// # Errors
-/// What opening `/dev/fuse` says.
+/// The error of opening `/dev/fuse`.
 pub fn probe() -> io::Result<()> {
     channel().map(drop)
 }
 
-/// Mounts a connection over a file; nobody answers it yet. `source` is what the table of mounts shows. Returns as many channels.
+/// Mounts a new connection over a file and returns `channels` channels of it. Requests wait until one of them is served.
+/// `source` is what the mount table shows.
 ///
 /// # Errors
-/// What the operating system says.
+/// The error of the operating system.
 pub fn mount_over(path: &Path, source: &str, read_only: bool, channels: usize) -> io::Result<Vec<OwnedFd>> {
     let first = channel()?;
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -59,10 +60,10 @@ pub fn mount_over(path: &Path, source: &str, read_only: bool, channels: usize) -
     }
 }
 
-/// One more channel of a connection.
+/// Opens one more channel of a connection.
 ///
 /// # Errors
-/// What the operating system says.
+/// The error of the operating system.
 pub fn clone(of: &OwnedFd) -> io::Result<OwnedFd> {
     let new = channel()?;
     let old = of.as_raw_fd() as u32;
@@ -73,39 +74,39 @@ pub fn clone(of: &OwnedFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Unmounts what is over a file; `lazily`: also when it is in use, which goes on until its users have closed it.
+/// Unmounts what is mounted over a file. `lazily`: also while it is in use; its users keep the file until they close it.
 ///
 /// # Errors
-/// What the operating system says: EBUSY when it is in use.
+/// The error of the operating system: EBUSY if the file is in use.
 pub fn unmount_from(path: &Path, lazily: bool) -> io::Result<()> {
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::DETACH, lazily);
     Ok(unmount(path, flags)?)
 }
 
-/// Has the kernel give again what it was not answered.
+/// Has the kernel resubmit the requests that were read and not replied to.
 ///
 /// # Errors
-/// What the operating system says: EINVAL before Linux 6.9.
+/// The error of the operating system: EINVAL before Linux 6.9.
 pub fn resend(channel: impl AsFd) -> io::Result<()> {
     let header = OutHeader { len: size_of::<OutHeader>() as u32, error: notify::RESEND, unique: 0 };
     write(channel, header.as_bytes())?;
     Ok(())
 }
 
-/// The source of our mount over a path, if there is one, and it is the topmost there.
+/// Returns the source of Braid's mount over a path, if the topmost mount over it is Braid's.
 ///
 /// # Errors
-/// The table of mounts cannot be read.
+/// The mount table cannot be read.
 pub fn mounted(path: &Path) -> io::Result<Option<String>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(topmost(&table, path))
 }
 
-/// All our mounts, by whichever daemon: where they are, and their sources.
+/// Returns the mounts of every Braid daemon: their paths and their sources.
 ///
 /// # Errors
-/// The table of mounts cannot be read.
+/// The mount table cannot be read.
 pub fn all() -> io::Result<Vec<(PathBuf, String)>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(entries(&table).filter_map(|(at, source)| Some((at, source?))).collect())
@@ -115,7 +116,7 @@ fn topmost(table: &[u8], path: &Path) -> Option<String> {
     entries(table).filter(|(at, _)| at == path).last()?.1
 }
 
-/// Where something is mounted, and its source if it is ours.
+/// Yields every mount: its path, and its source if it is Braid's.
 fn entries(table: &[u8]) -> impl Iterator<Item = (PathBuf, Option<String>)> {
     table.split(|byte| *byte == b'\n').filter_map(|line| {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
@@ -126,7 +127,7 @@ fn entries(table: &[u8]) -> impl Iterator<Item = (PathBuf, Option<String>)> {
     })
 }
 
-/// A path as the table of mounts writes it: blanks and the like as three octal digits.
+/// Decodes a path of the mount table, which writes blanks and the like as three octal digits.
 pub fn unescaped(text: &[u8]) -> PathBuf {
     let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
     while at < text.len() {
@@ -138,7 +139,7 @@ pub fn unescaped(text: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// Who has a file open, as far as this process may see: processes, and loop devices.
+/// Returns the processes and loop devices that have a file open, as far as this process may see them.
 pub fn users(path: &Path) -> Vec<String> {
     let mut users = Vec::new();
     let entries = |folder: &str| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_topmost_mount_counts() {
+    fn only_the_topmost_mount_is_reported() {
         let table = b"22 1 8:1 / /srv/a\\040b rw,noatime shared:1 - fuse.braid braid:db rw\n\
             23 1 8:1 / /srv/c rw - ext4 /dev/sda1 rw\n\
             24 1 8:1 / /srv/d rw - fuse.braid braid:x rw\n\

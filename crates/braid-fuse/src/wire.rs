@@ -1,13 +1,13 @@
-//! What is on the wire of `/dev/fuse`: the structures of the kernel's `include/uapi/linux/fuse.h`, version 7, as far as a
-//! single file needs them. Numbers are in the machine's own order.
+//! The wire format of `/dev/fuse`: the structures of the kernel's `include/uapi/linux/fuse.h`, version 7, as far as a
+//! single file needs them. Integers are in the machine's byte order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The version of the protocol that this speaks; the kernel's may be another minor one.
+/// The major version of the protocol; the kernel's minor version may differ.
 pub const MAJOR: u32 = 7;
-/// The newest minor version of which something is used here.
+/// The newest minor version that has a feature used here.
 pub const MINOR: u32 = 40;
-/// Older kernels (before 4.20) have no `max_pages`.
+/// The oldest minor version that is served. Older kernels (before 4.20) have no `max_pages`.
 pub const MINOR_MIN: u32 = 28;
 
 /// The only node: the file itself.
@@ -16,7 +16,7 @@ pub const ROOT: u64 = 1;
 /// Most bytes of one WRITE or READ (1 MiB).
 pub const DATA_BYTES_MAX: u32 = 1 << 20;
 
-/// Kinds of requests that are more than refused.
+/// Opcodes that are not simply refused.
 pub mod opcode {
     #![allow(missing_docs)]
     pub const FORGET: u32 = 2;
@@ -37,45 +37,45 @@ pub mod opcode {
     pub const LSEEK: u32 = 46;
 }
 
-/// Flags of INIT, both words as one.
+/// Flags of INIT; both words as one number.
 pub mod init_flags {
     #![allow(missing_docs)]
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const ASYNC_DIO: u64 = 1 << 15;
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// The second word counts.
+    /// The second word of flags is valid.
     pub const INIT_EXT: u64 = 1 << 30;
-    /// What was read and not answered is given again on demand, from Linux 6.9 on.
+    /// Requests that were read and not replied to are resubmitted on demand (Linux 6.9).
     pub const HAS_RESEND: u64 = 1 << 39;
 }
 
-/// Flags of an answer to OPEN.
+/// Flags of the reply to OPEN.
 pub mod open_flags {
-    /// Past the kernel's page cache.
+    /// Bypasses the kernel's page cache.
     pub const DIRECT_IO: u32 = 1 << 0;
     /// Writes to one file need not wait for each other.
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Which fields of SETATTR count.
+/// Which fields of SETATTR are valid.
 pub mod attr_valid {
     #![allow(missing_docs)]
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
     pub const GID: u32 = 1 << 2;
     pub const SIZE: u32 = 1 << 3;
-    /// The file is open: not by name.
+    /// The request names an open file handle.
     pub const FH: u32 = 1 << 6;
 }
 
-/// What the server says by itself.
+/// Notifications from the server to the kernel.
 pub mod notify {
-    /// Give again what was not answered.
+    /// Resubmit the requests that were read and not replied to.
     pub const RESEND: i32 = 7;
 }
 
-/// Declares a structure whose size is known.
+/// Declares a structure and asserts its size.
 macro_rules! wire {
     ($(#[$doc:meta])* $name:ident, $bytes:literal, { $($field:ident: $kind:ty),+ $(,)? }) => {
         $(#[$doc])*
@@ -96,13 +96,13 @@ wire!(
     /// Before every reply.
     OutHeader, 16, { len: u32, error: i32, unique: u64 });
 wire!(
-    /// INIT as every kernel asks it. Newer ones say more behind it.
+    /// INIT, the part that every kernel sends. Newer kernels append [`InitInMore`].
     InitIn, 16, { major: u32, minor: u32, max_readahead: u32, flags: u32 });
 wire!(
-    /// What newer kernels say behind [`InitIn`].
+    /// What newer kernels append to [`InitIn`].
     InitInMore, 4, { flags2: u32 });
 wire!(
-    /// The answer to INIT.
+    /// The reply to INIT.
     InitOut, 64, {
     major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16,
     max_write: u32, time_gran: u32, max_pages: u16, map_alignment: u16, flags2: u32, max_stack_depth: u32,
@@ -115,7 +115,7 @@ wire!(
     ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32, blksize: u32, flags: u32,
 });
 wire!(
-    /// The answer to GETATTR and SETATTR.
+    /// The reply to GETATTR and SETATTR.
     AttrOut, 104, { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: Attr });
 wire!(
     /// SETATTR.
@@ -127,7 +127,7 @@ wire!(
     /// OPEN.
     OpenIn, 8, { flags: u32, open_flags: u32 });
 wire!(
-    /// The answer to OPEN.
+    /// The reply to OPEN.
     OpenOut, 16, { fh: u64, open_flags: u32, backing_id: i32 });
 wire!(
     /// RELEASE: the last user of an open file has closed it.
@@ -138,7 +138,7 @@ wire!(
     fh: u64, offset: u64, size: u32, how: u32, lock_owner: u64, flags: u32, padding: u32,
 });
 wire!(
-    /// The answer to WRITE.
+    /// The reply to WRITE.
     WriteOut, 8, { size: u32, padding: u32 });
 wire!(
     /// FALLOCATE.
@@ -147,14 +147,14 @@ wire!(
     /// LSEEK.
     LseekIn, 24, { fh: u64, offset: u64, whence: u32, padding: u32 });
 wire!(
-    /// The answer to LSEEK.
+    /// The reply to LSEEK.
     LseekOut, 8, { offset: u64 });
 wire!(
-    /// The answer to STATFS.
+    /// The reply to STATFS.
     StatfsOut, 80, {
     blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
     padding: u32, spare: [u32; 6],
 });
-/// Bytes before the data of a WRITE: everything of any other request that is not longer, and the beginning of those.
+/// Bytes before the data of a WRITE: the head of a message. Of other requests it holds all fields used here, except of SETATTR.
 pub const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<ReadWriteIn>();
 const _: () = assert!(HEAD_BYTES == 80);

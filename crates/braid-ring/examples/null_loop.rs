@@ -1,4 +1,4 @@
-//! CPU time per I/O through the whole path (frontend, engine, port), on null disks, next to that of a ring NOP.
+//! CPU time per I/O through the whole path (frontend, engine, port) on null disks, and of a ring NOP for comparison.
 //!
 //! `cargo run --release -p braid-ring --example null_loop [DISK] [DEPTH] [MILLIONS] [DRIVER]`
 
@@ -29,7 +29,7 @@ struct Load {
 
 fn cpu_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is written to a value of ours.
+    // SAFETY: the time is written to a local variable.
     #[allow(unsafe_code)]
     let _ = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
@@ -67,7 +67,7 @@ impl Frontend for Load {
         if self.started < go.total {
             self.submit(cx, completion.tag);
         } else if self.ended == self.started {
-            go.done.send((self.ended, cpu_ns() - self.begin_ns)).expect("somebody waits");
+            go.done.send((self.ended, cpu_ns() - self.begin_ns)).expect("the main thread waits");
         }
     }
 }

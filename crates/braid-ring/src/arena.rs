@@ -1,8 +1,8 @@
-//! The shard's memory for data: a bounded buddy allocator over one mapping.
+//! The shard's data memory: a bounded buddy allocator over one mapping.
 //!
-//! All buffers of frontends come from here, so that they are aligned for `O_DIRECT`, can be registered
-//! with the driver once, and never grow. Two parts, each a buddy system of its own: the part that the
-//! driver registered, tried first, and the rest.
+//! All buffers of frontends come from here, so they are aligned for `O_DIRECT`, can be registered with the driver once,
+//! and are bounded. The arena has two parts, each with its own buddy allocator: the part that the driver registered,
+//! tried first, and the rest.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,7 @@ use braid_engine::{Buf, LEAF_BYTES_MAX, REQUEST_BYTES_MAX};
 
 use crate::map::Map;
 
-/// Smallest unit handed out, in bytes.
+/// Smallest unit of allocation in bytes.
 pub const ARENA_UNIT_BYTES: usize = 4096;
 
 const UNIT_SHIFT: u32 = ARENA_UNIT_BYTES.trailing_zeros();
@@ -18,11 +18,11 @@ const UNIT_SHIFT: u32 = ARENA_UNIT_BYTES.trailing_zeros();
 const ORDERS: usize = (REQUEST_BYTES_MAX as usize / ARENA_UNIT_BYTES).trailing_zeros() as usize + 1;
 const NONE: u32 = u32::MAX;
 
-/// A buddy system over `units` units. Holds indices only.
+/// A buddy allocator over `units` units. Holds only indices.
 struct Buddy {
     /// Head of the list of free blocks of each order.
     heads: [u32; ORDERS],
-    /// For each unit, where a free block of its order starts there: its neighbours in the list.
+    /// For each unit where a free block starts: its neighbours in the list of its order.
     links: Vec<(u32, u32)>,
     /// For each unit: order + 1 where a free block starts there, `USED | order` where a used one starts, else 0.
     state: Vec<u8>,
@@ -107,19 +107,20 @@ impl Buddy {
     }
 }
 
-/// Bounded memory for data buffers; see the module's text.
+/// Bounded memory for data buffers; see the module documentation.
 pub(crate) struct Arena {
     map: Map,
     base: u64,
     len: u64,
     /// Bytes from the start that the driver registered, as region 0.
     registered: u64,
-    /// First the registered part, if any, then the rest, if any: start in bytes, and its allocator.
+    /// The registered part, if any, then the rest, if any: start in bytes, and allocator.
     parts: Vec<(u64, Buddy)>,
 }
 
 impl Arena {
-    /// `bytes` is rounded up to 4 KiB; `registered_bytes` of them, from the start, are the driver's region 0.
+    /// Creates an arena over a mapping, whose length is a multiple of 4 KiB. The first `registered_bytes` are the
+    /// driver's region 0.
     pub(crate) fn new(map: Map, registered_bytes: usize) -> Arena {
         let (base, len) = (map.addr(), map.len() as u64);
         let registered = (registered_bytes as u64).min(len);
@@ -140,7 +141,8 @@ impl Arena {
         (order < ORDERS).then_some(order)
     }
 
-    /// A buffer of at least `len` bytes, 4 KiB aligned; `None` when `len` is over 32 MiB or nothing fits now.
+    /// Allocates a buffer of at least `len` bytes, aligned to 4 KiB. `None` if `len` is over 32 MiB or no memory is
+    /// free.
     pub(crate) fn alloc(&mut self, len: usize) -> Option<Buf> {
         let order = Arena::order(len)?;
         let (start, at) = self.parts.iter_mut().find_map(|(start, buddy)| Some((*start, buddy.alloc(order)?)))?;
@@ -149,7 +151,7 @@ impl Arena {
         Some(Buf { addr: self.base + offset, region })
     }
 
-    /// Gives back what [`Arena::alloc`] returned for the same `len`. Panics on anything else.
+    /// Frees a buffer that [`Arena::alloc`] returned for the same `len`. Panics on anything else.
     pub(crate) fn free(&mut self, buf: Buf, len: usize) {
         let order = Arena::order(len).expect("alloc refuses this length, so nothing of it can come back");
         let offset = self.offset(buf, 0).expect("freed a buffer of another arena");
@@ -159,7 +161,7 @@ impl Arena {
         buddy.free(((offset - *start) >> UNIT_SHIFT) as u32, order);
     }
 
-    /// Where `buf` lies, if all of its `len` bytes are within the arena and its region is what `alloc` said.
+    /// Returns the offset of `buf`, if all its `len` bytes lie within the arena and its region is correct.
     #[inline]
     pub(crate) fn offset(&self, buf: Buf, len: u64) -> Option<u64> {
         let offset = buf.addr.wrapping_sub(self.base);
@@ -168,24 +170,24 @@ impl Arena {
             .then_some(offset)
     }
 
-    /// The bytes of a buffer. Panics when they are not all in the arena.
+    /// Returns the bytes of a buffer. Panics if they are not all in the arena.
     pub(crate) fn memory(&mut self, buf: Buf, len: usize) -> &mut [u8] {
         let offset = self.offset(buf, len as u64).expect("the buffer lies in this shard's arena");
-        // SAFETY: the range is within the mapping, which is readable, writable and initialised (anonymous pages
-        // are zeros) and lives as long as `self`; the exclusive borrow of the arena keeps other slices away.
-        // The kernel may write there only while an I/O that the frontend itself started is in flight, during
-        // which the frontend has promised not to look (`Cx::memory` says so); bytes have no invalid values.
+        // SAFETY: the range is within the mapping, which is readable, writable and initialised (anonymous pages are
+        // zeros) and lives as long as `self`; the exclusive borrow of the arena excludes other slices. The kernel may
+        // write there only while an I/O that the frontend itself started is in flight, during which the frontend must
+        // not access it (see `Cx::memory`); bytes have no invalid values.
         unsafe { std::slice::from_raw_parts_mut(self.map.ptr().add(offset as usize), len) }
     }
 
-    /// As [`Arena::memory`], to read.
+    /// Like [`Arena::memory`], for reading.
     pub(crate) fn bytes(&self, buf: Buf, len: usize) -> &[u8] {
         let offset = self.offset(buf, len as u64).expect("the buffer lies in this shard's arena");
         // SAFETY: as in `memory`, with a shared borrow.
         unsafe { std::slice::from_raw_parts(self.map.ptr().add(offset as usize), len) }
     }
 
-    /// Two buffers at once. Panics when they are not both in the arena, or overlap.
+    /// Returns two buffers at once. Panics if they are not both in the arena, or overlap.
     pub(crate) fn pair(&mut self, first: (Buf, usize), second: (Buf, usize)) -> (&mut [u8], &mut [u8]) {
         let [one, two] = [first, second].map(|(buf, len)| {
             let offset = self.offset(buf, len as u64).expect("the buffer lies in this shard's arena") as usize;
@@ -218,7 +220,7 @@ impl Arena {
         self.parts.iter().map(|(_, buddy)| (buddy.free_units as u64) << UNIT_SHIFT).sum()
     }
 
-    /// Never unmaps: for the case that the kernel may still write to it when the shard ends.
+    /// Leaks the mapping, because the kernel may still write to it when the shard ends.
     pub(crate) fn leak(self) {
         std::mem::forget(self.map);
     }
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_arena_can_be_had_and_given_back() {
+    fn whole_arena_can_be_allocated_and_freed() {
         for (len, registered) in [(64 << 20, 64 << 20), (64 << 20, 4 << 20), (33 << 20, 0), (12 << 10, 4 << 10)] {
             let mut arena = arena(len, registered);
             for _ in 0..2 {
@@ -273,7 +275,7 @@ mod tests {
                 }
             } else if !held.is_empty() {
                 let (buf, len, mark) = held.swap_remove(random(&mut seed) as usize % held.len());
-                assert!(arena.bytes(buf, len).iter().all(|&b| b == mark), "someone else wrote here");
+                assert!(arena.bytes(buf, len).iter().all(|&b| b == mark), "another allocation overlaps");
                 arena.free(buf, len);
             }
         }

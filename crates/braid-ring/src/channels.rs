@@ -1,9 +1,10 @@
-//! Files of frontends that carry messages: one read gives one message, one write takes one. `/dev/fuse` is such a file.
+//! Message channels of frontends: files of which one read returns one message, and one write sends one, such as
+//! `/dev/fuse`.
 //!
-//! A channel is opened without blocking. Whoever wants a message waits until there may be one, and then reads until there
-//! is none: several shards may have channels to one source, and each message goes to one of them. Reading is an ordinary
-//! system call, which never waits: in the ring a read that finds nothing would wait there, and keep its memory. Only io_uring carries
-//! channels: the other drivers have nothing to wait with beside their sockets.
+//! A channel is nonblocking. A frontend waits until a message may be available, and then reads until there is none:
+//! several shards may have channels to one source, and each message goes to one of them. A read is an ordinary system
+//! call, which never blocks: in the ring, a read that finds nothing would wait, and hold its memory. Only the io_uring
+//! driver supports channels, since the other drivers can wait for nothing but sockets.
 
 #![allow(unsafe_code)]
 
@@ -12,21 +13,21 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use crate::driver::{Driver, Event, FileRef, Job};
 use crate::net::NetDone;
 
-/// Channels that a shard can hold at a time.
+/// Maximum number of channels of a shard.
 pub const CHANNELS_MAX: u32 = 256;
-/// Writes of one channel that can be under way at a time.
+/// Maximum number of writes in flight on one channel.
 pub const CHANNEL_CALLS_MAX: usize = 192;
-/// Most pieces of one message.
+/// Maximum number of pieces of one message.
 pub const MESSAGE_PIECES_MAX: usize = 3;
 
-/// Kind of a driver's token; below it the channel's index and the call's.
+/// Marks the driver tokens of channels. Below it are the channel's index and the call's.
 pub(crate) const CHANNEL_TOKEN: u64 = 4 << 56;
 const INDEX_SHIFT: u32 = 16;
-/// The call of a channel that waits for a message, and the one that ends that wait.
+/// The call numbers of the wait for a message, and of its cancellation.
 const WAIT_CALL: u16 = CHANNEL_CALLS_MAX as u16;
 const UNWAIT_CALL: u16 = WAIT_CALL + 1;
 
-/// A file of messages that a frontend has given to its shard.
+/// A channel that a frontend has added to its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ChannelId {
     index: u32,
@@ -38,14 +39,14 @@ struct Channel {
     generation: u32,
     frontend: u16,
     closing: bool,
-    /// The token of the wait for a message.
+    /// The token of the wait for a message, if it waits.
     waiting: Option<u64>,
-    /// The end of that wait has been asked for, and has not been answered.
+    /// Whether the wait is being cancelled.
     unwaiting: bool,
-    /// Writes: what they are told by.
+    /// Tokens of the writes in flight.
     calls: Box<[Option<u64>]>,
     free: Vec<u16>,
-    /// MESSAGE_PIECES_MAX for each call.
+    /// MESSAGE_PIECES_MAX iovecs for each call.
     iovecs: Box<[libc::iovec]>,
 }
 
@@ -57,8 +58,8 @@ pub(crate) struct Channels {
     writes: u32,
 }
 
-// SAFETY: the pointers in the iovecs are written before each call and followed by the kernel alone; they lead to the arena
-// of the shard on whose thread all of this lives.
+// SAFETY: the pointers in the iovecs are written before each call and dereferenced by the kernel only; they point to
+// the arena of the shard on whose thread all of this lives.
 unsafe impl Send for Channels {}
 
 impl Channels {
@@ -66,12 +67,12 @@ impl Channels {
         Channels { channels: Vec::new(), free: Vec::new(), busy: 0, writes: 0 }
     }
 
-    /// Waits and writes that have not ended.
+    /// Number of waits and writes in flight.
     pub(crate) fn busy(&self) -> u32 {
         self.busy
     }
 
-    /// Writes that have not ended.
+    /// Number of writes in flight.
     pub(crate) fn writes(&self) -> u32 {
         self.writes
     }
@@ -95,25 +96,25 @@ impl Channels {
         Ok(ChannelId { index, generation: channel.generation })
     }
 
-    /// The channel, unless it was closed.
+    /// Returns the channel, unless it is closed.
     fn get(&mut self, id: ChannelId) -> Option<&mut Channel> {
         let channel = self.channels.get_mut(id.index as usize)?;
         (channel.generation == id.generation && channel.fd.is_some() && !channel.closing).then_some(channel)
     }
 
-    /// Begins to wait for a message. False when the channel is closed or waits already.
+    /// Starts waiting for a message. Returns false if the channel is closed or already waits.
     pub(crate) fn wait(&mut self, id: ChannelId, token: u64, driver: &mut Driver) -> bool {
         let Some(channel) = self.get(id).filter(|channel| channel.waiting.is_none()) else { return false };
         channel.waiting = Some(token);
         let job = Job::AwaitMessage { file: channel.file() };
         self.busy += 1;
-        // SAFETY: no memory is named; the file stays open until nothing is in flight on it.
+        // SAFETY: no memory is named; the file stays open while anything is in flight on it.
         unsafe { driver.push(token_of(id.index, WAIT_CALL), &job) };
         true
     }
 
-    /// Reads one message, if there is one: its bytes, or minus an error number. None when the channel is closed. The memory
-    /// is the arena's, as the caller has checked, and nobody else's.
+    /// Reads one message, if there is one. Returns its bytes or a negated error number, or `None` if the channel is
+    /// closed. The caller has checked that the memory lies in the arena, and has exclusive access to it.
     pub(crate) fn read(&mut self, id: ChannelId, pieces: impl Iterator<Item = (u64, u32)>) -> Option<i32> {
         let file = self.get(id)?.file();
         let mut iovecs = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MESSAGE_PIECES_MAX];
@@ -122,21 +123,22 @@ impl Channels {
             iovecs[count] = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len as usize };
             count += 1;
         }
-        // SAFETY: the iovecs lead to memory of the arena that its owner leaves alone until this returns.
+        // SAFETY: the iovecs point to memory of the arena that its owner does not access until this returns.
         let read = unsafe { libc::readv(file.fd, iovecs.as_ptr(), count as i32) };
         let failed = || -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
         Some(if read < 0 { failed() } else { read as i32 })
     }
 
-    /// Returns whether the kernel has ended what the channel leads to.
+    /// Returns whether the kernel has closed the other end of the channel.
     pub(crate) fn is_ended(&mut self, id: ChannelId) -> bool {
         let Some(channel) = self.get(id) else { return true };
         let mut polled = libc::pollfd { fd: channel.file().fd, events: 0, revents: 0 };
-        // SAFETY: one place, which outlives the call. A poll that fails says nothing.
+        // SAFETY: one entry, which outlives the call. A poll that fails says nothing.
         unsafe { libc::poll(&raw mut polled, 1, 0) == 1 && polled.revents & libc::POLLERR != 0 }
     }
 
-    /// Begins to write one message. False when the channel is closed, or as much is under way as can be.
+    /// Starts writing one message. Returns false if the channel is closed, or the maximum number of writes is in
+    /// flight.
     pub(crate) fn write(
         &mut self,
         id: ChannelId,
@@ -158,13 +160,14 @@ impl Channels {
         let job = Job::WriteMessage { file, iov, count };
         self.busy += 1;
         self.writes += 1;
-        // SAFETY: the iovecs are this call's own, in memory that does not move, and stay until the event; the data lies in
-        // the arena, which the frontend leaves alone until then. The file stays open until nothing is in flight on it.
+        // SAFETY: the iovecs belong to this call, in memory that does not move, and stay until the event; the data lies
+        // in the arena, and the frontend does not access it until then. The file stays open while anything is in flight
+        // on it.
         unsafe { driver.push(token_of(id.index, call), &job) };
         true
     }
 
-    /// Something has ended; what to tell the frontend, if anything.
+    /// Handles an event, and returns the notification for the frontend, if any.
     pub(crate) fn on_event(&mut self, event: Event) -> Option<NetDone> {
         let (index, call) = ((event.token >> INDEX_SHIFT) as u32 & 0xffff, event.token as u16);
         let channel = &mut self.channels[index as usize];
@@ -187,7 +190,8 @@ impl Channels {
         token.map(|token| NetDone { frontend, token, result: event.result })
     }
 
-    /// Closes the channel, once nothing is in flight on it. A wait ends at once, and the frontend is told of it as of any end.
+    /// Closes the channel once nothing is in flight on it. A wait is cancelled, and the frontend gets its end like any
+    /// other.
     pub(crate) fn close(&mut self, id: ChannelId, driver: &mut Driver) {
         let Some(channel) = self.get(id) else { return };
         channel.closing = true;
@@ -195,7 +199,7 @@ impl Channels {
             channel.unwaiting = true;
             self.busy += 1;
             let job = Job::EndWait { token: token_of(id.index, WAIT_CALL) };
-            // SAFETY: nothing is named but a number.
+            // SAFETY: the job names only a number.
             unsafe { driver.push(token_of(id.index, UNWAIT_CALL), &job) };
         }
         self.release(id.index);

@@ -1,7 +1,9 @@
-//! Commands of open files (`IORING_OP_URING_CMD`): those of frontends through their shard's ring, and single ones that block.
+//! File-specific commands (`IORING_OP_URING_CMD`): commands of frontends through their shard's ring, and single
+//! blocking commands.
 //!
-//! A command is a number and some bytes whose meaning is the file's own. Frontends' commands are short (16 bytes, an
-//! ordinary entry), may stay in the kernel for ever, and do not keep a shard from ending; see [`crate::Frontend::is_quiet`].
+//! A command is a number and some bytes whose meaning depends on the file. Frontend commands are short (16 bytes, an
+//! ordinary entry), may stay in the kernel forever, and do not keep a shard from ending; see
+//! [`crate::Frontend::is_quiet`].
 
 #![allow(unsafe_code)]
 
@@ -15,56 +17,57 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use crate::driver::Event;
 use crate::frontend::{TAG_BITS, TAG_LIMIT};
 
-/// Bytes of a frontend's command.
+/// Bytes of a frontend command.
 pub const SHORT_COMMAND_BYTES: usize = 16;
-/// Bytes of a command that blocks.
+/// Bytes of a blocking command.
 pub const COMMAND_BYTES_MAX: usize = 80;
 
-/// Kind of a driver's token. Below it, the frontend's index and its own token.
+/// Marks the driver tokens of commands. Below it are the frontend's index and its own token.
 pub(crate) const COMMAND_TOKEN: u64 = 5 << 56;
 
 pub(crate) fn token_of(frontend: u16, token: u64) -> u64 {
     COMMAND_TOKEN | u64::from(frontend) << TAG_BITS | token
 }
 
-/// The frontend and its token, of an event of this kind.
+/// Returns the frontend and its token, if the event belongs to a command.
 pub(crate) fn split(event: &Event) -> Option<(usize, u64)> {
     let is_ours = event.token >> 56 == COMMAND_TOKEN >> 56;
     is_ours.then_some(((event.token >> TAG_BITS & 0xff) as usize, event.token & (TAG_LIMIT - 1)))
 }
 
-/// One command with up to 80 bytes, carried out before this returns: on a small ring of its own. Not for shards.
+/// Executes one command of up to 80 bytes on a small ring of its own, and waits for it. Must not be called on a shard.
 ///
 /// # Errors
-/// What the file answered it with; `TimedOut` when it has not ended in time: it is cancelled then, as far as the file lets it, and may
-/// go on; or io_uring is not to be had.
+/// The file's error; `TimedOut` when the command has not ended in time: it is then cancelled if the file supports that,
+/// and may continue; or an error if io_uring is not available.
 ///
 /// # Safety
-/// What the command's bytes name (memory, above all) is as the file wants it, until this returns; with `TimedOut`, for ever.
+/// What the command's bytes name (above all, memory) must be valid as the file requires until this returns; after
+/// `TimedOut`, forever.
 pub unsafe fn command(
     fd: BorrowedFd<'_>,
     code: u32,
     bytes: &[u8; COMMAND_BYTES_MAX],
-    most: Duration,
+    timeout: Duration,
 ) -> io::Result<i32> {
     let mut ring: IoUring<squeue::Entry128, cqueue::Entry> = IoUring::builder().build(4)?;
     let entry = opcode::UringCmd80::new(Fd(fd.as_raw_fd()), code).cmd(*bytes).build();
-    // SAFETY: what it names is as the file wants it, by the caller's promise; a new queue has room.
+    // SAFETY: the caller guarantees that what the command names is valid; a new queue has room.
     let _ = unsafe { ring.submission().push(&entry) };
-    let limit = Timespec::new().sec(most.as_secs()).nsec(most.subsec_nanos());
+    let limit = Timespec::new().sec(timeout.as_secs()).nsec(timeout.subsec_nanos());
     let mut waited = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit));
     while waited.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted) {
         waited = ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit));
     }
-    let Some(answer) = ring.completion().next() else {
+    let Some(reply) = ring.completion().next() else {
         let all = io_uring::types::CancelBuilder::any();
         let _ = ring.submitter().register_sync_cancel(Some(Timespec::new().sec(2)), all);
         let why = match waited {
             Err(error) if error.raw_os_error() != Some(libc::ETIME) => format!(": {error}"),
             _ => String::new(),
         };
-        // Also when the wait itself has failed: the kernel may have the command.
+        // Also if the wait itself has failed: the kernel may have the command.
         return Err(io::Error::new(io::ErrorKind::TimedOut, format!("it did not end in time{why}")));
     };
-    if answer.result() < 0 { Err(io::Error::from_raw_os_error(-answer.result())) } else { Ok(answer.result()) }
+    if reply.result() < 0 { Err(io::Error::from_raw_os_error(-reply.result())) } else { Ok(reply.result()) }
 }

@@ -1,4 +1,4 @@
-//! Devices read and written by the control plane, from any thread and any executor.
+//! Access of the control plane to devices, from any thread and any executor.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -12,33 +12,33 @@ use crate::link::Control;
 use crate::map::Map;
 use crate::meta::{bytes, memory_with};
 use crate::pending::pending;
-use crate::requests::{DeviceRequest, Ended};
+use crate::requests::{DeviceRequest, RequestOutcome};
 use crate::ring::RingHandle;
 
-/// [`DeviceIo`] over a ring: each request goes to one of the shards in turn, and through its engine as all others do.
+/// [`DeviceIo`] over a ring. Requests go to the shards in turn, and through the engine like all others.
 ///
-/// Each has memory of its own, as long as its data, from its call to its end: whoever makes many at a time bounds them. From
-/// 2 MiB on that is huge pages, where there are any, and a byte costs a third of what it does below.
-/// When the ring has stopped, all end with `NoDevice`.
+/// Each request has memory of its own for its data until it ends, so a caller must bound the number of requests. From 2
+/// MiB on the memory is huge pages, if available, at a third of the cost per byte. When the ring has stopped, all
+/// requests end with `NoDevice`.
 #[derive(Clone)]
 pub struct RingDevices {
     handle: RingHandle,
 }
 
 impl RingHandle {
-    /// The door for code that keeps something on devices.
+    /// Returns the interface to devices.
     pub fn devices(&self) -> RingDevices {
         RingDevices { handle: self.clone() }
     }
 }
 
 impl RingDevices {
-    /// One request: for reads `len` bytes are returned, for writes `data` is written (and `len` is its length). What a disk does
-    /// not give in time is asked for once more where another one may have it.
+    /// Makes one request. A read returns `len` bytes; a write writes `data`, whose length is `len`. A read that a disk
+    /// does not serve in time is retried once if another disk may have the data.
     ///
     /// # Errors
-    /// As the device answers; `NoDevice` when the shards have stopped, `Invalid` when it is too long, `Busy` with the number
-    /// of the operating system's error when there is no memory.
+    /// The device's error; `NoDevice` when the shards have stopped, `Invalid` when the request is too long, `Busy` with
+    /// the operating system's error number when no memory is available.
     pub async fn request(
         &self,
         device: DeviceId,
@@ -48,34 +48,34 @@ impl RingDevices {
         len: u64,
         data: &[u8],
     ) -> Result<Vec<u8>, IoError> {
-        let moves = matches!(op, Op::Read | Op::Write);
-        if moves && len > REQUEST_BYTES_MAX || op == Op::Write && len != data.len() as u64 {
+        let carries_data = matches!(op, Op::Read | Op::Write);
+        if carries_data && len > REQUEST_BYTES_MAX || op == Op::Write && len != data.len() as u64 {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         let request = Request { device, op, flags, offset, len, buf: Buf::NONE, tag: 0 };
         let inner = &self.handle.inner;
         let shard = inner.next_shard.fetch_add(1, Ordering::Relaxed) % inner.links.len();
-        let mut ended = self.ask(shard, &request, data).await?;
-        if ended.again {
-            // The same shard: it knows which disk has not answered yet.
-            ended = self.ask(shard, &request, data).await?;
+        let mut ended = self.send_request(shard, &request, data).await?;
+        if ended.retry {
+            // On the same shard, which knows the disk that has not responded.
+            ended = self.send_request(shard, &request, data).await?;
         }
         ended.result?;
         match ended.memory {
             Some(memory) if op == Op::Read => Ok(bytes(&memory, len as usize)),
-            // It was read, but something may yet be written over it.
+            // The read succeeded, but the kernel may still write to the memory.
             None if op == Op::Read && len > 0 => Err(IoError::of(ErrorKind::TimedOut)),
             _ => Ok(Vec::new()),
         }
     }
 
-    async fn ask(&self, shard: usize, request: &Request, data: &[u8]) -> Result<Ended, IoError> {
+    async fn send_request(&self, shard: usize, request: &Request, data: &[u8]) -> Result<RequestOutcome, IoError> {
         let space = if matches!(request.op, Op::Read | Op::Write) { request.len as usize } else { 0 };
         let no_memory = |e: LeafError| IoError { errno: e.errno, ..IoError::of(e.kind) };
         let memory = if space > 0 { Some(memory_with(data, space).map_err(no_memory)?) } else { None };
         let buf = Buf { addr: memory.as_ref().map_or(0, Map::addr), region: Buf::UNREGISTERED };
-        let (answer, ended) = pending();
-        let request = DeviceRequest { memory, request: Request { buf, ..*request }, answer: Some(answer) };
+        let (reply, ended) = pending();
+        let request = DeviceRequest { memory, request: Request { buf, ..*request }, reply: Some(reply) };
         self.handle.inner.links[shard].send(Control::Request(Box::new(request)));
         ended.await.map_err(|_| IoError::of(ErrorKind::NoDevice))
     }
@@ -96,7 +96,7 @@ impl DeviceIo for RingDevices {
         if len as u64 <= REQUEST_BYTES_MAX {
             return self.request(device, Op::Read, Flags::NONE, offset, len as u64, &[]).await;
         }
-        // Before memory is taken for what cannot be there.
+        // Checked before memory is allocated for a range outside the device.
         if end > self.size_bytes(device) {
             return Err(IoError::of(if self.size_bytes(device) == 0 {
                 ErrorKind::NoDevice
@@ -127,7 +127,7 @@ impl DeviceIo for RingDevices {
     }
 }
 
-/// The last layout of every device that was published: no shard has a later one.
+/// The last published layout of every device. No shard has a later one.
 #[derive(Default)]
 pub(crate) struct Layouts(Mutex<BTreeMap<u32, Arc<DeviceLayout>>>);
 
@@ -141,7 +141,7 @@ impl Layouts {
     }
 
     pub(crate) fn set(&self, device: DeviceId, layout: Option<&Arc<DeviceLayout>>) {
-        // What is dropped is dropped outside of the lock.
+        // The previous layout is dropped outside the lock.
         let _before = self.with(|layouts| match layout {
             Some(layout) => layouts.insert(device.0, Arc::clone(layout)),
             None => layouts.remove(&device.0),

@@ -1,4 +1,4 @@
-//! The keeper's door to a running ring.
+//! The interface of array monitors to a running ring.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -16,22 +16,23 @@ use crate::parts::PartJob;
 use crate::pending::pending;
 use crate::ring::{Inner, RingHandle};
 use crate::shard::clock_ns;
-use crate::tier::tier_of;
+use crate::stack_level::tier_of;
 
 impl RingHandle {
-    /// A member's disk was found to be lost although nothing was asked of it: whoever keeps the array learns it as if a read
-    /// had failed.
-    pub fn tell_lost(&self, device: DeviceId, role: u16, leaf: LeafId) {
+    /// Reports that a member's disk is lost although no I/O on it has failed. The monitor of the array handles it like
+    /// a failed read.
+    pub fn tell_lost(&self, device: DeviceId, slot: u16, leaf: LeafId) {
         let (kind, errno) = (ErrorKind::Gone, libc::ENXIO);
-        let lost = Trouble { device, version: 0, role, leaf, op: Op::Read, kind, errno, offset: 0, len: 0 };
-        self.inner.troubles.tell(lost);
+        let lost = Trouble { device, version: 0, role: slot, leaf, op: Op::Read, kind, errno, offset: 0, len: 0 };
+        self.inner.member_faults.report(lost);
     }
 }
 
-/// [`EngineIo`] over a ring, for any executor. Cheap to clone; all clones share memory for jobs and the troubles of arrays.
+/// [`EngineIo`] over a ring, for any executor. Cheap to clone. All clones share the buffers for jobs and the faults of
+/// arrays.
 ///
-/// When the ring has stopped, nothing waits any more: parts of jobs end with `NoDevice`, everything else as if it were done;
-/// but [`EngineIo::trouble`] has nothing to tell, ever. Whoever stops a ring drops the keepers.
+/// When the ring has stopped, no call waits: parts of jobs end with `NoDevice`, and everything else ends as if it were
+/// done. Only [`EngineIo::trouble`] then waits forever: drop the monitors when a ring is stopped.
 #[derive(Clone)]
 pub struct RingEngine {
     handle: RingHandle,
@@ -39,7 +40,7 @@ pub struct RingEngine {
 }
 
 impl RingHandle {
-    /// The door for code that keeps redundant arrays.
+    /// Returns the interface for array monitors.
     pub fn engine(&self) -> RingEngine {
         RingEngine { handle: self.clone(), meta: self.meta() }
     }
@@ -50,7 +51,7 @@ impl RingEngine {
         &self.handle.inner
     }
 
-    /// The ring behind it.
+    /// Returns the handle of the ring.
     pub fn handle(&self) -> &RingHandle {
         &self.handle
     }
@@ -76,16 +77,16 @@ impl MetaIo for RingEngine {
 
 impl EngineIo for RingEngine {
     async fn freeze(&self, device: DeviceId) {
-        let (promise, answer) = pending();
+        let (sender, reply) = pending();
         let links = &self.inner().links;
-        let frozen = Countdown::new(links.len(), Box::new(move || promise.keep(())));
+        let frozen = Countdown::new(links.len(), Box::new(move || sender.send(())));
         for link in links {
             if !link.send(Control::Freeze { device, frozen: Arc::clone(&frozen) }) {
                 frozen.arrive();
             }
         }
         drop(frozen);
-        let _ = answer.await;
+        let _ = reply.await;
     }
 
     fn post(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) {
@@ -96,28 +97,28 @@ impl EngineIo for RingEngine {
         let _ = self.handle.publish_and_drain(device, layout).await;
     }
 
-    /// Waits where too much is under way: `Busy` says that the device is frozen, or that there is no memory.
+    /// Waits for a slot if the shard has none. `Busy` means that the device is frozen, or that no memory is available.
     async fn sync(&self, part: SyncPart) -> Result<Compared, IoError> {
         if part.kind.memory_bytes(part.len) > LEAF_BYTES_MAX {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         let inner = self.inner();
-        let loan = inner.pools[tier_of(part.device)].take().await?;
-        let (answer, ended) = pending();
+        let buffer = inner.part_buffers[tier_of(part.device)].take().await?;
+        let (reply, ended) = pending();
         let shard = inner.next_shard.fetch_add(1, Ordering::Relaxed) % inner.links.len();
-        inner.links[shard].send(Control::Part(Box::new(PartJob { part, loan, answer })));
+        inner.links[shard].send(Control::Part(Box::new(PartJob { part, buffer, reply })));
         ended.await.unwrap_or(Err(IoError::of(ErrorKind::NoDevice)))
     }
 
     async fn call(&self, device: DeviceId, home: ShardId, call: RegionCall) {
         let Some(link) = self.inner().links.get(usize::from(home.0)) else { return };
-        let (done, answer) = pending();
+        let (done, reply) = pending();
         link.send(Control::Call { device, call, done });
-        let _ = answer.await;
+        let _ = reply.await;
     }
 
     async fn trouble(&self, device: DeviceId) -> Trouble {
-        poll_fn(|cx| self.inner().troubles.poll(device, cx)).await
+        poll_fn(|cx| self.inner().member_faults.poll(device, cx)).await
     }
 
     async fn is_idle(&self, leaf: LeafId) -> bool {
@@ -126,23 +127,23 @@ impl EngineIo for RingEngine {
 
     /// Ends early when the ring stops.
     async fn sleep(&self, ns: u64) {
-        let (done, answer) = pending();
-        // Any shard has a clock. The first one is as good as another.
+        let (done, reply) = pending();
+        // Every shard has the same clock.
         self.inner().links[0].send(Control::Sleep { until_ns: clock_ns().saturating_add(ns), done });
-        let _ = answer.await;
+        let _ = reply.await;
     }
 
     fn now_ns(&self) -> u64 {
         clock_ns()
     }
 
-    /// Of shards that have stopped, none.
+    /// Counts no requests of shards that have stopped.
     async fn requests(&self, device: DeviceId) -> u64 {
-        let asked: Vec<_> =
+        let replies: Vec<_> =
             (0..self.handle.shards()).map(|shard| self.handle.device_counters(ShardId(shard), device)).collect();
         let mut all = 0;
-        for answer in asked {
-            all += answer.await.map_or(0, |counters| counters.requests());
+        for reply in replies {
+            all += reply.await.map_or(0, |counters| counters.requests());
         }
         all
     }

@@ -1,4 +1,4 @@
-//! One error shape for everything here that is not a single I/O: kind, context, remedy, source.
+//! The error type of this crate for everything except single I/Os: kind, context, remedy, source.
 
 use std::fmt;
 use std::io;
@@ -9,34 +9,34 @@ use std::io;
 pub enum RingErrorKind {
     /// No such file or device.
     NotFound,
-    /// Someone else holds the disk.
+    /// The disk is in use by another process.
     InUse,
-    /// The operating system denies it to this user.
+    /// The operating system denies this user the access.
     Permission,
-    /// The file system or the memory is full.
+    /// The file system is full, or no memory is available.
     NoSpace,
-    /// The request contradicts what is there, such as another size.
+    /// The request contradicts the current state, such as an existing file of another size.
     Conflict,
-    /// This kind of disk or driver cannot do it, here or yet.
+    /// This kind of disk or driver does not support it.
     Unsupported,
-    /// A table of constant size is full.
+    /// A table of fixed size is full, or a limit is exceeded.
     Limit,
     /// The shards have stopped.
     Stopped,
-    /// The operating system failed otherwise.
+    /// Any other error of the operating system.
     Os,
 }
 
-/// What failed, on what, and what to do about it.
+/// What failed, on which object, and what to do about it.
 #[derive(Debug)]
 pub struct RingError {
     /// The class of failure.
     pub kind: RingErrorKind,
-    /// Which thing, and which operation on it.
+    /// The object, and the operation on it.
     pub context: String,
-    /// What the user can do, as a full clause; empty where nothing useful can be said.
+    /// What the user can do, as a full clause. Empty if there is no useful remedy.
     pub remedy: String,
-    /// What the operating system said.
+    /// The error of the operating system.
     pub source: Option<io::Error>,
 }
 
@@ -45,7 +45,7 @@ impl RingError {
         RingError { kind, context: context.into(), remedy: remedy.into(), source: None }
     }
 
-    /// Classifies an error of the operating system, with the remedy that usually helps.
+    /// Classifies an error of the operating system, with its usual remedy.
     pub(crate) fn os(source: io::Error, context: impl Into<String>) -> RingError {
         let (kind, remedy) = match source.raw_os_error().unwrap_or(0) {
             libc::ENOENT | libc::ENXIO | libc::ENODEV => {

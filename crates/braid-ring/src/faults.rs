@@ -1,7 +1,7 @@
-//! Carries out the rules of `faulty(…)`.
+//! Evaluates the rules of `faulty(…)`.
 //!
-//! The rules are shared and may be changed while the disk is in use. Each shard draws its own chances,
-//! from the rules' seed and its own number, so that one shard's run repeats.
+//! The rules are shared and may be changed while the disk is in use. Each shard draws its own random numbers from the
+//! rules' seed and its shard number, so that the behaviour of a single shard is reproducible.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::wake::Wake;
 
 const SECTOR_BYTES: u64 = 512;
 
-/// The rules in force, with what all shards count together.
+/// The rules in force, and the counters that all shards share.
 pub(crate) struct RuleSet {
     rules: Vec<Rule>,
     seed: u64,
@@ -30,11 +30,11 @@ impl RuleSet {
     }
 }
 
-/// One rule.
+/// One rule and its state.
 struct Rule {
     rule: FaultRule,
     used: AtomicU64,
-    /// Of a bad range: the sectors that have been written, a bit each.
+    /// For a `bad` range: a bit for each sector that has been written.
     written: Box<[AtomicU64]>,
 }
 
@@ -48,7 +48,7 @@ impl Rule {
         Rule { rule, used: AtomicU64::new(0), written }
     }
 
-    /// The word and the bit of each sector of the range that these bytes touch.
+    /// Returns the word and the bit of each sector of the range that these bytes touch.
     fn sectors(&self, offset: u64, end: u64) -> impl Iterator<Item = (&AtomicU64, u64)> {
         let base = self.rule.from / SECTOR_BYTES;
         let first = (offset / SECTOR_BYTES).max(base);
@@ -56,12 +56,12 @@ impl Rule {
         (first..last).map(move |sector| (&self.written[((sector - base) / 64) as usize], 1 << ((sector - base) % 64)))
     }
 
-    /// Whether a sector that is asked for has not been written.
+    /// Returns whether any sector in question has not been written.
     fn is_bad(&self, offset: u64, end: u64) -> bool {
         self.sectors(offset, end).any(|(word, bit)| word.load(Ordering::Relaxed) & bit == 0)
     }
 
-    /// Whole sectors were written.
+    /// Records a write of whole sectors.
     fn heal(&self, offset: u64, end: u64) {
         let (offset, end) = (offset.next_multiple_of(SECTOR_BYTES), end / SECTOR_BYTES * SECTOR_BYTES);
         for (word, bit) in self.sectors(offset, end) {
@@ -70,23 +70,23 @@ impl Rule {
     }
 }
 
-/// What shall go wrong with one I/O.
+/// The effect of fault rules on one I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Verdict {
+pub(crate) struct FaultOutcome {
     pub(crate) gone: bool,
     pub(crate) error: bool,
     pub(crate) hang: bool,
     pub(crate) delay_ns: u64,
-    /// Write only so many bytes, a multiple of 512 below the I/O's length.
+    /// Write only this many bytes, a multiple of 512 below the I/O's length.
     pub(crate) torn_to: Option<u64>,
-    /// Flip this bit, counted from the start of what was read.
+    /// Flip this bit, counted from the start of the data read.
     pub(crate) corrupt_bit: Option<u64>,
 }
 
-impl Verdict {
-    /// What two sets of rules decide together.
-    pub(crate) fn and(self, other: Verdict) -> Verdict {
-        Verdict {
+impl FaultOutcome {
+    /// Combines the outcomes of two rule sets.
+    pub(crate) fn and(self, other: FaultOutcome) -> FaultOutcome {
+        FaultOutcome {
             gone: self.gone || other.gone,
             error: self.error || other.error,
             hang: self.hang || other.hang,
@@ -97,11 +97,11 @@ impl Verdict {
     }
 }
 
-/// One `faulty(…)`: rules that may be replaced.
+/// One `faulty(…)`, whose rules can be replaced.
 pub(crate) struct Faults {
     version: AtomicU64,
     current: Mutex<Arc<RuleSet>>,
-    /// Whom to tell that the rules have changed: shards may hold hung I/Os.
+    /// Shards to wake when the rules change: they may hold hung I/Os.
     wakes: Mutex<Vec<Arc<Wake>>>,
 }
 
@@ -114,7 +114,7 @@ impl Faults {
         }
     }
 
-    /// Puts other rules into force. Counts begin anew, hung I/Os go on.
+    /// Replaces the rules. Counters restart, and hung I/Os continue.
     pub(crate) fn set(&self, rules: &FaultRules) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(RuleSet::new(rules));
         self.version.fetch_add(1, Ordering::Release);
@@ -138,7 +138,7 @@ impl Faults {
     }
 }
 
-/// A shard's own view of one [`Faults`].
+/// The view of one shard on a [`Faults`].
 pub(crate) struct FaultView {
     faults: Arc<Faults>,
     version: u64,
@@ -155,7 +155,7 @@ impl FaultView {
         view
     }
 
-    /// Version of the rules that it judges by.
+    /// Version of the rules that it evaluates.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -164,7 +164,7 @@ impl FaultView {
         self.random = self.rules.seed ^ u64::from(self.shard.0) << 48;
     }
 
-    /// Takes over rules that were replaced since; true if they were.
+    /// Adopts replaced rules. Returns whether there were any.
     pub(crate) fn refresh(&mut self) -> bool {
         let version = self.faults.version();
         if version == self.version {
@@ -175,7 +175,7 @@ impl FaultView {
         true
     }
 
-    /// The next number of a splitmix64 sequence.
+    /// Returns the next number of a splitmix64 sequence.
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -184,12 +184,12 @@ impl FaultView {
         z ^ z >> 31
     }
 
-    /// Asks every rule about one I/O.
-    pub(crate) fn judge(&mut self, op: Op, offset: u64, len: u64) -> Verdict {
+    /// Evaluates every rule for one I/O.
+    pub(crate) fn evaluate(&mut self, op: Op, offset: u64, len: u64) -> FaultOutcome {
         self.refresh();
         let rules = Arc::clone(&self.rules);
         let nth = rules.ios.fetch_add(1, Ordering::Relaxed);
-        let mut verdict = Verdict::default();
+        let mut outcome = FaultOutcome::default();
         for entry in &rules.rules {
             let Rule { rule, used, .. } = entry;
             let ops = match rule.kind {
@@ -218,20 +218,20 @@ impl FaultView {
                 continue;
             }
             match rule.kind {
-                FaultKind::Error(_) | FaultKind::Bad => verdict.error = true,
-                FaultKind::Delay(_, ns) => verdict.delay_ns = verdict.delay_ns.saturating_add(ns),
-                FaultKind::Hang(_) => verdict.hang = true,
-                FaultKind::GoneAfter(_) => verdict.gone = true,
-                FaultKind::Torn => verdict.torn_to = Some(self.draw() % len.div_ceil(512).max(1) * 512),
-                // There is nothing to flip in nothing.
+                FaultKind::Error(_) | FaultKind::Bad => outcome.error = true,
+                FaultKind::Delay(_, ns) => outcome.delay_ns = outcome.delay_ns.saturating_add(ns),
+                FaultKind::Hang(_) => outcome.hang = true,
+                FaultKind::GoneAfter(_) => outcome.gone = true,
+                FaultKind::Torn => outcome.torn_to = Some(self.draw() % len.div_ceil(512).max(1) * 512),
+                // An empty read has no bit to flip.
                 FaultKind::Corrupt if len == 0 => {}
                 FaultKind::Corrupt => {
                     let (from, to) = (rule.from.max(offset), rule.to.min(end));
-                    verdict.corrupt_bit = Some((from - offset) * 8 + self.draw() % ((to - from) * 8));
+                    outcome.corrupt_bit = Some((from - offset) * 8 + self.draw() % ((to - from) * 8));
                 }
             }
         }
-        verdict
+        outcome
     }
 
     fn chance(&mut self, probability: f64) -> bool {
@@ -250,28 +250,28 @@ mod tests {
     #[test]
     fn rules_hit_their_operations_ranges_and_counts() {
         let mut v = view(&["read-error@4K-8K", "write-hang*2", "flush-delay=1ms", "delay=1us"]);
-        assert!(v.judge(Op::Read, 0, 4096) == Verdict { delay_ns: 1000, ..Verdict::default() });
-        assert!(v.judge(Op::Read, 0, 4097).error);
-        assert!(v.judge(Op::Read, 8191, 1).error);
-        assert!(!v.judge(Op::Read, 8192, 4096).error);
-        let hangs: Vec<bool> = (0..4).map(|_| v.judge(Op::Write, 4096, 4096).hang).collect();
+        assert!(v.evaluate(Op::Read, 0, 4096) == FaultOutcome { delay_ns: 1000, ..FaultOutcome::default() });
+        assert!(v.evaluate(Op::Read, 0, 4097).error);
+        assert!(v.evaluate(Op::Read, 8191, 1).error);
+        assert!(!v.evaluate(Op::Read, 8192, 4096).error);
+        let hangs: Vec<bool> = (0..4).map(|_| v.evaluate(Op::Write, 4096, 4096).hang).collect();
         assert_eq!(hangs, [true, true, false, false]);
-        assert!(!v.judge(Op::Write, 4096, 4096).error);
-        assert_eq!(v.judge(Op::Flush, 0, 0).delay_ns, 1_001_000);
+        assert!(!v.evaluate(Op::Write, 4096, 4096).error);
+        assert_eq!(v.evaluate(Op::Flush, 0, 0).delay_ns, 1_001_000);
     }
 
     #[test]
-    fn gone_after_counts_every_io_and_stays() {
+    fn gone_after_counts_every_io_and_is_permanent() {
         let mut v = view(&["gone-after=3"]);
-        let gone: Vec<bool> = (0..5).map(|_| v.judge(Op::Read, 0, 512).gone).collect();
+        let gone: Vec<bool> = (0..5).map(|_| v.evaluate(Op::Read, 0, 512).gone).collect();
         assert_eq!(gone, [false, false, false, true, true]);
     }
 
     #[test]
-    fn chances_come_out_and_repeat() {
+    fn probabilities_hold_and_repeat_by_seed() {
         let run = |seed: &str| -> Vec<bool> {
             let mut v = view(&["error=0.1", seed]);
-            (0..20_000).map(|_| v.judge(Op::Read, 0, 512).error).collect()
+            (0..20_000).map(|_| v.evaluate(Op::Read, 0, 512).error).collect()
         };
         let (a, b, c) = (run("seed=1"), run("seed=1"), run("seed=2"));
         assert_eq!(a, b);
@@ -284,40 +284,40 @@ mod tests {
     fn tears_and_flips_stay_inside_the_io() {
         let mut v = view(&["torn", "corrupt@1000-1010"]);
         for _ in 0..1000 {
-            let torn = v.judge(Op::Write, 0, 4096).torn_to.unwrap();
+            let torn = v.evaluate(Op::Write, 0, 4096).torn_to.unwrap();
             assert!(torn < 4096 && torn.is_multiple_of(512));
-            let bit = v.judge(Op::Read, 512, 4096).corrupt_bit.unwrap();
+            let bit = v.evaluate(Op::Read, 512, 4096).corrupt_bit.unwrap();
             assert!((488 * 8..498 * 8).contains(&bit), "{bit}");
         }
     }
 
     #[test]
-    fn what_is_bad_can_be_read_when_it_has_been_written() {
+    fn a_bad_sector_is_readable_once_written() {
         let mut v = view(&["bad@4K-12K"]);
-        assert!(!v.judge(Op::Read, 0, 4096).error && !v.judge(Op::Read, 12288, 4096).error);
-        assert!(v.judge(Op::Read, 0, 65536).error && v.judge(Op::Read, 8192, 512).error);
-        // A write of one sector mends that one.
-        assert!(!v.judge(Op::Write, 8192, 512).error);
-        assert!(!v.judge(Op::Read, 8192, 512).error && v.judge(Op::Read, 8192, 1024).error);
-        assert!(!v.judge(Op::WriteZeroes, 0, 1 << 20).error);
-        assert!(!v.judge(Op::Read, 0, 65536).error);
+        assert!(!v.evaluate(Op::Read, 0, 4096).error && !v.evaluate(Op::Read, 12288, 4096).error);
+        assert!(v.evaluate(Op::Read, 0, 65536).error && v.evaluate(Op::Read, 8192, 512).error);
+        // A write of one sector makes that sector readable.
+        assert!(!v.evaluate(Op::Write, 8192, 512).error);
+        assert!(!v.evaluate(Op::Read, 8192, 512).error && v.evaluate(Op::Read, 8192, 1024).error);
+        assert!(!v.evaluate(Op::WriteZeroes, 0, 1 << 20).error);
+        assert!(!v.evaluate(Op::Read, 0, 65536).error);
         assert!(FaultRules::parse(&["bad"]).is_err() && FaultRules::parse(&["bad@0-1G"]).is_err());
         assert_eq!(FaultRules::parse(&["bad@1M-1028K"]).expect("it is right").to_string(), "bad@1M-1028K");
     }
 
     #[test]
-    fn reading_nothing_is_no_reason_to_panic() {
+    fn an_empty_read_does_not_panic() {
         let mut v = view(&["corrupt", "error@4K-8K"]);
-        assert_eq!(v.judge(Op::Read, 10, 0), Verdict::default());
-        assert!(v.judge(Op::Read, 4096, 0).error, "it touches where it is");
+        assert_eq!(v.evaluate(Op::Read, 10, 0), FaultOutcome::default());
+        assert!(v.evaluate(Op::Read, 4096, 0).error, "its position is in the range");
     }
 
     #[test]
-    fn new_rules_hold_from_the_next_io() {
+    fn new_rules_apply_from_the_next_io() {
         let faults = Arc::new(Faults::new(&FaultRules::default()));
         let mut v = FaultView::new(&faults, ShardId(1));
-        assert_eq!(v.judge(Op::Write, 0, 512), Verdict::default());
+        assert_eq!(v.evaluate(Op::Write, 0, 512), FaultOutcome::default());
         faults.set(&FaultRules::parse(&["write-error"]).unwrap());
-        assert!(v.judge(Op::Write, 0, 512).error);
+        assert!(v.evaluate(Op::Write, 0, 512).error);
     }
 }

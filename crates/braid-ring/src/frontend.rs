@@ -1,4 +1,5 @@
-//! What lives on a shard beside the engine: servers of exports, load generators. And what it may ask for.
+//! Frontends, which live on a shard beside the engine (servers of exports, load generators), and their interface to the
+//! shard.
 
 use std::any::Any;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -10,20 +11,20 @@ use crate::commands::{SHORT_COMMAND_BYTES, token_of};
 use crate::driver::Job;
 use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
 use crate::shard::Core;
-use crate::tier::tier_of;
+use crate::stack_level::tier_of;
 
-/// Frontends on one shard, at most.
+/// Maximum number of frontends on a shard.
 pub const FRONTENDS_MAX: usize = 256;
 
-/// Tags and tokens are numbers below this: the ring adds the frontend's own index above.
+/// Tags and tokens are below this. The ring puts the frontend's index above.
 pub const TAG_LIMIT: u64 = 1 << TAG_BITS;
 pub(crate) const TAG_BITS: u32 = 48;
 
-/// Something that lives on a shard's thread and is called when there is work for it. It never blocks.
+/// A component that lives on a shard's thread and is called when it has work. It must not block.
 pub trait Frontend: Send + 'static {
-    /// Called once, before anything else.
+    /// Called once, before any other method.
     fn start(&mut self, _cx: &mut Cx<'_>) {}
-    /// A request that was submitted has ended. While `buffer_busy` its buffer must be left alone until
+    /// A submitted request has ended. While `buffer_busy` is set, its buffer must not be accessed until
     /// [`Frontend::released`].
     fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion);
     /// Several requests have ended, in this order. Called instead of [`Frontend::io_done`].
@@ -32,54 +33,54 @@ pub trait Frontend: Send + 'static {
             self.io_done(cx, completion);
         }
     }
-    /// The kernel has given the buffer of a late request back.
+    /// The kernel has returned the buffer of a late request.
     fn released(&mut self, _cx: &mut Cx<'_>, _tag: u64) {}
-    /// A receive or send has ended: with its bytes (0 received: end of stream), or minus an error number.
+    /// A receive or send has ended, with its number of bytes (0 received: end of stream), or a negated error number.
     fn net_done(&mut self, _cx: &mut Cx<'_>, _token: u64, _result: i32) {}
-    /// A command of a file ([`Cx::command`]) has ended: with what the file answered, or minus an error number.
+    /// A command of a file ([`Cx::command`]) has ended, with the file's result, or a negated error number.
     fn command_done(&mut self, _cx: &mut Cx<'_>, _token: u64, _result: i32) {}
-    /// A timer has rung.
+    /// A timer has fired.
     fn timer(&mut self, _cx: &mut Cx<'_>, _token: u64) {}
-    /// Somebody has posted a message.
+    /// A message was posted to this frontend.
     fn message(&mut self, _cx: &mut Cx<'_>, _message: Box<dyn Any + Send>) {}
-    /// All that a turn of the loop had to tell has been told: the place to send what was gathered.
+    /// All calls of this turn of the loop have been made: the place to send what was gathered.
     fn end_of_batch(&mut self, _cx: &mut Cx<'_>) {}
-    /// The ring stops: begin nothing new. The shard ends when nothing is in flight; sockets left open
-    /// are shut down then.
+    /// The ring stops: start nothing new. The shard ends when nothing is in flight; sockets left open are shut down
+    /// then.
     fn stop(&mut self, _cx: &mut Cx<'_>) {}
-    /// After a stop: whether the kernel uses no memory that a command of this frontend named. The shard waits for it. Commands
-    /// that only wait for something are no reason.
+    /// After a stop, returns whether the kernel no longer uses memory that a command of this frontend named. The shard
+    /// waits for that. Commands that only wait for an event need no such memory.
     fn is_quiet(&mut self, _cx: &mut Cx<'_>) -> bool {
         true
     }
 }
 
-/// Memory of a disk, lent to be sent from.
+/// A loan of a disk's memory, to send from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loan {
-    /// Where it is.
+    /// The memory.
     pub buf: Buf,
     leaf: LeafId,
 }
 
-/// A shard, as a frontend sees it.
+/// The interface of a shard for a frontend.
 pub struct Cx<'a> {
     pub(crate) core: &'a mut Core,
     pub(crate) frontend: u16,
 }
 
 impl Cx<'_> {
-    /// Which shard this is.
+    /// Returns the id of this shard.
     pub fn shard_id(&self) -> ShardId {
         self.core.id
     }
 
-    /// The time in nanoseconds (CLOCK_MONOTONIC), read once a turn of the loop.
+    /// Returns the time in nanoseconds (CLOCK_MONOTONIC), read once per turn of the loop.
     pub fn now_ns(&self) -> u64 {
         self.core.port.now_ns
     }
 
-    /// Submits a request; its tag is below [`TAG_LIMIT`]. Data must lie in this shard's arena.
+    /// Submits a request. Its tag must be below [`TAG_LIMIT`], and its data in this shard's arena.
     ///
     /// # Errors
     /// Refused at once, without a completion: `NoDevice`, `Invalid` (unaligned, beyond the end, too long, memory
@@ -94,8 +95,9 @@ impl Cx<'_> {
         core.engine.submit(&tagged, &mut core.port)
     }
 
-    /// Submits a request as [`Cx::submit`] does; one that changes the device does not begin before [`Cx::settle_entered`], which has to follow in the same
-    /// call of the frontend, and before another request enters that is not of the same client. See [`braid_engine::Shard::enter`].
+    /// Submits a request like [`Cx::submit`], but one that changes the device does not begin before
+    /// [`Cx::settle_entered`]. That must be called in the same call of the frontend, and before a request of another
+    /// client is entered. See [`braid_engine::Shard::enter`].
     ///
     /// # Errors
     /// As [`Cx::submit`].
@@ -106,7 +108,7 @@ impl Cx<'_> {
         entered.unwrap_or(Err(IoError::of(ErrorKind::NoDevice)))
     }
 
-    /// Begins what has entered for this device; or, where its client is not there any more, ends it with [`ErrorKind::Unsettled`].
+    /// Begins the entered requests of this device, or ends them with [`ErrorKind::Unsettled`] if their client is gone.
     #[inline]
     pub fn settle_entered(&mut self, device: DeviceId, is_there: bool) {
         self.core.on(tier_of(device), |engine, port| match is_there {
@@ -115,7 +117,7 @@ impl Cx<'_> {
         });
     }
 
-    /// The request with a tag that leads back to this frontend.
+    /// Returns the request with a tag that leads back to this frontend.
     #[inline(always)]
     fn tagged(&self, request: &Request) -> Result<Request, IoError> {
         debug_assert!(request.tag < TAG_LIMIT, "a tag has {TAG_BITS} bits");
@@ -126,22 +128,23 @@ impl Cx<'_> {
         Ok(Request { tag: request.tag | u64::from(self.frontend) << TAG_BITS, ..*request })
     }
 
-    /// Whether [`Cx::foresee`] is of use for this device: what it is asked is found by more than the processor's caches may hold.
+    /// Returns whether [`Cx::foresee`] is useful for this device: whether its lookup structures may exceed the
+    /// processor's caches.
     pub fn heeds(&self, device: DeviceId) -> bool {
         tier_of(device) == 0 && self.core.engine.heeds(device)
     }
 
-    /// These reads and writes are going to be submitted next: what they are found by is fetched for all of them side by side. A few dozen at a
-    /// time, as the caches must hold it until they come. They need not come.
+    /// Prefetches, in parallel, the lookup structures for reads and writes that are about to be submitted. Pass a few
+    /// dozen at a time, since the caches must hold the data until then. The requests need not follow.
     pub fn foresee(&self, device: DeviceId, soon: &[Soon]) {
         if tier_of(device) == 0 {
             self.core.engine.foresee(device, soon, &self.core.port);
         }
     }
 
-    /// The memory in which a range of a device stands, if all of it is in one place on one disk in memory: what a read
-    /// would copy, to be sent as it is. It counts as a read that was answered; what is written there meanwhile shows. Give
-    /// it back by [`Cx::give_back`]: until then the disk cannot be removed.
+    /// Lends the memory of a range of a device, if all of it is contiguous on one memory disk: data that a read would
+    /// copy, to send without a copy. Counts as a completed read. Concurrent writes are visible. The disk cannot be
+    /// removed until the loan is returned by [`Cx::give_back`].
     pub fn lend(&mut self, device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
         if tier_of(device) != 0 {
             return None;
@@ -152,86 +155,86 @@ impl Cx<'_> {
         Some(Loan { buf, leaf })
     }
 
-    /// Whether what one disk of the device does not give may be had from another one: a read that ran into its time limit
-    /// is then worth a second try, with other memory.
+    /// Returns whether another disk of the device may have data that one disk does not return. A read that exceeded its
+    /// time limit is then worth a retry, with other memory.
     pub fn is_redundant(&self, device: DeviceId) -> bool {
         self.core.engine_of(tier_of(device)).is_some_and(|engine| engine.is_redundant(device))
     }
 
-    /// Whether these bytes are of what [`Cx::lend`] gave, and not of the arena.
+    /// Returns whether these bytes are lent by [`Cx::lend`], and are not in the arena.
     pub fn is_lent(&self, buf: Buf, len: usize) -> bool {
         self.core.port.arena.offset(buf, len as u64).is_none() && self.core.port.has_lent(buf, len as u64)
     }
 
-    /// Copies bytes of what [`Cx::lend`] gave into the arena. Others may be writing there at the same time; the copy is
-    /// nobody else's.
+    /// Copies bytes lent by [`Cx::lend`] into the arena. The source may be written to concurrently; the copy is
+    /// private.
     ///
     /// # Panics
-    /// When they are not lent, or `to` is outside the arena.
+    /// When the bytes are not lent, or `to` is outside the arena.
     pub fn copy_lent(&mut self, from: Buf, to: Buf, len: usize) {
         self.core.port.copy_lent(from, to, len);
     }
 
-    /// Gives back what [`Cx::lend`] gave. No send may use it any more.
+    /// Returns a loan from [`Cx::lend`]. No send may use it from then on.
     pub fn give_back(&mut self, loan: Loan) {
         self.core.port.take_back(loan.leaf);
     }
 
-    /// Memory for `len` bytes, aligned to 4 KiB; `None` when there is none now, or `len` is over 32 MiB.
+    /// Allocates `len` bytes, aligned to 4 KiB. `None` if no memory is free, or `len` is over 32 MiB.
     pub fn alloc(&mut self, len: usize) -> Option<Buf> {
         self.core.port.arena.alloc(len)
     }
 
-    /// Gives memory back that [`Cx::alloc`] gave for the same `len`. No I/O may use it any more.
+    /// Frees memory that [`Cx::alloc`] returned for the same `len`. No I/O may use it from then on.
     pub fn free(&mut self, buf: Buf, len: usize) {
         self.core.port.arena.free(buf, len);
     }
 
-    /// Bytes of the arena. Leave those alone that an I/O in flight uses.
+    /// Returns bytes of the arena. Bytes that an I/O in flight uses must not be accessed.
     ///
     /// # Panics
-    /// When they are not all in this shard's arena.
+    /// When the bytes are not all in this shard's arena.
     pub fn memory(&mut self, buf: Buf, len: usize) -> &mut [u8] {
         self.core.port.arena.memory(buf, len)
     }
 
-    /// As [`Cx::memory`], of two buffers at once.
+    /// Like [`Cx::memory`], for two buffers at once.
     ///
     /// # Panics
-    /// When they are not both in this shard's arena, or overlap.
+    /// When the buffers are not both in this shard's arena, or overlap.
     pub fn pair(&mut self, first: (Buf, usize), second: (Buf, usize)) -> (&mut [u8], &mut [u8]) {
         self.core.port.arena.pair(first, second)
     }
 
-    /// As [`Cx::memory`], to read.
+    /// Like [`Cx::memory`], for reading.
     pub fn bytes(&self, buf: Buf, len: usize) -> &[u8] {
         self.core.port.arena.bytes(buf, len)
     }
 
-    /// Copies within the arena. Panics outside it.
+    /// Copies bytes within the arena. Panics if a range is outside.
     pub fn copy(&mut self, from: Buf, to: Buf, len: usize) {
         self.core.port.arena.copy(from, to, len);
     }
 
-    /// Bytes of the arena.
+    /// Returns the size of the arena in bytes.
     pub fn arena_bytes(&self) -> u64 {
         self.core.port.arena.bytes_len()
     }
 
-    /// Bytes of the arena that nobody has.
+    /// Returns the free bytes of the arena.
     pub fn free_bytes(&self) -> u64 {
         self.core.port.arena.free_bytes()
     }
 
-    /// Gives a connected stream socket to the shard.
+    /// Adds a connected stream socket to the shard.
     ///
     /// # Errors
-    /// Gives it back when the table is full ([`crate::SOCKETS_MAX`]) or the driver cannot watch it.
+    /// Returns the socket when the table is full ([`crate::SOCKETS_MAX`]) or the driver cannot watch it.
     pub fn add_socket(&mut self, fd: OwnedFd) -> Result<SocketId, OwnedFd> {
         self.core.net.add(fd, self.frontend, &mut self.core.port.driver)
     }
 
-    /// Begins to receive into the arena. One at a time on a socket. On a closed one nothing happens: false.
+    /// Starts receiving into the arena. A socket has one receive at a time. Returns false if the socket is closed.
     ///
     /// # Panics
     /// When the memory is not in the arena, `len` is 0, or a receive is in flight.
@@ -246,8 +249,8 @@ impl Cx<'_> {
         self.core.net.is_hung_up(socket)
     }
 
-    /// Begins to send pieces of the arena, or of what was lent, in order. One at a time on a socket; it ends when all
-    /// bytes are sent. On a closed socket nothing happens: false.
+    /// Starts sending pieces of the arena, or of lent memory, in order. A socket has one send at a time, which ends
+    /// when all bytes are sent. Returns false if the socket is closed.
     ///
     /// # Panics
     /// When a piece is neither in the arena nor lent, there are none or more than [`SEND_PIECES_MAX`], or a send is in
@@ -261,37 +264,37 @@ impl Cx<'_> {
             port.arena.offset(p.buf, len).is_some() || port.has_lent(p.buf, len)
         };
         assert!(pieces.iter().all(inside), "sends come from the arena, or from what was lent");
-        let places = pieces.iter().map(|p| (p.buf.addr, p.len));
-        self.core.net.send(socket, places, token, &mut self.core.port.driver)
+        let ranges = pieces.iter().map(|p| (p.buf.addr, p.len));
+        self.core.net.send(socket, ranges, token, &mut self.core.port.driver)
     }
 
-    /// Ends both directions of a socket: what is in flight on it ends soon, each with its `net_done`.
+    /// Shuts down both directions of a socket. I/O in flight on it ends soon, each with its `net_done`.
     pub fn shutdown(&mut self, socket: SocketId) {
         self.core.net.shutdown(socket);
     }
 
-    /// Shuts a socket down and closes it once its last `net_done` was given.
+    /// Shuts a socket down, and closes it after its last `net_done`.
     pub fn close(&mut self, socket: SocketId) {
         self.core.net.close(socket, &mut self.core.port.driver);
     }
 
-    /// Gives a file of messages, as `/dev/fuse` is one, to the shard.
+    /// Adds a message channel, such as `/dev/fuse`, to the shard.
     ///
     /// # Errors
-    /// Gives it back when the table is full ([`crate::CHANNELS_MAX`]) or the driver is not io_uring.
+    /// Returns the file when the table is full ([`crate::CHANNELS_MAX`]) or the driver is not io_uring.
     pub fn add_channel(&mut self, fd: OwnedFd) -> Result<ChannelId, OwnedFd> {
         self.core.channels.add(fd, self.frontend, &self.core.port.driver)
     }
 
-    /// Begins to wait until a channel has a message or an error; `net_done` tells. Of several channels to one source one
-    /// is told. False when it is closed, or waits already.
+    /// Starts waiting for a message or an error on a channel; `net_done` reports it. Of several channels to one source,
+    /// one is notified. Returns false if the channel is closed, or already waits.
     pub fn await_message(&mut self, channel: ChannelId, token: u64) -> bool {
         debug_assert!(token < TAG_LIMIT);
         self.core.channels.wait(channel, token, &mut self.core.port.driver)
     }
 
-    /// Reads one message into pieces of the arena: its bytes, or minus an error number (EAGAIN: there is none). None when
-    /// the channel is closed.
+    /// Reads one message into pieces of the arena. Returns its bytes, or a negated error number (EAGAIN: there is
+    /// none), or `None` if the channel is closed.
     ///
     /// # Panics
     /// When a piece is not in the arena, or there are more than [`MESSAGE_PIECES_MAX`].
@@ -300,21 +303,21 @@ impl Cx<'_> {
         self.core.channels.read(channel, pieces.iter().map(|p| (p.buf.addr, p.len)))
     }
 
-    /// Returns whether the kernel has ended what the channel leads to, although messages may be unanswered.
+    /// Returns whether the kernel has closed the other end of the channel, although messages may be unanswered.
     pub fn is_channel_ended(&mut self, channel: ChannelId) -> bool {
         self.core.channels.is_ended(channel)
     }
 
-    /// Begins to write one message, all of it at once; `net_done` tells. False when the channel is closed, or
-    /// [`crate::CHANNEL_CALLS_MAX`] writes are under way.
+    /// Starts writing one message in a single write; `net_done` reports its end. Returns false if the channel is
+    /// closed, or [`crate::CHANNEL_CALLS_MAX`] writes are in flight.
     ///
     /// # Panics
     /// As [`Cx::read_message`].
     pub fn write_message(&mut self, channel: ChannelId, pieces: &[SendPiece], token: u64) -> bool {
         debug_assert!(token < TAG_LIMIT);
         self.check_message(pieces);
-        let places = pieces.iter().map(|p| (p.buf.addr, p.len));
-        self.core.channels.write(channel, places, token, &mut self.core.port.driver)
+        let ranges = pieces.iter().map(|p| (p.buf.addr, p.len));
+        self.core.channels.write(channel, ranges, token, &mut self.core.port.driver)
     }
 
     fn check_message(&self, pieces: &[SendPiece]) {
@@ -324,16 +327,17 @@ impl Cx<'_> {
         assert!(pieces.iter().all(inside), "messages lie in the arena");
     }
 
-    /// Closes a channel once its last `net_done` was given. A wait ends at once.
+    /// Closes a channel after its last `net_done`. A wait is cancelled.
     pub fn close_channel(&mut self, channel: ChannelId) {
         self.core.channels.close(channel, &mut self.core.port.driver);
     }
 
-    /// Begins a command of a file's own; [`Frontend::command_done`] tells its answer. False: this driver has none.
+    /// Starts a file-specific command; [`Frontend::command_done`] reports its result. Returns false if the driver does
+    /// not support commands.
     ///
     /// # Safety
-    /// The file stays open, and what the bytes name (memory, above all) stays as the file wants it, until the file is done
-    /// with it.
+    /// The file must stay open, and what the bytes name (above all, memory) valid as the file requires, until the file
+    /// no longer uses it.
     #[allow(unsafe_code)]
     pub unsafe fn command(
         &mut self,
@@ -347,20 +351,20 @@ impl Cx<'_> {
             return false;
         }
         let job = Job::Command { fd: file.as_raw_fd(), code, bytes };
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.core.port.driver.push(token_of(self.frontend, token), &job) };
         true
     }
 
-    /// How many commands, and other calls of this shard, were ever begun, and how many of them the kernel has looked at: what it
-    /// copies at a command's beginning it has copied.
+    /// Returns how many commands and other jobs of this shard were ever queued, and how many of them the kernel has
+    /// started: it has copied what it copies at the start of a command.
     pub fn commands(&mut self) -> (u64, u64) {
         let driver = &mut self.core.port.driver;
         (driver.pushed(), driver.begun())
     }
 
-    /// Calls [`Frontend::timer`] at a time of [`Cx::now_ns`]'s clock. It cannot be taken back. False when the table is
-    /// full ([`crate::TIMERS_MAX`]).
+    /// Calls [`Frontend::timer`] at a time of the clock of [`Cx::now_ns`]. It cannot be cancelled. Returns false if the
+    /// table is full ([`crate::TIMERS_MAX`]).
     pub fn timer_at(&mut self, at_ns: u64, token: u64) -> bool {
         self.core.timers.set(at_ns, self.frontend, token)
     }

@@ -1,5 +1,5 @@
-//! Descriptors that outlive a daemon. The service manager kept them and gives them to the next daemon at its start
-//! (`sd_listen_fds(3)`), or the daemon before, which became this one by `execve`, has left them open and said so.
+//! Descriptors that outlive a daemon: the service manager keeps them and passes them to the next daemon at its start
+//! (`sd_listen_fds(3)`), or the previous program of this process leaves them open across `execve` and lists them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,22 +9,23 @@ use rustix::fs::{FileType, fstat, major, minor};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::socket_acceptconn;
 
-/// The variable that says what a daemon has left to the one that it becomes.
+/// The environment variable in which a daemon lists the descriptors for its successor across `execve`.
 pub const LEFT: &str = "BRAID_LEFT";
-/// What a service manager says the same with, which holds for the process that it has started, and not for what that becomes.
+/// The variables in which a service manager lists them. They are meant for the process that it started, and not for a
+/// successor across `execve`.
 pub const MANAGERS: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// The first descriptor that a service manager gives.
+/// The first descriptor that a service manager passes.
 const FIRST: i32 = 3;
-/// The device `/dev/fuse`.
+/// The device number of `/dev/fuse`.
 const FUSE_DEVICE: (u32, u32) = (10, 229);
 
-/// Descriptors by the name that they were kept under.
+/// Descriptors by the names under which they were kept.
 pub type Kept = BTreeMap<String, Vec<OwnedFd>>;
 
-/// What this process was given at its start: channels of FUSE, sockets that listen, and nothing else.
+/// Takes the descriptors that this process inherited: FUSE channels and listening sockets, and nothing else.
 ///
-/// Called once, before anything is opened: it takes the descriptors as its own.
+/// Must be called once, before anything is opened: it takes ownership of the descriptors.
 pub fn take() -> Kept {
     let variable = |name: &str| std::env::var(name).ok();
     let mut list: Vec<(i32, String)> = Vec::new();
@@ -34,7 +35,7 @@ pub fn take() -> Kept {
         let numbers = FIRST..FIRST.saturating_add(count.clamp(0, 1 << 20));
         list.extend(numbers.zip(names.split(':')).map(|(number, name)| (number, name.to_owned())));
     }
-    list.extend(variable(LEFT).map(|text| left(&text, std::process::id())).unwrap_or_default());
+    list.extend(variable(LEFT).map(|text| parse(&text, std::process::id())).unwrap_or_default());
     let mut kept = Kept::new();
     for (number, name) in list {
         if let Some(fd) = adopt(number) {
@@ -44,10 +45,10 @@ pub fn take() -> Kept {
     kept
 }
 
-/// Leaves descriptors open for the program that this process is about to become. Returns what [`LEFT`] is to say to it.
+/// Keeps descriptors open across `execve`. Returns the value of [`LEFT`] for the new program.
 ///
 /// # Errors
-/// What the operating system says; the others are left open then, too.
+/// The operating system's. Descriptors already processed stay open across `execve` then.
 pub fn leave<'a>(all: impl IntoIterator<Item = (&'a str, BorrowedFd<'a>)>) -> io::Result<String> {
     let mut text = std::process::id().to_string();
     for (name, fd) in all {
@@ -57,8 +58,8 @@ pub fn leave<'a>(all: impl IntoIterator<Item = (&'a str, BorrowedFd<'a>)>) -> io
     Ok(text)
 }
 
-/// What was left to this process; nothing where it was another one's.
-fn left(text: &str, pid: u32) -> Vec<(i32, String)> {
+/// Parses the value of [`LEFT`]. Returns nothing if it was meant for another process.
+fn parse(text: &str, pid: u32) -> Vec<(i32, String)> {
     let mut lines = text.split('\n');
     if lines.next().and_then(|first| first.parse().ok()) != Some(pid) {
         return Vec::new();
@@ -71,11 +72,12 @@ fn left(text: &str, pid: u32) -> Vec<(i32, String)> {
     lines.filter_map(read).collect()
 }
 
-/// Takes a descriptor of this number, if it is one that may be kept.
+/// Takes ownership of a descriptor, if it is of a kind that may be kept.
 #[allow(unsafe_code)]
 fn adopt(number: i32) -> Option<OwnedFd> {
-    // SAFETY: whoever started this process has opened it for this process, which is told so by the process' own number; nobody else
-    // in it has looked at what was there at its start. One that is not open fails at the first use of it below, and is let go.
+    // SAFETY: the parent opened the descriptor for this process, as the process id in the variable confirms, and no
+    // other code of this process has used inherited descriptors yet. If it is not open, the first call below fails and
+    // it is skipped.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let stat = fstat(fd).ok()?;
     let may_be_kept = match FileType::from_raw_mode(stat.st_mode) {
@@ -86,7 +88,7 @@ fn adopt(number: i32) -> Option<OwnedFd> {
     if !may_be_kept || fcntl_setfd(fd, FdFlags::CLOEXEC).is_err() {
         return None;
     }
-    // SAFETY: it is open, as was just seen, and nobody else owns it.
+    // SAFETY: it is open, as the calls above have shown, and has no other owner.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -96,15 +98,15 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn what_is_left_is_read_again() {
+    fn descriptors_left_open_are_parsed_again() {
         let (one, two) = (std::fs::File::open("/dev/null").unwrap(), std::fs::File::open("/dev/null").unwrap());
         let text = leave([("unix:/a b\n%0A", one.as_fd()), ("tcp:h:1", two.as_fd())]).unwrap();
-        let read = left(&text, std::process::id());
+        let read = parse(&text, std::process::id());
         let want = [(one.as_raw_fd(), "unix:/a b\n%0A".to_owned()), (two.as_raw_fd(), "tcp:h:1".to_owned())];
         assert_eq!(read, want);
-        assert_eq!(left(&text, std::process::id() + 1), []);
-        assert_eq!(left("", 1), []);
-        assert_eq!(left("1\n-1 a\n1 b\nx c\n7", 1), []);
+        assert_eq!(parse(&text, std::process::id() + 1), []);
+        assert_eq!(parse("", 1), []);
+        assert_eq!(parse("1\n-1 a\n1 b\nx c\n7", 1), []);
         assert!(rustix::io::fcntl_getfd(&one).unwrap().is_empty());
     }
 }

@@ -1,18 +1,18 @@
-//! The shards' threads and everything between the engine and the kernel: drivers, disks, buffers, sockets, timers.
+//! The shard threads and everything between the engine and the kernel: drivers, disks, buffers, sockets, timers.
 //!
-//! What it is: [`Ring::start`] makes one thread a shard, each with a [`braid_engine::Shard`], an io_uring (or, where
-//! that is forbidden, libaio or a few threads), an arena of buffers and the [`Frontend`]s that live there. The
-//! control plane reaches them by a [`RingHandle`].
+//! [`Ring::start`] starts one thread per shard. Each has a [`braid_engine::Shard`], an io_uring (or, where io_uring is
+//! forbidden, libaio or a few threads), an arena of buffers and the [`Frontend`]s of that shard. The control plane
+//! reaches the shards through a [`RingHandle`].
 //!
-//! What it promises: a busy shard enters the kernel once a turn, an idle one sleeps until something happens. Each
-//! leaf I/O is answered exactly once; one that exceeds its time limit is answered then, and its buffer is let go only when
-//! the kernel has given it back. Nothing is allocated for an I/O after start. An opened [`Disk`] is held exclusively.
+//! Guarantees: a busy shard enters the kernel once per turn; an idle shard sleeps until an event arrives. Each leaf I/O
+//! completes exactly once. A leaf I/O that exceeds its time limit completes then, and its buffer is released only when
+//! the kernel has returned it. No I/O allocates memory after start. An open [`Disk`] is held exclusively.
 //!
-//! What it never does: decide where a byte lives, or in which order. That is the engine's.
+//! This crate never decides where a byte lives or in which order writes happen. The engine does.
 //!
-//! Where to find what: `spec` reads disks' names, `disk` opens them; `shard` is the loop, `port` carries leaf I/Os out,
-//! `driver` speaks with the kernel; `frontend` and `net` are what servers see, `remote` what carries I/O to other machines; `ring`, `meta`, `devices` and
-//! `link` are the outside.
+//! Modules: `spec` parses disk names and `disk` opens disks; `shard` is the event loop, `port` executes leaf I/Os, and
+//! `driver` makes the system calls; `frontend` and `net` are the interface for servers, and `remote` carries I/O to
+//! other machines; `ring`, `meta`, `devices` and `link` are the interface for the control plane.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -30,8 +30,9 @@ mod jobs;
 pub mod kept;
 mod link;
 mod map;
+mod member_faults;
 mod meta;
-mod metas;
+mod meta_requests;
 mod net;
 mod nop;
 mod parts;
@@ -44,11 +45,10 @@ mod ring;
 mod shard;
 pub mod shm;
 pub mod spec;
+mod stack_level;
 pub mod stats;
 mod throttle;
-mod tier;
 mod timer;
-mod troubles;
 mod wake;
 mod zeros;
 
@@ -73,8 +73,8 @@ pub use remote::{
 pub use ring::{Ring, RingConfig, RingHandle, SHARDS_MAX};
 pub use shm::{SharedTail, TailFolder, TailName};
 pub use spec::{DiskSpec, FaultRules, SpecError};
+pub use stack_level::{TIERS_MAX, device_of_tier, pool_of_tier, tier_of, tier_of_pool};
 pub use stats::{Histogram, LeafStats};
 pub use throttle::{BURST_NS, Rates, Throttle};
-pub use tier::{TIERS_MAX, device_of_tier, pool_of_tier, tier_of, tier_of_pool};
 pub use timer::TIMERS_MAX;
 pub use zeros::KnownZeros;

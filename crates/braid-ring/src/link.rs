@@ -1,4 +1,4 @@
-//! How a shard is reached from outside: the control plane's mailbox and the queues between shards.
+//! How a shard is reached from other threads: the mailbox for messages of the control plane.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,15 +12,15 @@ use braid_engine::{
 use crate::disk::Disk;
 use crate::map::Map;
 use crate::parts::PartJob;
-use crate::pending::Promise;
-use crate::pools::Served;
-use crate::port::Errand;
+use crate::pending::ReplySender;
+use crate::pools::PoolToServe;
+use crate::port::ForwardedIo;
 use crate::requests::DeviceRequest;
+use crate::stack_level::AddLevel;
 use crate::stats::LeafCounters;
-use crate::tier::Raise;
 use crate::wake::Wake;
 
-/// What is done when all shards have done their part. The last one calls it, on its own thread.
+/// Calls a function when all shards have arrived. The last shard calls it, on its own thread.
 pub(crate) struct Countdown {
     left: AtomicUsize,
     done: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -40,34 +40,34 @@ impl Countdown {
     }
 }
 
-/// A leaf I/O of the control plane, with the memory it works on.
+/// A leaf I/O of the control plane, and its memory.
 pub(crate) struct MetaRequest {
     /// Its memory; `io.buf` points into it.
     pub(crate) memory: Option<Map>,
     pub(crate) io: LeafIo,
-    /// Gets the memory back, unless the kernel still has it: then none is left, and the I/O is late.
-    pub(crate) answer: Option<Promise<(LeafResult, Option<Map>)>>,
+    /// Receives the result and the memory, or no memory if the kernel still has it. `None` once the I/O is late.
+    pub(crate) reply: Option<ReplySender<(LeafResult, Option<Map>)>>,
 }
 
 impl MetaRequest {
-    /// Whether this is a late write that may still land on what `io` writes.
+    /// Returns whether this is a late write that may still overwrite what `io` writes.
     pub(crate) fn may_land_on(&self, io: &LeafIo) -> bool {
         let writes = |io: &LeafIo| !matches!(io.op, Op::Read | Op::Flush);
         let end = |io: &LeafIo| io.offset.saturating_add(io.len);
         let overlap = self.io.leaf == io.leaf && self.io.offset < end(io) && io.offset < end(&self.io);
-        self.answer.is_none() && overlap && writes(&self.io) && writes(io)
+        self.reply.is_none() && overlap && writes(&self.io) && writes(io)
     }
 }
 
-/// What the control plane tells a shard.
+/// A message of the control plane to a shard.
 pub(crate) enum Control {
     AddLeaf {
         id: LeafId,
         disk: Arc<Disk>,
         counters: Arc<LeafCounters>,
     },
-    /// One more tier.
-    Raise(Box<Raise>),
+    /// Add one more stack level.
+    AddLevel(Box<AddLevel>),
     RemoveLeaf {
         id: LeafId,
         gone: Arc<Countdown>,
@@ -85,57 +85,57 @@ pub(crate) enum Control {
         frontend: usize,
         message: Box<dyn Any + Send>,
     },
-    /// An I/O of another shard, or one of this shard that another has carried out.
-    Errand(Errand),
-    /// Of a disk of this tier.
+    /// An I/O of another shard to execute, or the result of one that another shard executed.
+    Forwarded(ForwardedIo),
+    /// For a disk at this stack level.
     Meta(usize, Box<MetaRequest>),
     Request(Box<DeviceRequest>),
     Freeze {
         device: DeviceId,
         frozen: Arc<Countdown>,
     },
-    /// Its lease was renewed after answers had been kept.
-    Renewed {
+    /// The lease was renewed after replies had been held back.
+    LeaseRenewed {
         device: DeviceId,
     },
     Part(Box<PartJob>),
     Call {
         device: DeviceId,
         call: RegionCall,
-        done: Promise<()>,
+        done: ReplySender<()>,
     },
     Sleep {
         until_ns: u64,
-        done: Promise<()>,
+        done: ReplySender<()>,
     },
     KnowPool {
         key: PoolKey,
         home: ShardId,
-        done: Promise<()>,
+        done: ReplySender<()>,
     },
-    ServePool(Box<Served>),
+    ServePool(Box<PoolToServe>),
     CallPool {
         key: PoolKey,
         call: PoolCall,
-        done: Promise<bool>,
+        done: ReplySender<bool>,
     },
     LeavePool {
         key: PoolKey,
-        done: Promise<Option<Box<Pool>>>,
-        ended: Promise<()>,
+        done: ReplySender<Option<Box<Pool>>>,
+        ended: ReplySender<()>,
     },
     Counters {
         device: DeviceId,
-        answer: Promise<DeviceCounters>,
+        reply: ReplySender<DeviceCounters>,
     },
     Stop,
 }
 
-/// The outside of one shard.
+/// The side of a shard that other threads see.
 pub(crate) struct Link {
     pub(crate) wake: Arc<Wake>,
     pending: AtomicBool,
-    /// `None` once the shard has ended: nobody will read it.
+    /// `None` once the shard has ended and reads no more messages.
     queue: Mutex<Option<Vec<Control>>>,
     pub(crate) turns: AtomicU64,
     pub(crate) sleeps: AtomicU64,
@@ -152,7 +152,7 @@ impl Link {
         }
     }
 
-    /// Hands a message over; false when the shard has ended.
+    /// Sends a message. Returns false if the shard has ended.
     pub(crate) fn send(&self, control: Control) -> bool {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = queue.as_mut() else { return false };
@@ -167,7 +167,7 @@ impl Link {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Exchanges what has arrived for an empty vector.
+    /// Takes the messages in exchange for an empty vector.
     pub(crate) fn take_mail(&self, empty: &mut Vec<Control>) {
         debug_assert!(empty.is_empty());
         self.pending.store(false, Ordering::Relaxed);
@@ -177,16 +177,16 @@ impl Link {
         }
     }
 
-    /// The shard ends: what is still in the mailbox is dropped, which breaks its promises. Where this shard is one of
-    /// several that are asked, it has nothing left to do.
+    /// Handles the end of the shard. The messages in the mailbox are dropped, which fails the calls that wait for them.
+    /// A message to all shards counts as handled by this one.
     pub(crate) fn close(&self) {
         let rest = self.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
         for control in rest.into_iter().flatten() {
             match control {
-                Control::RemoveLeaf { gone: told, .. }
-                | Control::ResizeLeaf { known: told, .. }
-                | Control::Publish { drained: told, .. }
-                | Control::Freeze { frozen: told, .. } => told.arrive(),
+                Control::RemoveLeaf { gone: countdown, .. }
+                | Control::ResizeLeaf { known: countdown, .. }
+                | Control::Publish { drained: countdown, .. }
+                | Control::Freeze { frozen: countdown, .. } => countdown.arrive(),
                 _ => {}
             }
         }
@@ -198,12 +198,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_closed_mailbox_held_has_drained() {
+    fn closing_the_mailbox_completes_its_countdowns() {
         let link = Link::new(Wake::new().expect("an eventfd"));
-        let (told, outcome) = std::sync::mpsc::channel();
+        let (sender, outcome) = std::sync::mpsc::channel();
         for device in 0..2 {
-            let told = told.clone();
-            let drained = Countdown::new(1, Box::new(move || told.send(device).expect("the test waits")));
+            let sender = sender.clone();
+            let drained = Countdown::new(1, Box::new(move || sender.send(device).expect("the test waits")));
             assert_eq!(link.send(Control::Publish { device: DeviceId(device), layout: None, drained }), device == 0);
             link.close();
         }

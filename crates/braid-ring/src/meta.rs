@@ -1,4 +1,4 @@
-//! Metadata I/O: labels read and written by the control plane, from any thread and any executor.
+//! Metadata I/O of the control plane, mainly labels, from any thread and any executor.
 
 use braid_engine::{
     Buf, Cookie, ErrorKind, Flags, LeafError, LeafId, LeafIo, LeafResult, MetaIo, Op, REQUEST_BYTES_MAX,
@@ -9,23 +9,23 @@ use crate::map::Map;
 use crate::pending::pending;
 use crate::ring::RingHandle;
 
-/// [`MetaIo`] over a ring: each I/O goes through a shard and its driver, as all others do.
+/// [`MetaIo`] over a ring. Each I/O goes through a shard and its driver like all others.
 #[derive(Clone)]
 pub struct RingMeta {
     handle: RingHandle,
 }
 
 impl RingHandle {
-    /// The door for code that reads and writes labels.
+    /// Returns the interface for metadata I/O.
     pub fn meta(&self) -> RingMeta {
         RingMeta { handle: self.clone() }
     }
 
-    /// One I/O on a disk: for reads `len` bytes are returned, for writes `data` is written (and `len` is its length).
-    /// Offsets and lengths are multiples of the disk's logical block; at most 32 MiB are moved.
+    /// Makes one I/O on a disk. A read returns `len` bytes; a write writes `data`, whose length is `len`. Offsets and
+    /// lengths are multiples of the disk's logical block; reads and writes are at most 32 MiB.
     ///
     /// # Errors
-    /// As the disk answers; `Gone` when the shards have stopped, `Invalid` when it is too long.
+    /// The disk's error; `Gone` when the shards have stopped, `Invalid` when the I/O is too long.
     pub async fn leaf_io(
         &self,
         leaf: LeafId,
@@ -35,15 +35,15 @@ impl RingHandle {
         len: u64,
         data: &[u8],
     ) -> Result<Vec<u8>, LeafError> {
-        let moves = matches!(op, Op::Read | Op::Write);
-        if moves && len > REQUEST_BYTES_MAX || op == Op::Write && len != data.len() as u64 {
+        let carries_data = matches!(op, Op::Read | Op::Write);
+        if carries_data && len > REQUEST_BYTES_MAX || op == Op::Write && len != data.len() as u64 {
             return Err(LeafError::of(ErrorKind::Invalid));
         }
-        let memory = if moves && len > 0 { Some(memory_with(data, len as usize)?) } else { None };
-        let (request, answer) = request(leaf, op, flags, offset, len, memory);
+        let memory = if carries_data && len > 0 { Some(memory_with(data, len as usize)?) } else { None };
+        let (request, reply) = request(leaf, op, flags, offset, len, memory);
         let link = &self.inner.links[leaf.0 as usize % self.inner.links.len()];
-        link.send(Control::Meta(self.tier_of_leaf(leaf), Box::new(request)));
-        let (result, memory) = answer.await.map_err(|_| LeafError::of(ErrorKind::Gone))?;
+        link.send(Control::Meta(self.level_of_leaf(leaf), Box::new(request)));
+        let (result, memory) = reply.await.map_err(|_| LeafError::of(ErrorKind::Gone))?;
         result?;
         match memory {
             Some(memory) if op == Op::Read => Ok(bytes(&memory, len as usize)),
@@ -52,9 +52,16 @@ impl RingHandle {
     }
 }
 
-type Answer = crate::pending::Pending<(LeafResult, Option<Map>)>;
+type PendingReply = crate::pending::Pending<(LeafResult, Option<Map>)>;
 
-fn request(leaf: LeafId, op: Op, flags: Flags, offset: u64, len: u64, memory: Option<Map>) -> (MetaRequest, Answer) {
+fn request(
+    leaf: LeafId,
+    op: Op,
+    flags: Flags,
+    offset: u64,
+    len: u64,
+    memory: Option<Map>,
+) -> (MetaRequest, PendingReply) {
     let addr = memory.as_ref().map_or(0, Map::addr);
     let io = LeafIo {
         leaf,
@@ -69,29 +76,29 @@ fn request(leaf: LeafId, op: Op, flags: Flags, offset: u64, len: u64, memory: Op
         stride: 0,
         cookie: Cookie(0),
     };
-    let (promise, answer) = pending();
-    (MetaRequest { memory, io, answer: Some(promise) }, answer)
+    let (sender, reply) = pending();
+    (MetaRequest { memory, io, reply: Some(sender) }, reply)
 }
 
-/// From this on, a mapping begins where a huge page may.
+/// From this size on, mappings are aligned to huge pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Memory of its own for one I/O, page-aligned, beginning with `data`.
+/// Allocates page-aligned memory for one I/O, which begins with `data`.
 #[allow(unsafe_code)]
 pub(crate) fn memory_with(data: &[u8], len: usize) -> Result<Map, LeafError> {
     let map = Map::new(len).map_err(|_| LeafError { kind: ErrorKind::Busy, errno: libc::ENOMEM })?;
     if len >= HUGE_PAGE_BYTES {
-        // Used once, from end to end: a fault for each small page costs more than what is read.
+        // Used once, from end to end: a page fault for each small page costs more than the I/O.
         map.advise(libc::MADV_HUGEPAGE);
     }
-    // SAFETY: the mapping is new, at least `len` long, and known to nobody else.
+    // SAFETY: the mapping is new, at least `len` bytes long, and has no other users.
     unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), map.ptr(), data.len().min(len)) };
     Ok(map)
 }
 
 #[allow(unsafe_code)]
 pub(crate) fn bytes(map: &Map, len: usize) -> Vec<u8> {
-    // SAFETY: the shard has given the mapping back, so that nobody writes to it; it is at least `len` long.
+    // SAFETY: the shard has returned the mapping, so nothing writes to it; `len` is at most its length.
     unsafe { std::slice::from_raw_parts(map.ptr(), len.min(map.len())) }.to_vec()
 }
 

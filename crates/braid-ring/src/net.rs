@@ -1,7 +1,7 @@
 //! Sockets of frontends: receiving and sending through the shard's driver.
 //!
-//! Each socket has at most one receive and one send in flight, which is what a stream can use: their order on the
-//! wire is the order of the calls. The storage of a send (message and iovecs) is the socket's own.
+//! Each socket has at most one receive and one send in flight, which suffices for a stream: their order on the wire is
+//! the order of the calls. The message and iovecs of a send belong to the socket.
 
 #![allow(unsafe_code)]
 
@@ -14,17 +14,17 @@ use crate::driver::{Driver, Event, FileRef, Job};
 use crate::map::Map;
 use crate::port::LEAVES_MAX;
 
-/// Sockets that a shard can hold at a time.
+/// Maximum number of sockets of a shard.
 pub const SOCKETS_MAX: u32 = 1024;
 
-/// Most pieces of one send.
+/// Maximum number of pieces of one send.
 pub const SEND_PIECES_MAX: usize = 256;
 
-/// Kinds of a driver's token.
+/// Mark the driver tokens of receives and sends.
 pub(crate) const RECV_TOKEN: u64 = 2 << 56;
 pub(crate) const SEND_TOKEN: u64 = 3 << 56;
 
-/// A socket that a frontend has given to its shard.
+/// A socket that a frontend has added to its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SocketId {
     index: u32,
@@ -34,22 +34,22 @@ pub struct SocketId {
 /// When a receive ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RecvMode {
-    /// As soon as anything has arrived.
+    /// As soon as any bytes have arrived.
     Some,
-    /// When all bytes have arrived, or the stream has ended before.
+    /// When all bytes have arrived, or the stream has ended.
     Whole,
 }
 
 /// One piece of a send.
 #[derive(Clone, Copy, Debug)]
 pub struct SendPiece {
-    /// Where it begins.
+    /// Its start.
     pub buf: Buf,
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: u32,
 }
 
-/// What a socket's event means to its frontend.
+/// The notification of a frontend about the end of a receive or send.
 pub(crate) struct NetDone {
     pub(crate) frontend: u16,
     pub(crate) token: u64,
@@ -116,19 +116,19 @@ impl Net {
         })
     }
 
-    /// Receives and sends that have not ended.
+    /// Number of receives and sends in flight.
     pub(crate) fn busy(&self) -> u32 {
         self.busy
     }
 
-    /// Sends that have not ended.
+    /// Number of sends in flight.
     pub(crate) fn sends(&self) -> u32 {
         self.sends
     }
 
     pub(crate) fn add(&mut self, fd: OwnedFd, frontend: u16, driver: &mut Driver) -> Result<SocketId, OwnedFd> {
         let Some(index) = self.free.pop() else { return Err(fd) };
-        // io_uring waits for a socket by itself only if it blocks; the others wait by epoll and must not.
+        // io_uring waits for a socket only if it is blocking; the other drivers wait in epoll, and need it nonblocking.
         let nonblocking = !driver.waits_for_sockets();
         if rustix::io::ioctl_fionbio(&fd, nonblocking).is_err() || !driver.watch_socket(index, fd.as_raw_fd()) {
             self.free.push(index);
@@ -145,7 +145,7 @@ impl Net {
         Ok(SocketId { index, generation: socket.generation })
     }
 
-    /// The socket, unless it was closed.
+    /// Returns the socket, unless it is closed.
     fn get(&mut self, id: SocketId) -> Option<&mut Socket> {
         let socket = &mut self.sockets[id.index as usize];
         (socket.generation == id.generation && socket.fd.is_some() && !socket.closing).then_some(socket)
@@ -159,7 +159,8 @@ impl Net {
         poll(&mut polled, Some(&Timespec::default())).is_ok() && !polled[0].revents().is_empty()
     }
 
-    /// Begins to receive. False when the socket is closed. The memory is the arena's, as the caller has checked.
+    /// Starts receiving. Returns false if the socket is closed. The caller has checked that the memory lies in the
+    /// arena.
     pub(crate) fn recv(
         &mut self,
         id: SocketId,
@@ -181,12 +182,12 @@ impl Net {
         let socket = &self.sockets[index as usize];
         let r = socket.receiving.as_ref().expect("only a socket that receives comes here");
         let job = Job::Recv { file: socket.file, addr: r.addr + u64::from(r.got), len: r.len - r.got, whole: r.whole };
-        // SAFETY: the memory lies in the arena, which the frontend leaves alone until `net_done`; the socket stays open
-        // until nothing is in flight on it.
+        // SAFETY: the memory lies in the arena, and the frontend does not access it until `net_done`; the socket stays
+        // open while anything is in flight on it.
         unsafe { driver.push(RECV_TOKEN | u64::from(index), &job) };
     }
 
-    /// Begins to send. False when the socket is closed.
+    /// Starts sending. Returns false if the socket is closed.
     pub(crate) fn send(
         &mut self,
         id: SocketId,
@@ -202,7 +203,7 @@ impl Net {
             assert!(count < SEND_PIECES_MAX, "at most {SEND_PIECES_MAX} pieces in one send");
             total = total.checked_add(len).filter(|t| *t <= i32::MAX as u32).expect("a send is below 2 GiB");
             let iov = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len as usize };
-            // SAFETY: inside this socket's iovecs, which nobody uses as no send is in flight.
+            // SAFETY: inside this socket's iovecs, which are unused while no send is in flight.
             unsafe { first.add(count).write(iov) };
             count += 1;
         }
@@ -224,12 +225,12 @@ impl Net {
     fn push_send(&mut self, index: u32, driver: &mut Driver) {
         let socket = &self.sockets[index as usize];
         let job = Job::Send { file: socket.file, message: &raw const socket.message };
-        // SAFETY: message and iovecs are the socket's own, in memory that does not move, and stay until the event; the
-        // data lies in the arena, which the frontend leaves alone until `net_done`.
+        // SAFETY: message and iovecs belong to the socket, in memory that does not move, and stay until the event; the
+        // data lies in the arena, and the frontend does not access it until `net_done`.
         unsafe { driver.push(SEND_TOKEN | u64::from(index), &job) };
     }
 
-    /// A receive or send has ended; what to tell the frontend, unless it goes on.
+    /// Handles the end of a receive or send. Returns the notification for the frontend, unless the operation continues.
     pub(crate) fn on_event(&mut self, event: Event, driver: &mut Driver) -> Option<NetDone> {
         let index = event.token as u32;
         let done = if event.token & SEND_TOKEN == SEND_TOKEN {
@@ -245,9 +246,9 @@ impl Net {
     fn received(&mut self, index: u32, result: i32, driver: &mut Driver) -> Option<NetDone> {
         let socket = &mut self.sockets[index as usize];
         let r = socket.receiving.as_mut().expect("an event comes only for what was begun");
-        let again = matches!(-result, libc::EINTR | libc::EAGAIN) && !socket.closing;
+        let retry = matches!(-result, libc::EINTR | libc::EAGAIN) && !socket.closing;
         r.got += result.max(0) as u32;
-        if again || (r.whole && result > 0 && r.got < r.len && !socket.closing) {
+        if retry || (r.whole && result > 0 && r.got < r.len && !socket.closing) {
             self.push_recv(index, driver);
             return None;
         }
@@ -260,9 +261,9 @@ impl Net {
     fn sent(&mut self, index: u32, result: i32, driver: &mut Driver) -> Option<NetDone> {
         let socket = &mut self.sockets[index as usize];
         let s = socket.sending.as_mut().expect("an event comes only for what was begun");
-        let again = matches!(-result, libc::EINTR | libc::EAGAIN) && !socket.closing;
+        let retry = matches!(-result, libc::EINTR | libc::EAGAIN) && !socket.closing;
         s.sent += result.max(0) as u32;
-        if again || (result > 0 && s.sent < s.total && !socket.closing) {
+        if retry || (result > 0 && s.sent < s.total && !socket.closing) {
             advance(&mut socket.message, result.max(0) as usize);
             self.push_send(index, driver);
             return None;
@@ -274,12 +275,12 @@ impl Net {
         Some(NetDone { frontend: socket.frontend, token, result })
     }
 
-    /// Ends both directions: what is in flight ends soon.
+    /// Shuts down both directions. I/O in flight ends soon.
     pub(crate) fn shutdown(&mut self, id: SocketId) {
         if let Some(socket) = self.get(id)
             && let Some(fd) = &socket.fd
         {
-            // A peer that is gone already is no error here.
+            // It is no error here if the peer has already disconnected.
             let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
         }
     }
@@ -317,11 +318,11 @@ impl Net {
     }
 }
 
-/// Takes `bytes` off the front of a message.
+/// Removes `bytes` from the front of a message.
 fn advance(message: &mut libc::msghdr, mut bytes: usize) {
     while bytes > 0 {
-        // SAFETY: a send never ends with more bytes than its iovecs hold, so that the first one exists while
-        // bytes are left.
+        // SAFETY: a send never reports more bytes than its iovecs hold, so the first iovec exists while `bytes` is not
+        // 0.
         let iov = unsafe { &mut *message.msg_iov };
         if bytes < iov.iov_len {
             iov.iov_base = iov.iov_base.wrapping_byte_add(bytes);

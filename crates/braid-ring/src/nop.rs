@@ -1,4 +1,4 @@
-//! What the kernel's ring costs by itself: the measure that other costs are compared with.
+//! The cost of the kernel's ring by itself, the measure for other costs.
 
 #![allow(unsafe_code)]
 
@@ -6,19 +6,20 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::error::RingError;
 
-/// Sends `count` no-operations through a ring like the shards', `depth` at a time: pushes a batch, enters the kernel
-/// once, takes all the answers. Nothing else is done, so that whoever measures this thread's time around the call
-/// knows what one costs. `depth` is at least 1.
+/// Sends `count` no-operations through a ring like those of the shards, `depth` at a time: pushes a batch, enters the
+/// kernel once, and reaps the completions. Does nothing else, so that this thread's CPU time of the call is the cost of
+/// the no-operations. `depth` is at least 1.
 ///
 /// # Errors
-/// When there is no io_uring here.
+/// When io_uring is not available.
 pub fn nop_bench(depth: u32, count: u64) -> Result<(), RingError> {
     let failed = |e| RingError::os(e, "measuring io_uring's no-operation");
     let depth = depth.max(1);
     let best =
         IoUring::<squeue::Entry, cqueue::Entry>::builder().setup_single_issuer().setup_defer_taskrun().build(depth);
     let mut ring = best.or_else(|_| IoUring::builder().build(depth)).map_err(failed)?;
-    // Where this fails the number of the ring is looked up at each call: dearer, and what a shard would pay there, too.
+    // If this fails, each call looks up the ring's descriptor. That is slower, but so it is for a shard on such a
+    // kernel.
     let _ = ring.submitter().register_ring_fd();
     let mut left = count;
     while left > 0 {
@@ -32,10 +33,10 @@ pub fn nop_bench(depth: u32, count: u64) -> Result<(), RingError> {
             }
         }
         ring.submit_and_wait(batch as usize).map_err(failed)?;
-        let mut answered = 0;
-        while answered < batch {
-            answered += ring.completion().count() as u32;
-            if answered < batch {
+        let mut completed = 0;
+        while completed < batch {
+            completed += ring.completion().count() as u32;
+            if completed < batch {
                 ring.submit_and_wait(1).map_err(failed)?;
             }
         }
@@ -47,8 +48,8 @@ pub fn nop_bench(depth: u32, count: u64) -> Result<(), RingError> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn all_are_answered() {
-        // Returns only when every batch was answered; also counts that are no multiple of the depth.
+    fn all_complete() {
+        // Returns only when every batch has completed. Includes counts that are no multiple of the depth.
         for (depth, count) in [(1, 3), (128, 1000), (7, 7), (0, 2)] {
             super::nop_bench(depth, count).expect("these machines have io_uring");
         }

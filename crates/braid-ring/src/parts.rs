@@ -1,4 +1,4 @@
-//! Memory for the parts of jobs, and the parts on their way to a shard and back.
+//! Memory for the parts of jobs, and the requests that carry parts to a shard.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,59 +7,61 @@ use braid_engine::keeper::SyncPart;
 use braid_engine::{Buf, Compared, ErrorKind, IoError, LEAF_BYTES_MAX, SyncRequest};
 
 use crate::map::Map;
-use crate::pending::{Promise, pending};
+use crate::pending::{ReplySender, pending};
 
-/// Parts of jobs that have memory at a time, of all arrays of a tier together; more wait for it. Each has [`LEAF_BYTES_MAX`] bytes.
+/// Maximum number of parts of jobs with memory at a time, over all arrays of a stack level. Further parts wait. Each
+/// has [`LEAF_BYTES_MAX`] bytes.
 pub const PARTS_MAX: usize = 16;
 
 struct State {
-    /// Nobody uses these.
+    /// Buffers that are free.
     free: Vec<Map>,
-    /// So many are lent.
+    /// Number of buffers in use.
     lent: usize,
-    waiting: VecDeque<Promise<Loan>>,
+    waiting: VecDeque<ReplySender<PartBuffer>>,
 }
 
-/// Memory that is used again and again.
-pub(crate) struct Pool(Mutex<State>);
+/// A pool of reusable buffers.
+pub(crate) struct BufferPool(Mutex<State>);
 
-impl Pool {
-    pub(crate) fn new() -> Arc<Pool> {
-        Arc::new(Pool(Mutex::new(State { free: Vec::new(), lent: 0, waiting: VecDeque::new() })))
+impl BufferPool {
+    pub(crate) fn new() -> Arc<BufferPool> {
+        Arc::new(BufferPool(Mutex::new(State { free: Vec::new(), lent: 0, waiting: VecDeque::new() })))
     }
 
     fn with<R>(&self, work: impl FnOnce(&mut State) -> R) -> R {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Memory for one part, as soon as some is free; first come, first served.
+    /// Returns a buffer for one part as soon as one is free; first come, first served.
     ///
     /// # Errors
-    /// `Busy` when the operating system has none.
-    pub(crate) async fn take(self: &Arc<Pool>) -> Result<Loan, IoError> {
-        let (promise, loan) = pending();
-        self.with(|state| state.waiting.push_back(promise));
-        self.serve();
-        loan.await.map_err(|_| IoError { errno: libc::ENOMEM, ..IoError::of(ErrorKind::Busy) })
+    /// `Busy` when the operating system has no memory.
+    pub(crate) async fn take(self: &Arc<BufferPool>) -> Result<PartBuffer, IoError> {
+        let (sender, buffer) = pending();
+        self.with(|state| state.waiting.push_back(sender));
+        self.hand_out();
+        buffer.await.map_err(|_| IoError { errno: libc::ENOMEM, ..IoError::of(ErrorKind::Busy) })
     }
 
-    /// Gives those who wait what there is.
-    fn serve(self: &Arc<Pool>) {
+    /// Hands free buffers to the waiting callers.
+    fn hand_out(self: &Arc<BufferPool>) {
         loop {
             let next = self.with(|state| {
                 if state.lent >= PARTS_MAX {
                     return None;
                 }
-                let promise = state.waiting.pop_front()?;
+                let sender = state.waiting.pop_front()?;
                 let map = state.free.pop().or_else(|| Map::new(LEAF_BYTES_MAX as usize).ok());
                 state.lent += usize::from(map.is_some());
-                Some((promise, map))
+                Some((sender, map))
             });
-            // Outside the lock: a loan that nobody waits for any more comes back within the call.
+            // Outside the lock: if the receiver no longer waits, the buffer is dropped and returns to the pool inside
+            // this call.
             match next {
                 None => return,
-                Some((promise, Some(map))) => promise.keep(Loan { map: Some(map), pool: Arc::clone(self) }),
-                Some((broken, None)) => drop(broken),
+                Some((sender, Some(map))) => sender.send(PartBuffer { map: Some(map), pool: Arc::clone(self) }),
+                Some((sender, None)) => drop(sender),
             }
         }
     }
@@ -70,47 +72,47 @@ impl Pool {
     }
 }
 
-/// Memory for one part. Goes back when it is dropped.
-pub(crate) struct Loan {
+/// Memory for one part. Returns to the pool when it is dropped.
+pub(crate) struct PartBuffer {
     map: Option<Map>,
-    pool: Arc<Pool>,
+    pool: Arc<BufferPool>,
 }
 
-impl Loan {
-    /// Where it is.
+impl PartBuffer {
+    /// Returns the address.
     fn buf(&self) -> Buf {
         Buf { addr: self.map.as_ref().map_or(0, Map::addr), region: Buf::UNREGISTERED }
     }
 
-    /// The kernel may use it for ever: nobody else will.
-    pub(crate) fn lose(mut self) {
+    /// Never reuses the memory, because the kernel may still access it.
+    pub(crate) fn leak(mut self) {
         std::mem::forget(self.map.take());
     }
 }
 
-impl Drop for Loan {
+impl Drop for PartBuffer {
     fn drop(&mut self) {
         let map = self.map.take();
         self.pool.with(|state| {
             state.lent -= 1;
             state.free.extend(map);
         });
-        self.pool.serve();
+        self.pool.hand_out();
     }
 }
 
-/// A part of a job with its memory, and whom to tell of its end.
+/// A part of a job, its memory, and where its result goes.
 pub(crate) struct PartJob {
     pub(crate) part: SyncPart,
-    pub(crate) loan: Loan,
-    pub(crate) answer: Promise<Result<Compared, IoError>>,
+    pub(crate) buffer: PartBuffer,
+    pub(crate) reply: ReplySender<Result<Compared, IoError>>,
 }
 
 impl PartJob {
-    /// What the engine is asked.
+    /// Returns the request to the engine.
     pub(crate) fn request(&self, tag: u64) -> SyncRequest {
         let SyncPart { device, offset, len, kind } = self.part;
-        SyncRequest { device, offset, len, kind, buf: self.loan.buf(), tag }
+        SyncRequest { device, offset, len, kind, buf: self.buffer.buf(), tag }
     }
 }
 
@@ -129,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again_and_its_amount_is_bounded() {
-        let pool = Pool::new();
-        let mut held: Vec<Loan> = (0..PARTS_MAX).map(|_| poll(pin!(pool.take())).unwrap().unwrap()).collect();
-        let places: std::collections::BTreeSet<u64> = held.iter().map(|loan| loan.buf().addr).collect();
-        assert_eq!(places.len(), PARTS_MAX);
-        assert!(places.iter().all(|addr| addr % 4096 == 0));
+    fn buffers_are_reused_and_their_number_is_bounded() {
+        let pool = BufferPool::new();
+        let mut held: Vec<PartBuffer> = (0..PARTS_MAX).map(|_| poll(pin!(pool.take())).unwrap().unwrap()).collect();
+        let addresses: std::collections::BTreeSet<u64> = held.iter().map(|buffer| buffer.buf().addr).collect();
+        assert_eq!(addresses.len(), PARTS_MAX);
+        assert!(addresses.iter().all(|addr| addr % 4096 == 0));
         {
             let (mut first, mut given_up) = (pin!(pool.take()), Box::pin(pool.take()));
             let mut last = pin!(pool.take());
@@ -143,17 +145,17 @@ mod tests {
             );
             drop(given_up);
             held.truncate(PARTS_MAX - 2);
-            let first = poll(first).expect("what came back is given to who waited longest").unwrap();
-            assert!(places.contains(&first.buf().addr));
-            // The one who no longer waits did not keep the other.
+            let first = poll(first).expect("a returned buffer goes to the longest waiting caller").unwrap();
+            assert!(addresses.contains(&first.buf().addr));
+            // The abandoned request did not keep the next one waiting.
             assert!(poll(last).is_some());
         }
         assert_eq!(pool.counts(), (2, PARTS_MAX - 2, 0));
-        let lost = held.pop().unwrap();
-        let addr = lost.buf().addr;
-        lost.lose();
-        let again: Vec<Loan> = (0..3).map(|_| poll(pin!(pool.take())).unwrap().unwrap()).collect();
-        assert!(again.iter().all(|loan| loan.buf().addr != addr), "lost memory is not used again");
+        let leaked = held.pop().unwrap();
+        let addr = leaked.buf().addr;
+        leaked.leak();
+        let again: Vec<PartBuffer> = (0..3).map(|_| poll(pin!(pool.take())).unwrap().unwrap()).collect();
+        assert!(again.iter().all(|buffer| buffer.buf().addr != addr), "leaked memory is not used again");
         drop((again, held));
         assert_eq!(pool.counts(), (PARTS_MAX, 0, 0));
     }

@@ -1,4 +1,4 @@
-//! An answer that comes later: to be awaited by any executor, or waited for by a thread.
+//! Replies that come later: awaited by any executor, or waited for by a thread.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use crate::error::RingError;
 
 struct State<T> {
     value: Option<T>,
-    /// The other side is gone without an answer.
+    /// The sender was dropped without a reply.
     closed: bool,
     waker: Option<Waker>,
 }
@@ -25,26 +25,26 @@ impl<T> Cell<T> {
     }
 }
 
-/// Gives the answer, once.
-pub(crate) struct Promise<T>(Arc<Cell<T>>);
+/// Sends the reply, once.
+pub(crate) struct ReplySender<T>(Arc<Cell<T>>);
 
-/// An answer that a shard will give.
-#[must_use = "nobody learns the outcome unless this is awaited or waited for"]
+/// A reply that a shard will send.
+#[must_use = "the outcome is lost unless this is awaited or waited for"]
 pub struct Pending<T>(Arc<Cell<T>>);
 
-pub(crate) fn pending<T>() -> (Promise<T>, Pending<T>) {
+pub(crate) fn pending<T>() -> (ReplySender<T>, Pending<T>) {
     let state = Mutex::new(State { value: None, closed: false, waker: None });
     let cell = Arc::new(Cell { state, changed: Condvar::new() });
-    (Promise(Arc::clone(&cell)), Pending(cell))
+    (ReplySender(Arc::clone(&cell)), Pending(cell))
 }
 
-impl<T> Promise<T> {
-    pub(crate) fn keep(self, value: T) {
+impl<T> ReplySender<T> {
+    pub(crate) fn send(self, value: T) {
         self.0.with(|s| s.value = Some(value));
     }
 }
 
-impl<T> Drop for Promise<T> {
+impl<T> Drop for ReplySender<T> {
     fn drop(&mut self) {
         let waker = self.0.with(|s| {
             s.closed = true;
@@ -58,10 +58,10 @@ impl<T> Drop for Promise<T> {
 }
 
 impl<T> Pending<T> {
-    /// Blocks until the answer is there. Not for shards, nor for an executor's thread.
+    /// Blocks until the reply arrives. Must not be called on a shard or an executor's thread.
     ///
     /// # Errors
-    /// `Stopped` when the shards end without answering.
+    /// `Stopped` when the shards end without a reply.
     pub fn wait(self) -> Result<T, RingError> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -98,17 +98,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_reaches_a_waiting_thread() {
-        let (promise, answer) = pending();
-        let waiter = std::thread::spawn(move || answer.wait());
-        promise.keep(7);
+    fn a_reply_reaches_a_waiting_thread() {
+        let (sender, reply) = pending();
+        let waiter = std::thread::spawn(move || reply.wait());
+        sender.send(7);
         assert_eq!(waiter.join().unwrap().unwrap(), 7);
     }
 
     #[test]
-    fn a_broken_promise_is_an_error() {
-        let (promise, answer) = pending::<()>();
-        drop(promise);
-        assert_eq!(answer.wait().unwrap_err().kind, crate::error::RingErrorKind::Stopped);
+    fn a_dropped_sender_is_an_error() {
+        let (sender, reply) = pending::<()>();
+        drop(sender);
+        assert_eq!(reply.wait().unwrap_err().kind, crate::error::RingErrorKind::Stopped);
     }
 }

@@ -1,4 +1,4 @@
-//! Pools, from the control plane: served by a shard, asked and changed by calls.
+//! Pools, from the control plane: a shard serves a pool, and calls read and change it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,17 +8,17 @@ use braid_engine::pool::Pool;
 use braid_engine::{PoolCall, PoolKey, PoolMembers, PoolNext, Shard, ShardId};
 
 use crate::link::Control;
-use crate::pending::{Pending, Promise, pending};
+use crate::pending::{Pending, ReplySender, pending};
 use crate::port::Port;
 use crate::ring::RingHandle;
 
-/// Why a call to a pool has no answer.
+/// Why a call to a pool failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolCallError {
     /// The pool is not served, or the shards have stopped.
     NotServed,
-    /// A member of the pool has failed, or there is no space below it, so that the change could not be made durable. Whether it was made is
-    /// seen when the pool is opened again, or when there is space.
+    /// The change could not be made durable because a member of the pool has failed or there is no space below it.
+    /// Whether it took effect is known when the pool is opened again, or when there is space.
     NotCommitted,
 }
 
@@ -35,21 +35,21 @@ impl fmt::Display for PoolCallError {
 
 impl std::error::Error for PoolCallError {}
 
-/// A pool that a shard is to be the home of.
-pub(crate) struct Served {
+/// A pool to be served by a shard as its home.
+pub(crate) struct PoolToServe {
     pub(crate) key: PoolKey,
     pub(crate) pool: Box<Pool>,
     pub(crate) members: Arc<PoolMembers>,
-    pub(crate) done: Promise<()>,
+    pub(crate) done: ReplySender<()>,
 }
 
-/// Calls that are under way on one shard.
+/// Calls in progress on one shard.
 #[derive(Default)]
 pub(crate) struct PoolCalls {
-    calls: VecDeque<(u64, Promise<bool>)>,
+    calls: VecDeque<(u64, ReplySender<bool>)>,
     next: u64,
-    /// Pools that have left, of which something is out.
-    leaving: Vec<(PoolKey, Promise<()>)>,
+    /// Pools that the shard no longer serves, with I/O in flight.
+    leaving: Vec<(PoolKey, ReplySender<()>)>,
 }
 
 impl PoolCalls {
@@ -58,56 +58,62 @@ impl PoolCalls {
         (engine, port): (&mut Shard, &mut Port),
         key: PoolKey,
         call: PoolCall,
-        done: Promise<bool>,
+        done: ReplySender<bool>,
     ) {
         self.next += 1;
         self.calls.push_back((self.next, done));
         engine.pool_call(self.next, key, call, port);
     }
 
-    pub(crate) fn leaves(&mut self, key: PoolKey, ended: Promise<()>) {
+    pub(crate) fn add_leaving(&mut self, key: PoolKey, ended: ReplySender<()>) {
         self.leaving.push((key, ended));
     }
 
-    /// Tells of those that have ended. Called once a turn.
+    /// Replies to calls that have ended. Called once per turn.
     pub(crate) fn end(&mut self, engine: &mut Shard) {
-        while let Some((id, good)) = engine.pop_pool_call() {
+        while let Some((id, committed)) = engine.pop_pool_call() {
             if let Some(at) = self.calls.iter().position(|call| call.0 == id)
                 && let Some((_, done)) = self.calls.remove(at)
             {
-                done.keep(good);
+                done.send(committed);
             }
         }
         while let Some(key) = engine.pop_pool_ended() {
             if let Some(at) = self.leaving.iter().position(|(of, _)| *of == key) {
-                self.leaving.swap_remove(at).1.keep(());
+                self.leaving.swap_remove(at).1.send(());
             }
         }
     }
 }
 
 impl RingHandle {
-    /// Makes a shard the home of a pool that was opened, and tells the others. Returns when all know it: its volumes may be published then.
+    /// Makes a shard the home of an open pool, and tells the other shards. Returns when every shard knows it; the
+    /// pool's volumes may be published then.
     ///
     /// # Panics
-    /// When there is no such shard.
+    /// When the shard does not exist.
     pub async fn serve_pool(&self, key: PoolKey, home: ShardId, pool: Box<Pool>, members: Arc<PoolMembers>) {
         let mut known = Vec::new();
         for link in &self.inner.links {
-            let (done, answer) = pending();
+            let (done, reply) = pending();
             link.send(Control::KnowPool { key, home, done });
-            known.push(answer);
+            known.push(reply);
         }
-        for answer in known {
-            let _ = answer.await;
+        for reply in known {
+            let _ = reply.await;
         }
-        let (done, answer) = pending();
-        self.inner.links[usize::from(home.0)].send(Control::ServePool(Box::new(Served { key, pool, members, done })));
-        let _ = answer.await;
+        let (done, reply) = pending();
+        self.inner.links[usize::from(home.0)].send(Control::ServePool(Box::new(PoolToServe {
+            key,
+            pool,
+            members,
+            done,
+        })));
+        let _ = reply.await;
     }
 
-    /// Calls a pool at its home. What the call returns beside the answer says what the answer waits for; with [`PoolNext::Again`] it is made once
-    /// more when something was committed.
+    /// Calls a function with the pool on its home shard. The [`PoolNext`] that the function returns says what the reply
+    /// waits for. After [`PoolNext::Again`] the function is called again when something was committed.
     ///
     /// # Errors
     /// See [`PoolCallError`].
@@ -117,8 +123,8 @@ impl RingHandle {
         home: ShardId,
         mut call: impl FnMut(&mut Pool) -> (PoolNext, R) + Send + 'static,
     ) -> Result<R, PoolCallError> {
-        let answer = Arc::new(Mutex::new(None));
-        let into = Arc::clone(&answer);
+        let reply = Arc::new(Mutex::new(None));
+        let into = Arc::clone(&reply);
         let call: PoolCall = Box::new(move |pool| {
             let (next, value) = call(pool);
             *into.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
@@ -127,21 +133,22 @@ impl RingHandle {
         let (done, ended) = pending();
         let link = self.inner.links.get(usize::from(home.0)).ok_or(PoolCallError::NotServed)?;
         link.send(Control::CallPool { key, call, done });
-        let good = ended.await.map_err(|_| PoolCallError::NotServed)?;
-        let value = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (value, good) {
+        let committed = ended.await.map_err(|_| PoolCallError::NotServed)?;
+        let value = reply.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (value, committed) {
             (None, _) => Err(PoolCallError::NotServed),
             (Some(_), false) => Err(PoolCallError::NotCommitted),
             (Some(value), true) => Ok(value),
         }
     }
 
-    /// Takes a pool away from its home. Its volumes are published no more. The second ends when nothing of it is out on any shard: while a disk
-    /// hangs that takes as long as that. Until then nothing may be served under its key, and what it has begun to write is written.
+    /// Stops serving a pool, and returns it. None of its volumes may be published. The second value resolves when no
+    /// I/O of the pool is in flight on any shard, which takes as long as a disk hangs. Until then nothing may be served
+    /// under its key, and writes that it has started still happen.
     pub async fn leave_pool(&self, key: PoolKey, home: ShardId) -> Option<(Box<Pool>, Pending<()>)> {
-        let (done, answer) = pending();
+        let (done, reply) = pending();
         let (ended, end) = pending();
         self.inner.links.get(usize::from(home.0))?.send(Control::LeavePool { key, done, ended });
-        Some((answer.await.ok().flatten()?, end))
+        Some((reply.await.ok().flatten()?, end))
     }
 }

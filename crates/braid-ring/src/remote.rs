@@ -1,9 +1,10 @@
-//! Disks on the other side of a network: what carries a shard's I/O to one, and what it may ask of the shard.
+//! Remote disks: the carriers that transport a shard's I/O to them, and the interface of the shard for carriers.
 //!
-//! The port cuts leaf I/Os into parts and holds them; a [`Carrier`] takes parts, speaks with the other side, and says how each
-//! ended. The data of a part is sent from, and received into, the memory of its I/O: a carrier names it and never has its address.
-//! A part that was taken must be answered, however late, and only when no send or receive on its memory is in flight any more:
-//! whoever asked gets that memory back at once. So these I/Os need no time limit of the port's; the carrier keeps it.
+//! The port splits leaf I/Os into parts and queues them. A [`Carrier`] takes parts, talks to the server, and reports
+//! how each part ended. The data of a part is sent from, and received into, the memory of its I/O; a carrier refers to
+//! the part and never has the address. A part that was taken must be completed, however late, and only when no send or
+//! receive on its memory is in flight, because its memory is reusable from then on. These I/Os have no time limit of
+//! the port; the carrier enforces it.
 
 use std::os::fd::OwnedFd;
 
@@ -14,243 +15,252 @@ use crate::map::Map;
 use crate::net::{RecvMode, SEND_PIECES_MAX, SocketId};
 use crate::shard::Core;
 
-/// Disks of this kind that a shard can hold at a time.
+/// Maximum number of remote disks of a shard.
 pub const REMOTES_MAX: usize = 256;
 
-/// Bytes that a carrier receives at once into memory of its own.
+/// Size of the input buffer of a connection in bytes.
 pub const INPUT_BYTES: usize = 64 << 10;
-/// Bytes that a carrier can have in one send beside the data of parts. What it never uses takes no memory.
+/// Size of the output buffer of a connection in bytes, for everything in a send except the data of parts. Pages that
+/// are never used take no memory.
 pub const OUTPUT_BYTES: usize = 256 << 10;
 
-/// Connections that a carrier can have at a time.
+/// Maximum number of connections of a carrier.
 pub const REMOTE_CONNECTIONS_MAX: usize = 8;
 
-/// The error number of a part with [`Flags::OTHERS`] that is given up because it takes unusually long. No disk has it.
+/// The error number of a part with [`Flags::OTHERS`] that is given up because it takes unusually long. No disk returns
+/// it.
 pub const SLOW: i32 = libc::EINPROGRESS;
 
 const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
-/// In a token, above what has ended: on which connection.
+/// In a token, the connection is above the kind of event.
 const CONNECTION_SHIFT: u32 = 8;
 
-/// A disk on the other side of a network, as all shards know it.
+/// A remote disk, as all shards know it.
 pub trait RemoteDisk: Send + Sync + 'static {
-    /// Bytes that it holds, a multiple of [`RemoteDisk::logical_block_bytes`].
+    /// Size in bytes, a multiple of [`RemoteDisk::logical_block_bytes`].
     fn size_bytes(&self) -> u64;
-    /// What offsets and lengths must be multiples of: a power of two from 512 to 4096.
+    /// Offsets and lengths are multiples of this: a power of two from 512 to 4096.
     fn logical_block_bytes(&self) -> u32;
-    /// It is, or is no longer, a member of something that can go on without it: then it is rather lost than believed.
+    /// Tells whether the disk is a member of an array that can continue without it. If so, a disk that can no longer
+    /// guarantee its acknowledged data is lost; otherwise I/O waits for it.
     fn set_replaceable(&self, replaceable: bool);
-    /// Why nothing is asked of it any more until it is opened again, if it is so: a sentence that begins with "it" or "its".
+    /// Returns why the disk is lost, if it is: a sentence that begins with "it" or "its". A lost disk gets no further
+    /// I/O until it is opened again.
     fn lost_because(&self) -> Option<&str>;
-    /// Whether nothing that it was asked for, and has not answered, may be done yet.
+    /// Returns whether no submitted I/O without a reply can still take effect.
     fn is_settled(&self) -> bool;
-    /// How many connections each carrier may have, up to [`REMOTE_CONNECTIONS_MAX`].
+    /// Number of connections of each carrier, up to [`REMOTE_CONNECTIONS_MAX`].
     fn connections(&self) -> usize {
         1
     }
-    /// It takes one connection at a time: the shard that has it carries the I/O of all others, too.
+    /// Whether the disk accepts a single connection only. The shard that has the connection then carries the I/O of all
+    /// others.
     fn has_one_connection(&self) -> bool {
         false
     }
-    /// What carries the I/O of one shard, by its number, to it. Called on that shard's thread, once.
+    /// Creates the carrier of one shard, given by its number. Called once, on that shard's thread.
     fn carrier(&self, shard: u32) -> Box<dyn Carrier>;
 }
 
-/// Carries the I/O of one shard to one disk. It never blocks. What is told of a connection comes with that one chosen ([`RemoteCx::choose`]).
+/// Carries the I/O of one shard to one disk. Must not block. Calls about a connection come with that connection
+/// selected (see [`RemoteCx::choose`]).
 pub trait Carrier {
-    /// Something was asked for, or has happened: called once in a turn of the loop, behind all else.
+    /// Called at the end of a turn of the loop if I/O was submitted or an event occurred.
     fn work(&mut self, cx: &mut RemoteCx<'_>);
-    /// A receive on a connection has ended: with its bytes (0: end of stream), or minus an error number.
+    /// A receive on a connection has ended, with its number of bytes (0: end of stream), or a negated error number.
     fn received(&mut self, cx: &mut RemoteCx<'_>, connection: usize, result: i32);
-    /// A send has ended, likewise.
+    /// A send has ended, with its number of bytes or a negated error number.
     fn sent(&mut self, cx: &mut RemoteCx<'_>, connection: usize, result: i32);
-    /// The timer of a connection has rung.
+    /// The timer of a connection has fired.
     fn timer(&mut self, cx: &mut RemoteCx<'_>, connection: usize);
-    /// The disk is taken from the shard; nothing is asked of it any more. The connections are to be closed.
+    /// The disk is removed from the shard, and gets no further I/O. The carrier must close its connections.
     fn leave(&mut self, cx: &mut RemoteCx<'_>);
 }
 
-/// Part of a leaf I/O.
+/// A part of a leaf I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemotePart {
-    /// Which I/O: a number that only the port understands.
+    /// The I/O: a number of the port.
     pub io: u32,
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Modifiers; a write with FUA is durable when it is answered.
+    /// Modifiers. A write with FUA must be durable when it completes.
     pub flags: Flags,
     /// First byte on the disk.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// First byte in the I/O.
     pub at: u64,
-    /// When the I/O was asked for.
+    /// When the I/O was submitted.
     pub start_ns: u64,
 }
 
 impl RemotePart {
-    /// Whether it is a read that has waited for too long and that another disk may answer, where a request's first try may take `limit_ns`.
+    /// Returns whether it is a read that another member can serve and that has waited for too long, where the first
+    /// attempt of a request may take `limit_ns`.
     pub fn is_slow(&self, now_ns: u64, limit_ns: u64) -> bool {
         self.flags.gives_up(now_ns.saturating_sub(self.start_ns), limit_ns)
     }
 }
 
-/// How I/Os are cut.
+/// Limits by which I/Os are split into parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cut {
-    /// Bytes of a part that carries data.
+    /// Maximum bytes of a part with data.
     pub data_bytes: u64,
-    /// Bytes of one that zeroes or discards.
+    /// Maximum bytes of a part that zeroes or discards.
     pub range_bytes: u64,
-    /// Pieces of memory of one that carries data.
+    /// Maximum pieces of memory of a part with data.
     pub pieces: usize,
 }
 
-/// What a shard holds for one connection of a carrier.
-pub(crate) struct Desk {
+/// The buffers and the socket of one connection of a carrier.
+pub(crate) struct CarrierConnection {
     input: Map,
     output: Map,
-    /// What the next send consists of: addresses and lengths.
+    /// The pieces of the next send: addresses and lengths.
     gathered: Vec<(u64, u32)>,
     socket: Option<SocketId>,
 }
 
-impl Desk {
-    pub(crate) fn new() -> std::io::Result<Desk> {
+impl CarrierConnection {
+    pub(crate) fn new() -> std::io::Result<CarrierConnection> {
         let gathered = Vec::with_capacity(SEND_PIECES_MAX);
-        Ok(Desk { input: Map::new(INPUT_BYTES)?, output: Map::new(OUTPUT_BYTES)?, gathered, socket: None })
+        Ok(CarrierConnection { input: Map::new(INPUT_BYTES)?, output: Map::new(OUTPUT_BYTES)?, gathered, socket: None })
     }
 
-    /// Whether it has a connection, or what is left of one.
+    /// Returns whether it has a socket, open or being closed.
     pub(crate) fn has_socket(&self) -> bool {
         self.socket.is_some()
     }
 }
 
-/// A shard, as a carrier sees it.
+/// The interface of a shard for a carrier.
 pub struct RemoteCx<'a> {
     pub(crate) core: &'a mut Core,
-    pub(crate) desks: &'a mut [Desk],
+    pub(crate) connections: &'a mut [CarrierConnection],
     pub(crate) chosen: usize,
-    pub(crate) place: u16,
+    pub(crate) carrier: u16,
 }
 
 impl RemoteCx<'_> {
-    /// Whatever is said of a connection from here on is said of this one.
+    /// Selects the connection that the following calls refer to.
     ///
     /// # Panics
-    /// When the disk has not so many.
+    /// When the disk does not have this connection.
     pub fn choose(&mut self, connection: usize) {
-        assert!(connection < self.desks.len(), "one of its connections");
+        assert!(connection < self.connections.len(), "one of its connections");
         self.chosen = connection;
     }
 
-    fn desk(&mut self) -> &mut Desk {
-        &mut self.desks[self.chosen]
+    fn connection(&mut self) -> &mut CarrierConnection {
+        &mut self.connections[self.chosen]
     }
 
     fn token(&self, of: u64) -> u64 {
         of | (self.chosen as u64) << CONNECTION_SHIFT
     }
 
-    /// The time in nanoseconds (CLOCK_MONOTONIC), read once a turn of the loop.
+    /// Returns the time in nanoseconds (CLOCK_MONOTONIC), read once per turn of the loop.
     pub fn now_ns(&self) -> u64 {
         self.core.port.now_ns
     }
 
-    /// The next part of what waits.
+    /// Takes the next part of the waiting I/Os.
     pub fn take(&mut self, cut: &Cut) -> Option<RemotePart> {
-        self.core.port.take_part(self.place, cut)
+        self.core.port.take_part(self.carrier, cut)
     }
 
-    /// Since when the oldest I/O waits of which something was not taken.
+    /// Returns when the oldest I/O was submitted of which some part was not taken.
     pub fn waiting_since_ns(&self) -> Option<u64> {
-        self.core.port.waiting_since_ns(self.place)
+        self.core.port.waiting_since_ns(self.carrier)
     }
 
-    /// A part has ended, well or with an error number. Nothing may be in flight on its memory.
+    /// Reports that a part has ended, with success or an error number. No send or receive on its memory may be in
+    /// flight.
     pub fn done(&mut self, part: &RemotePart, result: Result<(), i32>) {
         self.core.port.part_done(part.io, result);
     }
 
-    /// Ends the oldest I/O that waits; of its parts that were taken those go on.
+    /// Fails the oldest waiting I/O. Its parts that were taken continue.
     pub fn fail_waiting(&mut self, errno: i32) {
-        self.core.port.fail_waiting(self.place, errno);
+        self.core.port.fail_waiting(self.carrier, errno);
     }
 
-    /// Ends, with [`SLOW`], the reads that have waited for too long ([`RemotePart::is_slow`]) and of which something was not taken; of
-    /// their parts that were taken those go on. Since when the first of them has waited; none: there were none.
+    /// Fails, with [`SLOW`], the waiting reads that have exceeded the limit ([`RemotePart::is_slow`]). Their parts that
+    /// were taken continue. Returns when the first of these reads was submitted, or `None` if there were none.
     pub fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64> {
-        self.core.port.give_up_reads(self.place, now_ns, limit_ns)
+        self.core.port.give_up_reads(self.carrier, now_ns, limit_ns)
     }
 
-    /// Gives a stream socket to the shard, connected or about to be; false when it has no room.
+    /// Adds a stream socket to the shard, connected or connecting. Returns false if the shard has no room.
     pub fn open(&mut self, socket: OwnedFd) -> bool {
-        debug_assert!(self.desk().socket.is_none(), "one connection at a time");
-        let user = FRONTENDS_MAX as u16 + self.place;
-        self.desk().socket = self.core.net.add(socket, user, &mut self.core.port.driver).ok();
-        self.desk().has_socket()
+        debug_assert!(self.connection().socket.is_none(), "one connection at a time");
+        let user = FRONTENDS_MAX as u16 + self.carrier;
+        self.connection().socket = self.core.net.add(socket, user, &mut self.core.port.driver).ok();
+        self.connection().has_socket()
     }
 
-    /// Shuts the connection down: what is in flight on it ends soon, and must before another is opened.
+    /// Shuts the connection down. I/O in flight on it ends soon, and must have ended before another connection is
+    /// opened.
     pub fn close(&mut self) {
-        if let Some(socket) = self.desk().socket.take() {
+        if let Some(socket) = self.connection().socket.take() {
             self.core.net.close(socket, &mut self.core.port.driver);
         }
     }
 
-    /// What was received, from byte `from` to byte `to` of [`INPUT_BYTES`].
+    /// Returns the received bytes `from..to` of the input buffer.
     ///
     /// # Panics
-    /// When there is no such range.
+    /// When the range is outside the buffer.
     #[allow(unsafe_code)]
     pub fn input(&self, from: usize, to: usize) -> &[u8] {
         assert!(from <= to && to <= INPUT_BYTES, "within the input");
-        // SAFETY: inside the mapping. The kernel writes only behind what was received before, which is what carriers look at; and at
-        // worst to bytes of which every value is valid.
-        unsafe { std::slice::from_raw_parts(self.desks[self.chosen].input.ptr().add(from), to - from) }
+        // SAFETY: inside the mapping. The kernel writes only behind the bytes already received, which are those that
+        // carriers read; and at worst, to bytes of which every value is valid.
+        unsafe { std::slice::from_raw_parts(self.connections[self.chosen].input.ptr().add(from), to - from) }
     }
 
-    /// The same, to be changed where it lies. No receive may be in flight.
+    /// Returns bytes `from..to` of the input buffer, mutable. No receive may be in flight.
     ///
     /// # Panics
-    /// When there is no such range.
+    /// When the range is outside the buffer.
     #[allow(unsafe_code)]
     pub fn input_mut(&mut self, from: usize, to: usize) -> &mut [u8] {
         assert!(from <= to && to <= INPUT_BYTES, "within the input");
-        // SAFETY: inside the mapping, known to nobody else while no receive is in flight.
-        unsafe { std::slice::from_raw_parts_mut(self.desk().input.ptr().add(from), to - from) }
+        // SAFETY: inside the mapping, to which there is no other access while no receive is in flight.
+        unsafe { std::slice::from_raw_parts_mut(self.connection().input.ptr().add(from), to - from) }
     }
 
-    /// Moves what was received to the front.
+    /// Moves the received bytes `from..to` to the front of the input buffer.
     ///
     /// # Panics
-    /// When there is no such range.
+    /// When the range is outside the buffer.
     #[allow(unsafe_code)]
     pub fn move_input(&mut self, from: usize, to: usize) {
         assert!(from <= to && to <= INPUT_BYTES, "within the input");
-        let start = self.desk().input.ptr();
-        // SAFETY: both ranges lie inside the mapping; carriers do so only while no receive is in flight.
+        let start = self.connection().input.ptr();
+        // SAFETY: both ranges lie inside the mapping; carriers call this only while no receive is in flight.
         unsafe { std::ptr::copy(start.add(from), start, to - from) }
     }
 
-    /// Receives whatever comes, behind byte `at` of the input. Nothing happens without a connection: false.
+    /// Receives any number of bytes at offset `at` of the input buffer. Returns false if there is no connection.
     ///
     /// # Panics
-    /// When there is no room, or a receive is in flight.
+    /// When the buffer has no room there, or a receive is in flight.
     pub fn receive(&mut self, at: usize) -> bool {
         assert!(at < INPUT_BYTES, "there is room");
-        let addr = self.desk().input.addr() + at as u64;
+        let addr = self.connection().input.addr() + at as u64;
         self.recv(addr, (INPUT_BYTES - at) as u32, RecvMode::Some)
     }
 
-    /// Receives data of a part into its memory, from its byte `at` on, at most `len`: as much as lies in one piece. Returns how
-    /// much that is; 0 without a connection.
+    /// Receives up to `len` bytes of a part's data into its memory, from its byte `at` on, as far as they lie in one
+    /// piece. Returns their number, or 0 if there is no connection.
     ///
     /// # Panics
-    /// When the part has not so many bytes, or a receive is in flight.
+    /// When the part is too short, or a receive is in flight.
     pub fn receive_data(&mut self, part: &RemotePart, at: u64, len: u64) -> u64 {
         let (addr, piece) = self.core.port.memory_of(part, at);
         let len = len.min(piece);
@@ -258,58 +268,60 @@ impl RemoteCx<'_> {
     }
 
     fn recv(&mut self, addr: u64, len: u32, mode: RecvMode) -> bool {
-        let Some(socket) = self.desk().socket else { return false };
+        let Some(socket) = self.connection().socket else { return false };
         self.core.net.recv(socket, addr, len, mode, self.token(RECEIVED), &mut self.core.port.driver)
     }
 
-    /// Copies what was received to the memory of a part, from its byte `at` on.
+    /// Copies bytes `from..to` of the input buffer to the memory of a part, from its byte `at` on.
     ///
     /// # Panics
-    /// When the part has not so many bytes, or the input.
+    /// When the part or the buffer is too short.
     pub fn copy_data(&mut self, part: &RemotePart, at: u64, from: usize, to: usize) {
         assert!(from <= to && to <= INPUT_BYTES, "within the input");
-        let source = self.desk().input.ptr().wrapping_add(from);
+        let source = self.connection().input.ptr().wrapping_add(from);
         self.core.port.copy_data(part, at, source, (to - from) as u64);
     }
 
-    /// Copies bytes of the carrier's to the memory of a part, from its byte `at` on.
+    /// Copies the carrier's own bytes to the memory of a part, from its byte `at` on.
     ///
     /// # Panics
-    /// When the part has not so many bytes.
+    /// When the part is too short.
     pub fn put_data(&mut self, part: &RemotePart, at: u64, data: &[u8]) {
         self.core.port.copy_data(part, at, data.as_ptr(), data.len() as u64);
     }
 
-    /// Copies `len` bytes of the data of a part, from its byte `at` on, to the output: zeros, if it carries none. No send may be in flight.
+    /// Copies `len` bytes of a part's data, from its byte `at` on, to the output buffer; zeros if the part has no data.
+    /// No send may be in flight.
     ///
     /// # Panics
-    /// When the part has not so many bytes, or the output.
+    /// When the part or the buffer is too short.
     pub fn output_data(&mut self, part: &RemotePart, at: u64, len: usize, to: usize) {
         assert!(to <= OUTPUT_BYTES && len <= OUTPUT_BYTES - to, "within the output");
-        let target = self.desk().output.ptr().wrapping_add(to);
+        let target = self.connection().output.ptr().wrapping_add(to);
         self.core.port.data_to(part, at, target, len as u64);
     }
 
-    /// Bytes to be sent: written here, then gathered. No send may be in flight.
+    /// Returns the output buffer, to be filled and then gathered. No send may be in flight.
     #[allow(unsafe_code)]
     pub fn output(&mut self) -> &mut [u8] {
-        // SAFETY: the whole mapping, known to nobody else; carriers write to it only while no send is in flight.
-        unsafe { std::slice::from_raw_parts_mut(self.desk().output.ptr(), OUTPUT_BYTES) }
+        // SAFETY: the whole mapping, to which there is no other access; carriers write to it only while no send is in
+        // flight.
+        unsafe { std::slice::from_raw_parts_mut(self.connection().output.ptr(), OUTPUT_BYTES) }
     }
 
-    /// How many pieces the next send has room for.
+    /// Returns how many more pieces the next send has room for.
     pub fn room(&self) -> usize {
-        SEND_PIECES_MAX - self.desks[self.chosen].gathered.len()
+        SEND_PIECES_MAX - self.connections[self.chosen].gathered.len()
     }
 
-    /// Adds a range of the output to what is sent next.
+    /// Adds a range of the output buffer to the next send.
     ///
     /// # Panics
-    /// When there is no such range, or no room.
+    /// When the range is outside the buffer, or the send has no room.
     pub fn gather(&mut self, from: usize, to: usize) {
         assert!(from <= to && to <= OUTPUT_BYTES, "within the output");
-        let addr = self.desk().output.addr() + from as u64;
-        match self.desk().gathered.last_mut() {
+        let addr = self.connection().output.addr() + from as u64;
+        match self.connection().gathered.last_mut() {
             Some((last, len)) if *last + u64::from(*len) == addr => *len += (to - from) as u32,
             _ => self.gather_piece(addr, (to - from) as u32),
         }
@@ -317,13 +329,13 @@ impl RemoteCx<'_> {
 
     fn gather_piece(&mut self, addr: u64, len: u32) {
         assert!(self.room() > 0, "at most {SEND_PIECES_MAX} pieces in one send");
-        self.desk().gathered.push((addr, len));
+        self.connection().gathered.push((addr, len));
     }
 
-    /// Adds the data of a part: zeros, if it carries none.
+    /// Adds the data of a part to the next send; zeros if the part has no data.
     ///
     /// # Panics
-    /// When there is no room.
+    /// When the send has no room.
     pub fn gather_data(&mut self, part: &RemotePart) {
         let mut at = 0;
         while at < part.len {
@@ -334,119 +346,123 @@ impl RemoteCx<'_> {
         }
     }
 
-    /// Sends what was gathered. Nothing happens without a connection, or with nothing gathered: false.
+    /// Sends the gathered pieces. Returns false if there is no connection or nothing was gathered.
     ///
     /// # Panics
     /// When a send is in flight.
     pub fn send(&mut self) -> bool {
         let token = self.token(SENT);
-        let desk = &mut self.desks[self.chosen];
-        let pieces = desk.gathered.drain(..);
-        match desk.socket {
+        let connection = &mut self.connections[self.chosen];
+        let pieces = connection.gathered.drain(..);
+        match connection.socket {
             Some(socket) if pieces.len() > 0 => self.core.net.send(socket, pieces, token, &mut self.core.port.driver),
             _ => false,
         }
     }
 
-    /// Calls [`Carrier::timer`] for the connection at a time. It cannot be taken back. False when the shard has no room for it.
+    /// Calls [`Carrier::timer`] for the connection at a time. It cannot be cancelled. Returns false if the shard has no
+    /// room for another timer.
     pub fn timer_at(&mut self, at_ns: u64) -> bool {
-        self.core.timers.set(at_ns, FRONTENDS_MAX as u16 + self.place, self.chosen as u64)
+        self.core.timers.set(at_ns, FRONTENDS_MAX as u16 + self.carrier, self.chosen as u64)
     }
 }
 
-/// A carrier and its desks.
+/// A carrier and its connections.
 pub(crate) struct Remote {
     carrier: Box<dyn Carrier>,
-    desks: Box<[Desk]>,
-    left: bool,
-    /// Receives and sends of it that have not ended.
+    connections: Box<[CarrierConnection]>,
+    leaving: bool,
+    /// Receives and sends in flight.
     busy: u32,
 }
 
-/// The remote disks of one shard, by their places.
+/// The carriers of one shard, by index.
 #[derive(Default)]
 pub(crate) struct Remotes {
-    places: Vec<Option<Remote>>,
+    slots: Vec<Option<Remote>>,
 }
 
 impl Remotes {
-    /// A place for a disk. None where there is no room.
+    /// Adds a carrier for a disk, and returns its index. `None` if there is no room.
     pub(crate) fn add(&mut self, disk: &dyn RemoteDisk, shard: u32) -> Option<u16> {
         let connections = disk.connections().clamp(1, REMOTE_CONNECTIONS_MAX);
-        let desks = (0..connections).map(|_| Desk::new()).collect::<std::io::Result<_>>().ok()?;
-        let remote = Remote { carrier: disk.carrier(shard), desks, left: false, busy: 0 };
-        let free = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
+        let connections = (0..connections).map(|_| CarrierConnection::new()).collect::<std::io::Result<_>>().ok()?;
+        let remote = Remote { carrier: disk.carrier(shard), connections, leaving: false, busy: 0 };
+        let free = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if free == REMOTES_MAX {
             return None;
         }
-        if free == self.places.len() {
-            self.places.push(None);
+        if free == self.slots.len() {
+            self.slots.push(None);
         }
-        self.places[free] = Some(remote);
+        self.slots[free] = Some(remote);
         Some(free as u16)
     }
 
-    /// Calls the carrier at a place. What it begins is counted, and it is called again behind all else of the turn.
+    /// Calls a carrier. Counts the sends and receives that it starts.
     fn on(
         &mut self,
         core: &mut Core,
-        place: u16,
+        index: u16,
         chosen: usize,
         call: impl FnOnce(&mut dyn Carrier, &mut RemoteCx<'_>),
     ) {
-        let Some(Some(remote)) = self.places.get_mut(usize::from(place)) else { return };
-        if chosen >= remote.desks.len() {
-            // A timer of who was at this place before.
+        let Some(Some(remote)) = self.slots.get_mut(usize::from(index)) else { return };
+        if chosen >= remote.connections.len() {
+            // A timer of the previous carrier with this index.
             return;
         }
         let before = core.net.busy();
-        call(&mut *remote.carrier, &mut RemoteCx { core, desks: &mut remote.desks, chosen, place });
+        call(
+            &mut *remote.carrier,
+            &mut RemoteCx { core, connections: &mut remote.connections, chosen, carrier: index },
+        );
         remote.busy += core.net.busy() - before;
     }
 
-    /// A receive, a send or a timer of a carrier has ended.
-    pub(crate) fn event(&mut self, core: &mut Core, place: u16, token: u64, result: i32) {
-        if let Some(Some(remote)) = self.places.get_mut(usize::from(place)) {
+    /// Handles the end of a receive or send.
+    pub(crate) fn event(&mut self, core: &mut Core, index: u16, token: u64, result: i32) {
+        if let Some(Some(remote)) = self.slots.get_mut(usize::from(index)) {
             remote.busy -= 1;
         }
         let connection = (token >> CONNECTION_SHIFT) as usize;
-        self.on(core, place, connection, |carrier, cx| match token & ((1 << CONNECTION_SHIFT) - 1) {
+        self.on(core, index, connection, |carrier, cx| match token & ((1 << CONNECTION_SHIFT) - 1) {
             RECEIVED => carrier.received(cx, connection, result),
             _ => carrier.sent(cx, connection, result),
         });
-        core.port.remote_is_due(place);
+        core.port.remote_is_due(index);
     }
 
-    pub(crate) fn timer(&mut self, core: &mut Core, place: u16, token: u64) {
+    pub(crate) fn timer(&mut self, core: &mut Core, index: u16, token: u64) {
         let connection = token as usize;
-        self.on(core, place, connection, |carrier, cx| carrier.timer(cx, connection));
-        core.port.remote_is_due(place);
+        self.on(core, index, connection, |carrier, cx| carrier.timer(cx, connection));
+        core.port.remote_is_due(index);
     }
 
-    /// Lets those work for which there is something to do.
+    /// Calls the carriers that have work.
     pub(crate) fn work(&mut self, core: &mut Core) {
-        while let Some(place) = core.port.next_due_remote() {
-            self.on(core, place, 0, |carrier, cx| carrier.work(cx));
+        while let Some(index) = core.port.next_due_remote() {
+            self.on(core, index, 0, |carrier, cx| carrier.work(cx));
         }
     }
 
-    /// Gives a place up of which no I/O is out; false while its connection is being closed.
-    pub(crate) fn leave(&mut self, core: &mut Core, place: u16) -> bool {
-        let Some(Some(remote)) = self.places.get_mut(usize::from(place)) else { return true };
-        if !std::mem::replace(&mut remote.left, true) {
-            self.on(core, place, 0, |carrier, cx| carrier.leave(cx));
+    /// Removes a carrier without I/O in flight. Returns false while its connections are being closed.
+    pub(crate) fn leave(&mut self, core: &mut Core, index: u16) -> bool {
+        let Some(Some(remote)) = self.slots.get_mut(usize::from(index)) else { return true };
+        if !std::mem::replace(&mut remote.leaving, true) {
+            self.on(core, index, 0, |carrier, cx| carrier.leave(cx));
         }
-        let gone = self.places[usize::from(place)]
+        let gone = self.slots[usize::from(index)]
             .as_ref()
-            .is_none_or(|r| r.busy == 0 && !r.desks.iter().any(Desk::has_socket));
+            .is_none_or(|r| r.busy == 0 && !r.connections.iter().any(CarrierConnection::has_socket));
         if gone {
-            self.places[usize::from(place)] = None;
+            self.slots[usize::from(index)] = None;
         }
         gone
     }
 
-    /// The shard ends while the kernel may still use their memory: it is never given back.
-    pub(crate) fn lose(self) {
-        std::mem::forget(self.places);
+    /// Leaks the buffers, because the kernel may still use them when the shard ends.
+    pub(crate) fn leak(self) {
+        std::mem::forget(self.slots);
     }
 }

@@ -1,4 +1,4 @@
-//! What a shard does for those who read and write devices from outside: requests with memory of their own.
+//! Requests of the control plane to devices, with memory of their own, on one shard.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,69 +6,70 @@ use braid_engine::{Completion, ErrorKind, IoError, Op, Request, Shard};
 
 use crate::frontend::{FRONTENDS_MAX, TAG_BITS, TAG_LIMIT};
 use crate::map::Map;
-use crate::pending::Promise;
+use crate::pending::ReplySender;
 use crate::port::Port;
 
-/// Requests of the control plane to devices on one shard and of one tier at a time; more wait.
+/// Maximum number of requests of the control plane in progress on one shard and stack level. Further ones wait.
 const REQUESTS_MAX: usize = 64;
 
-/// Stands in their tags where those of a frontend have its index.
+/// In the tags of these requests, stands in place of a frontend's index.
 pub(crate) const CONTROL_PLANE: u64 = (1 << (64 - TAG_BITS)) - 1;
 
-/// The same of what a leaf that is a device of the tier below was asked: see [`crate::tier`].
+/// The same for requests of a leaf that is a device of the stack level below: see [`crate::stack_level`].
 pub(crate) const BELOW: u64 = CONTROL_PLANE - 1;
 
 const _: () = assert!(FRONTENDS_MAX as u64 <= BELOW);
 
-/// How a request ended.
-pub(crate) struct Ended {
+/// The outcome of a request.
+pub(crate) struct RequestOutcome {
     pub(crate) result: Result<(), IoError>,
-    /// None is left where the kernel still has it.
+    /// `None` if the kernel may still use it.
     pub(crate) memory: Option<Map>,
-    /// One disk did not give in time what another one may have: worth a second try, with other memory.
-    pub(crate) again: bool,
+    /// A disk did not respond in time, and another one may have the data: retry, with other memory.
+    pub(crate) retry: bool,
 }
 
-/// A request to a device, with the memory it works on.
+/// A request to a device, and its memory.
 pub(crate) struct DeviceRequest {
     /// `request.buf` points into it.
     pub(crate) memory: Option<Map>,
     pub(crate) request: Request,
-    /// None is left once it was answered while the kernel still had the memory.
-    pub(crate) answer: Option<Promise<Ended>>,
+    /// `None` after a reply that was sent while the kernel still had the memory.
+    pub(crate) reply: Option<ReplySender<RequestOutcome>>,
 }
 
 impl DeviceRequest {
     fn end(self, result: Result<(), IoError>) {
-        if let Some(answer) = self.answer {
-            answer.keep(Ended { result, memory: self.memory, again: false });
+        if let Some(reply) = self.reply {
+            reply.send(RequestOutcome { result, memory: self.memory, retry: false });
         }
     }
 }
 
-/// All of them on one shard.
+/// All such requests of one shard and stack level.
 #[derive(Default)]
 pub(crate) struct Requests {
-    /// They have not begun.
+    /// Requests that have not started.
     waiting: VecDeque<Box<DeviceRequest>>,
-    /// By their tags: the engine has them, or the kernel still has their memory.
+    /// Requests, by tag, that the engine has, or whose memory the kernel still has.
     running: BTreeMap<u64, Box<DeviceRequest>>,
-    /// So many of those have been answered: the engine bounds them, and they keep nobody waiting.
+    /// Number of running requests that already have a reply. The engine bounds them, so they do not count towards the
+    /// maximum.
     late: usize,
     next_tag: u64,
-    /// The shard stops: nothing new is begun.
+    /// The shard is stopping: nothing new starts.
     stopped: bool,
 }
 
 impl Requests {
-    /// Takes a request in.
+    /// Accepts a request.
     pub(crate) fn add(&mut self, request: Box<DeviceRequest>) {
         if !self.stopped {
             self.waiting.push_back(request);
         }
     }
 
-    /// Begins what waits, as far as there is room. Called once a turn.
+    /// Starts waiting requests as far as there is room. Called once per turn.
     pub(crate) fn begin(&mut self, engine: &mut Shard, port: &mut Port) {
         while self.running.len() - self.late < REQUESTS_MAX
             && let Some(mut next) = self.waiting.pop_front()
@@ -77,18 +78,19 @@ impl Requests {
             next.request.tag = CONTROL_PLANE << TAG_BITS | tag;
             match engine.submit(&next.request, port) {
                 Ok(()) => {
-                    // It cannot end before this turn does, nor can another one still bear this tag after so many.
+                    // The request cannot end before this turn does, and no other running request can still have this
+                    // tag.
                     self.next_tag = (tag + 1) % TAG_LIMIT;
                     self.running.insert(tag, next);
                 }
-                // No slot is free. One will be, when something ends, and then there is another turn.
+                // No slot is free. One will be when a request ends, and another turn follows that.
                 Err(e) if e.kind == ErrorKind::Busy => return self.waiting.push_front(next),
                 Err(e) => next.end(Err(e)),
             }
         }
     }
 
-    /// Tells of one that has ended; the tag is without [`CONTROL_PLANE`].
+    /// Replies to a request that has ended. The tag is without [`CONTROL_PLANE`].
     pub(crate) fn done(&mut self, completion: &Completion, engine: &Shard) {
         if !completion.buffer_busy {
             if let Some(ended) = self.running.remove(&completion.tag) {
@@ -97,26 +99,27 @@ impl Requests {
         } else if let Some(late) = self.running.get_mut(&completion.tag) {
             // The kernel may still use the memory, which stays here.
             self.late += 1;
-            if let Some(answer) = late.answer.take() {
-                let again = late.request.op == Op::Read && engine.is_redundant(late.request.device);
-                answer.keep(Ended { result: completion.result, memory: None, again });
+            if let Some(reply) = late.reply.take() {
+                let retry = late.request.op == Op::Read && engine.is_redundant(late.request.device);
+                reply.send(RequestOutcome { result: completion.result, memory: None, retry });
             }
         }
     }
 
-    /// The kernel has given the memory of a late one back.
+    /// The kernel has returned the memory of a late request.
     pub(crate) fn released(&mut self, tag: u64) {
         self.late -= usize::from(self.running.remove(&tag).is_some());
     }
 
-    /// The shard stops. What is under way goes on.
+    /// Handles a stop of the shard. Requests in progress continue.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
         self.waiting.clear();
     }
 
-    /// The shard has ended, while the kernel may still use the memory of what is under way.
-    pub(crate) fn lose(&mut self) {
+    /// Handles the end of the shard while the kernel may still use the memory of running requests: that memory is
+    /// leaked.
+    pub(crate) fn leak(&mut self) {
         self.stop();
         for request in std::mem::take(&mut self.running).into_values() {
             std::mem::forget(request.memory);

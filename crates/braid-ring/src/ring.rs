@@ -19,40 +19,40 @@ use crate::error::{RingError, RingErrorKind};
 use crate::frontend::{FRONTENDS_MAX, Frontend};
 use crate::link::{Control, Countdown, Link};
 use crate::map::Map;
-use crate::metas::META_MAX;
+use crate::member_faults::MemberFaults;
+use crate::meta_requests::META_MAX;
 use crate::net::{Net, SOCKETS_MAX};
-use crate::parts::Pool;
+use crate::parts::BufferPool;
 use crate::pending::{Pending, pending};
 use crate::port::{DEPTH, LEAVES_MAX, Port, PortConfig};
 use crate::remote::REMOTES_MAX;
-use crate::shard::{Core, Peers, Runner, TierMessage, clock_ns, lease_clock_ns};
+use crate::shard::{Core, LevelMessage, Peers, Runner, clock_ns, lease_clock_ns};
+use crate::stack_level::{AddLevel, TIERS_MAX, tier_of};
 use crate::stats::{LeafCounters, LeafStats};
-use crate::tier::{Raise, TIERS_MAX, tier_of};
 use crate::timer::Timers;
-use crate::troubles::Troubles;
 use crate::wake::Wake;
 
-/// Shards, at most.
+/// Maximum number of shards.
 pub const SHARDS_MAX: u16 = 256;
-/// Messages that one shard's queue to another holds; more wait with the sender.
+/// Messages that the queue from one shard to another holds. Further messages wait at the sender.
 const MESSAGES_MAX: usize = 4096;
-/// Copies of a block of metadata, at most: as many as an array has members.
+/// Maximum number of copies of a metadata block: the maximum number of members of an array.
 const META_COPIES_MAX: usize = braid_engine::layout::COPIES_MAX;
 
 /// How to start a ring. The default has one shard, the best driver that works, and 64 MiB of buffers.
 #[derive(Clone, Debug)]
 pub struct RingConfig {
-    /// How many shards, from 1 to [`SHARDS_MAX`]; each is a thread.
+    /// Number of shards, from 1 to [`SHARDS_MAX`]. Each is a thread.
     pub shards: u16,
-    /// Which driver; `None`: the best that the kernel permits.
+    /// Which driver to use. `None`: the best that the kernel permits.
     pub driver: Option<DriverKind>,
-    /// Memory for data on each shard, in bytes, from 1 MiB to 1 GiB.
+    /// Data memory of each shard in bytes, from 1 MiB to 1 GiB.
     pub arena_bytes: usize,
-    /// The processor for each shard's thread; empty: the scheduler decides.
+    /// The processor for each shard's thread. Empty: the scheduler decides.
     pub pin: Vec<usize>,
-    /// After so many milliseconds an I/O counts as failed.
+    /// Time limit of a leaf I/O in milliseconds. After it the I/O counts as failed.
     pub leaf_timeout_ms: u64,
-    /// Bounds of the engine.
+    /// Limits of the engine.
     pub limits: Limits,
 }
 
@@ -71,64 +71,64 @@ impl Default for RingConfig {
 
 struct LeafRecord {
     disk: Arc<Disk>,
-    /// One block for each shard.
+    /// One set of counters for each shard.
     counters: Vec<Arc<LeafCounters>>,
 }
 
-enum LeafPlace {
+enum LeafEntry {
     Free,
     Used(LeafRecord),
-    /// Some shard may still know it.
-    Leaving,
+    /// Being removed: some shard may still use it.
+    Removing,
 }
 
 pub(crate) struct Inner {
     pub(crate) links: Vec<Arc<Link>>,
     infos: Vec<DriverInfo>,
-    leaves: Mutex<Vec<LeafPlace>>,
+    leaves: Mutex<Vec<LeafEntry>>,
     pub(crate) layouts: Layouts,
     arena_bytes: u64,
-    /// Failures of members that nobody has taken yet.
-    pub(crate) troubles: Arc<Troubles>,
-    /// Memory for parts of jobs, by tier.
-    pub(crate) pools: [Arc<Pool>; TIERS_MAX],
-    /// How many tiers all shards were told of.
-    tiers: Mutex<usize>,
+    /// Faults of members that no monitor has received yet.
+    pub(crate) member_faults: Arc<MemberFaults>,
+    /// Memory for parts of jobs, by stack level.
+    pub(crate) part_buffers: [Arc<BufferPool>; TIERS_MAX],
+    /// Number of stack levels that all shards have been told to add.
+    levels: Mutex<usize>,
     limits: Limits,
-    /// Which shard gets the next part of a job, or the next request of the control plane.
+    /// The shard for the next part of a job or the next request of the control plane, modulo the number of shards.
     pub(crate) next_shard: AtomicUsize,
 }
 
 impl Inner {
-    fn leaves<R>(&self, work: impl FnOnce(&mut Vec<LeafPlace>) -> R) -> R {
+    fn leaves<R>(&self, work: impl FnOnce(&mut Vec<LeafEntry>) -> R) -> R {
         work(&mut self.leaves.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The disk that a number stands for.
+    /// Returns the disk of a leaf.
     pub(crate) fn disk(&self, leaf: LeafId) -> Option<Arc<Disk>> {
         self.leaves(|leaves| match leaves.get(leaf.0 as usize) {
-            Some(LeafPlace::Used(record)) => Some(Arc::clone(&record.disk)),
+            Some(LeafEntry::Used(record)) => Some(Arc::clone(&record.disk)),
             _ => None,
         })
     }
 
-    /// Sees to it that all shards have this tier, and those below it.
-    fn raise_to(&self, tier: usize) -> Result<(), RingError> {
-        let mut tiers = self.tiers.lock().unwrap_or_else(PoisonError::into_inner);
-        while *tiers <= tier {
+    /// Ensures that all shards have this stack level and those below it.
+    fn ensure_level(&self, level: usize) -> Result<(), RingError> {
+        let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+        while *levels <= level {
             let shared = Arc::new(Shared::new(self.links.len() as u16, &self.limits));
-            let raise = |_: &Arc<Link>| Raise::new(*tiers, Arc::clone(&shared), self.limits);
-            let all = self.links.iter().map(raise).collect::<Result<Vec<_>, _>>()?;
-            for (link, raise) in self.links.iter().zip(all) {
-                link.send(Control::Raise(Box::new(raise)));
+            let add_level = |_: &Arc<Link>| AddLevel::new(*levels, Arc::clone(&shared), self.limits);
+            let all = self.links.iter().map(add_level).collect::<Result<Vec<_>, _>>()?;
+            for (link, add_level) in self.links.iter().zip(all) {
+                link.send(Control::AddLevel(Box::new(add_level)));
             }
-            *tiers += 1;
+            *levels += 1;
         }
         Ok(())
     }
 
-    /// Tells every shard the same.
-    fn tell_all(&self, mut control: impl FnMut() -> Control) -> Result<(), RingError> {
+    /// Sends the same message to every shard.
+    fn send_to_all(&self, mut control: impl FnMut() -> Control) -> Result<(), RingError> {
         let mut all = true;
         for link in &self.links {
             all &= link.send(control());
@@ -137,23 +137,24 @@ impl Inner {
     }
 }
 
-/// The shards' threads. Stop them by [`Ring::stop`]; dropping it does the same.
+/// The shard threads. [`Ring::stop`] stops them, and so does dropping the ring.
 pub struct Ring {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Reaches the shards from anywhere. Cheap to clone.
+/// A handle to the shards, usable from any thread. Cheap to clone.
 #[derive(Clone)]
 pub struct RingHandle {
     pub(crate) inner: Arc<Inner>,
 }
 
 impl Ring {
-    /// Starts the shards. `frontends` is called once for each, on this thread, for what shall live there.
+    /// Starts the shards. `frontends` is called on this thread, once for each shard, and returns the frontends of that
+    /// shard.
     ///
     /// # Errors
-    /// When the configuration is out of bounds, no driver works, or memory or threads cannot be had.
+    /// When the configuration is out of bounds, no driver works, or memory or threads are not available.
     pub fn start(
         config: &RingConfig,
         frontends: impl Fn(ShardId) -> Vec<Box<dyn Frontend>>,
@@ -163,19 +164,19 @@ impl Ring {
         let shared = Arc::new(Shared::new(config.shards, &config.limits));
         let wake = || Wake::new().map_err(|e| RingError::os(e, "making an eventfd".to_string()));
         let links = (0..shards).map(|_| Ok(Arc::new(Link::new(wake()?)))).collect::<Result<Vec<_>, RingError>>()?;
-        let restless = Arc::new(AtomicUsize::new(shards));
-        let troubles = Arc::new(Troubles::default());
+        let active_shards = Arc::new(AtomicUsize::new(shards));
+        let member_faults = Arc::new(MemberFaults::default());
         let mut threads = Vec::with_capacity(shards);
         let mut building = Vec::with_capacity(shards);
         for (index, (to, from)) in queues(shards).into_iter().enumerate() {
             let id = ShardId(index as u16);
-            let lived_on = frontends(id);
-            assert!(lived_on.len() <= FRONTENDS_MAX, "at most {FRONTENDS_MAX} frontends on a shard");
-            let (at_rest, troubles) = (Arc::clone(&restless), Arc::clone(&troubles));
-            let peers = Peers { to, from, links: links.clone(), restless: at_rest, troubles };
-            building.push(spawn(id, config, Arc::clone(&shared), peers, lived_on));
+            let residents = frontends(id);
+            assert!(residents.len() <= FRONTENDS_MAX, "at most {FRONTENDS_MAX} frontends on a shard");
+            let (counter, faults) = (Arc::clone(&active_shards), Arc::clone(&member_faults));
+            let peers = Peers { to, from, links: links.clone(), active_shards: counter, member_faults: faults };
+            building.push(spawn(id, config, Arc::clone(&shared), peers, residents));
         }
-        // All at once: the kernel takes its time for the memory of each.
+        // The shards are built in parallel, because the kernel takes a while to set up the memory of each.
         let mut infos = Vec::with_capacity(shards);
         let mut failed = None;
         for built in building {
@@ -187,43 +188,43 @@ impl Ring {
                 Ok(info) => infos.push(info),
                 Err(e) => {
                     failed.get_or_insert(e);
-                    restless.fetch_sub(1, Ordering::AcqRel);
+                    active_shards.fetch_sub(1, Ordering::AcqRel);
                 }
             }
         }
-        let places = (0..LEAVES_MAX).map(|_| LeafPlace::Free).collect();
+        let entries = (0..LEAVES_MAX).map(|_| LeafEntry::Free).collect();
         let arena_bytes = config.arena_bytes as u64;
         let inner = Arc::new(Inner {
             links,
             infos,
-            leaves: Mutex::new(places),
+            leaves: Mutex::new(entries),
             layouts: Layouts::default(),
             arena_bytes,
-            troubles,
-            pools: std::array::from_fn(|_| Pool::new()),
-            tiers: Mutex::new(1),
+            member_faults,
+            part_buffers: std::array::from_fn(|_| BufferPool::new()),
+            levels: Mutex::new(1),
             limits: config.limits,
             next_shard: AtomicUsize::new(0),
         });
         let ring = Ring { inner, threads };
-        // An error stops the shards that did start, as the ring is dropped.
+        // On error, dropping the ring stops the shards that did start.
         failed.map_or(Ok(ring), Err)
     }
 
-    /// The way to reach the shards.
+    /// Returns a handle to the shards.
     pub fn handle(&self) -> RingHandle {
         RingHandle { inner: Arc::clone(&self.inner) }
     }
 
-    /// Tells the frontends to stop, lets what is in flight finish, and ends the threads. A disk that does not answer
-    /// delays this by the time limit of an I/O.
+    /// Tells the frontends to stop, lets I/O in flight finish, and ends the threads. A disk that does not respond
+    /// delays this by at most the time limit of an I/O.
     pub fn stop(mut self) {
         self.stop_all();
     }
 
     fn stop_all(&mut self) {
-        // Shards that have ended already need no message.
-        let _ = self.inner.tell_all(|| Control::Stop);
+        // A shard that has ended needs no message.
+        let _ = self.inner.send_to_all(|| Control::Stop);
         for thread in self.threads.drain(..) {
             if let Err(panic) = thread.join()
                 && !std::thread::panicking()
@@ -231,8 +232,8 @@ impl Ring {
                 std::panic::resume_unwind(panic);
             }
         }
-        // Handles may live on; the disks are let go of.
-        self.inner.leaves(|leaves| leaves.iter_mut().for_each(|place| *place = LeafPlace::Free));
+        // Handles may outlive the ring. The disks are released now.
+        self.inner.leaves(|leaves| leaves.iter_mut().for_each(|entry| *entry = LeafEntry::Free));
         self.inner.layouts.clear();
     }
 }
@@ -244,26 +245,26 @@ impl Drop for Ring {
 }
 
 fn check(config: &RingConfig) -> Result<(), RingError> {
-    let wrong = |what: String, remedy: &str| Err(RingError::new(RingErrorKind::Limit, what, remedy));
+    let invalid = |what: String, remedy: &str| Err(RingError::new(RingErrorKind::Limit, what, remedy));
     if !(1..=SHARDS_MAX).contains(&config.shards) {
-        return wrong(format!("{} shards", config.shards), "give 1 to 256, one for each core to be used");
+        return invalid(format!("{} shards", config.shards), "give 1 to 256, one for each core to be used");
     }
     if !(1 << 20..=1 << 30).contains(&config.arena_bytes) {
-        return wrong(format!("an arena of {} bytes", config.arena_bytes), "give 1 MiB to 1 GiB to each shard");
+        return invalid(format!("an arena of {} bytes", config.arena_bytes), "give 1 MiB to 1 GiB to each shard");
     }
     if !config.pin.is_empty() && config.pin.len() != usize::from(config.shards) {
-        return wrong(format!("{} processors for {} shards", config.pin.len(), config.shards), "name one for each");
+        return invalid(format!("{} processors for {} shards", config.pin.len(), config.shards), "name one for each");
     }
     if config.limits.slots > SLOTS_MAX || config.leaf_timeout_ms == 0 {
-        return wrong("limits of the engine".into(), "keep slots within its maximum, and the time limit above 0");
+        return invalid("limits of the engine".into(), "keep slots within its maximum, and the time limit above 0");
     }
     Ok(())
 }
 
-type To = Vec<Option<rtrb::Producer<TierMessage>>>;
-type From = Vec<Option<rtrb::Consumer<TierMessage>>>;
+type To = Vec<Option<rtrb::Producer<LevelMessage>>>;
+type From = Vec<Option<rtrb::Consumer<LevelMessage>>>;
 
-/// A queue from each shard to each other.
+/// Creates a queue from each shard to each other shard.
 fn queues(shards: usize) -> Vec<(To, From)> {
     let mut ends: Vec<(To, From)> =
         (0..shards).map(|_| ((0..shards).map(|_| None).collect(), (0..shards).map(|_| None).collect())).collect();
@@ -277,10 +278,10 @@ fn queues(shards: usize) -> Vec<(To, From)> {
     ends
 }
 
-/// The thread of a shard, and what it says once it is built.
+/// The thread of a shard, and the result of building the shard.
 type Building = (JoinHandle<()>, Pending<Result<DriverInfo, RingError>>);
 
-/// Starts a shard's thread, which builds the shard.
+/// Starts the thread of a shard. The thread builds the shard itself.
 fn spawn(
     id: ShardId,
     config: &RingConfig,
@@ -288,16 +289,16 @@ fn spawn(
     peers: Peers,
     frontends: Vec<Box<dyn Frontend>>,
 ) -> Result<Building, RingError> {
-    let (promise, info) = pending();
+    let (sender, info) = pending();
     let config = config.clone();
     let body = move || {
-        // Everything is built here: an io_uring belongs to the thread that will use it.
+        // The thread builds everything itself: an io_uring belongs to the thread that uses it.
         match build(id, &config, shared, peers, frontends) {
             Ok((runner, info)) => {
-                promise.keep(Ok(info));
+                sender.send(Ok(info));
                 runner.run();
             }
-            Err(e) => promise.keep(Err(e)),
+            Err(e) => sender.send(Err(e)),
         }
     };
     let spawned = std::thread::Builder::new().name(format!("shard-{}", id.0)).spawn(body);
@@ -305,7 +306,7 @@ fn spawn(
     Ok((thread, info))
 }
 
-/// Builds a shard on its own thread.
+/// Builds a shard. Runs on the shard's own thread.
 fn build(
     id: ShardId,
     config: &RingConfig,
@@ -348,46 +349,46 @@ fn build(
 }
 
 impl RingHandle {
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u16 {
         self.inner.links.len() as u16
     }
 
-    /// What a shard's driver turned out to be.
+    /// Returns which driver a shard uses, and how.
     ///
     /// # Panics
-    /// When there is no such shard.
+    /// When the shard does not exist.
     pub fn driver(&self, shard: ShardId) -> &DriverInfo {
         &self.inner.infos[usize::from(shard.0)]
     }
 
-    /// Memory for data on each shard, in bytes.
+    /// Returns the data memory of each shard in bytes.
     pub fn arena_bytes(&self) -> u64 {
         self.inner.arena_bytes
     }
 
-    /// Turns of a shard's loop, and how many of them slept, since start.
+    /// Returns how many turns a shard's loop has made since start, and in how many of them it slept.
     ///
     /// # Panics
-    /// When there is no such shard.
+    /// When the shard does not exist.
     pub fn turns(&self, shard: ShardId) -> (u64, u64) {
         let link = &self.inner.links[usize::from(shard.0)];
         (link.turns.load(Ordering::Relaxed), link.sleeps.load(Ordering::Relaxed))
     }
 
-    /// Gives a disk to all shards.
+    /// Adds a disk to all shards.
     ///
     /// # Errors
     /// When the table is full, or the shards have stopped.
     pub fn add_leaf(&self, disk: Arc<Disk>) -> Result<LeafId, RingError> {
         let counters: Vec<_> = self.inner.links.iter().map(|_| Arc::new(LeafCounters::new())).collect();
         let id = self.inner.leaves(|leaves| {
-            let free = leaves.iter().position(|p| matches!(p, LeafPlace::Free))?;
-            let is_remote = |p: &&LeafPlace| matches!(p, LeafPlace::Used(record) if record.disk.is_remote());
+            let free = leaves.iter().position(|p| matches!(p, LeafEntry::Free))?;
+            let is_remote = |p: &&LeafEntry| matches!(p, LeafEntry::Used(record) if record.disk.is_remote());
             if disk.is_remote() && leaves.iter().filter(is_remote).count() == REMOTES_MAX {
                 return None;
             }
-            leaves[free] = LeafPlace::Used(LeafRecord { disk: Arc::clone(&disk), counters: counters.clone() });
+            leaves[free] = LeafEntry::Used(LeafRecord { disk: Arc::clone(&disk), counters: counters.clone() });
             Some(LeafId(free as u32))
         });
         let id = id.ok_or_else(|| {
@@ -401,7 +402,7 @@ impl RingHandle {
             )
         })?;
         let mut counters = counters.into_iter();
-        self.inner.tell_all(|| Control::AddLeaf {
+        self.inner.send_to_all(|| Control::AddLeaf {
             id,
             disk: Arc::clone(&disk),
             counters: counters.next().expect("one block for each shard"),
@@ -409,27 +410,27 @@ impl RingHandle {
         Ok(id)
     }
 
-    /// Takes a disk from all shards, once its last I/O has ended; the answer comes when it is closed (unless somebody
-    /// else holds it). No device may stand on it any more.
+    /// Removes a disk from all shards. Resolves when the last I/O on it has ended and every shard has released it; the
+    /// disk is then closed unless another reference exists. No published device may use it.
     pub fn remove_leaf(&self, leaf: LeafId) -> Pending<()> {
-        let (promise, answer) = pending();
+        let (sender, reply) = pending();
         let inner = Arc::downgrade(&self.inner);
         let known = self.inner.leaves(|leaves| match leaves.get_mut(leaf.0 as usize) {
-            Some(place @ LeafPlace::Used(_)) => {
-                *place = LeafPlace::Leaving;
+            Some(entry @ LeafEntry::Used(_)) => {
+                *entry = LeafEntry::Removing;
                 true
             }
             _ => false,
         });
         if !known {
-            promise.keep(());
-            return answer;
+            sender.send(());
+            return reply;
         }
         let done = Box::new(move || {
             if let Some(inner) = inner.upgrade() {
-                inner.leaves(|leaves| leaves[leaf.0 as usize] = LeafPlace::Free);
+                inner.leaves(|leaves| leaves[leaf.0 as usize] = LeafEntry::Free);
             }
-            promise.keep(());
+            sender.send(());
         });
         let gone = Countdown::new(self.inner.links.len(), done);
         for link in &self.inner.links {
@@ -437,50 +438,52 @@ impl RingHandle {
                 gone.arrive();
             }
         }
-        answer
+        reply
     }
 
-    /// Tells all shards how large a disk is by now ([`Disk::look_again`]); the answer comes when all know.
+    /// Tells all shards the current size of a disk (see [`Disk::look_again`]). Resolves when every shard has it.
     pub fn resize_leaf(&self, leaf: LeafId) -> Pending<()> {
-        let (promise, answer) = pending();
-        let known = Countdown::new(self.inner.links.len(), Box::new(move || promise.keep(())));
+        let (sender, reply) = pending();
+        let known = Countdown::new(self.inner.links.len(), Box::new(move || sender.send(())));
         for link in &self.inner.links {
             if !link.send(Control::ResizeLeaf { id: leaf, known: Arc::clone(&known) }) {
                 known.arrive();
             }
         }
-        answer
+        reply
     }
 
-    /// Makes ready for devices and pools of a tier above the first: to be called before one of them is published, served or asked.
+    /// Prepares all shards for devices and pools of a stack level above the first. Must be called before a device or
+    /// pool of that level is published, served or accessed.
     ///
     /// # Errors
-    /// There are no more than [`TIERS_MAX`]; or the operating system has no memory.
-    pub fn raise_to(&self, tier: usize) -> Result<(), RingError> {
-        if tier >= TIERS_MAX {
+    /// When the level is not below [`TIERS_MAX`], or memory is not available.
+    pub fn raise_to(&self, level: usize) -> Result<(), RingError> {
+        if level >= TIERS_MAX {
             return Err(RingError::new(
                 RingErrorKind::Limit,
-                format!("arrays on volumes stand on each other {tier} deep"),
+                format!("arrays on volumes stand on each other {level} deep"),
                 format!("at most {} are possible", TIERS_MAX - 1),
             ));
         }
-        self.inner.raise_to(tier)
+        self.inner.ensure_level(level)
     }
 
-    /// The tier to which a disk is a disk, and not a device of its own.
-    pub(crate) fn tier_of_leaf(&self, leaf: LeafId) -> usize {
+    /// Returns the stack level at which this disk is a leaf: one above its device's level if the disk is a device, else
+    /// 0.
+    pub(crate) fn level_of_leaf(&self, leaf: LeafId) -> usize {
         self.disk(leaf).and_then(|disk| disk.device()).map_or(0, |device| tier_of(device) + 1)
     }
 
-    /// The disk that a number stands for.
+    /// Returns the disk of a leaf.
     pub fn disk(&self, leaf: LeafId) -> Option<Arc<Disk>> {
         self.inner.disk(leaf)
     }
 
-    /// What has happened on a disk since it was added.
+    /// Returns the statistics of a disk since it was added.
     pub fn leaf_stats(&self, leaf: LeafId) -> Option<LeafStats> {
         self.inner.leaves(|leaves| {
-            let Some(LeafPlace::Used(record)) = leaves.get(leaf.0 as usize) else { return None };
+            let Some(LeafEntry::Used(record)) = leaves.get(leaf.0 as usize) else { return None };
             let mut stats = LeafStats::default();
             record.counters.iter().for_each(|c| stats.add(c));
             if record.disk.is_plain() && !matches!(record.disk.base(), Base::File(_) | Base::Remote(_)) {
@@ -490,21 +493,22 @@ impl RingHandle {
         })
     }
 
-    /// Makes `layout` the device's on every shard; none stops the device. `done` is called when the last request that
-    /// was planned with the layout before has ended on all shards, or the shards have stopped. It runs on a
-    /// shard's thread and must not block.
+    /// Makes `layout` the layout of the device on every shard; `None` stops the device. `done` is called when the last
+    /// request that was planned with the previous layout has ended on all shards, or the shards have stopped. It runs
+    /// on a shard's thread and must not block.
     pub fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>, done: Box<dyn FnOnce() + Send>) {
-        // Before any shard has it: a write that it lets through is found by whoever looks here afterwards.
+        // Set before any shard has the layout: a reader that looks after a write was admitted sees the layout that
+        // admitted it.
         self.inner.layouts.set(device, layout.as_ref());
         for (layout, leaf) in layout.iter().flat_map(|layout| layout.leaves().iter().map(move |leaf| (layout, leaf))) {
             if let Some(disk) = self.disk(*leaf).filter(|disk| disk.is_remote()) {
-                // Others hold what it does, or nobody does.
+                // A layout that orders overlapping writes has the data on other members, too.
                 disk.set_replaceable(layout.ordered());
             }
         }
-        let troubles = layout.is_none().then(|| Arc::clone(&self.inner.troubles));
+        let member_faults = layout.is_none().then(|| Arc::clone(&self.inner.member_faults));
         let done = Box::new(move || {
-            troubles.into_iter().for_each(|troubles| troubles.forget(device));
+            member_faults.into_iter().for_each(|member_faults| member_faults.forget(device));
             done();
         });
         let drained = Countdown::new(self.inner.links.len(), done);
@@ -515,48 +519,49 @@ impl RingHandle {
         }
     }
 
-    /// Now, by the clock that all shards go by: nobody sets it, and it begins anew with the machine.
+    /// Returns the time in nanoseconds by the shards' clock, CLOCK_MONOTONIC. It cannot be set, and restarts at boot.
     pub fn now_ns(&self) -> u64 {
         clock_ns()
     }
 
-    /// Now, by the clock that leases go by: the same, but it does not stand still while the machine sleeps.
+    /// Returns the time in nanoseconds by the clock for leases. Unlike [`RingHandle::now_ns`] it advances while the
+    /// machine is suspended.
     pub fn lease_ns(&self) -> u64 {
         lease_clock_ns()
     }
 
-    /// Renews the lease under which a replicated device answers, until this moment of [`RingHandle::lease_ns`]: what was
-    /// kept goes out.
+    /// Renews the lease of a replicated device until this moment of [`RingHandle::lease_ns`]. Replies that were held
+    /// back because the lease had expired are sent.
     pub fn renew(&self, device: DeviceId, lease: &DeviceLease, until_ns: u64) {
         if lease.renew(until_ns) {
             for link in &self.inner.links {
-                // A shard that has stopped keeps nothing.
-                let _ = link.send(Control::Renewed { device });
+                // A shard that has stopped holds back no replies.
+                let _ = link.send(Control::LeaseRenewed { device });
             }
         }
     }
 
-    /// As [`RingHandle::publish`], to be awaited.
+    /// Like [`RingHandle::publish`], but returns a future.
     pub fn publish_and_drain(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>) -> Pending<()> {
-        let (promise, answer) = pending();
-        self.publish(device, layout, Box::new(move || promise.keep(())));
-        answer
+        let (sender, reply) = pending();
+        self.publish(device, layout, Box::new(move || sender.send(())));
+        reply
     }
 
-    /// Sends a message to a frontend, by its place in what the closure given to [`Ring::start`] returned. Dropped when the
-    /// shard has stopped or has no such frontend.
+    /// Sends a message to a frontend, given by its index in the vector that the closure given to [`Ring::start`]
+    /// returned. The message is dropped if the shard has stopped or has no such frontend.
     pub fn post(&self, shard: ShardId, frontend: usize, message: Box<dyn Any + Send>) {
         if let Some(link) = self.inner.links.get(usize::from(shard.0)) {
             link.send(Control::Post { frontend, message });
         }
     }
 
-    /// What a device did on one shard since start.
+    /// Returns the counters of a device on one shard since start.
     pub fn device_counters(&self, shard: ShardId, device: DeviceId) -> Pending<DeviceCounters> {
-        let (promise, answer) = pending();
+        let (sender, reply) = pending();
         if let Some(link) = self.inner.links.get(usize::from(shard.0)) {
-            link.send(Control::Counters { device, answer: promise });
+            link.send(Control::Counters { device, reply: sender });
         }
-        answer
+        reply
     }
 }

@@ -1,8 +1,8 @@
 //! A shard's thread: one loop around the engine, the port, the sockets and the frontends.
 //!
-//! A turn of the loop: read the clock; take in mail, messages of other shards and the kernel's events; work off
-//! what they led to; let the frontends send what they gathered; and enter the kernel once, to submit, and to sleep if
-//! nothing is left to do.
+//! Each turn of the loop reads the clock; takes the control plane's messages, those of other shards and the kernel's
+//! events; processes what follows from them; lets the frontends send what they gathered; and enters the kernel once, to
+//! submit, and to sleep if no work is left.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::commands;
 use crate::driver::{Event, Wait};
 use crate::frontend::{Cx, FRONTENDS_MAX, Frontend, TAG_BITS, TAG_LIMIT};
 use crate::link::{Control, Countdown, Link};
+use crate::member_faults::MemberFaults;
 use crate::net::Net;
-use crate::pools::Served;
-use crate::port::{Done, Errand, LEAF_TOKEN, Port};
+use crate::pools::PoolToServe;
+use crate::port::{Done, ForwardedIo, LEAF_TOKEN, Port};
 use crate::remote::Remotes;
 use crate::requests::{BELOW, CONTROL_PLANE};
-use crate::tier::{Duties, META_COOKIE, bare, tier_of, tier_of_cookie, tier_of_pool};
+use crate::stack_level::{ControlWork, META_COOKIE, bare, level_of_cookie, tier_of, tier_of_pool};
 use crate::timer::Timers;
-use crate::troubles::Troubles;
 
-/// Rounds of inline results (null and memory disks) that one turn works off before it looks at the kernel again.
+/// Rounds of inline results (null and memory disks) that one turn processes before it polls the kernel again.
 const ROUNDS_MAX: usize = 16;
 
 /// The part of a shard that frontends reach through [`Cx`].
 pub(crate) struct Core {
     pub(crate) id: ShardId,
-    /// Of the first tier.
+    /// The engine of the first stack level.
     pub(crate) engine: Shard,
-    /// Of those above.
+    /// The engines of the levels above the first.
     pub(crate) upper: Vec<Shard>,
     pub(crate) port: Port,
     pub(crate) net: Net,
@@ -41,37 +41,37 @@ pub(crate) struct Core {
     pub(crate) timers: Timers,
 }
 
-/// What the engines of one tier tell each other.
-pub(crate) type TierMessage = (usize, ShardMessage);
+/// A message between the engines of one stack level on different shards, with its level.
+pub(crate) type LevelMessage = (usize, ShardMessage);
 
-/// The queues to and from the other shards; this shard's own places are empty.
+/// The queues to and from the other shards. The entries of this shard itself are `None`.
 pub(crate) struct Peers {
-    pub(crate) to: Vec<Option<Producer<TierMessage>>>,
-    pub(crate) from: Vec<Option<Consumer<TierMessage>>>,
+    pub(crate) to: Vec<Option<Producer<LevelMessage>>>,
+    pub(crate) from: Vec<Option<Consumer<LevelMessage>>>,
     pub(crate) links: Vec<Arc<Link>>,
-    /// Shards that have not yet come to rest after a stop.
-    pub(crate) restless: Arc<AtomicUsize>,
-    /// Where all of them tell of members that failed.
-    pub(crate) troubles: Arc<Troubles>,
+    /// Shards that are not yet quiescent after a stop.
+    pub(crate) active_shards: Arc<AtomicUsize>,
+    /// Where all shards report faults of members.
+    pub(crate) member_faults: Arc<MemberFaults>,
 }
 
-/// A shard with everything that runs on its thread.
+/// A shard and everything that runs on its thread.
 pub(crate) struct Runner {
     core: Core,
     frontends: Vec<Box<dyn Frontend>>,
     remotes: Remotes,
     link: Arc<Link>,
     peers: Peers,
-    /// Messages that found no room in their queue, in order.
-    unsent: Vec<std::collections::VecDeque<TierMessage>>,
-    errands: Vec<(ShardId, Errand)>,
+    /// Messages that found no room in their queue, in order, by target shard.
+    unsent: Vec<std::collections::VecDeque<LevelMessage>>,
+    forwarded: Vec<(ShardId, ForwardedIo)>,
     events: Vec<Event>,
     mail: Vec<Control>,
     done: Vec<Done>,
-    answers: Vec<Completion>,
+    completions: Vec<Completion>,
     cookies: Vec<Cookie>,
-    /// By tier.
-    duties: Vec<Duties>,
+    /// By stack level.
+    control_work: Vec<ControlWork>,
     removing: Vec<(braid_engine::LeafId, Arc<Countdown>)>,
     draining: Vec<(DeviceId, u32, Arc<Countdown>)>,
     stop: Stop,
@@ -81,16 +81,16 @@ pub(crate) struct Runner {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
     No,
-    /// Asked to; what is in flight goes on. Since when.
+    /// A stop was requested at this time. I/O in flight continues.
     Draining(u64),
-    /// Nothing is in flight here; others may still need this shard.
-    Resting,
+    /// This shard has no I/O in flight. Other shards may still need it.
+    Quiescent,
 }
 
 impl Runner {
     pub(crate) fn new(core: Core, frontends: Vec<Box<dyn Frontend>>, peers: Peers, stop_limit_ns: u64) -> Runner {
         let link = Arc::clone(&peers.links[usize::from(core.id.0)]);
-        let (capacity, answers) = (core.port.done.capacity(), core.engine.done_capacity());
+        let (capacity, completions) = (core.port.done.capacity(), core.engine.done_capacity());
         Runner {
             core,
             frontends,
@@ -98,13 +98,13 @@ impl Runner {
             link,
             unsent: peers.links.iter().map(|_| std::collections::VecDeque::with_capacity(256)).collect(),
             peers,
-            errands: Vec::new(),
+            forwarded: Vec::new(),
             events: Vec::with_capacity(4096),
             mail: Vec::with_capacity(64),
             done: Vec::with_capacity(capacity),
-            answers: Vec::with_capacity(answers),
+            completions: Vec::with_capacity(completions),
             cookies: Vec::with_capacity(capacity),
-            duties: vec![Duties::new(0)],
+            control_work: vec![ControlWork::new(0)],
             removing: Vec::new(),
             draining: Vec::new(),
             stop: Stop::No,
@@ -114,11 +114,11 @@ impl Runner {
 
     /// Runs until the ring is stopped.
     pub(crate) fn run(mut self) {
-        // Unwind safe: after a panic nothing here is used, but for what `fall` lets go of.
+        // Unwind safe: after a panic only `abort` uses the shard, to release what it can.
         match catch_unwind(AssertUnwindSafe(|| self.work())) {
             Ok(()) => self.end(),
             Err(panic) => {
-                self.fall();
+                self.abort();
                 resume_unwind(panic);
             }
         }
@@ -134,12 +134,12 @@ impl Runner {
             }
             self.take_messages();
             self.core.port.tick();
-            self.ring_timers();
+            self.fire_timers();
             self.settle();
             self.each_frontend(|f, cx| f.end_of_batch(cx));
             self.housekeeping();
             self.remotes.work(&mut self.core);
-            self.send_errands();
+            self.send_forwarded();
             if self.stop != Stop::No && self.may_end() {
                 break;
             }
@@ -154,15 +154,15 @@ impl Runner {
         }
     }
 
-    /// Submits, and sleeps if there is nothing to do.
+    /// Submits queued I/O, and sleeps if there is no work.
     fn enter_kernel(&mut self) {
         let wait = if self.has_work() { Wait::No } else { self.sleep_time() };
         if wait == Wait::No {
             self.core.port.driver.turn(Wait::No, &mut self.events);
         } else {
             self.link.wake.fall_asleep();
-            // Once more, now that everybody can see that this shard is going to sleep.
-            let wait = if self.has_news() { Wait::No } else { wait };
+            // Checked once more now that other threads can see that this shard is about to sleep.
+            let wait = if self.has_wake_reason() { Wait::No } else { wait };
             self.link.sleeps.store(self.link.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             self.core.port.driver.turn(wait, &mut self.events);
             self.link.wake.awake();
@@ -170,11 +170,11 @@ impl Runner {
         self.core.port.now_ns = clock_ns();
     }
 
-    /// Whether something has happened that others tell by waking this shard.
-    fn has_news(&self) -> bool {
+    /// Returns whether anything has happened that other threads announce by waking this shard.
+    fn has_wake_reason(&self) -> bool {
         self.has_mail()
             || self.core.port.has_new_rules()
-            || (self.stop == Stop::Resting && self.peers.restless.load(Ordering::Acquire) == 0)
+            || (self.stop == Stop::Quiescent && self.peers.active_shards.load(Ordering::Acquire) == 0)
     }
 
     fn has_mail(&self) -> bool {
@@ -192,7 +192,7 @@ impl Runner {
     }
 
     fn sleep_time(&self) -> Wait {
-        let own = [self.core.port.due_ns(), self.core.timers.due_ns(), self.duties[0].jobs.due_ns()];
+        let own = [self.core.port.due_ns(), self.core.timers.due_ns(), self.control_work[0].jobs.due_ns()];
         let mut due = own.into_iter().flatten().min();
         if let Stop::Draining(since) = self.stop {
             let limit = since + self.stop_limit_ns;
@@ -226,8 +226,8 @@ impl Runner {
             };
             if let Some(done) = done {
                 let Some(frontend) = self.frontends.get_mut(usize::from(done.frontend)) else {
-                    let place = done.frontend - FRONTENDS_MAX as u16;
-                    self.remotes.event(&mut self.core, place, done.token, done.result);
+                    let carrier = done.frontend - FRONTENDS_MAX as u16;
+                    self.remotes.event(&mut self.core, carrier, done.token, done.result);
                     continue;
                 };
                 let mut cx = Cx { core: &mut self.core, frontend: done.frontend };
@@ -237,7 +237,7 @@ impl Runner {
         self.events = events;
     }
 
-    fn ring_timers(&mut self) {
+    fn fire_timers(&mut self) {
         while let Some((frontend, token)) = self.core.timers.pop(self.core.port.now_ns) {
             if usize::from(frontend) >= FRONTENDS_MAX {
                 self.remotes.timer(&mut self.core, frontend - FRONTENDS_MAX as u16, token);
@@ -248,13 +248,14 @@ impl Runner {
         }
     }
 
-    /// Brings results to the engine and the engine's to the frontends, until none are left, or for some rounds.
+    /// Passes results to the engine, and completions of the engine to the frontends, until none are left or the round
+    /// limit is reached.
     fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
             std::mem::swap(&mut self.done, &mut self.core.port.done);
             for &Done { cookie, result } in &self.done {
                 if cookie.0 >= META_COOKIE {
-                    done_elsewhere(&mut self.core, &mut self.duties, cookie, result);
+                    route_leaf_done(&mut self.core, &mut self.control_work, cookie, result);
                 } else {
                     self.core.engine.leaf_done(cookie, result, &mut self.core.port);
                 }
@@ -263,8 +264,8 @@ impl Runner {
             if !self.core.port.late.is_empty() || !self.core.port.returned.is_empty() {
                 self.take_late();
             }
-            self.answer(0);
-            // All that there was for now has been taken in: neighbours among the writes are together.
+            self.deliver_completions(0);
+            // All events of this round have been taken in, so the engine can merge adjacent writes.
             self.core.engine.end_turn(&mut self.core.port);
             if !self.core.upper.is_empty() {
                 self.settle_above();
@@ -279,31 +280,31 @@ impl Runner {
         }
     }
 
-    /// The same for the tiers above the first; what they ask of those below is submitted there.
+    /// Does the same for the stack levels above the first, and submits their requests to the levels below.
     #[cold]
     fn settle_above(&mut self) {
-        for tier in 1..=self.core.upper.len() {
-            self.answer(tier);
-            self.core.on(tier, |engine, port| engine.end_turn(port));
+        for level in 1..=self.core.upper.len() {
+            self.deliver_completions(level);
+            self.core.on(level, |engine, port| engine.end_turn(port));
         }
         self.core.port.retry_below();
-        for tier in (0..self.core.upper.len()).rev() {
-            while let Some(request) = self.core.port.next_below(tier) {
-                let submitted = self.core.on(tier, |engine, port| engine.submit(&request, port));
-                let submitted = submitted.expect("the tier of a device that is a disk is there");
-                self.core.port.submitted_below(tier, submitted);
+        for level in (0..self.core.upper.len()).rev() {
+            while let Some(request) = self.core.port.next_below(level) {
+                let submitted = self.core.on(level, |engine, port| engine.submit(&request, port));
+                let submitted = submitted.expect("the level of a device that is a disk exists");
+                self.core.port.submitted_below(level, submitted);
             }
         }
     }
 
-    /// Tells those who asked the engine of a tier.
-    fn answer(&mut self, tier: usize) {
-        let mut answers = std::mem::take(&mut self.answers);
-        let engine = if tier == 0 { &mut self.core.engine } else { &mut self.core.upper[tier - 1] };
-        engine.swap_done(&mut answers);
-        let mut rest = &mut answers[..];
+    /// Delivers the completions and released buffers of one level's engine to the submitters.
+    fn deliver_completions(&mut self, level: usize) {
+        let mut completions = std::mem::take(&mut self.completions);
+        let engine = if level == 0 { &mut self.core.engine } else { &mut self.core.upper[level - 1] };
+        engine.swap_done(&mut completions);
+        let mut rest = &mut completions[..];
         while let Some(first) = rest.first() {
-            // Mostly all are of one frontend: it is called once for all in a row.
+            // Usually all completions belong to one frontend, which is called once for each run of them.
             let frontend = first.tag >> TAG_BITS;
             let mut count = 0;
             while let Some(next) = rest.get_mut(count)
@@ -315,8 +316,8 @@ impl Runner {
             let (these, others) = rest.split_at_mut(count);
             rest = others;
             if frontend == CONTROL_PLANE {
-                let engine = self.core.engine_of(tier).expect("it has answered");
-                these.iter().for_each(|completion| self.duties[tier].requests.done(completion, engine));
+                let engine = self.core.engine_of(level).expect("it has completions");
+                these.iter().for_each(|completion| self.control_work[level].requests.done(completion, engine));
                 continue;
             }
             if frontend == BELOW {
@@ -326,11 +327,11 @@ impl Runner {
             let mut cx = Cx { core: &mut self.core, frontend: frontend as u16 };
             self.frontends[frontend as usize].ios_done(&mut cx, these);
         }
-        self.answers = answers;
-        let released = |core: &mut Core| core.on(tier, |engine, _| engine.pop_released()).flatten();
+        self.completions = completions;
+        let released = |core: &mut Core| core.on(level, |engine, _| engine.pop_released()).flatten();
         while let Some(tag) = released(&mut self.core) {
             if tag >> TAG_BITS == CONTROL_PLANE {
-                self.duties[tier].requests.released(tag & (TAG_LIMIT - 1));
+                self.control_work[level].requests.released(tag & (TAG_LIMIT - 1));
                 continue;
             }
             if tag >> TAG_BITS == BELOW {
@@ -347,27 +348,27 @@ impl Runner {
     fn take_late(&mut self) {
         std::mem::swap(&mut self.cookies, &mut self.core.port.late);
         for &cookie in &self.cookies {
-            let tier = tier_of_cookie(cookie);
+            let level = level_of_cookie(cookie);
             if cookie.0 & META_COOKIE != 0 {
-                self.duties[tier].metas.late(cookie);
+                self.control_work[level].meta_requests.late(cookie);
             } else {
-                self.core.on(tier, |engine, port| engine.leaf_late(bare(cookie), port));
+                self.core.on(level, |engine, port| engine.leaf_late(bare(cookie), port));
             }
         }
         self.cookies.clear();
         std::mem::swap(&mut self.cookies, &mut self.core.port.returned);
         for &cookie in &self.cookies {
-            let tier = tier_of_cookie(cookie);
+            let level = level_of_cookie(cookie);
             if cookie.0 & META_COOKIE != 0 {
-                self.duties[tier].metas.returned(cookie);
+                self.control_work[level].meta_requests.returned(cookie);
             } else {
-                self.core.on(tier, |engine, port| engine.leaf_returned(bare(cookie), port));
+                self.core.on(level, |engine, port| engine.leaf_returned(bare(cookie), port));
             }
         }
         self.cookies.clear();
     }
 
-    /// Takes in what the control plane wants.
+    /// Processes the messages of the control plane.
     fn take_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
         self.link.take_mail(&mut mail);
@@ -382,28 +383,28 @@ impl Runner {
                         self.core.port.set_host(id, host);
                         continue;
                     }
-                    let place = disk.remote().map(|remote| self.remotes.add(remote, shard));
-                    if place == Some(None) {
-                        // Without memory for it there is no such disk here: what is asked of it is refused.
+                    let carrier = disk.remote().map(|remote| self.remotes.add(remote, shard));
+                    if carrier == Some(None) {
+                        // Without memory for its carrier the disk is not added here: I/O to it is refused.
                         continue;
                     }
                     self.core.port.add_leaf(id, disk, counters);
-                    if let Some(place) = place.flatten() {
-                        self.core.port.set_remote(id, place);
+                    if let Some(carrier) = carrier.flatten() {
+                        self.core.port.set_remote(id, carrier);
                     }
                 }
                 Control::ResizeLeaf { id, known } => {
                     self.core.port.resize_leaf(id);
                     known.arrive();
                 }
-                Control::Raise(raise) => {
-                    self.duties.push(Duties::new(raise.tier));
-                    self.core.raise(*raise);
+                Control::AddLevel(new) => {
+                    self.control_work.push(ControlWork::new(new.level));
+                    self.core.add_level(*new);
                 }
                 Control::RemoveLeaf { id, gone } => self.removing.push((id, gone)),
                 Control::Publish { device, layout, drained } => {
-                    let tier = tier_of(device);
-                    match self.core.on(tier, |engine, port| engine.publish(device, layout, port)).flatten() {
+                    let level = tier_of(device);
+                    match self.core.on(level, |engine, port| engine.publish(device, layout, port)).flatten() {
                         None => drained.arrive(),
                         Some(version) => self.draining.push((device, version, drained)),
                     }
@@ -412,70 +413,72 @@ impl Runner {
                     self.core.on(tier_of(device), |engine, port| engine.freeze(device, port));
                     frozen.arrive();
                 }
-                Control::Renewed { device } => {
+                Control::LeaseRenewed { device } => {
                     self.core.on(tier_of(device), |engine, port| engine.renewed(device, port));
                 }
                 Control::Part(job) => {
-                    if let Some(duties) = self.duties.get_mut(tier_of(job.part.device)) {
-                        duties.jobs.add(job);
+                    if let Some(control_work) = self.control_work.get_mut(tier_of(job.part.device)) {
+                        control_work.jobs.add(job);
                     }
                 }
                 Control::Call { device, call, done } => {
-                    if let Some(duties) = self.duties.get_mut(tier_of(device)) {
-                        self.core
-                            .on(tier_of(device), |engine, port| duties.jobs.call((engine, port), device, call, done));
+                    if let Some(control_work) = self.control_work.get_mut(tier_of(device)) {
+                        self.core.on(tier_of(device), |engine, port| {
+                            control_work.jobs.call((engine, port), device, call, done)
+                        });
                     }
                 }
-                Control::Sleep { until_ns, done } => self.duties[0].jobs.wake_at(until_ns, done),
+                Control::Sleep { until_ns, done } => self.control_work[0].jobs.wake_at(until_ns, done),
                 Control::Post { frontend, message } => {
                     if let Some(to) = self.frontends.get_mut(frontend) {
                         to.message(&mut Cx { core: &mut self.core, frontend: frontend as u16 }, message);
                     }
                 }
-                Control::Errand(errand) => self.core.port.on_errand(errand),
-                Control::Meta(tier, request) => {
-                    if let Some(duties) = self.duties.get_mut(tier) {
-                        duties.metas.add(request);
+                Control::Forwarded(io) => self.core.port.on_forwarded(io),
+                Control::Meta(level, request) => {
+                    if let Some(control_work) = self.control_work.get_mut(level) {
+                        control_work.meta_requests.add(request);
                     }
                 }
                 Control::Request(request) => {
-                    if let Some(duties) = self.duties.get_mut(tier_of(request.request.device)) {
-                        duties.requests.add(request);
+                    if let Some(control_work) = self.control_work.get_mut(tier_of(request.request.device)) {
+                        control_work.requests.add(request);
                     }
                 }
                 Control::KnowPool { key, home, done } => {
                     self.core.on(tier_of_pool(key), |engine, _| engine.know_pool(key, home));
-                    done.keep(());
+                    done.send(());
                 }
                 Control::ServePool(served) => {
-                    let Served { key, pool, members, done } = *served;
+                    let PoolToServe { key, pool, members, done } = *served;
                     self.core.on(tier_of_pool(key), |engine, port| engine.serve_pool(key, pool, members, port));
-                    done.keep(());
+                    done.send(());
                 }
                 Control::CallPool { key, call, done } => {
-                    let tier = tier_of_pool(key);
-                    if let Some(duties) = self.duties.get_mut(tier) {
-                        self.core.on(tier, |engine, port| duties.pool_calls.call((engine, port), key, call, done));
+                    let level = tier_of_pool(key);
+                    if let Some(control_work) = self.control_work.get_mut(level) {
+                        self.core
+                            .on(level, |engine, port| control_work.pool_calls.call((engine, port), key, call, done));
                     }
                 }
                 Control::LeavePool { key, done, ended } => {
-                    let tier = tier_of_pool(key);
-                    let left = self.core.on(tier, |engine, port| engine.leave_pool(key, port)).flatten();
-                    if let Some(duties) = self.duties.get_mut(tier).filter(|_| left.is_some()) {
-                        duties.pool_calls.leaves(key, ended);
+                    let level = tier_of_pool(key);
+                    let left = self.core.on(level, |engine, port| engine.leave_pool(key, port)).flatten();
+                    if let Some(control_work) = self.control_work.get_mut(level).filter(|_| left.is_some()) {
+                        control_work.pool_calls.add_leaving(key, ended);
                     }
-                    done.keep(left);
+                    done.send(left);
                 }
-                Control::Counters { device, answer } => {
+                Control::Counters { device, reply } => {
                     let engine = self.core.engine_of(tier_of(device));
-                    answer.keep(engine.map(|engine| engine.counters(device)).unwrap_or_default());
+                    reply.send(engine.map(|engine| engine.counters(device)).unwrap_or_default());
                 }
                 Control::Stop => {
                     if self.stop == Stop::No {
                         self.stop = Stop::Draining(self.core.port.now_ns);
-                        for duties in &mut self.duties {
-                            duties.jobs.stop();
-                            duties.requests.stop();
+                        for control_work in &mut self.control_work {
+                            control_work.jobs.stop();
+                            control_work.requests.stop();
                         }
                         self.each_frontend(|f, cx| f.stop(cx));
                     }
@@ -487,34 +490,34 @@ impl Runner {
 
     fn take_messages(&mut self) {
         for at in 0..self.peers.from.len() {
-            while let Some(Ok((tier, message))) = self.peers.from[at].as_mut().map(Consumer::pop) {
-                if tier == 0 {
+            while let Some(Ok((level, message))) = self.peers.from[at].as_mut().map(Consumer::pop) {
+                if level == 0 {
                     self.core.engine.message(message, &mut self.core.port);
                     continue;
                 }
-                if tier > self.core.upper.len() {
-                    // Whoever sent it was told of the tier, and so is this shard: it has not looked yet.
+                if level > self.core.upper.len() {
+                    // This shard was told to add the level as well, but has not read its mailbox yet.
                     self.take_mail();
                 }
-                self.core.on(tier, |engine, port| engine.message(message, port));
+                self.core.on(level, |engine, port| engine.message(message, port));
             }
         }
     }
 
-    /// Things that hardly ever have anything to do: each costs one look.
+    /// Work that is rarely due. Each item costs one check.
     fn housekeeping(&mut self) {
-        for tier in 0..=self.core.upper.len() {
-            let duties = &mut self.duties[tier];
-            self.core.on(tier, |engine, port| {
-                duties.jobs.begin(engine, port);
-                duties.jobs.end(engine);
-                duties.requests.begin(engine, port);
-                duties.pool_calls.end(engine);
-                while let Some(trouble) = engine.pop_trouble() {
-                    self.peers.troubles.tell(trouble);
+        for level in 0..=self.core.upper.len() {
+            let control_work = &mut self.control_work[level];
+            self.core.on(level, |engine, port| {
+                control_work.jobs.begin(engine, port);
+                control_work.jobs.end(engine);
+                control_work.requests.begin(engine, port);
+                control_work.pool_calls.end(engine);
+                while let Some(fault) = engine.pop_trouble() {
+                    self.peers.member_faults.report(fault);
                 }
                 while let Some((to, message)) = engine.pop_message() {
-                    self.unsent[usize::from(to.0)].push_back((tier, message));
+                    self.unsent[usize::from(to.0)].push_back((level, message));
                 }
                 while let Some((device, version)) = engine.pop_drained() {
                     if let Some(at) = self.draining.iter().position(|d| (d.0, d.1) == (device, version)) {
@@ -522,7 +525,7 @@ impl Runner {
                     }
                 }
             });
-            self.duties[tier].metas.begin(&mut self.core.port);
+            self.control_work[level].meta_requests.begin(&mut self.core.port);
         }
         if self.unsent.iter().any(|queue| !queue.is_empty()) {
             self.send_messages();
@@ -530,7 +533,7 @@ impl Runner {
         let (core, remotes) = (&mut self.core, &mut self.remotes);
         self.removing.retain(|(id, gone)| {
             let removed = match core.port.remote_of(*id) {
-                Some(place) => core.port.is_quiet(*id) && remotes.leave(core, place) && core.port.remove_leaf(*id),
+                Some(carrier) => core.port.is_quiet(*id) && remotes.leave(core, carrier) && core.port.remove_leaf(*id),
                 None => core.port.remove_leaf(*id),
             };
             if removed {
@@ -550,7 +553,7 @@ impl Runner {
             while let Some(message) = queue.pop_front() {
                 match producer.push(message) {
                     Ok(()) => sent = true,
-                    // A shard that has panicked reads nothing any more.
+                    // A shard that has panicked no longer reads its queues.
                     Err(_) if producer.is_abandoned() => queue.clear(),
                     Err(rtrb::PushError::Full(message)) => {
                         queue.push_front(message);
@@ -564,17 +567,17 @@ impl Runner {
         }
     }
 
-    /// Tells other shards of I/Os on disks with one connection.
-    fn send_errands(&mut self) {
-        self.core.port.swap_errands(&mut self.errands);
-        for (to, errand) in self.errands.drain(..) {
-            if !self.peers.links[usize::from(to.0)].send(Control::Errand(errand)) {
-                self.core.port.errand_fails(errand);
+    /// Sends I/Os on disks with a single connection, and their results, to the other shards.
+    fn send_forwarded(&mut self) {
+        self.core.port.swap_forwarded(&mut self.forwarded);
+        for (to, message) in self.forwarded.drain(..) {
+            if !self.peers.links[usize::from(to.0)].send(Control::Forwarded(message)) {
+                self.core.port.forwarding_failed(message);
             }
         }
     }
 
-    /// Whether the thread may end: nothing is in flight, here or on any other shard.
+    /// Returns whether the thread may end: no I/O is in flight on this shard or any other.
     fn may_end(&mut self) -> bool {
         if let Stop::Draining(since) = self.stop {
             let quiet = self.core.engine.in_flight() == 0
@@ -582,7 +585,7 @@ impl Runner {
                 && self.core.port.in_flight() == 0
                 && self.core.net.sends() == 0
                 && self.core.channels.writes() == 0
-                && !self.duties.iter().any(|duties| duties.metas.has_waiting())
+                && !self.control_work.iter().any(|control_work| control_work.meta_requests.has_waiting())
                 && !self.has_work()
                 && self.frontends_are_quiet();
             let overdue = self.core.port.now_ns.saturating_sub(since) >= self.stop_limit_ns;
@@ -594,9 +597,9 @@ impl Runner {
             if (self.core.net.busy() > 0 || self.core.channels.busy() > 0) && !overdue {
                 return false;
             }
-            self.rest();
+            self.quiesce();
         }
-        self.peers.restless.load(Ordering::Acquire) == 0
+        self.peers.active_shards.load(Ordering::Acquire) == 0
     }
 
     fn frontends_are_quiet(&mut self) -> bool {
@@ -605,37 +608,38 @@ impl Runner {
         quiet
     }
 
-    /// Tells the other shards that this one is not needed for its own sake any more.
-    fn rest(&mut self) {
-        self.stop = Stop::Resting;
-        if self.peers.restless.fetch_sub(1, Ordering::AcqRel) == 1 {
+    /// Tells the other shards that this one has no I/O of its own left.
+    fn quiesce(&mut self) {
+        self.stop = Stop::Quiescent;
+        if self.peers.active_shards.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.peers.links.iter().for_each(|link| link.wake.wake());
         }
     }
 
-    /// Ends the shard after a panic, so that nobody waits for it. What the kernel may still write to is never given back.
+    /// Ends the shard after a panic so that no caller waits for it. Memory that the kernel may still write to is
+    /// leaked.
     #[cold]
-    fn fall(self) {
+    fn abort(self) {
         let mut this = std::mem::ManuallyDrop::new(self);
-        if this.stop != Stop::Resting {
-            this.rest();
+        if this.stop != Stop::Quiescent {
+            this.quiesce();
         }
         this.link.close();
         this.peers.from.clear();
-        // What is dropped here breaks a promise, which is an error to whoever waits.
+        // Dropping the countdowns fails the calls that wait for them.
         this.draining.clear();
         this.removing.clear();
-        for duties in &mut this.duties {
-            duties.jobs.lose();
-            duties.requests.lose();
-            duties.metas.lose();
+        for control_work in &mut this.control_work {
+            control_work.jobs.leak();
+            control_work.requests.leak();
+            control_work.meta_requests.leak();
         }
         let core = &mut this.core;
         core.net.close_all(&mut core.port.driver);
         core.channels.close_all(&mut core.port.driver);
     }
 
-    /// Lets go of everything, or, if the kernel still has something, of as much as is safe.
+    /// Releases everything; or, if the kernel still has I/O of this shard, as much as is safe.
     fn end(mut self) {
         self.link.close();
         for (_, _, drained) in self.draining {
@@ -646,41 +650,41 @@ impl Runner {
         }
         let Core { port, net, channels, .. } = self.core;
         if port.issued() > 0
-            || port.has_errands_away()
+            || port.has_forwarded_outstanding()
             || net.busy() + channels.busy() > 0
-            || self.duties.iter().any(|duties| duties.metas.has_memory())
+            || self.control_work.iter().any(|control_work| control_work.meta_requests.has_memory())
         {
-            // A disk has not answered even now. What the kernel may still write to is never given back.
-            for duties in &mut self.duties {
-                duties.jobs.lose();
-                duties.requests.lose();
-                duties.metas.lose();
+            // A disk has still not responded. Memory that the kernel may still write to is leaked.
+            for control_work in &mut self.control_work {
+                control_work.jobs.leak();
+                control_work.requests.leak();
+                control_work.meta_requests.leak();
             }
             std::mem::forget(net);
             std::mem::forget(channels);
-            self.remotes.lose();
+            self.remotes.leak();
             port.leak();
         }
     }
 }
 
-/// A leaf I/O has ended that is not of the first tier's engine.
+/// Handles the end of a leaf I/O that does not belong to the engine of the first level.
 #[cold]
-fn done_elsewhere(core: &mut Core, duties: &mut [Duties], cookie: Cookie, result: LeafResult) {
-    let tier = tier_of_cookie(cookie);
+fn route_leaf_done(core: &mut Core, control_work: &mut [ControlWork], cookie: Cookie, result: LeafResult) {
+    let level = level_of_cookie(cookie);
     if cookie.0 & META_COOKIE != 0 {
-        return duties[tier].metas.done(cookie, result);
+        return control_work[level].meta_requests.done(cookie, result);
     }
-    core.on(tier, |engine, port| engine.leaf_done(bare(cookie), result, port));
+    core.on(level, |engine, port| engine.leaf_done(bare(cookie), result, port));
 }
 
-/// Reads the monotonic clock, in nanoseconds.
+/// Returns the time of the monotonic clock in nanoseconds.
 pub(crate) fn clock_ns() -> u64 {
     read_clock(libc::CLOCK_MONOTONIC)
 }
 
-/// Reads the clock that leases go by: nobody sets it either, and it goes on while the machine is suspended. Whoever waits for the end of
-/// a lease elsewhere is awake meanwhile.
+/// Returns the time of the clock for leases in nanoseconds. It cannot be set, and it advances while this machine is
+/// suspended, as time does for a node that waits for the lease to expire.
 pub(crate) fn lease_clock_ns() -> u64 {
     read_clock(libc::CLOCK_BOOTTIME)
 }
@@ -688,7 +692,7 @@ pub(crate) fn lease_clock_ns() -> u64 {
 #[allow(unsafe_code)]
 fn read_clock(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is written to a value of ours. It cannot fail: every Linux has these clocks.
+    // SAFETY: the time is written to a local variable. The call cannot fail: every Linux has these clocks.
     unsafe { libc::clock_gettime(clock, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,8 +1,9 @@
-//! Tails of pools in shared memory: files that outlive the process that writes to them, but no boot.
+//! The in-memory logs of pools in shared memory: files that outlive the process, but not a reboot.
 //!
-//! Each is named by boot, pool and session, and lies in a folder that nobody but its owner may enter. All of its memory is
-//! taken when it is made, so that a file system which is full says so then, and no store is ever punished by a signal. Who
-//! serves a pool holds the lock of its tail, which ends with the open file, whatever happens to the process.
+//! The name of a log contains the boot, the pool and the session. Logs are in a folder that only its owner may access.
+//! All memory of a log is allocated when it is created, so that a full file system is an error then, and a store never
+//! raises a signal. The process that serves a pool holds the lock of its log. The lock belongs to the open file, and
+//! ends with it however the process ends.
 
 #![allow(unsafe_code)]
 
@@ -22,17 +23,17 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::disk::holder;
 use crate::error::{RingError, RingErrorKind};
 
-/// Names this boot of the machine; the same in all its containers.
+/// Identifies the boot of the machine. The same in all its containers.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// A tail is made of whole pages.
+/// A log consists of whole pages.
 const PAGE_BYTES: usize = 4096;
-/// Letters in the text of a boot or of a pool.
+/// Length of a boot or pool id as text.
 const UUID_LETTERS: usize = 36;
 
-/// What a tail is called.
+/// The name of a log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct TailName {
-    /// The boot of the machine in which it was made: in another one, what it holds is of no use.
+    /// The boot of the machine in which it was created. After another boot, its content is useless.
     pub boot: Uuid,
     /// The pool.
     pub pool: Uuid,
@@ -47,19 +48,19 @@ impl fmt::Display for TailName {
 }
 
 impl TailName {
-    /// The name that a file bears, if it is one of ours.
+    /// Parses a file name. `None` if it is not the name of a log.
     fn parse(text: &str) -> Option<TailName> {
         let boot = Uuid::try_parse(text.get(..UUID_LETTERS)?).ok()?;
         let rest = text[UUID_LETTERS..].strip_prefix('-')?;
         let pool = Uuid::try_parse(rest.get(..UUID_LETTERS)?).ok()?;
         let session = rest[UUID_LETTERS..].strip_prefix('-')?.parse().ok()?;
         let name = TailName { boot, pool, session };
-        // One name, one spelling.
+        // Accept only the canonical spelling.
         (name.to_string() == text).then_some(name)
     }
 }
 
-/// The folder in which tails are.
+/// The folder of the logs.
 #[derive(Debug)]
 pub struct TailFolder {
     path: PathBuf,
@@ -68,10 +69,11 @@ pub struct TailFolder {
 }
 
 impl TailFolder {
-    /// Opens the folder, and makes it where it is absent; the one above it must be there.
+    /// Opens the folder. Creates it if it is missing, but not its parent.
     ///
     /// # Errors
-    /// It is a symbolic link, belongs to another user, or others may enter it; or the operating system fails.
+    /// The folder is a symbolic link, belongs to another user, or is accessible to others; or the operating system
+    /// fails.
     pub fn open(path: &Path) -> Result<TailFolder, RingError> {
         let text = std::fs::read_to_string(BOOT_ID).map_err(|e| RingError::os(e, format!("reading {BOOT_ID}")))?;
         let boot = Uuid::try_parse(text.trim())
@@ -89,7 +91,7 @@ impl TailFolder {
         let folder = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(folder) => folder,
             Err(Errno::LOOP | Errno::NOTDIR) => {
-                return Err(strange(path, "is no folder, but a symbolic link or a file"));
+                return Err(foreign(path, "is no folder, but a symbolic link or a file"));
             }
             Err(e) => return Err(failed(e, "opening")),
         };
@@ -98,42 +100,42 @@ impl TailFolder {
         Ok(TailFolder { path: path.to_owned(), folder, boot })
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the tail of a session of a pool is called in this boot.
+    /// Returns the name of the log of a pool's session in this boot.
     pub fn name(&self, pool: Uuid, session: u64) -> TailName {
         TailName { boot: self.boot, pool, session }
     }
 
-    /// Makes the tail of a session, all zeros, of so many bytes, a multiple of 4096, and locks it.
+    /// Creates and locks the log of a session, all zeros. `bytes` is a multiple of 4096.
     ///
     /// # Errors
-    /// `NoSpace` where the file system or the memory has no room for all of it; `Conflict` where there is one already.
+    /// `NoSpace` if the file system or the memory has no room for all of it; `Conflict` if it already exists.
     pub fn create(&self, pool: Uuid, session: u64, bytes: usize) -> Result<SharedTail, RingError> {
         let name = self.name(pool, session);
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
-            let what = format!("{} of {bytes} bytes", self.told(&name));
+            let what = format!("{} of {bytes} bytes", self.describe(&name));
             return Err(RingError::new(RingErrorKind::Limit, what, "give a multiple of 4096"));
         }
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&self.folder, name.to_string(), flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => File::from(file),
             Err(Errno::EXIST) => {
-                let what = format!("{} is there already", self.told(&name));
+                let what = format!("{} is there already", self.describe(&name));
                 return Err(RingError::new(RingErrorKind::Conflict, what, "open it, and use what it holds"));
             }
             Err(e) => return Err(self.failed(e, "making", &name)),
         };
-        self.fill(file, &name, bytes).inspect_err(|_| {
-            // What was never whole holds nothing.
+        self.allocate(file, &name, bytes).inspect_err(|_| {
+            // A log that was never complete holds nothing.
             let _ = rustix::fs::unlinkat(&self.folder, name.to_string(), AtFlags::empty());
         })
     }
 
-    fn fill(&self, file: File, name: &TailName, bytes: usize) -> Result<SharedTail, RingError> {
+    fn allocate(&self, file: File, name: &TailName, bytes: usize) -> Result<SharedTail, RingError> {
         self.lock(&file, name)?;
         loop {
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64) {
@@ -142,7 +144,7 @@ impl TailFolder {
                 Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::NOMEM)) => {
                     return Err(RingError {
                         kind: RingErrorKind::NoSpace,
-                        context: format!("taking {bytes} bytes of shared memory for {}", self.told(name)),
+                        context: format!("taking {bytes} bytes of shared memory for {}", self.describe(name)),
                         remedy: format!(
                             "free space in {}, or give its file system more (mount -o remount,size=…)",
                             self.path.display()
@@ -160,39 +162,40 @@ impl TailFolder {
         self.map(file, name, bytes)
     }
 
-    /// Opens the tail that a session of this boot left, and locks it. None: there is none, or one that was never whole.
+    /// Opens and locks the log that a session of this boot left. `None` if it does not exist or was never complete.
     ///
     /// # Errors
-    /// `InUse` while another process serves the pool; `Conflict` where what is there is no tail, or belongs to somebody else.
+    /// `InUse` while another process serves the pool; `Conflict` if the file is not a log; `Permission` if it belongs
+    /// to another user.
     pub fn attach(&self, pool: Uuid, session: u64) -> Result<Option<SharedTail>, RingError> {
         let name = self.name(pool, session);
         let Some((file, stat)) = self.find(&name)? else { return Ok(None) };
         match usize::try_from(stat.st_size) {
             Ok(0) => Ok(None),
             Ok(bytes) if bytes.is_multiple_of(PAGE_BYTES) => self.map(file, &name, bytes).map(Some),
-            _ => Err(strange(&self.path.join(name.to_string()), "has no size that a tail can have")),
+            _ => Err(foreign(&self.path.join(name.to_string()), "has no size that a tail can have")),
         }
     }
 
-    /// Opens and locks a file that is still there, and is ours.
+    /// Opens and locks a log file that still exists and belongs to this user.
     fn find(&self, name: &TailName) -> Result<Option<(File, Stat)>, RingError> {
         let path = self.path.join(name.to_string());
         let flags = OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match rustix::fs::openat(&self.folder, name.to_string(), flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return Err(strange(&path, "is a symbolic link")),
-            Err(Errno::ISDIR | Errno::NXIO) => return Err(strange(&path, "is no file")),
+            Err(Errno::LOOP) => return Err(foreign(&path, "is a symbolic link")),
+            Err(Errno::ISDIR | Errno::NXIO) => return Err(foreign(&path, "is no file")),
             Err(e) => return Err(self.failed(e, "opening", name)),
         };
         let look = |file: &File| rustix::fs::fstat(file).map_err(|e| self.failed(e, "looking at", name));
         let stat = look(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(strange(&path, "is no file"));
+            return Err(foreign(&path, "is no file"));
         }
         check_owner(&path, &stat)?;
         self.lock(&file, name)?;
-        // Whoever held the lock until now may have made it whole, or removed it.
+        // The previous holder of the lock may have completed or removed it.
         let stat = look(&file)?;
         Ok((stat.st_nlink > 0).then_some((file, stat)))
     }
@@ -202,8 +205,8 @@ impl TailFolder {
             Ok(()) => Ok(()),
             Err(Errno::WOULDBLOCK) => {
                 let of = rustix::fs::fstat(file).ok().and_then(|stat| holder::of_file(stat.st_dev, stat.st_ino));
-                let who = of.unwrap_or_else(|| "another process".into());
-                let what = format!("{} is in use by {who}", self.told(name));
+                let user = of.unwrap_or_else(|| "another process".into());
+                let what = format!("{} is in use by {user}", self.describe(name));
                 Err(RingError::new(RingErrorKind::InUse, what, "stop that first; a pool is served once"))
             }
             Err(e) => Err(self.failed(e, "locking", name)),
@@ -211,16 +214,16 @@ impl TailFolder {
     }
 
     fn map(&self, file: File, name: &TailName, bytes: usize) -> Result<SharedTail, RingError> {
-        // Whole pages of a file are mapped, each of which has its memory: no shard waits for one later.
+        // All pages of the file have their memory, and all are mapped now, so that no shard waits for a page later.
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory in use.
         let raw = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, access, flags, &file, 0) };
         let raw = raw.map_err(|e| self.failed(e, "mapping", name))?;
         let base = NonNull::new(raw.cast()).expect("mmap never returns page 0 without MAP_FIXED");
         Ok(SharedTail { base, bytes, file, name: *name })
     }
 
-    /// The tails that there are of a pool, of this boot and of others, in the order of their names.
+    /// Lists the logs of a pool, of this boot and of others, in the order of their names.
     ///
     /// # Errors
     /// The operating system's.
@@ -235,25 +238,25 @@ impl TailFolder {
         Ok(names)
     }
 
-    /// Removes a tail that nobody serves. What it held is lost. One that is not there is as good as removed.
+    /// Removes a log that is not in use. Its content is lost. Succeeds if the log does not exist.
     ///
     /// # Errors
-    /// `InUse` while somebody serves it, `Conflict` where it is no tail; or the operating system's.
+    /// `InUse` while a process serves it, `Conflict` if the file is not a log; or the operating system's.
     pub fn remove(&self, name: &TailName) -> Result<(), RingError> {
         match self.find(name)? {
-            // The lock is held until it has no name any more.
+            // The lock is held until the name is removed.
             Some(_locked) => self.unlink(name),
             None => Ok(()),
         }
     }
 
-    /// Removes a tail that is served here: what it holds is of no use any more.
+    /// Removes a log that this process serves, and whose content is no longer needed.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn remove_own(&self, tail: SharedTail) -> Result<(), RingError> {
-        let name = tail.name;
-        if tail.is_there() { self.unlink(&name) } else { Ok(()) }
+    pub fn remove_own(&self, log: SharedTail) -> Result<(), RingError> {
+        let name = log.name;
+        if log.is_there() { self.unlink(&name) } else { Ok(()) }
     }
 
     fn unlink(&self, name: &TailName) -> Result<(), RingError> {
@@ -263,16 +266,16 @@ impl TailFolder {
         }
     }
 
-    fn told(&self, name: &TailName) -> String {
+    fn describe(&self, name: &TailName) -> String {
         format!("the tail of session {} of pool {} in {}", name.session, name.pool, self.path.display())
     }
 
     fn failed(&self, error: Errno, what: &str, name: &TailName) -> RingError {
-        RingError::os(error.into(), format!("{what} {}", self.told(name)))
+        RingError::os(error.into(), format!("{what} {}", self.describe(name)))
     }
 }
 
-/// Nobody but this user may have a part in it: what it holds is believed.
+/// Checks that only this user has access, because the content is trusted.
 fn check_owner(path: &Path, stat: &Stat) -> Result<(), RingError> {
     let user = rustix::process::geteuid().as_raw();
     if stat.st_uid != user {
@@ -291,17 +294,17 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), RingError> {
     Ok(())
 }
 
-fn strange(path: &Path, what: &str) -> RingError {
+fn foreign(path: &Path, what: &str) -> RingError {
     let what = format!("{} {what}", path.display());
     RingError::new(RingErrorKind::Conflict, what, "nothing of Braid's: look at it and move it away")
 }
 
-/// A tail, mapped and locked. It goes on without its process, and after a drop, until it is removed.
+/// A log, mapped and locked. The file outlives its process and the drop of this value, until it is removed.
 #[derive(Debug)]
 pub struct SharedTail {
     base: NonNull<u8>,
     bytes: usize,
-    /// Its lock ends with it.
+    /// The lock ends with the open file.
     file: File,
     name: TailName,
 }
@@ -312,13 +315,14 @@ unsafe impl Send for SharedTail {}
 unsafe impl Sync for SharedTail {}
 
 impl SharedTail {
-    /// What it is called.
+    /// The name of the log.
     pub fn name(&self) -> &TailName {
         &self.name
     }
 
-    /// Whether it can still be found after the death of this process: nobody has removed it, nor cut it off. One that was removed
-    /// still works, but is as good as a crash of the machine when the process dies: commit, and make another one.
+    /// Returns whether the log can still be found after the death of this process: its file was neither removed nor
+    /// truncated. A removed log still works, but if the process dies then, its content is lost, as in a crash of the
+    /// machine: commit, and create another one.
     pub fn is_there(&self) -> bool {
         rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0 && stat.st_size == self.bytes as i64)
     }
@@ -326,15 +330,15 @@ impl SharedTail {
 
 impl TailMemory for SharedTail {
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping lives as long as this does, is aligned to pages and `bytes` long, all of which the file has; every
-        // process that maps it uses atomics only, and any eight bytes are a number.
+        // SAFETY: the mapping lives as long as `self`, is page-aligned and `bytes` long, and the file has all of it;
+        // every process that maps it uses atomics only, and any eight bytes are a valid number.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.bytes / size_of::<AtomicU64>()) }
     }
 }
 
 impl Drop for SharedTail {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and whole, and no reference to it outlives this. It cannot fail.
+        // SAFETY: the mapping is complete and owned by `self`, and no reference to it outlives `self`. It cannot fail.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }

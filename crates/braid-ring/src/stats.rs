@@ -1,19 +1,19 @@
-//! Counters and latency histograms: one block for each disk and shard, written by that shard alone.
+//! Counters and latency histograms: one set for each disk and shard, written by that shard only.
 //!
-//! Each counter has one writer, so that a relaxed load and store (no locked instruction) is enough;
-//! readers add the shards' blocks up and may see them a few I/Os apart.
+//! Each counter has a single writer, so a relaxed load and store (no locked instruction) is enough. Readers sum over
+//! the shards, and may see their counters a few I/Os apart.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use braid_engine::Op;
 
-/// Sub-buckets to each power of two in a [`Histogram`].
+/// Sub-buckets of each power of two in a [`Histogram`].
 pub const SUB_BUCKETS: usize = 4;
 
-/// Buckets of a [`Histogram`]: up to 2^40 ns (18 minutes); longer counts in the last one.
+/// Buckets of a [`Histogram`]: up to 2^40 ns (18 minutes). Longer latencies count in the last one.
 pub const BUCKETS: usize = 156;
 
-/// Which bucket a latency falls in.
+/// Returns the bucket of a latency.
 #[inline]
 pub fn bucket_of(latency_ns: u64) -> usize {
     if latency_ns < SUB_BUCKETS as u64 {
@@ -24,7 +24,7 @@ pub fn bucket_of(latency_ns: u64) -> usize {
     ((exponent - 1) * SUB_BUCKETS + sub).min(BUCKETS - 1)
 }
 
-/// The smallest latency in nanoseconds that falls in `bucket`.
+/// Returns the smallest latency of `bucket` in nanoseconds.
 pub fn bucket_floor_ns(bucket: usize) -> u64 {
     if bucket < SUB_BUCKETS {
         return bucket as u64;
@@ -54,15 +54,15 @@ impl Counter {
     }
 }
 
-/// I/Os of one operation.
+/// Counters of one operation.
 #[derive(Default)]
 pub(crate) struct OpCounters {
     pub(crate) started: Counter,
-    /// Bytes of those.
+    /// Bytes of these I/Os.
     pub(crate) bytes: Counter,
 }
 
-/// What one shard counts for one disk.
+/// The counters of one shard for one disk.
 pub(crate) struct LeafCounters {
     /// I/Os accepted, by `Op as usize`.
     pub(crate) ops: [OpCounters; OPS],
@@ -73,13 +73,13 @@ pub(crate) struct LeafCounters {
     pub(crate) no_space: Counter,
     /// I/Os that have not ended.
     pub(crate) in_flight: Counter,
-    /// Latencies of the timed ones: read, write, everything else.
+    /// Latencies of timed I/Os: reads, writes, all others.
     pub(crate) latency: [[Counter; BUCKETS]; CLASSES],
 }
 
-/// Operations there are.
+/// Number of operations.
 pub(crate) const OPS: usize = 5;
-/// Classes of operations with a histogram of their own.
+/// Classes of operations with a separate histogram.
 pub(crate) const CLASSES: usize = 3;
 
 impl LeafCounters {
@@ -94,7 +94,7 @@ impl LeafCounters {
         }
     }
 
-    /// An I/O was accepted.
+    /// Counts an I/O that was accepted.
     #[inline]
     pub(crate) fn started(&self, op: Op, bytes: u64) {
         let op = &self.ops[op as usize];
@@ -108,7 +108,7 @@ impl LeafCounters {
     }
 }
 
-/// Latencies by bucket; see [`bucket_floor_ns`].
+/// I/Os by latency bucket; see [`bucket_floor_ns`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Histogram {
     /// I/Os in each bucket.
@@ -122,12 +122,12 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// I/Os counted.
+    /// Returns the number of I/Os counted.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Upper bound, in nanoseconds, of the bucket in which the given share (0 to 1) of the I/Os is reached; 0 when empty.
+    /// Returns the upper bound in nanoseconds of the bucket that contains the given quantile (0 to 1); 0 when empty.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let total = self.total();
         if total == 0 {
@@ -145,7 +145,7 @@ impl Histogram {
     }
 }
 
-/// What happened on one disk since it was added, all shards together.
+/// Statistics of one disk since it was added, summed over the shards.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LeafStats {
     /// Reads accepted.
@@ -166,11 +166,11 @@ pub struct LeafStats {
     pub errors: u64,
     /// I/Os that exceeded the time limit.
     pub late: u64,
-    /// I/Os that found no space on the file system that the disk's file is on. They count as errors, too.
+    /// I/Os that failed because the file system of the disk's file was full. They count as errors, too.
     pub no_space: u64,
     /// I/Os now in flight.
     pub in_flight: u64,
-    /// Latency of reads. Those of mem and null disks, which end where they begin, count as 0 ns.
+    /// Latency of reads. Reads of mem and null disks, which complete at once, count as 0 ns.
     pub read_latency: Histogram,
     /// Latency of writes.
     pub write_latency: Histogram,
@@ -179,8 +179,8 @@ pub struct LeafStats {
 }
 
 impl LeafStats {
-    /// Adds one shard's block. I/Os that were never timed (mem, null) are those started but neither
-    /// in flight nor in a histogram: the fast path saves the work, and they count as 0 ns here.
+    /// Adds the counters of one shard. I/Os without a latency (mem, null) are those started but neither in flight nor
+    /// in a histogram: the fast path does not time them, and they count as 0 ns here.
     pub(crate) fn add(&mut self, c: &LeafCounters) {
         let started: [u64; OPS] = std::array::from_fn(|op| c.ops[op].started.get());
         self.reads += started[0];
@@ -203,7 +203,7 @@ impl LeafStats {
         }
     }
 
-    /// Counts I/Os that ended where they began as 0 ns.
+    /// Counts I/Os that completed at once as 0 ns.
     pub(crate) fn add_untimed(&mut self) {
         let others = self.write_zeroes + self.discards + self.flushes;
         for (count, into) in [
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_tile_the_line() {
+    fn buckets_are_contiguous() {
         for bucket in 0..BUCKETS - 1 {
             let (floor, next) = (bucket_floor_ns(bucket), bucket_floor_ns(bucket + 1));
             assert!(floor < next);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_bound_what_was_recorded() {
+    fn quantiles_bound_recorded_latencies() {
         let mut h = Histogram::default();
         for ns in [100u64, 200, 300, 10_000] {
             h.counts[bucket_of(ns)] += 1;

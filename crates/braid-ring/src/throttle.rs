@@ -1,8 +1,8 @@
-//! Rate limits of `throttled(…)` and of whoever else needs some: the generic cell rate algorithm, one atomic word a limit.
+//! Rate limits of `throttled(…)` and of other users: the generic cell rate algorithm, one atomic word per limit.
 //!
-//! The word holds the time at which the next I/O may start (the theoretical arrival time). An I/O takes
-//! that moment for itself and moves the word on by what it costs; it waits until its moment has come.
-//! Unused time is kept for at most [`BURST_NS`]. All shards share the words, so the limit is the disk's.
+//! The word holds the time at which the next I/O may start (the theoretical arrival time). An I/O takes that time as
+//! its start, advances the word by its cost, and waits until its start. Unused time is kept for at most [`BURST_NS`].
+//! All shards share the words, so the limit applies to the disk.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -10,31 +10,31 @@ use braid_engine::Op;
 
 use crate::spec::ThrottleLimits;
 
-/// How much unused time may be caught up with, in nanoseconds (10 ms).
+/// Maximum unused time that can be used later, in nanoseconds (10 ms).
 pub const BURST_NS: u64 = 10_000_000;
 
-/// Times are counted in 64ths of a nanosecond, so that rounding stays under 1 % at 600 million a second.
+/// Times are in 64ths of a nanosecond, so that the rounding error stays below 1 % at 600 million I/Os per second.
 const TICKS: u64 = 64;
 
-/// So much a second; none: as much as there is.
+/// Rates; `None`: unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rates {
-    /// I/Os a second, not 0.
+    /// I/Os per second, not 0.
     pub iops: Option<u64>,
-    /// Bytes a second, reads and writes together, not 0.
+    /// Bytes per second, reads and writes together, not 0.
     pub bandwidth_bytes: Option<u64>,
 }
 
-/// One limit: so much time for each unit.
+/// One limit: time per unit.
 #[derive(Debug, Default)]
 struct Limit {
     next_ticks: AtomicU64,
-    /// Units a second; 0: no limit.
+    /// Units per second. 0: unlimited.
     rate: AtomicU64,
 }
 
 impl Limit {
-    /// Reserves the time for `units` and returns when it begins, in nanoseconds.
+    /// Reserves the time for `units`, and returns its start in nanoseconds.
     fn reserve(&self, now_ns: u64, units: u64) -> u64 {
         let rate = self.rate.load(Relaxed);
         if rate == 0 {
@@ -53,7 +53,7 @@ impl Limit {
         }
     }
 
-    /// What was reserved at the old rate is forgotten.
+    /// Changes the rate. Reservations at the previous rate are discarded.
     fn set(&self, rate: Option<u64>) {
         let rate = rate.unwrap_or(0);
         if self.rate.swap(rate, Relaxed) != rate {
@@ -62,7 +62,8 @@ impl Limit {
     }
 }
 
-/// Limits that many share. Aligned, so that asking whether there are any touches no line that others write.
+/// Limits that many threads share. Aligned, so that checking whether there are any accesses no cache line that others
+/// write.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Throttle {
@@ -84,28 +85,28 @@ impl Throttle {
         Throttle { latency_ns: limits.latency_ns, ..Throttle::of_rates(&rates) }
     }
 
-    /// A throttle that limits rates.
+    /// Creates a throttle with these rates and no latency.
     pub fn of_rates(rates: &Rates) -> Throttle {
         let throttle = Throttle::default();
         throttle.set(rates);
         throttle
     }
 
-    /// Changes the rates, for those who ask from now on.
+    /// Changes the rates for I/Os from now on.
     pub fn set(&self, rates: &Rates) {
         self.words.iops.set(rates.iops);
         self.words.bandwidth.set(rates.bandwidth_bytes);
         self.limited.store(*rates != Rates::default(), Relaxed);
     }
 
-    /// Whether there is any limit on rates.
+    /// Returns whether any rate is limited.
     #[inline]
     pub fn is_limited(&self) -> bool {
         self.limited.load(Relaxed)
     }
 
-    /// When an I/O that is asked for now may start, and the earliest moment at which it may be answered.
-    /// Operations without data cost one I/O and no bandwidth.
+    /// Returns when an I/O submitted now may start, and the earliest time at which it may complete. Operations without
+    /// data cost one I/O and no bandwidth.
     pub fn admit(&self, now_ns: u64, op: Op, len: u64) -> (u64, u64) {
         let mut start = now_ns.max(self.words.iops.reserve(now_ns, 1));
         if matches!(op, Op::Read | Op::Write) {
@@ -126,7 +127,7 @@ mod tests {
         Throttle::new(&ThrottleLimits { iops, bandwidth_bytes, latency_ns: 600_000 })
     }
 
-    /// A closed loop of `depth` I/Os over ten virtual seconds; returns the I/Os a second that ended.
+    /// Runs a closed loop of `depth` I/Os over ten virtual seconds. Returns the I/Os completed per second.
     fn closed_loop(throttle: &Throttle, depth: usize, len: u64) -> f64 {
         let begin = 1_000_000_000_000;
         let mut due: BinaryHeap<Reverse<u64>> = (0..depth).map(|_| Reverse(begin)).collect();
@@ -141,10 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_kept_in_virtual_time() {
+    fn rates_hold_in_virtual_time() {
         for (iops, depth) in [(3000, 8), (100_000, 128), (7, 4), (99_991, 4096)] {
             let rate = closed_loop(&throttle(Some(iops), None), depth, 4096);
-            // Twice the burst: what it starts with, and one I/O's grain.
+            // Allows for the initial burst, and for the granularity of one I/O.
             let slack = iops as f64 * 0.0015 + 2.0;
             assert!((rate - iops as f64).abs() < slack, "{iops} a second gave {rate}");
         }
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_kept_for_ten_milliseconds_only() {
+    fn the_burst_is_limited_to_ten_milliseconds() {
         let throttle = throttle(Some(1000), None);
         throttle.admit(1_000_000_000, Op::Read, 512);
         let now = 9_000_000_000;
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_rate_holds_at_once() {
+    fn a_new_rate_applies_at_once() {
         let throttle = Throttle::of_rates(&Rates { iops: None, bandwidth_bytes: Some(1000) });
         let now = 1_000_000_000_000;
         throttle.admit(now, Op::Write, 1_000_000);

@@ -1,8 +1,8 @@
-//! What of a device is known to read as zeros: the engine's answer, with what the disks at the bottom say of themselves.
+//! Ranges of a device that are known to read as zeros, from the engine and from the disks at the bottom.
 //!
-//! The engine knows by the layout that a device has now; a file knows its holes; a disk that is a device below is asked in the same way.
-//! Everything else is data. It is the disk's own open file that is asked, so that neither another file of that name nor a slow folder
-//! has anything to do with it.
+//! The engine answers by the device's current layout; a file answers by its holes; a disk that is a device below
+//! answers in the same way. Everything else counts as data. The disk's own open file is asked, so neither another file
+//! with its name nor a slow folder has any influence.
 
 use std::sync::{Arc, Weak};
 
@@ -15,7 +15,7 @@ use crate::disk::{Base, Disk, FileDisk};
 use crate::ring::{Inner, RingHandle};
 use crate::shard::lease_clock_ns;
 
-/// Tells what of one device is known to read as zeros, for as long as it serves. It keeps nothing alive.
+/// Reports which ranges of a device are known to read as zeros, as long as the device is served. Keeps nothing alive.
 #[derive(Clone)]
 pub struct KnownZeros {
     ring: Weak<Inner>,
@@ -29,15 +29,16 @@ impl std::fmt::Debug for KnownZeros {
 }
 
 impl RingHandle {
-    /// What of a device is known to read as zeros, now and whatever is published for it later.
+    /// Returns the known zeros of a device, by whatever layout is current when they are queried.
     pub fn known_zeros(&self, device: DeviceId) -> KnownZeros {
         KnownZeros { ring: Arc::downgrade(&self.inner), device }
     }
 }
 
 impl KnownZeros {
-    /// Gives the runs of `[offset, offset + len)` in order to `each`, with their length and whether they read as zeros, until that
-    /// returns false. It may end early, after one run at least; see [`extents`]. May ask the operating system, for a moment.
+    /// Calls `each` with the length of each run of `[offset, offset + len)`, in order, and whether it reads as zeros,
+    /// until `each` returns false. May end early, after at least one run; see [`extents`]. May briefly make system
+    /// calls.
     pub fn extents(&self, offset: u64, len: u64, each: &mut dyn FnMut(u64, bool) -> bool) {
         match self.ring.upgrade() {
             Some(ring) => of_device(&ring, self.device, offset, len, &mut |run| each(run.len, run.hole)),
@@ -49,7 +50,7 @@ impl KnownZeros {
 }
 
 impl Disk {
-    /// Whether it may say of something that it is a hole. Where faults are injected, what is read is not known before.
+    /// Returns whether it may report holes. With fault injection, the result of a read is not known in advance.
     pub fn knows_holes(&self) -> bool {
         let knows = match self.base() {
             Base::File(file) => !file.block_device,
@@ -59,7 +60,7 @@ impl Disk {
         knows && self.faults.is_empty()
     }
 
-    /// What it says of its bytes from `offset` on, at most `len` of which are asked for.
+    /// Returns the extent at `offset`, of at most `len` bytes.
     fn extent(&self, ring: &Inner, offset: u64, len: u64) -> Extent {
         let data = Extent { len, hole: false };
         match self.base() {
@@ -91,12 +92,12 @@ fn of_device(ring: &Inner, device: DeviceId, offset: u64, len: u64, each: &mut d
 }
 
 impl FileDisk {
-    /// What the file says of its bytes from `offset` on. Nobody goes by where its offset stands.
+    /// Returns the extent at `offset`. Moves the file offset, which nothing else uses.
     fn extent(&self, offset: u64, len: u64) -> Extent {
         let data = Extent { len, hole: false };
         match rustix::fs::seek(&self.fd, SeekFrom::Data(offset)) {
             Ok(next) if next > offset => Extent { len: next - offset, hole: true },
-            // Nothing but a hole up to the end of the file. What lies beyond cannot be read: the file was cut.
+            // A hole up to the end of the file. Data beyond it cannot be read: the file was truncated.
             Err(Errno::NXIO) => match rustix::fs::fstat(&self.fd) {
                 Ok(found) if found.st_size as u64 > offset => Extent { len: found.st_size as u64 - offset, hole: true },
                 _ => data,
@@ -115,17 +116,18 @@ mod tests {
     use super::*;
     use crate::disk::OpenOptions;
 
-    /// A file tells its holes as it is now: also when another one bears its name, when it was cut, and when more was written.
+    /// A file reports its current holes, also after another file has taken its name, after truncation, and after
+    /// further writes.
     #[test]
-    fn the_open_file_is_asked_as_it_is_now() {
+    fn the_open_file_reports_its_current_holes() {
         let path = std::env::temp_dir().join(format!("braid-ring-zeros-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let disk = Disk::open(&format!("file:{},size=1M", path.display()).parse().unwrap(), OpenOptions::default());
         let disk = disk.unwrap();
         let Base::File(file) = disk.base() else { unreachable!("a file") };
         let of = |offset: u64| {
-            let said = file.extent(offset, 4096);
-            (said.hole, said.len)
+            let extent = file.extent(offset, 4096);
+            (extent.hole, extent.len)
         };
         assert!(disk.knows_holes());
         assert_eq!(of(0), (true, 1 << 20), "nothing was written");
@@ -133,7 +135,7 @@ mod tests {
         let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&writer, &[7; 65536], 131_072).unwrap();
         assert_eq!((of(0), of(131_072)), ((true, 131_072), (false, 65536)));
-        // Another file, which is empty.
+        // Another file with the same name, which is empty.
         std::fs::remove_file(&path).unwrap();
         std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
         assert_eq!(of(131_072), (false, 65536));

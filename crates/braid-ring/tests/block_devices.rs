@@ -1,5 +1,5 @@
-//! Block devices, by loop devices: exclusive use, who is in the way, and every operation. Needs the right to make
-//! loop devices and to mount; where that is missing (not root), it says so and tests nothing.
+//! Block devices, through loop devices: exclusive use, naming the current user, and every operation. Needs the
+//! privilege to create loop devices and to mount; without it (not root), the tests say so and test nothing.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,9 +9,9 @@ use std::process::Command;
 
 use braid_engine::{ErrorKind, Flags, Op};
 use braid_ring::{Disk, DiskSpec, DriverKind, OpenOptions, RingConfig, RingErrorKind};
-use common::{Bed, Folder, Random};
+use common::{Folder, Random, TestBed};
 
-/// A loop device over a file of this size; detached at the end.
+/// A loop device over a new file of this size. Detached on drop.
 struct Loop(String);
 
 impl Loop {
@@ -29,7 +29,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // Write protection outlives the image: the next user of this loop device would have it.
+        // Write protection outlives the image: the next user of this loop device would inherit it.
         let _ = Command::new("blockdev").args(["--setrw", &self.0]).status();
         let _ = Command::new("losetup").args(["--detach", &self.0]).status();
     }
@@ -55,21 +55,21 @@ fn a_block_device_has_one_user() {
 }
 
 #[test]
-fn a_mounted_device_is_refused_with_its_place() {
+fn a_mounted_device_is_refused_with_its_mount_point() {
     let folder = Folder::new("mounted");
     let Some(device) = Loop::new(&folder, "image", 64) else { return };
-    let place = folder.path("place");
-    std::fs::create_dir(&place).unwrap();
+    let mount_point = folder.path("place");
+    std::fs::create_dir(&mount_point).unwrap();
     let run = |program: &str, args: &[&str]| Command::new(program).args(args).output().unwrap().status.success();
     assert!(run("mkfs.ext4", &["-q", &device.0]));
-    if !run("mount", &[&device.0, &place]) {
+    if !run("mount", &[&device.0, &mount_point]) {
         eprintln!("mounting is not permitted here");
         return;
     }
     let error = attempt(&device.0, OpenOptions::default()).unwrap_err();
-    assert!(run("umount", &[&place]));
+    assert!(run("umount", &[&mount_point]));
     assert_eq!(error.kind, RingErrorKind::InUse);
-    assert!(error.to_string().contains(&format!("the file system mounted on {place}")), "{error}");
+    assert!(error.to_string().contains(&format!("the file system mounted on {mount_point}")), "{error}");
     assert!(error.remedy.contains("unmount"), "{error}");
 }
 
@@ -90,7 +90,7 @@ fn every_operation_works_on_every_driver() {
     for driver in DriverKind::ALL {
         let name = driver.name();
         let Some(device) = Loop::new(&folder, name, 32) else { return };
-        let mut bed = Bed::new(&RingConfig { shards: 2, driver: Some(driver), ..RingConfig::default() });
+        let mut bed = TestBed::new(&RingConfig { shards: 2, driver: Some(driver), ..RingConfig::default() });
         let (id, _) = bed.bare(&device.0);
         let data = Random(1).bytes(16 << 20);
         bed.write(0, id, Flags::NONE, 0, &data);

@@ -1,7 +1,7 @@
-//! Which driver a shard gets where the kernel, or a filter of system calls as containers have it, denies some.
+//! Which driver a shard gets if the kernel, or a system call filter like those of containers, denies some.
 //!
-//! A process cannot take such a filter off again, so each case is this program once more, under a filter, with only the test
-//! [`the_best_that_is_permitted_is_chosen`], which is told by its environment what to expect.
+//! A process cannot remove such a filter. So each case runs this program again under a filter, with only the test
+//! [`the_best_permitted_driver_is_chosen`], which reads the expected result from its environment.
 
 #![allow(clippy::unwrap_used)]
 #![allow(unsafe_code)] // Filters of system calls, in children made for them.
@@ -13,15 +13,15 @@ use std::process::Command;
 
 use braid_engine::{Flags, ShardId};
 use braid_ring::{DriverKind, Ring, RingConfig, RingErrorKind};
-use common::{Bed, Folder};
+use common::{Folder, TestBed};
 
-/// The driver to be chosen, and words that the reasons for passing over better ones must hold, in order.
+/// The expected driver, and a word that each reason for skipping a better driver must contain, in order.
 const EXPECT: &str = "BRAID_TEST_EXPECT_DRIVER";
 
-/// Offset of the number of the call in what a filter looks at (struct seccomp_data).
+/// Offset of the system call number in the data of a filter (struct seccomp_data).
 const CALL_NUMBER: u32 = 0;
 
-/// A filter that answers some calls with an error number and permits all others.
+/// Returns a filter that fails some calls with an error number and permits all others.
 fn filter(denied: &[(libc::c_long, i32)]) -> Vec<libc::sock_filter> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, CALL_NUMBER)];
@@ -34,10 +34,10 @@ fn filter(denied: &[(libc::c_long, i32)]) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Puts this process under a filter. Allocates nothing, as it is called between fork and exec.
+/// Applies a filter to this process. Allocates nothing, because it is called between fork and exec.
 fn confine(program: &mut [libc::sock_filter]) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the first takes no memory; the second reads the program, which lives until it returns.
+    // SAFETY: the first call takes no memory; the second reads the program, which lives until it returns.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
@@ -48,9 +48,9 @@ fn confine(program: &mut [libc::sock_filter]) -> std::io::Result<()> {
 fn expect_under(denied: &[(libc::c_long, i32)], driver: DriverKind, reasons: &[&str]) {
     let mut program = filter(denied);
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["the_best_that_is_permitted_is_chosen", "--exact", "--nocapture", "--test-threads=1"]);
+    command.args(["the_best_permitted_driver_is_chosen", "--exact", "--nocapture", "--test-threads=1"]);
     command.env(EXPECT, format!("{driver}|{}", reasons.join("|")));
-    // SAFETY: `confine` makes two system calls and touches no lock and no heap.
+    // SAFETY: `confine` makes two system calls, and uses no lock and no heap.
     unsafe { command.pre_exec(move || confine(&mut program)) };
     let output = command.output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -59,36 +59,36 @@ fn expect_under(denied: &[(libc::c_long, i32)], driver: DriverKind, reasons: &[&
 }
 
 #[test]
-fn the_best_that_is_permitted_is_chosen() {
+fn the_best_permitted_driver_is_chosen() {
     let expected = std::env::var(EXPECT).unwrap_or_else(|_| "io_uring|".into());
     let mut expected = expected.split('|');
     let kind: DriverKind = expected.next().unwrap().parse().unwrap();
     let reasons: Vec<&str> = expected.filter(|r| !r.is_empty()).collect();
 
     let folder = Folder::new("choice");
-    let mut bed = Bed::new(&RingConfig { shards: 2, ..RingConfig::default() });
+    let mut bed = TestBed::new(&RingConfig { shards: 2, ..RingConfig::default() });
     for shard in 0..2 {
         let info = bed.handle.driver(ShardId(shard));
         assert_eq!(info.kind, kind);
         let passed: Vec<DriverKind> = info.passed_over.iter().map(|p| p.0).collect();
         assert_eq!(passed, DriverKind::ALL[..reasons.len()]);
-        for ((_, said), word) in info.passed_over.iter().zip(&reasons) {
-            assert!(said.contains(word), "`{said}` does not say `{word}`");
+        for ((_, text), word) in info.passed_over.iter().zip(&reasons) {
+            assert!(text.contains(word), "`{text}` does not say `{word}`");
         }
     }
-    // It works, not only starts.
+    // The driver works, and does not merely start.
     let (device, _) = bed.bare(&format!("file:{},size=4M", folder.path("disk")));
     let data = [0x5a; 64 << 10];
     bed.write(0, device, Flags::FUA, 128 << 10, &data);
     assert_eq!(bed.read(1, device, 128 << 10, 64 << 10), data);
     bed.ring.stop();
 
-    // One that is denied is not replaced by another when it was named.
+    // A denied driver that was named explicitly is not replaced by another.
     for denied in &DriverKind::ALL[..reasons.len()] {
         let config = RingConfig { driver: Some(*denied), ..RingConfig::default() };
         let Err(error) = Ring::start(&config, |_| vec![]) else { panic!("{denied} is denied") };
-        let said = error.to_string();
-        assert!(said.contains(denied.name()) && said.contains("name another driver"), "{said}");
+        let text = error.to_string();
+        assert!(text.contains(denied.name()) && text.contains("name another driver"), "{text}");
         assert_ne!(error.kind, RingErrorKind::Limit);
     }
 }
@@ -101,7 +101,7 @@ fn without_io_uring_it_is_libaio() {
 }
 
 #[test]
-fn an_io_uring_that_may_be_made_but_not_used_is_passed_over() {
+fn an_io_uring_that_may_be_created_but_not_used_is_skipped() {
     expect_under(&[(libc::SYS_io_uring_enter, libc::EPERM)], DriverKind::Libaio, &["forbidden"]);
 }
 
@@ -116,7 +116,7 @@ fn without_io_uring_and_libaio_it_is_threads() {
 }
 
 #[test]
-fn an_old_epoll_is_enough() {
+fn epoll_pwait2_is_optional() {
     let denied = [
         (libc::SYS_io_uring_setup, libc::ENOSYS),
         (libc::SYS_io_setup, libc::ENOSYS),

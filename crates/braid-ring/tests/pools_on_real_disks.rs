@@ -1,4 +1,5 @@
-//! A pool over a bare disk and a mirror, on two shards: what is written to volumes is read, by whichever way and after whatever start.
+//! A pool over a bare disk and a mirror, on two shards: data written to volumes is read back, by every path and after
+//! every kind of start.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -16,7 +17,7 @@ use braid_engine::{
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::RingConfig;
-use common::{Bed, Folder, Random, block_on};
+use common::{Folder, Random, TestBed, block_on};
 
 const MEMBER: u64 = 48 << 20;
 const VOLUME: u64 = 20 << 20;
@@ -32,15 +33,15 @@ impl TailMemory for Heap {
     }
 }
 
-type Tails = Mutex<BTreeMap<u64, Arc<dyn TailMemory>>>;
+type Logs = Mutex<BTreeMap<u64, Arc<dyn TailMemory>>>;
 
 struct Pool {
-    bed: Bed,
+    bed: TestBed,
     uuid: Uuid,
     devices: Vec<PoolDevice>,
     places: Arc<PoolMembers>,
     owner_slots: u32,
-    tails: Tails,
+    logs: Logs,
     version: u32,
     run: u64,
     layouts: BTreeMap<u32, Arc<DeviceLayout>>,
@@ -48,8 +49,8 @@ struct Pool {
 
 impl Pool {
     fn new(folder: &Folder) -> Pool {
-        let mut bed = Bed::new(&RingConfig { shards: 2, ..RingConfig::default() });
-        let leaf = |bed: &Bed, name: &str| bed.leaf(&format!("file:{},size=50M", folder.path(name)));
+        let mut bed = TestBed::new(&RingConfig { shards: 2, ..RingConfig::default() });
+        let leaf = |bed: &TestBed, name: &str| bed.leaf(&format!("file:{},size=50M", folder.path(name)));
         let bare = leaf(&bed, "bare");
         let bare = bed.publish(&Node::Leaf { leaf: bare, start: 0, len: MEMBER });
         let halves = [leaf(&bed, "left"), leaf(&bed, "right")];
@@ -85,7 +86,7 @@ impl Pool {
             devices,
             places,
             owner_slots,
-            tails: Tails::default(),
+            logs: Logs::default(),
             version: 0,
             run: 10,
             layouts: BTreeMap::new(),
@@ -117,11 +118,11 @@ impl Pool {
             writes_over: false,
             run: self.run,
         };
-        let tails = &self.tails;
-        let old = |session: u64| tails.lock().unwrap().get(&session).map(Arc::clone);
+        let logs = &self.logs;
+        let old = |session: u64| logs.lock().unwrap().get(&session).map(Arc::clone);
         let begin = |session: u64, bytes: u64| {
             let memory: Arc<dyn TailMemory> = Arc::new(Heap((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
-            tails.lock().unwrap().insert(session, Arc::clone(&memory));
+            logs.lock().unwrap().insert(session, Arc::clone(&memory));
             Ok(memory)
         };
         let pool = block_on(open(&io, &what, old, begin)).unwrap();
@@ -191,8 +192,8 @@ impl Pool {
         block_on(self.bed.handle.devices().read(device, 0, VOLUME as usize)).unwrap()
     }
 
-    /// Stops serving without a word, as a process that is killed.
-    fn fall(&mut self, devices: &[DeviceId]) {
+    /// Stops serving without notice, like a process that is killed.
+    fn kill(&mut self, devices: &[DeviceId]) {
         for device in devices {
             self.bed.handle.publish_and_drain(*device, None).wait().unwrap();
         }
@@ -201,13 +202,13 @@ impl Pool {
     }
 }
 
-/// Writes, zeroes and discards at random, many at a time on ranges of their own, and keeps what should be there.
+/// Writes and zeroes at random, many requests at a time on disjoint ranges, and updates the expected content.
 fn use_volume(pool: &Pool, device: DeviceId, expected: &mut [u8], random: &mut Random, rounds: usize) {
     let io = pool.bed.handle.devices();
     let parts = 4;
     let each = VOLUME / parts;
     for _ in 0..rounds {
-        let asked: Vec<_> = (0..parts)
+        let requests: Vec<_> = (0..parts)
             .map(|part| {
                 let most = if random.below(4) == 0 { 300 } else { 6 };
                 let len = (1 + random.below(most)) * BLOCK;
@@ -224,12 +225,12 @@ fn use_volume(pool: &Pool, device: DeviceId, expected: &mut [u8], random: &mut R
             })
             .collect();
         std::thread::scope(|scope| {
-            for (op, flags, offset, len, data) in &asked {
+            for (op, flags, offset, len, data) in &requests {
                 let io = io.clone();
                 scope.spawn(move || block_on(io.request(device, *op, *flags, *offset, *len, data)).unwrap());
             }
         });
-        for (op, _, offset, len, data) in &asked {
+        for (op, _, offset, len, data) in &requests {
             let into = &mut expected[*offset as usize..(*offset + *len) as usize];
             if *op == Op::Write { into.copy_from_slice(data) } else { into.fill(0) }
         }
@@ -243,7 +244,7 @@ fn use_volume(pool: &Pool, device: DeviceId, expected: &mut [u8], random: &mut R
 }
 
 #[test]
-fn volumes_and_snapshots_keep_what_they_were_given() {
+fn volumes_and_snapshots_keep_their_data() {
     let folder = Folder::new("pools");
     let mut pool = Pool::new(&folder);
     let mut random = Random(11);
@@ -264,7 +265,7 @@ fn volumes_and_snapshots_keep_what_they_were_given() {
     let refused = block_on(pool.bed.handle.devices().write(old, 0, vec![1; 4096], false));
     assert_eq!(refused.unwrap_err().kind, braid_engine::ErrorKind::ReadOnly);
 
-    // What is stored and what is a hole, as NBD's block status tells it: all that is not zeros is stored.
+    // What NBD's block status reports as stored or as a hole: everything that is not zeros must be stored.
     let mut stored = vec![false; (VOLUME / BLOCK) as usize];
     let mut at = 0;
     while at < VOLUME {
@@ -283,13 +284,13 @@ fn volumes_and_snapshots_keep_what_they_were_given() {
     }
     assert!(stored.iter().any(|is_stored| *is_stored) && stored.iter().any(|is_stored| !is_stored));
 
-    // A clone goes its own way; the process dies; all are there again.
+    // A clone is written independently; the process dies; all content is recovered.
     let clone = pool.create_volume("copy", Some(pool.owner("monday")));
     pool.serve(clone, copy);
     let mut copied = monday.clone();
     use_volume(&pool, copy, &mut copied, &mut random, 30);
     use_volume(&pool, db, &mut expected, &mut random, 30);
-    pool.fall(&[db, old, copy]);
+    pool.kill(&[db, old, copy]);
     pool.open();
     pool.serve(pool.owner("db"), db);
     pool.serve(pool.owner("monday"), old);
@@ -297,7 +298,7 @@ fn volumes_and_snapshots_keep_what_they_were_given() {
     assert!(pool.read_all(db) == expected, "what was acknowledged survives the process");
     assert!(pool.read_all(old) == monday && pool.read_all(copy) == copied);
 
-    // Without the snapshot the volumes are as they were, and go on.
+    // After the deletion of the snapshot the volumes are unchanged, and still work.
     pool.bed.handle.publish_and_drain(old, None).wait().unwrap();
     let monday_owner = pool.owner("monday");
     pool.call(move |pool| {
@@ -310,10 +311,10 @@ fn volumes_and_snapshots_keep_what_they_were_given() {
     assert!(pool.read_all(db) == expected && pool.read_all(copy) == copied);
     pool.call(|pool| (PoolNext::Done, pool.recount())).unwrap();
 
-    // And without what is in shared memory, what was flushed.
+    // Without the log in shared memory, flushed data is recovered.
     block_on(pool.bed.handle.devices().flush(db)).unwrap();
-    pool.fall(&[db, copy]);
-    pool.tails.lock().unwrap().clear();
+    pool.kill(&[db, copy]);
+    pool.logs.lock().unwrap().clear();
     pool.open();
     pool.serve(pool.owner("db"), db);
     pool.serve(pool.owner("copy"), copy);

@@ -1,4 +1,4 @@
-//! A ring stops cleanly under load, within bounds with a disk that hangs, and costs nothing when idle.
+//! A ring stops cleanly under load, stops within bounds with a hung disk, and uses no CPU when idle.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use braid_engine::{Flags, Op, ShardId};
 use braid_ring::RingConfig;
 use common::load::{self, Order};
-use common::{Bed, Folder};
+use common::{Folder, TestBed};
 
 fn order(device: braid_engine::DeviceId, total: u64) -> Order {
     Order { device, size: 8 << 20, len: 4096, depth: 32, total, writes: 4, probe: || {} }
@@ -17,7 +17,7 @@ fn order(device: braid_engine::DeviceId, total: u64) -> Order {
 #[test]
 fn stop_under_load_finishes_what_is_in_flight() {
     let folder = Folder::new("stop");
-    let mut bed = Bed::new(&RingConfig { shards: 2, ..RingConfig::default() });
+    let mut bed = TestBed::new(&RingConfig { shards: 2, ..RingConfig::default() });
     let names = [
         format!("file:{},size=8M", folder.path("a")),
         "mem:8M".into(),
@@ -27,7 +27,7 @@ fn stop_under_load_finishes_what_is_in_flight() {
     let mut loads = Vec::new();
     for (n, name) in names.iter().enumerate() {
         let (device, _) = bed.bare(name);
-        // One load at a time on a frontend: two disks on each shard would need two.
+        // A frontend runs one load at a time: two disks on each shard would need two.
         if n < 2 {
             loads.push(load::begin(&bed.handle, n as u16, 1, &order(device, u64::MAX)));
         }
@@ -37,7 +37,7 @@ fn stop_under_load_finishes_what_is_in_flight() {
     bed.ring.stop();
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     for outcome in loads {
-        let outcome = outcome.recv().expect("each load was told of its last request");
+        let outcome = outcome.recv().expect("each load got its last completion");
         assert!(outcome.ended > 100 && outcome.errors == 0, "{outcome:?}");
     }
 }
@@ -45,7 +45,7 @@ fn stop_under_load_finishes_what_is_in_flight() {
 #[test]
 fn an_idle_ring_makes_no_turns() {
     let folder = Folder::new("idle");
-    let mut bed = Bed::new(&RingConfig { shards: 2, ..RingConfig::default() });
+    let mut bed = TestBed::new(&RingConfig { shards: 2, ..RingConfig::default() });
     let (device, _) = bed.bare(&format!("file:{},size=8M", folder.path("a")));
     bed.write(0, device, Flags::NONE, 0, &[1; 4096]);
     bed.read(1, device, 0, 4096);
@@ -61,25 +61,25 @@ fn an_idle_ring_makes_no_turns() {
 
 #[test]
 fn a_hung_disk_delays_the_stop_by_its_time_limit_only() {
-    let mut bed = Bed::new(&RingConfig { shards: 2, leaf_timeout_ms: 200, ..RingConfig::default() });
+    let mut bed = TestBed::new(&RingConfig { shards: 2, leaf_timeout_ms: 200, ..RingConfig::default() });
     let (device, _) = bed.bare("faulty(mem:1M,hang)");
     let late = bed.begin(0, device, Op::Write, Flags::NONE, 0, 4096, &[1; 4096]);
     std::thread::sleep(Duration::from_millis(20));
     let begun = Instant::now();
     bed.ring.stop();
     assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
-    assert!(late.recv().unwrap().buffer_busy, "it was answered by its time limit");
+    assert!(late.recv().unwrap().buffer_busy, "it completed at its time limit");
 }
 
 #[test]
-fn whoever_asks_a_stopped_ring_is_told() {
-    let bed = Bed::new(&RingConfig::default());
+fn a_stopped_ring_refuses_calls() {
+    let bed = TestBed::new(&RingConfig::default());
     let (handle, disk) = (bed.handle.clone(), common::open("mem:1M"));
     let leaf = handle.add_leaf(std::sync::Arc::clone(&disk)).unwrap();
     bed.ring.stop();
     assert_eq!(handle.add_leaf(disk).unwrap_err().kind, braid_ring::RingErrorKind::Stopped);
     handle.publish_and_drain(braid_engine::DeviceId(0), None).wait().expect("nothing is left to drain");
-    handle.remove_leaf(leaf).wait().expect("nobody knows it any more");
+    handle.remove_leaf(leaf).wait().expect("no shard has it");
     assert!(handle.device_counters(ShardId(0), braid_engine::DeviceId(0)).wait().is_err());
 }
 

@@ -1,5 +1,5 @@
-//! Zeroing and discarding: what reads as zeros, what keeps its space, and what a file system that lacks an
-//! operation leads to.
+//! Zeroing and discarding: what reads as zeros, what keeps its space, and the behaviour on a file system that lacks an
+//! operation.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,16 +8,16 @@ use std::os::unix::fs::MetadataExt;
 
 use braid_engine::{ErrorKind, Flags, Op};
 use braid_ring::{DriverKind, RingConfig};
-use common::{Bed, Folder, Random};
+use common::{Folder, Random, TestBed};
 
 const MIB: u64 = 1 << 20;
 
-/// Bytes of disk space that a file takes.
+/// Returns the disk space of a file in bytes.
 fn space(path: &str) -> u64 {
     std::fs::metadata(path).unwrap().blocks() * 512
 }
 
-/// Whether the file system of this folder can zero a range and keep it allocated.
+/// Returns whether the file system of this folder can zero a range and keep it allocated.
 fn zeroes_ranges(folder: &Folder) -> bool {
     let file = std::fs::File::create(folder.path("probe")).unwrap();
     file.set_len(MIB).unwrap();
@@ -26,12 +26,12 @@ fn zeroes_ranges(folder: &Folder) -> bool {
 
 fn check(folder: &Folder, driver: DriverKind) {
     let path = folder.path(driver.name());
-    let mut bed = Bed::new(&RingConfig { driver: Some(driver), ..RingConfig::default() });
+    let mut bed = TestBed::new(&RingConfig { driver: Some(driver), ..RingConfig::default() });
     let (device, _) = bed.bare(&format!("file:{path},size=16M,alloc=full"));
     let data = Random(1).bytes(16 * MIB);
-    let fill = |bed: &Bed| bed.write(0, device, Flags::NONE, 0, &data);
-    let zero = |bed: &Bed, flags, offset, len| bed.call(0, device, Op::WriteZeroes, flags, offset, len, &[]).result;
-    let read = |bed: &Bed, offset, len| bed.read(0, device, offset, len);
+    let fill = |bed: &TestBed| bed.write(0, device, Flags::NONE, 0, &data);
+    let zero = |bed: &TestBed, flags, offset, len| bed.call(0, device, Op::WriteZeroes, flags, offset, len, &[]).result;
+    let read = |bed: &TestBed, offset, len| bed.read(0, device, offset, len);
 
     fill(&bed);
     let full = space(&path);
@@ -48,12 +48,12 @@ fn check(folder: &Folder, driver: DriverKind) {
     assert!(space(&path) <= full - 3 * MIB, "without, it is given back");
 
     let fast = Flags::FAST_ZERO.with(Flags::NO_UNMAP);
-    let answer = zero(&bed, fast, 0, MIB);
+    let reply = zero(&bed, fast, 0, MIB);
     if zeroes_ranges(folder) {
-        answer.unwrap();
+        reply.unwrap();
         assert!(read(&bed, 0, MIB).iter().all(|&b| b == 0));
     } else {
-        assert_eq!(answer.unwrap_err().kind, ErrorKind::Unsupported, "writing zeros is not fast");
+        assert_eq!(reply.unwrap_err().kind, ErrorKind::Unsupported, "writing zeros is not fast");
         assert!(read(&bed, 0, MIB) == data[..MIB as usize], "and nothing was written");
     }
     zero(&bed, Flags::FAST_ZERO, 6 * MIB, MIB).unwrap();
@@ -64,28 +64,28 @@ fn check(folder: &Folder, driver: DriverKind) {
     assert!(space(&path) <= before - 7 * MIB, "a discard gives space back");
     assert!(read(&bed, 8 * MIB, MIB) == data[(8 * MIB) as usize..(9 * MIB) as usize]);
 
-    // With FUA, and of nothing at all.
+    // With FUA, and of length 0.
     zero(&bed, Flags::FUA, 9 * MIB, MIB).unwrap();
     zero(&bed, Flags::NONE, 0, 0).unwrap();
     bed.ring.stop();
 }
 
 #[test]
-fn on_the_file_system_of_temporary_files() {
+fn on_the_temporary_file_system() {
     let folder = Folder::new("zero");
     DriverKind::ALL.into_iter().for_each(|driver| check(&folder, driver));
 }
 
 #[test]
-fn on_memory_files_which_cannot_zero_a_range() {
+fn on_tmpfs_which_cannot_zero_a_range() {
     let folder = Folder::at("/dev/shm", "zero");
     assert!(!zeroes_ranges(&folder), "if this file system has learned it, another is needed to test without");
     DriverKind::ALL.into_iter().for_each(|driver| check(&folder, driver));
 }
 
 #[test]
-fn memory_disks_give_their_pages_back() {
-    let mut bed = Bed::new(&RingConfig::default());
+fn memory_disks_release_their_pages() {
+    let mut bed = TestBed::new(&RingConfig::default());
     let (device, _) = bed.bare("mem:256M");
     let resident = || {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -94,8 +94,8 @@ fn memory_disks_give_their_pages_back() {
     let data = Random(2).bytes(16 * MIB);
     (0..16).for_each(|n| bed.write(0, device, Flags::NONE, n * 16 * MIB, &data));
     let full = resident();
-    let answer = bed.call(0, device, Op::WriteZeroes, Flags::NONE, 4096 + 512, 256 * MIB - 8192, &[]);
-    answer.result.unwrap();
+    let reply = bed.call(0, device, Op::WriteZeroes, Flags::NONE, 4096 + 512, 256 * MIB - 8192, &[]);
+    reply.result.unwrap();
     assert!(resident() < full - 200 * MIB, "{full} bytes before, {} after", resident());
     assert!(bed.read(0, device, 128 * MIB, MIB).iter().all(|&b| b == 0));
     let edge = bed.read(0, device, 4096, 1024);

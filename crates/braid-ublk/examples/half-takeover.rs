@@ -1,10 +1,11 @@
-//! Begins to take over a block device and ends in the midst of it, as a daemon that is killed there does: for the guest's scenarios.
+//! Begins to take over a block device and exits part-way, as a daemon that is killed there does: for scenarios in the test guest.
 //!
 //! ```text
 //! half-takeover NUMBER begun | mapped | torn | served
 //! ```
 //!
-//! The device has a depth of 1. `begun`: nothing more. `mapped`: queue 0 was mapped besides. `torn`: queue 0 was served, and no other one. `served`: all were.
+//! The device has a depth of 1. `begun`: only begins. `mapped`: also maps queue 0. `torn`: serves queue 0 alone. `served`: serves
+//! all queues.
 
 #![allow(unsafe_code)]
 
@@ -41,11 +42,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     if queues == 0 {
         let (offset, bytes) = abi::descriptors_place(0, info.queue_depth, rustix::param::page_size());
         let (protection, flags) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of this process.
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, &file, offset) }?;
     }
     let code = IoOp::Fetch.code(control.features().is_encoded());
-    // One command makes a queue served, and waits in the kernel until this process ends.
+    // One command makes a queue of depth 1 served; it waits in the kernel until this process exits.
     let serve = |q_id: u16| {
         let mut bytes = [0; braid_ring::COMMAND_BYTES_MAX];
         bytes[..size_of::<IoCommand>()].copy_from_slice(IoCommand { q_id, ..IoCommand::default() }.as_bytes());

@@ -1,7 +1,7 @@
-//! What is said to `/dev/ublk-control`.
+//! Commands to `/dev/ublk-control`.
 //!
-//! Each command is one call that blocks until the driver has carried it out: some of them wait for the shards. They are for the
-//! control plane's threads. [`Speak`] is the seam: tests stand a driver of their own behind it.
+//! Each command is one call that blocks until the driver has carried it out; some of them wait for the shards. So they are for
+//! the control plane's threads. [`Speak`] is the seam: tests implement a driver behind it.
 
 #![allow(unsafe_code)]
 
@@ -21,31 +21,31 @@ use crate::error::{UblkError, UblkErrorKind};
 /// The driver's control device.
 pub const CONTROL_PATH: &str = "/dev/ublk-control";
 
-/// After so long a command counts as failed. A start waits for all shards, a stop for all requests.
+/// Time after which a command counts as failed. A start waits for all shards, a stop for all requests.
 const COMMAND_MAX: Duration = Duration::from_secs(30);
 
-/// So long it is waited for a removal that may wait for others: what refuses it is known at once.
+/// Longest wait for a removal that the driver may delay until the device is closed; a refusal arrives at once.
 const REMOVAL_MAX: Duration = Duration::from_secs(1);
 
-/// What the driver returned.
+/// The driver's result of a command.
 pub type Answer = io::Result<i32>;
 
-/// Whoever carries commands out: the driver, or a test.
+/// Carries commands out: the driver, or a test.
 pub trait Speak: Send + Sync {
-    /// One command with what goes in or comes out at its address.
+    /// Carries out one command; `data` is the input or the output at its address.
     ///
     /// # Errors
-    /// What the driver refused it with.
+    /// The error number of the driver.
     fn speak(&self, code: u32, command: ControlCommand, data: &mut [u8]) -> Answer;
 
-    /// What each of a device's queues answers to a command that it does not know.
+    /// Returns the result of each of a device's queues for a command that no driver implements.
     ///
     /// # Errors
-    /// The device's own file cannot be opened: somebody has it.
+    /// The device's own file cannot be opened, for example as another process has it open.
     fn speak_to_queues(&self, id: u32, queues: u16) -> io::Result<Vec<Answer>>;
 }
 
-/// The real one.
+/// The kernel's driver.
 struct Driver(File);
 
 impl Speak for Driver {
@@ -54,8 +54,8 @@ impl Speak for Driver {
         let command = ControlCommand { addr: own.as_mut_ptr() as u64, len: own.len() as u16, ..command };
         let mut payload = [0; braid_ring::COMMAND_BYTES_MAX];
         payload[..size_of::<ControlCommand>()].copy_from_slice(command.as_bytes());
-        // SAFETY: the driver reads and writes `len` bytes at `addr`, which are those of `own`; bytes have no invalid values. Should the
-        // driver not have ended, that memory is never given back.
+        // SAFETY: the driver reads and writes `len` bytes at `addr`, which are those of `own`; bytes have no invalid values. If the
+        // driver has not ended in time, that memory is never freed.
         let answer = unsafe { braid_ring::command(self.0.as_fd(), code, &payload, COMMAND_MAX) };
         match &answer {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => std::mem::forget(own),
@@ -66,105 +66,105 @@ impl Speak for Driver {
 
     fn speak_to_queues(&self, id: u32, queues: u16) -> io::Result<Vec<Answer>> {
         let file = File::options().read(true).write(true).open(format!("/dev/ublkc{id}"))?;
-        let ask = |q_id: u16| {
+        let probe = |q_id: u16| {
             let mut payload = [0; braid_ring::COMMAND_BYTES_MAX];
             payload[..size_of::<IoCommand>()].copy_from_slice(IoCommand { q_id, ..IoCommand::default() }.as_bytes());
-            // SAFETY: a command that no driver knows names no memory.
+            // SAFETY: a command that no driver implements names no memory.
             unsafe { braid_ring::command(file.as_fd(), abi::NO_COMMAND, &payload, COMMAND_MAX) }
         };
-        Ok((0..queues).map(ask).collect())
+        Ok((0..queues).map(probe).collect())
     }
 }
 
-/// How much of a device without a server is served in the driver's eyes, which takes a server that is gone for one.
+/// Which queues of a device without a server the driver considers served: those whose server ended count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Served {
-    /// All queues; or nobody can say, and it is as it should be.
+pub(crate) enum ServedQueues {
+    /// All; or it does not matter for this driver. A takeover can begin.
     All,
-    /// None: a takeover was begun.
-    Nothing,
-    /// A takeover was begun, and ended when some queues had a server.
-    Some,
+    /// None: a takeover has begun.
+    None,
+    /// Some: a takeover has begun, and its server ended when only some queues were served.
+    Partial,
 }
 
-/// What this kernel's driver can do.
+/// The features of this kernel's driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Features {
-    /// Flags of [`abi`]; none: the driver is older than the question (before Linux 6.5).
+    /// `F_…` of [`abi`]; `None`: the driver is older than GET_FEATURES (before Linux 6.5).
     pub flags: Option<u64>,
 }
 
 impl Features {
-    /// Whether commands have the encoded numbers.
+    /// Whether commands have ioctl-encoded numbers.
     pub fn is_encoded(&self) -> bool {
         self.flags.is_some()
     }
 
-    /// What people read.
+    /// Returns the names of the features for users.
     pub fn words(&self) -> Vec<&'static str> {
         let flags = self.flags.unwrap_or(0);
         abi::FLAG_NAMES.iter().filter(|(flag, _)| flags & flag != 0).map(|(_, word)| *word).collect()
     }
 }
 
-/// The control device, and what its driver can do.
+/// The control device and its driver's features.
 pub struct Control {
-    to: Arc<dyn Speak>,
+    driver: Arc<dyn Speak>,
     features: Features,
 }
 
 impl Control {
-    /// Opens the control device and asks what it can do.
+    /// Opens the control device and reads the driver's features.
     ///
     /// # Errors
-    /// The driver is not there, or may not be used.
+    /// The driver is not loaded, or may not be used.
     pub fn open() -> Result<Control, UblkError> {
         let file = File::options().read(true).write(true).open(CONTROL_PATH);
         let file = file.map_err(|error| UblkError::no_control(error, CONTROL_PATH))?;
         Control::of(Box::new(Driver(file)))
     }
 
-    /// The same with whoever answers.
+    /// Creates one on a driver, or on a test's replacement of it, and reads its features.
     ///
     /// # Errors
-    /// It may not be used.
-    pub fn of(to: Box<dyn Speak>) -> Result<Control, UblkError> {
+    /// The driver may not be used.
+    pub fn of(driver: Box<dyn Speak>) -> Result<Control, UblkError> {
         let mut flags = [0; 8];
         let command = ControlCommand { dev_id: abi::ANY_DEVICE, queue_id: abi::NO_QUEUE, ..ControlCommand::default() };
-        let features = match to.speak(abi::GET_FEATURES.code(true), command, &mut flags) {
+        let features = match driver.speak(abi::GET_FEATURES.code(true), command, &mut flags) {
             Ok(_) => Features { flags: Some(u64::from_ne_bytes(flags)) },
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(UblkError::os(error, "asking the ublk driver what it can do"));
             }
-            // Drivers before the question refuse it, one way or another.
+            // Older drivers refuse the command with various errors.
             Err(_) => Features { flags: None },
         };
-        Ok(Control { to: Arc::from(to), features })
+        Ok(Control { driver: Arc::from(driver), features })
     }
 
-    /// What the driver can do.
+    /// Returns the driver's features.
     pub fn features(&self) -> Features {
         self.features
     }
 
-    fn say(&self, op: ControlOp, dev_id: u32, data: u64, bytes: &mut [u8]) -> Answer {
+    fn send(&self, op: ControlOp, dev_id: u32, data: u64, bytes: &mut [u8]) -> Answer {
         let command = ControlCommand { dev_id, queue_id: abi::NO_QUEUE, data, ..ControlCommand::default() };
-        self.to.speak(op.code(self.features.is_encoded()), command, bytes)
+        self.driver.speak(op.code(self.features.is_encoded()), command, bytes)
     }
 
-    fn plain(&self, op: ControlOp, id: u32, data: u64) -> Result<(), UblkError> {
-        let answer = self.say(op, id, data, &mut []);
-        answer.map(|_| ()).map_err(|error| UblkError::os(error, &format!("{} of /dev/ublkb{id}", op.name)))
+    fn send_plain(&self, op: ControlOp, id: u32, data: u64) -> Result<(), UblkError> {
+        let result = self.send(op, id, data, &mut []);
+        result.map(|_| ()).map_err(|error| UblkError::os(error, &format!("{} of /dev/ublkb{id}", op.name)))
     }
 
-    /// Adds a device like `wanted`; returns what it became.
+    /// Adds a device like `wanted` and returns its description.
     ///
     /// # Errors
-    /// The driver refuses, or cannot do what is needed.
+    /// The driver refuses it.
     pub fn add(&self, wanted: &DeviceInfo) -> Result<DeviceInfo, UblkError> {
         let mut info = *wanted;
-        self.say(abi::ADD_DEV, wanted.dev_id, 0, info.as_mut_bytes()).map_err(|error| match error.raw_os_error() {
-            Some(numbers::ENOMEM) => UblkError::new(
+        self.send(abi::ADD_DEV, wanted.dev_id, 0, info.as_mut_bytes()).map_err(|error| match error.raw_os_error() {
+            Some(errno::ENOMEM) => UblkError::new(
                 UblkErrorKind::Limit,
                 format!("there is no memory for {} queues of {} requests", wanted.nr_hw_queues, wanted.queue_depth),
                 "ask for fewer with --queues and --depth",
@@ -174,25 +174,25 @@ impl Control {
         Ok(info)
     }
 
-    /// Sets a new device's parameters.
+    /// Sets the parameters of a device that was not started.
     ///
     /// # Errors
     /// The driver refuses them.
     pub fn set_params(&self, id: u32, params: &Params) -> Result<(), UblkError> {
         let mut params = *params;
-        let answer = self.say(abi::SET_PARAMS, id, 0, params.as_mut_bytes());
-        answer.map(|_| ()).map_err(|error| UblkError::os(error, &format!("setting the limits of /dev/ublkb{id}")))
+        let result = self.send(abi::SET_PARAMS, id, 0, params.as_mut_bytes());
+        result.map(|_| ()).map_err(|error| UblkError::os(error, &format!("setting the limits of /dev/ublkb{id}")))
     }
 
-    /// Shows a device to users. Waits for all of its queues.
+    /// Makes a device visible to users. Waits until all of its queues are served.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn start(&self, id: u32) -> Result<(), UblkError> {
-        self.plain(abi::START_DEV, id, u64::from(std::process::id()))
+        self.send_plain(abi::START_DEV, id, u64::from(std::process::id()))
     }
 
-    /// Gives a device another size, of which its users are told; false: this driver cannot.
+    /// Changes the size of a device, which the kernel reports to its users; false: this driver cannot change it.
     ///
     /// # Errors
     /// The driver refuses.
@@ -200,123 +200,124 @@ impl Control {
         if self.features.flags.unwrap_or(0) & abi::F_UPDATE_SIZE == 0 {
             return Ok(false);
         }
-        self.plain(abi::UPDATE_SIZE, id, size_bytes / abi::SECTOR_BYTES).map(|()| true)
+        self.send_plain(abi::UPDATE_SIZE, id, size_bytes / abi::SECTOR_BYTES).map(|()| true)
     }
 
-    /// Takes a device from its users: what they ask fails from now on.
+    /// Takes a device from its users: their requests fail from now on.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn stop(&self, id: u32) -> Result<(), UblkError> {
-        self.plain(abi::STOP_DEV, id, 0)
+        self.send_plain(abi::STOP_DEV, id, 0)
     }
 
-    /// Removes a device that was stopped, or never started. It is gone at once for whoever looks for it; the kernel keeps what is left of it for as
-    /// long as somebody has it open.
+    /// Removes a device that was stopped, or never started. It cannot be found any longer, and the kernel frees it when no process
+    /// has it open.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn delete(&self, id: u32) -> Result<(), UblkError> {
         if self.features.is_encoded() {
-            match self.say(abi::DEL_DEV_ASYNC, id, 0, &mut []) {
-                // Drivers before Linux 6.9 do not know it.
+            match self.send(abi::DEL_DEV_ASYNC, id, 0, &mut []) {
+                // Drivers before Linux 6.9 do not implement it.
                 Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
-                answer => {
+                result => {
                     let failed =
                         |error| UblkError::os(error, &format!("{} of /dev/ublkb{id}", abi::DEL_DEV_ASYNC.name));
-                    return answer.map(|_| ()).map_err(failed);
+                    return result.map(|_| ()).map_err(failed);
                 }
             }
         }
-        self.delete_aside(id)
+        self.delete_in_thread(id)
     }
 
-    /// The same where the driver waits for all that have the device open: it does so on a thread of its own. What has begun goes on in the
-    /// kernel, also when that thread has given up.
-    fn delete_aside(&self, id: u32) -> Result<(), UblkError> {
+    /// Removes a device by the command that waits until no process has it open, in a thread of its own. Once begun, the removal goes
+    /// on in the kernel, also after that thread has given up.
+    fn delete_in_thread(&self, id: u32) -> Result<(), UblkError> {
         let doing = format!("{} of /dev/ublkb{id}", abi::DEL_DEV.name);
-        let (to, code) = (Arc::clone(&self.to), abi::DEL_DEV.code(self.features.is_encoded()));
-        let (tell, told) = mpsc::channel();
+        let (driver, code) = (Arc::clone(&self.driver), abi::DEL_DEV.code(self.features.is_encoded()));
+        let (sender, receiver) = mpsc::channel();
         let removal = move || {
             let command = ControlCommand { dev_id: id, queue_id: abi::NO_QUEUE, ..ControlCommand::default() };
-            // Nobody may be waiting for it any more.
-            let _ = tell.send(to.speak(code, command, &mut []));
+            // The caller may have stopped waiting.
+            let _ = sender.send(driver.speak(code, command, &mut []));
         };
         let begun = thread::Builder::new().name("removal".to_owned()).spawn(removal);
         begun.map_err(|error| UblkError::os(error, &doing))?;
-        match told.recv_timeout(REMOVAL_MAX) {
-            Ok(answer) => answer.map(|_| ()).map_err(|error| UblkError::os(error, &doing)),
+        match receiver.recv_timeout(REMOVAL_MAX) {
+            Ok(result) => result.map(|_| ()).map_err(|error| UblkError::os(error, &doing)),
             Err(RecvTimeoutError::Timeout) => Ok(()),
             Err(RecvTimeoutError::Disconnected) => Err(UblkError::os(io::ErrorKind::BrokenPipe.into(), &doing)),
         }
     }
 
-    /// What a device is; none: there is no such device.
+    /// Returns the description of a device; `None`: no such device exists.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn info(&self, id: u32) -> Result<Option<DeviceInfo>, UblkError> {
         let mut bytes = [0; size_of::<DeviceInfo>()];
-        match self.say(abi::GET_DEV_INFO, id, 0, &mut bytes) {
+        match self.send(abi::GET_DEV_INFO, id, 0, &mut bytes) {
             Ok(_) => Ok(DeviceInfo::read_from_bytes(&bytes).ok()),
-            Err(error) if error.raw_os_error() == Some(numbers::ENODEV) => Ok(None),
+            Err(error) if error.raw_os_error() == Some(errno::ENODEV) => Ok(None),
             Err(error) => Err(UblkError::os(error, &format!("asking what /dev/ublkb{id} is"))),
         }
     }
 
-    /// Begins to take over a device whose server is gone; false: the kernel has not yet noticed that, or not ended with it.
+    /// Begins to take over a device whose server has ended; false: the kernel has not noticed that yet, or is still cleaning up.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn start_recovery(&self, id: u32) -> Result<bool, UblkError> {
-        match self.say(abi::START_USER_RECOVERY, id, 0, &mut []) {
+        match self.send(abi::START_USER_RECOVERY, id, 0, &mut []) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Ok(false),
             Err(error) => Err(UblkError::os(error, &format!("taking over /dev/ublkb{id}"))),
         }
     }
 
-    /// How much of a device without a server is served; none: it cannot be asked yet, as its last server has not quite ended. Drivers before Linux
-    /// 6.16 forget what served a queue only when a takeover begins, and fall over (before 6.10: always) one that is begun anew with a
-    /// queue that nobody has served since. Later ones forget it when a server ends, and are not asked.
+    /// Returns which queues of a device without a server the driver considers served; `None`: it cannot be probed yet, as its last
+    /// server has not fully ended. Drivers before Linux 6.16 forget a queue's server only when a takeover begins, and crash (before
+    /// 6.10: always) if one is begun again with a queue that has not been served since. Later drivers forget it when a server ends,
+    /// and are not probed.
     ///
     /// # Errors
     /// The device's own file cannot be opened.
-    pub(crate) fn served(&self, device: &DeviceInfo) -> Result<Option<Served>, UblkError> {
+    pub(crate) fn served_queues(&self, device: &DeviceInfo) -> Result<Option<ServedQueues>, UblkError> {
         let Some(flags) = self.features.flags.filter(|flags| flags & abi::F_QUIESCE == 0) else {
-            return Ok(Some(Served::All));
+            return Ok(Some(ServedQueues::All));
         };
-        let answers = match self.to.speak_to_queues(device.dev_id, device.nr_hw_queues) {
+        let results = match self.driver.speak_to_queues(device.dev_id, device.nr_hw_queues) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(None),
-            answers => {
-                answers.map_err(|error| UblkError::os(error, &format!("opening /dev/ublkc{}", device.dev_id)))?
+            results => {
+                results.map_err(|error| UblkError::os(error, &format!("opening /dev/ublkc{}", device.dev_id)))?
             }
         };
-        let has_said = |what: &[i32]| {
-            let numbers = answers.iter().map(|answer| answer.as_ref().err().and_then(io::Error::raw_os_error));
-            numbers.filter(|number| number.is_some_and(|number| what.contains(&number))).count()
+        let count = |wanted: &[i32]| {
+            let numbers = results.iter().map(|result| result.as_ref().err().and_then(io::Error::raw_os_error));
+            numbers.filter(|number| number.is_some_and(|number| wanted.contains(&number))).count()
         };
-        // Busy: some of its requests are waited for, by a server that never got to all of them.
-        let (with, without) = (has_said(&[libc::EINVAL]), has_said(&[libc::EOPNOTSUPP, libc::EBUSY]));
+        // EBUSY: a server has fetched some of the queue's requests, and never all of them.
+        let (with, without) = (count(&[libc::EINVAL]), count(&[libc::EOPNOTSUPP, libc::EBUSY]));
         Ok(Some(match (with, without) {
-            (1.., 1..) => Served::Some,
-            // From 6.13 on a beginning is refused, or harmless, and some of these forget as later ones do: they are asked to begin.
-            (0, 1..) if flags & abi::F_USER_RECOVERY_FAIL_IO == 0 => Served::Nothing,
-            _ => Served::All,
+            (1.., 1..) => ServedQueues::Partial,
+            // From 6.13 on a second beginning is refused or harmless, and some of these drivers forget servers as later ones do: begin.
+            (0, 1..) if flags & abi::F_USER_RECOVERY_FAIL_IO == 0 => ServedQueues::None,
+            _ => ServedQueues::All,
         }))
     }
 
-    /// Lets the users of a device go on. Waits for all of its queues.
+    /// Ends a takeover: the users of the device go on. Waits until all of its queues are served.
     ///
     /// # Errors
     /// The driver refuses.
     pub fn end_recovery(&self, id: u32) -> Result<(), UblkError> {
-        self.plain(abi::END_USER_RECOVERY, id, u64::from(std::process::id()))
+        self.send_plain(abi::END_USER_RECOVERY, id, u64::from(std::process::id()))
     }
 }
 
-/// Error numbers of Linux that std has no kind for.
-mod numbers {
+/// Error numbers of Linux without an [`io::ErrorKind`].
+mod errno {
     pub const ENOMEM: i32 = 12;
     pub const ENODEV: i32 = 19;
 }

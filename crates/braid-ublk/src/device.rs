@@ -1,4 +1,4 @@
-//! The life of a device: made or recovered, handed to the shards, started, and in the end removed.
+//! The life cycle of a device: added or taken over, handed to the shards, started, and removed.
 
 #![allow(unsafe_code)]
 
@@ -14,37 +14,37 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::abi::{self, BasicParams, DeviceInfo, DiscardParams, IoDescriptor, Params};
-use crate::control::{Control, Served};
+use crate::control::{Control, ServedQueues};
 use crate::error::{UblkError, UblkErrorKind};
 
-/// Longest request with data, in bytes: as much of a shard's arena as one request may take.
+/// Longest request with data, in bytes: the most of a shard's arena that one request may take.
 pub const IO_BYTES_MAX: u32 = 1 << 20;
 /// Longest discard and longest write of zeroes, in sectors.
 const DISCARD_SECTORS_MAX: u32 = 1 << 22;
 const ZEROES_SECTORS_MAX: u32 = 1 << 17;
-/// The kernel ends with a server that was killed in well under a second; it may be busy.
+/// Longest wait for the kernel to clean up after a killed server. It takes well under a second, more on a busy machine.
 const RECOVERY_MAX: Duration = Duration::from_secs(20);
-/// Nodes appear at once with devtmpfs, and udev sets their owner a little later.
+/// Longest wait for a device node. devtmpfs creates it at once; udev sets its owner a little later.
 const NODE_MAX: Duration = Duration::from_secs(5);
-/// Longest that shards may take to take their queues.
+/// Longest wait for the shards to accept their queues.
 const SHARDS_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
-/// Between two looks whether the kernel has ended with it: its users wait for that.
+/// Pause between two polls of the kernel or the shards in a takeover, for which the device's users wait.
 const RECOVERY_PAUSE: Duration = Duration::from_millis(2);
 
-/// How a device is to look.
+/// The queues of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Queues, each served by one shard.
+    /// Number of queues, each served by one shard.
     pub queues: u16,
-    /// Requests of each at a time.
+    /// Requests in flight on each queue.
     pub depth: u16,
 }
 
-/// What a device is made of.
+/// The parameters of a new device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSetup {
-    /// By which it is found again: a number of this export's own, not 0.
+    /// The mark by which it is found again: a number unique to this export, not 0.
     pub mark: u64,
     /// Its queues.
     pub shape: Shape,
@@ -52,7 +52,7 @@ pub struct DeviceSetup {
     pub size_bytes: u64,
     /// Its logical block, in bytes.
     pub block_bytes: u32,
-    /// Writes are refused.
+    /// Whether writes are refused.
     pub read_only: bool,
 }
 
@@ -97,7 +97,7 @@ impl DeviceSetup {
     }
 }
 
-/// Descriptors of one queue, which the driver writes.
+/// The mapped descriptors of one queue, which the driver writes.
 #[derive(Debug)]
 struct Descriptors {
     base: NonNull<IoDescriptor>,
@@ -114,7 +114,7 @@ impl Descriptors {
         let (offset, bytes) = abi::descriptors_place(queue, depth, rustix::param::page_size());
         let (protection, flags) =
             (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::POPULATE);
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of this process.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, offset) }?;
         let base = NonNull::new(base.cast()).expect("mmap never returns page 0 without MAP_FIXED");
         Ok(Descriptors { base, bytes })
@@ -128,49 +128,49 @@ impl Drop for Descriptors {
     }
 }
 
-/// What a shard is asked for, and says once it knows.
+/// A shard's reply to a request of the control plane, which polls it.
 #[derive(Clone, Default, Debug)]
 pub struct Asked(Arc<AtomicU8>);
 
-/// What a shard has said: nothing yet, yes, and no.
-const ASKED: u8 = 0;
-const TAKEN: u8 = 1;
+/// The state of a reply.
+const PENDING: u8 = 0;
+const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 2;
 
 impl Asked {
-    pub(crate) fn answer(&self, has: bool) {
-        self.set(if has { TAKEN } else { REFUSED });
+    pub(crate) fn reply(&self, accepts: bool) {
+        self.set(if accepts { ACCEPTED } else { REFUSED });
     }
 
-    fn set(&self, what: u8) {
-        self.0.store(what, Ordering::Release);
+    fn set(&self, state: u8) {
+        self.0.store(state, Ordering::Release);
     }
 
-    fn is(&self, what: u8) -> bool {
-        self.0.load(Ordering::Acquire) == what
+    fn is(&self, state: u8) -> bool {
+        self.0.load(Ordering::Acquire) == state
     }
 
-    /// Waits until all of them have said yes.
+    /// Waits until all shards have accepted.
     ///
     /// # Errors
-    /// How many have not: one has said no, or it took too long.
+    /// The number that have not, once one has refused or `most` has passed.
     fn wait(all: &[&Asked], most: Duration) -> Result<(), usize> {
         let until = Instant::now() + most;
         loop {
-            if all.iter().all(|asked| asked.is(TAKEN)) {
+            if all.iter().all(|reply| reply.is(ACCEPTED)) {
                 return Ok(());
             }
-            if all.iter().any(|asked| asked.is(REFUSED)) || Instant::now() >= until {
-                return Err(all.iter().filter(|asked| !asked.is(TAKEN)).count());
+            if all.iter().any(|reply| reply.is(REFUSED)) || Instant::now() >= until {
+                return Err(all.iter().filter(|reply| !reply.is(ACCEPTED)).count());
             }
             thread::sleep(RECOVERY_PAUSE);
         }
     }
 
-    /// Waits until all shards have said that they have room for a device's queues, before anything is begun with that device.
+    /// Waits until all shards have confirmed room for a device's queues. Called before anything is done to that device.
     ///
     /// # Errors
-    /// [`UblkErrorKind::Limit`]: one has none, or does not answer.
+    /// [`UblkErrorKind::Limit`]: a shard has no room, or does not reply.
     pub fn wait_for_room(all: &[Asked]) -> Result<(), UblkError> {
         Asked::wait(&all.iter().collect::<Vec<_>>(), SHARDS_MAX).map_err(|count| {
             let context =
@@ -180,39 +180,39 @@ impl Asked {
     }
 }
 
-/// What the control plane and a shard have of one queue in common.
+/// The state of one queue that the control plane and a shard share.
 #[derive(Default, Debug)]
-struct Common {
-    taken: Asked,
-    /// There before the first request is: see [`Opening::map`].
+struct SharedQueue {
+    accepted: Asked,
+    /// Set before the first request arrives: see [`Opening::map`].
     descriptors: OnceLock<Descriptors>,
 }
 
 /// What a shard needs of a device to serve one of its queues.
 pub struct QueueShare {
     file: Arc<File>,
-    common: Arc<Common>,
+    shared: Arc<SharedQueue>,
     /// The device's number, for messages.
     pub id: u32,
-    /// Which queue.
+    /// Number of the queue.
     pub queue: u16,
-    /// Its requests.
+    /// Requests in flight on the queue.
     pub depth: u16,
-    /// How commands are numbered.
+    /// Whether commands have ioctl-encoded numbers.
     pub encoded: bool,
 }
 
 impl QueueShare {
-    /// To be told once it is known whether the driver has a shard's commands for it.
+    /// Returns the reply to set once it is known whether the driver has the shard's commands for this queue.
     pub(crate) fn receipt(&self) -> Asked {
-        self.common.taken.clone()
+        self.shared.accepted.clone()
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// A request, as the driver wrote it before it told of it.
+    /// Returns a request's descriptor, which the driver wrote before it completed the fetch.
     pub(crate) fn descriptor(&self, tag: u16) -> IoDescriptor {
         assert!(tag < self.depth, "a tag is below its queue's depth");
         // SAFETY: within the mapping, which has `depth` descriptors, is readable and aligned to a page. The driver writes one
@@ -221,7 +221,7 @@ impl QueueShare {
     }
 
     fn base(&self) -> *const IoDescriptor {
-        self.common.descriptors.get().expect("queues are mapped before users are let in").base.as_ptr()
+        self.shared.descriptors.get().expect("queues are mapped before users are let in").base.as_ptr()
     }
 }
 
@@ -231,25 +231,26 @@ impl std::fmt::Debug for QueueShare {
     }
 }
 
-/// A device of ours.
+/// A ublk device.
 #[derive(Debug)]
 pub struct Device {
-    /// Its number: `/dev/ublkb` and this.
+    /// Its number N, as in `/dev/ublkbN`.
     pub id: u32,
-    /// What was agreed on.
+    /// Its description by the driver.
     pub info: DeviceInfo,
-    /// It was there, and its users wait.
+    /// Whether it is taken over from an earlier server, and its users wait.
     pub is_recovered: bool,
-    /// A daemon has ended when it had taken over some of its queues: this one takes the others, so that the driver lets the next one have all.
+    /// Whether a daemon has ended when only some of its queues were served. This daemon serves the others, so that the driver lets
+    /// the next daemon take over all of them.
     pub is_torn: bool,
 }
 
 impl Device {
-    /// Finds the device of this mark and begins to take it over, or makes one. The shards then serve what
-    /// [`Opening::shares`] gives, and [`Opening::begin`] lets users in.
+    /// Finds the device with this mark and begins to take it over, or adds one. The shards then serve what
+    /// [`Opening::shares`] returns, and [`Opening::begin`] lets users in.
     ///
     /// # Errors
-    /// The driver cannot do it, or another process serves the device.
+    /// The driver refuses, lacks a feature, or another process serves the device.
     pub fn find_or_make(control: &Control, setup: &DeviceSetup) -> Result<Device, UblkError> {
         if let Some(found) = Device::find(control, setup.mark)?
             && let Some(device) = Device::take_over(control, found, RECOVERY_MAX)?
@@ -268,27 +269,27 @@ impl Device {
             control.set_params(info.dev_id, &setup.params(&info))
         };
         if let Err(error) = refused {
-            // It is in nobody's hands yet.
+            // It has no users yet.
             let _ = control.delete(info.dev_id);
             return Err(error);
         }
         Ok(device)
     }
 
-    /// Devices are few: each is asked for its mark.
+    /// Returns the device with this mark, by reading the description of every device: they are few.
     ///
     /// # Errors
-    /// The driver refuses to say.
+    /// The driver refuses.
     pub fn find(control: &Control, mark: u64) -> Result<Option<DeviceInfo>, UblkError> {
-        Device::find_among(control, mark, &numbers())
+        Device::find_among(control, mark, &device_numbers())
     }
 
-    /// Every device of the driver, whoever serves it.
+    /// Returns every device of the driver, those of other servers included.
     ///
     /// # Errors
-    /// The driver refuses to say.
+    /// The driver refuses.
     pub fn all(control: &Control) -> Result<Vec<Device>, UblkError> {
-        let infos = numbers().into_iter().map(|id| control.info(id)).collect::<Result<Vec<_>, _>>()?;
+        let infos = device_numbers().into_iter().map(|id| control.info(id)).collect::<Result<Vec<_>, _>>()?;
         Ok(infos
             .into_iter()
             .flatten()
@@ -296,7 +297,7 @@ impl Device {
             .collect())
     }
 
-    /// The process that serves it, as the driver numbers it: 0 and less where that says nothing here.
+    /// Returns the process that serves it, by the driver's numbering: 0 or less if it has no number in this namespace.
     pub fn server(&self) -> Option<i32> {
         (self.info.state == abi::STATE_LIVE).then_some(self.info.ublksrv_pid)
     }
@@ -312,11 +313,11 @@ impl Device {
         Ok(None)
     }
 
-    /// Takes over a device that was found; none: it was never started, and is gone now.
+    /// Takes over a device that was found; `None`: it was never started, or was stopped, and is removed now.
     fn take_over(control: &Control, found: DeviceInfo, most: Duration) -> Result<Option<Device>, UblkError> {
         let id = found.dev_id;
         if found.state == abi::STATE_DEAD {
-            // Its daemon was killed between adding and starting it, or while it removed it.
+            // Its daemon was killed between adding and starting it, or while removing it.
             control.delete(id)?;
             return Ok(None);
         }
@@ -327,15 +328,15 @@ impl Device {
             UblkError::new(UblkErrorKind::Busy, context, remedy)
         };
         let recovered = |is_torn: bool| Ok(Some(Device { id, info: found, is_recovered: true, is_torn }));
-        // One that was served until just now was served whole.
+        // A live device has all of its queues served.
         if found.state == abi::STATE_QUIESCED {
-            match patiently(until, || control.served(&found))?.ok_or_else(busy)? {
-                Served::All => {}
-                Served::Nothing => return recovered(false),
-                Served::Some => return recovered(true),
+            match retry_until(until, || control.served_queues(&found))?.ok_or_else(busy)? {
+                ServedQueues::All => {}
+                ServedQueues::None => return recovered(false),
+                ServedQueues::Partial => return recovered(true),
             }
         }
-        match patiently(until, || control.start_recovery(id).map(|begun| begun.then_some(()))) {
+        match retry_until(until, || control.start_recovery(id).map(|begun| begun.then_some(()))) {
             Ok(Some(())) => recovered(false),
             Ok(None) => Err(busy()),
             Err(error) if error.os_number() == Some(libc::EINVAL) => Device::begun_before(control, found, error),
@@ -343,8 +344,9 @@ impl Device {
         }
     }
 
-    /// A takeover that the driver calls invalid may have been begun by a daemon that ended in the midst of it: from Linux 6.10 to 6.15 (and in
-    /// older ones that were mended) drivers refuse to begin it again as long as no queue is served. They need not be asked: it is begun.
+    /// Goes on with a takeover that the driver refuses as invalid because an earlier daemon has begun it and ended. From Linux 6.10 to
+    /// 6.15 (and in older kernels with the fix) drivers refuse to begin a takeover again while no queue is served. It need not be
+    /// begun again.
     fn begun_before(control: &Control, found: DeviceInfo, refused: UblkError) -> Result<Option<Device>, UblkError> {
         let id = found.dev_id;
         let is_it = |info: &DeviceInfo| info.ublksrv_flags == found.ublksrv_flags;
@@ -358,30 +360,30 @@ impl Device {
         }
     }
 
-    /// The block device.
+    /// Returns the path of the block device.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/ublkb{}", self.id))
     }
 
-    /// The kernel gives a device with one queue a scheduler that sorts requests as a disk wants them. This is none: the disks below have
-    /// theirs, and sorting twice only costs. What somebody else has chosen since stays: this is for a device that is new.
+    /// Disables the I/O scheduler that the kernel sets for a device with one queue: the disks below have their own, and sorting twice
+    /// only costs. A recovered device keeps its scheduler, which a user may have chosen.
     pub fn leave_order_to_disks(&self) {
         if !self.is_recovered {
             let path = format!("/sys/block/ublkb{}/queue/scheduler", self.id);
-            // The kernel waits for what is in flight, and that may wait for the export's limits: nobody is to wait for this.
-            // A kernel without schedulers, or a sysfs that must not be written to, is as fast as it is.
+            // In a thread, as the kernel waits for the requests in flight, which the export's limits may delay.
+            // Errors do not matter: the kernel has no schedulers, or sysfs is read-only.
             let _ = thread::Builder::new().name("scheduler".to_owned()).spawn(move || fs::write(path, "none"));
         }
     }
 
-    /// The size that users see; none: they see no device.
+    /// Returns the size that users see; `None`: the device is invisible to them.
     pub fn size_bytes(&self) -> Option<u64> {
         let sectors: u64 = fs::read_to_string(format!("/sys/block/ublkb{}/size", self.id)).ok()?.trim().parse().ok()?;
         Some(sectors * abi::SECTOR_BYTES)
     }
 
-    /// Takes it from its users and removes it, unless one of them has it for itself (mounted, swapped on, part of another device). `fail`
-    /// tells the shards to fail what waits, once it is sure that it ends.
+    /// Takes the device from its users and removes it, unless it is in exclusive use (mounted, swapped on, part of another device).
+    /// `fail` has the shards fail the requests that wait; it is called once the removal is certain.
     ///
     /// # Errors
     /// [`UblkErrorKind::Busy`], and nothing has changed; or the driver refuses.
@@ -390,7 +392,7 @@ impl Device {
         self.end_claimed(control, claim, fail)
     }
 
-    /// The same with one that is ours alone already ([`Device::claim`]): nobody can mount it in between.
+    /// Removes a device whose exclusive use the caller holds ([`Device::claim`]), so that it cannot be mounted in between.
     ///
     /// # Errors
     /// The driver refuses.
@@ -401,7 +403,7 @@ impl Device {
         control.delete(self.id)
     }
 
-    /// The device for ourselves alone: none of its users has it so.
+    /// Opens the device for exclusive use; `None`: no user can have it open, as it was never started or is stopped.
     ///
     /// # Errors
     /// [`UblkErrorKind::Busy`].
@@ -413,37 +415,37 @@ impl Device {
                 let context = format!("{} is in use", self.path().display());
                 Err(UblkError::new(UblkErrorKind::Busy, context, "unmount it first"))
             }
-            // It was never started, or is stopped: nobody can use it.
+            // It was never started, or is stopped: it has no users.
             Err(_) => Ok(None),
         }
     }
 }
 
-/// A device on its way to its users. Where that ends half-way, it goes on from there: what the driver and the shards have done is not done
-/// again, as they would refuse it.
+/// A device that is being opened for its users. An opening that failed part-way goes on from there: what the driver and the shards
+/// have done is not done again, as they would refuse it.
 #[derive(Debug)]
 pub struct Opening {
     /// The device.
     pub device: Device,
-    /// Its own file, which can be opened once.
+    /// The device's own file, which can be open only once.
     file: Option<Arc<File>>,
-    queues: Vec<Arc<Common>>,
+    queues: Vec<Arc<SharedQueue>>,
     is_begun: bool,
 }
 
 impl Opening {
-    /// One that has just been found or made.
+    /// Begins the opening of a device that was found or added.
     pub fn of(device: Device) -> Opening {
         let queues = (0..device.info.nr_hw_queues).map(|_| Arc::default()).collect();
         Opening { device, file: None, queues, is_begun: false }
     }
 
-    /// The device, whose users are in.
+    /// Returns the device after its opening.
     pub fn into_device(self) -> Device {
         self.device
     }
 
-    /// What each queue's shard needs, of those that no shard has yet, in order of the queues.
+    /// Returns what the shards need of the queues that no shard has accepted yet, in the order of the queues.
     ///
     /// # Errors
     /// The device's own file cannot be opened.
@@ -457,15 +459,15 @@ impl Opening {
             }
         };
         let (id, depth, encoded) = (self.device.id, self.device.info.queue_depth, control.features().is_encoded());
-        let missing = self.queues.iter().enumerate().filter(|(_, common)| !common.taken.is(TAKEN));
-        let share = |(queue, common): (usize, &Arc<Common>)| {
-            common.taken.set(ASKED);
-            QueueShare { file: Arc::clone(&file), common: Arc::clone(common), id, queue: queue as u16, depth, encoded }
+        let missing = self.queues.iter().enumerate().filter(|(_, shared)| !shared.accepted.is(ACCEPTED));
+        let share = |(queue, shared): (usize, &Arc<SharedQueue>)| {
+            shared.accepted.set(PENDING);
+            QueueShare { file: Arc::clone(&file), shared: Arc::clone(shared), id, queue: queue as u16, depth, encoded }
         };
         Ok(missing.map(share).collect())
     }
 
-    /// Lets users in, once the shards have the queues; those of a recovered device go on.
+    /// Lets users in once the shards have the queues; the users of a recovered device go on.
     ///
     /// # Errors
     /// A shard has no room for a queue; the queues cannot be mapped; the driver refuses.
@@ -475,13 +477,13 @@ impl Opening {
         }
         self.wait_for_shards(SHARDS_MAX)?;
         if self.device.is_torn {
-            return Err(self.left_by_another());
+            return Err(self.partial_takeover());
         }
         self.map()?;
         let id = self.device.id;
         let begun = if self.device.is_recovered { control.end_recovery(id) } else { control.start(id) };
         if let Err(error) = begun {
-            // An earlier try may have come to its end meanwhile.
+            // An earlier attempt may have completed meanwhile.
             let own = std::process::id().cast_signed();
             match control.info(id) {
                 Ok(Some(info)) if info.state == abi::STATE_LIVE && info.ublksrv_pid == own => {}
@@ -492,42 +494,43 @@ impl Opening {
         Ok(())
     }
 
-    /// Maps the queues, which is the last thing before users are let in. Drivers before Linux 6.16 let only that process map which has done so
-    /// first since a takeover was begun, and begin another one only when all queues were served meanwhile: a daemon that ended between the two
-    /// would leave a device that nobody can map.
+    /// Maps the queues, as the last step before users are let in. Drivers before Linux 6.16 let only the first process map that does
+    /// so after a takeover has begun, and begin another takeover only after all queues were served. A daemon that mapped first and
+    /// ended before it served all queues would leave a device that no process can map.
     fn map(&self) -> Result<(), UblkError> {
         let Some(file) = &self.file else { return Ok(()) };
-        for (queue, common) in self.queues.iter().enumerate() {
-            if common.descriptors.get().is_none() {
+        for (queue, shared) in self.queues.iter().enumerate() {
+            if shared.descriptors.get().is_none() {
                 let mapped = Descriptors::map(file, queue as u16, self.device.info.queue_depth);
-                let descriptors = mapped.map_err(|error| self.not_mapped(error, queue))?;
-                // Nobody else sets it.
-                let _ = common.descriptors.set(descriptors);
+                let descriptors = mapped.map_err(|error| self.map_error(error, queue))?;
+                // It is set only here.
+                let _ = shared.descriptors.set(descriptors);
             }
         }
         Ok(())
     }
 
-    fn not_mapped(&self, error: io::Error, queue: usize) -> UblkError {
+    fn map_error(&self, error: io::Error, queue: usize) -> UblkError {
         if self.device.is_recovered && error.raw_os_error() == Some(libc::EINVAL) {
-            return self.left_by_another();
+            return self.partial_takeover();
         }
         UblkError::os(error, &format!("mapping queue {queue} of /dev/ublkc{}", self.device.id))
     }
 
-    /// All queues are served now, so that the driver lets the next daemon take over the whole.
-    fn left_by_another(&self) -> UblkError {
+    /// Returns the error for a takeover that an earlier daemon left incomplete. All queues are served now, so that the driver lets
+    /// the next daemon take over the device.
+    fn partial_takeover(&self) -> UblkError {
         let context = format!("/dev/ublkb{} was left half taken over by a daemon that has ended", self.device.id);
         let remedy = "restart the daemon: drivers before Linux 6.16 give such a device to the next one only";
         UblkError::new(UblkErrorKind::Busy, context, remedy)
     }
 
-    /// The driver waits for all queues, and does not stop waiting: that all are there is made sure of before.
+    /// Waits until the shards have accepted all queues. The driver itself would wait for them without a limit.
     fn wait_for_shards(&self, most: Duration) -> Result<(), UblkError> {
-        let all: Vec<_> = self.queues.iter().map(|common| &common.taken).collect();
+        let all: Vec<_> = self.queues.iter().map(|shared| &shared.accepted).collect();
         Asked::wait(&all, most).map_err(|count| {
             let context = format!("{count} of the {} queues of /dev/ublkb{} have no shard", all.len(), self.device.id);
-            // To restart the daemon would be wrong: a driver before Linux 6.16 cannot take over what some queues of are served.
+            // Not a restart of the daemon: drivers before Linux 6.16 begin no takeover of a device with only some queues served.
             UblkError::new(
                 UblkErrorKind::Limit,
                 context,
@@ -537,21 +540,21 @@ impl Opening {
     }
 }
 
-/// Calls until there is an answer; none: there was none in time.
-fn patiently<T>(
+/// Calls until there is a result; `None`: there was none in time.
+fn retry_until<T>(
     until: Instant,
     mut call: impl FnMut() -> Result<Option<T>, UblkError>,
 ) -> Result<Option<T>, UblkError> {
     loop {
         match call()? {
             None if Instant::now() < until => thread::sleep(RECOVERY_PAUSE),
-            answer => return Ok(answer),
+            result => return Ok(result),
         }
     }
 }
 
-/// Numbers of the devices that there are.
-fn numbers() -> Vec<u32> {
+/// Returns the numbers of all existing devices.
+fn device_numbers() -> Vec<u32> {
     let entries = fs::read_dir("/dev").into_iter().flatten().flatten();
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.strip_prefix("ublkc")?.parse().ok();
     let mut all: Vec<u32> = entries.filter_map(number).collect();
@@ -563,7 +566,7 @@ fn open_node(path: &PathBuf) -> io::Result<File> {
     let until = Instant::now() + NODE_MAX;
     loop {
         match File::options().read(true).write(true).open(path) {
-            // Busy: a daemon that has just ended has it open still.
+            // Busy: a daemon that has just ended still has it open.
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ResourceBusy)
                     && Instant::now() < until =>

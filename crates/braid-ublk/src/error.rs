@@ -1,8 +1,8 @@
-//! Why a device cannot be had, with the way out.
+//! Errors of devices, with their remedies.
 
 use std::io;
 
-/// Which class of error.
+/// A class of errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum UblkErrorKind {
@@ -12,23 +12,23 @@ pub enum UblkErrorKind {
     Permission,
     /// The kernel's ublk, or the shards, cannot do what is needed.
     Unsupported,
-    /// More queues or requests than there can be.
+    /// More queues or requests than possible.
     Limit,
     /// The device is in use.
     Busy,
-    /// Anything else that the kernel said.
+    /// Any other error of the kernel.
     Os,
 }
 
-/// An error of a device: its class, what was tried, and what can be done.
+/// An error of a device: its class, what failed, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{context}")]
 pub struct UblkError {
     /// Its class.
     pub kind: UblkErrorKind,
-    /// What was tried, and what the kernel said.
+    /// What was tried, and why it failed.
     pub context: String,
-    /// What can be done about it; may be empty.
+    /// What to do about it; may be empty.
     pub remedy: String,
     /// The operating system's error.
     #[source]
@@ -40,7 +40,7 @@ impl UblkError {
         UblkError { kind, context: context.into(), remedy: remedy.into(), source: None }
     }
 
-    /// What the kernel said to something that has no reason of its own to fail.
+    /// Creates the error of an operating system call, with `doing` as what was tried.
     pub(crate) fn os(error: io::Error, doing: &str) -> UblkError {
         let (kind, remedy) = match error.kind() {
             io::ErrorKind::PermissionDenied => {
@@ -52,12 +52,12 @@ impl UblkError {
         UblkError { kind, context: format!("{doing}: {error}"), remedy: remedy.into(), source: Some(error) }
     }
 
-    /// The operating system's number of it.
+    /// Returns the error number of the operating system.
     pub(crate) fn os_number(&self) -> Option<i32> {
         self.source.as_ref().and_then(io::Error::raw_os_error)
     }
 
-    /// The control device could not be opened.
+    /// Creates the error for a control device that cannot be opened.
     pub(crate) fn no_control(error: io::Error, path: &str) -> UblkError {
         let (kind, why, remedy) = match error.kind() {
             io::ErrorKind::NotFound => (

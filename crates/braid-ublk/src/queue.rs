@@ -1,13 +1,13 @@
 //! The requests of one queue, on one shard.
 //!
-//! A request's life: the driver tells of it (`Fetch`, or the last `CommitAndFetch`, ends); it waits for the export's limits and
-//! for memory; a write's data are asked for (`GetData`); the engine works; the answer is committed, and with it the next request
-//! fetched. Memory is held from the third step to the last, and after a read a moment longer: the driver copies what was read when it
-//! looks at the commit, not when that is put into the ring.
+//! A request's life cycle: the driver delivers it (`Fetch`, or the last `CommitAndFetch`, completes); it waits for the export's
+//! limits and for memory; the data of a write are requested (`GetData`); the engine carries it out; the result is committed, and
+//! with it the next request is fetched. Memory is held from the third step to the last, and after a read a moment longer: the
+//! driver copies the data when it consumes the commit, not when the commit is put into the ring.
 //!
-//! Why not the two other ways. Buffers of a fixed place for each request would take depth times the longest request of the arena, used
-//! or not. Copying by reads and writes of the device's file (`UBLK_F_USER_COPY`) came with Linux 6.5 and costs a further call for reads
-//! too; this costs one for writes only, and works from 6.0 on.
+//! Why not the two alternatives. A fixed buffer for each request would take depth times the longest request of the arena, used or
+//! not. Copying by reads and writes of the device's file (`UBLK_F_USER_COPY`) came with Linux 6.5 and costs an additional call for
+//! reads, too; this costs one for writes only, and works from 6.0 on.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,16 +18,16 @@ use braid_nbd::{Export, ExportStats, RequestClass};
 
 use crate::abi::{self, IoCommand, IoDescriptor, IoOp};
 
-/// What holds one queue's descriptors.
-pub trait Lane {
-    /// A request, as the driver wrote it.
+/// The driver's side of a queue.
+pub trait DriverQueue {
+    /// Returns a request's descriptor, as the driver wrote it.
     fn descriptor(&self, tag: u16) -> IoDescriptor;
-    /// Which queue, its requests, and how commands are numbered.
+    /// Returns the queue's number, its depth, and whether commands have ioctl-encoded numbers.
     fn shape(&self) -> (u16, u16, bool);
 }
 
 /// What a queue needs of its shard.
-pub trait Host<L> {
+pub trait Host<D> {
     /// As [`braid_ring::Cx::now_ns`].
     fn now_ns(&self) -> u64;
     /// As [`braid_ring::Cx::submit`].
@@ -41,23 +41,23 @@ pub trait Host<L> {
     /// As [`braid_ring::Cx::timer_at`].
     fn timer_at(&mut self, at_ns: u64) -> bool;
     /// Gives the driver a command.
-    fn command(&mut self, lane: &L, code: u32, command: IoCommand, tag: u16) -> bool;
+    fn command(&mut self, queue: &D, code: u32, command: IoCommand, tag: u16) -> bool;
     /// As [`braid_ring::Cx::commands`].
     fn commands(&mut self) -> (u64, u64);
 }
 
-/// Where a request is.
+/// The step of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// The driver has it.
+    /// The driver has a command that waits for a request.
     Waiting,
-    /// It waits for memory, for its device, or for its turn.
+    /// The request waits for memory, for its device, for its limits, or for its turn.
     Held,
     /// The driver copies its data.
     Data,
     Engine,
-    /// The driver has taken it back: its device ends.
-    Gone,
+    /// No command of this slot is with the driver: its device or this queue ends.
+    Ended,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,30 +65,30 @@ struct Slot {
     step: Step,
     op: Op,
     flags: Flags,
-    /// Its data are in the buffer.
+    /// Whether its data are in the buffer.
     has_data: bool,
-    /// It was asked for a second time, as the first time its disk did not answer.
-    again: bool,
-    /// Whom it was asked for last.
+    /// Whether its read was retried from another disk, after the first one had not completed in time.
+    retried: bool,
+    /// The device that it was last submitted to.
     device: Option<DeviceId>,
-    /// It may go on now; none: it was not asked yet.
+    /// When the export's limits let it go on; `None`: they were not applied yet.
     due_ns: Option<u64>,
     taken_ns: u64,
     offset: u64,
     len: u64,
     buf: Buf,
     buf_len: u32,
-    /// Its buffer holds what a write is to write, and a disk that hangs reads from it still, under this tag.
+    /// The tag of a late write of a hanging disk that still reads from this request's buffer, which is kept with its data.
     late: Option<u64>,
     generation: u32,
 }
 
 const EMPTY: Slot = Slot {
-    step: Step::Gone,
+    step: Step::Ended,
     op: Op::Flush,
     flags: Flags::NONE,
     has_data: false,
-    again: false,
+    retried: false,
     device: None,
     due_ns: None,
     taken_ns: 0,
@@ -100,22 +100,22 @@ const EMPTY: Slot = Slot {
     generation: 0,
 };
 
-/// Bits of a request's number in its tag for the engine, and of how often that was used.
+/// Bits of a request's number in its tag for the engine, and of that number's generation.
 const TAG_BITS: u32 = 16;
 const GENERATION_BITS: u32 = 20;
 /// Tags of a queue are below this.
 pub const QUEUE_TAG_LIMIT: u64 = 1 << (TAG_BITS + GENERATION_BITS);
 
-/// How long to wait before memory, or a place in the engine, is asked for again.
-const AGAIN_NS: u64 = 1_000_000;
-/// How long memory that the driver has copied from is kept at most when nothing else happens on the shard. Longer than a tick of any
-/// kernel: a timer that is due before costs each sleep two writes to the processor's own timer.
-const KEPT_NS: u64 = 20_000_000;
-/// Data of writes that the driver is asked to copy at a time, in bytes, unless a single write has more. It copies all that it was asked for
-/// before anything else happens on the shard, and the disks would wait for that, and then the shard for them.
-const COPIED_AT_ONCE: u64 = 256 << 10;
-/// An address that is never read nor written: the driver wants one with every answer to a read.
-const NOWHERE: u64 = 4096;
+/// Pause before a retry for want of memory, or of room in the engine.
+const RETRY_NS: u64 = 1_000_000;
+/// Longest time that memory which the driver has copied from is kept while the shard is otherwise idle. Longer than a tick of any
+/// kernel: an earlier timer costs each sleep two writes to the processor's timer.
+const COMMITTED_MAX_NS: u64 = 20_000_000;
+/// Bytes of write data that the driver is requested to copy at a time, unless a single write has more. It copies all that was
+/// requested before anything else happens on the shard: the disks would idle meanwhile, and then the shard would wait for them.
+const COPY_BYTES_MAX: u64 = 256 << 10;
+/// An address that is never read or written: the driver requires one with every commit of a read.
+const UNUSED_ADDR: u64 = 4096;
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -123,52 +123,53 @@ const EOPNOTSUPP: i32 = 95;
 const EPERM: i32 = 1;
 const EINVAL: i32 = 22;
 
-/// One queue.
-pub struct Queue<L> {
-    lane: L,
+/// One queue of a device.
+pub struct Queue<D> {
+    driver: D,
     export: Arc<Export>,
-    /// None: it is away, and requests wait.
+    /// `None`: the export does not serve, and requests wait.
     device: Option<DeviceId>,
-    /// What waits fails: the device is being removed.
+    /// Requests that wait fail: the device is being removed.
     failing: bool,
-    /// Nothing new is begun: the shard ends.
+    /// No new request begins: the shard ends.
     stopping: bool,
     slots: Box<[Slot]>,
     held: VecDeque<u16>,
-    timed: BinaryHeap<Reverse<(u64, u16)>>,
-    /// Buffers whose commits the driver may not have looked at: how many commands were begun by then.
+    /// Requests held by the export's limits, by due time.
+    throttled: BinaryHeap<Reverse<(u64, u16)>>,
+    /// Buffers whose commits the driver may not have consumed, with the number of commands begun by then.
     committed: VecDeque<(u64, Buf, u32)>,
-    /// Buffers that the kernel of a disk still has, by the engine's tag.
+    /// Buffers that late I/Os still use, by the engine's tag.
     busy: Vec<(u64, Buf, u32)>,
     in_driver: u32,
     copying: u32,
     copying_bytes: u64,
-    /// Writes whose data are asked for when others have theirs, in order.
-    unasked: VecDeque<u16>,
+    /// Writes that wait for others before their data are requested, in order.
+    awaiting_copy: VecDeque<u16>,
     timer_ns: u64,
     stats: ExportStats,
 }
 
-impl<L: Lane> Queue<L> {
-    /// A queue whose requests are fetched from now on; none: the shard's driver has no commands.
-    pub fn begin<H: Host<L>>(host: &mut H, lane: L, export: Arc<Export>) -> Option<Queue<L>> {
-        let (_, depth, _) = lane.shape();
+impl<D: DriverQueue> Queue<D> {
+    /// Creates a queue and fetches its requests from now on; `None`: the shard's driver has no commands.
+    pub fn begin<H: Host<D>>(host: &mut H, driver: D, export: Arc<Export>) -> Option<Queue<D>> {
+        let (_, depth, _) = driver.shape();
         let count = usize::from(depth);
         let mut queue = Queue {
-            lane,
+            driver,
             device: Some(export.info().device),
             export,
             failing: false,
             stopping: false,
             slots: vec![EMPTY; count].into(),
             held: VecDeque::with_capacity(count),
-            timed: BinaryHeap::with_capacity(count),
+            throttled: BinaryHeap::with_capacity(count),
             committed: VecDeque::with_capacity(count),
             busy: Vec::new(),
             in_driver: 0,
             copying: 0,
             copying_bytes: 0,
-            unasked: VecDeque::with_capacity(count),
+            awaiting_copy: VecDeque::with_capacity(count),
             timer_ns: 0,
             stats: ExportStats::default(),
         };
@@ -178,40 +179,40 @@ impl<L: Lane> Queue<L> {
         Some(queue)
     }
 
-    /// What it serves is there again, perhaps as another export; none: it is away, and requests wait.
-    pub fn serve<H: Host<L>>(&mut self, host: &mut H, export: Option<Arc<Export>>) {
+    /// Serves this export, or another one, from now on; `None`: the export does not serve, and requests wait.
+    pub fn serve<H: Host<D>>(&mut self, host: &mut H, export: Option<Arc<Export>>) {
         self.device = export.as_ref().map(|export| export.info().device);
         self.export = export.unwrap_or_else(|| Arc::clone(&self.export));
-        self.go_on(host);
+        self.retry_held(host);
     }
 
-    /// What waits fails from now on.
-    pub fn fail_all<H: Host<L>>(&mut self, host: &mut H) {
+    /// Fails requests that wait, from now on.
+    pub fn fail_all<H: Host<D>>(&mut self, host: &mut H) {
         self.failing = true;
-        self.go_on(host);
+        self.retry_held(host);
     }
 
-    /// Nothing new is begun.
+    /// Begins no new request from now on.
     pub fn stop(&mut self) {
         self.stopping = true;
     }
 
-    /// Whether the driver has taken everything back, and nothing is under way.
+    /// Whether the driver has completed all commands, and no I/O is in flight.
     pub fn is_over(&self) -> bool {
         self.in_driver == 0
             && self.is_quiet()
             && self.busy.is_empty()
-            && self.slots.iter().all(|slot| slot.step == Step::Gone)
+            && self.slots.iter().all(|slot| slot.step == Step::Ended)
     }
 
-    /// Whether the driver uses no memory of it.
+    /// Whether the driver uses none of its memory.
     pub fn is_quiet(&self) -> bool {
         self.copying == 0 && self.committed.is_empty()
     }
 
-    fn command<H: Host<L>>(&mut self, host: &mut H, op: IoOp, tag: u16, result: i32, addr: u64) -> bool {
-        let (q_id, _, encoded) = self.lane.shape();
-        let begun = host.command(&self.lane, op.code(encoded), IoCommand { q_id, tag, result, addr }, tag);
+    fn command<H: Host<D>>(&mut self, host: &mut H, op: IoOp, tag: u16, result: i32, addr: u64) -> bool {
+        let (q_id, _, encoded) = self.driver.shape();
+        let begun = host.command(&self.driver, op.code(encoded), IoCommand { q_id, tag, result, addr }, tag);
         if begun {
             let slot = &mut self.slots[usize::from(tag)];
             slot.step = if op == IoOp::GetData { Step::Data } else { Step::Waiting };
@@ -224,63 +225,63 @@ impl<L: Lane> Queue<L> {
         begun
     }
 
-    /// The driver answered a command.
-    pub fn command_done<H: Host<L>>(&mut self, host: &mut H, tag: u16, result: i32) {
+    /// Handles the completion of a command.
+    pub fn command_done<H: Host<D>>(&mut self, host: &mut H, tag: u16, result: i32) {
         self.in_driver -= 1;
         let Slot { step: was, buf_len, .. } = self.slots[usize::from(tag)];
         if was == Step::Data {
             self.copying -= 1;
             self.copying_bytes -= u64::from(buf_len);
         }
-        self.answered(host, tag, was, result);
-        // Only now, so that the disks are told of this write before the driver copies the next one.
+        self.handle_result(host, tag, was, result);
+        // Only now, so that the disks get this write before the driver copies the data of the next one.
         while was == Step::Data
             && !self.stopping
-            && let Some(&next) = self.unasked.front()
+            && let Some(&next) = self.awaiting_copy.front()
             && self.may_copy(self.slots[usize::from(next)].len)
         {
-            self.unasked.pop_front();
+            self.awaiting_copy.pop_front();
             self.advance_as(host, next, true);
         }
     }
 
     fn may_copy(&self, len: u64) -> bool {
-        self.copying_bytes == 0 || self.copying_bytes + len <= COPIED_AT_ONCE
+        self.copying_bytes == 0 || self.copying_bytes + len <= COPY_BYTES_MAX
     }
 
-    fn answered<H: Host<L>>(&mut self, host: &mut H, tag: u16, was: Step, result: i32) {
+    fn handle_result<H: Host<D>>(&mut self, host: &mut H, tag: u16, was: Step, result: i32) {
         let slot = &mut self.slots[usize::from(tag)];
         if result < 0 {
-            // The device ends (ENODEV), or the driver does not want this queue: nothing more comes of this one.
-            slot.step = Step::Gone;
+            // The device ends (ENODEV), or the driver refuses this queue: no further request arrives in this slot.
+            slot.step = Step::Ended;
             return self.free(host, tag);
         }
         if self.stopping {
-            // Not answered: the driver asks the next server.
-            slot.step = Step::Gone;
+            // No reply: the driver reissues the request to the next server.
+            slot.step = Step::Ended;
             return self.free(host, tag);
         }
-        let asked = self.lane.descriptor(tag);
+        let descriptor = self.driver.descriptor(tag);
         if was == Step::Data && result == abi::RES_NEED_GET_DATA {
-            // The driver found no memory to copy anything.
+            // The driver had no memory to copy anything.
             return self.hold_for_memory(host, tag);
         }
         if was == Step::Data {
             slot.has_data = true;
-            // The driver may have found no memory to copy all of it; it asks for the rest by itself.
-            slot.len = slot.len.min(u64::from(asked.nr_sectors) * abi::SECTOR_BYTES);
+            // The driver may have had no memory to copy all of it; it issues the rest as another request.
+            slot.len = slot.len.min(u64::from(descriptor.nr_sectors) * abi::SECTOR_BYTES);
         } else {
             let before = slot.generation;
             *slot = Slot {
                 generation: before,
                 step: Step::Held,
-                // A flush has all ones for its place.
-                offset: asked.start_sector.saturating_mul(abi::SECTOR_BYTES),
-                len: u64::from(asked.nr_sectors) * abi::SECTOR_BYTES,
+                // The start sector of a flush is all ones.
+                offset: descriptor.start_sector.saturating_mul(abi::SECTOR_BYTES),
+                len: u64::from(descriptor.nr_sectors) * abi::SECTOR_BYTES,
                 taken_ns: host.now_ns(),
                 ..EMPTY
             };
-            let (op, keeps_space) = (asked.op(), asked.has(abi::IO_F_NOUNMAP));
+            let (op, keeps_space) = (descriptor.op(), descriptor.has(abi::IO_F_NOUNMAP));
             slot.op = match op {
                 abi::OP_READ => Op::Read,
                 abi::OP_WRITE => Op::Write,
@@ -292,7 +293,7 @@ impl<L: Lane> Queue<L> {
             if slot.op == Op::Flush {
                 (slot.offset, slot.len) = (0, 0);
             }
-            if asked.has(abi::IO_F_FUA) && slot.op != Op::Flush {
+            if descriptor.has(abi::IO_F_FUA) && slot.op != Op::Flush {
                 slot.flags = slot.flags.with(Flags::FUA);
             }
             if slot.op == Op::WriteZeroes && keeps_space {
@@ -305,26 +306,26 @@ impl<L: Lane> Queue<L> {
         self.advance(host, tag);
     }
 
-    /// Does the next thing for a request, or holds it.
-    fn advance<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
+    /// Begins the next step of a request, or holds it.
+    fn advance<H: Host<D>>(&mut self, host: &mut H, tag: u16) {
         self.advance_as(host, tag, false);
     }
 
-    /// `is_next`: it was the first of those whose data are not asked for.
-    fn advance_as<H: Host<L>>(&mut self, host: &mut H, tag: u16, is_next: bool) {
+    /// `is_next`: the request was the first in `awaiting_copy`.
+    fn advance_as<H: Host<D>>(&mut self, host: &mut H, tag: u16, is_next: bool) {
         let slot = self.slots[usize::from(tag)];
         if self.failing && self.device.is_none() {
             return self.commit(host, tag, -EIO);
         }
         let Some(device) = self.device.filter(|_| !self.stopping) else { return self.hold(tag) };
-        if self.must_wait(host, tag) {
+        if self.is_throttled(host, tag) {
             return;
         }
-        // Short ones do not pass a long one: it would wait as long as they come.
-        let waits = !self.may_copy(slot.len) || (!is_next && !self.unasked.is_empty());
+        // Short writes do not overtake a long one, which would starve while they arrive.
+        let waits = !self.may_copy(slot.len) || (!is_next && !self.awaiting_copy.is_empty());
         if slot.op == Op::Write && !slot.has_data && waits {
             self.slots[usize::from(tag)].step = Step::Held;
-            self.unasked.push_back(tag);
+            self.awaiting_copy.push_back(tag);
             return;
         }
         if matches!(slot.op, Op::Read | Op::Write) && slot.buf == Buf::NONE {
@@ -340,12 +341,12 @@ impl<L: Lane> Queue<L> {
         self.submit(host, tag, device);
     }
 
-    /// Holds a request back for the export's limits; true: it comes again at its time.
-    fn must_wait<H: Host<L>>(&mut self, host: &mut H, tag: u16) -> bool {
+    /// Whether the export's limits delay a request; it is then held until due.
+    fn is_throttled<H: Host<D>>(&mut self, host: &mut H, tag: u16) -> bool {
         let own = self.export.throttle();
         let shared = self.export.info().shared_throttle.as_deref();
         if self.failing {
-            // It is not to wait for its time while its device ends.
+            // Limits must not delay the removal of the device.
             return false;
         }
         if !own.is_limited() && !shared.is_some_and(|throttle| throttle.is_limited()) {
@@ -361,7 +362,7 @@ impl<L: Lane> Queue<L> {
             return false;
         }
         slot.step = Step::Held;
-        self.timed.push(Reverse((due_ns, tag)));
+        self.throttled.push(Reverse((due_ns, tag)));
         host.timer_at(due_ns);
         true
     }
@@ -371,12 +372,12 @@ impl<L: Lane> Queue<L> {
         self.held.push_back(tag);
     }
 
-    fn hold_for_memory<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
+    fn hold_for_memory<H: Host<D>>(&mut self, host: &mut H, tag: u16) {
         self.hold(tag);
-        self.wake_in(host, AGAIN_NS);
+        self.wake_in(host, RETRY_NS);
     }
 
-    fn wake_in<H: Host<L>>(&mut self, host: &mut H, ns: u64) {
+    fn wake_in<H: Host<D>>(&mut self, host: &mut H, ns: u64) {
         let at_ns = host.now_ns() + ns;
         let is_set = host.now_ns() < self.timer_ns && self.timer_ns <= at_ns;
         if !is_set && host.timer_at(at_ns) {
@@ -384,7 +385,7 @@ impl<L: Lane> Queue<L> {
         }
     }
 
-    fn submit<H: Host<L>>(&mut self, host: &mut H, tag: u16, device: DeviceId) {
+    fn submit<H: Host<D>>(&mut self, host: &mut H, tag: u16, device: DeviceId) {
         let slot = &mut self.slots[usize::from(tag)];
         slot.generation = (slot.generation + 1) & ((1 << GENERATION_BITS) - 1);
         let Slot { op, flags, offset, len, buf, .. } = *slot;
@@ -399,14 +400,14 @@ impl<L: Lane> Queue<L> {
         }
     }
 
-    /// The engine answered.
-    pub fn io_done<H: Host<L>>(&mut self, host: &mut H, done: &Completion) {
+    /// Handles the completion of a request by the engine.
+    pub fn io_done<H: Host<D>>(&mut self, host: &mut H, done: &Completion) {
         let tag = (done.tag & ((1 << TAG_BITS) - 1)) as u16;
         let slot = &mut self.slots[usize::from(tag)];
-        debug_assert_eq!(done.tag >> TAG_BITS, u64::from(slot.generation), "an answer to another request");
+        debug_assert_eq!(done.tag >> TAG_BITS, u64::from(slot.generation), "a completion of another request");
         let is_unsettled = done.result.is_err_and(|error| error.kind.is_unsettled());
         if done.buffer_busy && is_unsettled && slot.op == Op::Write && slot.late.is_none() {
-            // The driver copies the data once, and a later session writes them: a disk only reads them meanwhile.
+            // Keep the buffer: the driver copies the data only once, a later session writes them, and the late I/O only reads them.
             slot.late = Some(done.tag);
         } else if done.buffer_busy {
             self.busy.push((done.tag, std::mem::replace(&mut slot.buf, Buf::NONE), slot.buf_len));
@@ -415,10 +416,10 @@ impl<L: Lane> Queue<L> {
             let bytes = if matches!(slot.op, Op::Read | Op::Write) { slot.len as i32 } else { 0 };
             return self.commit(host, tag, bytes);
         };
-        // What one disk did not give in time another one may: with other memory, as the kernel may still fill the first.
+        // Another disk may have the data. Retry with other memory, as the kernel may still write to the first buffer.
         if done.buffer_busy
             && slot.op == Op::Read
-            && !std::mem::replace(&mut slot.again, true)
+            && !std::mem::replace(&mut slot.retried, true)
             && self.device.is_some_and(|device| host.is_redundant(device))
         {
             return self.advance(host, tag);
@@ -426,8 +427,8 @@ impl<L: Lane> Queue<L> {
         self.failed(host, tag, error.kind);
     }
 
-    /// A late I/O has given its buffer back.
-    pub fn released<H: Host<L>>(&mut self, host: &mut H, tag: u64) {
+    /// Handles the end of a late I/O, which releases its buffer.
+    pub fn released<H: Host<D>>(&mut self, host: &mut H, tag: u64) {
         if let Some(slot) = self.slots.iter_mut().find(|slot| slot.late == Some(tag)) {
             slot.late = None;
         } else if let Some(at) = self.busy.iter().position(|(busy, _, _)| *busy == tag) {
@@ -438,18 +439,18 @@ impl<L: Lane> Queue<L> {
         }
     }
 
-    fn failed<H: Host<L>>(&mut self, host: &mut H, tag: u16, kind: ErrorKind) {
+    fn failed<H: Host<D>>(&mut self, host: &mut H, tag: u16, kind: ErrorKind) {
         let slot = &self.slots[usize::from(tag)];
-        // What was to be written is in memory that the kernel of a disk still has, and the driver copies it only once.
+        // The data are in memory that a late I/O still uses, and the driver copies them only once.
         let is_lost = slot.op == Op::Write && slot.buf == Buf::NONE;
         let errno = match kind {
-            // Its array was stopped, its volume is served elsewhere, or the daemon ends: the users wait for it, as they do for a daemon.
+            // The array was stopped, another node serves the volume, or the daemon ends: users wait, as they do for a daemon's restart.
             ErrorKind::NoDevice if !self.failing && !is_lost => {
-                // It may serve again by now.
+                // Unless the export has another device by now.
                 self.device = self.device.filter(|device| slot.device != Some(*device));
                 return self.hold(tag);
             }
-            // It is about to be withdrawn, if it goes on no more.
+            // If the device does not recover, it is about to be withdrawn.
             kind if kind.is_unsettled() && !self.failing && !is_lost => return self.hold_for_memory(host, tag),
             ErrorKind::NoSpace => ENOSPC,
             ErrorKind::Unsupported => EOPNOTSUPP,
@@ -460,18 +461,18 @@ impl<L: Lane> Queue<L> {
         self.commit(host, tag, -errno);
     }
 
-    /// Answers a request and fetches the next one.
-    fn commit<H: Host<L>>(&mut self, host: &mut H, tag: u16, result: i32) {
+    /// Commits a request's result and fetches the next request.
+    fn commit<H: Host<D>>(&mut self, host: &mut H, tag: u16, result: i32) {
         let slot = self.slots[usize::from(tag)];
         self.count(&slot, result, host.now_ns());
-        // Nobody looks at what was written any more.
+        // The driver copies data only from the buffer of a read.
         let has_data = slot.op == Op::Read && slot.buf != Buf::NONE;
         if !has_data {
             self.free(host, tag);
         }
-        let addr = if has_data { slot.buf.addr } else { NOWHERE };
+        let addr = if has_data { slot.buf.addr } else { UNUSED_ADDR };
         let begun = self.command(host, IoOp::CommitAndFetch, tag, result, addr);
-        debug_assert!(begun, "the driver had commands before");
+        debug_assert!(begun, "the shard's driver has commands");
         if has_data {
             self.slots[usize::from(tag)].buf = Buf::NONE;
             self.committed.push_back((host.commands().0, slot.buf, slot.buf_len));
@@ -493,7 +494,7 @@ impl<L: Lane> Queue<L> {
         self.export.latencies().add(class, now_ns.saturating_sub(slot.taken_ns));
     }
 
-    fn free<H: Host<L>>(&mut self, host: &mut H, tag: u16) {
+    fn free<H: Host<D>>(&mut self, host: &mut H, tag: u16) {
         let slot = &mut self.slots[usize::from(tag)];
         match (slot.buf, slot.late.take()) {
             (Buf::NONE, _) => {}
@@ -503,8 +504,8 @@ impl<L: Lane> Queue<L> {
         slot.buf = Buf::NONE;
     }
 
-    /// Tries everything that waits once more.
-    fn go_on<H: Host<L>>(&mut self, host: &mut H) {
+    /// Retries all held requests.
+    fn retry_held<H: Host<D>>(&mut self, host: &mut H) {
         for _ in 0..self.held.len() {
             if let Some(tag) = self.held.pop_front() {
                 self.advance(host, tag);
@@ -512,30 +513,30 @@ impl<L: Lane> Queue<L> {
         }
     }
 
-    /// At the end of a batch: gives memory back that the driver has copied from, and tries what waits.
-    pub fn end_of_batch<H: Host<L>>(&mut self, host: &mut H) {
+    /// Frees memory that the driver has copied from, and retries requests that wait. Called at the end of a batch.
+    pub fn end_of_batch<H: Host<D>>(&mut self, host: &mut H) {
         if !self.committed.is_empty() {
-            let (_, looked_at) = host.commands();
+            let (_, seen) = host.commands();
             while let Some(&(begun, buf, len)) = self.committed.front()
-                && begun <= looked_at
+                && begun <= seen
             {
                 self.committed.pop_front();
                 host.free(buf, len as usize);
             }
         }
         let now_ns = host.now_ns();
-        while let Some(&Reverse((due_ns, tag))) = self.timed.peek()
+        while let Some(&Reverse((due_ns, tag))) = self.throttled.peek()
             && (due_ns <= now_ns || self.failing)
         {
-            self.timed.pop();
+            self.throttled.pop();
             self.advance(host, tag);
         }
         if self.device.is_some() || self.failing {
-            self.go_on(host);
+            self.retry_held(host);
         }
         if !self.committed.is_empty() {
-            // Others may wait for this memory, and nothing else may ever happen here.
-            self.wake_in(host, if self.stopping { AGAIN_NS } else { KEPT_NS });
+            // Others may wait for this memory, and the shard may stay idle.
+            self.wake_in(host, if self.stopping { RETRY_NS } else { COMMITTED_MAX_NS });
         }
         if self.stats != ExportStats::default() {
             self.export.add(&std::mem::take(&mut self.stats));

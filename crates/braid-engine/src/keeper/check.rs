@@ -1,8 +1,9 @@
-//! Going over all that was ever written: comparing the copies, and making equal what differs.
+//! Scrub (`check`, `repair`): compares all copies of everything that was ever written, and repairs differences.
 //!
-//! Each piece is read and compared under its range lock, so that users may go on. What is to be mended is read once more,
-//! under one lock with the writes. A place that a member cannot read is a trouble like any other: it is rewritten from
-//! another copy, and compared then. Where that does not help the check goes on block by block, and counts what no one gives.
+//! Each piece is read and compared under its range lock, so that user I/O goes on. A piece to be repaired is read again
+//! under the same lock as the writes that repair it. A read error is reported as a fault like any other: the block is
+//! rewritten from another copy and then compared. Where that fails, the scrub goes on block by block and counts the
+//! unreadable blocks.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +19,11 @@ use crate::shard::sync::{COMPARE_BYTES_MAX, Compared, SyncKind};
 
 pub(super) use crate::shard::sync::COMPARE_BLOCK_BYTES;
 
-/// What findings count is of so many bytes.
+/// The unit of the counts in [`Findings`], in bytes.
 pub const FINDINGS_BLOCK_BYTES: u64 = COMPARE_BLOCK_BYTES;
-/// Places that are remembered.
+/// Maximum number of offsets kept in [`Findings::places`].
 pub const PLACES_MAX: usize = 64;
-/// So often a piece is tried before it is gone over block by block, and so often a block before it counts as unreadable.
+/// Attempts per piece before the scrub goes block by block, and per block before the block counts as unreadable.
 const TRIES_MAX: u32 = 3;
 
 /// What a check or repair has found.
@@ -30,35 +31,35 @@ const TRIES_MAX: u32 = 3;
 pub struct Findings {
     /// Blocks of 4 KiB of which at least two copies were compared.
     pub compared_blocks: u64,
-    /// Blocks of 4 KiB that hold something and could not be compared: fewer than two copies of them are in sync, or not all of
-    /// their row.
+    /// Blocks of 4 KiB that were written and could not be compared: fewer than two of their copies, or not all cells of
+    /// their stripe, are in sync.
     pub uncompared_blocks: u64,
     /// Blocks of 4 KiB whose copies differed.
     pub differing_blocks: u64,
     /// Blocks of 4 KiB that a repair has made equal.
     pub mended_blocks: u64,
-    /// Blocks of 4 KiB of which some copy could not be read, nor be rewritten from another.
+    /// Blocks of 4 KiB with a copy that could neither be read nor be rewritten from another copy.
     pub unreadable_blocks: u64,
-    /// Where the first of both kinds begin, in bytes of the array; [`PLACES_MAX`] at most.
+    /// Array offsets in bytes of the first differing and unreadable blocks; at most [`PLACES_MAX`].
     pub places: Vec<u64>,
-    /// Of the blocks that differed, how many each member had wrong, as far as that can be told: at raid6.
+    /// At raid6, where the wrong cell can be identified: how many of the differing blocks each member had wrong.
     pub wrong_blocks: BTreeMap<u16, u64>,
 }
 
-/// From where a check goes, and how.
+/// Where a check starts, and with which options.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CheckFrom {
-    /// Make equal what differs: as most copies have it, else as the first member in sync has it.
+    /// Repair differences: by the majority of the copies, else by the first member in sync.
     pub repair: bool,
-    /// With parity, and to be made equal: the data are right, whatever the parities say.
+    /// With parity, for a repair: trust the data and recompute parity.
     pub from_data: bool,
-    /// Everything before this byte of the array was gone over before a restart.
+    /// Everything before this byte of the array was checked before a restart.
     pub position_bytes: u64,
-    /// What was found there.
+    /// What was found before that restart.
     pub findings: Findings,
-    /// It waits for a person.
+    /// The job is paused.
     pub paused: bool,
-    /// Bytes a second that it may read on one member at most; 0: as the default policy has it.
+    /// Maximum bytes a second read from any one member; 0: the default policy.
     pub limit_bytes_per_s: u64,
 }
 
@@ -71,7 +72,7 @@ impl Findings {
 }
 
 impl Check {
-    /// What holds something between these bytes cannot be compared.
+    /// Counts the written blocks between these array offsets as not comparable.
     fn pass(&mut self, from: u64, to: u64) {
         let from = from.max(self.passed);
         if to > from {
@@ -81,61 +82,61 @@ impl Check {
     }
 }
 
-/// Where a check is.
+/// The state of a running check.
 pub(super) struct Check {
     repair: bool,
     from_data: bool,
-    /// Everything before this byte of the array is done.
+    /// Everything before this byte of the array has been checked.
     at: u64,
-    /// What differs before this byte has been counted.
+    /// Differences before this byte have been counted.
     counted: u64,
-    /// What could not be compared before this byte has been counted.
+    /// Uncomparable blocks before this byte have been counted.
     passed: u64,
-    /// How often what begins at `at` was tried.
+    /// Attempts at the piece that begins at `at`.
     tries: u32,
-    /// Up to here it goes block by block.
+    /// The check goes block by block up to this byte.
     blocks_until: u64,
     findings: Findings,
 }
 
-/// One piece.
+/// One piece to compare.
 #[derive(Clone, Copy)]
 struct Piece {
     offset: u64,
     len: u64,
     copies: u16,
-    /// At levels with parity, which have no copies.
-    row: Option<InRow>,
+    /// Set at levels with parity, which have no copies.
+    stripe: Option<InStripe>,
 }
 
-/// Where a piece of a row is.
+/// Where in its stripe a piece is.
 #[derive(Clone, Copy)]
-struct InRow {
+struct InStripe {
     data: u16,
     cells: u16,
     array_offset: u64,
 }
 
 impl Piece {
-    /// What a shard is to do with it.
+    /// Returns the shard's operation that compares this piece.
     fn kind(&self) -> SyncKind {
-        match self.row {
-            Some(InRow { data, cells, .. }) => SyncKind::Verify { data, cells },
+        match self.stripe {
+            Some(InStripe { data, cells, .. }) => SyncKind::Verify { data, cells },
             None => SyncKind::Compare(self.copies),
         }
     }
 
-    /// And how it is mended.
+    /// Returns the shard's operation that repairs this piece.
     fn mending(&self, from_data: bool) -> SyncKind {
-        match self.row {
-            Some(InRow { data, cells, .. }) => SyncKind::Amend { data, cells, from_data },
+        match self.stripe {
+            Some(InStripe { data, cells, .. }) => SyncKind::Amend { data, cells, from_data },
             None => SyncKind::Mend(self.copies),
         }
     }
 }
 
 impl Keeper {
-    /// Refuses a check or a repair that would compare nothing of what was written: whoever reads that nothing differs believes it.
+    /// Refuses a check or repair that could compare nothing of what was written: "no differences" would be believed.
     pub(super) fn refuse_blind_check(&self) -> Result<(), LifecycleError> {
         let members = self.members();
         let written = (0..self.regions.regions()).filter(|region| self.regions.written.has(*region));
@@ -168,7 +169,7 @@ impl Keeper {
         })
     }
 
-    /// Begins a check or a repair, or goes on with one of before a restart.
+    /// Begins a check or repair, or resumes one from before a restart.
     pub(super) fn begin_check<I: KeeperIo>(&mut self, io: &I, from: CheckFrom) -> Result<(), LifecycleError> {
         if let Some(info) = self.jobs.check() {
             let reason = "it goes over the array already; wait for it to end, or cancel it".into();
@@ -193,17 +194,17 @@ impl Keeper {
         }
     }
 
-    /// Whether a repair believes the data, whatever their parities say.
+    /// Whether a repair trusts the data and recomputes parity.
     pub(super) fn repairs_from_data(&self, kind: JobKind) -> bool {
         kind == JobKind::Repair && self.check.as_ref().is_some_and(|check| check.from_data)
     }
 
-    /// Everything before this byte of the array has been gone over.
+    /// Returns the array offset before which everything has been checked.
     pub(super) fn check_position(&self) -> u64 {
         self.check.as_ref().map_or(0, |check| check.at)
     }
 
-    /// Regions that are done, and of how many.
+    /// Returns the regions checked, and the regions to check in all.
     pub(super) fn check_progress(&self) -> (u64, u64) {
         let Some(check) = &self.check else { return (0, 0) };
         let written = &self.regions.written;
@@ -214,7 +215,7 @@ impl Keeper {
         (before + last, written.count())
     }
 
-    /// Some pieces of the check. `None`: there is none, or it waits for a person.
+    /// Checks some pieces. `None`: no check is running, or it is paused.
     pub(super) async fn check<I: KeeperIo>(&mut self, io: &I) -> Option<Act> {
         let info = self.jobs.check().filter(|info| info.stage == JobStage::Running)?;
         let (kind, limit) = (info.kind, info.limit_bytes_per_s);
@@ -260,11 +261,11 @@ impl Keeper {
                     }
                 }
             }
-            self.tell_job(io, kind, None, false);
+            self.report_job(io, kind, None, false);
         }
     }
 
-    /// A piece was compared.
+    /// Accounts for the comparison of a piece, and repairs the piece in a repair job.
     async fn compared<I: KeeperIo>(
         &mut self,
         io: &I,
@@ -277,13 +278,13 @@ impl Keeper {
         let end = piece.offset + piece.len;
         for block in (0..64).filter(|block| differing & (1 << block) != 0) {
             let skip = block * COMPARE_BLOCK_BYTES;
-            if piece.offset + skip * u64::from(piece.row.map_or(1, |row| row.data)) >= check.counted {
+            if piece.offset + skip * u64::from(piece.stripe.map_or(1, |stripe| stripe.data)) >= check.counted {
                 check.findings.differing_blocks += 1;
-                // Where the data are believed nobody is called wrong by their parities.
+                // A repair that trusts the data does not blame a member by its parity.
                 if let Some(role) = compared.wrong_at(block as usize).filter(|_| !check.from_data) {
                     *check.findings.wrong_blocks.entry(role).or_default() += 1;
                 }
-                check.findings.remember(piece.row.map_or(piece.offset, |row| row.array_offset) + skip);
+                check.findings.remember(piece.stripe.map_or(piece.offset, |stripe| stripe.array_offset) + skip);
             }
         }
         let new = end.saturating_sub(check.counted.max(piece.offset));
@@ -303,10 +304,11 @@ impl Keeper {
         Ok(())
     }
 
-    /// The next pieces, so many and so long at most; none at the end. One alone, where it did not succeed before.
+    /// Returns at most `most` further pieces of at most `bytes` bytes; empty at the end. After a failed attempt only
+    /// one piece.
     fn pieces(&mut self, members: &[MirrorMember], most: usize, bytes: u64) -> Vec<Piece> {
         if self.has_parity() {
-            return self.pieces_of_rows(members, most, bytes);
+            return self.pieces_of_stripes(members, most, bytes);
         }
         let size = self.array.geometry().size_bytes();
         let block = u64::from(self.options.block_bytes).max(COMPARE_BLOCK_BYTES);
@@ -329,7 +331,7 @@ impl Keeper {
             }
             let by_block = at < check.blocks_until;
             let len = if by_block { block } else { bytes.min(COMPARE_BYTES_MAX) };
-            let mut piece = Piece { offset: at, len: len.min(end - at), copies: 0, row: None };
+            let mut piece = Piece { offset: at, len: len.min(end - at), copies: 0, stripe: None };
             copies_of(self.array.geometry(), &successors, at, &mut |place| {
                 piece.len = piece.len.min(place.len);
                 piece.copies += u16::from(members[usize::from(place.member)].role == Role::InSync);
@@ -361,19 +363,19 @@ impl Keeper {
         pieces
     }
 
-    /// The same of an array with parity.
-    fn pieces_of_rows(&mut self, members: &[MirrorMember], most: usize, bytes: u64) -> Vec<Piece> {
+    /// [`Keeper::pieces`] for an array with parity.
+    fn pieces_of_stripes(&mut self, members: &[MirrorMember], most: usize, bytes: u64) -> Vec<Piece> {
         let size = self.array.geometry().size_bytes();
         let Some(mut check) = self.check.take() else { return Vec::new() };
         let (mut at, mut pieces) = (check.at, Vec::new());
         let most = if check.tries > 0 || at < check.blocks_until { 1 } else { most };
         while at < size && pieces.len() < most {
             let by_block = at < check.blocks_until;
-            let row = self.row_piece(members, at, if by_block { COMPARE_BLOCK_BYTES } else { bytes });
-            let end = at + row.len;
+            let slice = self.stripe_piece(members, at, if by_block { COMPARE_BLOCK_BYTES } else { bytes });
+            let end = at + slice.len;
             let stripe = self.array.geometry().stripe_of(at).expect("inside the array");
             let written = self.regions.written.has(self.regions.region_of_stripe(&stripe));
-            if !written || !self.is_whole_row(members, &row) {
+            if !written || !self.is_stripe_in_sync(members, &slice) {
                 if written {
                     check.pass(at, end);
                 }
@@ -387,7 +389,7 @@ impl Keeper {
                 check.tries = 0;
                 if by_block {
                     check.findings.unreadable_blocks += 1;
-                    check.findings.remember(row.array_offset);
+                    check.findings.remember(slice.array_offset);
                     at = end;
                     check.at = at;
                 } else {
@@ -395,21 +397,21 @@ impl Keeper {
                 }
                 continue;
             }
-            let of_row = InRow { data: row.data, cells: row.cells, array_offset: row.array_offset };
-            pieces.push(Piece { offset: at, len: row.len, copies: 0, row: Some(of_row) });
+            let within = InStripe { data: slice.data, cells: slice.cells, array_offset: slice.array_offset };
+            pieces.push(Piece { offset: at, len: slice.len, copies: 0, stripe: Some(within) });
             at = end;
         }
         self.check = Some(check);
         pieces
     }
 
-    /// Everything has been gone over. What was mended becomes durable.
+    /// Ends the check. What was repaired becomes durable first.
     async fn end_check<I: KeeperIo>(&mut self, io: &I, kind: JobKind) -> Act {
         if kind == JobKind::Repair {
             for (role, leaf) in self.serving() {
                 if let Err(error) = io.flush(leaf).await {
                     self.note_failure(role, error.kind);
-                    return Act::Lose(role);
+                    return Act::Drop(role);
                 }
             }
         }

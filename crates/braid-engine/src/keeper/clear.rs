@@ -1,29 +1,30 @@
-//! Taking away dirty bits that nobody needs any more.
+//! Clears the bits of regions that no longer need to be dirty.
 //!
-//! Twice within the time that bits are kept a round is made. It closes the regions that were dirty at the round before: who
-//! writes there has to ask from now on. Then it waits until nobody is left who did not have to ask, and a while longer. What
-//! was asked for meanwhile is open again, at no cost on any disk. All members flush, and the rest becomes clean.
+//! A round is made twice per retention time of dirty bits. It closes the regions that were dirty at the previous round:
+//! a write to a closed region has to request its dirty bit again. The round waits until every write that began before
+//! the regions were closed has finished, and a while longer. A region requested meanwhile is open again, at no disk
+//! I/O. All members flush, and the remaining closed regions become clean.
 
 use super::{Act, Keeper, KeeperIo};
 use crate::planted::{Planted, planted};
 use crate::shard::RegionCall;
 
-/// Regions that one round takes up.
+/// Maximum number of regions in a round.
 const ROUND_MAX: usize = 1 << 16;
 
-/// Where the rounds are.
+/// The state of the rounds.
 #[derive(Default)]
 pub(super) struct Clearing {
-    /// Dirty at the last round.
+    /// The regions that were dirty at the last round.
     before: Vec<u32>,
-    /// Closed, and nobody is left who did not have to ask.
+    /// The closed regions whose earlier writes have all finished.
     closed: Vec<u32>,
-    /// When the next step is to be made; `None` before the first.
+    /// When the next step is due; `None` before the first.
     due_ns: Option<u64>,
 }
 
 impl Keeper {
-    /// How long it is until the next step is due.
+    /// Returns the time until the next step is due.
     pub(super) fn clear_in_ns<I: KeeperIo>(&mut self, io: &I) -> u64 {
         let first = io.now_ns().saturating_add(self.options.clear_after_ns / 2);
         let due = *self.clearing.due_ns.get_or_insert(first);
@@ -49,7 +50,7 @@ impl Keeper {
         }
     }
 
-    /// Closes what was dirty at the last round already.
+    /// Closes the regions that were dirty at the last round already.
     async fn close<I: KeeperIo>(&mut self, io: &I) -> Act {
         let map = &self.regions;
         let idle = |region: &u32| map.dirty.has(*region) && map.written.has(*region) && !map.unsettled.has(*region);
@@ -77,18 +78,18 @@ impl Keeper {
         Act::Nothing
     }
 
-    /// Clears what nobody has asked for since it was closed.
+    /// Clears the closed regions that were not requested again.
     async fn clear_closed<I: KeeperIo>(&mut self, io: &I) -> Act {
         let old = std::mem::take(&mut self.clearing.closed);
         if !planted(Planted::ClearedBeforeFlush) {
             for (role, leaf) in self.serving() {
                 if let Err(error) = io.flush(leaf).await {
                     self.note_failure(role, error.kind);
-                    return Act::Lose(role);
+                    return Act::Drop(role);
                 }
             }
         }
-        // Rows that were written whole there are not left to their marks for longer either.
+        // Full-stripe writes there no longer depend on their marks either.
         self.retire_journal(io).await;
         io.call(self.options.device, self.options.home, RegionCall::Clear(old)).await;
         Act::Nothing

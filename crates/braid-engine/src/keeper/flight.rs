@@ -1,10 +1,10 @@
-//! Several futures under way at a time, without an executor: the first that is done is taken, and another begun.
+//! Drives several futures at a time without an executor: as one completes, another can be added.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Those that are under way, all of one kind: so it may change threads whenever these may.
+/// Futures in flight, all of one type, so that the set is `Send` if they are.
 pub(super) struct Flight<F>(Vec<Pin<Box<F>>>);
 
 impl<F: Future> Flight<F> {
@@ -24,7 +24,7 @@ impl<F: Future> Flight<F> {
         self.0.is_empty()
     }
 
-    /// What the next one that is done came to; never, where there is none.
+    /// Waits for the next future to complete and returns its output; pending forever if there is none.
     pub async fn next(&mut self) -> F::Output {
         poll_fn(|cx| {
             for at in 0..self.0.len() {

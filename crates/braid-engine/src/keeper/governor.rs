@@ -1,56 +1,57 @@
-//! The rate of jobs while an array is used: it leaves users their part of the disks.
+//! The rate of jobs while the array is in use: leaves users their share of the disks.
 //!
-//! It grows until it is not reached any more, or turns take notably longer than at best, which is a queue that users wait in
-//! as well; then half of what was reached is kept for a while, for longer each time that the same is found. Where there is a
-//! queue at any rate, users themselves fill the disks: then a part of the disks is taken nevertheless, or a rebuild would
-//! never end.
+//! The rate grows until it is no longer reached, or until turns take notably longer than the fastest one: a queue that
+//! users wait in as well. Then half of the reached rate is kept for a while, and longer each time the same rate is
+//! found again. If there is a queue at any rate, users saturate the disks: the job then takes a fixed share, or a
+//! rebuild would never end.
 //!
-//! What counts is what *most* of some turns say, and what pauses take longer than they should is allowed for: a machine that
-//! is busy with something else is no queue.
+//! A decision needs *most* turns of a window to agree, and the overrun of pauses is subtracted: a busy machine is not a
+//! disk queue.
 
 use crate::io::LEAF_BYTES_MAX;
 
-/// Bytes of a piece where the disks are fast.
+/// Bytes of a piece on fast disks.
 pub(super) const SLOW_BYTES: u64 = 64 << 10;
-/// Pieces that take so long at best are of a disk that has to move: there a piece is so many times as long.
+/// Best turn time in nanoseconds from which a disk is taken for a rotating one, and the factor by which its pieces are
+/// larger.
 const LONGER: [(u64, u64); 2] = [(16_000_000, 16), (8_000_000, 4)];
-/// The rate is judged once in so long, where that is enough turns,
+/// A window of turns is evaluated after this time, if it has at least [`TURNS_MIN`] turns.
 const WINDOW_NS: u64 = 50_000_000;
-/// which is so many,
+/// Minimum number of turns in a window.
 const TURNS_MIN: u32 = 4;
-/// and sooner, after so many.
+/// A window of this many turns is evaluated early.
 const TURNS_MAX: u32 = 16;
-/// The rate before anything is known: bytes a second.
+/// The initial rate, in bytes a second.
 const RATE_START: u64 = 8 << 20;
-/// The rate never falls below.
+/// The rate never falls below this, in bytes a second.
 const RATE_MIN: u64 = 1 << 20;
-/// Nor below this part of the largest that was reached: noise must not end a rebuild.
+/// Nor below this fraction of the highest rate reached: noise must not stall a rebuild.
 const TOP_PART: u64 = 4;
-/// A rate that was found is kept for so long, before a larger one is tried: of all, that is what users notice most.
+/// How long a found rate is kept before a higher one is tried, which is what users notice most.
 const HOLD_NS: u64 = 5_000_000_000;
-/// And at most so long, when the same is found again and again.
+/// Maximum of that time when the same rate is found again and again.
 const HOLD_MAX_NS: u64 = 40_000_000_000;
-/// Windows in a row with a queue, after which users fill the disks themselves.
+/// Consecutive windows with a queue after which users are taken to saturate the disks.
 const CROWDED: u32 = 4;
-/// Of a time that a turn may take longer than the best without there being a queue, what does not depend on the disk.
+/// The part of the allowed excess over the best turn time that does not depend on the disk.
 const SLACK_NS: u64 = 200_000;
-/// A pause that was longer by more than this says nothing about those to come.
+/// A longer overrun of a pause is cut to this.
 const OVERSLEPT_MAX_NS: u64 = 20_000_000;
-/// Of the latest pause so much is taken over, as a shift.
+/// Weight of the latest pause in the average, as a shift.
 const FOLLOW_SHIFT: u32 = 3;
 
-/// A turn that has ended.
+/// A finished turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turned {
-    /// The longest of its pieces.
+    /// The time of its slowest piece.
     pub took_ns: u64,
     /// Bytes of all its pieces.
     pub bytes: u64,
-    /// At the rate that was to be kept, the next one should have begun by now.
+    /// At the target rate, the next turn should have begun by now.
     pub late: bool,
 }
 
-/// Turns that are judged together.
+/// Turns that are evaluated together.
 #[derive(Clone, Copy, Default, Debug)]
 struct Window {
     begun_ns: u64,
@@ -61,23 +62,23 @@ struct Window {
     late: u32,
 }
 
-/// Finds a rate that leaves users their part of the disks.
+/// Finds a rate that leaves users their share of the disks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Governor {
     /// Bytes a second.
     rate: u64,
-    /// The least time that a turn took, in nanoseconds; 0: none is known.
+    /// The shortest turn so far, in nanoseconds; 0: unknown.
     best_ns: u64,
     window: Window,
-    /// What was found last, and for how long it is kept.
+    /// The rate found last, and for how long it is kept.
     found: u64,
     hold_ns: u64,
     hold_until_ns: u64,
     crowded: u32,
     longer: u64,
-    /// The largest rate that was reached.
+    /// The highest rate reached.
     top: u64,
-    /// By how much pauses are longer than they should be.
+    /// The average overrun of a pause.
     overslept_ns: u64,
 }
 
@@ -97,30 +98,30 @@ impl Governor {
         }
     }
 
-    /// The same, for another time of use, which begins now: what is known of the disks stays known.
+    /// Returns a governor for a new period of use that begins now; what is known of the disks is kept.
     pub fn afresh(&self, now_ns: u64) -> Governor {
         let window = Window { begun_ns: now_ns, ..Window::default() };
         let known = Governor { longer: self.longer, best_ns: self.best_ns, top: self.top, ..Governor::new() };
         Governor { window, rate: RATE_START.max(self.top / TOP_PART), overslept_ns: self.overslept_ns, ..known }
     }
 
-    /// Bytes a second.
+    /// Returns the rate in bytes a second.
     pub fn rate(&self) -> u64 {
         self.rate
     }
 
-    /// Bytes of a piece.
+    /// Returns the bytes of a piece.
     pub fn bytes(&self) -> u64 {
         (SLOW_BYTES * self.longer).min(LEAF_BYTES_MAX)
     }
 
-    /// A pause was so much longer than it should be.
+    /// Records by how much a pause was too long.
     pub fn overslept(&mut self, ns: u64) {
         let ns = ns.min(OVERSLEPT_MAX_NS);
         self.overslept_ns = self.overslept_ns - (self.overslept_ns >> FOLLOW_SHIFT) + (ns >> FOLLOW_SHIFT);
     }
 
-    /// A turn has ended. Returns how long the pause after it may be at most.
+    /// Records a finished turn. Returns the maximum pause after it.
     pub fn ended(&mut self, now_ns: u64, turned: Turned) -> u64 {
         let took_ns = turned.took_ns.max(1);
         self.best_ns = if self.best_ns == 0 { took_ns } else { self.best_ns.min(took_ns) };
@@ -133,12 +134,12 @@ impl Governor {
         window.late += u32::from(turned.late);
         let long = now_ns >= window.begun_ns + WINDOW_NS && window.turns >= TURNS_MIN;
         if long || window.turns >= TURNS_MAX {
-            self.judge(now_ns);
+            self.evaluate(now_ns);
         }
         if self.crowded >= CROWDED { took_ns / 2 } else { u64::MAX }
     }
 
-    fn judge(&mut self, now_ns: u64) {
+    fn evaluate(&mut self, now_ns: u64) {
         let Window { begun_ns, bytes, turns, slow, late } = self.window;
         self.window = Window { begun_ns: now_ns, ..Window::default() };
         if self.longer == 1
@@ -153,21 +154,21 @@ impl Governor {
         let (queue, behind) = (slow * 2 > turns, late * 4 >= turns * 3);
         let tries_again = now_ns >= self.hold_until_ns;
         if queue && self.crowded >= CROWDED && !tries_again {
-            // Users fill the disks. What is done besides makes the queue longer, and says nothing.
+            // Users saturate the disks. The job only lengthens the queue, and this window adds no information.
         } else if queue || behind {
             self.crowded = if tries_again || !queue { 1 } else { self.crowded + 1 };
-            // What was reached may be more than what was asked for, or less.
+            // The measured rate may be above or below the target.
             let found = reached.min(self.rate);
             let same = tries_again && found.abs_diff(self.found) <= self.found / 4;
             self.hold_ns = if same { (self.hold_ns * 2).min(HOLD_MAX_NS) } else { HOLD_NS };
             self.found = found;
             self.rate = (found / 2).max(self.top / TOP_PART).max(RATE_MIN);
             self.hold_until_ns = now_ns + self.hold_ns;
-            // Disks change: what was the best once may never come again.
+            // Disks change: the best time ever may not come again.
             self.best_ns += self.best_ns / 64;
         } else {
             self.crowded = 0;
-            // Where a limit holds the job back, more says nothing.
+            // If a limit holds the job back, a higher rate would show nothing.
             if tries_again && reached >= self.rate / 4 * 3 {
                 let step = if self.found == 0 { self.rate } else { self.rate / 8 };
                 self.rate = self.rate.saturating_add(step);

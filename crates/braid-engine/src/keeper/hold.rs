@@ -1,14 +1,15 @@
-//! Requests that wait for a moment, so that what is on all members is the same: of then a snapshot of each is taken.
+//! Holds requests briefly so that all members hold the same content, for a snapshot of each member.
 //!
-//! Held is by a layout: when the one before has drained nothing is out. A member that fails meanwhile is left out as always. Whoever
-//! wanted it may be lost: so the keeper itself lets go when the time is over.
+//! A layout holds the requests: once the previous layout has drained, no I/O is in flight. A member that fails
+//! meanwhile is dropped as usual. The requester may crash, so the reconciler releases the requests itself when the time
+//! limit expires.
 
 use super::{First, Keeper, KeeperIo, Ordered, first};
 use crate::lifecycle::LifecycleError;
 
 impl Keeper {
     pub(super) async fn hold<I: KeeperIo>(&mut self, io: &I, limit_ns: u64) -> Ordered {
-        // What a crash has left unequal is not the same on all members, though nobody reads it.
+        // Unsettled regions differ between members, although no request reads them.
         if self.has_parity() || self.regions.unsettled.count() > 0 {
             return Err(LifecycleError::NotHeld);
         }
@@ -24,9 +25,9 @@ impl Keeper {
             self.posted += 1;
             let left_ns = until_ns.saturating_sub(io.now_ns());
             match first(io.trouble(device), io.sleep(left_ns), io.publish(device, Some(layout))).await {
-                First::A(trouble) => self.on_trouble(io, trouble).await,
+                First::A(trouble) => self.on_fault(io, trouble).await,
                 First::B(()) => {
-                    let _ = self.let_go(io);
+                    let _ = self.release(io);
                     return Err(LifecycleError::NotHeld);
                 }
                 First::C(()) => {
@@ -37,7 +38,7 @@ impl Keeper {
         }
     }
 
-    pub(super) fn let_go<I: KeeperIo>(&mut self, io: &I) -> Ordered {
+    pub(super) fn release<I: KeeperIo>(&mut self, io: &I) -> Ordered {
         if self.held_until_ns.take().is_none() {
             return Err(LifecycleError::NotHeld);
         }

@@ -1,27 +1,27 @@
-//! The jobs of an array: a numbered list, with how far each has come, for whoever watches or administers.
+//! The jobs of an array: a numbered list with the progress of each, for monitoring and administration.
 //!
-//! What a job has to do is known elsewhere: to the bits of regions, to the lists of what is left to fill. This is its face.
+//! The work of a job is recorded elsewhere: in the region bits and in what rebuilds have left to copy.
 
 use braid_format::{JobKind, JobState};
 
 use super::{Findings, Keeper, KeeperIo, Note};
 use crate::lifecycle::LifecycleError;
 
-/// Between two notes of how far a job has come, at least.
-const TELL_NS: u64 = 250_000_000;
-/// The rate that is told follows what is measured by one part in so many.
+/// Minimum interval between two progress reports of a job.
+const REPORT_INTERVAL_NS: u64 = 250_000_000;
+/// The reported rate is a moving average with a weight of one in this many.
 const RATE_FOLLOWS: u64 = 4;
 
-/// Where a job stands.
+/// The stage of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JobStage {
-    /// It goes on by itself.
+    /// It is in progress.
     Running,
-    /// It waits for a person.
+    /// It is paused.
     Paused,
-    /// It has done what it should.
+    /// It has completed.
     Done,
-    /// It was given up by order.
+    /// It was cancelled by an order.
     Cancelled,
     /// It cannot go on: its member, or the array, has failed.
     Failed,
@@ -34,30 +34,30 @@ impl JobStage {
     }
 }
 
-/// A job, as it stands.
+/// A job and its progress.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JobInfo {
-    /// Its number: of this array, since it is served; from 1.
+    /// Its number, unique for this array while it is served; from 1.
     pub number: u64,
-    /// What it does: resync, rebuild, replace, check or repair.
+    /// Its kind: resync, rebuild, replace, check or repair.
     pub kind: JobKind,
-    /// The member that is filled, by its number: of a role, or of a successor.
+    /// The number of the member that is being rebuilt: a slot, or a successor's number.
     pub role: Option<u16>,
-    /// Of a replacement: the number of the member whose place the one that is filled takes.
+    /// Of a replacement: the slot that the rebuilding member takes over.
     pub replaces: Option<u16>,
-    /// Whether it goes on.
+    /// Its stage.
     pub stage: JobStage,
-    /// Of a repair: the data are right, whatever their parities say.
+    /// Of a repair: trust the data and recompute parity.
     pub from_data: bool,
-    /// Bytes of the array that it is done with.
+    /// Bytes of the array done.
     pub done_bytes: u64,
-    /// Bytes of the array that it goes over: for a rebuild what was ever written, or what its member lacks.
+    /// Bytes of the array to process; for a rebuild what was ever written, or what its member lacks.
     pub total_bytes: u64,
-    /// Of a check or repair: everything before this byte of the array has been gone over.
+    /// Of a check or repair: everything before this byte of the array has been checked.
     pub position_bytes: u64,
-    /// Bytes of the array that it gets done in a second, lately; 0 while that is not known, or it waits.
+    /// Recent progress in bytes of the array a second; 0 while unknown or paused.
     pub rate_bytes_per_s: u64,
-    /// Bytes a second that it may read or write on one member at most; 0: as the default policy has it.
+    /// Maximum bytes a second read or written on any one member; 0: the default policy.
     pub limit_bytes_per_s: u64,
     /// When it began, by [`super::EngineIo::now_ns`].
     pub begun_ns: u64,
@@ -66,7 +66,7 @@ pub struct JobInfo {
 }
 
 impl JobInfo {
-    /// The time that it will still take at its rate, in nanoseconds, where that is known.
+    /// Returns the remaining time in nanoseconds at the current rate, if known.
     pub fn left_ns(&self) -> Option<u64> {
         let left = u128::from(self.total_bytes.saturating_sub(self.done_bytes));
         let ns = (left * 1_000_000_000).checked_div(u128::from(self.rate_bytes_per_s))?;
@@ -74,12 +74,12 @@ impl JobInfo {
     }
 }
 
-/// One in the list.
+/// A job in the list.
 pub(super) struct Job {
     pub info: JobInfo,
-    /// When it was told, and how far it had come then.
-    told_ns: u64,
-    told_bytes: u64,
+    /// When it was last reported, and its progress then.
+    reported_ns: u64,
+    reported_bytes: u64,
 }
 
 /// The jobs that have not ended.
@@ -90,12 +90,12 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    /// The job of this kind for this member.
+    /// Returns the job of this kind for this member.
     pub fn of(&self, kind: JobKind, role: Option<u16>) -> Option<&JobInfo> {
         self.list.iter().map(|job| &job.info).find(|info| (info.kind, info.role) == (kind, role))
     }
 
-    /// The check or repair.
+    /// Returns the check or repair.
     pub fn check(&self) -> Option<&JobInfo> {
         self.of(JobKind::Check, None).or_else(|| self.of(JobKind::Repair, None))
     }
@@ -104,24 +104,24 @@ impl Jobs {
         self.list.iter_mut().find(|job| job.info.number == number)
     }
 
-    /// Whether the job is there and may go on.
+    /// Whether the job exists and is not paused.
     pub fn runs(&self, kind: JobKind, role: Option<u16>) -> bool {
         self.of(kind, role).is_some_and(|info| info.stage == JobStage::Running)
     }
 
-    /// The limit of a job, in bytes a second.
+    /// Returns the limit of a job, in bytes a second.
     pub fn limit(&self, kind: JobKind, role: Option<u16>) -> u64 {
         self.of(kind, role).map_or(0, |info| info.limit_bytes_per_s)
     }
 }
 
 impl Keeper {
-    /// The jobs that have not ended.
+    /// Returns the jobs that have not ended.
     pub fn jobs(&self) -> impl Iterator<Item = &JobInfo> {
         self.jobs.list.iter().map(|job| &job.info)
     }
 
-    /// A job begins. It is told of.
+    /// Begins a job and reports it.
     pub(super) fn begin_job<I: KeeperIo>(
         &mut self,
         io: &I,
@@ -148,10 +148,10 @@ impl Keeper {
             findings: self.findings(kind),
         };
         io.note(self.options.device, Note::Job(info.clone()));
-        self.jobs.list.push(Job { told_ns: info.begun_ns, told_bytes: done_bytes, info });
+        self.jobs.list.push(Job { reported_ns: info.begun_ns, reported_bytes: done_bytes, info });
     }
 
-    /// A job has ended. It is told of, and leaves the list.
+    /// Ends a job: reports it and removes it from the list.
     pub(super) fn end_job<I: KeeperIo>(&mut self, io: &I, kind: JobKind, role: Option<u16>, stage: JobStage) {
         let Some(at) = self.jobs.list.iter().position(|job| (job.info.kind, job.info.role) == (kind, role)) else {
             return;
@@ -164,21 +164,21 @@ impl Keeper {
         io.note(self.options.device, Note::Job(info));
     }
 
-    /// All that goes on has failed.
+    /// Ends all jobs as failed.
     pub(super) fn fail_jobs<I: KeeperIo>(&mut self, io: &I) {
         while let Some((kind, role)) = self.jobs.list.first().map(|job| (job.info.kind, job.info.role)) {
             self.end_job(io, kind, role, JobStage::Failed);
         }
     }
 
-    /// Tells how far a job has come, if it is time to.
-    pub(super) fn tell_job<I: KeeperIo>(&mut self, io: &I, kind: JobKind, role: Option<u16>, at_once: bool) {
+    /// Reports the progress of a job, if a report is due.
+    pub(super) fn report_job<I: KeeperIo>(&mut self, io: &I, kind: JobKind, role: Option<u16>, at_once: bool) {
         let now = io.now_ns();
         let Some(at) = self.jobs.list.iter().position(|job| (job.info.kind, job.info.role) == (kind, role)) else {
             return;
         };
-        let since = now - self.jobs.list[at].told_ns;
-        if since < TELL_NS && !at_once {
+        let since = now - self.jobs.list[at].reported_ns;
+        if since < REPORT_INTERVAL_NS && !at_once {
             return;
         }
         let (done, total) = self.progress(kind, role);
@@ -188,8 +188,8 @@ impl Keeper {
         (job.info.done_bytes, job.info.total_bytes) = (done, total);
         if job.info.stage != JobStage::Running {
             job.info.rate_bytes_per_s = 0;
-        } else if since >= TELL_NS {
-            let rate = u128::from(done.saturating_sub(job.told_bytes)) * 1_000_000_000 / u128::from(since);
+        } else if since >= REPORT_INTERVAL_NS {
+            let rate = u128::from(done.saturating_sub(job.reported_bytes)) * 1_000_000_000 / u128::from(since);
             let rate = u64::try_from(rate).unwrap_or(u64::MAX);
             let before = job.info.rate_bytes_per_s;
             job.info.rate_bytes_per_s = match before {
@@ -197,16 +197,16 @@ impl Keeper {
                 _ => before - before / RATE_FOLLOWS + rate / RATE_FOLLOWS,
             };
         }
-        (job.told_ns, job.told_bytes) = (now, done);
+        (job.reported_ns, job.reported_bytes) = (now, done);
         io.note(self.options.device, Note::Job(job.info.clone()));
     }
 
-    /// Bytes of the array that a job is done with, and that it goes over.
+    /// Returns the bytes of the array that a job has done, and those to process in all.
     fn progress(&self, kind: JobKind, role: Option<u16>) -> (u64, u64) {
         let size = self.array.geometry().size_bytes();
         let bytes = |regions: u64| regions * u64::from(self.array.label().region_bytes);
-        let (done, total) = match (kind, role.and_then(|role| self.fills.get(&role))) {
-            (JobKind::Rebuild | JobKind::Replace, Some(fill)) => fill.progress(&self.regions),
+        let (done, total) = match (kind, role.and_then(|role| self.rebuilds.get(&role))) {
+            (JobKind::Rebuild | JobKind::Replace, Some(rebuild)) => rebuild.progress(&self.regions),
             (JobKind::Resync, _) => {
                 let total = self.resync_total;
                 (bytes(total.saturating_sub(self.regions.unsettled.count())), bytes(total))
@@ -220,17 +220,17 @@ impl Keeper {
         (done.min(size), total.min(size))
     }
 
-    /// Lets a job wait, or go on. What fills a member in full remembers it over a restart.
+    /// Pauses or resumes a job. A full rebuild records this in the label.
     pub(super) async fn pause<I: KeeperIo>(&mut self, io: &I, number: u64, paused: bool) -> Result<(), LifecycleError> {
         let job = self.jobs.at(number).ok_or_else(|| missing(number))?;
         let stage = if paused { JobStage::Paused } else { JobStage::Running };
         job.info.stage = stage;
         let (kind, role, limit) = (job.info.kind, job.info.role, job.info.limit_bytes_per_s);
-        self.tell_job(io, kind, role, true);
+        self.report_job(io, kind, role, true);
         self.record_job(io, role, stage, limit).await
     }
 
-    /// Gives a job another limit. What fills a member in full remembers it over a restart.
+    /// Changes the limit of a job. A full rebuild records this in the label.
     pub(super) async fn limit<I: KeeperIo>(
         &mut self,
         io: &I,
@@ -240,7 +240,7 @@ impl Keeper {
         let job = self.jobs.at(number).ok_or_else(|| missing(number))?;
         job.info.limit_bytes_per_s = rate_bytes_per_s;
         let (kind, role, stage) = (job.info.kind, job.info.role, job.info.stage);
-        self.tell_job(io, kind, role, true);
+        self.report_job(io, kind, role, true);
         self.record_job(io, role, stage, rate_bytes_per_s).await
     }
 
@@ -256,7 +256,7 @@ impl Keeper {
         self.array.set_rebuild(io, role, state, limit).await
     }
 
-    /// Gives a job up.
+    /// Cancels a job.
     pub(super) async fn cancel<I: KeeperIo>(&mut self, io: &I, number: u64) -> Result<(), LifecycleError> {
         let job = self.jobs.at(number).ok_or_else(|| missing(number))?;
         match (job.info.kind, job.info.role) {
@@ -267,7 +267,7 @@ impl Keeper {
             }
             (kind @ (JobKind::Rebuild | JobKind::Replace), Some(role)) => {
                 self.end_job(io, kind, Some(role), JobStage::Cancelled);
-                self.lose(io, &[role], kind == JobKind::Replace).await;
+                self.drop_and_settle(io, &[role], kind == JobKind::Replace).await;
                 Ok(())
             }
             (kind, role) => {

@@ -1,8 +1,8 @@
-//! The keeper retires the marks of the journal when a label is about to leave members out: of a drop, or of any other change of the
-//! labels that failed on them (`docs/adr/0006-marks-are-retired-with-the-drop.md`).
+//! Retires the journal's marks before a label drops members: in a drop, or in any other change of the labels that
+//! failed on a member (`docs/adr/0006-marks-are-retired-with-the-drop.md`).
 //!
-//! A change of the labels has borrowed the keeper's array, and the keeper with it. So what retires marks has all that it needs of its own,
-//! and is polled beside the keeper ([`Retirement::beside`]).
+//! A change of the labels has borrowed the reconciler's array, and with it the reconciler. So the task that retires
+//! marks owns all that it needs, and is polled beside the reconciler ([`Retirement::beside`]).
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,11 +16,11 @@ use crate::lifecycle::Retirement;
 use crate::planted::{Planted, planted};
 use crate::shard::RegionCall;
 
-/// So long what is under way of rows that are only marked is waited for before a member is left out, in nanoseconds.
+/// How long I/O of marked stripes is waited for before a member is dropped, in nanoseconds.
 const RETIRE_WAIT_NS: u64 = 1_000_000_000;
 
-/// What retires marks, beside the keeper of an array.
-pub(super) struct RetiresMarks<'a, I> {
+/// The task that retires marks, beside the reconciler of an array.
+pub(super) struct MarkRetirer<'a, I> {
     io: &'a I,
     device: DeviceId,
     home: ShardId,
@@ -29,9 +29,9 @@ pub(super) struct RetiresMarks<'a, I> {
 }
 
 impl Keeper {
-    /// What retires marks for this keeper.
-    pub(super) fn retires_marks<'a, I: KeeperIo>(&self, io: &'a I) -> RetiresMarks<'a, I> {
-        RetiresMarks {
+    /// Returns the task that retires marks for this reconciler.
+    pub(super) fn mark_retirer<'a, I: KeeperIo>(&self, io: &'a I) -> MarkRetirer<'a, I> {
+        MarkRetirer {
             io,
             device: self.options.device,
             home: self.options.home,
@@ -40,19 +40,19 @@ impl Keeper {
         }
     }
 
-    /// Whether the change of a label has frozen the device: a layout is to be published, be it another one or not.
+    /// Whether a change of the labels has frozen the device: a layout has to be published even if it is unchanged.
     pub(super) fn is_frozen(&self) -> bool {
         self.frozen.load(Ordering::Acquire)
     }
 
-    /// A layout is published, which ends the freeze.
+    /// Records that a layout was published, which ends the freeze.
     pub(super) fn thaw(&self) {
         self.frozen.store(false, Ordering::Release);
     }
 }
 
-impl<I: KeeperIo> RetiresMarks<'_, I> {
-    /// Runs the keeper's work, and retires marks whenever a change of the labels requests it.
+impl<I: KeeperIo> MarkRetirer<'_, I> {
+    /// Runs the reconciler's work, and retires marks whenever a change of the labels requests it.
     pub(super) async fn beside<T>(&self, work: impl Future<Output = T>) -> T {
         self.retirement.beside(work, self.carry_out()).await
     }
@@ -66,14 +66,14 @@ impl<I: KeeperIo> RetiresMarks<'_, I> {
     }
 
     async fn retire(&self) {
-        // Until the layout without the members nothing is answered, and nothing is marked.
+        // Until the layout without the failed members, no request completes and no stripe is marked.
         self.frozen.store(true, Ordering::Release);
         self.io.freeze(self.device).await;
         if planted(Planted::MarksLeftAtDrop) {
             return;
         }
         let call = |wait| self.io.call(self.device, self.home, RegionCall::RetireMarks { wait });
-        // A disk that hangs keeps what it has until its time limit, and requests wait meanwhile.
+        // A disk that hangs keeps its I/O until the time limit, and requests wait meanwhile.
         let limit = self.io.sleep(RETIRE_WAIT_NS);
         if let First::B(()) = first(call(true), limit, std::future::pending::<()>()).await {
             call(false).await;

@@ -1,4 +1,4 @@
-//! Members that fail, return, are filled and promoted; spares.
+//! Members that fail, return, are rebuilt and promoted; spares.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -11,33 +11,34 @@ use crate::lifecycle::{GrowRequest, LifecycleError, Newcomer};
 use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
 
-/// Places that wait to be mended.
-const TROUBLES_MAX: usize = 64;
+/// Maximum number of faults waiting for repair.
+const FAULTS_MAX: usize = 64;
 
 impl Keeper {
-    /// The number that the member of a trouble has now, if it still serves on that disk.
-    pub(super) fn troubled(&self, trouble: &Trouble) -> Option<u16> {
+    /// Returns the current number of the member that a fault is about, if it still serves on that disk.
+    pub(super) fn faulty_member(&self, trouble: &Trouble) -> Option<u16> {
         self.array.members().find(|m| m.leaf == trouble.leaf).map(|m| m.role)
     }
 
-    pub(super) async fn on_trouble<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) {
+    pub(super) async fn on_fault<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) {
         let mut waiting = VecDeque::from([trouble]);
         while let Some(trouble) = waiting.pop_front() {
             if self.is_ring_disk(trouble.leaf) && trouble.is_fatal() && !self.failed {
-                self.lose_ring_disk(io).await;
+                self.fail_ring_disk(io).await;
                 continue;
             }
-            let Some(role) = self.troubled(&trouble).filter(|_| !self.failed) else { continue };
-            if trouble.is_fatal() || self.is_worn_by(role) {
+            let Some(role) = self.faulty_member(&trouble).filter(|_| !self.failed) else { continue };
+            if trouble.is_fatal() || self.has_worn_out(role) {
                 self.note_failure(role, trouble.kind);
-                self.lose(io, &[role], false).await;
+                self.drop_and_settle(io, &[role], false).await;
                 continue;
             }
             if self.held_until_ns.is_some() {
-                // Nothing is mended now; the next reader tells again.
+                // Nothing is repaired while requests are held; the next read reports the fault again.
                 continue;
             }
-            // What mends waits for the range, and who holds it may wait for a member to be left out: that comes first.
+            // The repair waits for its range, whose holder may wait for a member to be dropped: fatal faults come
+            // first.
             let mut repair = pin!(self.repair(io, &trouble));
             while let First::A(other) =
                 first(io.trouble(self.options.device), std::future::pending::<()>(), repair.as_mut()).await
@@ -46,29 +47,29 @@ impl Keeper {
                     waiting.push_front(other);
                     break;
                 }
-                // One that is forgotten is told by the next reader.
-                if waiting.len() < TROUBLES_MAX {
+                // A fault that is discarded here is reported again by the next read.
+                if waiting.len() < FAULTS_MAX {
                     waiting.push_back(other);
                 }
             }
         }
     }
 
-    /// Counts a read error of a member. True: there were too many, and the others hold everything that it does.
-    fn is_worn_by(&mut self, role: u16) -> bool {
+    /// Counts a read error of a member. Returns true if there were too many and other members hold all of its content.
+    fn has_worn_out(&mut self, role: u16) -> bool {
         let count = self.repairs.entry(role).or_default();
         *count = count.saturating_add(1);
-        // The last copy of something stays, however bad it is.
+        // The last copy is kept, however many errors it has.
         *count > REPAIRS_MAX && self.array.tolerates(&[role])
     }
 
-    /// Leaves members out. A spare takes over. A successor that is given up loses its label as well.
-    pub(super) async fn lose<I: KeeperIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
-        self.leave_out(io, roles, given_up).await;
-        self.settle_roles(io).await;
+    /// Drops members and lets spares take over. A successor that is given up loses its label as well.
+    pub(super) async fn drop_and_settle<I: KeeperIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
+        self.drop_members(io, roles, given_up).await;
+        self.settle_slots(io).await;
     }
 
-    pub(super) async fn leave_out<I: KeeperIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
+    pub(super) async fn drop_members<I: KeeperIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
         if self.failed {
             return;
         }
@@ -93,10 +94,11 @@ impl Keeper {
         }
     }
 
-    /// After something that may have changed the labels: what has become of the members is published.
+    /// Publishes the members' new states after an operation that may have changed the labels.
     pub(super) async fn after_labels<I: KeeperIo>(&mut self, io: &I, result: Result<(), LifecycleError>) {
-        if self.has_lost_some() {
-            // What is dirty now is all that they may have and lose: nothing is answered before the layout without them.
+        if self.has_new_failures() {
+            // The dirty regions of this moment bound what the failed members may have lost: nothing completes before
+            // the layout without them.
             io.freeze(self.options.device).await;
         }
         match result {
@@ -107,10 +109,10 @@ impl Keeper {
             }
             Ok(()) => self.publish_changes(io),
         }
-        self.settle_roles(io).await;
+        self.settle_slots(io).await;
     }
 
-    /// Publishes the layout of now where it is another one, or where the change of a label has frozen the device.
+    /// Publishes the current layout if it has changed, or if a change of the labels has frozen the device.
     pub(super) fn publish_changes<I: KeeperIo>(&mut self, io: &I) {
         if self.has_changed() || self.is_frozen() {
             self.publish_now(io);
@@ -119,17 +121,17 @@ impl Keeper {
         }
     }
 
-    /// Publishes the layout of now: it ends a freeze.
+    /// Publishes the current layout, which ends a freeze.
     pub(super) fn publish_now<I: KeeperIo>(&mut self, io: &I) {
         self.stuck.clear();
         let device = self.options.device;
         let out: Vec<u16> =
-            self.fills.keys().copied().filter(|r| self.array.state(*r) != MemberState::Filling).collect();
+            self.rebuilds.keys().copied().filter(|r| self.array.state(*r) != MemberState::Filling).collect();
         for role in out {
-            self.end_job(io, self.fill_kind(role), Some(role), JobStage::Failed);
-            self.fills.remove(&role);
+            self.end_job(io, self.rebuild_kind(role), Some(role), JobStage::Failed);
+            self.rebuilds.remove(&role);
         }
-        // Whatever was copied half is copied anew.
+        // Regions copied in part are copied again.
         self.begun.clear();
         self.copied.clear();
         if self.has_changed() {
@@ -142,8 +144,8 @@ impl Keeper {
                 io.note(device, Note::Dropped(lost));
             }
         }
-        self.note_absences();
-        self.notice_filling(io);
+        self.update_dirty_logs();
+        self.track_rebuilds(io);
         let layout = self.layout(io);
         self.posted += 1;
         io.post(device, Some(layout));
@@ -155,20 +157,21 @@ impl Keeper {
         self.published.get(usize::from(role)).is_some_and(|(leaf, _)| leaf.is_some())
     }
 
-    /// Whether the disk that had this number has another one now.
+    /// Whether the disk that had this number has another number now.
     fn has_moved(&self, role: u16) -> bool {
         let leaf = self.published.get(usize::from(role)).and_then(|(leaf, _)| *leaf);
         self.array.members().any(|m| Some(m.leaf) == leaf && m.role != role)
     }
 
-    /// Nothing more is written, and every request fails: what remains stays as it is, to be assembled again. Of a replicated device
-    /// nobody hears of that: requests wait, until whoever opens it anew has cut off who asked.
+    /// Stops all writes and fails every request: what remains stays as it is and can be assembled again. A replicated
+    /// device does not report the failure to its clients: their requests wait until the controller that opens it next
+    /// has cut them off.
     pub(super) async fn fail<I: KeeperIo>(&mut self, io: &I, error: LifecycleError) {
         let device = self.options.device;
         self.failed = true;
         self.fail_jobs(io);
         self.check = None;
-        self.fills.clear();
+        self.rebuilds.clear();
         io.note(device, Note::Trouble(error));
         io.note(device, Note::Failed);
         if self.options.lease.is_some() {
@@ -178,7 +181,7 @@ impl Keeper {
         io.post(device, Some(layout));
     }
 
-    /// Lets spares take the roles of members that are out.
+    /// Lets spares take the slots of failed members.
     pub(super) async fn use_spares<I: KeeperIo>(&mut self, io: &I) {
         while !self.failed {
             let vacant = (0..self.array.roles())
@@ -204,9 +207,9 @@ impl Keeper {
     pub(super) async fn promote<I: KeeperIo>(&mut self, io: &I, role: u16) {
         let result = self.array.promote(io, role).await;
         if result.is_ok() {
-            self.end_job(io, self.fill_kind(role), Some(role), JobStage::Done);
-            self.fills.remove(&role);
-            self.absences.remove(&role);
+            self.end_job(io, self.rebuild_kind(role), Some(role), JobStage::Done);
+            self.rebuilds.remove(&role);
+            self.dirty_logs.remove(&role);
             if role < self.array.roles() {
                 io.note(self.options.device, Note::InSync(role));
             }
@@ -214,14 +217,14 @@ impl Keeper {
         self.after_labels(io, result).await;
     }
 
-    pub(super) async fn obey<I: KeeperIo>(&mut self, io: &I, order: Order) -> Ordered {
+    pub(super) async fn execute<I: KeeperIo>(&mut self, io: &I, order: Order) -> Ordered {
         if self.failed {
             return Err(LifecycleError::Beyond { lost: Vec::new(), source: None });
         }
         let device = self.options.device;
         let result = match order {
             Order::Fail(roles) if self.array.journal_role().is_some_and(|journal| roles == [journal]) => {
-                self.lose_ring_disk(io).await;
+                self.fail_ring_disk(io).await;
                 return Ok(());
             }
             Order::Fail(roles) => {
@@ -229,12 +232,12 @@ impl Keeper {
                     return Err(LifecycleError::Beyond { lost: roles, source: None });
                 }
                 self.unreached.extend(roles.iter().copied());
-                self.lose(io, &roles, false).await;
+                self.drop_and_settle(io, &roles, false).await;
                 return Ok(());
             }
             Order::Fill { role, newcomer, from } => {
                 let (Newcomer::Returning { leaf } | Newcomer::New { leaf, .. }) = newcomer;
-                self.is_calm(io, leaf).await?;
+                self.check_idle(io, leaf).await?;
                 let result = self.array.begin_filling(io, role, newcomer, from).await;
                 if result.is_ok() {
                     io.note(device, Note::Filling(role));
@@ -242,21 +245,21 @@ impl Keeper {
                 result
             }
             Order::Replace { role, by } => self.begin_replacing(io, role, by).await,
-            Order::Return { leaf, kept } => self.welcome(io, leaf, kept).await,
+            Order::Return { leaf, kept } => self.rejoin(io, leaf, kept).await,
             Order::Compare(role) => {
-                return self.compare_fill(role);
+                return self.compare_rebuild(role);
             }
-            Order::Liken { role, with } => return self.liken(role, with),
-            Order::Differs { role, with, ranges } => return self.differs(role, with, &ranges),
+            Order::Liken { role, with } => return self.begin_delta(role, with),
+            Order::Differs { role, with, ranges } => return self.apply_delta(role, with, &ranges),
             Order::Remove(role) => self.array.remove(io, role).await,
             Order::AddSpare { leaf, id, force } => {
-                self.is_calm(io, leaf).await?;
+                self.check_idle(io, leaf).await?;
                 self.array.add_spare(io, leaf, id, force).await.map(drop)
             }
             Order::RemoveSpare(spare) => self.array.remove_spare(io, spare).await.map(drop),
             Order::Widen => self.array.widen(io).await.map(drop),
             Order::AddCopy { leaf, id, force } => {
-                self.is_calm(io, leaf).await?;
+                self.check_idle(io, leaf).await?;
                 let taken = self.array.widen_by(io, leaf, id, force).await;
                 if let Ok(role) = &taken {
                     io.note(device, Note::Filling(*role));
@@ -266,7 +269,7 @@ impl Keeper {
             Order::Narrow(role) => {
                 let result = self.array.narrow(io, role).await;
                 if result.is_ok() {
-                    // Of other numbers.
+                    // The numbers have changed.
                     self.repairs.clear();
                 }
                 result
@@ -294,7 +297,7 @@ impl Keeper {
             }
             Order::ResumeCheck(from) => return self.begin_check(io, from),
             Order::Hold { limit_ns } => return self.hold(io, limit_ns).await,
-            Order::LetGo => return self.let_go(io),
+            Order::LetGo => return self.release(io),
             Order::Stop => Ok(()),
         };
         if !matches!(result, Err(LifecycleError::Job { .. })) {
@@ -303,10 +306,10 @@ impl Keeper {
         result
     }
 
-    /// A disk has appeared: where it is a member that is out, it returns, and what it missed is copied.
-    async fn welcome<I: KeeperIo>(&mut self, io: &I, leaf: LeafId, kept: bool) -> Result<(), LifecycleError> {
+    /// Lets a disk that has appeared rejoin as the failed member that it was, and copies what it missed.
+    async fn rejoin<I: KeeperIo>(&mut self, io: &I, leaf: LeafId, kept: bool) -> Result<(), LifecycleError> {
         let candidate = self.array.recognise(io, leaf).await?;
-        self.is_calm(io, leaf).await?;
+        self.check_idle(io, leaf).await?;
         let newcomer = Newcomer::Returning { leaf };
         self.array.begin_filling(io, candidate.role, newcomer, candidate.from).await?;
         self.note_return(candidate.role, kept);
@@ -314,9 +317,9 @@ impl Keeper {
         Ok(())
     }
 
-    /// Refuses a disk on which a write may still land that was planned when it was a member before: it would overwrite what
-    /// is copied to it now.
-    pub(super) async fn is_calm<I: KeeperIo>(&self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
+    /// Refuses a disk with a write in flight from its time as a member: that write could overwrite what is copied to
+    /// the disk now.
+    pub(super) async fn check_idle<I: KeeperIo>(&self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
         if io.is_idle(leaf).await || planted(Planted::ReturnsTooEarly) {
             return Ok(());
         }

@@ -1,34 +1,35 @@
-//! What keeps a redundant array well while it serves: members that fail are left out, those that come are filled, what a
-//! crash left unequal is made equal, and bits that are no longer needed are taken away.
+//! The reconciler of a redundant array while it serves: drops members that fail, rebuilds members that come, resyncs
+//! what a crash left unequal, and clears dirty bits that are no longer needed.
 //!
-//! One asynchronous procedure for each array, over [`KeeperIo`]: the same in the daemon and in the simulator. It reads no
-//! clock and draws no chance but through that door, and needs no executor of its own.
+//! One asynchronous task per array over [`KeeperIo`], the same in the daemon and in the simulator. It has no other
+//! source of time or randomness, and needs no executor of its own.
 //!
-//! It does one thing at a time, and in this order: a trouble that the shards tell, an order, a step of work. Work is given
-//! up in the middle when a trouble comes, and begun again: each step may be repeated. What changes labels never is.
+//! It does one thing at a time, in this order of priority: a fault reported by the shards, an order, a step of work. A
+//! step of work is abandoned when a fault arrives and begun again later, so it must be repeatable. A change of the
+//! labels is never abandoned.
 
-mod absences;
 mod check;
 mod clear;
 mod copy;
-mod fill;
+mod dirty_log;
+mod external_delta;
 mod flight;
 mod governor;
 mod grow;
 mod hold;
 mod io;
 mod jobs;
-mod liken;
 mod marks;
 mod members;
 mod orders;
 mod pace;
 mod race;
+mod rebuild;
 mod replace;
 mod reread;
 mod resync;
 mod ring;
-mod rows;
+mod stripes;
 mod stuck;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,156 +48,157 @@ use crate::mirror::{MirrorMember, MirrorNode, Role, Roles, copies_of};
 use crate::planted::{Planted, planted};
 use crate::regions::RegionMap;
 use crate::trouble::Trouble;
-use absences::Absence;
 use check::Check;
 use clear::Clearing;
-use copy::Begun;
-use fill::Fill;
+use copy::PartialCopy;
+use dirty_log::DirtyLog;
 use jobs::Jobs;
 use pace::Pace;
-use race::{First, at_once, first};
+use race::{First, first, poll_once};
+use rebuild::Rebuild;
 use stuck::Stuck;
 
 pub use check::{CheckFrom, FINDINGS_BLOCK_BYTES, Findings, PLACES_MAX};
 pub use io::{EngineIo, KeeperIo, SyncPart};
 pub use jobs::{JobInfo, JobStage};
 pub use orders::{Order, Ordered};
-pub use rows::UnreadableLines;
+pub use stripes::UnreadableLines;
 
-/// Read errors of one member that are mended; with one more it is left out.
+/// Read errors of one member that are repaired; at the next one the member is dropped.
 pub const REPAIRS_MAX: u32 = 64;
 
-/// Layouts that may be published before one of them has drained.
+/// Maximum number of layouts published before one of them has drained.
 const POSTED_MAX: u32 = 16;
 
-/// How the keeper of an array goes about it.
+/// Options of an array's reconciler.
 #[derive(Clone, Debug)]
 pub struct KeeperOptions {
     /// The number under which the array is served.
     pub device: DeviceId,
     /// Its logical block in bytes.
     pub block_bytes: u32,
-    /// The shard that is home to its regions.
+    /// The home shard of its regions.
     pub home: ShardId,
-    /// It was stopped in order: what is dirty is equal on all members that are in sync.
+    /// The array was stopped cleanly: dirty regions are equal on all members in sync.
     pub clean: bool,
-    /// Where bits are damaged on every member: go on, with all that they stand for as written and dirty.
+    /// If bitmap blocks are damaged on every member: go on, with all of their regions as written and dirty.
     pub force: bool,
-    /// Dirty bits that nobody has needed for about so long are taken away, in nanoseconds.
+    /// A dirty bit that was not needed for about this long is cleared, in nanoseconds.
     pub clear_after_ns: u64,
-    /// It is replicated, and answers under this lease.
+    /// Set if the array is replicated: the lease under which it serves.
     pub lease: Option<Arc<DeviceLease>>,
-    /// It takes requests of whole sectors ([`DeviceLayout::in_sectors`]): only of copies, and under a lease.
+    /// The array takes requests of whole sectors ([`DeviceLayout::in_sectors`]): only without parity, and under a
+    /// lease.
     pub in_sectors: bool,
-    /// This member is nearer than the others: they are read when it cannot answer.
+    /// The nearest member: the others are read only if it cannot answer.
     pub near: Option<u16>,
 }
 
-/// What a keeper tells whoever watches.
+/// An event that the reconciler reports.
 #[derive(Clone, Debug)]
 pub enum Note {
-    /// Members are left out.
+    /// Members were dropped.
     Dropped(Vec<u16>),
-    /// A member is being filled.
+    /// A member has begun to be rebuilt.
     Filling(u16),
     /// A member is in sync.
     InSync(u16),
-    /// A member was replaced: its successor, on this disk, has its role, and is in sync or still being filled.
+    /// A member was replaced: its successor, on this disk, has its slot, and is in sync or still being rebuilt.
     Replaced(u16, LeafId),
     /// What a crash had left unequal is equal.
     Resynced,
-    /// More members are lost than the array tolerates.
+    /// More members have failed than the array tolerates.
     Failed,
-    /// A place that could not be read was mended: the member, the first byte on the array, and bytes.
+    /// An unreadable range was rewritten: the member, the first byte on the array, and bytes.
     Repaired(u16, u64, u64),
-    /// The array has grown: its sizes in bytes, before and now.
+    /// The array has grown: its sizes in bytes, before and after.
     Grown(u64, u64),
-    /// A place that no member in sync can read, when it was to be copied.
+    /// A range to be copied that no member in sync can read.
     Unreadable {
         /// Its first byte on the array.
         offset: u64,
-        /// Bytes that cannot be read, there and further on in the same region.
+        /// Unreadable bytes, there and further on in the same region.
         bytes: u64,
-        /// The members that should have it.
+        /// The members that should hold it.
         sources: Vec<u16>,
-        /// The members that are being filled, and are not promoted before they have it.
+        /// The rebuilding members that are not promoted before they have it.
         lacking: Vec<u16>,
     },
-    /// The ring of the journal has moved: to this disk, or to the members.
+    /// The journal's log ring has moved: to this disk, or to the members.
     RingMoved {
         /// The disk.
         to: Option<LeafId>,
-        /// The disk that it was on before has failed.
+        /// The disk that held it before has failed.
         lost: bool,
     },
-    /// A job has begun, has come further (told a few times a second at most), waits, goes on, or has ended.
+    /// A job has begun, progressed (a few reports a second at most), was paused or resumed, or has ended.
     Job(JobInfo),
-    /// Something did not succeed.
+    /// An operation failed.
     Trouble(LifecycleError),
 }
 
-/// The keeper of one array.
+/// The reconciler of one array.
 pub struct Keeper {
     options: KeeperOptions,
     array: Array,
     regions: Arc<RegionMap>,
-    /// The roles as they were published last.
+    /// The slots as last published.
     published: Vec<(Option<LeafId>, Role)>,
     failed: bool,
     jobs: Jobs,
     pace: Pace,
-    fills: BTreeMap<u16, Fill>,
-    /// Of a replicated array: members that are out, or come back, and what they miss.
-    absences: BTreeMap<u16, Absence>,
-    /// Members that are about to be left out as they do not answer, or by order: none of them has failed anything.
+    rebuilds: BTreeMap<u16, Rebuild>,
+    /// Of a replicated array: the dirty logs of members that failed or have returned.
+    dirty_logs: BTreeMap<u16, DirtyLog>,
+    /// Members about to be dropped because they do not respond, or by order: none of them has failed an I/O.
     unreached: BTreeSet<u16>,
     clearing: Clearing,
     check: Option<Check>,
     repairs: BTreeMap<u16, u32>,
-    /// How often a region could not be copied as some of it could not be read.
+    /// Failed attempts to copy a region because of read errors.
     tries: BTreeMap<u32, u32>,
     stuck: Stuck,
-    /// What some members could not read while it was copied from others.
+    /// Read errors of members during a copy from another member.
     reread: Vec<Trouble>,
-    /// Layouts published since the last one that has drained for certain.
+    /// Layouts published since the last one that is known to have drained.
     posted: u32,
-    /// Regions of which something is copied, as long as the members stay the same.
-    begun: BTreeMap<u32, Begun>,
-    /// Regions that were unequal and are copied to all, but not flushed.
+    /// Regions copied in part, while the members stay the same.
+    begun: BTreeMap<u32, PartialCopy>,
+    /// Regions that were unequal and have been copied to all members, but not flushed.
     copied: BTreeSet<u32>,
-    /// How many were unequal when the array was started.
+    /// How many regions were unequal when the array was started.
     resync_total: u64,
-    /// The member that is being retired, as its successor is in sync.
+    /// The member being retired because its successor is in sync.
     retiring: Option<u16>,
-    /// The array has grown by members that lack the bits which were set before.
-    spread_bits: bool,
-    /// At levels with parity: with what its journal began.
+    /// Members that the array has grown by lack the earlier bitmap.
+    spread_bitmap: bool,
+    /// At levels with parity: the journal's state at its start.
     journal: Option<JournalStart>,
-    /// The ring of the journal is about to move.
+    /// The log ring is about to move.
     ring_moves: bool,
-    /// Rows of which something cannot be read.
+    /// Stripes with unreadable blocks.
     lost: Arc<LostRows>,
-    /// Marks of the journal that are retired.
+    /// The journal marks that are retired.
     marks: Arc<Marks>,
-    /// How a change of the labels has marks retired before it leaves members out.
+    /// How a change of the labels has marks retired before it drops members.
     retirement: Arc<Retirement>,
     /// Such a change has frozen the device, and no layout was published since.
     frozen: Arc<AtomicBool>,
-    /// Requests wait until then, or until somebody ends that.
+    /// Requests are held until then, or until they are released.
     held_until_ns: Option<u64>,
 }
 
-/// What a step of work came to.
+/// What a step of work requests.
 enum Act {
-    /// Go on.
+    /// Nothing.
     Nothing,
-    /// The ring is on a disk that has failed.
+    /// The log ring is on a disk that has failed.
     MoveRing,
-    /// Requests have waited long enough.
-    LetGo,
-    /// This member failed the keeper itself.
-    Lose(u16),
-    /// A member could not read what was copied from another.
+    /// The time limit of a hold has expired.
+    Release,
+    /// This member failed an I/O of the reconciler itself.
+    Drop(u16),
+    /// A member failed to read what was then copied from another.
     Reread(Trouble),
     /// This member holds everything.
     Promote(u16),
@@ -204,20 +206,20 @@ enum Act {
     Checkpoint(u16, u64),
 }
 
-/// An array whose keeper has ended.
+/// An array whose reconciler has ended.
 pub struct Kept {
-    /// The array, which serves no more.
+    /// The array, which no longer serves.
     pub array: Array,
-    /// All members that are in sync are equal, but for what their caches may lose: it may be noted that the array was stopped
-    /// in order.
+    /// All members in sync are equal, except for what their caches may lose: the array may be recorded as stopped
+    /// cleanly.
     pub equal: bool,
 }
 
 impl Keeper {
-    /// Reads the bits of a started array, and serves it. To be kept from now on by [`Keeper::run`].
+    /// Reads the bitmap of a started array, and serves it. [`Keeper::run`] is to be called next.
     ///
     /// # Errors
-    /// Bits that cannot be read, or [`LifecycleError::Beyond`].
+    /// An unreadable bitmap, or [`LifecycleError::Beyond`].
     pub async fn start<I: KeeperIo>(
         io: &I,
         mut array: Array,
@@ -225,14 +227,14 @@ impl Keeper {
     ) -> Result<Keeper, LifecycleError> {
         let mut journal = None;
         if array.geometry().spec().level.parity() > 0 {
-            // The session is random, and this start's alone.
+            // The session id is random and unique to this start.
             let random = array.label().session;
             journal = Some(recover_journal(io, &mut array, random, options.force).await?);
         }
         let bits = load(io, &mut array, options.force).await?;
         let (size, region) = (array.geometry().size_bytes(), array.label().region_bytes);
         let bits = (&bits.written[..], &bits.dirty[..]);
-        // With parity, what a crash left unequal was made equal with the journal.
+        // With parity, the journal's recovery has already made equal what a crash left unequal.
         let equal = options.clean || journal.is_some() || planted(Planted::DirtyServed);
         let regions = RegionMap::new(options.home, array.uuid(), size, region, bits, equal);
         let resync_total = regions.unsettled.count();
@@ -249,8 +251,8 @@ impl Keeper {
             failed: false,
             jobs: Jobs::default(),
             pace: Pace::new(),
-            fills: BTreeMap::new(),
-            absences: BTreeMap::new(),
+            rebuilds: BTreeMap::new(),
+            dirty_logs: BTreeMap::new(),
             unreached: BTreeSet::new(),
             clearing: Clearing::default(),
             check: None,
@@ -263,7 +265,7 @@ impl Keeper {
             copied: BTreeSet::new(),
             resync_total,
             retiring: None,
-            spread_bits: false,
+            spread_bitmap: false,
             lost: Arc::new(LostRows::new(journal.as_ref().map_or(&[], |journal| &journal.lost))),
             marks,
             retirement,
@@ -278,51 +280,51 @@ impl Keeper {
         if resync_total > 0 {
             keeper.begin_job(io, JobKind::Resync, None, JobStage::Running, 0);
         }
-        keeper.notice_filling(io);
+        keeper.track_rebuilds(io);
         let layout = keeper.layout(io);
-        // On every shard before the first request: the home of its regions knows it then.
+        // Published on every shard before the first request, so that the home shard knows its regions.
         io.publish(keeper.options.device, Some(layout)).await;
         Ok(keeper)
     }
 
-    /// The array as it is on its disks.
+    /// Returns the array and its on-disk state.
     pub fn array(&self) -> &Array {
         &self.array
     }
 
-    /// Its regions.
+    /// Returns its regions.
     pub fn regions(&self) -> &Arc<RegionMap> {
         &self.regions
     }
 
-    /// The device that it is served as.
+    /// Returns the device that it is served as.
     pub fn device(&self) -> DeviceId {
         self.options.device
     }
 
-    /// Keeps the array until it is ordered to stop.
+    /// Runs until the order to stop.
     pub async fn run<I: KeeperIo>(self, io: &I) -> Kept {
-        let retires_marks = self.retires_marks(io);
-        retires_marks.beside(self.serve(io)).await
+        let mark_retirer = self.mark_retirer(io);
+        mark_retirer.beside(self.serve(io)).await
     }
 
     async fn serve<I: KeeperIo>(mut self, io: &I) -> Kept {
         let device = self.options.device;
-        // What the last run had begun.
+        // Completes replacements that the previous run had begun.
         self.settle_successors(io).await;
         loop {
-            // What a disk that hangs keeps of old layouts is bounded: with many of them no order is taken.
+            // Old layouts pinned by a hanging disk are bounded: with too many of them, no order is accepted.
             let room = self.posted < POSTED_MAX;
             let order = async { if room { io.order(device).await } else { std::future::pending().await } };
             match first(io.trouble(device), order, self.work(io)).await {
-                First::A(trouble) => self.on_trouble(io, trouble).await,
+                First::A(trouble) => self.on_fault(io, trouble).await,
                 First::B((id, Order::Stop)) => {
                     let kept = self.stop(io).await;
                     io.ordered(id, Ok(()));
                     return kept;
                 }
                 First::B((id, order)) => {
-                    let result = self.obey(io, order).await;
+                    let result = self.execute(io, order).await;
                     io.ordered(id, result);
                 }
                 First::C(act) => self.act(io, act).await,
@@ -334,9 +336,9 @@ impl Keeper {
         match act {
             Act::Nothing => {}
             Act::MoveRing => self.move_ring(io, true, None).await,
-            Act::LetGo => drop(self.let_go(io)),
-            Act::Lose(role) => self.lose(io, &[role], false).await,
-            Act::Reread(trouble) => self.on_trouble(io, trouble).await,
+            Act::Release => drop(self.release(io)),
+            Act::Drop(role) => self.drop_and_settle(io, &[role], false).await,
+            Act::Reread(trouble) => self.on_fault(io, trouble).await,
             Act::Promote(role) => self.promote(io, role).await,
             Act::Checkpoint(role, position) => {
                 let result = self.array.checkpoint(io, role, position).await;
@@ -345,21 +347,21 @@ impl Keeper {
         }
     }
 
-    /// One step of work, or a wait for there to be some.
+    /// Makes one step of work, or waits until there is one.
     async fn work<I: KeeperIo>(&mut self, io: &I) -> Act {
         if self.failed {
             return std::future::pending().await;
         }
         if let Some(until_ns) = self.held_until_ns {
-            // Nothing changes on any member meanwhile.
+            // Nothing may change on any member meanwhile.
             io.sleep(until_ns.saturating_sub(io.now_ns())).await;
-            return Act::LetGo;
+            return Act::Release;
         }
-        if self.is_ring_astray() {
+        if self.needs_ring_move() {
             return Act::MoveRing;
         }
-        // A part that was begun with the layout before may still copy from a member that has been left out since, which is
-        // another source than the one that its region is settled from now.
+        // A piece begun under the previous layout may still copy from a member that was dropped since; its region is
+        // now settled from another source.
         let unsettled = self.posted > 0 && self.regions.unsettled.count() > 0;
         if unsettled || self.posted > POSTED_MAX / 2 {
             let layout = self.layout(io);
@@ -370,14 +372,14 @@ impl Keeper {
         if let Some(trouble) = self.reread.pop() {
             return Act::Reread(trouble);
         }
-        if self.spread_bits {
-            self.spread_bits(io).await;
+        if self.spread_bitmap {
+            self.spread_bitmap(io).await;
             return Act::Nothing;
         }
         if let Some(act) = self.resync(io).await {
             return act;
         }
-        if let Some(act) = self.fill(io).await {
+        if let Some(act) = self.rebuild(io).await {
             return act;
         }
         let wait = self.clear_in_ns(io);
@@ -387,22 +389,22 @@ impl Keeper {
         if let Some(act) = self.check(io).await {
             return act;
         }
-        // Somebody may come to wait for what is unequal, while the resync is paused.
-        let looks = if self.regions.unsettled.count() > 0 { copy::PAUSE_NS } else { u64::MAX };
-        io.sleep(wait.min(looks).min(self.stuck.wait_ns(io))).await;
+        // While the resync is paused, a request may come to wait for an unequal region.
+        let poll_ns = if self.regions.unsettled.count() > 0 { copy::PAUSE_NS } else { u64::MAX };
+        io.sleep(wait.min(poll_ns).min(self.stuck.wait_ns(io))).await;
         Act::Nothing
     }
 
-    /// Ends the service. What was answered before is on every member that is in sync.
+    /// Ends the service. Every acknowledged write is on all members in sync.
     async fn stop<I: KeeperIo>(mut self, io: &I) -> Kept {
         self.settle_journal(io).await;
         io.publish(self.options.device, None).await;
-        // No shard has its journal any more.
+        // No shard has its journal from now on.
         self.array.retire_through(None);
-        // Who failed at last has something that the others have not, or lacks it.
+        // A member that failed last holds writes that the others lack, or lacks writes that they hold.
         let mut lost = Vec::new();
-        while let Some(trouble) = at_once(io.trouble(self.options.device)).await {
-            if let Some(role) = self.troubled(&trouble).filter(|_| trouble.is_frozen())
+        while let Some(trouble) = poll_once(io.trouble(self.options.device)).await {
+            if let Some(role) = self.faulty_member(&trouble).filter(|_| trouble.is_frozen())
                 && !lost.contains(&role)
             {
                 lost.push(role);
@@ -410,7 +412,7 @@ impl Keeper {
         }
         let mut equal = !self.failed && self.regions.unsettled.count() == 0;
         if equal {
-            // Each row that is marked is in place, or untouched, on all members but those that are lost.
+            // Each marked stripe is in place, or untouched, on all members except the failed ones.
             self.array.end_run();
         }
         if !lost.is_empty() && equal {
@@ -419,12 +421,12 @@ impl Keeper {
         Kept { array: self.array, equal }
     }
 
-    /// The layout of now, of a version of its own.
+    /// Returns the current layout, with a new version.
     fn layout<I: KeeperIo>(&mut self, io: &I) -> Arc<DeviceLayout> {
         self.layout_without(io, &[])
     }
 
-    /// The same without these members.
+    /// Returns the current layout without these members.
     fn layout_without<I: KeeperIo>(&mut self, io: &I, roles: &[u16]) -> Arc<DeviceLayout> {
         let mut members = self.members();
         for role in roles {
@@ -455,7 +457,7 @@ impl Keeper {
 
     fn members(&self) -> Vec<MirrorMember> {
         let label = self.array.label();
-        let nobody = MirrorMember {
+        let vacant_member = MirrorMember {
             leaf: LeafId(u32::MAX),
             start: 0,
             len: 0,
@@ -463,11 +465,11 @@ impl Keeper {
             role: Role::Out,
             write_mostly: false,
         };
-        let mut members = vec![nobody; usize::from(self.array.roles())];
+        let mut members = vec![vacant_member; usize::from(self.array.roles())];
         for member in self.array.members() {
             let at = usize::from(member.role);
             if members.len() <= at {
-                members.resize(at + 1, nobody);
+                members.resize(at + 1, vacant_member);
             }
             let role = if member.state == MemberState::InSync { Role::InSync } else { Role::Filling };
             members[at] = MirrorMember {
@@ -483,32 +485,32 @@ impl Keeper {
         members
     }
 
-    /// Whether the layout of now is not what was published.
+    /// Whether the current layout differs from the published one.
     fn has_changed(&self) -> bool {
         let now = self.members();
         let now = now.iter().map(|m| ((m.role != Role::Out).then_some(m.leaf), m.role));
         !now.eq(self.published.iter().copied())
     }
 
-    /// The members that take writes, and their disks.
+    /// Returns the members that take writes, and their disks.
     fn serving(&self) -> Vec<(u16, LeafId)> {
         let holds =
             |m: &crate::lifecycle::ArrayMember<'_>| matches!(m.state, MemberState::InSync | MemberState::Filling);
         self.array.members().filter(holds).map(|m| (m.role, m.leaf)).collect()
     }
 
-    /// Gives every copy of a byte of the array, successors' too.
+    /// Calls `out` for every copy of a byte of the array, including those on successors.
     fn copies(&self, offset: u64, out: &mut impl FnMut(braid_geometry::Piece)) {
         let successors: Vec<_> = self.array.successors().collect();
         copies_of(self.array.geometry(), &successors, offset, out);
     }
 
-    /// The kind of the job that fills a member.
-    fn fill_kind(&self, role: u16) -> JobKind {
+    /// Returns the kind of the job that rebuilds a member.
+    fn rebuild_kind(&self, role: u16) -> JobKind {
         if role < self.array.roles() { JobKind::Rebuild } else { JobKind::Replace }
     }
 
-    /// The members that are in sync.
+    /// Returns the members in sync.
     fn in_sync(&self) -> Roles {
         let set = |roles: Roles, m: crate::lifecycle::ArrayMember<'_>| match m.state {
             MemberState::InSync => roles.with(usize::from(m.role)),
@@ -518,7 +520,7 @@ impl Keeper {
     }
 }
 
-/// Reads the bits. A member that does not take the merged ones is left out.
+/// Reads the bitmap. A member that fails to take the merged bitmap is dropped.
 async fn load<I: KeeperIo>(io: &I, array: &mut Array, force: bool) -> Result<Regions, LifecycleError> {
     loop {
         let error = match load_regions(io, array, force).await {

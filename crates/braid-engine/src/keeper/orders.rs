@@ -1,4 +1,4 @@
-//! What an administrator may ask of the keeper of an array.
+//! The orders that an administrator can give to an array's reconciler.
 
 use super::CheckFrom;
 use crate::LeafId;
@@ -6,136 +6,137 @@ use crate::lifecycle::{Filling, LifecycleError, Newcomer, Replacement};
 use braid_format::{MemberId, Name};
 use std::ops::Range;
 
-/// One thing to do. Answered by [`super::KeeperIo::ordered`].
+/// An order. Answered by [`super::KeeperIo::ordered`].
 #[derive(Clone, Debug)]
 pub enum Order {
-    /// Leaves these members out, as if they had failed; or the disk of the journal, named alone.
+    /// Drops these members as if they had failed; or the disk of the journal, if it is named alone.
     Fail(Vec<u16>),
-    /// Lets a disk take a role that is out or nobody's.
+    /// Lets a disk take a slot that is failed or vacant.
     Fill {
-        /// The role.
+        /// The slot.
         role: u16,
         /// The disk.
         newcomer: Newcomer,
-        /// How it is brought up to date.
+        /// How it is rebuilt.
         from: Filling,
     },
-    /// Lets a disk become the successor of a member in sync. It has the role when it holds everything; until then the old
-    /// member serves.
+    /// Lets a disk become the successor of a member in sync. It takes the slot once it holds everything; until then the
+    /// old member serves.
     Replace {
-        /// The member's role.
+        /// The member's slot.
         role: u16,
-        /// By whom.
+        /// The successor.
         by: Replacement,
     },
-    /// A disk has appeared: where it is a member that is out, it returns.
+    /// A disk has appeared: if it is a failed member, it returns.
     Return {
         /// The disk.
         leaf: LeafId,
-        /// It has everything that it had answered to this keeper, flushed or not: no power was lost.
+        /// It has kept every write acknowledged to this reconciler, flushed or not: there was no loss of power.
         kept: bool,
     },
-    /// A member of a replicated array that is being filled may hold most of what it gets: it is read first, and written what differs. So
-    /// it is by itself with whoever was in sync once.
+    /// A rebuilding member of a replicated array may already hold most of the content: it is read first, and only
+    /// differences are written. This is the default for a member that was in sync before.
     Compare(u16),
-    /// Somebody is about to find out in what a member of a replicated mirror that is being filled differs from one in sync. Answered
-    /// when every write goes to both; refused before, to be asked again.
+    /// The caller is about to determine how a rebuilding member of a replicated mirror differs from one in sync.
+    /// Answered when every write goes to both; refused before that, to be retried.
     Liken {
-        /// The one that is being filled.
+        /// The rebuilding member.
         role: u16,
-        /// The disk of the one in sync.
+        /// The disk of the member in sync.
         with: LeafId,
     },
-    /// In no more than these bytes of the array they can have differed when [`Order::Liken`] was answered: nothing else is copied.
+    /// The two members differed in at most these bytes of the array when [`Order::Liken`] was answered: only these are
+    /// copied.
     Differs {
-        /// The one that is being filled.
+        /// The rebuilding member.
         role: u16,
-        /// The disk of the one in sync, all the time.
+        /// The disk of the member that has been in sync all the time.
         with: LeafId,
-        /// The bytes, in any order.
+        /// The byte ranges, in any order.
         ranges: Vec<Range<u64>>,
     },
-    /// Takes a member that is out off the table.
+    /// Removes a failed member: its slot becomes vacant.
     Remove(u16),
-    /// Makes a disk a spare; it takes over at once where a member is out.
+    /// Makes a disk a spare; it takes over at once if a member has failed.
     AddSpare {
         /// The disk.
         leaf: LeafId,
-        /// The identity that it gets: random.
+        /// Its new identity: random.
         id: MemberId,
         /// Overwrite what is on it.
         force: bool,
     },
-    /// Takes a spare off the table.
+    /// Removes a spare.
     RemoveSpare(u16),
     /// Puts the journal of an array with parity on a disk of its own.
     JournalOn {
         /// The disk.
         leaf: LeafId,
-        /// The identity that it gets: random.
+        /// Its new identity: random.
         id: MemberId,
         /// Overwrite what is on it.
         force: bool,
     },
-    /// Puts the journal back on the members, and takes the label off its disk.
+    /// Puts the journal back on the members, and erases its disk's label.
     JournalToMembers,
-    /// Takes up what members have gained whose disks became larger, and further disks.
+    /// Adds the space of members whose disks became larger, and further disks.
     Grow {
-        /// Disks that become members, each with the identity that it gets: random.
+        /// Disks that become members, each with its new identity: random.
         newcomers: Vec<(LeafId, MemberId)>,
-        /// Also where what is new has fewer copies than the rest.
+        /// Also if the new space has fewer copies than the rest.
         force: bool,
     },
-    /// Gives a mirror one role more, behind those that it has: nobody's, until a disk takes it ([`Order::Fill`]) or a spare does.
+    /// Adds a vacant slot to a mirror, behind the existing ones; a disk ([`Order::Fill`]) or a spare may take it.
     Widen,
-    /// Gives a mirror one role more, which a disk takes and is filled for: one copy more of everything.
+    /// Adds a slot to a mirror and rebuilds a disk into it: one more copy of everything.
     AddCopy {
         /// The disk.
         leaf: LeafId,
-        /// The identity that it gets: random.
+        /// Its new identity: random.
         id: MemberId,
         /// Overwrite what is on it.
         force: bool,
     },
-    /// Takes a role of a mirror away that is nobody's. Those behind it have the numbers before theirs from then on.
+    /// Removes a vacant slot of a mirror. The slots behind it are renumbered, each one lower.
     Narrow(u16),
     /// Gives the array another name.
     Rename(Name),
-    /// Compares all copies of everything that was ever written. What it finds is in the job's notes.
+    /// Compares all copies of everything that was ever written. The findings are in the job's reports.
     Check {
-        /// Makes equal what differs: as most copies have it, else as the first member in sync has it.
+        /// Repairs differences: by the majority of the copies, else by the first member in sync.
         repair: bool,
     },
-    /// With parity: a repair that believes the data, and computes all parities that do not agree with them: where parities may be
-    /// of before the last writes, as after a start without the journal.
+    /// With parity: a repair that trusts the data and recomputes all parity that does not agree, for parity that may be
+    /// older than the last writes, as after a start without the journal.
     RepairFromData,
-    /// Goes on with a check or repair of before a restart.
+    /// Resumes a check or repair from before a restart.
     ResumeCheck(CheckFrom),
-    /// A job waits, by its number. What a resync makes equal because somebody waits for it is made equal all the same.
+    /// Pauses a job, by its number. A paused resync still settles the regions that requests wait for.
     Pause(u64),
-    /// A job that waits goes on.
+    /// Resumes a paused job.
     Resume(u64),
-    /// A job is given up. The member that a rebuild was filling is left out again; a resync cannot be given up.
+    /// Cancels a job. The member of a cancelled rebuild is dropped; a resync cannot be cancelled.
     Cancel(u64),
-    /// A job has another limit.
+    /// Changes a job's limit.
     Limit {
         /// The job's number.
         job: u64,
-        /// Bytes a second at most; 0: as the default policy has it.
+        /// Maximum bytes a second; 0: the default policy.
         rate_bytes_per_s: u64,
     },
-    /// Lets all requests wait, and nothing be done by jobs: when this is answered nothing is under way on any member, and what is on them
-    /// stays as it is until [`Order::LetGo`], or until so long after it was given. Requests hear nothing of it. Of mirrors only, and refused while
-    /// something of what a crash has left unequal still is.
+    /// Holds all requests and jobs: when this is answered, no I/O is in flight on any member, and the members' content
+    /// does not change until [`Order::LetGo`] or the time limit. Held requests wait and do not fail. Only for mirrors,
+    /// and refused while regions are unsettled.
     Hold {
         /// Longest that requests may wait, in nanoseconds.
         limit_ns: u64,
     },
-    /// Ends that. Answered with [`LifecycleError::NotHeld`] where it had ended before.
+    /// Releases held requests. Answered with [`LifecycleError::NotHeld`] if they were released before.
     LetGo,
-    /// Ends the keeper: the device is stopped, labels are as they are.
+    /// Ends the reconciler: the device is stopped, and the labels stay as they are.
     Stop,
 }
 
-/// What came of an order.
+/// The result of an order.
 pub type Ordered = Result<(), LifecycleError>;

@@ -1,33 +1,33 @@
-//! How fast jobs go: as fast as they can while nobody uses the array, and so that its users hardly notice while somebody does:
-//! in small pieces, at a rate that the [`Governor`] finds.
+//! How fast jobs run: at full speed while the array is idle; while it is in use in small pieces, at a rate found by the
+//! [`Governor`] that users hardly notice.
 
 use super::KeeperIo;
 use super::governor::{Governor, Turned};
 use crate::io::{DeviceId, LEAF_BYTES_MAX};
 
-/// Pieces at a time while nobody uses the array: reads from one disk while others write.
+/// Pieces in flight while the array is idle: one disk reads while others write.
 const FULL_PIECES: usize = 8;
-/// And while somebody does.
+/// Pieces in flight while the array is in use.
 const SLOW_PIECES: usize = 2;
-/// Between two looks at whether somebody uses the array.
+/// Interval between two checks of whether the array is in use.
 const SAMPLE_NS: u64 = 20_000_000;
-/// After its last request an array counts as used for so long.
+/// How long the array counts as in use after its last request.
 const USED_NS: u64 = 500_000_000;
-/// Who wakes up late catches up with so much.
+/// Maximum delay that a late wake-up makes up for.
 const CATCH_UP_NS: u64 = 10_000_000;
-/// Nobody sleeps longer at a time.
+/// Maximum length of one sleep.
 const NAP_NS: u64 = 20_000_000;
-/// With a limit, pieces of so much time are copied between two pauses.
+/// With a limit, turns a second.
 const LIMIT_TURNS_PER_S: u64 = 8;
 
-/// What may be done before the pace is asked again.
+/// What may be copied before [`Pace::turn`] is called again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Turn {
-    /// Pieces under way at a time.
+    /// Pieces in flight at a time.
     pub pieces: usize,
-    /// Bytes of a piece at most.
+    /// Maximum bytes of a piece.
     pub bytes: u64,
-    /// All that is under way is to end first.
+    /// All pieces in flight have to finish before the next turn.
     pub slow: bool,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Pace {
     requests: Option<u64>,
     sampled_ns: u64,
     used_until_ns: u64,
-    /// The next piece may begin.
+    /// When the next piece may begin.
     due_ns: u64,
     governor: Governor,
 }
@@ -46,7 +46,7 @@ impl Pace {
         Pace { requests: None, sampled_ns: 0, used_until_ns: 0, due_ns: 0, governor: Governor::new() }
     }
 
-    /// Waits until more may be copied. `limit`: bytes a second, or 0. `None`: `hurry` says that there is something else to do.
+    /// Waits until more may be copied. `limit`: bytes a second, or 0. `None`: `hurry` reports more urgent work.
     pub async fn turn<I: KeeperIo>(
         &mut self,
         io: &I,
@@ -77,7 +77,7 @@ impl Pace {
         }
     }
 
-    /// So many requests have been answered by now.
+    /// Records the number of requests completed so far.
     fn sample(&mut self, now_ns: u64, requests: u64) {
         let moved = self.requests.replace(requests).is_some_and(|before| before != requests);
         self.sampled_ns = now_ns;
@@ -101,9 +101,9 @@ impl Pace {
         Turn { pieces, bytes: within & !4095, slow: true }
     }
 
-    /// The pieces of a slow turn have ended: so many bytes, begun at `begun_ns`; the longest took so long.
+    /// Records the end of a slow turn: its bytes, its begin, and the time of its slowest piece.
     pub fn ended(&mut self, now_ns: u64, begun_ns: u64, took_ns: u64, bytes: u64, limit: u64) {
-        // Who wakes up late catches up.
+        // A late wake-up is made up for.
         let from_ns = self.due_ns.clamp(begun_ns.saturating_sub(CATCH_UP_NS), begun_ns);
         self.due_ns = now_ns;
         if now_ns < self.used_until_ns {
@@ -127,15 +127,15 @@ mod tests {
     use super::super::governor::SLOW_BYTES;
     use super::*;
 
-    /// A disk that serves one thing after the other.
+    /// A disk that serves one request after the other.
     #[derive(Clone, Copy)]
     struct Disk {
         bytes_per_s: u64,
-        /// What each I/O takes at least, of the disk's time.
+        /// Minimum disk time of an I/O.
         each_ns: u64,
-        /// What passes besides until it is answered.
+        /// Further latency until the I/O completes.
         latency_ns: u64,
-        /// Time that it did not use, and catches up with.
+        /// Unused time that the disk can make up for.
         burst_ns: u64,
         free_ns: u64,
     }
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Numbers that nobody can foretell.
+    /// A random generator.
     struct Chance(u64);
 
     impl Chance {
@@ -166,7 +166,7 @@ mod tests {
         }
     }
 
-    /// When the machine does something else: each time so long at most, and so much of all time, in percent.
+    /// When the machine is busy with other work: the maximum length of a span, and the share of all time in percent.
     struct Elsewhere {
         spans: Vec<(u64, u64)>,
     }
@@ -183,7 +183,7 @@ mod tests {
             Elsewhere { spans }
         }
 
-        /// When what happened at `ns` is noticed.
+        /// Returns when something that happened at `ns` is noticed.
         fn noticed(&self, ns: u64) -> u64 {
             let at = self.spans.partition_point(|(_, end)| *end <= ns);
             self.spans.get(at).filter(|(begin, _)| *begin <= ns).map_or(ns, |(_, end)| *end)
@@ -193,14 +193,14 @@ mod tests {
     /// What users and a rebuild get of two disks.
     #[derive(Debug)]
     struct Got {
-        /// Of the bandwidth, by the rebuild.
+        /// The rebuild's share of the bandwidth.
         part: f64,
         p99_ns: u64,
     }
 
     const SECONDS: u64 = 30;
 
-    /// Users who read 4 KiB at random, so many a second, beside a rebuild from one disk to another.
+    /// Users who read 4 KiB at random, `users_per_s` times a second, beside a rebuild from one disk to another.
     fn beside(disk: Disk, users_per_s: u64, elsewhere: &Elsewhere, rebuild: bool) -> Got {
         let (mut source, mut target) = (disk, disk);
         let mut pace = Pace::new();
@@ -249,13 +249,13 @@ mod tests {
         }
     }
 
-    /// A throttled disk: 3,000 a second, 125 MiB/s, 600 µs, 10 ms of burst.
+    /// A throttled disk: 3,000 I/Os a second, 125 MiB/s, 600 µs, 10 ms of burst.
     const THROTTLED: Disk =
         Disk { bytes_per_s: 125 << 20, each_ns: 333_333, latency_ns: 600_000, burst_ns: 10_000_000, free_ns: 0 };
 
     #[test]
     fn users_of_a_throttled_disk_hardly_notice() {
-        // Users of two thirds of it notice when a larger rate is tried.
+        // Users of two thirds of the disk notice when a higher rate is tried.
         for (users, longer_percent) in [(600, 50), (1500, 50), (2000, 200)] {
             let quiet = Elsewhere::new(0, 1, 0);
             let (with, without) = (beside(THROTTLED, users, &quiet, true), beside(THROTTLED, users, &quiet, false));
@@ -283,11 +283,11 @@ mod tests {
         let bytes_per_s = 100 << 20;
         let disk = Disk::of(bytes_per_s);
         let (mut source, mut target, mut pace) = (disk, disk, Pace::new());
-        // 32 users who ask again as soon as they are answered; the rebuild is one of two who ask besides.
-        let mut asks: Vec<(u64, bool)> = (0..32).map(|k| (k, true)).chain([(0, false)]).collect();
+        // 32 users who send the next request as soon as one completes, beside a rebuild.
+        let mut requests: Vec<(u64, bool)> = (0..32).map(|k| (k, true)).chain([(0, false)]).collect();
         let (mut users, mut copied, end) = (0, 0, 20_000_000_000);
         loop {
-            let next = asks.iter_mut().min_by_key(|ask| ask.0).expect("somebody asks");
+            let next = requests.iter_mut().min_by_key(|request| request.0).expect("a pending request");
             let (now, user) = *next;
             if now >= end {
                 break;

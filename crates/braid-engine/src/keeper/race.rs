@@ -1,17 +1,17 @@
-//! Waiting for the first of several things, without an executor of one's own.
+//! Waits for the first of several futures, without an executor of its own.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// What came first.
+/// Which future completed first.
 pub(super) enum First<A, B, C> {
     A(A),
     B(B),
     C(C),
 }
 
-/// Waits for the first; where several are there, for the first in this order. The others are dropped.
+/// Waits for the first to complete; if several have, the first in argument order. The others are dropped.
 pub(super) async fn first<A, B, C>(
     a: impl Future<Output = A>,
     b: impl Future<Output = B>,
@@ -30,8 +30,8 @@ pub(super) async fn first<A, B, C>(
     .await
 }
 
-/// The value, if it is there at once.
-pub(super) async fn at_once<A>(a: impl Future<Output = A>) -> Option<A> {
+/// Returns the value if the future is ready at once.
+pub(super) async fn poll_once<A>(a: impl Future<Output = A>) -> Option<A> {
     match first(a, std::future::ready(()), std::future::pending::<()>()).await {
         First::A(value) => Some(value),
         _ => None,

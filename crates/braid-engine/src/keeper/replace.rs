@@ -1,10 +1,10 @@
-//! Members that are replaced while they serve: a successor is filled as any member is; then it takes the place.
+//! Replaces members while they serve: a successor is rebuilt like any member, and then takes the slot.
 
 use super::{Keeper, KeeperIo, Note};
 use crate::lifecycle::{LifecycleError, Replacement};
 
 impl Keeper {
-    /// A disk becomes the successor of a member.
+    /// Lets a disk become the successor of a member.
     pub(super) async fn begin_replacing<I: KeeperIo>(
         &mut self,
         io: &I,
@@ -12,25 +12,25 @@ impl Keeper {
         by: Replacement,
     ) -> Result<(), LifecycleError> {
         if let Replacement::New { leaf, .. } = by {
-            self.is_calm(io, leaf).await?;
+            self.check_idle(io, leaf).await?;
         }
         let successor = self.array.begin_replacing(io, role, by).await?;
         io.note(self.options.device, Note::Filling(successor));
         Ok(())
     }
 
-    /// Brings every role to one holder, and gives those that are out and have none to spares.
-    pub(super) async fn settle_roles<I: KeeperIo>(&mut self, io: &I) {
+    /// Leaves one holder for every slot, and lets spares take slots that failed and have none.
+    pub(super) async fn settle_slots<I: KeeperIo>(&mut self, io: &I) {
         self.settle_successors(io).await;
         self.use_spares(io).await;
     }
 
-    /// Who has a successor in sync is left out; who is out gives its role to its successor.
+    /// Drops members whose successor is in sync; gives the slots of failed members to their successors.
     pub(super) async fn settle_successors<I: KeeperIo>(&mut self, io: &I) {
         while !self.failed {
             if let Some(role) = self.array.to_retire() {
                 self.retiring = Some(role);
-                self.leave_out(io, &[role], false).await;
+                self.drop_members(io, &[role], false).await;
                 self.retiring = None;
             } else if let Some(role) = self.array.to_seat() {
                 match self.array.seat_successor(io, role).await {

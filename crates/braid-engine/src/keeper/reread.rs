@@ -1,5 +1,5 @@
-//! Mending what a member could not read: just the blocks that it cannot give, and no others. Where copies differ without
-//! anybody knowing, more would carry what is wrong to where it was right.
+//! Repairs read errors: only the blocks that a member cannot read are rewritten. If copies differ unnoticed, rewriting
+//! more would spread a wrong copy to where the right one was.
 
 use super::{Keeper, KeeperIo, Note, SyncPart};
 use crate::io::{ErrorKind, LeafId, Op};
@@ -7,13 +7,13 @@ use crate::mirror::Roles;
 use crate::shard::sync::{COMPARE_BLOCK_BYTES, SyncKind};
 use crate::trouble::Trouble;
 
-/// Places that wait to be mended; more are met again.
+/// Maximum number of read errors waiting for repair; further ones are found again.
 const REREADS_MAX: usize = 64;
-/// Bytes that are read at once to see whether they can be.
-const LOOK_BYTES: u64 = 64 << 10;
+/// Bytes of one read that probes whether blocks can be read.
+const PROBE_BYTES: u64 = 64 << 10;
 
 impl Keeper {
-    /// These members could not read what was to be copied, and another one could: as if a user had met it.
+    /// Queues the read errors of these members during a copy for repair, as if a user's read had met them.
     pub(super) fn reread_later(&mut self, failed: Roles, offset: u64, len: u64) {
         if failed.is_empty() || self.reread.len() >= REREADS_MAX {
             return;
@@ -34,18 +34,18 @@ impl Keeper {
         self.reread.extend(some);
     }
 
-    /// Writes what a member cannot read with what another one has. Where that does not succeed the next reader tells.
+    /// Rewrites what a member cannot read from another member. If that fails, the next read reports it again.
     pub(super) async fn repair<I: KeeperIo>(&self, io: &I, trouble: &Trouble) {
         let mut at = trouble.offset & !(COMPARE_BLOCK_BYTES - 1);
         let end = (trouble.offset + trouble.len).next_multiple_of(COMPARE_BLOCK_BYTES);
         let end = end.min(self.array.geometry().size_bytes());
-        let Some(role) = self.troubled(trouble) else { return };
+        let Some(role) = self.faulty_member(trouble) else { return };
         if self.has_parity() {
-            return self.repair_rows(io, trouble, role).await;
+            return self.repair_stripes(io, trouble, role).await;
         }
         let Some(data_start) = self.members().get(usize::from(role)).map(|member| member.start) else { return };
         while at < end {
-            let (mut len, mut place, mut sources) = ((end - at).min(LOOK_BYTES), None, Vec::new());
+            let (mut len, mut place, mut sources) = ((end - at).min(PROBE_BYTES), None, Vec::new());
             self.copies(at, &mut |piece| {
                 len = len.min(piece.len);
                 if piece.member == role {
@@ -70,7 +70,7 @@ impl Keeper {
         }
     }
 
-    /// Copies a block to a member, from the first that can read it.
+    /// Copies a block to a member, from the first source that can read it.
     async fn rewrite<I: KeeperIo>(&self, io: &I, role: u16, offset: u64, len: u64, sources: &[u16]) {
         let (device, to) = (self.options.device, Roles::NONE.with(usize::from(role)));
         for from in sources {
@@ -82,7 +82,7 @@ impl Keeper {
     }
 }
 
-/// Whether a disk gives these bytes, which need not be whole blocks.
+/// Whether a disk can read these bytes, which need not be whole blocks.
 async fn can_read<I: KeeperIo>(io: &I, leaf: LeafId, offset: u64, len: u64) -> bool {
     let len = len.next_multiple_of(COMPARE_BLOCK_BYTES);
     io.read(leaf, offset, len as usize).await.is_ok()

@@ -1,4 +1,4 @@
-//! Making equal what a crash left unequal: nobody is answered from it before.
+//! Resync: makes equal what a crash left unequal. No request is answered from such a region before.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::shard::RegionCall;
 const BATCH: usize = 8;
 
 impl Keeper {
-    /// Makes some regions equal, those first for which somebody waits. `None`: there are none, or they wait for a person.
+    /// Resyncs some regions, first those that requests wait for. `None`: none are left, or the job is paused.
     pub(super) async fn resync<I: KeeperIo>(&mut self, io: &I) -> Option<Act> {
         if self.regions.unsettled.count() == 0 {
             if self.jobs.of(JobKind::Resync, None).is_some() {
@@ -38,18 +38,18 @@ impl Keeper {
             for (role, leaf) in self.serving() {
                 if let Err(error) = io.flush(leaf).await {
                     self.note_failure(role, error.kind);
-                    return Some(Act::Lose(role));
+                    return Some(Act::Drop(role));
                 }
             }
         }
         let equal = self.copied.iter().copied().collect();
         io.call(self.options.device, self.options.home, RegionCall::Settle(equal)).await;
         self.copied.clear();
-        self.tell_job(io, JobKind::Resync, None, false);
+        self.report_job(io, JobKind::Resync, None, false);
         Some(Act::Nothing)
     }
 
-    /// The first regions that are unequal, and of which this is true.
+    /// Returns the first unequal regions for which `is` is true.
     fn batch(&self, is: impl Fn(u32) -> bool, most: usize) -> VecDeque<u32> {
         let (mut some, mut from) = (VecDeque::new(), 0);
         while let Some(region) = self.regions.unsettled.next(from).filter(|_| some.len() < most) {

@@ -1,11 +1,11 @@
-//! Where the ring of an array's journal is: on its members, or on a disk of its own. When that disk fails, is taken away, or comes,
-//! the ring moves while the array serves.
+//! Where the log ring of an array's journal is: on the members, or on a disk of its own. When that disk fails, is
+//! removed or is added, the ring moves while the array serves.
 //!
-//! 1. A layout says that the ring is nowhere: nothing is logged any more.
-//! 2. What slots were told to be logged is put in place, and all members flush.
-//! 3. A head with a new run is on all members, durably, and on the disk before.
-//! 4. A layout says where the ring is: whatever waits is logged there.
-//! 5. Where the disk is gone, the label says so.
+//! 1. A layout without a ring is published: nothing is logged from then on.
+//! 2. Everything acknowledged as logged is written in place, and all members flush.
+//! 3. A head with a new run is durable on all members, and before that on the disk.
+//! 4. A layout with the new ring is published: waiting requests are logged there.
+//! 5. If the disk is gone, the label records that.
 
 use std::pin::pin;
 
@@ -22,17 +22,17 @@ use crate::shard::RegionCall;
 use crate::trouble::Trouble;
 
 impl Keeper {
-    /// Whether this disk has the ring, or is to have it.
+    /// Whether this disk holds the ring, or is to hold it.
     pub(super) fn is_ring_disk(&self, leaf: LeafId) -> bool {
         self.array.journal_disk().is_some_and(|disk| disk.leaf == leaf)
     }
 
     /// Whether the ring is on a disk that has been given up.
-    pub(super) fn is_ring_astray(&self) -> bool {
+    pub(super) fn needs_ring_move(&self) -> bool {
         matches!(self.ring_place(), Some(RingPlace::Moving)) && !self.failed
     }
 
-    /// Where the ring is, as a layout has it.
+    /// Returns where the ring is, for a layout.
     pub(super) fn ring_place(&self) -> Option<RingPlace> {
         let on = match self.journal.as_ref()?.ring_on {
             _ if self.ring_moves => RingPlace::Moving,
@@ -49,13 +49,13 @@ impl Keeper {
     }
 
     /// The disk of the ring has failed.
-    pub(super) async fn lose_ring_disk<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) async fn fail_ring_disk<I: KeeperIo>(&mut self, io: &I) {
         self.array.give_up_journal();
         self.move_ring(io, true, None).await;
     }
 
-    /// Moves the ring to the disk that the label names, if that is here, else to the members. `lost`: its disk before has failed.
-    /// `leaves`: its disk before is taken away, and its label off it.
+    /// Moves the ring to the disk that the label names, if present, else to the members. `lost`: its previous disk has
+    /// failed. `leaves`: its previous disk is removed, and its label erased.
     pub(super) async fn move_ring<I: KeeperIo>(&mut self, io: &I, lost: bool, leaves: Option<LeafId>) {
         let device = self.options.device;
         let had_disk = self.array.journal_disk().is_some();
@@ -63,10 +63,10 @@ impl Keeper {
         'again: while self.ring_moves && !self.failed {
             self.post_ring(io);
             let mut quiet = pin!(io.call(device, self.options.home, RegionCall::Quiesce));
-            // Troubles may come without end, and each layout is kept until the last I/O with it has ended.
+            // Faults may arrive without end, and each layout is kept until the last I/O planned with it has finished.
             while let First::A(trouble) = first(io.trouble(device), quiet.as_mut(), std::future::pending::<()>()).await
             {
-                if self.trouble_while_moving(io, trouble).await {
+                if self.fault_while_moving(io, trouble).await {
                     continue 'again;
                 }
             }
@@ -78,13 +78,13 @@ impl Keeper {
         self.post_ring(io);
         let result = self.array.forget_journal(io).await;
         if let Some(leaf) = leaves.filter(|_| result.is_ok()) {
-            // Before it is told that the disk is nobody's: it is let go of then. One that does not take that keeps a label, which
-            // nobody believes.
+            // Erased before the disk is reported as free, since it is closed then. If that fails, the disk keeps a
+            // label that no start trusts.
             drop(wipe(io, leaf).await);
         }
         self.after_labels(io, result).await;
         let to = self.array.journal_disk().map(|disk| disk.leaf);
-        // One that fails as it takes the ring up is lost as well.
+        // A disk that fails while it takes the ring is lost too.
         io.note(device, Note::RingMoved { to, lost: lost || had_disk && to.is_none() });
     }
 
@@ -96,7 +96,7 @@ impl Keeper {
 
     async fn write_heads<I: KeeperIo>(&mut self, io: &I) {
         let Some(journal) = &self.journal else { return };
-        // Another one with each attempt: the generation rises with each head that was begun.
+        // Unique per attempt: the generation rises with each head that was begun.
         let random = journal.run.rotate_left(23) ^ journal.generation ^ io.now_ns();
         let lost: Vec<_> = self.lost.iter().collect();
         let written = match planted(Planted::MovedWithoutHead) {
@@ -116,14 +116,14 @@ impl Keeper {
         io.note(self.options.device, Note::Trouble(error.clone()));
         match role {
             _ if error.leaf().is_some_and(|leaf| self.is_ring_disk(leaf)) => drop(self.array.give_up_journal()),
-            Some(role) => self.leave_out(io, &[role], false).await,
+            Some(role) => self.drop_members(io, &[role], false).await,
             None => self.fail(io, error).await,
         }
     }
 
-    /// As [`Keeper::on_trouble`]; what a member cannot read is mended later, when somebody reads it again. Whether a disk was given up
-    /// by it.
-    async fn trouble_while_moving<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) -> bool {
+    /// [`Keeper::on_fault`] while the ring moves; a read error is repaired later, when it is met again. Returns whether
+    /// a disk was given up.
+    async fn fault_while_moving<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) -> bool {
         if !trouble.is_fatal() {
             return false;
         }
@@ -131,9 +131,9 @@ impl Keeper {
             self.array.give_up_journal();
             return true;
         }
-        let role = self.troubled(&trouble);
+        let role = self.faulty_member(&trouble);
         if let Some(role) = role {
-            self.leave_out(io, &[role], false).await;
+            self.drop_members(io, &[role], false).await;
         }
         role.is_some()
     }
@@ -146,7 +146,7 @@ impl Keeper {
         id: MemberId,
         force: bool,
     ) -> Ordered {
-        self.is_calm(io, leaf).await?;
+        self.check_idle(io, leaf).await?;
         let added = self.array.add_journal(io, leaf, id, force).await;
         if let Err(error) = added {
             if self.is_frozen() || matches!(error, LifecycleError::Beyond { .. }) {
@@ -154,7 +154,8 @@ impl Keeper {
             }
             return Err(error);
         }
-        // Who failed as the label was written is out by it: that is told now, as the layouts of the move have it already.
+        // A member that failed while the label was written is already recorded as failed: published now, since the
+        // layouts of the move contain it already.
         self.after_labels(io, Ok(())).await;
         if self.failed {
             return Err(LifecycleError::Beyond { lost: Vec::new(), source: None });

@@ -14,32 +14,32 @@ use crate::io::LEAF_BYTES_MAX;
 use crate::{LeafId, MetaIo};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Blocks that are read or written at once.
+/// Maximum number of blocks read or written at once.
 const PIECE_BLOCKS: usize = LEAF_BYTES_MAX as usize / BLOCK;
 
-/// The bits of a whole array: bit *i* of word *w* is region 64 *w* + *i*. Whole blocks of the bitmap, so that there may be
-/// more words than regions; bits of regions that are not there are 0.
+/// The bitmap of an array: bit *i* of word *w* is region 64 *w* + *i*. It consists of whole bitmap blocks, so it may
+/// have more bits than regions; the excess bits are 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Regions {
     /// Written since the array was created.
     pub written: Vec<u64>,
-    /// Perhaps not equal on all members; without *written*: being prepared when the array was interrupted.
+    /// Possibly unequal among members; without *written*: its first write was interrupted.
     pub dirty: Vec<u64>,
-    /// Blocks in which some member's copy was damaged or could not be read; they are whole again.
+    /// Blocks with a damaged or unreadable copy on some member; they have been rewritten.
     pub damaged_blocks: u64,
 }
 
-/// How many regions an array has.
+/// Returns the number of regions of an array.
 pub(super) fn regions_of(array_bytes: u64, region_bytes: u32) -> u64 {
     array_bytes.div_ceil(u64::from(region_bytes.max(1)))
 }
 
-/// The largest array with regions of this size whose bitmap has room on this disk, in bytes.
+/// Returns the size in bytes of the largest array with regions of this size whose bitmap fits on this disk.
 pub(super) fn largest_bytes(places: &Places, region_bytes: u32) -> u64 {
     places.bitmap.bytes / BLOCK_BYTES * u64::from(REGIONS_PER_BLOCK) * u64::from(region_bytes)
 }
 
-/// Refuses a disk on which the bitmap of such an array has no room.
+/// Refuses a disk on which the bitmap of such an array does not fit.
 pub(super) fn check_room(
     leaf: LeafId,
     places: &Places,
@@ -55,12 +55,12 @@ pub(super) fn check_room(
     Err(LifecycleError::BitmapRoom { leaf, array_bytes, needed_bytes, room_bytes, largest_bytes })
 }
 
-/// Blocks of the bitmap of an array.
+/// Returns the number of bitmap blocks of an array.
 fn blocks_of(label: &ArrayPart) -> usize {
     (bytes_for(regions_of(label.array_bytes, label.region_bytes)) / BLOCK_BYTES) as usize
 }
 
-/// Writes an empty bitmap on these disks, durably.
+/// Writes an empty bitmap to these disks, durably.
 pub(super) async fn write_empty<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
@@ -72,7 +72,7 @@ pub(super) async fn write_empty<M: MetaIo>(
     Ok(())
 }
 
-/// Writes the blocks empty that an array has which grows to so many bytes, beyond those that it has now; durably.
+/// Writes the empty bitmap blocks that an array gains when it grows to `array_bytes`, durably.
 pub(super) async fn write_further<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
@@ -87,10 +87,11 @@ pub(super) async fn write_further<M: MetaIo>(
     Ok(())
 }
 
-/// Writes the whole bitmap on these members, durably.
+/// Writes the whole bitmap to these members, durably.
 ///
 /// # Errors
-/// A disk's, or a role that has no disk here. `written` and `dirty` must have as many words as [`load_regions`] gives.
+/// A disk's error, or a slot without a present disk. `written` and `dirty` must have the length that [`load_regions`]
+/// returns.
 pub async fn store_regions<M: MetaIo>(
     io: &M,
     array: &Array,
@@ -137,7 +138,7 @@ fn bits_of(block: usize, written: &[u64], dirty: &[u64]) -> BlockBits {
     bits
 }
 
-/// Writes consecutive blocks, at most a piece, durably.
+/// Writes consecutive blocks, at most [`PIECE_BLOCKS`], durably.
 async fn write_blocks<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
@@ -154,18 +155,18 @@ async fn write_blocks<M: MetaIo>(
     result.map_err(|source| LifecycleError::Io { leaf: target.leaf, action: "write the bitmap", offset, source })
 }
 
-/// One member's copy of a piece: the bits of each block, and a bit for each of its sectors that is damaged.
+/// One member's copy of a piece: the bits of each block, and one bit for each damaged sector.
 struct Copy {
     bits: Vec<BlockBits>,
     damaged: Vec<u8>,
 }
 
-/// Reads the bitmap of all in-sync members and merges it: what is set on one is set. Where they differ or are damaged, the
-/// merged blocks are written on all in-sync members, durably, before this returns.
+/// Reads and merges the bitmaps of all members in sync: a bit set on one member is set. Blocks that differ or are
+/// damaged are rewritten on all members in sync, durably, before this returns.
 ///
 /// # Errors
-/// [`LifecycleError::BitmapDamaged`] where a sector is damaged on every member, unless `force`: then all its regions count
-/// as written and dirty. A disk's error: then that member is to be dropped, and this called again.
+/// [`LifecycleError::BitmapDamaged`] if a sector is damaged on every member, unless `force`: then all of its regions
+/// count as written and dirty. On a disk's error, drop that member and call this again.
 pub async fn load_regions<M: MetaIo>(io: &M, array: &Array, force: bool) -> Result<Regions, LifecycleError> {
     let label = &array.label;
     let members: Vec<&Target> =
@@ -173,7 +174,7 @@ pub async fn load_regions<M: MetaIo>(io: &M, array: &Array, force: bool) -> Resu
     let blocks = blocks_of(label);
     let regions = regions_of(label.array_bytes, label.region_bytes);
     let mut all = Regions { written: Vec::new(), dirty: Vec::new(), damaged_blocks: 0 };
-    // Nothing is written before all of it was read: whether it is refused is known only then.
+    // Nothing is written until everything was read: only then is it known whether the start is refused.
     let mut repairs: Vec<(usize, usize, BlockBits)> = Vec::new();
     let mut lost_sectors = Vec::new();
     for first in (0..blocks).step_by(PIECE_BLOCKS) {
@@ -211,11 +212,11 @@ pub async fn load_regions<M: MetaIo>(io: &M, array: &Array, force: bool) -> Resu
     Ok(all)
 }
 
-/// Notes as dirty, of these regions, those that were ever written, on these members, durably; what was found on some members is
-/// on all that are in sync then, as after [`load_regions`]. Returns how many of these regions were ever written.
+/// Marks those of the named regions as dirty that were ever written, on these members, durably; merges the bitmaps as
+/// [`load_regions`] does. Returns how many of the named regions were ever written.
 ///
 /// # Errors
-/// As of `load_regions`.
+/// As for `load_regions`.
 pub(super) async fn mark_dirty<M: MetaIo>(
     io: &M,
     array: &Array,
@@ -244,7 +245,7 @@ pub(super) async fn mark_dirty<M: MetaIo>(
     Ok(marked)
 }
 
-/// Takes bits of regions beyond the array's end away.
+/// Clears the bits beyond the array's end.
 fn keep_regions(bits: &mut BlockBits, block: usize, regions: u64) {
     let first = block as u64 * u64::from(REGIONS_PER_BLOCK);
     for word in 0..WORDS_PER_BLOCK {
@@ -257,7 +258,7 @@ fn keep_regions(bits: &mut BlockBits, block: usize, regions: u64) {
     }
 }
 
-/// Writes merged blocks, neighbours together.
+/// Writes merged blocks, contiguous ones together.
 async fn repair<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
@@ -289,7 +290,7 @@ async fn repair<M: MetaIo>(
     Ok(())
 }
 
-/// Reads consecutive blocks. Where the disk refuses the piece, block by block: what it refuses is damaged.
+/// Reads consecutive blocks. If the disk fails the piece, reads block by block: a block that fails counts as damaged.
 async fn read_blocks<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
@@ -304,7 +305,7 @@ async fn read_blocks<M: MetaIo>(
         Err(_) => {
             let one = |block: usize| io.read(target.leaf, start + (block * BLOCK) as u64, BLOCK);
             let blocks = join_all((first..first + count).map(one)).await;
-            // Zeros are no sector of any bitmap.
+            // A sector of zeros is no valid sector of a bitmap.
             blocks.into_iter().flat_map(|block| block.unwrap_or_else(|_| vec![0; BLOCK])).collect()
         }
     };

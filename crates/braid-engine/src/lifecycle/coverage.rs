@@ -1,13 +1,13 @@
-//! Which members an array can lose: whether every byte of it has a copy on those that are left.
+//! Which member failures an array tolerates: whether the remaining members hold a copy of every byte.
 
 use braid_geometry::Geometry;
 
-/// Whether every byte of the array has at least one copy on a member for which `holds` is true, or can be computed from such
+/// Whether every byte of the array has a copy on a member for which `holds` is true, or can be computed from such
 /// members.
 ///
-/// Exact for all levels. With *k* copies over *w* members, chunk *c* of a zone stands on the *k* members from slot *c · k mod w*
-/// on: so at most *w* chunks are different, and the short zone has fewer. With parity, each zone can lack as many of its
-/// members as it has parities, any of them.
+/// Exact for all levels. With *k* copies over *w* members, the copies of chunk *c* of a zone are in *k* consecutive
+/// columns, from *c · k mod w* on: so there are at most *w* different placements, and fewer in a short zone. With
+/// parity, each zone tolerates the loss of as many of its members as it has parities.
 pub(super) fn covers(geometry: &Geometry, holds: impl Fn(u16) -> bool) -> bool {
     let spec = geometry.spec();
     let parity = usize::from(spec.level.parity());
@@ -22,10 +22,10 @@ pub(super) fn covers(geometry: &Geometry, holds: impl Fn(u16) -> bool) -> bool {
     })
 }
 
-/// Returns how many more members may fail, whichever they are, while every byte of the array keeps a copy on, or can be computed
-/// from, the members for which `holds` is true. `None` where some byte has none already.
+/// Returns how many more members may fail, whichever they are, while every byte of the array keeps a copy on, or can be
+/// computed from, members for which `holds` is true. `None` if some byte has none already.
 ///
-/// Exact, as [`covers`] is: losing all copies of the chunk that has fewest loses that chunk.
+/// Exact, as [`covers`] is: losing all copies of the chunk with the fewest copies loses that chunk.
 pub fn tolerated_failures(geometry: &Geometry, holds: impl Fn(u16) -> bool) -> Option<u16> {
     let spec = geometry.spec();
     let parity = usize::from(spec.level.parity());
@@ -40,7 +40,7 @@ pub fn tolerated_failures(geometry: &Geometry, holds: impl Fn(u16) -> bool) -> O
             |chunk: usize| (0..copies).filter(|copy| holds(zone.members[(chunk * copies + copy) % width])).count();
         (0..chunks as usize).map(held).min().and_then(|held| held.checked_sub(1))
     };
-    // Every zone has to go on: the weakest one counts.
+    // Every zone has to survive: the weakest one decides.
     let mut least = usize::MAX;
     for zone in geometry.zones() {
         least = least.min(of_zone(zone)?);
@@ -54,11 +54,11 @@ mod tests {
 
     use super::{covers, tolerated_failures};
 
-    /// Against every way to lose so many of the members that are left.
+    /// Compared with every way to lose this many of the remaining members.
     #[test]
     fn failures_that_are_tolerated_are_those_that_any_choice_of_members_survives() {
         let block = 4096u64;
-        let mut answers = [0u32; 4];
+        let mut tally = [0u32; 4];
         for sizes in [&[3, 3][..], &[4, 4, 4], &[2, 3, 5, 5], &[1, 2, 3, 4, 5], &[7, 7, 7, 7, 7, 7], &[1, 9, 9, 9, 2]] {
             let sizes: Vec<u64> = sizes.iter().map(|blocks| blocks * 2 * block).collect();
             for (level, copies) in [
@@ -78,13 +78,13 @@ mod tests {
                             .filter(|lost| lost & !left == 0 && lost.count_ones() == count)
                             .all(|lost| covers(&geometry, |role| (left & !lost) >> role & 1 == 1))
                     };
-                    let answer = tolerated_failures(&geometry, |role| left >> role & 1 == 1);
-                    assert_eq!(answer.is_some(), any_loss_of(0), "{spec:?} over {sizes:?}, {left:b} left");
-                    let Some(count) = answer else { continue };
-                    answers[usize::from(count).min(3)] += 1;
+                    let tolerated = tolerated_failures(&geometry, |role| left >> role & 1 == 1);
+                    assert_eq!(tolerated.is_some(), any_loss_of(0), "{spec:?} over {sizes:?}, {left:b} left");
+                    let Some(count) = tolerated else { continue };
+                    tally[usize::from(count).min(3)] += 1;
                     let lost = u32::from(count);
                     assert!(any_loss_of(lost), "{spec:?} over {sizes:?}, {left:b} left: {count} is too many");
-                    // Unless members that no zone uses are left out of the choice, one more loses something.
+                    // Among the members in use by a zone, losing one more loses data.
                     let in_use =
                         (0..sizes.len() as u16).filter(|role| used(*role) && left >> role & 1 == 1).count() as u32;
                     if in_use > lost {
@@ -93,12 +93,12 @@ mod tests {
                 }
             }
         }
-        assert!(answers[0] > 50 && answers[1] > 50 && answers[2] > 10, "{answers:?}");
+        assert!(tally[0] > 50 && tally[1] > 50 && tally[2] > 10, "{tally:?}");
     }
 
-    /// Against every byte's copies as the geometry gives them, for every set of members that may be left.
+    /// Compared with the geometry's copies of every byte, for every set of remaining members.
     #[test]
-    fn the_short_answer_is_the_long_one() {
+    fn covers_agrees_with_brute_force() {
         let (mut arrays, mut yes, mut no) = (0, 0, 0);
         let block = 4096u64;
         for sizes in [
@@ -130,7 +130,7 @@ mod tests {
                         let whole = (0..geometry.size_bytes()).step_by(block as usize).all(|at| {
                             let mut any = false;
                             geometry.copies(at, &mut |piece| any |= holds(piece.member));
-                            // Or its row has as many cells left as it has data.
+                            // Or its stripe has as many cells left as it has data cells.
                             any || geometry.stripe_of(at).is_some_and(|stripe| {
                                 let cells = (0..stripe.data_chunks()).map(|index| stripe.data(index));
                                 let cells = cells.chain([stripe.p()]).chain(stripe.q());

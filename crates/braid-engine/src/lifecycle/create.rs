@@ -13,38 +13,39 @@ use super::erase::{erase_targets, wipe};
 use super::error::LifecycleError;
 use super::join::try_join_all;
 use super::journal;
-use super::lines::{Lines, SERVES};
+use super::lineage::{LineageIds, SERVES};
 use super::planted::{Planted, planted};
 use super::redundant::is_redundant;
 use super::write::{LabelCopy, Target, write_block, write_labels};
 use crate::{LeafId, MetaIo};
 
-/// What is to be created. The random values come from the caller.
+/// What to create. The random values come from the caller.
 #[derive(Clone, Debug)]
 pub struct CreateRequest {
-    /// The array's name. That no other array has it is for the caller to know.
+    /// The array's name. The caller ensures that no other array has it.
     pub name: Name,
     /// Level, layout, chunk, copies, zones.
     pub spec: Spec,
-    /// The disks, in the order of their roles.
+    /// The disks, in slot order.
     pub leaves: Vec<LeafId>,
     /// The array's new identity.
     pub uuid: Uuid,
     /// A new identity for each disk.
     pub member_ids: Vec<MemberId>,
-    /// Further disks that wait to take over a role, each with its new identity. Only at a redundant level.
+    /// Spares, each with its new identity. Only at a redundant level.
     pub spares: Vec<(LeafId, MemberId)>,
-    /// The disk of the journal, with its new identity: at a level with parity, where the members are not to hold it.
+    /// The disk of the journal, with its new identity: at a level with parity, if the members are not to hold the
+    /// journal.
     pub journal: Option<(LeafId, MemberId)>,
-    /// Roles that are read from only when no other member can answer. Only at a redundant level.
+    /// Slots that are read only if no other member can answer. Only at a redundant level.
     pub write_mostly: Vec<u16>,
-    /// When it may start with members missing.
+    /// Whether it may start with members missing.
     pub start_policy: StartPolicy,
-    /// A random id for the line of members.
+    /// A random id for its first lineage.
     pub lineage: u64,
     /// A random id of this run: the array is started at once.
     pub session: u64,
-    /// The time, in seconds since 1970.
+    /// The time in seconds since 1970.
     pub created_unix_s: u64,
     /// Overwrite what is on the disks.
     pub force: bool,
@@ -52,18 +53,18 @@ pub struct CreateRequest {
 
 /// Creates an array and starts it.
 ///
-/// 1. Look at every disk; refuse one that bears something, unless forced. Nothing was written so far.
-/// 2. Forced: zero the signatures that are there, and older labels, durably.
-/// 3. Write the label as *forming* on all members, both copies. Only when all are durable:
-/// 4. Write an empty write-intent bitmap on all members of a redundant array, and with parity the first head of the journal.
-///    Only when all are durable:
-/// 5. Write the label as *active* on all members, both copies. When all are durable, the array exists.
+/// 1. Inspect every disk; refuse one that is in use, unless forced. Nothing has been written so far.
+/// 2. If forced: zero existing signatures and older labels, durably.
+/// 3. Write the label as *forming* to all members, both copies. Once all are durable:
+/// 4. Write an empty write-intent bitmap to all members of a redundant array, and with parity the first head of the
+///    journal. Once all are durable:
+/// 5. Write the label as *active* to all members, both copies. Once all are durable, the array exists.
 ///
 /// # Errors
-/// What was refused, before anything was written; or [`LifecycleError::CreateFailed`] with a disk's error.
+/// A refusal before anything was written, or [`LifecycleError::CreateFailed`] with a disk's error.
 pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array, LifecycleError> {
     let (geometry, mut label, mut targets) = plan(io, request)?;
-    // Refuse before the first write what the label cannot hold.
+    // Refuse what the label cannot hold before the first write.
     for target in &targets {
         braid_format::Label { array: label.clone(), member: target.part.clone() }.encode()?;
     }
@@ -88,10 +89,10 @@ pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array,
     {
         return Err(undo.forming(error).await);
     }
-    let seats: Vec<&Target> = targets.iter().take(request.leaves.len()).collect();
-    let run = Lines::new(request.session.rotate_left(17) ^ request.lineage).next();
+    let members: Vec<&Target> = targets.iter().take(request.leaves.len()).collect();
+    let run = LineageIds::new(request.session.rotate_left(17) ^ request.lineage).next();
     let disk = request.journal.and_then(|(leaf, _)| targets.iter().find(|target| target.leaf == leaf));
-    if let Err(error) = journal::write_first(io, &label, &seats, disk, run).await {
+    if let Err(error) = journal::write_first(io, &label, &members, disk, run).await {
         return Err(undo.forming(error).await);
     }
     label.sequence += 1;
@@ -102,16 +103,16 @@ pub async fn create<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<Array,
     let mut array = Array::new(label, geometry, targets, request.session.rotate_left(32) ^ request.lineage);
     array.was_clean = true;
     match array.agree_on_gains(io).await {
-        Ok(untold) if untold.is_empty() => Ok(array),
-        Ok(untold) => {
-            let Some((_, error)) = untold.into_iter().next() else { return Ok(array) };
+        Ok(not_promoted) if not_promoted.is_empty() => Ok(array),
+        Ok(not_promoted) => {
+            let Some((_, error)) = not_promoted.into_iter().next() else { return Ok(array) };
             Err(undo.active(error).await)
         }
         Err(error) => Err(undo.active(error).await),
     }
 }
 
-/// Works out places, geometry and label; touches nothing.
+/// Computes the disks' layouts, the geometry and the label; writes nothing.
 fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPart, Vec<Target>), LifecycleError> {
     let spec = request.spec;
     let redundant = is_redundant(spec.level);
@@ -135,18 +136,18 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         return Err(LifecycleError::Identities { given: ids.len(), disks: leaves.len() });
     }
     let is_journal = |leaf: LeafId| request.journal.is_some_and(|(journal, _)| journal == leaf);
-    let place = |leaf: &LeafId| {
+    let layout = |leaf: &LeafId| {
         let places_for = if is_journal(*leaf) { Places::for_journal } else { Places::for_device };
         places_for(io.size_bytes(*leaf)).map_err(|source| LifecycleError::Size { leaf: *leaf, source })
     };
-    let places = leaves.iter().map(place).collect::<Result<Vec<Places>, _>>()?;
+    let places = leaves.iter().map(layout).collect::<Result<Vec<Places>, _>>()?;
     let sizes: Vec<u64> = places.iter().map(|p| p.data.bytes).collect();
-    let seats = request.leaves.len();
-    let geometry = Geometry::plan(spec, &sizes[..seats])?;
+    let slots = request.leaves.len();
+    let geometry = Geometry::plan(spec, &sizes[..slots])?;
     let array_bytes = geometry.size_bytes();
     let region_bytes = if redundant { region_bytes_for(array_bytes) } else { 0 };
-    let with_data = seats + request.spares.len();
-    check_extras(request, &geometry, &sizes[seats..with_data])?;
+    let with_data = slots + request.spares.len();
+    check_extras(request, &geometry, &sizes[slots..with_data])?;
     if redundant {
         leaves[..with_data]
             .iter()
@@ -157,7 +158,7 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         id: Some(*id),
         data_bytes: *data_bytes,
         state: match role {
-            _ if role < seats => MemberState::InSync,
+            _ if role < slots => MemberState::InSync,
             _ if role < with_data => MemberState::Spare,
             _ => MemberState::Journal,
         },
@@ -199,20 +200,20 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     };
     let targets: Vec<Target> = leaves.iter().zip(places).enumerate().map(target).collect();
     for target in &targets {
-        // What was cut for the ring of the members must fit into that of the disk.
-        let others = if is_journal(target.leaf) { &targets[..seats] } else { &[] };
+        // Requests sized for the members' log ring must fit into that of the disk.
+        let others = if is_journal(target.leaf) { &targets[..slots] } else { &[] };
         journal::check_room(target.leaf, &target.part.places, &label, others)?;
     }
     Ok((geometry, label, targets))
 }
 
-/// Spares and roles that are read last must make sense.
+/// Checks the spares and the write-mostly slots.
 fn check_extras(request: &CreateRequest, geometry: &Geometry, spare_sizes: &[u64]) -> Result<(), LifecycleError> {
-    let seats = geometry.members().len() as u16;
-    let extra = request.write_mostly.iter().copied().chain((!request.spares.is_empty()).then_some(seats)).max();
+    let slots = geometry.members().len() as u16;
+    let extra = request.write_mostly.iter().copied().chain((!request.spares.is_empty()).then_some(slots)).max();
     if request.journal.is_some() && request.spec.level.parity() == 0 {
         let reason = format!("{} has no journal that a disk could hold; raid5 and raid6 have", request.spec.level);
-        return Err(LifecycleError::Role { role: seats, reason });
+        return Err(LifecycleError::Role { role: slots, reason });
     }
     if let Some(role) = extra
         && !is_redundant(request.spec.level)
@@ -220,11 +221,11 @@ fn check_extras(request: &CreateRequest, geometry: &Geometry, spare_sizes: &[u64
         let reason = format!("{} has neither spares nor members that are read last", request.spec.level);
         return Err(LifecycleError::Role { role, reason });
     }
-    if let Some(role) = request.write_mostly.iter().find(|role| **role >= seats) {
-        return Err(LifecycleError::Role { role: *role, reason: format!("there are only {seats} members") });
+    if let Some(role) = request.write_mostly.iter().find(|role| **role >= slots) {
+        return Err(LifecycleError::Role { role: *role, reason: format!("there are only {slots} members") });
     }
     let end = |role: u16| geometry.zones().iter().filter(|z| z.members.contains(&role)).map(|z| z.member_end()).max();
-    let needed_bytes = (0..seats).filter_map(end).min().unwrap_or(0);
+    let needed_bytes = (0..slots).filter_map(end).min().unwrap_or(0);
     match request.spares.iter().zip(spare_sizes).find(|(_, size)| **size < needed_bytes) {
         Some(((leaf, _), data_bytes)) => {
             let what = "the smallest member".to_owned();
@@ -234,7 +235,7 @@ fn check_extras(request: &CreateRequest, geometry: &Geometry, spare_sizes: &[u64
     }
 }
 
-/// Says what is on a disk; refuses it unless forced.
+/// Identifies what is on a disk; refuses a disk in use unless forced.
 pub(super) async fn inspect<M: MetaIo>(
     io: &M,
     leaf: LeafId,
@@ -254,7 +255,7 @@ pub(super) async fn inspect<M: MetaIo>(
     }
 }
 
-/// Zeroes the bytes that make what was found what it is, and older labels of Braid's in all their places.
+/// Zeroes the signatures that were found, and older Braid labels wherever they are.
 pub(super) async fn clear<M: MetaIo>(
     io: &M,
     leaf: LeafId,
@@ -274,7 +275,7 @@ pub(super) async fn clear<M: MetaIo>(
     Ok(())
 }
 
-/// Takes back a create that a disk's error stopped. Best effort: each step leaves what a start understands.
+/// Undoes a create that failed on a disk's error. Best effort: every step leaves a state that a start understands.
 struct Undo<'a, M> {
     io: &'a M,
     label: ArrayPart,
@@ -282,14 +283,14 @@ struct Undo<'a, M> {
 }
 
 impl<M: MetaIo> Undo<'_, M> {
-    /// No member says *active* yet: erase what was written.
+    /// No member is *active* yet: erase what was written.
     async fn forming(self, error: LifecycleError) -> LifecycleError {
         let undone = erase_targets(self.io, &self.targets).await.is_ok();
         LifecycleError::CreateFailed { undone, source: Box::new(error) }
     }
 
-    /// Some members may say *active*: announce the end first, as a delete does. If that cannot be written everywhere,
-    /// the labels stay, and the next start finishes the deletion.
+    /// Some members may be *active*: write *deleting* first, as a delete does. If that fails on a member, the labels
+    /// stay, and the next start finishes the deletion.
     async fn active(mut self, error: LifecycleError) -> LifecycleError {
         let deleting = ArrayPart { sequence: 3, state: ArrayState::Deleting, ..self.label };
         let announced = write_labels(self.io, &mut self.targets, &deleting).await.is_ok();

@@ -1,55 +1,55 @@
-//! One disk: reading both copies of its label, and what they mean together.
+//! One disk: reads both copies of its label and combines them.
 
 use braid_format::{ArrayState, BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, copy_offset, examine};
 
 use super::write::LabelCopy;
 use crate::{LeafError, LeafId, MetaIo};
 
-/// A disk that was looked at.
+/// A disk that was probed.
 #[derive(Clone, Debug)]
 pub struct FoundDisk {
-    /// Which one.
+    /// The disk.
     pub leaf: LeafId,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// What its labels mean.
+    /// What its labels say.
     pub verdict: DiskVerdict,
 }
 
-/// What the two copies of a disk's label mean together.
+/// What the two copies of a disk's label say together.
 #[derive(Clone, Debug)]
 pub enum DiskVerdict {
     /// No label.
     Unlabelled,
     /// A member of an array.
     Member(Box<MemberDisk>),
-    /// What a create or a delete that was interrupted left: only the first sector of a label can be read.
+    /// The remains of an interrupted create or delete: only the first sector of a label is readable.
     Remnant(Box<Header>),
-    /// A label is here, and the disk cannot be used.
+    /// The disk has a label and cannot be used.
     Unusable {
-        /// Why not.
+        /// The reason.
         problem: DiskProblem,
-        /// Whose it is, where that can still be read.
+        /// The array and member that it belongs to, if still readable.
         header: Option<Box<Header>>,
     },
 }
 
-/// A disk with a label that can be believed.
+/// A disk with a valid label.
 #[derive(Clone, Debug)]
 pub struct MemberDisk {
-    /// Which disk.
+    /// The disk.
     pub leaf: LeafId,
     /// The newer of its copies.
     pub label: Label,
-    /// The copy to be written first at the next change: the one that is damaged or older.
+    /// The copy to write first at the next change: the damaged or older one.
     pub doubtful: LabelCopy,
-    /// What is wrong with the other copy, where something is.
+    /// What is wrong with the other copy, if anything.
     pub other_copy: Option<String>,
     /// The other copy is damaged. It may be the remains of a label newer than this one.
     pub damaged: bool,
     /// Whether the disk is larger than when it was labelled.
     pub grown: bool,
-    /// The copy at the end is nothing but zeros: the disk was cut, and made longer again. What was cut off reads as zeros.
+    /// The copy at the end is all zeros: the disk was truncated and extended again. The lost part reads as zeros.
     pub cut: bool,
 }
 
@@ -63,16 +63,16 @@ pub enum DiskProblem {
     /// Both copies are damaged.
     #[error("both copies are damaged; of the first: {0}")]
     Damaged(LabelError),
-    /// A newer version of Braid wrote it, or it is nonsense with a right checksum.
+    /// It was written by a newer version of Braid, or is invalid despite a valid checksum.
     #[error("{0}")]
     Unsupported(LabelError),
     /// The two copies belong to different arrays or members.
     #[error("its two copies of the label belong to different members: one was copied there")]
     TwoMembers,
-    /// The two copies bear one sequence number and say different things.
+    /// The two copies have the same sequence number and differ.
     #[error("its two copies of the label differ under one sequence number")]
     Contradiction,
-    /// It is that of an array's journal, and does not hold what the array says.
+    /// It is the disk of an array's journal, and is not the one that the array uses now.
     #[error(
         "what it holds is not the journal of now: it is an old copy of that disk, or the array has gone on without it"
     )]
@@ -90,17 +90,17 @@ enum Read {
     Broken(LabelError, Option<Box<Header>>),
 }
 
-/// Reads both copies and judges them. Changes nothing.
-pub(super) async fn look<M: MetaIo>(io: &M, leaf: LeafId) -> FoundDisk {
+/// Reads both copies and combines them. Writes nothing.
+pub(super) async fn probe<M: MetaIo>(io: &M, leaf: LeafId) -> FoundDisk {
     let size_bytes = io.size_bytes(leaf);
     if copy_offset(size_bytes).is_none() {
         return FoundDisk { leaf, size_bytes, verdict: DiskVerdict::Unlabelled };
     }
     let start = io.read(leaf, 0, LABEL_BYTES).await;
-    let place = examine::copy_place(start.as_deref().unwrap_or(&[]), size_bytes).unwrap_or(BLOCK_BYTES);
-    let end = io.read(leaf, place, LABEL_BYTES).await;
+    let end_offset = examine::copy_place(start.as_deref().unwrap_or(&[]), size_bytes).unwrap_or(BLOCK_BYTES);
+    let end = io.read(leaf, end_offset, LABEL_BYTES).await;
     let zeros = end.as_ref().is_ok_and(|block| block.iter().all(|byte| *byte == 0));
-    let verdict = judge(leaf, size_bytes, read(start, 0), (read(end, place), zeros));
+    let verdict = combine(leaf, size_bytes, read(start, 0), (read(end, end_offset), zeros));
     FoundDisk { leaf, size_bytes, verdict }
 }
 
@@ -111,16 +111,16 @@ fn read(block: Result<Vec<u8>, LeafError>, offset: u64) -> Read {
     };
     match Label::decode(&block) {
         Ok(label) if label.belongs_at(offset) => Read::Whole(Box::new(label)),
-        // A label of something else: of the partition that ends here, or copied with a whole disk. Not this disk's.
+        // A label that does not belong here: of a partition that ends here, or copied with a whole disk.
         Ok(_) => Read::Nothing,
         Err(error) if !error.is_label() => Read::Nothing,
         Err(error) => Read::Broken(error, Header::decode(&block).map(Box::new)),
     }
 }
 
-fn judge(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool)) -> DiskVerdict {
+fn combine(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool)) -> DiskVerdict {
     let unusable = |problem, header| DiskVerdict::Unusable { problem, header };
-    // A copy that only a newer version understands forbids to believe an older one beside it.
+    // A copy of a newer format version forbids using an older copy beside it.
     for copy in [&start, &end] {
         if let Read::Broken(error, header) = copy
             && !matches!(error, LabelError::Checksum { .. })
@@ -139,7 +139,7 @@ fn judge(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool)) -
     match (start, end) {
         (Read::Whole(start), Read::Whole(end)) => {
             let same_member = (start.array.uuid, start.member.id) == (end.array.uuid, end.member.id);
-            // A label may say another role or other places than the one before it; two of one number say the same.
+            // A label may record another slot or layout than its predecessor; two with one sequence number must agree.
             let one_number = start.order() == end.order();
             if !same_member || one_number && start.member != end.member {
                 unusable(DiskProblem::TwoMembers, None)
@@ -166,7 +166,7 @@ fn judge(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool)) -
             broken(error, header.or(from_end))
         }
         (start, Read::Broken(error, header)) => match (start, header) {
-            // The first block may have said the same, had it been readable.
+            // The unreadable first block may have said the same.
             (Read::Failed(failed), None) => unusable(DiskProblem::Unreadable(failed), None),
             (_, header) => broken(error, header),
         },
@@ -175,8 +175,8 @@ fn judge(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool)) -
     }
 }
 
-/// No copy is whole. While an array is in use that cannot come from a crash: it is damage. While one is being made or
-/// removed it can.
+/// No copy is valid. While an array is in use, a crash cannot cause that: it is damage. During a create or delete, a
+/// crash can.
 fn broken(error: LabelError, header: Option<Box<Header>>) -> DiskVerdict {
     match header {
         Some(header) if header.state != ArrayState::Active => DiskVerdict::Remnant(header),

@@ -1,4 +1,4 @@
-//! Taking labels off disks: at the end of a delete, and by `wipe`. Only blocks that hold a label are touched.
+//! Erasing labels: at the end of a delete, and by `wipe`. Only blocks that hold a label are written.
 
 use braid_format::pool::{POOL_MAGIC, PoolHeader, PoolLabel};
 use braid_format::{ArrayState, Header, LABEL_BYTES, Label, MAGIC, copy_offset, examine};
@@ -13,13 +13,13 @@ use crate::{LeafId, MetaIo};
 /// What `wipe` did.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Wiped {
-    /// Where labels were, now zeros; offsets in bytes.
+    /// Byte offsets of erased labels, which are zeros now.
     pub erased: Vec<u64>,
-    /// Where a label stands that is not this disk's (of a partition on it, say); left alone.
+    /// Byte offsets of labels that belong to something else, such as a partition on the disk; they were not touched.
     pub left: Vec<u64>,
 }
 
-/// Zeroes both copies on each target. The copy at the end goes first: the one at the start says where the other is.
+/// Zeroes both copies on each target. The copy at the end goes first, because the one at the start records its offset.
 pub(super) async fn erase_targets<M: MetaIo>(io: &M, targets: &[Target]) -> Result<(), LifecycleError> {
     let erase = |target: Target| async move {
         for copy in [LabelCopy::End, LabelCopy::Start] {
@@ -31,13 +31,13 @@ pub(super) async fn erase_targets<M: MetaIo>(io: &M, targets: &[Target]) -> Resu
     Ok(())
 }
 
-/// Finishes a delete that was interrupted.
+/// Finishes an interrupted delete.
 pub(super) async fn finish_delete<M: MetaIo>(io: &M, found: &FoundArray) -> Result<(), LifecycleError> {
     let mut targets = targets_of(found);
     let remnants = found.remnants.iter().map(|(leaf, _)| *leaf);
     try_join_all(targets.iter().map(|t| t.leaf).chain(remnants.clone()).map(|leaf| flush(io, leaf))).await?;
     if let Some(newest) = &found.newest {
-        // Before: some members say "deleting". After: all do. Then none can come back as active.
+        // Before: some members are "deleting". After: all are. Then none can come back as active.
         write_labels(io, &mut targets, newest).await?;
     }
     erase_targets(io, &targets).await?;
@@ -46,14 +46,14 @@ pub(super) async fn finish_delete<M: MetaIo>(io: &M, found: &FoundArray) -> Resu
 }
 
 /// Removes the labels of an array that is not started: one whose creation was interrupted, or, with `force`, one that
-/// is incomplete or refused. Members that are not here, and disks that are no members any more, keep theirs.
+/// is incomplete or refused. Missing members, and disks that are no longer members, keep theirs.
 ///
 /// # Errors
-/// [`LifecycleError::NotReady`] where it may not be deleted like this, or a disk's error.
+/// [`LifecycleError::NotReady`] if its status does not allow deleting it like this, or a disk's error.
 pub async fn delete_found<M: MetaIo>(io: &M, found: &FoundArray, force: bool) -> Result<(), LifecycleError> {
     let allowed = match &found.status {
         Status::Ready | Status::Degraded { .. } | Status::InterruptedCreate | Status::InterruptedDelete => true,
-        // Which of two twins is meant nobody knows: those are wiped one by one.
+        // Which of two twins is the member cannot be known: they are to be wiped one by one.
         Status::Refused { reasons } => force && reasons.iter().all(|r| !matches!(r, super::Refusal::Twins { .. })),
         Status::Incomplete { .. } | Status::Waiting { .. } => force,
     };
@@ -68,8 +68,8 @@ pub async fn delete_found<M: MetaIo>(io: &M, found: &FoundArray, force: bool) ->
             newest.state == ArrayState::Active || found.members.iter().any(|m| m.disk.as_ref().is_some_and(active));
         if any_active {
             try_join_all(targets.iter().map(|t| flush(io, t.leaf))).await?;
-            // As in `start`: everyone at the newest label first, then the next one. Not so where some are still
-            // forming: a crash in between would complete what was never acknowledged.
+            // As in `start`: first all members get the newest label, then the next one. Not if some are still forming:
+            // a crash in between would complete a create that was never acknowledged.
             if found.status != Status::InterruptedCreate {
                 write_labels(io, &mut targets, newest).await?;
             }
@@ -83,10 +83,10 @@ pub async fn delete_found<M: MetaIo>(io: &M, found: &FoundArray, force: bool) ->
     Ok(())
 }
 
-/// Removes Braid's labels, of arrays and of pools, from a disk, whole or damaged, and nothing else.
+/// Removes Braid's labels, of arrays and of pools, intact or damaged, from a disk, and nothing else.
 ///
 /// # Errors
-/// A disk's.
+/// A disk's error.
 pub async fn wipe<M: MetaIo>(io: &M, leaf: LeafId) -> Result<Wiped, LifecycleError> {
     let size_bytes = io.size_bytes(leaf);
     let mut wiped = Wiped::default();
@@ -96,11 +96,11 @@ pub async fn wipe<M: MetaIo>(io: &M, leaf: LeafId) -> Result<Wiped, LifecycleErr
         block.map_err(|source| LifecycleError::Io { leaf, action: "read the label", offset, source })
     };
     let start = read(0).await?;
-    let mut places = vec![last];
-    places.extend(examine::copy_place(&start, size_bytes).filter(|place| *place != last));
+    let mut offsets = vec![last];
+    offsets.extend(examine::copy_place(&start, size_bytes).filter(|offset| *offset != last));
     // The start goes last, as in a delete.
-    places.push(0);
-    for offset in places {
+    offsets.push(0);
+    for offset in offsets {
         let block = if offset == 0 { start.clone() } else { read(offset).await? };
         if !block.starts_with(&MAGIC) && !block.starts_with(&POOL_MAGIC) {
             continue;
@@ -116,7 +116,7 @@ pub async fn wipe<M: MetaIo>(io: &M, leaf: LeafId) -> Result<Wiped, LifecycleErr
     Ok(wiped)
 }
 
-/// Whether a readable label says that its place is another one.
+/// Whether a readable label records a location other than this one.
 fn belongs_elsewhere(block: &[u8], offset: u64) -> bool {
     let header = Label::decode(block).map(|label| label.header()).ok().or_else(|| Header::decode(block));
     let of_pool = || PoolLabel::decode(block).map(|label| label.header()).ok().or_else(|| PoolHeader::decode(block));

@@ -7,7 +7,7 @@ use braid_geometry::units::format_size;
 use super::{Refusal, Status};
 use crate::{LeafError, LeafId};
 
-/// Members, as the subject of a sentence.
+/// Formats members as the subject of a sentence.
 fn of_members(members: &[u16]) -> String {
     match members {
         [one] => format!("member {one} is"),
@@ -15,12 +15,12 @@ fn of_members(members: &[u16]) -> String {
     }
 }
 
-/// Why a procedure failed. The text is a sentence; [`LifecycleError::leaf`] says which disk it is about, so that the
-/// caller can name that as its user knows it.
+/// Why a procedure failed. The text is a sentence; [`LifecycleError::leaf`] returns the disk it is about, so that the
+/// caller can name the disk as its user knows it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LifecycleError {
-    /// A disk refused a read, a write or a flush.
+    /// A disk failed a read, a write or a flush.
     #[error("cannot {action} (byte {offset}): {source}")]
     Io {
         /// Which disk.
@@ -29,10 +29,10 @@ pub enum LifecycleError {
         action: &'static str,
         /// Where.
         offset: u64,
-        /// The disk's answer.
+        /// The disk's error.
         source: LeafError,
     },
-    /// The disk's size will not do.
+    /// The disk's size is unsuitable.
     #[error("{source}")]
     Size {
         /// Which disk.
@@ -40,13 +40,13 @@ pub enum LifecycleError {
         /// Too small, or too large.
         source: PlaceError,
     },
-    /// One disk was given more than once.
+    /// A disk was given more than once.
     #[error("this disk is given twice; each member must be a disk of its own")]
     Twice {
         /// Which disk.
         leaf: LeafId,
     },
-    /// The disk bears something that looks like someone's.
+    /// The disk is in use by something else.
     #[error("the disk holds {found}; use --force to overwrite it")]
     NotEmpty {
         /// Which disk.
@@ -54,10 +54,10 @@ pub enum LifecycleError {
         /// What was found, in words.
         found: String,
     },
-    /// The members do not make such an array.
+    /// These members cannot form such an array.
     #[error("{0}")]
     Geometry(#[from] GeometryError),
-    /// As many member identities as disks are needed, all different.
+    /// The member identities do not match the disks: one per disk is needed, all different.
     #[error("{given} member identities, not all different, for {disks} disks")]
     Identities {
         /// How many were given.
@@ -65,7 +65,7 @@ pub enum LifecycleError {
         /// How many disks there are.
         disks: usize,
     },
-    /// The write-intent bitmap of so large an array does not fit on a member.
+    /// The write-intent bitmap of such a large array does not fit on a member.
     #[error("an array of {} needs a write-intent bitmap of {needed_bytes} bytes, and this disk has room for {room_bytes}: the largest redundant array with it has {}",
         format_size(*.array_bytes), format_size(*.largest_bytes))]
     BitmapRoom {
@@ -73,7 +73,7 @@ pub enum LifecycleError {
         leaf: LeafId,
         /// The array's size in bytes.
         array_bytes: u64,
-        /// What its bitmap takes, in bytes.
+        /// The size of its bitmap, in bytes.
         needed_bytes: u64,
         /// Room for the bitmap on this disk, in bytes.
         room_bytes: u64,
@@ -90,17 +90,17 @@ pub enum LifecycleError {
         leaf: LeafId,
         /// Room for the journal on this disk, in bytes.
         room_bytes: u64,
-        /// What the journal takes, in bytes.
+        /// The size of the journal, in bytes.
         needed_bytes: u64,
-        /// The smallest disk with room for it, in bytes.
+        /// The smallest disk that it fits on, in bytes.
         disk_bytes: u64,
     },
-    /// The disk of the journal is lost, and with it what is needed.
+    /// The disk of the journal is missing, and what it holds is needed.
     #[error(
         "the disk of its journal is not here, a member is absent, and it was not stopped in order: which parity fits its data is not known; attach the disk of the journal or the absent member, or --force starts without both: what it computes for the absent member may be wrong where it was being written"
     )]
     JournalLost,
-    /// What stands in the journal of an array with parity makes no sense.
+    /// The content of the journal of an array with parity is invalid.
     #[error(
         "the journal cannot be used: {reason}; --force starts without what it holds; the parity is then looked at by a job"
     )]
@@ -108,7 +108,7 @@ pub enum LifecycleError {
         /// Why not, in words.
         reason: String,
     },
-    /// What the journal of an array with parity held last may be where nothing can be read, on all that had it.
+    /// The last batch of the journal may be unreadable on every disk that held it.
     #[error(
         "the journal may have held one batch more (number {batch}): {members} of the disks cannot read where it would be, and no other one \
          is sure to have it, so that what was being written is not known; --force starts with what was found; the parity is then looked at \
@@ -120,36 +120,36 @@ pub enum LifecycleError {
         /// How many disks cannot be read there.
         members: usize,
     },
-    /// A disk is too small for the role that it is to take.
+    /// A disk is too small for the slot that it is to take.
     #[error("the disk has room for {} of data; {what} needs {}", format_size(*.data_bytes), format_size(*.needed_bytes))]
     TooSmall {
         /// Which disk.
         leaf: LeafId,
-        /// For what, in words.
+        /// What needs the space, in words.
         what: String,
         /// Its room for data, in bytes.
         data_bytes: u64,
-        /// What is needed, in bytes.
+        /// The space needed, in bytes.
         needed_bytes: u64,
     },
-    /// Without these members some byte of the array would be nowhere: it freezes, and nothing more is written.
+    /// Without these members some byte of the array would have no copy: the array freezes, and nothing more is written.
     #[error("without {} some of the array would be lost{}", roles(.lost),
         .source.as_ref().map(|source| format!(": {source}")).unwrap_or_default())]
     Beyond {
-        /// Who is lost.
+        /// The failed members.
         lost: Vec<u16>,
-        /// What the last of them answered, where it did.
+        /// The error of the last of them, if any.
         source: Option<Box<LifecycleError>>,
     },
-    /// A member is not in a state in which this can be done.
+    /// A member is not in a state in which this is possible.
     #[error("member {role}: {reason}")]
     Role {
-        /// Its role.
+        /// Its slot.
         role: u16,
         /// Why not, in words.
         reason: String,
     },
-    /// A job cannot do what is asked.
+    /// A job cannot do what was requested.
     #[error("job {number}: {reason}")]
     Job {
         /// Its number.
@@ -157,19 +157,19 @@ pub enum LifecycleError {
         /// Why not, in words.
         reason: String,
     },
-    /// Of nothing that was written there are two copies, or a whole row, on members that are in sync.
+    /// Nothing that was written has two copies, or a full stripe, on members in sync.
     #[error("nothing of it can be compared, as {} not in sync", of_members(lacking))]
     NothingToCompare {
-        /// The members that are not.
+        /// The members that are not in sync.
         lacking: Vec<u16>,
     },
-    /// Requests were not held any more, or what was under way did not end in time.
+    /// Requests were no longer held, or I/O in flight did not finish in time.
     #[error("what was under way has not ended in time")]
     NotHeld,
     /// The label has no room for a further job.
     #[error("{} jobs are noted in the label already; wait for one to end, or cancel one", braid_format::JOBS_MAX)]
     JobsFull,
-    /// The disk is no member of this array that could return.
+    /// The disk is not a member of this array that could return.
     #[error("the disk cannot return to the array: {reason}")]
     NoReturn {
         /// Which disk.
@@ -177,20 +177,20 @@ pub enum LifecycleError {
         /// Why not, in words.
         reason: String,
     },
-    /// The array cannot become larger as it is.
+    /// The array cannot grow as it is.
     #[error("the array cannot grow: {reason}")]
     NoGrowth {
-        /// Which disk stands in the way, where one does.
+        /// The disk that prevents it, if it is one.
         leaf: Option<LeafId>,
         /// Why not, in words.
         reason: String,
         /// What would help.
         remedy: String,
     },
-    /// The array cannot get or give a role as it is.
+    /// The array cannot gain or give up a slot as it is.
     #[error("the array cannot {}: {reason}", if *.wider { "get one copy more" } else { "give a copy up" })]
     NoWidth {
-        /// It was to get one more.
+        /// Whether it was to gain a slot.
         wider: bool,
         /// Why not, in words.
         reason: String,
@@ -203,30 +203,30 @@ pub enum LifecycleError {
     BitmapDamaged {
         /// How many.
         sectors: u64,
-        /// How much of the array they stand for, in bytes.
+        /// How much of the array they cover, in bytes.
         bytes: u64,
     },
-    /// The label cannot say this.
+    /// The label cannot represent this.
     #[error("{0}")]
     Label(#[from] LabelError),
-    /// The array is not in a state in which this can be done.
+    /// The array is not in a state in which this is possible.
     #[error("{status}")]
     NotReady {
-        /// The state it is in.
+        /// Its state.
         status: Box<Status>,
     },
-    /// Whoever decides about the array beside its labels has let somebody else have it.
+    /// The voters have granted the array to another controller.
     #[error("another controller has opened the volume")]
     Overruled,
-    /// A safety check stands in the way.
+    /// A safety check failed.
     #[error("{0}")]
     Refused(Refusal),
-    /// A create failed half way.
+    /// A create failed halfway.
     #[error("the array was not created: {source}; {}", if *.undone { "the disks are without label again" } else {
         "some disks still bear the label of an interrupted create, which `braid array delete` or `braid disk wipe` removes"
     })]
     CreateFailed {
-        /// Whether all traces are gone.
+        /// Whether everything was undone.
         undone: bool,
         /// What went wrong.
         source: Box<LifecycleError>,
@@ -234,7 +234,7 @@ pub enum LifecycleError {
 }
 
 impl LifecycleError {
-    /// The disk that this is about.
+    /// Returns the disk that the error is about.
     pub fn leaf(&self) -> Option<LeafId> {
         match self {
             LifecycleError::Io { leaf, .. }
@@ -253,7 +253,7 @@ impl LifecycleError {
     }
 }
 
-/// A size that somebody has to keep to: in GiB only where that is all of it.
+/// Formats a minimum size exactly: in GiB only if it is a multiple of that.
 fn whole_gib(bytes: u64) -> String {
     if bytes.is_multiple_of(1 << 30) { format!("{} GiB", bytes >> 30) } else { format!("{bytes} bytes") }
 }

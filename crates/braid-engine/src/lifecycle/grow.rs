@@ -1,24 +1,25 @@
-//! Growing: an array takes up members that have become larger, and further disks. No byte moves.
+//! Growing: adds the space of members that have become larger, and further disks. No data moves.
 //!
 //! | step | on the disks, when it is done |
 //! |---|---|
-//! | 1: label n + 1 | the copy of the label of every disk that has become larger is at its end now; further disks are named, bear the label, and hold nothing yet |
-//! | 2: zeros | no label is left where the copies were |
-//! | 3: redundant arrays | what the larger array has beyond the smaller in the last region is zeros on all members, and the further blocks of the bitmap are empty; further disks have an empty bitmap, and the newest head of the journal |
+//! | 1: label n + 1 | the second copy of the label is at the new end of every enlarged disk; further disks are named, bear the label, and hold nothing yet |
+//! | 2: zeros | the old locations of the second copies are zeroed |
+//! | 3: redundant arrays | the part of the smaller array's last region beyond its end is zeroed on all members, and the further bitmap blocks are empty; further disks have an empty bitmap, and the newest head of the journal |
 //! | 4: label n + 2 | larger data areas, the zones, the size; further disks are members |
 //!
-//! Each is durable before the next begins, and the new room is used when the last is. Until some label n + 2 is written the
-//! array is the smaller one; from then on every member that it needs bears n + 1 at least, has room for what n + 2 says, and
-//! the next start completes it. Before that, a start leaves the further disks out again. In every label old members come
-//! first, further disks last.
+//! Each step is durable before the next begins, and the new space is used after the last. Until a label n + 2 is
+//! written the array is the smaller one. From then on every member that it needs bears at least n + 1 and has the space
+//! that n + 2 records, and the next start completes n + 2. Before that, a start removes the further disks again. Every
+//! label is written to old members first, and to further disks last.
 //!
-//! Further disks of a redundant array stand in label n + 1 as spares behind everybody else, and a job of the kind *grow* has the
-//! number of the first as its target: so nobody takes them for spares. In label n + 2 they have the numbers behind the old
-//! members, and spares those behind them. They hold nothing that counts before that label is everywhere, and what a growth
-//! needs of them is on them before the first of it is written: so a start counts one that bears n + 1 as in sync.
+//! In label n + 1 the further disks of a redundant array are spares at the end of the member table, and a job of the
+//! kind *grow* has the number of the first as its target, so that they are not used as spares. In label n + 2 they have
+//! the numbers behind the old members, and spares follow. They hold no data before that label is on all members, and
+//! everything that a growth needs on them is written before the first copy of it: so a start counts a disk that
+//! bears n + 1 as in sync.
 //!
-//! A copy moves by being written in its new place before the label at the start of the disk says so: until then the copy in
-//! the old place is the one that counts.
+//! A copy of a label moves by being written at its new location before the label at the start of the disk records that
+//! location: until then the copy at the old location is the valid one.
 
 use braid_format::{
     ArrayPart, BLOCK_BYTES, Header, Job, JobKind, JobState, Label, MEMBERS_MAX, MemberEntry, MemberId, MemberState,
@@ -36,47 +37,48 @@ use super::journal;
 use super::planted::{Planted, planted};
 use super::record::Losses;
 use super::redundant::is_redundant;
-use super::write::{LabelCopy, Target, erase_block, flush, place_of, write_labels};
+use super::write::{LabelCopy, Target, erase_block, flush, number_of, write_labels};
 use crate::io::LEAF_BYTES_MAX;
 use crate::{LeafId, MetaIo};
 
-/// What an array is to take up, beside what its members have gained.
+/// What to add to an array, besides the space that its members have gained.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct GrowRequest {
-    /// Disks that become members, each with the identity that it gets: random. At a redundant level as many as a zone needs.
+    /// Disks that become members, each with its new identity: random. At a redundant level at least as many as a zone
+    /// needs.
     pub newcomers: Vec<(LeafId, MemberId)>,
     /// Overwrite what is on them; let a mirror grow although its new zones have fewer copies than the old ones.
     pub force: bool,
 }
 
-/// What growing gives.
+/// The result of a growth.
 #[derive(Clone, Debug)]
 pub struct Growth {
     /// The array's size before, in bytes.
     pub before_bytes: u64,
-    /// Where every byte lives afterwards.
+    /// Where every byte is afterwards.
     pub geometry: Geometry,
 }
 
 impl Growth {
-    /// The array's size afterwards, in bytes.
+    /// Returns the array's size afterwards, in bytes.
     pub fn after_bytes(&self) -> u64 {
         self.geometry.size_bytes()
     }
 }
 
-/// The number of the first of the disks that an array is about to take up, in the label that names them: they are the last of
-/// its table. `None` where it does not grow, and at levels without redundancy, which have no spares.
+/// Returns the number of the first disk being added, in the label that names these disks: they are the last of its
+/// table. `None` if the array does not grow, and at levels without redundancy, which have no spares.
 pub(super) fn joining_from(label: &ArrayPart) -> Option<u16> {
     label.jobs.iter().find(|job| job.kind == JobKind::Grow).and_then(|job| job.target)
 }
 
-/// Whether this number is of a disk that the array is about to take up.
+/// Whether this number is of a disk being added.
 pub(super) fn joins(label: &ArrayPart, number: u16) -> bool {
     joining_from(label).is_some_and(|first| number >= first)
 }
 
-/// Takes disks off the table that the array was about to take up.
+/// Removes the disks being added from the member table.
 pub(super) fn forget_joining(label: &mut ArrayPart) {
     if let Some(first) = joining_from(label) {
         label.members.truncate(usize::from(first));
@@ -84,11 +86,11 @@ pub(super) fn forget_joining(label: &mut ArrayPart) {
     }
 }
 
-/// What an array would be with data areas of these sizes, by role (roles that are not named keep theirs), and with further
-/// members that have data areas of the sizes `further`. Touches nothing. `force` as in [`GrowRequest`].
+/// Plans an array with data areas of these sizes, by slot (slots that are not named keep theirs), and with further
+/// members whose data areas have the sizes `further`. Writes nothing. `force` as in [`GrowRequest`].
 ///
 /// # Errors
-/// [`LifecycleError::NoGrowth`] where that gives nothing or is not possible, with what would help.
+/// [`LifecycleError::NoGrowth`] if nothing is gained or the growth is impossible, with a remedy.
 pub fn plan_growth(
     label: &ArrayPart,
     data_bytes: &[(u16, u64)],
@@ -98,7 +100,7 @@ pub fn plan_growth(
     let before = label.geometry()?;
     let mut sizes = before.members().to_vec();
     for (role, bytes) in data_bytes {
-        // Numbers beyond are of spares.
+        // Higher numbers are spares.
         if let Some(size) = sizes.get_mut(usize::from(*role)) {
             *size = *bytes;
         }
@@ -143,7 +145,7 @@ pub fn plan_growth(
     Ok(Growth { before_bytes: before.size_bytes(), geometry })
 }
 
-/// What to do where nothing would be gained.
+/// Returns the remedy where nothing would be gained.
 fn what_would_help(spec: &Spec, single_zone: bool, has_further: bool) -> String {
     let needed = spec.members_min();
     if single_zone {
@@ -169,12 +171,13 @@ fn what_would_help(spec: &Spec, single_zone: bool, has_further: bool) -> String 
 }
 
 impl Array {
-    /// Takes up what members have gained, and further disks. Writes to the array may go on meanwhile; when this returns the
-    /// larger array may be served.
+    /// Adds the space that members have gained, and further disks. Writes to the array may continue meanwhile; when
+    /// this returns, the larger array may be served.
     ///
     /// # Errors
-    /// What was refused, before anything was written; or a disk's error. Then the array is as it was: a redundant one has
-    /// dropped the member that failed, any other has given up the further disks, as far as its own can be written.
+    /// A refusal before anything was written, or a disk's error. Then the array keeps its size: a redundant array has
+    /// dropped the member that failed; any other has given up the further disks, as far as its own disks can be
+    /// written.
     pub async fn grow<M: MetaIo>(&mut self, io: &M, request: &GrowRequest) -> Result<Growth, LifecycleError> {
         if self.is_redundant() {
             self.complete(io).await?;
@@ -192,10 +195,10 @@ impl Array {
         for (target, number) in newcomers.iter_mut().zip(self.label.members.len() as u16..) {
             target.part.role = number;
         }
-        let grown = self.take_up(io, newcomers, &places, &growth).await;
+        let grown = self.add_space(io, newcomers, &places, &growth).await;
         // After a failure beyond tolerance the array is frozen, and nothing more is written.
         if matches!(&grown, Err(error) if !matches!(error, LifecycleError::Beyond { .. })) {
-            self.take_back(io).await;
+            self.undo_growth(io).await;
         }
         grown.map(|()| growth)
     }
@@ -228,7 +231,7 @@ impl Array {
         }
     }
 
-    /// What comes of it, and where everything is then on the disks that are members now. Touches nothing.
+    /// Plans the growth and the future layouts of the present members' disks. Writes nothing.
     fn plan<M: MetaIo>(&self, io: &M, request: &GrowRequest) -> Result<(Growth, Vec<(u16, Places)>), LifecycleError> {
         let mut places = Vec::with_capacity(self.targets.len());
         for target in &self.targets {
@@ -261,7 +264,7 @@ impl Array {
         }
         let mut next = self.label.clone();
         let entry = |(number, bytes): (usize, &u64)| MemberEntry {
-            // Any will do to see whether the label can hold it.
+            // Any id will do to check whether the label fits.
             id: Some(MemberId::from_random(number as u64 + 1)),
             data_bytes: *bytes,
             state: MemberState::Spare,
@@ -274,10 +277,10 @@ impl Array {
             let role = target.part.role;
             let room = places.iter().find(|(of, _)| *of == role).map(|(_, places)| *places);
             let mut target = target.clone();
-            let place = usize::from(place_of(&next, target.part.id).unwrap_or(role));
+            let number = usize::from(number_of(&next, target.part.id).unwrap_or(role));
             target.part.places =
-                room.and_then(|room| room.with_data(next.members[place].data_bytes)).unwrap_or(target.part.places);
-            // Refuses before the first write what the label cannot hold.
+                room.and_then(|room| room.with_data(next.members[number].data_bytes)).unwrap_or(target.part.places);
+            // Refuses what the label cannot hold before the first write.
             target.label(&next).encode().map_err(|error| zones_full(&next.zones, error))?;
         }
         Ok((growth, places))
@@ -304,8 +307,8 @@ impl Array {
         })
     }
 
-    /// The label of the larger array, made of one that names its further members last, without its number. `data_bytes` by the
-    /// numbers that members have in that one.
+    /// Builds the label of the larger array, except for its sequence number, from a label that names the further
+    /// members last. `data_bytes` is indexed by the numbers in that label.
     fn grown_label(&self, named: &ArrayPart, growth: &Growth, data_bytes: &[(u16, u64)]) -> ArrayPart {
         let mut next = named.clone();
         next.zones = zone_table(&growth.geometry);
@@ -316,20 +319,20 @@ impl Array {
                 entry.data_bytes = *data_bytes;
             }
         }
-        let (roles, seats) = (usize::from(self.roles()), growth.geometry.members().len());
-        if seats == roles {
+        let (before, after) = (usize::from(self.roles()), growth.geometry.members().len());
+        if after == before {
             return next;
         }
         // Spares make room for further members.
-        let mut spares: Vec<MemberEntry> = next.members.drain(roles..).collect();
-        let further = spares.split_off(spares.len() - (seats - roles));
+        let mut spares: Vec<MemberEntry> = next.members.drain(before..).collect();
+        let further = spares.split_off(spares.len() - (after - before));
         next.members.extend(further.into_iter().map(|entry| MemberEntry { state: MemberState::InSync, ..entry }));
         next.members.extend(spares.into_iter().filter(|entry| entry.state != MemberState::Absent));
         next
     }
 
-    /// All four steps.
-    async fn take_up<M: MetaIo>(
+    /// Executes all four steps.
+    async fn add_space<M: MetaIo>(
         &mut self,
         io: &M,
         newcomers: Vec<Target>,
@@ -365,7 +368,7 @@ impl Array {
             let Some((_, moved)) = places.iter().find(|(role, _)| *role == target.part.role) else { continue };
             let own = &mut target.part.places;
             if moved.copy_start > own.data.end().unwrap_or(own.copy_start) {
-                // Both are one place, unless this was begun before.
+                // Both locations are the same, unless the growth was begun before.
                 vacated.push((target.leaf, own.data.end().unwrap_or(own.copy_start), moved.copy_start));
                 vacated.push((target.leaf, own.copy_start, moved.copy_start));
             }
@@ -383,13 +386,13 @@ impl Array {
         for (leaf, at, copy) in vacated {
             if at != copy && !planted(Planted::OldCopyLeft) {
                 let erased = erase_block(io, leaf, at).await;
-                self.unless_failed(io, leaf, erased).await?;
+                self.drop_on_error(io, leaf, erased).await?;
             }
         }
         if self.is_redundant() {
             self.prepare(io, growth, first).await?;
-            let here = self.targets.iter().filter(|target| joins(&self.label, target.part.role)).count();
-            if !self.is_whole() || here < further {
+            let present = self.targets.iter().filter(|target| joins(&self.label, target.part.role)).count();
+            if !self.is_whole() || present < further {
                 let (reason, remedy) = match self.is_whole() {
                     false => ("a member was lost meanwhile", "bring it back first"),
                     true => ("a further disk failed", "look at that disk, and name another one"),
@@ -407,7 +410,8 @@ impl Array {
         }
         self.growing = Some(growth.geometry.clone());
         let recorded = self.put(io, next, old).await;
-        // Where too few members are left to say either, the array is frozen: who may be left out is judged by both.
+        // With too few members to record either size, the array is frozen: later drops must be tolerated by both
+        // geometries.
         if !matches!(recorded, Err(LifecycleError::Beyond { .. })) {
             self.growing = None;
         }
@@ -416,7 +420,7 @@ impl Array {
         Ok(())
     }
 
-    /// Writes a label: on those first that were members before.
+    /// Writes a label, to the old members first.
     async fn put<M: MetaIo>(&mut self, io: &M, next: ArrayPart, old: usize) -> Result<(), LifecycleError> {
         if self.is_redundant() {
             return self.record(io, next, Losses::default()).await.map(drop);
@@ -432,14 +436,14 @@ impl Array {
         Ok(())
     }
 
-    /// What the larger array has in the last region of the smaller one, and the further blocks of the bitmap: nobody else
-    /// writes there.
+    /// Prepares the rest of the smaller array's last region and the further bitmap blocks. No other writer touches
+    /// these.
     async fn prepare<M: MetaIo>(&mut self, io: &M, growth: &Growth, first: u16) -> Result<(), LifecycleError> {
         let region_bytes = u64::from(self.label.region_bytes.max(1));
         let end = growth.before_bytes.next_multiple_of(region_bytes).min(growth.after_bytes());
         let mut zeros: Vec<(u16, u64, u64)> = Vec::new();
         let mut at = growth.before_bytes;
-        // With parity, whole stripes: each belongs to the region in which it begins, and zeros have zeros for parity.
+        // With parity, whole stripes: each belongs to the region in which it begins, and the parity of zeros is zeros.
         while let Some(stripe) = growth.geometry.stripe_of(at).filter(|_| at < end) {
             let pieces = (0..stripe.chunk_bytes).step_by(LEAF_BYTES_MAX as usize);
             zeros.extend(pieces.flat_map(|from| {
@@ -457,7 +461,7 @@ impl Array {
             growth.geometry.copies(at, &mut |piece| zeros.push((piece.member, piece.member_offset, len)));
             at += len;
         }
-        // The number that a role of the larger array has so far.
+        // The current number of a slot of the larger array.
         let roles = self.roles();
         let number = |role: u16| if role < roles { role } else { first + (role - roles) };
         for (role, member_offset, len) in zeros {
@@ -466,7 +470,7 @@ impl Array {
             let zeroed = io.write(leaf, offset, vec![0; len as usize], false).await;
             let zeroed =
                 zeroed.map_err(|source| LifecycleError::Io { leaf, action: "zero what is new", offset, source });
-            self.unless_failed(io, leaf, zeroed).await?;
+            self.drop_on_error(io, leaf, zeroed).await?;
         }
         let members: Vec<Target> =
             self.targets.iter().filter(|target| target.part.role < self.roles()).cloned().collect();
@@ -478,7 +482,7 @@ impl Array {
             if done.is_ok() {
                 done = flush(io, target.leaf).await;
             }
-            self.unless_failed(io, target.leaf, done).await?;
+            self.drop_on_error(io, target.leaf, done).await?;
         }
         let larger = ArrayPart { array_bytes: growth.after_bytes(), ..self.label.clone() };
         let newcomers: Vec<Target> = self.targets.iter().filter(|t| joins(&self.label, t.part.role)).cloned().collect();
@@ -493,13 +497,13 @@ impl Array {
                 flush(io, leaf).await
             };
             let ready = ready.await;
-            self.unless_failed(io, leaf, ready).await?;
+            self.drop_on_error(io, leaf, ready).await?;
         }
         Ok(())
     }
 
-    /// A member of a redundant array that fails meanwhile is dropped.
-    async fn unless_failed<M: MetaIo>(
+    /// Drops the member of a redundant array whose I/O failed.
+    async fn drop_on_error<M: MetaIo>(
         &mut self,
         io: &M,
         leaf: LeafId,
@@ -512,10 +516,10 @@ impl Array {
         result
     }
 
-    /// A growth that failed on the way is undone: labels say the smaller array again, and the further disks bear none. As far as
-    /// the members can be written; else the next change and the next start do it. Whatever comes of it, the further disks are
-    /// nobody's when this returns: their numbers are given to others.
-    async fn take_back<M: MetaIo>(&mut self, io: &M) {
+    /// Undoes a failed growth: the labels record the smaller array again, and the further disks bear none. As far as
+    /// the members can be written; otherwise the next change and the next start do it. In any case the further disks
+    /// are no longer members when this returns, because their numbers are reused.
+    async fn undo_growth<M: MetaIo>(&mut self, io: &M) {
         if self.is_redundant() {
             if self.complete(io).await.is_err() || joining_from(&self.label).is_none() {
                 return;
@@ -523,10 +527,10 @@ impl Array {
             let (newcomers, members) =
                 std::mem::take(&mut self.targets).into_iter().partition(|t| joins(&self.label, t.part.role));
             self.targets = members;
-            // They lose their labels while the array's still name them: afterwards nobody would look for them.
+            // They lose their labels while the array's labels still name them: afterwards nothing would point to them.
             let newcomers: Vec<Target> = newcomers;
             drop(join_all(newcomers.iter().map(|target| wipe(io, target.leaf))).await);
-            // Where that fails the array is frozen, or the next start does it.
+            // If that fails, the array is frozen, or the next start does it.
             let _ = self.change(io, forget_joining).await;
             return;
         }
@@ -541,14 +545,14 @@ impl Array {
         }
     }
 
-    /// Disks of a growth that failed before, and that could not be taken off the table then.
+    /// Removes disks of an earlier failed growth that could not be removed from the table then.
     fn forget_newcomers(&mut self) {
         let roles = self.roles();
         self.label.members.truncate(usize::from(roles));
     }
 
-    /// Zeroes copies of labels that a growth has left behind which was interrupted: where the data area ends below the copy,
-    /// and at the end of a disk whose label stayed where it was. Nothing depends on it; what fails is left.
+    /// Zeroes the copies of labels that an interrupted growth has left: at the end of the data area below the copy, and
+    /// at the end of a disk whose label did not move. Nothing depends on it; errors are ignored.
     pub(super) async fn clear_old_copies<M: MetaIo>(&self, io: &M) {
         let clear = |target: &Target| {
             let (leaf, id, places) = (target.leaf, target.part.id, target.part.places);
@@ -557,7 +561,7 @@ impl Array {
             async move {
                 for at in below.into_iter().chain(last) {
                     let block = io.read(leaf, at, BLOCK_BYTES as usize).await.unwrap_or_default();
-                    // One that was torn says in its first sector whose it was going to be.
+                    // The first sector of a torn label still identifies its member.
                     let header =
                         Label::decode(&block).map(|label| label.header()).ok().or_else(|| Header::decode(&block));
                     if header.is_some_and(|header| (header.uuid, header.id) == (self.uuid(), id)) {
@@ -571,7 +575,7 @@ impl Array {
     }
 }
 
-/// More zones than a label holds.
+/// Reports that a label cannot hold that many zones.
 fn zones_full(zones: &[ZoneSpan], error: braid_format::LabelError) -> LifecycleError {
     match &error {
         braid_format::LabelError::Field { field: "zone_count", reason } => LifecycleError::NoGrowth {

@@ -1,10 +1,10 @@
-//! Waiting for several futures at once, without an executor.
+//! Waits for several futures at once, without an executor.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-/// Runs all of them together and gives their results in their order.
+/// Runs all futures concurrently and returns their results in order.
 pub(super) async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut pending: Vec<Option<Pin<Box<F>>>> = futures.into_iter().map(|f| Some(Box::pin(f))).collect();
     let mut results: Vec<Option<F::Output>> = pending.iter().map(|_| None).collect();
@@ -26,7 +26,7 @@ pub(super) async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) ->
     results.into_iter().flatten().collect()
 }
 
-/// The same for fallible ones: all are run to their end, then the first error counts.
+/// [`join_all`] for fallible futures: all run to completion, then the first error is returned.
 pub(super) async fn try_join_all<F, T, E>(futures: impl IntoIterator<Item = F>) -> Result<Vec<T>, E>
 where
     F: Future<Output = Result<T, E>>,

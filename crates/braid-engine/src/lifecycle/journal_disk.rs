@@ -1,7 +1,7 @@
-//! The disk of the journal in the labels: named, added, lost, and taken away.
+//! The disk of the journal in the labels: named, added, failed, and removed.
 //!
-//! A label says only which disk it is. Whether the ring is on it the heads of the journal say: so a label names the disk before
-//! the first head does, and no label says that it is gone before a head has put the ring elsewhere.
+//! A label only names the disk. Whether the log ring is on it is recorded in the heads of the journal. So a label names
+//! the disk before the first head does, and no label removes it before a head has put the ring elsewhere.
 
 use braid_format::{MemberEntry, MemberId, MemberPart, MemberState, Places, RetiredMarks};
 
@@ -15,35 +15,35 @@ use super::write::{LabelCopy, Target};
 use crate::{LeafId, MetaIo};
 
 impl Array {
-    /// The disk of the journal, where there is one that is here and has not failed.
+    /// Returns the disk of the journal, if there is one, it is present and it has not failed.
     pub fn journal_disk(&self) -> Option<ArrayMember<'_>> {
         let target = self.journal.as_ref()?;
         let (role, leaf, part) = (target.part.role, target.leaf, &target.part);
         Some(ArrayMember { role, leaf, state: MemberState::Journal, part })
     }
 
-    /// Its number in the table of members, here or not; `None`: the journal is on the members.
+    /// Returns its number in the member table, present or missing; `None`: the journal is on the members.
     pub fn journal_role(&self) -> Option<u16> {
         let at = self.label.members.iter().position(|entry| entry.state == MemberState::Journal);
         at.map(|at| at as u16)
     }
 
-    /// The disk of the journal has failed, or is to be taken away: it takes no more labels. They go on naming it until
-    /// [`Array::forget_journal`]. Returns the disk.
+    /// Gives up the disk of the journal, which has failed or is to be removed: it gets no further labels. The labels
+    /// name it until [`Array::forget_journal`]. Returns the disk.
     pub fn give_up_journal(&mut self) -> Option<LeafId> {
         self.journal.take().map(|target| target.leaf)
     }
 
-    /// Whether it was the disk of the journal that failed; it is given up then.
+    /// Whether the error is of the disk of the journal, which is given up then.
     pub(super) fn journal_failed(&mut self, error: &LifecycleError) -> bool {
         let LifecycleError::Io { leaf, .. } = error else { return false };
         self.journal.take_if(|target| target.leaf == *leaf).is_some()
     }
 
-    /// Names a disk as that of the journal. The ring is on it from the next [`move_ring`](super::move_ring) on.
+    /// Names a disk as that of the journal. The next [`move_ring`](super::move_ring) puts the ring on it.
     ///
     /// # Errors
-    /// What was refused, before anything was written; the disk's error; or [`LifecycleError::Beyond`].
+    /// A refusal before anything was written, the disk's error, or [`LifecycleError::Beyond`].
     pub async fn add_journal<M: MetaIo>(
         &mut self,
         io: &M,
@@ -67,7 +67,7 @@ impl Array {
         }
         let places =
             Places::for_journal(io.size_bytes(leaf)).map_err(|source| LifecycleError::Size { leaf, source })?;
-        // What was cut for the ring of the members must fit into that of the disk.
+        // Requests sized for the members' log ring must fit into that of the disk.
         journal::check_room(leaf, &places, &self.label, &self.targets)?;
         let force = force || self.candidates.iter().any(|(candidate, _)| candidate.leaf == leaf);
         let found = inspect(io, leaf, force).await?;
@@ -86,7 +86,8 @@ impl Array {
         self.record(io, next, Losses::default()).await.map(drop)
     }
 
-    /// Takes the disk of the journal off the table where it has been given up, or is not here. The ring must be elsewhere.
+    /// Removes the disk of the journal from the member table if it was given up or is missing. The ring must be
+    /// elsewhere.
     ///
     /// # Errors
     /// [`LifecycleError::Beyond`].

@@ -1,44 +1,44 @@
-//! Members that leave, return and are filled, and spares: the changes of a started redundant array.
+//! Members that fail, return and are rebuilt, and spares: the changes of a started redundant array.
 //!
 //! | procedure | before | between | after, when it is acknowledged |
 //! |---|---|---|---|
-//! | drop | label n | (a) marks retired ([`Array::prepare_losses`]), survivors flushed; (b) some in-sync ones n + 1: a new line, the lost ones out; (c) all of those | n + 1 on all but the lost |
-//! | begin filling | n: the role is out or nobody's | (a) in-sync members n + 1: filling; (b) others; (c) the newcomer, last | n + 1 on all: it takes every write from here on |
-//! | checkpoint | n | (a) the filling member flushed; (b) some n + 1 | n + 1 |
-//! | promote | n: filling | (a) the newcomer flushed; (b) in-sync members n + 1: in sync; (c) others; (d) the newcomer, last | n + 1 on all |
+//! | drop | label n | (a) marks retired ([`Array::prepare_losses`]), survivors flushed; (b) n + 1 on some survivors in sync: a new lineage, the dropped members failed; (c) n + 1 on all of these | n + 1 on all but the dropped |
+//! | begin rebuild | n: the slot is failed or vacant | (a) in-sync members n + 1: rebuilding; (b) others; (c) the new member, last | n + 1 on all: it takes every write from here on |
+//! | checkpoint | n | (a) the rebuilding member flushed; (b) some n + 1 | n + 1 |
+//! | promote | n: rebuilding | (a) the new member flushed; (b) in-sync members n + 1: in sync; (c) others; (d) the new member, last | n + 1 on all |
 //!
-//! A crash between two steps leaves the one or the other: a newcomer whose own label was not written counts as out.
+//! A crash between two steps leaves one or the other: a new member whose own label was not written counts as failed.
 
 use braid_format::{
     JOBS_MAX, Job, JobKind, JobState, MEMBERS_MAX, MemberEntry, MemberId, MemberPart, MemberState, Places, RetiredMarks,
 };
 
-use super::array::{Array, Candidate, Filling, fills};
+use super::array::{Array, Candidate, Filling, is_rebuild_of};
 use super::bitmap::check_room;
 use super::create::{clear, inspect};
-use super::disk::{DiskVerdict, look};
+use super::disk::{DiskVerdict, probe};
 use super::erase::wipe;
 use super::error::LifecycleError;
 use super::journal;
-use super::lines::{Standing, standing, way_back};
+use super::lineage::{Standing, rejoin_from, standing};
 use super::planted::{Planted, planted};
 use super::record::{Failure, Losses};
 use super::write::{LabelCopy, Target, flush};
 use crate::{LeafId, MetaIo};
 
-/// Who is to be filled.
+/// The disk to rebuild.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Newcomer {
-    /// The role's own member: a [`Candidate`] that returns.
+    /// The slot's own member: a [`Candidate`] that returns.
     Returning {
         /// Its disk.
         leaf: LeafId,
     },
-    /// A disk that is no member.
+    /// A disk that is not a member.
     New {
         /// The disk.
         leaf: LeafId,
-        /// The identity that it gets: random.
+        /// Its new identity: random.
         id: MemberId,
         /// Overwrite what is on it.
         force: bool,
@@ -46,18 +46,17 @@ pub enum Newcomer {
 }
 
 impl Array {
-    /// Leaves members out: the survivors flush, then record it, in a new line. Until this returns nothing may be
-    /// acknowledged and no read answered. A survivor that fails meanwhile is left out, too. Returns the roles that are
-    /// out now, all of them.
+    /// Drops members: the survivors flush, and then record the drop in a new lineage. Until this returns, no write may
+    /// be acknowledged and no read answered. A survivor that fails meanwhile is dropped too. Returns all failed slots.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] where some of the array would be lost: no label calls the last ones failed,
-    /// and the array must freeze.
+    /// [`LifecycleError::Beyond`] if some of the array would be lost: the array must freeze, and no label records the
+    /// last members as failed.
     pub async fn drop_members<M: MetaIo>(&mut self, io: &M, roles: &[u16]) -> Result<Vec<u16>, LifecycleError> {
         self.check_redundant()?;
-        // The disk of the journal is given up, not left out: the heads say first where the ring is then.
-        let nobody = [MemberState::Out, MemberState::Absent, MemberState::Journal];
-        let member = |role: &&u16| !nobody.contains(&self.state(**role));
+        // The disk of the journal is given up, not dropped: the heads have to record the ring's new location first.
+        let no_member = [MemberState::Out, MemberState::Absent, MemberState::Journal];
+        let member = |role: &&u16| !no_member.contains(&self.state(**role));
         let mut losses = Losses::of(roles.iter().filter(member).copied().collect());
         if !losses.roles.is_empty() {
             self.prepare_losses(io, &mut losses).await?;
@@ -66,29 +65,29 @@ impl Array {
         Ok(self.out())
     }
 
-    /// Records that these members are left out, after the flush of all others.
+    /// Records that these members are dropped, after a flush of all others.
     pub(super) async fn record_losses<M: MetaIo>(&mut self, io: &M, mut losses: Losses) -> Result<(), LifecycleError> {
         self.complete(io).await?;
-        // Completing may have left some of them out.
+        // Completing the label may have dropped some of them.
         losses.roles.retain(|role| !matches!(self.state(*role), MemberState::Out | MemberState::Absent));
         let mut next = self.next();
-        self.leave_out(&mut next, &losses.roles, &[]);
+        self.mark_failed(&mut next, &losses.roles, &[]);
         self.record(io, next, losses).await.map(drop)
     }
 
-    /// The roles that are out.
+    /// Returns the failed slots.
     pub fn out(&self) -> Vec<u16> {
         (0..self.roles()).filter(|role| self.state(*role) == MemberState::Out).collect()
     }
 
-    /// Looks at a disk that has appeared while the array serves: whether it is a member that is out and may return.
-    /// Changes nothing on it.
+    /// Probes a disk that has appeared while the array serves: whether it is a failed member that may return. Writes
+    /// nothing to it.
     ///
     /// # Errors
-    /// [`LifecycleError::NoReturn`] says why it cannot.
+    /// [`LifecycleError::NoReturn`] with the reason.
     pub async fn recognise<M: MetaIo>(&mut self, io: &M, leaf: LeafId) -> Result<Candidate, LifecycleError> {
         let no = |reason: &str| LifecycleError::NoReturn { leaf, reason: reason.to_owned() };
-        let found = look(io, leaf).await;
+        let found = probe(io, leaf).await;
         let disk = match found.verdict {
             DiskVerdict::Member(disk) if disk.label.array.uuid == self.uuid() => disk,
             DiskVerdict::Unusable { problem, .. } => return Err(no(&problem.to_string())),
@@ -105,9 +104,9 @@ impl Array {
         let places = places.ok_or_else(|| {
             no("it is an old copy of the member, from before the array grew; as a new member it is rebuilt in full")
         })?;
-        let here = self.members().filter(|m| m.state == MemberState::InSync);
-        let here = here.map(|m| (m.part.id, &self.label)).collect();
-        match standing(&self.label, role, &disk, &here) {
+        let present = self.members().filter(|m| m.state == MemberState::InSync);
+        let present = present.map(|m| (m.part.id, &self.label)).collect();
+        match standing(&self.label, role, &disk, &present) {
             Standing::Returning => {}
             Standing::Diverged => {
                 return Err(no("it was used apart from the others; as a new member it is rebuilt in full"));
@@ -121,7 +120,7 @@ impl Array {
         if self.state(role) != MemberState::Out {
             return Err(no("its role is not out"));
         }
-        let (from, position_bytes) = way_back(&self.label, role, &disk).unwrap_or((Filling::FromBitmap, 0));
+        let (from, position_bytes) = rejoin_from(&self.label, role, &disk).unwrap_or((Filling::FromBitmap, 0));
         let candidate = Candidate { role, leaf, from, position_bytes, returns: true };
         let part = MemberPart { role, places, ..disk.label.member };
         let target = Target { leaf, part, doubtful: disk.doubtful };
@@ -129,12 +128,12 @@ impl Array {
         Ok(candidate)
     }
 
-    /// Lets a disk take a role that is out or nobody's: from the moment that this returns it takes every write, every
-    /// bit and every flush, and its content may be copied. A member that held the role before and is another disk leaves
-    /// the table. What is to be filled in full has a job in the label, at position 0, or where it was when it returns.
+    /// Lets a disk take a failed or vacant slot: when this returns, the disk takes every write, bitmap update and
+    /// flush, and content may be copied to it. A different disk that held the slot before is removed. A full rebuild
+    /// has a job in the label, at position 0 or where the returning member's rebuild was.
     ///
     /// # Errors
-    /// What was refused, before anything was written; a failing newcomer's error (it is out then); or
+    /// A refusal before anything was written, the error of the new member (it is failed then), or
     /// [`LifecycleError::Beyond`].
     pub async fn begin_filling<M: MetaIo>(
         &mut self,
@@ -178,10 +177,10 @@ impl Array {
         }
         target.part.role = role;
         journal::erase_heads(io, &self.label, &target).await?;
-        self.fill(io, role, target, (from == Filling::Full).then_some(position_bytes), None).await
+        self.record_rebuild(io, role, target, (from == Filling::Full).then_some(position_bytes), None).await
     }
 
-    /// A spare takes a role that is out or nobody's, and is filled in full: as [`Array::begin_filling`].
+    /// Lets a spare take a failed or vacant slot, and rebuilds it in full: as [`Array::begin_filling`].
     ///
     /// # Errors
     /// As there.
@@ -204,11 +203,11 @@ impl Array {
         self.complete(io).await?;
         self.targets.retain(|t| t.leaf != target.leaf);
         target.part.role = role;
-        self.fill(io, role, target, Some(0), Some(spare)).await
+        self.record_rebuild(io, role, target, Some(0), Some(spare)).await
     }
 
-    /// Records that `target` holds `role` and is being filled.
-    async fn fill<M: MetaIo>(
+    /// Records that `target` holds `role` and is being rebuilt.
+    async fn record_rebuild<M: MetaIo>(
         &mut self,
         io: &M,
         role: u16,
@@ -246,11 +245,11 @@ impl Array {
         self.expect(role, MemberState::Filling, failures)
     }
 
-    /// Notes how far the filling of a member has come, in bytes of the array: all before is copied. The member is
-    /// flushed first, so that the note is never ahead of the data.
+    /// Records how far the rebuild of a member has come: everything before this byte of the array has been copied. The
+    /// member is flushed first, so that the checkpoint is never ahead of the data.
     ///
     /// # Errors
-    /// The member's (it is dropped then), or [`LifecycleError::Beyond`].
+    /// The member's error (it is dropped then), or [`LifecycleError::Beyond`].
     pub async fn checkpoint<M: MetaIo>(
         &mut self,
         io: &M,
@@ -260,12 +259,13 @@ impl Array {
         if self.rebuild(role).is_none() {
             return Err(LifecycleError::Role { role, reason: "no job fills it in full".into() });
         }
-        self.flush_filling(io, role).await?;
+        self.flush_rebuilding(io, role).await?;
         self.edit_rebuild(io, role, |job| job.position_bytes = position_bytes.min(job.end_bytes)).await?;
         self.expect(role, MemberState::Filling, Vec::new())
     }
 
-    /// Notes whether the job that fills a member goes on after a start, and its limit in bytes a second (0: the default).
+    /// Records whether the job that rebuilds a member resumes after a start, and its limit in bytes a second (0: the
+    /// default).
     ///
     /// # Errors
     /// There is no such job, or [`LifecycleError::Beyond`].
@@ -288,15 +288,16 @@ impl Array {
         self.complete(io).await?;
         let mut next = self.next();
         let mut jobs = next.jobs.iter_mut();
-        let job = jobs.find(|job| fills(job, role));
+        let job = jobs.find(|job| is_rebuild_of(job, role));
         edit(job.ok_or_else(|| LifecycleError::Role { role, reason: "no job fills it in full".into() })?);
         self.record(io, next, Losses::default()).await.map(drop)
     }
 
-    /// Records a member as in sync that was being filled and now holds everything, the bitmap too. It is flushed first.
+    /// Records that a rebuilding member is in sync: it holds everything, including the bitmap. It is flushed first.
     ///
     /// # Errors
-    /// The member's (it is dropped then), or [`LifecycleError::Beyond`]: the last old member failed in that moment.
+    /// The member's error (it is dropped then), or [`LifecycleError::Beyond`]: the last old member failed at that
+    /// moment.
     pub async fn promote<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         if self.state(role) != MemberState::Filling {
             return Err(LifecycleError::Role { role, reason: "it is not being filled".into() });
@@ -307,7 +308,7 @@ impl Array {
             return Err(error);
         }
         if !planted(Planted::PromotionWithoutFlush) {
-            self.flush_filling(io, role).await?;
+            self.flush_rebuilding(io, role).await?;
         }
         let mut next = self.next();
         next.members[usize::from(role)].state = MemberState::InSync;
@@ -316,10 +317,10 @@ impl Array {
         self.expect(role, MemberState::InSync, failures)
     }
 
-    /// Takes a member that is out off the table: its role is nobody's, and its disk never returns by itself.
+    /// Removes a failed member: its slot becomes vacant, and its disk never returns automatically.
     ///
     /// # Errors
-    /// It is not out, or [`LifecycleError::Beyond`].
+    /// It has not failed, or [`LifecycleError::Beyond`].
     pub async fn remove<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         if role >= self.roles() || self.state(role) != MemberState::Out {
             return Err(LifecycleError::Role { role, reason: "only a member that is out can be removed".into() });
@@ -334,10 +335,10 @@ impl Array {
         Ok(())
     }
 
-    /// Makes a disk a spare. Returns its number in the table of members.
+    /// Makes a disk a spare. Returns its number in the member table.
     ///
     /// # Errors
-    /// What was refused, before anything was written; the disk's error; or [`LifecycleError::Beyond`].
+    /// A refusal before anything was written, the disk's error, or [`LifecycleError::Beyond`].
     pub async fn add_spare<M: MetaIo>(
         &mut self,
         io: &M,
@@ -360,7 +361,7 @@ impl Array {
         self.expect(spare, MemberState::Spare, failures).map(|()| spare)
     }
 
-    /// The first number beyond the roles that is nobody's.
+    /// Returns the first free number behind the slots.
     pub(super) fn free_number(&self) -> Result<u16, LifecycleError> {
         let free = |(_, entry): &(usize, &MemberEntry)| entry.state == MemberState::Absent;
         let free = self.label.members.iter().enumerate().skip(usize::from(self.roles())).find(free);
@@ -372,8 +373,7 @@ impl Array {
         Err(LifecycleError::Role { role: number, reason })
     }
 
-    /// Takes a spare off the table and then the label off its disk. Returns whether that was possible: the disk may not
-    /// be here, or fail.
+    /// Removes a spare and then its label. Returns whether the label was erased: the disk may be missing, or fail.
     ///
     /// # Errors
     /// It is not a spare, or [`LifecycleError::Beyond`].
@@ -393,18 +393,18 @@ impl Array {
         }
     }
 
-    /// Room that a role's holder must have for data, in bytes.
+    /// Returns the data space that the holder of a slot needs, in bytes.
     pub fn needed_bytes(&self, role: u16) -> u64 {
         let zones = self.geometry.zones().iter().filter(|zone| zone.members.contains(&role));
         zones.map(|zone| zone.member_end()).max().unwrap_or(0)
     }
 
-    /// The disks of members in sync.
+    /// Returns the disks of the members in sync.
     pub(super) fn in_sync(&self) -> Vec<Target> {
         self.targets.iter().filter(|t| self.state(t.part.role) == MemberState::InSync).cloned().collect()
     }
 
-    /// Checks a disk that is to be a new member and clears it. Only labels, and signatures that stand in the way, are
+    /// Checks a disk that is to become a member, and clears it. Only labels, and signatures that are in the way, are
     /// written.
     pub(super) async fn new_member<M: MetaIo>(
         &self,
@@ -429,7 +429,7 @@ impl Array {
         }
         check_room(leaf, &places, self.label.array_bytes, self.label.region_bytes)?;
         journal::check_room(leaf, &places, &self.label, &self.in_sync())?;
-        // A copy that a forced start has given up bears nothing else than this array's label.
+        // A copy that a forced start has given up bears only this array's label.
         let force = force || self.candidates.iter().any(|(c, _)| c.leaf == leaf);
         let found = inspect(io, leaf, force).await?;
         if force {
@@ -439,7 +439,7 @@ impl Array {
         Ok(Target { leaf, part, doubtful: LabelCopy::Start })
     }
 
-    /// A spare that cannot be written is one no longer.
+    /// Erases a spare's journal heads. A spare that cannot be written is dropped.
     pub(super) async fn erase_spares_heads<M: MetaIo>(&mut self, io: &M, spare: &Target) -> Result<(), LifecycleError> {
         if let Err(error) = journal::erase_heads(io, &self.label, spare).await {
             self.drop_members(io, &[spare.part.role]).await?;
@@ -448,7 +448,7 @@ impl Array {
         Ok(())
     }
 
-    async fn flush_filling<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
+    async fn flush_rebuilding<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         let Some(leaf) = self.leaf(role).filter(|_| self.state(role) == MemberState::Filling) else {
             return Err(LifecycleError::Role { role, reason: "it is not being filled".into() });
         };
@@ -462,7 +462,7 @@ impl Array {
         Ok(())
     }
 
-    /// A change that left out the very member that it was about has failed.
+    /// Returns an error if a change dropped the very member that it was about.
     pub(super) fn expect(&self, role: u16, state: MemberState, failures: Vec<Failure>) -> Result<(), LifecycleError> {
         if self.state(role) == state {
             return Ok(());
@@ -495,7 +495,7 @@ impl Array {
     }
 }
 
-/// Notes who has a number beyond the roles: a free one, or the next.
+/// Writes an entry behind the slots: at a free number, or at the next one.
 pub(super) fn enter(members: &mut Vec<MemberEntry>, number: u16, entry: MemberEntry) {
     match members.get_mut(usize::from(number)) {
         Some(free) => *free = entry,
@@ -503,7 +503,7 @@ pub(super) fn enter(members: &mut Vec<MemberEntry>, number: u16, entry: MemberEn
     }
 }
 
-/// Takes a spare off the table; numbers at its end that are nobody's go.
+/// Frees a spare's number; free numbers at the end of the table are removed.
 pub(super) fn vacate(members: &mut Vec<MemberEntry>, spare: u16, roles: u16) {
     members[usize::from(spare)] =
         MemberEntry { id: None, data_bytes: 0, state: MemberState::Absent, write_mostly: false };

@@ -1,10 +1,11 @@
-//! Writing the next label of a redundant array: in which order, and what becomes of members that fail meanwhile.
+//! Writes the next label of a redundant array: the order of the writes, and what happens to members that fail
+//! meanwhile.
 //!
-//! In-sync members first, others after them, whoever changes its state last. Each disk that takes labels has label *n*
-//! before any has *n* + 1. A member that fails is left out by the next label, of a new line if any label called it in
-//! sync; before that label marks are retired and the survivors flushed, whatever the change is about
-//! ([`Array::prepare_losses`]). Whether enough survive is judged by the last label that was completed: who is promoted by
-//! the one that is being written does not count yet.
+//! Members in sync come first, then others, and members whose state the label changes last. Each disk that takes labels
+//! has label *n* before any has *n* + 1. The next label drops a member that fails, in a new lineage if any label called
+//! it in sync. Before that label, marks are retired and the survivors flush, whatever the change is about
+//! ([`Array::prepare_losses`]). Whether enough members survive is decided by the last completed label: a member that
+//! the label being written promotes does not count yet.
 
 use braid_format::{ArrayPart, JobKind, MemberState};
 
@@ -13,22 +14,22 @@ use super::coverage::covers;
 use super::error::LifecycleError;
 use super::grow::joining_from;
 use super::join::join_all;
-use super::lines::{close, part};
+use super::lineage::{branch, close_ancestors};
 use super::planted::{Planted, planted};
-use super::redundant::lacks_nobody;
+use super::redundant::may_clear_bits;
 use super::replace::successor_of;
-use super::write::{Target, flush, place_of, write_each};
+use super::write::{Target, flush, number_of, write_each};
 use crate::{LeafId, MetaIo};
 
-/// A member that failed on the way, and how.
+/// A member that failed during a change, and its error.
 pub(super) type Failure = (u16, LifecycleError);
 
-/// Who is left out, and what their disks answered.
+/// The members to drop, and their errors.
 #[derive(Default)]
 pub(super) struct Losses {
     pub roles: Vec<u16>,
     pub failures: Vec<Failure>,
-    /// One that survives and has been flushed already.
+    /// A survivor that has been flushed already.
     pub flushed: Option<u16>,
 }
 
@@ -51,16 +52,16 @@ impl Losses {
 }
 
 impl Array {
-    /// Whether every byte keeps a copy that is in sync without these members, beside those that are out already.
+    /// Whether every byte keeps a copy in sync without these members and without the failed ones.
     pub fn tolerates(&self, lost: &[u16]) -> bool {
         let left_out = |role: &u16| lost.contains(role) || self.unproven.contains(role);
         let counts = |role: u16| self.counts(role) && !left_out(&role);
         let holds = |role: u16| counts(role) || successor_of(&self.label, role).is_some_and(counts);
-        // Disks that are being taken up hold nothing that counts, and all that is needed of them.
+        // Disks being added hold no data yet, but all that is needed of them.
         let joins = |role: u16| {
             let number = joining_from(&self.label).map(|first| first + role.saturating_sub(self.roles()));
-            let here = |number| self.targets.iter().any(|t| t.part.role == number) && !lost.contains(&number);
-            role >= self.roles() && number.is_some_and(here)
+            let is_present = |number| self.targets.iter().any(|t| t.part.role == number) && !lost.contains(&number);
+            role >= self.roles() && number.is_some_and(is_present)
         };
         covers(&self.geometry, holds)
             && self
@@ -72,16 +73,16 @@ impl Array {
     /// Whether this member is in sync by a completed label, and takes labels.
     pub(super) fn counts(&self, role: u16) -> bool {
         let entry = self.label.members.get(usize::from(role));
-        let here = |entry: &braid_format::MemberEntry| {
+        let is_present = |entry: &braid_format::MemberEntry| {
             self.targets.iter().any(|t| t.part.role == role && Some(t.part.id) == entry.id)
         };
         let filling = |entry: &braid_format::MemberEntry| {
             planted(Planted::FillingStartedAlone) && entry.state == MemberState::Filling
         };
-        entry.is_some_and(|entry| (entry.state == MemberState::InSync || filling(entry)) && here(entry))
+        entry.is_some_and(|entry| (entry.state == MemberState::InSync || filling(entry)) && is_present(entry))
     }
 
-    /// Completes a label that was begun and, when the array froze, not completed.
+    /// Completes a label that was begun before the array froze.
     pub(super) async fn complete<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
         if self.written.sequence == self.label.sequence {
             return Ok(());
@@ -89,11 +90,11 @@ impl Array {
         self.record(io, self.written.clone(), Losses::default()).await.map(drop)
     }
 
-    /// Writes the label as it is again, on these disks, in-sync members first: they are a step behind, or a copy is damaged.
-    /// Whom this very label promotes comes after them, and counts once they all have it.
+    /// Writes the current label again to these disks, members in sync first: they are a step behind, or one of their
+    /// copies is damaged. Members that this label promotes come after them, and count once they all have it.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] when too few survive.
+    /// [`LifecycleError::Beyond`] if too few survive.
     pub(super) async fn rewrite<M: MetaIo>(
         &mut self,
         io: &M,
@@ -127,26 +128,27 @@ impl Array {
         Ok(())
     }
 
-    /// What the labels say of the journal's marks that are retired, on every disk that takes them.
+    /// Copies the retired journal marks into the labels of all targets.
     fn spread_retired(&mut self) {
         let retired = self.retired;
         self.targets.iter_mut().chain(&mut self.journal).for_each(|target| target.part.retired = retired);
     }
 
-    /// The label after the last completed one.
+    /// Returns the label after the last completed one.
     pub(super) fn next(&self) -> ArrayPart {
         let mut next = self.label.clone();
         next.sequence += 1;
         next
     }
 
-    /// Writes `next`, and as many after it as it takes to leave out who fails. Returns who failed on the way.
+    /// Writes `next`, and further labels until every failing member is dropped. Returns the members that failed
+    /// meanwhile.
     ///
-    /// Before: all that take labels have n. Between: in-sync members have n or n + 1, others n; then those have n + 1
-    /// and others n or n + 1. After: all have n + 1.
+    /// Before: all targets have n. Between: members in sync have n or n + 1, others n; then members in sync have n + 1,
+    /// others n or n + 1. After: all have n + 1.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] when too few survive: what was begun stays on some, and nothing more is written.
+    /// [`LifecycleError::Beyond`] if too few survive: the label stays on some targets, and nothing more is written.
     pub(super) async fn record<M: MetaIo>(
         &mut self,
         io: &M,
@@ -154,7 +156,7 @@ impl Array {
         mut losses: Losses,
     ) -> Result<Vec<Failure>, LifecycleError> {
         loop {
-            self.keep_line(&mut next);
+            self.update_lineage(&mut next);
             for target in self.targets.iter().filter(|t| !losses.roles.contains(&t.part.role)) {
                 target.label(&next).encode()?;
             }
@@ -169,41 +171,41 @@ impl Array {
                     self.agree_on_losses(io, &next).await?;
                 }
                 self.settle(next.clone(), &losses.roles);
-                let untold = self.agree_on_gains(io).await?;
-                if untold.is_empty() {
+                let not_promoted = self.agree_on_gains(io).await?;
+                if not_promoted.is_empty() {
                     return Ok(losses.failures);
                 }
-                losses.add(untold);
+                losses.add(not_promoted);
             }
             self.prepare_losses(io, &mut losses).await?;
             let mut after = next.clone();
             after.sequence += 1;
-            self.leave_out(&mut after, &losses.roles, &[&next]);
+            self.mark_failed(&mut after, &losses.roles, &[&next]);
             next = after;
         }
     }
 
-    /// States of which line `next` is, beside what [`Array::leave_out`] says of those that part. Of a label that was begun before it
-    /// changes nothing.
+    /// Updates the lineage of `next`, besides the branch of [`Array::mark_failed`] at a drop. Does not change a label
+    /// that was begun before.
     ///
-    /// While nobody is out bits are cleared, and whoever comes from a line before is an old copy. When somebody begins to be filled
-    /// then, as a role that was nobody's is taken, bits are kept from there on: of that a new line tells, as what is kept is not all that
-    /// was written since the one that ends.
-    fn keep_line(&mut self, next: &mut ArrayPart) {
-        if lacks_nobody(next) {
+    /// While no member is failed or rebuilding, bits are cleared, and a member of an earlier lineage is an old copy. If
+    /// a rebuild begins in that state, because a vacant slot is taken, bits are kept from then on. That needs a new
+    /// lineage, because the bits do not cover what was written in the old one.
+    fn update_lineage(&mut self, next: &mut ArrayPart) {
+        if may_clear_bits(next) {
             if !planted(Planted::WholeNotClosed) {
-                close(&mut next.lineage);
+                close_ancestors(&mut next.lineage);
             }
-        } else if lacks_nobody(&self.label)
+        } else if may_clear_bits(&self.label)
             && next.lineage.id == self.label.lineage.id
             && !planted(Planted::VacantFilledInLine)
         {
-            next.lineage = part(&next.lineage, self.believed_from(), self.lines.next(), &[]);
+            next.lineage = branch(&next.lineage, self.believed_from(), self.lineage_ids.next(), &[]);
         }
     }
 
-    /// Who is not in sync any more by the label that is about to be written is out by the word of whoever decides beside the labels,
-    /// first: a label that says so may be all that is found.
+    /// Has the voters record the members that the next label no longer calls in sync, before that label is written: a
+    /// later start may find only that label.
     async fn agree_on_losses<M: MetaIo>(&mut self, io: &M, next: &ArrayPart) -> Result<(), LifecycleError> {
         let stays = self.in_sync_by(next);
         let agreed = match &self.agreed {
@@ -213,24 +215,25 @@ impl Array {
         self.agree(io, agreed).await.map(drop)
     }
 
-    /// Who is in sync by the label that is complete now is so by the word of whoever decides, too. Gives those who failed meanwhile.
+    /// Has the voters record the members in sync by the label that is now complete. Returns those that failed
+    /// meanwhile.
     pub(super) async fn agree_on_gains<M: MetaIo>(&mut self, io: &M) -> Result<Vec<Failure>, LifecycleError> {
         let now = self.in_sync_by(&self.label);
-        let untold = self.agree(io, now).await?;
+        let not_promoted = self.agree(io, now).await?;
         let why = |role: u16| LifecycleError::Role { role, reason: "it did not take its own promotion".into() };
-        Ok(untold.into_iter().map(|role| (role, why(role))).collect())
+        Ok(not_promoted.into_iter().map(|role| (role, why(role))).collect())
     }
 
     async fn agree<M: MetaIo>(&mut self, io: &M, in_sync: Vec<u16>) -> Result<Vec<u16>, LifecycleError> {
-        // The last ones are never called lost, here either.
+        // The last members in sync are never recorded as failed, here either.
         if self.agreed.as_ref() == Some(&in_sync) || in_sync.is_empty() {
             return Ok(Vec::new());
         }
         let overruled =
             |_| LifecycleError::Beyond { lost: Vec::new(), source: Some(Box::new(LifecycleError::Overruled)) };
-        let untold = io.agree(&in_sync).await.map_err(overruled)?;
-        self.agreed = Some(in_sync.into_iter().filter(|role| !untold.contains(role)).collect());
-        Ok(untold)
+        let not_promoted = io.agree(&in_sync).await.map_err(overruled)?;
+        self.agreed = Some(in_sync.into_iter().filter(|role| !not_promoted.contains(role)).collect());
+        Ok(not_promoted)
     }
 
     fn in_sync_by(&self, label: &ArrayPart) -> Vec<u16> {
@@ -238,10 +241,11 @@ impl Array {
         entries.filter(|(entry, _)| entry.state == MemberState::InSync).map(|(_, role)| role).collect()
     }
 
-    /// Flushes all that hold content, but for the lost ones and who has been flushed already; who fails is lost, too.
+    /// Flushes all members that hold content, except the failed and the already flushed ones; a member that fails is
+    /// added to the losses.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] when too few are left.
+    /// [`LifecycleError::Beyond`] if too few are left.
     pub(super) async fn flush_survivors<M: MetaIo>(
         &mut self,
         io: &M,
@@ -249,7 +253,7 @@ impl Array {
     ) -> Result<(), LifecycleError> {
         loop {
             if !self.tolerates(&losses.roles) {
-                self.record_the_end(io, &losses.roles).await;
+                self.record_last_survivors_failed(io, &losses.roles).await;
                 return Err(losses.beyond());
             }
             if planted(Planted::DropRecordedWithoutFlush) {
@@ -269,50 +273,52 @@ impl Array {
         }
     }
 
-    /// The planted bug: the last survivors are called failed as well, wherever that can still be written.
-    async fn record_the_end<M: MetaIo>(&mut self, io: &M, lost: &[u16]) {
+    /// The seeded bug [`Planted::LastSurvivorRecordedFailed`]: records the last survivors as failed, wherever possible.
+    async fn record_last_survivors_failed<M: MetaIo>(&mut self, io: &M, lost: &[u16]) {
         if planted(Planted::LastSurvivorRecordedFailed) {
             let mut last = self.written.clone();
             last.sequence += 1;
-            self.leave_out(&mut last, lost, &[]);
+            self.mark_failed(&mut last, lost, &[]);
             drop(write_each(io, &mut self.targets.iter_mut().collect::<Vec<_>>(), &last).await);
         }
     }
 
-    /// States in `label` that these members are lost: of a new line if any of them is called in sync, by the last
-    /// complete label or by one of `begun`.
-    pub(super) fn leave_out(&mut self, label: &mut ArrayPart, lost: &[u16], begun: &[&ArrayPart]) {
-        // A successor takes another number with the very label that seats it.
-        let place = |array: &ArrayPart, role: u16| {
+    /// Records in `label` that these members have failed: in a new lineage if any of them is in sync by the last
+    /// complete label, by `label`, or by one of `begun`.
+    pub(super) fn mark_failed(&mut self, label: &mut ArrayPart, lost: &[u16], begun: &[&ArrayPart]) {
+        // A successor changes its number with the very label that gives it the slot.
+        let number = |array: &ArrayPart, role: u16| {
             let target = self.targets.iter().find(|t| t.part.role == role);
-            target.and_then(|t| place_of(array, t.part.id)).unwrap_or(role)
+            target.and_then(|t| number_of(array, t.part.id)).unwrap_or(role)
         };
         let in_sync = |array: &ArrayPart, role: u16| {
-            array.members.get(usize::from(place(array, role))).is_some_and(|m| m.state == MemberState::InSync)
+            array.members.get(usize::from(number(array, role))).is_some_and(|m| m.state == MemberState::InSync)
         };
         let parted = lost.iter().any(|role| {
             in_sync(&self.label, *role) || in_sync(label, *role) || begun.iter().any(|b| in_sync(b, *role))
         });
         for role in lost {
-            let place = place(label, *role);
-            let Some(entry) = label.members.get_mut(usize::from(place)) else { continue };
+            let number = number(label, *role);
+            let Some(entry) = label.members.get_mut(usize::from(number)) else { continue };
             match entry.state {
-                // Spares and successors have no role that waits for them. A mirror that gives its last role up gives its number to a spare.
-                state if place >= self.roles() || state == MemberState::Spare => {
+                // Spares and successors leave no slot behind. A mirror that gives up its last slot gives that number to
+                // a spare.
+                state if number >= self.roles() || state == MemberState::Spare => {
                     (entry.state, entry.id) = (MemberState::Absent, None);
-                    label.jobs.retain(|job| job.target != Some(place) || job.kind == JobKind::Grow);
+                    label.jobs.retain(|job| job.target != Some(number) || job.kind == JobKind::Grow);
                 }
                 MemberState::InSync | MemberState::Filling => entry.state = MemberState::Out,
                 MemberState::Spare | MemberState::Out | MemberState::Absent | MemberState::Journal => {}
             }
         }
         if parted {
-            label.lineage = part(&label.lineage, self.believed_from(), self.lines.next(), &[]);
+            label.lineage = branch(&label.lineage, self.believed_from(), self.lineage_ids.next(), &[]);
         }
     }
 
-    /// From which sequence number on a member is believed that parts from here: 0 where somebody was out or being filled, as then no
-    /// bit was cleared. The last completed label is on everybody. What a start found may lack on members that are not here.
+    /// Returns the sequence number from which on a member dropped now may return: 0 if a member was failed or
+    /// rebuilding, because no bit was cleared then. The last completed label is on all members; members that were
+    /// missing at the start may lack the label that it found.
     pub(super) fn believed_from(&self) -> u64 {
         match self.lacks_nobody() {
             false => 0,
@@ -320,7 +326,8 @@ impl Array {
         }
     }
 
-    /// Writes a label on all but the lost, rank by rank. Stops after the first rank when too few survive it.
+    /// Writes a label to all targets except the failed ones, rank by rank. Stops after a rank that too few members
+    /// survive.
     async fn write_in_order<M: MetaIo>(&mut self, io: &M, next: &ArrayPart, losses: &mut Losses) {
         self.spread_retired();
         let mut ranks: Vec<u8> = self.targets.iter().map(|target| self.rank(target, next)).collect();
@@ -342,7 +349,7 @@ impl Array {
                 return;
             }
         }
-        // No label says that the journal's disk has failed before the ring is elsewhere.
+        // No label records that the disk of the journal has failed before the ring is elsewhere.
         if let Some(journal) = &mut self.journal
             && write_each(io, &mut [journal], next).await.iter().any(Result::is_err)
         {
@@ -350,12 +357,12 @@ impl Array {
         }
     }
 
-    /// 0: in sync before and after. 1: something else, before and after. 2: this label changes what it is.
+    /// 0: in sync before and after. 1: another unchanged state. 2: this label changes its state.
     fn rank(&self, target: &Target, next: &ArrayPart) -> u8 {
-        let of = |array: &ArrayPart, place: u16| array.members.get(usize::from(place)).map(|m| (m.id, m.state));
+        let of = |array: &ArrayPart, number: u16| array.members.get(usize::from(number)).map(|m| (m.id, m.state));
         let role = target.part.role;
         let before = of(&self.label, role);
-        let after = of(next, place_of(next, target.part.id).unwrap_or(role));
+        let after = of(next, number_of(next, target.part.id).unwrap_or(role));
         match (before, after) {
             (Some((_, MemberState::InSync)), Some((_, MemberState::InSync))) if before == after => 0,
             (before, after) if before == after => 1,
@@ -363,7 +370,7 @@ impl Array {
         }
     }
 
-    /// All that take labels have this one.
+    /// Makes `label`, which is on all targets, the current one.
     fn settle(&mut self, label: ArrayPart, lost: &[u16]) {
         self.written = label.clone();
         if let Ok(geometry) = label.geometry() {
@@ -375,7 +382,7 @@ impl Array {
             std::mem::take(&mut self.targets).into_iter().partition(|t| !lost.contains(&t.part.role));
         self.targets = left;
         for target in self.targets.iter_mut().chain(&mut self.journal) {
-            target.part.role = place_of(&self.label, target.part.id).unwrap_or(target.part.role);
+            target.part.role = number_of(&self.label, target.part.id).unwrap_or(target.part.role);
         }
         self.targets.sort_by_key(|target| target.part.role);
         let (targets, journal) = (&self.targets, &self.journal);

@@ -1,30 +1,30 @@
-//! Whether a redundant array can start with the members that are here, and whether it may.
+//! Whether a redundant array can start with the present members, and whether it may.
 
 use braid_format::{ArrayPart, MemberState, StartPolicy};
 use braid_geometry::{Geometry, Level};
 
 use super::coverage::covers;
 use super::grow::joins;
-use super::lines::Standing;
+use super::lineage::Standing;
 use super::planted::{Planted, planted};
 use super::replace::successor_of;
 use super::scan::{FoundMember, Missing, Refusal, Status};
 
-/// Whether arrays of this level go on when members fail.
+/// Whether arrays of this level tolerate failed members.
 pub fn is_redundant(level: Level) -> bool {
     matches!(level, Level::Raid1 | Level::Raid10 | Level::Raid5 | Level::Raid6)
 }
 
-/// How many roles a label's zones have: those that hold content.
+/// Returns the number of slots that hold content: those in the label's zones.
 pub(super) fn roles_of(label: &ArrayPart) -> usize {
     let roles = label.zones.iter().fold(0, |set, zone| set | zone.members);
     (u128::BITS - roles.leading_zeros()) as usize
 }
 
-/// Whether nobody is out and nobody is being filled: then there is nobody who comes to hold everything by what the bitmap says, and
-/// bits may be cleared. Roles of copies that are nobody's do not count: who takes one gets everything. With parity they do, as they are
-/// what others make up for.
-pub(super) fn lacks_nobody(label: &ArrayPart) -> bool {
+/// Whether no member is failed or rebuilding: then no later delta resync depends on the bitmap, and bits may be
+/// cleared. Vacant slots of a mirror do not count, because a disk that takes one is rebuilt in full. With parity they
+/// do, because the other members stand in for them.
+pub(super) fn may_clear_bits(label: &ArrayPart) -> bool {
     let of_copies = label.spec.level.parity() == 0;
     label.members.iter().take(roles_of(label)).all(|member| match member.state {
         MemberState::InSync => true,
@@ -33,28 +33,28 @@ pub(super) fn lacks_nobody(label: &ArrayPart) -> bool {
     })
 }
 
-/// The members of one redundant array, seen together.
-pub(super) struct Seats<'a> {
+/// The members of a redundant array, as found by a scan.
+pub(super) struct Assembly<'a> {
     pub newest: &'a ArrayPart,
     pub geometry: &'a Geometry,
     pub members: &'a [FoundMember],
 }
 
-impl Seats<'_> {
-    fn seat(&self, role: u16) -> Option<&FoundMember> {
+impl Assembly<'_> {
+    fn slot(&self, role: u16) -> Option<&FoundMember> {
         self.members.get(usize::from(role))
     }
 
-    /// Whether a role's content is here, complete: on its own member or on the one that is to replace it.
+    /// Whether the content of a slot is present and complete: on its own member or on its successor.
     fn holds(&self, role: u16) -> bool {
         self.serves(role) || successor_of(self.newest, role).is_some_and(|successor| self.serves(successor))
     }
 
-    /// Whether a member is here, complete. One that the newest label promotes, and that does not bear it yet, is so only beside
-    /// the others: a start does not count it. One with which the array was about to grow counts.
+    /// Whether a member is present and complete. A member that the newest label promotes, but that does not bear that
+    /// label, is not: a start does not count it. A disk that the array was about to add is.
     fn serves(&self, role: u16) -> bool {
         let filling = planted(Planted::FillingStartedAlone);
-        self.seat(role).is_some_and(|m| match (m.standing, &m.disk) {
+        self.slot(role).is_some_and(|m| match (m.standing, &m.disk) {
             (Some(Standing::Current), _) => true,
             (Some(Standing::Behind), Some(disk)) => {
                 let label = &disk.label;
@@ -67,12 +67,12 @@ impl Seats<'_> {
         })
     }
 
-    /// Members that the newest label calls in sync and that are not here at all.
-    fn absent(&self) -> impl Iterator<Item = &FoundMember> {
+    /// Returns the members that the newest label calls in sync and whose disks are missing.
+    fn missing_in_sync(&self) -> impl Iterator<Item = &FoundMember> {
         self.members.iter().filter(|m| m.entry.state == MemberState::InSync && m.standing.is_none())
     }
 
-    /// What stands in the way of a start and can be overridden: members that are old copies, or were used apart.
+    /// Returns the reasons against a start that can be overridden: members that are old copies or have diverged.
     pub fn refusals(&self) -> Vec<Refusal> {
         let needed = |m: &&FoundMember| m.entry.state == MemberState::InSync;
         let of = |m: &FoundMember| {
@@ -88,11 +88,11 @@ impl Seats<'_> {
         self.members.iter().filter_map(of).collect()
     }
 
-    /// The status, those aside that [`Seats::refusals`] lists: these are taken as left out.
+    /// Returns the status, with the members that [`Assembly::refusals`] lists taken as failed.
     pub fn status(&self, missing: impl Fn(&FoundMember) -> Missing) -> Status {
         let status = self.status_without_journal(&missing);
-        let absent = |m: &&FoundMember| m.entry.state == MemberState::Journal && m.standing.is_none();
-        let Some(journal) = self.members.iter().find(absent) else { return status };
+        let is_missing_journal = |m: &&FoundMember| m.entry.state == MemberState::Journal && m.standing.is_none();
+        let Some(journal) = self.members.iter().find(is_missing_journal) else { return status };
         let needed = self.needs_journal();
         match status {
             Status::Ready => Status::Degraded { missing: vec![missing(journal)] },
@@ -108,32 +108,33 @@ impl Seats<'_> {
         }
     }
 
-    /// Whether what only the journal's disk may hold is needed: where parity must stand in for data, and may not fit it.
+    /// Whether content that only the disk of the journal may hold is needed: parity must stand in for data, and may not
+    /// match it.
     pub fn needs_journal(&self) -> bool {
         !self.newest.clean && !(0..self.geometry.members().len() as u16).all(|role| self.holds(role))
     }
 
-    /// The same, as if the ring of the journal were on the members.
+    /// [`Assembly::status`], as if the log ring were on the members.
     pub fn status_without_journal(&self, missing: impl Fn(&FoundMember) -> Missing) -> Status {
-        let lost: Vec<Missing> = self.absent().map(missing).collect();
+        let lost: Vec<Missing> = self.missing_in_sync().map(missing).collect();
         if !covers(self.geometry, |role| self.holds(role)) {
             return Status::Incomplete { missing: lost };
         }
-        let seats = self.geometry.members().len();
+        let slots = self.geometry.members().len();
         if lost.is_empty() {
-            let is_here = |m: &FoundMember| matches!(m.standing, Some(Standing::Current | Standing::Behind));
-            let whole = self.members.iter().take(seats).all(is_here);
+            let is_current = |m: &FoundMember| matches!(m.standing, Some(Standing::Current | Standing::Behind));
+            let whole = self.members.iter().take(slots).all(is_current);
             return if whole { Status::Ready } else { Status::Degraded { missing: lost } };
         }
-        // Those that are absent could have gone on without the ones here if together they hold everything. One that was
-        // being filled may have been completed in the step that the labels here do not know.
-        let elsewhere = |role: u16| {
+        // The missing members could have gone on without the present ones if together they hold everything. A member
+        // being rebuilt may have been completed in a step that the present labels do not know.
+        let is_missing = |role: u16| {
             let state = |m: &FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Filling);
-            self.seat(role).is_some_and(|m| state(m) && m.standing.is_none())
+            self.slot(role).is_some_and(|m| state(m) && m.standing.is_none())
         };
-        let lived_on =
-            covers(self.geometry, |role| elsewhere(role) || successor_of(self.newest, role).is_some_and(elsewhere));
-        if lived_on && self.newest.start_policy != StartPolicy::Auto {
+        let could_have_diverged =
+            covers(self.geometry, |role| is_missing(role) || successor_of(self.newest, role).is_some_and(is_missing));
+        if could_have_diverged && self.newest.start_policy != StartPolicy::Auto {
             Status::Waiting { missing: lost }
         } else {
             Status::Degraded { missing: lost }

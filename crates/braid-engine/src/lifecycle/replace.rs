@@ -1,23 +1,24 @@
-//! Replacing a member while it still serves: a successor is filled beside it, and takes its place when it holds everything.
+//! Replaces a member while it still serves: a successor is rebuilt beside it, and takes the slot once it holds
+//! everything.
 //!
-//! A successor stands in the table of members beyond the roles, as spares do. A job of the kind *replace* names it as its
-//! target, and the role as its source. While it is filled it takes every write, every bit and every flush, as any member does
-//! that is filled.
+//! A successor is in the member table behind the slots, as spares are. A job of the kind *replace* names it as its
+//! target, and the slot as its source. While it is rebuilt it takes every write, bitmap update and flush, as any
+//! rebuilding member does.
 //!
 //! | procedure | before | between | after, when it is acknowledged |
 //! |---|---|---|---|
-//! | begin | label n | (a) in-sync members n + 1: the successor is filling; (b) others; (c) the successor, last | n + 1 on all |
-//! | promote | n: filling | as of any member that is filled | n + 1: two members in sync hold the role |
-//! | retire | n: two hold the role | (a) the successor flushed, then the others; (b) as a drop of the old one: a new line | n + 1: the role is out, its successor in sync; then the old label is erased |
-//! | seat | n: the role is out | some n + 1 | n + 1: the successor has the role |
+//! | begin | label n | (a) in-sync members n + 1: the successor is rebuilding; (b) others; (c) the successor, last | n + 1 on all |
+//! | promote | n: rebuilding | as for any rebuilding member | n + 1: two members in sync hold the slot |
+//! | retire | n: two hold the slot | (a) the successor flushed, then the others; (b) as a drop of the old member: a new lineage | n + 1: the slot is failed, its successor in sync; then the old label is erased |
+//! | take the slot | n: the slot is failed | some n + 1 | n + 1: the successor has the slot |
 //!
-//! Each of these is an ordinary change of the labels, and the array can be found after any: where both hold the role, the old
-//! one is retired; where the role is out, the successor is seated, in sync or still filling. So a member that fails while it
-//! is being replaced is out, and its successor goes on where it was, from the other copies.
+//! Each of these is an ordinary change of the labels, and a start may find the array after any: if both hold the slot,
+//! the old member is retired; if the slot is failed, the successor takes it, in sync or still rebuilding. So if a
+//! member fails while it is being replaced, its successor's rebuild continues from the other copies.
 
 use braid_format::{ArrayPart, Job, JobKind, JobState, MemberEntry, MemberId, MemberState};
 
-use super::array::{Array, fills};
+use super::array::{Array, is_rebuild_of};
 use super::erase::wipe;
 use super::error::LifecycleError;
 use super::journal;
@@ -28,23 +29,23 @@ use super::write::flush;
 use crate::mirror::Successor;
 use crate::{LeafId, MetaIo};
 
-/// Who is to replace a member.
+/// The disk to replace a member with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replacement {
-    /// A spare, by its number in the table of members.
+    /// A spare, by its number in the member table.
     Spare(u16),
-    /// A disk that is no member.
+    /// A disk that is not a member.
     New {
         /// The disk.
         leaf: LeafId,
-        /// The identity that it gets: random.
+        /// Its new identity: random.
         id: MemberId,
         /// Overwrite what is on it.
         force: bool,
     },
 }
 
-/// The number of the member that is to replace a role's, where there is one.
+/// Returns the number of a slot's successor, if it has one.
 pub(super) fn successor_of(label: &ArrayPart, role: u16) -> Option<u16> {
     successors_of(label).find(|s| s.role == role).map(|s| s.member)
 }
@@ -60,16 +61,16 @@ fn successors_of(label: &ArrayPart) -> impl Iterator<Item = Successor> + '_ {
 }
 
 impl Array {
-    /// The members that are to take the place of others.
+    /// Returns the successors.
     pub fn successors(&self) -> impl Iterator<Item = Successor> + '_ {
         successors_of(&self.label)
     }
 
-    /// Lets a disk become the successor of a member in sync: from the moment that this returns it takes every write, every
-    /// bit and every flush, and its content may be copied. Returns its number in the table of members.
+    /// Lets a disk become the successor of a member in sync: when this returns, the disk takes every write, bitmap
+    /// update and flush, and content may be copied to it. Returns its number in the member table.
     ///
     /// # Errors
-    /// What was refused, before anything was written; a failing disk's error (it is off the table then); or
+    /// A refusal before anything was written, the error of a failing disk (it is removed then), or
     /// [`LifecycleError::Beyond`].
     pub async fn begin_replacing<M: MetaIo>(
         &mut self,
@@ -108,7 +109,7 @@ impl Array {
             (None, None) => {}
         }
         self.complete(io).await?;
-        // Completing may have left it out.
+        // Completing the label may have dropped the member.
         self.check_replaceable(role)?;
         let mut next = self.next();
         let write_mostly = next.members[usize::from(role)].write_mostly;
@@ -138,12 +139,13 @@ impl Array {
         self.expect(number, MemberState::Filling, failures).map(|()| number)
     }
 
-    /// Leaves out a member whose successor is in sync, as [`Array::drop_members`] does: until this returns nothing may be
-    /// acknowledged and no read answered. Its label is erased, so that its disk can be used for something else; where that
-    /// does not succeed it is known as a disk that was replaced.
+    /// Drops a member whose successor is in sync, as [`Array::drop_members`] does: until this returns, no write may be
+    /// acknowledged and no read answered. The label of the old member is erased, so that its disk can be reused; if
+    /// that fails, a later start knows the disk as replaced.
     ///
-    /// The successor is flushed first, alone. Where that fails only the successor is left out: the member still holds everything.
-    /// One that fails later may bear a label already that calls it the last copy; then the array must freeze if it is.
+    /// The successor is flushed first, alone. If that fails, only the successor is dropped: the member still holds
+    /// everything. If the successor fails later, it may already bear a label that calls it the last copy; if it is the
+    /// last copy, the array must freeze.
     ///
     /// # Errors
     /// It has no successor in sync, the error of the successor's flush, or [`LifecycleError::Beyond`].
@@ -162,13 +164,14 @@ impl Array {
         }
         let leaf = self.leaf(role);
         let mut losses = Losses { flushed: (!late).then_some(successor), ..Losses::of(vec![role]) };
-        // Its successor has each of its cells: no mark is retired for it. A member that fails in this flush has no successor, and its marks are retired.
+        // The successor holds every cell of the member: no mark is retired for it. A member that fails in this flush
+        // has no successor, and marks are retired for it.
         self.flush_survivors(io, &mut losses).await?;
         if losses.roles != [role] {
             self.prepare_losses(io, &mut losses).await?;
         }
         self.record_losses(io, losses).await?;
-        // Where the successor failed in taking the label, the old one may return.
+        // If the successor failed to take the label, the old member may return.
         let is_replaced = successor_of(&self.label, role).is_some_and(|s| self.state(s) == MemberState::InSync);
         if let Some(leaf) = leaf.filter(|_| is_replaced) {
             self.candidates.retain(|(candidate, _)| candidate.leaf != leaf);
@@ -180,7 +183,7 @@ impl Array {
     /// Gives a successor up, as [`Array::drop_members`] does, and erases its label.
     ///
     /// # Errors
-    /// It is none, or [`LifecycleError::Beyond`].
+    /// It is not a successor, or [`LifecycleError::Beyond`].
     pub async fn abandon<M: MetaIo>(&mut self, io: &M, number: u16) -> Result<(), LifecycleError> {
         if !self.successors().any(|s| s.member == number) {
             return Err(LifecycleError::Role { role: number, reason: "it replaces nobody".into() });
@@ -193,10 +196,10 @@ impl Array {
         Ok(())
     }
 
-    /// Gives a role that is out to its successor, in sync or being filled.
+    /// Gives a failed slot to its successor, in sync or rebuilding.
     ///
     /// # Errors
-    /// There is none, the role is not out, or [`LifecycleError::Beyond`].
+    /// It has no successor, the slot has not failed, or [`LifecycleError::Beyond`].
     pub async fn seat_successor<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         self.complete(io).await?;
         let wrong = |reason: &str| LifecycleError::Role { role, reason: reason.to_owned() };
@@ -206,8 +209,10 @@ impl Array {
         }
         let mut next = self.next();
         let entry = next.members[usize::from(number)];
-        next.jobs.retain(|job| !fills(job, role) && (!fills(job, number) || entry.state == MemberState::Filling));
-        for job in next.jobs.iter_mut().filter(|job| fills(job, number)) {
+        next.jobs.retain(|job| {
+            !is_rebuild_of(job, role) && (!is_rebuild_of(job, number) || entry.state == MemberState::Filling)
+        });
+        for job in next.jobs.iter_mut().filter(|job| is_rebuild_of(job, number)) {
             (job.kind, job.target, job.source) = (JobKind::Rebuild, Some(role), None);
         }
         next.members[usize::from(role)] = entry;
@@ -217,13 +222,13 @@ impl Array {
         Ok(())
     }
 
-    /// Whether the array has two members in sync for a role: then the old one is to be retired.
+    /// Returns a slot with two members in sync: the old one is to be retired.
     pub fn to_retire(&self) -> Option<u16> {
         let both = |s: &Successor| [s.role, s.member].iter().all(|m| self.state(*m) == MemberState::InSync);
         self.successors().find(both).map(|s| s.role)
     }
 
-    /// A role that is out and has a successor, which is to be seated.
+    /// Returns a failed slot with a successor, which is to take the slot.
     pub fn to_seat(&self) -> Option<u16> {
         let out = |s: &Successor| matches!(self.state(s.role), MemberState::Out | MemberState::Absent);
         self.successors().find(out).map(|s| s.role)

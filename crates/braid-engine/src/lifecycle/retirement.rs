@@ -1,19 +1,20 @@
-//! What comes before a label that leaves members out: the marks of the journal are retired, and the survivors flush.
+//! What precedes a label that drops members: the marks of the journal are retired, and the survivors flush.
 //!
-//! A member is left out by a drop, or by any other change of the labels that it did not take: a rename, a spare, a replacement, a growth,
-//! another disk of the journal. The next label is then one without that member. A row that is only marked could not be read any more once
-//! a label says so (`docs/adr/0006-marks-are-retired-with-the-drop.md`). So every such label comes after [`Array::prepare_losses`].
+//! A member is dropped explicitly, or by any change of the labels that failed on it: a rename, a spare, a replacement, a
+//! growth, another disk of the journal. The next label then omits that member. With that label, a stripe that is only
+//! marked would become unreadable (`docs/adr/0006-marks-are-retired-with-the-drop.md`). So [`Array::prepare_losses`]
+//! precedes every such label.
 //!
 //! | step | on the disks | after a crash |
 //! |---|---|---|
-//! | a change fails on a member | label n on some, n + 1 on others; both call the member in sync | marks count, the member's data too |
-//! | the device is frozen, and no I/O of a marked row is under way | the same | the same: no label retires the marks yet |
-//! | the survivors flush | the same; marked rows are durable in place on the survivors | the same |
-//! | the next label is written | n + 2 on some: the member is out *and* the marks are retired | by n + 2 the member's cells are computed; by n + 1 all as before |
+//! | a change fails on a member | label n on some, n + 1 on others; both call the member in sync | the marks are valid, and so is the member's data |
+//! | the device is frozen, and no I/O of a marked stripe is in flight | the same | the same: no label retires the marks yet |
+//! | the survivors flush | the same; marked stripes are durable in place on the survivors | the same |
+//! | the next label is written | n + 2 on some: the member has failed *and* the marks are retired | by n + 2 the member's cells are computed; by n + 1 all as before |
 //!
-//! Freezing and retiring are the keeper's, which serves the array. The change of the labels has borrowed the array from the keeper and knows
-//! no shards: it requests the retirement through a [`Retirement`] that both share, and waits for the reply. Both are futures of one task, and
-//! [`Retirement::beside`] polls them in turn.
+//! Freezing and retiring are done by the reconciler, which serves the array. The change of the labels has borrowed the
+//! array from the reconciler and knows no shards: it requests the retirement through a [`Retirement`] that both share,
+//! and waits for the reply. Both are futures of one task, and [`Retirement::beside`] polls them in turn.
 //!
 //! Once the service has ended in order nothing is under way, and no shard has the journal: the label that notes the stop, and each label
 //! before it that leaves a member out, retires all marks of the run ([`Array::end_run`]).
@@ -31,81 +32,85 @@ use braid_format::{ArrayPart, MemberState, RetiredMarks};
 use super::array::Array;
 use super::error::LifecycleError;
 use super::record::Losses;
-use super::write::place_of;
+use super::write::number_of;
 use crate::MetaIo;
 use crate::marks::Marks;
 
-/// The array is not served: no row is written, and a request is not made.
+/// The array is not served: no stripe is written, and no request is made.
 const IDLE: u8 = 0;
 /// The array is served, and a request can be made.
 const SERVED: u8 = 1;
 /// The change of a label waits for the marks to be retired.
 const REQUESTED: u8 = 2;
-/// The keeper has taken the request up.
+/// The reconciler has accepted the request.
 const TAKEN: u8 = 3;
 /// The marks are retired.
 const DONE: u8 = 4;
 
-/// A request to retire the marks of a served array's journal, shared by the array and its keeper.
+/// A request to retire the marks of a served array's journal, shared by the array and its reconciler.
 #[derive(Debug)]
 pub(crate) struct Retirement {
     marks: Arc<Marks>,
     stage: AtomicU8,
 }
 
-/// Puts the stage back when it goes, also where the future that has it is dropped.
-struct Back<'a>(&'a AtomicU8, u8);
+/// Resets the stage when dropped, also if the future that owns it is dropped.
+struct ResetStage<'a>(&'a AtomicU8, u8);
 
-impl Drop for Back<'_> {
+impl Drop for ResetStage<'_> {
     fn drop(&mut self) {
         self.0.store(self.1, Ordering::Release);
     }
 }
 
 impl Retirement {
-    /// Of these marks. The array is not served yet.
+    /// Creates the request for these marks. The array is not served yet.
     pub(crate) fn new(marks: Arc<Marks>) -> Retirement {
         Retirement { marks, stage: AtomicU8::new(IDLE) }
     }
 
-    /// Runs `work`, which serves the array and changes labels, and beside it `keeper`, which never ends: in a loop it waits for a
-    /// request ([`Retirement::requested`]), retires the marks, and replies ([`Retirement::reply`]).
-    pub(crate) async fn beside<T>(&self, work: impl Future<Output = T>, keeper: impl Future<Output = Infallible>) -> T {
+    /// Runs `work`, which serves the array and changes labels, and beside it `retirer`, which never ends: in a loop it
+    /// waits for a request ([`Retirement::requested`]), retires the marks, and replies ([`Retirement::reply`]).
+    pub(crate) async fn beside<T>(
+        &self,
+        work: impl Future<Output = T>,
+        retirer: impl Future<Output = Infallible>,
+    ) -> T {
         self.stage.store(SERVED, Ordering::Release);
-        let _idle = Back(&self.stage, IDLE);
-        let (mut work, mut keeper) = (pin!(work), pin!(keeper));
+        let _idle = ResetStage(&self.stage, IDLE);
+        let (mut work, mut retirer) = (pin!(work), pin!(retirer));
         poll_fn(|cx| {
             loop {
                 if let Poll::Ready(value) = work.as_mut().poll(cx) {
                     return Poll::Ready(value);
                 }
-                let _ = keeper.as_mut().poll(cx);
+                let _ = retirer.as_mut().poll(cx);
                 if self.stage.load(Ordering::Acquire) != DONE {
                     return Poll::Pending;
                 }
-                // The work waits for that, and for nothing that would wake it.
+                // The work waits for the reply, which does not wake it.
             }
         })
         .await
     }
 
-    /// Waits for a request, and takes it up.
+    /// Waits for a request, and accepts it.
     pub(crate) async fn requested(&self) {
         poll_fn(|_| if self.pass(REQUESTED, TAKEN) { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
-    /// The marks are retired, as [`Marks`] says, and the device is frozen until the next layout. Means nothing where the request
-    /// was given up.
+    /// Replies that the marks are retired, as [`Marks`] records, and that the device is frozen until the next layout.
+    /// Has no effect if the request was given up.
     pub(crate) fn reply(&self) {
         self.pass(TAKEN, DONE);
     }
 
-    /// Makes a request and waits for the reply. False: the array is not served, and the marks are as they are.
+    /// Makes a request and waits for the reply. Returns false if the array is not served: the marks are unchanged.
     async fn request(&self) -> bool {
         if !self.pass(SERVED, REQUESTED) {
             return false;
         }
-        let _served = Back(&self.stage, SERVED);
+        let _served = ResetStage(&self.stage, SERVED);
         let is_done = || self.stage.load(Ordering::Acquire) == DONE;
         poll_fn(|_| if is_done() { Poll::Ready(()) } else { Poll::Pending }).await;
         true
@@ -117,7 +122,8 @@ impl Retirement {
 }
 
 impl Array {
-    /// From now on marks of the journal are retired through this; `None`: no shard has its journal, and marks are left as they are.
+    /// Retires the journal's marks through `retirement` from now on; `None`: no shard has the journal, and marks stay
+    /// as they are.
     pub(crate) fn retire_through(&mut self, retirement: Option<Arc<Retirement>>) {
         (self.retirement, self.has_ended) = (retirement, false);
     }
@@ -135,12 +141,12 @@ impl Array {
         true
     }
 
-    /// Makes ready for a label that leaves these members out, whatever else it says: the marks of the journal are retired with that very
-    /// label, as nothing of a marked row is under way any more, and then the survivors flush. Members that failed a marked row are left
-    /// out as well: on them the row does not fit its parity.
+    /// Prepares a label that drops these members, whatever else it says: no I/O of a marked stripe is in flight any
+    /// longer, that very label retires the journal's marks, and the survivors flush. Members that failed a marked
+    /// stripe are dropped too: on them the stripe does not match its parity.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] when too few are left. Then no label leaves a member out, and none retires these marks.
+    /// [`LifecycleError::Beyond`] if too few are left. Then no label drops a member, and none retires these marks.
     pub(super) async fn prepare_losses<M: MetaIo>(
         &mut self,
         io: &M,
@@ -156,7 +162,7 @@ impl Array {
             if flushed.is_err() || is_retired {
                 return flushed;
             }
-            // A flush that failed may have lost the first member that holds content.
+            // A failed flush may have lost the first member that holds content.
             is_retired = self.retire_marks(losses).await;
             if !is_retired {
                 return Ok(());
@@ -164,8 +170,8 @@ impl Array {
         }
     }
 
-    /// Retires the marks if a member that holds content is lost and the array is served, or was until its run ended; returns whether
-    /// it did.
+    /// Retires the marks if a member that holds content is lost and the array is served, or was until its run ended;
+    /// returns whether it did.
     async fn retire_marks(&mut self, losses: &mut Losses) -> bool {
         if !self.loses_content(&losses.roles) {
             return false;
@@ -181,18 +187,19 @@ impl Array {
         losses.roles.extend(self.members().filter(|member| failed.contains(&member.leaf)).map(|member| member.role));
         losses.roles.sort_unstable();
         losses.roles.dedup();
-        // A flush of before does not cover what was still under way.
+        // An earlier flush does not cover what was still in flight.
         losses.flushed = None;
         self.retired = retirement.marks.retired();
         true
     }
 
-    /// Whether one of these members holds content, by the last complete label or by the one that was begun. A spare does not.
+    /// Whether one of these members holds content, by the last complete label or by the one that was begun. A spare
+    /// does not.
     fn loses_content(&self, lost: &[u16]) -> bool {
         let holds = |label: &ArrayPart, role: u16| {
             let target = self.targets.iter().find(|target| target.part.role == role);
-            let place = target.and_then(|target| place_of(label, target.part.id)).unwrap_or(role);
-            let state = label.members.get(usize::from(place)).map(|member| member.state);
+            let number = target.and_then(|target| number_of(label, target.part.id)).unwrap_or(role);
+            let state = label.members.get(usize::from(number)).map(|member| member.state);
             matches!(state, Some(MemberState::InSync | MemberState::Filling))
         };
         lost.iter().any(|role| holds(&self.label, *role) || holds(&self.written, *role))

@@ -1,61 +1,61 @@
-//! Finding arrays again from the labels of the disks that are there, whatever their order and paths.
+//! Finds arrays from the labels of the present disks, whatever their order and paths.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use braid_format::{ArrayPart, ArrayState, Header, MemberEntry, MemberId, MemberPart, MemberState, Name, Uuid};
 
-use super::disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk, look};
+use super::disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk, probe};
 use super::join::join_all;
 use super::journal;
-use super::lines::{self, Standing};
+use super::lineage::{self, Standing};
 use super::planted::{Planted, planted};
-use super::redundant::{Seats, is_redundant};
+use super::redundant::{Assembly, is_redundant};
 use super::twins;
 use crate::{LeafId, MetaIo};
 
-/// Everything that was found.
+/// The result of a scan.
 #[derive(Clone, Debug)]
 pub struct Scan {
     /// The arrays, in the order of their UUIDs.
     pub arrays: Vec<FoundArray>,
-    /// The disks, in the order in which they were given.
+    /// The disks, in the order given.
     pub disks: Vec<FoundDisk>,
 }
 
-/// An array of which at least one disk is here.
+/// An array of which at least one disk is present.
 #[derive(Clone, Debug)]
 pub struct FoundArray {
     /// Its identity.
     pub uuid: Uuid,
-    /// Its name, as the newest label has it.
+    /// Its name, by the newest label.
     pub name: Name,
-    /// The newest label; `None` where only remnants of labels are left.
+    /// The newest label; `None` if only remnants of labels are left.
     pub newest: Option<ArrayPart>,
-    /// Every role and who is here for it; empty without a newest label.
+    /// Its slots and the disks that hold them; empty without a newest label.
     pub members: Vec<FoundMember>,
     /// Whether it can be started, and if not, why not.
     pub status: Status,
-    /// Of a redundant array that is refused: what it would be with `--force`, which leaves out the members that it is
-    /// refused for; of one that lacks the disk of its journal: what it would be without. `None` where nothing is to be overridden.
+    /// Of a refused redundant array: its status with `--force`, which drops the members that it is refused for. Of one
+    /// that lacks the disk of its journal: its status without that disk. `None` if there is nothing to override.
     pub forced: Option<Box<Status>>,
-    /// Disks that bear its label and are no members (any more), each with the reason.
+    /// Disks that bear its label and are not, or no longer, members; each with the reason.
     pub outsiders: Vec<(LeafId, String)>,
     /// Disks on which only the first sector of its label is left.
     pub remnants: Vec<(LeafId, Box<Header>)>,
-    /// Other arrays here with the same name, those aside that are only half made or half removed.
+    /// Other present arrays with the same name, except those that are half created or half deleted.
     pub same_name: Vec<Uuid>,
 }
 
 impl FoundMember {
-    /// Whether its disk has no room for the data area that the newest label says. While an array grows a label may stand one
+    /// Whether its disk has no room for the data area of the newest label. While an array grows, a label may be one
     /// step from a larger data area, or back from one; the room is there.
     fn lacks_room(&self) -> bool {
         let lacks = |disk: &MemberDisk| disk.label.member.places.with_data(self.entry.data_bytes).is_none();
         self.disk.as_ref().is_some_and(lacks)
     }
 
-    /// What the disk that is here says of itself, as the newest label has it: its role, and the size of its data area.
+    /// Returns the disk's own part of the label, with the slot and the size of the data area from the newest label.
     pub(super) fn part(&self) -> Option<MemberPart> {
         let disk = self.disk.as_ref()?;
         let own = &disk.label.member;
@@ -64,55 +64,55 @@ impl FoundMember {
     }
 }
 
-/// One role of an array that was found.
+/// A slot of an array that was found.
 #[derive(Clone, Debug)]
 pub struct FoundMember {
-    /// Which role.
+    /// The slot.
     pub role: u16,
-    /// What the newest label says of it.
+    /// Its entry in the newest label.
     pub entry: MemberEntry,
-    /// The disk, where it is here.
+    /// Its disk, if present.
     pub disk: Option<MemberDisk>,
-    /// What that disk is to a redundant array; `None` where it is not here, and at levels without redundancy.
+    /// What that disk is to a redundant array; `None` if it is missing, and at levels without redundancy.
     pub standing: Option<Standing>,
 }
 
 /// Whether an array can be started.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Status {
-    /// Every member is here and believable.
+    /// Every member is present and valid.
     Ready,
-    /// It can start, and may do so by itself, without some of its members.
+    /// It can start automatically without some of its members.
     Degraded {
-        /// Those that the labels call in sync and that are not here.
+        /// The members that the labels call in sync and whose disks are missing.
         missing: Vec<Missing>,
     },
-    /// It could start without some of its members, which may have gone on without those that are here: it waits for
-    /// them, or for a person to say `--degraded`.
+    /// It could start without some of its members, which may have gone on without the present ones: it waits for them,
+    /// or for `--degraded`.
     Waiting {
-        /// For whom it waits.
+        /// The members that it waits for.
         missing: Vec<Missing>,
     },
-    /// Members are missing without which some byte of the array is not here.
+    /// Members are missing without which some byte of the array has no copy.
     Incomplete {
-        /// Which; at a redundant level those that the newest label calls in sync.
+        /// The missing members; at a redundant level those that the newest label calls in sync.
         missing: Vec<Missing>,
     },
-    /// It was being created when the power went. It was never acknowledged; it is never served.
+    /// Its creation was interrupted. It was never acknowledged, and is never served.
     InterruptedCreate,
-    /// It was being deleted when the power went. The next start finishes that.
+    /// Its deletion was interrupted. The next start finishes it.
     InterruptedDelete,
-    /// Something is wrong that a person must look at.
+    /// It needs an administrator's decision.
     Refused {
-        /// What, at least one thing.
+        /// The reasons, at least one.
         reasons: Vec<Refusal>,
     },
 }
 
-/// A member that is not here.
+/// A missing member.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Missing {
-    /// Its role.
+    /// Its slot.
     pub role: u16,
     /// Its identity.
     pub id: Option<MemberId>,
@@ -120,44 +120,44 @@ pub struct Missing {
     pub data_bytes: u64,
     /// It is the disk of the journal.
     pub is_journal: bool,
-    /// The disk that seems to be it and cannot be used, and why not.
+    /// The disk that seems to be it and cannot be used, with the reason.
     pub seems: Option<(LeafId, DiskProblem)>,
 }
 
-/// Why an array is not started although its disks are here.
+/// Why an array is not started although its disks are present.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// Several disks claim one role.
+    /// Several disks claim one slot.
     #[error(
         "several disks say that they are member {role} ({id}): one is a copy of the other, or the same disk by a second path; detach the copy, or wipe its label"
     )]
     Twins {
-        /// The role.
+        /// The slot.
         role: u16,
         /// The identity that they share.
         id: MemberId,
         /// The disks.
         leaves: Vec<LeafId>,
     },
-    /// Labels with one sequence number say different things.
+    /// Labels with the same sequence number differ.
     #[error("labels with the same sequence number {sequence} say different things: the members were used apart")]
     Diverged {
         /// The number.
         sequence: u64,
     },
-    /// A member missed changes of the label, or a session: it was away while the array lived on.
+    /// A member missed label changes or a session: it was missing while the array lived on.
     #[error(
         "member {role} is an old copy: its label has sequence {sequence}, the newest has {newest}, and the array has served without it since; attach the right disk, or --force uses this one as it is: what was written to the member since its label is lost, and the content may be torn"
     )]
     Stale {
-        /// Its role.
+        /// Its slot.
         role: u16,
         /// The disk.
         leaf: LeafId,
         /// Its label's sequence number.
         sequence: u64,
-        /// The newest label's.
+        /// The newest label's sequence number.
         newest: u64,
     },
     /// A member of a redundant array is an old copy of itself.
@@ -165,51 +165,51 @@ pub enum Refusal {
         "member {role} is an old copy: its label has sequence {sequence}, the newest has {newest}; --force starts without it and rebuilds it in full, so that what only it holds is lost"
     )]
     OldCopy {
-        /// Its role.
+        /// Its slot.
         role: u16,
         /// The disk.
         leaf: LeafId,
         /// Its label's sequence number.
         sequence: u64,
-        /// The newest label's.
+        /// The newest label's sequence number.
         newest: u64,
     },
-    /// A member of a redundant array went on without the others.
+    /// A member of a redundant array has diverged: it went on without the others.
     #[error(
         "member {role} was used apart from the others (its line {line:016x} is unknown to the newest label): detach the disks of one side, or --force keeps the newest and rebuilds this one in full, so that what was written to it apart is lost"
     )]
     WentApart {
-        /// Its role.
+        /// Its slot.
         role: u16,
         /// The disk.
         leaf: LeafId,
-        /// The id of its line.
+        /// The id of its lineage.
         line: u64,
     },
-    /// A member has no room for the data area that the newest label says.
+    /// A member has no room for the data area of the newest label.
     #[error(
         "member {role} is a copy from before the array grew: its data area has {found} bytes, the newest label says {expected}; attach the right disk"
     )]
     WrongSize {
-        /// Its role.
+        /// Its slot.
         role: u16,
         /// The disk.
         leaf: LeafId,
-        /// In its own label, in bytes.
+        /// The size in its own label, in bytes.
         found: u64,
-        /// In the newest label, in bytes.
+        /// The size in the newest label, in bytes.
         expected: u64,
     },
-    /// The zones cannot be.
+    /// The zones are invalid.
     #[error("{0}")]
     Zones(String),
-    /// A newer version left a feature with which this one may not write.
+    /// A newer version has set a feature that does not allow this version to write.
     #[error("the array uses features (bits {bits:#x}) with which this version may not write to it: use a newer braid")]
     ReadOnlyFeatures {
         /// The bits.
         bits: u64,
     },
-    /// Another array here has the same name.
+    /// Another present array has the same name.
     #[error("another array of this name is here; rename or detach one, or start this one by its UUID")]
     SameName,
 }
@@ -222,7 +222,7 @@ impl Refusal {
 }
 
 impl Status {
-    /// Whether the array may start without being told how.
+    /// Whether the array may start automatically.
     pub fn starts_by_itself(&self) -> bool {
         matches!(self, Status::Ready | Status::Degraded { .. })
     }
@@ -293,12 +293,12 @@ impl fmt::Display for Status {
 }
 
 impl FoundArray {
-    /// The members whose disks are here.
+    /// Returns the members whose disks are present.
     pub fn disks(&self) -> impl Iterator<Item = &MemberDisk> {
         self.members.iter().filter_map(|member| member.disk.as_ref())
     }
 
-    /// Whether a start with these words would be let in: `--force` and `--degraded`.
+    /// Whether a start with these options (`--force` and `--degraded`) would be accepted.
     pub fn may_start(&self, force: bool, degraded: bool) -> bool {
         if self.newest.as_ref().is_some_and(|newest| is_redundant(newest.spec.level)) {
             let status = self.forced.as_deref().filter(|_| force).unwrap_or(&self.status);
@@ -309,7 +309,8 @@ impl FoundArray {
         self.status.starts_by_itself() || force && only_forcible && self.missing().next().is_none()
     }
 
-    /// Whether it starts by itself and no disk is missing that the newest label names: no other disk is looked for then.
+    /// Whether it starts automatically and has every disk that the newest label names: no other disk has to be searched
+    /// for.
     pub fn is_complete(&self) -> bool {
         match &self.status {
             Status::Ready => true,
@@ -318,13 +319,13 @@ impl FoundArray {
         }
     }
 
-    /// Whether it could start if the disk of its journal were here.
+    /// Whether it could start if the disk of its journal were present.
     pub fn waits_for_journal(&self) -> bool {
         let Status::Incomplete { missing } = &self.status else { return false };
         self.forced.is_some() && missing.iter().any(|missing| missing.is_journal)
     }
 
-    /// What is missing, where the disk of its journal is here, needed, and cannot be believed.
+    /// Returns what is missing if the disk of the journal is present and needed, but not trusted.
     async fn lacks_journal<M: MetaIo>(&self, io: &M) -> Option<Vec<Missing>> {
         let lost = match &self.status {
             Status::Ready => &[][..],
@@ -335,37 +336,37 @@ impl FoundArray {
         let of_journal = |m: &&FoundMember| m.entry.state == MemberState::Journal;
         let (member, disk) = self.members.iter().filter(of_journal).find_map(|m| Some((m, m.disk.as_ref()?)))?;
         let geometry = newest.geometry().ok()?;
-        let needed = Seats { newest, geometry: &geometry, members: &self.members }.needs_journal();
-        if !needed || journal::is_believed(io, self, disk).await {
+        let needed = Assembly { newest, geometry: &geometry, members: &self.members }.needs_journal();
+        if !needed || journal::is_trusted(io, self, disk).await {
             return None;
         }
         let seems = Some((disk.leaf, DiskProblem::OldJournal));
         Some(lost.iter().cloned().chain([Missing::of(member, seems)]).collect())
     }
 
-    /// The members that must be here and are not.
+    /// Returns the members that must be present and are missing.
     pub fn missing(&self) -> impl Iterator<Item = &FoundMember> {
         let needed = |m: &&FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Filling);
         self.members.iter().filter(needed).filter(|m| m.disk.is_none())
     }
 }
 
-/// Looks at all these disks and says which arrays they make. Changes nothing. The order of the disks does not matter.
+/// Probes these disks, in any order, and returns the arrays that they form. Writes nothing.
 pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
-    let disks = join_all(leaves.iter().map(|leaf| look(io, *leaf))).await;
-    let mut arrays: Vec<FoundArray> = groups(&disks).into_iter().map(|(uuid, group)| group.judge(uuid)).collect();
+    let disks = join_all(leaves.iter().map(|leaf| probe(io, *leaf))).await;
+    let mut arrays: Vec<FoundArray> = groups(&disks).into_iter().map(|(uuid, group)| group.resolve(uuid)).collect();
     for array in &mut arrays {
-        // Its label may name a disk for the journal that the ring is not on yet, or not any more.
+        // Its label may name a disk of the journal that does not hold the ring yet, or no longer.
         if array.waits_for_journal() && journal::is_on_members(io, array).await {
             array.status = *array.forced.take().expect("without that disk it is something else");
         }
-        // Before a start says who is out: with that nobody could do without the journal any more, whoever comes back.
+        // Before a start records members as failed: after that the journal would be needed, whichever disks come back.
         if let Some(missing) = array.lacks_journal(io).await {
             let without = std::mem::replace(&mut array.status, Status::Incomplete { missing });
             array.forced = Some(Box::new(without));
         }
     }
-    // One whose creation or deletion was interrupted is never served: it stands in nobody's way.
+    // An array whose creation or deletion was interrupted is never served, and does not block its name.
     let lives = |a: &&FoundArray| !matches!(a.status, Status::InterruptedCreate | Status::InterruptedDelete);
     let names: Vec<(Uuid, Name)> = arrays.iter().filter(lives).map(|a| (a.uuid, a.name.clone())).collect();
     for array in &mut arrays {
@@ -375,9 +376,9 @@ pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
     Scan { arrays, disks }
 }
 
-/// What the labels of disks that were looked at make of one array. Its journal is not looked at.
+/// Returns the array that the labels of probed disks form. Does not read its journal.
 pub fn judge_labels(disks: &[FoundDisk], uuid: Uuid) -> Option<FoundArray> {
-    Some(groups(disks).remove(&uuid)?.judge(uuid))
+    Some(groups(disks).remove(&uuid)?.resolve(uuid))
 }
 
 /// The disks of one array.
@@ -403,13 +404,13 @@ fn groups(disks: &[FoundDisk]) -> BTreeMap<Uuid, Group<'_>> {
             }
         }
     }
-    // A disk that cannot be used makes no array by itself; it is listed among the disks.
+    // A disk that cannot be used forms no array alone; it is listed among the disks.
     groups.retain(|_, group| !group.members.is_empty() || !group.remnants.is_empty());
     groups
 }
 
 impl Group<'_> {
-    fn judge(mut self, uuid: Uuid) -> FoundArray {
+    fn resolve(mut self, uuid: Uuid) -> FoundArray {
         let older = twins::set_older_aside(&mut self.members);
         let remnants: Vec<_> = self.remnants.iter().map(|(leaf, h)| (*leaf, Box::new((*h).clone()))).collect();
         let Some(newest) = self.newest() else {
@@ -431,13 +432,14 @@ impl Group<'_> {
             };
         };
         let redundant = is_redundant(newest.spec.level);
-        let (mut members, mut outsiders, mut reasons) = self.seat(newest);
+        let (mut members, mut outsiders, mut reasons) = self.assign_slots(newest);
         outsiders.extend(older);
         if redundant {
-            let here = lines::witnesses(&self.members);
+            let present = lineage::present_labels(&self.members);
             for member in &mut members {
-                member.standing = member.disk.as_ref().map(|disk| lines::standing(newest, member.role, disk, &here));
-                // What has no room for all that it lacks does not catch up.
+                member.standing =
+                    member.disk.as_ref().map(|disk| lineage::standing(newest, member.role, disk, &present));
+                // A disk without room for what it lacks cannot catch up.
                 if member.standing == Some(Standing::Returning) && member.lacks_room() {
                     member.standing = Some(Standing::Stale);
                 }
@@ -470,22 +472,22 @@ impl Group<'_> {
         };
         (found.status, found.forced) = match (&found.newest, geometry) {
             (Some(newest), Some(geometry)) if redundant => {
-                let seats = Seats { newest, geometry: &geometry, members: &found.members };
-                self.status_of_redundant(&found, &seats, fatal, reasons)
+                let assembly = Assembly { newest, geometry: &geometry, members: &found.members };
+                self.status_of_redundant(&found, &assembly, fatal, reasons)
             }
             _ => (self.status(&found, fatal, reasons), None),
         };
         found
     }
 
-    /// The label that counts.
+    /// Returns the authoritative label.
     fn newest(&self) -> Option<&ArrayPart> {
         let last = self.members.iter().max_by_key(|m| m.label.order()).map(|m| &m.label.array)?;
-        if is_redundant(last.spec.level) { lines::newest(&self.members) } else { Some(last) }
+        if is_redundant(last.spec.level) { lineage::newest(&self.members) } else { Some(last) }
     }
 
-    /// Gives each disk the role that the newest label gives to its identity.
-    fn seat(&self, newest: &ArrayPart) -> (Vec<FoundMember>, Vec<(LeafId, String)>, Vec<Refusal>) {
+    /// Assigns each disk the slot that the newest label gives its identity.
+    fn assign_slots(&self, newest: &ArrayPart) -> (Vec<FoundMember>, Vec<(LeafId, String)>, Vec<Refusal>) {
         let entries = newest.members.iter().enumerate();
         let mut members: Vec<FoundMember> = entries
             .map(|(role, entry)| FoundMember { role: role as u16, entry: *entry, disk: None, standing: None })
@@ -517,8 +519,8 @@ impl Group<'_> {
         (members, outsiders, reasons)
     }
 
-    /// The disk that has this role, of those that claim it. Where the array takes none of them as it is, that is the latest
-    /// one, if one is.
+    /// Returns the disk that gets this slot, of those that claim it. If the array uses none of them as it is, that is
+    /// the latest one, if there is a latest.
     fn choose<'a>(
         &self,
         newest: &ArrayPart,
@@ -526,8 +528,8 @@ impl Group<'_> {
         disks: &[&'a MemberDisk],
     ) -> Result<Option<&'a MemberDisk>, Refusal> {
         let [first, _, ..] = disks else { return Ok(disks.first().copied()) };
-        let here = lines::witnesses(&self.members);
-        let is_used = |disk: &&MemberDisk| lines::standing(newest, role, disk, &here).takes_part();
+        let present = lineage::present_labels(&self.members);
+        let is_used = |disk: &&MemberDisk| lineage::standing(newest, role, disk, &present).takes_part();
         if !is_redundant(newest.spec.level) || disks.iter().any(is_used) {
             let leaves = disks.iter().map(|disk| disk.leaf).collect();
             return Err(Refusal::Twins { role, id: first.label.member.id, leaves });
@@ -537,7 +539,7 @@ impl Group<'_> {
         Ok(latest.next().filter(|_| latest.next().is_none()).copied())
     }
 
-    /// Two labels of one sequence number must say the same.
+    /// Two labels with the same sequence number must agree.
     fn diverged(&self) -> Option<Refusal> {
         let mut by_order = BTreeMap::new();
         self.members.iter().find_map(|disk| {
@@ -549,14 +551,14 @@ impl Group<'_> {
     fn status(&self, found: &FoundArray, fatal: bool, reasons: Vec<Refusal>) -> Status {
         let newest_state = found.newest.as_ref().map(|n| n.state);
         let stale = reasons.iter().any(|r| matches!(r, Refusal::Stale { .. }));
-        // Twins, strangers and stale disks are cleared up by a person before anything is erased.
+        // Twins, diverged and stale disks are resolved by an administrator before anything is erased.
         if fatal || (stale && newest_state != Some(ArrayState::Forming)) {
             return Status::Refused { reasons };
         }
         if newest_state == Some(ArrayState::Deleting) {
             return Status::InterruptedDelete;
         }
-        // A create is acknowledged when no label says "forming" any more.
+        // A create is acknowledged once no label is "forming".
         let forming = found.disks().any(|disk| disk.label.array.state == ArrayState::Forming);
         if forming && !planted(Planted::FormingServed) {
             return Status::InterruptedCreate;
@@ -568,28 +570,28 @@ impl Group<'_> {
         if missing.is_empty() { Status::Ready } else { Status::Incomplete { missing } }
     }
 
-    /// The same for a redundant array, and what it would be with `--force`.
+    /// Returns the status of a redundant array, and its status with `--force`.
     fn status_of_redundant(
         &self,
         found: &FoundArray,
-        seats: &Seats<'_>,
+        assembly: &Assembly<'_>,
         fatal: bool,
         mut reasons: Vec<Refusal>,
     ) -> (Status, Option<Box<Status>>) {
-        let newest = seats.newest;
+        let newest = assembly.newest;
         let deleting = newest.state == ArrayState::Deleting;
-        // A create is acknowledged when all say "active"; only afterwards can there be a third label.
+        // A create is acknowledged once all labels are "active"; only then can there be a third label.
         let forming = found.disks().any(|disk| disk.label.array.state == ArrayState::Forming);
         let interrupted = newest.state == ArrayState::Forming || forming && newest.sequence <= 2;
         if !fatal && interrupted && !planted(Planted::FormingServed) {
             return (Status::InterruptedCreate, None);
         }
         let hard = !reasons.is_empty();
-        reasons.extend(seats.refusals());
-        let status = if deleting && !fatal { Status::InterruptedDelete } else { seats.status(|m| self.missing(m)) };
+        reasons.extend(assembly.refusals());
+        let status = if deleting && !fatal { Status::InterruptedDelete } else { assembly.status(|m| self.missing(m)) };
         if reasons.is_empty() {
             let needs_journal = matches!(status, Status::Incomplete { .. }) && !deleting;
-            let without = needs_journal.then(|| seats.status_without_journal(|m| self.missing(m)));
+            let without = needs_journal.then(|| assembly.status_without_journal(|m| self.missing(m)));
             return (status, without.filter(|without| !matches!(without, Status::Incomplete { .. })).map(Box::new));
         }
         (Status::Refused { reasons }, (!hard).then(|| Box::new(status)))
@@ -601,7 +603,7 @@ impl Group<'_> {
     }
 }
 
-/// A member that takes part and has no room for its data.
+/// Refuses a member that takes part and has no room for its data.
 fn wrong_size(member: &FoundMember) -> Option<Refusal> {
     let disk = member.disk.as_ref()?;
     let unused = member.standing.is_some_and(|standing| !standing.takes_part());
@@ -610,15 +612,15 @@ fn wrong_size(member: &FoundMember) -> Option<Refusal> {
     wrong.then_some(Refusal::WrongSize { role: member.role, leaf: disk.leaf, found, expected })
 }
 
-/// A crash leaves labels at most one step apart, and of two sessions only while a start is under way. Any other is stale, unless it
-/// is still forming: then it never was in use.
+/// Refuses a stale member. A crash leaves labels at most one step apart, and of two sessions only during a start. A
+/// member that is still forming is not stale: it was never in use.
 fn behind(member: &FoundMember, newest: &ArrayPart) -> Option<Refusal> {
     let disk = member.disk.as_ref()?;
     let label = &disk.label.array;
     let needed = matches!(member.entry.state, MemberState::InSync | MemberState::Filling);
-    // Of labels with one number that differ it is told otherwise.
+    // Labels with the same number that differ are reported separately.
     let same_number = label.order() == newest.order();
-    let near = label.state == ArrayState::Forming || same_number || lines::is_one_step_before(label, newest);
+    let near = label.state == ArrayState::Forming || same_number || lineage::is_one_step_before(label, newest);
     (needed && !near && !member.lacks_room()).then_some(Refusal::Stale {
         role: member.role,
         leaf: disk.leaf,

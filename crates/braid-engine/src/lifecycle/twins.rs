@@ -1,15 +1,15 @@
-//! Several disks that bear the label of one member: the member, and copies of it.
+//! Several disks with the label of one member: the member itself, and copies of it.
 
 use super::disk::MemberDisk;
-use super::lines::{is_before, is_one_step_before};
+use super::lineage::{is_ancestor, is_one_step_before};
 use super::planted::{Planted, planted};
 use crate::LeafId;
 
-/// Takes out of `disks` those beside which a later label of the same member is here, and says so of each: a copy from
-/// before that lies beside the member hinders nothing.
+/// Removes from `disks` those beside which a later label of the same member is present, and returns them with the
+/// reason: an older copy beside the member must not prevent a start.
 ///
-/// Only what another member confirms counts as later: one that bears the same label, or one a single step from it. Otherwise
-/// the disk with the higher number may be the copy, which somebody used elsewhere.
+/// A label counts as later only if another member confirms it, with the same label or one a single step from it.
+/// Otherwise the disk with the higher number may be a copy that was used elsewhere.
 pub(super) fn set_older_aside(disks: &mut Vec<&MemberDisk>) -> Vec<(LeafId, String)> {
     let all = disks.clone();
     let id = |disk: &MemberDisk| disk.label.member.id;
@@ -22,8 +22,8 @@ pub(super) fn set_older_aside(disks: &mut Vec<&MemberDisk>) -> Vec<(LeafId, Stri
         all.iter().any(|other| id(other) != id(disk) && confirms(other))
     };
     let is_earlier = |disk: &MemberDisk, other: &MemberDisk| {
-        let (line, later) = (&disk.label.array.lineage, &other.label.array.lineage);
-        disk.label.order() < other.label.order() && (line.id == later.id || is_before(line, later))
+        let (lineage, later) = (&disk.label.array.lineage, &other.label.array.lineage);
+        disk.label.order() < other.label.order() && (lineage.id == later.id || is_ancestor(lineage, later))
     };
     let later_than = |disk: &MemberDisk| {
         let backwards = planted(Planted::OlderTwinTaken);
@@ -49,7 +49,7 @@ pub(super) fn set_older_aside(disks: &mut Vec<&MemberDisk>) -> Vec<(LeafId, Stri
     aside
 }
 
-/// What is said of a disk that is not taken, of several that say they are a member which is out.
+/// Returns the reason for not using one of several disks that claim to be the same failed member.
 pub(super) fn one_of_several(role: u16) -> String {
     format!("it is one of several disks that say they are member {role}, and not the latest")
 }

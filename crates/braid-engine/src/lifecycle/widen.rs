@@ -1,16 +1,16 @@
-//! A mirror that gets one role more, or gives one up: nobody's before, nobody's after.
+//! Adds a vacant slot to a mirror, or removes one.
 //!
 //! | procedure | before | between | after, when it is acknowledged |
 //! |---|---|---|---|
-//! | widen | label n | n + 1 on some, in-sync members first | n + 1 on all: a role behind the others, which is nobody's; spares have the next numbers |
-//! | narrow | label n: the role is nobody's | the same | n + 1 on all, without that role; who is behind it has the number before |
+//! | widen | label n | n + 1 on some, in-sync members first | n + 1 on all: a vacant slot behind the others; spares have the next numbers |
+//! | narrow | label n: the slot is vacant | the same | n + 1 on all, without that slot; the slots behind it are renumbered, each one lower |
 //!
-//! No byte moves, no member becomes anything else, and the array has its size, its bitmap and its line: who bears label n, of the one
-//! width, is what it is by label n + 1, of the other. A role that is nobody's is taken as any other is
+//! No data moves, no member changes its state, and the array keeps its size, its bitmap and its lineage: a member that
+//! bears label n, of one width, is the same by label n + 1, of the other. A vacant slot is taken as any other
 //! ([`Array::begin_filling`]).
 //!
-//! A mirror of one member that was asked for as such (`copies` 1) is one of two from then on, and asked for as such; and the other way
-//! back.
+//! A mirror that was created with one member (`copies` 1) is recorded as one of two members from then on; and the other
+//! way round.
 
 use braid_format::{ArrayPart, JOBS_MAX, MEMBERS_MAX, MemberEntry, MemberId, MemberState, zone_table};
 use braid_geometry::{Geometry, Level, Zone};
@@ -23,17 +23,18 @@ use super::record::Losses;
 use super::write::Target;
 use crate::{LeafId, MetaIo};
 
-/// What stands in the way, and what helps.
+/// Returns a refusal with its reason and remedy.
 fn refuse(wider: bool, reason: impl Into<String>, remedy: &str) -> LifecycleError {
     LifecycleError::NoWidth { wider, reason: reason.into(), remedy: remedy.to_owned() }
 }
 
 impl Array {
-    /// Gives a mirror one role more, behind those that it has: nobody's, until a disk takes it ([`Array::begin_filling`]). Every zone has
-    /// a copy there. Returns its number. The array may be served meanwhile.
+    /// Adds a vacant slot to a mirror, behind the existing ones, for a disk to take ([`Array::begin_filling`]). Every
+    /// zone has a copy there. Returns its number. The array may be served meanwhile.
     ///
     /// # Errors
-    /// [`LifecycleError::NoWidth`], before anything was written; or [`LifecycleError::Beyond`]. A member that fails is dropped.
+    /// [`LifecycleError::NoWidth`] before anything was written, or [`LifecycleError::Beyond`]. A member that fails is
+    /// dropped.
     pub async fn widen<M: MetaIo>(&mut self, io: &M) -> Result<u16, LifecycleError> {
         self.complete(io).await?;
         self.check_width(true)?;
@@ -43,7 +44,7 @@ impl Array {
             MemberEntry { id: None, data_bytes: self.copy_bytes(), state: MemberState::Absent, write_mostly: false };
         let spares = next.members.split_off(usize::from(role));
         next.members.push(entry);
-        // Numbers between spares that are nobody's are not kept.
+        // Free numbers between spares are not kept.
         next.members.extend(spares.into_iter().filter(|spare| spare.state != MemberState::Absent));
         if next.members.len() > MEMBERS_MAX {
             let reason = format!("an array has at most {MEMBERS_MAX} members, spares included");
@@ -61,12 +62,12 @@ impl Array {
         Ok(role)
     }
 
-    /// Gives a mirror one role more, which a disk takes: from the moment that this returns it takes every write, and its content may be
-    /// copied. Returns its number.
+    /// Adds a slot to a mirror and lets a disk take it: when this returns, the disk takes every write, and content may
+    /// be copied to it. Returns the slot's number.
     ///
     /// # Errors
-    /// What was refused, before anything was written, or the disk's error: then the array is as wide as before, if its members can be
-    /// written. Or [`LifecycleError::Beyond`].
+    /// A refusal before anything was written, or the disk's error: then the array has its old width, if its members can
+    /// be written. Or [`LifecycleError::Beyond`].
     pub async fn widen_by<M: MetaIo>(
         &mut self,
         io: &M,
@@ -78,13 +79,13 @@ impl Array {
         if self.label.jobs.len() >= JOBS_MAX {
             return Err(LifecycleError::JobsFull);
         }
-        // It is looked at before anything is written, and once more when it takes the role.
+        // The disk is checked before anything is written, and again when it takes the slot.
         let what = "a copy of the array".to_owned();
         self.new_member(io, leaf, id, self.copy_bytes(), what, force).await?;
         let role = self.widen(io).await?;
         let taken = self.begin_filling(io, role, Newcomer::New { leaf, id, force }, Filling::Full).await;
         if matches!(&taken, Err(error) if !matches!(error, LifecycleError::Beyond { .. })) {
-            // As far as the members can be written; else the role is there, and nobody's.
+            // As far as the members can be written; otherwise the slot remains, and is vacant.
             if self.state(role) == MemberState::Out {
                 let _ = self.remove(io, role).await;
             }
@@ -93,16 +94,16 @@ impl Array {
         taken.map(|()| role)
     }
 
-    /// Room that a copy of everything takes, in bytes.
+    /// Returns the space of one copy of everything, in bytes.
     fn copy_bytes(&self) -> u64 {
         self.geometry.zones().iter().map(Zone::member_end).max().unwrap_or(0)
     }
 
-    /// Takes a role of a mirror away that is nobody's. Those behind it have the numbers before theirs from then on, and so it is refused
-    /// while one of them is out or being filled.
+    /// Removes a vacant slot of a mirror. The slots behind it are renumbered, each one lower, so it is refused while
+    /// one of them is failed or rebuilding.
     ///
     /// # Errors
-    /// As of [`Array::widen`].
+    /// As for [`Array::widen`].
     pub async fn narrow<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         self.complete(io).await?;
         self.check_width(false)?;
@@ -125,7 +126,7 @@ impl Array {
         }
         self.set_zones(&mut next, zones, false)?;
         self.record(io, next, Losses::default()).await?;
-        // What disks here could be again, they can be as new members.
+        // Former members of later slots can only come back as new members.
         self.candidates.retain(|(candidate, _)| candidate.role < role);
         Ok(())
     }
@@ -141,8 +142,8 @@ impl Array {
         Ok(())
     }
 
-    /// Gives a label these zones, and what follows from how many roles there are. What it cannot hold is refused before anything is
-    /// written.
+    /// Sets the zones of a label, and what follows from the number of slots. Refuses what the label cannot hold before
+    /// anything is written.
     fn set_zones(&self, next: &mut ArrayPart, zones: Vec<Zone>, wider: bool) -> Result<(), LifecycleError> {
         let roles = zones.iter().flat_map(|zone| zone.members.last()).max().map_or(0, |last| usize::from(*last) + 1);
         if wider && next.spec.copies == 1 {

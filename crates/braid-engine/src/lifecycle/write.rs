@@ -1,4 +1,4 @@
-//! Writing labels: two copies on each disk, one after the other, all disks at once.
+//! Writes labels: two copies on each disk, one after the other, on all disks concurrently.
 
 use braid_format::{ArrayPart, BLOCK_BYTES, Label, MemberId, MemberPart};
 
@@ -7,7 +7,7 @@ use super::join::{join_all, try_join_all};
 use super::planted::{Planted, planted};
 use crate::{LeafId, MetaIo};
 
-/// Which of a disk's two copies of the label.
+/// One of a disk's two copies of the label.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LabelCopy {
     /// At the start of the disk.
@@ -32,31 +32,31 @@ impl LabelCopy {
     }
 }
 
-/// A disk on which labels are written.
+/// A disk that labels are written to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Target {
     pub leaf: LeafId,
     pub part: MemberPart,
-    /// The copy that may be torn or older: it is written first, so that the other stays whole meanwhile.
+    /// The copy that may be torn or older: it is written first, so that the other one stays valid meanwhile.
     pub doubtful: LabelCopy,
 }
 
 impl Target {
-    /// The label as it stands on this disk: under the number that the table of members gives to it.
+    /// Returns the label for this disk: with the number that the member table gives it.
     pub fn label(&self, array: &ArrayPart) -> Label {
         let mut member = self.part.clone();
-        member.role = place_of(array, member.id).unwrap_or(member.role);
+        member.role = number_of(array, member.id).unwrap_or(member.role);
         Label { array: array.clone(), member }
     }
 }
 
-/// The number of a member in a label's table.
-pub(super) fn place_of(array: &ArrayPart, id: MemberId) -> Option<u16> {
+/// Returns the number of a member in a label's table.
+pub(super) fn number_of(array: &ArrayPart, id: MemberId) -> Option<u16> {
     array.members.iter().position(|m| m.id == Some(id)).map(|place| place as u16)
 }
 
-/// Writes this label on all targets. When it returns `Ok`, both copies are durable on all of them. When it fails, or
-/// the power does, each target still has a whole copy, of this label or of the one before.
+/// Writes this label to all targets. On `Ok`, both copies are durable on all of them. After an error or a loss of
+/// power, each target still has a valid copy, of this label or of the previous one.
 pub(super) async fn write_labels<M: MetaIo>(
     io: &M,
     targets: &mut [Target],
@@ -75,7 +75,7 @@ pub(super) async fn write_labels<M: MetaIo>(
     Ok(())
 }
 
-/// The same, target by target: each says for itself how it went.
+/// [`write_labels`], with a result for each target.
 pub(super) async fn write_each<M: MetaIo>(
     io: &M,
     targets: &mut [&mut Target],
@@ -101,7 +101,7 @@ async fn write_both<M: MetaIo>(io: &M, target: &mut Target, bytes: Vec<u8>) -> R
         return flush(io, target.leaf).await;
     }
     for copy in [first, first.other()] {
-        // Set before the write begins: should it fail, this copy is the doubtful one.
+        // Set before the write begins: if the write fails, this copy is the doubtful one.
         target.doubtful = copy;
         write_block(io, target.leaf, copy.offset(&target.part), bytes.clone(), durable).await?;
     }
@@ -128,7 +128,7 @@ pub(super) async fn erase_block<M: MetaIo>(io: &M, leaf: LeafId, offset: u64) ->
     result.map_err(|source| LifecycleError::Io { leaf, action: "erase the label", offset, source })
 }
 
-/// Makes everything written before durable.
+/// Makes all earlier writes durable.
 pub(super) async fn flush<M: MetaIo>(io: &M, leaf: LeafId) -> Result<(), LifecycleError> {
     let result = io.flush(leaf).await;
     result.map_err(|source| LifecycleError::Io { leaf, action: "flush the disk", offset: 0, source })

@@ -1,7 +1,7 @@
-//! Who has how much of a pool: what each owner holds, and what would be free without it.
+//! Space accounting: what each owner of a pool holds, and what would be free without it.
 //!
-//! A block is exclusive to the volume or snapshot that alone sees it. It may stand in extents of an owner without a name, which waits for
-//! all but one of its children to go.
+//! A block is exclusive to the volume or snapshot that alone sees it. It may be in an extent of a nameless owner, which
+//! stays until it has at most one child.
 
 use std::collections::BTreeMap;
 
@@ -9,34 +9,34 @@ use braid_format::pool::{Owner, OwnerKind};
 
 use super::owners::OwnerId;
 use super::state::State;
-use super::statements::{Ranges, Statement, Walk};
+use super::walk::{ExtentDefinition, Ranges, Walk};
 
-/// What one owner has.
+/// Space of one owner.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Usage {
-    /// Extents that are its own, whole and packed.
+    /// Its own extents, whole and packed.
     pub extents: u64,
-    /// Blocks that stand in these.
+    /// Blocks in these.
     pub blocks: u64,
-    /// Blocks that show through it, its own or of those before it.
+    /// Blocks that show through it: its own, or those of its ancestors.
     pub seen_blocks: u64,
-    /// Those of them that nobody else sees.
+    /// Those of them that no other volume or snapshot sees.
     pub exclusive_blocks: u64,
-    /// Records that say of blocks that they read as zeros, without an extent.
+    /// Its zero ranges: records without an extent.
     pub zero_records: u64,
 }
 
-/// The accounts of a pool: what its owners have, and have in common.
+/// The space accounts of a pool: what its owners hold and share.
 #[derive(Debug)]
 pub struct Accounts {
-    /// By number, so that each stands after its parent.
+    /// By number, so that each comes after its parent.
     nodes: Vec<Node>,
     usage: Vec<Usage>,
-    /// Owners that have blocks in common, by the first of them.
+    /// Owners that descend from the same one, by the index of that.
     families: BTreeMap<usize, Vec<usize>>,
     /// Blocks that several volumes and snapshots see, each counted once.
     pub shared_blocks: u64,
-    /// Blocks that nobody sees: what was deleted and is not free yet.
+    /// Blocks that no volume or snapshot sees: they were deleted, and are not free yet.
     pub unseen_blocks: u64,
 }
 
@@ -48,7 +48,7 @@ struct Node {
     root: usize,
 }
 
-/// What each owner has, by its number, counted at once: for those who need not keep others waiting.
+/// Returns the space of each owner, by number, counted in one step: for callers that block no other work.
 pub fn usage(state: &State) -> BTreeMap<OwnerId, Usage> {
     let mut accounts = Accounts::new(state.owners.iter());
     let mut walk = Walk::new(0..u64::from(u32::MAX), Vec::new());
@@ -58,11 +58,11 @@ pub fn usage(state: &State) -> BTreeMap<OwnerId, Usage> {
     accounts.nodes.iter().map(|node| node.id).zip(accounts.usage).collect()
 }
 
-/// Of one owner and one logical extent.
+/// Block masks of one owner and one logical extent.
 #[derive(Clone, Copy, Default)]
 struct Word {
     present: u64,
-    /// What it says nothing of shows through: not this.
+    /// Blocks that the owner defines: those of its ancestors do not show through.
     hidden: u64,
     seen: u64,
     once: u64,
@@ -71,7 +71,7 @@ struct Word {
 }
 
 impl Accounts {
-    /// Of these owners, all that there are; nothing is counted yet.
+    /// Returns the accounts of these owners, all that the pool has; nothing is counted yet.
     pub fn new<'a>(owners: impl IntoIterator<Item = &'a Owner>) -> Accounts {
         let mut owners: Vec<&Owner> = owners.into_iter().collect();
         owners.sort_unstable_by_key(|owner| owner.id);
@@ -79,7 +79,7 @@ impl Accounts {
         let mut families: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for owner in owners {
             let at = nodes.len();
-            // Whoever begins where another one is has a higher number.
+            // A child has a higher number than its parent.
             let parent = nodes.binary_search_by_key(&owner.parent, |node| node.id).ok();
             let root = parent.map_or(at, |parent| nodes[parent].root);
             let named = matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot);
@@ -90,7 +90,8 @@ impl Accounts {
         Accounts { nodes, usage, families, shared_blocks: 0, unseen_blocks: 0 }
     }
 
-    /// Takes in what a walk through all records found in its window, in order. Windows follow one another, and the first begins at 0.
+    /// Adds what a walk through all records found in its window, sorted. Windows follow one another, and the first
+    /// begins at 0.
     pub fn add(&mut self, walk: &Walk) {
         if walk.window.start == 0 {
             for (owner, (extents, blocks)) in &walk.held {
@@ -107,7 +108,7 @@ impl Accounts {
         let mut ranges = vec![Ranges::default(); self.nodes.len()];
         for of_one in walk.ranges.chunk_by(|a, b| a.owner == b.owner) {
             if let Some(at) = self.node(of_one[0].owner) {
-                ranges[at].ahead = of_one;
+                ranges[at].upcoming = of_one;
             }
         }
         let mut words = vec![Word::default(); self.nodes.len()];
@@ -116,12 +117,13 @@ impl Accounts {
         }
     }
 
-    /// What was said of one logical extent.
-    fn add_logical(&mut self, statements: &[Statement], words: &mut [Word], ranges: &mut [Ranges<'_>]) {
+    /// Adds the definitions of one logical extent.
+    fn add_logical(&mut self, statements: &[ExtentDefinition], words: &mut [Word], ranges: &mut [Ranges<'_>]) {
         let mut roots = Vec::new();
-        for said in statements {
-            let Some(at) = self.node(said.owner) else { continue };
-            words[at] = Word { present: said.present, hidden: said.present | said.zero, ..Word::default() };
+        for definition in statements {
+            let Some(at) = self.node(definition.owner) else { continue };
+            words[at] =
+                Word { present: definition.present, hidden: definition.present | definition.zero, ..Word::default() };
             roots.push(self.nodes[at].root);
         }
         roots.sort_unstable();
@@ -167,12 +169,12 @@ impl Accounts {
         self.node(owner).map(|at| &mut self.usage[at])
     }
 
-    /// What one owner has.
+    /// Returns the space of one owner.
     pub fn of(&self, owner: OwnerId) -> Option<&Usage> {
         self.node(owner).map(|at| &self.usage[at])
     }
 
-    /// Of all of them.
+    /// Returns the sum over all owners.
     pub fn total(&self) -> Usage {
         self.usage.iter().fold(Usage::default(), |sum, one| Usage {
             extents: sum.extents + one.extents,
@@ -192,8 +194,8 @@ pub(super) mod tests {
     use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing, Record, RecordKind};
 
     use super::super::state::{RecordId, State};
-    use super::super::statements::Walk;
     use super::super::units::EXTENT_BLOCKS;
+    use super::super::walk::Walk;
     use super::Accounts;
 
     pub const LOGICALS: u64 = 3;
@@ -226,12 +228,12 @@ pub(super) mod tests {
         }
     }
 
-    /// What an owner says of each block: that it stands there (true), or reads as zeros.
-    pub type Said = BTreeMap<(u32, u64), bool>;
+    /// By owner and block: whether the owner defines the block as data (true) or as zeros.
+    pub type Model = BTreeMap<(u32, u64), bool>;
 
-    /// A pool of eight owners who state what chance says.
-    pub fn draw(mut random: impl FnMut(u64) -> u64) -> (State, Said) {
-        let (mut state, mut said) = (State::new(16), Said::new());
+    /// Returns a pool of eight owners with random definitions.
+    pub fn draw(mut random: impl FnMut(u64) -> u64) -> (State, Model) {
+        let (mut state, mut model) = (State::new(16), Model::new());
         state.add_member(0, 64, 64);
         let mut extent = 0;
         for id in 1..=8u32 {
@@ -241,9 +243,9 @@ pub(super) mod tests {
             for logical in 0..LOGICALS as u32 {
                 let (a, b, c) = (random(u64::MAX), random(u64::MAX), random(u64::MAX));
                 let (present, zero, packed) = (a & b, c & !(a & b) & random(u64::MAX), random(3) == 0);
-                let mut note = |bits: u64, stands: bool| {
+                let mut note = |bits: u64, has_data: bool| {
                     for bit in (0..u64::from(EXTENT_BLOCKS)).filter(|bit| bits >> bit & 1 == 1) {
-                        said.insert((id, u64::from(logical) * 64 + bit), stands);
+                        model.insert((id, u64::from(logical) * 64 + bit), has_data);
                     }
                 };
                 note(zero, false);
@@ -258,17 +260,17 @@ pub(super) mod tests {
                 state.set(at, &Record { kind: RecordKind::Packed, logical: u32::MAX, zero: 0, ..whole }, 0);
                 (0..64u8).for_each(|slot| state.set_address(at, slot, u64::from(logical) * 64 + u64::from(slot)));
                 let zeros = state.free_zero_slot(id).unwrap();
-                // It may say so of what stands there, too: that counts.
+                // It may cover blocks with data, too: data take precedence.
                 let zeros_of = Record { kind: RecordKind::Zeros, present: 1, zero: zero | 1, ..whole };
                 state.set(zeros, &zeros_of, 0);
-                said.entry((id, u64::from(logical) * 64)).or_insert(false);
+                model.entry((id, u64::from(logical) * 64)).or_insert(false);
             }
         }
-        (state, said)
+        (state, model)
     }
 
     #[test]
-    fn blocks_are_exclusive_to_whoever_alone_sees_them() {
+    fn blocks_are_exclusive_to_the_only_owner_that_sees_them() {
         let mut seed = 5u64;
         let mut random = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -276,19 +278,19 @@ pub(super) mod tests {
         };
         let mut exclusive = 0;
         for _ in 0..300 {
-            let (state, said) = draw(&mut random);
+            let (state, model) = draw(&mut random);
             let mut seers: BTreeMap<(u32, u64), BTreeSet<u32>> = BTreeMap::new();
             for owner in state.owners.iter().filter(|owner| owner.kind != OwnerKind::Nameless) {
                 for block in 0..LOGICALS * 64 {
                     let chain = state.owners.chain(owner.id);
-                    let first = chain.into_iter().find_map(|id| Some((id, *said.get(&(id, block))?)));
+                    let first = chain.into_iter().find_map(|id| Some((id, *model.get(&(id, block))?)));
                     if let Some((id, true)) = first {
                         seers.entry((id, block)).or_default().insert(owner.id);
                     }
                 }
             }
             let mut accounts = Accounts::new(state.owners.iter());
-            // In two windows, by steps of chance.
+            // In two windows, with random budgets.
             let cut = 1 + random(LOGICALS);
             for window in [0..cut, cut..LOGICALS] {
                 let mut walk = Walk::new(window, Vec::new());
@@ -297,7 +299,7 @@ pub(super) mod tests {
                 accounts.add(&walk);
             }
             let (mut shared, mut unseen) = (0, 0);
-            for ((id, block), _) in said.iter().filter(|(_, stands)| **stands) {
+            for ((id, block), _) in model.iter().filter(|(_, has_data)| **has_data) {
                 match seers.get(&(*id, *block)).map_or(0, BTreeSet::len) {
                     0 => unseen += 1,
                     1 => {}
@@ -307,7 +309,7 @@ pub(super) mod tests {
             assert_eq!((accounts.shared_blocks, accounts.unseen_blocks), (shared, unseen));
             for owner in state.owners.iter() {
                 let alone = seers.values().filter(|by| by.len() == 1 && by.contains(&owner.id)).count() as u64;
-                let own = said.iter().filter(|((id, _), stands)| *id == owner.id && **stands).count() as u64;
+                let own = model.iter().filter(|((id, _), has_data)| *id == owner.id && **has_data).count() as u64;
                 let found = accounts.of(owner.id).unwrap();
                 let seen = seers.values().filter(|by| by.contains(&owner.id)).count() as u64;
                 assert_eq!((found.seen_blocks, found.zero_records), (seen, state.zeros_of(owner.id).count() as u64));
@@ -315,6 +317,6 @@ pub(super) mod tests {
                 exclusive += alone;
             }
         }
-        assert!(exclusive > 1000, "chance made some");
+        assert!(exclusive > 1000, "some blocks are exclusive");
     }
 }

@@ -1,5 +1,6 @@
-//! Volumes and snapshots come, change their names and go: each is one group of entries, which counts together or not at all. Whoever
-//! asks is answered when it is committed; a snapshot also only when everything that had begun before it has ended.
+//! Administration of volumes and snapshots: creating, altering and deleting them. Each change is one atomic group of
+//! log entries. A request is answered when its group is committed; a snapshot also only when everything that had begun
+//! before it has ended.
 
 use braid_format::Uuid;
 use braid_format::pool::{Change, Owner, OwnerKind, OwnerName, Placing};
@@ -12,16 +13,16 @@ use crate::planted::{Planted, planted};
 /// Why an administrative call cannot be carried out. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AdminError {
-    /// There is none of this number.
+    /// There is no owner with this number.
     #[error("there is no such volume or snapshot")]
     NoSuch,
-    /// All places for owners are taken.
+    /// All owner slots are taken.
     #[error("the pool has no place for a further volume or snapshot")]
     NoPlace,
     /// It would become smaller, and has something beyond its new end.
     #[error("it has data beyond its new end")]
     DataBeyond,
-    /// More snapshots at one instant than the tail could ever hold together.
+    /// More snapshots at one instant than the in-memory log could ever hold together.
     #[error("the pool cannot take so many snapshots at one instant")]
     TooManyAtOnce,
     /// Changes have to be committed first.
@@ -30,33 +31,33 @@ pub enum AdminError {
     /// It is served.
     #[error("it is in use")]
     InUse,
-    /// A volume with this name, or a snapshot with this name of the same volume, is there already.
+    /// A volume with this name exists already, or a snapshot with this name of the same volume.
     #[error("the name is taken")]
     NameTaken,
     /// The volume has snapshots.
     #[error("it has snapshots")]
     HasSnapshots,
-    /// Snapshots cannot be changed so.
+    /// A snapshot cannot be changed so.
     #[error("it is a snapshot")]
     IsSnapshot,
     /// Only a snapshot can be used so.
     #[error("it is no snapshot")]
     NoSnapshot,
-    /// Less is free than is to be kept for a thick volume.
+    /// Less space is free than has to be reserved for a thick volume.
     #[error("less space is free than is to be kept for it")]
     NoSpace,
-    /// A member is absent that may have blocks of it: nobody knows all that it has.
+    /// A missing member may have blocks of it: its records are not all known.
     #[error("a member is absent on which it may have blocks")]
     InDoubt,
-    /// Records of the pool are damaged that may have been of it: nobody knows all that it has.
+    /// Damaged records of the pool may have been of it: its records are not all known.
     #[error("records of the pool are damaged, and some may have been of it")]
     Damaged,
-    /// The owner numbers are used up, or what is said of the volume makes no sense: its size, its name, its identity.
+    /// The owner numbers are used up, or the volume's size, name or identity makes no sense.
     #[error("the pool has no number for it, or its size, name or identity makes no sense")]
     NoNumber,
 }
 
-/// Blocks of a volume's map for so many bytes.
+/// Returns the logical extents of a volume of `bytes` bytes.
 pub(super) fn extents_for(bytes: u64) -> u32 {
     bytes.div_ceil(EXTENT_BYTES) as u32
 }
@@ -75,7 +76,7 @@ impl Pool {
         Ok((slot, self.state.owners.in_slot(slot).expect("listed by its slot").clone()))
     }
 
-    /// Adds a volume, empty, or with what its parent has (a snapshot: a clone). Its number and parent are those given here.
+    /// Creates a volume: empty, or a clone of `parent`, a snapshot. Its number and parent are set here.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -91,17 +92,17 @@ impl Pool {
             if self.awaits_data(parent) {
                 return Err(AdminError::TailFull);
             }
-            // What lies beyond a smaller size would show through when the clone grows.
+            // Otherwise blocks beyond a smaller size would show through when the clone grows.
             owner.size_bytes = owner.size_bytes.max(of.size_bytes);
-            // What was written to small blocks may need them to be read.
+            // Data that were written in small blocks may need small blocks to be read.
             owner.in_sectors = of.in_sectors;
         }
-        // Whatever it is: nobody could read it, or write to it, before the member is back.
+        // In any case: the volume could not be read or written before the member is back.
         if owner.may_be_on() & self.state.absent != 0 {
             return Err(AdminError::InDoubt);
         }
         let slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
-        if !self.has_room_for_order(8) {
+        if !self.has_room_for_request(8) {
             return Err(AdminError::TailFull);
         }
         owner.id = self.state.owners.next_id();
@@ -111,17 +112,18 @@ impl Pool {
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }
-        let kept = self.reserves_with(&owner, None)?;
+        let reserves = self.reserves_with(&owner, None)?;
         let id = owner.id;
         self.change(&[self.put(slot, owner)]);
-        self.keep(kept);
+        self.set_reserves(reserves);
         Ok(id)
     }
 
-    /// Takes snapshots of volumes, all at one instant: the owners that the volumes have had become the snapshots, and the volumes go on
-    /// under new ones. Each with the snapshot's identity and name, and the time in seconds since 1970. Returns the snapshots' numbers.
+    /// Takes snapshots of volumes, all at one instant: the volumes' owners become the snapshots, and the volumes go on
+    /// under new owners. `what` has each volume, with the identity and name of its snapshot; `now_unix_s` is in seconds
+    /// since 1970. Returns the numbers of the snapshots.
     ///
-    /// Acknowledge it only when a barrier has ended that began after this, and a commit.
+    /// Acknowledge it only when a barrier that began after this call has ended, and a commit.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -134,13 +136,13 @@ impl Pool {
         if (0..what.len()).any(twice) {
             return Err(AdminError::NameTaken);
         }
-        // More at one instant than the tail could ever hold.
-        if what.len() as u64 * 10 > self.tail.capacity() / 2 {
+        // More at one instant than the in-memory log could ever hold.
+        if what.len() as u64 * 10 > self.log.capacity() / 2 {
             return Err(AdminError::TooManyAtOnce);
         }
         let slots = self.state.owners.find_free(what.len()).ok_or(AdminError::NoPlace)?;
-        // Whoever builds the map of a volume wants that of the volume, not of its snapshot.
-        if !self.has_room_for_order(what.len() as u64 * 10) || what.iter().any(|(id, ..)| self.is_building(*id)) {
+        // A map under construction has to be that of the volume, not of its snapshot.
+        if !self.has_room_for_request(what.len() as u64 * 10) || what.iter().any(|(id, ..)| self.is_building(*id)) {
             return Err(AdminError::TailFull);
         }
         let mut changes = Vec::with_capacity(2 * what.len());
@@ -150,7 +152,7 @@ impl Pool {
             if volume.kind != OwnerKind::Volume {
                 return Err(AdminError::IsSnapshot);
             }
-            // Nobody could tell that it has nothing yet under its new owner.
+            // It would be unknown that the new owner has no blocks yet.
             if self.state.may_lack(*id) {
                 return Err(self.why_in_doubt(*id));
             }
@@ -171,7 +173,7 @@ impl Pool {
             if !goes_on.is_sound() || !snapshot.is_sound() {
                 return Err(AdminError::NoNumber);
             }
-            // The snapshot keeps the place in the list, and the number, that its blocks name.
+            // The snapshot keeps the owner slot, and the number that the records of its blocks name.
             changes.push(self.put(slot, snapshot));
             changes.push(self.put(new_slot, goes_on));
             switched.push((*id, next));
@@ -186,12 +188,12 @@ impl Pool {
         Ok(what.iter().map(|(id, ..)| *id).collect())
     }
 
-    /// The volume that is served under this owner now.
+    /// Returns the volume that is served under this owner now.
     pub fn served(&self, owner: OwnerId) -> Option<VolumeId> {
         self.volumes.iter().find(|(_, volume)| volume.owner == owner).map(|(id, _)| *id)
     }
 
-    /// Deletes a snapshot: what it has goes to what comes after it, little by little ([`Pool::fold_step`]).
+    /// Deletes a snapshot: its blocks are merged into its child in steps ([`Pool::fold_step`]).
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -225,7 +227,7 @@ impl Pool {
         if self.state.may_lack(id) {
             return Err(self.why_in_doubt(id));
         }
-        if !self.has_room_for_order(5) || self.awaits_data(id) {
+        if !self.has_room_for_request(5) || self.awaits_data(id) {
             return Err(AdminError::TailFull);
         }
         (owner.kind, owner.name, owner.policy) = (OwnerKind::Nameless, OwnerName::NONE, None);
@@ -238,7 +240,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes a volume be as one of its snapshots, or another one, was. What it had since is deleted.
+    /// Rolls a volume back to one of its snapshots, or to another snapshot. Its changes since then are deleted.
     ///
     /// # Errors
     /// See [`AdminError`]; the volume must not be served.
@@ -258,7 +260,7 @@ impl Pool {
             return Err(self.why_in_doubt(volume));
         }
         let new_slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
-        if !self.has_room_for_order(10) {
+        if !self.has_room_for_request(10) {
             return Err(AdminError::TailFull);
         }
         let id = self.state.owners.next_id();
@@ -269,15 +271,16 @@ impl Pool {
         if !goes_on.is_sound() || !gone.is_sound() {
             return Err(AdminError::NoNumber);
         }
-        let kept = self.reserves_with(&goes_on, Some(volume))?;
+        let reserves = self.reserves_with(&goes_on, Some(volume))?;
         let sequence = self.change(&[self.put(slot, gone), self.put(new_slot, goes_on)]);
-        self.keep(kept);
+        self.set_reserves(reserves);
         self.deleted.push((sequence, volume));
         Ok(id)
     }
 
-    /// Gives a volume or snapshot another name, size (grows only: see [`Pool::shrink`]), limits, policy or consistency: everything of `owner` but its
-    /// number, kind, parent, identity, block size, and whether it is thick or being flattened, counts.
+    /// Changes the name, size (grows only: see [`Pool::shrink`]), limits, policy or consistency of a volume or
+    /// snapshot. Everything in `owner` is used but its number, kind, parent, identity, block size, and whether it is
+    /// thick or being flattened.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -290,26 +293,26 @@ impl Pool {
             return Err(AdminError::NameTaken);
         }
         // One more for the packed extent that is closed.
-        if !self.has_room_for_order(6) {
+        if !self.has_room_for_request(6) {
             return Err(AdminError::TailFull);
         }
         let Owner { kind, parent, uuid, volume, thick, flattens, in_sectors, .. } = old;
-        // A snapshot stays as it was.
+        // A snapshot keeps its size.
         let size_bytes = if kind == OwnerKind::Volume { owner.size_bytes.max(old.size_bytes) } else { old.size_bytes };
         if (old.place, old.on) != (owner.place, owner.on) {
-            if self.state.damage.has_owner(id) {
+            if self.state.damage.is_in_doubt(id) {
                 return Err(AdminError::Damaged);
             }
             self.close_packed(id);
-            self.moves.begin_anew();
+            self.moves.restart_scan();
         }
-        // What it has stays where it is until it has been moved.
+        // Its blocks stay where they are until they have been moved.
         let also_on = if owner.place == Placing::Spread { 0 } else { old.may_be_on() & !owner.on };
         let owner = Owner { id, kind, parent, uuid, volume, thick, flattens, in_sectors, size_bytes, also_on, ..owner };
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }
-        let kept = self.reserves_altered(&old, &owner)?;
+        let reserves = self.reserves_altered(&old, &owner)?;
         let lacks_more = owner.may_be_on() & !old.may_be_on() & self.state.absent != 0;
         if lacks_more || owner.size_bytes > old.size_bytes && self.state.chain_may_lack(id) {
             return Err(if lacks_more { AdminError::InDoubt } else { self.why_in_doubt(id) });
@@ -321,11 +324,11 @@ impl Pool {
             self.volumes.get_mut(&served).expect("just found").writer.resize(extents);
         }
         self.change(&[self.put(slot, owner)]);
-        self.keep(kept);
+        self.set_reserves(reserves);
         Ok(())
     }
 
-    /// Serves it no more. Nothing of it is under way.
+    /// Stops serving a volume. No request to it is in flight.
     pub fn leave(&mut self, id: VolumeId) {
         if let Some(volume) = self.volumes.remove(&id) {
             self.close_packed(volume.owner);

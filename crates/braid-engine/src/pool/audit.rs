@@ -1,4 +1,5 @@
-//! A look at everything that a pool knows of its tables: does it fit together? Step by step, as its home has others to serve.
+//! An audit of everything that a pool knows of its tables: is it consistent? In steps, as its home shard has other
+//! work.
 
 use super::checkpoint::SECTORS_EACH;
 use super::damage::Page;
@@ -8,10 +9,10 @@ use super::state::{NO_BLOCK, RecordId};
 use super::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use braid_format::pool::RecordKind;
 
-/// Sentences that are kept.
+/// Maximum problems that are described.
 const PROBLEMS_MAX: usize = 100;
 
-/// A way through all records, and what was found.
+/// A pass over all records, and what it found.
 #[derive(Clone, Debug)]
 pub struct Audit {
     next: RecordId,
@@ -19,9 +20,9 @@ pub struct Audit {
     pub extents: [u64; 3],
     /// Records of zeros.
     pub zeros: u64,
-    /// What does not fit together: how much, and the first of it in words.
+    /// How many problems were found.
     pub problems_found: u64,
-    /// See there.
+    /// Descriptions of the first of them.
     pub problems: Vec<String>,
 }
 
@@ -32,13 +33,13 @@ impl Default for Audit {
 }
 
 impl Audit {
-    /// Of a whole pool.
+    /// Returns an audit of a whole pool.
     pub fn new() -> Audit {
         let next = RecordId { member: 0, index: 0 };
         Audit { next, extents: [0; 3], zeros: 0, problems_found: 0, problems: Vec::new() }
     }
 
-    /// Notes something that does not fit.
+    /// Adds a problem.
     pub fn found(&mut self, problem: String) {
         self.problems_found += 1;
         if self.problems.len() < PROBLEMS_MAX {
@@ -46,7 +47,7 @@ impl Audit {
         }
     }
 
-    /// Goes on, for so many records. True: that was all.
+    /// Continues for up to `records` records. Returns true at the end.
     pub fn step(&mut self, pool: &Pool, records: u32) -> bool {
         let state = pool.state();
         let members: Vec<(u8, u32)> = state.members().skip(usize::from(self.next.member)).collect();
@@ -62,7 +63,7 @@ impl Audit {
                 self.found(problem);
             }
             left -= range.end - range.start;
-            range.for_each(|index| self.look(pool, RecordId { member, index }));
+            range.for_each(|index| self.check_record(pool, RecordId { member, index }));
             self.next.index = end;
             if end < all {
                 return false;
@@ -71,7 +72,7 @@ impl Audit {
         true
     }
 
-    fn look(&mut self, pool: &Pool, id: RecordId) {
+    fn check_record(&mut self, pool: &Pool, id: RecordId) {
         let state = pool.state();
         let record = state.record(id);
         match record.kind {
@@ -105,7 +106,7 @@ impl Audit {
                 (0..EXTENT_BLOCKS as usize).any(|slot| record.present >> slot & 1 == 1 && beyond(addresses.0[slot]))
             }
             (LOGICAL_PACKED, None) => true,
-            // What it says is zero may lie there, as of a volume that became smaller.
+            // Its zeros may lie there, as in a volume that was shrunk.
             (logical, _) if record.present != 0 => {
                 let last = EXTENT_BLOCKS - 1 - record.present.leading_zeros();
                 beyond(u64::from(logical) * u64::from(EXTENT_BLOCKS) + u64::from(last))
@@ -119,21 +120,21 @@ impl Audit {
 }
 
 impl Pool {
-    /// What is known of records is written into the tables again, wherever it stands there in another way; of owners, too. It is done when
-    /// a checkpoint has ended that was asked for after this.
+    /// Marks records, and the owner lists of members, to be written into the tables again, because the tables differ.
+    /// It is done when a checkpoint has ended that was requested after this.
     ///
-    /// A page of addresses that could not be read is not written: what else stands in it may be readable the next time.
+    /// A page of addresses that could not be read is not written: its other content may be readable the next time.
     pub fn write_again(&mut self, records: &[RecordId], owners_of: &[u8]) {
         let (checkpoint, state) = (&mut self.commits.checkpoint, &self.state);
         for id in records {
-            if checkpoint.seats.find(id.member).is_some() {
+            if checkpoint.present.find(id.member).is_some() {
                 let is_packed = state.is_extent(*id) && state.committed(*id).kind == RecordKind::Packed;
                 let page = Page::Addresses(id.index / SECTORS_EACH);
                 checkpoint.note_record(*id, is_packed && state.damage.unread(id.member, page).is_none());
             }
         }
         for member in owners_of {
-            if checkpoint.seats.find(*member).is_some() {
+            if checkpoint.present.find(*member).is_some() {
                 checkpoint.note_all_owners(*member);
             }
         }

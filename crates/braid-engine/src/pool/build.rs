@@ -1,55 +1,58 @@
-//! Building the map of a volume or snapshot in slices: it looks at all records, and the pool's home has others to serve meanwhile.
+//! Building the map of a volume or snapshot in slices: a build scans all records, and the pool's home shard has other
+//! work meanwhile.
 //!
-//! What shows through an owner is what it states, then what its parent does, and so on: its ancestors are gone through one after the other,
-//! the nearest first. None of them changes while that goes on: nobody writes under one that is not served, and those before it are snapshots
-//! that were acknowledged, so that nothing is on its way to places of theirs. Folds that would relabel what they have wait. Whatever changes such a record
-//! nevertheless makes the building begin anew, and after a few times be done at once.
+//! An owner *defines* a block if one of its records gives the block's content: data, or zeros. What shows through an
+//! owner is what it defines, then what its parent defines, and so on: the chain is scanned nearest first.
+//! Nothing in the chain changes during a build: an owner that is not served is not written, and its ancestors are
+//! acknowledged snapshots, to which no data are in flight. Merges that would relabel their records wait. Any other
+//! change of such a record restarts the build; after [`RESTARTS_MAX`] restarts it runs to its end in one step.
 
 use braid_format::pool::{Change, Owner, OwnerKind, RecordKind};
 
 use super::admin::{AdminError, extents_for};
+use super::defined_blocks::DefinedBlocks;
 use super::home::{Pool, VolumeId, mask};
 use super::map::MapWriter;
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::state::{RecordId, State};
-use super::stated::Stated;
 use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
-/// So often the building of a map begins anew before it is done at once.
-const ANEW_MAX: u32 = 3;
+/// Restarts after which a build runs to its end in one step.
+const RESTARTS_MAX: u32 = 3;
 
-/// What an owner states.
-pub(super) enum Said {
-    /// Blocks at their own positions in an extent; those that read as zeros after those that stand there.
+/// What an owner defines.
+pub(super) enum Definition {
+    /// Blocks of a whole extent, each at its own position: the extent, its logical extent, the blocks with data, and
+    /// the blocks that read as zeros.
     Whole(ExtentId, u32, u64, u64),
-    /// A block in a slot of a packed extent.
+    /// A block in a slot of a packed extent: the extent, the slot, and the block.
     Slot(ExtentId, u8, u64),
-    /// So many logical extents from one on, and which blocks of each read as zeros.
+    /// A zero range: the first logical extent, how many there are, and which blocks of each read as zeros.
     Zeros(u32, u64, u64),
 }
 
-/// A way through all that one owner states: its records, and last what it says of zeros.
-pub(super) struct Scan {
+/// A scan of everything that one owner defines: its extents, then its zero ranges.
+pub(super) struct OwnerScan {
     owner: OwnerId,
     next: RecordId,
-    /// From which logical extent on; none where all was told.
+    /// The logical extent from which on zero ranges are still to be visited; `None` at the end.
     zeros: Option<u32>,
 }
 
-impl Scan {
-    pub fn new(owner: OwnerId) -> Scan {
-        Scan { owner, next: RecordId { member: 0, index: 0 }, zeros: Some(0) }
+impl OwnerScan {
+    pub fn new(owner: OwnerId) -> OwnerScan {
+        OwnerScan { owner, next: RecordId { member: 0, index: 0 }, zeros: Some(0) }
     }
 
-    /// Goes on, for about so many loads of memory. True: that was all.
-    pub fn step(&mut self, state: &State, budget: &mut u32, mut tell: impl FnMut(Said)) -> bool {
-        self.records(state, budget, &mut tell) && self.zeros(state, budget, tell)
+    /// Continues the scan for about `budget` loads of memory. Returns true at its end.
+    pub fn step(&mut self, state: &State, budget: &mut u32, mut visit: impl FnMut(Definition)) -> bool {
+        self.records(state, budget, &mut visit) && self.zeros(state, budget, visit)
     }
 
-    /// The same of what stands in extents.
-    fn records(&mut self, state: &State, budget: &mut u32, mut tell: impl FnMut(Said)) -> bool {
+    /// Continues with the extents.
+    fn records(&mut self, state: &State, budget: &mut u32, mut visit: impl FnMut(Definition)) -> bool {
         let members = state.members().count();
         while usize::from(self.next.member) < members {
             let RecordId { member, index } = self.next;
@@ -58,7 +61,7 @@ impl Scan {
             for index in index..last {
                 let extent = ExtentId { member, index };
                 if state.records.owner(extent) & !OWNER_HELD == self.owner {
-                    *budget = budget.saturating_sub(tell_record(state, extent, &mut tell));
+                    *budget = budget.saturating_sub(visit_record(state, extent, &mut visit));
                 }
             }
             *budget = budget.saturating_sub(last - index);
@@ -71,61 +74,63 @@ impl Scan {
         true
     }
 
-    /// The same of zeros without an extent: what is in one counts before them.
-    fn zeros(&mut self, state: &State, budget: &mut u32, mut tell: impl FnMut(Said)) -> bool {
+    /// Continues with the zero ranges, last: definitions in extents take precedence.
+    fn zeros(&mut self, state: &State, budget: &mut u32, mut visit: impl FnMut(Definition)) -> bool {
         let Some(from) = self.zeros else { return true };
         for ((owner, logical), record) in state.zeros_from((self.owner, from)) {
             if owner != self.owner {
                 break;
             }
-            // All that begin with one extent are told together.
+            // Ranges that begin with the same logical extent are visited together.
             if *budget == 0 && logical != from {
                 self.zeros = Some(logical);
                 return false;
             }
             *budget = budget.saturating_sub(1 + u32::try_from(record.present / 16).unwrap_or(u32::MAX));
-            tell(Said::Zeros(logical, record.present, record.zero));
+            visit(Definition::Zeros(logical, record.present, record.zero));
         }
         self.zeros = None;
         true
     }
 }
 
-/// Tells what one extent says. Returns how much there was to look at.
-fn tell_record(state: &State, extent: ExtentId, tell: &mut impl FnMut(Said)) -> u32 {
+/// Visits what one extent defines. Returns the cost in loads of memory.
+fn visit_record(state: &State, extent: ExtentId, visit: &mut impl FnMut(Definition)) -> u32 {
     let record = state.record(extent.into());
     if record.kind != RecordKind::Packed {
-        tell(Said::Whole(extent, record.logical, record.present, record.zero));
+        visit(Definition::Whole(extent, record.logical, record.present, record.zero));
         return 4;
     }
     let addresses = state.addresses(extent.into()).expect("a packed extent has addresses");
     for slot in (0..EXTENT_BLOCKS as u8).filter(|slot| record.present >> slot & 1 == 1) {
-        tell(Said::Slot(extent, slot, addresses.0[usize::from(slot)]));
+        visit(Definition::Slot(extent, slot, addresses.0[usize::from(slot)]));
     }
     EXTENT_BLOCKS
 }
 
-/// A map that is being built.
+/// A map under construction.
 pub(super) struct Build {
-    /// The owner and its ancestors, the nearest first; and at which of them it is.
+    /// The owner and its ancestors, nearest first, and the index of the one being scanned.
     chain: Vec<OwnerId>,
     at: usize,
-    scan: Scan,
-    /// Which blocks somebody nearer, or a record before, has spoken of, by logical extent. No two of an owner say that they have the same one.
-    stated: Stated,
-    /// What extents of the owner that is looked at say is zero, to be added when all have been seen: where another one has the block,
-    /// that is the newer word. (A fold may leave an extent that says nothing but zeros, which nobody finds who writes these.)
+    scan: OwnerScan,
+    /// Blocks that a nearer owner, or an earlier record, defines. No two records of an owner have data for the same
+    /// block.
+    defined: DefinedBlocks,
+    /// Zeros in extents of the owner being scanned, added when all of its extents were visited: data in another extent
+    /// are newer. (A merge may leave an extent that defines nothing but zeros, and a write to these blocks does not
+    /// find it.)
     zeros: Vec<(u32, u64)>,
     writer: MapWriter,
-    /// Bytes of it, and whether a member is absent on which one of the chain may state something, when it began.
+    /// When the build began: bytes of the owner, and whether a missing member may have records of the chain.
     size_bytes: u64,
-    lacks: bool,
-    /// Of some blocks nobody knows who states them.
+    incomplete: bool,
+    /// Some blocks are in doubt: it is unknown which owner defines them.
     in_doubt: bool,
-    anew: u32,
-    spoiled: bool,
-    /// Not to be served: somebody wants to know what shows through an owner.
-    aside: bool,
+    restarts: u32,
+    invalidated: bool,
+    /// Not to be served: the map is needed to find what shows through an owner.
+    unserved: bool,
 }
 
 impl Build {
@@ -135,70 +140,71 @@ impl Build {
         Build {
             chain: state.owners.chain(owner),
             at: 0,
-            scan: Scan::new(owner),
-            stated: Stated::new(extents),
+            scan: OwnerScan::new(owner),
+            defined: DefinedBlocks::new(extents),
             zeros: Vec::new(),
             writer: MapWriter::new(extents),
             size_bytes,
-            lacks: lacks(state, owner),
+            incomplete: incomplete(state, owner),
             in_doubt: false,
-            anew: 0,
-            spoiled: false,
-            aside: false,
+            restarts: 0,
+            invalidated: false,
+            unserved: false,
         }
     }
 
     fn step(&mut self, state: &State, budget: &mut u32) -> bool {
-        let Build { chain, at, scan, stated, zeros, writer, size_bytes, in_doubt, .. } = self;
+        let Build { chain, at, scan, defined, zeros, writer, size_bytes, in_doubt, .. } = self;
         while let Some(owner) = chain.get(*at) {
             if scan.owner != *owner {
-                *scan = Scan::new(*owner);
+                *scan = OwnerScan::new(*owner);
             }
             let nearest = *at == 0;
-            let mut show = |said| {
-                match said {
-                    Said::Whole(extent, logical, present, _) => {
-                        let seen = stated.get(logical).map_or(0, |stated| present & !stated);
+            let mut show = |definition| {
+                match definition {
+                    Definition::Whole(extent, logical, present, _) => {
+                        let seen = defined.get(logical).map_or(0, |defined| present & !defined);
                         if seen != 0 {
                             writer.set_blocks(&state.records, logical, seen, extent, nearest && seen == present);
                         }
                     }
-                    Said::Slot(extent, slot, block) => {
-                        if stated.has(block) == Some(false) {
+                    Definition::Slot(extent, slot, block) => {
+                        if defined.has(block) == Some(false) {
                             writer.set_packed(&state.records, block, extent, slot);
                         }
                     }
-                    Said::Zeros(..) => {}
+                    Definition::Zeros(..) => {}
                 }
-                match said {
-                    Said::Whole(extent, logical, present, zero) => {
+                match definition {
+                    Definition::Whole(extent, logical, present, zero) => {
                         if zero != 0 {
                             zeros.push((logical, zero));
                         }
-                        stated.add(&Said::Whole(extent, logical, present, 0));
+                        defined.add(&Definition::Whole(extent, logical, present, 0));
                     }
-                    said => stated.add(&said),
+                    definition => defined.add(&definition),
                 }
             };
             if !scan.records(state, budget, &mut show) {
                 return false;
             }
             if state.may_lack(*owner) && !planted(Planted::LookupFallsThrough) {
-                // What it has on a member that is here is certain. Of all else nobody knows whether it has it where nobody can look, and it
-                // is never looked up further down; nor is what an extent says is zero certain, as what it has beats that.
+                // Data on present members are certain. Every other block may be defined on a missing member, so it is
+                // in doubt and never looked up in an ancestor. Zeros in an extent are not certain either: data
+                // elsewhere would take precedence.
                 zeros.clear();
-                *in_doubt = rest_in_doubt(state, writer, stated, size_bytes.div_ceil(BLOCK_BYTES));
+                *in_doubt = mark_rest_in_doubt(state, writer, defined, size_bytes.div_ceil(BLOCK_BYTES));
                 *at = chain.len();
                 return true;
             }
             for (logical, zero) in zeros.drain(..) {
-                stated.add_blocks(logical, zero);
+                defined.add_blocks(logical, zero);
             }
-            let told = scan.zeros(state, budget, |said| match said {
-                Said::Zeros(..) if planted(Planted::ZerosForgottenByClones) => {}
-                said => stated.add(&said),
+            let done = scan.zeros(state, budget, |definition| match definition {
+                Definition::Zeros(..) if planted(Planted::ZerosForgottenByClones) => {}
+                definition => defined.add(&definition),
             });
-            if !told {
+            if !done {
                 return false;
             }
             *at += 1;
@@ -207,17 +213,17 @@ impl Build {
     }
 }
 
-/// Whether a member is absent on which the owner, or one before it, may state something.
-fn lacks(state: &State, id: OwnerId) -> bool {
+/// Returns whether a missing member may have records of the owner or an ancestor.
+fn incomplete(state: &State, id: OwnerId) -> bool {
     state.may_lack(id) || state.chain_may_lack(id)
 }
 
-/// What nobody has spoken of, of so many blocks, is in doubt. False: there is no such block.
-fn rest_in_doubt(state: &State, writer: &mut MapWriter, stated: &Stated, blocks: u64) -> bool {
+/// Marks the undefined ones of the first `blocks` blocks as in doubt. Returns whether there are any.
+fn mark_rest_in_doubt(state: &State, writer: &mut MapWriter, defined: &DefinedBlocks, blocks: u64) -> bool {
     let mut any = false;
-    for (logical, stated) in (0..).map_while(|logical| stated.get(logical).map(|stated| (logical, stated))) {
-        let there = blocks.saturating_sub(u64::from(logical) * u64::from(EXTENT_BLOCKS));
-        let rest = !stated & mask(0, there.min(u64::from(EXTENT_BLOCKS)) as u32);
+    for (logical, defined) in (0..).map_while(|logical| defined.get(logical).map(|defined| (logical, defined))) {
+        let existing = blocks.saturating_sub(u64::from(logical) * u64::from(EXTENT_BLOCKS));
+        let rest = !defined & mask(0, existing.min(u64::from(EXTENT_BLOCKS)) as u32);
         if rest != 0 {
             writer.set_blocks(&state.records, logical, rest, ExtentId::IN_DOUBT, false);
             any = true;
@@ -227,10 +233,10 @@ fn rest_in_doubt(state: &State, writer: &mut MapWriter, stated: &Stated, blocks:
 }
 
 impl Pool {
-    /// Builds the map of a volume or snapshot, and serves it. Looks at all records.
+    /// Builds the map of a volume or snapshot at once, and serves it. Scans all records.
     ///
     /// # Errors
-    /// `NoSuch`, `InUse`; `TailFull`: something is on its way to it, to be asked again when something was committed.
+    /// `NoSuch`, `InUse`; `TailFull`: data are in flight to it. Call again after a commit.
     pub fn serve(&mut self, id: OwnerId) -> Result<VolumeId, AdminError> {
         loop {
             if let Some(id) = self.serve_step(id, u32::MAX)? {
@@ -239,49 +245,51 @@ impl Pool {
         }
     }
 
-    /// Goes on building the map of a volume or snapshot, for about so many loads of memory, and serves it when it is built. `None`: to be
-    /// called again, when others had their turn.
+    /// Continues building the map of a volume or snapshot for about `budget` loads of memory, and serves it when it is
+    /// complete. `None`: call again after other work had its turn.
     ///
     /// # Errors
     /// As [`Pool::serve`].
     pub fn serve_step(&mut self, id: OwnerId, mut budget: u32) -> Result<Option<VolumeId>, AdminError> {
-        let owner = self.to_serve(id)?;
+        let owner = self.check_servable(id)?;
         let Some(build) = self.build_step(&owner, false, &mut budget) else { return Ok(None) };
         let mut writer = build.writer;
-        // It may have grown meanwhile; nobody has anything there.
+        // The volume may have grown meanwhile; no owner has blocks there.
         let extents = extents_for(owner.size_bytes);
-        if extents > build.stated.extents() {
+        if extents > build.defined.extents() {
             writer.resize(extents);
         }
-        // What its owner states is not all known: what it stated newly might be stated twice.
+        // If the owner's definitions are not all known, a new one could be the second one of a block.
         let frozen = build.in_doubt || self.state.may_lack(id) || owner.kind == OwnerKind::Snapshot;
         Ok(Some(self.add_volume(id, writer, frozen)))
     }
 
-    /// Goes on building the map of what shows through an owner that nobody writes, for about so many loads of memory, and gives it away when
-    /// it is built. Whoever has it hears of what moves.
-    pub(super) fn build_aside(&mut self, id: OwnerId, budget: &mut u32) -> Option<MapWriter> {
+    /// Continues building the map of what shows through an owner that is not written, for about `budget` loads of
+    /// memory, and returns it when it is complete. Later moves have to be applied to it by its holder.
+    pub(super) fn build_unserved(&mut self, id: OwnerId, budget: &mut u32) -> Option<MapWriter> {
         let owner = self.state.owners.get(id)?.clone();
         self.build_step(&owner, true, budget).map(|build| build.writer)
     }
 
-    /// Nobody wants such maps any more.
-    pub(super) fn drop_builds_aside(&mut self) {
-        self.builds.retain(|build| !build.aside);
+    /// Discards all builds of such maps.
+    pub(super) fn drop_unserved_builds(&mut self) {
+        self.builds.retain(|build| !build.unserved);
     }
 
-    fn build_step(&mut self, owner: &Owner, aside: bool, budget: &mut u32) -> Option<Build> {
+    fn build_step(&mut self, owner: &Owner, unserved: bool, budget: &mut u32) -> Option<Build> {
         let id = owner.id;
-        let at = self.builds.iter().position(|build| build.chain[0] == id && build.aside == aside);
+        let at = self.builds.iter().position(|build| build.chain[0] == id && build.unserved == unserved);
         let mut build = match at {
             Some(at) => self.builds.swap_remove(at),
-            None => Build { aside, ..Build::new(&self.state, id) },
+            None => Build { unserved, ..Build::new(&self.state, id) },
         };
-        if build.spoiled || build.lacks != lacks(&self.state, id) || build.lacks && build.size_bytes != owner.size_bytes
+        if build.invalidated
+            || build.incomplete != incomplete(&self.state, id)
+            || build.incomplete && build.size_bytes != owner.size_bytes
         {
-            build = Build { anew: build.anew + 1, aside, ..Build::new(&self.state, id) };
+            build = Build { restarts: build.restarts + 1, unserved, ..Build::new(&self.state, id) };
         }
-        if build.anew > ANEW_MAX {
+        if build.restarts > RESTARTS_MAX {
             *budget = u32::MAX;
         }
         while !build.step(&self.state, budget) {
@@ -293,8 +301,8 @@ impl Pool {
         Some(build)
     }
 
-    /// Whether it may be served now.
-    fn to_serve(&self, id: OwnerId) -> Result<Owner, AdminError> {
+    /// Returns the owner if it may be served now.
+    fn check_servable(&self, id: OwnerId) -> Result<Owner, AdminError> {
         let owner = self.state.owners.get(id).ok_or(AdminError::NoSuch)?;
         if !matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot) {
             return Err(AdminError::NoSuch);
@@ -302,7 +310,7 @@ impl Pool {
         if self.served(id).is_some() {
             return Err(AdminError::InUse);
         }
-        // A snapshot that was not acknowledged: what had begun before it is not in its records yet.
+        // An unacknowledged snapshot: writes that began before it are not in its records yet.
         if self.awaits_data(id) {
             return Err(AdminError::TailFull);
         }
@@ -311,15 +319,16 @@ impl Pool {
 
     /// Whether the map of this owner is being built.
     pub(super) fn is_building(&self, id: OwnerId) -> bool {
-        self.builds.iter().any(|build| build.chain[0] == id && !build.aside)
+        self.builds.iter().any(|build| build.chain[0] == id && !build.unserved)
     }
 
-    /// Whether a map is being built of what this owner has, too: then nothing of that is to be moved or relabelled, if it can wait.
-    pub fn is_looked_at(&self, id: OwnerId) -> bool {
+    /// Returns whether a map that covers this owner's records is being built: these are not to be moved or relabelled
+    /// then, if that can wait.
+    pub fn is_being_mapped(&self, id: OwnerId) -> bool {
         self.builds.iter().any(|build| build.chain.contains(&id)) && !planted(Planted::RelabelledWhileBuilt)
     }
 
-    /// A record is about to be changed: maps that are being built may have seen what it was.
+    /// Notes that a record is about to change: builds may have read the old one.
     #[cold]
     pub(super) fn note_for_builds(&mut self, id: RecordId, change: &Change) {
         if planted(Planted::RelabelledWhileBuilt) {
@@ -330,15 +339,15 @@ impl Pool {
             Change::Owner { .. } | Change::Padding => return,
         };
         let old = self.state.record(id);
-        // What holds nothing is in no map.
-        let says = |record: &braid_format::pool::Record| record.present | record.zero != 0;
+        // A record without blocks is in no map.
+        let has_blocks = |record: &braid_format::pool::Record| record.present | record.zero != 0;
         for build in &mut self.builds {
-            build.spoiled |= says(&old) && build.chain.contains(&old.owner);
-            build.spoiled |= says(new) && build.chain.contains(&new.owner);
+            build.invalidated |= has_blocks(&old) && build.chain.contains(&old.owner);
+            build.invalidated |= has_blocks(new) && build.chain.contains(&new.owner);
         }
     }
 
-    /// What shows through an owner, built at once.
+    /// Builds the map of what shows through an owner, at once.
     pub(super) fn build(&self, id: OwnerId) -> MapWriter {
         let mut build = Build::new(&self.state, id);
         while !build.step(&self.state, &mut u32::MAX.clone()) {}
@@ -355,7 +364,7 @@ mod tests {
     use crate::pool::map::Found;
 
     #[test]
-    fn what_an_owner_has_beats_what_another_extent_of_it_says_is_zero() {
+    fn data_of_an_owner_take_precedence_over_zeros_in_another_extent_of_it() {
         let mut state = State::new(16);
         state.add_member(0, 4, 4);
         let owner = Owner::volume(Uuid::from_u128(1), OwnerName::new("db").unwrap(), 1 << 20);

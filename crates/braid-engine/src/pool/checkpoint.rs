@@ -1,20 +1,21 @@
-//! The checkpoint: what is committed goes into the tables, and the rings may be used again.
+//! The checkpoint: writes committed changes into the tables, so that the log rings can be reused.
 //!
-//! Records, addresses and owners are written as they were committed last; all members flush; then each gets a new start of its ring, behind
-//! the commits that the tables hold now; all flush again. Only then the blocks before it are used again. A crash in the middle repeats
-//! entries that the tables hold already, which changes nothing, as each says the whole of what it is about.
+//! Records, addresses and owners are written as they were committed last; all members flush. Then each member gets a
+//! new ring start, after the commits that its tables hold now; all flush again. Only then the blocks before it are
+//! reused. After a crash in between, recovery replays entries that the tables hold already. That changes nothing, as
+//! each entry holds a complete image.
 //!
-//! What finds no space below stays to be written, and the checkpoint stays where it is until it is tried again ([`super::starved`]). Pages
-//! are written as they are committed then. Starts are written as they were: some members may have theirs, and a start that says something
-//! else under the same generation would stand in the place of the newest one.
+//! Writes that find no space below are still to be made, and the checkpoint stays at its stage until it is retried
+//! ([`super::starved`]). Pages are written as they are committed by then. Starts are written unchanged: some members
+//! may have theirs, and a different start of the same generation would take the place of the newest one.
 
 use braid_format::pool::{ADDRESS_SECTOR_BYTES, OWNER_BYTES, RECORD_BYTES, RingStart, encode_address, start_slot};
 
-use super::commit::{For, PoolIo, PoolMemory, PoolOp};
+use super::commit::{IoPurpose, PoolIo, PoolMemory, PoolOp};
 use super::home::Pool;
 use super::open::PoolDevice;
-use super::seats::Seats;
-use super::starved::Tries;
+use super::present_members::PresentMembers;
+use super::starved::Attempts;
 use super::state::{NO_BLOCK, RecordId, State};
 use super::units::{EXTENT_BLOCKS, ExtentId, MEMBERS_MAX};
 use crate::planted::{Planted, planted};
@@ -25,7 +26,7 @@ pub(super) const RECORDS_EACH: u32 = (BLOCK as usize / RECORD_BYTES) as u32;
 /// Sectors of addresses in a page.
 pub(super) const SECTORS_EACH: u32 = (BLOCK as usize / ADDRESS_SECTOR_BYTES) as u32;
 const OWNERS_EACH: u32 = (BLOCK as usize / OWNER_BYTES) as u32;
-/// Blocks that one write takes at most.
+/// Maximum blocks of one write.
 const RUN_MAX: u32 = 16;
 
 /// Where a member's structures begin, in bytes.
@@ -43,7 +44,7 @@ pub struct MemberPlaces {
     pub data: u64,
 }
 
-/// Bits, one for each block that has to be written.
+/// A set of blocks that have to be written.
 #[derive(Clone, Default)]
 struct Blocks {
     words: Vec<u64>,
@@ -67,7 +68,7 @@ impl Blocks {
         *from = (*from).min(first as usize / 64);
     }
 
-    /// Takes the first run of them.
+    /// Takes the first run of blocks.
     fn take_run(&mut self, from: &mut usize) -> Option<(u32, u32)> {
         if self.count == 0 {
             *from = 0;
@@ -89,7 +90,7 @@ impl Blocks {
     }
 }
 
-/// What of one member's tables is behind what is committed.
+/// Blocks of one member's tables that are behind what is committed.
 struct Dirty {
     table: Blocks,
     addresses: Blocks,
@@ -106,7 +107,7 @@ pub(super) struct PageRun {
     count: u8,
 }
 
-/// Where a checkpoint is.
+/// The stage of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Idle,
@@ -116,34 +117,37 @@ enum Stage {
     StartsFlush { next: usize },
 }
 
-/// See the module's page.
+/// The checkpoints of a pool.
 pub(super) struct Checkpoint {
-    /// Who is here: all lists are by seat.
-    pub seats: Seats,
+    /// The present members: all lists are by ordinal.
+    pub present: PresentMembers,
     pub places: Vec<MemberPlaces>,
     dirty: Vec<Dirty>,
     writing: Vec<Dirty>,
     owner_slots: u32,
     stage: Stage,
-    out: u32,
+    in_flight: u32,
     wanted: bool,
-    /// How writing pages, or starts, goes.
-    pub tries: Tries,
-    /// What the starts will say: the commit, its last unit, and for each member where the first batch after it stands.
+    /// Attempts to write pages, or starts.
+    pub attempts: Attempts,
+    /// The content of the next starts: the commit, its last unit, and for each member where the first batch after it
+    /// is.
     commit: (u64, u64),
     parts: [u64; MEMBERS_MAX],
     heads: Vec<(u64, u64)>,
-    /// Of each member's newest ring start.
+    /// The generation of each member's newest ring start.
     generations: Vec<u64>,
-    /// The next starts have generations above this one: a member that had it, or was to get it, may be withdrawn.
+    /// The next starts have generations above this one: a member that had it, or was to get it, may have been
+    /// withdrawn.
     generation_floor: u64,
     done: u64,
 }
 
 impl Checkpoint {
-    /// Of a pool whose members have these places and so many records each; `generations` are those of their ring starts. All by seat.
+    /// Returns the checkpoints of a pool whose members have these layouts and numbers of records; `generations` are
+    /// those of their ring starts. All by ordinal.
     pub fn new(
-        seats: Seats,
+        present: PresentMembers,
         places: Vec<MemberPlaces>,
         records: &[(u32, u32)],
         owner_slots: u32,
@@ -152,15 +156,15 @@ impl Checkpoint {
         let each = |(extents, zero_slots): &(u32, u32)| Dirty::none(*extents, *zero_slots, owner_slots);
         let dirty = || records.iter().map(each).collect::<Vec<_>>();
         Checkpoint {
-            seats,
+            present,
             places,
             dirty: dirty(),
             writing: dirty(),
             owner_slots,
             stage: Stage::Idle,
-            out: 0,
+            in_flight: 0,
             wanted: false,
-            tries: Tries::default(),
+            attempts: Attempts::default(),
             commit: (0, 0),
             parts: [0; MEMBERS_MAX],
             heads: vec![(0, 0); records.len()],
@@ -178,27 +182,27 @@ impl Checkpoint {
         self.generations.iter().copied().max().unwrap_or(0).max(self.generation_floor)
     }
 
-    /// Whether none is under way or wanted.
+    /// Whether no checkpoint is under way or wanted.
     pub fn is_idle(&self) -> bool {
         self.stage == Stage::Idle && !self.wanted
     }
 
-    /// A member is not here any more; returns where it sat.
+    /// Removes a member; returns the ordinal that it had.
     pub fn remove_member(&mut self, member: u8) -> Option<usize> {
-        let seat = self.seats.find(member)?;
-        self.seats.remove(member);
-        self.places.remove(seat);
-        self.dirty.remove(seat);
-        self.writing.remove(seat);
-        self.heads.remove(seat);
-        self.generations.remove(seat);
-        Some(seat)
+        let ordinal = self.present.find(member)?;
+        self.present.remove(member);
+        self.places.remove(ordinal);
+        self.dirty.remove(ordinal);
+        self.writing.remove(ordinal);
+        self.heads.remove(ordinal);
+        self.generations.remove(ordinal);
+        Some(ordinal)
     }
 
-    /// The stage that is under way begins again with the first member. Starts keep their generations, also when a member is removed before
-    /// they are written: some of them may be durable. Nothing is out.
-    pub fn begin_stage_again(&mut self) {
-        debug_assert_eq!(self.out, 0);
+    /// Restarts the stage under way with the first member. Starts keep their generations, even if a member is removed
+    /// before they are written: some of them may be durable. Nothing is in flight.
+    pub fn restart_stage(&mut self) {
+        debug_assert_eq!(self.in_flight, 0);
         self.generation_floor = self.newest_generation();
         self.stage = match self.stage {
             Stage::Idle => Stage::Idle,
@@ -209,28 +213,28 @@ impl Checkpoint {
         };
     }
 
-    /// One is to begin, now or when the one that is under way has ended.
+    /// Requests a checkpoint, which begins now, or when the one under way has ended.
     pub fn want(&mut self) {
         self.wanted = true;
     }
 
-    /// A record's change is committed.
+    /// Notes a committed change of a record, and of its address sector if `address`.
     pub fn note_record(&mut self, id: RecordId, address: bool) {
-        let dirty = &mut self.dirty[self.seats.of(id.member)];
+        let dirty = &mut self.dirty[self.present.of(id.member)];
         dirty.table.add(id.index / RECORDS_EACH);
         if address {
             dirty.addresses.add(id.index / SECTORS_EACH);
         }
     }
 
-    /// An owner's change is committed.
+    /// Notes a committed change of an owner.
     pub fn note_owner(&mut self, slot: u32) {
         self.dirty.iter_mut().for_each(|dirty| dirty.owners.add(slot / OWNERS_EACH));
     }
 
-    /// One more member, which has nothing but a ring start of this generation. It is to get all owners.
+    /// Adds a member that has nothing but a ring start of this generation. All owners are to be written to it.
     pub fn add_member(&mut self, device: &PoolDevice, generation: u64) {
-        self.seats.add(device.number);
+        self.present.add(device.number);
         self.places.push(device.places);
         for all in [&mut self.dirty, &mut self.writing] {
             all.push(Dirty::none(device.extents, device.zero_slots, self.owner_slots));
@@ -240,31 +244,32 @@ impl Checkpoint {
         self.note_all_owners(device.number);
     }
 
-    /// A member is to get all owners.
+    /// Notes that all owners are to be written to a member.
     pub fn note_all_owners(&mut self, member: u8) {
-        let owners = &mut self.dirty[self.seats.of(member)].owners;
+        let owners = &mut self.dirty[self.present.of(member)].owners;
         (0..self.owner_slots.div_ceil(OWNERS_EACH)).for_each(|block| owners.add(block));
     }
 }
 
 impl Pool {
-    /// Asks for the tables to be brought up to what is committed. Returns a number for [`Pool::is_checkpointed`].
+    /// Requests a checkpoint, which writes what is committed into the tables. Returns a number for
+    /// [`Pool::is_checkpointed`].
     pub fn request_checkpoint(&mut self) -> u64 {
         let checkpoint = &mut self.commits.checkpoint;
         checkpoint.want();
-        checkpoint.tries.again();
+        checkpoint.attempts.retry();
         checkpoint.done + 1 + u64::from(checkpoint.stage != Stage::Idle)
     }
 
-    /// Whether that has ended.
+    /// Returns whether the checkpoint with this number has ended.
     pub fn is_checkpointed(&self, number: u64) -> bool {
         self.commits.checkpoint.done >= number
     }
 
-    /// First byte of an extent on its member.
+    /// Returns the first byte of an extent on its member.
     pub fn extent_offset(&self, extent: ExtentId) -> u64 {
         let checkpoint = &self.commits.checkpoint;
-        let data = checkpoint.places[checkpoint.seats.of(extent.member)].data;
+        let data = checkpoint.places[checkpoint.present.of(extent.member)].data;
         data + u64::from(extent.index) * super::units::EXTENT_BYTES
     }
 
@@ -273,8 +278,8 @@ impl Pool {
             return None;
         }
         let members = self.commits.rings.len();
-        // What is out comes to its end, and then it waits.
-        if self.commits.checkpoint.tries.is_short() || self.commits.checkpoint.tries.waits() {
+        // I/Os in flight end first; then the checkpoint waits.
+        if self.commits.checkpoint.attempts.hit_no_space() || self.commits.checkpoint.attempts.waits() {
             return None;
         }
         loop {
@@ -289,8 +294,8 @@ impl Pool {
                 }
                 Stage::Flush { next } if next < members => {
                     self.commits.checkpoint.stage = Stage::Flush { next: next + 1 };
-                    self.commits.checkpoint.out += 1;
-                    return Some(self.flush_io(next, For::Checkpoint));
+                    self.commits.checkpoint.in_flight += 1;
+                    return Some(self.flush_io(next, IoPurpose::Checkpoint));
                 }
                 Stage::Starts { next } if next < members => {
                     let buffer = self.commits.take_buffer()?;
@@ -299,8 +304,8 @@ impl Pool {
                 }
                 Stage::StartsFlush { next } if next < members => {
                     self.commits.checkpoint.stage = Stage::StartsFlush { next: next + 1 };
-                    self.commits.checkpoint.out += 1;
-                    return Some(self.flush_io(next, For::Checkpoint));
+                    self.commits.checkpoint.in_flight += 1;
+                    return Some(self.flush_io(next, IoPurpose::Checkpoint));
                 }
                 _ => return None,
             }
@@ -324,7 +329,7 @@ impl Pool {
         }
     }
 
-    /// The next blocks of a member's tables; outer `None`: no memory is free.
+    /// Returns the next write of a member's tables, if there is one; outer `None`: no buffer is free.
     fn page_io(&mut self, member: usize, memory: &mut impl PoolMemory) -> Option<Option<PoolIo>> {
         let planted_table = planted(Planted::TableAheadOfRing);
         let Pool { commits, state, .. } = self;
@@ -336,7 +341,7 @@ impl Pool {
         let owner_slots = commits.checkpoint.owner_slots;
         let dirty = &mut commits.checkpoint.writing[member];
         let bytes = memory.buffer(buffer);
-        let number = commits.checkpoint.seats.member(member);
+        let number = commits.checkpoint.present.member(member);
         let (offset, table, (first, count)) = if let Some((first, count)) = dirty.owners.take_run(&mut dirty.from[0]) {
             for slot in first * OWNERS_EACH..(first + count) * OWNERS_EACH {
                 let owner = if slot < owner_slots { state.committed_owner(slot) } else { None };
@@ -350,7 +355,7 @@ impl Pool {
             }
             (places.addresses, 1, (first, count))
         } else {
-            let (first, count) = dirty.table.take_run(&mut dirty.from[2]).expect("seen that there is one");
+            let (first, count) = dirty.table.take_run(&mut dirty.from[2]).expect("checked that there is one");
             let records = state.records.extents(number) + state.zero_slots(number);
             for index in first * RECORDS_EACH..(first + count) * RECORDS_EACH {
                 let id = RecordId { member: number, index };
@@ -363,9 +368,9 @@ impl Pool {
             }
             (places.table, 2, (first, count))
         };
-        commits.checkpoint.out += 1;
+        commits.checkpoint.in_flight += 1;
         let run = PageRun { table, first, count: count as u8 };
-        let token = commits.take_io(For::Page { member: number, run }, Some(buffer)).expect("seen to be free");
+        let token = commits.take_io(IoPurpose::Page { member: number, run }, Some(buffer)).expect("seen to be free");
         let (op, offset) = (PoolOp::Write { buffer }, offset + u64::from(first) * BLOCK);
         Some(Some(PoolIo { token, member: number, op, offset, len: u64::from(count) * BLOCK }))
     }
@@ -375,14 +380,14 @@ impl Pool {
         let checkpoint = &mut commits.checkpoint;
         let ring = &commits.rings[member];
         let (position, sequence) = checkpoint.heads[member];
-        let place = super::commit::Ring::next_place(position, ring.blocks) % ring.blocks;
+        let first_block = super::commit::LogRing::next_position(position, ring.blocks) % ring.blocks;
         let generation = checkpoint.next_generation(member);
         let start = RingStart {
             pool_tag: commits.tag,
             session: commits.session,
             run: commits.run,
             sequence,
-            position: place as u32,
+            position: first_block as u32,
             commit: checkpoint.commit.0,
             mark: checkpoint.commit.1,
             generation,
@@ -393,37 +398,37 @@ impl Pool {
         };
         let image = start.encode();
         memory.buffer(buffer)[..image.len()].copy_from_slice(&image);
-        checkpoint.out += 1;
+        checkpoint.in_flight += 1;
         let offset = checkpoint.places[member].starts + start_slot(generation) * BLOCK;
-        let number = checkpoint.seats.member(member);
-        let token = commits.take_io(For::Start { member: number }, Some(buffer)).expect("seen to be free");
+        let number = checkpoint.present.member(member);
+        let token = commits.take_io(IoPurpose::Start { member: number }, Some(buffer)).expect("seen to be free");
         PoolIo { token, member: number, op: PoolOp::Write { buffer }, offset, len: BLOCK }
     }
 
-    /// Blocks of a table found no space: they are to be written yet.
+    /// Notes that blocks of a table found no space: they are still to be written.
     pub(super) fn page_found_no_space(&mut self, member: u8, run: PageRun) {
         let checkpoint = &mut self.commits.checkpoint;
-        let Dirty { owners, addresses, table, from } = &mut checkpoint.writing[checkpoint.seats.of(member)];
+        let Dirty { owners, addresses, table, from } = &mut checkpoint.writing[checkpoint.present.of(member)];
         let blocks = [owners, addresses, table].into_iter().nth(usize::from(run.table)).expect("one of three");
         blocks.put_back(&mut from[usize::from(run.table)], run.first, u32::from(run.count));
-        checkpoint.tries.found_none(member);
-        self.checkpoint_answered();
+        checkpoint.attempts.note_no_space(member);
+        self.checkpoint_io_done();
     }
 
-    pub(super) fn checkpoint_answered(&mut self) {
-        self.commits.checkpoint.out -= 1;
+    pub(super) fn checkpoint_io_done(&mut self) {
+        self.commits.checkpoint.in_flight -= 1;
         self.next_stage();
     }
 
-    /// Goes on where everything of a stage has ended.
+    /// Advances to the next stage if all I/Os of this one have ended.
     fn next_stage(&mut self) {
         let members = self.commits.rings.len();
         let checkpoint = &mut self.commits.checkpoint;
-        if checkpoint.out > 0 {
+        if checkpoint.in_flight > 0 {
             return;
         }
-        if checkpoint.tries.is_short() {
-            checkpoint.tries.end();
+        if checkpoint.attempts.hit_no_space() {
+            checkpoint.attempts.end();
             checkpoint.stage = match checkpoint.stage {
                 Stage::Starts { .. } => Stage::Starts { next: 0 },
                 _ => Stage::Pages { member: 0 },
@@ -437,8 +442,8 @@ impl Pool {
             Stage::StartsFlush { next } if next == members => Stage::Idle,
             _ => return,
         };
-        // Where something was written it found space.
-        checkpoint.tries.end();
+        // Everything that was written found space.
+        checkpoint.attempts.end();
         let free = checkpoint.stage == Stage::Idle
             || checkpoint.stage == (Stage::StartsFlush { next: 0 }) && planted(Planted::StartNotFlushed);
         if !free {
@@ -458,7 +463,7 @@ impl Pool {
     }
 }
 
-/// The number, from `next` on, of a start that is not written over this one.
+/// Returns the lowest generation from `next` on whose start does not overwrite the start of this generation.
 pub(super) fn generation_after(generation: u64, next: u64) -> u64 {
     next + u64::from(start_slot(next) == start_slot(generation))
 }
@@ -483,7 +488,7 @@ fn piece(bytes: &mut [u8], number: u32, image: &[u8]) {
     bytes[at..at + image.len()].copy_from_slice(image);
 }
 
-/// A record as it was committed, or as it stands there where that is none.
+/// Returns the committed image of a record, or its bytes on the member if it is damaged.
 fn image(state: &State, id: RecordId) -> [u8; RECORD_BYTES] {
     if let Some(bytes) = state.damage.bytes(id).filter(|_| !planted(Planted::DamageWrittenOver)) {
         return *bytes;
@@ -491,7 +496,7 @@ fn image(state: &State, id: RecordId) -> [u8; RECORD_BYTES] {
     state.committed(id).encode(id.member, id.index)
 }
 
-/// The addresses of an extent, of the slots that its committed record says are in use.
+/// Returns the address sector of an extent: the addresses of the slots that its committed record says are in use.
 fn sector(state: &State, member: u8, index: u32) -> [u8; ADDRESS_SECTOR_BYTES] {
     let mut bytes = [0xff; ADDRESS_SECTOR_BYTES];
     let id = RecordId { member, index };
@@ -511,7 +516,7 @@ fn sector(state: &State, member: u8, index: u32) -> [u8; ADDRESS_SECTOR_BYTES] {
     for slot in (0..EXTENT_BLOCKS).filter(|slot| record.present >> slot & 1 == 1) {
         let block = addresses.0[slot as usize];
         let word = match block {
-            // What is in use has an address, if it is not damaged: then it stays as it is.
+            // A slot in use has an address unless it is damaged: then its word stays as it is.
             NO_BLOCK => state.damage.word(id, slot as u8),
             block => encode_address(member, index, slot as u8, block, record.life),
         };
@@ -532,7 +537,7 @@ mod tests {
         assert_eq!((blocks.take_run(&mut from), blocks.take_run(&mut from)), (Some((5, 2)), Some((130, 1))));
         blocks.put_back(&mut from, 130, 1);
         blocks.put_back(&mut from, 5, 2);
-        // Committed again meanwhile: it is one block all the same.
+        // Committed again meanwhile: it is still one block.
         blocks.add(6);
         assert_eq!((blocks.take_run(&mut from), blocks.take_run(&mut from)), (Some((5, 2)), Some((130, 1))));
         assert_eq!((blocks.take_run(&mut from), blocks.count), (None, 0));

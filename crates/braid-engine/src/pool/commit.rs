@@ -1,11 +1,13 @@
-//! The commit: what the tail says goes into the rings of the members.
+//! The commit: writes the entries of the in-memory log into the log rings of the members.
 //!
-//! One at a time: the end of the tail is marked; all members flush, so that what is said is true; the entries up to the mark are written to
-//! the rings of the members that they are about (of owners: to all); those flush. Only then it counts, and what waited for it is
-//! answered. A batch says which members take part in its commit and how many batches each has: a start counts a commit only where all are there.
+//! One at a time. The end of the log is marked. All members flush, so that the data that the entries describe are
+//! durable. The entries up to the mark are written to the rings of the members that they are about (those about owners:
+//! to all), and these members flush. Only then the commit is valid, and the requests that wait for it are answered. A
+//! batch says which members take part in its commit, and how many batches this member has: recovery accepts a commit
+//! only if all of them are present.
 //!
-//! A batch that finds no space below (the file system of a file is full) is written again later, and all others of its commit with it: see
-//! [`super::starved`]. Whatever else fails is the end of all commits.
+//! If a batch finds no space below (the file system of a backing file is full), all batches of its commit are written
+//! again later: see [`super::starved`]. Any other failure is the end of all commits.
 
 use braid_format::pool::{
     Absences, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchHeader, Change, RecordKind, UNIT_BYTES, seal,
@@ -13,45 +15,45 @@ use braid_format::pool::{
 
 use super::checkpoint::{Checkpoint, PageRun};
 use super::home::Pool;
-use super::starved::{CommitFailed, Tries};
+use super::starved::{Attempts, CommitFailed};
 use super::state::RecordId;
 use super::units::{ExtentId, MEMBERS_MAX};
 use crate::io::ErrorKind;
 use crate::planted::{Planted, planted};
 
-/// Pieces of memory for a pool's own writes, of [`BATCH_BYTES_MAX`] bytes each.
+/// Buffers for a pool's own writes, of [`BATCH_BYTES_MAX`] bytes each.
 pub const BUFFERS: u32 = 16;
 const BLOCK: u64 = 4096;
 /// Blocks of the longest batch.
 pub(super) const BATCH_BLOCKS_MAX: u64 = BATCH_BYTES_MAX as u64 / BLOCK;
-/// Of these, discards: nobody waits for them as others wait for the rest.
+/// Maximum discards among these: requests wait for the other I/Os, but not for discards.
 const DISCARDS_MAX: usize = 16;
-/// I/Os of a pool's own that are out at a time.
+/// Maximum I/Os of a pool's own in flight.
 pub const POOL_IOS_MAX: usize = 64;
 
 /// Memory for a pool's own writes.
 pub trait PoolMemory {
-    /// The bytes of one piece, [`BATCH_BYTES_MAX`] long. What is written from it stays until that has ended.
+    /// Returns a buffer, [`BATCH_BYTES_MAX`] bytes long. What is written from it stays until the write has ended.
     fn buffer(&mut self, index: u32) -> &mut [u8];
 }
 
-/// What a pool wants done on one of its members.
+/// An operation that a pool needs on one of its members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolOp {
-    /// What was written before is to survive loss of power.
+    /// Makes earlier writes durable.
     Flush,
-    /// The first bytes of this piece of memory are to be written.
+    /// Writes the first bytes of a buffer.
     Write {
-        /// Which piece.
+        /// The buffer.
         buffer: u32,
     },
-    /// What stands there is not needed any more.
+    /// Discards data that are no longer needed.
     Discard,
-    /// What stands elsewhere is to be written there.
+    /// Copies data from elsewhere.
     Copy {
-        /// The member.
+        /// The source member.
         from_member: u8,
-        /// First byte there.
+        /// First byte on the source member.
         from_offset: u64,
     },
 }
@@ -63,7 +65,7 @@ pub struct PoolIo {
     pub token: u32,
     /// The member.
     pub member: u8,
-    /// What is to be done.
+    /// The operation.
     pub op: PoolOp,
     /// First byte on the member; 0 for a flush.
     pub offset: u64,
@@ -71,12 +73,12 @@ pub struct PoolIo {
     pub len: u64,
 }
 
-/// Whose I/O it is.
+/// The purpose of an I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum For {
+pub(super) enum IoPurpose {
     /// A flush of the commit.
     Commit,
-    /// One of its batches, of this member.
+    /// A batch of the commit, for this member.
     Batch {
         member: u8,
     },
@@ -95,30 +97,30 @@ pub(super) enum For {
         member: u8,
         index: u32,
     },
-    /// For the move of this number.
+    /// A copy of the move with this number.
     Copy {
         number: u8,
     },
 }
 
-/// The ring of one member. Positions count blocks from the ring's first use on and never go back.
+/// The log ring of one member. Positions count blocks from the ring's first use on, and never go back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ring {
+pub(super) struct LogRing {
     /// First byte on the member.
     pub offset: u64,
     pub blocks: u64,
-    /// Where the next batch is written, and its number.
+    /// The position of the next batch, and its sequence.
     pub head: u64,
     pub sequence: u64,
-    /// The same of the first batch after the last commit that counts.
+    /// The same of the first batch after the last valid commit.
     pub committed: (u64, u64),
-    /// The first block that may be needed.
+    /// The first block that recovery may need.
     pub start: u64,
 }
 
-impl Ring {
-    /// Where a batch is written that comes next: none begins so near the end that the longest one would not fit.
-    pub fn next_place(position: u64, blocks: u64) -> u64 {
+impl LogRing {
+    /// Returns where the next batch is written: no batch begins so near the end that the longest one would not fit.
+    pub fn next_position(position: u64, blocks: u64) -> u64 {
         let at = position % blocks;
         if at + BATCH_BLOCKS_MAX > blocks { position + blocks - at } else { position }
     }
@@ -128,7 +130,7 @@ impl Ring {
     }
 }
 
-/// Where a commit is.
+/// The stage of a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Idle,
@@ -136,21 +138,21 @@ enum Stage {
     Data {
         next: usize,
     },
-    /// The rings have to be emptied first.
+    /// A checkpoint has to make room in the rings first.
     Room,
-    /// Batches are written: of this member next, from this unit on.
+    /// Batches are written: for this member next, from this log unit on.
     Write {
         member: usize,
         from: u64,
         index: u16,
     },
-    /// Those members are flushed that have got some.
+    /// Members that have batches are flushed.
     Rings {
         next: usize,
     },
-    /// Batches found no space: all are to be written again, as they were.
+    /// Batches found no space: all have to be written again, unchanged.
     Starved,
-    /// A member has failed: nothing is committed any more.
+    /// A member has failed: nothing is committed any longer.
     Failed,
 }
 
@@ -159,38 +161,38 @@ pub(super) struct Commits {
     pub tag: u32,
     pub session: u64,
     pub run: u64,
-    /// By seat ([`Checkpoint::seats`]), as all that counts members here.
-    pub rings: Vec<Ring>,
+    /// By ordinal ([`Checkpoint::present`]), as all lists of members here.
+    pub rings: Vec<LogRing>,
     /// The run before this one, until all members have a start of this one.
     pub before: u64,
-    /// Who has what was decided when this run began; 0 when all have a start of it.
+    /// Bit *i*: member *i* has the decisions that were made when this run began; 0 when all have a start of it.
     pub settled: u128,
     /// By member, the last commit that has batches on it.
     pub parts: [u64; MEMBERS_MAX],
-    /// Members that the pool goes on without.
+    /// Missing members, and what they must have to return.
     pub absent: Absences,
-    /// The last commit that counts, and the last unit that it covers.
+    /// The last valid commit, and the last unit that it covers.
     pub commit: u64,
     pub committed: u64,
     stage: Stage,
     mark: u64,
-    /// How writing the batches of the commit under way goes.
-    pub tries: Tries,
-    /// Units and batches of the commit under way, by member.
+    /// Attempts to write the batches of the commit under way.
+    pub attempts: Attempts,
+    /// Of the commit under way, by ordinal: units of the last batch, batches, and blocks.
     units: Vec<(u32, u16, u64)>,
-    /// I/Os of the commit that are out.
-    out: u32,
+    /// I/Os of the commit in flight.
+    in_flight: u32,
     begun: u64,
     done: u64,
     wanted: u64,
     pub checkpoint: Checkpoint,
-    pub ios: [Option<(For, Option<u32>)>; POOL_IOS_MAX],
+    pub ios: [Option<(IoPurpose, Option<u32>)>; POOL_IOS_MAX],
     pub buffers: u32,
-    /// Extents discarded, and so free again.
+    /// How many extents were discarded, and so are free again.
     pub discarded: u64,
-    /// A member that is about to go, and the checkpoint after which nothing of it is needed.
+    /// A member that is being removed, and the checkpoint after which nothing of it is needed.
     pub leaving: Option<(u8, u64)>,
-    /// A barrier that is under way, and how many were.
+    /// The barrier under way, and how many were begun.
     barrier: Option<u64>,
     barriers: u64,
 }
@@ -200,7 +202,7 @@ impl Commits {
         tag: u32,
         session: u64,
         run: u64,
-        rings: Vec<Ring>,
+        rings: Vec<LogRing>,
         start: (u64, u64),
         checkpoint: Checkpoint,
     ) -> Commits {
@@ -219,8 +221,8 @@ impl Commits {
             committed,
             stage: Stage::Idle,
             mark: 0,
-            tries: Tries::default(),
-            out: 0,
+            attempts: Attempts::default(),
+            in_flight: 0,
             begun: 0,
             done: 0,
             wanted: 0,
@@ -239,22 +241,22 @@ impl Commits {
         self.stage == Stage::Idle
     }
 
-    /// A member is not here any more. No commit and no checkpoint is under way.
+    /// Removes a member. No commit and no checkpoint is under way.
     pub fn remove_member(&mut self, member: u8) {
-        let Some(seat) = self.checkpoint.remove_member(member) else { return };
-        self.rings.remove(seat);
-        self.units.remove(seat);
+        let Some(ordinal) = self.checkpoint.remove_member(member) else { return };
+        self.rings.remove(ordinal);
+        self.units.remove(ordinal);
     }
 
-    /// A member that is in no label is not written to any more, also in the middle of a commit or of a checkpoint. No I/O of either is out.
-    /// What was being written is written again, but for that member's part: a commit that had begun to write its batches is as one that
-    /// found no space.
+    /// Stops writing to a member that is in no label, even in the middle of a commit or checkpoint. No I/O of either is
+    /// in flight. The stage under way is repeated without that member: a commit that had begun to write its batches
+    /// becomes one that found no space.
     pub fn withdraw_member(&mut self, member: u8) {
         debug_assert!(!self.is_writing() && !self.is_failed());
-        self.checkpoint.begin_stage_again();
+        self.checkpoint.restart_stage();
         self.remove_member(member);
-        self.tries.forget(member);
-        self.checkpoint.tries.forget(member);
+        self.attempts.forget(member);
+        self.checkpoint.attempts.forget(member);
         self.stage = match self.stage {
             Stage::Data { .. } => Stage::Data { next: 0 },
             Stage::Write { .. } => Stage::Starved,
@@ -277,38 +279,38 @@ impl Commits {
     }
 
     /// Whether neither a commit nor a checkpoint is under way.
-    pub fn is_between(&self) -> bool {
+    pub fn is_quiescent(&self) -> bool {
         self.stage == Stage::Idle && self.checkpoint.is_idle() && !self.is_writing()
     }
 
-    /// Whether an I/O of a commit or of a checkpoint is out.
+    /// Whether an I/O of a commit or checkpoint is in flight.
     pub fn is_writing(&self) -> bool {
-        let others = |whose: &For| matches!(whose, For::Discard { .. } | For::Copy { .. });
-        self.ios.iter().flatten().any(|(whose, _)| !others(whose))
+        let others = |purpose: &IoPurpose| matches!(purpose, IoPurpose::Discard { .. } | IoPurpose::Copy { .. });
+        self.ios.iter().flatten().any(|(purpose, _)| !others(purpose))
     }
 
-    /// One more member has a ring.
-    pub fn add_ring(&mut self, ring: Ring) {
+    /// Adds the ring of a new member.
+    pub fn add_ring(&mut self, ring: LogRing) {
         self.rings.push(ring);
         self.units.push((0, 0, 0));
     }
 
     /// The extents of a member that are being discarded.
     pub fn discarding(&self, of: u8) -> impl Iterator<Item = u32> + '_ {
-        self.ios.iter().flatten().filter_map(move |(whose, _)| match whose {
-            For::Discard { member, index } if *member == of => Some(*index),
+        self.ios.iter().flatten().filter_map(move |(purpose, _)| match purpose {
+            IoPurpose::Discard { member, index } if *member == of => Some(*index),
             _ => None,
         })
     }
 
     fn discards(&self) -> usize {
-        self.ios.iter().flatten().filter(|(whose, _)| matches!(whose, For::Discard { .. })).count()
+        self.ios.iter().flatten().filter(|(purpose, _)| matches!(purpose, IoPurpose::Discard { .. })).count()
     }
 
-    /// Takes a place among the I/Os that are out.
-    pub fn take_io(&mut self, whose: For, buffer: Option<u32>) -> Option<u32> {
+    /// Takes a free token for an I/O.
+    pub fn take_io(&mut self, purpose: IoPurpose, buffer: Option<u32>) -> Option<u32> {
         let token = self.ios.iter().position(Option::is_none)?;
-        self.ios[token] = Some((whose, buffer));
+        self.ios[token] = Some((purpose, buffer));
         Some(token as u32)
     }
 
@@ -329,68 +331,70 @@ impl Commits {
         self.buffers |= 1 << buffer;
     }
 
-    /// Whether one that was asked for is to begin.
+    /// Whether a requested commit has not begun.
     fn is_wanted(&self) -> bool {
         self.wanted > self.begun
     }
 
-    /// Whether the commit under way waits for space, its own batches' or that of a checkpoint which has to end first.
+    /// Whether the commit under way waits for space: for its own batches, or for those of a checkpoint that has to end
+    /// first.
     pub fn is_starved(&self) -> bool {
         match self.stage {
             Stage::Starved => true,
-            Stage::Room => self.checkpoint.tries.waits(),
+            Stage::Room => self.checkpoint.attempts.waits(),
             _ => false,
         }
     }
 
-    /// Whether it found none when it was tried last, also while it is tried again.
+    /// Whether the last attempt found no space, also while the next one is under way.
     pub fn is_starving(&self) -> bool {
-        self.tries.lacks() != 0 || self.stage == Stage::Room && self.checkpoint.tries.lacks() != 0
+        self.attempts.short_members() != 0 || self.stage == Stage::Room && self.checkpoint.attempts.short_members() != 0
     }
 }
 
 impl Pool {
-    /// Asks for a commit that begins after now, and covers everything that was acknowledged before. Returns its number. One that waits for
-    /// space is tried again.
+    /// Requests a commit that begins after this call, and so covers everything that was acknowledged before. Returns
+    /// its number. A commit that waits for space is retried.
     pub fn request_commit(&mut self) -> u64 {
         let number = self.commits.begun + 1;
         self.commits.wanted = self.commits.wanted.max(number);
         if self.commits.stage == Stage::Room {
-            self.commits.checkpoint.tries.again();
+            self.commits.checkpoint.attempts.retry();
         }
-        self.commit_again();
+        self.retry_commit();
         number
     }
 
-    /// The batches of a commit that found no space are written again, and all others of it: the same ones in the same places, up to the same
-    /// mark.
-    pub(super) fn commit_again(&mut self) {
+    /// Retries a commit that found no space: writes all of its batches again, the same ones at the same positions, up
+    /// to the same mark.
+    pub(super) fn retry_commit(&mut self) {
         if self.commits.stage != Stage::Starved {
             return;
         }
         if planted(Planted::MarkChosenAnew) {
-            self.commits.mark = self.tail.published();
+            self.commits.mark = self.log.published();
             self.count_units();
         }
         let commits = &mut self.commits;
-        commits.tries.again();
+        commits.attempts.retry();
         for ring in &mut commits.rings {
             (ring.head, ring.sequence) = ring.committed;
         }
         commits.stage = Stage::Write { member: 0, from: commits.committed + 1, index: 0 };
     }
 
-    /// Asks for a commit where none is wanted that has not begun, and something is in the tail. One that waits for space is not hurried.
+    /// Requests a commit if the log is not empty and no requested commit is still to begin. A commit that waits for
+    /// space is not retried.
     pub fn commit_soon(&mut self) {
-        if !self.tail.is_empty() && !self.commits.is_wanted() && !self.commits.is_starved() {
+        if !self.log.is_empty() && !self.commits.is_wanted() && !self.commits.is_starved() {
             self.request_commit();
         }
     }
 
-    /// Whether the commit of this number has ended, or why it has not.
+    /// Returns whether the commit with this number has ended.
     ///
     /// # Errors
-    /// See [`CommitFailed`]: what is not committed stays in the tail.
+    /// See [`CommitFailed`]: what is not committed stays in the in-memory log.
     pub fn is_committed(&self, number: u64) -> Result<bool, CommitFailed> {
         match self.commits.done >= number {
             true => Ok(true),
@@ -400,7 +404,7 @@ impl Pool {
         }
     }
 
-    /// Whether a member has failed a write or a flush: nothing is committed any more.
+    /// Returns whether a member has failed a write or a flush: nothing is committed any longer.
     pub fn has_failed(&self) -> bool {
         self.commits.is_failed()
     }
@@ -410,14 +414,14 @@ impl Pool {
         self.commits.done
     }
 
-    /// Asks for a commit where so much is waiting that one should begin by itself.
+    /// Requests a commit if the log is so full that one should begin by itself.
     pub fn commit_if_due(&mut self) {
-        if self.tail.is_quarter_full() && self.commits.stage == Stage::Idle && !self.commits.is_wanted() {
+        if self.log.is_quarter_full() && self.commits.stage == Stage::Idle && !self.commits.is_wanted() {
             self.request_commit();
         }
     }
 
-    /// The next I/O that the pool wants done now. Ask until there is none.
+    /// Returns the next I/O that the pool needs now. Call it until there is none.
     pub fn next_io(&mut self, memory: &mut impl PoolMemory) -> Option<PoolIo> {
         if !self.commits.has_io() {
             return None;
@@ -428,52 +432,54 @@ impl Pool {
         own.or_else(|| self.discard_io()).or_else(|| self.copy_io())
     }
 
-    /// An I/O has ended.
+    /// Notes the result of an I/O.
     pub fn io_done(&mut self, token: u32, result: Result<(), ErrorKind>) {
-        let Some((whose, buffer)) = self.commits.ios[token as usize].take() else { return };
+        let Some((purpose, buffer)) = self.commits.ios[token as usize].take() else { return };
         if let Some(buffer) = buffer {
             self.commits.give_buffer(buffer);
         }
-        // A write that finds no space has not come, and can come yet. A flush that finds none may have lost what it was to make durable.
+        // A write that finds no space was not made, and can be repeated. A flush that finds none may have lost what it
+        // was to make durable.
         let no_space = result == Err(ErrorKind::NoSpace);
-        match whose {
-            For::Discard { member, index } => {
+        match purpose {
+            IoPurpose::Discard { member, index } => {
                 self.progress += 1;
                 self.commits.discarded += 1;
                 if !self.state.damage.withholds(ExtentId { member, index }) {
                     self.rooms[usize::from(member)].free.give(index);
                 }
             }
-            For::Copy { number } => self.copied(number, result.is_ok()),
-            For::Batch { member } if no_space => {
-                self.commits.tries.found_none(member);
-                self.commit_answered();
+            IoPurpose::Copy { number } => self.copied(number, result.is_ok()),
+            IoPurpose::Batch { member } if no_space => {
+                self.commits.attempts.note_no_space(member);
+                self.commit_io_done();
             }
-            For::Page { member, run } if no_space => self.page_found_no_space(member, run),
-            For::Start { member } if no_space => {
-                self.commits.checkpoint.tries.found_none(member);
-                self.checkpoint_answered();
+            IoPurpose::Page { member, run } if no_space => self.page_found_no_space(member, run),
+            IoPurpose::Start { member } if no_space => {
+                self.commits.checkpoint.attempts.note_no_space(member);
+                self.checkpoint_io_done();
             }
             _ if result.is_err() => self.commits.fail(),
-            For::Commit | For::Batch { .. } => self.commit_answered(),
-            For::Checkpoint | For::Page { .. } | For::Start { .. } => self.checkpoint_answered(),
+            IoPurpose::Commit | IoPurpose::Batch { .. } => self.commit_io_done(),
+            IoPurpose::Checkpoint | IoPurpose::Page { .. } | IoPurpose::Start { .. } => self.checkpoint_io_done(),
         }
     }
 
-    fn commit_answered(&mut self) {
-        self.commits.out -= 1;
-        if self.commits.out > 0 {
+    fn commit_io_done(&mut self) {
+        self.commits.in_flight -= 1;
+        if self.commits.in_flight > 0 {
             return;
         }
-        if self.commits.tries.is_short() && !self.commits.is_failed() {
-            self.commits.tries.end();
+        if self.commits.attempts.hit_no_space() && !self.commits.is_failed() {
+            self.commits.attempts.end();
             self.commits.stage = Stage::Starved;
         } else {
             self.commit_step();
         }
     }
 
-    /// A barrier that is wanted: to be answered by [`Pool::barrier_done`] when everything that had begun before on any shard has ended.
+    /// Returns a barrier to be made, if one is needed: [`Pool::barrier_done`] is called when everything that had begun
+    /// before on any shard has ended.
     pub fn next_barrier(&mut self) -> Option<u64> {
         if self.commits.barrier.is_some() {
             return None;
@@ -501,37 +507,37 @@ impl Pool {
     }
 
     fn discard_io(&mut self) -> Option<PoolIo> {
-        // In this order: mostly there is none.
+        // In this order: mostly no extent waits.
         let member = self.rooms.iter().position(|room| room.freed.awaits_discard())?;
         if self.commits.discards() >= DISCARDS_MAX {
             return None;
         }
         let extent = self.rooms[member].freed.pop_discard()?;
         let (member, index) = (member as u8, extent.index);
-        let token = self.commits.take_io(For::Discard { member, index }, None).expect("seen to be free");
+        let token = self.commits.take_io(IoPurpose::Discard { member, index }, None).expect("seen to be free");
         let (offset, len) = (self.extent_offset(extent), super::units::EXTENT_BYTES);
         Some(PoolIo { token, member, op: PoolOp::Discard, offset, len })
     }
 
-    /// Frees what could not be freed when it became empty.
+    /// Frees empty extents for which the log had no room.
     fn free_empties(&mut self) {
-        while self.tail.has_room(1)
+        while self.log.has_room(1)
             && let Some(extent) = self.empties.pop()
         {
-            // A fold may have freed it since.
+            // A merge may have freed it since.
             if self.state.record(extent.into()).kind != RecordKind::Free {
                 self.free_if_empty(extent);
             }
         }
     }
 
-    /// All I/Os of a step of the commit have ended.
+    /// Continues the commit when all I/Os of a stage have ended.
     fn commit_step(&mut self) {
         let members = self.commits.rings.len();
         match self.commits.stage {
             Stage::Data { next } if next == members => self.data_flushed(),
             Stage::Write { member, .. } if member == members => {
-                self.commits.tries.end();
+                self.commits.attempts.end();
                 self.commits.stage = Stage::Rings { next: 0 };
             }
             Stage::Rings { next } if next == members => self.committed(),
@@ -539,13 +545,13 @@ impl Pool {
         }
     }
 
-    /// Everything that the entries speak of is durable: they may be written.
+    /// Begins to write the entries: the data that they describe are durable.
     fn data_flushed(&mut self) {
         if planted(Planted::MarkAfterFlush) {
-            self.commits.mark = self.tail.published();
+            self.commits.mark = self.log.published();
         }
         if self.commits.mark == self.commits.committed {
-            // Nothing has changed: the flush was all that was asked for.
+            // Nothing has changed: only the flush was needed.
             self.commits.stage = Stage::Idle;
             self.commits.done = self.commits.begun;
             return;
@@ -555,7 +561,7 @@ impl Pool {
         self.write_if_room();
     }
 
-    /// Begins to write where every ring has room; else a checkpoint has to end first.
+    /// Begins to write if every ring has room; otherwise a checkpoint has to end first.
     pub(super) fn write_if_room(&mut self) {
         if self.commits.stage != Stage::Room {
             return;
@@ -569,7 +575,7 @@ impl Pool {
         }
     }
 
-    /// How many units, batches and blocks each member gets.
+    /// Counts the units, batches and blocks of each member.
     fn count_units(&mut self) {
         let mut units = std::mem::take(&mut self.commits.units);
         units.fill((0, 0, 0));
@@ -583,11 +589,11 @@ impl Pool {
         };
         let mut at = self.commits.committed + 1;
         while at <= self.commits.mark {
-            let (member, next) = self.tail.member_of(at);
+            let (member, next) = self.log.member_of(at);
             let count = (next - at) as u32;
             match member {
                 None => (0..self.commits.rings.len()).for_each(|member| add(member, count)),
-                Some(member) => add(self.commits.checkpoint.seats.of(member), count),
+                Some(member) => add(self.commits.checkpoint.present.of(member), count),
             }
             at = next;
         }
@@ -603,7 +609,7 @@ impl Pool {
             match self.commits.stage {
                 Stage::Idle if self.commits.is_wanted() => {
                     self.commits.begun += 1;
-                    self.commits.mark = self.tail.published();
+                    self.commits.mark = self.log.published();
                     self.commits.stage = Stage::Data { next: 0 };
                     if planted(Planted::BatchBeforeDataFlush) {
                         self.commits.stage = Stage::Data { next: members };
@@ -612,15 +618,15 @@ impl Pool {
                 }
                 Stage::Data { next } if next < members => {
                     self.commits.stage = Stage::Data { next: next + 1 };
-                    return Some(self.flush_io(next, For::Commit));
+                    return Some(self.flush_io(next, IoPurpose::Commit));
                 }
-                // What is out comes to its end, and then all is written again.
-                Stage::Write { .. } if self.commits.tries.is_short() => return None,
+                // I/Os in flight end first; then everything is written again.
+                Stage::Write { .. } if self.commits.attempts.hit_no_space() => return None,
                 Stage::Write { member, from, index } if member < members => {
                     if self.commits.units[member].1 == 0 {
                         self.commits.stage =
                             Stage::Write { member: member + 1, from: self.commits.committed + 1, index: 0 };
-                        if member + 1 == members && self.commits.out == 0 {
+                        if member + 1 == members && self.commits.in_flight == 0 {
                             self.commit_step();
                         }
                         continue;
@@ -631,44 +637,44 @@ impl Pool {
                 Stage::Rings { next } if next < members => {
                     self.commits.stage = Stage::Rings { next: next + 1 };
                     if self.commits.units[next].1 == 0 {
-                        if next + 1 == members && self.commits.out == 0 {
+                        if next + 1 == members && self.commits.in_flight == 0 {
                             self.commit_step();
                         }
                         continue;
                     }
-                    return Some(self.flush_io(next, For::Commit));
+                    return Some(self.flush_io(next, IoPurpose::Commit));
                 }
                 _ => return None,
             }
         }
     }
 
-    pub(super) fn flush_io(&mut self, seat: usize, whose: For) -> PoolIo {
-        let member = self.commits.checkpoint.seats.member(seat);
-        if whose == For::Commit {
-            self.commits.out += 1;
+    pub(super) fn flush_io(&mut self, ordinal: usize, purpose: IoPurpose) -> PoolIo {
+        let member = self.commits.checkpoint.present.member(ordinal);
+        if purpose == IoPurpose::Commit {
+            self.commits.in_flight += 1;
         }
-        let token = self.commits.take_io(whose, None).expect("seen to be free");
+        let token = self.commits.take_io(purpose, None).expect("seen to be free");
         PoolIo { token, member, op: PoolOp::Flush, offset: 0, len: 0 }
     }
 
-    /// The next batch of a member.
+    /// Returns the write of a member's next batch.
     fn batch_io(&mut self, member: usize, from: u64, index: u16, buffer: u32, memory: &mut impl PoolMemory) -> PoolIo {
         let bytes = memory.buffer(buffer);
-        let number = self.commits.checkpoint.seats.member(member);
+        let number = self.commits.checkpoint.present.member(member);
         let (mut at, mut units) = (from, 0usize);
         let mark = self.commits.mark;
         while at <= mark {
-            let (of, next) = self.tail.member_of(at);
+            let (of, next) = self.log.member_of(at);
             let count = (next - at) as usize;
             if of.is_none_or(|of| of == number) {
                 if units + count > BATCH_UNITS_MAX {
                     break;
                 }
                 for sequence in at..next {
-                    let place = BATCH_HEADER_BYTES + units * UNIT_BYTES;
-                    for (k, word) in self.tail.unit(sequence).iter().enumerate() {
-                        bytes[place + k * 8..place + k * 8 + 8].copy_from_slice(&word.to_le_bytes());
+                    let to = BATCH_HEADER_BYTES + units * UNIT_BYTES;
+                    for (k, word) in self.log.unit(sequence).iter().enumerate() {
+                        bytes[to + k * 8..to + k * 8 + 8].copy_from_slice(&word.to_le_bytes());
                     }
                     units += 1;
                 }
@@ -680,7 +686,7 @@ impl Pool {
         let len = (blocks * BLOCK) as usize;
         bytes[BATCH_HEADER_BYTES + units * UNIT_BYTES..len].fill(0);
         let takes_part = commits.units.iter().enumerate().filter(|(_, units)| units.1 > 0);
-        let members = takes_part.fold(0u128, |all, (seat, _)| all | 1 << commits.checkpoint.seats.member(seat));
+        let members = takes_part.fold(0u128, |all, (ordinal, _)| all | 1 << commits.checkpoint.present.member(ordinal));
         let ring = &mut commits.rings[member];
         let header = BatchHeader {
             pool_tag: commits.tag,
@@ -695,26 +701,26 @@ impl Pool {
             blocks: blocks as u16,
         };
         seal(&mut bytes[..len], &header);
-        let place = Ring::next_place(ring.head, ring.blocks);
-        let offset = ring.offset + place % ring.blocks * BLOCK;
-        ring.head = place + blocks;
+        let position = LogRing::next_position(ring.head, ring.blocks);
+        let offset = ring.offset + position % ring.blocks * BLOCK;
+        ring.head = position + blocks;
         ring.sequence += 1;
         let last = index + 1 == commits.units[member].1;
         commits.stage = match last {
             true => Stage::Write { member: member + 1, from: commits.committed + 1, index: 0 },
             false => Stage::Write { member, from: at, index: index + 1 },
         };
-        commits.out += 1;
-        let token = commits.take_io(For::Batch { member: number }, Some(buffer)).expect("seen to be free");
+        commits.in_flight += 1;
+        let token = commits.take_io(IoPurpose::Batch { member: number }, Some(buffer)).expect("seen to be free");
         PoolIo { token, member: number, op: PoolOp::Write { buffer }, offset, len: len as u64 }
     }
 
-    /// The commit counts.
+    /// Notes that the commit is complete, and so valid.
     fn committed(&mut self) {
         let (from, mark) = (self.commits.committed + 1, self.commits.mark);
         let mut at = from;
         while at <= mark {
-            let (entry, next) = self.tail.entry(at);
+            let (entry, next) = self.log.entry(at);
             let id = RecordId { member: entry.member, index: entry.index };
             let sequence = next - 1;
             match entry.change {
@@ -731,9 +737,9 @@ impl Pool {
         let commits = &mut self.commits;
         commits.commit += 1;
         commits.committed = mark;
-        for (seat, ring) in commits.rings.iter_mut().enumerate() {
-            if commits.units[seat].1 > 0 {
-                commits.parts[usize::from(commits.checkpoint.seats.member(seat))] = commits.commit;
+        for (ordinal, ring) in commits.rings.iter_mut().enumerate() {
+            if commits.units[ordinal].1 > 0 {
+                commits.parts[usize::from(commits.checkpoint.present.member(ordinal))] = commits.commit;
             }
             ring.committed = (ring.head, ring.sequence);
         }
@@ -751,7 +757,7 @@ impl Pool {
     }
 }
 
-/// Blocks of a batch of so many units.
+/// Returns the blocks of a batch of `units` units.
 fn blocks_for(units: u32) -> u64 {
     (BATCH_HEADER_BYTES as u64 + u64::from(units) * UNIT_BYTES as u64).div_ceil(BLOCK)
 }

@@ -1,12 +1,13 @@
-//! What of the tables cannot be believed: records and addresses whose checksums are wrong, or that cannot be read.
+//! Damage in the tables: records and addresses with a wrong checksum, or that cannot be read.
 //!
-//! Whose a damaged record was nobody knows, and what its bytes say of that is never believed. So everybody who may have had
-//! something on its member is *in doubt* ([`State::may_lack`]): what such an owner has on record elsewhere is certain, and everything else is an error to
-//! read, never what stands in a parent, and never zeros. Of a damaged address the owner is known, and he alone is in doubt.
+//! The owner of a damaged record is unknown, and what its bytes say of it is never trusted. So every owner that may
+//! have had blocks on its member is *in doubt* ([`State::may_lack`]): blocks in the owner's other records are certain,
+//! and every other block is an error to read, never an ancestor's block and never zeros. Of a damaged address the owner
+//! is known, and only that owner is in doubt.
 //!
-//! Nothing is changed of what is damaged: its bytes go back into the tables as they are, its extent is nobody's and is not given
-//! out. What was read wrongly once and rightly at the next start is there again, and no harm was done, as nobody who is in doubt says
-//! anything new. It ends when somebody decides that what was there is lost ([`Pool::accept_damage`]).
+//! Damaged parts are not changed: their bytes go back into the tables as they are, and their extents belong to no owner
+//! and are not allocated. If a wrong read turns out right at the next open, no harm was done, because an owner in doubt
+//! defines nothing new. The doubt ends when an administrator accepts the loss ([`Pool::accept_damage`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,34 +22,34 @@ use super::state::{NO_BLOCK, RecordId, State};
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
-/// What stands in the place of bytes that could not be read. No record, and no address, is like that.
+/// Fills in for bytes that could not be read. No valid record or address consists of it.
 pub(super) const UNREAD: u8 = 0xff;
 
-/// A record that is none, as it stands on its member.
+/// A damaged record, as it is on its member.
 struct Bytes {
     bytes: [u8; RECORD_BYTES],
-    /// The unit that says what it is from now on; 0: there is none.
-    settled: u64,
+    /// The log unit that replaces it; 0: none does.
+    replaced_by: u64,
 }
 
 /// The words of an address sector.
 pub(super) type Words = [u64; EXTENT_BLOCKS as usize];
 
-/// All that is damaged.
+/// All damage in the tables of a pool.
 #[derive(Default)]
 pub(super) struct Damage {
     records: BTreeMap<RecordId, Bytes>,
-    /// Sectors of which some address in use could not be believed, and those of damaged records, as they stand there.
+    /// Address sectors with a damaged address in use, and those of damaged records, as they are on the member.
     sectors: BTreeMap<RecordId, Box<Words>>,
-    /// Slots whose address nobody knows.
+    /// Slots with an unknown address.
     slots: BTreeMap<RecordId, u64>,
-    /// Owners who may have had something there.
+    /// Owners in doubt: they may have had blocks there.
     doubt: BTreeSet<OwnerId>,
-    /// Bit *i*: something of member *i*.
+    /// Bit *i*: something on member *i* is damaged.
     members: u128,
-    /// Pages of tables that could not be read: of which member, which, and where it begins there. All that stands in them may be good.
+    /// Pages of tables that could not be read, with their offset on the member. Their content may be good.
     unread: BTreeMap<(u8, Page), u64>,
-    /// Extents that would be free, and whose addresses would stand in such a page.
+    /// Extents that would be free, but whose addresses would be in such a page.
     withheld: BTreeSet<ExtentId>,
 }
 
@@ -61,69 +62,69 @@ pub(super) enum Page {
     Addresses(u32),
 }
 
-/// What is damaged of one record.
+/// The damage of one record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damaged {
-    /// Which.
+    /// The record.
     pub id: RecordId,
-    /// All of it, as these bytes; else some addresses.
+    /// The bytes of a damaged record; `None` if only addresses are damaged.
     pub bytes: Option<[u8; RECORD_BYTES]>,
-    /// Whose it is, where that is known.
+    /// Its owner, if known.
     pub owner: Option<OwnerId>,
-    /// How many blocks may be lost with it: at most.
+    /// Maximum blocks that may be lost with it.
     pub blocks: u32,
 }
 
 impl Damage {
-    /// The bytes of a record are none.
+    /// Notes a damaged record.
     pub fn note_record(&mut self, id: RecordId, bytes: [u8; RECORD_BYTES]) {
-        self.records.insert(id, Bytes { bytes, settled: 0 });
+        self.records.insert(id, Bytes { bytes, replaced_by: 0 });
     }
 
-    /// Some of the addresses of a packed extent are none.
+    /// Notes a packed extent with damaged addresses.
     pub fn note_sector(&mut self, id: RecordId, words: Words) {
         self.sectors.insert(id, Box::new(words));
     }
 
-    /// The unit `sequence` says what a record is; 0: a ring or table does.
+    /// Notes that the log unit `sequence` sets a record; 0: a ring or table does.
     #[inline]
-    pub fn stated(&mut self, id: RecordId, sequence: u64) {
+    pub fn note_set(&mut self, id: RecordId, sequence: u64) {
         if self.records.is_empty() {
             return;
         }
         if sequence == 0 {
             self.records.remove(&id);
-        } else if let Some(bytes) = self.records.get_mut(&id).filter(|bytes| bytes.settled == 0) {
-            bytes.settled = sequence;
+        } else if let Some(bytes) = self.records.get_mut(&id).filter(|bytes| bytes.replaced_by == 0) {
+            bytes.replaced_by = sequence;
         }
     }
 
-    /// The unit `sequence` is committed, which changed a record.
+    /// Notes that the log unit `sequence`, which changed a record, is committed.
     #[inline]
     pub fn committed(&mut self, id: RecordId, sequence: u64) {
-        if self.records.get(&id).is_some_and(|bytes| bytes.settled != 0 && bytes.settled <= sequence) {
+        if self.records.get(&id).is_some_and(|bytes| bytes.replaced_by != 0 && bytes.replaced_by <= sequence) {
             self.records.remove(&id);
         }
     }
 
-    /// Whether a record is damaged, so that nobody knows what its extent is.
+    /// Returns whether a record is damaged: the state of its extent is unknown.
     pub fn has(&self, id: RecordId) -> bool {
-        self.records.get(&id).is_some_and(|bytes| bytes.settled == 0)
+        self.records.get(&id).is_some_and(|bytes| bytes.replaced_by == 0)
     }
 
-    /// A page of a member's tables could not be read.
+    /// Notes a page of a member's tables that could not be read.
     pub fn note_unread(&mut self, member: u8, page: Page, offset: u64) {
         self.unread.insert((member, page), offset);
     }
 
-    /// Where the page begins on its member, if it could not be read: it is not to be written, or what else stands in it is lost, and it
-    /// may be readable the next time.
+    /// Returns the offset of the page on its member, if it could not be read. Such a page must not be written: its
+    /// other content would be lost, and may be readable the next time.
     pub fn unread(&self, member: u8, page: Page) -> Option<u64> {
         self.unread.get(&(member, page)).copied().filter(|_| !planted(Planted::UnreadWrittenOver))
     }
 
-    /// Whether an extent that is free is not to be given out: packed, it would have a page of addresses written that could not be read. It
-    /// is noted where it is not.
+    /// Returns whether a free extent must not be allocated: if it became packed, its addresses would go into a page
+    /// that could not be read. Notes an extent that is withheld so.
     pub fn withholds(&mut self, extent: ExtentId) -> bool {
         let unread = !self.unread.is_empty()
             && self.unread(extent.member, Page::Addresses(extent.index / SECTORS_EACH)).is_some();
@@ -133,23 +134,23 @@ impl Damage {
         unread
     }
 
-    /// All extents are looked at again.
-    pub fn withhold_nothing(&mut self) {
+    /// Forgets which extents are withheld: all are checked again.
+    pub fn clear_withheld(&mut self) {
         self.withheld.clear();
     }
 
-    /// Whether it was not.
+    /// Returns whether an extent is withheld.
     pub fn is_withheld(&self, extent: ExtentId) -> bool {
         self.withheld.contains(&extent)
     }
 
-    /// Whether an owner may have had something there.
-    pub fn has_owner(&self, owner: OwnerId) -> bool {
+    /// Returns whether an owner is in doubt.
+    pub fn is_in_doubt(&self, owner: OwnerId) -> bool {
         self.doubt.contains(&owner)
     }
 
-    /// Whether anybody may have.
-    pub fn is_any(&self) -> bool {
+    /// Returns whether any owner is in doubt.
+    pub fn has_doubt(&self) -> bool {
         !self.doubt.is_empty()
     }
 
@@ -158,34 +159,34 @@ impl Damage {
         self.members
     }
 
-    /// Whether nobody knows of some slots of an extent which blocks they hold.
+    /// Returns whether an extent has slots with an unknown address.
     pub fn has_slots(&self, id: RecordId) -> bool {
         self.slots.contains_key(&id)
     }
 
-    /// What goes into the table for a record, where that is not what is known of it.
+    /// Returns the bytes that go into the table for a damaged record.
     pub fn bytes(&self, id: RecordId) -> Option<&[u8; RECORD_BYTES]> {
         self.records.get(&id).map(|bytes| &bytes.bytes)
     }
 
-    /// What goes into the sector of a damaged record.
+    /// Returns the address sector that is written for a damaged record.
     pub fn sector(&self, id: RecordId) -> Option<&Words> {
         self.records.get(&id).and_then(|_| self.sectors.get(&id)).map(|words| &**words)
     }
 
-    /// What goes into the sector for a slot in use whose address nobody knows.
+    /// Returns the word that is written for a slot in use with an unknown address.
     pub fn word(&self, id: RecordId, slot: u8) -> u64 {
         self.sectors.get(&id).map_or(u64::MAX, |words| words[usize::from(slot)])
     }
 }
 
 impl State {
-    /// Everything that tables, rings and an old tail say has been read: which addresses are missing, and who is in doubt. Only before
-    /// anything is served.
-    pub(super) fn judge_damage(&mut self) {
+    /// Finds which addresses are missing and which owners are in doubt, once tables, rings and an old log have been
+    /// read. Only before anything is served.
+    pub(super) fn assess_damage(&mut self) {
         for id in self.packed_extents() {
             let record = self.record(id);
-            self.read_again(id, &record);
+            self.reread_sector(id, &record);
             let addresses = self.addresses(id);
             let missing = |slot: &u32| addresses.is_none_or(|addresses| addresses.0[*slot as usize] == NO_BLOCK);
             let in_use = (0..EXTENT_BLOCKS).filter(|slot| record.present >> slot & 1 == 1);
@@ -194,7 +195,7 @@ impl State {
                 self.damage.slots.insert(id, mask);
                 self.damage.doubt.insert(record.owner);
                 self.damage.members |= 1 << id.member;
-                // Nobody writes there, moves it, or frees it, before it is decided what becomes of those.
+                // Held: nothing writes to it, moves it or frees it before the damage is accepted.
                 self.records.set_owner(self.extent(id), record.owner | OWNER_HELD);
             }
         }
@@ -209,7 +210,7 @@ impl State {
             }
         }
         self.damage.members |= extents | zeros;
-        // What has nobody before it needs no word on what reads as zeros.
+        // An owner without a parent needs no zero ranges.
         let may =
             |owner: &&Owner| owner.may_be_on() & extents != 0 || owner.parent != 0 && owner.may_be_on() & zeros != 0;
         let doubt: Vec<OwnerId> = self.owners.iter().filter(may).map(|owner| owner.id).collect();
@@ -218,8 +219,9 @@ impl State {
         }
     }
 
-    /// A ring may have said of a packed extent what its damaged record did not: then its sector may have what the ring has not.
-    fn read_again(&mut self, id: RecordId, record: &Record) {
+    /// Reads an address sector again. If a ring replaced the damaged record of a packed extent, the sector may have
+    /// addresses that the ring lacks.
+    fn reread_sector(&mut self, id: RecordId, record: &Record) {
         let Some(words) = self.damage.sectors.get(&id).cloned() else { return };
         for (slot, word) in (0..EXTENT_BLOCKS as u8).zip(*words) {
             let known = self.addresses(id).is_some_and(|addresses| addresses.0[usize::from(slot)] != NO_BLOCK);
@@ -229,20 +231,21 @@ impl State {
         }
     }
 
-    /// A word of an address sector, where it can be believed: the block that stands in the slot.
+    /// Decodes a word of an address sector: returns the block in the slot, if the word is valid.
     pub(super) fn read_address(&self, word: u64, id: RecordId, slot: u8, life: u16) -> Option<u64> {
         let block = decode_address(word, id.member, id.index, slot, life).ok().flatten()?;
-        // Nobody has blocks behind his end: a checksum of 16 bits is right by chance once in a while.
+        // No owner has blocks beyond its end. The check is needed because a 16-bit checksum is right by chance now and
+        // then.
         let most = self.owners.iter().map(|owner| owner.size_bytes).max().unwrap_or(0);
         (block < most.div_ceil(super::units::BLOCK_BYTES)).then_some(block)
     }
 }
 
 impl Pool {
-    /// What is damaged of its tables, in order.
+    /// Returns what is damaged in the tables, in order.
     pub fn damaged(&self) -> Vec<Damaged> {
         let damage = &self.state.damage;
-        let records = damage.records.iter().filter(|(_, bytes)| bytes.settled == 0).map(|(id, of)| Damaged {
+        let records = damage.records.iter().filter(|(_, bytes)| bytes.replaced_by == 0).map(|(id, of)| Damaged {
             id: *id,
             bytes: Some(of.bytes),
             owner: None,
@@ -259,30 +262,31 @@ impl Pool {
         all
     }
 
-    /// Owners who may have had something in what is damaged.
+    /// Returns the owners in doubt because of damage.
     pub fn doubtful(&self) -> impl Iterator<Item = OwnerId> + '_ {
         self.state.damage.doubt.iter().copied()
     }
 
-    /// Whether all is known of what an owner and those before it have.
+    /// Checks that the records of an owner and its ancestors are all known.
     ///
     /// # Errors
-    /// `InDoubt`, `Damaged`: it is not.
+    /// `InDoubt`, `Damaged`: they are not.
     pub fn is_all_known(&self, owner: OwnerId) -> Result<(), AdminError> {
         if self.state.chain_may_lack(owner) { Err(self.why_in_doubt(owner)) } else { Ok(()) }
     }
 
-    /// What is damaged is lost, and its extents are free: somebody has decided so. Whatever stood there, nobody knows of whom, reads as
-    /// what its volume's parent has, or as zeros. Nobody who is in doubt may be served meanwhile, as maps do not change by that.
+    /// Accepts that everything damaged is lost, and frees its extents. Lost blocks, whose owners are unknown, read as
+    /// what the volume's parent has, or as zeros. No owner in doubt may be served meanwhile: served maps are not
+    /// updated.
     ///
     /// # Errors
-    /// `InUse`: somebody is served. `TailFull`: some of it is done; to be called again, when something was committed.
+    /// `InUse`: an owner in doubt is served. `TailFull`: it is done in part; call again after a commit.
     pub fn accept_damage(&mut self) -> Result<(), AdminError> {
         if self.is_doubt_served() {
             return Err(AdminError::InUse);
         }
         for damaged in self.damaged() {
-            if !self.tail.has_room(1) {
+            if !self.log.has_room(1) {
                 return Err(AdminError::TailFull);
             }
             self.accept(damaged.id);
@@ -293,15 +297,16 @@ impl Pool {
             self.rooms[usize::from(extent.member)].free.give(extent.index);
         }
         self.state.damage.members = 0;
-        // What was passed by may be moved now.
-        self.moves.begin_anew();
+        // Extents that were skipped may be moved now.
+        self.moves.restart_scan();
         self.progress += 1;
         Ok(())
     }
 
     fn accept(&mut self, id: RecordId) {
         let is_extent = self.state.is_extent(id);
-        // Nobody knows in which life it was. Where it is packed in the next one, its sector is written before the ring lets go of that.
+        // Its life is unknown. If the extent is packed in the next one, its sector is written before the ring space of
+        // that change is reused.
         let mut record = Record::free(u16::from(is_extent));
         if let Some(mask) = self.state.damage.slots.remove(&id) {
             let extent = self.state.extent(id);
@@ -322,9 +327,9 @@ impl Pool {
         }
     }
 
-    /// Why nothing of an owner may change of which not all is known.
+    /// Returns why an owner whose records are not all known must not change.
     pub(super) fn why_in_doubt(&self, owner: OwnerId) -> AdminError {
-        let damaged = self.state.absent == 0 || self.state.damage.has_owner(owner);
+        let damaged = self.state.absent == 0 || self.state.damage.is_in_doubt(owner);
         if damaged { AdminError::Damaged } else { AdminError::InDoubt }
     }
 }

@@ -1,31 +1,32 @@
-//! In which blocks one volume or snapshot differs from another.
+//! The blocks in which one volume or snapshot differs from another.
 //!
-//! Both go back to a common ancestor; what is said by those between it and either of them is what may differ, and all else is not looked
-//! at. A block counts as changed when somebody on the way states it, also if the same was written again, or zeros where nothing was.
+//! Both go back to a common ancestor. What the owners between it and either of them define is what may differ; nothing
+//! else is looked at. A block counts as changed if one of these owners defines it, even if the same data were written
+//! again, or zeros where nothing was.
 
 use std::ops::Range;
 
 use super::home::Pool;
 use super::owners::{OwnerId, Owners};
-use super::statements::{Ranges, Statement, Walk, Watch};
 use super::units::EXTENT_BLOCKS;
+use super::walk::{ExtentDefinition, Ranges, Walk, Watch};
 
-/// The two have nothing in common.
+/// The two owners have no common ancestor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the two have no common ancestor")]
 pub struct NotRelated;
 
-/// The ways from a common ancestor to two owners.
+/// The paths from a common ancestor to two owners.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Difference {
-    /// The owners on the way to the one that is compared with, without the ancestor.
+    /// The owners on the path to the base of the comparison, without the ancestor.
     from: Vec<OwnerId>,
-    /// Those on the way to the other one, the nearest to it first.
+    /// The owners on the path to the other one, the nearest to it first.
     to: Vec<OwnerId>,
 }
 
 impl Difference {
-    /// Between two owners.
+    /// Returns the difference between two owners.
     ///
     /// # Errors
     /// They have no common ancestor.
@@ -42,28 +43,28 @@ impl Difference {
         Ok(Difference { from, to })
     }
 
-    /// Whose statements are wanted; none: nothing differs.
+    /// Returns the owners whose definitions are needed; empty: nothing differs.
     pub fn owners(&self) -> Vec<OwnerId> {
         self.from.iter().chain(&self.to).copied().collect()
     }
 
-    /// What differs, out of what a walk found of these owners in its window, in order.
+    /// Returns what differs, out of what a walk found of these owners in its window, sorted.
     pub fn changed(&self, walk: &Walk) -> Changed {
         let ranges_of = |owner: &OwnerId| {
             let first = walk.ranges.partition_point(|range| range.owner < *owner);
             let count = walk.ranges[first..].partition_point(|range| range.owner == *owner);
-            Ranges { ahead: &walk.ranges[first..first + count], ..Ranges::default() }
+            Ranges { upcoming: &walk.ranges[first..first + count], ..Ranges::default() }
         };
         let (mut from, mut to): (Vec<_>, Vec<_>) =
             (self.from.iter().map(ranges_of).collect(), self.to.iter().map(ranges_of).collect());
         let mut changed = Changed::default();
-        let mut said = walk.statements.chunk_by(|a, b| a.logical == b.logical).peekable();
-        // Between these nothing begins or ends.
+        let mut definitions = walk.statements.chunk_by(|a, b| a.logical == b.logical).peekable();
+        // No range begins or ends between these.
         let mut marks: Vec<u64> = vec![walk.window.start, walk.window.end];
         for range in &walk.ranges {
             let first = u64::from(range.first);
             marks.extend([first, first + range.count]);
-            // What covers a part of a logical extent may do so of several.
+            // A range that covers parts of logical extents may do so for several.
             if range.zero != u64::MAX {
                 marks.extend(first..first + range.count);
             }
@@ -74,9 +75,9 @@ impl Difference {
         let inside = marks.windows(2).map(|pair| pair[0]..pair[1]);
         for Range { mut start, end } in inside {
             while start < end {
-                let next = said.peek().map(|of_one| u64::from(of_one[0].logical));
-                let (of_one, until): (&[Statement], u64) = match next {
-                    Some(logical) if logical == start => (said.next().unwrap_or_default(), start + 1),
+                let next = definitions.peek().map(|of_one| u64::from(of_one[0].logical));
+                let (of_one, until): (&[ExtentDefinition], u64) = match next {
+                    Some(logical) if logical == start => (definitions.next().unwrap_or_default(), start + 1),
                     Some(logical) if logical < end => (&[], logical),
                     _ => (&[], end),
                 };
@@ -88,25 +89,26 @@ impl Difference {
         changed
     }
 
-    /// What of one logical extent has other content, and what reads as zeros now.
-    fn words(&self, of_one: &[Statement], logical: u32, from: &mut [Ranges], to: &mut [Ranges]) -> (u64, u64) {
-        let said =
-            |owner: &OwnerId| of_one.iter().find(|said| said.owner == *owner).map_or((0, 0), |s| (s.present, s.zero));
+    /// Returns which blocks of one logical extent have other content, and which read as zeros now.
+    fn words(&self, of_one: &[ExtentDefinition], logical: u32, from: &mut [Ranges], to: &mut [Ranges]) -> (u64, u64) {
+        let defined = |owner: &OwnerId| {
+            of_one.iter().find(|definition| definition.owner == *owner).map_or((0, 0), |s| (s.present, s.zero))
+        };
         let (mut data, mut zeros) = (0, 0);
         for (owner, ranges) in self.to.iter().zip(to) {
-            let (present, zero) = said(owner);
+            let (present, zero) = defined(owner);
             data |= present & !zeros;
             zeros |= (zero | ranges.at(logical)) & !data;
         }
         for (owner, ranges) in self.from.iter().zip(from) {
-            let (present, zero) = said(owner);
+            let (present, zero) = defined(owner);
             data |= (present | zero | ranges.at(logical)) & !zeros;
         }
         (data, zeros)
     }
 }
 
-/// Logical extents, each with the same blocks changed.
+/// Consecutive logical extents with the same blocks changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Words {
     first: u32,
@@ -136,19 +138,19 @@ impl Changed {
     fn push(&mut self, first: u32, count: u64, data: u64, zeros: u64) {
         debug_assert!(
             count == 1 || [data, zeros].iter().all(|word| [0, u64::MAX].contains(word)),
-            "a part is said of one"
+            "parts only of a single logical extent"
         );
         if data | zeros != 0 {
             self.words.push(Words { first, count: count as u32, data, zeros });
         }
     }
 
-    /// Adds what changed beyond all that is known.
+    /// Appends changes that lie beyond all the others.
     pub fn append(&mut self, mut later: Changed) {
         self.words.append(&mut later.words);
     }
 
-    /// Nothing has.
+    /// Returns whether nothing has changed.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
@@ -215,12 +217,12 @@ impl Changed {
 }
 
 impl Pool {
-    /// Begins to watch over what these owners say, for a walk; one that was begun before and not ended is worth nothing any more.
+    /// Begins to watch these owners' records for a walk. A watch that was begun before and not ended is void.
     pub fn watch(&mut self, owners: Vec<OwnerId>) {
         self.state.watch = Some(Watch::new(owners));
     }
 
-    /// Ends that.
+    /// Ends the watch.
     pub fn end_watch(&mut self) -> Option<Watch> {
         self.state.watch.take()
     }
@@ -233,10 +235,10 @@ mod tests {
     use super::super::accounting::tests::{LOGICALS, draw};
     use super::*;
 
-    /// What an owner sees of a block: who states it there, if it is not zeros.
-    fn sees(owners: &Owners, said: &super::super::accounting::tests::Said, id: u32, block: u64) -> Option<u32> {
-        let first = owners.chain(id).into_iter().find_map(|id| Some((id, *said.get(&(id, block))?)));
-        first.and_then(|(id, stands)| stands.then_some(id))
+    /// Returns the owner whose data another owner sees in a block; `None` for zeros.
+    fn sees(owners: &Owners, model: &super::super::accounting::tests::Model, id: u32, block: u64) -> Option<u32> {
+        let first = owners.chain(id).into_iter().find_map(|id| Some((id, *model.get(&(id, block))?)));
+        first.and_then(|(id, has_data)| has_data.then_some(id))
     }
 
     #[test]
@@ -246,14 +248,14 @@ mod tests {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             seed.rotate_left(31) % below
         };
-        let (mut differing, mut strangers, mut exact) = (0, 0, 0);
+        let (mut differing, mut unrelated, mut exact) = (0, 0, 0);
         for _ in 0..400 {
-            let (mut state, said) = draw(&mut random);
+            let (mut state, model) = draw(&mut random);
             let (from, to) = (1 + random(8) as u32, 1 + random(8) as u32);
             let Ok(difference) = Difference::between(&state.owners, from, to) else {
                 let roots = [from, to].map(|id| state.owners.chain(id).last().copied());
                 assert_ne!(roots[0], roots[1]);
-                strangers += 1;
+                unrelated += 1;
                 continue;
             };
             let mut changed = Changed::default();
@@ -264,7 +266,7 @@ mod tests {
                 if !difference.owners().is_empty() {
                     let mut moves = random(3);
                     while !walk.step(&state, random(20) as u32) {
-                        // A record moves behind the walk's back.
+                        // A record moves during the walk.
                         let whole = |index: &u32| state.record((*index).into_id()).owner != 0;
                         let some: Vec<u32> = (0..64).filter(whole).collect();
                         if moves > 0 {
@@ -287,15 +289,15 @@ mod tests {
                 true
             });
             for block in 0..LOGICALS * 64 {
-                let (a, b) = (sees(&state.owners, &said, from, block), sees(&state.owners, &said, to, block));
-                let on_the_way = difference.owners().iter().any(|id| said.contains_key(&(*id, block)));
+                let (a, b) = (sees(&state.owners, &model, from, block), sees(&state.owners, &model, to, block));
+                let on_the_way = difference.owners().iter().any(|id| model.contains_key(&(*id, block)));
                 assert_eq!(reported.contains(&block), on_the_way, "block {block} from {from} to {to}: {a:?}, {b:?}");
-                assert!(a == b || on_the_way, "what differs was stated on the way");
+                assert!(a == b || on_the_way, "what differs was defined on the way");
                 assert!(!zeros.contains(&block) || b.is_none(), "block {block} has content");
                 differing += u32::from(a != b);
                 exact += u32::from(on_the_way && a == b);
             }
-            // From the middle on, and no more than is wanted.
+            // From the middle on, ended early.
             let from_block = random(LOGICALS * 64);
             let mut first = None;
             changed.runs(from_block, &mut |run| {
@@ -304,7 +306,7 @@ mod tests {
             });
             assert_eq!(first, reported.range(from_block..).next().copied());
         }
-        assert!(differing > 10_000 && strangers > 20 && exact > 100, "{differing} {strangers} {exact}");
+        assert!(differing > 10_000 && unrelated > 20 && exact > 100, "{differing} {unrelated} {exact}");
     }
 
     trait IntoId {
@@ -323,7 +325,7 @@ mod tests {
         let free = |to: &u32| state.record(to.into_id()).owner == 0;
         let Some(to) = (0..64).rev().find(free).map(IntoId::into_id) else { return };
         let addresses = state.addresses(from).cloned();
-        // As a move does it: what is new first.
+        // In the order of a move: the new record first.
         state.set(to, &record, 0);
         if let Some(addresses) = addresses {
             (0..64u8).for_each(|slot| state.set_address(to, slot, addresses.0[usize::from(slot)]));
@@ -335,9 +337,9 @@ mod tests {
     fn long_ranges_of_zeros_stay_one_run() {
         let difference = Difference { from: vec![], to: vec![3] };
         let mut walk = Walk::new(0..1 << 28, vec![3]);
-        let zero_range = |first, count| super::super::statements::ZeroRange { owner: 3, first, count, zero: u64::MAX };
+        let zero_range = |first, count| super::super::walk::ZeroRange { owner: 3, first, count, zero: u64::MAX };
         walk.ranges = vec![zero_range(10, 1 << 20), zero_range(1 << 21, 5)];
-        walk.statements = vec![Statement { logical: 100, owner: 3, present: 0xf0, zero: 0 }];
+        walk.statements = vec![ExtentDefinition { logical: 100, owner: 3, present: 0xf0, zero: 0 }];
         let changed = difference.changed(&walk);
         let mut runs = Vec::new();
         changed.runs(0, &mut |run| {
@@ -352,7 +354,7 @@ mod tests {
             ((1 << 21) * 64, 5 * 64, true),
         ];
         assert_eq!(runs, expected);
-        // From the other side what is there now is not known.
+        // In the other direction it is unknown what is there now.
         let difference = Difference { from: vec![3], to: vec![] };
         let mut runs = Vec::new();
         difference.changed(&walk).runs(0, &mut |run| {

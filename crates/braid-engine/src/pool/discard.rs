@@ -1,5 +1,5 @@
-//! Taking blocks away: what they held is given back, and where something older would show through, it is said that they read
-//! as zeros. Both count together: nothing older is ever seen again.
+//! Discarding blocks: their space is freed, and where something older would show through, they are defined as zeros.
+//! Both are one atomic change: nothing older is ever seen again.
 
 use braid_format::pool::{Change, Record, RecordKind};
 
@@ -11,17 +11,17 @@ use super::state::RecordId;
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
-/// Most logical extents that one call works on.
+/// Maximum logical extents that one call works on.
 const EXTENTS_MAX: u64 = 64;
-/// So many units of the tail are enough for one logical extent: one for each extent that may stand there, and for what is zero.
+/// Log units that are enough for one logical extent: one for each extent that may hold its blocks, and for its zeros.
 const UNITS_EACH: u64 = 2 * EXTENT_BLOCKS as u64 + 4;
 
-/// What came of taking blocks away.
+/// The outcome of a discard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discarded {
-    /// These read as zeros now, from the first on: so many blocks, at least one.
+    /// This many blocks from the first one on, at least one, read as zeros now.
     Done(u64),
-    /// These cannot be: no record is free that could say so. So many blocks.
+    /// This many blocks cannot be discarded: no record is free to define them as zeros.
     Full(u64),
     /// Changes have to be committed first.
     TailFull,
@@ -29,8 +29,8 @@ pub enum Discarded {
     Held,
 }
 
-/// How many blocks from `block` on, below `end`, are in logical extents of which the map shows nothing: neither the owner nor anything older has
-/// something there, and there is nothing to be taken away or to be said.
+/// Returns how many blocks from `block` on, below `end`, are in logical extents of which the map shows nothing: neither
+/// the owner nor an ancestor has blocks there, and there is nothing to discard.
 pub(crate) fn unmapped_blocks(map: &VolumeMap, block: u64, end: u64) -> u64 {
     let each = u64::from(EXTENT_BLOCKS);
     match map.unmapped(block / each, end.div_ceil(each)) {
@@ -39,17 +39,17 @@ pub(crate) fn unmapped_blocks(map: &VolumeMap, block: u64, end: u64) -> u64 {
     }
 }
 
-/// What came of taking blocks away from an owner.
+/// What discarding blocks of an owner needs.
 struct Gone {
-    /// For these zeros have to be stated besides, as something older might show.
+    /// Blocks that have to be defined as zeros elsewhere, as something older might show.
     zero: u64,
-    /// These are stated as zeros by the extents that they stood in.
+    /// Blocks that the extents that held them define as zeros.
     swapped: u64,
 }
 
 impl Pool {
-    /// Makes blocks of a volume read as zeros and gives their space back. Call again for what is not covered. The caller holds
-    /// the range of the volume.
+    /// Makes blocks of a volume read as zeros and frees their space. Call again for blocks that are not covered. The
+    /// caller holds the range of the volume.
     pub fn discard(&mut self, volume: VolumeId, block: u64, blocks: u64) -> Discarded {
         let each = u64::from(EXTENT_BLOCKS);
         let nothing = unmapped_blocks(self.volumes[&volume].writer.map(), block, block + blocks);
@@ -61,7 +61,7 @@ impl Pool {
             return self.discard_range(volume, logical, (blocks / each).min(EXTENTS_MAX) as u32);
         }
         let count = blocks.min(each - u64::from(first)) as u32;
-        if !self.tail.has_room(UNITS_EACH) {
+        if !self.log.has_room(UNITS_EACH) {
             return Discarded::TailFull;
         }
         let mut changes = Vec::new();
@@ -70,7 +70,7 @@ impl Pool {
             return Discarded::Held;
         };
         let owner = self.volumes[&volume].owner;
-        let (mut zero, stated) = (gone.zero, gone.zero | gone.swapped);
+        let (mut zero, defined) = (gone.zero, gone.zero | gone.swapped);
         zero &= !self.state.zero_range_word(owner, logical);
         if planted(Planted::ZeroRangeForgotten) {
             zero = 0;
@@ -79,8 +79,9 @@ impl Pool {
             return Discarded::Full(u64::from(count));
         }
         self.carry_out(&changes, &freed);
-        // Only what is stated: of what reads as zeros already the owner says nothing, and an older one's word is needed on.
-        self.note_stated(owner, logical, stated);
+        // Only defined blocks: the owner does not define blocks that read as zeros already, and an ancestor's zeros are
+        // still needed.
+        self.note_defined(owner, logical, defined);
         self.volumes.get_mut(&volume).expect("served").writer.clear_blocks(
             &self.state.records,
             logical,
@@ -89,7 +90,8 @@ impl Pool {
         Discarded::Done(u64::from(count))
     }
 
-    /// Whether something older may show through the blocks of a volume: then whole extents are worth one record for many.
+    /// Returns whether something older may show through the blocks of a volume: then one record of zeros covers many
+    /// whole extents.
     fn is_range(&self, volume: VolumeId) -> bool {
         self.has_parent(self.volumes[&volume].owner)
     }
@@ -98,7 +100,7 @@ impl Pool {
         self.state.owners.get(owner).is_some_and(|owner| owner.parent != 0)
     }
 
-    /// Whole logical extents, told by one record of zeros.
+    /// Discards whole logical extents, and defines them as zeros by one record.
     fn discard_range(&mut self, volume: VolumeId, logical: u32, count: u32) -> Discarded {
         let owner = self.volumes[&volume].owner;
         let mut changes = Vec::new();
@@ -106,14 +108,15 @@ impl Pool {
         let mut done = 0;
         let mut any = false;
         for at in logical..logical + count {
-            if !self.tail.has_room(changes.len() as u64 + UNITS_EACH) {
+            if !self.log.has_room(changes.len() as u64 + UNITS_EACH) {
                 break;
             }
             let before = (changes.len(), freed.len());
             match self.take_away(volume, at, u64::MAX, &mut changes, &mut freed) {
                 Ok(gone) => any |= gone.zero & !self.state.zero_range_word(owner, at) != 0,
                 Err(()) => {
-                    // What was found before that which is held stays as it is, too: the maps are told of whole ones only.
+                    // Changes found before the held extent are dropped, too: maps are updated for whole logical extents
+                    // only.
                     if !planted(Planted::DiscardHalf) {
                         changes.truncate(before.0);
                         freed.truncate(before.1);
@@ -124,7 +127,7 @@ impl Pool {
             done += 1;
         }
         if done == 0 {
-            return if self.tail.has_room(UNITS_EACH) { Discarded::Held } else { Discarded::TailFull };
+            return if self.log.has_room(UNITS_EACH) { Discarded::Held } else { Discarded::TailFull };
         }
         if any {
             let within = |record: &Record| {
@@ -138,16 +141,16 @@ impl Pool {
             let life = self.state.record(id).life;
             let record = Record { kind: RecordKind::Zeros, life, owner, logical, present, zero: u64::MAX };
             changes.push((id.member, id.index, Change::Record { record }));
-            let room = self.tail.capacity() / 4;
+            let room = self.log.capacity() / 4;
             for (id, _) in old {
-                if self.tail.has_room(changes.len() as u64 + 1) && (changes.len() as u64) < room {
+                if self.log.has_room(changes.len() as u64 + 1) && (changes.len() as u64) < room {
                     changes.push((id.member, id.index, Change::Record { record: Record::free(0) }));
                 }
             }
         }
         self.carry_out(&changes, &freed);
         if any {
-            self.note_stated_extents(owner, logical, done);
+            self.note_defined_extents(owner, logical, done);
         }
         let volume = self.volumes.get_mut(&volume).expect("served");
         for at in logical..logical + done {
@@ -166,7 +169,8 @@ impl Pool {
         }
     }
 
-    /// What has to change so that the volume's owner states these blocks no more. `Err`: a job holds one of them.
+    /// Collects the changes after which the volume's owner no longer has data in these blocks. `Err`: a job holds one
+    /// of them.
     fn take_away(
         &mut self,
         volume: VolumeId,
@@ -181,14 +185,14 @@ impl Pool {
         served.writer.map().visible(&state.records, logical, view);
         let below = state.owners.get(owner).is_some_and(|owner| owner.parent != 0);
         let (mut zero, mut swapped) = (0, 0);
-        // Blocks that the owner states, and among these the record that can say zero in their place.
+        // Blocks that the owner has, and the records that can define zeros in their place.
         for Piece { extent, mask: seen } in self.view.pieces() {
-            let stands = self.state.records.owner(*extent);
-            if stands & !OWNER_HELD != owner {
+            let holder = self.state.records.owner(*extent);
+            if holder & !OWNER_HELD != owner {
                 zero |= seen & bits;
                 continue;
             }
-            if stands & OWNER_HELD != 0 && seen & bits != 0 {
+            if holder & OWNER_HELD != 0 && seen & bits != 0 {
                 return Err(());
             }
             let mut record = self.state.record((*extent).into());
@@ -198,7 +202,7 @@ impl Pool {
             }
             record.present &= !bits;
             if below && record.present != 0 {
-                // One image swaps them: they are stated once, now as zeros.
+                // One image swaps them: they are defined once, now as zeros.
                 record.zero |= gone;
                 swapped |= gone;
             } else if below {
@@ -217,12 +221,12 @@ impl Pool {
             if bits & bit == 0 {
                 continue;
             }
-            let stands = self.state.records.owner(packed.extent);
-            if stands & !OWNER_HELD != owner {
+            let holder = self.state.records.owner(packed.extent);
+            if holder & !OWNER_HELD != owner {
                 zero |= bit;
                 continue;
             }
-            if stands & OWNER_HELD != 0 {
+            if holder & OWNER_HELD != 0 {
                 return Err(());
             }
             if below {
@@ -236,7 +240,7 @@ impl Pool {
         }
         for (extent, mut record) in touched {
             let open = self.open_packed.get(&owner).is_some_and(|open| open.extent == extent);
-            // Other logical extents in the same call may take more out of it.
+            // Other logical extents of the same call may have discarded more of it.
             if let Some((_, _, Change::Record { record: earlier })) =
                 changes.iter().rev().find(|(member, index, _)| (*member, *index) == (extent.member, extent.index))
             {
@@ -251,9 +255,9 @@ impl Pool {
         Ok(Gone { zero, swapped })
     }
 
-    /// Adds what says that these blocks of an owner read as zeros. False: no record is free.
+    /// Adds the change that defines these blocks of an owner as zeros. False: no record is free.
     fn say_zero(&mut self, owner: OwnerId, logical: u32, zero: u64, changes: &mut Vec<(u8, u32, Change)>) -> bool {
-        // One that says so of others of the same extent takes these in.
+        // A record with zeros of the same logical extent takes these in.
         let partial = self.state.zeros_of(owner).find(|(_, record)| record.logical == logical && record.present == 1);
         let (id, record) = match partial {
             Some((id, record)) => (id, Record { zero: record.zero | zero, ..record }),

@@ -1,110 +1,112 @@
-//! Flattening: an owner becomes independent of its parent. What it sees of its ancestors and does not state itself is copied into extents of
-//! its own, in the order of the volume; when nothing is left to copy, it has no parent any more.
+//! Flattening: makes an owner independent of its parent. Blocks that it sees of its ancestors, and does not define
+//! itself, are copied into extents of its own, in the order of the volume. When nothing is left to copy, it has no
+//! parent any longer.
 //!
-//! The copies are moves ([`super::moves`]) whose sources stay with whoever has them. What counts is looked at when a copy has ended: a block
-//! that was written or discarded meanwhile is not taken from the ancestor. So the owner may be that of a volume in use. Whoever is to be
-//! flattened has that in its image, so that a start goes on with it; until the parent is cut off, whatever has been copied is no more than
-//! blocks of its own.
+//! The copies are moves ([`super::moves`]) whose sources stay with their owners. Which blocks are used is decided when
+//! a copy has ended: a block that was written or discarded meanwhile is not taken from the ancestor. So the owner may
+//! be that of a volume in use. An owner that is to be flattened is marked in its image, so that the next open goes on
+//! with it; until the parent is cut off, copied blocks are only blocks of the owner.
 //!
-//! A fold gives an owner what a deleted ancestor had without a copy. Where one begins among the ancestors, flattening waits for its end and looks again.
+//! A merge gives an owner the blocks of a deleted ancestor without a copy. If one begins among the ancestors,
+//! flattening waits for its end and looks again.
 
 use std::collections::BTreeMap;
 
 use braid_format::pool::{Change, Owner, OwnerKind, Record, RecordKind};
 
 use super::admin::{AdminError, extents_for};
-use super::build::{Said, Scan};
+use super::build::{Definition, OwnerScan};
+use super::defined_blocks::DefinedBlocks;
 use super::home::Pool;
 use super::map::{MapWriter, Visible};
 use super::one_move::{Move, Part};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::state::RecordId;
-use super::stated::Stated;
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
-/// From so many blocks on a logical extent gets an extent of its own, as when they are written together.
+/// Minimum blocks of a logical extent that get an extent of their own, as when they are written together.
 const DENSE_MIN: u32 = 32;
-/// So many loads of memory take about as long as to look at a record.
+/// Loads of memory that take about as long as looking at a record.
 const LOADS_EACH: u32 = 16;
 
-/// What a step of flattening came to.
+/// The outcome of a step of flattening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flattened {
     /// There is nothing to flatten.
     Nothing,
     /// Something was done, or is under way.
     Some,
-    /// Something else has to end first: a fold, or the building of a map.
+    /// Something else has to end first: a merge, or the building of a map.
     Later,
-    /// This owner has no parent any more.
+    /// This owner has no parent any longer.
     Done(OwnerId),
-    /// It has ended for this one, as there is no space. What was copied stays.
+    /// Flattening of this owner has ended, as there is no space. What was copied stays.
     Full(OwnerId),
-    /// The same, as something could not be read, or nobody knows what it is.
+    /// The same, as something could not be read, or is in doubt.
     Unreadable(OwnerId),
 }
 
 enum Stage {
-    /// What the owner states is found out.
-    Gather(Scan),
-    /// What shows through its parent is found out.
+    /// What the owner defines is gathered.
+    Gather(OwnerScan),
+    /// The map of what shows through its parent is built.
     Build,
     Copy,
-    /// It has no parent. What it says of zeros hides nothing any more.
+    /// It has no parent. Its zeros hide nothing any longer, and are removed.
     Clear(RecordId),
 }
 
-/// Why it is not to go on.
+/// Why flattening ends early.
 #[derive(Clone, Copy)]
 enum Stop {
     Full,
     Unreadable,
 }
 
-/// An owner is being flattened.
+/// The flattening of an owner.
 pub(super) struct Flatten {
     owner: OwnerId,
     stage: Stage,
-    /// What it states, by logical extent of its parent: never less, as long as it has one.
-    stated: Stated,
-    /// Whole extents of its own that do not state all.
+    /// What it defines, by logical extent of its parent: never less, as long as it has a parent.
+    defined: DefinedBlocks,
+    /// Its own whole extents that do not define all of their blocks.
     wholes: BTreeMap<u32, ExtentId>,
-    /// What shows through its parent.
+    /// The map of what shows through its parent.
     below: Option<MapWriter>,
     /// The next logical extent.
     at: u32,
-    /// Whether nothing was found to copy since the first.
+    /// Whether nothing was found to copy since the first logical extent.
     clean: bool,
-    /// Blocks of logical extents that have few: they share extents.
+    /// Blocks of logical extents with few blocks to copy: they share extents.
     sparse: Vec<u64>,
     stop: Option<Stop>,
 }
 
 impl Flatten {
-    /// What it states of a logical extent; all, where its parent has nothing.
-    fn stated(&self, logical: u32) -> u64 {
-        self.stated.get(logical).unwrap_or(u64::MAX)
+    /// Returns which blocks of a logical extent it defines; all of them if its parent has no such logical extent.
+    fn defined(&self, logical: u32) -> u64 {
+        self.defined.get(logical).unwrap_or(u64::MAX)
     }
 
-    /// Whether it states a block.
-    pub fn states(&self, block: u64) -> bool {
+    /// Returns whether it defines a block.
+    pub fn defines(&self, block: u64) -> bool {
         let each = u64::from(EXTENT_BLOCKS);
-        self.stated((block / each) as u32) >> (block % each) & 1 == 1
+        self.defined((block / each) as u32) >> (block % each) & 1 == 1
     }
 
-    fn add(&mut self, said: &Said) {
-        if let Said::Whole(extent, logical, present, zero) = said {
+    fn add(&mut self, definition: &Definition) {
+        if let Definition::Whole(extent, logical, present, zero) = definition {
             if present | zero == u64::MAX {
                 self.wholes.remove(logical);
             } else {
                 self.wholes.insert(*logical, *extent);
             }
         }
-        match said {
-            Said::Zeros(..) if planted(Planted::FlattenForgetsZeros) => {}
-            said => self.stated.add(said),
+        match definition {
+            Definition::Zeros(..) if planted(Planted::FlattenForgetsZeros) => {}
+            definition => self.defined.add(definition),
         }
     }
 
@@ -113,17 +115,17 @@ impl Flatten {
         self.below.as_mut()
     }
 
-    /// Whether it is for this owner that it copies.
+    /// Returns whether blocks are being copied for this owner.
     pub fn wants(&self, owner: OwnerId) -> bool {
         self.owner == owner && self.below.is_some()
     }
 
-    /// Something could not be copied.
+    /// Notes that something could not be copied.
     pub fn stop_unreadable(&mut self) {
         self.stop.get_or_insert(Stop::Unreadable);
     }
 
-    /// What shows through the parent has to be found out anew.
+    /// Builds the map of what shows through the parent again.
     fn look_again(&mut self) {
         self.below = None;
         if matches!(self.stage, Stage::Copy) {
@@ -133,8 +135,8 @@ impl Flatten {
 }
 
 impl Pool {
-    /// The owners that have to be flattened so that a volume and its snapshots become independent: those of it that have a parent which is
-    /// another's. None: it is independent.
+    /// Returns the owners that have to be flattened so that a volume and its snapshots become independent: those of the
+    /// volume whose parent belongs to another one. Empty: it is independent.
     ///
     /// # Errors
     /// `NoSuch`, `IsSnapshot`.
@@ -143,65 +145,66 @@ impl Pool {
         if owner.kind == OwnerKind::Volume { Ok(self.tops_of(&owner)) } else { Err(AdminError::IsSnapshot) }
     }
 
-    /// Makes a volume independent, with its snapshots, of what it began as, by [`Pool::flatten_step`]. Returns the owners that are flattened for
-    /// that: those of [`Pool::to_flatten`].
+    /// Makes a volume, with its snapshots, independent of the snapshot that it began as, by [`Pool::flatten_step`].
+    /// Returns the owners to be flattened: those of [`Pool::to_flatten`].
     ///
     /// # Errors
-    /// See [`AdminError`]; `NoSpace`: less is free than would be kept for thick volumes.
+    /// See [`AdminError`]; `NoSpace`: less space is free than would have to be reserved for thick volumes.
     pub fn flatten(&mut self, volume: OwnerId) -> Result<Vec<OwnerId>, AdminError> {
         let tops = self.to_flatten(volume)?;
         if let Some(top) = tops.iter().find(|top| self.state.chain_may_lack(**top)) {
             return Err(self.why_in_doubt(*top));
         }
-        if tops.len() as u64 * 5 > self.tail.capacity() / 2 {
+        if tops.len() as u64 * 5 > self.log.capacity() / 2 {
             return Err(AdminError::TooManyAtOnce);
         }
-        if !self.has_room_for_order(tops.len() as u64 * 5 + 1) {
+        if !self.has_room_for_request(tops.len() as u64 * 5 + 1) {
             return Err(AdminError::TailFull);
         }
         self.reserves_without_parent(&tops)?;
-        self.say_flattens(&tops, true);
-        // What could not be read may be read now.
+        self.mark_flattens(&tops, true);
+        // Extents that could not be read may be readable now.
         self.retry_moves();
         Ok(tops)
     }
 
-    /// A volume is not to be flattened any more. What was copied stays. False: the tail has no room to say so.
+    /// Cancels the flattening of a volume. What was copied stays. False: the log has no room for that.
     pub fn keep_parent(&mut self, volume: OwnerId) -> bool {
         let flattened = self.flattened_for(volume);
-        let room = self.has_room_for_order(flattened.len() as u64 * 5 + 1);
+        let room = self.has_room_for_request(flattened.len() as u64 * 5 + 1);
         if room {
-            self.say_flattens(&flattened, false);
+            self.mark_flattens(&flattened, false);
         }
         room
     }
 
-    /// Which owners are being flattened, or are to be, so that this volume becomes independent.
+    /// Returns the owners that are being flattened, or are to be, so that this volume becomes independent.
     pub fn flattened_for(&self, volume: OwnerId) -> Vec<OwnerId> {
         let Some(owner) = self.state.owners.get(volume) else { return Vec::new() };
         let of = |other: &&Owner| other.flattens && is_of(other, owner);
         self.state.owners.iter().filter(of).map(|other| other.id).collect()
     }
 
-    /// Blocks that were copied since the pool was opened.
+    /// Returns how many blocks were copied since the pool was opened.
     pub fn blocks_copied(&self) -> u64 {
         self.copied
     }
 
-    /// Whose flattening is under way, and how far it is: logical extents that were looked at, and all of them.
+    /// Returns the owner that is being flattened, and how far it is: logical extents that were looked at, and all of
+    /// them.
     pub fn flattening(&self) -> Option<(OwnerId, u32, u32)> {
         let job = self.flatten.as_ref()?;
-        let all = job.stated.extents();
+        let all = job.defined.extents();
         let at = match job.stage {
             Stage::Gather(_) | Stage::Build => 0,
-            // What comes after the first time around is little.
+            // Little is left to do after the first pass.
             Stage::Copy => job.at.min(all),
             Stage::Clear(_) => all,
         };
         Some((job.owner, at, all))
     }
 
-    /// The oldest owners of a volume and its snapshots which have a parent.
+    /// Returns the oldest owners of a volume and its snapshots that have a parent.
     fn tops_of(&self, volume: &Owner) -> Vec<OwnerId> {
         let owners = &self.state.owners;
         let named = owners.iter().filter(|other| !other.name.is_empty() && is_of(other, volume));
@@ -216,7 +219,7 @@ impl Pool {
         tops
     }
 
-    fn say_flattens(&mut self, owners: &[OwnerId], flattens: bool) {
+    fn mark_flattens(&mut self, owners: &[OwnerId], flattens: bool) {
         let mut changes = Vec::with_capacity(owners.len());
         for id in owners {
             let Ok((slot, owner)) = self.slot_of(*id) else { continue };
@@ -227,7 +230,7 @@ impl Pool {
         }
     }
 
-    /// Goes on with what is to be flattened: looks at up to `records` records, or logical extents. The copying goes on by itself, by
+    /// Continues flattening: looks at up to `records` records, or logical extents. The copying goes on by itself, by
     /// [`Pool::next_io`] and barriers.
     pub fn flatten_step(&mut self, records: u32) -> Flattened {
         if self.commits.is_failed() {
@@ -244,15 +247,15 @@ impl Pool {
                 Err(none) => return none,
             },
         };
-        let step = self.flatten_on(&mut job, records);
+        let step = self.continue_flatten(&mut job, records);
         if matches!(step, Flattened::Some | Flattened::Later) {
             self.flatten = Some(job);
         }
         step
     }
 
-    /// One that is about to give what it has to its child is not flattened: the child is, after it.
-    fn is_to_fold(&self, owner: &Owner) -> bool {
+    /// Returns whether an owner is about to be merged into its child: it is not flattened; the child is, after that.
+    fn will_merge(&self, owner: &Owner) -> bool {
         let nameless = matches!(owner.kind, OwnerKind::Nameless | OwnerKind::Deleting);
         nameless && self.state.owners.children(owner.id).len() <= 1
     }
@@ -263,14 +266,14 @@ impl Pool {
             any = true;
             let parent = self.state.owners.get(owner.parent);
             let held = self.flattening_held.contains(&owner.id);
-            if held || self.is_to_fold(owner) || self.moves.copies_for(owner.id) {
+            if held || self.will_merge(owner) || self.moves.copies_for(owner.id) {
                 continue;
             }
             let extents = parent.map_or(0, |parent| extents_for(parent.size_bytes));
             return Ok(Flatten {
                 owner: owner.id,
-                stage: Stage::Gather(Scan::new(owner.id)),
-                stated: Stated::new(extents),
+                stage: Stage::Gather(OwnerScan::new(owner.id)),
+                defined: DefinedBlocks::new(extents),
                 wholes: BTreeMap::new(),
                 below: None,
                 at: 0,
@@ -282,14 +285,14 @@ impl Pool {
         Err(if any { Flattened::Later } else { Flattened::Nothing })
     }
 
-    fn flatten_on(&mut self, job: &mut Flatten, records: u32) -> Flattened {
+    fn continue_flatten(&mut self, job: &mut Flatten, records: u32) -> Flattened {
         let id = job.owner;
         let idle = !self.moves.copies_for(id);
-        let goes_on = |owner: &&Owner| owner.flattens && !self.is_to_fold(owner) && !self.flattening_held.contains(&id);
+        let goes_on = |owner: &&Owner| owner.flattens && !self.will_merge(owner) && !self.flattening_held.contains(&id);
         let owner = self.state.owners.get(id).filter(goes_on).cloned();
         let Some(owner) = owner else {
-            // Somebody has thought better of it, it is to wait, or it was deleted: the next one, when nothing is on its way.
-            self.drop_builds_aside();
+            // Cancelled, paused, or deleted: the next owner follows when nothing is in flight.
+            self.drop_unserved_builds();
             if !idle {
                 return Flattened::Some;
             }
@@ -301,7 +304,7 @@ impl Pool {
                 Err(none) => none,
             };
         };
-        if self.fold.as_ref().is_some_and(|fold| self.state.owners.chain(id).contains(&fold.owner())) {
+        if self.merge.as_ref().is_some_and(|merge| self.state.owners.chain(id).contains(&merge.owner())) {
             return Flattened::Later;
         }
         if owner.parent != 0 && self.state.chain_may_lack(id) {
@@ -311,12 +314,12 @@ impl Pool {
             if !idle {
                 return Flattened::Some;
             }
-            if !self.tail.has_room(6) {
+            if !self.log.has_room(6) {
                 self.commit_soon();
                 return Flattened::Some;
             }
-            self.drop_builds_aside();
-            self.say_flattens(&[id], false);
+            self.drop_unserved_builds();
+            self.mark_flattens(&[id], false);
             return match stop {
                 Stop::Full => Flattened::Full(id),
                 Stop::Unreadable => Flattened::Unreadable(id),
@@ -330,7 +333,7 @@ impl Pool {
                 if self.state.owners.chain(owner.parent).into_iter().any(|ancestor| self.awaits_data(ancestor)) {
                     return Flattened::Later;
                 }
-                if let Some(below) = self.build_aside(owner.parent, &mut loads) {
+                if let Some(below) = self.build_unserved(owner.parent, &mut loads) {
                     (job.below, job.stage) = (Some(below), Stage::Copy);
                     (job.at, job.clean) = (0, true);
                     job.sparse.clear();
@@ -343,15 +346,15 @@ impl Pool {
     }
 
     fn gather_own(&mut self, job: &mut Flatten, loads: &mut u32) {
-        let place = Stage::Build;
-        let Stage::Gather(mut scan) = std::mem::replace(&mut job.stage, place) else { return };
-        let done = scan.step(&self.state, loads, |said| job.add(&said));
+        let next = Stage::Build;
+        let Stage::Gather(mut scan) = std::mem::replace(&mut job.stage, next) else { return };
+        let done = scan.step(&self.state, loads, |definition| job.add(&definition));
         if !done {
             job.stage = Stage::Gather(scan);
         }
     }
 
-    /// A record is about to be changed: what the owner that is flattened states from now on is not copied.
+    /// Notes that a record is about to change: blocks that the owner defines from now on are not copied.
     pub(super) fn note_for_flatten(&mut self, id: RecordId, change: &Change) {
         let Some(job) = &mut self.flatten else { return };
         let (Change::Record { record } | Change::Slot { record, .. }) = change else { return };
@@ -363,33 +366,34 @@ impl Pool {
         if record.owner != job.owner {
             return;
         }
-        let said = match (change, record.kind) {
-            (Change::Slot { slot, block, .. }, _) => Said::Slot(extent, *slot, *block),
-            (_, RecordKind::Whole) => Said::Whole(extent, record.logical, record.present, record.zero),
-            (_, RecordKind::Zeros) => Said::Zeros(record.logical, record.present, record.zero),
+        let definition = match (change, record.kind) {
+            (Change::Slot { slot, block, .. }, _) => Definition::Slot(extent, *slot, *block),
+            (_, RecordKind::Whole) => Definition::Whole(extent, record.logical, record.present, record.zero),
+            (_, RecordKind::Zeros) => Definition::Zeros(record.logical, record.present, record.zero),
             _ => return,
         };
-        job.add(&said);
+        job.add(&definition);
     }
 
-    /// A fold begins. Among the ancestors it changes whose blocks are; and what gives all away to its child is not flattened itself.
-    pub(super) fn fold_meets_flatten(&mut self, folds: OwnerId) {
+    /// Notes that the owner `merged` begins to be merged. A merge among the ancestors changes the owners of their blocks;
+    /// an owner that is merged into its child is not flattened itself.
+    pub(super) fn interrupt_flatten(&mut self, merged: OwnerId) {
         let Some(job) = &mut self.flatten else { return };
-        if job.owner == folds {
+        if job.owner == merged {
             self.flatten = None;
-        } else if self.state.owners.chain(job.owner).contains(&folds) {
+        } else if self.state.owners.chain(job.owner).contains(&merged) {
             job.look_again();
         } else {
             return;
         }
-        self.drop_builds_aside();
+        self.drop_unserved_builds();
     }
 
-    /// Begins with copies, in the order of the volume; at the end the parent is cut off.
+    /// Begins copies, in the order of the volume; at the end, cuts off the parent.
     fn copy_some(&mut self, job: &mut Flatten, owner: &Owner, records: u32) -> Flattened {
         let extents = job.below.as_ref().expect("built before").map().extents();
         for _ in 0..records {
-            if !self.moves.has_place() {
+            if !self.moves.can_begin() {
                 return Flattened::Some;
             }
             if job.sparse.len() >= EXTENT_BLOCKS as usize || job.at == extents && !job.sparse.is_empty() {
@@ -413,7 +417,7 @@ impl Pool {
             if self.moves.copies_for(job.owner) && !planted(Planted::FlattenCutsEarly) {
                 return Flattened::Some;
             }
-            // Once more from the first on: a copy may have come to nothing.
+            // Once more from the first on: a copy may have been cancelled.
             if !job.clean && !planted(Planted::FlattenCutsEarly) {
                 (job.at, job.clean) = (0, true);
                 continue;
@@ -423,11 +427,11 @@ impl Pool {
         Flattened::Some
     }
 
-    /// Begins to copy what the owner lacks of the next logical extent. False: it has to wait.
+    /// Begins to copy the blocks that the owner lacks of the next logical extent. False: it has to wait.
     fn copy_extent(&mut self, job: &mut Flatten) -> bool {
         let logical = job.at;
         job.below.as_ref().expect("built before").map().visible(&self.state.records, logical, &mut self.view);
-        let needed = self.view.mask() & !job.stated(logical);
+        let needed = self.view.mask() & !job.defined(logical);
         if needed == 0 {
             return true;
         }
@@ -436,22 +440,22 @@ impl Pool {
         let blocks = (0..u64::from(EXTENT_BLOCKS)).filter(|bit| needed >> bit & 1 == 1).map(|bit| first + bit);
         let own = job.wholes.get(&logical).copied();
         let count = needed.count_ones();
-        if own.is_none() && count < DENSE_MIN && !self.keeps_for(job.owner) {
+        if own.is_none() && count < DENSE_MIN && !self.is_seen_by_thick(job.owner) {
             job.sparse.extend(blocks);
             return true;
         }
-        let parts: Vec<Part> = blocks.map(|block| stands(&self.view, block, (block % 64) as u8)).collect();
+        let parts: Vec<Part> = blocks.map(|block| source_part(&self.view, block, (block % 64) as u8)).collect();
         self.begin_copy(job, parts, Some(logical), own)
     }
 
-    /// Begins to copy blocks of several logical extents to one. False: it has to wait.
+    /// Begins to copy blocks of several logical extents to one extent. False: it has to wait.
     fn copy_sparse(&mut self, job: &mut Flatten) -> bool {
         let count = job.sparse.len().min(EXTENT_BLOCKS as usize);
         let mut parts = Vec::with_capacity(count);
         let below = job.below.as_ref().expect("built before").map();
-        for block in job.sparse[..count].iter().copied().filter(|block| !job.states(*block)) {
+        for block in job.sparse[..count].iter().copied().filter(|block| !job.defines(*block)) {
             below.visible(&self.state.records, (block / u64::from(EXTENT_BLOCKS)) as u32, &mut self.view);
-            parts.push(stands(&self.view, block, parts.len() as u8));
+            parts.push(source_part(&self.view, block, parts.len() as u8));
         }
         let begun = parts.is_empty() || self.begin_copy(job, parts, None, None);
         if begun {
@@ -460,7 +464,8 @@ impl Pool {
         begun
     }
 
-    /// Begins a copy, into a new extent or into one of the owner's own. False: it has to wait, or nothing more is to be begun.
+    /// Begins a copy, into a new extent or into one of the owner's own. False: it has to wait, or no further copy may
+    /// begin.
     fn begin_copy(
         &mut self,
         job: &mut Flatten,
@@ -477,8 +482,8 @@ impl Pool {
                 job.stop = Some(Stop::Unreadable);
                 return false;
             }
-            // What is being moved ends soon.
-            if self.moves.moves_away(*source) || self.is_pending(*source) {
+            // Moves end soon.
+            if self.moves.is_source(*source) || self.is_pending(*source) {
                 return false;
             }
         }
@@ -494,14 +499,14 @@ impl Pool {
             }
             let own_life = Some(life(own));
             if !planted(Planted::FlattenNotHeld) {
-                self.hold_place(own);
+                self.hold_extent(own);
             }
             self.begin_move(Move::copy(own, logical, sources, parts, job.owner, own_life));
             return true;
         }
-        // What is kept for a thick volume that sees it is kept for this.
+        // Space that is reserved for a thick volume which sees this owner's blocks is reserved for this copy.
         let Some(target) = self.take_extent(job.owner, logical) else {
-            // What is on its way to be free is so soon.
+            // Space that is being freed is free soon.
             let uses = self.state.owners.get(job.owner).map_or(0, Owner::uses);
             if self.is_freeing_on(uses) {
                 self.commit_soon();
@@ -511,44 +516,45 @@ impl Pool {
             return false;
         };
         if let Some(logical) = logical {
-            // Its right is used from now on, not only when the copy is there.
-            self.state.reserves.came(job.owner, logical);
+            // The reservation is used up from now on, not only when the copy is done.
+            self.state.reserves.add_whole(job.owner, logical);
         }
         self.begin_move(Move::copy(target, logical, sources, parts, job.owner, None));
         true
     }
 
-    /// Nothing of its ancestors shows through the owner any more: it has no parent.
+    /// Cuts off the parent: nothing of the ancestors shows through the owner any longer.
     fn cut(&mut self, job: &mut Flatten, owner: &Owner) -> Flattened {
-        if self.is_looked_at(job.owner) {
+        if self.is_being_mapped(job.owner) {
             return Flattened::Later;
         }
-        if !self.tail.has_room(6) {
+        if !self.log.has_room(6) {
             self.commit_soon();
             return Flattened::Some;
         }
-        let Ok(kept) = self.reserves_without_parent(&[job.owner]) else {
+        let Ok(reserves) = self.reserves_without_parent(&[job.owner]) else {
             job.stop = Some(Stop::Full);
             return Flattened::Some;
         };
-        let slot = self.state.owners.slot_of(job.owner).expect("it is there");
+        let slot = self.state.owners.slot_of(job.owner).expect("it exists");
         let image = Owner { parent: 0, ..owner.clone() };
         self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);
-        self.keep(kept);
+        self.set_reserves(reserves);
         job.below = None;
         job.stage = Stage::Clear(RecordId { member: 0, index: 0 });
         Flattened::Some
     }
 
-    /// Takes back what the owner says of zeros: there is nothing that they would hide. Last of all it is not to be flattened any more.
+    /// Removes the owner's zeros: there is nothing that they would hide. At the end the owner is no longer marked to be
+    /// flattened.
     fn clear_some(&mut self, job: &mut Flatten, records: u32) -> Flattened {
         let owner = job.owner;
         let Stage::Clear(next) = &mut job.stage else { return Flattened::Some };
-        if self.is_looked_at(owner) {
+        if self.is_being_mapped(owner) {
             return Flattened::Later;
         }
         for _ in 0..records {
-            if !self.tail.has_room(8) {
+            if !self.log.has_room(8) {
                 self.commit_soon();
                 return Flattened::Some;
             }
@@ -559,7 +565,7 @@ impl Pool {
                 continue;
             }
             if usize::from(next.member) == self.rooms.len() {
-                self.say_flattens(&[owner], false);
+                self.mark_flattens(&[owner], false);
                 return Flattened::Done(owner);
             }
             if next.index >= self.state.records.extents(next.member) {
@@ -567,10 +573,10 @@ impl Pool {
                 continue;
             }
             let extent = ExtentId { member: next.member, index: next.index };
-            let stands = self.state.records.owner(extent);
-            if stands & !OWNER_HELD == owner {
+            let holder = self.state.records.owner(extent);
+            if holder & !OWNER_HELD == owner {
                 let record = self.state.record(*next);
-                if record.zero != 0 && stands & OWNER_HELD != 0 {
+                if record.zero != 0 && holder & OWNER_HELD != 0 {
                     return Flattened::Some;
                 }
                 if record.zero != 0 {
@@ -585,19 +591,19 @@ impl Pool {
     }
 }
 
-/// Whether an owner is a volume, or was its snapshot or what it was before a rollback.
+/// Returns whether an owner is a volume, is or was its snapshot, or was the volume before a rollback.
 fn is_of(owner: &Owner, volume: &Owner) -> bool {
     owner.volume == volume.uuid || owner.volume.is_nil() && owner.uuid == volume.uuid
 }
 
-/// Where a block that is seen stands.
-fn stands(view: &Visible, block: u64, to_slot: u8) -> Part {
+/// Returns the part that copies a visible block from where it is.
+fn source_part(view: &Visible, block: u64, to_slot: u8) -> Part {
     let at = (block % u64::from(EXTENT_BLOCKS)) as u8;
     let packed = view.packed().find(|packed| packed.block == at);
     let piece = || view.pieces().iter().find(|piece| piece.mask >> at & 1 == 1);
     let (from, slot) = match packed {
         Some(packed) => (packed.extent, packed.slot),
-        None => (piece().expect("a block that is seen stands somewhere").extent, at),
+        None => (piece().expect("a visible block is in an extent").extent, at),
     };
     Part { from, slot, to_slot, block }
 }

@@ -1,7 +1,8 @@
-//! A pool, as its home shard has it: where new blocks go, and what is said of them once they are there.
+//! A pool as its home shard has it: where new blocks are allocated, and how they are recorded once they are written.
 //!
-//! A write to a block that its volume's owner does not state asks for a place ([`Pool::place`]), puts its data there, and binds it
-//! ([`Pool::bind`]): from then on the block is found there, and the tail says so. Nothing of it is seen before.
+//! A write to a block that its volume's owner does not define allocates space ([`Pool::place`]), writes its data there,
+//! and maps the block ([`Pool::bind`]): from then on the block is found there, and the in-memory log has the change.
+//! Nothing of it is seen before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,23 +15,23 @@ use super::build::Build;
 use super::commit::Commits;
 use super::compact::Compaction;
 use super::flatten::Flatten;
-use super::fold::Fold;
-use super::keyed::Keyed;
+use super::int_map::IntMap;
 use super::map::{MapWriter, Visible, VolumeMap};
+use super::memory_log::MemoryLog;
+use super::merge::Merge;
 use super::moves::Moves;
 use super::owners::OwnerId;
 use super::records::{OWNER_HELD, Records};
 use super::space::{Free, Freed, Spread};
 use super::state::{RecordId, State};
-use super::tail::Tail;
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
-/// Names a volume that is served, or a snapshot, for as long as the pool is open.
+/// Identifies a volume or snapshot that is served, for as long as the pool is open.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VolumeId(pub u32);
 
-/// So many new blocks of an extent over a snapshot are worth an extent of their own.
+/// Minimum new blocks of a logical extent over a snapshot that get an extent of their own.
 const WHOLE_BLOCKS_MIN: u32 = 32;
 
 /// What all shards read of a pool.
@@ -38,15 +39,16 @@ const WHOLE_BLOCKS_MIN: u32 = 32;
 pub struct PoolShared {
     /// Its records.
     pub records: Arc<Records>,
-    /// Which of the two owners of each volume counts now: its lowest bit. One store, so that all volumes change at one instant.
+    /// Its lowest bit selects the current one of each volume's two owners. One store, so that all volumes change at one
+    /// instant.
     turn: AtomicU32,
-    /// The last unit of the tail, and the last that is committed.
+    /// The last published unit of the in-memory log, and the last committed one.
     pub(super) published: AtomicU64,
     committed: AtomicU64,
 }
 
 impl PoolShared {
-    /// Whether something that was acknowledged is in the tail alone.
+    /// Returns whether an acknowledged change is only in the in-memory log.
     #[inline]
     pub fn is_hot(&self) -> bool {
         !planted(Planted::HotIgnored)
@@ -63,7 +65,8 @@ pub struct VolumeShared {
 }
 
 impl VolumeShared {
-    /// Under which owner a write that begins now is made. Loaded before the extent's owner is compared with it.
+    /// Returns the owner under which a write that begins now is made. Load it before comparing it with the extent's
+    /// owner.
     #[inline]
     pub fn owner(&self, pool: &PoolShared) -> OwnerId {
         let turn = pool.turn.load(Ordering::Acquire);
@@ -76,21 +79,21 @@ pub(super) struct Volume {
     pub owner: OwnerId,
     pub writer: MapWriter,
     pub shared: Arc<VolumeShared>,
-    /// A snapshot, or a volume of which some is in doubt: nothing of it changes.
+    /// A snapshot, or a volume with blocks in doubt: nothing of it changes.
     pub read_only: bool,
 }
 
-/// The packed extent that an owner fills.
+/// The packed extent that an owner's next packed blocks go to.
 #[derive(Clone, Copy)]
 pub(super) struct OpenPacked {
     pub extent: ExtentId,
     pub next: u32,
 }
 
-/// Space promised for blocks whose data are on their way.
+/// Space reserved for blocks whose data are in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reservation {
-    /// Where.
+    /// The extent.
     pub extent: ExtentId,
     /// The first block there.
     pub position: u32,
@@ -101,96 +104,96 @@ pub struct Reservation {
     volume: VolumeId,
     owner: OwnerId,
     packed: bool,
-    /// Units of the tail that are promised for it.
+    /// Log units that are reserved for it.
     units: u16,
 }
 
 impl Reservation {
-    /// Whether its blocks stand in slots of a packed extent, wherever they are in the volume.
+    /// Returns whether its blocks go to slots of a packed extent, wherever they are in the volume.
     pub fn is_packed(&self) -> bool {
         self.packed
     }
 }
 
-/// What came of asking for a place.
+/// The outcome of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Placement {
-    /// Write there, then bind.
+    /// Write there, then call [`Pool::bind`].
     New(Reservation),
-    /// The volume's owner states these already: write over them.
+    /// The volume's owner has these blocks already: overwrite them.
     Own {
-        /// Where.
+        /// The extent.
         extent: ExtentId,
         /// The first block there.
         position: u32,
-        /// For so many blocks.
+        /// How many blocks.
         blocks: u32,
     },
-    /// There is no space.
+    /// The pool has no space for it.
     Full,
-    /// Changes have to be committed first; ask again when some are.
+    /// Changes have to be committed first; call again after a commit.
     TailFull,
-    /// A job holds the extent; ask again when it has let go.
+    /// A job holds the extent; call again when it is released.
     Held,
 }
 
-/// Space on one member.
+/// Free space of one member.
 pub(super) struct Room {
     pub free: Free,
     pub freed: Freed,
-    /// Nothing new goes there: it is being removed.
+    /// No new allocations: the member is being removed.
     pub closed: bool,
 }
 
-/// A pool that is open. See the module's page.
+/// An open pool.
 pub struct Pool {
     pub(super) uuid: Uuid,
     pub(super) state: State,
     pub(super) shared: Arc<PoolShared>,
-    pub(super) tail: Tail,
+    pub(super) log: MemoryLog,
     pub(super) rooms: Vec<Room>,
     spread: Spread,
     pub(super) volumes: BTreeMap<VolumeId, Volume>,
     next_volume: u32,
-    /// Requests that have a place in this extent and have not bound it.
-    pending: Keyed<u32>,
-    /// The same by the owner under which they were given.
-    promised: Keyed<u32>,
-    /// Extents for which nothing is bound yet, by owner and logical extent.
-    pub(super) opening: Keyed<u64>,
-    /// Memory for the changes of one binding.
-    binding: Vec<(u8, u32, Change)>,
+    /// Allocations that are not mapped yet, by extent.
+    pending: IntMap<u32>,
+    /// The same by the owner for which they were made.
+    pending_by_owner: IntMap<u32>,
+    /// Newly allocated extents in which nothing is mapped yet, by owner and logical extent.
+    pub(super) opening: IntMap<u64>,
+    /// Memory for the changes of one [`Pool::bind`].
+    change_buffer: Vec<(u8, u32, Change)>,
     pub(super) open_packed: BTreeMap<OwnerId, OpenPacked>,
     pub(super) commits: Commits,
     /// See [`Pool::progress`].
     pub(super) progress: u64,
-    /// Extents in which nothing stands any more, for whose freeing the tail had no room.
+    /// Empty extents that could not be freed because the log had no room.
     pub(super) empties: Vec<ExtentId>,
     pub(super) view: Visible,
-    /// Owners deleted by units that may not be committed.
+    /// Owners deleted by log units that may not be committed.
     pub(super) deleted: Vec<(u64, OwnerId)>,
-    /// Those that have nothing any more and keep their number from being given out again.
+    /// Owners without blocks that stay to keep their number from being reused.
     pub(super) ended: Vec<OwnerId>,
-    pub(super) fold: Option<Fold>,
+    pub(super) merge: Option<Merge>,
     pub(super) moves: Moves,
     /// Maps that are being built.
     pub(super) builds: Vec<Build>,
     pub(super) compaction: Option<Compaction>,
     pub(super) flatten: Option<Flatten>,
-    /// Owners for whom nothing is to be copied for now.
+    /// Owners whose flattening is paused.
     pub(super) flattening_held: BTreeSet<OwnerId>,
-    /// Blocks that were copied for it since the pool was opened.
+    /// Blocks that flattening has copied since the pool was opened.
     pub(super) copied: u64,
 }
 
 impl Pool {
-    /// A pool whose state has been read. All extents that no record has are free.
-    pub(super) fn new(uuid: Uuid, state: State, tail: Tail, commits: Commits) -> Pool {
+    /// Returns a pool whose state has been read. All extents that no record uses are free.
+    pub(super) fn new(uuid: Uuid, state: State, log: MemoryLog, commits: Commits) -> Pool {
         let shared = Arc::new(PoolShared {
             records: Arc::clone(&state.records),
             turn: AtomicU32::new(0),
-            published: AtomicU64::new(tail.published()),
-            committed: AtomicU64::new(tail.published()),
+            published: AtomicU64::new(log.published()),
+            committed: AtomicU64::new(log.published()),
         });
         let room = |(_, extents)| Room { free: Free::none(extents), freed: Freed::default(), closed: false };
         let rooms = state.members().map(room).collect();
@@ -198,15 +201,15 @@ impl Pool {
             uuid,
             state,
             shared,
-            tail,
+            log,
             rooms,
             spread: Spread::default(),
             volumes: BTreeMap::new(),
             next_volume: 0,
-            pending: Keyed::growing(),
-            promised: Keyed::growing(),
-            opening: Keyed::growing(),
-            binding: Vec::with_capacity(2 * EXTENT_BLOCKS as usize + 1),
+            pending: IntMap::growing(),
+            pending_by_owner: IntMap::growing(),
+            opening: IntMap::growing(),
+            change_buffer: Vec::with_capacity(2 * EXTENT_BLOCKS as usize + 1),
             open_packed: BTreeMap::new(),
             commits,
             progress: 0,
@@ -214,7 +217,7 @@ impl Pool {
             view: Visible::new(),
             deleted: Vec::new(),
             ended: Vec::new(),
-            fold: None,
+            merge: None,
             moves: Moves::default(),
             builds: Vec::new(),
             compaction: None,
@@ -226,28 +229,28 @@ impl Pool {
         pool
     }
 
-    /// Whether nothing is under way: everything is committed, what was deleted is gone, what was freed is free.
+    /// Returns whether nothing is under way: everything is committed, and deleted and freed space is free again.
     pub fn is_settled(&self) -> bool {
         let freed = self.rooms.iter().map(|room| room.freed.len()).sum::<usize>();
-        let idle = self.pending.is_empty() && self.empties.is_empty() && self.fold.is_none() && self.moves.is_idle();
-        idle && freed == 0 && self.tail.is_empty() && !self.commits.is_busy()
+        let idle = self.pending.is_empty() && self.empties.is_empty() && self.merge.is_none() && self.moves.is_idle();
+        idle && freed == 0 && self.log.is_empty() && !self.commits.is_busy()
     }
 
-    /// Whether somebody's next blocks go into this extent.
+    /// Returns whether an owner's next packed blocks go into this extent.
     pub fn is_open(&self, extent: ExtentId) -> bool {
         self.open_packed.values().any(|open| open.extent == extent)
     }
 
-    /// The map of a volume as it would be built now, to compare.
+    /// Builds the map of a volume again, to compare.
     pub fn build_again(&self, id: VolumeId) -> Arc<VolumeMap> {
         let owner = self.volumes[&id].owner;
         Arc::clone(self.build(owner).map())
     }
 
-    /// Goes on with another tail, which is empty as the one before is.
-    pub(super) fn use_tail(&mut self, tail: Tail) {
-        debug_assert_eq!(self.tail.published(), tail.published());
-        self.tail = tail;
+    /// Switches to another log, which is empty, as the current one is.
+    pub(super) fn use_log(&mut self, log: MemoryLog) {
+        debug_assert_eq!(self.log.published(), log.published());
+        self.log = log;
     }
 
     /// Its identity.
@@ -260,17 +263,17 @@ impl Pool {
         &self.shared
     }
 
-    /// What is known of its records and owners.
+    /// Returns what is known of its records and owners.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// Extents that can be had now, on all members.
+    /// Returns how many extents can be allocated now, on all members.
     pub fn free_extents(&self) -> u64 {
         self.rooms.iter().filter(|room| !room.closed).map(|room| u64::from(room.free.count())).sum()
     }
 
-    /// Notes a volume whose map is built.
+    /// Registers a volume whose map is built.
     pub(super) fn add_volume(&mut self, owner: OwnerId, writer: MapWriter, read_only: bool) -> VolumeId {
         let id = VolumeId(self.next_volume);
         self.next_volume += 1;
@@ -285,12 +288,12 @@ impl Pool {
         self.volumes.get(&id).map(|volume| &volume.shared)
     }
 
-    /// Whether nothing of a volume may change: it is a snapshot, or of some of it nobody knows what it is.
+    /// Returns whether nothing of a volume may change: it is a snapshot, or has blocks in doubt.
     pub fn is_read_only(&self, id: VolumeId) -> bool {
         self.volumes.get(&id).is_none_or(|volume| volume.read_only)
     }
 
-    /// Members that are not here, by their bits.
+    /// Returns the missing members, a bit mask.
     pub fn absent(&self) -> u128 {
         self.state.absent
     }
@@ -300,25 +303,25 @@ impl Pool {
         self.volumes.get(&id).map(|volume| volume.owner)
     }
 
-    /// Appends changes which count together or not at all, and takes them into the state. Returns their last unit.
+    /// Appends changes to the log atomically, and applies them to the state. Returns their last log unit.
     pub(super) fn change(&mut self, changes: &[(u8, u32, Change)]) -> u64 {
-        let before = self.tail.published();
-        let last = self.tail.append(changes);
-        self.take_in(changes, before);
+        let before = self.log.published();
+        let last = self.log.append(changes);
+        self.apply_changes(changes, before);
         self.shared.published.store(last, Ordering::Release);
         last
     }
 
-    /// Takes changes into the state whose first unit follows this one.
-    pub(super) fn take_in(&mut self, changes: &[(u8, u32, Change)], mut unit: u64) {
+    /// Applies changes to the state. Their first log unit follows `unit`.
+    pub(super) fn apply_changes(&mut self, changes: &[(u8, u32, Change)], mut unit: u64) {
         for (member, index, change) in changes {
             let id = RecordId { member: *member, index: *index };
             unit += if matches!(change, Change::Owner { .. }) { OWNER_UNITS as u64 } else { 1 };
             if !self.builds.is_empty() {
                 self.note_for_builds(id, change);
             }
-            if self.fold.is_some() {
-                self.note_for_fold(change);
+            if self.merge.is_some() {
+                self.note_for_merge(change);
             }
             if self.flatten.is_some() {
                 self.note_for_flatten(id, change);
@@ -335,31 +338,31 @@ impl Pool {
         }
     }
 
-    /// Rises with everything after which who waits for room may have some.
+    /// Returns a counter that rises with every event after which a waiting request may find room.
     pub fn progress(&self) -> u64 {
         self.progress
     }
 
-    /// So much of the tail is committed.
+    /// Notes that the log is committed up to `mark`.
     pub(super) fn note_committed(&mut self, mark: u64) {
         self.progress += 1;
-        self.tail.trim(mark);
+        self.log.trim(mark);
         self.shared.committed.store(mark, Ordering::Release);
         self.rooms.iter_mut().for_each(|room| room.freed.committed(mark));
     }
 
-    /// Where a write of up to `blocks` blocks from `block` on goes. It covers as many as the answer says, at least one, all
-    /// in one logical extent. The caller holds the range of the volume.
+    /// Allocates space for a write of up to `blocks` blocks from `block` on. The result covers at least one block, and
+    /// all in one logical extent. The caller holds the range of the volume.
     ///
     /// # Panics
-    /// When there is no such volume, or it is a snapshot.
+    /// If there is no such volume, or it is read-only.
     pub fn place(&mut self, volume: VolumeId, block: u64, blocks: u32) -> Placement {
         let logical = (block / u64::from(EXTENT_BLOCKS)) as u32;
         let first = (block % u64::from(EXTENT_BLOCKS)) as u32;
         let blocks = blocks.min(EXTENT_BLOCKS - first);
         let Volume { owner, writer, read_only, .. } = self.volumes.get(&volume).expect("a volume that is served");
         let owner = *owner;
-        assert!(!read_only, "nobody writes to a snapshot");
+        assert!(!read_only, "a read-only volume is not written");
         writer.map().visible(&self.state.records, logical, &mut self.view);
         let records = &self.state.records;
         let own = |extent: ExtentId| records.owner(extent) & !OWNER_HELD == owner;
@@ -385,10 +388,11 @@ impl Pool {
         let run = mask(first, blocks);
         let blocks =
             (own_present & run).checked_ilog2().map_or(blocks, |_| (own_present & run).trailing_zeros() - first);
-        // What an older owner has of these may become the owner's own while the data are out, and is dropped with the same group then.
+        // A merge may make an older owner's records of these blocks the owner's own while the data are in flight; these
+        // are dropped in the same group then.
         let below = self.state.owners.get(owner).is_some_and(|owner| owner.parent != 0);
         let units = (if below { 2 * blocks + 1 } else { blocks }) as u16;
-        if !self.tail.reserve(u64::from(units)) {
+        if !self.log.reserve(u64::from(units)) {
             return Placement::TailFull;
         }
         let new = |extent, position, blocks, packed| Reservation {
@@ -402,7 +406,8 @@ impl Pool {
             units,
         };
         let whole = self.view.pieces().iter().map(|piece| piece.extent).filter(|extent| own(*extent));
-        // What an extent says is zero there is stated there again, so that no two of an owner state a block.
+        // Blocks that an extent defines as zeros are written to that extent, so that no two records of an owner define
+        // a block.
         let zero_of = |extent: ExtentId| self.state.record(extent.into()).zero;
         let mut chosen: Option<(ExtentId, u32)> = None;
         for extent in whole.clone() {
@@ -419,10 +424,10 @@ impl Pool {
         }
         if let Some((extent, clear)) = chosen {
             if held(extent) {
-                self.tail.unreserve(u64::from(units));
+                self.log.unreserve(u64::from(units));
                 return Placement::Held;
             }
-            self.promised(owner, extent);
+            self.count_pending(owner, extent);
             return Placement::New(new(extent, first, clear, false));
         }
         let others_see = self.view.mask() != 0 || self.state.zero_range_word(owner, logical) != 0;
@@ -430,46 +435,46 @@ impl Pool {
             && blocks < WHOLE_BLOCKS_MIN
             && let Some((extent, position, count)) = self.packed_slots(owner, blocks)
         {
-            self.promised(owner, extent);
+            self.count_pending(owner, extent);
             return Placement::New(new(extent, position, count, true));
         }
         if let Some(extent) = self.take_extent(owner, Some(logical)) {
             self.opening.insert(opening_key(owner, logical), extent.bits());
-            // Its right is used from now on, not only when the data are there.
-            self.state.reserves.came(owner, logical);
-            self.promised(owner, extent);
+            // The reservation is used up from now on, not only when the data are written.
+            self.state.reserves.add_whole(owner, logical);
+            self.count_pending(owner, extent);
             return Placement::New(new(extent, first, blocks, false));
         }
-        // The last room there is: slots that are open.
+        // The last resort: slots of the open packed extent.
         if let Some((extent, position, count)) = self.packed_slots(owner, blocks) {
-            self.promised(owner, extent);
+            self.count_pending(owner, extent);
             return Placement::New(new(extent, position, count, true));
         }
-        self.tail.unreserve(u64::from(units));
-        // What was kept for it goes to a copy of what it sees there: it finds room in that.
-        let opens = self.keeps_for(owner) && self.moves.copied_to().any(|copied| copied == (owner, logical));
+        self.log.unreserve(u64::from(units));
+        // Its reservation is used by a copy of blocks that it sees there: the write finds room in the copy's extent.
+        let opens = self.is_seen_by_thick(owner) && self.moves.copy_targets().any(|copied| copied == (owner, logical));
         if opens { Placement::Held } else { Placement::Full }
     }
 
-    /// Owner and logical extent of those for which an extent is given and nothing is bound yet.
+    /// Returns owner and logical extent of newly allocated extents in which nothing is mapped yet.
     pub(super) fn openings(&self) -> impl Iterator<Item = (OwnerId, u32)> {
         self.opening.keys().map(|key| ((key >> 32) as u32, key as u32))
     }
 
-    /// Whether this owner has got an extent for a logical extent, and nothing is bound there yet.
+    /// Returns whether an extent was allocated for this owner's logical extent, and nothing is mapped there yet.
     pub(super) fn is_opening(&self, owner: OwnerId, logical: u32) -> bool {
         self.opening.get(opening_key(owner, logical)).is_some()
     }
 
-    /// A job has a place in this extent, and nobody else gets one there before [`Pool::release_place`].
-    pub(super) fn hold_place(&mut self, extent: ExtentId) {
+    /// Holds an extent for a job: nothing else is allocated there before [`Pool::release_extent`].
+    pub(super) fn hold_extent(&mut self, extent: ExtentId) {
         count_up(&mut self.pending, extent.bits());
         let owner = self.state.records.owner(extent);
         self.state.records.set_owner(extent, owner | OWNER_HELD);
     }
 
-    /// See [`Pool::hold_place`].
-    pub(super) fn release_place(&mut self, extent: ExtentId) {
+    /// Releases an extent that [`Pool::hold_extent`] holds.
+    pub(super) fn release_extent(&mut self, extent: ExtentId) {
         let owner = self.state.records.owner(extent);
         self.state.records.set_owner(extent, owner & !OWNER_HELD);
         if count_down(&mut self.pending, extent.bits()) {
@@ -477,33 +482,34 @@ impl Pool {
         }
     }
 
-    /// A place in this extent is promised.
-    fn promised(&mut self, owner: OwnerId, extent: ExtentId) {
+    /// Counts an allocation in this extent.
+    fn count_pending(&mut self, owner: OwnerId, extent: ExtentId) {
         count_up(&mut self.pending, extent.bits());
-        count_up(&mut self.promised, u64::from(owner));
+        count_up(&mut self.pending_by_owner, u64::from(owner));
     }
 
-    /// Whether somebody has a place in this extent and has not bound it.
+    /// Returns whether an allocation in this extent is not mapped yet.
     pub(super) fn is_pending(&self, extent: ExtentId) -> bool {
         self.pending.has(extent.bits())
     }
 
-    /// Whether data are on their way to places of this owner.
+    /// Returns whether data are in flight to allocations of this owner.
     pub fn awaits_data(&self, owner: OwnerId) -> bool {
-        self.promised.has(u64::from(owner))
+        self.pending_by_owner.has(u64::from(owner))
     }
 
-    /// A free extent for this owner, taken, on one of the members that it may use. `logical`: it is to stand whole for this one.
+    /// Allocates a free extent for this owner, on a member that it may use. `logical`: the logical extent that it is to
+    /// hold whole.
     pub(super) fn take_extent(&mut self, owner: OwnerId, logical: Option<u32>) -> Option<ExtentId> {
-        let on = self.state.owners.get(owner).map_or(u128::MAX, Owner::uses) & !self.kept_for_others(owner, logical);
+        let on = self.state.owners.get(owner).map_or(u128::MAX, Owner::uses) & !self.unavailable_to(owner, logical);
         let free = |room: &Room| if room.closed { 0 } else { room.free.count() };
         let rooms = (0u8..).zip(self.rooms.iter().map(free));
         let member = self.spread.choose(rooms.filter(|(member, _)| on >> member & 1 == 1))?;
-        let index = self.rooms[usize::from(member)].free.take().expect("it was chosen as it has some");
+        let index = self.rooms[usize::from(member)].free.take().expect("it was chosen as it has free extents");
         Some(ExtentId { member, index })
     }
 
-    /// Up to `blocks` slots of the owner's open packed extent; a new one where none is left.
+    /// Allocates up to `blocks` slots of the owner's open packed extent; of a new one if none is left.
     fn packed_slots(&mut self, owner: OwnerId, blocks: u32) -> Option<(ExtentId, u32, u32)> {
         if planted(Planted::SlotUsedAgain)
             && let Some(OpenPacked { extent, next }) = self.open_packed.get(&owner).copied()
@@ -527,17 +533,17 @@ impl Pool {
         Some((open.extent, open.next, count))
     }
 
-    /// No more slots of the owner's packed extent are handed out.
+    /// Closes the owner's open packed extent: no more of its slots are allocated.
     pub(super) fn close_packed(&mut self, owner: OwnerId) {
         if let Some(open) = self.open_packed.remove(&owner) {
             self.free_if_empty(open.extent);
         }
     }
 
-    /// The data are there: the blocks are found there from now on. Returns the unit that says so.
+    /// Maps blocks whose data are written: they are found there from now on. Returns the log unit of the change.
     pub fn bind(&mut self, reservation: &Reservation) -> u64 {
         let Reservation { extent, position, blocks, block, owner, packed, units, .. } = *reservation;
-        self.tail.unreserve(u64::from(units));
+        self.log.unreserve(u64::from(units));
         let id = RecordId::from(extent);
         let mut record = self.state.record(id);
         let logical = (block / u64::from(EXTENT_BLOCKS)) as u32;
@@ -549,7 +555,7 @@ impl Pool {
             }
         }
         debug_assert_eq!((record.owner, record.kind == RecordKind::Packed), (owner, packed));
-        let mut changes = std::mem::take(&mut self.binding);
+        let mut changes = std::mem::take(&mut self.change_buffer);
         if packed {
             for k in 0..blocks {
                 let slot = position + k;
@@ -563,12 +569,12 @@ impl Pool {
             changes.push((extent.member, extent.index, Change::Record { record }));
         }
         let own = changes.len();
-        let freed = self.restated_elsewhere(reservation, logical, &mut changes);
-        let before = self.tail.published();
-        let sequence = self.tail.append(&changes);
-        self.take_in(&changes[..own], before);
-        self.note_stated(owner, logical, mask((block % u64::from(EXTENT_BLOCKS)) as u32, blocks));
-        // Before the map: who finds the blocks there sees that it is not committed.
+        let freed = self.drop_other_definitions(reservation, logical, &mut changes);
+        let before = self.log.published();
+        let sequence = self.log.append(&changes);
+        self.apply_changes(&changes[..own], before);
+        self.note_defined(owner, logical, mask((block % u64::from(EXTENT_BLOCKS)) as u32, blocks));
+        // Before the map: a shard that finds the blocks there sees that they are not committed.
         self.shared.published.store(sequence, Ordering::Release);
         let volume = self.volumes.get_mut(&reservation.volume).expect("a volume with requests is served");
         if packed {
@@ -577,24 +583,25 @@ impl Pool {
                 volume.writer.set_packed(&self.state.records, block + u64::from(k), extent, slot);
             }
         } else {
-            // What the newest owner states nobody hides.
+            // Nothing hides what the newest owner defines.
             let newest = volume.owner == owner;
             volume.writer.set_blocks(&self.state.records, logical, mask(position, blocks), extent, newest);
         }
-        // Only now that no map follows them any more.
-        self.take_in(&changes[own..], before + own as u64);
+        // Only now that no map follows these records any longer.
+        self.apply_changes(&changes[own..], before + own as u64);
         for extent in freed {
             self.rooms[usize::from(extent.member)].freed.add(sequence, extent);
         }
         changes.clear();
-        self.binding = changes;
-        self.settle(reservation, logical);
+        self.change_buffer = changes;
+        self.end_reservation(reservation, logical);
         sequence
     }
 
-    /// While data were on their way to a new place, a fold may have given the owner what an older one had of these blocks: that
-    /// is dropped in the same group, so that no two records of an owner state a block. Returns the extents that are free by that.
-    fn restated_elsewhere(
+    /// Drops other records' definitions of these blocks in the same group, so that no two records of an owner define a
+    /// block: a merge may have given the owner blocks of an older one while the data were in flight. Returns the
+    /// extents that this frees.
+    fn drop_other_definitions(
         &mut self,
         reservation: &Reservation,
         logical: u32,
@@ -637,30 +644,30 @@ impl Pool {
         freed
     }
 
-    /// The data could not be written: the place is not needed.
+    /// Releases an allocation whose data could not be written.
     pub fn unplace(&mut self, reservation: &Reservation) {
-        self.tail.unreserve(u64::from(reservation.units));
-        self.settle(reservation, (reservation.block / u64::from(EXTENT_BLOCKS)) as u32);
+        self.log.unreserve(u64::from(reservation.units));
+        self.end_reservation(reservation, (reservation.block / u64::from(EXTENT_BLOCKS)) as u32);
     }
 
-    fn settle(&mut self, reservation: &Reservation, logical: u32) {
+    fn end_reservation(&mut self, reservation: &Reservation, logical: u32) {
         let extent = reservation.extent;
         self.progress += 1;
-        count_down(&mut self.promised, u64::from(reservation.owner));
+        count_down(&mut self.pending_by_owner, u64::from(reservation.owner));
         if !count_down(&mut self.pending, extent.bits()) {
             return;
         }
         let key = opening_key(reservation.owner, logical);
         if self.opening.get(key) == Some(&extent.bits()) {
             self.opening.remove(key);
-            self.state.reserves.left(reservation.owner, logical);
+            self.state.reserves.remove_whole(reservation.owner, logical);
         }
         if self.open_packed.get(&reservation.owner).is_none_or(|open| open.extent != extent) {
             self.free_if_empty(extent);
         }
     }
 
-    /// Gives an extent back in which nothing stands and nobody has a place.
+    /// Frees an extent without blocks and without allocations in flight.
     pub(super) fn free_if_empty(&mut self, extent: ExtentId) {
         if self.is_pending(extent) {
             return;
@@ -669,7 +676,7 @@ impl Pool {
         let sequence = match record.kind {
             RecordKind::Free => 0,
             _ if record.present | record.zero != 0 => return,
-            _ if !self.tail.has_room(1) => return self.empties.push(extent),
+            _ if !self.log.has_room(1) => return self.empties.push(extent),
             _ => {
                 let free = Change::Record { record: Record::free(record.life) };
                 self.change(&[(extent.member, extent.index, free)])
@@ -678,7 +685,7 @@ impl Pool {
         self.rooms[usize::from(extent.member)].freed.add(sequence, extent);
     }
 
-    /// Switches volumes to new owners, all at one instant: what begins to be written now goes to these.
+    /// Switches volumes to new owners, all at one instant: writes that begin now go to these.
     pub(super) fn switch(&mut self, new: &[(VolumeId, OwnerId)]) {
         let turn = self.shared.turn.load(Ordering::Relaxed).wrapping_add(1);
         for (id, owner) in new {
@@ -697,16 +704,16 @@ fn opening_key(owner: OwnerId, logical: u32) -> u64 {
     u64::from(owner) << 32 | u64::from(logical)
 }
 
-fn count_up(counts: &mut Keyed<u32>, key: u64) {
+fn count_up(counts: &mut IntMap<u32>, key: u64) {
     match counts.get_mut(key) {
         Some(count) => *count += 1,
         None => counts.insert(key, 1),
     }
 }
 
-/// Whether that was the last one.
-fn count_down(counts: &mut Keyed<u32>, key: u64) -> bool {
-    let count = counts.get_mut(key).expect("who has a place is counted");
+/// Counts down. Returns whether that was the last one.
+fn count_down(counts: &mut IntMap<u32>, key: u64) -> bool {
+    let count = counts.get_mut(key).expect("every pending allocation is counted");
     *count -= 1;
     let last = *count == 0;
     if last {

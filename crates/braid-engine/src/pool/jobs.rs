@@ -1,4 +1,4 @@
-//! What of a pool's work in the background is to wait, is given up, and how far it has come.
+//! Background work of a pool: pausing it, stopping it, and its progress.
 
 use std::collections::BTreeSet;
 
@@ -6,38 +6,40 @@ use super::home::Pool;
 use super::owners::OwnerId;
 use super::state::RecordId;
 
-/// What is not to be moved for now.
+/// Moves that are paused.
 #[derive(Default, PartialEq, Eq)]
-pub(super) struct Waiting {
-    /// Members that are emptied, by their bits.
+pub(super) struct PausedMoves {
+    /// Members that are being emptied, a bit mask.
     members: u128,
     owners: BTreeSet<OwnerId>,
 }
 
-impl Waiting {
-    /// Whether what an owner has on a member waits. What stands on a member that is emptied waits for that member's sake alone.
-    pub fn waits(&self, owner: OwnerId, member: u8, closed: bool) -> bool {
+impl PausedMoves {
+    /// Returns whether moves of an owner's blocks off a member are paused. On a member that is being emptied, only the
+    /// pause of that member matters.
+    pub fn is_paused(&self, owner: OwnerId, member: u8, closed: bool) -> bool {
         if closed { self.members >> member & 1 == 1 } else { self.owners.contains(&owner) }
     }
 }
 
 impl Pool {
-    /// Of these members, which are emptied, and of these owners nothing more is begun to be moved, until this is called anew.
+    /// Pauses moves off these members, which are being emptied, and of these owners' blocks, until the next call. Moves
+    /// that have begun go on.
     pub fn hold_moves(&mut self, members: u128, owners: BTreeSet<OwnerId>) {
-        let waiting = Waiting { members, owners };
-        // Whoever says the same again and again stops nothing: a scan that were begun anew each time would never end.
-        if self.moves.waiting != waiting {
-            self.moves.waiting = waiting;
-            self.moves.begin_anew();
+        let paused = PausedMoves { members, owners };
+        // A repeated call must not restart the scan: a scan that is restarted each time never ends.
+        if self.moves.paused != paused {
+            self.moves.paused = paused;
+            self.moves.restart_scan();
         }
     }
 
-    /// Nothing more is copied for these owners, which are to be flattened, until this is called anew.
+    /// Pauses copying for these owners, which are to be flattened, until the next call.
     pub fn hold_flattening(&mut self, owners: BTreeSet<OwnerId>) {
         self.flattening_held = owners;
     }
 
-    /// Records that are to be looked at yet to put together what these owners have scattered, and how many there are for each owner.
+    /// Returns how many records compaction of these owners still has to scan, and how many there are for each owner.
     pub fn compaction_left(&self, owners: &[OwnerId]) -> (u64, u64) {
         let members = || (0u8..).zip(&self.rooms).map(|(member, _)| u64::from(self.state.records.extents(member)));
         let all: u64 = members().sum();
@@ -51,7 +53,7 @@ impl Pool {
         (waiting * all + walking.map_or(0, |next| all.saturating_sub(seen(next))), all)
     }
 
-    /// What these owners have scattered stays as it is, but for what is being moved already.
+    /// Stops compaction of these owners. Moves that have begun go on.
     pub fn stop_compacting(&mut self, owners: &[OwnerId]) {
         if let Some(compaction) = &mut self.compaction {
             compaction.forget(owners);

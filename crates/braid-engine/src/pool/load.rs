@@ -2,48 +2,47 @@
 
 use braid_format::pool::{ADDRESS_SECTOR_BYTES, Change, Entry, OWNER_BYTES, Owner, RECORD_BYTES, Record, RecordKind};
 
-use super::ahead::Ahead;
 use super::checkpoint::Checkpoint;
 use super::checkpoint::{RECORDS_EACH, SECTORS_EACH};
 use super::damage::{Page, UNREAD, Words};
 use super::open::{OpenError, OpenPool, PoolDevice, failed};
-use super::starts::{Found, Standing};
+use super::read_ahead::ReadAhead;
+use super::recovery::{MemberLog, Standing};
 use super::state::{RecordId, State};
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::io::{DeviceIo, ErrorKind, IoError};
 
 const BLOCK: u64 = 4096;
-/// Bytes of one read of a table: what the ring takes huge pages for, and not more than stays in a processor's cache.
+/// Bytes of one read of a table: the I/O ring uses huge pages for it, and it fits a CPU cache.
 const READ_BYTES: u64 = 2 << 20;
-/// Such reads under way at a time.
+/// Reads of a table in flight.
 const READS_AHEAD: usize = 4;
-/// Bytes of one read of addresses, and between two packed extents that one read is for.
+/// Maximum bytes of one read of addresses, and of the gap between two packed extents that share a read.
 const ADDRESSES_BYTES: u64 = 256 << 10;
 const GAP_BYTES: u64 = 16 << 10;
-/// A disk that cannot read more pages of one such read is failing, and nothing is made of what it says.
+/// Maximum unreadable pages in one read: a disk with more is failing, and none of its data are used.
 const UNREAD_PAGES_MAX: usize = 64;
 
-/// Reads the tables.
-///
-/// Returns also whose list of owners is damaged and is to be written again.
+/// Reads the tables. Returns also the members whose owner lists are damaged and have to be written again.
 pub(super) async fn load<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
-    found: &[Found],
+    found: &[MemberLog],
 ) -> Result<(State, Vec<u8>), OpenError> {
     let mut state = State::new(what.owner_slots);
-    // Who was away has not heard of all owners.
-    let stayed = found.iter().enumerate().filter(|(_, found)| !matches!(found.standing, Standing::Returns(_)));
-    let newest = stayed.max_by_key(|(seat, found)| (found.start.session, found.start.generation, usize::MAX - seat));
-    let first = newest.map_or(0, |(seat, _)| seat);
-    let mend = load_owners(io, what, found, &mut state, first).await?;
+    // A returning member does not know all owners.
+    let stayed = found.iter().enumerate().filter(|(_, found)| !matches!(found.standing, Standing::Returning(_)));
+    let newest =
+        stayed.max_by_key(|(ordinal, found)| (found.start.session, found.start.generation, usize::MAX - ordinal));
+    let first = newest.map_or(0, |(ordinal, _)| ordinal);
+    let rewrite = load_owners(io, what, found, &mut state, first).await?;
     for (number, member) in what.numbered() {
         state.add_member(number, member.extents, member.zero_slots);
         let records = u64::from(member.extents) + u64::from(member.zero_slots);
         let bytes = (records * RECORD_BYTES as u64).next_multiple_of(BLOCK);
         let parts = (0..bytes).step_by(READ_BYTES as usize);
         let read = |at: u64| read_pages(io, member, member.places.table + at, READ_BYTES.min(bytes - at));
-        let mut reads = Ahead::new(READS_AHEAD, parts.clone().map(read));
+        let mut reads = ReadAhead::new(READS_AHEAD, parts.clone().map(read));
         for at in parts {
             let (read, unread) = reads.next().await.expect("one for each part")?;
             for offset in unread {
@@ -54,33 +53,34 @@ pub(super) async fn load<I: DeviceIo>(
                 let id = RecordId { member: number, index: k as u32 };
                 match Record::decode(image, number, id.index) {
                     Ok(record) if record == Record::free(0) => {}
-                    Ok(record) if of_its_kind(member, id.index, &record) => state.load(id, &record),
+                    Ok(record) if is_valid_at(member, id.index, &record) => state.load(id, &record),
                     _ => state.damage.note_record(id, *image),
                 }
             }
         }
         load_addresses(io, &mut state, number, member).await?;
     }
-    Ok((state, mend))
+    Ok((state, rewrite))
 }
 
-/// Reads all owners. All members have them: where one cannot be believed, another one's word counts.
+/// Reads all owners. All members have them: where one copy is damaged, another one is used.
 async fn load_owners<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
-    found: &[Found],
+    found: &[MemberLog],
     state: &mut State,
     first: usize,
 ) -> Result<Vec<u8>, OpenError> {
     let bytes = (u64::from(what.owner_slots) * OWNER_BYTES as u64).next_multiple_of(BLOCK);
     let (before, from) = what.members.split_at(first);
-    let away =
-        |number: u8| found.iter().any(|found| found.number == number && matches!(found.standing, Standing::Returns(_)));
-    let (mut lacks, mut mend): (Vec<u32>, _) = ((0..what.owner_slots).collect(), Vec::new());
-    for member in from.iter().chain(before).filter(|member| !away(member.number)) {
+    let returning = |number: u8| {
+        found.iter().any(|found| found.number == number && matches!(found.standing, Standing::Returning(_)))
+    };
+    let (mut unread, mut rewrite): (Vec<u32>, _) = ((0..what.owner_slots).collect(), Vec::new());
+    for member in from.iter().chain(before).filter(|member| !returning(member.number)) {
         let (read, _) = read_pages(io, member, member.places.owners, bytes).await?;
         let images = read.as_chunks::<OWNER_BYTES>().0;
-        lacks.retain(|slot| match Owner::decode(&images[*slot as usize], *slot) {
+        unread.retain(|slot| match Owner::decode(&images[*slot as usize], *slot) {
             Ok(owner) => {
                 if owner.is_some() {
                     state.set_owner(*slot, owner, 0);
@@ -89,18 +89,18 @@ async fn load_owners<I: DeviceIo>(
             }
             Err(_) => true,
         });
-        if lacks.is_empty() {
+        if unread.is_empty() {
             break;
         }
-        mend.push(member.number);
+        rewrite.push(member.number);
     }
-    // A ring may say what they are.
-    state.unread_owners = lacks.into_iter().collect();
-    Ok(mend)
+    // A ring may hold them.
+    state.unread_owners = unread.into_iter().collect();
+    Ok(rewrite)
 }
 
-/// Reads whole pages of a member's tables; returns also where those begin that it cannot read. What the disk cannot read is told from what it
-/// has: no structure is made of such bytes.
+/// Reads whole pages of a member's tables; returns also the offsets of the unreadable ones. Unreadable pages are filled
+/// with [`UNREAD`]: no structure is decoded from them.
 async fn read_pages<I: DeviceIo>(
     io: &I,
     member: &PoolDevice,
@@ -127,9 +127,9 @@ async fn read_pages<I: DeviceIo>(
     Ok((bytes, unread))
 }
 
-/// Refuses to write what a crash left in rings and the tail into pages that could not be read: what else stands in these would be gone, and
-/// may be readable the next time.
-pub(super) fn keep_unread<'a>(
+/// Refuses to write changes that a crash left in rings and log into pages that could not be read: the page's other
+/// content would be lost, and may be readable the next time.
+pub(super) fn refuse_unread_pages<'a>(
     what: &OpenPool<'_>,
     state: &State,
     entries: impl Iterator<Item = &'a Entry>,
@@ -151,7 +151,7 @@ pub(super) fn keep_unread<'a>(
     Ok(())
 }
 
-/// Reads the addresses of packed extents. Those that are not there yet are in the ring.
+/// Reads the addresses of packed extents. Those that are not on the disk yet are in the ring.
 async fn load_addresses<I: DeviceIo>(
     io: &I,
     state: &mut State,
@@ -160,7 +160,7 @@ async fn load_addresses<I: DeviceIo>(
 ) -> Result<(), OpenError> {
     let spans = spans_of_addresses(state, number, member);
     let read = |(at, len): &(u64, u64)| read_pages(io, member, member.places.addresses + at, *len);
-    let mut reads = Ahead::new(READS_AHEAD, spans.iter().map(read));
+    let mut reads = ReadAhead::new(READS_AHEAD, spans.iter().map(read));
     for (at, len) in &spans {
         let (bytes, unread) = reads.next().await.expect("one for each span")?;
         for offset in unread {
@@ -176,7 +176,7 @@ async fn load_addresses<I: DeviceIo>(
     Ok(())
 }
 
-/// What is to be read of a member's addresses, in whole pages: from which byte on, and how many.
+/// Returns the parts of a member's address table to read, in whole pages: the first byte, and how many bytes.
 fn spans_of_addresses(state: &State, number: u8, member: &PoolDevice) -> Vec<(u64, u64)> {
     let mut spans: Vec<(u64, u64)> = Vec::new();
     for index in 0..member.extents {
@@ -194,7 +194,7 @@ fn spans_of_addresses(state: &State, number: u8, member: &PoolDevice) -> Vec<(u6
     spans
 }
 
-/// Whether the addresses of a record are to be read; of a damaged one nobody knows what it is.
+/// Returns whether to read the addresses of a record. Of a damaged one the kind is unknown.
 fn has_addresses(state: &State, id: RecordId) -> bool {
     state.record(id).kind == RecordKind::Packed || state.damage.has(id)
 }
@@ -206,7 +206,7 @@ fn load_sector(state: &mut State, id: RecordId, image: &[u8; ADDRESS_SECTOR_BYTE
     let (record, damaged) = (state.record(id), state.damage.has(id));
     let (words, _) = image.as_chunks::<8>();
     let words: Words = std::array::from_fn(|slot| u64::from_le_bytes(words[slot]));
-    // Nobody knows what it is of such a record: it stays as it is.
+    // The addresses of such a record cannot be checked: the sector stays as it is.
     let mut all = !damaged;
     for (slot, word) in (0..EXTENT_BLOCKS as u8).zip(words) {
         match state.read_address(word, id, slot, record.life) {
@@ -220,8 +220,8 @@ fn load_sector(state: &mut State, id: RecordId, image: &[u8; ADDRESS_SECTOR_BYTE
     }
 }
 
-/// Whether a record may stand at this place of a member's table.
-fn of_its_kind(member: &PoolDevice, index: u32, record: &Record) -> bool {
+/// Returns whether a record of this kind is valid at this index of a member's table.
+fn is_valid_at(member: &PoolDevice, index: u32, record: &Record) -> bool {
     match record.kind {
         RecordKind::Free => true,
         RecordKind::Whole | RecordKind::Packed => index < member.extents,
@@ -229,14 +229,14 @@ fn of_its_kind(member: &PoolDevice, index: u32, record: &Record) -> bool {
     }
 }
 
-/// Whether an entry speaks of something that there is.
+/// Returns whether an entry refers to something that exists.
 pub(super) fn fits(what: &OpenPool<'_>, entry: &Entry) -> bool {
     match &entry.change {
         Change::Padding => true,
         Change::Owner { .. } => entry.index < what.owner_slots,
         Change::Record { record } | Change::Slot { record, .. } => what.member(entry.member).is_some_and(|member| {
             u64::from(entry.index) < u64::from(member.extents) + u64::from(member.zero_slots)
-                && of_its_kind(member, entry.index, record)
+                && is_valid_at(member, entry.index, record)
         }),
     }
 }
@@ -262,14 +262,14 @@ pub(super) fn apply(state: &mut State, checkpoint: &mut Checkpoint, entry: &Entr
     }
 }
 
-/// What must be true of every pool that was opened.
+/// Checks what must be true of every open pool.
 pub(super) fn verify(state: &State, first: u8) -> Result<(), OpenError> {
     if let Some(slot) = state.unread_owners.first() {
         let what = format!("slot {slot} of its list of owners cannot be believed, here and on all other members");
         return Err(OpenError::Damaged { member: first, what });
     }
     let most = state.owners.iter().count();
-    let endless = |id: u32| {
+    let is_cyclic = |id: u32| {
         let mut at = id;
         let steps = std::iter::from_fn(|| {
             at = state.owners.get(at)?.parent;
@@ -277,7 +277,7 @@ pub(super) fn verify(state: &State, first: u8) -> Result<(), OpenError> {
         });
         steps.take(most + 1).count() > most
     };
-    if let Some(owner) = state.owners.iter().find(|owner| endless(owner.id)) {
+    if let Some(owner) = state.owners.iter().find(|owner| is_cyclic(owner.id)) {
         let what = format!("owner {} stands on itself", owner.id);
         return Err(OpenError::Damaged { member: first, what });
     }
@@ -288,7 +288,7 @@ pub(super) fn verify(state: &State, first: u8) -> Result<(), OpenError> {
                 true => state.records.owner(ExtentId { member, index }),
                 false => state.record(RecordId { member, index }).owner,
             };
-            // Mostly it is the one of the record before.
+            // Mostly it is the owner of the record before.
             if owner == 0 || owner == last {
                 continue;
             }

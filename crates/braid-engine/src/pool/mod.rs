@@ -1,57 +1,58 @@
-//! Pools: how space is handed out to volumes and their snapshots.
+//! Pools: how space is allocated to volumes and their snapshots.
 //!
-//! What it is: the memory image of a pool. [`Records`] is what is known of each extent of each member, [`VolumeMap`] where
-//! each block of a volume is. All shards read them, and the pool's home shard alone changes them.
+//! The state of a pool in memory. [`Records`] has what is known of each extent of each member, [`VolumeMap`] where each
+//! block of a volume is. All shards read them; only the pool's home shard changes them.
 
+mod accept_loss;
 mod accounting;
+mod add_member;
 mod admin;
-mod ahead;
 mod audit;
 mod build;
 mod checkpoint;
 mod commit;
 mod compact;
-mod copied;
 mod damage;
+mod defined_blocks;
 mod diff;
 mod discard;
 mod flatten;
-mod fold;
-mod grow;
+mod flatten_copy;
+mod fragmentation;
+mod freeing;
 mod home;
+mod int_map;
 mod jobs;
-mod keyed;
-mod leaving;
 mod load;
-mod lost;
+mod log_memory;
+mod log_rings;
 mod map;
+mod memory_log;
+mod merge;
 mod moves;
 mod one_move;
 mod open;
 mod owners;
+mod present_members;
+mod read_ahead;
 mod records;
 mod recount;
-mod regained;
+mod recovery;
+mod remove_member;
 mod reserves;
-mod rings;
-mod scattered;
-mod seats;
 mod shrink;
 mod space;
-mod starts;
 mod starved;
 mod state;
-mod stated;
-mod statements;
-mod tail;
-mod tail_memory;
 mod thick;
 mod units;
+mod walk;
 
-/// What of it stands on disks.
+/// The on-disk format.
 pub use braid_format::pool as on_disk;
 
 pub use accounting::{Accounts, Usage, usage};
+pub use add_member::AddError;
 pub use admin::AdminError;
 pub use audit::Audit;
 pub use checkpoint::MemberPlaces;
@@ -61,19 +62,18 @@ pub use diff::{Changed, Difference, NotRelated, Run};
 pub use discard::Discarded;
 pub(crate) use discard::unmapped_blocks;
 pub use flatten::Flattened;
-pub use fold::Folded;
-pub use grow::AddError;
 pub use home::{Placement, Pool, PoolShared, Reservation, VolumeId, VolumeShared};
-pub use leaving::Leaving;
+pub use log_memory::TailMemory;
 pub use map::{Found, MapWriter, PackedBlock, Piece, Visible, VolumeMap};
+pub use memory_log::{MemoryLog, log_bytes};
+pub use merge::Folded;
 pub use moves::Moving;
-pub use open::{OpenError, OpenPool, PoolDevice, open, tail_units_for, tail_units_of_ring};
+pub use open::{OpenError, OpenPool, PoolDevice, log_units_for, open, tail_units_of_ring};
 pub use owners::{OwnerId, Owners};
 pub use records::{LOGICAL_PACKED, OWNER_HELD, Records};
+pub use remove_member::Leaving;
 pub use space::MemberSpace;
 pub use starved::CommitFailed;
 pub use state::{NO_BLOCK, RecordId, State};
-pub use statements::{Statement, Walk, Watch, ZeroRange};
-pub use tail::{Tail, tail_bytes};
-pub use tail_memory::TailMemory;
 pub use units::{BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES, ExtentId, MEMBERS_MAX};
+pub use walk::{ExtentDefinition, Walk, Watch, ZeroRange};

@@ -1,23 +1,24 @@
-//! Moves: blocks go to other places while their volumes are used.
+//! Moves: blocks go to other extents while their volumes are in use.
 //!
-//! The extents that are to be left are *held*: nobody writes there any more without asking the home, and who asks waits. When everybody
-//! who may have begun before has ended, the blocks are copied; then one group of entries says where they are now and that the
-//! old places are free, the maps are told, and who waited goes on. Until that group counts nothing has moved.
+//! The source extents are *held*: no shard writes there any longer without a request to the home shard, and such
+//! requests wait. When all requests that may have begun before have ended, the blocks are copied. Then one group of
+//! entries says where they are now and that the old extents are free, the maps are updated, and waiting requests go on.
+//! Until that group is in the log nothing has moved.
 //!
-//! What is to be moved is not remembered anywhere: it is what stands where it should not ([`Pool::move_step`]), so that a start goes on
-//! by itself where the last session has ended.
+//! What is to be moved is not recorded anywhere: it is what is where it should not be ([`Pool::move_step`]), so that an
+//! open goes on by itself where the last session has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use braid_format::pool::{Change, Owner, Placing, Record, RecordKind};
 
 use super::admin::AdminError;
-use super::commit::{For, PoolIo, PoolOp};
+use super::commit::{IoPurpose, PoolIo, PoolOp};
 use super::flatten::Flatten;
-use super::fold::Fold;
 use super::home::Pool;
-use super::jobs::Waiting;
+use super::jobs::PausedMoves;
 use super::map::{MapWriter, MovedBlock};
+use super::merge::Merge;
 use super::one_move::{Move, Part, Stage};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
@@ -25,25 +26,25 @@ use super::state::RecordId;
 use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
-/// Moves that are under way at a time: so many extents are held.
+/// Maximum moves at a time: each holds extents.
 const MOVES_MAX: usize = 16;
-/// Copies that are out at a time.
+/// Maximum copies in flight.
 const COPIES_MAX: u32 = 16;
-/// Blocks that one copy takes at most.
+/// Maximum blocks of one copy.
 const COPY_BLOCKS_MAX: usize = 16;
 
-/// What a step of moving came to.
+/// The outcome of a step of moving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moving {
-    /// Everything has been looked at, and all stands where it should.
+    /// All records were scanned, and all blocks are where they should be.
     Done,
     /// Something was done, or is under way.
     Some,
-    /// There is something to move, and no space where it may go.
+    /// Blocks have to move, and there is no space for them.
     Full,
-    /// There is something that could not be copied; nothing else is to be done.
+    /// Some blocks could not be copied; there is nothing else to do.
     Unreadable,
-    /// What else there is to move is held back ([`Pool::hold_moves`]).
+    /// The remaining moves are paused ([`Pool::hold_moves`]).
     Waits,
 }
 
@@ -51,69 +52,69 @@ pub enum Moving {
 #[derive(Default)]
 pub(super) struct Moves {
     list: [Option<Move>; MOVES_MAX],
-    out: u32,
-    /// Whatever could not be copied.
+    in_flight: u32,
+    /// Extents that could not be copied.
     failed: BTreeSet<ExtentId>,
-    pub waiting: Waiting,
+    pub paused: PausedMoves,
     /// Requests hang that a barrier waits for.
     hang: bool,
     scan: Option<Scan>,
     /// Blocks that have moved.
     moved: u64,
-    /// Extents into which what was scattered was put together: whole, and packed ones.
+    /// Extents into which compaction has moved blocks: whole ones, and packed ones.
     pub gathered: u64,
-    pub merged: u64,
+    pub repacked: u64,
 }
 
-/// A look at all records.
+/// A scan of all records.
 struct Scan {
     next: RecordId,
-    /// Whether nothing was found that should not stand where it does.
+    /// Whether no block was found where it should not be.
     clean: bool,
     full: bool,
     unreadable: bool,
     waits: bool,
-    /// Owners that may have blocks where they should not, and where some have been seen.
+    /// Owners that may have blocks where they should not, and the members on which blocks were seen.
     also: BTreeMap<OwnerId, u128>,
 }
 
 impl Moves {
-    /// Extents to which something is moved.
+    /// Returns whether something is moved to this extent.
     pub fn is_target(&self, extent: ExtentId) -> bool {
         self.list.iter().flatten().any(|one| one.target == extent)
     }
 
-    /// Whether something is being copied for this owner.
+    /// Returns whether something is being copied for this owner.
     pub fn copies_for(&self, owner: OwnerId) -> bool {
-        self.list.iter().flatten().any(|one| one.taker == Some(owner))
+        self.list.iter().flatten().any(|one| one.recipient == Some(owner))
     }
 
-    /// Owners and their logical extents for which copies go to extents of their own.
-    pub fn copied_to(&self) -> impl Iterator<Item = (OwnerId, u32)> + '_ {
-        self.list.iter().flatten().filter_map(Move::opens)
+    /// Returns owner and logical extent of copies to newly allocated whole extents.
+    pub fn copy_targets(&self) -> impl Iterator<Item = (OwnerId, u32)> + '_ {
+        self.list.iter().flatten().filter_map(Move::opened_extent)
     }
 
-    /// Whether what stands in this extent is on its way to another.
-    pub fn moves_away(&self, extent: ExtentId) -> bool {
-        self.list.iter().flatten().any(|one| one.taker.is_none() && one.has_source(extent))
+    /// Returns whether the blocks of this extent are being moved to another one.
+    pub fn is_source(&self, extent: ExtentId) -> bool {
+        self.list.iter().flatten().any(|one| one.recipient.is_none() && one.has_source(extent))
     }
 
-    /// Whether it could not be copied.
+    /// Returns whether this extent could not be copied.
     pub fn has_failed(&self, extent: ExtentId) -> bool {
         self.failed.contains(&extent)
     }
 
-    /// Whether another one can begin.
-    pub fn has_place(&self) -> bool {
+    /// Returns whether another move can begin.
+    pub fn can_begin(&self) -> bool {
         !self.hang && self.list.iter().any(Option::is_none)
     }
 
-    /// Whether none is under way.
+    /// Returns whether no move is under way.
     pub fn is_idle(&self) -> bool {
         self.list.iter().all(Option::is_none)
     }
 
-    /// A barrier begins: true where it would help a move.
+    /// Notes that a barrier begins. Returns whether a move needs it.
     pub fn begin_drain(&mut self) -> bool {
         let mut any = false;
         for one in self.list.iter_mut().flatten().filter(|one| one.stage == Stage::Held) {
@@ -123,20 +124,20 @@ impl Moves {
         any
     }
 
-    /// The barrier has ended.
+    /// Notes that the barrier has ended.
     pub fn drained(&mut self) {
         for one in self.list.iter_mut().flatten().filter(|one| one.stage == Stage::Draining) {
             one.stage = Stage::Copying(0);
         }
     }
 
-    /// Something is to stand elsewhere from now on: what was seen says nothing.
-    pub fn begin_anew(&mut self) {
+    /// Restarts the scan: some blocks should be elsewhere from now on, and what it has seen is void.
+    pub fn restart_scan(&mut self) {
         self.scan = None;
     }
 
-    /// This owner may get blocks anywhere from now on: what a scan has seen of it says nothing.
-    pub fn takes_over(&mut self, owner: OwnerId) {
+    /// Forgets what the scan has seen of this owner, which may get blocks anywhere from now on.
+    pub fn forget_seen(&mut self, owner: OwnerId) {
         if let Some(scan) = &mut self.scan {
             scan.also.remove(&owner);
         }
@@ -144,51 +145,51 @@ impl Moves {
 }
 
 impl Pool {
-    /// Nothing new goes to this member, and what stands there is to be moved away; or it is used again.
+    /// Closes a member: it takes no new allocations, and its blocks are to be moved away. Or opens it again.
     pub fn close_member(&mut self, member: u8, closed: bool) {
         self.rooms[usize::from(member)].closed = closed;
         self.state.close_member(member, closed);
-        // Whoever fills an extent there begins another one.
+        // Owners with an open packed extent there begin another one.
         let open: Vec<OwnerId> =
             self.open_packed.iter().filter(|(_, open)| open.extent.member == member).map(|(owner, _)| *owner).collect();
         open.into_iter().for_each(|owner| self.close_packed(owner));
-        self.moves.begin_anew();
-        // A checkpoint that was made for it says nothing of what comes there from now on.
+        self.moves.restart_scan();
+        // A checkpoint that was made for its removal does not cover what comes there from now on.
         if self.commits.leaving.is_some_and(|(leaving, _)| leaving == member) {
             self.commits.leaving = None;
         }
     }
 
-    /// Whether nothing stands on a member, nothing is on its way there, and all of that is committed.
+    /// Returns whether a member has no blocks, none are in flight to it, and all of that is committed.
     pub fn is_member_empty(&self, member: u8) -> bool {
         let (room, extents) = (&self.rooms[usize::from(member)], self.state.records.extents(member));
         room.free.count() == extents && self.state.free_zero_slots_of(member) == self.state.zero_slots(member)
     }
 
-    /// The member that has most free extents of those that take new ones.
+    /// Returns the member with the most free extents, of those that take new allocations.
     pub fn member_with_most_space(&self) -> Option<u8> {
         let open = (0u8..).zip(&self.rooms).filter(|(_, room)| !room.closed && room.free.count() > 0);
         open.max_by_key(|(member, room)| (room.free.count(), u8::MAX - member)).map(|(member, _)| member)
     }
 
-    /// Places an owner, of any kind, otherwise. What it has elsewhere is to be moved ([`Pool::move_step`]).
+    /// Changes the placement of an owner of any kind. Blocks that it has elsewhere are moved by [`Pool::move_step`].
     ///
     /// # Errors
-    /// `NoSuch`; `TailFull`; `InDoubt`: it would be on a member that is absent.
+    /// `NoSuch`; `TailFull`; `InDoubt`: it would be on a missing member.
     pub fn place_owner(&mut self, id: OwnerId, place: Placing, on: u128) -> Result<(), AdminError> {
         let slot = self.state.owners.slot_of(id).ok_or(AdminError::NoSuch)?;
         let old = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
         if (old.place, old.on) == (place, on) {
             return Ok(());
         }
-        if self.state.damage.has_owner(id) {
+        if self.state.damage.is_in_doubt(id) {
             return Err(AdminError::Damaged);
         }
         // One more for the packed extent that is closed.
-        if !self.has_room_for_order(6) {
+        if !self.has_room_for_request(6) {
             return Err(AdminError::TailFull);
         }
-        // What it has stays where it is until it has been moved.
+        // Its blocks stay where they are until they have been moved.
         let also_on = if place == Placing::Spread { 0 } else { old.may_be_on() & !on };
         let image = Owner { place, on, also_on, ..old.clone() };
         if !image.is_sound() {
@@ -197,11 +198,11 @@ impl Pool {
         if image.may_be_on() & !old.may_be_on() & self.state.absent != 0 {
             return Err(AdminError::InDoubt);
         }
-        let kept = self.reserves_altered(&old, &image)?;
+        let reserves = self.reserves_altered(&old, &image)?;
         self.close_packed(id);
-        self.moves.begin_anew();
+        self.moves.restart_scan();
         self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);
-        self.keep(kept);
+        self.set_reserves(reserves);
         Ok(())
     }
 
@@ -215,25 +216,25 @@ impl Pool {
         self.moves.failed.iter().copied()
     }
 
-    /// What could not be copied is tried again.
+    /// Retries extents that could not be copied.
     pub fn retry_moves(&mut self) {
         self.moves.failed.clear();
     }
 
-    /// Looks at up to `records` records, and begins to move what stands where it should not: on a member that is closed, or on one that its
-    /// owner is not to use. The copying goes on by itself, by [`Pool::next_io`] and barriers.
+    /// Scans up to `records` records, and begins to move blocks that are where they should not be: on a closed member,
+    /// or on one that their owner is not to use. The copying goes on by itself, by [`Pool::next_io`] and barriers.
     pub fn move_step(&mut self, records: u32) -> Moving {
         if self.commits.is_failed() || self.is_starving() {
             return Moving::Some;
         }
         for _ in 0..records {
-            if !self.moves.has_place() {
+            if !self.moves.can_begin() {
                 break;
             }
             if self.moves.scan.is_none() {
                 self.begin_scan();
             }
-            if !self.look_at_next() {
+            if !self.scan_next() {
                 return self.end_scan();
             }
         }
@@ -242,20 +243,20 @@ impl Pool {
 
     fn begin_scan(&mut self) {
         let elsewhere = self.state.owners.iter().filter(|owner| owner.also_on != 0);
-        // Of one whose data are out, or move, or that takes over what another one has, nothing is certain.
-        let takes_over = |id: OwnerId| self.fold.as_ref().is_some_and(|fold| fold.child() == Some(id));
+        // Nothing is certain of an owner with data in flight, with blocks that move, or that receives a merge.
+        let receives_merge = |id: OwnerId| self.merge.as_ref().is_some_and(|merge| merge.child() == Some(id));
         let sources = || self.moves.list.iter().flatten().flat_map(|one| &one.sources);
         let moves = |id: OwnerId| sources().any(|(source, _)| self.state.records.owner(*source) & !OWNER_HELD == id);
         let settled =
-            elsewhere.filter(|owner| !self.awaits_data(owner.id) && !takes_over(owner.id) && !moves(owner.id));
+            elsewhere.filter(|owner| !self.awaits_data(owner.id) && !receives_merge(owner.id) && !moves(owner.id));
         let settled = settled.filter(|owner| !self.moves.copies_for(owner.id));
         let also = settled.map(|owner| (owner.id, 0)).collect();
         let next = RecordId { member: 0, index: 0 };
         self.moves.scan = Some(Scan { next, clean: true, full: false, unreadable: false, waits: false, also });
     }
 
-    /// False: there is no further record.
-    fn look_at_next(&mut self) -> bool {
+    /// Looks at the next record. False: there is none.
+    fn scan_next(&mut self) -> bool {
         let scan = self.moves.scan.as_mut().expect("a scan is under way");
         let id = scan.next;
         if usize::from(id.member) == self.rooms.len() {
@@ -276,7 +277,7 @@ impl Pool {
         }
         let misplaced = self.is_misplaced(owner, id.member);
         let awaited = is_extent && closed && self.is_pending(extent);
-        if (misplaced || awaited) && self.moves.waiting.waits(owner, id.member, closed) {
+        if (misplaced || awaited) && self.moves.paused.is_paused(owner, id.member, closed) {
             let scan = self.moves.scan.as_mut().expect("as before");
             (scan.clean, scan.waits) = (false, true);
             scan.next.index += 1;
@@ -287,7 +288,7 @@ impl Pool {
                 return true;
             }
         } else {
-            // A place that is promised there is used yet, whoever was to have it.
+            // A pending allocation there may still be written, whatever its owner.
             if misplaced || awaited {
                 self.move_extent(extent);
             }
@@ -296,7 +297,7 @@ impl Pool {
         true
     }
 
-    /// Whether what this owner has on a member should stand elsewhere.
+    /// Returns whether this owner's blocks on a member should be elsewhere.
     fn is_misplaced(&self, owner: OwnerId, member: u8) -> bool {
         let uses = || self.state.owners.get(owner).is_none_or(|owner| owner.uses() >> member & 1 == 1);
         owner != 0 && (self.rooms[usize::from(member)].closed || !uses())
@@ -307,12 +308,12 @@ impl Pool {
         for (id, seen) in &scan.also {
             self.forget_members(*id, *seen);
         }
-        // Another look is needed where somebody could not be judged; of these members nobody can be.
+        // Another scan is needed if an owner could not be checked; on these members none can be.
         let unseen = self.state.absent | self.state.damage.members();
-        let judged = self.state.owners.iter().all(|owner| owner.also_on & !unseen == 0);
+        let checked = self.state.owners.iter().all(|owner| owner.also_on & !unseen == 0);
         match () {
             () if !self.moves.is_idle() => Moving::Some,
-            () if scan.clean && judged => Moving::Done,
+            () if scan.clean && checked => Moving::Done,
             () if scan.full => Moving::Full,
             () if scan.unreadable => Moving::Unreadable,
             () if scan.waits => Moving::Waits,
@@ -320,23 +321,23 @@ impl Pool {
         }
     }
 
-    /// An owner has nothing on other members than these any more, apart from those that it uses.
+    /// Notes that an owner has blocks on these members only, apart from those that it uses.
     fn forget_members(&mut self, id: OwnerId, seen: u128) {
         let Some(slot) = self.state.owners.slot_of(id) else { return };
         let mut image = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
-        // Of a member that is absent nothing can be seen, and not all of one whose tables are damaged.
+        // A missing member cannot be checked, and one with damaged tables not wholly.
         let seen = seen | self.state.absent | self.state.damage.members();
-        if image.also_on & !seen != 0 && self.tail.has_room(8) {
+        if image.also_on & !seen != 0 && self.log.has_room(8) {
             image.also_on &= seen;
             self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);
         }
     }
 
-    /// A record of zeros goes to another member. False: it has to be tried again.
+    /// Moves a record of zeros to another member. False: it has to be retried.
     fn move_zeros(&mut self, id: RecordId) -> bool {
         let scan = self.moves.scan.as_mut().expect("a scan is under way");
         scan.clean = false;
-        if !self.tail.has_room(2) {
+        if !self.log.has_room(2) {
             self.commit_soon();
             return false;
         }
@@ -361,7 +362,7 @@ impl Pool {
         let record = self.state.record(extent.into());
         let held = self.state.records.owner(extent) & OWNER_HELD != 0;
         if self.state.damage.has_slots(extent.into()) {
-            // Of whom its blocks are nobody knows: it stays until that is decided.
+            // Which blocks some of its slots hold is unknown: it stays until the damage is accepted.
             self.moves.scan.as_mut().expect("as before").unreadable = true;
             return;
         }
@@ -402,13 +403,13 @@ impl Pool {
                 self.state.records.set_owner(*source, owner | OWNER_HELD);
             }
         }
-        let free = self.moves.list.iter_mut().find(|place| place.is_none());
-        *free.expect("seen that there is a place") = Some(one);
+        let free = self.moves.list.iter_mut().find(|entry| entry.is_none());
+        *free.expect("checked that a move can begin") = Some(one);
     }
 
-    /// The next copy that a move wants done.
+    /// Returns the next copy that a move needs.
     pub(super) fn copy_io(&mut self) -> Option<PoolIo> {
-        if self.moves.out >= COPIES_MAX || self.commits.is_failed() {
+        if self.moves.in_flight >= COPIES_MAX || self.commits.is_failed() {
             return None;
         }
         for number in 0..MOVES_MAX {
@@ -423,12 +424,12 @@ impl Pool {
             };
             let run = (0..).zip(&one.parts[at..]).take(COPY_BLOCKS_MAX).take_while(|pair| follows(*pair)).count();
             one.stage = Stage::Copying(at + run);
-            one.out += 1;
+            one.in_flight += 1;
             let target = one.target;
-            self.moves.out += 1;
+            self.moves.in_flight += 1;
             let from_offset = self.extent_offset(first.from) + u64::from(first.slot) * BLOCK_BYTES;
             let offset = self.extent_offset(target) + u64::from(first.to_slot) * BLOCK_BYTES;
-            let token = self.commits.take_io(For::Copy { number: number as u8 }, None).expect("seen to be free");
+            let token = self.commits.take_io(IoPurpose::Copy { number: number as u8 }, None).expect("seen to be free");
             let op = PoolOp::Copy { from_member: first.from.member, from_offset };
             return Some(PoolIo { token, member: target.member, op, offset, len: run as u64 * BLOCK_BYTES });
         }
@@ -437,29 +438,30 @@ impl Pool {
 
     /// A copy has ended.
     pub(super) fn copied(&mut self, number: u8, succeeded: bool) {
-        self.moves.out -= 1;
-        let one = self.moves.list[usize::from(number)].as_mut().expect("a move whose copies are out");
-        one.out -= 1;
+        self.moves.in_flight -= 1;
+        let one = self.moves.list[usize::from(number)].as_mut().expect("a move with copies in flight");
+        one.in_flight -= 1;
         one.failed |= !succeeded;
     }
 
-    /// Something hangs that every barrier waits for, or does not any more. Who waits for a move would wait as long as it hangs: all are given
-    /// up, and none begins.
+    /// Notes whether a request hangs that every barrier waits for. A request that waits for a move would wait as long
+    /// as that: all moves are given up, and none begins.
     pub fn note_hanging(&mut self, hang: bool) {
         self.moves.hang = hang && !planted(Planted::MoveHeldByHanging);
     }
 
-    /// Gives moves up, whatever hangs. What is copied for somebody who is flattened is not copied twice: it stays, and so does who waits for that.
+    /// Gives up moves because a request hangs. Copies for flattening are kept, so as not to be made twice; a request
+    /// that waits for one waits on.
     fn give_moves_up(&mut self) {
         for number in 0..MOVES_MAX {
-            let is_copied = |one: &Move| one.out == 0 && one.stage == Stage::Copying(one.parts.len());
-            let gives_up = |one: &mut Move| one.taker.is_none() && !one.sources.is_empty() && !is_copied(one);
+            let is_copied = |one: &Move| one.in_flight == 0 && one.stage == Stage::Copying(one.parts.len());
+            let gives_up = |one: &mut Move| one.recipient.is_none() && !one.sources.is_empty() && !is_copied(one);
             let Some(mut one) = self.moves.list[number].take_if(gives_up) else { continue };
-            if one.out == 0 {
-                self.drop_move(&one);
+            if one.in_flight == 0 {
+                self.cancel_move(&one);
             } else {
-                // Its target is nobody else's until what is on its way there has come.
-                self.let_go(&one);
+                // Its target cannot be reused until the copies in flight have ended.
+                self.release_move(&one);
                 one.sources.clear();
                 one.failed = true;
                 self.moves.list[number] = Some(one);
@@ -467,22 +469,22 @@ impl Pool {
         }
     }
 
-    /// Ends those moves whose blocks have been copied.
+    /// Ends moves whose blocks have been copied.
     pub(super) fn end_moves(&mut self) {
         if self.moves.hang {
             self.give_moves_up();
         }
         for number in 0..MOVES_MAX {
             let ended = |one: &Move| match one.stage {
-                Stage::Copying(at) => one.out == 0 && (one.failed || at == one.parts.len()),
+                Stage::Copying(at) => one.in_flight == 0 && (one.failed || at == one.parts.len()),
                 _ => false,
             };
-            // Where nothing is committed any more nothing moves, and nobody is kept waiting.
+            // If nothing is committed any longer, nothing moves, and no request is kept waiting.
             let failed = self.commits.is_failed();
-            let ends = |one: &Move| if failed { one.out == 0 } else { ended(one) };
+            let ends = |one: &Move| if failed { one.in_flight == 0 } else { ended(one) };
             if let Some(one) = self.moves.list[number].take_if(|one| ends(one)) {
                 if failed {
-                    self.drop_move(&one);
+                    self.cancel_move(&one);
                 } else {
                     self.moves.list[number] = self.end_move(one);
                 }
@@ -490,65 +492,68 @@ impl Pool {
         }
     }
 
-    /// Everything has been copied: that is what counts from now on. Gives the move back where the tail has no room to say so.
+    /// Ends a move, all of which was copied: the blocks are at their new locations from now on. Returns it if it has to
+    /// wait.
     fn end_move(&mut self, one: Move) -> Option<Move> {
-        if one.taker.is_some() {
+        if one.recipient.is_some() {
             return self.end_copy(one);
         }
         if one.failed {
             self.note_unreadable(&one);
-            self.drop_move(&one);
+            self.cancel_move(&one);
             return None;
         }
-        // What a fold has not come to by its number would never be folded under another one.
-        let folds = |pool: &Pool, source: ExtentId| {
+        // A merge goes by record index: blocks that it has not reached would never be merged under another index.
+        let merging = |pool: &Pool, source: ExtentId| {
             let owner = pool.state.records.owner(source) & !OWNER_HELD;
-            pool.fold.as_ref().is_some_and(|fold| owner != 0 && fold.owner() == owner)
+            pool.merge.as_ref().is_some_and(|merge| owner != 0 && merge.owner() == owner)
         };
         let has_to_wait = |(source, _): &(ExtentId, u16)| {
             let owner = self.state.records.owner(*source) & !OWNER_HELD;
-            self.is_looked_at(owner) || folds(self, *source) && self.fold.as_ref().is_some_and(Fold::is_gathering)
+            self.is_being_mapped(owner)
+                || merging(self, *source) && self.merge.as_ref().is_some_and(Merge::is_gathering)
         };
         if one.sources.iter().any(has_to_wait) {
             return Some(one);
         }
         for (source, _) in &one.sources {
-            if folds(self, *source) && !planted(Planted::MoveOvertakesFold) {
-                if !self.tail.has_room(16) {
-                    return self.end_later(one);
+            if merging(self, *source) && !planted(Planted::MoveOvertakesFold) {
+                if !self.log.has_room(16) {
+                    return self.defer_end(one);
                 }
-                self.fold_extent(*source);
+                self.merge_extent(*source);
             }
         }
         let Some((owner, changes, own, freed)) = self.move_changes(&one) else {
-            self.drop_move(&one);
+            self.cancel_move(&one);
             return None;
         };
-        if !self.tail.has_room(changes.len() as u64) {
-            return self.end_later(one);
+        if !self.log.has_room(changes.len() as u64) {
+            return self.defer_end(one);
         }
-        let before = self.tail.published();
-        let sequence = self.tail.append(&changes);
-        self.take_in(&changes[..own], before);
+        let before = self.log.published();
+        let sequence = self.log.append(&changes);
+        self.apply_changes(&changes[..own], before);
         self.shared.published.store(sequence, std::sync::atomic::Ordering::Release);
-        self.tell_maps(&one, |_| true);
-        // Only now that no map follows them any more.
-        self.take_in(&changes[own..], before + own as u64);
+        self.update_maps(&one, |_| true);
+        // Only now that no map follows these records any longer.
+        self.apply_changes(&changes[own..], before + own as u64);
         self.moves.moved += self.state.record(one.target.into()).present.count_ones() as u64;
         debug_assert_eq!(self.state.records.owner(one.target), owner);
         if one.sources.len() > 1 {
-            *if one.packed { &mut self.moves.merged } else { &mut self.moves.gathered } += 1;
+            *if one.packed { &mut self.moves.repacked } else { &mut self.moves.gathered } += 1;
         }
-        self.end_scan_for(owner, one.target);
-        self.let_go(&one);
+        self.note_arrival(owner, one.target);
+        self.release_move(&one);
         for extent in freed {
             self.rooms[usize::from(extent.member)].freed.add(sequence, extent);
         }
         None
     }
 
-    /// Something of this owner has come here. The member may have been closed since, and the scan have passed.
-    pub(super) fn end_scan_for(&mut self, owner: OwnerId, target: ExtentId) {
+    /// Notes that blocks of this owner came here: the member may have been closed since, and the scan may have passed
+    /// it.
+    pub(super) fn note_arrival(&mut self, owner: OwnerId, target: ExtentId) {
         if self.is_misplaced(owner, target.member)
             && let Some(scan) = &mut self.moves.scan
         {
@@ -560,8 +565,8 @@ impl Pool {
         self.moves.failed.extend(one.sources.iter().map(|(source, _)| *source));
     }
 
-    /// Who has the blocks of a move now; what has to be said, first of the target (so many changes), then of the sources; and which of these
-    /// are free by that. `None`: nothing is left that could be moved.
+    /// Returns the owner of the blocks of a move; the changes, first those of the target (how many is the third value),
+    /// then those of the sources; and the sources that become free. `None`: nothing is left to move.
     #[expect(clippy::type_complexity, reason = "it is taken apart where it is made")]
     fn move_changes(&self, one: &Move) -> Option<(OwnerId, Vec<(u8, u32, Change)>, usize, Vec<ExtentId>)> {
         let now = |(source, life): &(ExtentId, u16)| {
@@ -570,7 +575,7 @@ impl Pool {
         };
         let mut left: Vec<(ExtentId, Record)> = one.sources.iter().filter_map(now).collect();
         let owner = left.first()?.1.owner;
-        debug_assert!(left.iter().all(|(_, record)| record.owner == owner), "a fold is over all of them or none");
+        debug_assert!(left.iter().all(|(_, record)| record.owner == owner), "a merge covers all of them or none");
         let life = self.state.record(one.target.into()).life.wrapping_add(1);
         let (kind, logical) =
             if one.packed { (RecordKind::Packed, u32::MAX) } else { (RecordKind::Whole, one.logical) };
@@ -578,7 +583,7 @@ impl Pool {
         let (member, index) = (one.target.member, one.target.index);
         let mut changes = Vec::new();
         for part in &one.parts {
-            // It may have been taken away, or be hidden, since.
+            // It may have been discarded, or be hidden, since.
             let Some((_, source)) = left.iter_mut().find(|(extent, _)| *extent == part.from) else { continue };
             if source.present >> part.slot & 1 == 0 {
                 continue;
@@ -611,8 +616,8 @@ impl Pool {
         Some((owner, changes, own, freed))
     }
 
-    /// Who finds a block that has moved finds it where it is now: those owners whose blocks have moved.
-    pub(super) fn tell_maps(&mut self, one: &Move, mut shows: impl FnMut(OwnerId) -> bool) {
+    /// Updates the maps of volumes whose owners `shows` accepts: they show moved blocks at their new locations.
+    pub(super) fn update_maps(&mut self, one: &Move, mut shows: impl FnMut(OwnerId) -> bool) {
         let record = self.state.record(one.target.into());
         let mut moved: Vec<(u32, MovedBlock)> = Vec::with_capacity(one.parts.len());
         for part in one.parts.iter().filter(|part| record.present >> part.to_slot & 1 == 1) {
@@ -620,36 +625,36 @@ impl Pool {
             moved.push((logical, MovedBlock { block, from: (part.from, part.slot), to_slot: part.to_slot }));
         }
         moved.sort_unstable_by_key(|(logical, moved)| (*logical, moved.block));
-        // Whoever has a copy may hide some of it; the word of a map that follows a record would show it.
-        let follow = one.taker.is_none();
+        // The owner of a copy may hide some of it; a word that follows the record would show it.
+        let follow = one.recipient.is_none();
         let records = &self.state.records;
-        let tell = |writer: &mut MapWriter| {
+        let update = |writer: &mut MapWriter| {
             for blocks in moved.chunk_by(|a, b| a.0 == b.0) {
                 let each = blocks.iter().map(|(_, moved)| *moved);
                 writer.relocate(records, blocks[0].0, each, (one.target, one.packed), follow);
             }
         };
-        let told = self.volumes.values_mut().filter(|volume| shows(volume.owner)).map(|volume| &mut volume.writer);
-        let all = if planted(Planted::MoveForgetsMaps) && one.taker.is_none() { 1 } else { usize::MAX };
-        // What is copied leaves what shows through the parent as it was.
-        let below = self.flatten.as_mut().and_then(Flatten::below).filter(|_| one.taker.is_none());
-        told.take(all).chain(below).for_each(tell);
+        let served = self.volumes.values_mut().filter(|volume| shows(volume.owner)).map(|volume| &mut volume.writer);
+        let all = if planted(Planted::MoveForgetsMaps) && one.recipient.is_none() { 1 } else { usize::MAX };
+        // A copy leaves what shows through the parent as it was.
+        let below = self.flatten.as_mut().and_then(Flatten::below).filter(|_| one.recipient.is_none());
+        served.take(all).chain(below).for_each(update);
     }
 
-    /// It comes to nothing: everything stays where it is.
-    pub(super) fn drop_move(&mut self, one: &Move) {
-        self.let_go(one);
+    /// Cancels a move: everything stays where it is.
+    pub(super) fn cancel_move(&mut self, one: &Move) {
+        self.release_move(one);
         if one.own_life.is_none() {
             self.rooms[usize::from(one.target.member)].freed.add(0, one.target);
         }
     }
 
-    pub(super) fn let_go(&mut self, one: &Move) {
-        if let Some((owner, logical)) = one.opens() {
-            self.state.reserves.left(owner, logical);
+    pub(super) fn release_move(&mut self, one: &Move) {
+        if let Some((owner, logical)) = one.opened_extent() {
+            self.state.reserves.remove_whole(owner, logical);
         }
         for (source, life) in &one.sources {
-            // Several copies may be made of what stands in one extent.
+            // Several copies may have the same source.
             let more = self.moves.list.iter().flatten().any(|other| other.has_source(*source));
             if self.state.records.life(*source) == *life && !more {
                 let owner = self.state.records.owner(*source);
@@ -657,7 +662,7 @@ impl Pool {
             }
         }
         if one.own_life.is_some() && !planted(Planted::FlattenNotHeld) {
-            self.release_place(one.target);
+            self.release_extent(one.target);
         }
         self.progress += 1;
     }

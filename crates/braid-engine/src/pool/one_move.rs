@@ -16,9 +16,9 @@ pub(super) struct Part {
 pub(super) enum Stage {
     /// The sources are held.
     Held,
-    /// Those who had begun before are ending.
+    /// Requests that had begun before are ending.
     Draining,
-    /// From this part on it is to be copied.
+    /// Copies are made, from this part on.
     Copying(usize),
 }
 
@@ -26,49 +26,60 @@ pub(super) enum Stage {
 pub(super) struct Move {
     pub target: ExtentId,
     pub packed: bool,
-    /// Of whole ones.
+    /// The logical extent of a whole target.
     pub logical: u32,
-    /// With the lives that they are in.
+    /// With the lives that they have.
     pub sources: Vec<(ExtentId, u16)>,
-    /// A copy: its sources stay as they are, and this owner has the blocks, too.
-    pub taker: Option<OwnerId>,
-    /// The life of the target, where that is an extent of the owner's own.
+    /// Set for a copy: its sources stay as they are, and this owner gets the blocks, too.
+    pub recipient: Option<OwnerId>,
+    /// The life of the target, if that is an extent which the owner has already.
     pub own_life: Option<u16>,
     /// By source and slot.
     pub parts: Vec<Part>,
     pub stage: Stage,
-    /// Copies that are out.
-    pub out: u32,
+    /// Copies in flight.
+    pub in_flight: u32,
     pub failed: bool,
 }
 
 impl Move {
-    /// To a free extent that was taken for it: of a logical extent, or packed.
+    /// Returns a move to a newly allocated extent: of a logical extent, or packed.
     pub fn new(target: ExtentId, logical: Option<u32>, sources: Vec<(ExtentId, u16)>, parts: Vec<Part>) -> Move {
         let (packed, logical) = (logical.is_none(), logical.unwrap_or(u32::MAX));
         let stage = Stage::Held;
-        Move { target, packed, logical, sources, taker: None, own_life: None, parts, stage, out: 0, failed: false }
+        Move {
+            target,
+            packed,
+            logical,
+            sources,
+            recipient: None,
+            own_life: None,
+            parts,
+            stage,
+            in_flight: 0,
+            failed: false,
+        }
     }
 
-    /// A copy for an owner of what others have: to a free extent, or into one of its own in this life.
+    /// Returns a copy of others' blocks for an owner: to a newly allocated extent, or into one of its own in this life.
     pub fn copy(
         target: ExtentId,
         logical: Option<u32>,
         sources: Vec<(ExtentId, u16)>,
         parts: Vec<Part>,
-        taker: OwnerId,
+        recipient: OwnerId,
         own_life: Option<u16>,
     ) -> Move {
-        Move { taker: Some(taker), own_life, ..Move::new(target, logical, sources, parts) }
+        Move { recipient: Some(recipient), own_life, ..Move::new(target, logical, sources, parts) }
     }
 
     pub fn logical(&self) -> Option<u32> {
         (!self.packed).then_some(self.logical)
     }
 
-    /// For whom it copies, and for which logical extent of his that stands whole nowhere yet.
-    pub fn opens(&self) -> Option<(OwnerId, u32)> {
-        self.taker.filter(|_| self.own_life.is_none()).zip(self.logical())
+    /// Returns the owner and logical extent of a copy to a newly allocated whole extent.
+    pub fn opened_extent(&self) -> Option<(OwnerId, u32)> {
+        self.recipient.filter(|_| self.own_life.is_none()).zip(self.logical())
     }
 
     pub fn has_source(&self, extent: ExtentId) -> bool {

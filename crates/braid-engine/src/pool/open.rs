@@ -1,9 +1,9 @@
-//! Opening a pool: what its tables, rings and an old tail say, put together, written down, and served from then on.
+//! Opening a pool: puts together what its tables, rings and an old in-memory log say, writes that down, and serves it.
 //!
-//! The order is what makes it safe to be cut off anywhere and begun again: everybody flushes, so that what was read is not lost later; the
-//! commits that count are those of which every batch is there; the tables get what these say; all flush; the rings begin a new run, so that
-//! what was dropped never counts again; all flush; what an old tail says is committed; the session is raised; only then the old tail is dropped,
-//! by whoever called.
+//! The order makes it safe to interrupt this anywhere and begin again. All members flush, so that what was read is not
+//! lost later. The valid commits are those of which every batch is present; the tables get their changes; all flush.
+//! The rings begin a new run, so that dropped batches never become valid; all flush. The old log is committed; the
+//! session is raised; only then the caller drops the old log.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -12,13 +12,13 @@ use braid_format::Uuid;
 use braid_format::pool::{ABSENT_MAX, Absence, Absences, BATCH_BYTES_MAX, Change, Entry, PoolPlaces, pool_tag};
 
 use super::checkpoint::{Checkpoint, MemberPlaces};
-use super::commit::{BATCH_BLOCKS_MAX, BUFFERS, Commits, PoolMemory, PoolOp, Ring};
+use super::commit::{BATCH_BLOCKS_MAX, BUFFERS, Commits, LogRing, PoolMemory, PoolOp};
 use super::home::Pool;
-use super::load::{apply, fits, keep_unread, load, verify};
-use super::seats::Seats;
-use super::starts::{Judged, Standing, find, judge, settle};
-use super::tail::{TAIL_UNITS_MAX, TAIL_UNITS_MIN, Tail, left_behind, tail_bytes};
-use super::tail_memory::TailMemory;
+use super::load::{apply, fits, load, refuse_unread_pages, verify};
+use super::log_memory::TailMemory;
+use super::memory_log::{LOG_UNITS_MAX, LOG_UNITS_MIN, MemoryLog, log_bytes, read_old_log};
+use super::present_members::PresentMembers;
+use super::recovery::{Recovered, Standing, decide_commits, read_logs, write_decisions};
 use crate::io::{DeviceId, DeviceIo, IoError};
 use crate::planted::{Planted, planted};
 
@@ -27,9 +27,9 @@ use crate::planted::{Planted, planted};
 pub struct PoolDevice {
     /// Its number in the pool.
     pub number: u8,
-    /// Where it is.
+    /// Its device.
     pub device: DeviceId,
-    /// Where its structures begin.
+    /// Its layout.
     pub places: MemberPlaces,
     /// First byte of the ring, and blocks in it.
     pub ring: (u64, u64),
@@ -40,7 +40,7 @@ pub struct PoolDevice {
 }
 
 impl PoolDevice {
-    /// A member of this number on a device, with everything at these places.
+    /// Returns the member with this number and layout on a device.
     pub fn new(number: u8, device: DeviceId, places: &PoolPlaces) -> PoolDevice {
         PoolDevice {
             number,
@@ -59,22 +59,22 @@ impl PoolDevice {
     }
 }
 
-/// What is to be opened.
+/// The pool to open.
 pub struct OpenPool<'a> {
     /// Its identity.
     pub uuid: Uuid,
-    /// The members that are here, at least one, in the order of their numbers. Numbers that are neither here nor absent are
-    /// nobody's any more.
+    /// The present members, at least one, in the order of their numbers. A number that is neither present nor missing
+    /// is no longer a member's.
     pub members: &'a [PoolDevice],
     /// Slots for owners.
     pub owner_slots: u32,
-    /// Bit *i*: member *i* is not here, and the pool goes on without it. What it may have of a volume is in doubt; what was acknowledged
-    /// and not flushed may be lost.
+    /// Bit *i*: member *i* is missing, and the pool goes on without it. Blocks that it may have of a volume are in
+    /// doubt; changes that were acknowledged and not flushed may be lost.
     pub absent: u128,
-    /// What a crash left is written also into pages of tables that cannot be read: all else that stands in them is damaged from then on. Else
-    /// the pool is not opened ([`OpenError::Unread`]).
+    /// Writes changes that a crash left even into table pages that cannot be read: all other content of such a page is
+    /// damaged from then on. If false, such a pool is not opened ([`OpenError::Unread`]).
     pub writes_over: bool,
-    /// Random, of this start alone, not 0.
+    /// A random number for this open alone, not 0.
     pub run: u64,
 }
 
@@ -94,90 +94,91 @@ pub enum OpenError {
     /// A member cannot be read or written.
     #[error("member {member} of the pool cannot be {doing}: {error}")]
     Io {
-        /// Which.
+        /// The member.
         member: u8,
         /// "read", "written" or "flushed".
         doing: &'static str,
-        /// Why.
+        /// The reason.
         error: IoError,
     },
-    /// What a crash left is to be written into a page of its tables that cannot be read.
+    /// A change that a crash left has to be written into a page of its tables that cannot be read.
     #[error(
         "the 4 KiB of tables at byte {offset} of member {member} of the pool cannot be read, and what a crash left in the rings is to be \
          written there: all else that stands in them would be lost"
     )]
     Unread {
-        /// Which.
+        /// The member.
         member: u8,
-        /// Where they begin on the member's device, in bytes.
+        /// Where the page begins on the member's device, in bytes.
         offset: u64,
     },
-    /// Neither of its ring starts can be believed.
+    /// Neither of its ring starts is valid.
     #[error("member {0} of the pool has no valid start of its ring")]
     NoStart(u8),
     /// Something in its tables or rings is damaged.
     #[error("the metadata of member {member} of the pool are damaged: {what}")]
     Damaged {
-        /// Which.
+        /// The member.
         member: u8,
         /// What, and where.
         what: String,
     },
-    /// It returns, and lacks what was decided to count while it was away.
+    /// It returns, and lacks part of a commit that was decided to be valid while it was missing.
     #[error(
         "member {member} of the pool lacks part of commit {commit}, which counted when the pool went on without it: what it has does not fit \
          what the others have"
     )]
     Lacks {
-        /// Which.
+        /// The member.
         member: u8,
         /// The commit.
         commit: u64,
     },
-    /// It is a copy of a member from before, or has been used without the others.
+    /// It is an old copy of a member, or was used without the others.
     #[error("member {0} of the pool is an old copy, or was used without the others: its ring is of another run")]
     OtherRun(u8),
-    /// The pool cannot go on without so many.
+    /// Too many members are missing.
     #[error("the pool cannot go on without more than {ABSENT_MAX} of its members")]
     TooManyAbsent,
-    /// The tail of the last session is there, and does not fit.
+    /// The log of the last session exists, and cannot be used.
     #[error(
         "the pool's tail in shared memory cannot be used: {0}; without it, what was acknowledged and not flushed is lost"
     )]
     OldTail(&'static str),
-    /// The shared memory for its tail could not be had.
+    /// No shared memory is available for its log.
     #[error("no shared memory for the pool's tail: {0}")]
     Tail(String),
 }
 
-/// A tail in memory of this process alone: for what a start has to commit before it serves.
-struct OwnMemory(Box<[AtomicU64]>);
+/// A log in this process's memory: for what an open has to commit before the pool serves.
+struct ProcessMemory(Box<[AtomicU64]>);
 
-impl TailMemory for OwnMemory {
+impl TailMemory for ProcessMemory {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
 }
 
-/// The most units that the tail of a pool with such rings may hold: a commit of all of it fits into each ring, beside what may be in the way.
-pub fn tail_units_for(members: &[PoolDevice]) -> u64 {
+/// Returns the maximum units for the log of a pool with these rings: a commit of all of it fits into each ring, beside
+/// space that may be unusable.
+pub fn log_units_for(members: &[PoolDevice]) -> u64 {
     tail_units_of_ring(members.iter().map(|member| member.ring.1).min().unwrap_or(0))
 }
 
-/// The same where the smallest ring has so many blocks.
+/// Returns the same for a smallest ring of `blocks` blocks.
 pub fn tail_units_of_ring(blocks: u64) -> u64 {
     let batches = (blocks.saturating_sub(2 * BATCH_BLOCKS_MAX)) / BATCH_BLOCKS_MAX;
-    // What does not fit into a batch may leave a few units of it empty.
-    (batches.saturating_sub(1) * 1016).clamp(TAIL_UNITS_MIN, TAIL_UNITS_MAX)
+    // An entry that does not fit into a batch may leave a few units of it empty.
+    (batches.saturating_sub(1) * 1016).clamp(LOG_UNITS_MIN, LOG_UNITS_MAX)
 }
 
-/// Opens a pool. `old` is the tail that the last session left, where it is still there; `begin` makes the memory for the new session's,
-/// of so many bytes.
+/// Opens a pool. `old(session)` returns the log that this session left, if it still exists; `begin(session, bytes)`
+/// makes the memory for the new session's log.
 ///
-/// When this returns, nothing depends on the old tail any more.
+/// When this returns, nothing depends on the old log any longer.
 ///
 /// # Errors
-/// See [`OpenError`]. Nothing is lost: it may be tried again.
+/// See [`OpenError`]. Nothing is lost: the call may be repeated.
 pub async fn open<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
@@ -185,32 +186,32 @@ pub async fn open<I: DeviceIo>(
     begin: impl FnOnce(u64, u64) -> Result<Arc<dyn TailMemory>, String>,
 ) -> Result<Pool, OpenError> {
     flush(io, what).await?;
-    let (newest, found) = find(io, what).await?;
-    let judged = judge(what, &newest, &found)?;
-    let (mut state, mend) = load(io, what, &found).await?;
-    let generations = settle(io, what, &newest, &found, &judged).await?;
-    let Judged { commit, mark, .. } = judged;
+    let (newest, found) = read_logs(io, what).await?;
+    let recovered = decide_commits(what, &newest, &found)?;
+    let (mut state, rewrite) = load(io, what, &found).await?;
+    let generations = write_decisions(io, what, &newest, &found, &recovered).await?;
+    let Recovered { commit, mark, .. } = recovered;
     let places = what.members.iter().map(|member| member.places).collect();
     let records: Vec<_> = what.members.iter().map(|member| (member.extents, member.zero_slots)).collect();
-    let seats = Seats::new(what.numbered().map(|(number, _)| number));
-    let mut checkpoint = Checkpoint::new(seats, places, &records, what.owner_slots, generations);
-    keep_unread(what, &state, judged.replay.iter())?;
-    for entry in &judged.replay {
+    let present = PresentMembers::new(what.numbered().map(|(number, _)| number));
+    let mut checkpoint = Checkpoint::new(present, places, &records, what.owner_slots, generations);
+    refuse_unread_pages(what, &state, recovered.replay.iter())?;
+    for entry in &recovered.replay {
         apply(&mut state, &mut checkpoint, entry);
     }
-    for found in found.iter().filter(|found| matches!(found.standing, Standing::Returns(_))) {
+    for found in found.iter().filter(|found| matches!(found.standing, Standing::Returning(_))) {
         checkpoint.note_all_owners(found.number);
     }
-    mend.into_iter().for_each(|member| checkpoint.note_all_owners(member));
+    rewrite.into_iter().for_each(|member| checkpoint.note_all_owners(member));
     verify(&state, what.members[0].number)?;
-    state.go_without(what.absent);
+    state.set_missing(what.absent);
 
-    let lacks = found.iter().any(|found| found.standing != Standing::Here) || what.absent != 0;
+    let lacks = found.iter().any(|found| found.standing != Standing::Current) || what.absent != 0;
     let (mark, mut left) = match old(newest.session) {
         None => (mark, Vec::new()),
-        Some(memory) => left_behind(&*memory, what.uuid, newest.session, mark, lacks).map_err(OpenError::OldTail)?,
+        Some(memory) => read_old_log(&*memory, what.uuid, newest.session, mark, lacks).map_err(OpenError::OldTail)?,
     };
-    // What comes after the first change that an absent member would need cannot be had without it.
+    // Without a missing member, neither the first change that it would need nor anything after it can be kept.
     let of_record = |entry: &Entry| matches!(entry.change, Change::Record { .. } | Change::Slot { .. });
     let lost = |entry: &Entry| of_record(entry) && what.absent >> entry.member & 1 == 1;
     if let Some(at) = left.iter().position(lost) {
@@ -221,9 +222,9 @@ pub async fn open<I: DeviceIo>(
         let what = "the pool's tail speaks of what it does not have".to_owned();
         return Err(OpenError::Damaged { member: entry.member, what });
     }
-    keep_unread(what, &state, left.iter())?;
-    let units = tail_units_for(what.members);
-    let rings = what.members.iter().map(|member| Ring {
+    refuse_unread_pages(what, &state, left.iter())?;
+    let units = log_units_for(what.members);
+    let rings = what.members.iter().map(|member| LogRing {
         offset: member.ring.0,
         blocks: member.ring.1,
         head: 0,
@@ -231,7 +232,7 @@ pub async fn open<I: DeviceIo>(
         committed: (0, 1),
         start: 0,
     });
-    let mut rings: Vec<Ring> = rings.collect();
+    let mut rings: Vec<LogRing> = rings.collect();
     let mut run = what.run;
     if planted(Planted::OldRunGoesOn) {
         run = newest.run;
@@ -246,32 +247,33 @@ pub async fn open<I: DeviceIo>(
     }
     let session = if left.is_empty() { newest.session + 1 } else { newest.session };
     let mut commits = Commits::new(pool_tag(&what.uuid), session, run, rings, (commit, mark), checkpoint);
-    (commits.before, commits.parts, commits.absent) = (newest.run, judged.parts, judged.absent);
-    let settled = found.iter().filter(|found| !matches!(found.standing, Standing::Returns(_)));
+    (commits.before, commits.parts, commits.absent) = (newest.run, recovered.parts, recovered.absent);
+    let settled = found.iter().filter(|found| !matches!(found.standing, Standing::Returning(_)));
     commits.settled = settled.fold(0, |all, found| all | 1 << found.number);
-    let own = (0..tail_bytes(TAIL_UNITS_MAX) / 8).map(|_| AtomicU64::new(0)).collect();
-    let tail = Tail::begin(Arc::new(OwnMemory(own)), what.uuid, session, mark);
-    let mut pool = Pool::new(what.uuid, state, tail, commits);
-    // The tables, and rings that begin anew. Where nothing is left to commit, the session is raised with it.
-    let new_tail = || begin(newest.session + 1, tail_bytes(units)).map_err(OpenError::Tail);
+    let own = (0..log_bytes(LOG_UNITS_MAX) / 8).map(|_| AtomicU64::new(0)).collect();
+    let log = MemoryLog::begin(Arc::new(ProcessMemory(own)), what.uuid, session, mark);
+    let mut pool = Pool::new(what.uuid, state, log, commits);
+    // Writes the tables, and begins the rings anew. If nothing is left to commit, this also raises the session.
+    let new_log = || begin(newest.session + 1, log_bytes(units)).map_err(OpenError::Tail);
     let memory = if left.is_empty() {
-        let memory = new_tail()?;
+        let memory = new_log()?;
         let number = pool.request_checkpoint();
         drive(io, what, &mut pool, |pool| pool.is_checkpointed(number)).await?;
         memory
     } else {
         let number = pool.request_checkpoint();
         drive(io, what, &mut pool, |pool| pool.is_checkpointed(number)).await?;
-        append_again(&mut pool, &left);
+        append_old_entries(&mut pool, &left);
         if !planted(Planted::OldTailNotCommitted) {
             let number = pool.request_commit();
             drive(io, what, &mut pool, |pool| pool.is_committed(number) != Ok(false)).await?;
         }
-        let memory = new_tail()?;
+        let memory = new_log()?;
         pool.commits.session = newest.session + 1;
         memory
     };
-    // All have a start of this run: nobody who has an older one is believed any more, and who returned is back.
+    // All members have a start of this run: a member with an older one is no longer accepted, and returning members are
+    // back.
     let stays = |absence: &&Absence| what.absent >> absence.member & 1 == 1;
     let absent: Vec<Absence> = pool.commits.absent.list().iter().filter(stays).copied().collect();
     (pool.commits.before, pool.commits.settled) = (0, 0);
@@ -281,9 +283,9 @@ pub async fn open<I: DeviceIo>(
     if !left.is_empty() {
         pool.find_free();
     }
-    let mark = pool.tail.published();
-    pool.state.judge_damage();
-    pool.use_tail(Tail::begin(memory, what.uuid, newest.session + 1, mark));
+    let mark = pool.log.published();
+    pool.state.assess_damage();
+    pool.use_log(MemoryLog::begin(memory, what.uuid, newest.session + 1, mark));
     pool.find_empties();
     Ok(pool)
 }
@@ -299,8 +301,8 @@ async fn flush<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(), OpenError
     Ok(())
 }
 
-/// Appends what an old tail held, as it was: with the same numbers.
-fn append_again(pool: &mut Pool, left: &[Entry]) {
+/// Appends the entries of an old log unchanged, under the same sequence numbers.
+fn append_old_entries(pool: &mut Pool, left: &[Entry]) {
     let mut group = Vec::new();
     for entry in left {
         group.push((entry.member, entry.index, entry.change.clone()));
@@ -311,7 +313,7 @@ fn append_again(pool: &mut Pool, left: &[Entry]) {
     }
 }
 
-/// Memory for the writes of a start.
+/// Memory for the writes of an open.
 struct HeapMemory(Vec<Vec<u8>>);
 
 impl PoolMemory for HeapMemory {
@@ -320,7 +322,7 @@ impl PoolMemory for HeapMemory {
     }
 }
 
-/// Does what the pool wants done until `is_done`.
+/// Performs the I/Os of the pool until `is_done`.
 async fn drive<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
@@ -330,11 +332,11 @@ async fn drive<I: DeviceIo>(
     let mut memory = HeapMemory((0..BUFFERS).map(|_| vec![0; BATCH_BYTES_MAX]).collect());
     while !is_done(pool) {
         let Some(next) = pool.next_io(&mut memory) else {
-            // What it came to while it was asked may be the end.
-            assert!(is_done(pool), "a start waits for nothing but its own I/O");
+            // The call itself may have reached the end.
+            assert!(is_done(pool), "an open waits for nothing but its own I/O");
             break;
         };
-        let device = what.member(next.member).expect("a member that is here").device;
+        let device = what.member(next.member).expect("a present member").device;
         let (doing, result) = match next.op {
             PoolOp::Flush => ("flushed", io.flush(device).await),
             PoolOp::Discard => ("discarded", io.discard(device, next.offset, next.len).await),

@@ -1,10 +1,11 @@
-//! The owners of a pool: volumes, snapshots, and those that live on without a name until what they hold has moved on.
+//! The owners of a pool: volumes, snapshots, and deleted ones, which stay without a name until their blocks are merged
+//! into a child or freed.
 
 use std::collections::BTreeMap;
 
 use braid_format::pool::{Owner, OwnerKind};
 
-/// The number of an owner, from 1. Never given to another one.
+/// The number of an owner, from 1. Never reused.
 pub type OwnerId = u32;
 
 /// All owners, as of the last change, committed or not.
@@ -15,7 +16,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// A table of so many slots.
+    /// Returns an empty table of `slots` slots.
     pub fn new(slots: u32) -> Owners {
         Owners { slots: vec![None; slots as usize], by_id: BTreeMap::new(), next_id: 1 }
     }
@@ -25,39 +26,39 @@ impl Owners {
         self.slots.len() as u32
     }
 
-    /// What stands in a slot.
+    /// Returns the owner in a slot.
     pub fn in_slot(&self, slot: u32) -> Option<&Owner> {
         self.slots[slot as usize].as_ref()
     }
 
-    /// The owner of this number.
+    /// Returns the owner with this number.
     pub fn get(&self, id: OwnerId) -> Option<&Owner> {
         self.by_id.get(&id).and_then(|slot| self.slots[*slot as usize].as_ref())
     }
 
-    /// Its slot.
+    /// Returns the slot of an owner.
     pub fn slot_of(&self, id: OwnerId) -> Option<u32> {
         self.by_id.get(&id).copied()
     }
 
-    /// Slots that nobody has.
+    /// Returns how many slots are free.
     pub fn free_slots(&self) -> u32 {
         self.slots() - self.by_id.len() as u32
     }
 
-    /// A number that no owner ever had.
+    /// Returns the next number, which no owner ever had.
     pub fn next_id(&self) -> OwnerId {
         self.next_id
     }
 
-    /// The first slots that are free, `count` of them.
+    /// Returns the first `count` free slots; `None` if there are fewer.
     pub fn find_free(&self, count: usize) -> Option<Vec<u32>> {
         let free: Vec<u32> =
             (0..self.slots()).filter(|slot| self.slots[*slot as usize].is_none()).take(count).collect();
         (free.len() == count).then_some(free)
     }
 
-    /// Makes a slot hold this.
+    /// Sets the owner in a slot.
     pub fn put(&mut self, slot: u32, owner: Option<Owner>) {
         if let Some(old) = self.slots[slot as usize].take() {
             self.by_id.remove(&old.id);
@@ -69,17 +70,17 @@ impl Owners {
         self.slots[slot as usize] = owner;
     }
 
-    /// All of them, by number.
+    /// Returns all owners, by number.
     pub fn iter(&self) -> impl Iterator<Item = &Owner> {
         self.by_id.values().filter_map(|slot| self.slots[*slot as usize].as_ref())
     }
 
-    /// Those whose parent this is.
+    /// Returns the owners whose parent this is.
     pub fn children(&self, id: OwnerId) -> Vec<OwnerId> {
         self.iter().filter(|owner| owner.parent == id).map(|owner| owner.id).collect()
     }
 
-    /// The owner and those whose blocks show through it, the nearest first.
+    /// Returns the owner and the ancestors whose blocks show through it, nearest first.
     pub fn chain(&self, id: OwnerId) -> Vec<OwnerId> {
         std::iter::successors(Some(id).filter(|id| *id != 0), |id| {
             self.get(*id).map(|owner| owner.parent).filter(|parent| *parent != 0)
@@ -87,14 +88,14 @@ impl Owners {
         .collect()
     }
 
-    /// Whether this is the last number that was given out: it keeps its place until another one has, so that numbers are
-    /// never given out again.
+    /// Returns whether this is the highest number that was given out. Its owner keeps its slot until a higher number
+    /// exists, so that numbers are never reused.
     pub fn is_newest(&self, id: OwnerId) -> bool {
         id + 1 == self.next_id
     }
 
-    /// Those that are deleted and have one child at most, to which they may give what they have.
-    pub fn to_fold(&self) -> impl Iterator<Item = OwnerId> + '_ {
+    /// Returns the deleted owners with at most one child: they can be merged into it, or freed.
+    pub fn mergeable(&self) -> impl Iterator<Item = OwnerId> + '_ {
         let ends = |owner: &&Owner| matches!(owner.kind, OwnerKind::Nameless | OwnerKind::Deleting);
         let few = |owner: &&Owner| self.children(owner.id).len() <= 1;
         self.iter().filter(ends).filter(few).map(|owner| owner.id)

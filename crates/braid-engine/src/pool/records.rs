@@ -1,27 +1,26 @@
-//! What all shards know of the extents of a pool: the records' fields, each in an array of its own.
+//! What all shards know of a pool's extents: the fields of the records, each in an array of its own.
 //!
-//! Any shard reads them by one load. Only the pool's home shard changes them: each field is stored with release and loaded
-//! with acquire, so that who sees a field also sees what the home did before it. Two fields of one extent are not changed
-//! together; who needs both asks the home.
+//! Any shard reads a field with one load. Only the pool's home shard changes them: each field is stored with release
+//! and loaded with acquire, so a shard that sees a field also sees what the home shard did before. Two fields of an
+//! extent are not changed together; a shard that needs both sends a request to the home shard.
 //!
-//! 18 bytes an extent, and nothing else: with the word of the map of the volume that has it 26
-//! bytes for 256 KiB, 109 MB for a TiB.
+//! 18 bytes an extent, and nothing else: with the word in the map of its volume 26 bytes for 256 KiB, 109 MB for a TiB.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::units::{ExtentId, MEMBERS_MAX};
 
-/// The bit of [`Records::owner`] that says: a job holds the extent, and nobody else may change it.
+/// The bit of [`Records::owner`] that marks an extent as held by a job: nothing else may change it.
 pub const OWNER_HELD: u32 = 1 << 31;
 
-/// What [`Records::logical`] is of a packed extent.
+/// The value of [`Records::logical`] for a packed extent.
 pub const LOGICAL_PACKED: u32 = u32::MAX;
 
 /// The records of all extents of a pool.
 #[derive(Debug)]
 pub struct Records {
-    // A member is added while the others are in use, so the table has room for all from the start.
+    // Members are added while others are in use, so the array has room for all from the start.
     members: Box<[OnceLock<MemberRecords>]>,
 }
 
@@ -33,7 +32,8 @@ struct MemberRecords {
     life: Box<[AtomicU16]>,
 }
 
-/// Zeroed fields. The memory comes zeroed and is not touched before it is used: a large pool that is nearly empty is cheap.
+/// Returns zeroed fields. The memory comes zeroed and is not touched before it is used: a large pool that is nearly
+/// empty is cheap.
 fn zeroed<N: Copy + Default, A>(count: usize, new: impl Fn(N) -> A) -> Box<[A]> {
     vec![N::default(); count].into_iter().map(new).collect()
 }
@@ -45,16 +45,16 @@ impl Default for Records {
 }
 
 impl Records {
-    /// Of a pool without members.
+    /// Returns the records of a pool without members.
     pub fn new() -> Records {
         Records { members: (0..MEMBERS_MAX).map(|_| OnceLock::new()).collect() }
     }
 
-    /// Makes room for the extents of a member, all free and in their life 0.
+    /// Adds the extents of a member, all free and in life 0.
     ///
     /// # Panics
-    /// When the member's number is too high, or was used before: numbers are not used again as long as the pool serves,
-    /// because shards may still look at what had them.
+    /// If the member's number is too high, or was used before: numbers are not reused while the pool is open, because
+    /// shards may still look at the extents of the earlier member.
     pub fn add_member(&self, member: u8, extents: u32) {
         let count = extents as usize;
         let records = MemberRecords {
@@ -66,70 +66,71 @@ impl Records {
         assert!(self.members[usize::from(member)].set(records).is_ok(), "member {member} has records already");
     }
 
-    /// How many extents the member has; 0 if it is not there.
+    /// Returns how many extents the member has; 0 if it has no records.
     pub fn extents(&self, member: u8) -> u32 {
         self.members.get(usize::from(member)).and_then(OnceLock::get).map_or(0, |records| records.owner.len() as u32)
     }
 
-    /// Whole extents: which blocks are there, each at its own position. Packed ones: which slots are in use.
+    /// Returns which blocks of a whole extent are present, each at its own position, or which slots of a packed extent
+    /// are in use.
     ///
-    /// This and all that follow panic for an extent that there is not.
+    /// This method and the following ones panic for an extent that does not exist.
     #[inline(always)]
     pub fn present(&self, id: ExtentId) -> u64 {
         self.member(id).present[id.index as usize].load(Ordering::Acquire)
     }
 
-    /// Who owns the extent, 0 for nobody, and [`OWNER_HELD`].
+    /// Returns the owner of the extent (0: none), and [`OWNER_HELD`].
     #[inline]
     pub fn owner(&self, id: ExtentId) -> u32 {
         self.member(id).owner[id.index as usize].load(Ordering::Acquire)
     }
 
-    /// Which logical extent of the volume's this one holds, or [`LOGICAL_PACKED`].
+    /// Returns the logical extent that this extent holds, or [`LOGICAL_PACKED`].
     #[inline]
     pub fn logical(&self, id: ExtentId) -> u32 {
         self.member(id).logical[id.index as usize].load(Ordering::Acquire)
     }
 
-    /// Which life of the extent this is: it counts how often it was handed out.
+    /// Returns the life of the extent: how often it was allocated.
     #[inline]
     pub fn life(&self, id: ExtentId) -> u16 {
         self.member(id).life[id.index as usize].load(Ordering::Acquire)
     }
 
-    /// See [`Records::present`]; for the home shard. Maps follow this word by themselves: bits
-    /// are added after the data has been written.
+    /// Sets [`Records::present`]; for the home shard. Maps follow this word by themselves: bits are added after the
+    /// data have been written.
     #[inline]
     pub fn set_present(&self, id: ExtentId, present: u64) {
         self.member(id).present[id.index as usize].store(present, Ordering::Release);
     }
 
-    /// See [`Records::owner`]; for the home shard.
+    /// Sets [`Records::owner`]; for the home shard.
     #[inline]
     pub fn set_owner(&self, id: ExtentId, owner: u32) {
         self.member(id).owner[id.index as usize].store(owner, Ordering::Release);
     }
 
-    /// See [`Records::logical`]; for the home shard.
+    /// Sets [`Records::logical`]; for the home shard.
     #[inline]
     pub fn set_logical(&self, id: ExtentId, logical: u32) {
         self.member(id).logical[id.index as usize].store(logical, Ordering::Release);
     }
 
-    /// See [`Records::life`]; for the home shard.
+    /// Sets [`Records::life`]; for the home shard.
     #[inline]
     pub fn set_life(&self, id: ExtentId, life: u16) {
         self.member(id).life[id.index as usize].store(life, Ordering::Release);
     }
 
-    /// Where [`Records::present`] of an extent is, if there is such an extent.
+    /// Returns the address of an extent's [`Records::present`], if the extent exists.
     #[inline]
     pub(super) fn present_at(&self, id: ExtentId) -> Option<*const u8> {
         let member = self.members.get(usize::from(id.member))?.get()?;
         member.present.get(id.index as usize).map(|word| std::ptr::from_ref(word).cast())
     }
 
-    /// The same of [`Records::owner`].
+    /// Returns the address of an extent's [`Records::owner`], if the extent exists.
     #[inline]
     pub(super) fn owner_at(&self, id: ExtentId) -> Option<*const u8> {
         let member = self.members.get(usize::from(id.member))?.get()?;
@@ -145,7 +146,7 @@ impl Records {
 
     #[inline(always)]
     fn member(&self, id: ExtentId) -> &MemberRecords {
-        self.members[usize::from(id.member)].get().expect("an extent of a member that there is")
+        self.members[usize::from(id.member)].get().expect("an extent of a member with records")
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is free: found by a look at all records when a pool is opened, and counted again as a proof.
+//! Free extents: found by a scan of all records when a pool is opened, and recounted as a check.
 
 use super::home::Pool;
 use super::space::{Free, Freed};
@@ -7,11 +7,11 @@ use super::units::ExtentId;
 use crate::planted::{Planted, planted};
 
 impl Pool {
-    /// Looks again at which extents are free. Only before anything is served.
+    /// Finds the free extents. Only before anything is served.
     pub(super) fn find_free(&mut self) {
         let State { records, damage, .. } = &mut self.state;
         let given_out = planted(Planted::DamagedGivenOut);
-        damage.withhold_nothing();
+        damage.clear_withheld();
         for (member, room) in (0..).zip(&mut self.rooms) {
             let extents = records.extents(member);
             room.free = Free::none(extents);
@@ -27,7 +27,8 @@ impl Pool {
         self.find_reserves();
     }
 
-    /// Lists what holds nothing and is somebody's still: the last session had not come to freeing it. Only before anything is served.
+    /// Lists extents that are empty and still have an owner: the last session did not free them. Only before anything
+    /// is served.
     pub(super) fn find_empties(&mut self) {
         if planted(Planted::EmptiesForgotten) {
             return;
@@ -41,27 +42,27 @@ impl Pool {
         }
     }
 
-    /// Counts again what is used and what is free.
+    /// Recounts used and free extents.
     ///
     /// # Errors
-    /// What does not fit.
+    /// What does not match.
     pub fn recount(&self) -> Result<(), String> {
         self.state.members().try_for_each(|(member, extents)| self.recount_some(member, 0..extents))
     }
 
-    /// The same of some extents of a member.
+    /// Recounts some extents of a member.
     ///
     /// # Errors
-    /// What does not fit.
+    /// What does not match.
     pub fn recount_some(&self, member: u8, range: std::ops::Range<u32>) -> Result<(), String> {
         let Some(room) = self.rooms.get(usize::from(member)).filter(|_| !range.is_empty()) else { return Ok(()) };
         let freed = room.freed.iter().map(|extent| extent.index).chain(self.commits.discarding(member));
-        let mut on_their_way: Vec<u32> = freed.filter(|index| range.contains(index)).collect();
-        on_their_way.sort_unstable();
+        let mut being_freed: Vec<u32> = freed.filter(|index| range.contains(index)).collect();
+        being_freed.sort_unstable();
         for index in range {
             let extent = ExtentId { member, index };
             let used = self.state.records.owner(extent) != 0;
-            let waits = on_their_way.binary_search(&index).is_ok();
+            let waits = being_freed.binary_search(&index).is_ok();
             let opened = || {
                 self.opening.values().any(|other| *other == extent.bits())
                     || self.open_packed.values().any(|open| open.extent == extent)

@@ -1,12 +1,13 @@
-//! Space that is kept for thick volumes.
+//! Space reserved for thick volumes.
 //!
-//! A thick volume has a right to an extent for each of its logical extents of which nothing stands whole anywhere, neither in its own
-//! extents nor in those that show through it. As long as there are as many free extents as such rights, a write to an extent of
-//! which no snapshot has anything is never refused for want of space: where something of the logical extent stands whole, the block goes in there.
+//! A thick volume has a reservation of one extent for each of its logical extents without a whole extent, neither of
+//! its own nor of an ancestor that shows through. While there are as many free extents as reservations, a write to a
+//! logical extent of which no snapshot has blocks is never refused for lack of space: where a whole extent exists for
+//! the logical extent, the block goes into it.
 //!
-//! A volume may be bound to some members. Rights can all be used together exactly if for each set of members there are as many free
-//! extents on these as rights that can be used on these only (Hall 1935, "On representatives of subsets"). It is enough to look at the
-//! sets that volumes have, and at the unions of those that overlap.
+//! A volume may be restricted to some members. All reservations can be used together exactly if each set of members has
+//! at least as many free extents as there are reservations that can be used on this set only (Hall 1935, "On
+//! representatives of subsets"). It is enough to check the sets of the volumes, and the unions of those that overlap.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use super::admin::extents_for;
 use super::owners::{OwnerId, Owners};
 use crate::planted::{Planted, planted};
 
-/// Most sets of members that are looked at: more come only of dozens of volumes that are bound to sets that overlap.
+/// Maximum sets of members that are checked: more arise only from dozens of volumes restricted to overlapping sets.
 const SETS_MAX: usize = 64;
 
 /// A thick volume.
@@ -26,54 +27,54 @@ struct Thick {
     /// Members that it may use.
     uses: u128,
     extents: u32,
-    /// For each logical extent, also beyond the end, how many stand whole for it.
-    stand: Vec<u16>,
-    /// Logical extents below the end for which none does.
-    missing: u32,
+    /// For each logical extent, also beyond the end: how many whole extents exist for it.
+    whole_extents: Vec<u16>,
+    /// Logical extents below the end without a whole extent: each has a reservation.
+    reserved: u32,
 }
 
 impl Thick {
-    fn count_again(&mut self) {
-        let standing = self.stand.iter().take(self.extents as usize).filter(|count| **count > 0).count();
-        self.missing = self.extents - standing as u32;
+    fn recount_reserved(&mut self) {
+        let with_whole = self.whole_extents.iter().take(self.extents as usize).filter(|count| **count > 0).count();
+        self.reserved = self.extents - with_whole as u32;
     }
 }
 
-/// The rights of all thick volumes of a pool. Two bytes for each of their logical extents.
+/// The reservations of all thick volumes of a pool. Two bytes for each of their logical extents.
 #[derive(Clone, Default)]
 pub struct Reserves {
     thick: Vec<Thick>,
-    /// Which of them see what an owner has, by their index.
+    /// By owner: the indices of the volumes that see its blocks.
     seen_by: BTreeMap<OwnerId, Vec<usize>>,
-    /// Sets of members for which it is counted.
+    /// Sets of members to check.
     sets: Vec<u128>,
 }
 
 impl Reserves {
-    /// Those of these owners, of whom these extents stand whole, each with its owner and logical extent.
+    /// Returns the reservations of these owners. `wholes`: owner and logical extent of each whole extent.
     pub fn of(owners: &Owners, wholes: impl Iterator<Item = (OwnerId, u32)>) -> Reserves {
         let mut reserves = Reserves::default();
         for owner in owners.iter().filter(|owner| owner.thick && owner.kind == OwnerKind::Volume) {
             reserves.add(owner, &owners.chain(owner.id));
         }
         if !reserves.is_empty() {
-            wholes.for_each(|(owner, logical)| reserves.came(owner, logical));
+            wholes.for_each(|(owner, logical)| reserves.add_whole(owner, logical));
         }
         reserves
     }
 
-    /// Takes in a volume of which nothing stands, that sees what these owners have.
+    /// Adds a volume without whole extents that sees the blocks of the owners in `chain`.
     pub fn add(&mut self, owner: &Owner, chain: &[OwnerId]) {
         let extents = extents_for(owner.size_bytes);
         let uses = owner.uses();
-        self.thick.push(Thick { owner: owner.id, uses, extents, stand: Vec::new(), missing: extents });
+        self.thick.push(Thick { owner: owner.id, uses, extents, whole_extents: Vec::new(), reserved: extents });
         for seen in chain {
             self.seen_by.entry(*seen).or_default().push(self.thick.len() - 1);
         }
         self.find_sets();
     }
 
-    /// Those of both.
+    /// Adds the reservations of `other`.
     pub fn join(&mut self, other: Reserves) {
         let before = self.thick.len();
         self.thick.extend(other.thick);
@@ -88,33 +89,33 @@ impl Reserves {
         self.thick.is_empty()
     }
 
-    /// Whether some volume sees what this owner has.
-    pub fn see(&self, owner: OwnerId) -> bool {
+    /// Returns whether a thick volume sees this owner's blocks.
+    pub fn is_seen(&self, owner: OwnerId) -> bool {
         self.seen_by.contains_key(&owner)
     }
 
-    /// An extent stands whole for this owner's logical extent.
-    pub fn came(&mut self, owner: OwnerId, logical: u32) {
+    /// Notes a new whole extent for this owner's logical extent.
+    pub fn add_whole(&mut self, owner: OwnerId, logical: u32) {
         for k in self.seen_by.get(&owner).map_or(&[][..], |seen| seen) {
             let thick = &mut self.thick[*k];
             let at = logical as usize;
-            if thick.stand.len() <= at {
-                thick.stand.resize(at + 1, 0);
+            if thick.whole_extents.len() <= at {
+                thick.whole_extents.resize(at + 1, 0);
             }
-            // A chain is never so long that this many come.
-            thick.stand[at] = thick.stand[at].saturating_add(1);
-            if thick.stand[at] == 1 && logical < thick.extents {
-                thick.missing -= 1;
+            // No chain is long enough to reach the limit.
+            thick.whole_extents[at] = thick.whole_extents[at].saturating_add(1);
+            if thick.whole_extents[at] == 1 && logical < thick.extents {
+                thick.reserved -= 1;
             }
         }
     }
 
-    /// One does no more.
-    pub fn left(&mut self, owner: OwnerId, logical: u32) {
+    /// Notes that this owner's logical extent has lost a whole extent.
+    pub fn remove_whole(&mut self, owner: OwnerId, logical: u32) {
         for k in self.seen_by.get(&owner).map_or(&[][..], |seen| seen) {
             let thick = &mut self.thick[*k];
-            let Some(count) = thick.stand.get_mut(logical as usize).filter(|count| **count > 0) else {
-                debug_assert!(false, "nothing stands there that could leave");
+            let Some(count) = thick.whole_extents.get_mut(logical as usize).filter(|count| **count > 0) else {
+                debug_assert!(false, "it has no whole extent to lose");
                 continue;
             };
             if *count == u16::MAX {
@@ -122,12 +123,12 @@ impl Reserves {
             }
             *count -= 1;
             if *count == 0 && logical < thick.extents {
-                thick.missing += 1;
+                thick.reserved += 1;
             }
         }
     }
 
-    /// A volume goes on under another owner, and sees what the one before had: a snapshot was taken.
+    /// Notes that a volume goes on under another owner and sees the blocks of the one before: a snapshot was taken.
     pub fn follow(&mut self, from: OwnerId, to: OwnerId) {
         if let Some(k) = self.thick.iter().position(|thick| thick.owner == from) {
             self.thick[k].owner = to;
@@ -135,17 +136,17 @@ impl Reserves {
         }
     }
 
-    /// A volume has this size and place now.
+    /// Updates size and members of a volume.
     pub fn alter(&mut self, owner: &Owner) {
         if let Some(thick) = self.thick.iter_mut().find(|thick| thick.owner == owner.id) {
             thick.extents = extents_for(owner.size_bytes);
             thick.uses = owner.uses();
-            thick.count_again();
+            thick.recount_reserved();
             self.find_sets();
         }
     }
 
-    /// A volume is no more, or thick no more.
+    /// Removes a volume that is deleted, or no longer thick.
     pub fn remove(&mut self, owner: OwnerId) {
         let Some(k) = self.thick.iter().position(|thick| thick.owner == owner) else { return };
         self.thick.remove(k);
@@ -157,32 +158,32 @@ impl Reserves {
         self.find_sets();
     }
 
-    /// Extents that are kept, for all together.
+    /// Returns how many extents are reserved in total.
     pub fn extents(&self) -> u64 {
-        self.thick.iter().map(|thick| u64::from(thick.missing)).sum()
+        self.thick.iter().map(|thick| u64::from(thick.reserved)).sum()
     }
 
-    /// Extents that are kept for this volume.
+    /// Returns how many extents are reserved for this volume.
     pub fn extents_of(&self, owner: OwnerId) -> u64 {
-        self.thick.iter().filter(|thick| thick.owner == owner).map(|thick| u64::from(thick.missing)).sum()
+        self.thick.iter().filter(|thick| thick.owner == owner).map(|thick| u64::from(thick.reserved)).sum()
     }
 
-    /// The members on which this logical extent has a right to an extent, for a volume that sees what the owner has; none where it has no
-    /// right. Several may see it: what stands there then stands for all of them.
-    pub fn right(&self, owner: OwnerId, logical: u32) -> Option<u128> {
-        let stands = |thick: &Thick| thick.stand.get(logical as usize).is_some_and(|count| *count > 0);
+    /// Returns the members on which this logical extent has a reservation, for a volume that sees the owner's blocks;
+    /// `None` if it has none. If several volumes see them, one whole extent serves them all.
+    pub fn reservation(&self, owner: OwnerId, logical: u32) -> Option<u128> {
+        let has_whole = |thick: &Thick| thick.whole_extents.get(logical as usize).is_some_and(|count| *count > 0);
         let mut seen_by = self.seen_by.get(&owner)?.iter().map(|k| &self.thick[*k]);
-        seen_by.find(|thick| logical < thick.extents && !stands(thick)).map(|thick| thick.uses)
+        seen_by.find(|thick| logical < thick.extents && !has_whole(thick)).map(|thick| thick.uses)
     }
 
-    /// Whether all rights can be used, with so many free extents on each set of members.
+    /// Returns whether all reservations can be used, where `free` gives the free extents on a set of members.
     pub fn fit(&self, free: impl Fn(u128) -> u64) -> bool {
         self.sets.iter().all(|set| self.need(*set) <= free(*set)) && self.sets.len() <= SETS_MAX
     }
 
-    /// Members from which nothing may be taken, by their bits: all that is free there others have a right to. `own`: the right that is
-    /// used up by it.
-    pub fn kept(&self, own: Option<u128>, free: impl Fn(u128) -> u64) -> u128 {
+    /// Returns the members (a bit mask) from which nothing may be allocated: every free extent there is reserved for
+    /// others. `own`: the reservation that the allocation uses up.
+    pub fn unavailable(&self, own: Option<u128>, free: impl Fn(u128) -> u64) -> u128 {
         if planted(Planted::ReserveForgotten) {
             return 0;
         }
@@ -191,7 +192,7 @@ impl Reserves {
     }
 
     fn need(&self, set: u128) -> u64 {
-        self.thick.iter().filter(|thick| thick.uses & !set == 0).map(|thick| u64::from(thick.missing)).sum()
+        self.thick.iter().filter(|thick| thick.uses & !set == 0).map(|thick| u64::from(thick.reserved)).sum()
     }
 
     fn find_sets(&mut self) {
@@ -212,26 +213,26 @@ impl Reserves {
 mod tests {
     use super::*;
 
-    /// Whether all rights can be used at once, by trying: each in turn on each member that it may use.
-    fn can(rights: &mut [(u128, u64)], free: &mut [u64]) -> bool {
-        let Some(k) = rights.iter().position(|(_, count)| *count > 0) else { return true };
-        rights[k].1 -= 1;
-        let uses = rights[k].0;
+    /// Returns whether all reservations can be used at once, by trying each on each member that it may use.
+    fn is_satisfiable(reservations: &mut [(u128, u64)], free: &mut [u64]) -> bool {
+        let Some(k) = reservations.iter().position(|(_, count)| *count > 0) else { return true };
+        reservations[k].1 -= 1;
+        let uses = reservations[k].0;
         let found = (0..free.len()).any(|member| {
             if uses >> member & 1 == 0 || free[member] == 0 {
                 return false;
             }
             free[member] -= 1;
-            let fits = can(rights, free);
+            let fits = is_satisfiable(reservations, free);
             free[member] += 1;
             fits
         });
-        rights[k].1 += 1;
+        reservations[k].1 += 1;
         found
     }
 
     #[test]
-    fn rights_fit_exactly_where_all_can_be_used_at_once() {
+    fn reservations_fit_exactly_if_all_can_be_used_at_once() {
         let mut seed = 1u64;
         let mut below = |n: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -240,32 +241,36 @@ mod tests {
         let (mut fitting, mut not) = (0, 0);
         for _ in 0..4000 {
             let mut free: Vec<u64> = (0..3).map(|_| below(4)).collect();
-            let mut rights: Vec<(u128, u64)> =
+            let mut reservations: Vec<(u128, u64)> =
                 (0..1 + below(3)).map(|_| (u128::from(1 + below(7)), below(4))).collect();
             let mut reserves = Reserves::default();
-            for (k, (uses, missing)) in rights.iter().enumerate() {
-                let (uses, missing) = (*uses, *missing as u32);
-                let stand = Vec::new();
-                reserves.thick.push(Thick { owner: k as u32 + 1, uses, extents: missing, stand, missing });
+            for (k, (uses, reserved)) in reservations.iter().enumerate() {
+                let (uses, reserved) = (*uses, *reserved as u32);
+                let whole_extents = Vec::new();
+                reserves.thick.push(Thick { owner: k as u32 + 1, uses, extents: reserved, whole_extents, reserved });
             }
             reserves.find_sets();
             let on = |set: u128| (0..3).filter(|member| set >> member & 1 == 1).map(|member| free[member]).sum();
             let fits = reserves.fit(on);
-            // What may be taken leaves the rest able to be used, and what may not does not.
+            // An allocation that is allowed leaves the other reservations usable; one that is not allowed does not.
             for own in [None, Some(0)] {
-                let right = own.filter(|_| rights[0].1 > 0).map(|_| rights[0].0);
-                let kept = reserves.kept(right, on);
+                let reservation = own.filter(|_| reservations[0].1 > 0).map(|_| reservations[0].0);
+                let unavailable = reserves.unavailable(reservation, on);
                 for member in (0..3).filter(|member| fits && free[*member] > 0) {
-                    if right.is_some_and(|uses| uses >> member & 1 == 0) {
+                    if reservation.is_some_and(|uses| uses >> member & 1 == 0) {
                         continue;
                     }
-                    let (mut free, mut rights) = (free.clone(), rights.clone());
+                    let (mut free, mut reservations) = (free.clone(), reservations.clone());
                     free[member] -= 1;
-                    rights[0].1 -= u64::from(right.is_some());
-                    assert_eq!(can(&mut rights, &mut free), kept >> member & 1 == 0, "{rights:?} {free:?} {member}");
+                    reservations[0].1 -= u64::from(reservation.is_some());
+                    assert_eq!(
+                        is_satisfiable(&mut reservations, &mut free),
+                        unavailable >> member & 1 == 0,
+                        "{reservations:?} {free:?} {member}"
+                    );
                 }
             }
-            assert_eq!(fits, can(&mut rights, &mut free), "{rights:?} {free:?}");
+            assert_eq!(fits, is_satisfiable(&mut reservations, &mut free), "{reservations:?} {free:?}");
             if fits { fitting += 1 } else { not += 1 }
         }
         assert!(fitting > 500 && not > 500, "{fitting} {not}");

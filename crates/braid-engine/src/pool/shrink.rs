@@ -1,6 +1,7 @@
-//! A volume becomes smaller. First what lies beyond its new end is discarded, as a client would do it: it reads as zeros from then on, and
-//! neither it nor what an older snapshot has there is seen again when the volume grows. Then its size changes. Both stand in one
-//! sequence: cut off in between, the volume has its old size and less beyond the new end.
+//! Shrinking a volume. First, blocks beyond its new end are discarded, as a client would do it: they read as zeros from
+//! then on, and neither they nor what an older snapshot has there is seen again when the volume grows. Then its size
+//! changes. Both are in one sequence: if it is interrupted in between, the volume has its old size, and less beyond the
+//! new end.
 
 use braid_format::pool::{Change, Owner, OwnerKind};
 
@@ -11,7 +12,7 @@ use super::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use crate::planted::{Planted, planted};
 
 impl Pool {
-    /// Whether a volume has, or shows of an older one, anything from this block on.
+    /// Returns whether a volume has any block from this one on, of its own or of an ancestor.
     pub fn has_from(&mut self, volume: VolumeId, block: u64) -> bool {
         self.volumes.contains_key(&volume) && self.next_block(volume, block).is_some()
     }
@@ -34,25 +35,25 @@ impl Pool {
         None
     }
 
-    /// Discards some of what a volume has from this block on: from which, and what came of that. `None`: there is nothing. Nobody has
-    /// anything under way there, nor begins it.
+    /// Discards some of a volume's blocks from this one on. Returns the first one, and the outcome; `None`: there is
+    /// nothing to discard. No request is in flight there, and none begins.
     ///
     /// # Errors
-    /// It is a snapshot, or of some of it nobody knows what it is.
+    /// The volume is a snapshot, or has blocks in doubt.
     pub fn discard_from(&mut self, volume: VolumeId, block: u64) -> Result<Option<(u64, Discarded)>, AdminError> {
         self.to_shrink(volume)?;
         let each = u64::from(EXTENT_BLOCKS);
         let Some(found) = self.next_block(volume, block) else { return Ok(None) };
-        // Whole extents, where that can be, which one record may say of many.
+        // From a whole extent on, if possible: one record can cover many of them.
         let from = (found / each * each).max(block);
         let end = u64::from(self.volumes[&volume].writer.map().extents()) * each;
         Ok(Some((from, self.discard(volume, from, end - from))))
     }
 
-    /// Makes a volume smaller that is served. Nobody has anything under way beyond its new end, nor begins it.
+    /// Shrinks a volume that is served. No request is in flight beyond its new end, and none begins.
     ///
     /// # Errors
-    /// See [`AdminError`]; `DataBeyond`: there is something to discard first.
+    /// See [`AdminError`]; `DataBeyond`: there are blocks to discard first.
     pub fn shrink(&mut self, volume: VolumeId, size_bytes: u64) -> Result<(), AdminError> {
         let (slot, old) = self.to_shrink(volume)?;
         let owner = Owner { size_bytes, ..old.clone() };
@@ -62,17 +63,17 @@ impl Pool {
         if self.next_block(volume, size_bytes / BLOCK_BYTES).is_some() && !planted(Planted::ShrinkKeepsData) {
             return Err(AdminError::DataBeyond);
         }
-        if !self.has_room_for_order(5) {
+        if !self.has_room_for_request(5) {
             return Err(AdminError::TailFull);
         }
-        let kept = self.reserves_altered(&old, &owner)?;
+        let reserves = self.reserves_altered(&old, &owner)?;
         self.volumes.get_mut(&volume).expect("served").writer.resize(extents_for(size_bytes));
         self.change(&[(0, slot, Change::Owner { owner: Some(owner) })]);
-        self.keep(kept);
+        self.set_reserves(reserves);
         Ok(())
     }
 
-    /// Whether it can become smaller.
+    /// Returns the owner of a volume that can be shrunk, and its slot.
     fn to_shrink(&self, volume: VolumeId) -> Result<(u32, Owner), AdminError> {
         let id = self.volumes.get(&volume).ok_or(AdminError::NoSuch)?.owner;
         let (slot, owner) = self.slot_of(id)?;

@@ -1,7 +1,7 @@
-//! Which extents of a member are free, and what those go through that are given back.
+//! The free extents of a member, and the steps that freed ones go through.
 //!
-//! An extent that is freed is not free at once: first its freeing is committed, then every request has ended that may still
-//! have its place in mind, then it is discarded. Only then somebody else may have it.
+//! A freed extent is not free at once. First its freeing is committed, then every request has ended that may still use
+//! its address, then it is discarded. Only then it can be allocated again.
 
 use std::collections::VecDeque;
 
@@ -9,21 +9,21 @@ use super::home::{Pool, Room};
 use super::units::ExtentId;
 use crate::planted::{Planted, planted};
 
-/// How much of a member is handed out.
+/// Space of one member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemberSpace {
     /// Its number.
     pub member: u8,
     /// Its extents.
     pub extents: u32,
-    /// Those that can be had now.
+    /// Extents that can be allocated now.
     pub free: u32,
-    /// Nothing new goes there.
+    /// The member takes no new allocations.
     pub closed: bool,
 }
 
 impl Pool {
-    /// What its members have for data, by number.
+    /// Returns the members' space for data, by number.
     pub fn space(&self) -> Vec<MemberSpace> {
         let of = |(member, room): (u8, &Room)| {
             let extents = self.state.records.extents(member);
@@ -38,17 +38,17 @@ pub struct Free {
     words: Vec<u64>,
     extents: u32,
     free: u32,
-    /// Where the search goes on, a word.
+    /// The word at which the next search begins.
     cursor: usize,
 }
 
 impl Free {
-    /// All of so many extents in use.
+    /// Returns a set of `extents` extents, all in use.
     pub fn none(extents: u32) -> Free {
         Free { words: vec![0; extents.div_ceil(64) as usize], extents, free: 0, cursor: 0 }
     }
 
-    /// How many are free.
+    /// Returns how many are free.
     pub fn count(&self) -> u32 {
         self.free
     }
@@ -58,24 +58,25 @@ impl Free {
         self.words[index as usize / 64] >> (index % 64) & 1 == 1
     }
 
-    /// Makes one free.
+    /// Marks an extent as free.
     ///
     /// # Panics
-    /// When it is already: two would get it.
+    /// If it is free already: it would be allocated twice.
     pub fn give(&mut self, index: u32) {
         assert!(index < self.extents && !self.has(index), "extent {index} is free already");
         self.words[index as usize / 64] |= 1 << (index % 64);
         self.free += 1;
     }
 
-    /// Takes this one, which is free.
+    /// Allocates this extent, which is free.
     pub fn take_this(&mut self, index: u32) {
         assert!(self.has(index), "extent {index} is not free");
         self.words[index as usize / 64] &= !(1 << (index % 64));
         self.free -= 1;
     }
 
-    /// Takes the next one that is free: neighbours one after the other, so that what is written in a row stands in a row.
+    /// Allocates the next free extent: neighbours one after the other, so that sequential writes stay sequential on the
+    /// member.
     pub fn take(&mut self) -> Option<u32> {
         if self.free == 0 {
             return None;
@@ -90,21 +91,21 @@ impl Free {
     }
 }
 
-/// What was freed and cannot be had yet.
+/// Freed extents that cannot be allocated yet.
 #[derive(Default)]
 pub struct Freed {
-    /// Freed by the unit of this number, which may not be committed.
+    /// With the log unit that freed the extent, which may not be committed.
     committing: VecDeque<(u64, ExtentId)>,
-    /// Committed: everybody who had it in mind has to end.
+    /// The freeing is committed: requests that may use the extent have to end.
     committed: Vec<ExtentId>,
-    /// Waiting for the barrier that is under way.
+    /// Waiting for the barrier under way.
     draining: Vec<ExtentId>,
-    /// Nobody has it in mind.
+    /// No request uses the extent any longer.
     discarding: VecDeque<ExtentId>,
 }
 
 impl Freed {
-    /// Takes one that the unit `sequence` frees; 0 where it was never committed to anybody.
+    /// Adds an extent that the log unit `sequence` freed; 0 if no record ever gave it to an owner.
     pub fn add(&mut self, sequence: u64, extent: ExtentId) {
         if planted(Planted::ReusedBeforeCommitted) || sequence == 0 {
             self.committed.push(extent);
@@ -113,7 +114,7 @@ impl Freed {
         }
     }
 
-    /// Everything up to this unit is committed.
+    /// Notes that every log unit up to `mark` is committed.
     pub fn committed(&mut self, mark: u64) {
         while let Some((sequence, extent)) = self.committing.front().copied()
             && sequence <= mark
@@ -123,7 +124,7 @@ impl Freed {
         }
     }
 
-    /// Whether a barrier would help; it is under way from now on.
+    /// Returns whether a barrier is needed; it is under way from now on.
     pub fn begin_drain(&mut self) -> bool {
         if self.committed.is_empty() || !self.draining.is_empty() {
             return false;
@@ -136,47 +137,47 @@ impl Freed {
         true
     }
 
-    /// The barrier has ended on all shards.
+    /// Notes that the barrier has ended on all shards.
     pub fn drained(&mut self) {
         self.discarding.extend(self.draining.drain(..));
     }
 
-    /// The next that is to be discarded.
+    /// Returns the next extent to discard.
     pub fn pop_discard(&mut self) -> Option<ExtentId> {
         self.discarding.pop_front()
     }
 
-    /// Whether there is one to be discarded.
+    /// Returns whether an extent waits for its discard.
     pub fn awaits_discard(&self) -> bool {
         !self.discarding.is_empty()
     }
 
-    /// Whether some wait for a commit.
+    /// Returns whether an extent waits for a commit.
     pub fn awaits_commit(&self) -> bool {
         !self.committing.is_empty()
     }
 
-    /// How many are on their way.
+    /// Returns how many extents are being freed.
     pub fn len(&self) -> usize {
         self.committing.len() + self.committed.len() + self.draining.len() + self.discarding.len()
     }
 
-    /// Those on their way, for whoever counts again.
+    /// Returns the extents being freed, for a recount.
     pub fn iter(&self) -> impl Iterator<Item = ExtentId> + '_ {
         let committing = self.committing.iter().map(|(_, extent)| *extent);
         committing.chain(self.committed.iter().chain(&self.draining).chain(&self.discarding).copied())
     }
 }
 
-/// Chooses members in proportion to their free space, the same way each time: each gains its free extents at each choice, the
-/// richest is chosen and pays for all.
+/// Chooses members in proportion to their free space, deterministically: at each choice every member gains credits
+/// equal to its free extents; the member with the most credits is chosen and pays the sum.
 #[derive(Clone, Default)]
 pub struct Spread {
     credits: Vec<i64>,
 }
 
 impl Spread {
-    /// The member for the next extent; none where none of those allowed has any.
+    /// Returns the member for the next extent; `None` if none of these has a free one.
     pub fn choose(&mut self, free: impl Iterator<Item = (u8, u32)>) -> Option<u8> {
         let (mut best, mut total) = (None::<(u8, i64)>, 0i64);
         for (member, free) in free.filter(|(_, free)| *free > 0) {
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_is_had_again_only_after_all_steps() {
+    fn a_freed_extent_is_allocated_again_only_after_all_steps() {
         let mut freed = Freed::default();
         let extent = |index| ExtentId { member: 0, index };
         freed.add(5, extent(1));

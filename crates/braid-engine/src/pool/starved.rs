@@ -1,105 +1,112 @@
-//! A pool whose own writes find no space below: the file system of a member's file is full, say.
+//! No space below: a pool's own writes fail because, for example, the file system of a member's backing file is full.
 //!
-//! Nothing has failed by that. What was acknowledged is in the tail, what is committed is in the rings and tables, and the write can be made
-//! once there is space. So the commit or checkpoint under way stays where it is and is tried again: with the next commit that is asked for,
-//! and by [`Pool::try_again`]. What waits for a commit meanwhile is told that there is no space, and the pool goes on with all that needs
-//! none.
+//! Nothing is lost by that. What was acknowledged is in the in-memory log, what is committed is in the rings and
+//! tables, and the write can be made once there is space. So the commit or checkpoint under way stays at its stage and
+//! is retried: with the next commit that is requested, and by [`Pool::try_again`]. Requests that wait for a commit
+//! meanwhile fail for lack of space, and the pool goes on with everything that needs none.
 //!
-//! A commit is written again as it was: up to the same mark, under the same number, each batch in the same place with the same bytes. Some
-//! of its batches may be durable. With another mark one member could have an older batch of that number and another one a newer, and a
-//! start would take both together for a commit that is whole.
+//! A commit is written again unchanged: up to the same mark, under the same number, each batch at the same position
+//! with the same bytes. Some of its batches may be durable. With another mark, one member could have an older batch of
+//! that number and another member a newer one, and recovery would take both together for a complete commit.
 
 use super::home::Pool;
 use super::one_move::Move;
 use crate::io::ErrorKind;
 
-/// How a series of writes goes that belong together.
+/// Attempts to make a series of writes that belong together.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Tries {
-    /// Members on which a write of the try under way found no space, by their bits.
-    found: u128,
-    /// The same of the last try that has ended.
-    lacks: u128,
-    /// It has ended so, and is to be made again.
+pub(super) struct Attempts {
+    /// Members on which a write of the attempt under way found no space, a bit mask.
+    no_space: u128,
+    /// The same of the last attempt that has ended.
+    short_members: u128,
+    /// The last attempt found no space, and is to be repeated.
     waits: bool,
 }
 
-impl Tries {
-    pub fn found_none(&mut self, member: u8) {
-        self.found |= 1 << member;
+impl Attempts {
+    pub fn note_no_space(&mut self, member: u8) {
+        self.no_space |= 1 << member;
     }
 
-    /// Whether the try under way comes to nothing.
-    pub fn is_short(&self) -> bool {
-        self.found != 0
+    /// Whether a write of the attempt under way found no space.
+    pub fn hit_no_space(&self) -> bool {
+        self.no_space != 0
     }
 
-    /// All that was out of a try has ended.
+    /// Ends an attempt: all of its I/Os have ended.
     pub fn end(&mut self) {
-        self.lacks = std::mem::take(&mut self.found);
-        self.waits = self.lacks != 0;
+        self.short_members = std::mem::take(&mut self.no_space);
+        self.waits = self.short_members != 0;
     }
 
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    pub fn lacks(&self) -> u128 {
-        self.lacks
+    pub fn short_members(&self) -> u128 {
+        self.short_members
     }
 
-    pub fn again(&mut self) {
+    pub fn retry(&mut self) {
         self.waits = false;
     }
 
-    /// A member is not written to any more: it is not waited for.
+    /// Stops waiting for a member, which is no longer written to.
     pub fn forget(&mut self, member: u8) {
-        self.lacks &= !(1 << member);
-        self.waits &= self.lacks != 0;
+        self.short_members &= !(1 << member);
+        self.waits &= self.short_members != 0;
     }
 }
 
 impl Pool {
-    /// Writes again what found no space, if something did.
+    /// Retries writes that found no space, if there are any.
     pub fn try_again(&mut self) {
-        self.commit_again();
-        self.commits.checkpoint.tries.again();
+        self.retry_commit();
+        self.commits.checkpoint.attempts.retry();
     }
 
-    /// Members, by their bits, on which the pool's own writes found no space when they were tried last: batches of a commit, tables, or
-    /// starts of rings. What it has to say of others has room.
+    /// Returns the members (a bit mask) on which the pool's own writes found no space in the last attempt: batches of a
+    /// commit, tables, or ring starts. Writes to the other members have room.
     pub fn lacks_space(&self) -> u128 {
         let commits = &self.commits;
-        if commits.is_failed() { 0 } else { commits.tries.lacks() | commits.checkpoint.tries.lacks() }
+        if commits.is_failed() {
+            0
+        } else {
+            commits.attempts.short_members() | commits.checkpoint.attempts.short_members()
+        }
     }
 
-    /// Whether a commit or checkpoint waits for space: the last try has ended without any, and none is under way. A request for a commit or
-    /// a checkpoint ends this until its own try has ended.
+    /// Returns whether a commit or checkpoint waits for space: the last attempt found none, and no attempt is under
+    /// way. A request for a commit or checkpoint ends this until its own attempt has ended.
     pub fn waits_for_space(&self) -> bool {
         let commits = &self.commits;
-        !commits.is_failed() && (commits.is_starved() || commits.checkpoint.tries.waits())
+        !commits.is_failed() && (commits.is_starved() || commits.checkpoint.attempts.waits())
     }
 
-    /// Whether a commit waits for space: until it is tried again, what asks for one or needs room in the tail is told that there is none.
+    /// Returns whether a commit waits for space: until it is retried, requests that need a commit, or room in the log,
+    /// fail for lack of space.
     pub fn is_starved(&self) -> bool {
         self.commits.is_starved()
     }
 
-    /// The same, also while it is tried again: nothing is begun that would keep others waiting until it is committed.
+    /// Returns the same, also while the commit is retried: nothing is begun that would keep requests waiting until it
+    /// is committed.
     pub fn is_starving(&self) -> bool {
         self.commits.is_starving()
     }
 
-    /// Whether an order has room for so many units. While a commit lacks space none is carried out: it would be answered as one that failed.
-    pub(super) fn has_room_for_order(&self, units: u64) -> bool {
-        self.tail.has_room(units) && !self.is_starving()
+    /// Returns whether the log has room for an administrative request of `units` units. While a commit lacks space,
+    /// none is carried out: it would be answered as failed.
+    pub(super) fn has_room_for_request(&self, units: u64) -> bool {
+        self.log.has_room(units) && !self.is_starving()
     }
 
-    /// The tail has no room to say that a move has ended: it is to be ended later. Where no commit comes, it comes to nothing, and keeps no
-    /// request waiting.
-    pub(super) fn end_later(&mut self, one: Move) -> Option<Move> {
+    /// Defers the end of a move for which the log has no room. If no commit can make room, the move is cancelled, and
+    /// keeps no request waiting.
+    pub(super) fn defer_end(&mut self, one: Move) -> Option<Move> {
         if self.is_starving() {
-            self.drop_move(&one);
+            self.cancel_move(&one);
             return None;
         }
         self.commit_soon();
@@ -107,17 +114,17 @@ impl Pool {
     }
 }
 
-/// Why a commit has not come. See [`Pool::is_committed`].
+/// Why a commit has not ended. See [`Pool::is_committed`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommitFailed {
-    /// A member has failed a write or a flush: nothing is committed any more.
+    /// A member has failed a write or a flush: nothing is committed any longer.
     Member,
-    /// There is no space below for the pool's own writes. It is tried again.
+    /// There is no space below for the pool's own writes. They are retried.
     NoSpace,
 }
 
 impl CommitFailed {
-    /// What a request that waits for it fails with.
+    /// Returns the error of a request that waits for the commit.
     pub const fn kind(self) -> ErrorKind {
         match self {
             CommitFailed::Member => ErrorKind::Failed,
@@ -148,12 +155,12 @@ mod tests {
     use super::*;
     use crate::io::DeviceId;
     use crate::pool::checkpoint::Checkpoint;
-    use crate::pool::commit::{Commits, PoolIo, PoolMemory, PoolOp, Ring};
+    use crate::pool::commit::{Commits, LogRing, PoolIo, PoolMemory, PoolOp};
+    use crate::pool::log_memory::TailMemory;
+    use crate::pool::memory_log::{LOG_UNITS_MIN, MemoryLog, log_bytes};
     use crate::pool::open::PoolDevice;
-    use crate::pool::seats::Seats;
+    use crate::pool::present_members::PresentMembers;
     use crate::pool::state::State;
-    use crate::pool::tail::{TAIL_UNITS_MIN, Tail, tail_bytes};
-    use crate::pool::tail_memory::TailMemory;
 
     const OWNER_SLOTS: u32 = 1024;
 
@@ -188,30 +195,31 @@ mod tests {
         let mut state = State::new(OWNER_SLOTS);
         state.add_member(0, one.extents, one.zero_slots);
         let records = [(one.extents, one.zero_slots)];
-        let checkpoint = Checkpoint::new(Seats::new([0]), vec![one.places], &records, OWNER_SLOTS, vec![5]);
+        let checkpoint = Checkpoint::new(PresentMembers::new([0]), vec![one.places], &records, OWNER_SLOTS, vec![5]);
         let (offset, blocks) = one.ring;
-        let ring = Ring { offset, blocks, head: 0, sequence: 1, committed: (0, 1), start: 0 };
-        let words = (0..tail_bytes(TAIL_UNITS_MIN) / 8).map(|_| AtomicU64::new(0)).collect();
-        let tail = Tail::begin(Arc::new(Words(words)), Uuid::nil(), 1, 0);
-        Pool::new(Uuid::nil(), state, tail, Commits::new(1, 1, 7, vec![ring], (0, 0), checkpoint))
+        let ring = LogRing { offset, blocks, head: 0, sequence: 1, committed: (0, 1), start: 0 };
+        let words = (0..log_bytes(LOG_UNITS_MIN) / 8).map(|_| AtomicU64::new(0)).collect();
+        let log = MemoryLog::begin(Arc::new(Words(words)), Uuid::nil(), 1, 0);
+        Pool::new(Uuid::nil(), state, log, Commits::new(1, 1, 7, vec![ring], (0, 0), checkpoint))
     }
 
-    /// Says of all members that there is one more volume.
+    /// Adds a volume, which is written to all members.
     fn add_volume(pool: &mut Pool, name: &str) {
         let name = OwnerName::new(name).expect("a name");
         let uuid = Uuid::from_u128(1 + pool.state().owners.iter().count() as u128);
         pool.create_volume(None, Owner::volume(uuid, name, 1 << 20)).expect("there is room");
     }
 
-    /// Does what the pool wants done, as much at a time as it can; returns the members that this was on. `has_space` is asked for each write.
+    /// Performs the I/Os of the pool, as many at a time as it can; returns the members that they were on. `has_space`
+    /// is called for each write.
     fn drive(pool: &mut Pool, mut has_space: impl FnMut(u8) -> bool) -> Vec<u8> {
         let (mut memory, mut on) = (memory(), Vec::new());
         loop {
-            let out: Vec<PoolIo> = std::iter::from_fn(|| pool.next_io(&mut memory)).collect();
-            if out.is_empty() {
+            let in_flight: Vec<PoolIo> = std::iter::from_fn(|| pool.next_io(&mut memory)).collect();
+            if in_flight.is_empty() {
                 return on;
             }
-            for io in out {
+            for io in in_flight {
                 on.push(io.member);
                 let finds = !matches!(io.op, PoolOp::Write { .. }) || has_space(io.member);
                 pool.io_done(io.token, if finds { Ok(()) } else { Err(ErrorKind::NoSpace) });
@@ -222,7 +230,7 @@ mod tests {
     #[test]
     fn a_member_without_space_is_withdrawn_and_what_is_under_way_ends_without_it() {
         let (mut refused, mut taken) = (0, false);
-        // So many writes to the new member find space: its batch, its tables, and its start come to find none.
+        // This many writes to the new member find space: then its batch, its tables, or its start find none.
         for spare in 0..100 {
             let mut pool = pool();
             pool.add_member(&member(1)).expect("nothing is under way");
@@ -246,7 +254,7 @@ mod tests {
             let on = drive(&mut pool, |_| true);
             assert!(on.iter().all(|member| *member == 0), "after {spare} writes: {on:?}");
             assert!(pool.is_checkpointed(checkpoint) && pool.is_committed(commit) == Ok(true));
-            // The pool goes on as one that never had it.
+            // The pool goes on as if it had never had the member.
             add_volume(&mut pool, "log");
             let (commit, checkpoint) = (pool.request_commit(), pool.request_checkpoint());
             let on = drive(&mut pool, |_| true);
@@ -262,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_not_withdrawn_while_a_write_is_out_and_others_without_space_are_waited_for() {
+    fn a_member_is_not_withdrawn_while_a_write_is_in_flight_and_others_without_space_are_waited_for() {
         let mut pool = pool();
         pool.add_member(&member(1)).expect("nothing is under way");
         let checkpoint = pool.request_checkpoint();
@@ -287,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_try_says_nothing_of_one_that_was_just_requested() {
+    fn an_earlier_attempt_does_not_answer_a_new_request() {
         let mut pool = pool();
         add_volume(&mut pool, "db");
         let commit = pool.request_commit();

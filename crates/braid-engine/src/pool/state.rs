@@ -1,4 +1,5 @@
-//! The records of a pool as its home knows them: what all shards read ([`Records`]), and what only the home needs.
+//! The pool's records as its home shard knows them: what all shards read ([`Records`]), and what only the home shard
+//! needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,17 +7,17 @@ use std::sync::Arc;
 use braid_format::pool::{Owner, Record, RecordKind};
 
 use super::damage::Damage;
-use super::keyed::Keyed;
+use super::int_map::IntMap;
 use super::owners::{OwnerId, Owners};
 use super::records::{LOGICAL_PACKED as PACKED, OWNER_HELD, Records};
 use super::reserves::Reserves;
-use super::statements::Watch;
 use super::units::{EXTENT_BLOCKS, ExtentId};
+use super::walk::Watch;
 
-/// An address of a packed extent that nobody uses.
+/// Marks a slot of a packed extent that holds no block.
 pub const NO_BLOCK: u64 = u64::MAX;
 
-/// Names one record: an extent's, or one that has no extent behind it.
+/// Identifies a record: an extent's, or one without an extent (a zero range).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct RecordId {
     /// The member.
@@ -42,7 +43,7 @@ impl From<ExtentId> for RecordId {
 pub struct Addresses(pub Box<[u64; EXTENT_BLOCKS as usize]>);
 
 impl Addresses {
-    /// Of an extent in which nothing stands.
+    /// Returns the addresses of an empty extent.
     pub fn none() -> Addresses {
         Addresses(Box::new([NO_BLOCK; EXTENT_BLOCKS as usize]))
     }
@@ -50,7 +51,7 @@ impl Addresses {
 
 #[derive(Clone, Copy)]
 struct Uncommitted {
-    /// The last unit that changes it.
+    /// The last log unit that changed the record.
     sequence: u64,
     committed: Record,
 }
@@ -61,42 +62,43 @@ impl Default for Uncommitted {
     }
 }
 
-/// See the module's page. What is said here is as of the last change; [`State::committed`] gives what the tables may hold.
+/// The records and owners of a pool as of the last change, committed or not. [`State::committed`] returns what the
+/// tables may hold.
 pub struct State {
     /// What all shards read.
     pub records: Arc<Records>,
     /// Owners.
     pub owners: Owners,
-    /// Zero words of whole extents, where there are any.
+    /// Zero words of whole extents, where they are not 0.
     zero_words: BTreeMap<RecordId, u64>,
-    /// Records without an extent that are in use.
+    /// Records without an extent that are in use: zero ranges.
     zeros: BTreeMap<RecordId, Record>,
     /// The same by owner and first logical extent.
     zeros_of: BTreeMap<(OwnerId, u32), Vec<RecordId>>,
-    /// For each member, how many records have no extent behind them, and those that are free.
+    /// For each member: how many records it has without an extent, and which of them are free.
     zero_slots: Vec<(u32, Vec<u32>)>,
-    /// Bit *i*: nothing new goes to member *i*.
+    /// Bit *i*: member *i* takes no new allocations.
     closed: u128,
     /// Addresses of packed extents.
     packed: BTreeMap<RecordId, Addresses>,
-    /// Records with changes that are not committed: their committed image.
-    uncommitted: Keyed<Uncommitted>,
-    /// Bit *i*: member *i* is not here, and what it has nobody knows.
+    /// Records with uncommitted changes, with their committed image.
+    uncommitted: IntMap<Uncommitted>,
+    /// Bit *i*: member *i* is missing, and its content is unknown.
     pub absent: u128,
-    /// What of the tables cannot be believed.
+    /// The damaged parts of the tables.
     pub(super) damage: Damage,
-    /// Slots of owners that no member's list has whole; none in a pool that is open.
+    /// Owner slots that are intact in no member's owner list; empty in an open pool.
     pub(super) unread_owners: BTreeSet<u32>,
-    /// The same of owners, by slot.
+    /// Owner slots with uncommitted changes: the last log unit that changed the slot, and its committed image.
     uncommitted_owners: BTreeMap<u32, (u64, Option<Owner>)>,
-    /// Somebody goes through the records, and must not miss what moves meanwhile.
+    /// Set while a walk goes through the records: the walk must not miss what moves meanwhile.
     pub(super) watch: Option<Watch>,
-    /// What thick volumes have a right to.
+    /// Space reserved for thick volumes.
     pub(super) reserves: Reserves,
 }
 
 impl State {
-    /// Of a pool without members.
+    /// Returns the state of a pool without members.
     pub fn new(owner_slots: u32) -> State {
         State {
             records: Arc::new(Records::new()),
@@ -107,8 +109,8 @@ impl State {
             zero_slots: Vec::new(),
             closed: 0,
             packed: BTreeMap::new(),
-            // Room for the most that there may be would be too large for the processor's caches, and is rarely needed.
-            uncommitted: Keyed::growing(),
+            // A map for the largest possible number of entries would not fit the CPU caches, and is rarely needed.
+            uncommitted: IntMap::growing(),
             absent: 0,
             damage: Damage::default(),
             unread_owners: BTreeSet::new(),
@@ -118,7 +120,7 @@ impl State {
         }
     }
 
-    /// Takes a member in, all of whose records are free.
+    /// Adds a member, all of whose records are free.
     pub fn add_member(&mut self, member: u8, extents: u32, zero_slots: u32) {
         self.records.add_member(member, extents);
         let at = usize::from(member);
@@ -128,8 +130,8 @@ impl State {
         self.zero_slots[at] = (zero_slots, (extents..extents + zero_slots).rev().collect());
     }
 
-    /// Notes that these members, by their bits, are not here.
-    pub fn go_without(&mut self, absent: u128) {
+    /// Marks these members (a bit mask) as missing.
+    pub fn set_missing(&mut self, absent: u128) {
         self.absent = absent;
         let numbers = (u128::BITS - absent.leading_zeros()) as usize;
         if self.zero_slots.len() < numbers {
@@ -148,7 +150,7 @@ impl State {
         ExtentId { member: id.member, index: id.index }
     }
 
-    /// A record as of the last change.
+    /// Returns a record as of the last change, committed or not.
     pub fn record(&self, id: RecordId) -> Record {
         if !self.is_extent(id) {
             return self.zeros.get(&id).copied().unwrap_or(Record::free(0));
@@ -168,12 +170,12 @@ impl State {
         }
     }
 
-    /// What the tables may hold of a record.
+    /// Returns the committed image of a record: what the tables may hold.
     pub fn committed(&self, id: RecordId) -> Record {
         self.uncommitted.get(id.key()).map_or_else(|| self.record(id), |entry| entry.committed)
     }
 
-    /// What the owners' areas may hold of a slot.
+    /// Returns the committed owner in a slot: what the owner lists may hold.
     pub fn committed_owner(&self, slot: u32) -> Option<&Owner> {
         match self.uncommitted_owners.get(&slot) {
             Some((_, owner)) => owner.as_ref(),
@@ -186,13 +188,13 @@ impl State {
         self.uncommitted.get(id.key()).is_some()
     }
 
-    /// Makes a record hold this, by the unit `sequence`; 0 where it is read from a table or a ring.
+    /// Sets a record, by the log unit `sequence`; 0 if it is read from a table or a ring.
     pub fn set(&mut self, id: RecordId, record: &Record, sequence: u64) {
         if let Some(mut watch) = self.watch.take() {
             watch.note(self, id, record);
             self.watch = Some(watch);
         }
-        self.damage.stated(id, sequence);
+        self.damage.note_set(id, sequence);
         if sequence != 0 {
             match self.uncommitted.get_mut(id.key()) {
                 Some(entry) => entry.sequence = sequence,
@@ -209,7 +211,8 @@ impl State {
         }
     }
 
-    /// Makes a record hold what its table says, before anything else is known of it: for millions of them, most of which are whole.
+    /// Sets a record as its table says, before anything else is known of it. A fast path: there are millions of
+    /// records, and most are whole.
     pub(super) fn load(&mut self, id: RecordId, record: &Record) {
         if record.kind != RecordKind::Whole || record.zero != 0 {
             return self.set(id, record, 0);
@@ -224,12 +227,12 @@ impl State {
     fn set_extent(&mut self, id: RecordId, record: &Record, is_uncommitted: bool) {
         if !self.reserves.is_empty() {
             let old = self.record(id);
-            // In this order, so that what stays does not look missing in between.
+            // Add before removing, so that a whole extent that stays is never counted as gone in between.
             if record.kind == RecordKind::Whole {
-                self.reserves.came(record.owner, record.logical);
+                self.reserves.add_whole(record.owner, record.logical);
             }
             if old.kind == RecordKind::Whole {
-                self.reserves.left(old.owner, old.logical);
+                self.reserves.remove_whole(old.owner, old.logical);
             }
         }
         let extent = self.extent(id);
@@ -248,7 +251,7 @@ impl State {
             RecordKind::Packed => {
                 self.packed.entry(id).or_insert_with(Addresses::none);
             }
-            // As long as that is not committed, the tables may hold what was before, and need its addresses.
+            // Until this change is committed, the tables may hold the packed record and need its addresses.
             _ if is_uncommitted || self.is_uncommitted(id) => {}
             _ => {
                 self.packed.remove(&id);
@@ -258,7 +261,7 @@ impl State {
 
     fn set_zeros(&mut self, id: RecordId, record: &Record) {
         if let Some(old) = self.zeros.remove(&id) {
-            let ids = self.zeros_of.get_mut(&(old.owner, old.logical)).expect("listed by owner and place");
+            let ids = self.zeros_of.get_mut(&(old.owner, old.logical)).expect("listed by owner and logical extent");
             ids.retain(|other| *other != id);
             if ids.is_empty() {
                 self.zeros_of.remove(&(old.owner, old.logical));
@@ -272,7 +275,7 @@ impl State {
         }
     }
 
-    /// Makes an owner's slot hold this, by the unit `sequence`; 0 as for [`State::set`].
+    /// Sets an owner slot, by the log unit `sequence`; 0 as for [`State::set`].
     pub fn set_owner(&mut self, slot: u32, owner: Option<Owner>, sequence: u64) {
         if sequence != 0 {
             let committed = self.committed_owner(slot).cloned();
@@ -281,7 +284,7 @@ impl State {
         self.owners.put(slot, owner);
     }
 
-    /// The unit `sequence`, by which a record got this image, is committed.
+    /// Notes that the log unit `sequence`, which gave a record this image, is committed.
     pub fn record_committed(&mut self, id: RecordId, sequence: u64, image: &Record) {
         self.damage.committed(id, sequence);
         if let Some(entry) = self.uncommitted.get_mut(id.key()) {
@@ -296,7 +299,7 @@ impl State {
         }
     }
 
-    /// The same of an owner.
+    /// Notes the same of an owner slot.
     pub fn owner_committed(&mut self, slot: u32, sequence: u64, image: Option<Owner>) {
         if let Some(entry) = self.uncommitted_owners.get_mut(&slot) {
             if entry.0 <= sequence {
@@ -307,8 +310,8 @@ impl State {
         }
     }
 
-    /// A free record without an extent for this owner, on the member that has most of those that it uses: so that what is kept on some
-    /// members needs no other.
+    /// Returns a free record without an extent for this owner, on the member with the most of them among those that it
+    /// uses: an owner that is restricted to some members needs no other member.
     pub fn free_zero_slot(&self, owner: OwnerId) -> Option<RecordId> {
         let on = self.owners.get(owner).map_or(0, Owner::uses) & !self.closed;
         let most = |(_, slots): &(usize, &Vec<u32>)| slots.len();
@@ -318,27 +321,27 @@ impl State {
         Some(RecordId { member: member as u8, index: *free.last()? })
     }
 
-    /// This one, which is free, is not to be given out; or is again.
+    /// Withholds this free record from allocation.
     pub(super) fn take_zero_slot(&mut self, id: RecordId) {
         self.zero_slots[usize::from(id.member)].1.retain(|index| *index != id.index);
     }
 
-    /// See [`State::take_zero_slot`].
+    /// Makes a withheld record available again.
     pub(super) fn give_zero_slot(&mut self, id: RecordId) {
         self.zero_slots[usize::from(id.member)].1.push(id.index);
     }
 
-    /// How many of them are free.
+    /// Returns how many records without an extent are free.
     pub fn free_zero_slots(&self) -> usize {
         self.zero_slots.iter().map(|(_, free)| free.len()).sum()
     }
 
-    /// How many of them are free on a member.
+    /// Returns how many records without an extent are free on a member.
     pub fn free_zero_slots_of(&self, member: u8) -> u32 {
         self.zero_slots[usize::from(member)].1.len() as u32
     }
 
-    /// Nothing new goes to this member; or it does again.
+    /// Stops new allocations on this member, or allows them again.
     pub fn close_member(&mut self, member: u8, closed: bool) {
         self.closed = self.closed & !(1 << member) | u128::from(closed) << member;
     }
@@ -348,13 +351,14 @@ impl State {
         self.zero_slots[usize::from(member)].0
     }
 
-    /// Records without an extent, of one owner, in the order of their places.
+    /// Returns an owner's records without an extent, ordered by first logical extent.
     pub fn zeros_of(&self, owner: OwnerId) -> impl Iterator<Item = (RecordId, Record)> + '_ {
         let ids = self.zeros_of.range((owner, 0)..=(owner, u32::MAX)).flat_map(|(_, ids)| ids.iter().copied());
         ids.map(|id| (id, self.zeros[&id]))
     }
 
-    /// Records without an extent, of all owners, by owner and place, from this one on.
+    /// Returns the records without an extent of all owners, ordered by owner and first logical extent, from this key
+    /// on.
     pub fn zeros_from(&self, from: (OwnerId, u32)) -> impl Iterator<Item = ((OwnerId, u32), Record)> + '_ {
         let ids = self.zeros_of.range(from..).flat_map(|(key, ids)| ids.iter().map(|id| (*key, *id)));
         ids.map(|(key, id)| (key, self.zeros[&id]))
@@ -366,18 +370,19 @@ impl State {
         ranges.map(|id| zeros_at(&self.zeros[id], logical)).fold(0, |all, word| all | word)
     }
 
-    /// Whether the owner may have blocks that nobody sees now: what it states is not all known.
+    /// Returns whether the owner may have blocks that cannot be seen now: its records are not all known.
     pub fn may_lack(&self, owner: OwnerId) -> bool {
-        self.damage.has_owner(owner) || self.owners.get(owner).is_some_and(|owner| owner.may_be_on() & self.absent != 0)
+        self.damage.is_in_doubt(owner)
+            || self.owners.get(owner).is_some_and(|owner| owner.may_be_on() & self.absent != 0)
     }
 
-    /// The same of any whose blocks show through it.
+    /// Returns the same of the owner and every ancestor whose blocks show through it.
     pub fn chain_may_lack(&self, owner: OwnerId) -> bool {
-        (self.absent != 0 || self.damage.is_any())
+        (self.absent != 0 || self.damage.has_doubt())
             && self.owners.chain(owner).into_iter().any(|owner| self.may_lack(owner))
     }
 
-    /// Extents that are packed, or were and are not committed as anything else.
+    /// Returns the extents that are packed as of the last change.
     pub(super) fn packed_extents(&self) -> Vec<RecordId> {
         let packed = |id: &RecordId| self.record(*id).kind == RecordKind::Packed;
         self.packed.keys().copied().filter(packed).collect()
@@ -388,12 +393,13 @@ impl State {
         self.packed.get(&id)
     }
 
-    /// Notes which block stands in a slot of a packed extent. What its record says is present counts.
+    /// Sets the block that a slot of a packed extent holds. It is valid only if the record says that the slot is in
+    /// use.
     pub fn set_address(&mut self, id: RecordId, slot: u8, block: u64) {
         self.packed.entry(id).or_insert_with(Addresses::none).0[usize::from(slot)] = block;
     }
 
-    /// All members up to the last that is here, with how many extents they have: none where one is not.
+    /// Returns all member numbers up to the highest known one, with their extent counts: 0 for a missing member.
     pub fn members(&self) -> impl Iterator<Item = (u8, u32)> + '_ {
         (0..self.zero_slots.len() as u8).map(|member| (member, self.records.extents(member)))
     }

@@ -1,4 +1,4 @@
-//! Thick volumes: what they have a right to ([`Reserves`]) is neither given to others nor promised twice.
+//! Thick volumes: space that is reserved for them ([`Reserves`]) is neither given to others nor reserved twice.
 
 use braid_format::pool::{Owner, OwnerKind};
 
@@ -11,12 +11,12 @@ use super::units::ExtentId;
 use crate::planted::{Planted, planted};
 
 impl Pool {
-    /// Extents that are free and kept for thick volumes.
+    /// Returns how many free extents are reserved for thick volumes.
     pub fn kept_extents(&self) -> u64 {
         self.state.reserves.extents()
     }
 
-    /// Extents that are kept for this volume.
+    /// Returns how many extents are reserved for this volume.
     pub fn kept_extents_of(&self, owner: OwnerId) -> u64 {
         self.state.reserves.extents_of(owner)
     }
@@ -26,37 +26,37 @@ impl Pool {
         of.map(|(_, room)| u64::from(room.free.count())).sum()
     }
 
-    /// Members on which an owner finds nothing that is not kept for others. As long as a member is absent nothing is kept: what stands there
-    /// nobody knows.
-    pub(super) fn kept_for_others(&self, owner: OwnerId, logical: Option<u32>) -> u128 {
+    /// Returns the members (a bit mask) on which every free extent is reserved for others than this owner. While a
+    /// member is missing nothing is reserved: its content is unknown.
+    pub(super) fn unavailable_to(&self, owner: OwnerId, logical: Option<u32>) -> u128 {
         let reserves = &self.state.reserves;
         if reserves.is_empty() || self.state.absent != 0 {
             return 0;
         }
-        let own = logical.and_then(|logical| reserves.right(owner, logical));
-        reserves.kept(own, |set| self.free_on(set))
+        let own = logical.and_then(|logical| reserves.reservation(owner, logical));
+        reserves.unavailable(own, |set| self.free_on(set))
     }
 
-    /// Owner and logical extent of all that stands whole, or for which an extent is given.
+    /// Returns owner and logical extent of all whole extents, also of those that are allocated only.
     fn wholes(&self) -> impl Iterator<Item = (OwnerId, u32)> {
         let records = &self.state.records;
         let whole = |extent: &ExtentId| records.owner(*extent) != 0 && records.logical(*extent) != LOGICAL_PACKED;
         let of = |(member, extents)| (0..extents).map(move |index| ExtentId { member, index });
         let all = self.state.members().flat_map(of).filter(whole);
-        let standing = all.map(|extent| (records.owner(extent) & !OWNER_HELD, records.logical(extent)));
-        standing.chain(self.openings()).chain(self.moves.copied_to())
+        let recorded = all.map(|extent| (records.owner(extent) & !OWNER_HELD, records.logical(extent)));
+        recorded.chain(self.openings()).chain(self.moves.copy_targets())
     }
 
-    /// Counts again what is kept. Looks at all extents where a volume is thick.
+    /// Recounts the reservations. Scans all extents if a volume is thick.
     pub(super) fn find_reserves(&mut self) {
         self.state.reserves = Reserves::of(&self.state.owners, self.wholes());
     }
 
-    /// What is to be kept when a volume begins as this image says, which sees what `image.parent` has; instead of `gone`, which ends.
-    /// `None`: nothing changes. Looks at all extents where the image is thick and has a parent.
+    /// Returns the reservations with the new volume `image`, which sees the blocks of `image.parent`, and without the
+    /// volume `gone`. `None`: nothing changes. Scans all extents if the image is thick and has a parent.
     ///
     /// # Errors
-    /// `NoSpace`: less is free than would have to be kept.
+    /// `NoSpace`: less space is free than would have to be reserved.
     pub(super) fn reserves_with(&self, image: &Owner, gone: Option<OwnerId>) -> Result<Option<Reserves>, AdminError> {
         if !image.thick {
             return Ok(None);
@@ -68,16 +68,16 @@ impl Pool {
         chain.push(image.id);
         new.add(image, &chain);
         if image.parent != 0 {
-            self.wholes().for_each(|(owner, logical)| new.came(owner, logical));
+            self.wholes().for_each(|(owner, logical)| new.add_whole(owner, logical));
         }
         reserves.join(new);
         self.if_fits(reserves).map(Some)
     }
 
-    /// The same when a volume becomes as this image says, in size or place.
+    /// Returns the reservations after a volume has changed to this image, in size or placement.
     ///
     /// # Errors
-    /// As before.
+    /// As [`Pool::reserves_with`].
     pub(super) fn reserves_altered(&self, old: &Owner, image: &Owner) -> Result<Option<Reserves>, AdminError> {
         if !old.thick
             || old.kind != OwnerKind::Volume
@@ -92,18 +92,18 @@ impl Pool {
         if grows { self.if_fits(reserves).map(Some) } else { Ok(Some(reserves)) }
     }
 
-    /// Whether a thick volume sees what this owner has.
-    pub(super) fn keeps_for(&self, owner: OwnerId) -> bool {
-        self.state.reserves.see(owner)
+    /// Returns whether a thick volume sees this owner's blocks.
+    pub(super) fn is_seen_by_thick(&self, owner: OwnerId) -> bool {
+        self.state.reserves.is_seen(owner)
     }
 
-    /// What is to be kept when these owners have no parents any more. `None`: nothing changes. Looks at all extents where a thick volume
-    /// sees what one of them has.
+    /// Returns the reservations after these owners have lost their parents. `None`: nothing changes. Scans all extents
+    /// if a thick volume sees blocks of one of them.
     ///
     /// # Errors
-    /// `NoSpace`: less is free than would have to be kept.
+    /// `NoSpace`: less space is free than would have to be reserved.
     pub(super) fn reserves_without_parent(&self, tops: &[OwnerId]) -> Result<Option<Reserves>, AdminError> {
-        if !tops.iter().any(|top| self.keeps_for(*top)) {
+        if !tops.iter().any(|top| self.is_seen_by_thick(*top)) {
             return Ok(None);
         }
         let (owners, mut reserves) = (&self.state.owners, Reserves::default());
@@ -113,15 +113,15 @@ impl Pool {
             chain.truncate(end);
             reserves.add(owner, &chain);
         }
-        self.wholes().for_each(|(owner, logical)| reserves.came(owner, logical));
+        self.wholes().for_each(|(owner, logical)| reserves.add_whole(owner, logical));
         self.if_fits(reserves).map(Some)
     }
 
-    /// Whether a member could be closed, and all of these become as their images say, as to what is kept. As long as another one is absent
-    /// that is nothing, and no thick volume is bound otherwise.
+    /// Checks that reservations allow closing a member and changing owners to these images. While another member is
+    /// missing nothing is reserved, and no thick volume may change its members.
     ///
     /// # Errors
-    /// As before.
+    /// As [`Pool::reserves_with`].
     pub(super) fn reserves_off(&self, member: u8, images: impl Iterator<Item = Owner>) -> Result<(), AdminError> {
         let mut reserves = self.state.reserves.clone();
         let thick: Vec<Owner> = images.filter(|image| image.thick).collect();
@@ -138,8 +138,8 @@ impl Pool {
         if fit { Ok(reserves) } else { Err(AdminError::NoSpace) }
     }
 
-    /// Keeps what was asked for before the change that is made now.
-    pub(super) fn keep(&mut self, reserves: Option<Reserves>) {
+    /// Sets the reservations that were computed for the change that is made now.
+    pub(super) fn set_reserves(&mut self, reserves: Option<Reserves>) {
         if let Some(reserves) = reserves {
             self.state.reserves = reserves;
         }

@@ -1,5 +1,5 @@
-//! What begins with a boot sector: partition tables, and the file systems of DOS and Windows. All end their first
-//! sector with 55 AA, so they are told apart here, in one place.
+//! Formats that begin with a boot sector: partition tables, and the file systems of DOS and Windows. All end their
+//! first sector with 55 AA, so this module tells them apart.
 
 use super::{Class, Sink, View, signature};
 use crate::{BLOCK_BYTES, Extent};
@@ -13,7 +13,7 @@ fn has_boot_magic(view: &View<'_>) -> bool {
     view.is(BOOT_MAGIC, &[0x55, 0xaa])
 }
 
-/// Which file system this boot sector starts, with the range that says so.
+/// Returns the file system that begins with this boot sector, and the offset and length of the bytes that identify it.
 fn boot_file_system(view: &View<'_>) -> Option<(&'static str, u64, usize)> {
     if !has_boot_magic(view) {
         return None;
@@ -30,7 +30,7 @@ fn boot_file_system(view: &View<'_>) -> Option<(&'static str, u64, usize)> {
             return Some(("vfat", offset, 8));
         }
     }
-    // Older ones have no such text: then the fields of the BIOS parameter block must all make sense.
+    // Older ones have no such text: then the fields of the BIOS parameter block must all be valid.
     let byte = |offset| view.get::<1>(offset).map_or(0, |b| b[0]);
     let jump = byte(0) == 0xe9 || (byte(0) == 0xeb && byte(2) == 0x90);
     let sector = matches!(view.le16(11), 512 | 1024 | 2048 | 4096);
@@ -47,7 +47,7 @@ pub(super) fn file_systems(view: &View<'_>, found: Sink<'_>) {
         this.ranges.push(Extent::new(BOOT_MAGIC, 2));
     }
     if kind == "vfat" {
-        // BS_VolLab stands 11 bytes before the type.
+        // BS_VolLab is 11 bytes before the type.
         this.label = view.text(offset.saturating_sub(11), 11).filter(|l| offset != BOOT_MAGIC && l != "NO NAME");
     }
     found(this);
@@ -61,10 +61,10 @@ pub(super) fn partitions(view: &View<'_>, found: Sink<'_>) {
 
 /// UEFI Specification, "GUID Partition Table": header in the second sector (of 512 or 4096 bytes) and in the last.
 fn gpt(view: &View<'_>, found: Sink<'_>) {
-    let mut places = vec![512, BLOCK_BYTES];
-    places.extend([512, BLOCK_BYTES].iter().filter_map(|sector| view.device_bytes.checked_sub(*sector)));
-    places.dedup();
-    let headers: Vec<u64> = places.into_iter().filter(|at| view.is(*at, b"EFI PART")).collect();
+    let mut offsets = vec![512, BLOCK_BYTES];
+    offsets.extend([512, BLOCK_BYTES].iter().filter_map(|sector| view.device_bytes.checked_sub(*sector)));
+    offsets.dedup();
+    let headers: Vec<u64> = offsets.into_iter().filter(|at| view.is(*at, b"EFI PART")).collect();
     let Some(first) = headers.first() else { return };
     let mut this = signature("gpt", Class::PartitionTable, *first, 8);
     this.ranges = headers.iter().map(|at| Extent::new(*at, 8)).collect();
@@ -92,7 +92,7 @@ fn mbr(view: &View<'_>, found: Sink<'_>) {
     let types = entry_types(view);
     let used =
         ENTRIES.iter().any(|entry| view.get::<16>(*entry).is_some_and(|e| e[4] != 0 && view.le32(entry + 12) != 0));
-    // An empty table still is one when it bears a disk signature.
+    // An empty table counts if it has a disk signature.
     let empty_table = types.is_empty() && view.le32(440) != 0;
     if !flags_sound || types.contains(&PROTECTIVE) || !(used || empty_table) {
         return;

@@ -1,4 +1,4 @@
-//! File systems and others that are known by a magic number at a fixed place.
+//! File systems and others that are identified by a magic number at a fixed offset.
 
 use super::{Class, Sink, View, signature};
 
@@ -84,7 +84,7 @@ pub(super) fn simple(view: &View<'_>, found: Sink<'_>) {
         let mut this = signature(magic.kind, magic.class, magic.offset, magic.bytes.len());
         this.label = magic.label.and_then(|(offset, len)| view.text(offset, len));
         this.uuid = magic.uuid.and_then(|offset| view.uuid(offset));
-        // A second copy of the same thing belongs to the first.
+        // A second copy belongs to the first.
         match &mut last {
             Some(first) if first.kind == this.kind => first.ranges.append(&mut this.ranges),
             _ => last.replace(this).into_iter().for_each(&mut *found),
@@ -101,8 +101,8 @@ pub(super) fn ext(view: &View<'_>, found: Sink<'_>) {
         return;
     }
     const HAS_JOURNAL: u32 = 0x4;
-    // What ext3 does not know: filetype, recover, journal device and meta_bg aside; sparse_super, large_file and
-    // btree_dir aside.
+    // Features that ext3 knows: filetype, recover, journal device and meta_bg; sparse_super, large_file and btree_dir.
+    // Any other makes it ext4.
     const INCOMPATIBLE_EXT3: u32 = 0x2 | 0x4 | 0x8 | 0x10;
     const READ_ONLY_EXT3: u32 = 0x1 | 0x2 | 0x4;
     let (compatible, incompatible) = (view.le32(SUPER + 0x5c), view.le32(SUPER + 0x60));

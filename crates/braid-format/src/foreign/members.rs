@@ -1,34 +1,34 @@
-//! Disks that belong to a RAID, a volume group, a pool or an encryption layer, and Braid's own.
+//! Members of a RAID, a volume group, a pool or an encryption layer, and Braid's own labels.
 
 use super::{Class, Sink, View, signature};
 use crate::examine::copy_place;
 use crate::pool::{POOL_MAGIC, PoolHeader, PoolLabel};
 use crate::{BLOCK_BYTES, Extent, Header, LABEL_BYTES, Label, MAGIC, copy_offset};
 
-/// What a label of Braid's says of itself.
-struct Known {
+/// What one of Braid's labels says of itself.
+struct BraidLabel {
     name: String,
     uuid: uuid::Uuid,
-    /// Where it and its copy belong.
-    places: [u64; 2],
+    /// The offsets where the label and its copy belong.
+    offsets: [u64; 2],
 }
 
-/// Braid's labels in their places, whole or damaged. A label that says it belongs elsewhere is none of this disk's: the
-/// copy at the end of the last partition, say.
+/// Braid's labels where they belong, valid or damaged. A label that belongs at other offsets is not this disk's: for
+/// example the copy at the end of the last partition.
 pub(super) fn braid(view: &View<'_>, found: Sink<'_>) {
     let of_array = |block: &[u8]| {
         let header = Label::decode(block).map(|label| label.header()).ok().or_else(|| Header::decode(block))?;
-        let places = [header.places.label_start, header.places.copy_start];
-        Some(Known { name: header.name.to_string(), uuid: header.uuid, places })
+        let offsets = [header.places.label_start, header.places.copy_start];
+        Some(BraidLabel { name: header.name.to_string(), uuid: header.uuid, offsets })
     };
     let of_pool = |block: &[u8]| {
         let label = PoolLabel::decode(block).ok();
         let joining = label.as_ref().is_some_and(PoolLabel::is_joining);
         let header = label.map(|label| label.header()).or_else(|| PoolHeader::decode(block))?;
-        let places = [header.places.label_start, header.places.copy_start];
-        // Of one whose addition has ended the labels of the pool's other members say so, not this.
+        let offsets = [header.places.label_start, header.places.copy_start];
+        // If the addition did complete, the labels of the pool's other members say so, not this one.
         let note = if joining { " (left from an addition that did not end)" } else { "" };
-        Some(Known { name: format!("{}{note}", header.name), uuid: header.uuid, places })
+        Some(BraidLabel { name: format!("{}{note}", header.name), uuid: header.uuid, offsets })
     };
     labels(view, "braid", &MAGIC, &of_array, found);
     labels(view, "braid pool", &POOL_MAGIC, &of_pool, found);
@@ -38,22 +38,22 @@ fn labels(
     view: &View<'_>,
     kind: &'static str,
     magic: &[u8; 8],
-    known: &dyn Fn(&[u8]) -> Option<Known>,
+    known: &dyn Fn(&[u8]) -> Option<BraidLabel>,
     found: Sink<'_>,
 ) {
     let block = |at: u64| view.slice(at, LABEL_BYTES);
     let recorded = block(0).and_then(|start| copy_place(start, view.device_bytes));
-    let mut places = vec![0];
-    places.extend([recorded, copy_offset(view.device_bytes)].into_iter().flatten());
-    places.sort_unstable();
-    places.dedup();
+    let mut offsets = vec![0];
+    offsets.extend([recorded, copy_offset(view.device_bytes)].into_iter().flatten());
+    offsets.sort_unstable();
+    offsets.dedup();
     let known = |at: u64| known(block(at)?);
-    let elsewhere = |at: u64| known(at).is_some_and(|label| !label.places.contains(&at));
-    places.retain(|at| view.is(*at, magic) && !elsewhere(*at));
-    let Some(first) = places.first() else { return };
+    let elsewhere = |at: u64| known(at).is_some_and(|label| !label.offsets.contains(&at));
+    offsets.retain(|at| view.is(*at, magic) && !elsewhere(*at));
+    let Some(first) = offsets.first() else { return };
     let mut this = signature(kind, Class::Braid, *first, magic.len());
-    this.ranges = places.iter().map(|at| Extent::new(*at, magic.len() as u64)).collect();
-    if let Some(label) = places.iter().find_map(|at| known(*at)) {
+    this.ranges = offsets.iter().map(|at| Extent::new(*at, magic.len() as u64)).collect();
+    if let Some(label) = offsets.iter().find_map(|at| known(*at)) {
         this.label = Some(label.name);
         this.uuid = Some(label.uuid.to_string());
     }

@@ -1,10 +1,10 @@
-//! What already stands on a disk: file systems, partition tables, volume managers, Braid's own labels.
+//! Detects what is already on a disk: file systems, partition tables, volume managers, Braid's own labels.
 //!
-//! Only bytes are judged, at the places that [`ranges`] lists; the caller reads them. Each signature comes with the
-//! byte ranges that make it one: zeros there, and nobody takes the disk for it any more.
+//! Only the bytes that [`ranges`] lists are examined; the caller reads them. Each signature comes with the byte ranges
+//! that define it: once those are zeros, the disk no longer has it.
 //!
-//! Offsets and magic numbers are facts of those formats; each has its source beside it: the format's own
-//! specification where one is public, else the header of the project that defines it.
+//! Each offset and magic number names its source: the format's specification where one is public, else the header of
+//! the project that defines the format.
 
 mod boot;
 mod magic;
@@ -15,16 +15,16 @@ use std::fmt;
 use crate::examine::copy_place;
 use crate::{BLOCK_BYTES, Extent};
 
-/// What kind of thing a signature belongs to.
+/// The class of a signature.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Class {
-    /// Files live here.
+    /// A file system.
     FileSystem,
-    /// The disk is cut into partitions.
+    /// A partition table.
     PartitionTable,
-    /// Part of a RAID, of a volume group, of a storage pool.
+    /// A member of a RAID, a volume group or a storage pool.
     Member,
-    /// Encrypted.
+    /// An encrypted volume.
     Encrypted,
     /// Swap space.
     Swap,
@@ -32,35 +32,35 @@ pub enum Class {
     Braid,
 }
 
-/// One thing that was found.
+/// A signature.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Signature {
     /// Its name: `ext4`, `gpt`, `md 1.2`, `braid pool`, ….
     pub kind: &'static str,
-    /// What kind of thing that is.
+    /// Its class.
     pub class: Class,
-    /// The name that it bears, where it bears one.
+    /// Its label, if it has one.
     pub label: Option<String>,
-    /// Its identity, where it has one.
+    /// Its UUID or other identity, if it has one.
     pub uuid: Option<String>,
-    /// The bytes that make it one, in ascending order.
+    /// The byte ranges that define it, ascending.
     pub ranges: Vec<Extent>,
 }
 
-/// Everything that was found on a disk; at least one thing.
+/// All signatures on a disk; at least one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// In the order in which they were looked for.
+    /// In the order of the search.
     pub signatures: Vec<Signature>,
 }
 
 impl Found {
-    /// Whether something other than Braid's own label is here.
+    /// Returns whether there is a signature other than Braid's own.
     pub fn is_foreign(&self) -> bool {
         self.signatures.iter().any(|s| s.class != Class::Braid)
     }
 
-    /// The signature of this kind.
+    /// Returns the signature of this kind.
     pub fn kind(&self, kind: &str) -> Option<&Signature> {
         self.signatures.iter().find(|s| s.kind == kind)
     }
@@ -93,8 +93,8 @@ impl fmt::Display for Found {
     }
 }
 
-/// The bytes to read on a disk of this size: disjoint, ascending, whole blocks of 4 KiB. What lies in a last, broken
-/// block is not looked at (a GPT's second copy there goes with its first).
+/// Returns the ranges to read on a disk of this size: disjoint, ascending, whole blocks of 4 KiB. A last, partial block
+/// is not examined (a second GPT there counts as part of the first).
 pub fn ranges(device_bytes: u64) -> Vec<Extent> {
     let end = device_bytes / BLOCK_BYTES * BLOCK_BYTES;
     let mut wanted = vec![
@@ -118,9 +118,9 @@ pub fn ranges(device_bytes: u64) -> Vec<Extent> {
     ranges
 }
 
-/// Reads what [`ranges`] lists and says what stands there; `None` where nothing is known.
+/// Reads what [`ranges`] lists and returns the signatures there; `None` where there are none.
 ///
-/// `read` gives the bytes at an offset; fewer than asked for are judged as they are.
+/// `read` returns the bytes at an offset; a short read is examined as it is.
 ///
 /// # Errors
 /// The first error of `read`.
@@ -132,7 +132,7 @@ pub fn identify<E>(
     for range in ranges(device_bytes) {
         pieces.push((range.start, read(range.start, range.bytes as usize)?));
     }
-    // On a disk that grew, the copy of Braid's label is where it was.
+    // On a disk that has grown, the copy of Braid's label is at the former end.
     if let Some((0, first)) = pieces.first() {
         let copy = copy_place(first, device_bytes).unwrap_or(0);
         let known = pieces.iter().any(|(start, bytes)| (*start..start + bytes.len() as u64).contains(&copy));
@@ -143,7 +143,7 @@ pub fn identify<E>(
     Ok(identify_pieces(device_bytes, &pieces))
 }
 
-/// The same of bytes that were already read, each piece with its offset.
+/// Returns the signatures in bytes that were already read, each piece with its offset; `None` where there are none.
 pub fn identify_pieces(device_bytes: u64, pieces: &[(u64, Vec<u8>)]) -> Option<Found> {
     let view = View { device_bytes, pieces };
     let mut signatures = Vec::new();
@@ -171,12 +171,12 @@ struct View<'a> {
 }
 
 impl View<'_> {
-    /// `N` bytes at an offset; `None` where they were not read.
+    /// Returns `N` bytes at an offset; `None` where they were not read.
     fn get<const N: usize>(&self, offset: u64) -> Option<&[u8; N]> {
         self.slice(offset, N).and_then(|bytes| bytes.first_chunk())
     }
 
-    /// `len` bytes at an offset; `None` where they were not read.
+    /// Returns `len` bytes at an offset; `None` where they were not read.
     fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
         self.pieces.iter().find_map(|(start, bytes)| {
             let from = usize::try_from(offset.checked_sub(*start)?).ok()?;
@@ -204,7 +204,7 @@ impl View<'_> {
         self.get(offset).copied().map_or(0, u64::from_le_bytes)
     }
 
-    /// Text padded with zeros or blanks; `None` when there is none, or nothing a person could read.
+    /// Returns text padded with zeros or blanks; `None` when it is empty or not printable.
     fn text(&self, offset: u64, len: usize) -> Option<String> {
         let bytes = self.slice(offset, len)?;
         let bytes = bytes.split(|b| *b == 0).next()?;
@@ -212,14 +212,14 @@ impl View<'_> {
         (!text.is_empty() && !text.chars().any(char::is_control)).then(|| text.to_owned())
     }
 
-    /// Sixteen bytes of UUID in the order of their text; `None` for all zeros.
+    /// Returns the UUID at an offset, in the order of its text; `None` for all zeros.
     fn uuid(&self, offset: u64) -> Option<String> {
         let uuid = uuid::Uuid::from_bytes(*self.get(offset)?);
         (!uuid.is_nil()).then(|| uuid.to_string())
     }
 }
 
-/// A signature made by the bytes at one place.
+/// Returns a signature that is defined by the bytes at one offset.
 fn signature(kind: &'static str, class: Class, offset: u64, bytes: usize) -> Signature {
     Signature { kind, class, label: None, uuid: None, ranges: vec![Extent::new(offset, bytes as u64)] }
 }

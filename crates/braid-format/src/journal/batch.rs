@@ -1,4 +1,4 @@
-//! One batch: a header of one block that lists entries, and their payload in the blocks behind it.
+//! A batch: a header of one block that lists entries, and their payload in the blocks behind it.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -11,16 +11,16 @@ use crate::{BLOCK_BYTES, MEMBERS_MAX};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 const MAGIC: u32 = u32::from_le_bytes(*b"BRJB");
-/// Most parities of a row.
+/// Maximum number of parities of a stripe.
 const PARITIES_MAX: u8 = 2;
 
-/// One entry, little-endian.
+/// An entry, little-endian.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
 pub(super) struct RawEntry {
-    /// The row.
+    /// The stripe.
     row: U64,
-    /// The first line, counted from the row's top.
+    /// The first line, counted from the stripe's top.
     first: U16,
     /// How many lines.
     blocks: U16,
@@ -69,55 +69,55 @@ offsets!(RawEntry: row 0, first 8, blocks 10, cell 12, cells 13, parities 14, ki
 const _: () = assert!(size_of::<RawBatch>() == BLOCK && size_of::<RawEntry>() == 24);
 const CRC_BYTES: usize = size_of::<U32>();
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum EntryKind {
-    /// New content: of some data cells over some lines, and of the parities of these lines.
+    /// New content of some data cells over some lines, and of the parity of these lines.
     Data,
-    /// The row is being written wholly, in place alone: after a crash its parity may not fit its data.
+    /// A full-stripe write is in flight, in place only: after a crash the stripe's parity may not match its data.
     Mark,
 }
 
 /// One entry of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Entry {
-    /// The row.
+    /// The stripe.
     pub row: u64,
-    /// The first line, in blocks from the row's top; 0 for a mark.
+    /// The first line, in blocks from the stripe's top; 0 for a mark.
     pub first: u16,
     /// How many lines; 0 for a mark.
     pub blocks: u16,
     /// The first data cell; 0 for a mark.
     pub cell: u8,
-    /// How many data cells from there on; 0 for a mark.
+    /// How many data cells, from `cell` on; 0 for a mark.
     pub cells: u8,
-    /// How many parities follow: 1 for P, 2 for P and Q; 0 for a mark.
+    /// How many parities: 1 for P, 2 for P and Q; 0 for a mark.
     pub parities: u8,
-    /// Which kind.
+    /// The kind.
     pub kind: EntryKind,
 }
 
 impl Entry {
-    /// An entry that fills unused places of tables.
+    /// Fills unused entries of tables.
     pub const NONE: Entry = Entry::mark(0);
 
-    /// The row is being written wholly, in place.
+    /// Returns the mark of a full-stripe write to this stripe.
     pub const fn mark(row: u64) -> Entry {
         Entry { row, first: 0, blocks: 0, cell: 0, cells: 0, parities: 0, kind: EntryKind::Mark }
     }
 
-    /// How many blocks of payload it has.
+    /// Returns the number of payload blocks.
     pub const fn payload_blocks(&self) -> u32 {
         (self.cells as u32 + self.parities as u32) * self.blocks as u32
     }
 
-    /// Its lines, as bits.
+    /// Returns the lines as a bit mask.
     pub const fn lines(&self) -> u16 {
         let last = self.first as u32 + self.blocks as u32;
         if last > ROW_BLOCKS_MAX { 0 } else { (((1u32 << last) - 1) & !((1u32 << self.first) - 1)) as u16 }
     }
 
-    /// Whether it makes sense by itself: of a row of any array.
+    /// Returns whether the entry is valid by itself, for some array.
     pub const fn is_sound(&self) -> bool {
         if self.row > ROW_MAX {
             return false;
@@ -171,22 +171,22 @@ impl Entry {
     }
 }
 
-/// What a batch's header says, its entries aside.
+/// The header of a batch, without its entries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BatchHeader {
-    /// Random id of the run of the ring that it belongs to; never 0.
+    /// Random id of the ring's run that the batch belongs to; never 0.
     pub run: u64,
-    /// Its number in the run, from 1.
+    /// The batch's sequence number in the run, from 1.
     pub sequence: u64,
-    /// The number of the oldest batch that was still needed when this one was written; its own where none was.
+    /// The sequence number of the oldest batch that was still needed when this one was written; its own if none was.
     pub tail: u64,
-    /// Where in the ring its header stands, in blocks.
+    /// The position of the header in the ring, in blocks.
     pub position: u64,
-    /// How many blocks it has, the header included.
+    /// Size of the batch in blocks, the header included.
     pub blocks: u32,
-    /// How many entries it has.
+    /// Number of entries.
     pub entries: u16,
-    /// CRC-32C of its payload; 0 where it has none.
+    /// CRC-32C of the payload; 0 if there is none.
     pub payload_crc: u32,
 }
 
@@ -201,12 +201,12 @@ impl BatchHeader {
     }
 }
 
-/// Adds bytes to the checksum of a payload, which begins as 0.
+/// Returns the checksum of a payload, continued over these bytes. It begins as 0.
 pub fn payload_crc(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// The entries of a batch that was decoded, each known to be sound.
+/// The entries of a decoded batch, all of them valid.
 #[derive(Clone, Debug)]
 pub struct Entries<'a>(std::slice::Iter<'a, RawEntry>);
 
@@ -224,10 +224,10 @@ impl std::fmt::Debug for RawEntry {
     }
 }
 
-/// Fills `out` with the header of a batch of this array.
+/// Encodes the header of a batch of this array into `out`.
 ///
 /// # Panics
-/// When it does not make sense: what nobody could read back would be lost.
+/// When the header or an entry is invalid: no reader would accept the batch.
 pub fn encode_batch(array: &Uuid, header: &BatchHeader, entries: &[Entry], out: &mut [u8; BLOCK]) {
     let payload: u32 = entries.iter().map(Entry::payload_blocks).sum();
     assert!(
@@ -254,11 +254,11 @@ pub fn encode_batch(array: &Uuid, header: &BatchHeader, entries: &[Entry], out: 
     out[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Reads the header of a batch of this array. `None`: the block is none, or not a whole one. Whether the payload is whole is for
-/// the caller to find out.
+/// Decodes the header of a batch of this array. `None`: the block is not a header of this array, or is damaged. The
+/// caller validates the payload.
 pub fn decode_batch<'a>(array: &Uuid, bytes: &'a [u8; BLOCK]) -> Option<(BatchHeader, Entries<'a>)> {
     let raw = RawBatch::ref_from_bytes(bytes).ok()?;
-    // The cheap questions first: a reader asks them of every block of the ring.
+    // The cheap checks first: recovery makes them on every block of the ring.
     if (raw.magic.get(), raw.tag.get()) != (MAGIC, tag(array)) || raw.crc.get() != crc32c::crc32c(&bytes[CRC_BYTES..]) {
         return None;
     }
@@ -278,13 +278,13 @@ pub fn decode_batch<'a>(array: &Uuid, bytes: &'a [u8; BLOCK]) -> Option<(BatchHe
     if unused.iter().any(|raw| raw.as_bytes().iter().any(|byte| *byte != 0)) {
         return None;
     }
-    // At most 168 times 129 cells of 16 blocks: no sum of these is too large.
+    // At most 168 entries of 129 cells of 16 blocks: the sum cannot overflow.
     let payload = used.iter().map(|raw| Some(Entry::from_raw(raw)?.payload_blocks())).sum::<Option<u32>>()?;
     let whole = header.blocks == 1 + payload && (payload > 0 || header.payload_crc == 0);
     whole.then_some((header, Entries(used.iter())))
 }
 
-/// The checksum in a header's block: two copies of one batch have the same.
+/// Returns the checksum stored in a header's block. All copies of a batch have the same.
 pub fn batch_check(bytes: &[u8; BLOCK]) -> u32 {
     let mut crc = [0; CRC_BYTES];
     crc.copy_from_slice(&bytes[..CRC_BYTES]);
@@ -301,7 +301,7 @@ mod tests {
         Entry { row, first, blocks, cell, cells, parities, kind: EntryKind::Data }
     }
 
-    fn some() -> (BatchHeader, Vec<Entry>, Vec<u8>) {
+    fn sample() -> (BatchHeader, Vec<Entry>, Vec<u8>) {
         let entries = vec![data(7, 1, 2, 0, 2, 1), Entry::mark(1 << 40), data(8, 15, 1, 3, 1, 2)];
         let payload: Vec<u8> = (0..9 * 4096u32).map(|i| (i / 7) as u8).collect();
         let header = BatchHeader {
@@ -317,19 +317,19 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_comes_back() {
-        let (header, entries, _) = some();
+    fn a_batch_round_trips() {
+        let (header, entries, _) = sample();
         let mut bytes = [0xff; 4096];
         encode_batch(&ARRAY, &header, &entries, &mut bytes);
         let (back, found) = decode_batch(&ARRAY, &bytes).unwrap();
         assert_eq!((back, found.collect::<Vec<_>>()), (header, entries));
-        assert!(decode_batch(&Uuid::from_u128(1), &bytes).is_none(), "it is another array's");
+        assert!(decode_batch(&Uuid::from_u128(1), &bytes).is_none(), "it belongs to another array");
         assert!(decode_batch(&ARRAY, &[0; 4096]).is_none());
     }
 
     #[test]
-    fn an_empty_batch_and_a_full_one_come_back() {
-        let (mut header, _, _) = some();
+    fn an_empty_batch_and_a_full_one_round_trip() {
+        let (mut header, _, _) = sample();
         let mut bytes = [0; 4096];
         for entries in [vec![], vec![data(ROW_MAX, 0, 1, 126, 1, 2); ENTRIES_MAX], vec![data(1, 0, 16, 0, 60, 2)]] {
             header.entries = entries.len() as u16;
@@ -341,35 +341,35 @@ mod tests {
         }
     }
 
-    /// The whole batch as a reader judges it.
-    fn is_whole(batch: &[u8]) -> bool {
+    /// Validates header and payload, as a reader does.
+    fn is_valid(batch: &[u8]) -> bool {
         let (head, payload) = batch.split_first_chunk::<4096>().unwrap();
         decode_batch(&ARRAY, head).is_some_and(|(header, _)| header.payload_crc == payload_crc(0, payload))
     }
 
     fn whole() -> Vec<u8> {
-        let (header, entries, payload) = some();
+        let (header, entries, payload) = sample();
         let mut head = [0; 4096];
         encode_batch(&ARRAY, &header, &entries, &mut head);
         [&head[..], &payload].concat()
     }
 
     #[test]
-    fn every_byte_that_changes_is_noticed() {
+    fn every_changed_byte_is_detected() {
         let mut batch = whole();
-        assert!(is_whole(&batch));
+        assert!(is_valid(&batch));
         for at in 0..batch.len() {
             batch[at] ^= 0x10;
-            assert!(!is_whole(&batch), "byte {at}");
+            assert!(!is_valid(&batch), "byte {at}");
             batch[at] ^= 0x10;
         }
     }
 
     #[test]
-    fn every_torn_batch_is_noticed() {
+    fn every_torn_batch_is_detected() {
         let new = whole();
-        // What stood there before: nothing, or an older batch of the same shape.
-        let (mut header, entries, mut payload) = some();
+        // What was there before: nothing, or an older batch of the same shape.
+        let (mut header, entries, mut payload) = sample();
         (header.sequence, header.tail) = (3, 3);
         payload.iter_mut().for_each(|byte| *byte ^= 1);
         header.payload_crc = payload_crc(0, &payload);
@@ -377,21 +377,21 @@ mod tests {
         encode_batch(&ARRAY, &header, &entries, &mut head);
         for old in [vec![0; new.len()], [&head[..], &payload].concat()] {
             let sectors = new.len() / 512;
-            // The first n sectors arrived; all but one; only one.
+            // The first n sectors were written; all but one; only one.
             for n in 0..sectors {
                 let mut torn = old.clone();
                 torn[..n * 512].copy_from_slice(&new[..n * 512]);
-                assert!(!is_whole(&torn) || torn == old, "{n} sectors arrived");
+                assert!(!is_valid(&torn) || torn == old, "{n} sectors written");
                 let mut torn = new.clone();
                 torn[n * 512..(n + 1) * 512].copy_from_slice(&old[n * 512..(n + 1) * 512]);
-                assert!(!is_whole(&torn) || torn == new, "sector {n} is missing");
+                assert!(!is_valid(&torn) || torn == new, "sector {n} is missing");
             }
         }
     }
 
     #[test]
-    fn headers_without_sense_are_refused() {
-        let (header, entries, _) = some();
+    fn invalid_headers_are_refused() {
+        let (header, entries, _) = sample();
         let mut whole = [0; 4096];
         encode_batch(&ARRAY, &header, &entries, &mut whole);
         let refused = |change: &dyn Fn(&mut RawBatch)| {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_bits() {
+    fn lines_as_a_bit_mask() {
         assert_eq!(data(0, 0, 16, 0, 1, 1).lines(), 0xffff);
         assert_eq!(data(0, 15, 1, 0, 1, 1).lines(), 0x8000);
         assert_eq!(data(0, 1, 2, 0, 1, 1).lines(), 0b110);

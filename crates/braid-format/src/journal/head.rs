@@ -1,4 +1,4 @@
-//! The head: which run the ring is of, and which rows cannot be read.
+//! The head of the journal: which run the ring's batches belong to, and which stripes are lost.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -14,7 +14,7 @@ const CRC_BYTES: usize = size_of::<U32>();
 /// No cell.
 const NO_CELL: u8 = 0xff;
 
-/// What stands before the list of rows, little-endian.
+/// The head before its list of lost stripes, little-endian.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawHead {
@@ -27,21 +27,21 @@ struct RawHead {
     ring_blocks: U64,
     row_bytes: U32,
     lost_count: U32,
-    /// The disk that the ring is on; 0: the members.
+    /// The dedicated disk that the ring is on; 0: the members.
     disk: [u8; 6],
-    /// Where it is on a disk: blocks of the ring that the members have room for; else 0.
+    /// With a dedicated disk: blocks of the ring that the members have room for; else 0.
     member_blocks: U16,
 }
 
-/// One row of the list, little-endian.
+/// An entry of the list of lost stripes, little-endian.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 #[repr(C)]
 struct RawLostRow {
-    /// The row.
+    /// The stripe.
     row: U64,
-    /// Bit *i*: line *i* of the row.
+    /// Bit *i*: line *i* of the stripe.
     lines: U16,
-    /// The data cells, ascending; 0xff for none.
+    /// The unreadable data cells, ascending; 0xff for none.
     cells: [u8; LOST_CELLS_MAX],
 }
 
@@ -55,27 +55,27 @@ offsets!(RawLostRow: row 0, lines 8, cells 10);
 const _: () = assert!(size_of::<RawHead>() == 64 && size_of::<RawLostRow>() == 16);
 const _: () = assert!(size_of::<RawHead>() + LOST_ROWS_MAX * size_of::<RawLostRow>() <= HEAD_BYTES);
 
-/// What a head says, its list of rows aside.
+/// A head, without its list of lost stripes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Head {
-    /// Raised by one with every head that is written; from 1. The highest one counts.
+    /// Incremented with every head that is written; from 1. The head with the highest generation is current.
     pub generation: u64,
-    /// Random id of the ring's batches; of no other run is anything needed. Never 0.
+    /// Random id of the run of the ring's batches; never 0. Batches of other runs are not needed.
     pub run: u64,
-    /// Blocks of the ring.
+    /// Size of the ring, in blocks.
     pub ring_blocks: u64,
-    /// The height of a row, in bytes.
+    /// The height of a stripe, in bytes.
     pub row_bytes: u32,
-    /// Where the ring is.
+    /// The location of the ring.
     pub ring_on: RingOn,
 }
 
-/// Where the ring of a run is.
+/// The location of a run's ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RingOn {
     /// On all members.
     Members,
-    /// On a disk of its own.
+    /// On a dedicated disk.
     Disk {
         /// That disk's identity.
         id: MemberId,
@@ -96,33 +96,33 @@ impl Head {
     }
 }
 
-/// A row of which something cannot be read, until that is written again: a crash struck while the row was written wholly, and a
-/// member with some of its data was lost.
+/// A lost stripe: some of its cells are unreadable until they are rewritten. A crash interrupted a full-stripe write,
+/// and a member that held some of the stripe's data was lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LostRow {
-    /// The row.
+    /// The stripe.
     pub row: u64,
-    /// Bit *i*: line *i* of the row, in blocks from its top. Never 0.
+    /// Bit *i*: line *i* of the stripe, in blocks from its top. Never 0.
     pub lines: u16,
     cells: [u8; LOST_CELLS_MAX],
 }
 
 impl LostRow {
-    /// A row with these data cells unreadable over these lines. `None`: no cell, too many of them, not ascending, no line, or
-    /// a row beyond [`ROW_MAX`].
+    /// Returns a stripe with these data cells unreadable over these lines. `None`: no cell, too many cells, cells not
+    /// ascending, no line, or a stripe beyond [`ROW_MAX`].
     pub fn new(row: u64, lines: u16, cells: &[u8]) -> Option<LostRow> {
         let mut lost = LostRow { row, lines, cells: [NO_CELL; LOST_CELLS_MAX] };
         lost.cells.get_mut(..cells.len())?.copy_from_slice(cells);
         lost.is_sound().then_some(lost)
     }
 
-    /// The data cells that cannot be read, ascending.
+    /// Returns the unreadable data cells, ascending.
     pub fn cells(&self) -> &[u8] {
         let count = self.cells.iter().take_while(|cell| **cell != NO_CELL).count();
         &self.cells[..count]
     }
 
-    /// Whether this data cell cannot be read over any of these lines.
+    /// Returns whether this data cell is unreadable over any of these lines.
     pub fn covers(&self, cell: u8, lines: u16) -> bool {
         self.lines & lines != 0 && cell != NO_CELL && self.cells.contains(&cell)
     }
@@ -138,15 +138,16 @@ impl LostRow {
     }
 }
 
-/// Which of the two places a head of this generation is written to: the one that the generation before is not in.
+/// Returns the slot to write a head of this generation to, 0 or 1: the one that does not hold the previous generation.
 pub const fn head_slot(generation: u64) -> u64 {
     generation % 2
 }
 
-/// Fills `out` with a head of this array. Returns how many bytes have to be written, a multiple of 4096.
+/// Encodes a head of this array into `out`. Returns how many bytes to write, a multiple of 4096.
 ///
 /// # Panics
-/// When it does not make sense: rows must be ascending, at most [`LOST_ROWS_MAX`], and each cell of a row in one entry.
+/// When the head or the list is invalid: stripes must be ascending, at most [`LOST_ROWS_MAX`], and each cell of a
+/// stripe in one entry.
 pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; HEAD_BYTES]) -> usize {
     let sound = head.is_sound(Side::Write)
         && lost.len() <= LOST_ROWS_MAX
@@ -183,7 +184,7 @@ pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; H
     used.next_multiple_of(BLOCK_BYTES as usize)
 }
 
-/// Reads a head of this array. `None`: there is none, or not a whole one.
+/// Decodes a head of this array. `None`: there is none, or it is damaged.
 pub fn decode_head(array: &Uuid, bytes: &[u8; HEAD_BYTES]) -> Option<(Head, Vec<LostRow>)> {
     let (raw, list) = RawHead::ref_from_prefix(bytes).ok()?;
     let count = usize::try_from(raw.lost_count.get()).ok().filter(|count| *count <= LOST_ROWS_MAX)?;
@@ -206,16 +207,17 @@ pub fn decode_head(array: &Uuid, bytes: &[u8; HEAD_BYTES]) -> Option<(Head, Vec<
         row_bytes: raw.row_bytes.get(),
         ring_on,
     };
-    let rows = list.as_chunks::<{ size_of::<RawLostRow>() }>().0.iter().take(count).map(|bytes| {
+    let stripes = list.as_chunks::<{ size_of::<RawLostRow>() }>().0.iter().take(count).map(|bytes| {
         let raw = RawLostRow::ref_from_bytes(bytes).ok()?;
         let lost = LostRow { row: raw.row.get(), lines: raw.lines.get(), cells: raw.cells };
         lost.is_sound().then_some(lost)
     });
-    let lost: Vec<LostRow> = rows.collect::<Option<_>>()?;
+    let lost: Vec<LostRow> = stripes.collect::<Option<_>>()?;
     (head.is_sound(Side::Read) && is_sorted(&lost)).then_some((head, lost))
 }
 
-/// By row, then by the first cell: a row comes more than once where its cells have lost different lines.
+/// Returns whether the list is sorted by stripe, then by first cell, and names each cell once. A stripe has several
+/// entries if its cells have lost different lines.
 fn is_sorted(lost: &[LostRow]) -> bool {
     let apart = |a: &LostRow, b: &LostRow| b.cells().iter().all(|cell| !a.cells().contains(cell));
     lost.is_sorted_by(|a, b| a.row < b.row || a.row == b.row && a.cells < b.cells && apart(a, b))
@@ -228,35 +230,35 @@ mod tests {
     const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
     const HEAD: Head = Head { generation: 3, run: 77, ring_blocks: 176, row_bytes: 65536, ring_on: RingOn::Members };
 
-    fn rows(count: u64) -> Vec<LostRow> {
+    fn stripes(count: u64) -> Vec<LostRow> {
         (0..count).map(|k| LostRow::new(k * 3, 1 << (k % 16), &[k as u8 % 100, 101]).unwrap()).collect()
     }
 
     #[test]
-    fn heads_come_back() {
+    fn heads_round_trip() {
         let mut bytes = [0xff; HEAD_BYTES];
         for count in [0, 1, 252, 253, LOST_ROWS_MAX as u64] {
-            let lost = rows(count);
+            let lost = stripes(count);
             let used = encode_head(&ARRAY, &HEAD, &lost, &mut bytes);
             assert_eq!(used, (64 + count as usize * 16).next_multiple_of(4096));
             assert_eq!(decode_head(&ARRAY, &bytes), Some((HEAD, lost.clone())));
             assert_eq!(decode_head(&Uuid::from_u128(1), &bytes), None);
-            // What stands behind the blocks that were written does not matter.
+            // Whatever is behind the written blocks does not matter.
             bytes[used..].fill(0xee);
             assert_eq!(decode_head(&ARRAY, &bytes), Some((HEAD, lost)));
         }
         assert_eq!(decode_head(&ARRAY, &[0; HEAD_BYTES]), None);
         let id = MemberId::new(0x0102_0304_0506).unwrap();
         let head = Head { ring_on: RingOn::Disk { id, member_blocks: 2032 }, ..HEAD };
-        encode_head(&ARRAY, &head, &rows(2), &mut bytes);
+        encode_head(&ARRAY, &head, &stripes(2), &mut bytes);
         assert_eq!((&bytes[56..62], &bytes[62..64]), (&[6, 5, 4, 3, 2, 1][..], &2032u16.to_le_bytes()[..]));
-        assert_eq!(decode_head(&ARRAY, &bytes), Some((head, rows(2))));
+        assert_eq!(decode_head(&ARRAY, &bytes), Some((head, stripes(2))));
     }
 
     #[test]
-    fn every_byte_that_changes_is_noticed() {
+    fn every_changed_byte_is_detected() {
         let mut bytes = [0; HEAD_BYTES];
-        encode_head(&ARRAY, &HEAD, &rows(300), &mut bytes);
+        encode_head(&ARRAY, &HEAD, &stripes(300), &mut bytes);
         for at in 0..64 + 300 * 16 {
             bytes[at] ^= 0x04;
             assert_eq!(decode_head(&ARRAY, &bytes), None, "byte {at}");
@@ -265,12 +267,12 @@ mod tests {
     }
 
     #[test]
-    fn generations_take_turns() {
+    fn generations_alternate_between_slots() {
         assert_eq!((head_slot(1), head_slot(2), head_slot(3)), (1, 0, 1));
     }
 
     #[test]
-    fn rows_without_sense_are_refused() {
+    fn invalid_lost_stripes_are_refused() {
         assert_eq!(LostRow::new(1, 0, &[1]), None);
         assert_eq!(LostRow::new(1, 1, &[]), None);
         assert_eq!(LostRow::new(1, 1, &[2, 1]), None);
@@ -280,7 +282,7 @@ mod tests {
         assert_eq!(lost.cells(), [0, 126]);
         assert!(lost.covers(126, 2) && !lost.covers(126, 1) && !lost.covers(1, 2) && !lost.covers(0xff, 2));
         let mut bytes = [0; HEAD_BYTES];
-        encode_head(&ARRAY, &HEAD, &rows(2), &mut bytes);
+        encode_head(&ARRAY, &HEAD, &stripes(2), &mut bytes);
         let refused = |change: &dyn Fn(&mut [u8])| {
             let mut bytes = bytes;
             change(&mut bytes);
@@ -289,13 +291,13 @@ mod tests {
             decode_head(&ARRAY, &bytes).is_none()
         };
         assert!(!refused(&|_| ()));
-        assert!(refused(&|bytes| bytes[80] = 0), "a row twice");
+        assert!(refused(&|bytes| bytes[80] = 0), "a stripe twice");
         assert!(refused(&|bytes| bytes[72..74].fill(0)), "no line");
         assert!(refused(&|bytes| bytes[74..80].fill(0xff)), "no cell");
         assert!(refused(&|bytes| bytes[24..32].fill(0)), "generation 0");
-        assert!(refused(&|bytes| bytes[24..32].fill(0xff)), "no generation could follow");
-        assert!(refused(&|bytes| bytes[48] = 1), "rows of no whole blocks");
-        assert!(refused(&|bytes| bytes[63] = 1), "room on members, and no disk");
-        assert!(refused(&|bytes| bytes[56] = 1), "a disk, and no room on members");
+        assert!(refused(&|bytes| bytes[24..32].fill(0xff)), "no room for further generations");
+        assert!(refused(&|bytes| bytes[48] = 1), "stripes that are not whole blocks");
+        assert!(refused(&|bytes| bytes[63] = 1), "room on members without a disk");
+        assert!(refused(&|bytes| bytes[56] = 1), "a disk without room on members");
     }
 }

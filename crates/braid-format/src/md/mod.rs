@@ -1,12 +1,13 @@
-//! Arrays of Linux md, to be read: superblocks of version 1, and what they say together.
+//! Reads arrays of Linux md: superblocks of version 1, and the arrays that they describe.
 //!
-//! [`Superblock`] is what one disk says, checked; [`judge`] is what all disks of an array say together: which member each is, which
-//! are missing or old, whether the data can be had, and how they are laid out. Nothing here writes.
+//! [`Superblock`] is the validated superblock of one disk. [`judge`] assembles the superblocks of one array: which disk
+//! is which member, which members are missing or stale, whether the data are readable, and how they are laid out.
+//! Nothing here writes.
 
-mod judge;
+mod assemble;
 mod problem;
 mod superblock;
 
-pub use judge::{MdArray, Seat, SeatState, Wishes, groups, judge};
+pub use assemble::{MdArray, Seat, SeatState, Wishes, groups, judge};
 pub use problem::Problem;
 pub use superblock::{BadBlockLog, BadRange, MdError, Role, SUPERBLOCK_BYTES, Superblock, places};

@@ -1,71 +1,71 @@
-//! Why an array of md cannot be read, or not without being told.
+//! Why an md array is not readable, or not without `force`.
 
 use braid_geometry::Layout;
 
-/// One reason. Devices are counted as they were given to [`super::judge()`].
+/// A reason. A device is its index in the list given to [`super::judge()`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Problem {
-    /// A level that nothing here can read.
+    /// The level is not supported.
     Level(i32),
-    /// A layout of its level that nothing here can read.
+    /// The layout is not supported at this level.
     Layout {
         /// The level's name.
         level: &'static str,
-        /// The layout, as it stands in the superblock.
+        /// The layout, as in the superblock.
         layout: u32,
     },
-    /// A raid0 over unequal members whose layout nobody has written down.
+    /// A raid0 over unequal members whose superblocks do not record the layout.
     Raid0Layout,
-    /// A layout was asked for that the array does not have, or that it has written down otherwise.
+    /// The requested layout is not one of the array's level, or not the recorded one.
     AskedLayout(Layout),
-    /// It is being reshaped: some of it is laid out one way, some another.
+    /// The array is being reshaped: its parts have different layouts.
     Reshape,
-    /// What was written last may stand in its journal alone.
+    /// The array has a journal: the latest writes may be only there.
     Journal,
-    /// Several hosts may have it.
+    /// The array belongs to a cluster: several hosts may use it.
     Clustered,
-    /// Features that this version does not know.
+    /// Unknown features.
     Features(u32),
-    /// A number that cannot be, or is beyond what can be read.
+    /// A number that is invalid or not supported.
     Numbers(String),
-    /// Two devices say that they are the same one: a copy, or two paths to one disk.
+    /// Two devices claim the same role: one is a copy, or both are paths to one disk.
     Twice {
-        /// The role that both have.
+        /// The role that both claim.
         role: u16,
-        /// One.
+        /// One of the devices.
         one: usize,
-        /// The other.
+        /// The other one.
         other: usize,
     },
-    /// Two devices have each left out the other, and both went on.
+    /// Two devices have each marked the other as failed, and both were written since.
     Diverged {
-        /// One.
+        /// One of the devices.
         one: usize,
-        /// The other.
+        /// The other one.
         other: usize,
     },
-    /// Without these members some of its data are nowhere.
+    /// Members are missing that the level needs.
     TooFew {
-        /// Roles without a device that holds what it should.
+        /// Roles without a current device.
         lacking: Vec<u16>,
     },
-    /// With old members it could be read: what they hold is not what the others do.
+    /// The array is readable only with stale members, whose data differ from those of the others.
     Stale {
-        /// Devices that are old, with how many events they have fewer than the newest.
+        /// The stale devices, with the number of events by which they are behind the newest.
         devices: Vec<(usize, u64)>,
     },
-    /// It was not stopped in order and lacks a member: what is computed from parity may be wrong (the write hole).
+    /// The array was not stopped cleanly and is degraded: data reconstructed from parity may be wrong (the write hole).
     DirtyDegraded,
 }
 
 impl Problem {
-    /// Whether it is overridden by force.
+    /// Returns whether `force` overrides the problem.
     #[must_use]
     pub fn can_be_forced(&self) -> bool {
         matches!(self, Problem::Stale { .. } | Problem::DirtyDegraded)
     }
 
-    /// The same as a sentence without its end. `name`: how a device is called.
+    /// Returns the problem as a sentence without its full stop. `name` returns how to call a device.
     #[must_use]
     pub fn text(&self, name: &dyn Fn(usize) -> String) -> String {
         match self {
@@ -108,7 +108,7 @@ impl Problem {
         }
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {
@@ -135,7 +135,7 @@ impl Problem {
     }
 }
 
-/// Roles as a list for people.
+/// Formats roles as a list.
 fn roles(roles: &[u16]) -> String {
     roles.iter().map(u16::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,19 +1,19 @@
-//! The superblock of md's version 1 (include/uapi/linux/raid/md_p.h, `struct mdp_superblock_1`), read and checked.
+//! The superblock of md's version 1 (include/uapi/linux/raid/md_p.h, `struct mdp_superblock_1`), decoded and validated.
 //!
-//! All numbers are little-endian; sizes and offsets are in sectors of 512 bytes. Version 1.1 has it at the start of the disk, 1.2
-//! at 4 KiB, 1.0 near its end.
+//! All numbers are little-endian; sizes and offsets are in sectors of 512 bytes. Version 1.1 is at the start of the
+//! disk, 1.2 at 4 KiB, 1.0 near the end.
 
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Bytes that a superblock takes at most, its roles included.
+/// Maximum size of a superblock, its roles included, in bytes.
 pub const SUPERBLOCK_BYTES: usize = 4096;
 
 const MAGIC: u32 = 0xa92b_4efc;
 const SECTOR_BYTES: u64 = 512;
-/// Where the roles begin: two bytes for each device that ever was.
+/// Where the roles begin: two bytes for each device that the array has ever had.
 const ROLES_AT: usize = 256;
-/// `0xffff` in a field of 64 bits: there is nothing to do.
+/// `MaxSector` of md: the resync is complete.
 const MAX_SECTOR: u64 = u64::MAX;
 
 /// Features (`MD_FEATURE_*`).
@@ -33,92 +33,92 @@ pub(super) mod feature {
     pub const KNOWN: u32 = 8191;
 }
 
-/// Why bytes are no superblock that can be used.
+/// Why bytes are not a usable superblock.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum MdError {
-    /// There is none at all.
+    /// There is no superblock.
     #[error("there is no superblock of md's version 1")]
     Absent,
-    /// There is one of another format.
+    /// The superblock has another major version.
     #[error("its superblock has version {major}, and only version 1 (1.0, 1.1, 1.2) can be read")]
     Version {
         /// The version.
         major: u32,
     },
-    /// It says that it belongs elsewhere: the one at the end of a partition, say, seen from the whole disk.
+    /// The superblock records another offset: for example that at the end of a partition, read from the whole disk.
     #[error(
         "the superblock at byte {found} says that it belongs to byte {said}: it is of another device, a partition of this one perhaps"
     )]
     Elsewhere {
-        /// Where it was found.
+        /// The offset at which it was read.
         found: u64,
-        /// Where it says that it is.
+        /// The offset that it records.
         said: u64,
     },
-    /// Its checksum is wrong.
+    /// The checksum is wrong.
     #[error(
         "the checksum of its superblock is {found:#010x}, and that of its content {computed:#010x}: it is torn or damaged"
     )]
     Checksum {
-        /// What stands there.
+        /// The stored checksum.
         found: u32,
-        /// What should.
+        /// The computed checksum.
         computed: u32,
     },
-    /// A field is not what it can be.
+    /// A field is invalid.
     #[error("its superblock says {what}, which cannot be")]
     Field {
-        /// Which, and what it says.
+        /// The field and its value.
         what: String,
     },
-    /// It is larger than the disk.
+    /// The data extend beyond the end of the disk.
     #[error(
         "its superblock says that it has {said} bytes of data from byte {start} on, and the disk has {device_bytes} bytes: it was cut"
     )]
     BeyondDisk {
-        /// Where its data begin.
+        /// Where the data begin.
         start: u64,
-        /// How many there are to be.
+        /// How many bytes of data the superblock records.
         said: u64,
-        /// How large the disk is.
+        /// The size of the disk.
         device_bytes: u64,
     },
 }
 
-/// What a device is to its array.
+/// The role of a device in its array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// The member with this number.
     Member(u16),
     /// A spare.
     Spare,
-    /// It has failed.
+    /// A failed device.
     Faulty,
-    /// It bears the journal.
+    /// The journal device.
     Journal,
 }
 
-/// Where a device notes what cannot be read of it.
+/// The location of a device's log of bad blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadBlockLog {
-    /// Where it is on the disk, in bytes.
+    /// Offset on the disk, in bytes.
     pub start: u64,
-    /// How long it is, in bytes.
+    /// Length in bytes.
     pub bytes: u64,
     shift: u8,
 }
 
-/// A part of a disk that cannot be read, in bytes from the start of the disk.
+/// An unreadable range of a disk, in bytes from the start of the disk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct BadRange {
-    /// Its first byte.
+    /// The first byte.
     pub start: u64,
     /// The byte after it.
     pub end: u64,
 }
 
 impl BadBlockLog {
-    /// What it says: entries of 64 bits, sector and length, to the first one that is all ones.
+    /// Returns the ranges in the log: entries of 64 bits, sector and length, up to the first one that is all ones.
     #[must_use]
     pub fn read(&self, bytes: &[u8]) -> Vec<BadRange> {
         let mut ranges = Vec::new();
@@ -135,24 +135,24 @@ impl BadBlockLog {
     }
 }
 
-/// What one device of an array says, checked by itself.
+/// The superblock of one device, validated by itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Superblock {
-    /// The minor version: 0, 1 or 2, which is where it stands.
+    /// The minor version: 0, 1 or 2, which implies the location.
     pub minor: u8,
-    /// Features in use, as they stand there.
+    /// Feature bits.
     pub features: u32,
     /// The array's identity.
     pub array: Uuid,
     /// The array's name; mdadm writes `host:name`.
     pub name: String,
-    /// When it was created, in seconds since 1970.
+    /// When the array was created, in seconds since 1970.
     pub created_unix_s: u64,
-    /// The level: -1 is linear.
+    /// The level; -1: linear.
     pub level: i32,
-    /// The layout, which means something else at each level.
+    /// The layout, whose meaning depends on the level.
     pub layout: u32,
-    /// What is used of each member at levels with redundancy, in bytes.
+    /// Size used of each member at levels with redundancy, in bytes.
     pub used_bytes: u64,
     /// The chunk in bytes; 0: none.
     pub chunk_bytes: u64,
@@ -160,29 +160,30 @@ pub struct Superblock {
     pub members: u32,
     /// Where the data begin on this device, in bytes.
     pub data_start: u64,
-    /// How many there are on this device, in bytes.
+    /// Size of the data on this device, in bytes.
     pub data_bytes: u64,
-    /// Of a member that is being brought up to date: up to which byte of its data it is.
+    /// For a member that is being rebuilt: how much of its data is done, in bytes.
     pub recovered_bytes: Option<u64>,
-    /// Its number among the devices that ever were.
+    /// The device's number among all that the array has ever had.
     pub device_number: u32,
-    /// Its identity.
+    /// The device's identity.
     pub device: Uuid,
-    /// It is to be read last.
+    /// Read only when no other member can serve the read.
     pub write_mostly: bool,
-    /// Where it notes what cannot be read.
+    /// The log of bad blocks.
     pub bad_blocks: Option<BadBlockLog>,
     /// When this was written, in seconds since 1970.
     pub updated_unix_s: u64,
-    /// Rises with each change of the array: who has the most is the newest.
+    /// Increases with each change of the array: the device with the highest count is the newest.
     pub events: u64,
-    /// Up to which byte of its members an array was made equal that was not stopped in order; `None`: it was stopped in order.
+    /// For an array that was not stopped cleanly: how much of each member is resynced, in bytes. `None`: stopped
+    /// cleanly.
     pub resync_bytes: Option<u64>,
-    /// What each device that ever was is.
+    /// The roles of all devices that the array has ever had.
     pub roles: Vec<Role>,
 }
 
-/// Where a disk of this size may have one: its minor version and the byte.
+/// Returns where a disk of this size may have a superblock: minor version and offset.
 #[must_use]
 pub fn places(device_bytes: u64) -> Vec<(u8, u64)> {
     // Eight KiB before the end, rounded down to four.
@@ -191,10 +192,11 @@ pub fn places(device_bytes: u64) -> Vec<(u8, u64)> {
 }
 
 impl Superblock {
-    /// Reads the superblock that begins at byte `at` of a disk: `bytes` from there on, as many as there are, [`SUPERBLOCK_BYTES`] at most.
+    /// Decodes the superblock at byte `at` of a disk. `bytes` begin there; at most [`SUPERBLOCK_BYTES`] of them are
+    /// used.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// When the superblock is missing, damaged, misplaced or invalid.
     pub fn decode(bytes: &[u8], minor: u8, at: u64, device_bytes: u64) -> Result<Superblock, MdError> {
         if bytes.len() < ROLES_AT || le32(bytes, 0) != MAGIC {
             return Err(MdError::Absent);
@@ -264,13 +266,13 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// What this device is, as it knows itself.
+    /// Returns the role of this device according to itself.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role_of(self.device_number)
     }
 
-    /// What a device is, as this one knows; one that it does not know is a spare.
+    /// Returns the role of a device according to this one; a device that it does not know is a spare.
     #[must_use]
     pub fn role_of(&self, device: u32) -> Role {
         usize::try_from(device).ok().and_then(|device| self.roles.get(device)).copied().unwrap_or(Role::Spare)
@@ -287,7 +289,7 @@ fn bad_block_log(bytes: &[u8], features: u32, at: u64, device_bytes: u64) -> Res
     if features & feature::BAD_BLOCKS == 0 || sectors == 0 {
         return Ok(None);
     }
-    // Of 512 entries; the unit of those is not larger than what a length of ten bits of them keeps below a disk.
+    // At most 512 entries. The limit on `shift` keeps a length of ten bits times the unit from overflowing.
     let log = BadBlockLog { start: at.wrapping_add_signed(offset), bytes: (sectors * SECTOR_BYTES).min(4096), shift };
     let inside = at.checked_add_signed(offset).and_then(|start| start.checked_add(log.bytes));
     match shift <= 32 && inside.is_some_and(|end| end <= device_bytes) {
@@ -298,7 +300,7 @@ fn bad_block_log(bytes: &[u8], features: u32, at: u64, device_bytes: u64) -> Res
     }
 }
 
-/// The sum of all words of 32 bits, folded, with the sum itself counted as zero (`calc_sb_1_csum` in drivers/md/md.c).
+/// Returns the sum of all 32-bit words, folded, with the stored sum as zero (`calc_sb_1_csum` in drivers/md/md.c).
 fn checksum(bytes: &[u8]) -> u32 {
     let words = bytes.chunks(4).enumerate().map(|(word, bytes)| match (word, bytes) {
         (54, _) => 0,
@@ -324,7 +326,7 @@ fn uuid(bytes: &[u8], at: usize) -> Uuid {
     Uuid::from_bytes(id)
 }
 
-/// To the first zero; what is no printable text is left out.
+/// Returns the text up to the first zero, without control characters.
 fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).chars().filter(|c| !c.is_control()).collect()

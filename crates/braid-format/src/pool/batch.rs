@@ -1,6 +1,7 @@
-//! A batch of a member's ring: a header of two units, and entries behind it.
+//! A batch of a member's log ring: a header of two units, and entries behind it.
 //!
-//! A commit has one batch or more on each member that takes part; it counts when all of them are whole on all of these members.
+//! A commit has one or more batches on each member that takes part. Recovery accepts a commit when all of its batches
+//! are valid on all of these members.
 
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,17 +9,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::entry::{UNIT_BYTES, UNIT_WORDS, from_words};
 use super::{Entry, EntryError, offsets};
 use crate::BLOCK_BYTES;
-use crate::check::is_zero;
 use crate::limits::Side;
+use crate::validate::is_zero;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 const MAGIC: u32 = u32::from_le_bytes(*b"BRPB");
 
-/// Bytes of the largest batch: 16 blocks.
+/// Maximum size of a batch, in bytes: 16 blocks.
 pub const BATCH_BYTES_MAX: usize = 64 << 10;
-/// Bytes of the header.
+/// Size of the header, in bytes.
 pub const BATCH_HEADER_BYTES: usize = 128;
-/// Most units of entries in a batch.
+/// Maximum number of units of entries in a batch.
 pub const BATCH_UNITS_MAX: usize = (BATCH_BYTES_MAX - BATCH_HEADER_BYTES) / UNIT_BYTES;
 
 /// The header, little-endian.
@@ -47,58 +48,58 @@ struct RawBatch {
 offsets!(RawBatch: magic 0, crc 4, tag 8, units 12, blocks 14, run 16, sequence 24, commit 32, members 40, mark 56, index 64, batches 66,
     reserved 68);
 const _: () = assert!(size_of::<RawBatch>() == BATCH_HEADER_BYTES && BATCH_UNITS_MAX == 1022);
-/// Where the bytes begin that the checksum is of, and where it stands.
+/// Where the checksum is. It covers all bytes behind it.
 const CRC: std::ops::Range<usize> = 4..8;
 
-/// What the header says.
+/// The header of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BatchHeader {
-    /// Of which pool ([`super::pool_tag`]).
+    /// The pool ([`super::pool_tag`]).
     pub pool_tag: u32,
-    /// Random id of the run of the ring that it belongs to; never 0.
+    /// Random id of the ring's run that the batch belongs to; never 0.
     pub run: u64,
-    /// Its number in the run of this member's ring, from 1.
+    /// Its sequence number in the run of this member's ring, from 1.
     pub sequence: u64,
     /// The number of the commit, from 1.
     pub commit: u64,
     /// Bit *i*: member *i* has batches of this commit.
     pub members: u128,
-    /// Which of the commit's batches on this member it is, from 0.
+    /// Its index among the commit's batches on this member, from 0.
     pub index: u16,
-    /// How many batches the commit has on this member.
+    /// Number of the commit's batches on this member.
     pub batches: u16,
-    /// The number of the last unit of the pool's sequence that the commit covers.
+    /// The last unit of the pool's sequence of units that the commit covers.
     pub mark: u64,
-    /// Units of entries.
+    /// Number of units of entries.
     pub units: u16,
-    /// Blocks of the batch; [`batch_blocks`] of its units.
+    /// Size in blocks: [`batch_blocks`] of its units.
     pub blocks: u16,
 }
 
-/// Why bytes are no batch.
+/// Why bytes are not a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BatchError {
-    /// There is none here.
+    /// There is no batch.
     #[error("there is no batch here")]
     NoMagic,
-    /// It would end behind the bytes that there are.
+    /// The batch extends beyond the given bytes.
     #[error("the batch ends beyond what was read")]
     Short,
     /// The bytes changed after they were written, or were written in part.
     #[error("the batch's checksum is wrong")]
     Checksum,
-    /// A field makes no sense. Of a batch of which not all arrived this is said, too, as the length is judged before the checksum.
+    /// A field is invalid. A torn batch may report this as well, because the length is validated before the checksum.
     #[error("the batch makes no sense: {0}")]
     Sense(&'static str),
 }
 
-/// How many blocks a batch has with so many units of entries.
+/// Returns the size in blocks of a batch with this many units of entries.
 pub const fn batch_blocks(units: u16) -> u16 {
     (BATCH_HEADER_BYTES + units as usize * UNIT_BYTES).div_ceil(BLOCK) as u16
 }
 
 impl BatchHeader {
-    /// The length, which must be right before the checksum can be looked at.
+    /// Validates the length, without which the checksum cannot be computed.
     fn length_problem(&self) -> Option<&'static str> {
         if usize::from(self.units) > BATCH_UNITS_MAX {
             return Some("it has too many units");
@@ -122,21 +123,21 @@ impl BatchHeader {
         self.length_problem().or(wrong)
     }
 
-    /// Whether a reader would accept it.
+    /// Returns whether a reader would accept the header.
     pub fn is_sound(&self) -> bool {
         self.problem(Side::Read).is_none()
     }
 
-    /// Bytes of the batch.
+    /// Returns the size of the batch, in bytes.
     pub const fn bytes(&self) -> usize {
         self.blocks as usize * BLOCK
     }
 }
 
-/// Puts the header before entries that stand from byte 128 on, zeros behind them, and the checksum over all.
+/// Completes a batch whose entries begin at byte 128: writes the header, zeros behind the entries, and the checksum.
 ///
 /// # Panics
-/// When the header makes no sense, or there are fewer bytes than it says.
+/// When the header is invalid, or `bytes` is shorter than the header says.
 pub fn seal(bytes: &mut [u8], header: &BatchHeader) {
     let problem = header.problem(Side::Write);
     assert!(problem.is_none(), "a batch that cannot be read back: {problem:?}: {header:?}");
@@ -162,14 +163,14 @@ pub fn seal(bytes: &mut [u8], header: &BatchHeader) {
     bytes[CRC].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Reads the batch that begins with these bytes, of which there may be more. That it is of this pool, and the one that was expected,
-/// is for the caller to see; what its entries say is for [`entries`].
+/// Validates the batch that begins with these bytes, of which there may be more, and returns its header. The caller
+/// checks that it is of this pool and the expected batch; [`entries`] decodes its entries.
 ///
 /// # Errors
-/// When there is none, or it is damaged or nonsense.
+/// When there is no batch, or it is damaged or invalid.
 pub fn open(bytes: &[u8]) -> Result<BatchHeader, BatchError> {
     let (raw, _) = RawBatch::ref_from_prefix(bytes).map_err(|_| BatchError::Short)?;
-    // The cheap questions first: a reader asks them of every block of the ring.
+    // The cheap checks first: recovery makes them on every block of the ring.
     if raw.magic.get() != MAGIC {
         return Err(BatchError::NoMagic);
     }
@@ -202,13 +203,14 @@ pub fn open(bytes: &[u8]) -> Result<BatchHeader, BatchError> {
     Ok(header)
 }
 
-/// The entries of the batch that begins with these bytes, and which [`open`] found whole.
+/// Returns the entries of the batch that begins with these bytes and that [`open`] has validated.
 pub fn entries<'a>(bytes: &'a [u8], header: &BatchHeader) -> Entries<'a> {
     let end = BATCH_HEADER_BYTES + usize::from(header.units) * UNIT_BYTES;
     Entries(bytes.get(BATCH_HEADER_BYTES..end).unwrap_or_default())
 }
 
-/// The entries of a batch, in order. After one that is none there are no more: nobody knows where the next begins.
+/// The entries of a batch, in order. The first invalid entry ends the iteration, because it hides where the next one
+/// begins.
 #[derive(Clone, Debug)]
 pub struct Entries<'a>(&'a [u8]);
 
@@ -228,7 +230,7 @@ impl Iterator for Entries<'_> {
     }
 }
 
-/// Fills a batch.
+/// Builds a batch.
 #[derive(Debug)]
 pub struct Composer<'a> {
     bytes: &'a mut [u8],
@@ -237,30 +239,30 @@ pub struct Composer<'a> {
 }
 
 impl<'a> Composer<'a> {
-    /// An empty batch in these bytes: whole blocks, of which up to 64 KiB are used.
+    /// Creates an empty batch in these bytes: whole blocks, of which up to 64 KiB are used.
     ///
     /// # Panics
-    /// When they are not whole blocks, or none.
+    /// When `bytes` are not whole blocks, or empty.
     pub fn new(bytes: &'a mut [u8]) -> Composer<'a> {
         assert!(!bytes.is_empty() && bytes.len().is_multiple_of(BLOCK), "{} bytes are not whole blocks", bytes.len());
         let units_max = (bytes.len().min(BATCH_BYTES_MAX) - BATCH_HEADER_BYTES) / UNIT_BYTES;
         Composer { bytes, units: 0, units_max }
     }
 
-    /// Units of the entries that it has.
+    /// Returns the number of units of its entries.
     pub fn units(&self) -> usize {
         self.units
     }
 
-    /// Units that still fit.
+    /// Returns the number of units that still fit.
     pub fn room(&self) -> usize {
         self.units_max - self.units
     }
 
-    /// Adds an entry; `false`: there is no room for it, and nothing changed.
+    /// Adds an entry. Returns `false`, and changes nothing, when there is no room for it.
     ///
     /// # Panics
-    /// When decoding would refuse it.
+    /// When decoding would refuse the entry.
     #[must_use]
     pub fn push(&mut self, entry: &Entry) -> bool {
         let Some(bytes) = self.take(entry.units()) else { return false };
@@ -268,7 +270,7 @@ impl<'a> Composer<'a> {
         true
     }
 
-    /// The same with the units of an entry, as they stand in the tail.
+    /// Adds an entry given as its units, as in the in-memory log; see [`Composer::push`].
     #[must_use]
     pub fn push_units(&mut self, units: &[[u64; UNIT_WORDS]]) -> bool {
         let Some(bytes) = self.take(units.len()) else { return false };
@@ -285,7 +287,7 @@ impl<'a> Composer<'a> {
         self.bytes.get_mut(from..from + units * UNIT_BYTES)
     }
 
-    /// Seals it under this header, of which `units` and `blocks` are set here; says what the header became.
+    /// Completes the batch with this header, of which `units` and `blocks` are set here. Returns the final header.
     ///
     /// # Panics
     /// As [`seal`].
@@ -331,15 +333,15 @@ mod tests {
     }
 
     #[test]
-    fn batches_come_back() {
-        let some = entry::tests::some();
+    fn batches_round_trip() {
+        let some = entry::tests::samples();
         let many: Vec<Entry> = some.iter().cycle().take(200).cloned().collect();
         for of in [&[][..], &some[..1], &some, &many] {
             let (header, mut bytes) = composed(of);
             assert_eq!(usize::from(header.units), of.iter().map(Entry::units).sum::<usize>());
             assert_eq!(open(&bytes), Ok(header));
             assert_eq!(read(&bytes).as_deref(), Ok(of));
-            // What stands behind does not matter; what is missing does.
+            // Bytes behind the batch do not matter; missing bytes do.
             bytes.push(0xaa);
             assert_eq!(open(&bytes), Ok(header));
             assert_eq!(open(&bytes[..bytes.len() - 2]), Err(BatchError::Short));
@@ -349,8 +351,8 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_takes_no_more() {
-        let some = entry::tests::some();
+    fn a_full_batch_refuses_entries() {
+        let some = entry::tests::samples();
         let (record, owner) = (&some[1], some.iter().find(|entry| entry.units() == 5).unwrap());
         let mut units = [[0; UNIT_WORDS]; 5];
         owner.encode(&mut units);
@@ -368,7 +370,7 @@ mod tests {
         let entries = read(&bytes).unwrap();
         assert_eq!(entries.iter().filter(|entry| *entry == owner).count(), 203);
         assert_eq!((entries.len(), &entries[209]), (210, record));
-        // Of one block.
+        // A batch of one block.
         let mut bytes = [0; 4096];
         let mut composer = Composer::new(&mut bytes);
         assert_eq!(composer.room(), 62);
@@ -378,8 +380,8 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_that_changes_is_noticed() {
-        let (_, mut bytes) = composed(&entry::tests::some());
+    fn every_changed_bit_is_detected() {
+        let (_, mut bytes) = composed(&entry::tests::samples());
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(open(&bytes).is_err(), "bit {bit}");
@@ -389,33 +391,33 @@ mod tests {
     }
 
     #[test]
-    fn every_torn_batch_is_noticed() {
-        let some = entry::tests::some();
+    fn every_torn_batch_is_detected() {
+        let some = entry::tests::samples();
         let many = |owner: u32| {
             let Change::Record { record } = some[3].change else { panic!("a record is expected") };
             let change = Change::Record { record: Record { owner, ..record } };
             vec![Entry { change, ..some[3].clone() }; 100]
         };
         let (header, new) = composed(&many(8));
-        // What stood there before: nothing, or an older batch of the same shape.
+        // What was there before: nothing, or an older batch of the same shape.
         let (_, mut older) = composed(&many(7));
         seal(&mut older, &BatchHeader { sequence: 3, commit: 2, mark: 9, ..header });
         for old in [vec![0; new.len()], older] {
             for n in 0..new.len() / 512 {
                 let mut torn = old.clone();
                 torn[..n * 512].copy_from_slice(&new[..n * 512]);
-                assert!(torn == old || torn == new || open(&torn).is_err(), "{n} sectors arrived");
+                assert!(torn == old || torn == new || open(&torn).is_err(), "{n} sectors written");
                 let mut torn = new.clone();
                 torn[n * 512..(n + 1) * 512].copy_from_slice(&old[n * 512..(n + 1) * 512]);
-                // Behind the last entry both are zeros.
+                // Behind the last entry, both are zeros.
                 assert!(torn == new || open(&torn).is_err(), "sector {n} is missing");
             }
         }
     }
 
     #[test]
-    fn headers_without_sense_are_refused() {
-        let (_, whole) = composed(&[entry::tests::some(), entry::tests::some()].concat());
+    fn invalid_headers_are_refused() {
+        let (_, whole) = composed(&[entry::tests::samples(), entry::tests::samples()].concat());
         let refused = |change: &dyn Fn(&mut RawBatch)| {
             let mut bytes = whole.clone();
             change(RawBatch::mut_from_prefix(&mut bytes).unwrap().0);
@@ -439,7 +441,7 @@ mod tests {
             (&|raw| raw.index.set(2), "batches"),
             (&|raw| raw.batches.set(0), "batches"),
             (&|raw| raw.reserved[59] = 1, "unused"),
-            // The last entry's unit counts as padding then.
+            // The last entry's unit becomes padding.
             (&|raw| raw.units.set(raw.units.get() - 1), "unused"),
         ];
         for (k, (change, reason)) in cases.into_iter().enumerate() {
@@ -451,11 +453,11 @@ mod tests {
     }
 
     #[test]
-    fn entries_end_with_the_first_that_is_none() {
-        let some = entry::tests::some();
+    fn entries_end_with_the_first_invalid_one() {
+        let some = entry::tests::samples();
         let owner = some.iter().find(|entry| entry.units() == 5).unwrap();
         let (header, mut bytes) = composed(&[some[3].clone(), owner.clone()]);
-        // Cut in the middle of the owner.
+        // Cut in the middle of the owner's entry.
         let header = BatchHeader { units: header.units - 1, ..header };
         seal(&mut bytes, &header);
         let found: Vec<_> = entries(&bytes, &open(&bytes).unwrap()).collect();

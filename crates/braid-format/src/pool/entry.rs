@@ -1,7 +1,9 @@
-//! An entry: one change of what a pool knows, with the whole image of what it became, so that putting it in place twice does no harm.
+//! A log entry: one change of a pool's metadata. It holds the complete new state of what it changes, so that replay is
+//! idempotent.
 //!
-//! Entries are units of 64 bytes; only an owner's takes five. They stand alike in the tail in shared memory, which is a slice of atomic
-//! words, and in the batches of the rings. So a unit is eight words here: the words of its bytes, little-endian.
+//! An entry is one unit of 64 bytes, or five for an owner. The in-memory log, a slice of atomic words in shared memory,
+//! and the batches of the log rings have the same units. So a unit is eight words here: its bytes as little-endian
+//! words.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,13 +14,13 @@ use super::{Aligned, EXTENT_BLOCKS, Owner, OwnerError, Record, RecordError, Reco
 use crate::MEMBERS_MAX;
 use crate::limits::Side;
 
-/// Bytes of a unit.
+/// Size of a unit, in bytes.
 pub const UNIT_BYTES: usize = 64;
-/// Words of a unit.
+/// Number of words in a unit.
 pub const UNIT_WORDS: usize = UNIT_BYTES / size_of::<u64>();
-/// Units of the entry of an owner.
+/// Number of units of an owner's entry.
 pub const OWNER_UNITS: usize = 1 + OWNER_BYTES / UNIT_BYTES;
-/// Most units of an entry.
+/// Maximum number of units of an entry.
 pub const ENTRY_UNITS_MAX: usize = OWNER_UNITS;
 
 /// The first unit of an entry, little-endian.
@@ -42,7 +44,7 @@ struct RawEntry {
 
 offsets!(RawEntry: kind 0, member 1, slot 2, units 3, index 4, sequence 8, block 16, record 24, crc 56, flags 60);
 const _: () = assert!(size_of::<RawEntry>() == UNIT_BYTES && OWNER_UNITS == 5);
-/// Where the checksum stands.
+/// Where the checksum is.
 const CRC: std::ops::Range<usize> = 56..60;
 const RECORD: u8 = 1;
 const SLOT: u8 = 2;
@@ -56,43 +58,43 @@ const JOINED: u32 = 1;
 pub enum Change {
     /// A record of a member's table.
     Record {
-        /// All of it, after the change.
+        /// The complete record after the change.
         record: Record,
     },
-    /// A slot of a packed extent has been given a block.
+    /// A block was assigned to a slot of a packed extent.
     Slot {
-        /// Which.
+        /// The slot.
         slot: u8,
         /// The block of the extent's owner.
         block: u64,
         /// The extent's record after the change: packed, and the slot is in use.
         record: Record,
     },
-    /// A slot of the owners.
+    /// A slot of the owner table.
     Owner {
-        /// All of it, after the change; `None`: the slot is free.
+        /// The complete owner after the change; `None`: the slot is free.
         owner: Option<Owner>,
     },
-    /// Nothing: it fills room that the next entry does not fit into.
+    /// Nothing: fills room that is too small for the next entry.
     Padding,
 }
 
-/// One entry.
+/// An entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// The member; 0 for an owner and for padding, which are of none.
+    /// The member; 0 for an owner and for padding, which belong to no member.
     pub member: u8,
-    /// The record on the member, or the slot of the owners; 0 for padding.
+    /// The index of the record on the member, or of the owner's slot; 0 for padding.
     pub index: u32,
-    /// The number of its first unit in the one sequence of the pool.
+    /// The number of its first unit in the pool's one sequence of units.
     pub sequence: u64,
-    /// It counts only together with the entry after it.
+    /// Recovery accepts the entry only together with the one after it.
     pub joined: bool,
     /// What it changes.
     pub change: Change,
 }
 
-/// Why units are no entry.
+/// Why units are not an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum EntryError {
     /// All zeros: nothing was written here.
@@ -104,18 +106,18 @@ pub enum EntryError {
     /// The bytes changed after they were written, or were written in part.
     #[error("the entry's checksum is wrong")]
     Checksum,
-    /// The checksum is right, and a field makes no sense.
+    /// The checksum is right, but a field is invalid.
     #[error("the entry makes no sense: {0}")]
     Sense(&'static str),
-    /// The same of its record.
+    /// Its record is invalid.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The same of its owner.
+    /// Its owner is invalid.
     #[error(transparent)]
     Owner(#[from] OwnerError),
 }
 
-/// The words of a unit's bytes.
+/// Returns the words of a unit's bytes.
 pub fn to_words(bytes: &[u8; UNIT_BYTES]) -> [u64; UNIT_WORDS] {
     let (bytes, _) = bytes.as_chunks::<{ size_of::<u64>() }>();
     let mut words = [0; UNIT_WORDS];
@@ -123,7 +125,7 @@ pub fn to_words(bytes: &[u8; UNIT_BYTES]) -> [u64; UNIT_WORDS] {
     words
 }
 
-/// The bytes of a unit's words.
+/// Returns the bytes of a unit's words.
 pub fn from_words(words: &[u64; UNIT_WORDS]) -> [u8; UNIT_BYTES] {
     let mut bytes = [0; UNIT_BYTES];
     let (parts, _) = bytes.as_chunks_mut::<{ size_of::<u64>() }>();
@@ -132,7 +134,7 @@ pub fn from_words(words: &[u64; UNIT_WORDS]) -> [u8; UNIT_BYTES] {
 }
 
 impl Entry {
-    /// How many units it takes.
+    /// Returns the number of units that it takes.
     pub const fn units(&self) -> usize {
         match self.change {
             Change::Owner { .. } => OWNER_UNITS,
@@ -140,7 +142,7 @@ impl Entry {
         }
     }
 
-    /// What is wrong with it, its record and owner aside.
+    /// Returns what is wrong with the entry, apart from its record or owner.
     fn problem(&self, side: Side) -> Option<&'static str> {
         if self.sequence > side.counter_max() {
             return Some("its number is beyond all that Braid counts");
@@ -166,10 +168,10 @@ impl Entry {
         }
     }
 
-    /// Puts it into the first [`Entry::units`] of these units; those behind stay as they are.
+    /// Encodes the entry into the first [`Entry::units`] of these units. The others stay as they are.
     ///
     /// # Panics
-    /// When there are fewer, and when decoding would refuse it.
+    /// When there are fewer units, or when decoding would refuse the entry.
     pub fn encode(&self, units: &mut [[u64; UNIT_WORDS]]) {
         let (first, rest) = units[..self.units()].split_at_mut(1);
         first[0] = to_words(&match self.image() {
@@ -182,7 +184,7 @@ impl Entry {
         });
     }
 
-    /// The same into bytes, 64 a unit.
+    /// Encodes the entry into bytes, 64 a unit; see [`Entry::encode`].
     ///
     /// # Panics
     /// As [`Entry::encode`].
@@ -197,7 +199,7 @@ impl Entry {
         });
     }
 
-    /// What the units behind the first one hold, where there are some.
+    /// Returns the content of the units behind the first one, if there are any.
     fn image(&self) -> Option<[u8; OWNER_BYTES]> {
         match &self.change {
             Change::Owner { owner } => Some(owner.as_ref().map_or([0; OWNER_BYTES], |owner| owner.encode(self.index))),
@@ -205,7 +207,7 @@ impl Entry {
         }
     }
 
-    /// The first unit; `image` is what stands in those behind it.
+    /// Returns the first unit; `image` is the content of those behind it.
     fn first(&self, image: &[u8]) -> [u8; UNIT_BYTES] {
         let problem = self.problem(Side::Write);
         assert!(problem.is_none(), "an entry that cannot be read back: {problem:?}: {self:?}");
@@ -233,10 +235,10 @@ impl Entry {
         bytes
     }
 
-    /// Reads the entry that begins with the first of these units, and says how many units it takes.
+    /// Decodes the entry that begins with the first of these units. Returns it and its number of units.
     ///
     /// # Errors
-    /// When there is none, or it is damaged or nonsense.
+    /// When there is no entry, or it is damaged or invalid.
     pub fn decode(units: &[[u64; UNIT_WORDS]]) -> Result<(Entry, usize), EntryError> {
         let (first, rest) = units.split_first().ok_or(EntryError::Short)?;
         Entry::decode_parts(&from_words(first), || {
@@ -248,14 +250,15 @@ impl Entry {
         })
     }
 
-    /// Of an entry that was encoded here, by its first word: how many units it takes, and the member that it is of; none of an owner's.
+    /// Returns the number of units and the member of an encoded entry, given its first word. An owner's entry has no
+    /// member.
     #[inline]
     pub const fn length_and_member(first: u64) -> (usize, Option<u8>) {
         let [kind, member, _, units, ..] = first.to_le_bytes();
         (units as usize, if kind == OWNER { None } else { Some(member) })
     }
 
-    /// The same from bytes, 64 a unit.
+    /// Decodes the entry that begins with these bytes, 64 a unit; see [`Entry::decode`].
     ///
     /// # Errors
     /// As [`Entry::decode`].
@@ -264,7 +267,7 @@ impl Entry {
         Entry::decode_parts(first, || rest.first_chunk().copied())
     }
 
-    /// `image` gives the units behind the first one, where they are needed.
+    /// `image` returns the units behind the first one; it is called only if they are needed.
     fn decode_parts(
         first: &[u8; UNIT_BYTES],
         image: impl FnOnce() -> Option<[u8; OWNER_BYTES]>,
@@ -305,7 +308,7 @@ impl Entry {
     }
 }
 
-/// The first unit in one piece: it is asked on the path of a write.
+/// Returns the checksum of an entry. It is computed while a write waits, so the first unit is checksummed in one piece.
 fn crc(first: &[u8; UNIT_BYTES], image: &[u8]) -> u32 {
     let mut aligned = Aligned([0; UNIT_BYTES - CRC.end + CRC.start]);
     let of = &mut aligned.0;
@@ -322,7 +325,7 @@ pub(super) mod tests {
     type Edit<'a> = &'a dyn Fn(&mut RawEntry);
 
     /// One of each kind, with every record and owner that is at a limit.
-    pub(in crate::pool) fn some() -> Vec<Entry> {
+    pub(in crate::pool) fn samples() -> Vec<Entry> {
         let packed = Record {
             kind: RecordKind::Packed,
             life: 2,
@@ -333,7 +336,7 @@ pub(super) mod tests {
         };
         let slot = |slot, block| Change::Slot { slot, block, record: packed };
         let padding = Entry { member: 0, index: 0, sequence: 0, joined: false, change: Change::Padding };
-        let records = record::tests::some().into_iter().map(|record| Change::Record { record });
+        let records = record::tests::samples().into_iter().map(|record| Change::Record { record });
         let of_members = records.chain([slot(0, 0), slot(63, VOLUME_BLOCKS_MAX - 1)]).enumerate();
         let of_members = of_members.map(|(k, change)| Entry {
             member: 127,
@@ -342,7 +345,7 @@ pub(super) mod tests {
             joined: k % 2 == 0,
             change,
         });
-        let owners = owner::tests::some().into_iter().map(Some).chain([None]).enumerate();
+        let owners = owner::tests::samples().into_iter().map(Some).chain([None]).enumerate();
         let owners = owners.map(|(k, owner)| Entry {
             member: 0,
             index: k as u32 * 1000,
@@ -354,8 +357,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn entries_come_back_from_words_and_from_bytes() {
-        for entry in some() {
+    fn entries_round_trip_as_words_and_as_bytes() {
+        for entry in samples() {
             let mut units = [[u64::MAX; UNIT_WORDS]; ENTRY_UNITS_MAX + 1];
             entry.encode(&mut units);
             assert!(units[entry.units()..].iter().all(|unit| *unit == [u64::MAX; UNIT_WORDS]));
@@ -373,8 +376,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_bit_that_changes_is_noticed() {
-        for entry in some() {
+    fn every_changed_bit_is_detected() {
+        for entry in samples() {
             let mut whole = [[0; UNIT_WORDS]; ENTRY_UNITS_MAX];
             entry.encode(&mut whole);
             for bit in 0..entry.units() * UNIT_BYTES * 8 {
@@ -385,10 +388,10 @@ pub(super) mod tests {
         }
     }
 
-    /// Words arrive one by one: what stood there before is no part of an entry.
+    /// Words are written one by one: a partly overwritten entry is refused.
     #[test]
-    fn an_entry_that_was_written_in_part_is_noticed() {
-        let entries = some();
+    fn a_partly_written_entry_is_detected() {
+        let entries = samples();
         let [old, new] = [&entries[3], &entries[11]];
         for (before, after) in [(None, new), (Some(old), new), (Some(new), old)] {
             let (mut from, mut to) = ([[0; UNIT_WORDS]; 1], [[0; UNIT_WORDS]; 1]);
@@ -396,17 +399,17 @@ pub(super) mod tests {
                 before.encode(&mut from);
             }
             after.encode(&mut to);
-            for arrived in 1..255u32 {
+            for written in 1..255u32 {
                 let mut torn = from;
-                (0..UNIT_WORDS).filter(|word| arrived >> word & 1 == 1).for_each(|word| torn[0][word] = to[0][word]);
-                assert!(torn == from || torn == to || Entry::decode(&torn).is_err(), "{arrived:b}");
+                (0..UNIT_WORDS).filter(|word| written >> word & 1 == 1).for_each(|word| torn[0][word] = to[0][word]);
+                assert!(torn == from || torn == to || Entry::decode(&torn).is_err(), "{written:b}");
             }
         }
     }
 
     #[test]
-    fn entries_without_sense_are_refused() {
-        let entries = some();
+    fn invalid_entries_are_refused() {
+        let entries = samples();
         let [record, slot, padding] = [&entries[3], &entries[11], &entries[entries.len() - 1]];
         let owner = entries.iter().find(|entry| entry.units() == OWNER_UNITS).unwrap();
         let refused = |entry: &Entry, change: &dyn Fn(&mut RawEntry)| {
@@ -445,7 +448,7 @@ pub(super) mod tests {
                 other => panic!("case {k}: {other:?}"),
             }
         }
-        // Its record is that of another place; its owner that of another slot.
+        // The record belongs to another index or member; the owner to another slot.
         let checksum = Some(EntryError::Record(RecordError::Checksum));
         assert_eq!(refused(record, &|raw| raw.index.set(7)), checksum);
         assert_eq!(refused(record, &|raw| raw.member = 3), checksum);

@@ -1,12 +1,12 @@
-//! The label of a pool: what every member says alike, and where things are on the one that it stands on.
+//! The label of a pool: a description of the pool, identical on every member, and the layout of one member.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::check;
-use super::places::PoolPlaces;
+use super::layout::PoolPlaces;
 use super::raw::{RawPoolLabel, RawPoolMember};
+use super::validate;
 use crate::label::pad;
 use crate::{BLOCK_BYTES, Features, LABEL_BYTES, LabelError, MEMBERS_MAX, Name, crc, words};
 
@@ -22,29 +22,29 @@ pub struct PoolLabel {
     pub features: Features,
     /// The pool's identity.
     pub uuid: Uuid,
-    /// Raised with every change of the label; from 1.
+    /// Increases with every change of the label; from 1.
     pub sequence: u64,
     /// The pool's name.
     pub name: Name,
-    /// Where the pool is in its life.
+    /// Lifecycle state of the pool.
     pub state: PoolState,
-    /// Whether the last session ended in order.
+    /// Whether the pool was stopped cleanly.
     pub clean: bool,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
     /// Random id of the session that last opened it; 0: never opened.
     pub session: u64,
-    /// The members by number; `None` where nobody has the number any more.
+    /// The members by number; `None` for a number that no member has any longer.
     pub members: Vec<Option<PoolMember>>,
-    /// The number of the member that this label stands on.
+    /// The number of the member that this label is on.
     pub member: u8,
-    /// Where everything is on it.
+    /// The layout of this member.
     pub places: PoolPlaces,
-    /// Bytes that a newer version may use under a feature that this one need not know; kept as they are.
+    /// Bytes that a newer version may use under a feature that this version may ignore; preserved.
     pub reserved: Reserved,
 }
 
-/// The label's bytes without a meaning.
+/// The label's reserved bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Reserved {
     pub(super) header: [u8; 212],
@@ -62,14 +62,14 @@ impl std::fmt::Debug for Reserved {
     }
 }
 
-/// Where a pool is in its life.
+/// Lifecycle state of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PoolState {
     /// Being created: not yet on every member, never served.
     Forming,
     /// In use.
     Active,
-    /// Being deleted: labels are on their way out.
+    /// Being deleted: labels are being wiped.
     Deleting,
 }
 
@@ -78,58 +78,60 @@ pub enum PoolState {
 pub struct PoolMember {
     /// Its identity.
     pub uuid: Uuid,
-    /// Its size in bytes, as in its places.
+    /// Its size in bytes, as in its layout.
     pub size_bytes: u64,
-    /// What the pool thinks of it.
+    /// Its state.
     pub state: PoolMemberState,
 }
 
-/// What a pool thinks of a member.
+/// State of a member of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PoolMemberState {
-    /// Holds data, and takes new ones.
+    /// Holds data, and new extents are allocated on it.
     InUse,
-    /// Its data move away.
+    /// Its data are being moved to other members.
     Removing,
-    /// The pool goes on without it.
+    /// Missing: the pool runs without it.
     Absent,
-    /// It was to be added, and is no member before another one's label says so. Only its own label says this of it.
+    /// Being added: it is not a member until another member's label lists it. Only its own label has this state.
     Joining,
-    /// The pool goes on without it for ever: it is no member when it is there again. What it may have had is in doubt still.
+    /// Missing for good: it is not a member even if it appears again. What it may have held is still unknown.
     GivenUp,
 }
 
-/// What the first sector alone says of a label. It survives a write that was torn between sectors.
+/// The content of a label's first sector. It survives a write of the label that was torn between sectors.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolHeader {
     /// The pool.
     pub uuid: Uuid,
     /// Its name.
     pub name: Name,
-    /// Where it was going to be in its life.
+    /// The lifecycle state that the label records.
     pub state: PoolState,
     /// The label's sequence number.
     pub sequence: u64,
-    /// The number that this member was to have.
+    /// The member's number.
     pub member: u8,
     /// The member's identity.
     pub member_uuid: Uuid,
-    /// Where the label and its copy belong.
+    /// The member's layout, which says where the label and its copy belong.
     pub places: PoolPlaces,
 }
 
 impl PoolLabel {
-    /// Reads a label. Checks both checksums, then version and features, then every field against the others; the places against
-    /// the real device are checked by whoever knows its size.
+    /// Decodes a label.
+    ///
+    /// Validates both checksums, then version and features, then every field against the others. [`PoolLabel::fits`]
+    /// validates the layout against the actual size of the device.
     ///
     /// # Errors
-    /// When there is none, or it is damaged, too new or nonsense.
+    /// When there is no label, or it is damaged, too new or invalid.
     pub fn decode(bytes: &[u8]) -> Result<PoolLabel, LabelError> {
         let raw = raw_of(bytes)?;
-        crate::check::checksums(raw.as_bytes(), raw.crc.get(), raw.header_crc.get())?;
-        check::version(raw)?;
+        crate::validate::checksums(raw.as_bytes(), raw.crc.get(), raw.header_crc.get())?;
+        validate::version(raw)?;
         let mut first = None;
-        let label = check::fields(raw, &mut |problem| {
+        let label = validate::fields(raw, &mut |problem| {
             first.get_or_insert(problem);
         });
         match first {
@@ -138,10 +140,10 @@ impl PoolLabel {
         }
     }
 
-    /// The label's bytes.
+    /// Encodes the label.
     ///
     /// # Errors
-    /// When a field holds what `decode` would refuse.
+    /// When `decode` would refuse a field.
     pub fn encode(&self) -> Result<[u8; LABEL_BYTES], LabelError> {
         let count = self.members.len();
         if count > MEMBERS_MAX {
@@ -206,22 +208,22 @@ impl PoolLabel {
         Ok(bytes)
     }
 
-    /// The member that this label stands on, as the table has it.
+    /// Returns the entry of the member that this label is on.
     pub fn own(&self) -> Option<&PoolMember> {
         self.members.get(usize::from(self.member))?.as_ref()
     }
 
-    /// Whether the device that this label stands on was only about to become a member.
+    /// Returns whether the device with this label is being added, and so not a member by this label alone.
     pub fn is_joining(&self) -> bool {
         self.own().is_some_and(|own| own.state == PoolMemberState::Joining)
     }
 
-    /// Whether the device that bears `other` is a member by this label.
+    /// Returns whether this label lists the device with the label `other` as a member.
     pub fn has(&self, other: &PoolLabel) -> bool {
         self.knows(other).is_some_and(|known| known.state != PoolMemberState::GivenUp)
     }
 
-    /// Whether it was one, and was given up.
+    /// Returns whether this label lists the device with the label `other` as given up.
     pub fn has_given_up(&self, other: &PoolLabel) -> bool {
         self.knows(other).is_some_and(|known| known.state == PoolMemberState::GivenUp)
     }
@@ -231,18 +233,18 @@ impl PoolLabel {
         other.own().filter(|own| own.uuid == known.uuid).map(|_| known)
     }
 
-    /// The same, and the pool does not go on without it.
+    /// Returns whether this label lists the device with the label `other` as a member that is not missing.
     pub fn serves(&self, other: &PoolLabel) -> bool {
         let state = |number: u8| self.members.get(usize::from(number))?.as_ref().map(|member| member.state);
         self.has(other) && state(other.member) != Some(PoolMemberState::Absent)
     }
 
-    /// Bit *i*: the pool goes on without member *i*.
+    /// Returns the missing members, given-up ones included; bit *i* is member *i*.
     pub fn absent(&self) -> u128 {
         self.of_state(PoolMemberState::Absent) | self.given_up()
     }
 
-    /// Bit *i*: for ever.
+    /// Returns the members that were given up; bit *i* is member *i*.
     pub fn given_up(&self) -> u128 {
         self.of_state(PoolMemberState::GivenUp)
     }
@@ -252,13 +254,13 @@ impl PoolLabel {
         members.fold(0, |all, (number, _)| all | 1 << number)
     }
 
-    /// The members that there are, with their numbers.
+    /// Returns the members and their numbers.
     pub fn numbered(&self) -> impl Iterator<Item = (u8, &PoolMember)> {
         let members = (0..).zip(&self.members);
         members.filter_map(|(number, member)| Some((number, member.as_ref()?)))
     }
 
-    /// What the first sector says of it.
+    /// Returns what the first sector holds.
     pub fn header(&self) -> PoolHeader {
         PoolHeader {
             uuid: self.uuid,
@@ -271,15 +273,15 @@ impl PoolLabel {
         }
     }
 
-    /// Whether this label belongs at this byte of the device.
+    /// Returns whether this label belongs at this byte of the device.
     pub fn belongs_at(&self, offset: u64) -> bool {
         self.places.has_label_at(offset)
     }
 
-    /// Whether a device of this size still holds everything that the label says.
+    /// Checks that a device of this size holds everything that the label describes.
     ///
     /// # Errors
-    /// If not, a sentence that says why.
+    /// A sentence that says why not.
     pub fn fits(&self, device_bytes: u64) -> Result<(), String> {
         let places = &self.places;
         let needed = places.data.end().unwrap_or(u64::MAX).max(places.copy_start + BLOCK_BYTES);
@@ -294,19 +296,19 @@ impl PoolLabel {
 }
 
 impl PoolHeader {
-    /// Reads the first sector of a label, also where the rest is damaged. `None` when the sector itself is, when its version is
-    /// unknown or its fields make no sense.
+    /// Decodes the first sector of a label, even if the rest is damaged. `None` when the sector itself is damaged, its
+    /// version is unknown or its fields are invalid.
     pub fn decode(bytes: &[u8]) -> Option<PoolHeader> {
         let raw = raw_of(bytes).ok()?;
         let whole: &[u8; LABEL_BYTES] = raw.as_bytes().try_into().ok()?;
-        if crc::header_crc(whole) != raw.header_crc.get() || check::version(raw).is_err() {
+        if crc::header_crc(whole) != raw.header_crc.get() || validate::version(raw).is_err() {
             return None;
         }
-        check::header(raw, &mut |_| {})
+        validate::header(raw, &mut |_| {})
     }
 }
 
-/// The bytes as a raw label, if the magic is there.
+/// Returns the bytes as a raw label if they begin with the magic.
 pub(super) fn raw_of(bytes: &[u8]) -> Result<&RawPoolLabel, LabelError> {
     let (raw, _) = RawPoolLabel::ref_from_prefix(bytes).map_err(|_| LabelError::Short { len: bytes.len() })?;
     if raw.magic == POOL_MAGIC { Ok(raw) } else { Err(LabelError::NoMagic) }

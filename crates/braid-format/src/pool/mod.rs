@@ -1,80 +1,81 @@
-//! What pools write on their members, one file for each structure.
+//! The on-disk structures of pools, one file for each.
 //!
 //! - [`record`](Record): what an extent holds, or which range of a volume reads as zeros; 32 bytes, in the table.
 //! - [`sector`](encode_address): the addresses of the 64 blocks of a packed extent.
-//! - [`owner`](Owner): a volume, a snapshot, or what is left of one.
-//! - [`entry`](Entry): one change of those, as it stands in the tail in shared memory and in batches.
-//! - [`batch`](BatchHeader): the entries of a commit, as they stand in a member's ring.
-//! - [`start`](RingStart): from where on a ring's batches count.
-//! - [`places`](PoolPlaces): where all of this is on a member.
-//! - [`label`](PoolLabel): the 4 KiB that mark a member as a pool's.
+//! - [`owner`](Owner): a volume, a snapshot, or a deleted one that is still needed.
+//! - [`entry`](Entry): one change of these, in the in-memory log and in batches.
+//! - [`batch`](BatchHeader): entries of a commit, in a member's log ring.
+//! - [`checkpoint`](RingStart): from which batch on recovery reads a ring, and what the tables hold.
+//! - [`layout`](PoolPlaces): where all of this is on a member.
+//! - [`label`](PoolLabel): the 4 KiB that mark a device as a member of a pool.
 //!
-//! Promises: but for the label nothing here allocates, and decoding never panics, whatever the bytes. What is accepted is consistent in itself and encodes
-//! to the same bytes. Encoding what decoding would refuse panics: nobody could read it back.
+//! Guarantees: except for the label, nothing here allocates. Decoding never panics, whatever the bytes; a decoded value
+//! is consistent in itself and encodes to the same bytes. Encoding a value that decoding would refuse panics, because no
+//! reader would accept it.
 
 mod batch;
-mod check;
+mod checkpoint;
 mod entry;
 mod label;
+mod layout;
 mod owner;
-mod places;
 mod raw;
 mod record;
 mod sector;
-mod start;
+mod validate;
 
 pub use batch::{
     BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchError, BatchHeader, Composer, Entries, batch_blocks,
     entries, open, seal,
 };
-pub(crate) use check::every_problem;
+pub use checkpoint::{ABSENT_MAX, Absence, Absences, RING_START_BYTES, RingStart, StartError, start_slot};
 pub use entry::{
     Change, ENTRY_UNITS_MAX, Entry, EntryError, OWNER_UNITS, UNIT_BYTES, UNIT_WORDS, from_words, to_words,
 };
 pub use label::{POOL_MAGIC, POOL_VERSION, PoolHeader, PoolLabel, PoolMember, PoolMemberState, PoolState, Reserved};
+pub use layout::{MEMBER_BYTES_MAX, OWNER_SLOTS_MAX, OWNER_SLOTS_MIN, PoolPlaceError, PoolPlaces, owner_slots_for};
 pub use owner::{OWNER_BYTES, Owner, OwnerError, OwnerKind, OwnerName, Placing, Policy};
-pub use places::{MEMBER_BYTES_MAX, OWNER_SLOTS_MAX, OWNER_SLOTS_MIN, PoolPlaceError, PoolPlaces, owner_slots_for};
 pub use raw::{POOL_FIELDS, RawPoolLabel, RawPoolMember};
 pub use record::{RECORD_BYTES, Record, RecordError, RecordKind};
 pub use sector::{ADDRESS_SECTOR_BYTES, AddressError, NO_ADDRESS, decode_address, encode_address};
-pub use start::{ABSENT_MAX, Absence, Absences, RING_START_BYTES, RingStart, StartError, start_slot};
+pub(crate) use validate::every_problem;
 
 use uuid::Uuid;
 
 use crate::BLOCK_BYTES;
 
-/// Blocks of an extent: as many as a word has bits.
+/// Number of blocks in an extent: one for each bit of a word.
 pub const EXTENT_BLOCKS: u32 = 64;
-/// Bytes of an extent.
+/// Size of an extent, in bytes.
 pub const EXTENT_BYTES: u64 = EXTENT_BLOCKS as u64 * BLOCK_BYTES;
-/// The largest number of an owner: the top bit is free for whoever packs numbers.
+/// The largest owner number. The top bit is free for code that packs numbers.
 pub const OWNER_ID_MAX: u32 = u32::MAX >> 1;
 /// The largest index of a logical extent.
 pub const LOGICAL_MAX: u32 = u32::MAX - 1;
-/// The largest volume, in blocks.
+/// Maximum size of a volume, in blocks.
 pub const VOLUME_BLOCKS_MAX: u64 = (LOGICAL_MAX as u64 + 1) * EXTENT_BLOCKS as u64;
-/// The largest volume, in bytes: 1 PiB less an extent.
+/// Maximum size of a volume, in bytes: 1 PiB less an extent.
 pub const VOLUME_BYTES_MAX: u64 = VOLUME_BLOCKS_MAX * BLOCK_BYTES;
-/// The smallest ring, in blocks (256 KiB).
+/// Minimum size of a ring, in blocks (256 KiB).
 pub const RING_BLOCKS_MIN: u32 = 64;
-/// The largest ring, in blocks (64 MiB): a start reads all of it.
+/// Maximum size of a ring, in blocks (64 MiB): a start reads all of it.
 pub const RING_BLOCKS_MAX: u32 = 16 << 10;
 
-/// The first four bytes of a pool's UUID, as they stand in batches and ring starts.
+/// Returns the first four bytes of a pool's UUID, the tag in batches and checkpoints.
 pub fn pool_tag(pool: &Uuid) -> u32 {
     crate::bitmap::tag(pool)
 }
 
-/// CRC-32C of several pieces in a row.
+/// Returns the CRC-32C of the concatenation of several pieces.
 fn crc_of(pieces: &[&[u8]]) -> u32 {
     pieces.iter().fold(0, |crc, piece| crc32c::crc32c_append(crc, piece))
 }
 
-/// Bytes of which a checksum is made often: where words begin at words, it is made eight bytes at a time.
+/// Bytes that are checksummed often. Aligned to words, they are checksummed eight bytes at a time.
 #[repr(align(8))]
 struct Aligned<const N: usize>([u8; N]);
 
-/// Checks the place of each field at compile time.
+/// Checks the offset of each field at compile time.
 macro_rules! offsets {
     ($type:ident: $($field:ident $offset:literal),* $(,)?) => {
         $(const _: () = assert!(core::mem::offset_of!($type, $field) == $offset);)*

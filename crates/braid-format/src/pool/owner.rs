@@ -1,4 +1,4 @@
-//! An owner of blocks: a volume, a snapshot, or what is left of one that others still build on.
+//! An owner of blocks: a volume, a snapshot, or a deleted one that others still depend on.
 
 use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64, U128};
@@ -9,7 +9,7 @@ use crate::limits::{COUNTER_MAX, TIME_MAX_S};
 use crate::name::broken_rule;
 use crate::{BLOCK_BYTES, NAME_BYTES_MAX, Name};
 
-/// Bytes of an owner.
+/// Size of an owner, in bytes.
 pub const OWNER_BYTES: usize = 256;
 
 /// An owner, little-endian.
@@ -21,8 +21,7 @@ struct RawOwner {
     kind: u8,
     /// 0 spread, 1 single, 2 chosen.
     place: u8,
-    /// Bit 0: thick; bit 1: being made independent of its parent; bit 2: its file system was frozen; bit 3: its blocks
-    /// have 512 bytes.
+    /// Bit 0: thick; bit 1: being flattened; bit 2: its file system was frozen; bit 3: its logical block has 512 bytes.
     flags: u8,
     name_len: u8,
     parent: U32,
@@ -58,20 +57,20 @@ const FLATTENS: u8 = 2;
 const FROZEN: u8 = 4;
 const IN_SECTORS: u8 = 8;
 
-/// What an owner is.
+/// The kind of an owner.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OwnerKind {
-    /// Can be written.
+    /// A volume, which can be written.
     Volume,
-    /// As a volume was at one instant.
+    /// The state of a volume at one instant.
     Snapshot,
-    /// A snapshot that was deleted, and stays while several others build on it.
+    /// A deleted snapshot that stays while several others depend on it.
     Nameless,
-    /// Deleted: it folds into its child, or its space becomes free.
+    /// Being deleted: merged into its child, or its space is freed.
     Deleting,
 }
 
-/// On which members new extents go.
+/// On which members new extents are allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Placing {
     /// All of them.
@@ -82,16 +81,16 @@ pub enum Placing {
     Chosen,
 }
 
-/// When snapshots are made by themselves.
+/// A snapshot schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Policy {
-    /// One every so many seconds; not 0.
+    /// The interval between snapshots, in seconds; not 0.
     pub every_s: u32,
-    /// How many are kept; not 0.
+    /// The number of snapshots that are kept; not 0.
     pub keep: u32,
 }
 
-/// A name that keeps the rules of [`Name`], or none; without an allocation of its own.
+/// A valid name as in [`Name`], or no name; without a heap allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerName {
     bytes: [u8; NAME_BYTES_MAX + 1],
@@ -102,7 +101,8 @@ impl OwnerName {
     /// No name.
     pub const NONE: OwnerName = OwnerName { bytes: [0; NAME_BYTES_MAX + 1], len: 0 };
 
-    /// The text as a name; the empty text is none. `None` when it breaks a rule ([`Name::new`] says which).
+    /// Returns the text as a name; an empty text is no name. `None` when the text is not a valid name ([`Name::new`]
+    /// says why).
     pub fn new(text: &str) -> Option<OwnerName> {
         if text.is_empty() {
             return Some(OwnerName::NONE);
@@ -115,12 +115,12 @@ impl OwnerName {
         Some(name)
     }
 
-    /// The text; empty where there is no name.
+    /// Returns the text; empty if there is no name.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no name.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -153,59 +153,60 @@ impl std::fmt::Display for OwnerName {
 /// An owner.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {
-    /// Its number, from 1 to [`OWNER_ID_MAX`]; never used again.
+    /// The owner's number, from 1 to [`OWNER_ID_MAX`]; never reused.
     pub id: u32,
-    /// What it is.
+    /// The kind.
     pub kind: OwnerKind,
-    /// On which members its new extents go.
+    /// On which members its new extents are allocated.
     pub place: Placing,
     /// Bit *i*: member *i*. None for [`Placing::Spread`], one for [`Placing::Single`], one or more for [`Placing::Chosen`].
     pub on: u128,
-    /// Bit *i*: it may have blocks on member *i* although it is not to use it: it was placed otherwise before, or took over what
-    /// another owner had. None for [`Placing::Spread`], which may have blocks everywhere.
+    /// Bit *i*: it may have blocks on member *i*, where no new extents are allocated: its members were changed, or it
+    /// took over blocks of another owner. None for [`Placing::Spread`], which may have blocks on every member.
     pub also_on: u128,
-    /// Its space is set aside.
+    /// Its space is reserved.
     pub thick: bool,
-    /// It is being made independent of its parent: what it sees of that is copied into extents of its own.
+    /// It is being flattened: the blocks that it reads from its parent are copied into extents of its own.
     pub flattens: bool,
-    /// Of a snapshot: the file system on the volume was frozen while it was taken. Otherwise the snapshot is as after a loss of power.
+    /// For a snapshot: the file system on the volume was frozen while it was taken. Otherwise the snapshot is
+    /// crash-consistent.
     pub frozen: bool,
-    /// Its logical block has 512 bytes, otherwise 4096. Blocks stand in extents as blocks of 4096 bytes all the same.
+    /// Its logical block has 512 bytes, otherwise 4096. Extents hold blocks of 4096 bytes either way.
     pub in_sectors: bool,
-    /// Where blocks are looked up that it does not have; 0: nowhere.
+    /// The owner in which blocks are looked up that this one does not have; 0: none.
     pub parent: u32,
-    /// Its identity for people.
+    /// The identity that users see.
     pub uuid: Uuid,
     /// The volume that a snapshot was taken of; nil for a volume.
     pub volume: Uuid,
     /// Its size in bytes, whole blocks.
     pub size_bytes: u64,
-    /// When it was made, in seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
-    /// Operations a second; 0: no limit.
+    /// Limit in operations a second; 0: no limit.
     pub limit_iops: u64,
-    /// Bytes a second; 0: no limit.
+    /// Limit in bytes a second; 0: no limit.
     pub limit_bytes_per_s: u64,
     /// Its name: volumes and snapshots have one, nameless ones have none.
     pub name: OwnerName,
-    /// Whether snapshots are made by themselves.
+    /// The snapshot schedule, if any.
     pub policy: Option<Policy>,
 }
 
-/// Why bytes are no owner.
+/// Why bytes are not an owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OwnerError {
-    /// The bytes changed after they were written, or belong elsewhere.
+    /// The bytes changed after they were written, or belong to another slot.
     #[error("the owner's checksum is wrong")]
     Checksum,
-    /// The checksum is right, and a field makes no sense.
+    /// The checksum is right, but a field is invalid.
     #[error("the owner makes no sense: {0}")]
     Sense(&'static str),
 }
 
 impl Owner {
-    /// A thin volume that is spread, without limits or policy, that nobody has given a number (it is 1 here): the pool does when it is
-    /// created.
+    /// Returns a thin volume that is spread over all members, without limits or schedule. Its number is 1 until the
+    /// pool assigns one at creation.
     pub fn volume(uuid: Uuid, name: OwnerName, size_bytes: u64) -> Owner {
         Owner {
             id: 1,
@@ -229,7 +230,7 @@ impl Owner {
         }
     }
 
-    /// What is wrong with it.
+    /// Returns what is wrong with the owner.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let members = self.on.count_ones();
         let placed = match self.place {
@@ -266,25 +267,25 @@ impl Owner {
         problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
     }
 
-    /// Members on which its new extents may go.
+    /// Returns the members on which its new extents may be allocated.
     pub fn uses(&self) -> u128 {
         if self.place == Placing::Spread { u128::MAX } else { self.on }
     }
 
-    /// Members on which it may have blocks.
+    /// Returns the members on which it may have blocks.
     pub fn may_be_on(&self) -> u128 {
         self.uses() | self.also_on
     }
 
-    /// Whether decoding would accept it.
+    /// Returns whether decoding would accept the owner.
     pub fn is_sound(&self) -> bool {
         self.problem().is_none()
     }
 
-    /// Its bytes, in slot `slot` of the owners.
+    /// Encodes the owner for owner slot `slot`.
     ///
     /// # Panics
-    /// When it is not sound.
+    /// When the owner is not sound.
     pub fn encode(&self, slot: u32) -> [u8; OWNER_BYTES] {
         let problem = self.problem();
         assert!(problem.is_none(), "an owner that cannot be read back: {problem:?}: {self:?}");
@@ -328,10 +329,10 @@ impl Owner {
         bytes
     }
 
-    /// Reads slot `slot` of the owners; `None` where it is free: all zeros.
+    /// Decodes owner slot `slot`; `None` if it is free, which is all zeros.
     ///
     /// # Errors
-    /// When it is damaged, another's, or nonsense.
+    /// When the owner is damaged, belongs elsewhere, or is invalid.
     pub fn decode(bytes: &[u8; OWNER_BYTES], slot: u32) -> Result<Option<Owner>, OwnerError> {
         if *bytes == [0; OWNER_BYTES] {
             return Ok(None);
@@ -423,7 +424,7 @@ pub(super) mod tests {
     }
 
     /// One of each kind, and those at the limits.
-    pub(in crate::pool) fn some() -> Vec<Owner> {
+    pub(in crate::pool) fn samples() -> Vec<Owner> {
         let volume = volume();
         let snapshot = Owner {
             kind: OwnerKind::Snapshot,
@@ -452,8 +453,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn owners_come_back_and_only_to_their_slot() {
-        for owner in some() {
+    fn owners_round_trip_only_in_their_slot() {
+        for owner in samples() {
             let bytes = owner.encode(77);
             assert_eq!(Owner::decode(&bytes, 77), Ok(Some(owner.clone())));
             assert_eq!(Owner::decode(&bytes, 78), Err(OwnerError::Checksum));
@@ -462,8 +463,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_bit_that_changes_is_noticed() {
-        for whole in [some()[0].encode(77), some()[4].encode(0), [0; OWNER_BYTES]] {
+    fn every_changed_bit_is_detected() {
+        for whole in [samples()[0].encode(77), samples()[4].encode(0), [0; OWNER_BYTES]] {
             for bit in 0..OWNER_BYTES * 8 {
                 let mut bytes = whole;
                 bytes[bit / 8] ^= 1 << (bit % 8);
@@ -473,7 +474,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn names_keep_the_rules_of_all_names() {
+    fn valid_and_invalid_names() {
         let longest = "x".repeat(63);
         for good in ["a", "9lives", "a.b_c-d", longest.as_str()] {
             let name = OwnerName::new(good).unwrap();
@@ -488,8 +489,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn owners_without_sense_are_refused() {
-        let [volume, snapshot, nameless] = [0, 4, 5].map(|k| some()[k].clone());
+    fn invalid_owners_are_refused() {
+        let [volume, snapshot, nameless] = [0, 4, 5].map(|k| samples()[k].clone());
         let cases: [(&Owner, Edit<'_>, &str); 29] = [
             (&volume, &|raw| raw.id.set(0), "number is none"),
             (&volume, &|raw| raw.id.set(1 << 31), "number is none"),

@@ -1,4 +1,4 @@
-//! The label of a pool as it lies on a member: one list of fields, as that of an array's label.
+//! The label of a pool as it is on disk: one list of fields, like that of an array's label.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -6,15 +6,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::raw::label_fields;
 use crate::{Field, FieldKind, HEADER_BYTES, LABEL_BYTES, MEMBERS_MAX, words};
 
-/// One member in the table of members.
+/// One entry of the member table.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct RawPoolMember {
-    /// Its identity; zeros where nobody has this number.
+    /// The member's identity; zeros if no member has this number.
     pub uuid: [u8; 16],
     /// Its size in bytes.
     pub size_bytes: U64,
-    /// 0 nobody, 1 in use, 2 being removed, 3 absent, and that is accepted.
+    /// 0 no member, 1 in use, 2 being removed, 3 absent and accepted, 4 being added, 5 given up.
     pub state: u8,
 }
 
@@ -37,19 +37,19 @@ label_fields! {
     features_incompatible: U64, 32, FieldKind::Hex;
     /// The pool's identity.
     pool_uuid: [u8; 16], 40, FieldKind::Uuid;
-    /// Raised with every change of the label.
+    /// Increases with every change of the label.
     sequence: U64, 56, FieldKind::Number;
     /// The pool's name.
     name: [u8; 64], 64, FieldKind::Text;
     /// 1 forming, 2 active, 3 deleting.
     pool_state: u8, 128, FieldKind::Word(words::pool_state_word);
-    /// 1: stopped in order.
+    /// 1: stopped cleanly.
     clean: u8, 129, FieldKind::Word(words::clean_word);
     /// This member's number.
     member: u8, 130, FieldKind::Number;
-    /// Numbers in the table of members.
+    /// Numbers in the member table.
     member_count: u8, 131, FieldKind::Number;
-    /// Slots for owners.
+    /// Number of owner slots.
     owner_slots: U32, 132, FieldKind::Number;
     /// When the pool was created.
     created_unix_s: U64, 136, FieldKind::Time;
@@ -57,27 +57,27 @@ label_fields! {
     session: U64, 144, FieldKind::Hex;
     /// This member's identity.
     member_uuid: [u8; 16], 152, FieldKind::Uuid;
-    /// Extents of this member.
+    /// Number of extents of this member.
     extents: U32, 168, FieldKind::Number;
-    /// Records that have no extent.
+    /// Number of records without an extent.
     zero_slots: U32, 172, FieldKind::Number;
-    /// Size of this member when its places were chosen.
+    /// Size of this member when its layout was chosen.
     device_bytes: U64, 176, FieldKind::Bytes;
     /// Where the label is.
     label_start: U64, 184, FieldKind::Bytes;
     /// Where its copy is.
     copy_start: U64, 192, FieldKind::Bytes;
-    /// Where the ring starts are.
+    /// Where the checkpoint slots are.
     starts_start: U64, 200, FieldKind::Bytes;
-    /// Size of that.
+    /// Size of the checkpoint slots.
     starts_bytes: U64, 208, FieldKind::Bytes;
     /// Where the ring begins.
     ring_start: U64, 216, FieldKind::Bytes;
     /// Size of the ring.
     ring_bytes: U64, 224, FieldKind::Bytes;
-    /// Where the owners begin.
+    /// Where the owner table begins.
     owners_start: U64, 232, FieldKind::Bytes;
-    /// Size of that.
+    /// Size of the owner table.
     owners_bytes: U64, 240, FieldKind::Bytes;
     /// Where the table of records begins.
     table_start: U64, 248, FieldKind::Bytes;
@@ -85,7 +85,7 @@ label_fields! {
     table_bytes: U64, 256, FieldKind::Bytes;
     /// Where the address sectors begin.
     addresses_start: U64, 264, FieldKind::Bytes;
-    /// Size of that.
+    /// Size of the address sectors.
     addresses_bytes: U64, 272, FieldKind::Bytes;
     /// Where the extents begin.
     data_start: U64, 280, FieldKind::Bytes;
@@ -95,7 +95,7 @@ label_fields! {
     reserved_a: [u8; 212], 296, FieldKind::Reserved;
     /// CRC-32C of bytes 0 to 507, `crc` counted as zero.
     header_crc: U32, 508, FieldKind::Hex;
-    /// The table of members.
+    /// The member table.
     members: [RawPoolMember; MEMBERS_MAX], 512, FieldKind::Table;
     /// Zero.
     reserved_b: [u8; 384], 3712, FieldKind::Reserved;

@@ -1,11 +1,11 @@
-//! A record of a member's table: what its extent holds, or which range of a volume reads as zeros.
+//! A record of a member's table: what an extent holds, or which range of a volume reads as zeros.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Aligned, LOGICAL_MAX, OWNER_ID_MAX, offsets};
 
-/// Bytes of a record.
+/// Size of a record, in bytes.
 pub const RECORD_BYTES: usize = 32;
 
 /// A record, little-endian.
@@ -27,15 +27,15 @@ struct RawRecord {
 
 offsets!(RawRecord: kind 0, reserved 1, life 2, owner 4, logical 8, crc 12, present 16, zero 24);
 const _: () = assert!(size_of::<RawRecord>() == RECORD_BYTES);
-/// Where the checksum stands.
+/// Where the checksum is.
 const CRC: std::ops::Range<usize> = 12..16;
-/// Of a packed extent, which holds blocks of many logical extents.
+/// The logical extent of a packed extent, which holds blocks of many logical extents.
 const NO_LOGICAL: u32 = u32::MAX;
 
-/// What a record is of.
+/// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum RecordKind {
-    /// Nobody's extent.
+    /// A free extent.
     Free,
     /// An extent with blocks of one logical extent, each at its own position.
     Whole,
@@ -48,38 +48,39 @@ pub enum RecordKind {
 /// A record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Record {
-    /// What it is of.
+    /// The kind.
     pub kind: RecordKind,
-    /// Which life of the extent this is; a freed extent keeps it.
+    /// The extent's life number, which tells one use of the extent from the next. A freed extent keeps it.
     pub life: u16,
-    /// Whose it is; 0 where it is free.
+    /// The owner's number; 0 if free.
     pub owner: u32,
-    /// The logical extent; of zeros the first one; `u32::MAX` where it is packed, 0 where it is free.
+    /// The logical extent; the first one for zeros; `u32::MAX` if packed, 0 if free.
     pub logical: u32,
-    /// Whole: which blocks stand here. Packed: which slots are in use. Zeros: how many logical extents. Free: 0.
+    /// Whole: which blocks are present. Packed: which slots are in use. Zeros: the number of logical extents. Free: 0.
     pub present: u64,
-    /// Whole: which blocks read as zeros, none of them present. Zeros: which blocks, where it is one logical extent, else all. Else 0.
+    /// Whole: which blocks read as zeros; none of them is present. Zeros: which blocks read as zeros if the range is
+    /// one logical extent, else all bits. Otherwise 0.
     pub zero: u64,
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The bytes changed after they were written, or belong elsewhere.
+    /// The bytes changed after they were written, or belong to another record.
     #[error("the record's checksum is wrong")]
     Checksum,
-    /// The checksum is right, and a field makes no sense.
+    /// The checksum is right, but a field is invalid.
     #[error("the record makes no sense: {0}")]
     Sense(&'static str),
 }
 
 impl Record {
-    /// The record of an extent that is nobody's, in this life.
+    /// Returns the record of a free extent with this life number.
     pub const fn free(life: u16) -> Record {
         Record { kind: RecordKind::Free, life, owner: 0, logical: 0, present: 0, zero: 0 }
     }
 
-    /// What is wrong with it.
+    /// Returns what is wrong with the record.
     pub(super) const fn problem(&self) -> Option<&'static str> {
         let Record { kind, owner, logical, present, zero, .. } = *self;
         if let RecordKind::Free = kind {
@@ -107,15 +108,16 @@ impl Record {
         }
     }
 
-    /// Whether decoding would accept it.
+    /// Returns whether decoding would accept the record.
     pub const fn is_sound(&self) -> bool {
         self.problem().is_none()
     }
 
-    /// Its bytes, as record `index` of member `member`. A free one of life 0 is 32 zeros, as on a table that was just zeroed.
+    /// Encodes the record as record `index` of member `member`. A free record with life number 0 is 32 zeros, as in a
+    /// table that was just zeroed.
     ///
     /// # Panics
-    /// When it is not sound.
+    /// When the record is not sound.
     pub fn encode(&self, member: u8, index: u32) -> [u8; RECORD_BYTES] {
         let problem = self.problem();
         assert!(problem.is_none(), "a record that cannot be read back: {problem:?}: {self:?}");
@@ -143,10 +145,10 @@ impl Record {
         bytes
     }
 
-    /// Reads record `index` of member `member`.
+    /// Decodes record `index` of member `member`.
     ///
     /// # Errors
-    /// When it is damaged, another's, or nonsense.
+    /// When the record is damaged, belongs elsewhere, or is invalid.
     pub fn decode(bytes: &[u8; RECORD_BYTES], member: u8, index: u32) -> Result<Record, RecordError> {
         if *bytes == [0; RECORD_BYTES] {
             return Ok(Record::free(0));
@@ -172,14 +174,15 @@ impl Record {
         match record.problem() {
             Some(problem) => Err(RecordError::Sense(problem)),
             None if raw.reserved != 0 => Err(RecordError::Sense("its reserved byte is not zero")),
-            // It has one form only, and this is not it.
+            // All zeros is the only encoding of this record.
             None if record == Record::free(0) => Err(RecordError::Sense("a free one of life 0 is all zeros")),
             None => Ok(record),
         }
     }
 }
 
-/// In one piece: a start asks it of every record.
+/// Returns the checksum of a record. It is computed for every record at a start, so the bytes are checksummed in one
+/// piece.
 fn crc(bytes: &[u8; RECORD_BYTES], member: u8, index: u32) -> u32 {
     const REST: usize = RECORD_BYTES - CRC.end;
     let mut aligned = Aligned([0; CRC.start + REST + 5]);
@@ -198,7 +201,7 @@ pub(super) mod tests {
     type Edit<'a> = &'a dyn Fn(&mut RawRecord);
 
     /// One of each kind, and those at the limits.
-    pub(in crate::pool) fn some() -> Vec<Record> {
+    pub(in crate::pool) fn samples() -> Vec<Record> {
         let whole = Record { kind: RecordKind::Whole, life: 7, owner: 3, logical: 9, present: 0xff00, zero: 0xf };
         vec![
             Record::free(0),
@@ -222,8 +225,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_come_back_and_only_to_their_place() {
-        for record in some() {
+    fn records_round_trip_only_at_their_index() {
+        for record in samples() {
             for (member, index) in [(0, 0), (127, u32::MAX)] {
                 let bytes = record.encode(member, index);
                 assert_eq!(Record::decode(&bytes, member, index), Ok(record));
@@ -238,8 +241,8 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_bit_that_changes_is_noticed() {
-        for record in some() {
+    fn every_changed_bit_is_detected() {
+        for record in samples() {
             let whole = record.encode(3, 1000);
             for bit in 0..RECORD_BYTES * 8 {
                 let mut bytes = whole;
@@ -250,7 +253,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn records_without_sense_are_refused() {
+    fn invalid_records_are_refused() {
         let whole = Record { kind: RecordKind::Whole, life: 7, owner: 3, logical: 9, present: 0xff00, zero: 0xf };
         let packed = Record { kind: RecordKind::Packed, logical: u32::MAX, zero: 0, ..whole };
         let zeros = Record { kind: RecordKind::Zeros, present: 1, ..whole };

@@ -1,20 +1,20 @@
 //! The address sector of a packed extent: which block of its owner each of its 64 slots holds.
 //!
-//! A word has the address in its low 48 bits. In the high 16 is a checksum of the address and of all that it is true of: member,
-//! extent, slot, and the life of the extent. So a sector that a crash left from an earlier life is not believed.
+//! A word has the address in its low 48 bits. Its high 16 bits are a checksum of the address and of what it applies to:
+//! member, extent, slot, and the extent's life number. So an address that a crash left from an earlier life is refused.
 
 use super::{Aligned, EXTENT_BLOCKS, VOLUME_BLOCKS_MAX};
 
-/// Bytes of an address sector: 64 words, little-endian.
+/// Size of an address sector, in bytes: 64 words, little-endian.
 pub const ADDRESS_SECTOR_BYTES: usize = EXTENT_BLOCKS as usize * size_of::<u64>();
-/// The word of a slot that holds nothing.
+/// The word of an empty slot.
 pub const NO_ADDRESS: u64 = u64::MAX;
 const _: () = assert!(ADDRESS_SECTOR_BYTES == 512);
 
-/// Bits of a word that hold the address.
+/// Number of bits of a word that hold the address.
 const ADDRESS_BITS: u32 = 48;
 
-/// A word that is no address of this slot in this life.
+/// A word is not an address of this slot in this life of the extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the word {word:#018x} is no address of this slot")]
 pub struct AddressError {
@@ -22,19 +22,19 @@ pub struct AddressError {
     pub word: u64,
 }
 
-/// The word of a slot that holds block `block` of the extent's owner.
+/// Returns the word of a slot that holds block `block` of the extent's owner.
 ///
 /// # Panics
-/// When no volume has this block, or no extent this slot.
+/// When no volume has this block, or no extent has this slot.
 pub fn encode_address(member: u8, extent: u32, slot: u8, block: u64, life: u16) -> u64 {
     assert!(block < VOLUME_BLOCKS_MAX && u32::from(slot) < EXTENT_BLOCKS, "no address: block {block}, slot {slot}");
     block | check(member, extent, slot, block, life) << ADDRESS_BITS
 }
 
-/// The block that a slot holds; `None` where it holds nothing.
+/// Returns the block that a slot holds; `None` if it is empty.
 ///
 /// # Errors
-/// When the word is damaged, or was written for another place or in another life.
+/// When the word is damaged, or was written for another slot or in another life of the extent.
 pub fn decode_address(word: u64, member: u8, extent: u32, slot: u8, life: u16) -> Result<Option<u64>, AddressError> {
     if word == NO_ADDRESS {
         return Ok(None);
@@ -44,7 +44,7 @@ pub fn decode_address(word: u64, member: u8, extent: u32, slot: u8, life: u16) -
     if sound { Ok(Some(block)) } else { Err(AddressError { word }) }
 }
 
-/// The low 16 bits of a CRC-32C.
+/// Returns the checksum: the low 16 bits of a CRC-32C.
 fn check(member: u8, extent: u32, slot: u8, block: u64, life: u16) -> u64 {
     let mut aligned = Aligned([0; 16]);
     let bytes = &mut aligned.0;
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back_and_only_to_their_place() {
+    fn addresses_round_trip_only_for_their_slot() {
         for block in [0, 1, 0x12_3456_7890, VOLUME_BLOCKS_MAX - 1] {
             let word = encode_address(5, 1000, 63, block, 9);
             assert_eq!(word & 0xffff_ffff_ffff, block);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_that_changes_is_noticed() {
+    fn every_changed_bit_is_detected() {
         for block in [0, 0x2a_aaaa_aaaa, VOLUME_BLOCKS_MAX - 1] {
             let word = encode_address(5, 1000, 63, block, 9);
             for bit in 0..64 {
@@ -84,7 +84,7 @@ mod tests {
                 assert!(decode_address(NO_ADDRESS ^ 1 << bit, 5, 1000, 63, 9).is_err(), "bit {bit} of none");
             }
         }
-        // Also of where it belongs.
+        // Changes of what the address applies to are detected as well.
         let word = encode_address(5, 1000, 63, 77, 9);
         for bit in 0..32 {
             assert!(decode_address(word, 5, 1000 ^ 1 << bit, 63, 9).is_err());
@@ -102,9 +102,9 @@ mod tests {
         }
     }
 
-    /// By hand, from the document: 5, 1000, 63, 77 and 9 in 1, 4, 1, 8 and 2 bytes.
+    /// Computed by hand, as `docs/format.md` says: 5, 1000, 63, 77 and 9 in 1, 4, 1, 8 and 2 bytes.
     #[test]
-    fn the_check_is_of_these_bytes() {
+    fn the_checksum_covers_these_bytes() {
         let bytes = [5, 0xe8, 3, 0, 0, 63, 77, 0, 0, 0, 0, 0, 0, 0, 9, 0];
         let crc = crc32c::crc32c(&bytes);
         assert_eq!(encode_address(5, 1000, 63, 77, 9), u64::from(crc & 0xffff) << 48 | 77);

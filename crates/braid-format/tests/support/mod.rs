@@ -1,4 +1,4 @@
-//! Labels for tests: one of each golden file, and random ones.
+//! Labels for tests: those of the golden files, and random ones.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use braid_format::bitmap::region_bytes_for;
@@ -12,8 +12,8 @@ use braid_geometry::{Geometry, Level, Spec};
 use proptest::prelude::*;
 use uuid::Uuid;
 
-/// The label of member `role` of a fresh array of this level over disks of these sizes.
-pub fn fresh(spec: Spec, device_bytes: &[u64], role: u16) -> Label {
+/// Returns the label of the member in slot `slot` of a new array of this level over disks of these sizes.
+pub fn fresh(spec: Spec, device_bytes: &[u64], slot: u16) -> Label {
     let places: Vec<Places> = device_bytes.iter().map(|size| Places::for_device(*size).unwrap()).collect();
     let data: Vec<u64> = places.iter().map(|p| p.data.bytes).collect();
     let geometry = Geometry::plan(spec, &data).unwrap();
@@ -50,16 +50,16 @@ pub fn fresh(spec: Spec, device_bytes: &[u64], role: u16) -> Label {
             reserved: [0; 2],
         },
         member: MemberPart {
-            id: MemberId::from_random(0x1000 + u64::from(role)),
-            role,
-            places: places[usize::from(role)],
+            id: MemberId::from_random(0x1000 + u64::from(slot)),
+            role: slot,
+            places: places[usize::from(slot)],
             retired: RetiredMarks::default(),
             reserved: [0; 4],
         },
     }
 }
 
-/// The array: 50 + 100 + 100 GiB as raid0.
+/// 50 + 100 + 100 GiB as raid0.
 pub fn raid0_of_three() -> Label {
     let mut label = fresh(Spec::new(Level::Raid0), &[50 << 30, 100 << 30, 100 << 30], 1);
     label.array.state = ArrayState::Active;
@@ -68,13 +68,13 @@ pub fn raid0_of_three() -> Label {
     label
 }
 
-/// As many members as there can be, each a zone.
+/// The maximum number of members, each a zone.
 pub fn concat_of_128() -> Label {
     let sizes: Vec<u64> = (0..128u64).map(|i| (64 << 20) + i * 65536).collect();
     fresh(Spec::new(Level::Concat), &sizes, 127)
 }
 
-/// Every field that redundancy and replication will need holds something.
+/// Every field of redundancy and replication is set.
 pub fn raid10_with_everything() -> Label {
     let spec = Spec { copies: 3, chunk_bytes: 512 << 10, ..Spec::new(Level::Raid10) };
     let mut label = fresh(spec, &[2 << 30, 3 << 30, 4 << 30, 4 << 30, 4 << 30], 3);
@@ -126,16 +126,16 @@ pub fn raid10_with_everything() -> Label {
     label
 }
 
-/// Any label that this version writes.
+/// Generates labels that this version writes.
 pub fn any_label() -> impl Strategy<Value = Label> {
     let shape = (prop::sample::select(Level::ALL.to_vec()), prop::collection::vec(1u64 << 21..1 << 33, 3..24));
     let words = (any::<[u64; 6]>(), any::<[u8; 16]>(), "[A-Za-z0-9][A-Za-z0-9._-]{0,62}", 0u8..3, any::<bool>());
     let chunk = prop::sample::select(vec![4096u64, 12288, 65536, 1 << 20]);
-    (shape, words, chunk, any::<prop::sample::Index>()).prop_map(|((level, mut sizes), words, chunk_bytes, role)| {
+    (shape, words, chunk, any::<prop::sample::Index>()).prop_map(|((level, mut sizes), words, chunk_bytes, slot)| {
         let ([seq, epoch, session, created, lineage, random], uuid, name, state, clean) = words;
         sizes.iter_mut().for_each(|s| *s = *s / 512 * 512);
-        let role = role.index(sizes.len()) as u16;
-        let mut label = fresh(Spec { chunk_bytes, ..Spec::new(level) }, &sizes, role);
+        let slot = slot.index(sizes.len()) as u16;
+        let mut label = fresh(Spec { chunk_bytes, ..Spec::new(level) }, &sizes, slot);
         let array = &mut label.array;
         array.sequence = (seq >> 2).max(1);
         array.epoch = epoch >> 18;
@@ -160,7 +160,7 @@ pub fn any_label() -> impl Strategy<Value = Label> {
     })
 }
 
-/// A pool of three members, of which number 1 has left; this is number 2.
+/// A pool with three member numbers, of which number 1 is no longer used; this is number 2.
 pub fn pool_of_three() -> PoolLabel {
     let member =
         |number: u128, size_bytes, state| Some(PoolMember { uuid: Uuid::from_u128(number), size_bytes, state });

@@ -1,10 +1,10 @@
-//! The server on one shard: a bounded table of files, driven by what the shard reports.
+//! The server on one shard: a bounded table of files, driven by the shard's completions.
 //!
-//! `session.rs` is one file on one shard: which messages it reads and what becomes of them; `serve.rs` carries out what is asked;
-//! `patch.rs` is what begins or ends within a block; `seek.rs` finds holes; `landing.rs` is the memory that messages come into.
+//! `session.rs` is one file on one shard: reading messages, and their slots; `serve.rs` carries out requests;
+//! `patch.rs` is a read-modify-write; `seek.rs` finds holes; `receive.rs` is the memory that messages are received into.
 
-mod landing;
 mod patch;
+mod receive;
 mod seek;
 mod serve;
 mod session;
@@ -17,10 +17,10 @@ use braid_engine::{Buf, Completion};
 use braid_ring::{CHANNELS_MAX, Cx, Frontend};
 
 use crate::file::FuseFile;
-use landing::Landings;
+use receive::ReceiveBuffers;
 use session::Session;
 
-/// What a token or tag is made of: kind, slot, session, and a number that makes it unlike earlier ones.
+/// The parts of a token or tag: kind, slot, session, and a count that makes it differ from earlier ones.
 const KIND_BITS: u32 = 4;
 const SLOT_BITS: u32 = 12;
 const SESSION_BITS: u32 = 10;
@@ -28,7 +28,7 @@ const COUNT_BITS: u32 = 48 - KIND_BITS - SLOT_BITS - SESSION_BITS;
 
 const _: () = assert!(CHANNELS_MAX <= 1 << SESSION_BITS);
 
-/// Message: serve a file. The channel is one of its connection, for this shard alone.
+/// Message: serve a file. The channel belongs to its connection and is for this shard alone.
 pub struct Attach {
     /// The file; [`FuseFile::attach`] was called for this shard.
     pub file: Arc<FuseFile>,
@@ -36,18 +36,19 @@ pub struct Attach {
     pub fd: OwnedFd,
 }
 
-/// Message: serve it no more. What was begun is ended and answered; what was not waits for whoever serves the connection next.
+/// Message: stop serving a file. Requests that have begun are completed and replied to; the others are left to the next server
+/// of the connection.
 pub struct Detach(
     /// The file.
     pub Arc<FuseFile>,
 );
 
-/// Message: what waits for other writes may try again.
-pub(crate) struct Woken;
+/// Message: retry the writes that wait for others.
+pub(crate) struct RetryWrites;
 
 /// What all files of a shard share.
 pub(crate) struct Shared {
-    landings: Landings,
+    receive_buffers: ReceiveBuffers,
     /// Memory that a late I/O may still touch.
     quarantine: Vec<Late>,
     count: u64,
@@ -58,11 +59,11 @@ struct Late {
     tag: u64,
     buf: Buf,
     len: usize,
-    landing: Option<u16>,
+    receive_buffer: Option<u16>,
 }
 
 impl Shared {
-    /// A tag for a slot: unlike any of the last four million, and unlike any in quarantine.
+    /// Returns a tag for a slot that differs from the last four million and from all in quarantine.
     fn next_tag(&mut self, session: u16, slot: u16) -> u64 {
         loop {
             self.count = (self.count + 1) & ((1 << COUNT_BITS) - 1);
@@ -78,7 +79,7 @@ fn token(count: u64, session: u16, slot: u16, kind: u64) -> u64 {
     ((count << SESSION_BITS | u64::from(session)) << SLOT_BITS | u64::from(slot)) << KIND_BITS | kind
 }
 
-/// Session, slot and kind of a token.
+/// Returns session, slot and kind of a token.
 fn split(token: u64) -> (usize, u16, u64) {
     let slot = token >> KIND_BITS & ((1 << SLOT_BITS) - 1);
     let session = token >> (KIND_BITS + SLOT_BITS) & ((1 << SESSION_BITS) - 1);
@@ -89,7 +90,7 @@ fn split(token: u64) -> (usize, u16, u64) {
 pub struct FuseFrontend {
     sessions: Vec<Option<Box<Session>>>,
     shared: Shared,
-    /// Sessions that the end of the batch looks at.
+    /// Sessions that are settled at the end of the batch.
     dirty: Vec<u16>,
 }
 
@@ -100,10 +101,14 @@ impl Default for FuseFrontend {
 }
 
 impl FuseFrontend {
-    /// A server without files.
+    /// Creates a server without files.
     pub fn new() -> FuseFrontend {
-        let shared =
-            Shared { landings: Landings::default(), quarantine: Vec::with_capacity(1024), count: 0, stopping: false };
+        let shared = Shared {
+            receive_buffers: ReceiveBuffers::default(),
+            quarantine: Vec::with_capacity(1024),
+            count: 0,
+            stopping: false,
+        };
         FuseFrontend { sessions: Vec::new(), shared, dirty: Vec::with_capacity(CHANNELS_MAX as usize) }
     }
 
@@ -157,7 +162,7 @@ impl Frontend for FuseFrontend {
     fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion) {
         let (index, slot, _) = split(completion.tag);
         let Some(Some(session)) = self.sessions.get_mut(index) else {
-            debug_assert!(false, "a session outlives what it gave the engine");
+            debug_assert!(false, "a session outlives its requests in the engine");
             return;
         };
         session.io_done(cx, &mut self.shared, slot, completion);
@@ -168,8 +173,8 @@ impl Frontend for FuseFrontend {
     fn released(&mut self, cx: &mut Cx<'_>, tag: u64) {
         if let Some(at) = self.shared.quarantine.iter().position(|late| late.tag == tag) {
             let late = self.shared.quarantine.swap_remove(at);
-            match late.landing {
-                Some(landing) => self.shared.landings.give_back(cx, landing),
+            match late.receive_buffer {
+                Some(buffer) => self.shared.receive_buffers.release(cx, buffer),
                 None => cx.free(late.buf, late.len),
             }
         }
@@ -178,7 +183,7 @@ impl Frontend for FuseFrontend {
     fn net_done(&mut self, cx: &mut Cx<'_>, token: u64, result: i32) {
         let (index, slot, kind) = split(token);
         let Some(Some(session)) = self.sessions.get_mut(index) else {
-            debug_assert!(false, "a session outlives what it gave the channel");
+            debug_assert!(false, "a session outlives its calls on the channel");
             return;
         };
         session.net_done(cx, &mut self.shared, kind, slot, result);
@@ -207,8 +212,8 @@ impl Frontend for FuseFrontend {
                 }
             }),
             Err(message) => {
-                debug_assert!(message.is::<Woken>(), "a message that is none of ours");
-                self.each(cx, |session, cx, shared| session.look_again(cx, shared));
+                debug_assert!(message.is::<RetryWrites>(), "a message of an unknown type");
+                self.each(cx, |session, cx, shared| session.retry_parked(cx, shared));
             }
         }
     }

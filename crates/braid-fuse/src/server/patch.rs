@@ -1,24 +1,24 @@
-//! What begins or ends within a block, step by step: the blocks at its ends are read, changed and written back. Whoever does this
-//! is alone ([`crate::order`]).
+//! The steps of a read-modify-write: a range that begins or ends within a block, whose end blocks are read, changed and written
+//! back. It runs alone ([`crate::order`]).
 
 use braid_engine::Op;
 
-/// What is done next.
+/// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Step {
-    /// Nothing has been.
+    /// Nothing has begun.
     Begin,
-    /// It has claimed to be alone, and others have to end first.
+    /// Holds the claim to run alone; other writes have to end first.
     Claimed,
-    /// In one go: it begins and ends with a block.
+    /// One request: the range begins and ends with a block.
     Whole,
-    /// Reads the block that it begins in.
+    /// Reads the block that the range begins in.
     ReadHead,
-    /// Writes that back.
+    /// Writes that block back.
     WriteHead,
-    /// Reads the block that it ends in.
+    /// Reads the block that the range ends in.
     ReadTail,
-    /// Writes that back.
+    /// Writes that block back.
     WriteTail,
     /// Writes everything from the first block to the last.
     WriteAll,
@@ -28,28 +28,28 @@ pub(super) enum Step {
     Done,
 }
 
-/// A range of bytes that does not keep to blocks.
+/// A range of bytes that may begin and end within a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Patch {
     pub offset: u64,
     pub end: u64,
     pub block: u64,
-    /// It is zeroed, not written.
+    /// Whether it is zeroed, not written.
     pub zero: bool,
 }
 
 impl Patch {
-    /// Where its first block begins.
+    /// Returns where its first block begins.
     pub fn low(&self) -> u64 {
         self.offset - self.offset % self.block
     }
 
-    /// Where its last block ends.
+    /// Returns where its last block ends.
     pub fn high(&self) -> u64 {
         self.end.next_multiple_of(self.block)
     }
 
-    /// Whether it keeps to blocks after all.
+    /// Whether it begins and ends with a block.
     pub fn is_whole(&self) -> bool {
         self.offset.is_multiple_of(self.block) && self.end.is_multiple_of(self.block)
     }
@@ -66,18 +66,18 @@ impl Patch {
         !self.end.is_multiple_of(self.block) && !self.is_one_block()
     }
 
-    /// The blocks that it covers wholly.
+    /// Returns the range of the blocks that it covers wholly.
     pub fn middle(&self) -> (u64, u64) {
         let from = self.offset.next_multiple_of(self.block);
         (from, (self.end - self.end % self.block).max(from))
     }
 
-    /// Bytes of memory that it needs: all of what is written, or a block for each end.
+    /// Returns the bytes of memory that it needs: all of its blocks, or, to zero it, a block for each end.
     pub fn memory_bytes(&self) -> usize {
         if self.zero { 2 * self.block as usize } else { (self.high() - self.low()) as usize }
     }
 
-    /// What comes after a step.
+    /// Returns the step after a step.
     pub fn after(&self, step: Step) -> Step {
         let order: &[(Step, bool)] = match self.zero {
             true => &[
@@ -93,7 +93,7 @@ impl Patch {
         order[from..].iter().find(|(_, needed)| *needed).map_or(Step::Done, |(it, _)| *it)
     }
 
-    /// What a step does: the operation, where, how many bytes, and from where in its memory.
+    /// Returns the request of a step: operation, offset, length, and where its data are in the memory.
     pub fn request(&self, step: Step) -> (Op, u64, u64, u64) {
         let (low, tail) = (self.low(), self.high() - self.block);
         let tail_at = if self.zero { self.block } else { tail - low };
@@ -110,7 +110,7 @@ impl Patch {
         }
     }
 
-    /// The bytes of its memory that are zeroed once this step has read them.
+    /// Returns the range of the memory to zero once this step has read it.
     pub fn cleared(&self, step: Step) -> Option<(usize, usize)> {
         if !self.zero {
             return None;
@@ -128,7 +128,7 @@ impl Patch {
 mod tests {
     use super::*;
 
-    /// Carries a patch out on memory, and looks at every byte.
+    /// Carries patches out on an array of bytes, and checks every byte.
     #[test]
     fn every_range_changes_its_bytes_and_no_others() {
         const BLOCK: u64 = 8;

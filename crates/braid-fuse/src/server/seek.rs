@@ -1,22 +1,22 @@
-//! Where the next hole, or the next data, begins: what `SEEK_HOLE` and `SEEK_DATA` ask.
+//! Finds the next hole or the next data: `SEEK_HOLE` and `SEEK_DATA`.
 
 use braid_nbd::codec::state;
 use braid_nbd::export::Allocation;
 
-/// What came of looking.
+/// The outcome of one step of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Sought {
-    /// Here.
+pub(super) enum SeekOutcome {
+    /// Found at this offset.
     At(u64),
-    /// There is none before the end.
+    /// None before the end of the file.
     End,
-    /// Not up to here; it has to be looked at further.
+    /// None before this offset, from which the search has to go on.
     NotBefore(u64),
 }
 
-/// Looks from `offset`, which is before the end at `size`, for a hole or for data, as far as the map tells in one go: where it takes much
-/// looking, others of the shard have their turn in between. What has no map is all data, which is always true enough.
-pub(super) fn seek(map: Option<&dyn Allocation>, offset: u64, (size, block): (u64, u64), hole: bool) -> Sought {
+/// Searches for a hole or for data from `offset`, which is below `size`, as far as one call of the map reports: in a long search
+/// the shard serves others between the calls. A file without a map is all data, which is always a valid reply.
+pub(super) fn seek(map: Option<&dyn Allocation>, offset: u64, (size, block): (u64, u64), hole: bool) -> SeekOutcome {
     let from = offset - offset % block;
     let (mut next, mut found) = (from, false);
     if let Some(map) = map {
@@ -27,12 +27,12 @@ pub(super) fn seek(map: Option<&dyn Allocation>, offset: u64, (size, block): (u6
         });
     }
     match (found, hole) {
-        (true, _) => Sought::At(next.max(offset)),
-        _ if next >= size => Sought::End,
-        _ if next > offset => Sought::NotBefore(next),
-        // There is no map, or it says nothing.
-        (false, true) => Sought::End,
-        (false, false) => Sought::At(offset),
+        (true, _) => SeekOutcome::At(next.max(offset)),
+        _ if next >= size => SeekOutcome::End,
+        _ if next > offset => SeekOutcome::NotBefore(next),
+        // There is no map, or it reported nothing.
+        (false, true) => SeekOutcome::End,
+        (false, false) => SeekOutcome::At(offset),
     }
 }
 
@@ -42,7 +42,7 @@ mod tests {
 
     const BLOCK: u64 = 8;
 
-    /// A block each; of a range no more than `most` extents are told.
+    /// One extent for each block, true for a hole; a call reports at most that many extents.
     struct Map(&'static [bool], usize);
 
     impl Allocation for Map {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_of_a_file_is_found_to_be_what_it_is() {
+    fn every_hole_and_all_data_are_found_from_every_offset() {
         let holes: &[bool] = &[false, true, true, false, false, true, false, true, true, true, true, true];
         let size = holes.len() as u64 * BLOCK;
         for most in [1, 2, 100] {
@@ -70,10 +70,10 @@ mod tests {
                     let mut from = offset;
                     let found = loop {
                         match seek(Some(&map), from, (size, BLOCK), hole) {
-                            Sought::At(at) => break Some(at),
-                            Sought::End => break None,
-                            Sought::NotBefore(at) => {
-                                assert!(at > from, "it gets on");
+                            SeekOutcome::At(at) => break Some(at),
+                            SeekOutcome::End => break None,
+                            SeekOutcome::NotBefore(at) => {
+                                assert!(at > from, "the search makes progress");
                                 from = at;
                             }
                         }
@@ -85,11 +85,11 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_map_is_data() {
-        assert_eq!(seek(None, 5, (16, BLOCK), false), Sought::At(5));
-        assert_eq!(seek(None, 5, (16, BLOCK), true), Sought::End);
-        let silent = Map(&[true, true], 0);
-        assert_eq!(seek(Some(&silent), 5, (16, BLOCK), false), Sought::At(5));
-        assert_eq!(seek(Some(&silent), 5, (16, BLOCK), true), Sought::End);
+    fn a_file_without_a_map_is_all_data() {
+        assert_eq!(seek(None, 5, (16, BLOCK), false), SeekOutcome::At(5));
+        assert_eq!(seek(None, 5, (16, BLOCK), true), SeekOutcome::End);
+        let empty = Map(&[true, true], 0);
+        assert_eq!(seek(Some(&empty), 5, (16, BLOCK), false), SeekOutcome::At(5));
+        assert_eq!(seek(Some(&empty), 5, (16, BLOCK), true), SeekOutcome::End);
     }
 }

@@ -1,4 +1,4 @@
-//! Carries out what a message asks, and answers it.
+//! Carries out the request of a message, and replies to it.
 
 use braid_engine::{Buf, Completion, ErrorKind, Flags, IoError, Op, Request};
 use braid_nbd::RequestClass;
@@ -8,7 +8,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::Shared;
 use super::patch::{Patch, Step};
-use super::seek::{Sought, seek};
+use super::seek::{SeekOutcome, seek};
 use super::session::{Session, Wait};
 use crate::ask::Ask;
 use crate::order::Claim;
@@ -17,31 +17,31 @@ use crate::wire::{
     init_flags, open_flags,
 };
 
-/// Requests of the kernel's own that it has under way at a time, of one file.
+/// Background requests that the kernel has in flight at a time, of one file.
 const BACKGROUND_MAX: u16 = 256;
-/// From so many on it holds back.
+/// Background requests from which on the kernel considers the file congested.
 const CONGESTED: u16 = 192;
 
 const HEADER_BYTES: usize = size_of::<OutHeader>();
 
 impl Session {
-    /// Goes on with a message, from wherever it stands.
+    /// Serves a message from its current step on.
     pub(super) fn serve(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
-        self.slot(slot).wait = Wait::Not;
+        self.slot(slot).wait = Wait::None;
         match self.slot(slot).ask {
-            Ask::Read { .. } | Ask::Write { .. } | Ask::Zero { .. } | Ask::Fsync => self.data(cx, shared, slot),
-            _ => self.about(cx, slot),
+            Ask::Read { .. } | Ask::Write { .. } | Ask::Zero { .. } | Ask::Fsync => self.serve_data(cx, shared, slot),
+            _ => self.serve_other(cx, slot),
         }
     }
 
-    /// What has nothing to do with data.
-    fn about(&mut self, cx: &mut Cx<'_>, slot: u16) {
+    /// Serves a request that neither reads nor changes data.
+    fn serve_other(&mut self, cx: &mut Cx<'_>, slot: u16) {
         let ask = self.slot(slot).ask;
         match ask {
             Ask::Init { minor, flags } => self.init(cx, slot, minor, flags),
             Ask::GetAttr => self.attr(cx, slot),
             Ask::SetAttr { ownership: true, .. } => self.fail(cx, slot, libc::EPERM),
-            // Opening with O_TRUNC, which leaves a device as it is, cannot be told from `truncate` to nothing.
+            // An open with O_TRUNC, which leaves a device as it is, looks the same as a `truncate` to 0.
             Ask::SetAttr { size: Some((0, false)), .. } => self.attr(cx, slot),
             Ask::SetAttr { size: Some((size, _)), .. } if size != self.file.export().size_bytes() => {
                 self.fail(cx, slot, libc::EPERM);
@@ -54,7 +54,7 @@ impl Session {
                 match self.file.open() {
                     Some(fh) => {
                         let open_flags = open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES;
-                        self.answer(cx, slot, &OpenOut { fh, open_flags, backing_id: 0 });
+                        self.reply(cx, slot, &OpenOut { fh, open_flags, backing_id: 0 });
                     }
                     None => self.fail(cx, slot, libc::EBUSY),
                 }
@@ -67,11 +67,11 @@ impl Session {
                 let blocks = self.file.export().size_bytes() / 4096;
                 let out =
                     StatfsOut { blocks, files: 1, bsize: 4096, frsize: 4096, namelen: 255, ..StatfsOut::default() };
-                self.answer(cx, slot, &out);
+                self.reply(cx, slot, &out);
             }
             Ask::Seek { offset, hole } => self.seek(cx, slot, offset, hole),
             Ask::Refuse(errno) => self.fail(cx, slot, errno),
-            _ => debug_assert!(false, "it has been served elsewhere"),
+            _ => debug_assert!(false, "a data request, or one without a reply"),
         }
     }
 
@@ -94,43 +94,43 @@ impl Session {
             max_pages: (DATA_BYTES_MAX / 4096) as u16,
             ..InitOut::default()
         };
-        self.answer(cx, slot, &out);
+        self.reply(cx, slot, &out);
     }
 
     fn attr(&mut self, cx: &mut Cx<'_>, slot: u16) {
-        // They are valid for no time, so that another size shows at once.
+        // The attributes are valid for no time, so that a new size is seen at once.
         let out = AttrOut { attr: self.file.attr(), ..AttrOut::default() };
-        self.answer(cx, slot, &out);
+        self.reply(cx, slot, &out);
     }
 
-    /// Looks for a hole or for data from where it has not been looked yet. The end of the file counts as a hole.
+    /// Continues the search for a hole or for data. The end of the file counts as a hole.
     fn seek(&mut self, cx: &mut Cx<'_>, slot: u16, offset: u64, hole: bool) {
-        let from = offset.max(self.slot(slot).sought);
+        let from = offset.max(self.slot(slot).searched_to);
         let export = self.file.export();
         let size = export.size_bytes();
-        let sought = match from < size {
+        let outcome = match from < size {
             true => seek(export.allocation(), from, (size, u64::from(export.info().block_bytes_min)), hole),
-            // It was there when it was first looked at, and has become smaller.
-            false if from > offset => Sought::End,
+            // The offset was in the file when the search began, and the file has shrunk since.
+            false if from > offset => SeekOutcome::End,
             false => return self.fail(cx, slot, libc::ENXIO),
         };
-        match sought {
-            Sought::At(offset) => self.answer(cx, slot, &LseekOut { offset }),
-            Sought::End if hole => self.answer(cx, slot, &LseekOut { offset: size }),
-            Sought::End => self.fail(cx, slot, libc::ENXIO),
-            Sought::NotBefore(at) => {
-                self.slot(slot).sought = at;
-                self.wait_for(slot, Wait::Room);
+        match outcome {
+            SeekOutcome::At(offset) => self.reply(cx, slot, &LseekOut { offset }),
+            SeekOutcome::End if hole => self.reply(cx, slot, &LseekOut { offset: size }),
+            SeekOutcome::End => self.fail(cx, slot, libc::ENXIO),
+            SeekOutcome::NotBefore(at) => {
+                self.slot(slot).searched_to = at;
+                self.wait_for(slot, Wait::Resources);
             }
         }
     }
 
-    fn data(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
-        if !self.slot(slot).admitted && self.is_held_back(cx, slot) {
+    fn serve_data(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
+        if !self.slot(slot).admitted && self.is_throttled(cx, slot) {
             return;
         }
         let read_only = self.file.export().info().read_only;
-        let (ask, size) = (self.slot(slot).ask, self.size_at_first(slot));
+        let (ask, size) = (self.slot(slot).ask, self.initial_size(slot));
         match ask {
             Ask::Fsync => self.submit(cx, shared, slot, Op::Flush, Flags::NONE, (0, 0), Buf::NONE),
             Ask::Read { offset, len } => {
@@ -158,7 +158,7 @@ impl Session {
             Ask::Zero { offset, len, keep, keep_size } => {
                 let end = offset + len;
                 if end > size && !keep_size {
-                    // It would become longer.
+                    // The file would grow.
                     return self.fail(cx, slot, libc::EPERM);
                 }
                 if offset >= end.min(size) {
@@ -171,8 +171,8 @@ impl Session {
         }
     }
 
-    /// The file's size when this message was first looked at: what was begun by it is ended by it.
-    fn size_at_first(&mut self, slot: u16) -> u64 {
+    /// Returns the file's size when this message was first served: all of its steps go by that size.
+    fn initial_size(&mut self, slot: u16) -> u64 {
         let now = self.file.export().size_bytes();
         *self.slot(slot).size_bytes.get_or_insert(now)
     }
@@ -181,8 +181,8 @@ impl Session {
         Patch { offset, end, block: u64::from(self.file.export().info().block_bytes_min), zero }
     }
 
-    /// Whether the limits of the export, or of what it is of, let this wait.
-    fn is_held_back(&mut self, cx: &mut Cx<'_>, slot: u16) -> bool {
+    /// Whether the limits of the export, or those shared by all exports of its volume, delay this message; it is then held until due.
+    fn is_throttled(&mut self, cx: &mut Cx<'_>, slot: u16) -> bool {
         self.slot(slot).admitted = true;
         let (op, len) = match self.slot(slot).ask {
             Ask::Read { len, .. } => (Op::Read, len),
@@ -201,12 +201,12 @@ impl Session {
         true
     }
 
-    /// Memory of a slot's own; none: it waits for some.
+    /// Returns the slot's memory, allocating it if needed; `None`: the slot waits for memory.
     fn own(&mut self, cx: &mut Cx<'_>, slot: u16, patch: &Patch) -> Option<Buf> {
         if self.slot(slot).own == Buf::NONE {
             let bytes = patch.memory_bytes();
             let Some(own) = cx.alloc(bytes) else {
-                self.wait_for(slot, Wait::Room);
+                self.wait_for(slot, Wait::Resources);
                 return None;
             };
             (self.slot(slot).own, self.slot(slot).own_bytes) = (own, bytes);
@@ -214,7 +214,7 @@ impl Session {
         Some(self.slot(slot).own)
     }
 
-    /// Goes on with what changes data.
+    /// Serves a write or a zeroing from its current step on.
     fn change(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, patch: Patch, flags: Flags) {
         if patch.is_whole() {
             if !self.slot(slot).shares && !self.file.order.share() {
@@ -241,7 +241,7 @@ impl Session {
             return self.wait_for(slot, Wait::Order);
         }
         if matches!(step, Step::Begin | Step::Claimed) {
-            // From here on nobody else begins; should there be no memory, it stays at this step.
+            // From here on no other write begins. Without memory the slot stays at this step.
             self.slot(slot).step = Step::Claimed;
             if self.own(cx, slot, &patch).is_none() {
                 return;
@@ -251,14 +251,14 @@ impl Session {
         self.step(cx, shared, slot, patch, flags);
     }
 
-    /// Begins the step that a slot stands at.
+    /// Begins the current step of a slot.
     fn step(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, patch: Patch, flags: Flags) {
         let step = self.slot(slot).step;
         if step == Step::Done {
-            return self.changed(cx, slot, &patch);
+            return self.finish_change(cx, slot, &patch);
         }
         let (op, at, len, from) = patch.request(step);
-        // A disk that hangs may have kept the memory of the step before, which went well without it.
+        // A hanging disk may still have the memory of the step before, which succeeded on the others.
         if op != Op::WriteZeroes && self.own(cx, slot, &patch).is_none() {
             return;
         }
@@ -289,63 +289,63 @@ impl Session {
         let tag = shared.next_tag(self.index, slot);
         let device = self.file.export().info().device;
         let request = Request { device, op, flags, offset, len, buf, tag };
-        // What changes nothing begins at once, wherever its client is.
+        // Requests that change nothing begin at once, even if the kernel has ended the connection.
         let changes = !matches!(op, Op::Read | Op::Flush);
         let submitted = if changes { cx.enter(&request) } else { cx.submit(&request) };
         self.has_entered |= submitted.is_ok() && changes;
         (self.slot(slot).tag, self.slot(slot).running) = (tag, submitted.is_ok());
         match submitted {
             Ok(()) => {}
-            Err(error) if error.kind == ErrorKind::Busy => self.wait_for(slot, Wait::Room),
+            Err(error) if error.kind == ErrorKind::Busy => self.wait_for(slot, Wait::Resources),
             Err(error) => self.failed(cx, shared, slot, error),
         }
     }
 
-    /// The engine has answered.
+    /// Handles the completion of a slot's request by the engine.
     pub(super) fn io_done(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, completion: &Completion) {
         debug_assert_eq!(self.slot(slot).tag, completion.tag);
         self.slot(slot).running = false;
         if completion.buffer_busy {
             self.quarantine(shared, slot);
             let is_read = matches!(self.slot(slot).ask, Ask::Read { .. });
-            if is_read && !self.slot(slot).again && cx.is_redundant(self.file.export().info().device) {
-                // Another disk may have it: once more, with other memory.
-                self.slot(slot).again = true;
+            if is_read && !self.slot(slot).retried && cx.is_redundant(self.file.export().info().device) {
+                // Another disk may have the data: retry the read once, with other memory.
+                self.slot(slot).retried = true;
                 return self.serve(cx, shared, slot);
             }
         }
         if let Err(error) = completion.result {
             return self.failed(cx, shared, slot, error);
         }
-        let (size, step) = (self.size_at_first(slot), self.slot(slot).step);
+        let (size, step) = (self.initial_size(slot), self.slot(slot).step);
         let ask = self.slot(slot).ask;
         match ask {
             Ask::Read { offset, len } => {
-                // What it was read by: the size may have changed since.
+                // Go by the memory that was read into: the size may have changed since.
                 let low = self.patch(offset, offset + 1, false).low();
                 let skip = offset - low;
-                let there = (self.slot(slot).own_bytes as u64).saturating_sub(skip);
-                let len = u64::from(len).min(there) as u32;
+                let available = (self.slot(slot).own_bytes as u64).saturating_sub(skip);
+                let len = u64::from(len).min(available) as u32;
                 let data = SendPiece { buf: self.slot(slot).own.add(skip), len };
                 self.done(cx, slot, 0, Some(data));
             }
             Ask::Write { offset, len, fua } => {
                 let patch = self.patch(offset, (offset + u64::from(len)).min(size), false);
                 let flags = if fua { Flags::FUA } else { Flags::NONE };
-                self.go_on(cx, shared, slot, patch, step, flags);
+                self.finish_step(cx, shared, slot, patch, step, flags);
             }
             Ask::Zero { offset, len, keep, .. } => {
                 let patch = self.patch(offset, (offset + len).min(size), true);
                 let flags = if keep { Flags::NO_UNMAP } else { Flags::NONE };
-                self.go_on(cx, shared, slot, patch, step, flags);
+                self.finish_step(cx, shared, slot, patch, step, flags);
             }
             _ => self.done(cx, slot, 0, None),
         }
     }
 
-    fn go_on(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, patch: Patch, step: Step, flags: Flags) {
+    fn finish_step(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, patch: Patch, step: Step, flags: Flags) {
         if step == Step::Whole {
-            return self.changed(cx, slot, &patch);
+            return self.finish_change(cx, slot, &patch);
         }
         if let Some((from, to)) = patch.cleared(step) {
             let own = self.slot(slot).own;
@@ -355,35 +355,35 @@ impl Session {
         self.step(cx, shared, slot, patch, flags);
     }
 
-    /// All of it has changed.
-    fn changed(&mut self, cx: &mut Cx<'_>, slot: u16, patch: &Patch) {
+    /// Replies to a write or a zeroing that is complete.
+    fn finish_change(&mut self, cx: &mut Cx<'_>, slot: u16, patch: &Patch) {
         match patch.zero {
             true => self.done(cx, slot, 0, None),
             false => {
                 let size = (patch.end - patch.offset) as u32;
-                self.answer(cx, slot, &WriteOut { size, padding: 0 });
+                self.reply(cx, slot, &WriteOut { size, padding: 0 });
             }
         }
     }
 
     fn failed(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, error: IoError) {
         let it = self.slot(slot);
-        // What is to be written may be in memory that a disk which hangs still has.
-        let has_data = it.landing.is_some() || !matches!(it.ask, Ask::Write { .. });
-        match ending_of(error.kind, self.is_stopping(), has_data) {
-            Ending::Waits => self.wait_for(slot, Wait::Room),
-            Ending::Unanswered => self.drop_unanswered(cx, shared, slot),
-            Ending::Fails(errno) => self.fail(cx, slot, errno),
+        // The data of a write may be in memory that a hanging disk still has.
+        let has_data = it.receive_buffer.is_some() || !matches!(it.ask, Ask::Write { .. });
+        match outcome_of(error.kind, self.is_stopping(), has_data) {
+            Outcome::Retry => self.wait_for(slot, Wait::Resources),
+            Outcome::NoReply => self.drop_without_reply(cx, shared, slot),
+            Outcome::Fail(errno) => self.fail(cx, slot, errno),
         }
     }
 
-    /// Leaves a message to whoever serves the connection next; where the kernel does not give it again, it fails.
-    pub(super) fn drop_unanswered(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
-        self.slot(slot).wait = Wait::Not;
+    /// Leaves a message to the next server of the connection; where the kernel does not resubmit it, it fails.
+    pub(super) fn drop_without_reply(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
+        self.slot(slot).wait = Wait::None;
         if !self.file.resends() && !self.file.is_gone() {
             return self.fail(cx, slot, libc::EIO);
         }
-        self.let_go(slot);
+        self.leave_write_order(slot);
         self.vacate(cx, shared, slot);
     }
 
@@ -391,30 +391,30 @@ impl Session {
         self.done(cx, slot, -errno, None);
     }
 
-    fn answer<T: IntoBytes + Immutable>(&mut self, cx: &mut Cx<'_>, slot: u16, body: &T) {
+    fn reply<T: IntoBytes + Immutable>(&mut self, cx: &mut Cx<'_>, slot: u16, body: &T) {
         let bytes = body.as_bytes();
-        self.answer_room(cx, slot)[HEADER_BYTES..HEADER_BYTES + bytes.len()].copy_from_slice(bytes);
+        self.reply_head(cx, slot)[HEADER_BYTES..HEADER_BYTES + bytes.len()].copy_from_slice(bytes);
         self.finish(cx, slot, 0, bytes.len(), None);
     }
 
-    /// Answers without a body, or with data.
+    /// Replies without a body, or with data.
     fn done(&mut self, cx: &mut Cx<'_>, slot: u16, error: i32, data: Option<SendPiece>) {
         self.finish(cx, slot, error, 0, data);
     }
 
     fn finish(&mut self, cx: &mut Cx<'_>, slot: u16, error: i32, body_bytes: usize, data: Option<SendPiece>) {
-        self.let_go(slot);
+        self.leave_write_order(slot);
         self.count(cx, slot, error);
         let data = data.filter(|_| error == 0);
         let head_bytes = HEADER_BYTES + body_bytes;
         let len = head_bytes as u32 + data.map_or(0, |data| data.len);
         let header = OutHeader { len, error, unique: self.slot(slot).unique };
-        self.answer_room(cx, slot)[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        self.reply_head(cx, slot)[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         self.send(cx, slot, head_bytes, data);
     }
 
-    /// The slot takes part in the order of writes no more.
-    fn let_go(&mut self, slot: u16) {
+    /// Removes the slot from the write order.
+    fn leave_write_order(&mut self, slot: u16) {
         let it = self.slot(slot);
         let (shares, alone) = (std::mem::take(&mut it.shares), std::mem::take(&mut it.alone));
         if alone {
@@ -449,27 +449,28 @@ impl Session {
     }
 }
 
-/// What becomes of a message whose request the engine did not carry out.
+/// The outcome of a message whose request the engine did not carry out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ending {
-    /// It is asked again, and given up unanswered when the file is detached.
-    Waits,
-    /// Whoever serves the connection next gets it again.
-    Unanswered,
-    /// It is answered with this error number.
-    Fails(i32),
+enum Outcome {
+    /// The request is retried, and dropped without a reply when the file is detached.
+    Retry,
+    /// No reply: the next server of the connection gets the message again.
+    NoReply,
+    /// A reply with this error number.
+    Fail(i32),
 }
 
-/// The mount outlives what it is of: what a later session settles is not answered, neither by this serving of the file nor at its end.
-fn ending_of(kind: ErrorKind, stopping: bool, has_data: bool) -> Ending {
+/// Returns the outcome of an error. The mount outlives the exported device: a request that a later session settles gets no reply,
+/// neither while this session serves the file nor at its end.
+fn outcome_of(kind: ErrorKind, stopping: bool, has_data: bool) -> Outcome {
     match kind.is_unsettled() {
-        true if !stopping && has_data => Ending::Waits,
-        true => Ending::Unanswered,
-        false => Ending::Fails(errno_of(kind)),
+        true if !stopping && has_data => Outcome::Retry,
+        true => Outcome::NoReply,
+        false => Outcome::Fail(errno_of(kind)),
     }
 }
 
-/// What a user sees of an error of the engine.
+/// Returns the error number that a user gets for an error of the engine.
 fn errno_of(kind: ErrorKind) -> i32 {
     match kind {
         ErrorKind::NoSpace => libc::ENOSPC,
@@ -485,14 +486,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_later_session_settles_is_never_answered() {
+    fn a_request_that_a_later_session_settles_gets_no_reply() {
         for kind in [ErrorKind::NoDevice, ErrorKind::Unsettled] {
-            assert_eq!(ending_of(kind, false, true), Ending::Waits);
-            assert_eq!(ending_of(kind, true, true), Ending::Unanswered);
-            // Its data are not this session's any more: the kernel gives them again.
-            assert_eq!(ending_of(kind, false, false), Ending::Unanswered);
+            assert_eq!(outcome_of(kind, false, true), Outcome::Retry);
+            assert_eq!(outcome_of(kind, true, true), Outcome::NoReply);
+            // A hanging disk still has its data: the kernel resubmits them.
+            assert_eq!(outcome_of(kind, false, false), Outcome::NoReply);
         }
-        assert_eq!(ending_of(ErrorKind::Failed, false, true), Ending::Fails(libc::EIO));
-        assert_eq!(ending_of(ErrorKind::NoSpace, true, true), Ending::Fails(libc::ENOSPC));
+        assert_eq!(outcome_of(ErrorKind::Failed, false, true), Outcome::Fail(libc::EIO));
+        assert_eq!(outcome_of(ErrorKind::NoSpace, true, true), Outcome::Fail(libc::ENOSPC));
     }
 }

@@ -1,4 +1,4 @@
-//! One file on one shard: messages are read while there are any, each into a slot of its own, and answered in any order.
+//! One file on one shard: messages are read while there are any, each into its own slot, and replied to in any order.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -8,71 +8,71 @@ use braid_engine::Buf;
 use braid_nbd::ExportStats;
 use braid_ring::{CHANNEL_CALLS_MAX, ChannelId, Cx, SendPiece};
 
-use super::landing::Lane;
 use super::patch::Step;
+use super::receive::ReceiveCursor;
 use super::{Attach, Late, Shared, token};
 use crate::ask::{self, Ask};
 use crate::file::FuseFile;
 use crate::wire::{DATA_BYTES_MAX, HEAD_BYTES};
 
-/// Messages of one file on one shard that may be unanswered at a time; more wait in the kernel.
+/// Messages of one file on one shard that may be without a reply at a time; more wait in the kernel.
 pub(super) const SLOTS_MAX: usize = 128;
-/// Messages that are read before others of the shard have their turn.
-const MESSAGES_A_TURN: usize = 32;
-/// Room for a slot's head as it comes, and for the head of its answer.
-const ROOM_BYTES: usize = 256;
-const ANSWER_AT: usize = 128;
-/// Until memory, or room in the engine, is asked for again.
-const AGAIN_NS: u64 = 1_000_000;
+/// Messages that a session reads before the shard serves others.
+const MESSAGES_PER_TURN: usize = 32;
+/// Bytes of a slot's buffer for the head of the message and the head of its reply.
+const HEADS_BYTES: usize = 256;
+const REPLY_AT: usize = 128;
+/// Pause before a retry for want of memory, or of room in the engine.
+const RETRY_NS: u64 = 1_000_000;
 
 const _: () = assert!(SLOTS_MAX <= CHANNEL_CALLS_MAX);
 
 /// Kinds of tokens.
 const KIND_AWAIT: u64 = 1;
-const KIND_ANSWER: u64 = 2;
+const KIND_REPLY: u64 = 2;
 const KIND_TIMER: u64 = 3;
 
-/// What waits, and for what.
+/// What a message waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
-    /// It is being worked on.
-    Not,
-    /// For the limits of its export.
+    /// Nothing: it is in progress.
+    None,
+    /// The limits of its export.
     Limits,
-    /// For other writes.
+    /// Other writes.
     Order,
-    /// For memory or room in the engine, or for its turn.
-    Room,
+    /// Memory, room in the engine, or its turn.
+    Resources,
 }
 
-/// One message, until it is answered.
+/// One message, until its reply is sent.
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub unique: u64,
     pub ask: Ask,
     pub taken_ns: u64,
-    /// Its limits have been asked.
+    /// Whether the limits of its export were applied.
     pub admitted: bool,
     pub wait: Wait,
-    /// Where the data of a WRITE lies.
-    pub landing: Option<u16>,
+    /// The receive buffer with the data of a WRITE.
+    pub receive_buffer: Option<u16>,
     pub data: Buf,
-    /// Memory of its own, for what is read.
+    /// Memory for what it reads.
     pub own: Buf,
     pub own_bytes: usize,
     pub step: Step,
-    /// It is one of several writes, or alone.
+    /// Whether it is in the write order as one of several writes, or holds the claim to run alone.
     pub shares: bool,
     pub alone: bool,
-    /// The engine has it.
+    /// Whether the engine has its request.
     pub running: bool,
-    /// It was asked a second time.
-    pub again: bool,
+    /// Whether its read was retried from another disk.
+    pub retried: bool,
     pub tag: u64,
-    /// The file's size when it was first looked at.
+    /// The file's size when the message was first served.
     pub size_bytes: Option<u64>,
-    /// Up to here it has been looked for a hole, or for data.
-    pub sought: u64,
+    /// Where a search for a hole, or for data, goes on.
+    pub searched_to: u64,
 }
 
 const VACANT: Slot = Slot {
@@ -80,8 +80,8 @@ const VACANT: Slot = Slot {
     ask: Ask::Nothing,
     taken_ns: 0,
     admitted: false,
-    wait: Wait::Not,
-    landing: None,
+    wait: Wait::None,
+    receive_buffer: None,
     data: Buf::NONE,
     own: Buf::NONE,
     own_bytes: 0,
@@ -89,10 +89,10 @@ const VACANT: Slot = Slot {
     shares: false,
     alone: false,
     running: false,
-    again: false,
+    retried: false,
     tag: 0,
     size_bytes: None,
-    sought: 0,
+    searched_to: 0,
 };
 
 /// One file on one shard.
@@ -102,33 +102,33 @@ pub(super) struct Session {
     pub index: u16,
     count: u64,
     channel: ChannelId,
-    rooms: Buf,
+    heads: Buf,
     slots: Box<[Slot]>,
     free: Vec<u16>,
-    lane: Lane,
-    /// There may be messages.
-    hungry: bool,
+    cursor: ReceiveCursor,
+    /// Whether there may be messages to read.
+    readable: bool,
     awaiting: bool,
     stopping: bool,
     closed: bool,
-    /// Requests wait in the engine to be begun: see [`Session::begin_entered`].
+    /// Whether requests wait in the engine to be begun: see [`Session::begin_entered`].
     pub has_entered: bool,
-    /// What waits for the order of writes, and for room.
+    /// Slots that wait for [`Wait::Order`], for [`Wait::Resources`], and for [`Wait::Limits`] by due time.
     pub parked: VecDeque<u16>,
     pub starved: VecDeque<u16>,
     pub held: BinaryHeap<Reverse<(u64, u16)>>,
-    /// When its timer rings.
+    /// When its timer fires.
     armed_ns: Option<u64>,
     pub stats: ExportStats,
 }
 
 impl Session {
-    /// A file is given to this shard. The error gives it back: there is no memory, or no place for its channel.
+    /// Begins to serve a file on this shard. Returns the file as the error if there is no memory, or no room for its channel.
     pub fn new(cx: &mut Cx<'_>, index: u16, count: u64, attach: Attach) -> Result<Box<Session>, Arc<FuseFile>> {
         let Attach { file, fd } = attach;
-        let Some(rooms) = cx.alloc(SLOTS_MAX * ROOM_BYTES) else { return Err(file) };
+        let Some(heads) = cx.alloc(SLOTS_MAX * HEADS_BYTES) else { return Err(file) };
         let Ok(channel) = cx.add_channel(fd) else {
-            cx.free(rooms, SLOTS_MAX * ROOM_BYTES);
+            cx.free(heads, SLOTS_MAX * HEADS_BYTES);
             return Err(file);
         };
         Ok(Box::new(Session {
@@ -137,11 +137,11 @@ impl Session {
             index,
             count,
             channel,
-            rooms,
+            heads,
             slots: vec![VACANT; SLOTS_MAX].into(),
             free: (0..SLOTS_MAX as u16).rev().collect(),
-            lane: Lane::default(),
-            hungry: false,
+            cursor: ReceiveCursor::default(),
+            readable: false,
             awaiting: false,
             stopping: false,
             closed: false,
@@ -163,69 +163,69 @@ impl Session {
         token(self.count & ((1 << super::COUNT_BITS) - 1), self.index, slot, kind)
     }
 
-    fn room(&self, slot: u16) -> Buf {
-        self.rooms.add(u64::from(slot) * ROOM_BYTES as u64)
+    fn head(&self, slot: u16) -> Buf {
+        self.heads.add(u64::from(slot) * HEADS_BYTES as u64)
     }
 
-    /// Where the answer of a slot is put together.
-    pub fn answer_room<'a>(&self, cx: &'a mut Cx<'_>, slot: u16) -> &'a mut [u8] {
-        cx.memory(self.room(slot).add(ANSWER_AT as u64), ROOM_BYTES - ANSWER_AT)
+    /// Returns the memory for the head of a slot's reply.
+    pub fn reply_head<'a>(&self, cx: &'a mut Cx<'_>, slot: u16) -> &'a mut [u8] {
+        cx.memory(self.head(slot).add(REPLY_AT as u64), HEADS_BYTES - REPLY_AT)
     }
 
-    /// Reads messages until there are none, or others have to have their turn.
-    fn read_more(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
-        for _ in 0..MESSAGES_A_TURN {
-            if self.free.is_empty() || !self.hungry {
+    /// Reads messages until there are none, or the turn of this session is over.
+    fn read_messages(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
+        for _ in 0..MESSAGES_PER_TURN {
+            if self.free.is_empty() || !self.readable {
                 return;
             }
-            let Some(data) = self.lane.room(cx, &mut shared.landings) else {
-                return self.arm(cx, cx.now_ns() + AGAIN_NS);
+            let Some(data) = self.cursor.room(cx, &mut shared.receive_buffers) else {
+                return self.arm(cx, cx.now_ns() + RETRY_NS);
             };
             let Some(slot) = self.free.pop() else { return };
             *self.slot(slot) = Slot { data, ..VACANT };
-            let head = SendPiece { buf: self.room(slot), len: HEAD_BYTES as u32 };
+            let head = SendPiece { buf: self.head(slot), len: HEAD_BYTES as u32 };
             let read = cx.read_message(self.channel, &[head, SendPiece { buf: data, len: DATA_BYTES_MAX }]);
             let read = read.unwrap_or(-libc::ENODEV);
             if let Ok(len) = usize::try_from(read) {
-                self.came(cx, shared, slot, len);
+                self.received(cx, shared, slot, len);
             } else {
                 self.free.push(slot);
-                self.not_read(cx, shared, -read);
+                self.read_failed(cx, shared, -read);
             }
         }
-        // Should there be more, waiting for it ends at once.
-        self.hungry = false;
+        // If there are more messages, the wait for one ends at once.
+        self.readable = false;
     }
 
     pub fn net_done(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, kind: u64, slot: u16, result: i32) {
         match kind {
             KIND_AWAIT => {
                 self.awaiting = false;
-                self.hungry = result >= 0 || result == -libc::EINTR;
+                self.readable = result >= 0 || result == -libc::EINTR;
             }
-            KIND_ANSWER => {
+            KIND_REPLY => {
                 if result == -libc::ENODEV {
-                    self.ended(cx, shared);
+                    self.connection_ended(cx, shared);
                 }
-                // Other errors tell that nobody waits for it any more.
+                // After other errors no caller waits for the reply any longer.
                 self.vacate(cx, shared, slot);
             }
-            _ => debug_assert!(false, "there is no such kind of token"),
+            _ => debug_assert!(false, "an unknown kind of token"),
         }
     }
 
-    fn not_read(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, errno: i32) {
+    fn read_failed(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, errno: i32) {
         match errno {
-            // Whoever asked has gone meanwhile, or the shard was interrupted.
+            // The caller has given up meanwhile, or the read was interrupted.
             libc::ENOENT | libc::EINTR => {}
-            libc::EAGAIN => self.hungry = false,
-            _ => self.ended(cx, shared),
+            libc::EAGAIN => self.readable = false,
+            _ => self.connection_ended(cx, shared),
         }
     }
 
-    /// Begins the requests that have entered the engine, if the kernel has not ended the connection: each has its place in the order of writes by
-    /// now ([`braid_engine::Shard::enter`]). Otherwise their callers got an error, and may write newer data through another mount: nothing
-    /// is changed.
+    /// Begins the requests that have entered the engine, if the kernel has not ended the connection: each has its position in the
+    /// engine's write order ([`braid_engine::Shard::enter`]). If it has, their callers got an error and may write newer data
+    /// through another mount, so that nothing is changed.
     pub fn begin_entered(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
         if !std::mem::take(&mut self.has_entered) {
             return;
@@ -233,37 +233,37 @@ impl Session {
         let has_ended = cx.is_channel_ended(self.channel);
         cx.settle_entered(self.file.export().info().device, !has_ended);
         if has_ended {
-            self.ended(cx, shared);
+            self.connection_ended(cx, shared);
         }
     }
 
-    /// The kernel has ended the connection. Requests that wait are dropped: their callers got an error, and may have written newer data
-    /// through another mount since.
-    fn ended(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
+    /// Handles the end of the connection by the kernel. Requests that wait are dropped: their callers got an error, and may have
+    /// written newer data through another mount since.
+    fn connection_ended(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
         self.file.set_gone();
         self.stop(cx, shared);
     }
 
-    fn came(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, len: usize) {
+    fn received(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, len: usize) {
         let now_ns = cx.now_ns();
         let data = self.slot(slot).data;
         let beyond = len.saturating_sub(HEAD_BYTES).min(DATA_BYTES_MAX as usize);
         let mut rest = [0u8; 64];
         let seen = beyond.min(rest.len());
         rest[..seen].copy_from_slice(cx.bytes(data, seen.max(1)).get(..seen).unwrap_or_default());
-        let head = cx.bytes(self.room(slot), HEAD_BYTES);
+        let head = cx.bytes(self.head(slot), HEAD_BYTES);
         let Ok(message) = ask::read(head, &rest[..seen], len) else {
-            // The kernel sends none such. Without an answer its asker would wait for ever: end it all.
+            // The kernel sends no such message. Its caller would wait for a reply for ever, so the connection ends.
             debug_assert!(false, "a message of the kernel cannot be read");
             self.free.push(slot);
-            return self.ended(cx, shared);
+            return self.connection_ended(cx, shared);
         };
-        let landing = match message.ask {
-            Ask::Write { len, .. } if len > 0 => Some(self.lane.keep(&mut shared.landings, len)),
+        let receive_buffer = match message.ask {
+            Ask::Write { len, .. } if len > 0 => Some(self.cursor.keep(&mut shared.receive_buffers, len)),
             _ => None,
         };
         let it = self.slot(slot);
-        (it.unique, it.ask, it.taken_ns, it.landing) = (message.unique, message.ask, now_ns, landing);
+        (it.unique, it.ask, it.taken_ns, it.receive_buffer) = (message.unique, message.ask, now_ns, receive_buffer);
         if message.ask == Ask::Nothing {
             self.free.push(slot);
         } else {
@@ -271,10 +271,10 @@ impl Session {
         }
     }
 
-    /// Sends the answer that stands in the slot's room, and `data` behind it. All that the slot has stays until it is sent.
+    /// Sends the reply whose head is in the slot's memory, followed by `data`. The slot keeps its memory until the reply is sent.
     pub fn send(&mut self, cx: &mut Cx<'_>, slot: u16, head_bytes: usize, data: Option<SendPiece>) {
-        let head = SendPiece { buf: self.room(slot).add(ANSWER_AT as u64), len: head_bytes as u32 };
-        let token = self.token(slot, KIND_ANSWER);
+        let head = SendPiece { buf: self.head(slot).add(REPLY_AT as u64), len: head_bytes as u32 };
+        let token = self.token(slot, KIND_REPLY);
         let begun = match data {
             Some(data) if data.len > 0 => cx.write_message(self.channel, &[head, data], token),
             _ => cx.write_message(self.channel, &[head], token),
@@ -282,27 +282,27 @@ impl Session {
         debug_assert!(begun, "an open channel has room for every slot");
     }
 
-    /// The slot is done with.
+    /// Releases a slot and all that it has.
     pub fn vacate(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
         let it = std::mem::replace(self.slot(slot), VACANT);
         if it.own != Buf::NONE {
             cx.free(it.own, it.own_bytes);
         }
-        if let Some(landing) = it.landing {
-            shared.landings.give_back(cx, landing);
+        if let Some(buffer) = it.receive_buffer {
+            shared.receive_buffers.release(cx, buffer);
         }
         self.free.push(slot);
     }
 
-    /// The kernel may still touch the memory of an I/O that was too late: it is kept until that ends.
+    /// Quarantines the memory of a slot's late I/O, which the kernel may still touch, until that I/O ends.
     pub fn quarantine(&mut self, shared: &mut Shared, slot: u16) {
         let it = self.slot(slot);
         let (tag, buf, len) = (it.tag, it.own, it.own_bytes);
         if buf != Buf::NONE {
             it.own = Buf::NONE;
-            shared.quarantine.push(Late { tag, buf, len, landing: None });
-        } else if let Some(landing) = it.landing.take() {
-            shared.quarantine.push(Late { tag, buf, len, landing: Some(landing) });
+            shared.quarantine.push(Late { tag, buf, len, receive_buffer: None });
+        } else if let Some(buffer) = it.receive_buffer.take() {
+            shared.quarantine.push(Late { tag, buf, len, receive_buffer: Some(buffer) });
         }
     }
 
@@ -311,8 +311,8 @@ impl Session {
         self.slot(slot).wait = wait;
         match wait {
             Wait::Order => self.parked.push_back(slot),
-            Wait::Room => self.starved.push_back(slot),
-            Wait::Limits | Wait::Not => {}
+            Wait::Resources => self.starved.push_back(slot),
+            Wait::Limits | Wait::None => {}
         }
     }
 
@@ -336,8 +336,8 @@ impl Session {
         }
     }
 
-    /// Other writes have ended.
-    pub fn look_again(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
+    /// Retries the writes that wait for others.
+    pub fn retry_parked(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
         for _ in 0..self.parked.len() {
             if let Some(slot) = self.parked.pop_front() {
                 self.serve(cx, shared, slot);
@@ -345,13 +345,14 @@ impl Session {
         }
     }
 
-    /// Serves no more: what waits is left to whoever serves next, or fails where the kernel does not give it again.
+    /// Stops serving: requests that wait are left to the next server of the connection, or fail where the kernel does not
+    /// resubmit them.
     pub fn stop(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
         self.stopping = true;
-        self.hungry = false;
+        self.readable = false;
         for slot in 0..SLOTS_MAX as u16 {
-            if self.slot(slot).wait != Wait::Not {
-                self.drop_unanswered(cx, shared, slot);
+            if self.slot(slot).wait != Wait::None {
+                self.drop_without_reply(cx, shared, slot);
             }
         }
         self.parked.clear();
@@ -359,12 +360,12 @@ impl Session {
         self.held.clear();
     }
 
-    /// Whether what is not begun is left to whoever serves next.
+    /// Whether requests that have not begun are left to the next server of the connection.
     pub fn is_stopping(&self) -> bool {
         self.stopping
     }
 
-    /// Once a turn, after everything else; true: it is over.
+    /// Retries what waits for resources, and reads messages. Called at the end of each turn; true: the session has ended.
     pub fn settle(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) -> bool {
         if self.stats != ExportStats::default() {
             self.file.export().add(&std::mem::take(&mut self.stats));
@@ -372,22 +373,22 @@ impl Session {
         for _ in 0..self.starved.len() {
             let Some(slot) = self.starved.pop_front() else { break };
             self.serve(cx, shared, slot);
-            if self.slot(slot).wait == Wait::Room {
+            if self.slot(slot).wait == Wait::Resources {
                 break;
             }
         }
         if !self.starved.is_empty() {
-            self.arm(cx, cx.now_ns() + AGAIN_NS);
+            self.arm(cx, cx.now_ns() + RETRY_NS);
         }
         if self.stopping {
-            return self.leave(cx, shared);
+            return self.close(cx, shared);
         }
-        if self.hungry {
-            self.read_more(cx, shared);
+        if self.readable {
+            self.read_messages(cx, shared);
         }
-        if !self.hungry {
-            self.lane.rest(cx, &mut shared.landings);
-            // With no slot left it is heard once one is free.
+        if !self.readable {
+            self.cursor.release(cx, &mut shared.receive_buffers);
+            // Without a free slot, the session waits for messages again once one is free.
             if !self.awaiting && !self.free.is_empty() && !self.stopping {
                 self.awaiting = cx.await_message(self.channel, self.token(0, KIND_AWAIT));
             }
@@ -395,8 +396,8 @@ impl Session {
         false
     }
 
-    fn leave(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) -> bool {
-        self.lane.rest(cx, &mut shared.landings);
+    fn close(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) -> bool {
+        self.cursor.release(cx, &mut shared.receive_buffers);
         if !self.closed && self.free.len() == SLOTS_MAX {
             self.closed = true;
             cx.close_channel(self.channel);
@@ -404,7 +405,7 @@ impl Session {
         if !self.closed || self.awaiting {
             return false;
         }
-        cx.free(self.rooms, SLOTS_MAX * ROOM_BYTES);
+        cx.free(self.heads, SLOTS_MAX * HEADS_BYTES);
         self.file.detached();
         true
     }

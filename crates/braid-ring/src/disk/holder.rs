@@ -1,15 +1,15 @@
-//! Who uses a file or block device: from `/proc` and `/sys`, for error messages only.
+//! The users of files and block devices, from `/proc` and `/sys`, for error messages only.
 
 use std::fs;
 use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-/// The process that holds a lock on this file, as "process 123 (name)".
+/// Returns the process that holds a lock on this file, as "process 123 (name)".
 pub(crate) fn of_file(device: u64, inode: u64) -> Option<String> {
-    let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    let id = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    let line = locks.lines().find(|l| l.split_whitespace().any(|word| word == place))?;
+    let line = locks.lines().find(|l| l.split_whitespace().any(|word| word == id))?;
     // "1: FLOCK ADVISORY WRITE 1234 fe:00:5678 0 EOF"
     let pid = line.split_whitespace().nth(4)?.parse::<u32>().ok()?;
     if pid == std::process::id() {
@@ -21,7 +21,7 @@ pub(crate) fn of_file(device: u64, inode: u64) -> Option<String> {
     }
 }
 
-/// Who claims a block device or one of its partitions: a mount, swap, or a device built on it.
+/// Returns the user of a block device or one of its partitions: a mount, swap, or a device on top of it.
 pub(super) fn of_block_device(device: u64) -> Option<String> {
     let sys = format!("/sys/dev/block/{}:{}", major(device), minor(device));
     let mut numbers = vec![format!("{}:{}", major(device), minor(device))];

@@ -1,4 +1,4 @@
-//! Opened disks: what a [`DiskSpec`] names, held for exclusive use, ready to be given to the shards.
+//! Open disks: what a [`DiskSpec`] names, held exclusively, ready to be added to the shards.
 
 mod file;
 pub mod freeze;
@@ -17,18 +17,18 @@ use crate::faults::Faults;
 use crate::map::{Map, physical_memory_bytes};
 use crate::remote::RemoteDisk;
 use crate::spec::{DiskSpec, ExactSize, FaultRules};
+use crate::stack_level::{TIERS_MAX, tier_of};
 use crate::throttle::Throttle;
-use crate::tier::{TIERS_MAX, tier_of};
 
-/// The logical block of a disk that is a volume, in bytes.
+/// The logical block size of a disk that is a volume, in bytes.
 const DEVICE_BLOCK_BYTES: u32 = 4096;
 
 /// How to open a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenOptions {
-    /// Hold it so that nobody else (another Braid, a mount) can use it at the same time. Without, it is only looked at.
+    /// Hold it exclusively, against other Braid processes and mounts. Without, it may be in use by others.
     pub exclusive: bool,
-    /// For writing, too.
+    /// Open it for writing as well.
     pub write: bool,
 }
 
@@ -39,18 +39,18 @@ impl Default for OpenOptions {
     }
 }
 
-/// What is at the bottom of a disk.
+/// The kind of a disk beneath its wrappers.
 pub(crate) enum Base {
     File(FileDisk),
     Mem(Map),
     Null,
-    /// A device of a tier below.
+    /// A device of a stack level below.
     Device(DeviceId),
-    /// On the other side of a network.
+    /// A remote disk.
     Remote(Arc<dyn RemoteDisk>),
 }
 
-/// A disk that is open. Dropping it closes it and lets go of its lock.
+/// An open disk. Dropping it closes it and releases its lock.
 pub struct Disk {
     spec: DiskSpec,
     base: Base,
@@ -60,13 +60,13 @@ pub struct Disk {
     /// From the outermost `faulty(…)` to the innermost.
     pub(crate) faults: Vec<Arc<Faults>>,
     write: bool,
-    /// A flush has failed: later ones must not claim what nobody knows. Sticks until the disk is opened again.
+    /// A flush has failed, so later flushes must not succeed. Sticks until the disk is opened again.
     flush_failed: AtomicBool,
-    /// In words, that the file or block device became shorter while it was in use. Sticks until the disk is opened again.
+    /// Describes how the file or block device became shorter while in use. Sticks until the disk is opened again.
     shortened: OnceLock<String>,
 }
 
-/// The limits and the rules that a disk is wrapped in, from the outside in, and what is inside of them.
+/// Returns the throttles and fault rules around a disk, outermost first, and the disk inside.
 fn unwrapped(spec: &DiskSpec) -> (Vec<Throttle>, Vec<Arc<Faults>>, &DiskSpec) {
     let (mut throttles, mut faults, mut inner) = (Vec::new(), Vec::new(), spec);
     loop {
@@ -85,10 +85,10 @@ fn unwrapped(spec: &DiskSpec) -> (Vec<Throttle>, Vec<Arc<Faults>>, &DiskSpec) {
 }
 
 impl Disk {
-    /// Opens what `spec` names; creates a file that is absent when the name gives its size.
+    /// Opens the disk that `spec` names. Creates a missing file if the name gives a size.
     ///
     /// # Errors
-    /// Says which disk, which operation, why, who holds it where that can be found out, and what to do.
+    /// Names the disk, the operation, the reason, the holder if it is known, and a remedy.
     pub fn open(spec: &DiskSpec, options: OpenOptions) -> Result<Disk, RingError> {
         let (throttles, faults, inner) = unwrapped(spec);
         let (base, size_bytes) = match inner {
@@ -97,7 +97,8 @@ impl Disk {
                 let bytes = usize::try_from(*size_bytes).unwrap_or(usize::MAX);
                 let map = Map::new(bytes).map_err(|e| RingError::os(e, format!("making the memory disk {inner}")))?;
                 if map.len() <= physical_memory_bytes() / 4 {
-                    // A quarter faster at random; but each touch takes 2 MiB, which a large sparse disk must not.
+                    // Random access is a quarter faster, but each page touched takes 2 MiB, too much for a large sparse
+                    // disk.
                     map.advise(libc::MADV_HUGEPAGE);
                 }
                 (Base::Mem(map), *size_bytes)
@@ -140,17 +141,17 @@ impl Disk {
         })
     }
 
-    /// A disk that is a device which the shards serve: a volume, as a member of an array of the tier above. Whoever has it published sees
-    /// to it that nobody else uses it, and that it stays as long as this disk is open.
+    /// Returns a disk that is a device of the shards: a volume, as a member of an array of the stack level above. The
+    /// caller ensures that the device has no other user and exists as long as this disk is open.
     ///
     /// # Panics
-    /// When the device is of the last tier.
+    /// When the device is of the last stack level.
     pub fn of_device(spec: &DiskSpec, device: DeviceId, size_bytes: u64) -> Disk {
-        assert!(tier_of(device) + 1 < TIERS_MAX, "there is a tier above");
+        assert!(tier_of(device) + 1 < TIERS_MAX, "there is a level above");
         Disk::of_base(spec, Base::Device(device), size_bytes, true)
     }
 
-    /// A disk on the other side of a network, which was reached.
+    /// Returns a disk for a remote disk that was connected.
     pub fn of_remote(spec: &DiskSpec, remote: Arc<dyn RemoteDisk>, write: bool) -> Disk {
         let size_bytes = remote.size_bytes();
         Disk::of_base(spec, Base::Remote(remote), size_bytes, write)
@@ -170,7 +171,7 @@ impl Disk {
         }
     }
 
-    /// The device that it is, if it is one.
+    /// Returns the device, if the disk is a device.
     pub fn device(&self) -> Option<DeviceId> {
         match self.base {
             Base::Device(device) => Some(device),
@@ -178,7 +179,7 @@ impl Disk {
         }
     }
 
-    /// Whether it is on the other side of a network.
+    /// Returns whether it is a remote disk.
     pub fn is_remote(&self) -> bool {
         matches!(self.base, Base::Remote(_))
     }
@@ -190,33 +191,33 @@ impl Disk {
         }
     }
 
-    /// Whoever uses it can, or can no longer, go on without it. A disk on the other side of a network that cannot vouch for what it was
-    /// told is then lost, where it would be waited for otherwise.
+    /// Tells a remote disk whether its user can continue without it. If so, a remote disk that can no longer guarantee
+    /// its acknowledged data fails; otherwise I/O waits for it.
     pub fn set_replaceable(&self, replaceable: bool) {
         if let Base::Remote(remote) = &self.base {
             remote.set_replaceable(replaceable);
         }
     }
 
-    /// Why nothing is asked of it any more until it is opened again, if it is so: a disk on the other side of a network is
-    /// lost, or a file or block device has become shorter while it was in use.
+    /// Returns why the disk is lost, if it is: a remote disk was lost, or a file or block device became shorter while
+    /// in use. A lost disk gets no further I/O until it is opened again.
     pub fn lost_because(&self) -> Option<&str> {
         self.remote().and_then(RemoteDisk::lost_because).or(self.shortened.get().map(String::as_str))
     }
 
-    /// Whether it was found to be shorter than when it was opened. What lay behind its new end is lost, and a write there
-    /// would bring zeros back in its place.
+    /// Returns whether it was found shorter than when it was opened. Data behind the new end is lost, and a write there
+    /// would extend the file so that the lost data reads as zeros.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.shortened.get().is_some()
     }
 
-    /// Compares the size that the operating system knows with the one it was opened with. A disk that is found short stays
-    /// so, also when something makes it longer again. Never blocks. Says whether it is whole.
+    /// Compares the current size with the size at open, and returns whether the disk is whole. A disk once found short
+    /// stays so, even if the file is extended again. Never blocks.
     #[inline]
     pub(crate) fn is_whole_now(&self) -> bool {
         let Base::File(file) = &self.base else { return true };
-        // One that does not tell its size has other troubles, which I/O meets.
+        // A file that does not report its size has another problem, which I/O will meet.
         match file.size_known() {
             Ok(found) if found < self.size_bytes() => {
                 self.set_short(found);
@@ -226,15 +227,15 @@ impl Disk {
         }
     }
 
-    /// As the shards do after I/O, for disks that are idle: looks whether the file or block device has become shorter.
-    /// Returns what [`Disk::lost_because`] says then.
+    /// Checks an idle disk as the shards check disks after I/O: whether the file or block device has become shorter.
+    /// Returns [`Disk::lost_because`].
     pub fn check_size(&self) -> Option<&str> {
         self.is_whole_now();
         self.lost_because()
     }
 
-    /// Whether its file was deleted, or another one took its name, while it was in use: it works, and is lost when it is
-    /// closed.
+    /// Returns whether its file was deleted, or its name taken by another file, while in use. The disk works, but its
+    /// data is lost when it is closed.
     pub fn is_deleted(&self) -> bool {
         matches!(&self.base, Base::File(file) if file.is_deleted())
     }
@@ -248,28 +249,28 @@ impl Disk {
         });
     }
 
-    /// Whether nothing that it was asked for, and has not answered, may be done yet.
+    /// Returns whether no submitted I/O without a reply can still take effect.
     pub fn is_settled(&self) -> bool {
         self.remote().is_none_or(RemoteDisk::is_settled)
     }
 
-    /// The device that it is has become larger.
+    /// Updates the size of a disk that is a device which has grown.
     pub fn has_grown_to(&self, size_bytes: u64) {
         self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
     }
 
-    /// The name it was opened by.
+    /// The name by which it was opened.
     pub fn spec(&self) -> &DiskSpec {
         &self.spec
     }
 
-    /// Bytes that it holds, a multiple of [`Disk::logical_block_bytes`].
+    /// Size in bytes, a multiple of [`Disk::logical_block_bytes`].
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Acquire)
     }
 
-    /// Asks the operating system how large the file or block device is by now. Where it has become larger, that is its size
-    /// from now on; the shards learn it by [`crate::RingHandle::resize_leaf`]. May block.
+    /// Asks the operating system for the size of the file or block device, and adopts it if it has grown. The shards
+    /// adopt it by [`crate::RingHandle::resize_leaf`]. May block.
     ///
     /// # Errors
     /// The operating system's.
@@ -281,7 +282,7 @@ impl Disk {
         Ok(self.size_bytes())
     }
 
-    /// What offsets and lengths must be multiples of, in bytes: 512 or 4096 on most disks.
+    /// Offsets and lengths are multiples of this, in bytes: 512 or 4096 on most disks.
     pub fn logical_block_bytes(&self) -> u32 {
         match &self.base {
             Base::File(file) => file.logical_block_bytes,
@@ -291,22 +292,22 @@ impl Disk {
         }
     }
 
-    /// Whether it was opened for writing.
+    /// Returns whether it was opened for writing.
     pub fn is_writable(&self) -> bool {
         self.write
     }
 
-    /// Whether it is a block device.
+    /// Returns whether it is a block device.
     pub fn is_block_device(&self) -> bool {
         matches!(&self.base, Base::File(file) if file.block_device)
     }
 
-    /// Whether I/O goes past the page cache. True for `mem` and `null`, which have none.
+    /// Returns whether I/O bypasses the page cache. True for `mem` and `null`, which have none.
     pub fn is_direct(&self) -> bool {
         !matches!(&self.base, Base::File(file) if file.buffered_because.is_some())
     }
 
-    /// Why I/O goes through the page cache, where it does: for the status.
+    /// Returns why I/O goes through the page cache, if it does, for the status.
     pub fn buffered_because(&self) -> Option<&str> {
         match &self.base {
             Base::File(file) => file.buffered_because.as_deref(),
@@ -314,7 +315,7 @@ impl Disk {
         }
     }
 
-    /// Whether a flush has failed since it was opened.
+    /// Returns whether a flush has failed since it was opened.
     pub fn has_failed_flush(&self) -> bool {
         self.flush_failed.load(Ordering::Acquire)
     }
@@ -323,7 +324,7 @@ impl Disk {
         self.flush_failed.store(true, Ordering::Release);
     }
 
-    /// Replaces the rules of the outermost `faulty(…)` of its name. Hung I/Os go on.
+    /// Replaces the rules of the outermost `faulty(…)` in its name. Hung I/Os continue.
     ///
     /// # Errors
     /// When the name has no `faulty(…)`.
@@ -343,7 +344,7 @@ impl Disk {
         &self.base
     }
 
-    /// The file beneath, if there is one.
+    /// The descriptor of the file beneath, if any.
     pub(crate) fn raw_fd(&self) -> Option<RawFd> {
         match &self.base {
             Base::File(file) => Some(file.fd.as_raw_fd()),
@@ -351,7 +352,7 @@ impl Disk {
         }
     }
 
-    /// Whether I/Os may take the short way: no shaping, no rules.
+    /// Returns whether I/Os may take the fast path: no throttle and no fault rules.
     pub(crate) fn is_plain(&self) -> bool {
         self.throttles.is_empty() && self.faults.is_empty()
     }
@@ -363,7 +364,7 @@ impl std::fmt::Debug for Disk {
     }
 }
 
-/// Who has a block device for itself, in words; none: nobody, or that is not to be seen from here.
+/// Describes the user of a block device. `None` if it has none, or none that is visible from here.
 pub fn holder_of(path: &std::path::Path) -> Option<String> {
     use std::os::unix::fs::MetadataExt;
     holder::of_block_device(std::fs::metadata(path).ok()?.rdev())

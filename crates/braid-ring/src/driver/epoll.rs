@@ -1,20 +1,20 @@
-//! Sleeping until something happens, for the drivers without io_uring: one epoll instance a shard.
+//! Waiting for events in the drivers without io_uring: one epoll instance per shard.
 //!
-//! Everything is watched by edges (EPOLLET), so that nothing is registered twice and no eventfd is ever read:
-//! each write to one is an edge by itself.
+//! Everything is edge-triggered (EPOLLET), so no descriptor is registered twice, and no eventfd needs to be read: each
+//! write to one is an edge.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::Wait;
 
-/// Events taken from the kernel at a time; more wait for the next look.
+/// Events taken from the kernel at a time. Further ones wait for the next call.
 const READY_MAX: usize = 256;
 
 pub(super) struct Epoll {
     epoll: OwnedFd,
     ready: Box<[libc::epoll_event; READY_MAX]>,
-    /// The kernel has epoll_pwait2, whose timeout has nanoseconds.
+    /// Whether the kernel has epoll_pwait2, whose timeout is in nanoseconds.
     has_pwait2: bool,
 }
 
@@ -25,11 +25,11 @@ impl Epoll {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor just made, which nobody else knows.
+        // SAFETY: a new descriptor without another owner.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
         let empty = libc::epoll_event { events: 0, u64: 0 };
         let mut new = Epoll { epoll, ready: Box::new([empty; READY_MAX]), has_pwait2: true };
-        // Older kernels lack it, and the filters of some container runtimes do not know it.
+        // Older kernels lack it, and the system call filters of some container runtimes deny it.
         new.has_pwait2 = new.pwait2(Some(0)) >= 0;
         Ok(new)
     }
@@ -38,12 +38,12 @@ impl Epoll {
         self.has_pwait2
     }
 
-    /// Reports edges of `fd` from now on, the present state being the first, under `tag`.
+    /// Watches `fd` under `tag`. The current state is reported as the first edge.
     pub(super) fn watch(&self, fd: RawFd, tag: u64, interest: i32) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, tag, interest)
     }
 
-    /// Reports other edges of `fd`, the present state being the first.
+    /// Changes which edges of `fd` are watched. The current state is reported as the first edge.
     pub(super) fn change(&self, fd: RawFd, tag: u64, interest: i32) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_MOD, fd, tag, interest)
     }
@@ -57,13 +57,13 @@ impl Epoll {
         }
     }
 
-    /// Forgets `fd`, which is still open.
+    /// Stops watching `fd`, which is still open.
     pub(super) fn forget(&self, fd: RawFd) {
-        // It fails only for what was not watched. SAFETY: no event is passed for this operation.
+        // Fails only if `fd` was not watched. SAFETY: this operation takes no event.
         unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
     }
 
-    /// Waits as asked for at least one edge; how many there are. A signal ends the wait early.
+    /// Waits for at least one edge, and returns the number of edges. A signal ends the wait early.
     pub(super) fn wait(&mut self, wait: Wait) -> usize {
         let ns = match wait {
             Wait::No => Some(0),
@@ -74,7 +74,7 @@ impl Epoll {
         count.max(0) as usize
     }
 
-    /// An edge that the last wait has found: its tag, and what it says.
+    /// Returns an edge of the last wait: its tag and its events.
     pub(super) fn edge(&self, at: usize) -> (u64, i32) {
         let event = self.ready[at];
         (event.u64, event.events as i32)
@@ -85,7 +85,7 @@ impl Epoll {
             ns.map(|ns| libc::timespec { tv_sec: (ns / 1_000_000_000) as _, tv_nsec: (ns % 1_000_000_000) as _ });
         let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let mask: *const libc::sigset_t = std::ptr::null();
-        // SAFETY: the kernel writes at most READY_MAX events into our array; the timeout lives until the call returns.
+        // SAFETY: the kernel writes at most READY_MAX events to `ready`; the timeout lives until the call returns.
         let count = unsafe {
             let (fd, ready) = (self.epoll.as_raw_fd(), self.ready.as_mut_ptr());
             libc::syscall(libc::SYS_epoll_pwait2, fd, ready, READY_MAX as i32, timeout, mask, 0usize)
@@ -93,10 +93,10 @@ impl Epoll {
         count as i64
     }
 
-    /// The same in whole milliseconds, rounded up: better late than in a circle.
+    /// Waits in whole milliseconds, rounded up: waking too early would spin.
     fn wait_ms(&mut self, ns: Option<u64>) -> i64 {
         let ms = ns.map_or(-1, |ns| i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX));
-        // SAFETY: the kernel writes at most READY_MAX events into our array.
+        // SAFETY: the kernel writes at most READY_MAX events to `ready`.
         let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), self.ready.as_mut_ptr(), READY_MAX as i32, ms) };
         i64::from(count)
     }

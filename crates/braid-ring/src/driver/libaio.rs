@@ -1,11 +1,11 @@
-//! The driver of Linux' older asynchronous I/O (io_submit and its kin), spoken to directly.
+//! The driver for Linux native asynchronous I/O (io_submit and related calls), without libaio itself.
 //!
-//! It is asynchronous only for files opened with O_DIRECT, and even there a call may block: for a block to be
-//! allocated, a lock, room in the device's queue. So reads and writes carry RWF_NOWAIT, and what the kernel will not
-//! do without waiting goes to the threads of [`super::threads`]; so do files in the page cache, `fallocate`, and all
-//! that io_submit refuses. A disk that hangs can then never hold the shard itself.
+//! Native AIO is asynchronous only for files opened with O_DIRECT, and even there a call may block: for a block
+//! allocation, a lock, or room in the device's queue. So reads and writes carry RWF_NOWAIT, and I/O that the kernel
+//! cannot do without blocking goes to the threads of [`super::threads`]. So do files in the page cache, `fallocate`,
+//! and everything that io_submit refuses. A hung disk therefore never blocks the shard itself.
 //!
-//! The kernel lends its ring of completions to user space: one look there tells whether there is anything to fetch.
+//! The kernel maps its completion ring into user space, so checking for completions takes no system call.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,9 +16,9 @@ use super::threads::Threads;
 use super::{DriverConfig, DriverInfo, DriverKind, Event, FileRef, Job, Memory, Wait};
 use crate::error::RingError;
 
-/// I/Os in the kernel at a time, on one shard; more wait here. The machine has 65,536 for all (fs.aio-max-nr).
+/// I/Os in flight on one shard; further ones wait. The machine has 65,536 for all processes (fs.aio-max-nr).
 const IN_KERNEL_MAX: u32 = 1024;
-/// With fewer it is not worth it.
+/// With fewer, the driver is not worthwhile.
 const IN_KERNEL_MIN: u32 = 64;
 /// Completions fetched by one call.
 const FETCH_MAX: usize = 256;
@@ -30,7 +30,7 @@ const IOCB_CMD_PWRITE: u16 = 1;
 const IOCB_CMD_PREADV: u16 = 7;
 const IOCB_CMD_PWRITEV: u16 = 8;
 const IOCB_FLAG_RESFD: u32 = 1;
-/// First words of the ring of completions, from the kernel's fs/aio.c: id, places, head, tail, magic.
+/// First words of the completion ring, from the kernel's fs/aio.c: id, number of entries, head, tail, magic.
 const RING_HEAD: usize = 2;
 const RING_TAIL: usize = 3;
 const RING_MAGIC_AT: usize = 4;
@@ -72,29 +72,29 @@ const _: () = assert!(size_of::<Completion>() == 32 && size_of::<Iocb>() == 64);
 pub(crate) struct Libaio {
     threads: Threads,
     context: Context,
-    /// Written by the kernel at each completion; ends sleeps, is never read.
+    /// Written by the kernel at each completion. It ends sleeps and is never read.
     completed: OwnedFd,
-    /// By place of the registered file: it was found that it cannot be read or written without waiting.
-    unable: Box<[bool]>,
+    /// By index of the registered file: whether reads and writes were found to need to block.
+    must_block: Box<[bool]>,
     can_sync: bool,
-    /// Jobs for which the kernel has no room yet.
+    /// Jobs that the kernel has no room for yet.
     waiting: VecDeque<(u64, Job)>,
     iocbs: Box<[Iocb]>,
-    /// What each iocb stands for.
+    /// The job of each iocb.
     jobs: Box<[(u64, Job)]>,
     free: Vec<u32>,
-    /// To be submitted.
+    /// Iocbs to be submitted.
     batch: Vec<*mut Iocb>,
     in_kernel: u32,
     fetched: Box<[Completion; FETCH_MAX]>,
-    /// Jobs that came from the kernel done, and that went on to the threads instead.
+    /// Jobs that the kernel completed, and jobs that went to the threads instead.
     #[cfg(test)]
     pub(super) counts: (u64, u64),
 }
 
 impl Libaio {
     pub(crate) fn start(config: &DriverConfig) -> Result<(Libaio, DriverInfo), RingError> {
-        let (context, places) = Context::new().map_err(|e| RingError::os(e, "setting up Linux' asynchronous I/O"))?;
+        let (context, capacity) = Context::new().map_err(|e| RingError::os(e, "setting up Linux' asynchronous I/O"))?;
         let (mut threads, mut info) = Threads::start(config)?;
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         let completed =
@@ -108,13 +108,13 @@ impl Libaio {
             threads,
             context,
             completed,
-            unable: vec![false; config.files as usize].into(),
+            must_block: vec![false; config.files as usize].into(),
             can_sync: true,
             waiting: VecDeque::with_capacity(config.depth as usize),
-            iocbs: vec![Iocb::default(); places as usize].into(),
-            jobs: vec![(0, Job::Sync { file: FileRef::NONE }); places as usize].into(),
-            free: (0..places).rev().collect(),
-            batch: Vec::with_capacity(places as usize),
+            iocbs: vec![Iocb::default(); capacity as usize].into(),
+            jobs: vec![(0, Job::Sync { file: FileRef::NONE }); capacity as usize].into(),
+            free: (0..capacity).rev().collect(),
+            batch: Vec::with_capacity(capacity as usize),
             in_kernel: 0,
             fetched: Box::new([Completion { data: 0, iocb: 0, result: 0, result2: 0 }; FETCH_MAX]),
             #[cfg(test)]
@@ -130,7 +130,7 @@ impl Libaio {
         if self.is_for_kernel(job) {
             self.waiting.push_back((token, *job));
         } else {
-            // SAFETY: the caller's promise, passed on.
+            // SAFETY: guaranteed by the caller.
             unsafe { self.threads.push(token, job) };
         }
     }
@@ -138,7 +138,7 @@ impl Libaio {
     fn is_for_kernel(&self, job: &Job) -> bool {
         match *job {
             Job::Read { file, .. } | Job::Write { file, .. } => {
-                file.direct && self.unable.get(file.slot as usize) == Some(&false)
+                file.direct && self.must_block.get(file.slot as usize) == Some(&false)
             }
             Job::Sync { file } => file.direct && self.can_sync,
             _ => false,
@@ -153,23 +153,23 @@ impl Libaio {
         if wait == Wait::No || events.len() > before {
             self.threads.look(events);
         } else {
-            // A completion that comes from here on is an edge of the eventfd, which ends the sleep at once.
+            // A completion from here on is an edge of the eventfd, which ends the sleep at once.
             self.threads.sleep(wait, events);
             self.fetch(events);
         }
     }
 
-    /// Gives the kernel as much as it has room for.
+    /// Submits as many jobs as the kernel has room for.
     fn submit(&mut self) {
         while !self.waiting.is_empty() && !self.free.is_empty() {
-            let (Some((token, job)), Some(place)) = (self.waiting.pop_front(), self.free.pop()) else { break };
-            let iocb = &mut self.iocbs[place as usize];
-            fill(iocb, u64::from(place), &job, self.completed.as_raw_fd());
-            self.jobs[place as usize] = (token, job);
+            let (Some((token, job)), Some(index)) = (self.waiting.pop_front(), self.free.pop()) else { break };
+            let iocb = &mut self.iocbs[index as usize];
+            fill(iocb, u64::from(index), &job, self.completed.as_raw_fd());
+            self.jobs[index as usize] = (token, job);
             self.batch.push(iocb);
         }
         while !self.batch.is_empty() {
-            // SAFETY: the batch points to iocbs of ours, filled from jobs whose memory is valid until their events.
+            // SAFETY: the batch points to iocbs of `self`, filled from jobs whose memory is valid until their events.
             match unsafe { self.context.submit(&self.batch) } {
                 Ok(0) => break,
                 Ok(taken) => {
@@ -177,31 +177,31 @@ impl Libaio {
                     self.batch.drain(..taken);
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
-                // No room: after the next completion there is.
+                // No room until the next completion.
                 Err(e) if e.raw_os_error() == Some(libc::EAGAIN) && self.in_kernel > 0 => break,
                 Err(e) => self.refused(e.raw_os_error().unwrap_or(libc::EIO)),
             }
         }
     }
 
-    /// The first of the batch was refused, so that the threads shall do it; if it is really wrong they will find the same.
+    /// Passes the first job of a refused batch to the threads. If the job is invalid, they will get the same error.
     #[cold]
     fn refused(&mut self, errno: i32) {
         let iocb = self.batch.remove(0);
-        // SAFETY: the batch points to iocbs of ours.
-        let place = unsafe { (*iocb).aio_data } as u32;
-        self.pass_on(place, errno);
+        // SAFETY: the batch points to iocbs of `self`.
+        let index = unsafe { (*iocb).aio_data } as u32;
+        self.pass_on(index, errno);
     }
 
-    /// Gives a job to the threads, and remembers what cannot be done here.
+    /// Passes a job to the threads, and records what native AIO cannot do.
     #[cold]
-    fn pass_on(&mut self, place: u32, errno: i32) {
-        let (token, job) = self.jobs[place as usize];
-        self.free.push(place);
+    fn pass_on(&mut self, index: u32, errno: i32) {
+        let (token, job) = self.jobs[index as usize];
+        self.free.push(index);
         match job {
             Job::Sync { .. } if errno == libc::EINVAL => self.can_sync = false,
             Job::Read { file, .. } | Job::Write { file, .. } if errno == libc::EOPNOTSUPP => {
-                self.unable[file.slot as usize] = true;
+                self.must_block[file.slot as usize] = true;
             }
             _ => {}
         }
@@ -209,11 +209,11 @@ impl Libaio {
         {
             self.counts.1 += 1;
         }
-        // SAFETY: the job's event has not been given, so that what its pusher promised still holds.
+        // SAFETY: the job's event has not been delivered, so the guarantees of the caller of `push` still hold.
         unsafe { self.threads.push(token, &job) };
     }
 
-    /// Takes what the kernel has completed.
+    /// Fetches completions from the kernel.
     fn fetch(&mut self, events: &mut Vec<Event>) {
         while self.in_kernel > 0 && self.context.may_have_completions() {
             let count = self.context.fetch(&mut self.fetched);
@@ -229,18 +229,18 @@ impl Libaio {
     }
 
     #[inline]
-    fn completed(&mut self, place: u32, result: i32, events: &mut Vec<Event>) {
-        let (token, job) = self.jobs[place as usize];
-        let again = match -result {
-            // It would have had to wait; or the device below the file system knows no RWF_NOWAIT.
+    fn completed(&mut self, index: u32, result: i32, events: &mut Vec<Event>) {
+        let (token, job) = self.jobs[index as usize];
+        let retry = match -result {
+            // It would have blocked; or the device below the file system does not support RWF_NOWAIT.
             libc::EAGAIN | libc::EOPNOTSUPP => true,
             libc::EINVAL => matches!(job, Job::Sync { .. }),
             _ => false,
         };
-        if again {
-            return self.pass_on(place, -result);
+        if retry {
+            return self.pass_on(index, -result);
         }
-        self.free.push(place);
+        self.free.push(index);
         #[cfg(test)]
         {
             self.counts.0 += 1;
@@ -249,9 +249,9 @@ impl Libaio {
     }
 
     pub(crate) fn register_file(&mut self, slot: u32, fd: RawFd) -> bool {
-        if let Some(unable) = self.unable.get_mut(slot as usize) {
-            // Another file now, of which nothing is known.
-            *unable = false;
+        if let Some(must_block) = self.must_block.get_mut(slot as usize) {
+            // A new file, of which nothing is known yet.
+            *must_block = false;
         }
         self.threads.register_file(slot, fd)
     }
@@ -268,13 +268,14 @@ impl Libaio {
 impl Drop for Libaio {
     fn drop(&mut self) {
         if self.in_kernel > 0 {
-            // Ending the context would wait for what is out, perhaps for ever: it ends with the process.
+            // Destroying the context would wait for the I/O in flight, perhaps forever. The kernel destroys it when the
+            // process ends.
             self.context.id = 0;
         }
     }
 }
 
-fn fill(iocb: &mut Iocb, place: u64, job: &Job, resfd: RawFd) {
+fn fill(iocb: &mut Iocb, index: u64, job: &Job, resfd: RawFd) {
     let (opcode, file, offset, memory, flags) = match *job {
         Job::Read { file, offset, memory } => (IOCB_CMD_PREAD, file, offset, Some(memory), libc::RWF_NOWAIT),
         Job::Write { file, offset, memory, dsync } => {
@@ -282,7 +283,7 @@ fn fill(iocb: &mut Iocb, place: u64, job: &Job, resfd: RawFd) {
             (IOCB_CMD_PWRITE, file, offset, Some(memory), libc::RWF_NOWAIT | dsync)
         }
         Job::Sync { file } => (IOCB_CMD_FDSYNC, file, 0, None, 0),
-        _ => unreachable!("`is_for_kernel` keeps these away"),
+        _ => unreachable!("`is_for_kernel` excludes these"),
     };
     iocb.aio_lio_opcode = opcode;
     (iocb.aio_buf, iocb.aio_nbytes) = match memory {
@@ -293,7 +294,7 @@ fn fill(iocb: &mut Iocb, place: u64, job: &Job, resfd: RawFd) {
             (iov as u64, u64::from(count))
         }
     };
-    iocb.aio_data = place;
+    iocb.aio_data = index;
     iocb.aio_fildes = file.fd as u32;
     iocb.aio_offset = offset as i64;
     iocb.aio_rw_flags = flags;
@@ -301,37 +302,37 @@ fn fill(iocb: &mut Iocb, place: u64, job: &Job, resfd: RawFd) {
     iocb.aio_resfd = resfd as u32;
 }
 
-/// The kernel's side of it.
+/// A native AIO context of the kernel.
 struct Context {
-    /// Also the address of the ring of completions. 0: not to be ended.
+    /// Also the address of the completion ring. 0: must not be destroyed.
     id: usize,
-    /// The ring looks as we know it.
+    /// Whether the completion ring has the expected layout.
     lends_ring: bool,
 }
 
 impl Context {
-    /// With as many places as can be had.
+    /// Creates a context with as many entries as the kernel permits, and returns its capacity.
     fn new() -> io::Result<(Context, u32)> {
-        let mut places = IN_KERNEL_MAX;
+        let mut capacity = IN_KERNEL_MAX;
         loop {
             let mut id = 0usize;
             // SAFETY: the kernel writes the number of the context to `id`.
-            if unsafe { libc::syscall(libc::SYS_io_setup, places, &raw mut id) } == 0 {
+            if unsafe { libc::syscall(libc::SYS_io_setup, capacity, &raw mut id) } == 0 {
                 let mut context = Context { id, lends_ring: false };
-                // SAFETY: a ring begins with at least eight such words, in a mapping that lasts as long as the context.
+                // SAFETY: a ring begins with at least eight such words, in a mapping that lives as long as the context.
                 context.lends_ring = unsafe { context.word(RING_MAGIC_AT) } == RING_MAGIC;
                 context.probe()?;
-                return Ok((context, places));
+                return Ok((context, capacity));
             }
             let error = io::Error::last_os_error();
-            if error.raw_os_error() != Some(libc::EAGAIN) || places <= IN_KERNEL_MIN {
+            if error.raw_os_error() != Some(libc::EAGAIN) || capacity <= IN_KERNEL_MIN {
                 return Err(error);
             }
-            places /= 2;
+            capacity /= 2;
         }
     }
 
-    /// Calls with nothing to do, so that a filter that forbids one is noticed now.
+    /// Makes calls that do nothing, so that a system call filter that denies one is detected now.
     fn probe(&self) -> io::Result<()> {
         // SAFETY: no iocbs are passed.
         unsafe { self.submit(&[]) }?;
@@ -340,29 +341,29 @@ impl Context {
     }
 
     /// # Safety
-    /// The context exists, and its ring is the kernel's.
+    /// The context exists, and `id` is the address of its completion ring.
     unsafe fn word(&self, index: usize) -> u32 {
         let word = (self.id as *mut u32).wrapping_add(index);
-        // SAFETY: inside the ring's first page by the caller's promise; the kernel writes words of 32 bits.
+        // SAFETY: inside the ring's first page as the caller guarantees; the kernel writes words of 32 bits.
         unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Acquire)
     }
 
     /// # Safety
     /// The pointers lead to iocbs whose memory is valid until they complete.
     unsafe fn submit(&self, batch: &[*mut Iocb]) -> io::Result<usize> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let taken = unsafe { libc::syscall(libc::SYS_io_submit, self.id, batch.len(), batch.as_ptr()) };
         usize::try_from(taken).map_err(|_| io::Error::last_os_error())
     }
 
     #[inline]
     fn may_have_completions(&self) -> bool {
-        // SAFETY: the context exists, and its ring has been recognised.
+        // SAFETY: the context exists, and its ring has the expected layout.
         !self.lends_ring || unsafe { self.word(RING_HEAD) != self.word(RING_TAIL) }
     }
 
     fn fetch(&self, into: &mut [Completion; FETCH_MAX]) -> usize {
-        // An error (a signal) leaves everything where it is.
+        // An error (a signal) leaves all completions in place.
         self.get_events(into).unwrap_or(0)
     }
 
@@ -379,7 +380,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.id != 0 {
-            // SAFETY: takes no memory; nothing is in flight, so that it does not wait.
+            // SAFETY: takes no memory; no I/O is in flight, so the call does not wait.
             unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
         }
     }

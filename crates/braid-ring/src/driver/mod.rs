@@ -1,19 +1,18 @@
-//! How I/O reaches the kernel: three drivers with one face.
+//! How I/O reaches the kernel: three drivers with one interface.
 //!
-//! A driver takes [`Job`]s with a token each, and gives each back exactly once as an [`Event`] with what
-//! the system call would have returned. It knows nothing of disks, requests, retries or errors: those
-//! are the port's ([`crate::port`]). The choice is an enum, made once at the start of the shard's thread, so
-//! that a call is a predicted branch.
+//! A driver takes [`Job`]s, each with a token, and returns each exactly once as an [`Event`] with the result of the
+//! system call. It knows nothing of disks, requests, retries or errors: these belong to the port ([`crate::port`]). The
+//! driver is an enum, chosen once at the start of the shard's thread, so that a call is a predictable branch.
 
 #![allow(unsafe_code)]
 
 mod epoll;
 mod libaio;
-mod pool;
 mod refusal;
 mod sockets;
 #[cfg(test)]
 mod tests;
+mod thread_pool;
 mod threads;
 mod uring;
 
@@ -24,14 +23,14 @@ use crate::commands::SHORT_COMMAND_BYTES;
 use crate::error::{RingError, RingErrorKind};
 use crate::wake::Wake;
 
-/// Which interface of the kernel a shard uses.
+/// The kernel interface that a shard uses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DriverKind {
     /// io_uring.
     Uring,
-    /// Linux' older asynchronous I/O, with a few threads for what it cannot do.
+    /// Linux native AIO, with a few threads for what it cannot do.
     Libaio,
-    /// Ordinary system calls on a few threads.
+    /// Blocking system calls on a few threads.
     Threads,
 }
 
@@ -39,7 +38,7 @@ impl DriverKind {
     /// All of them, best first.
     pub const ALL: [DriverKind; 3] = [DriverKind::Uring, DriverKind::Libaio, DriverKind::Threads];
 
-    /// As it is written in configuration and status.
+    /// The name in configuration and status.
     pub fn name(self) -> &'static str {
         match self {
             DriverKind::Uring => "io_uring",
@@ -63,30 +62,30 @@ impl std::str::FromStr for DriverKind {
     }
 }
 
-/// What a shard's driver turned out to be.
+/// The driver of a shard, and what it uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DriverInfo {
-    /// Which interface.
+    /// The kernel interface.
     pub kind: DriverKind,
-    /// Why better ones were passed over; empty when none was.
+    /// Why better drivers were skipped. Empty if none was.
     pub passed_over: Vec<(DriverKind, String)>,
-    /// Which optional abilities are in use, such as `defer_taskrun`.
+    /// Optional features in use, such as `defer_taskrun`.
     pub features: Vec<&'static str>,
     /// Bytes of buffers that are registered with the kernel.
     pub registered_buffer_bytes: u64,
-    /// Why not all buffers are.
+    /// Why not all buffers are registered.
     pub unregistered_because: Option<String>,
-    /// Places for registered files; 0 when files are not registered.
+    /// Size of the table of registered files. 0: files are not registered.
     pub registered_files: u32,
 }
 
-/// An open file for a job: its number, and its place among the registered ones.
+/// An open file for a job: its descriptor, and its index among the registered files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileRef {
     pub(crate) fd: RawFd,
     /// Index among the registered files, or [`FileRef::UNREGISTERED`].
     pub(crate) slot: u32,
-    /// Open with `O_DIRECT`.
+    /// Opened with `O_DIRECT`.
     pub(crate) direct: bool,
 }
 
@@ -95,14 +94,14 @@ impl FileRef {
     pub(crate) const NONE: FileRef = FileRef { fd: -1, slot: FileRef::UNREGISTERED, direct: false };
 }
 
-/// Memory of a read or write. It stays where it is until the job's event.
+/// Memory of a read or write. It must not move until the job's event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Memory {
     One { addr: u64, len: u32, region: u16 },
     Many { iov: *const libc::iovec, count: u32 },
 }
 
-/// One system call to be made.
+/// A system call to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Job {
     Read {
@@ -132,16 +131,16 @@ pub(crate) enum Job {
         len: u32,
         whole: bool,
     },
-    /// All bytes of the message; the event comes when they are sent or an error ends it.
+    /// Sends all bytes of the message. The event comes when they are sent or an error ends the send.
     Send {
         file: FileRef,
         message: *const libc::msghdr,
     },
-    /// Ends when a channel has a message, or an error; of several that wait for one source, one is told.
+    /// Ends when a channel has a message or an error. Of several waits on one source, one ends.
     AwaitMessage {
         file: FileRef,
     },
-    /// Ends the wait of this token, and the wait has its own event.
+    /// Cancels the wait with this token. The wait still gets its own event.
     EndWait {
         token: u64,
     },
@@ -150,7 +149,7 @@ pub(crate) enum Job {
         iov: *const libc::iovec,
         count: u32,
     },
-    /// A command of the file's own. Only io_uring has them.
+    /// A file-specific command. Only io_uring supports it.
     Command {
         fd: RawFd,
         code: u32,
@@ -158,11 +157,11 @@ pub(crate) enum Job {
     },
 }
 
-/// A job that has ended.
+/// The end of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub(crate) token: u64,
-    /// What the system call returned, or minus the error number.
+    /// The result of the system call, or the negated error number.
     pub(crate) result: i32,
 }
 
@@ -170,17 +169,17 @@ pub(crate) struct Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     No,
-    /// At most so many nanoseconds.
+    /// At most this many nanoseconds.
     For(u64),
     Forever,
 }
 
-/// What a driver needs to start.
+/// Configuration of a driver.
 pub(crate) struct DriverConfig {
-    /// Jobs in the kernel at a time.
+    /// Jobs in flight at a time.
     pub(crate) depth: u32,
     pub(crate) files: u32,
-    /// Memory to be registered: address and length.
+    /// Memory to register: address and length.
     pub(crate) buffers: (u64, usize),
     pub(crate) wake: Arc<Wake>,
 }
@@ -192,7 +191,7 @@ pub(crate) enum Driver {
     Threads(Box<threads::Threads>),
 }
 
-/// The same call to whichever driver it is.
+/// Makes the same call on any driver.
 macro_rules! each {
     ($self:expr, $d:ident => $call:expr) => {
         match $self {
@@ -204,7 +203,7 @@ macro_rules! each {
 }
 
 impl Driver {
-    /// Starts the driver wanted, or the best that the kernel permits. Runs on the shard's own thread.
+    /// Starts the wanted driver, or the best that the kernel permits. Runs on the shard's own thread.
     pub(crate) fn start(wanted: Option<DriverKind>, config: &DriverConfig) -> Result<(Driver, DriverInfo), RingError> {
         if let Some(kind) = wanted {
             return Driver::start_one(kind, config).map_err(|error| RingError {
@@ -232,45 +231,46 @@ impl Driver {
         }
     }
 
-    /// Takes a job in. It may begin now or at the next [`Driver::turn`]. The low half of the token of a receive or send is
-    /// the socket's index, as in [`Driver::watch_socket`].
+    /// Queues a job. It may start now or at the next [`Driver::turn`]. The low half of the token of a receive or send
+    /// is the socket's index, as in [`Driver::watch_socket`].
     ///
     /// # Safety
-    /// The memory that the job names (data, iovecs, message) must stay valid until its event, and
-    /// the files open.
+    /// The memory that the job names (data, iovecs, message) must stay valid, and its files open, until its event.
     #[inline]
     pub(crate) unsafe fn push(&mut self, token: u64, job: &Job) {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: guaranteed by the caller.
         each!(self, d => unsafe { d.push(token, job) })
     }
 
-    /// Lets the kernel work: starts what was pushed, appends what has ended to `events`, and, if asked to and
-    /// nothing has ended, sleeps until something does, the shard is woken, or time is up.
+    /// Starts the queued jobs and appends the events of ended ones to `events`. If `wait` says so and none has ended,
+    /// sleeps until one does, the shard is woken, or the time is up.
     pub(crate) fn turn(&mut self, wait: Wait, events: &mut Vec<Event>) {
         each!(self, d => d.turn(wait, events))
     }
 
-    /// Puts a file into the table of registered files at `slot`, or takes it out (-1). False where it has no such place.
+    /// Registers a file at `slot` of the table of registered files, or unregisters it (-1). Returns false if the table
+    /// has no such slot.
     pub(crate) fn register_file(&mut self, slot: u32, fd: RawFd) -> bool {
         each!(self, d => d.register_file(slot, fd))
     }
 
-    /// Whether a receive or send on a socket that blocks waits by itself.
+    /// Returns whether a receive or send on a blocking socket waits in the kernel.
     pub(crate) fn waits_for_sockets(&self) -> bool {
         matches!(self, Driver::Uring(_))
     }
 
-    /// Whether it carries the jobs of channels.
+    /// Returns whether the driver supports the jobs of channels.
     pub(crate) fn has_channels(&self) -> bool {
         matches!(self, Driver::Uring(_))
     }
 
-    /// Whether it carries commands of files.
+    /// Returns whether the driver supports file-specific commands.
     pub(crate) fn has_commands(&self) -> bool {
         matches!(self, Driver::Uring(_))
     }
 
-    /// How many jobs the kernel has begun with, of all that were ever pushed: it is done with what it copies at their beginning.
+    /// Returns how many of all queued jobs the kernel has started. It no longer needs what it copies at the start of a
+    /// job.
     pub(crate) fn begun(&mut self) -> u64 {
         match self {
             Driver::Uring(d) => d.begun(),
@@ -278,7 +278,7 @@ impl Driver {
         }
     }
 
-    /// How many jobs were ever pushed.
+    /// Returns how many jobs were ever queued.
     pub(crate) fn pushed(&self) -> u64 {
         match self {
             Driver::Uring(d) => d.pushed(),
@@ -286,7 +286,7 @@ impl Driver {
         }
     }
 
-    /// A socket's number and descriptor; false when it cannot be watched.
+    /// Registers a socket under an index. Returns false if it cannot be watched.
     pub(crate) fn watch_socket(&mut self, index: u32, fd: RawFd) -> bool {
         match self {
             Driver::Uring(_) => true,
@@ -295,7 +295,7 @@ impl Driver {
         }
     }
 
-    /// A socket is about to be closed; nothing is in flight on it.
+    /// Unregisters a socket that is about to be closed. No I/O is in flight on it.
     pub(crate) fn unwatch_socket(&mut self, index: u32) {
         match self {
             Driver::Uring(_) => {}
@@ -304,12 +304,12 @@ impl Driver {
         }
     }
 
-    /// Ends a driver although the kernel still has some of its jobs. What they use must never be given back.
+    /// Ends a driver while the kernel still has jobs of it. The memory of these jobs must never be freed.
     pub(crate) fn abandon(self) {
         match self {
-            // Ending it would wait for them, or cancel them at a moment nobody is told of.
+            // Dropping it would wait for the jobs, or cancel them at an unknown time.
             Driver::Uring(d) => std::mem::forget(d),
-            // These let go of all but the jobs themselves.
+            // Dropping these releases everything except the jobs themselves.
             Driver::Libaio(_) | Driver::Threads(_) => {}
         }
     }

@@ -1,14 +1,14 @@
-//! Why a driver cannot be had here, in words that help.
+//! Explains why a driver is not available.
 
 use std::fs;
 
 use super::DriverKind;
 use crate::error::RingError;
 
-/// Where the kernel says whether io_uring is switched off.
+/// Says whether io_uring is disabled.
 const URING_SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// What stands in the status for a driver that was passed over.
+/// Returns the reason that the status shows for a skipped driver.
 pub(super) fn reason(kind: DriverKind, error: &RingError) -> String {
     let errno = error.source.as_ref().and_then(std::io::Error::raw_os_error).unwrap_or(0);
     match (kind, errno) {

@@ -1,7 +1,7 @@
-//! Receives and sends as jobs that end, over sockets that only say when they are ready.
+//! Receives and sends as jobs, over sockets that only report readiness.
 //!
-//! A job is tried as soon as it is there, and again after each edge, until it is done. What a socket was last
-//! found to be (not ready) is remembered, so that an idle one costs nothing.
+//! A job is tried when it arrives, and again after each edge, until it is done. It is remembered that a socket is not
+//! ready, so an idle socket costs nothing.
 
 use std::os::fd::RawFd;
 
@@ -10,8 +10,8 @@ use super::{Event, Job};
 
 /// Iovecs that the kernel takes in one call (UIO_MAXIOV).
 const IOVECS_MAX: usize = 1024;
-/// What is watched on a socket. Room to send only while a send waits for it: else each read by
-/// the other side would wake the shard.
+/// Events watched on a socket. EPOLLOUT is watched only while a send waits for room: otherwise each read by the peer
+/// would wake the shard.
 const INTEREST: i32 = libc::EPOLLIN | libc::EPOLLRDHUP;
 
 struct Receiving {
@@ -31,12 +31,12 @@ struct Sending {
 
 struct Socket {
     fd: RawFd,
-    /// Not known to be empty, or full.
+    /// False if the socket is known to be empty, or full.
     readable: bool,
     writable: bool,
-    /// Room to send is watched, too.
+    /// Whether EPOLLOUT is watched as well.
     watches_room: bool,
-    /// In the list of those to be tried.
+    /// Whether it is in the list of sockets to try.
     due: bool,
     receiving: Option<Receiving>,
     sending: Option<Sending>,
@@ -58,16 +58,16 @@ pub(super) struct Sockets {
     due: Vec<u32>,
     /// Receives and sends that have not ended.
     pending: u32,
-    /// The rest of a message of which a part was sent.
+    /// Iovecs for the rest of a partially sent message.
     rest: Box<[libc::iovec; IOVECS_MAX]>,
 }
 
 impl Sockets {
-    pub(super) fn new(most: u32) -> Sockets {
+    pub(super) fn new(max: u32) -> Sockets {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         Sockets {
-            all: (0..most).map(|_| VACANT).collect(),
-            due: Vec::with_capacity(most as usize),
+            all: (0..max).map(|_| VACANT).collect(),
+            due: Vec::with_capacity(max as usize),
             pending: 0,
             rest: Box::new([empty; IOVECS_MAX]),
         }
@@ -77,19 +77,19 @@ impl Sockets {
         self.pending
     }
 
-    /// Begins to watch a socket under an index; false when the kernel refuses.
+    /// Starts watching a socket under an index. Returns false if the kernel refuses.
     pub(super) fn add(&mut self, index: u32, fd: RawFd, epoll: &Epoll) -> bool {
         let socket = &mut self.all[index as usize];
         debug_assert_eq!(socket.fd, -1, "an index is used once at a time");
         if epoll.watch(fd, u64::from(index), INTEREST).is_err() {
             return false;
         }
-        // The first try finds out what it is.
+        // The first attempt finds out whether it is ready.
         *socket = Socket { fd, readable: true, writable: true, ..VACANT };
         true
     }
 
-    /// Forgets a socket on which nothing is in flight.
+    /// Stops watching a socket without I/O in flight.
     pub(super) fn remove(&mut self, index: u32, epoll: &Epoll) {
         let socket = &mut self.all[index as usize];
         debug_assert!(socket.receiving.is_none() && socket.sending.is_none(), "nothing is in flight on it");
@@ -99,14 +99,14 @@ impl Sockets {
         socket.fd = -1;
     }
 
-    /// Something has happened to a socket.
+    /// Handles an edge of a socket.
     pub(super) fn ready(&mut self, index: u32, events: i32, epoll: &Epoll) {
         let socket = &mut self.all[index as usize];
         let ended = events & (libc::EPOLLHUP | libc::EPOLLERR) != 0;
         socket.readable |= ended || events & (libc::EPOLLIN | libc::EPOLLRDHUP) != 0;
         socket.writable |= ended || events & libc::EPOLLOUT != 0;
         if socket.watches_room && socket.writable {
-            // Should the kernel refuse, there will be needless wake-ups and nothing worse.
+            // If the kernel refuses, the shard has needless wake-ups and no other problem.
             let _ = epoll.change(socket.fd, u64::from(index), INTEREST);
             socket.watches_room = false;
         }
@@ -122,7 +122,7 @@ impl Sockets {
         }
     }
 
-    /// Takes a receive or send in; the low half of the token is the socket's index.
+    /// Queues a receive or send. The low half of the token is the socket's index.
     ///
     /// # Safety
     /// As [`super::Driver::push`].
@@ -136,7 +136,7 @@ impl Sockets {
             }
             Job::Send { file, message } => {
                 debug_assert!(socket.fd == file.fd && socket.sending.is_none());
-                // SAFETY: message and iovecs are valid until the event, as the caller promises.
+                // SAFETY: the caller guarantees that message and iovecs are valid until the event.
                 let total = unsafe { iovecs(message) }.iter().map(|iov| iov.iov_len).sum();
                 socket.sending = Some(Sending { token, message, total, sent: 0 });
             }
@@ -146,7 +146,7 @@ impl Sockets {
         self.make_due(index);
     }
 
-    /// Tries all that may get on.
+    /// Tries all sockets that may make progress.
     pub(super) fn try_due(&mut self, epoll: &Epoll, events: &mut Vec<Event>) {
         while let Some(index) = self.due.pop() {
             let socket = &mut self.all[index as usize];
@@ -165,7 +165,7 @@ impl Sockets {
 }
 
 impl Socket {
-    /// Asks to be told when a send that found no room can go on. If that cannot be, the send has failed.
+    /// Watches for room for a send that found none. If that fails, the send fails.
     fn watch_room(&mut self, index: u32, epoll: &Epoll) -> Option<Event> {
         match epoll.change(self.fd, u64::from(index), INTEREST | libc::EPOLLOUT) {
             Ok(()) => {
@@ -179,11 +179,11 @@ impl Socket {
         }
     }
 
-    /// Receives until the job is done or nothing is there.
+    /// Receives until the job is done or the socket is empty.
     fn receive(&mut self) -> Option<Event> {
         let r = self.receiving.as_mut()?;
         let result = loop {
-            // SAFETY: the job's memory is valid until its event; what was received lies before `got`.
+            // SAFETY: the job's memory is valid until its event; the bytes received lie before `got`.
             let got = unsafe {
                 libc::recv(self.fd, (r.addr + r.got as u64) as *mut libc::c_void, r.len - r.got, libc::MSG_DONTWAIT)
             };
@@ -210,7 +210,7 @@ impl Socket {
         Some(Event { token, result })
     }
 
-    /// Sends until the job is done or there is no room.
+    /// Sends until the job is done or the socket is full.
     fn send(&mut self, rest: &mut [libc::iovec; IOVECS_MAX]) -> Option<Event> {
         let s = self.sending.as_mut()?;
         let result = loop {
@@ -253,7 +253,7 @@ impl Socket {
 /// # Safety
 /// The message and its iovecs are valid while the result is used.
 unsafe fn iovecs<'a>(message: *const libc::msghdr) -> &'a [libc::iovec] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let message = &*message;
         if message.msg_iov.is_null() {
@@ -264,7 +264,7 @@ unsafe fn iovecs<'a>(message: *const libc::msghdr) -> &'a [libc::iovec] {
     }
 }
 
-/// Copies what lies behind the first `skip` bytes, as far as it fits; how many iovecs that is.
+/// Copies the iovecs behind the first `skip` bytes, as many as fit. Returns their number.
 fn copy_rest(from: &[libc::iovec], mut skip: usize, to: &mut [libc::iovec]) -> usize {
     let mut count = 0;
     for iov in from {

@@ -1,4 +1,4 @@
-//! Each driver by itself: jobs in, events out.
+//! Tests of each driver in isolation: jobs in, events out.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,31 +11,31 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::pool::{Pool, THREADS};
+use super::thread_pool::{THREADS, ThreadPool};
 use super::*;
 use crate::map::Map;
 
-/// A driver with all that a test needs around it.
-struct Bed {
+/// A driver with its surroundings.
+struct TestBed {
     driver: Driver,
     wake: Arc<Wake>,
     events: Vec<Event>,
-    /// Ended, by token, and not yet asked for.
+    /// Results by token that the test has not read yet.
     ended: HashMap<u64, i32>,
     memory: Map,
 }
 
 const MEMORY: usize = 16 << 20;
 
-impl Bed {
-    fn new(kind: DriverKind) -> Bed {
+impl TestBed {
+    fn new(kind: DriverKind) -> TestBed {
         let wake = Arc::new(Wake::new().unwrap());
         let memory = Map::new(MEMORY).unwrap();
         let config =
             DriverConfig { depth: 1024, files: 64, buffers: (memory.addr(), memory.len()), wake: Arc::clone(&wake) };
         let (driver, info) = Driver::start(Some(kind), &config).unwrap();
         assert_eq!((info.kind, info.passed_over), (kind, vec![]));
-        Bed { driver, wake, events: Vec::new(), ended: HashMap::new(), memory }
+        TestBed { driver, wake, events: Vec::new(), ended: HashMap::new(), memory }
     }
 
     fn push(&mut self, token: u64, job: Job) {
@@ -69,7 +69,7 @@ impl Bed {
 
     fn bytes(&mut self, at: usize, len: usize) -> &mut [u8] {
         assert!(at + len <= MEMORY);
-        // SAFETY: inside the mapping; tests look only where no job is at work.
+        // SAFETY: inside the mapping; tests access only memory that no job uses.
         unsafe { std::slice::from_raw_parts_mut(self.memory.ptr().add(at), len) }
     }
 
@@ -77,7 +77,7 @@ impl Bed {
         Memory::One { addr: self.memory.addr() + at as u64, len: len as u32, region: 0 }
     }
 
-    /// A connected socket, as number `index`, and its other end.
+    /// Returns a connected socket, watched under `index`, its `FileRef`, and its peer.
     fn socket(&mut self, index: u32) -> (UnixStream, FileRef, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(!self.driver.waits_for_sockets()).unwrap();
@@ -88,9 +88,9 @@ impl Bed {
     }
 }
 
-fn on_each(test: impl Fn(&mut Bed)) {
+fn on_each(test: impl Fn(&mut TestBed)) {
     for kind in DriverKind::ALL {
-        test(&mut Bed::new(kind));
+        test(&mut TestBed::new(kind));
     }
 }
 
@@ -101,9 +101,9 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// A file of its own beside this program, where there is more likely a disk than in /tmp; gone from its folder at once.
+/// Creates a private file beside the test program, which is more likely on a disk than /tmp, and unlinks it at once.
 fn file(name: &str, direct: bool) -> std::fs::File {
-    // Tests beside this one want one of the same name, perhaps in this very moment.
+    // Tests that run in parallel may use the same name.
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let (program, next) = (std::env::current_exe().unwrap(), NEXT.fetch_add(1, Ordering::Relaxed));
     let path = program.with_file_name(format!("driver-{name}-{}-{next}", std::process::id()));
@@ -114,8 +114,8 @@ fn file(name: &str, direct: bool) -> std::fs::File {
     file
 }
 
-/// Random reads and writes of one or several pieces, many at a time, compared with a copy in memory.
-fn keeps_a_file(bed: &mut Bed, direct: bool, registered: bool) {
+/// Makes random reads and writes of one or several pieces, many at a time, and compares them with a copy in memory.
+fn keeps_a_file(bed: &mut TestBed, direct: bool, registered: bool) {
     const BLOCK: usize = 4096;
     const BLOCKS: usize = 256;
     const BATCH: usize = 64;
@@ -126,7 +126,7 @@ fn keeps_a_file(bed: &mut Bed, direct: bool, registered: bool) {
     let mut model = vec![0u8; BLOCKS * BLOCK];
     let mut seed = 0x5eed + u64::from(direct);
     for round in 0..40u64 {
-        // Each job of a batch has its own blocks of the file and of the memory: up to four, backwards in memory.
+        // Each job of a batch has up to four blocks of its own in the file and in memory, in reverse order in memory.
         let mut iovecs = vec![[libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; 4]; BATCH];
         let mut jobs = Vec::new();
         for (n, iovecs) in iovecs.iter_mut().enumerate() {
@@ -155,12 +155,12 @@ fn keeps_a_file(bed: &mut Bed, direct: bool, registered: bool) {
         for (n, (pieces, first, write)) in jobs.into_iter().enumerate() {
             assert_eq!(bed.result(n as u64), (pieces * BLOCK) as i32);
             for piece in 0..pieces {
-                let there = (first + piece) * BLOCK..(first + piece + 1) * BLOCK;
-                let here = bed.bytes((n * 4 + 3 - piece) * BLOCK, BLOCK);
+                let in_model = (first + piece) * BLOCK..(first + piece + 1) * BLOCK;
+                let in_memory = bed.bytes((n * 4 + 3 - piece) * BLOCK, BLOCK);
                 if write {
-                    model[there].copy_from_slice(here);
+                    model[in_model].copy_from_slice(in_memory);
                 } else {
-                    assert!(*here == model[there], "round {round}: block {} differs", first + piece);
+                    assert!(*in_memory == model[in_model], "round {round}: block {} differs", first + piece);
                 }
             }
         }
@@ -182,12 +182,12 @@ fn files_keep_what_was_written() {
     }
 }
 
-/// Whether the file system here reads a block that it has without waiting, when asked to.
+/// Returns whether this file system supports RWF_NOWAIT reads of an allocated block.
 fn knows_nowait() -> bool {
     let disk = file("nowait", true);
     let block = Map::new(4096).unwrap();
     let iov = libc::iovec { iov_base: block.ptr().cast(), iov_len: 4096 };
-    // SAFETY: the block is mapped through both calls.
+    // SAFETY: the block stays mapped during both calls.
     unsafe {
         assert_eq!(libc::pwritev(disk.as_raw_fd(), &raw const iov, 1, 0), 4096);
         libc::preadv2(disk.as_raw_fd(), &raw const iov, 1, 0, libc::RWF_NOWAIT) == 4096
@@ -195,13 +195,13 @@ fn knows_nowait() -> bool {
 }
 
 #[test]
-fn libaio_is_used_where_it_need_not_wait() {
-    let mut bed = Bed::new(DriverKind::Libaio);
+fn libaio_is_used_where_it_does_not_block() {
+    let mut bed = TestBed::new(DriverKind::Libaio);
     keeps_a_file(&mut bed, true, true);
-    let Driver::Libaio(libaio) = &bed.driver else { unreachable!("as asked for") };
+    let Driver::Libaio(libaio) = &bed.driver else { unreachable!("as requested") };
     let (by_kernel, passed_on) = libaio.counts;
     if knows_nowait() {
-        // The first writes allocate blocks, which waits; the reads and later writes need not.
+        // The first writes allocate blocks and block; the reads and later writes need not.
         assert!(by_kernel > 1000, "{by_kernel} by the kernel, {passed_on} passed on");
     } else {
         assert!(passed_on > 0, "found out by trying");
@@ -209,7 +209,7 @@ fn libaio_is_used_where_it_need_not_wait() {
 }
 
 #[test]
-fn errors_are_those_of_the_system_calls() {
+fn errors_match_those_of_the_system_calls() {
     on_each(|bed| {
         let disk = file("errors", true);
         disk.set_len(8192).unwrap();
@@ -219,7 +219,7 @@ fn errors_are_those_of_the_system_calls() {
         let bad = FileRef { fd: -1, slot: FileRef::UNREGISTERED, direct: true };
         let memory = bed.one(0, 4096);
         assert_eq!(bed.call(Job::Read { file, offset: 8192, memory }), 0, "at the end there is nothing");
-        // SAFETY: the memory is the bed's.
+        // SAFETY: the memory belongs to the bed.
         let odd = unsafe { libc::pread(file.fd, bed.memory.ptr().cast(), 4096, 1) };
         let odd = if odd < 0 { -std::io::Error::last_os_error().raw_os_error().unwrap() } else { odd as i32 };
         assert_eq!(bed.call(Job::Read { file, offset: 1, memory }), odd, "EINVAL on most file systems");
@@ -232,7 +232,7 @@ fn errors_are_those_of_the_system_calls() {
 }
 
 #[test]
-fn many_more_jobs_than_the_kernel_takes_all_end() {
+fn more_jobs_than_the_kernel_takes_all_complete() {
     on_each(|bed| {
         let disk = file("many", true);
         disk.set_len(1 << 20).unwrap();
@@ -249,8 +249,8 @@ fn many_more_jobs_than_the_kernel_takes_all_end() {
     });
 }
 
-/// iovecs of uneven sizes over the first bytes of the bed's memory.
-fn uneven(bed: &mut Bed, count: usize) -> (Vec<libc::iovec>, usize) {
+/// Returns iovecs of various sizes over the start of the bed's memory.
+fn uneven(bed: &mut TestBed, count: usize) -> (Vec<libc::iovec>, usize) {
     let (mut at, mut seed) = (0, 3);
     let iovecs = (0..count).map(|_| {
         let len = random(&mut seed) as usize % 60_000;
@@ -261,7 +261,7 @@ fn uneven(bed: &mut Bed, count: usize) -> (Vec<libc::iovec>, usize) {
 }
 
 #[test]
-fn a_send_goes_out_whole_however_slowly_it_is_read() {
+fn a_send_is_complete_with_a_slow_reader() {
     on_each(|bed| {
         let (_ours, file, mut theirs) = bed.socket(5);
         let (mut iovecs, total) = uneven(bed, 200);
@@ -282,7 +282,8 @@ fn a_send_goes_out_whole_however_slowly_it_is_read() {
             (message.msg_iov, message.msg_iovlen) = (rest.as_mut_ptr(), rest.len() as _);
             bed.push(9 << 32 | 5, Job::Send { file, message: &raw const message });
             let mut sent = usize::try_from(bed.result(9 << 32 | 5)).expect("it succeeds");
-            // Only an older kernel's io_uring ends with a part; then the shard's sockets go on, as here.
+            // Only io_uring of older kernels ends a send after a part. The shard's sockets then continue, as this loop
+            // does.
             assert!(sent == rest.iter().map(|iov| iov.iov_len).sum() || bed.driver.waits_for_sockets());
             while !rest.is_empty() && sent >= rest[0].iov_len {
                 sent -= rest[0].iov_len;
@@ -299,7 +300,7 @@ fn a_send_goes_out_whole_however_slowly_it_is_read() {
 }
 
 #[test]
-fn a_receive_takes_some_or_waits_for_all() {
+fn a_receive_returns_some_or_all_bytes() {
     on_each(|bed| {
         let (_ours, file, mut theirs) = bed.socket(0);
         let addr = bed.memory.addr();
@@ -323,7 +324,7 @@ fn a_receive_takes_some_or_waits_for_all() {
         let parts: Vec<u8> = bed.bytes(0, 1 << 20).iter().step_by(16 << 10).copied().collect();
         assert_eq!(parts, (0..64).collect::<Vec<u8>>());
 
-        // The end of the stream ends it early, with what there was.
+        // The end of the stream ends the receive early, with the bytes received.
         let mut theirs = writer.join().unwrap();
         bed.push(2 << 32, recv(1 << 20, true));
         theirs.write_all(b"last").unwrap();
@@ -348,7 +349,7 @@ fn both_directions_work_at_once_and_end_by_a_shutdown() {
         bed.push(3 << 32 | 1, Job::Send { file, message: &raw const message });
         bed.turn(Wait::No);
         bed.turn(Wait::For(20_000_000));
-        assert!(bed.ended.is_empty(), "nobody reads, nobody writes");
+        assert!(bed.ended.is_empty(), "the peer neither reads nor writes");
         ours.shutdown(std::net::Shutdown::Both).unwrap();
         assert_eq!(bed.result(2 << 32 | 1), 0);
         let sent = bed.result(3 << 32 | 1);
@@ -358,7 +359,7 @@ fn both_directions_work_at_once_and_end_by_a_shutdown() {
 }
 
 #[test]
-fn sends_to_nobody_fail() {
+fn a_send_to_a_closed_peer_fails() {
     on_each(|bed| {
         let (_ours, file, theirs) = bed.socket(2);
         drop(theirs);
@@ -372,9 +373,9 @@ fn sends_to_nobody_fail() {
     });
 }
 
-/// A place can be used again for another socket, also while the old one is still open elsewhere.
+/// An index can be used again for another socket, even while the previous one is still open elsewhere.
 #[test]
-fn sockets_come_and_go() {
+fn socket_indices_are_reusable() {
     on_each(|bed| {
         for round in 0..50u8 {
             let (ours, file, mut theirs) = bed.socket(4);
@@ -386,7 +387,7 @@ fn sockets_come_and_go() {
             assert_eq!(bed.bytes(0, 32), [round; 32]);
             bed.driver.unwatch_socket(4);
             drop(ours);
-            // What the other descriptor receives is no business of the driver.
+            // The driver must ignore what the other descriptor receives.
             theirs.write_all(&[round; 32]).unwrap();
             bed.turn(Wait::No);
             drop(other);
@@ -396,7 +397,7 @@ fn sockets_come_and_go() {
 }
 
 #[test]
-fn a_sleeper_wakes_by_time_or_when_called() {
+fn a_sleeping_driver_wakes_by_timeout_or_wake_up() {
     on_each(|bed| {
         bed.turn(Wait::No);
         let begin = Instant::now();
@@ -435,14 +436,14 @@ fn waits_end_in_time() {
     });
 }
 
-/// Threads of pools in this process.
+/// Returns the number of pool threads in this process.
 fn pool_threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|name| name.starts_with("disk-io-")).count()
 }
 
-/// Jobs of slot 1 hang until the gate opens; each that hangs is counted.
+/// Jobs of slot 1 hang until the gate opens, and are counted while they hang.
 static GATE: AtomicBool = AtomicBool::new(false);
 static HANGING: AtomicU32 = AtomicU32::new(0);
 
@@ -459,11 +460,11 @@ fn hang(job: &Job) -> i32 {
 }
 
 #[test]
-fn a_hanging_file_leaves_threads_to_others_and_is_left_behind() {
-    let mut pool = Pool::start_with(1024, 8, hang).unwrap();
+fn a_hung_file_leaves_threads_to_other_files_and_does_not_block_the_drop() {
+    let mut pool = ThreadPool::start_with(1024, 8, hang).unwrap();
     let mut events = Vec::new();
     let sync = |slot| Job::Sync { file: FileRef { fd: -1, slot, direct: false } };
-    // SAFETY: these jobs have no memory.
+    // SAFETY: these jobs name no memory.
     (0..500).for_each(|token| unsafe { pool.push(token, &sync(1)) });
     pool.exchange(&mut events);
     let begin = Instant::now();
@@ -471,7 +472,7 @@ fn a_hanging_file_leaves_threads_to_others_and_is_left_behind() {
         assert!(begin.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The others', registered or not, all go through.
+    // Jobs of other files, registered or not, complete.
     for (n, slot) in [0, 2, FileRef::UNREGISTERED, 7].into_iter().cycle().take(400).enumerate() {
         // SAFETY: as above.
         unsafe { pool.push(1000 + n as u64, &sync(slot)) };
@@ -484,7 +485,7 @@ fn a_hanging_file_leaves_threads_to_others_and_is_left_behind() {
     }
     assert!(events.iter().all(|e| e.token >= 1000 && e.result == 0));
     assert_eq!(HANGING.load(Ordering::SeqCst), THREADS as u32 / 2);
-    // The end of the pool does not wait for those that hang; and what has not begun never does.
+    // Dropping the pool does not wait for hung jobs, and jobs that have not started never do.
     let begin = Instant::now();
     drop(pool);
     assert!(begin.elapsed() < Duration::from_secs(5));
@@ -499,16 +500,16 @@ fn a_hanging_file_leaves_threads_to_others_and_is_left_behind() {
 }
 
 #[test]
-fn threads_share_out_among_busy_files() {
-    // Jobs that take a while, on three files: none is served much less than another.
+fn busy_files_share_the_threads() {
+    // Slow jobs on three files: no file is served much less than another.
     fn slow(_: &Job) -> i32 {
         std::thread::sleep(Duration::from_micros(500));
         0
     }
-    let mut pool = Pool::start_with(3000, 4, slow).unwrap();
+    let mut pool = ThreadPool::start_with(3000, 4, slow).unwrap();
     for token in 0..3000u64 {
         let file = FileRef { fd: -1, slot: (token / 1000) as u32, direct: false };
-        // SAFETY: these jobs have no memory.
+        // SAFETY: these jobs name no memory.
         unsafe { pool.push(token, &Job::Sync { file }) };
     }
     let mut events = Vec::new();

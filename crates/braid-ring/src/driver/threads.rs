@@ -1,30 +1,30 @@
-//! The driver of ordinary system calls: disks by a few threads, sockets by readiness, sleep in epoll.
+//! The driver of blocking system calls: disks through a few threads, sockets through readiness, sleep in epoll.
 //!
-//! The libaio driver stands on this one for all that Linux' asynchronous I/O cannot do.
+//! The libaio driver uses this one for everything that native AIO cannot do.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::epoll::Epoll;
-use super::pool::Pool;
 use super::sockets::Sockets;
+use super::thread_pool::ThreadPool;
 use super::{DriverConfig, DriverInfo, DriverKind, Event, Job, Wait};
 use crate::error::RingError;
 use crate::net::SOCKETS_MAX;
 use crate::wake::Wake;
 
-/// Tags of what is watched; sockets have their index.
+/// Tag of watched eventfds. The tag of a socket is its index.
 const EVENTFD_TAG: u64 = u64::MAX;
 
-/// What failed, in an error.
+/// Context of the error when the threads cannot be started.
 pub(super) const STARTING_THREADS: &str = "starting the threads for disk I/O";
 
 pub(crate) struct Threads {
     epoll: Epoll,
     sockets: Sockets,
-    pool: Pool,
+    pool: ThreadPool,
     files: u32,
-    /// Keeps the eventfd open that is watched.
+    /// Keeps the watched eventfd open.
     _wake: Arc<Wake>,
 }
 
@@ -32,7 +32,7 @@ impl Threads {
     pub(crate) fn start(config: &DriverConfig) -> Result<(Threads, DriverInfo), RingError> {
         let failed = |what: &'static str| move |e| RingError::os(e, what);
         let epoll = Epoll::new().map_err(failed("making an epoll instance"))?;
-        let pool = Pool::start(config.depth, config.files).map_err(failed(STARTING_THREADS))?;
+        let pool = ThreadPool::start(config.depth, config.files).map_err(failed(STARTING_THREADS))?;
         let mut threads = Threads {
             epoll,
             sockets: Sockets::new(SOCKETS_MAX),
@@ -54,7 +54,7 @@ impl Threads {
         Ok((threads, info))
     }
 
-    /// Ends a sleep each time that somebody writes the eventfd.
+    /// Makes each write to the eventfd end a sleep.
     pub(super) fn watch_eventfd(&mut self, fd: RawFd) -> Result<(), RingError> {
         let watched = self.epoll.watch(fd, EVENTFD_TAG, libc::EPOLLIN);
         watched.map_err(|e| RingError::os(e, "watching an eventfd"))
@@ -65,7 +65,7 @@ impl Threads {
     #[inline]
     pub(crate) unsafe fn push(&mut self, token: u64, job: &Job) {
         match job {
-            // SAFETY: the caller's promise, passed on.
+            // SAFETY: guaranteed by the caller.
             Job::Recv { .. } | Job::Send { .. } => unsafe { self.sockets.push(token, job) },
             // SAFETY: as above.
             _ => unsafe { self.pool.push(token, job) },
@@ -82,13 +82,13 @@ impl Threads {
         }
     }
 
-    /// Begins what was pushed, and takes what has ended.
+    /// Starts queued jobs, and takes events.
     pub(super) fn work(&mut self, events: &mut Vec<Event>) {
         self.sockets.try_due(&self.epoll, events);
         self.pool.exchange(events);
     }
 
-    /// Sees whether sockets have become ready, without waiting.
+    /// Checks whether sockets have become ready, without waiting.
     pub(super) fn look(&mut self, events: &mut Vec<Event>) {
         if self.sockets.pending() > 0 {
             self.poll(Wait::No);
@@ -100,7 +100,7 @@ impl Threads {
     pub(super) fn sleep(&mut self, wait: Wait, events: &mut Vec<Event>) {
         let before = events.len();
         self.pool.fall_asleep();
-        // Once more, now that the pool's threads can see that somebody is going to sleep.
+        // Checked once more, now that the pool's threads can see that this shard is about to sleep.
         self.pool.exchange(events);
         self.poll(if events.len() > before { Wait::No } else { wait });
         self.pool.awake();
@@ -110,14 +110,14 @@ impl Threads {
     fn poll(&mut self, wait: Wait) {
         for at in 0..self.epoll.wait(wait) {
             let (tag, events) = self.epoll.edge(at);
-            // The eventfds have done their work by ending the wait.
+            // The eventfds only had to end the wait.
             if tag != EVENTFD_TAG {
                 self.sockets.ready(tag as u32, events, &self.epoll);
             }
         }
     }
 
-    /// Jobs of a file that has a place have a line of their own in the pool.
+    /// Jobs of a registered file have a queue of their own in the pool.
     pub(crate) fn register_file(&mut self, slot: u32, _fd: RawFd) -> bool {
         slot < self.files
     }

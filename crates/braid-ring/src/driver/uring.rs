@@ -1,4 +1,4 @@
-//! The io_uring driver: one ring a shard, one `enter` a turn.
+//! The io_uring driver: one ring per shard, one `enter` per turn.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -12,16 +12,17 @@ use crate::error::RingError;
 use crate::port::LEAF_TOKEN;
 use crate::wake::Wake;
 
-/// Entries of the two queues, the smaller ones for where little memory may be locked. When the first is full, an `enter`
-/// in between empties it; when the second is, the kernel keeps what it has to say until there is room.
+/// Entries of the submission and completion queues; the smaller sizes are for hosts with little lockable memory. When
+/// the submission queue is full, an extra `enter` empties it. When the completion queue is full, the kernel holds
+/// completions back.
 const SIZES: [(u32, u32); 3] = [(1024, 8192), (256, 1024), (64, 256)];
-/// The poll of the wake-up eventfd. Tokens of jobs are smaller.
+/// Token of the poll of the wake-up eventfd. Tokens of jobs are smaller.
 const WAKE_TOKEN: u64 = u64::MAX;
 
-/// So many I/Os of disks are handed over as soon as there are, before the rest of a turn's work is done, while the kernel has fewer than
-/// [`DISK_BUSY`]: disks that are waiting for work would else wait for all of the batch. At depth 32 this gains a fifth on a virtual
-/// disk. Each further batch of the turn is twice as large, and what finds the disks busy goes with the turn's end: each call
-/// wakes whoever plays a virtual disk.
+/// While the kernel has fewer than [`DISK_BUSY`] disk I/Os, they are submitted in batches of this size before the
+/// turn's remaining work is done. Otherwise idle disks would wait until the end of the turn. At depth 32 this gains a
+/// fifth on a virtual disk. Each further batch of a turn is twice as large, and I/Os that find the disks busy are
+/// submitted at the end of the turn: each call wakes the process that emulates a virtual disk.
 const DISK_BATCH: usize = 4;
 const DISK_BUSY: usize = 8;
 
@@ -33,13 +34,14 @@ pub(crate) struct Uring {
     wake: Arc<Wake>,
     files: u32,
     has_buffers: bool,
-    /// Jobs of disks that have not ended; reads and writes among them that are in the queue, and how many of those are handed over at once.
+    /// Disk jobs that have not ended; reads and writes among them that are in the submission queue; the size of the
+    /// next batch.
     disk_jobs: usize,
     disk_queued: usize,
     disk_batch: usize,
-    /// An `enter` is due although nothing new was pushed: an earlier one could not take everything.
+    /// Whether an `enter` is due although nothing was queued: an earlier one could not take everything.
     unfinished: bool,
-    /// Entries that were ever put into the queue.
+    /// Entries that were ever queued.
     pushed: u64,
 }
 
@@ -79,8 +81,8 @@ impl Uring {
         Ok((uring, info))
     }
 
-    /// Asks for a completion each time that somebody writes the eventfd. Its count is never read: it is the
-    /// writing that wakes, and 2^64 of them are out of reach.
+    /// Requests a completion for each write to the eventfd. Its count is never read: each write wakes the shard, and
+    /// 2^64 writes cannot happen.
     fn watch_wake(&mut self) {
         let poll = opcode::PollAdd::new(Fd(self.wake.fd()), libc::POLLIN as u32).multi(true);
         self.push_entry(&poll.build().user_data(WAKE_TOKEN));
@@ -102,7 +104,8 @@ impl Uring {
             if self.disk_queued >= self.disk_batch && self.disk_jobs < self.disk_queued + DISK_BUSY {
                 (self.disk_queued, self.disk_batch) = (0, self.disk_batch * 2);
                 let queued = self.ring.submission().len();
-                // No completion is asked for, so that none can be missed. What is not taken stays queued for the turn's end.
+                // No completions are requested, so none can be missed. Entries that are not taken stay queued until the
+                // end of the turn.
                 // SAFETY: no argument is passed; the entries were checked when they were pushed.
                 let _ = unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued as u32, 0, 0, None) };
             }
@@ -112,16 +115,16 @@ impl Uring {
     #[inline]
     fn push_entry(&mut self, entry: &squeue::Entry) {
         loop {
-            // SAFETY: the memory of jobs stays valid by `push`'s contract; the poll of the eventfd has none.
+            // SAFETY: the memory of jobs stays valid by the contract of `push`; the poll of the eventfd has none.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 self.pushed += 1;
                 return;
             }
-            // Full: hand everything to the kernel, which consumes entries even if it has no time for them yet.
+            // Full: submit everything. The kernel consumes entries even if it cannot process them yet.
             if let Err(e) = self.enter(0, None)
                 && e.raw_os_error() == Some(libc::EBUSY)
             {
-                // The kernel wants its completions collected first; it has set them aside meanwhile.
+                // The kernel requires its completions to be collected first. It holds them back meanwhile.
                 std::thread::yield_now();
             }
         }
@@ -165,7 +168,7 @@ impl Uring {
                 self.enter(1, Some(&timeout))
             }
         };
-        // EINTR, ETIME, EBUSY, EAGAIN: whatever was not taken stays queued, and the next turn tries again.
+        // EINTR, ETIME, EBUSY, EAGAIN: entries that were not taken stay queued, and the next turn retries.
         self.unfinished = result.is_err();
         self.reap(events);
     }
@@ -188,19 +191,19 @@ impl Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // The kernel takes a closed ring apart in its own time, and would keep the disks open, and locked, until then.
-        // Neither call matters where nothing was registered.
+        // The kernel dismantles a closed ring asynchronously, and would keep the disks open and locked until then. Both
+        // calls fail harmlessly if nothing was registered.
         let _ = self.ring.submitter().unregister_files();
         let _ = self.ring.submitter().unregister_buffers();
     }
 }
 
-/// The largest ring of the best kind that this kernel makes here.
+/// Creates the largest ring with the best features that this kernel permits.
 fn build() -> io::Result<(IoUring, Vec<&'static str>)> {
     let mut refused = None;
     for (submissions, completions) in SIZES {
         match build_sized(submissions, completions) {
-            // The rings themselves count as locked memory, which may be limited to next to nothing.
+            // The rings count as locked memory, which may be tightly limited.
             Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => refused = Some(e),
             other => return other,
         }
@@ -235,7 +238,7 @@ fn build_sized(submissions: u32, completions: u32) -> io::Result<(IoUring, Vec<&
     Ok((IoUring::builder().setup_cqsize(completions).build(submissions)?, Vec::new()))
 }
 
-/// Sends one no-operation through: a filter may permit to make a ring and forbid to use it.
+/// Submits one no-operation: a filter may permit creating a ring but not using it.
 fn prove(ring: &mut IoUring) -> io::Result<()> {
     let nop = opcode::Nop::new().build();
     // SAFETY: a no-operation uses no memory; a new queue has room.
@@ -244,7 +247,7 @@ fn prove(ring: &mut IoUring) -> io::Result<()> {
     if ring.completion().count() == 1 { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EIO)) }
 }
 
-/// Makes a table of registered files, all empty; as large as the limit of open files permits.
+/// Creates a table of registered files, all empty, as large as the limit of open files permits.
 fn register_files(ring: &IoUring, wanted: u32) -> u32 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
     let files = wanted.min(u32::try_from(limit).unwrap_or(u32::MAX));
@@ -274,13 +277,13 @@ fn register_buffers(ring: &IoUring, (addr, len): (u64, usize)) -> (usize, Option
     (0, why)
 }
 
-/// Whether a token is that of a disk's job.
+/// Returns whether a token belongs to a disk job.
 #[inline]
 fn is_of_disk(token: u64) -> bool {
     token >> 56 == LEAF_TOKEN >> 56
 }
 
-/// A file as the opcodes want it.
+/// Builds an entry for a registered or unregistered file.
 macro_rules! on_file {
     ($file:expr, |$fd:ident| $build:expr) => {
         if $file.slot == FileRef::UNREGISTERED {
@@ -340,7 +343,7 @@ fn entry_for(job: &Job, has_buffers: bool) -> squeue::Entry {
             on_file!(file, |fd| opcode::SendMsg::new(fd, message).flags(flags).build())
         }
         Job::AwaitMessage { file } => {
-            // Else each message would wake every shard, and all but one for nothing.
+            // Without EPOLLEXCLUSIVE each message would wake every shard, and all but one for nothing.
             let events = (libc::POLLIN as u32) | libc::EPOLLEXCLUSIVE as u32;
             on_file!(file, |fd| opcode::PollAdd::new(fd, events).build())
         }

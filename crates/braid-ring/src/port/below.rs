@@ -1,7 +1,7 @@
-//! Leaf I/Os on devices of the tier below: requests there, one for each piece of memory.
+//! Leaf I/Os on devices of the stack level below. Each becomes requests to that device, one for each piece of memory.
 //!
-//! They have no time limit of their own: what they stand on has. A request there may wait for longer than a disk may take, as for a member
-//! that has failed to be left out.
+//! They have no time limit of their own; the leaf I/Os below them have. A request below may take longer than a disk
+//! may, for example while a failed member is dropped.
 
 use std::collections::VecDeque;
 
@@ -12,33 +12,35 @@ use super::entry::State;
 use crate::disk::Base;
 use crate::frontend::TAG_BITS;
 use crate::requests::BELOW;
-use crate::tier::{TIERS_MAX, tier_of};
+use crate::stack_level::{TIERS_MAX, tier_of};
 
-/// Entries that have requests to submit, by the tier that these go to, in the order in which they came.
+/// Entries with requests to submit, by the stack level of the device, in the order of submission.
 #[derive(Default)]
 pub(super) struct Below {
     queues: [VecDeque<u32>; TIERS_MAX],
-    /// That tier has no slot free: not before something has ended.
+    /// Whether that level has no free slot until something has ended.
     full: [bool; TIERS_MAX],
 }
 
 impl Below {
-    /// Takes memory for so many.
-    pub(super) fn reserve(&mut self, most: usize) {
-        self.queues.iter_mut().for_each(|queue| queue.reserve(most));
+    /// Reserves memory for this many more entries.
+    pub(super) fn reserve(&mut self, max: usize) {
+        self.queues.iter_mut().for_each(|queue| queue.reserve(max));
     }
 }
 
 impl Port {
-    /// Begins an entry on a device of a tier below.
+    /// Begins an entry on a device of a level below.
     pub(super) fn begin_below(&mut self, index: u32, device: DeviceId) {
         let entry = &mut self.entries[index];
         entry.state = State::Below;
-        (entry.out, entry.busy, entry.step, entry.result) = (requests_of(entry.io.op, entry.io.pieces()), 0, 0, Ok(()));
+        (entry.outstanding, entry.busy, entry.step, entry.result) =
+            (requests_of(entry.io.op, entry.io.pieces()), 0, 0, Ok(()));
         self.below.queues[tier_of(device)].push_back(index);
     }
 
-    /// Whether a tier has something to submit, and may have room for it; or something was late below, or has come back there.
+    /// Returns whether requests to a level can be submitted that may have room for them, or late or returned I/Os are
+    /// to be reported.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         let submits = |(queue, full): (&VecDeque<u32>, &bool)| !queue.is_empty() && !full;
@@ -47,19 +49,19 @@ impl Port {
             || self.below.queues.iter().zip(&self.below.full).any(submits)
     }
 
-    /// Something may have ended since: tiers that had no slot are asked again.
+    /// Retries levels that had no free slot, as something may have ended since.
     pub(crate) fn retry_below(&mut self) {
         self.below.full = [false; TIERS_MAX];
     }
 
-    /// The next request to a device of this tier. It counts as submitted when [`Port::submitted_below`] is called.
-    pub(crate) fn next_below(&self, tier: usize) -> Option<Request> {
-        let index = *self.below.queues[tier].front().filter(|_| !self.below.full[tier])?;
+    /// Returns the next request to a device of this level. It stays queued until [`Port::submitted_below`] is called.
+    pub(crate) fn next_below(&self, level: usize) -> Option<Request> {
+        let index = *self.below.queues[level].front().filter(|_| !self.below.full[level])?;
         let entry = &self.entries[index];
         let io = &entry.io;
         let Base::Device(device) = *self.leaves[io.leaf.0 as usize].disk.as_ref()?.base() else { return None };
         let tag = BELOW << TAG_BITS | u64::from(index);
-        if !moves(io.op) {
+        if !carries_data(io.op) {
             let Op::Flush = io.op else {
                 let (offset, len) = (io.offset, io.len);
                 return Some(Request { device, op: io.op, flags: io.flags, offset, len, buf: io.buf, tag });
@@ -75,47 +77,48 @@ impl Port {
         Some(Request { device, op: io.op, flags: io.flags, offset: io.offset + before, len: len.into(), buf, tag })
     }
 
-    /// The request that [`Port::next_below`] gave was submitted, or refused.
-    pub(crate) fn submitted_below(&mut self, tier: usize, submitted: Result<(), IoError>) {
-        let Some(index) = self.below.queues[tier].front().copied() else { return };
+    /// Records that the request from [`Port::next_below`] was submitted or refused.
+    pub(crate) fn submitted_below(&mut self, level: usize, submitted: Result<(), IoError>) {
+        let Some(index) = self.below.queues[level].front().copied() else { return };
         if submitted.is_err_and(|error| error.kind == ErrorKind::Busy) {
-            self.below.full[tier] = true;
+            self.below.full[level] = true;
             return;
         }
         let entry = &mut self.entries[index];
         entry.step += 1;
         if entry.step == u64::from(requests_of(entry.io.op, entry.io.pieces())) {
-            self.below.queues[tier].pop_front();
+            self.below.queues[level].pop_front();
         }
         if let Err(error) = submitted {
             self.ended_below(index, Err(error), false);
         }
     }
 
-    /// A request below has ended; its tag is without [`BELOW`].
+    /// Handles the end of a request below. Its tag is without [`BELOW`].
     pub(crate) fn done_below(&mut self, completion: &Completion) {
         self.ended_below(completion.tag as u32, completion.result, completion.buffer_busy);
     }
 
     fn ended_below(&mut self, index: u32, result: Result<(), IoError>, busy: bool) {
         let entry = &mut self.entries[index];
-        entry.out -= 1;
+        entry.outstanding -= 1;
         entry.busy += u32::from(busy);
         if let (Err(error), true) = (result, entry.result.is_ok()) {
             entry.result = Err(LeafError { kind: error.kind, errno: error.errno });
         }
-        if entry.out > 0 {
+        if entry.outstanding > 0 {
             return;
         }
         let (result, late) = (entry.result, entry.busy > 0);
-        self.doubt_flushes_of(index, result);
+        self.fail_later_flushes_after(index, result);
         if late {
             return self.late_below(index);
         }
         self.finish(index, result);
     }
 
-    /// Some of it the kernel has still: the engine is told now, and again when that is given back.
+    /// Handles an entry of whose memory the kernel still uses some. The engine is notified now, and again when the
+    /// kernel returns it.
     #[cold]
     fn late_below(&mut self, index: u32) {
         let entry = &mut self.entries[index];
@@ -126,18 +129,19 @@ impl Port {
         self.late.push(entry.io.cookie);
     }
 
-    /// The kernel has given back what a request below was late with.
+    /// The kernel has returned the memory of a late request below.
     pub(crate) fn released_below(&mut self, tag: u64) {
         let index = tag as u32;
         let entry = &mut self.entries[index];
         entry.busy -= 1;
         if entry.busy == 0 && entry.late {
-            self.answer(index, Ok(()));
+            self.complete(index, Ok(()));
         }
     }
 
-    /// A flush that failed, or a write that was to be durable: what others have written may be lost, and no later flush would say so.
-    pub(super) fn doubt_flushes_of(&self, index: u32, result: LeafResult) {
+    /// Fails later flushes of the disk if this I/O was a flush or durable write and failed: data of other writes may be
+    /// lost, and no later flush would report it.
+    pub(super) fn fail_later_flushes_after(&self, index: u32, result: LeafResult) {
         let io = &self.entries[index].io;
         let refused = |kind| {
             matches!(
@@ -150,10 +154,11 @@ impl Port {
             )
         };
         if let Err(error) = result
-            && super::vouches(io)
+            && super::must_be_durable(io)
             && (io.op == Op::Flush || !refused(error.kind))
             && let Some(disk) = &self.leaves[io.leaf.0 as usize].disk
-            // A volume's pool has what it could not make durable for want of space, and a later flush does it.
+            // A pool without space still holds the data that it could not make durable. A later flush of the volume can
+            // succeed.
             && !(error.kind == ErrorKind::NoSpace && disk.spec().volume().is_some())
         {
             disk.set_flush_failed();
@@ -161,11 +166,11 @@ impl Port {
     }
 }
 
-fn moves(op: Op) -> bool {
+fn carries_data(op: Op) -> bool {
     matches!(op, Op::Read | Op::Write)
 }
 
-/// How many requests an I/O becomes.
+/// Returns how many requests an I/O becomes.
 fn requests_of(op: Op, pieces: u32) -> u32 {
-    if moves(op) { pieces } else { 1 }
+    if carries_data(op) { pieces } else { 1 }
 }

@@ -4,7 +4,7 @@ use braid_engine::{Buf, Cookie, Flags, LeafId, LeafIo, LeafResult, Op, ShardId};
 
 pub(super) const NONE: u32 = u32::MAX;
 
-/// Where an entry is.
+/// The state of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
     Free,
@@ -12,24 +12,24 @@ pub(super) enum State {
     Ready,
     /// Waits for its time to begin.
     Delayed,
-    /// In the kernel.
+    /// A system call of it is in flight.
     Issued,
-    /// Waits a little, because the kernel had no room for it.
-    Again,
-    /// Done; waits for the time at which it may be answered.
+    /// Waits for a moment because the kernel had no resources for it.
+    Retry,
+    /// Done. Waits for the time at which it may complete.
     Holding,
     /// Held by a `hang` rule.
     Hung,
-    /// Requests to a device of the tier below.
+    /// Has requests to a device of the stack level below.
     Below,
-    /// Waits for a carrier, or parts of it are under way to a remote disk.
+    /// Waits for a carrier, or parts of it are in flight to a remote disk.
     Remote,
 }
 
-/// How a range is being zeroed or discarded.
+/// How a range is zeroed or discarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Method {
-    /// Not a matter of this operation.
+    /// The operation neither zeroes nor discards.
     Plain,
     /// FALLOC_FL_PUNCH_HOLE.
     Punch,
@@ -43,41 +43,42 @@ pub(super) enum Method {
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     pub(super) io: LeafIo,
-    /// When it was asked for, for the latency.
+    /// When it was submitted, for the latency.
     pub(super) start_ns: u64,
-    /// When its time limit began to run.
+    /// When its time limit started.
     pub(super) clock_ns: u64,
-    /// Not to be answered before.
+    /// It must not complete before this time.
     pub(super) not_before_ns: u64,
-    /// Bytes that are done; of a remote disk's, bytes that were taken.
+    /// Bytes done; on a remote disk, bytes of which parts were taken.
     pub(super) done: u64,
-    /// Bytes in the job that the kernel has; of requests to the tier below, how many were submitted.
+    /// Bytes of the system call in flight; on a device below, the number of requests submitted.
     pub(super) step: u64,
-    /// Requests to the tier below, or parts on their way to a remote disk, that have not ended.
-    pub(super) out: u32,
-    /// Requests to it that have, and whose memory the kernel has still.
+    /// Requests to the level below, or parts in flight to a remote disk, that have not ended.
+    pub(super) outstanding: u32,
+    /// Requests to the level below that have ended while the kernel still uses their memory.
     pub(super) busy: u32,
-    /// What to answer when it is no longer held.
+    /// The result, kept until the entry may complete.
     pub(super) result: LeafResult,
-    /// A bit of the data read, to be flipped before it is answered; `u64::MAX`: none.
+    /// A bit to flip in the data read before it completes. `u64::MAX`: none.
     pub(super) corrupt_bit: u64,
     /// Version of the rules by which it hangs.
     pub(super) rules: u64,
-    /// Which block of iovecs it uses, or [`NONE`].
+    /// Its block of iovecs, or [`NONE`].
     pub(super) iovecs: u32,
-    /// Neighbours in the list of those whose time limit runs, oldest first.
+    /// Neighbours in the list of entries with a running time limit, oldest first.
     previous: u32,
     next: u32,
-    /// Next in the free list, in the list of the ready, or of those that wait for a carrier.
+    /// Next in the free list, the ready list, or the queue of a carrier.
     pub(super) link: u32,
     pub(super) state: State,
     pub(super) method: Method,
-    /// Answered by its time limit; the kernel still has it.
+    /// It has exceeded its time limit and the engine was notified. The kernel still has it.
     pub(super) late: bool,
-    /// In the list of those whose time limit runs.
+    /// Whether it is in the list of entries with a running time limit.
     clocked: bool,
-    /// Of an I/O of another shard, whose disk has its connection here: which shard, and its entry there.
-    pub(super) guest_of: Option<(ShardId, u32)>,
+    /// Set if another shard forwarded this I/O because the disk's connection is on this shard: that shard, and its
+    /// entry there.
+    pub(super) forwarded_from: Option<(ShardId, u32)>,
 }
 
 const EMPTY: Entry = Entry {
@@ -99,7 +100,7 @@ const EMPTY: Entry = Entry {
     not_before_ns: 0,
     done: 0,
     step: 0,
-    out: 0,
+    outstanding: 0,
     busy: 0,
     result: Ok(()),
     corrupt_bit: u64::MAX,
@@ -112,44 +113,44 @@ const EMPTY: Entry = Entry {
     method: Method::Plain,
     late: false,
     clocked: false,
-    guest_of: None,
+    forwarded_from: None,
 };
 
-/// All entries. Memory for the most that there can be is reserved at start and touched as needed.
+/// All entries. Address space for the maximum is reserved at start; pages are allocated on first use.
 pub(super) struct Entries {
     all: Vec<Entry>,
     free: u32,
     used: u32,
-    /// Those whose time limit runs: oldest and newest.
+    /// Ends of the list of entries with a running time limit.
     oldest: u32,
     newest: u32,
-    /// Those that wait for the driver, first come first served.
+    /// Ends of the list of entries that wait for the driver, first come, first served.
     ready_head: u32,
     ready_tail: u32,
-    /// Those of other shards, and for how many of them there is room.
-    guests: usize,
-    guests_max: usize,
+    /// Entries of I/Os that other shards forwarded, and for how many of them memory is reserved.
+    forwarded: usize,
+    forwarded_max: usize,
 }
 
-/// Room for so many I/Os of other shards is taken at a time.
-const GUESTS_STEP: usize = 1024;
+/// Memory for forwarded I/Os is reserved in steps of this many entries.
+const FORWARDED_STEP: usize = 1024;
 
 impl Entries {
-    pub(super) fn new(most: usize) -> Entries {
+    pub(super) fn new(max: usize) -> Entries {
         Entries {
-            all: Vec::with_capacity(most),
+            all: Vec::with_capacity(max),
             free: NONE,
             used: 0,
             oldest: NONE,
             newest: NONE,
             ready_head: NONE,
             ready_tail: NONE,
-            guests: 0,
-            guests_max: 0,
+            forwarded: 0,
+            forwarded_max: 0,
         }
     }
 
-    /// Memory for so many more.
+    /// Reserves memory for this many more entries.
     pub(super) fn reserve(&mut self, more: usize) {
         self.all.reserve(self.all.capacity() + more - self.all.len());
     }
@@ -158,7 +159,7 @@ impl Entries {
         self.used
     }
 
-    /// An entry for `io`.
+    /// Allocates an entry for `io`.
     pub(super) fn take(&mut self, io: &LeafIo, now_ns: u64) -> u32 {
         self.used += 1;
         let index = match self.free {
@@ -176,22 +177,22 @@ impl Entries {
         index
     }
 
-    /// An entry for an I/O of another shard, of which no limit of this one's engine knows.
-    pub(super) fn take_guest(&mut self, io: &LeafIo, now_ns: u64, of: (ShardId, u32)) -> u32 {
-        if self.guests == self.guests_max {
-            self.reserve(GUESTS_STEP);
-            self.guests_max += GUESTS_STEP;
+    /// Allocates an entry for an I/O that another shard forwarded. The limits of this shard's engine do not cover it.
+    pub(super) fn take_forwarded(&mut self, io: &LeafIo, now_ns: u64, of: (ShardId, u32)) -> u32 {
+        if self.forwarded == self.forwarded_max {
+            self.reserve(FORWARDED_STEP);
+            self.forwarded_max += FORWARDED_STEP;
         }
-        self.guests += 1;
+        self.forwarded += 1;
         let index = self.take(io, now_ns);
-        self[index].guest_of = Some(of);
+        self[index].forwarded_from = Some(of);
         index
     }
 
     pub(super) fn give(&mut self, index: u32) {
         self.stop_clock(index);
         let free = self.free;
-        self.guests -= usize::from(self[index].guest_of.is_some());
+        self.forwarded -= usize::from(self[index].forwarded_from.is_some());
         let entry = &mut self[index];
         debug_assert_ne!(entry.state, State::Free);
         entry.state = State::Free;
@@ -200,7 +201,7 @@ impl Entries {
         self.used -= 1;
     }
 
-    /// Lets the time limit run from now on. Calls come in the order of time.
+    /// Starts the time limit of an entry. Calls must be in the order of time.
     pub(super) fn start_clock(&mut self, index: u32, now_ns: u64) {
         debug_assert!(!self[index].clocked);
         let newest = self.newest;
@@ -231,7 +232,7 @@ impl Entries {
         }
     }
 
-    /// The entry whose time limit has run longest, and since when.
+    /// Returns the entry whose time limit has run longest, and when it started.
     pub(super) fn oldest(&self) -> Option<(u32, u64)> {
         (self.oldest != NONE).then(|| (self.oldest, self[self.oldest].clock_ns))
     }
@@ -258,7 +259,7 @@ impl Entries {
         Some(index)
     }
 
-    /// The first hung entry of a leaf from `from` on.
+    /// Returns the first hung entry of a leaf at or after index `from`.
     pub(super) fn next_hung(&self, leaf: LeafId, from: u32) -> Option<u32> {
         let found = self.all.iter().skip(from as usize).position(|e| e.state == State::Hung && e.io.leaf == leaf)?;
         Some(from + found as u32)
@@ -285,20 +286,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ios_of_other_shards_take_no_room_from_ones_own() {
+    fn forwarded_ios_take_no_room_from_own_ios() {
         let mut entries = Entries::new(2);
-        let guests = GUESTS_STEP as u32 + 10;
-        let taken: Vec<u32> = (0..guests).map(|k| entries.take_guest(&EMPTY.io, 1, (ShardId(3), k))).collect();
+        let forwarded = FORWARDED_STEP as u32 + 10;
+        let taken: Vec<u32> = (0..forwarded).map(|k| entries.take_forwarded(&EMPTY.io, 1, (ShardId(3), k))).collect();
         for _ in 0..2 {
             entries.take(&EMPTY.io, 1);
         }
-        assert_eq!((entries.used(), entries.guests), (guests + 2, guests as usize));
+        assert_eq!((entries.used(), entries.forwarded), (forwarded + 2, forwarded as usize));
         for (k, index) in taken.into_iter().enumerate() {
-            assert_eq!(entries[index].guest_of, Some((ShardId(3), k as u32)));
+            assert_eq!(entries[index].forwarded_from, Some((ShardId(3), k as u32)));
             entries.give(index);
         }
-        assert_eq!((entries.used(), entries.guests), (2, 0));
+        assert_eq!((entries.used(), entries.forwarded), (2, 0));
         let own = entries.take(&EMPTY.io, 1);
-        assert_eq!(entries[own].guest_of, None, "nobody else's");
+        assert_eq!(entries[own].forwarded_from, None, "not a forwarded one");
     }
 }

@@ -1,4 +1,4 @@
-//! What an error number of a disk means to the engine.
+//! Maps error numbers of disks to the engine's error kinds.
 
 use braid_engine::{ErrorKind, LeafError};
 
@@ -18,7 +18,7 @@ pub(super) fn leaf_error(errno: i32) -> LeafError {
     LeafError { kind, errno }
 }
 
-/// Whether an operation is refused because the file system or device does not have it.
+/// Returns whether the error means that the file system or device does not support the operation.
 pub(super) fn is_unsupported(errno: i32) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EINVAL)
 }

@@ -1,16 +1,16 @@
-//! The port: where the engine's leaf I/Os become system calls, and their results come back.
+//! The port: turns the engine's leaf I/Os into system calls, and returns their results.
 //!
-//! Small reads and writes of plain `null` and `mem` disks end inside [`LeafSink::at_once`]. What else these disks are asked
-//! ends inside [`LeafSink::submit`]; its results wait in a queue that the shard's loop drains. All others get an entry in
-//! a slab, in which they live through delays, retries, continuations and their time limit, until the driver's last
-//! event on them.
+//! Small reads and writes of plain `null` and `mem` disks complete inside [`LeafSink::at_once`]. All other I/O on these
+//! disks completes inside [`LeafSink::submit`]; its results wait in a queue that the shard's loop drains. Every other
+//! I/O gets an entry in a slab. The entry exists through delays, retries, continuations and the time limit until the
+//! driver's last event for it.
 
 #![allow(unsafe_code)]
 
 mod below;
 mod entry;
-mod errands;
 mod errno;
+mod forwarding;
 mod memory;
 mod remote;
 mod steps;
@@ -29,31 +29,31 @@ use braid_engine::{
 
 use self::below::Below;
 use self::entry::{Entries, NONE, State};
-pub(crate) use self::errands::Errand;
-use self::errands::Errands;
+pub(crate) use self::forwarding::ForwardedIo;
+use self::forwarding::Forwarding;
 use self::memory::Iovecs;
-use self::remote::Lines;
+use self::remote::CarrierQueues;
 use crate::arena::Arena;
 use crate::disk::{Base, Disk};
 use crate::driver::{Driver, FileRef};
 use crate::error::RingError;
-use crate::faults::{FaultView, Verdict};
+use crate::faults::{FaultOutcome, FaultView};
 use crate::map::Map;
-use crate::metas::META_MAX;
+use crate::meta_requests::META_MAX;
 use crate::shard::lease_clock_ns;
+use crate::stack_level::mark_of;
 use crate::stats::LeafCounters;
-use crate::tier::mark_of;
 
-/// Disks that a ring can hold at a time.
+/// Maximum number of disks of a ring.
 pub const LEAVES_MAX: u32 = 4096;
 
-/// Jobs of leaf I/Os in the kernel at a time, on one shard; more wait.
+/// Maximum number of system calls for leaf I/Os in flight on one shard. Further ones wait.
 pub(crate) const DEPTH: u32 = 16 << 10;
 
-/// Bytes of lent memory that are copied in one go.
+/// Bytes of lent memory copied at a time.
 const LENT_PIECE_BYTES: usize = 512;
 
-/// Kind of a driver's token: the event belongs to an entry of the port.
+/// Marks the driver tokens that belong to entries of the port.
 pub(crate) const LEAF_TOKEN: u64 = 1 << 56;
 
 /// The result of one leaf I/O, on its way to the engine.
@@ -66,42 +66,42 @@ pub(crate) struct Done {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Vacant,
-    /// Plain: ends inside `submit`.
+    /// A plain `null` disk: I/O completes inside `submit`.
     Null,
     Mem,
-    /// Everything that takes time.
+    /// Any other disk: I/O takes time.
     Slow,
 }
 
-/// A disk, as one shard sees it. What the fast path needs is in its first cache line.
+/// A disk as one shard sees it. The fields of the fast path are in the first cache line.
 #[repr(C, align(64))]
 struct Leaf {
     size_bytes: u64,
     counters: Arc<LeafCounters>,
-    /// The bytes of a memory disk.
+    /// The memory of a `mem` disk.
     bytes: *mut u8,
     kind: Kind,
     /// Opened for writing.
     writable: bool,
-    /// The file system or device has these operations, as far as is known.
+    /// Whether the file system or device supports the operation, as far as is known.
     punches: bool,
     zeroes_ranges: bool,
     /// Entries of this leaf in the slab.
     in_flight: u32,
-    /// Ranges of its memory that somebody is sending from.
+    /// Ranges of its memory that are lent for sends.
     lent: u32,
-    /// Of those in flight, held by a rule.
+    /// I/Os in flight that a `hang` rule holds.
     hung: u32,
     file: FileRef,
     disk: Option<Arc<Disk>>,
     views: Vec<FaultView>,
-    /// Version of the rules by which those that hang were last looked at.
+    /// Version of the rules when the hung I/Os were last checked.
     hung_version: u64,
-    /// Of what carries its I/O, if it is a disk on the other side of a network.
-    place: u16,
-    /// Another shard that carries it.
+    /// Index of the carrier of a remote disk.
+    carrier: u16,
+    /// The shard that has the disk's only connection and carries its I/O, if another one does.
     host: Option<ShardId>,
-    /// The turn of the loop in which its file was last seen to have its full size.
+    /// The turn of the loop in which its file was last found to have its full size.
     whole_at_ns: u64,
 }
 
@@ -122,13 +122,13 @@ impl Leaf {
             disk: None,
             views: Vec::new(),
             hung_version: 0,
-            place: 0,
+            carrier: 0,
             host: None,
             whole_at_ns: u64::MAX,
         }
     }
 
-    /// Whether all of the range is on the disk.
+    /// Returns whether the whole range lies on the disk.
     #[inline]
     fn holds(&self, offset: u64, len: u64) -> bool {
         offset <= self.size_bytes && len <= self.size_bytes - offset
@@ -138,35 +138,35 @@ impl Leaf {
         self.disk.iter().flat_map(|d| &d.faults).map(|f| f.version()).sum()
     }
 
-    /// Whether rules have changed by which something hangs.
+    /// Returns whether the rules have changed since the hung I/Os were last checked.
     fn has_new_rules(&self) -> bool {
         self.hung > 0 && self.rules_version() != self.hung_version
     }
 }
 
-/// What a port is built with.
+/// Configuration of a port.
 pub(crate) struct PortConfig {
     pub(crate) shard: ShardId,
-    /// Leaf I/Os that can be out at a time.
+    /// Maximum number of leaf I/Os in flight.
     pub(crate) ios_max: usize,
     pub(crate) time_limit_ns: u64,
 }
 
-/// What an engine has of a port for itself.
-pub(crate) struct TierMemory {
-    /// For what arrays with parity compute; pages appear when they are used.
+/// The memory that one stack level's engine uses.
+pub(crate) struct LevelMemory {
+    /// Scratch memory for parity computations. Pages are allocated on first use.
     scratch: Map,
-    /// Blocks for its metadata.
+    /// Metadata blocks of the engine.
     meta: Map,
 }
 
-impl TierMemory {
-    pub(crate) fn new() -> std::io::Result<TierMemory> {
-        Ok(TierMemory { scratch: Map::new(SCRATCH_BYTES as usize)?, meta: Map::new(META_BLOCKS as usize * 4096)? })
+impl LevelMemory {
+    pub(crate) fn new() -> std::io::Result<LevelMemory> {
+        Ok(LevelMemory { scratch: Map::new(SCRATCH_BYTES as usize)?, meta: Map::new(META_BLOCKS as usize * 4096)? })
     }
 }
 
-/// See the module's page.
+/// See the module documentation.
 pub(crate) struct Port {
     pub(crate) driver: Driver,
     pub(crate) arena: Arena,
@@ -178,26 +178,26 @@ pub(crate) struct Port {
     meta_blocks: Buf,
     leaves: Box<[Leaf]>,
     entries: Entries,
-    /// Entries that wait for a moment: when, and which.
+    /// Entries that wait for a time: the time, and the entry.
     delays: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Jobs in the kernel.
+    /// System calls in flight.
     issued: u32,
     hung: u32,
     /// Leaves whose memory is lent, each once.
     lenders: Vec<LeafId>,
     iovecs: Iovecs,
-    /// Zeros to write from. Never written, so that all of it is the kernel's one page of zeros.
+    /// Zeros to write from. The mapping is never written, so all of it is the kernel's single zero page.
     zeros: Map,
-    /// For what arrays with parity compute; pages appear when they are used.
+    /// Scratch memory for parity computations. Pages are allocated on first use.
     scratch: Map,
-    /// The same for the tiers above the first.
-    upper: Vec<TierMemory>,
-    /// The tier whose engine it works for just now, and what that tier's cookies are marked with.
-    tier: usize,
+    /// The same for the stack levels above the first.
+    upper: Vec<LevelMemory>,
+    /// The stack level whose engine is running, and the mark of that level's cookies.
+    level: usize,
     mark: u64,
     below: Below,
-    lines: Lines,
-    errands: Errands,
+    carrier_queues: CarrierQueues,
+    forwarding: Forwarding,
     time_limit_ns: u64,
     shard: ShardId,
     no_counters: Arc<LeafCounters>,
@@ -228,19 +228,19 @@ impl Port {
             zeros: Map::new(LEAF_BYTES_MAX as usize).map_err(failed)?,
             scratch: Map::new(SCRATCH_BYTES as usize).map_err(failed)?,
             upper: Vec::new(),
-            tier: 0,
+            level: 0,
             mark: 0,
             below: Below::default(),
-            lines: Lines::default(),
-            errands: Errands::default(),
+            carrier_queues: CarrierQueues::default(),
+            forwarding: Forwarding::default(),
             time_limit_ns: config.time_limit_ns,
             shard: config.shard,
             no_counters,
         })
     }
 
-    /// Makes room for one more tier, whose engine has so many slots.
-    pub(crate) fn add_tier(&mut self, memory: TierMemory, slots: usize) {
+    /// Makes room for one more stack level, whose engine has this many slots.
+    pub(crate) fn add_level(&mut self, memory: LevelMemory, slots: usize) {
         self.upper.push(memory);
         let more = slots * STEP_IOS_MAX + META_MAX;
         self.entries.reserve(more);
@@ -248,12 +248,12 @@ impl Port {
         self.below.reserve(slots);
     }
 
-    /// Works for the engine of this tier from now on.
-    pub(crate) fn set_tier(&mut self, tier: usize) {
-        (self.tier, self.mark) = (tier, mark_of(tier));
+    /// Selects the stack level whose engine runs from now on.
+    pub(crate) fn set_level(&mut self, level: usize) {
+        (self.level, self.mark) = (level, mark_of(level));
     }
 
-    /// Makes `disk` answer to `id`. The control plane gives each number out once at a time.
+    /// Adds `disk` as leaf `id`. The control plane never uses an id for two disks at a time.
     pub(crate) fn add_leaf(&mut self, id: LeafId, disk: Arc<Disk>, counters: Arc<LeafCounters>) {
         let file = match disk.raw_fd() {
             None => FileRef::NONE,
@@ -284,13 +284,13 @@ impl Port {
             views: disk.faults.iter().map(|f| FaultView::new(f, self.shard)).collect(),
             disk: Some(disk),
             hung_version: 0,
-            place: 0,
+            carrier: 0,
             host: None,
             whole_at_ns: u64::MAX,
         };
     }
 
-    /// Takes note of how large a leaf's disk is now.
+    /// Updates the size of a leaf from its disk.
     pub(crate) fn resize_leaf(&mut self, id: LeafId) {
         let leaf = &mut self.leaves[id.0 as usize];
         if let Some(disk) = &leaf.disk {
@@ -298,7 +298,7 @@ impl Port {
         }
     }
 
-    /// Forgets a leaf, unless I/Os of it are still out: then false.
+    /// Removes a leaf. Returns false if I/Os of it are in flight or its memory is lent.
     pub(crate) fn remove_leaf(&mut self, id: LeafId) -> bool {
         let leaf = &mut self.leaves[id.0 as usize];
         if leaf.in_flight > 0 || leaf.lent > 0 {
@@ -312,12 +312,13 @@ impl Port {
         true
     }
 
-    /// Leaf I/Os that are not answered, or that the kernel has not given back.
+    /// Returns the number of leaf I/Os that are incomplete, or that the kernel has not returned.
     pub(crate) fn in_flight(&self) -> u32 {
         self.entries.used() + self.done.len() as u32
     }
 
-    /// The memory of a range, if the leaf is a plain disk in memory. It stays, and the leaf with it, until it is taken back.
+    /// Lends the memory of a range, if the leaf is a plain memory disk. The memory and the leaf stay until
+    /// [`Port::take_back`].
     pub(crate) fn lend(&mut self, id: LeafId, offset: u64, len: u64) -> Option<Buf> {
         let leaf = self.leaves.get_mut(id.0 as usize)?;
         if leaf.kind != Kind::Mem || !leaf.holds(offset, len) {
@@ -332,7 +333,7 @@ impl Port {
         Some(Buf { addr, region: Buf::UNREGISTERED })
     }
 
-    /// What was lent is no longer needed.
+    /// Returns a loan of a leaf's memory.
     pub(crate) fn take_back(&mut self, id: LeafId) {
         let leaf = &mut self.leaves[id.0 as usize];
         debug_assert!(leaf.lent > 0, "what is given back was lent");
@@ -342,21 +343,21 @@ impl Port {
         }
     }
 
-    /// Copies bytes that are lent to the arena: in short pieces, since the two places lie differently within a cache line
-    /// (a record's header is before the one), where long copies take twice as long on some processors.
+    /// Copies lent bytes to the arena, in short pieces: source and target are aligned differently within a cache line
+    /// (a record header precedes one of them), and long copies of that kind take twice as long on some processors.
     pub(crate) fn copy_lent(&mut self, from: Buf, to: Buf, len: usize) {
         assert!(self.has_lent(from, len as u64), "the bytes are lent");
         let into = self.arena.memory(to, len);
         let mut at = from.addr as *const u8;
         for piece in into.chunks_mut(LENT_PIECE_BYTES) {
-            // SAFETY: just seen to lie in the mapping of a disk that stays while it lends, and that only raw pointers work
-            // on; `piece` is nobody else's, and no part of a disk.
+            // SAFETY: the range was just found to lie in the mapping of a disk that exists while it lends, and that is
+            // only accessed through raw pointers; `piece` is exclusive, and no part of a disk.
             unsafe { memory::copy_out(at, piece) };
             at = at.wrapping_add(piece.len());
         }
     }
 
-    /// Whether all of the range lies in the memory of a leaf that has lent some of it.
+    /// Returns whether the whole range lies in the memory of a leaf that has lent some of it.
     pub(crate) fn has_lent(&self, buf: Buf, len: u64) -> bool {
         self.lenders.iter().map(|id| &self.leaves[id.0 as usize]).any(|leaf| {
             let offset = buf.addr.wrapping_sub(leaf.bytes as u64);
@@ -364,21 +365,21 @@ impl Port {
         })
     }
 
-    /// Jobs that the kernel has.
+    /// Returns the number of system calls in flight.
     pub(crate) fn issued(&self) -> u32 {
         self.issued
     }
 
-    /// Ends the port while the kernel still has I/Os of it: what they work on is never given back.
+    /// Ends the port while the kernel still has I/Os of it. The memory of those I/Os is leaked.
     pub(crate) fn leak(self) {
         let Port { driver, arena, iovecs, zeros, leaves, scratch, upper, .. } = self;
-        // The files stay open, and locked, as long as something may still be written to them.
+        // The files stay open and locked as long as the kernel may still write to them.
         std::mem::forget((iovecs, zeros, leaves, scratch, upper));
         driver.abandon();
         arena.leak();
     }
 
-    /// When something is due that no event announces: a delay's end or a time limit.
+    /// Returns when something is due that no event announces: the end of a delay or a time limit.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         let delay = self.delays.peek().map(|Reverse((at, _))| *at);
         let limit = self.entries.oldest().map(|(_, since)| since.saturating_add(self.time_limit_ns));
@@ -388,15 +389,15 @@ impl Port {
         }
     }
 
-    /// Works off what has become due by `now_ns`.
+    /// Processes everything that is due by `now_ns`.
     pub(crate) fn tick(&mut self) {
         while let Some(Reverse((at, index))) = self.delays.peek().copied()
             && at <= self.now_ns
         {
             self.delays.pop();
             match self.entries[index].state {
-                State::Holding => self.answer(index, self.entries[index].result),
-                State::Again => self.again(index),
+                State::Holding => self.complete(index, self.entries[index].result),
+                State::Retry => self.retry(index),
                 _ => self.begin(index),
             }
         }
@@ -416,7 +417,7 @@ impl Port {
         self.done.push(Done { cookie, result: Err(LeafError::of(kind)) });
     }
 
-    /// Takes an I/O that takes time in.
+    /// Accepts an I/O that takes time.
     #[inline(never)]
     fn submit_slow(&mut self, io: &LeafIo) {
         let leaf = &mut self.leaves[io.leaf.0 as usize];
@@ -428,34 +429,34 @@ impl Port {
         if disk.is_plain() {
             return self.begin(index);
         }
-        let mut verdict = Verdict::default();
+        let mut outcome = FaultOutcome::default();
         for view in &mut leaf.views {
-            verdict = verdict.and(view.judge(io.op, io.offset, io.len));
+            outcome = outcome.and(view.evaluate(io.op, io.offset, io.len));
         }
-        let mut begin_ns = self.now_ns.saturating_add(verdict.delay_ns);
+        let mut begin_ns = self.now_ns.saturating_add(outcome.delay_ns);
         let mut not_before_ns = 0;
         for throttle in &disk.throttles {
             let (start, earliest) = throttle.admit(self.now_ns, io.op, io.len);
             begin_ns = begin_ns.max(start);
             not_before_ns = not_before_ns.max(earliest);
         }
-        self.shaped(index, verdict, begin_ns, not_before_ns);
+        self.shaped(index, outcome, begin_ns, not_before_ns);
     }
 
-    /// Applies what rules and limits have decided for an entry.
-    fn shaped(&mut self, index: u32, verdict: Verdict, begin_ns: u64, not_before_ns: u64) {
+    /// Applies the outcome of fault rules and throttles to an entry.
+    fn shaped(&mut self, index: u32, outcome: FaultOutcome, begin_ns: u64, not_before_ns: u64) {
         let entry = &mut self.entries[index];
         entry.not_before_ns = not_before_ns;
-        entry.corrupt_bit = verdict.corrupt_bit.unwrap_or(u64::MAX);
-        if let Some(torn_to) = verdict.torn_to {
+        entry.corrupt_bit = outcome.corrupt_bit.unwrap_or(u64::MAX);
+        if let Some(torn_to) = outcome.torn_to {
             entry.io.len = torn_to.min(entry.io.len);
         }
-        if verdict.gone || verdict.error {
-            let errno = if verdict.gone { libc::ENODEV } else { libc::EIO };
+        if outcome.gone || outcome.error {
+            let errno = if outcome.gone { libc::ENODEV } else { libc::EIO };
             entry.not_before_ns = begin_ns.max(not_before_ns);
             return self.failed(index, errno);
         }
-        if verdict.hang {
+        if outcome.hang {
             let leaf = &mut self.leaves[entry.io.leaf.0 as usize];
             entry.state = State::Hung;
             entry.rules = leaf.views.iter().map(FaultView::version).sum();
@@ -473,18 +474,19 @@ impl Port {
         self.begin(index);
     }
 
-    /// Starts an entry on what is at the bottom of its disk.
+    /// Starts an entry on the disk beneath its wrappers.
     fn begin(&mut self, index: u32) {
         let entry = &self.entries[index];
         let leaf = &self.leaves[entry.io.leaf.0 as usize];
         let disk = leaf.disk.as_ref().expect("a leaf is not removed while it has entries");
-        if vouches(&entry.io) && disk.has_failed_flush() {
+        if must_be_durable(&entry.io) && disk.has_failed_flush() {
             return self.finish(index, Err(LeafError::of(ErrorKind::FlushFailed)));
         }
         match disk.base() {
             Base::Null => self.finish(index, Ok(())),
             Base::Mem(_) => {
-                // SAFETY: `check` has seen that the range is on the disk; the engine vouches for the memory.
+                // SAFETY: `submit` has checked that the range lies on the disk; the engine guarantees that the memory
+                // is valid.
                 unsafe { memory::carry_out(leaf.bytes, &entry.io) };
                 self.finish(index, Ok(()));
             }
@@ -500,11 +502,11 @@ impl Port {
         }
     }
 
-    /// The work of an entry is done: it is answered now, or as soon as it may be.
+    /// Ends the work of an entry. It completes now, or as soon as `not_before_ns` permits.
     fn finish(&mut self, index: u32, result: LeafResult) {
         let entry = &mut self.entries[index];
         if entry.corrupt_bit != u64::MAX && result.is_ok() && !entry.late {
-            // SAFETY: the I/O has ended well, so that its memory is valid and the kernel is done with it.
+            // SAFETY: the I/O has succeeded, so its memory is valid and the kernel no longer uses it.
             unsafe { memory::flip_bit(&entry.io, entry.corrupt_bit) };
         }
         if entry.not_before_ns > self.now_ns && !entry.late {
@@ -515,7 +517,7 @@ impl Port {
             self.delays.push(Reverse((at, index)));
             return;
         }
-        self.answer(index, result);
+        self.complete(index, result);
     }
 
     /// Ends an entry with an error number of its disk.
@@ -529,20 +531,20 @@ impl Port {
         self.finish(index, Err(errno::leaf_error(errno)));
     }
 
-    /// Gives an entry's result to the engine, and the entry back.
-    fn answer(&mut self, index: u32, result: LeafResult) {
+    /// Returns an entry's result to the engine, and frees the entry.
+    fn complete(&mut self, index: u32, result: LeafResult) {
         let entry = &self.entries[index];
         let (cookie, late, op, start_ns) = (entry.io.cookie, entry.late, entry.io.op, entry.start_ns);
         let leaf = &mut self.leaves[entry.io.leaf.0 as usize];
         leaf.in_flight -= 1;
-        if let Some(guest_of) = entry.guest_of {
-            return self.errand_is_done(index, guest_of, result);
+        if let Some(forwarded_from) = entry.forwarded_from {
+            return self.reply_forwarded(index, forwarded_from, result);
         }
         leaf.counters.in_flight.sub(1);
         if late {
             self.returned.push(cookie);
         } else {
-            // What is only slow has not failed.
+            // A read that was given up as slow has not failed.
             if let Err(error) = result
                 && error.kind != ErrorKind::Slow
             {
@@ -555,7 +557,8 @@ impl Port {
         self.entries.give(index);
     }
 
-    /// An entry has exceeded its time limit: the engine is told now, and again when the kernel gives it back.
+    /// Handles an entry that has exceeded its time limit. The engine is notified now, and again when the kernel returns
+    /// the I/O.
     fn time_out(&mut self, index: u32) {
         self.entries.stop_clock(index);
         let entry = &mut self.entries[index];
@@ -566,18 +569,18 @@ impl Port {
         if entry.io.op == Op::Flush
             && let Some(disk) = &self.leaves[entry.io.leaf.0 as usize].disk
         {
-            // Nobody will learn how it ended, so that a later one cannot vouch for what this one was to save.
+            // Its result will never be known, so no later flush may claim that the data it covered is durable.
             disk.set_flush_failed();
         }
         self.late.push(entry.io.cookie);
     }
 
-    /// Whether something hangs by rules that are no longer in force: a reason not to fall asleep.
+    /// Returns whether an I/O hangs by rules that are no longer in force. The shard must not sleep then.
     pub(crate) fn has_new_rules(&self) -> bool {
         self.hung > 0 && self.leaves.iter().any(Leaf::has_new_rules)
     }
 
-    /// Lets I/Os go on that hang by rules which are no longer in force.
+    /// Releases I/Os that hang by rules that are no longer in force.
     #[cold]
     fn release_hung(&mut self) {
         for id in 0..LEAVES_MAX {
@@ -597,7 +600,7 @@ impl Port {
                 self.hung -= 1;
                 self.entries.stop_clock(index);
                 if self.entries[index].late {
-                    self.answer(index, Ok(()));
+                    self.complete(index, Ok(()));
                 } else {
                     self.begin(index);
                 }
@@ -606,8 +609,8 @@ impl Port {
     }
 }
 
-/// Whether an I/O that ends well says so of the disk's cache, too.
-fn vouches(io: &LeafIo) -> bool {
+/// Returns whether an I/O must be durable when it succeeds.
+fn must_be_durable(io: &LeafIo) -> bool {
     io.op == Op::Flush || (io.op == Op::Write && io.flags.has(Flags::FUA))
 }
 
@@ -625,8 +628,8 @@ impl LeafSink for Port {
         leaf.counters.started(io.op, io.len);
         match leaf.kind {
             Kind::Null => {}
-            // SAFETY: the range is on the disk; the engine vouches for the memory, which `Cx::submit` has found to
-            // lie in the arena.
+            // SAFETY: the range lies on the disk; the engine guarantees that the memory is valid, and `Cx::submit` has
+            // checked that it lies in the arena.
             Kind::Mem => unsafe { memory::carry_out(leaf.bytes, io) },
             _ => return self.submit_slow(io),
         }
@@ -655,26 +658,26 @@ impl LeafSink for Port {
     }
 
     fn zero(&mut self, buf: Buf, len: u64) {
-        // SAFETY: memory of a request in flight, which nobody else uses: the engine vouches for it.
+        // SAFETY: memory of a request in flight; the engine guarantees exclusive access.
         unsafe { memory::fill(buf, len) };
     }
 
     fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool {
-        // SAFETY: as in `zero`; no I/O is out that would change it.
+        // SAFETY: as in `zero`; no I/O in flight writes to it.
         unsafe { memory::is_equal(a, b, len) }
     }
 
     fn scratch(&mut self) -> (Buf, u64) {
-        let map = match self.tier {
+        let map = match self.level {
             0 => &self.scratch,
-            tier => &self.upper[tier - 1].scratch,
+            level => &self.upper[level - 1].scratch,
         };
         (Buf { addr: map.addr(), region: Buf::UNREGISTERED }, map.len() as u64)
     }
 
     fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
-        // SAFETY: memory of requests in flight, on this shard or one that waits for it, and of scratch: the engine vouches
-        // for it, and that no output is another one or an input.
+        // SAFETY: memory of requests in flight, on this shard or one that waits for it, and scratch memory; the engine
+        // guarantees that it is valid and that no output overlaps another output or an input.
         unsafe { memory::compute(inputs, outputs, len, work) };
     }
 
@@ -689,15 +692,15 @@ impl LeafSink for Port {
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]) {
         assert!(index < META_BLOCKS, "there are META_BLOCKS of them");
         let at = index as usize * 4096;
-        if self.tier > 0 {
-            let map = &self.upper[self.tier - 1].meta;
+        if self.level > 0 {
+            let map = &self.upper[self.level - 1].meta;
             let buf = Buf { addr: map.addr() + at as u64, region: Buf::UNREGISTERED };
-            // SAFETY: a block of a mapping that lives as long as the port; the engine fills it only while no I/O uses it, and nobody
-            // else has the address.
+            // SAFETY: a block of a mapping that lives as long as the port; the engine fills it only while no I/O uses
+            // it, and holds the only reference.
             return (buf, unsafe { memory::block(map.ptr().wrapping_add(at)) });
         }
         let buf = self.meta_blocks.add(at as u64);
-        let bytes = self.arena.memory(buf, 4096).as_mut_array().expect("4096 bytes were asked for");
+        let bytes = self.arena.memory(buf, 4096).as_mut_array().expect("4096 bytes were requested");
         (buf, bytes)
     }
 }

@@ -1,22 +1,22 @@
-//! Leaf I/Os on files and block devices: which system calls, one after another, until all bytes are done.
+//! Leaf I/Os on files and block devices: the system calls that each takes, one after another, until all bytes are done.
 
 use std::cmp::Reverse;
 
 use braid_engine::{Buf, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafIo, Op};
 
 use super::entry::{Method, NONE, State};
-use super::{DEPTH, LEAF_TOKEN, Leaf, Port, errno, vouches};
+use super::{DEPTH, LEAF_TOKEN, Leaf, Port, errno, must_be_durable};
 use crate::driver::{Event, Job, Memory};
 
-/// Bytes zeroed or discarded by one system call, so that each takes bounded time.
+/// Bytes zeroed or discarded by one system call, so that each call takes bounded time.
 const RANGE_STEP_BYTES: u64 = 1 << 30;
-/// How long to wait before an I/O is tried again that the kernel had no room for.
-const AGAIN_NS: u64 = 1_000_000;
+/// Delay before an I/O is retried for which the kernel had no resources.
+const RETRY_NS: u64 = 1_000_000;
 
 impl Port {
-    /// Decides how, and hands the first system call to the driver.
+    /// Chooses a method, and hands the first system call to the driver.
     pub(super) fn begin_on_file(&mut self, index: u32) {
-        if self.is_to_be_refused(index) {
+        if self.must_be_refused(index) {
             return self.finish(index, Err(SHORT));
         }
         let entry = &mut self.entries[index];
@@ -26,22 +26,22 @@ impl Port {
                 entry.method = method;
                 self.issue(index);
             }
-            Err(answer) => self.finish(index, answer),
+            Err(result) => self.finish(index, result),
         }
     }
 
-    /// Hands the next system call of an entry to the driver, or puts it in line.
+    /// Hands the next system call of an entry to the driver, or queues the entry.
     fn issue(&mut self, index: u32) {
         if self.issued >= DEPTH {
-            // There is a block of iovecs for each job in the kernel, and none for those in line.
+            // There is one block of iovecs for each system call in flight, and none for queued entries.
             self.drop_iovecs(index);
             return self.entries.push_ready(index);
         }
         let job = self.job(index);
         self.issued += 1;
         self.entries[index].state = State::Issued;
-        // SAFETY: the data's memory stays valid until the engine has been told that the kernel is done with it; iovecs
-        // and zeros are the port's; the file is open as long as the leaf has entries.
+        // SAFETY: the data's memory stays valid until the engine is told that the kernel no longer uses it; iovecs and
+        // zeros belong to the port; the file is open as long as the leaf has entries.
         unsafe { self.driver.push(LEAF_TOKEN | u64::from(index), &job) };
     }
 
@@ -82,7 +82,7 @@ impl Port {
         Job::Allocate { file, mode, offset, len: entry.step }
     }
 
-    /// A system call of an entry has ended.
+    /// Handles the end of an entry's system call.
     pub(crate) fn on_event(&mut self, event: Event) {
         let index = event.token as u32;
         self.issued -= 1;
@@ -101,9 +101,9 @@ impl Port {
     fn progress(&mut self, index: u32, result: i32) {
         let entry = &mut self.entries[index];
         if entry.late {
-            // Answered long ago: nothing more is started for it.
+            // It has exceeded its time limit: no further system call is started for it.
             if result < 0 {
-                self.doubt_flushes(index, -result);
+                self.fail_later_flushes(index, -result);
             }
             return self.end(index, Ok(()));
         }
@@ -117,23 +117,23 @@ impl Port {
         }
         let entry = &mut self.entries[index];
         if moves_bytes && bytes == 0 && step > 0 {
-            // The end of the file, in the middle of the disk, although it has its size: it was cut and made longer again.
+            // End of file inside the disk, although the file has its size: it was truncated and extended again.
             return self.end_failed(index, libc::EIO);
         }
         entry.done += bytes;
         if entry.done < entry.io.len {
             if entry.method != Method::Plain {
-                // Each step of a long range is an I/O with a time limit of its own.
+                // Each step of a long range has a time limit of its own.
                 self.entries.stop_clock(index);
                 self.entries.start_clock(index, self.now_ns);
             }
             return self.issue(index);
         }
-        // The kernel tells a failure to one of those who flush a file at the same time, and to the others that all is well.
+        // Of several concurrent flushes of a file, the kernel reports a failure to one only, and success to the others.
         let io = &self.entries[index].io;
         let disk = self.leaves[io.leaf.0 as usize].disk.as_ref();
-        let in_vain = vouches(io) && disk.is_some_and(|disk| disk.has_failed_flush());
-        self.end(index, if in_vain { Err(LeafError::of(ErrorKind::FlushFailed)) } else { Ok(()) });
+        let flush_failed = must_be_durable(io) && disk.is_some_and(|disk| disk.has_failed_flush());
+        self.end(index, if flush_failed { Err(LeafError::of(ErrorKind::FlushFailed)) } else { Ok(()) });
     }
 
     #[cold]
@@ -143,8 +143,8 @@ impl Port {
         match errno {
             libc::EINTR => return self.issue(index),
             libc::EAGAIN => {
-                entry.state = State::Again;
-                self.delays.push(Reverse((self.now_ns + AGAIN_NS, index)));
+                entry.state = State::Retry;
+                self.delays.push(Reverse((self.now_ns + RETRY_NS, index)));
                 return self.drop_iovecs(index);
             }
             _ => {}
@@ -160,20 +160,21 @@ impl Port {
                     entry.method = method;
                     self.issue(index);
                 }
-                Err(answer) => self.end(index, answer),
+                Err(result) => self.end(index, result),
             };
         }
         if !self.is_whole_after(index, true) {
-            self.doubt_flushes(index, errno);
+            self.fail_later_flushes(index, errno);
             return self.end(index, Err(SHORT));
         }
         self.end_failed(index, errno);
     }
 
-    /// Whether a file is short already, or would be made longer by a write to its end if it were. Only such a write could hide
-    /// that a file was cut: nothing but the label's copy lies there, so that a look before each costs nothing.
+    /// Returns whether an I/O must fail because its file is known to be short, or because it writes up to the end of
+    /// the disk and the file is short now. Only a write up to the end could restore the length and so hide a
+    /// truncation. Such writes are rare, as only the copy of the label lies there.
     #[inline]
-    fn is_to_be_refused(&self, index: u32) -> bool {
+    fn must_be_refused(&self, index: u32) -> bool {
         let io = &self.entries[index].io;
         let leaf = &self.leaves[io.leaf.0 as usize];
         let Some(disk) = &leaf.disk else { return false };
@@ -181,10 +182,11 @@ impl Port {
         disk.is_short() || at_the_end && !disk.is_whole_now()
     }
 
-    /// Whether the disk has its size after the kernel has carried something out. A regular file is looked at once in each turn
-    /// in which something of it ended, after all of that ended: a file that was cut, and that a write made longer again, stays
-    /// shorter than it was, since data never reach its last block. So what is told of an I/O is told of a file that was whole
-    /// until then. Block devices are never made longer by a write: they are looked at when something came `short`, or failed.
+    /// Returns whether the disk has its full size after the kernel has completed an I/O on it. A regular file is
+    /// checked once in each turn in which I/Os on it completed, after all of them did. A truncated file that a write
+    /// has extended again is still shorter than before, since data I/O never reaches its last block. So success is
+    /// reported only if the file was complete until then. A write never extends a block device: block devices are
+    /// checked after I/Os that came `short` or failed.
     #[inline]
     fn is_whole_after(&mut self, index: u32, short: bool) -> bool {
         let leaf = &mut self.leaves[self.entries[index].io.leaf.0 as usize];
@@ -206,18 +208,19 @@ impl Port {
 
     fn end_failed(&mut self, index: u32, errno: i32) {
         self.drop_iovecs(index);
-        self.doubt_flushes(index, errno);
+        self.fail_later_flushes(index, errno);
         self.failed(index, errno);
     }
 
-    /// The kernel carries a write with FUA out as a write and a flush, and does not say which of them failed. If it was the
-    /// flush, then it may have been told of what others have written, and a later flush would not hear of it again.
+    /// The kernel executes a FUA write as a write and a flush, and does not report which of the two failed. If the
+    /// flush failed, the kernel may have reported the loss of other writes with it, and would not report it to a later
+    /// flush. So later flushes fail.
     #[cold]
-    fn doubt_flushes(&mut self, index: u32, errno: i32) {
+    fn fail_later_flushes(&mut self, index: u32, errno: i32) {
         let io = &self.entries[index].io;
         let of_the_disk =
             matches!(errno::leaf_error(errno).kind, ErrorKind::Io | ErrorKind::Gone | ErrorKind::TimedOut);
-        if vouches(io)
+        if must_be_durable(io)
             && of_the_disk
             && let Some(disk) = &self.leaves[io.leaf.0 as usize].disk
         {
@@ -232,16 +235,17 @@ impl Port {
         }
     }
 
-    /// Tries an I/O again for which the kernel had no room.
-    pub(super) fn again(&mut self, index: u32) {
+    /// Retries an I/O for which the kernel had no resources.
+    pub(super) fn retry(&mut self, index: u32) {
         if self.entries[index].late { self.end(index, Ok(())) } else { self.issue(index) }
     }
 }
 
-/// What an I/O of a disk gets that has become shorter than it was: it is not there any more, as a whole.
+/// The result of an I/O on a disk that has become shorter: the disk as a whole is gone.
 const SHORT: LeafError = LeafError { kind: ErrorKind::Gone, errno: libc::ENXIO };
 
-/// How to carry out an I/O on a file, given what it is known to be able to do; or the answer, if there is nothing to do.
+/// Returns the method for an I/O on a file, given what the file is known to support, or the result if no system call is
+/// needed.
 fn first_method(io: &LeafIo, leaf: &Leaf) -> Result<Method, braid_engine::LeafResult> {
     let disk = leaf.disk.as_ref().expect("a leaf is not removed while it has entries");
     let unsupported = || Err(Err(LeafError { kind: ErrorKind::Unsupported, errno: libc::EOPNOTSUPP }));
@@ -249,7 +253,7 @@ fn first_method(io: &LeafIo, leaf: &Leaf) -> Result<Method, braid_engine::LeafRe
         Op::Read | Op::Write if io.len == 0 => Err(Ok(())),
         Op::Read | Op::Write | Op::Flush => Ok(Method::Plain),
         _ if io.len == 0 => Err(Ok(())),
-        // A hint: a disk that cannot take it has nothing to do.
+        // A discard is a hint: a disk that does not support it ignores it.
         Op::Discard => {
             if leaf.punches {
                 Ok(Method::Punch)
@@ -263,7 +267,7 @@ fn first_method(io: &LeafIo, leaf: &Leaf) -> Result<Method, braid_engine::LeafRe
             if !keep && leaf.punches {
                 Ok(Method::Punch)
             } else if leaf.zeroes_ranges && !(fast && disk.is_block_device()) {
-                // On a block device the kernel may zero a range by writing zeros itself, which is not fast.
+                // On a block device the kernel may zero a range by writing zeros, which is not fast.
                 Ok(Method::ZeroRange)
             } else if fast {
                 unsupported()

@@ -17,13 +17,13 @@ use super::{ExactSize, ExactTime, SpecError};
 
 pub(super) const EXAMPLE: &str = "faulty(mem:1G,read-error=0.01,write-error@512M-1G,delay=50ms:0.1,seed=7)";
 
-/// Rules on one disk, at most.
+/// Maximum number of rules on one disk.
 const RULES_MAX: usize = 32;
 
-/// Bytes of a range that may be bad until it is written, at most: what has been is remembered by the sector.
+/// Maximum size of a `bad` range in bytes: the sectors written are tracked one by one.
 pub(crate) const BAD_BYTES_MAX: u64 = 256 << 20;
 
-/// Which operations a rule is about.
+/// The operations that a rule applies to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpSet {
     /// All of them.
@@ -37,7 +37,7 @@ pub enum OpSet {
 }
 
 impl OpSet {
-    /// Whether `op` is one of them.
+    /// Returns whether `op` is one of them.
     pub fn has(self, op: Op) -> bool {
         match self {
             OpSet::Any => true,
@@ -48,60 +48,60 @@ impl OpSet {
     }
 }
 
-/// What goes wrong.
+/// The kind of fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// The I/O fails with EIO; nothing was read or written.
     Error(OpSet),
-    /// The I/O starts that many nanoseconds late.
+    /// The I/O starts this many nanoseconds late.
     Delay(OpSet, u64),
-    /// The I/O is not answered until the rules change.
+    /// The I/O does not complete until the rules change.
     Hang(OpSet),
-    /// A write puts only some of its first 512-byte sectors on the disk, and claims success.
+    /// A write stores only some of its first 512-byte sectors, and reports success.
     Torn,
-    /// A read returns one flipped bit; the disk is unharmed.
+    /// A read returns data with one flipped bit. The data on the disk is unharmed.
     Corrupt,
-    /// A read of the range fails with EIO as long as a 512-byte sector of it that is asked for has not been written since the
-    /// disk was opened: what a disk does that has lost a sector.
+    /// A read of the range fails with EIO while any 512-byte sector that it touches has not been written since the disk
+    /// was opened, as on a disk with an unreadable sector.
     Bad,
-    /// The disk is gone from that many I/Os on (all shards together).
+    /// The disk is gone after this many I/Os (all shards together).
     GoneAfter(u64),
 }
 
-/// One way in which a disk misbehaves.
+/// One fault rule of a disk.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FaultRule {
-    /// What goes wrong.
+    /// The kind of fault.
     pub kind: FaultKind,
-    /// How often, from 0 to 1.
+    /// The probability, from 0 to 1.
     pub probability: f64,
-    /// First byte of the range that must be touched; flushes touch every range.
+    /// First byte of the range that an I/O must touch. Flushes touch every range.
     pub from: u64,
-    /// The byte after that range.
+    /// The byte after the range.
     pub to: u64,
-    /// How often at most; `None`: no bound.
+    /// Maximum number of times; `None`: unlimited.
     pub times: Option<u64>,
 }
 
-/// All rules of one disk.
+/// All fault rules of one disk.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FaultRules {
-    /// The rules, all of which are asked, in order.
+    /// The rules. All are evaluated, in order.
     pub rules: Vec<FaultRule>,
-    /// From which the chances are drawn.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
 impl FaultRules {
-    /// Whether nothing goes wrong.
+    /// Returns whether there are no rules and no seed.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.seed == 0
     }
 
-    /// Reads rules, one an item.
+    /// Parses rules, one per item.
     ///
     /// # Errors
-    /// Names the rule that is wrong and shows right ones.
+    /// Names the wrong rule, and shows an example.
     pub fn parse(items: &[&str]) -> Result<FaultRules, SpecError> {
         let (mut out, mut seed) = (FaultRules::default(), None);
         for item in items {
@@ -122,7 +122,7 @@ impl FaultRules {
     }
 }
 
-/// Takes the part after the last `mark` off the end of `text`.
+/// Removes the part after the last `mark` from `text`, and returns it.
 fn suffix<'a>(text: &mut &'a str, mark: char) -> Option<&'a str> {
     let (head, tail) = text.rsplit_once(mark)?;
     *text = head;

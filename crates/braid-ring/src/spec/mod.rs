@@ -1,6 +1,7 @@
-//! Names of disks, as people type them: `/dev/sdb`, `file:a.img,size=50G`, `throttled(mem:1G,iops=3000)`.
+//! Disk names as users type them: `/dev/sdb`, `file:a.img,size=50G`, `throttled(mem:1G,iops=3000)`.
 //!
-//! [`DiskSpec::parse`] reads them, `Display` writes them so that they read back the same. Nothing here opens anything.
+//! [`DiskSpec::parse`] parses them; `Display` prints them so that they parse to the same value. Nothing here opens
+//! anything.
 
 mod faults;
 mod parse;
@@ -10,47 +11,47 @@ use std::path::PathBuf;
 
 pub use faults::{FaultKind, FaultRule, FaultRules, OpSet};
 
-/// How the space of a new file is laid out.
+/// How the space of a new file is allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Alloc {
-    /// Space is taken as it is written.
+    /// Space is allocated as it is written.
     #[default]
     Sparse,
-    /// All of the space is taken at creation.
+    /// All space is allocated at creation.
     Full,
 }
 
-/// How a disk is shaped by `throttled(…)`.
+/// The limits of `throttled(…)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ThrottleLimits {
-    /// I/Os a second.
+    /// I/Os per second.
     pub iops: Option<u64>,
-    /// Bytes a second, reads and writes together.
+    /// Bytes per second, reads and writes together.
     pub bandwidth_bytes: Option<u64>,
-    /// Least time that an I/O takes, in nanoseconds.
+    /// Minimum latency of an I/O in nanoseconds.
     pub latency_ns: u64,
 }
 
-/// A disk by name; the fields are those of the notation in `docs/drivers.md`.
+/// A disk by name. The notation is described in `docs/drivers.md`.
 #[derive(Clone, PartialEq, Debug)]
 pub enum DiskSpec {
     /// A block device or an existing file.
     Path(PathBuf),
-    /// A file, created when absent if a size is given.
+    /// A file. Created if it is missing and a size is given.
     File {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
         /// Its size in bytes.
         size_bytes: Option<u64>,
-        /// How its space is laid out when it is created.
+        /// How its space is allocated at creation.
         alloc: Alloc,
     },
-    /// Memory: loses everything when it is closed.
+    /// Memory. Its data is lost when it is closed.
     Mem {
         /// Its size in bytes.
         size_bytes: u64,
     },
-    /// Keeps nothing, answers at once; reads leave the buffer as it was.
+    /// Stores nothing and completes at once. Reads leave the buffer unchanged.
     Null {
         /// Its size in bytes.
         size_bytes: u64,
@@ -60,35 +61,35 @@ pub enum DiskSpec {
         /// `POOL/VOLUME`.
         name: String,
     },
-    /// An export of an NBD server.
+    /// An export of an NBD server: a remote disk.
     Remote {
         /// Its address, as `nbd://host:port/export`.
         uri: String,
     },
-    /// Another disk, slowed down.
+    /// A disk with rate limits.
     Throttled {
         /// The disk inside.
         disk: Box<DiskSpec>,
-        /// How slow.
+        /// The limits.
         limits: ThrottleLimits,
     },
-    /// Another disk that misbehaves by rule.
+    /// A disk with fault injection.
     Faulty {
         /// The disk inside.
         disk: Box<DiskSpec>,
-        /// In which ways.
+        /// The fault rules.
         rules: FaultRules,
     },
 }
 
-/// A name of a disk that cannot be understood.
+/// The error for an invalid disk name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpecError {
-    /// The argument at fault, as it was typed.
+    /// The invalid argument, as it was typed.
     pub argument: String,
     /// What is wrong with it.
     pub problem: String,
-    /// A right example.
+    /// A valid example.
     pub example: &'static str,
 }
 
@@ -101,15 +102,15 @@ impl fmt::Display for SpecError {
 impl std::error::Error for SpecError {}
 
 impl DiskSpec {
-    /// Reads a disk's name.
+    /// Parses a disk name.
     ///
     /// # Errors
-    /// Names the part that is wrong, says why, and shows a right example.
+    /// Names the wrong part, says why it is wrong, and shows a valid example.
     pub fn parse(text: &str) -> Result<DiskSpec, SpecError> {
         parse::disk(text)
     }
 
-    /// Whether what is written to it is gone when it is closed (`mem`, `null`, and wrappers of them).
+    /// Returns whether data is lost when the disk is closed (`mem`, `null`, and wrappers of them).
     pub fn keeps_nothing(&self) -> bool {
         match self {
             DiskSpec::Path(_) | DiskSpec::File { .. } | DiskSpec::Volume { .. } | DiskSpec::Remote { .. } => false,
@@ -118,7 +119,7 @@ impl DiskSpec {
         }
     }
 
-    /// The volume beneath, as `POOL/VOLUME`, if there is one.
+    /// Returns the volume beneath, as `POOL/VOLUME`, if there is one.
     pub fn volume(&self) -> Option<&str> {
         match self {
             DiskSpec::Volume { name } => Some(name),
@@ -127,7 +128,7 @@ impl DiskSpec {
         }
     }
 
-    /// The address of the export beneath, if there is one.
+    /// Returns the address of the export beneath, if there is one.
     pub fn remote(&self) -> Option<&str> {
         match self {
             DiskSpec::Remote { uri } => Some(uri),
@@ -136,7 +137,7 @@ impl DiskSpec {
         }
     }
 
-    /// The path of the file or device beneath, if there is one.
+    /// Returns the path of the file or device beneath, if there is one.
     pub fn path(&self) -> Option<&std::path::Path> {
         match self {
             DiskSpec::Path(path) | DiskSpec::File { path, .. } => Some(path),
@@ -153,7 +154,7 @@ impl std::str::FromStr for DiskSpec {
     }
 }
 
-/// Writes a path with what the notation reserves escaped.
+/// Writes a path, with reserved characters escaped.
 fn write_path(f: &mut fmt::Formatter<'_>, path: &std::path::Path) -> fmt::Result {
     for c in path.to_string_lossy().chars() {
         if matches!(c, ',' | '(' | ')' | '\\') {
@@ -164,7 +165,7 @@ fn write_path(f: &mut fmt::Formatter<'_>, path: &std::path::Path) -> fmt::Result
     Ok(())
 }
 
-/// A size exactly, in the largest unit that divides it.
+/// Displays an exact size in the largest unit that divides it.
 pub(crate) struct ExactSize(pub(crate) u64);
 
 impl fmt::Display for ExactSize {
@@ -178,7 +179,7 @@ impl fmt::Display for ExactSize {
     }
 }
 
-/// A duration exactly, in the largest unit that divides it.
+/// Displays an exact duration in the largest unit that divides it.
 pub(crate) struct ExactTime(pub(crate) u64);
 
 impl fmt::Display for ExactTime {

@@ -7,8 +7,8 @@
 //! limit  = "iops=" number | "bw=" rate | "latency=" time
 //! file-option = "size=" size | "alloc=" ("sparse" | "full")
 //! ```
-//! In the address of an export comma, parentheses and backslash are percent-encoded. In a path, comma, parentheses and backslash are written with a backslash before them. Options that
-//! follow an unparenthesised `file:` inside a wrapper are the file's as long as they are named `size` or `alloc`.
+//! In the address of an export, comma, parentheses and backslash are percent-encoded. In a path, they are escaped by a
+//! backslash. Options named `size` or `alloc` after an unparenthesised `file:` inside a wrapper belong to the file.
 
 use std::path::PathBuf;
 
@@ -16,11 +16,11 @@ use braid_geometry::units;
 
 use super::{Alloc, DiskSpec, FaultRules, SpecError, ThrottleLimits};
 
-/// Wrappers around wrappers, at most.
+/// Maximum nesting of wrappers.
 const NESTING_MAX: usize = 8;
-/// Bytes in a name, at most: a path of 4,096 with room for what goes around it.
+/// Maximum length of a name in bytes: a path of 4,096 bytes, and room for wrappers and options.
 const NAME_BYTES_MAX: usize = 16 << 10;
-/// Largest size of a disk: offsets are signed 64-bit numbers to the operating system.
+/// Maximum size of a disk: file offsets are signed 64-bit numbers.
 const SIZE_BYTES_MAX: u64 = 1 << 62;
 
 const ANY: &str = "/dev/sdb, ./a.img, file:a.img,size=50G, mem:1G, null:1T";
@@ -76,7 +76,7 @@ fn nested(text: &str, depth: usize) -> Result<DiskSpec, SpecError> {
     Ok(DiskSpec::Path(path(text, text)?))
 }
 
-/// The address of an export. What it means is for those to say who speak with its server.
+/// Parses the address of an export. The code that connects to the server interprets it.
 fn remote(text: &str) -> Result<DiskSpec, SpecError> {
     if !["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"].iter().any(|scheme| text.starts_with(scheme)) {
         return Err(error(text, "the schemes of NBD are nbd, nbds, nbd+unix and nbds+unix", REMOTE));
@@ -87,7 +87,7 @@ fn remote(text: &str) -> Result<DiskSpec, SpecError> {
     Ok(DiskSpec::Remote { uri: text.to_owned() })
 }
 
-/// The name of a volume: that of its pool, a slash, its own. Snapshots have an `@`, and cannot be written.
+/// Parses the name of a volume: pool, slash, volume. Snapshots have an `@`, and cannot be written.
 fn volume(text: &str, name: &str) -> Result<DiskSpec, SpecError> {
     let good = |part: &str| {
         !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
@@ -101,7 +101,7 @@ fn volume(text: &str, name: &str) -> Result<DiskSpec, SpecError> {
     }
 }
 
-/// What stands inside `name(…)`; `None` when the text does not begin so.
+/// Returns the text inside `name(…)`, or `None` if the text does not start with `name(`.
 fn wrapped<'a>(text: &'a str, name: &str) -> Result<Option<&'a str>, SpecError> {
     let Some(rest) = text.strip_prefix(name).and_then(|r| r.strip_prefix('(')) else { return Ok(None) };
     let example = if name == "faulty" { super::faults::EXAMPLE } else { THROTTLED };
@@ -111,7 +111,7 @@ fn wrapped<'a>(text: &'a str, name: &str) -> Result<Option<&'a str>, SpecError> 
     Ok(Some(inside))
 }
 
-/// Splits what stands in a wrapper into the disk and the wrapper's own options.
+/// Splits the text inside a wrapper into the disk and the wrapper's own options.
 fn inner<'a>(inside: &'a str, depth: usize, example: &'static str) -> Result<(DiskSpec, Vec<&'a str>), SpecError> {
     if depth == 0 {
         return Err(error(inside, format!("more than {NESTING_MAX} wrappers around one disk"), example));
@@ -130,7 +130,7 @@ fn inner<'a>(inside: &'a str, depth: usize, example: &'static str) -> Result<(Di
     Ok((nested(&inside[..first], depth - 1)?, options.to_vec()))
 }
 
-/// Splits at the commas that are neither escaped nor inside parentheses. Never empty.
+/// Splits at commas that are neither escaped nor inside parentheses. Never returns an empty vector.
 fn split<'a>(text: &'a str, example: &'static str) -> Result<Vec<&'a str>, SpecError> {
     let (mut parts, mut start, mut depth, mut escaped) = (Vec::new(), 0, 0usize, false);
     for (at, c) in text.char_indices() {
@@ -157,7 +157,7 @@ fn split<'a>(text: &'a str, example: &'static str) -> Result<Vec<&'a str>, SpecE
     Ok(parts)
 }
 
-/// A path with its escapes undone.
+/// Parses a path with escapes.
 fn path(whole: &str, text: &str) -> Result<PathBuf, SpecError> {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -249,7 +249,7 @@ fn limits(options: &[&str]) -> Result<ThrottleLimits, SpecError> {
     Ok(ThrottleLimits { iops, bandwidth_bytes, latency_ns: latency_ns.unwrap_or(0) })
 }
 
-/// A duration: a whole number with `ns`, `us`, `ms` or `s`, at most an hour.
+/// Parses a duration: a whole number with `ns`, `us`, `ms` or `s`, at most an hour.
 pub(super) fn time_ns(text: &str) -> Result<u64, String> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Reads `text`, and what `Display` makes of it reads back the same.
+/// Parses `text`, and checks its display and that the display parses to the same value.
 fn check(text: &str, shown: &str) -> DiskSpec {
     let spec = DiskSpec::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
     assert_eq!(spec.to_string(), shown);
@@ -19,7 +19,7 @@ fn refused(text: &str, argument: &str, problem: &str) {
 }
 
 #[test]
-fn names_read_back_as_they_are_shown() {
+fn names_round_trip() {
     assert_eq!(check("/dev/nvme1n1", "/dev/nvme1n1"), DiskSpec::Path("/dev/nvme1n1".into()));
     check("/dev/disk/by-path/pci-0000:00:1f.2-ata-1", "/dev/disk/by-path/pci-0000:00:1f.2-ata-1");
     check("./a.img", "./a.img");
@@ -54,7 +54,7 @@ fn names_read_back_as_they_are_shown() {
 }
 
 #[test]
-fn wrong_names_are_answered_with_the_part_and_an_example() {
+fn errors_name_the_wrong_part_and_show_an_example() {
     refused("", "", "path is missing");
     refused("a,b", "a,b", "needs a backslash");
     refused("a\\b", "a\\b", "backslash stands only before");
@@ -95,7 +95,7 @@ fn wrong_names_are_answered_with_the_part_and_an_example() {
     refused("a\0b", "a?b", "zero byte");
 }
 
-/// Whatever is typed, the answer is a disk that reads back, or an error; never a panic.
+/// Any input parses to a disk that round-trips, or gives an error. Nothing panics.
 #[test]
 fn mutated_names_never_panic() {
     let seeds = [

@@ -16,15 +16,15 @@ pub struct Order {
     pub size: u64,
     pub len: u64,
     pub depth: u64,
-    /// Requests in all.
+    /// Total number of requests.
     pub total: u64,
-    /// Out of ten requests, how many are writes; the first of a hundred is a flush.
+    /// Writes out of ten requests. If not 0, one in a hundred requests is a flush.
     pub writes: u64,
     /// Called on the shard's thread before the first request and after the last.
     pub probe: fn(),
 }
 
-/// How it went.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     pub ended: u64,
@@ -56,7 +56,7 @@ impl Default for Load {
     }
 }
 
-/// Starts a load on a shard whose frontend `frontend` is a [`Load`].
+/// Starts a load on a shard. Its frontend number `frontend` must be a [`Load`].
 pub fn begin(handle: &RingHandle, shard: u16, frontend: usize, order: &Order) -> Receiver<Outcome> {
     let (sender, receiver) = channel();
     handle.post(ShardId(shard), frontend, Box::new((order.clone(), sender)));

@@ -1,4 +1,4 @@
-//! What all tests of the ring share: a client that lives on each shard, and blocking calls to it.
+//! Shared parts of the ring's tests: a client on each shard, and blocking calls to it.
 #![allow(dead_code)] // Each test uses its own part.
 #![allow(clippy::unwrap_used, clippy::too_many_arguments)]
 
@@ -15,7 +15,7 @@ use braid_engine::{Buf, Completion, DeviceId, DeviceLayout, Flags, IoError, Leaf
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
 use braid_ring::{Cx, Disk, DiskSpec, Frontend, OpenOptions, Ring, RingConfig, RingHandle};
 
-/// One request, and where its answer goes.
+/// One request, and where its reply goes.
 pub struct Call {
     pub device: DeviceId,
     pub op: Op,
@@ -23,21 +23,21 @@ pub struct Call {
     pub offset: u64,
     pub len: u64,
     pub data: Vec<u8>,
-    pub answer: Sender<Answer>,
+    pub reply: Sender<Reply>,
 }
 
-/// How a request ended.
+/// The end of a request, or the release of its buffer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Reply {
     pub result: Result<(), IoError>,
-    /// What was read.
+    /// The data read.
     pub data: Vec<u8>,
     pub buffer_busy: bool,
-    /// Given when the kernel let go of a busy buffer.
+    /// Set in the second reply, when the kernel has released a busy buffer.
     pub released: bool,
 }
 
-/// Carries out calls that are posted to it.
+/// Executes calls that are posted to it.
 #[derive(Default)]
 pub struct Client {
     calls: HashMap<u64, (Call, Buf)>,
@@ -71,17 +71,17 @@ impl Frontend for Client {
                 if space > 0 {
                     cx.free(buf, space);
                 }
-                let _ = call.answer.send(Answer { result: Err(e), data: vec![], buffer_busy: false, released: false });
+                let _ = call.reply.send(Reply { result: Err(e), data: vec![], buffer_busy: false, released: false });
             }
         }
     }
 
     fn io_done(&mut self, cx: &mut Cx<'_>, completion: &Completion) {
-        let (call, buf) = self.calls.remove(&completion.tag).expect("each request is answered once");
+        let (call, buf) = self.calls.remove(&completion.tag).expect("each request completes once");
         let space = Client::space(&call);
         let data = if call.op == Op::Read && !completion.buffer_busy { cx.bytes(buf, space).to_vec() } else { vec![] };
         let (result, buffer_busy) = (completion.result, completion.buffer_busy);
-        let _ = call.answer.send(Answer { result, data, buffer_busy, released: false });
+        let _ = call.reply.send(Reply { result, data, buffer_busy, released: false });
         if buffer_busy {
             self.calls.insert(completion.tag, (call, buf));
         } else if space > 0 {
@@ -94,26 +94,26 @@ impl Frontend for Client {
         if Client::space(&call) > 0 {
             cx.free(buf, Client::space(&call));
         }
-        let _ = call.answer.send(Answer { result: Ok(()), data: vec![], buffer_busy: false, released: true });
+        let _ = call.reply.send(Reply { result: Ok(()), data: vec![], buffer_busy: false, released: true });
     }
 }
 
 /// A ring with a client on each shard.
-pub struct Bed {
+pub struct TestBed {
     pub ring: Ring,
     pub handle: RingHandle,
     next_device: u32,
 }
 
-impl Bed {
-    pub fn new(config: &RingConfig) -> Bed {
+impl TestBed {
+    pub fn new(config: &RingConfig) -> TestBed {
         let ring = Ring::start(config, |_| vec![Box::new(Client::default()), Box::new(load::Load::default())])
             .expect("the ring starts");
         let handle = ring.handle();
-        Bed { ring, handle, next_device: 0 }
+        TestBed { ring, handle, next_device: 0 }
     }
 
-    /// Opens a disk and gives it to the shards.
+    /// Opens a disk and adds it to the shards.
     pub fn leaf(&self, name: &str) -> LeafId {
         self.handle.add_leaf(open(name)).expect("the table has room")
     }
@@ -122,7 +122,7 @@ impl Bed {
         self.publish_blocks(root, 512)
     }
 
-    /// The same of a device with other blocks.
+    /// Publishes a device with this block size.
     pub fn publish_blocks(&mut self, root: &Node, block_bytes: u32) -> DeviceId {
         let device = DeviceId(self.next_device);
         self.next_device += 1;
@@ -131,14 +131,14 @@ impl Bed {
         device
     }
 
-    /// The whole of a disk as a device.
+    /// Publishes a whole disk as a device.
     pub fn bare(&mut self, name: &str) -> (DeviceId, LeafId) {
         let leaf = self.leaf(name);
         let len = self.handle.disk(leaf).unwrap().size_bytes();
         (self.publish(&Node::Leaf { leaf, start: 0, len }), leaf)
     }
 
-    /// A raid0 of these disks.
+    /// Publishes a raid0 of these disks.
     pub fn striped(&mut self, names: &[&str], chunk_bytes: u64) -> DeviceId {
         let leaves: Vec<LeafId> = names.iter().map(|n| self.leaf(n)).collect();
         let sizes: Vec<u64> = leaves.iter().map(|l| self.handle.disk(*l).unwrap().size_bytes()).collect();
@@ -159,9 +159,9 @@ impl Bed {
         offset: u64,
         len: u64,
         data: &[u8],
-    ) -> Receiver<Answer> {
-        let (answer, receiver) = channel();
-        let call = Call { device, op, flags, offset, len, data: data.to_vec(), answer };
+    ) -> Receiver<Reply> {
+        let (reply, receiver) = channel();
+        let call = Call { device, op, flags, offset, len, data: data.to_vec(), reply };
         self.handle.post(ShardId(shard), 0, Box::new(call));
         receiver
     }
@@ -175,19 +175,19 @@ impl Bed {
         offset: u64,
         len: u64,
         data: &[u8],
-    ) -> Answer {
-        self.begin(shard, device, op, flags, offset, len, data).recv().expect("each call is answered")
+    ) -> Reply {
+        self.begin(shard, device, op, flags, offset, len, data).recv().expect("each call gets a reply")
     }
 
     pub fn read(&self, shard: u16, device: DeviceId, offset: u64, len: u64) -> Vec<u8> {
-        let answer = self.call(shard, device, Op::Read, Flags::NONE, offset, len, &[]);
-        answer.result.unwrap_or_else(|e| panic!("reading {len} at {offset}: {e}"));
-        answer.data
+        let reply = self.call(shard, device, Op::Read, Flags::NONE, offset, len, &[]);
+        reply.result.unwrap_or_else(|e| panic!("reading {len} at {offset}: {e}"));
+        reply.data
     }
 
     pub fn write(&self, shard: u16, device: DeviceId, flags: Flags, offset: u64, data: &[u8]) {
-        let answer = self.call(shard, device, Op::Write, flags, offset, data.len() as u64, data);
-        answer.result.unwrap_or_else(|e| panic!("writing {} at {offset}: {e}", data.len()));
+        let reply = self.call(shard, device, Op::Write, flags, offset, data.len() as u64, data);
+        reply.result.unwrap_or_else(|e| panic!("writing {} at {offset}: {e}", data.len()));
     }
 }
 
@@ -204,7 +204,7 @@ impl std::task::Wake for Unpark {
     }
 }
 
-/// The smallest executor there is: nothing of the ring depends on another.
+/// A minimal executor: the ring depends on no other.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = std::task::Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = std::pin::pin!(future);
@@ -216,7 +216,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A folder of this test, removed at its end.
+/// A folder for a test, removed on drop.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -224,8 +224,8 @@ impl Folder {
         Folder::at(std::env::temp_dir(), name)
     }
 
-    pub fn at(place: impl AsRef<Path>, name: &str) -> Folder {
-        let path = place.as_ref().join(format!("braid-ring-{name}-{}", std::process::id()));
+    pub fn at(parent: impl AsRef<Path>, name: &str) -> Folder {
+        let path = parent.as_ref().join(format!("braid-ring-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a folder for the test");
         Folder(path)
     }
@@ -247,7 +247,7 @@ impl AsRef<Path> for Folder {
     }
 }
 
-/// A small generator of numbers that repeat.
+/// A small reproducible random number generator.
 pub struct Random(pub u64);
 
 impl Random {

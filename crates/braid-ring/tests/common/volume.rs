@@ -1,4 +1,4 @@
-//! A pool of one member, and in it one volume of all that it has but a little.
+//! A pool with one member, and one volume of nearly all its space.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -7,7 +7,7 @@ use braid_engine::pool::on_disk::{Owner, OwnerName, PoolPlaces, RingStart};
 use braid_engine::pool::{EXTENT_BYTES, OpenPool, PoolDevice, TailMemory, open};
 use braid_engine::{DeviceId, DeviceIo, Node, PoolKey, PoolMembers, PoolNext, PoolPlace, ShardId, Uuid, VolumeNode};
 
-use super::{Bed, block_on};
+use super::{TestBed, block_on};
 
 const OWNER_SLOTS: u32 = 1024;
 
@@ -19,15 +19,16 @@ impl TailMemory for Heap {
     }
 }
 
-/// Makes a pool of a device that keeps what it is given, served on shard 0, and serves its volume. The volume's device and bytes.
-pub fn thin(bed: &mut Bed, key: PoolKey, member: DeviceId, size_bytes: u64) -> (DeviceId, u64) {
+/// Creates a pool on a device that stores its data, serves it on shard 0, and serves one volume. Returns the volume's
+/// device and size in bytes.
+pub fn thin(bed: &mut TestBed, key: PoolKey, member: DeviceId, size_bytes: u64) -> (DeviceId, u64) {
     let io = bed.handle.devices();
     let places = PoolPlaces::new(size_bytes, OWNER_SLOTS).unwrap();
     let of = PoolDevice::new(0, member, &places);
     let uuid = Uuid::from_u128(0x51);
     let start = RingStart::first(&uuid, 1);
     let what = OpenPool { uuid, members: &[of], owner_slots: OWNER_SLOTS, absent: 0, writes_over: false, run: 3 };
-    let tail = |_session, bytes: u64| {
+    let new_log = |_session, bytes: u64| {
         Ok(Arc::new(Heap((0..bytes / 8).map(|_| AtomicU64::new(0)).collect())) as Arc<dyn TailMemory>)
     };
     let pool = block_on(async {
@@ -36,7 +37,7 @@ pub fn thin(bed: &mut Bed, key: PoolKey, member: DeviceId, size_bytes: u64) -> (
             io.write(member, at, vec![0; len], false).await.unwrap();
         }
         io.write(member, of.places.starts, start.encode().to_vec(), true).await.unwrap();
-        open(&io, &what, |_| None, tail).await.unwrap()
+        open(&io, &what, |_| None, new_log).await.unwrap()
     });
     let home = ShardId(0);
     let members: Arc<PoolMembers> =

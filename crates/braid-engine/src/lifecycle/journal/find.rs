@@ -1,4 +1,5 @@
-//! Which batches count: the rings of all members that are in sync are read, or that of the disk of the journal, in large pieces.
+//! Finds the batches to recover: reads the rings of all members in sync, or that of the disk of the journal, in large
+//! pieces.
 
 use braid_format::BLOCK_BYTES;
 use braid_format::journal::{
@@ -16,12 +17,12 @@ use crate::parity::LOGGED_BLOCKS_MAX;
 use crate::{ErrorKind, MetaIo};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
-/// Blocks that are read or written at once.
+/// Maximum number of blocks read or written at once.
 const PIECE_BLOCKS: u64 = LEAF_BYTES_MAX / BLOCK_BYTES;
-/// Members whose rings are read at the same time: that bounds the memory it takes.
+/// Members whose rings are read concurrently: bounds the memory.
 const MEMBERS_AT_ONCE: usize = 8;
 
-/// A batch of which the header was seen, and not yet the last block.
+/// A batch whose header has been read, but not yet its last block.
 struct Open {
     header: BatchHeader,
     check: u32,
@@ -29,12 +30,12 @@ struct Open {
     left: u32,
 }
 
-/// What one member's ring holds.
+/// The content of one member's ring.
 #[derive(Default)]
 pub(super) struct Ring {
     whole: Vec<(BatchHeader, u32)>,
     open: Vec<Open>,
-    /// The headers that were seen, whatever follows them.
+    /// All headers that were read, whatever follows them.
     seen: Vec<BatchHeader>,
     /// The blocks that could not be read.
     unread: Vec<u64>,
@@ -42,24 +43,25 @@ pub(super) struct Ring {
 
 /// What was found.
 pub(super) struct Found {
-    /// The batches that count, in order, with their entries. None: of the only copy, on a disk of its own, some is lost that may
-    /// have counted.
+    /// The accepted batches, in order, with their entries. `None`: part of the only copy, on a disk of its own, is lost
+    /// and may have been needed.
     pub batches: Option<Vec<Batch>>,
-    /// How many blocks could not be read.
+    /// Number of unreadable blocks.
     pub unread_blocks: u64,
-    /// There may have been one batch more that counted: its number, and how many members may have had it and cannot be read.
+    /// A further batch may have been acknowledged: its number, and how many members may have held it and cannot be
+    /// read.
     pub doubt: Option<(u64, usize)>,
 }
 
 impl Ring {
-    /// The next block. `None`: it could not be read, and no batch that it belongs to is whole.
+    /// Takes the next block. `None`: it is unreadable, and no batch that contains it is complete.
     fn take(&mut self, at: u64, block: Option<&[u8; BLOCK]>, header: Option<BatchHeader>) {
         let Some(bytes) = block else {
             self.unread.push(at);
             self.open.clear();
             return;
         };
-        // Every header is followed to its end, also within what another one claims: that one may be a remnant.
+        // Every header is followed to its end, even inside the extent of another one, which may be a remnant.
         let whole = &mut self.whole;
         self.open.retain_mut(|open| {
             open.crc = payload_crc(open.crc, bytes);
@@ -83,18 +85,18 @@ impl Ring {
         self.whole.is_empty()
     }
 
-    /// Whether the batch of this number, or any where that is not known, may be here, beginning at one of these places, and cannot be
-    /// read.
-    fn may_hold(&self, sequence: Option<u64>, places: &[u64]) -> bool {
+    /// Whether the batch with this number, or any batch if `None`, may be here, beginning at one of these positions,
+    /// but unreadable.
+    fn may_hold(&self, sequence: Option<u64>, positions: &[u64]) -> bool {
         let is_unread = |from: u64, to: u64| self.unread.iter().any(|at| (from..to).contains(at));
         let begun = |header: &&BatchHeader| sequence.is_none_or(|sequence| header.sequence == sequence);
-        places.iter().any(|at| is_unread(*at, at + 1))
+        positions.iter().any(|at| is_unread(*at, at + 1))
             || self.seen.iter().filter(begun).any(|h| is_unread(h.position, h.position + u64::from(h.blocks)))
     }
 }
 
 impl<M: MetaIo> Recovery<'_, M> {
-    /// Looks for the batches that count.
+    /// Finds the batches to recover.
     pub(super) async fn find(&self, head: &Head, ring: &[&Target]) -> Result<Found, LifecycleError> {
         let mut findings = Findings::new(head.run);
         let mut unread_blocks = 0;
@@ -126,25 +128,26 @@ impl<M: MetaIo> Recovery<'_, M> {
         Ok(Found { batches: Some(batches), unread_blocks, doubt })
     }
 
-    /// Whether there may have been one batch more that counted. It stood on as many members as losses are tolerated and one more:
-    /// where those that are not in sync, and those that cannot read where it would be, are fewer, somebody would have it.
+    /// Returns whether a further batch may have been acknowledged. Such a batch was on one member more than the losses
+    /// tolerated: if the members that are not in sync, and those that cannot read its possible location, are fewer than
+    /// that, it would have been found.
     fn doubt(&self, findings: &Findings, head: &Head, torn: &[Ring]) -> Option<(u64, usize)> {
         let accepted = findings.accepted();
         let last = accepted.clone().next_back().and_then(|last| findings.batch(last));
-        let places: Vec<u64> = match last {
+        let positions: Vec<u64> = match last {
             None if findings.is_empty() => vec![0],
-            // Where the oldest one would begin is not known.
+            // Where the oldest batch would begin is unknown.
             None => (0..head.ring_blocks).collect(),
             Some(last) => {
                 let behind = last.header.position + u64::from(last.header.blocks);
-                // At the start of the ring where it has no room, unless that is taken.
+                // At the start of the ring if it may not fit behind the last one, unless that space is taken.
                 let may_wrap = behind + LOGGED_BLOCKS_MAX + 1 > head.ring_blocks;
                 let taken = accepted.clone().filter_map(|n| findings.batch(n)).any(|batch| batch.header.position == 0);
                 let first = Some(0).filter(|_| may_wrap && !taken);
                 first.into_iter().chain((behind < head.ring_blocks).then_some(behind)).collect()
             }
         };
-        let unread = torn.iter().filter(|ring| ring.may_hold(last.map(|_| accepted.end), &places)).count();
+        let unread = torn.iter().filter(|ring| ring.may_hold(last.map(|_| accepted.end), &positions)).count();
         let roles = self.geometry().members().len() as u16;
         let missing = (0..roles).filter(|role| self.holders(&self.sources, *role).next().is_none()).count();
         let is_needed = !self.array.was_clean;
@@ -155,20 +158,20 @@ impl<M: MetaIo> Recovery<'_, M> {
         let mut ring = Ring::default();
         for first in (0..head.ring_blocks).step_by(PIECE_BLOCKS as usize) {
             let count = PIECE_BLOCKS.min(head.ring_blocks - first);
-            let offset = place(target, first);
+            let offset = ring_offset(target, first);
             let piece = match self.io.read(target.leaf, offset, count as usize * BLOCK).await {
                 Err(source) if source.kind == ErrorKind::Io => None,
                 piece => Some(piece.map_err(|source| failed(target.leaf, "read the journal", offset, source))?),
             };
             for at in 0..count {
-                // Where the disk refuses the piece, block by block.
+                // If the disk fails the piece: block by block.
                 let block = match &piece {
                     Some(piece) => piece.as_chunks().0.get(at as usize).copied(),
-                    None => match self.io.read(target.leaf, place(target, first + at), BLOCK).await {
+                    None => match self.io.read(target.leaf, ring_offset(target, first + at), BLOCK).await {
                         Err(source) if source.kind == ErrorKind::Io => None,
                         block => {
                             let block = block.map_err(|source| {
-                                failed(target.leaf, "read the journal", place(target, first + at), source)
+                                failed(target.leaf, "read the journal", ring_offset(target, first + at), source)
                             })?;
                             block.first_chunk().copied()
                         }
@@ -184,7 +187,7 @@ impl<M: MetaIo> Recovery<'_, M> {
         Ok(ring)
     }
 
-    /// The header of a batch of this run that belongs to this place, where the block is one.
+    /// Decodes the block as a header of a batch of this run at this position.
     fn header(&self, block: &[u8; BLOCK], at: u64, head: &Head) -> Option<BatchHeader> {
         let (mut header, _) = decode_batch(self.uuid(), block)?;
         if planted(Planted::OldRunsCount) {
@@ -195,7 +198,7 @@ impl<M: MetaIo> Recovery<'_, M> {
         belongs.then_some(header)
     }
 
-    /// The entries of a batch, each of a row that is there.
+    /// Returns the entries of a batch, each of an existing stripe.
     async fn entries(&self, copies: &Copies) -> Result<Vec<Entry>, LifecycleError> {
         let header = self.read_part(copies, 0, 1).await?;
         let decoded = header.first_chunk().and_then(|block| decode_batch(self.uuid(), block));
@@ -203,7 +206,7 @@ impl<M: MetaIo> Recovery<'_, M> {
         let entries: Vec<Entry> = entries.collect();
         let height = (self.row_bytes / BLOCK_BYTES).min(u64::from(ROW_BLOCKS_MAX));
         for entry in &entries {
-            let cells = self.place(entry.row).map(|place| place.stripe.data_chunks());
+            let cells = self.locate(entry.row).map(|location| location.stripe.data_chunks());
             let fits = cells.is_some_and(|cells| usize::from(entry.cell) + usize::from(entry.cells) <= cells)
                 && u64::from(entry.first) + u64::from(entry.blocks) <= height
                 && usize::from(entry.parities) <= self.parities()
@@ -218,11 +221,11 @@ impl<M: MetaIo> Recovery<'_, M> {
         Ok(entries)
     }
 
-    /// Some blocks of a batch, at most a piece, from a member that has it.
+    /// Reads some blocks of a batch, at most [`PIECE_BLOCKS`], from a member that has it.
     async fn read_part(&self, copies: &Copies, first: u64, count: u64) -> Result<Vec<u8>, LifecycleError> {
         let mut last = None;
         for target in self.sources.iter().chain(&self.disk).filter(|t| copies.members >> t.part.role & 1 == 1) {
-            let offset = place(target, copies.header.position + first);
+            let offset = ring_offset(target, copies.header.position + first);
             match self.io.read(target.leaf, offset, count as usize * BLOCK).await {
                 Ok(bytes) => return Ok(bytes),
                 Err(source) => last = Some(failed(target.leaf, "read the journal", offset, source)),
@@ -231,7 +234,7 @@ impl<M: MetaIo> Recovery<'_, M> {
         Err(last.unwrap_or_else(|| wrong(gone(copies))))
     }
 
-    /// A whole batch, its header included.
+    /// Reads a whole batch, including its header.
     pub(super) async fn read_batch(&self, copies: &Copies) -> Result<Vec<u8>, LifecycleError> {
         let blocks = u64::from(copies.header.blocks);
         let mut batch = Vec::with_capacity(blocks as usize * BLOCK);
@@ -244,7 +247,8 @@ impl<M: MetaIo> Recovery<'_, M> {
         if whole { Ok(batch) } else { Err(wrong(gone(copies))) }
     }
 
-    /// Writes every batch on all of the ring's disks that lack it, durably: after another crash, with other members, it is found.
+    /// Writes every batch to all disks of the ring that lack it, durably: a recovery after another crash, with other
+    /// members, finds it too.
     pub(super) async fn log(&self, batches: &[Batch], ring: &[&Target]) -> Result<(), LifecycleError> {
         for Batch { copies, .. } in batches {
             let lacking: Vec<&Target> =
@@ -255,7 +259,7 @@ impl<M: MetaIo> Recovery<'_, M> {
             let batch = &self.read_batch(copies).await?;
             try_join_all(lacking.into_iter().map(|target| async move {
                 for (piece, bytes) in (0..).zip(batch.chunks(LEAF_BYTES_MAX as usize)) {
-                    let offset = place(target, copies.header.position + piece * PIECE_BLOCKS);
+                    let offset = ring_offset(target, copies.header.position + piece * PIECE_BLOCKS);
                     let written = self.io.write(target.leaf, offset, bytes.to_vec(), true).await;
                     written.map_err(|source| failed(target.leaf, "write the journal", offset, source))?;
                 }
@@ -267,8 +271,8 @@ impl<M: MetaIo> Recovery<'_, M> {
     }
 }
 
-/// Where a block of the ring is on a member's disk.
-fn place(target: &Target, block: u64) -> u64 {
+/// Returns the byte offset of a block of the ring on a member's disk.
+fn ring_offset(target: &Target, block: u64) -> u64 {
     target.part.places.journal.start + RING_START_BYTES + block * BLOCK_BYTES
 }
 

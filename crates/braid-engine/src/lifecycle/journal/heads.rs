@@ -1,4 +1,4 @@
-//! Heads of the journal: read on all members, written on all members.
+//! The heads of the journal: read from all members, written to all members.
 
 use braid_format::journal::{
     DISK_RING_BLOCKS_MAX, HEAD_BYTES, Head, LostRow, RING_START_BYTES, RingOn, decode_head, encode_head, head_slot,
@@ -21,25 +21,25 @@ fn has_journal(label: &ArrayPart) -> bool {
     label.spec.level.parity() > 0
 }
 
-/// The ring that all of these disks have room for, in blocks.
+/// Returns the size of the ring that fits on all of these disks, in blocks.
 fn common_ring<'a>(places: impl Iterator<Item = &'a Places>) -> u64 {
     places.map(|places| ring_blocks(places.journal.bytes)).min().unwrap_or(0)
 }
 
-/// Refuses a disk whose journal area has no room for a ring of so many blocks.
+/// Refuses a disk whose journal area has no room for a ring of this many blocks.
 fn check_ring(leaf: LeafId, places: &Places, blocks: u64) -> Result<(), LifecycleError> {
     let (room_bytes, needed_bytes) = (places.journal.bytes, RING_START_BYTES + blocks * BLOCK_BYTES);
     if ring_blocks(room_bytes) >= blocks {
         return Ok(());
     }
-    // The journal of a disk that holds nothing else takes whatever is there; that of members has one of two sizes.
+    // The journal of a disk that holds nothing else takes all of its space; that of members has one of two sizes.
     let holds_data = places.data.bytes > BLOCK_BYTES;
     let disk_bytes = if holds_data { SMALL_DEVICE_BYTES } else { places.device_bytes + (needed_bytes - room_bytes) };
     Err(LifecycleError::JournalRoom { leaf, room_bytes, needed_bytes, disk_bytes })
 }
 
-/// Refuses a disk that is to be a member of such an array and has no room for its journal: as large as those of the members
-/// that are here, where there are some.
+/// Refuses a new member without room for the journal of such an array: a ring as large as those of the present members,
+/// if any.
 pub(in crate::lifecycle) fn check_room(
     leaf: LeafId,
     places: &Places,
@@ -53,14 +53,15 @@ pub(in crate::lifecycle) fn check_room(
     check_ring(leaf, places, common_ring(members.iter().map(|t| &t.part.places)).max(least))
 }
 
-/// The ring on a disk of its own, in blocks, and what its head says of that; `member_blocks`: what all members have room for.
+/// Returns the size of the ring on a disk of its own, in blocks, and its location for a head; `member_blocks`: what
+/// fits on all members.
 fn disk_ring(disk: &Target, member_blocks: u64) -> (u64, RingOn) {
     let blocks = ring_blocks(disk.part.places.journal.bytes).min(DISK_RING_BLOCKS_MAX);
     let member_blocks = u16::try_from(member_blocks).unwrap_or(u16::MAX);
     (blocks, RingOn::Disk { id: disk.part.id, member_blocks })
 }
 
-/// The ring that the members have room for, in blocks, wherever it is.
+/// Returns the size of the ring that fits on the members, in blocks, wherever the ring is.
 fn member_ring(head: &Head) -> u64 {
     match head.ring_on {
         RingOn::Members => head.ring_blocks,
@@ -68,8 +69,8 @@ fn member_ring(head: &Head) -> u64 {
     }
 }
 
-/// Writes the first head of a new array on its members, and on the disk of its journal where there is one, durably; nothing at
-/// levels without parity.
+/// Writes the first head of a new array to its members, and to the disk of its journal if there is one, durably.
+/// Nothing at levels without parity.
 pub(in crate::lifecycle) async fn write_first<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
@@ -107,8 +108,8 @@ async fn write_head<M: MetaIo>(
     .map(drop)
 }
 
-/// Takes the heads off a disk that is to be filled, durably: it may have been a member before, and bear a newer one than those
-/// that went on. Nothing at levels without parity.
+/// Erases the heads on a disk that is to be rebuilt, durably: as a former member it may bear a head newer than those in
+/// use. Nothing at levels without parity.
 pub(in crate::lifecycle) async fn erase_heads<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
@@ -119,14 +120,14 @@ pub(in crate::lifecycle) async fn erase_heads<M: MetaIo>(
     }
     for slot in [0, 1] {
         let offset = target.part.places.journal.start + slot * HEAD;
-        // A head without its first block is none.
+        // A head without its first block is invalid.
         let written = io.write(target.leaf, offset, vec![0; BLOCK_BYTES as usize], true).await;
         written.map_err(|source| failed(target.leaf, "erase the head of the journal", offset, source))?;
     }
     Ok(())
 }
 
-/// Gives a member that is about to be in sync a head, where it has none yet: that of the others. Nothing at levels without parity.
+/// Gives a member that is about to be in sync the others' head, if it has none yet. Nothing at levels without parity.
 pub(in crate::lifecycle) async fn give_head<M: MetaIo>(io: &M, array: &Array, role: u16) -> Result<(), LifecycleError> {
     let recovery = Recovery::new(io, array, false);
     let Some(target) = recovery.sinks.iter().copied().find(|t| t.part.role == role) else { return Ok(()) };
@@ -136,7 +137,7 @@ pub(in crate::lifecycle) async fn give_head<M: MetaIo>(io: &M, array: &Array, ro
     give_newest(io, array, target).await
 }
 
-/// Gives a disk that bears none the newest head of the members in sync. Nothing at levels without parity.
+/// Writes the newest head of the members in sync to a disk that has none. Nothing at levels without parity.
 pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
     io: &M,
     array: &Array,
@@ -146,8 +147,8 @@ pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
         return Ok(());
     }
     let recovery = Recovery::new(io, array, false);
-    // Where the array serves, the next one may be on its way meanwhile, to this member as well: until none is newer than what was
-    // written.
+    // While the array serves, the next head may be written at the same time, also to this member: repeat until none is
+    // newer than what was written.
     let mut given = 0;
     while let Ok(Some(Newest { head, lost, doubt: false })) = recovery.newest_head().await
         && head.generation > given
@@ -156,23 +157,24 @@ pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
         given = head.generation;
     }
     match &array.run_head {
-        // A member in sync that cannot read its own is for others to notice; this one may be the only one that is left then.
+        // That members in sync cannot read their heads is handled elsewhere; this member may be the only one left then.
         Some((head, lost)) if given == 0 => write_head(io, &array.label, &[target], head, lost).await,
         _ => Ok(()),
     }
 }
 
-/// The head that counts.
+/// The current head.
 pub(super) struct Newest {
     pub head: Head,
     pub lost: Vec<LostRow>,
-    /// There may be one that is newer, in a place that cannot be read, on every member.
+    /// A newer head may exist where no member can read it.
     pub doubt: bool,
 }
 
 impl Newest {
-    /// The head as one that comes after it sees it: the next has a number that none has which cannot be read, and is in its place.
-    pub fn passed(&self) -> Head {
+    /// Returns the head for its successor: a head that follows gets a number beyond an unreadable one, and overwrites
+    /// its location.
+    pub fn as_predecessor(&self) -> Head {
         Head { generation: self.head.generation + 2 * u64::from(self.doubt), ..self.head }
     }
 }
@@ -181,7 +183,7 @@ impl Newest {
 #[derive(Default)]
 pub(super) struct Heads {
     pub whole: Vec<(Head, Vec<LostRow>)>,
-    /// One of their places could not be read.
+    /// One of the two locations could not be read.
     unread: bool,
 }
 
@@ -190,13 +192,14 @@ impl Heads {
         self.whole.iter().map(|(head, _)| head.generation).max()
     }
 
-    /// Whether a head that is newer than this one would be seen here, were it on all members. Heads take turns between two places.
-    fn would_tell_of_one_behind(&self, generation: u64) -> bool {
+    /// Whether a head newer than this one would have been read here if it were on all members. Heads alternate between
+    /// two locations.
+    fn would_reveal_newer(&self, generation: u64) -> bool {
         self.newest().is_some_and(|newest| !self.unread || newest < generation)
     }
 }
 
-/// The whole heads of an array on a disk with a journal area that begins here.
+/// Reads the valid heads of an array on a disk whose journal area begins at `start`.
 pub(super) async fn heads_at<M: MetaIo>(
     io: &M,
     array: &Uuid,
@@ -216,8 +219,8 @@ pub(super) async fn heads_at<M: MetaIo>(
 }
 
 impl<M: MetaIo> Recovery<'_, M> {
-    /// The head that counts, of all members in sync; that on the disk of the journal only where no member bears one: it may have been
-    /// with others, and one that is to come it bears before any member does.
+    /// Returns the current head of all members in sync; that on the disk of the journal only if no member bears one:
+    /// the disk may have been used by another copy of the array, and bears the next head before any member does.
     pub(super) async fn newest_head(&self) -> Result<Option<Newest>, LifecycleError> {
         let found = try_join_all(self.sources.iter().map(|target| self.heads_on(target))).await?;
         let on_disk = match self.disk {
@@ -242,32 +245,33 @@ impl<M: MetaIo> Recovery<'_, M> {
             )));
         }
         let unread = found.iter().any(|heads| heads.unread);
-        let doubt = unread && !found.iter().any(|heads| heads.would_tell_of_one_behind(head.generation));
+        let doubt = unread && !found.iter().any(|heads| heads.would_reveal_newer(head.generation));
         Ok(Some(Newest { head: *head, lost: newest.1.clone(), doubt }))
     }
 
-    /// The whole heads on one member. A place that it cannot read holds none.
+    /// Reads the valid heads on one member. An unreadable location counts as empty.
     pub(super) async fn heads_on(&self, target: &Target) -> Result<Heads, LifecycleError> {
         heads_at(self.io, self.uuid(), target.leaf, target.part.places.journal.start).await
     }
 
-    /// Where no head is left: as if one were there.
+    /// Returns the predecessor of a first head, for an array without any.
     pub(super) fn first_head(&self) -> Head {
-        let ring_blocks = self.ring_from_now_on(u64::MAX);
+        let ring_blocks = self.next_ring_blocks(u64::MAX);
         Head { generation: 0, run: 1, ring_blocks, row_bytes: self.row_bytes as u32, ring_on: RingOn::Members }
     }
 
-    /// Who is not here may have less room, and return: the ring becomes larger only when everybody is here.
-    fn ring_from_now_on(&self, before: u64) -> u64 {
+    /// A missing member may have less room, and return: the ring becomes larger only while all members are present.
+    fn next_ring_blocks(&self, before: u64) -> u64 {
         let array: &Array = self.array;
-        let here = common_ring(array.targets.iter().map(|t| &t.part.places));
-        if array.is_whole() { here } else { here.min(before) }
+        let common = common_ring(array.targets.iter().map(|t| &t.part.places));
+        if array.is_whole() { common } else { common.min(before) }
     }
 
-    /// Writes the head that begins a new run, on all that are in sync or being filled, durably: with the ring on the disk of the
-    /// journal where that is here. It bears the head first: without one of the run it is not taken for the ring's disk.
+    /// Writes the head that begins a new run to all members in sync or rebuilding, durably. If the disk of the journal
+    /// is present, the ring is on it, and it gets the head first: a disk without a head of the run is not trusted as
+    /// the ring's disk.
     pub(super) async fn begin(&self, head: &Head, run: u64, lost: &[LostRow]) -> Result<Head, LifecycleError> {
-        let member_blocks = self.ring_from_now_on(member_ring(head));
+        let member_blocks = self.next_ring_blocks(member_ring(head));
         let (ring_blocks, ring_on) =
             self.disk.map_or((member_blocks, RingOn::Members), |disk| disk_ring(disk, member_blocks));
         let ahead = match self.disk {
@@ -276,11 +280,11 @@ impl<M: MetaIo> Recovery<'_, M> {
         };
         let mut generation = head.generation + 1;
         while generation <= ahead {
-            // Never in the place of the one that members have now.
+            // Never at the location of the members' current head.
             generation += 2;
         }
         let next = Head { generation, run, ring_blocks, row_bytes: head.row_bytes, ring_on };
-        // Each cell may come to need an entry of its own.
+        // Each cell may come to need its own entry.
         let cells: usize = lost.iter().map(|row| row.cells().len()).sum();
         if cells > braid_format::journal::LOST_ROWS_MAX {
             return Err(wrong(format!("{cells} cells of its rows cannot be read, more than it can list")));

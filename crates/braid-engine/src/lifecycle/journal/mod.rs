@@ -1,19 +1,23 @@
-//! The journal of an array with parity: its first heads, and what a start makes of what a crash has left in it.
+//! The journal of an array with parity: its first heads, and its recovery at a start after a crash.
 //!
-//! Before the array serves, every batch that counts is written on all members that are in sync and lack it: should the power go
-//! again, and other members be lost, the same batches are found. Then their entries are put in place, in order; then the
-//! parity of rows that were being written wholly is computed anew from their data. Where some of that data is on a member that
-//! is lost, nobody knows what it was: the cell is listed as unreadable, and parity is made to fit zeros in it, so that the other
-//! cells of the row stay as safe as any. A head of a new run ends the recovery: of the old run nothing is needed then. What was done up
-//! to any step is done again by the next recovery, and comes out the same.
+//! The journal's unit is a slice of a [`Stripe`] of the geometry, `row_bytes` high. This module calls such a slice a
+//! stripe; its number is the field `row` of the journal's format.
+//!
+//! Before the array serves, every accepted batch is written to all members in sync that lack it: after another crash,
+//! with other members lost, a recovery finds the same batches. Then their entries are written in place, in order. Then
+//! the parity of stripes that a full-stripe write was in flight for is recomputed from their data. If a member with
+//! some of that data is lost, the content is unknown: the cell is listed as unreadable, and parity is computed with
+//! zeros in its place, so that the other cells of the stripe stay protected. A head of a new run ends the recovery:
+//! nothing of the old run is needed then. A recovery that is interrupted at any step is repeated by the next one, with
+//! the same result.
 //!
 //! | step | on the disks, when it is done |
 //! |---|---|
-//! | 1: regions | all regions that are concerned are dirty on all members: what is changed here is known to be missing on members that are out |
-//! | 2: log | every batch that counts is on all members in sync |
+//! | 1: regions | all affected regions are dirty on all members: failed members are known to lack what is changed here |
+//! | 2: log | every accepted batch is on all members in sync |
 //! | 3: replay, flush | its content is in place |
-//! | 4: resync, flush | parity fits data, in all rows |
-//! | 5: head | a new run, and the list of unreadable rows, on all members in sync or being filled |
+//! | 4: resync, flush | parity matches data, in all stripes |
+//! | 5: head | a new run, and the list of lost stripes, on all members in sync or rebuilding |
 
 mod disk;
 mod find;
@@ -27,7 +31,7 @@ use braid_format::{MemberState, Uuid};
 use braid_geometry::{Geometry, Stripe};
 
 pub use self::disk::move_ring;
-pub(super) use self::disk::{is_believed, is_on_members};
+pub(super) use self::disk::{is_on_members, is_trusted};
 use self::find::Found;
 use self::heads::Newest;
 pub(super) use self::heads::{check_room, erase_heads, give_head, give_newest, write_first};
@@ -36,42 +40,42 @@ use super::array::Array;
 use super::bitmap::mark_dirty;
 use super::error::LifecycleError;
 use super::join::try_join_all;
-use super::lines::Lines;
+use super::lineage::LineageIds;
 use super::planted::{Planted, planted};
 use super::replace::successor_of;
 use super::write::{Target, flush};
 use crate::lost_rows::{cells_of, rows_of};
 use crate::{ErrorKind, LeafId, MetaIo};
 
-/// With what an array with parity begins to serve.
+/// The journal's state when an array with parity begins to serve.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct JournalStart {
-    /// The run of the batches from now on: the first has the number 1 and stands at block 0 of the ring.
+    /// The run of the batches from now on: the first has the number 1 and is at block 0 of the ring.
     pub run: u64,
-    /// The generation of the head that says so, on all members.
+    /// The generation of the head that records the run, on all members.
     pub generation: u64,
-    /// Blocks of the ring.
+    /// Size of the ring, in blocks.
     pub ring_blocks: u64,
-    /// The height of a row, in bytes.
+    /// Height of a stripe of the journal, in bytes.
     pub row_bytes: u32,
-    /// Rows of which something cannot be read, ascending.
+    /// Stripes with unreadable cells, ascending.
     pub lost: Vec<LostRow>,
-    /// Batches that counted.
+    /// Batches that were accepted.
     pub batches: u64,
-    /// Their entries that were put in place.
+    /// Their entries that were written in place.
     pub replayed: u64,
-    /// Entries that were not, because their row was marked later: the writer does not do that.
+    /// Entries that were not, because their stripe was marked later: the writer does not do that.
     pub skipped: u64,
-    /// Rows of which parity was computed anew.
+    /// Stripes whose parity was recomputed.
     pub resynced: u64,
-    /// Rows that have become unreadable by this.
+    /// Stripes that this recovery found lost.
     pub lost_now: u64,
     /// Blocks of the ring that some member could not read.
     pub unread_blocks: u64,
     /// Where the ring is.
     pub ring_on: RingOn,
-    /// The disk of the journal is lost. Where the journal held something that was not in place, parity was computed anew of all that
-    /// was being written.
+    /// The disk of the journal is lost. If the journal held anything that was not in place, the parity of everything
+    /// that was being written was recomputed.
     pub disk_lost: bool,
 }
 
@@ -94,13 +98,13 @@ impl JournalStart {
         }
     }
 
-    /// The head that says so, and its list.
+    /// Returns the head that records this state, and its list of lost stripes.
     pub(in crate::lifecycle) fn head(&self) -> (Head, Vec<LostRow>) {
         let JournalStart { run, generation, ring_blocks, row_bytes, ring_on, .. } = *self;
         (Head { generation, run, ring_blocks, row_bytes, ring_on }, self.lost.clone())
     }
 
-    /// The smaller of the ring and of the one that the members have room for, in blocks.
+    /// Returns the smaller of the ring and of what fits on the members, in blocks.
     pub fn least_ring_blocks(&self) -> u64 {
         match self.ring_on {
             RingOn::Members => self.ring_blocks,
@@ -109,37 +113,38 @@ impl JournalStart {
     }
 }
 
-/// Brings the journal of a started array with parity to its end, as the module says, and begins a new run. To be called after
-/// [`start`](super::start) and [`create`](super::create), before [`load_regions`](super::load_regions). A member that fails
-/// meanwhile is dropped, and all is done again without it; one that has no space left is not, as it has all that it had. `random` is where the new run's id comes from.
+/// Recovers the journal of a started array with parity, as described above, and begins a new run. To be called after
+/// [`start`](super::start) and [`create`](super::create), before [`load_regions`](super::load_regions). A member that
+/// fails meanwhile is dropped, and the recovery is repeated without it; a member without free space is not, because it
+/// keeps all that it holds. `random` seeds the id of the new run.
 ///
 /// # Errors
-/// [`LifecycleError::JournalLost`] where the ring is on a disk that is not here, the array was not stopped in order, and a member is
-/// absent as well. [`LifecycleError::Journal`] where no member bears a head, or what counts makes no sense. With `force` such an array starts with an
-/// empty journal, and all that was ever written in it is noted as dirty. [`LifecycleError::BitmapDamaged`] as from
-/// `load_regions`, or [`LifecycleError::Beyond`].
+/// [`LifecycleError::JournalLost`] if the ring is on a missing disk, the array was not stopped cleanly, and a member is
+/// missing too. [`LifecycleError::Journal`] if no member bears a head, or the content is invalid. With `force` such an
+/// array starts with an empty journal, and everything ever written is marked dirty. [`LifecycleError::BitmapDamaged`]
+/// as from `load_regions`, or [`LifecycleError::Beyond`].
 pub async fn recover_journal<M: MetaIo>(
     io: &M,
     array: &mut Array,
     random: u64,
     force: bool,
 ) -> Result<JournalStart, LifecycleError> {
-    let mut runs = Lines::new(random);
+    let mut runs = LineageIds::new(random);
     loop {
         let run = runs.next();
         let error = match Recovery::new(io, array, force).complete(run).await {
             Ok(mut start) => {
-                // It failed when everything was in place.
+                // It failed after everything was in place.
                 start.disk_lost |= start.ring_on == RingOn::Members && array.give_up_journal().is_some();
                 array.note_run(&start);
-                // Now that the ring is elsewhere, the label may say so.
+                // Now that the ring is elsewhere, the label may record that.
                 array.forget_journal(io).await?;
                 return Ok(start);
             }
             Err(error) => error,
         };
         if array.was_clean && matches!(error, LifecycleError::Journal { .. }) {
-            // Nothing of the journal is needed then, and the next try must know that as well.
+            // Nothing in the journal is needed, and the next attempt must know that too.
             array.stop(io).await?;
             return Err(error);
         }
@@ -147,7 +152,8 @@ pub async fn recover_journal<M: MetaIo>(
             continue;
         }
         if is_full(&error) && !planted(Planted::DroppedWhenFull) {
-            // It has all that it had, and can be read. Dropped now, it would take with it what rows hold that are only marked.
+            // It keeps all that it holds, and is readable. Dropping it now would lose its cells of stripes that are
+            // only marked.
             return Err(error);
         }
         let failed = match &error {
@@ -166,42 +172,42 @@ pub async fn recover_journal<M: MetaIo>(
     }
 }
 
-/// Whether a member had no space for what was written to it.
+/// Whether a member had no space for a write.
 fn is_full(error: &LifecycleError) -> bool {
     matches!(error, LifecycleError::Io { source, .. } if source.kind == ErrorKind::NoSpace)
 }
 
-/// One attempt, with the members that are here now.
+/// One attempt, with the members that are present now.
 struct Recovery<'a, M> {
     io: &'a M,
     array: &'a Array,
     force: bool,
     row_bytes: u64,
-    /// In sync: what they hold counts.
+    /// In sync: their content is read.
     sources: Vec<&'a Target>,
-    /// In sync or being filled: they take every write.
+    /// In sync or rebuilding: they take every write.
     sinks: Vec<&'a Target>,
-    /// The disk of the journal, where there is one and it is here.
+    /// The disk of the journal, if there is one and it is present.
     disk: Option<&'a Target>,
 }
 
-/// A batch that counts.
+/// An accepted batch.
 struct Batch {
     copies: Copies,
     entries: Vec<Entry>,
 }
 
-/// What the entries that count say of a row.
+/// What the accepted entries say of a stripe.
 #[derive(Clone, Copy, Default)]
-struct Row {
+struct StripeState {
     /// The number of the last mark, counted over all entries.
     marked: Option<usize>,
-    /// Lines of which parity may not fit data once all entries are in place.
+    /// Lines whose parity may not match their data once all entries are in place.
     doubtful: u16,
 }
 
-/// Where a row is.
-struct Place<'a> {
+/// Where a stripe of the journal is.
+struct StripeLocation<'a> {
     stripe: Stripe<'a>,
     /// Where its cells begin in the data areas of its members.
     member_offset: u64,
@@ -230,7 +236,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         &self.array.geometry
     }
 
-    fn lines_of_row(&self) -> u16 {
+    fn all_lines(&self) -> u16 {
         let lines = self.row_bytes / braid_format::BLOCK_BYTES;
         ((1u32 << lines) - 1) as u16
     }
@@ -239,7 +245,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         usize::from(self.array.label.spec.level.parity())
     }
 
-    /// Everything, up to the head of the new run.
+    /// Runs the whole recovery, up to the head of the new run.
     async fn complete(&self, run: u64) -> Result<JournalStart, LifecycleError> {
         let (head, lost) = match self.newest_head().await {
             Ok(Some(Newest { doubt: true, .. })) if self.force => return self.begin_anew(run).await,
@@ -254,16 +260,17 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
             }
             Err(error) => return Err(error),
         };
-        let Some(ring) = self.ring_of(&head).await? else { return self.complete_without(&head, lost, run).await };
+        let Some(ring) = self.ring_of(&head).await? else { return self.complete_without_ring(&head, lost, run).await };
         if let Some(disk) = self.disk.filter(|_| !planted(Planted::DiskNotFlushed)) {
-            // What is read of the only copy may be in the disk's cache: another power cut must not take what was replayed of it.
+            // What is read from the only copy may be in the disk's cache: another loss of power must not take what was
+            // replayed from it.
             flush(self.io, disk.leaf).await?;
         }
         let Found { batches, unread_blocks, doubt } = match self.find(&head, &ring).await {
             Err(LifecycleError::Journal { .. }) if self.force => return self.begin_anew(run).await,
             found => found?,
         };
-        let Some(batches) = batches else { return self.complete_without(&head, lost, run).await };
+        let Some(batches) = batches else { return self.complete_without_ring(&head, lost, run).await };
         match doubt {
             Some((batch, members)) if !self.force => {
                 return Err(LifecycleError::JournalUnread { batch, members });
@@ -271,12 +278,12 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
             Some(_) => drop(mark_dirty(self.io, self.array, &self.sinks, &|_| true, true).await?),
             None => {}
         }
-        let rows = self.rows(&batches);
-        self.mark_regions(&rows).await?;
+        let stripes = self.stripe_states(&batches);
+        self.mark_regions(&stripes).await?;
         if !planted(Planted::ReplayedBeforeLogged) {
             self.log(&batches, &ring).await?;
         }
-        let replayed = self.replay(&batches, &rows).await?;
+        let replayed = self.replay(&batches, &stripes).await?;
         if planted(Planted::ReplayedBeforeLogged) {
             self.log(&batches, &ring).await?;
         }
@@ -290,8 +297,8 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         }
         let mut now = Vec::new();
         let mut resynced = 0;
-        for (row, judged) in rows.iter().filter(|(_, judged)| judged.doubtful != 0) {
-            now.extend(self.resync(*row, judged.doubtful).await?);
+        for (row, state) in stripes.iter().filter(|(_, state)| state.doubtful != 0) {
+            now.extend(self.resync(*row, state.doubtful).await?);
             resynced += 1;
         }
         if !planted(Planted::RetiredBeforeFlush) {
@@ -299,7 +306,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         }
         let lost_now = now.len() as u64;
         let lost = if planted(Planted::UnreadableNotListed) { still } else { merged(still, now) };
-        let head = self.begin_somewhere(&head, run, &lost).await?;
+        let head = self.begin_with_fallback(&head, run, &lost).await?;
         Ok(JournalStart {
             batches: batches.len() as u64,
             replayed: replayed.0,
@@ -311,31 +318,33 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         })
     }
 
-    /// Told to: nothing of the journal counts, and parity of all that was ever written is to be looked at.
+    /// With `force`: ignores the journal's content, and marks everything ever written as dirty, so that its parity is
+    /// checked.
     async fn begin_anew(&self, run: u64) -> Result<JournalStart, LifecycleError> {
         mark_dirty(self.io, self.array, &self.sinks, &|_| true, true).await?;
         let newest = self.newest_head().await.ok().flatten();
-        let (head, lost) = newest.map_or_else(|| (self.first_head(), Vec::new()), |found| (found.passed(), found.lost));
+        let (head, lost) =
+            newest.map_or_else(|| (self.first_head(), Vec::new()), |found| (found.as_predecessor(), found.lost));
         let head = self.begin(&head, run, &lost).await?;
         Ok(JournalStart::new(head, lost))
     }
 
-    /// Where a row is; `None` beyond the array's end.
-    fn place(&self, row: u64) -> Option<Place<'a>> {
+    /// Returns where a stripe is; `None` beyond the array's end.
+    fn locate(&self, row: u64) -> Option<StripeLocation<'a>> {
         let rows_each = (self.array.label.spec.chunk_bytes / self.row_bytes).max(1);
         let stripe = self.geometry().stripe(row / rows_each)?;
-        Some(Place { stripe, member_offset: stripe.member_offset + row % rows_each * self.row_bytes })
+        Some(StripeLocation { stripe, member_offset: stripe.member_offset + row % rows_each * self.row_bytes })
     }
 
-    /// Those that hold a role, among these: its own member, and one that is to replace it.
+    /// Returns the holders of a slot among these targets: its own member and its successor.
     fn holders<'b>(&self, of: &'b [&'a Target], role: u16) -> impl Iterator<Item = &'a Target> + use<'a, 'b, M> {
         let successor = successor_of(&self.array.label, role);
         of.iter().copied().filter(move |t| t.part.role == role || Some(t.part.role) == successor)
     }
 
-    /// What the entries say of each row that they name.
-    fn rows(&self, batches: &[Batch]) -> BTreeMap<u64, Row> {
-        let mut rows: BTreeMap<u64, Row> = BTreeMap::new();
+    /// Returns what the entries say of each stripe that they name.
+    fn stripe_states(&self, batches: &[Batch]) -> BTreeMap<u64, StripeState> {
+        let mut stripes: BTreeMap<u64, StripeState> = BTreeMap::new();
         let retired = self.array.retired;
         let entries = batches.iter().flat_map(|batch| {
             let header = &batch.copies.header;
@@ -344,27 +353,29 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         });
         for (number, (entry, is_retired)) in entries.enumerate() {
             if is_retired && entry.kind == EntryKind::Mark {
-                // A row that was in place when a member was dropped fits its parity: what that member had of it can be computed.
+                // A stripe that was in place when a member was dropped matches its parity: the member's cells can be
+                // computed.
                 continue;
             }
-            let cells = self.place(entry.row).map_or(0, |place| place.stripe.data_chunks());
-            let row = rows.entry(entry.row).or_default();
+            let cells = self.locate(entry.row).map_or(0, |location| location.stripe.data_chunks());
+            let state = stripes.entry(entry.row).or_default();
             let parities = usize::from(entry.parities) >= self.parities();
             match entry.kind {
-                EntryKind::Mark => *row = Row { marked: Some(number), doubtful: self.lines_of_row() },
-                // All of these lines is in the entry: whatever stood there before is replaced.
-                EntryKind::Data if parities && usize::from(entry.cells) == cells => row.doubtful &= !entry.lines(),
+                EntryKind::Mark => *state = StripeState { marked: Some(number), doubtful: self.all_lines() },
+                // The entry holds all cells of these lines: whatever was there before is replaced.
+                EntryKind::Data if parities && usize::from(entry.cells) == cells => state.doubtful &= !entry.lines(),
                 EntryKind::Data if parities => {}
-                EntryKind::Data => row.doubtful |= entry.lines(),
+                EntryKind::Data => state.doubtful |= entry.lines(),
             }
         }
-        rows
+        stripes
     }
 
-    /// A row belongs to the region in which its stripe begins.
-    async fn mark_regions(&self, rows: &BTreeMap<u64, Row>) -> Result<(), LifecycleError> {
+    /// Marks the regions of these stripes dirty. A stripe belongs to the region in which its stripe of the geometry
+    /// begins.
+    async fn mark_regions(&self, stripes: &BTreeMap<u64, StripeState>) -> Result<(), LifecycleError> {
         let region_bytes = u64::from(self.array.label.region_bytes.max(1));
-        let regions = rows.keys().filter_map(|row| Some(self.place(*row)?.stripe.array_start / region_bytes));
+        let regions = stripes.keys().filter_map(|row| Some(self.locate(*row)?.stripe.array_start / region_bytes));
         let regions: BTreeSet<u64> = regions.collect();
         if regions.is_empty() || planted(Planted::RegionsNotMarked) {
             return Ok(());
@@ -381,7 +392,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         try_join_all(self.sinks.iter().map(|target| flush(self.io, target.leaf))).await.map(drop)
     }
 
-    /// The list, without what the entries have written again: each block of a lost cell for itself.
+    /// Returns the list without what the entries have rewritten: block by block of each lost cell.
     fn without_rewritten(&self, lost: &[LostRow], batches: &[Batch]) -> Vec<LostRow> {
         let mut cells = cells_of(lost);
         for entry in batches.iter().flat_map(|batch| &batch.entries).filter(|entry| entry.kind == EntryKind::Data) {
@@ -394,13 +405,13 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     }
 }
 
-/// Both lists as one, ascending.
+/// Merges both lists, ascending.
 fn merged(mut still: Vec<LostRow>, now: Vec<LostRow>) -> Vec<LostRow> {
     still.extend(now);
     rows_of(&cells_of(&still))
 }
 
-/// What a disk answered, as an error that names it.
+/// Wraps a disk's error.
 fn failed(leaf: LeafId, action: &'static str, offset: u64, source: crate::LeafError) -> LifecycleError {
     LifecycleError::Io { leaf, action, offset, source }
 }

@@ -1,4 +1,4 @@
-//! Entries put in place, and the parity of doubtful rows computed anew.
+//! Replays entries in place, and recomputes the parity of doubtful stripes.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use super::super::error::LifecycleError;
 use super::super::join::{join_all, try_join_all};
 use super::super::planted::{Planted, planted};
 use super::super::write::Target;
-use super::{Batch, Place, Recovery, Row, failed, wrong};
+use super::{Batch, Recovery, StripeLocation, StripeState, failed, wrong};
 use crate::{ErrorKind, MetaIo};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 impl<'a, M: MetaIo> Recovery<'a, M> {
-    /// Puts all entries with content in place, in order. Returns how many, and how many were not because their row was marked
-    /// later: what they hold was in place before that, durably, or else the writer has broken a rule.
+    /// Writes all entries with content in place, in order. Returns how many, and how many were skipped because their
+    /// stripe was marked later: either their content was durable in place before that, or the writer has broken a rule.
     pub(super) async fn replay(
         &self,
         batches: &[Batch],
-        rows: &BTreeMap<u64, Row>,
+        stripes: &BTreeMap<u64, StripeState>,
     ) -> Result<(u64, u64), LifecycleError> {
         let (mut replayed, mut skipped, mut number) = (0, 0, 0);
         for Batch { copies, entries } in batches {
@@ -33,7 +33,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
             for entry in entries {
                 let (own, rest) = payload.split_at_checked(entry.payload_blocks() as usize * BLOCK).unwrap_or_default();
                 payload = rest;
-                let marked = rows.get(&entry.row).and_then(|row| row.marked);
+                let marked = stripes.get(&entry.row).and_then(|state| state.marked);
                 let is_data = entry.kind == EntryKind::Data;
                 if is_data && marked.is_some_and(|mark| mark > number) {
                     skipped += 1;
@@ -47,18 +47,18 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         Ok((replayed, skipped))
     }
 
-    /// Writes one entry's content on all that are in sync or being filled.
+    /// Writes one entry's content to all members that are in sync or rebuilding.
     async fn put(&self, entry: &Entry, payload: &[u8]) -> Result<(), LifecycleError> {
-        let Some(place) = self.place(entry.row) else { return Ok(()) };
+        let Some(location) = self.locate(entry.row) else { return Ok(()) };
         let height = usize::from(entry.blocks) * BLOCK;
-        let data = (entry.cell..entry.cell + entry.cells).map(|cell| place.stripe.data(cell.into()));
-        let parity = [Some(place.stripe.p()), place.stripe.q()].into_iter().flatten().take(entry.parities.into());
-        let offset = place.member_offset + u64::from(entry.first) * BLOCK_BYTES;
+        let data = (entry.cell..entry.cell + entry.cells).map(|cell| location.stripe.data(cell.into()));
+        let parity = [Some(location.stripe.p()), location.stripe.q()].into_iter().flatten().take(entry.parities.into());
+        let offset = location.member_offset + u64::from(entry.first) * BLOCK_BYTES;
         let cells = data.chain(parity).zip(payload.chunks_exact(height));
         try_join_all(cells.map(|(role, bytes)| self.write(role, offset, bytes))).await.map(drop)
     }
 
-    /// Writes bytes at a place of a role's data area, on all that hold the role.
+    /// Writes bytes at an offset of a slot's data area, to all holders of the slot.
     async fn write(&self, role: u16, member_offset: u64, bytes: &[u8]) -> Result<(), LifecycleError> {
         let holders: Vec<&Target> = self.holders(&self.sinks, role).collect();
         try_join_all(holders.into_iter().map(|target| async move {
@@ -70,7 +70,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         .map(drop)
     }
 
-    /// Reads bytes at a place of a role's data area from a member in sync. `None`: there is none here that can read them.
+    /// Reads bytes at an offset of a slot's data area from a member in sync. `None`: no present member can read them.
     async fn read(&self, role: u16, member_offset: u64, len: usize) -> Result<Option<Vec<u8>>, LifecycleError> {
         for target in self.holders(&self.sources, role) {
             let offset = target.part.places.data.start + member_offset;
@@ -83,14 +83,14 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         Ok(None)
     }
 
-    /// Makes parity fit data over these lines of a row. Data that is lost counts as zeros, and is zeros wherever that can be
-    /// written: what it was nobody knows, and whatever else is computed from this row must not depend on it. Returns what is
+    /// Recomputes parity over these lines of a stripe. Lost data counts as zeros, and is zeroed wherever it can be
+    /// written: its content is unknown, and nothing that is computed from this stripe may depend on it. Returns what is
     /// lost.
     pub(super) async fn resync(&self, row: u64, lines: u16) -> Result<Option<LostRow>, LifecycleError> {
-        let Some(place) = self.place(row) else { return Ok(None) };
+        let Some(location) = self.locate(row) else { return Ok(None) };
         let mut lost: Vec<u8> = Vec::new();
         for (first, count) in runs(lines) {
-            lost.extend(self.resync_run(&place, first, count).await?);
+            lost.extend(self.resync_run(&location, first, count).await?);
         }
         lost.sort_unstable();
         lost.dedup();
@@ -102,16 +102,21 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         listed.map(Some).ok_or_else(too_many)
     }
 
-    async fn resync_run(&self, place: &Place<'a>, first: u64, count: u64) -> Result<Vec<u8>, LifecycleError> {
-        let stripe = &place.stripe;
-        let (offset, len) = (place.member_offset + first * BLOCK_BYTES, (count * BLOCK_BYTES) as usize);
+    async fn resync_run(
+        &self,
+        location: &StripeLocation<'a>,
+        first: u64,
+        count: u64,
+    ) -> Result<Vec<u8>, LifecycleError> {
+        let stripe = &location.stripe;
+        let (offset, len) = (location.member_offset + first * BLOCK_BYTES, (count * BLOCK_BYTES) as usize);
         let cells = join_all((0..stripe.data_chunks()).map(|cell| self.read(stripe.data(cell), offset, len))).await;
         let cells: Vec<Option<Vec<u8>>> = cells.into_iter().collect::<Result<_, _>>()?;
         let lost: Vec<u8> = (0..).zip(&cells).filter(|(_, bytes)| bytes.is_none()).map(|(cell, _)| cell).collect();
         if !lost.is_empty() && planted(Planted::LostCellNotZeros) {
             return Ok(lost);
         }
-        // To the arithmetic an empty block is zeros.
+        // The parity arithmetic takes an empty block as zeros.
         let data: Vec<&[u8]> = cells.iter().map(|bytes| bytes.as_deref().unwrap_or_default()).collect();
         let (mut p, mut q) = (vec![0; len], vec![0; if stripe.q().is_some() { len } else { 0 }]);
         Parity::best().pq(&mut p, &mut q, &data);
@@ -124,7 +129,8 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     }
 }
 
-/// Lines that follow each other: the first, and how many.
+/// Splits lines into runs: the first line, and how many.
+///
 fn runs(lines: u16) -> impl Iterator<Item = (u64, u64)> {
     let mut left = u32::from(lines);
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Disks in memory with a volatile cache, which power cuts and kills can strike at any step.
+//! Disks in memory with a volatile cache, which a power cut or a kill can interrupt at any step.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -38,20 +38,20 @@ impl Chance {
 pub enum Crash {
     /// Any subset of what was not durable survives.
     Power,
-    /// The process dies, the disks' caches live on.
+    /// The process dies; the disks' caches survive.
     Kill,
 }
 
 #[derive(Clone, Default)]
 struct Disk {
     size: u64,
-    /// Sectors that would survive a power cut, where they differ from the disk's first content.
+    /// Sectors that would survive a power cut, if they differ from the disk's first content.
     durable: BTreeMap<u64, [u8; 512]>,
     /// Writes in the cache, oldest first.
     cached: Vec<(u64, [u8; 512])>,
 }
 
-/// What was moved so far.
+/// What was transferred so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Transfers {
     pub reads: u64,
@@ -66,10 +66,10 @@ struct State {
     /// Writes and flushes so far.
     steps: u64,
     transfers: Transfers,
-    /// The power goes in the middle of this step.
+    /// The power fails in the middle of this step.
     cut_at: Option<u64>,
     dead: bool,
-    /// This disk's writes fail from this step on, for so many steps.
+    /// Writes to this disk fail from this step on, this many times.
     failing: Option<(LeafId, u64, u64)>,
     /// A power cut never spoils the sector that is being written.
     gentle: bool,
@@ -86,7 +86,7 @@ impl Clone for Disks {
     }
 }
 
-/// What a disk holds before anything is written: noise in which nothing can be recognised.
+/// Returns what a disk holds before anything is written: noise without any signature.
 fn first_content(leaf: usize, sector: u64) -> [u8; 512] {
     let mut chance = Chance(leaf as u64 * 1_000_003 + sector);
     let mut bytes = [0; 512];
@@ -119,30 +119,30 @@ impl Disks {
         self.state().steps
     }
 
-    /// What was moved since this was asked last.
+    /// Returns what was transferred since the last call.
     pub fn take_transfers(&self) -> Transfers {
         std::mem::take(&mut self.state().transfers)
     }
 
-    /// From now on count steps anew, and die in the middle of step `at`.
+    /// Resets the step count; the power fails in the middle of step `at`.
     pub fn cut_at(&self, at: Option<u64>, seed: u64) {
         let mut state = self.state();
         (state.steps, state.cut_at, state.dead, state.chance) = (0, at, false, Some(Chance(seed)));
     }
 
-    /// From now on count steps anew; from step `at` on, `count` writes and flushes to this disk fail.
+    /// Resets the step count; from step `at` on, `count` writes and flushes to this disk fail.
     pub fn fail(&self, leaf: LeafId, at: u64, count: u64) {
         let mut state = self.state();
         (state.steps, state.cut_at, state.dead) = (0, None, false);
         state.failing = Some((leaf, at, count));
     }
 
-    /// Dies in the middle of step `at`, counted as before.
+    /// Lets the power fail in the middle of step `at`, without resetting the step count.
     pub fn cut_later(&self, at: Option<u64>) {
         self.state().cut_at = at;
     }
 
-    /// From now on a power cut leaves each sector as it was or as it was to be.
+    /// From now on a power cut leaves each sector either old or new.
     pub fn be_gentle(&self) {
         self.state().gentle = true;
     }
@@ -163,7 +163,7 @@ impl Disks {
             // All lost, all kept, or each by chance; some disks tear at 512 bytes, some at 4096.
             let kept = [0, 50, 100][chance.below(3) as usize];
             let whole_blocks = chance.below(2) == 0;
-            // Some spoil the sector that they were just writing.
+            // Some disks spoil the sector that they were just writing.
             let spoiled = [0, 0, 40][chance.below(3) as usize];
             let mut last = (u64::MAX, false);
             for (sector, bytes) in std::mem::take(&mut disk.cached) {
@@ -179,7 +179,7 @@ impl Disks {
         }
     }
 
-    /// Bytes as a reader would see them now.
+    /// Returns the bytes that a read would return now.
     pub fn peek(&self, leaf: LeafId, offset: u64, len: usize) -> Vec<u8> {
         let state = self.state();
         let disk = &state.disks[leaf.0 as usize];
@@ -190,7 +190,7 @@ impl Disks {
         bytes
     }
 
-    /// Writes durably, behind the back of whoever is tested.
+    /// Writes durably, bypassing the code under test.
     pub fn poke(&self, leaf: LeafId, offset: u64, bytes: &[u8]) {
         let mut state = self.state();
         let disk = &mut state.disks[leaf.0 as usize];
@@ -199,7 +199,7 @@ impl Disks {
         }
     }
 
-    /// Puts bytes in the cache only.
+    /// Writes to the cache only.
     pub fn poke_cached(&self, leaf: LeafId, offset: u64, bytes: &[u8]) {
         let mut state = self.state();
         let disk = &mut state.disks[leaf.0 as usize];
@@ -208,18 +208,18 @@ impl Disks {
         }
     }
 
-    /// Changes a disk's size; what it held stays.
+    /// Changes a disk's size; its content stays.
     pub fn resize(&self, leaf: LeafId, size: u64) {
         self.state().disks[leaf.0 as usize].size = size;
     }
 
-    /// Makes one disk what another one is, cache and all.
+    /// Makes one disk equal to another, including the cache.
     pub fn copy_disk(&self, from: LeafId, to: LeafId) {
         let mut state = self.state();
         state.disks[to.0 as usize] = state.disks[from.0 as usize].clone();
     }
 
-    /// Makes one disk an image of another one: what was read there, cached or not, and all of it durable.
+    /// Makes one disk an image of another: its content as read, cached or not, all of it durable.
     pub fn image_disk(&self, from: LeafId, to: LeafId) {
         let mut state = self.state();
         let mut image = state.disks[from.0 as usize].clone();
@@ -229,17 +229,17 @@ impl Disks {
         state.disks[to.0 as usize] = image;
     }
 
-    /// A further disk with the same content as this one, of another size.
+    /// Adds a disk with the same content as this one and another size.
     pub fn clone_disk(&self, leaf: LeafId, size: u64) -> LeafId {
         let mut state = self.state();
         let mut copy = state.disks[leaf.0 as usize].clone();
-        // Its first content is another disk's noise, which nobody compares.
+        // Its first content is the noise of another disk, which no test compares.
         copy.size = size;
         state.disks.push(copy);
         LeafId(state.disks.len() as u32 - 1)
     }
 
-    /// Every byte offset (in sectors) where a disk does not hold its first content, in the cache or on the disk.
+    /// Returns the byte offsets of sectors that differ from the disk's first content, in the cache or on the disk.
     pub fn changed(&self, leaf: LeafId) -> Vec<u64> {
         let state = self.state();
         let index = leaf.0 as usize;
@@ -262,7 +262,7 @@ impl Disks {
 }
 
 impl State {
-    /// Counts one step. `Err` when it must fail; the flag says whether the power went in this very step.
+    /// Counts one step. `Err` if it must fail; the flag says whether the power failed in this very step.
     fn step(&mut self, leaf: LeafId) -> Result<bool, LeafError> {
         if self.dead {
             return Err(LeafError::of(ErrorKind::Gone));

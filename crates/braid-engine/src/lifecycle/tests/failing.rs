@@ -1,4 +1,4 @@
-//! A disk that fails in the middle: what was refused must not come back, what is retried must work.
+//! A disk that fails in the middle of a procedure: a refused change must not come back, and a retry must work.
 
 use super::disks::{Chance, Crash, Disks};
 use super::{create_raid0, leaves, name, run, three_disks};
@@ -99,7 +99,7 @@ fn a_delete_that_a_disk_stops_can_be_repeated_or_is_finished_later() {
             let found = run(assemble(&disks, &leaves(3), || 3));
             assert!(found.waiting.is_empty() && found.failed.is_empty(), "step {step}: {found:?}");
             assert!(found.started.len() + found.deleted.len() <= 1);
-            // Only a delete that failed before it was announced anywhere may leave the array.
+            // Only a delete that failed before any disk recorded it may leave the array.
             if repeat || result.is_ok() {
                 assert!(found.started.is_empty(), "step {step}");
             }

@@ -1,8 +1,8 @@
-//! The power, or the process, is cut at every step of a growth, and once more during the recovery.
+//! Cuts the power, or kills the process, at every step of a growth, and again during the recovery.
 //!
-//! The judge knows the promises only: with all disks here the array starts, as the smaller or the larger one, and as the
-//! larger one once that was acknowledged; what it held is where it was; what is new in a redundant array reads as zeros; no
-//! label is left where a copy was. With some disks here a mirror starts as it would at any other time.
+//! The oracle checks guarantees only. With all disks present the array starts, with the old or the new size, and with
+//! the new one once that was acknowledged; its content is where it was; new space of a redundant array reads as zeros;
+//! no label is left where a copy was. With some disks present, a mirror starts as it would at any other time.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use crate::lifecycle::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Old members, and disks that are new.
+/// The number of old members, and of disks in all.
 const OLD: u32 = 3;
 const DISKS: u32 = 6;
 
@@ -33,10 +33,10 @@ enum Act {
     Raid0ByDisks,
     /// A member has become larger.
     ConcatByMember,
-    /// All have, and there is a further disk.
+    /// All members have, and there is a further disk.
     Raid0ByBoth,
     Raid1,
-    /// To more than one block of the bitmap holds; with a spare, which has become larger as well.
+    /// To more than one block of the bitmap covers; with a spare that has become larger too.
     Raid1Far,
     /// Two of three members.
     Raid10,
@@ -44,13 +44,13 @@ enum Act {
     Raid5,
     /// Two of three: a further zone, of these two.
     Raid5Zone,
-    /// All three, in steps: the zone higher, and a further one would be too narrow.
+    /// All three, by different amounts: the zone becomes higher, and a further one would be too narrow.
     Raid6,
-    /// Two further disks of three that there are, one of which is a spare.
+    /// Two further disks, besides a spare.
     Raid1ByDisks,
     Raid10ByDisks,
     Raid5ByDisks,
-    /// Two further disks, and all members have become larger: one zone of the new ones, one of all.
+    /// Two further disks, and all members have become larger: one zone of the new disks, one of all.
     Raid5ByBoth,
     /// Three further disks.
     Raid6ByDisks,
@@ -85,7 +85,7 @@ impl Act {
             || matches!(self, Act::Raid5ByDisks | Act::Raid5ByBoth)
     }
 
-    /// Spares that it has, before and after.
+    /// The number of its spares, before and after.
     fn spares(self) -> usize {
         usize::from(matches!(self, Act::Raid1Far | Act::Raid1ByDisks | Act::Raid5ByDisks))
     }
@@ -108,7 +108,7 @@ impl Act {
         }
     }
 
-    /// Disks that are larger when it begins, and how large they are.
+    /// The disks that have become larger when it begins, and their sizes.
     fn larger(self) -> Vec<(LeafId, u64)> {
         let all = |size: u64, count: u32| leaves(count).into_iter().map(|leaf| (leaf, size)).collect::<Vec<_>>();
         match self {
@@ -134,13 +134,13 @@ impl Act {
             _ => &[],
         };
         let id = |leaf: &u32| (LeafId(*leaf), MemberId::from_random(0xf00 + u64::from(*leaf)));
-        // Two of the three gain more than the third; two further ones have two copies.
+        // Two of the three gain more than the third; two further disks have two copies.
         let fewer = matches!(self, Act::Raid1 | Act::Raid1ByDisks);
         GrowRequest { newcomers: new.iter().map(id).collect(), force: fewer }
     }
 }
 
-/// A block of the array says where it is, on every copy.
+/// Writes its offset into a block of the array, on every copy.
 fn stamp(disks: &Disks, array: &Array, at: u64) {
     for (leaf, offset) in copies(array, at) {
         let mut bytes = vec![0; 512];
@@ -159,15 +159,15 @@ fn copies(array: &Array, at: u64) -> Vec<(LeafId, u64)> {
     found
 }
 
-/// Places all over the smaller array, its ends among them.
-fn places(size: u64) -> Vec<u64> {
+/// Returns offsets all over the smaller array, including both ends.
+fn sample_offsets(size: u64) -> Vec<u64> {
     (0..16).map(|k| size / 16 * k / 4096 * 4096).chain([size - 4096]).collect()
 }
 
-/// The array before, with something in it; its disks have become larger then.
+/// Creates the array before the growth, with some content; then its disks become larger.
 fn before(act: Act, disks: &Disks) -> Array {
     let array = run(create(disks, &act.create())).unwrap();
-    places(array.geometry().size_bytes()).into_iter().for_each(|at| stamp(disks, &array, at));
+    sample_offsets(array.geometry().size_bytes()).into_iter().for_each(|at| stamp(disks, &array, at));
     act.larger().into_iter().for_each(|(leaf, size)| disks.resize(leaf, size));
     array
 }
@@ -204,13 +204,13 @@ struct Sizes {
     after: u64,
 }
 
-/// An array that has started with all of its disks holds its promises.
+/// Checks the guarantees of a started array. Returns whether it is the larger one.
 fn holds(disks: &Disks, array: &Array, act: Act, sizes: &Sizes) -> Result<bool, String> {
     let size = array.geometry().size_bytes();
     if size != array.label().array_bytes || size != sizes.before && size != sizes.after {
         return Err(format!("it has {size} bytes, neither {} nor {}", sizes.before, sizes.after));
     }
-    for at in places(sizes.before) {
+    for at in sample_offsets(sizes.before) {
         for (leaf, offset) in copies(array, at) {
             let bytes = disks.peek(leaf, offset, 512);
             if bytes[..8] != at.to_le_bytes() || &bytes[8..16] != b"stamped!" {
@@ -279,22 +279,22 @@ fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) 
     disks.crash(how, &mut chance);
     counts.crashes += 1;
     pulled(&disks.clone(), act, &sizes, acknowledged, &mut chance, counts)?;
-    // Once more during the recovery. A disk that has become larger, and whose label does not say so yet, has its copy where
-    // nobody finds it once the sector is spoiled that says where it is.
+    // Again during the recovery. While the label of an enlarged disk is not updated, its copy is found only by the
+    // first sector, so that sector must not be spoiled.
     disks.be_gentle();
-    let mut everybody = leaves(DISKS);
-    chance.shuffle(&mut everybody);
+    let mut all_disks = leaves(DISKS);
+    chance.shuffle(&mut all_disks);
     disks.cut_at(Some(chance.below(25)), chance.next());
-    let cut_off = !matches!(start_of(&disks, &everybody, chance.next()), Ok(Some(_)));
+    let cut_off = !matches!(start_of(&disks, &all_disks, chance.next()), Ok(Some(_)));
     disks.crash(if chance.below(2) == 0 { Crash::Power } else { Crash::Kill }, &mut chance);
     counts.second_crashes += u64::from(cut_off);
-    let mut array = start_of(&disks, &everybody, chance.next())?.ok_or("does not start with all disks here")?;
+    let mut array = start_of(&disks, &all_disks, chance.next())?.ok_or("does not start with all disks here")?;
     let larger = holds(&disks, &array, act, &sizes)?;
     if acknowledged && !larger {
         return Err("acknowledged, and the array is the smaller one".into());
     }
     *(if larger { &mut counts.larger } else { &mut counts.smaller }) += 1;
-    // As the smaller one it grows now.
+    // If it is the smaller one, it grows now.
     if !larger {
         let again = GrowRequest { force: true, ..act.request() };
         run(array.grow(&disks, &again)).map_err(|error| format!("a second attempt: {error}"))?;
@@ -303,14 +303,14 @@ fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) 
         }
     }
     disks.crash(Crash::Power, &mut chance);
-    let array = start_of(&disks, &everybody, chance.next())?.ok_or("does not start at last")?;
+    let array = start_of(&disks, &all_disks, chance.next())?.ok_or("does not start at last")?;
     if !holds(&disks, &array, act, &sizes)? {
         return Err("it is the smaller one again".into());
     }
     shrunk(&disks, act)
 }
 
-/// Not all disks are here at first: then a mirror goes on without, or waits; everybody is there again later.
+/// Starts with some of the disks first, where a mirror starts or waits; then with all of them.
 fn pulled(
     disks: &Disks,
     act: Act,
@@ -337,7 +337,7 @@ fn pulled(
     holds(disks, &array, act, sizes).map_err(|why| format!("after {present:?} only: {why}")).map(drop)
 }
 
-/// A disk that has shrunk again, and whose first block is damaged, does not pass for what it was.
+/// A disk that has shrunk again, and whose first block is damaged, must not be accepted as the former member.
 fn shrunk(disks: &Disks, act: Act) -> Result<(), String> {
     for (leaf, _) in act.larger() {
         let disks = disks.clone();
@@ -391,9 +391,9 @@ fn every_step_of_a_growth_may_be_the_last() {
     assert!(counts.smaller > 500 && counts.larger > 500, "{counts:?}");
 }
 
-/// Any disk fails once, at any step: the array goes on, and says no more than it can keep.
+/// Any disk fails once, at any step: the array goes on, and records no more than it can keep.
 #[test]
-fn a_disk_that_fails_on_the_way_leaves_the_one_or_the_other() {
+fn a_disk_that_fails_during_a_growth_leaves_the_old_or_the_new_size() {
     let (mut refused, mut grown) = (0, 0);
     for act in ACTS {
         let sizes = sizes_of(act);
@@ -462,7 +462,7 @@ fn what_cannot_grow_is_refused_before_anything_is_written() {
         let error = run(array.grow(&disks, &new(3))).unwrap_err();
         let LifecycleError::NoGrowth { remedy, .. } = error else { panic!("{error}") };
         assert!(remedy.contains(&format!("name {needed} or more")) && remedy.contains("array replace"), "{remedy}");
-        // All but the smallest disk have room, above what that one has.
+        // All disks but the smallest have space above the end of the smallest.
         leaves(3).into_iter().for_each(|leaf| disks.resize(leaf, 9 * MIB));
         let text = refused(&mut array, &disks, new(3));
         assert!(text.contains("would hold nothing"), "{text}");

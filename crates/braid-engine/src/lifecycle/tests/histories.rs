@@ -1,9 +1,10 @@
-//! Random histories of a redundant array: any of its disks appear, start by themselves or when told, lose and fill
-//! members, and are cut off anywhere. Bits are cleared while all are in sync. Now and then a disk is replaced by a copy of it
-//! from an earlier time at which the array stood still.
+//! Random histories of a redundant array: any of its disks are present, it starts automatically or with `--degraded`,
+//! drops and rebuilds members, and is interrupted anywhere. Bits are cleared while all members are in sync. Now and
+//! then a disk is replaced by a copy of itself from an earlier time at which the array was stopped.
 //!
-//! Each disk's content is the list of what was written to it. Who is filled from the bitmap gets what is dirty. The judge compares contents: whoever starts in sync must
-//! hold the same, and everything that any other disk here holds; else it had to be refused.
+//! The content of a disk is the list of writes to it. A delta resync copies what is dirty. The oracle compares
+//! contents: members that are in sync at a start must hold the same, and everything that any other present disk holds;
+//! otherwise the start had to be refused.
 
 use braid_format::{MemberId, MemberState};
 use braid_geometry::Level;
@@ -22,49 +23,49 @@ const SIZE: u64 = 3 << 20;
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     starts: u64,
-    told: u64,
+    started_degraded: u64,
     refused: u64,
     waited: u64,
     cut_off: u64,
-    filled: u64,
-    filled_anew: u64,
+    rebuilt: u64,
+    rebuilt_in_full: u64,
     cleared: u64,
     copies: u64,
     copies_refused: u64,
-    copies_filled: u64,
+    copies_rebuilt: u64,
     forced: u64,
     dropped: u64,
     replacing: u64,
     replaced: u64,
-    seated: u64,
+    slots_taken: u64,
     widened: u64,
     narrowed: u64,
     removed: u64,
 }
 
-/// What the judge knows of a disk.
+/// What the oracle knows of a disk.
 #[derive(Clone, Debug, Default)]
 struct Known {
-    /// What was written to it, in order.
+    /// The writes to it, in order.
     content: Vec<u64>,
-    /// It took writes while it was being filled: its content has a gap, and counts for nothing.
+    /// It took writes while it was being rebuilt: its content has a gap, and does not count.
     half: bool,
-    /// The last write that its bitmap does not call dirty.
+    /// The last write that is not dirty in its bitmap.
     cleared: u64,
 }
 
 struct World {
     disks: Disks,
     known: Vec<Known>,
-    /// A copy of a disk from before, kept on the disk after the last.
+    /// An earlier copy of a disk, kept on the disk after the last.
     copy: Option<(LeafId, Known)>,
-    /// Who was in sync at the last write.
+    /// The members in sync at the last write.
     serving: Vec<LeafId>,
     present: Vec<LeafId>,
     chance: Chance,
     writes: u64,
-    /// Somebody said `--degraded`: from then on members may have gone apart.
-    told: bool,
+    /// A start was made with `--degraded`: from then on members may have diverged.
+    started_degraded: bool,
     /// A disk may bear no label: it was cleared to become a new member.
     blank: bool,
     log: Vec<String>,
@@ -74,7 +75,7 @@ impl World {
     fn new(seed: u64, parity: bool) -> World {
         let mut chance = Chance(seed);
         let count = 2 + u32::from(parity) + chance.below(3) as u32;
-        // One more for a copy, and one for what the copy stands in for.
+        // One more disk for a copy, and one for the disk that the copy stands in for.
         let disks = Disks::new(&vec![SIZE; count as usize + 2]);
         let level = match (parity, chance.below(3)) {
             (true, 0) => Level::Raid6,
@@ -97,7 +98,7 @@ impl World {
             present: Vec::new(),
             chance,
             writes: 0,
-            told: false,
+            started_degraded: false,
             blank: false,
             log: Vec::new(),
         }
@@ -116,7 +117,7 @@ impl World {
         [0, SIZE - 4096].map(|at| self.disks.peek(leaf, at, 4096))
     }
 
-    /// Two runs' time: between them a disk may be copied, and one of them may find a copy in its place.
+    /// One run; before it a copy may take the place of its disk, and after it a disk may be copied.
     fn live(&mut self, counts: &mut Counts) -> Result<(), String> {
         self.present = self.some_disks();
         let place = LeafId(self.known.len() as u32);
@@ -135,7 +136,7 @@ impl World {
             counts.copies += 1;
             let labels = self.labels(leaf);
             self.run(Some((leaf, other)), counts)?;
-            // Where the array did not take it the disk itself is put back.
+            // If the array did not use the copy, the disk itself is put back.
             if self.labels(leaf) == labels {
                 self.disks.copy_disk(aside, leaf);
                 let given_up = self.known[leaf.0 as usize].half;
@@ -153,7 +154,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether it is told to start without an old copy.
+    /// Returns whether to start with `--force`, without an old copy.
     fn forces(&mut self, found: &FoundArray, copy: Option<LeafId>) -> bool {
         let Status::Refused { reasons } = &found.status else { return false };
         let only = |r: &Refusal| matches!(r, Refusal::OldCopy { leaf, .. } if Some(*leaf) == copy);
@@ -173,31 +174,32 @@ impl World {
         };
         self.log.push(format!("{present:?}: {}", found.status));
         if copied.is_some_and(|(_, other)| found.outsiders.iter().any(|(leaf, _)| *leaf == other)) {
-            // Who served last was taken off the table before, and told to start alone: of what the copy lacks nobody here can tell.
+            // The last serving member was replaced earlier, and started alone by `--degraded`: no present disk can tell
+            // what the copy lacks.
             return Ok(());
         }
         let degraded = matches!(found.status, Status::Waiting { .. }) && self.chance.below(3) == 0;
         let force = self.forces(found, copy);
         counts.forced += u64::from(force);
         counts.copies_refused += u64::from(copy.is_some() && matches!(found.status, Status::Refused { .. }));
-        let everybody = present.len() == self.known.len();
-        if everybody && copy.is_none() && !self.told && !found.status.starts_by_itself() {
+        let all_present = present.len() == self.known.len();
+        if all_present && copy.is_none() && !self.started_degraded && !found.status.starts_by_itself() {
             return Err(format!("all are here, nobody went apart, and it does not start: {}", found.status));
         }
         match &found.status {
-            // Where somebody is not here, a line that was begun and never used may look like one that was.
+            // With disks missing, a lineage that was begun and never used may look like a used one.
             Status::Refused { .. } => counts.refused += 1,
             Status::Waiting { .. } | Status::Incomplete { .. } if !degraded => counts.waited += 1,
             _ => {}
         }
         let (session, lineage) = (self.chance.next(), self.chance.next());
         let options = StartOptions { degraded, force, ..StartOptions::new(session, lineage) };
-        // It is cut off at some step, or much later.
+        // It is interrupted at some step, or much later.
         let cut = self.chance.below(60);
         let seed = self.chance.next();
         self.disks.cut_at(None, seed);
         if self.chance.below(3) == 0 {
-            // One disk makes an error, or is broken from then on until the next run.
+            // One disk fails once, or from then on until the next run.
             let leaf = LeafId(self.chance.below(self.known.len() as u64) as u32);
             let (step, many) = (self.chance.below(30), self.chance.below(2) == 0);
             self.disks.fail(leaf, step, if many { u64::MAX } else { 1 });
@@ -207,19 +209,19 @@ impl World {
         let started = run(start(&self.disks, found, options));
         let crash = if self.chance.below(2) == 0 { Crash::Power } else { Crash::Kill };
         if let (true, Some(leaf)) = (force, copy) {
-            // It was decided that what the member held does not count.
+            // By `--force`, what the member held does not count.
             self.known[leaf.0 as usize].half = true;
-            self.told = true;
+            self.started_degraded = true;
         }
         if let Ok(mut array) = started {
             counts.starts += 1;
-            counts.told += u64::from(degraded);
-            self.told |= degraded;
-            // Who was replaced and then told to start alone is a stranger to the others, and left as it is.
-            let strangers: Vec<LeafId> = found.outsiders.iter().map(|(leaf, _)| *leaf).collect();
-            let claim = |leaf: &&LeafId| !(self.told && strangers.contains(leaf));
+            counts.started_degraded += u64::from(degraded);
+            self.started_degraded |= degraded;
+            // A replaced member that was started alone with `--degraded` is unknown to the others, and left as it is.
+            let replaced_disks: Vec<LeafId> = found.outsiders.iter().map(|(leaf, _)| *leaf).collect();
+            let claim = |leaf: &&LeafId| !(self.started_degraded && replaced_disks.contains(leaf));
             let claiming: Vec<LeafId> = present.iter().filter(claim).copied().collect();
-            self.judge(&array, &claiming, degraded)?;
+            self.verify(&array, &claiming, degraded)?;
             self.merge(&array);
             self.write(&array);
             while self.chance.below(4) > 0 {
@@ -231,15 +233,15 @@ impl World {
             }
         } else {
             counts.cut_off += u64::from(found.status.starts_by_itself());
-            // What was told to start may have got as far as a new line.
-            self.told |= degraded;
+            // A start with `--degraded` may have got as far as a new lineage.
+            self.started_degraded |= degraded;
         }
         self.disks.crash(crash, &mut self.chance);
         self.disks.heal();
         Ok(())
     }
 
-    /// Whoever is in sync, or takes writes, takes one.
+    /// Writes to all members that are in sync or take writes.
     fn write(&mut self, array: &Array) {
         self.writes += 1;
         self.serving.clear();
@@ -251,7 +253,7 @@ impl World {
         }
     }
 
-    /// What one bitmap of those in sync calls dirty is dirty.
+    /// A write that is dirty in the bitmap of one member in sync is dirty on all.
     fn merge(&mut self, array: &Array) {
         let in_sync = array.members().filter(|m| m.state == MemberState::InSync);
         let cleared = in_sync.map(|m| self.known[m.leaf.0 as usize].cleared).min().unwrap_or(0);
@@ -269,7 +271,7 @@ impl World {
         let said = |error: crate::lifecycle::LifecycleError| error.to_string();
         if let Some(role) = array.to_seat() {
             self.log.push(format!("seat {role}"));
-            counts.seated += 1;
+            counts.slots_taken += 1;
             return run(array.seat_successor(&self.disks, role)).map_err(said);
         }
         match self.chance.below(7) {
@@ -284,11 +286,11 @@ impl World {
                 counts.dropped += 1;
                 run(array.drop_members(&self.disks, &[role])).map(drop).map_err(said)
             }
-            _ => self.fill(array, copy, counts),
+            _ => self.rebuild(array, copy, counts),
         }
     }
 
-    /// A mirror gets a role, or gives one up, or one that is out becomes nobody's.
+    /// Adds a slot to a mirror or removes one, or makes a failed slot vacant.
     fn widths(&mut self, array: &mut Array, role: u16, counts: &mut Counts) -> Result<(), String> {
         let said = |error: crate::lifecycle::LifecycleError| error.to_string();
         let is_mirror = array.label().spec.level == Level::Raid1 && array.successors().next().is_none();
@@ -313,8 +315,8 @@ impl World {
         }
     }
 
-    /// A member that is here and out, or half filled, is brought up to date.
-    fn fill(&mut self, array: &mut Array, copy: Option<LeafId>, counts: &mut Counts) -> Result<(), String> {
+    /// Rebuilds a present member that has failed, or whose rebuild was interrupted.
+    fn rebuild(&mut self, array: &mut Array, copy: Option<LeafId>, counts: &mut Counts) -> Result<(), String> {
         let said = |error: crate::lifecycle::LifecycleError| error.to_string();
         let vacant =
             (0..array.roles()).find(|role| matches!(array.state(*role), MemberState::Out | MemberState::Absent));
@@ -323,16 +325,16 @@ impl World {
         let returning = array.candidates().find(|candidate| candidate.returns);
         if let Some(candidate) = returning {
             self.log.push(format!("fill {candidate:?}"));
-            counts.copies_filled += u64::from(copy == Some(candidate.leaf));
+            counts.copies_rebuilt += u64::from(copy == Some(candidate.leaf));
             let newcomer = Newcomer::Returning { leaf: candidate.leaf };
             run(array.begin_filling(&self.disks, candidate.role, newcomer, candidate.from)).map_err(said)?;
         } else if let Some((role, leaf)) = vacant.zip(free) {
-            // What is on it counts for nothing any more; the labels know who is out.
+            // Its content no longer counts; the labels record which members have failed.
             self.log.push(format!("fill {role} anew on {leaf:?}"));
             (self.blank, self.known[leaf.0 as usize].half) = (true, true);
             let newcomer = Newcomer::New { leaf, id: MemberId::from_random(self.chance.next()), force: true };
             run(array.begin_filling(&self.disks, role, newcomer, Filling::Full)).map_err(said)?;
-            counts.filled_anew += 1;
+            counts.rebuilt_in_full += 1;
         }
         let filling = array.members().find(|m| m.state == MemberState::Filling).map(|m| (m.role, m.leaf));
         if let Some((role, leaf)) = filling
@@ -340,23 +342,23 @@ impl World {
         {
             let source = array.members().find(|m| m.state == MemberState::InSync).map(|m| m.leaf);
             let source = source.ok_or("nobody is in sync")?;
-            let mut filled = self.known[source.0 as usize].clone();
+            let mut rebuilt = self.known[source.0 as usize].clone();
             if array.rebuild(role).is_none() {
-                let own = self.known[leaf.0 as usize].content.iter().copied().filter(|write| *write <= filled.cleared);
-                let dirty = filled.content.iter().copied().filter(|write| *write > filled.cleared);
-                filled.content = own.chain(dirty).collect();
+                let own = self.known[leaf.0 as usize].content.iter().copied().filter(|write| *write <= rebuilt.cleared);
+                let dirty = rebuilt.content.iter().copied().filter(|write| *write > rebuilt.cleared);
+                rebuilt.content = own.chain(dirty).collect();
             }
-            // Until a label calls it in sync, what it holds is held elsewhere.
-            self.known[leaf.0 as usize] = Known { half: true, ..filled };
+            // Until a label calls it in sync, its content is held by other members.
+            self.known[leaf.0 as usize] = Known { half: true, ..rebuilt };
             self.log.push(format!("promote {role}"));
             run(array.promote(&self.disks, role)).map_err(said)?;
             self.known[leaf.0 as usize].half = false;
-            counts.filled += 1;
+            counts.rebuilt += 1;
         }
         Ok(())
     }
 
-    /// A member that serves is replaced by a disk that is free; one whose successor is in sync is retired.
+    /// Replaces a serving member by a free disk, or retires a member whose successor is in sync.
     fn replace(&mut self, array: &mut Array, role: u16, counts: &mut Counts) -> Result<(), String> {
         let said = |error: crate::lifecycle::LifecycleError| error.to_string();
         if let Some(role) = array.to_retire() {
@@ -365,7 +367,7 @@ impl World {
             self.blank = true;
             let leaf = array.leaf(role).ok_or("a member in sync has a disk")?;
             let result = run(array.retire(&self.disks, role));
-            // Without a label it is nobody, whatever is on it.
+            // Without a label it is not a member, whatever its content.
             self.known[leaf.0 as usize].half |=
                 self.labels(leaf).iter().all(|label| label.iter().all(|byte| *byte == 0));
             counts.replaced += u64::from(result.is_ok());
@@ -384,7 +386,7 @@ impl World {
         Ok(())
     }
 
-    fn judge(&self, array: &Array, present: &[LeafId], degraded: bool) -> Result<(), String> {
+    fn verify(&self, array: &Array, present: &[LeafId], degraded: bool) -> Result<(), String> {
         if !array.tolerates(&[]) {
             return Err("started without a whole copy".into());
         }
@@ -412,35 +414,35 @@ fn history(seed: u64, parity: bool, counts: &mut Counts) -> Result<(), String> {
 }
 
 #[test]
-fn who_serves_holds_what_the_others_hold() {
+fn members_in_sync_hold_what_the_others_hold() {
     let mut counts = Counts::default();
     for seed in (0..1200).chain(3200..3300) {
         history(seed, false, &mut counts).unwrap();
     }
     println!("{counts:?}");
-    assert!(counts.starts > 5000 && counts.told > 400 && counts.refused > 200, "{counts:?}");
-    assert!(counts.cut_off > 1000 && counts.filled > 1000 && counts.dropped > 1000, "{counts:?}");
-    assert!(counts.filled_anew > 100 && counts.cleared > 1000 && counts.forced > 100, "{counts:?}");
-    assert!(counts.replacing > 300 && counts.replaced > 40 && counts.seated > 100, "{counts:?}");
+    assert!(counts.starts > 5000 && counts.started_degraded > 400 && counts.refused > 200, "{counts:?}");
+    assert!(counts.cut_off > 1000 && counts.rebuilt > 1000 && counts.dropped > 1000, "{counts:?}");
+    assert!(counts.rebuilt_in_full > 100 && counts.cleared > 1000 && counts.forced > 100, "{counts:?}");
+    assert!(counts.replacing > 300 && counts.replaced > 40 && counts.slots_taken > 100, "{counts:?}");
     assert!(counts.widened > 300 && counts.narrowed > 100 && counts.removed > 100, "{counts:?}");
-    assert!(counts.copies > 1000 && counts.copies_refused > 400 && counts.copies_filled > 100, "{counts:?}");
+    assert!(counts.copies > 1000 && counts.copies_refused > 400 && counts.copies_rebuilt > 100, "{counts:?}");
 }
 
-/// With parity too few may be here to start, and nobody goes apart but where one member is enough.
+/// With parity too few members may be present to start, and members diverge only where one member is enough.
 #[test]
-fn who_serves_holds_what_the_others_hold_with_parity() {
+fn members_in_sync_hold_what_the_others_hold_with_parity() {
     let mut counts = Counts::default();
     for seed in 0..700 {
         history(seed, true, &mut counts).unwrap();
     }
     println!("{counts:?}");
     assert!(counts.starts > 2000 && counts.waited > 500, "{counts:?}");
-    assert!(counts.cut_off > 500 && counts.filled > 500 && counts.dropped > 500, "{counts:?}");
-    assert!(counts.replacing > 100 && counts.replaced > 10 && counts.seated > 30, "{counts:?}");
+    assert!(counts.cut_off > 500 && counts.rebuilt > 500 && counts.dropped > 500, "{counts:?}");
+    assert!(counts.replacing > 100 && counts.replaced > 10 && counts.slots_taken > 30, "{counts:?}");
 }
 
 #[test]
-fn histories_notice_planted_bugs() {
+fn histories_detect_mutations() {
     for bug in [
         Planted::DivergedMerged,
         Planted::FillingStartedAlone,

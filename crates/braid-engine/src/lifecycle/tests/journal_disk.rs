@@ -1,8 +1,8 @@
-//! The journal on a disk of its own: the power is cut at every step of what happens to it, and once more in the recovery; then
-//! the array is started with that disk and without it, with all members and without each.
+//! The journal on a disk of its own: the power is cut at every step of each procedure, and again during the recovery;
+//! then the array is started with and without that disk, with all members and without each.
 //!
-//! The judge knows the promises only: what is served is what was written, parity fits it, and an array refuses to start without the
-//! disk only where it is needed.
+//! The oracle checks guarantees only: what is served is what was written, parity matches it, and an array refuses to
+//! start without the disk only if the disk is needed.
 
 use braid_format::journal::{BatchHeader, Entry, EntryKind, RING_START_BYTES, RingOn, encode_batch, payload_crc};
 use braid_format::{MemberId, MemberState, Places};
@@ -23,22 +23,22 @@ const CHUNK: u64 = 8192;
 const MEMBERS: u32 = 3;
 const JOURNAL: LeafId = LeafId(3);
 
-/// What is cut.
+/// The procedure that is interrupted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Act {
-    /// An array that was served, with a row half written: its next start.
+    /// The next start of an array that was served, with a stripe half written.
     Start,
-    /// The same where a row is about to be written: what is in the journal is in the disk's cache.
+    /// The same with a stripe about to be written: the journal's content is in the disk's cache.
     StartCached,
     /// The same without the disk of the journal.
     StartWithout,
-    /// The ring is put on the disk.
+    /// The ring moves to the disk.
     Add,
     /// The disk has failed.
-    Lose,
+    Fail,
 }
 
-const ACTS: [Act; 5] = [Act::Start, Act::StartCached, Act::StartWithout, Act::Add, Act::Lose];
+const ACTS: [Act; 5] = [Act::Start, Act::StartCached, Act::StartWithout, Act::Add, Act::Fail];
 
 fn raid5(journal: bool) -> (Disks, Array, JournalStart) {
     let disks = Disks::new(&[SIZE; MEMBERS as usize + 1]);
@@ -53,8 +53,8 @@ fn raid5(journal: bool) -> (Disks, Array, JournalStart) {
     (disks, array, started)
 }
 
-/// Where row 0 has its data and its parity.
-fn row_0(array: &Array) -> [LeafId; 3] {
+/// Returns the disks with the data and the parity of stripe 0.
+fn stripe_0(array: &Array) -> [LeafId; 3] {
     let stripe = array.geometry().stripe(0).unwrap();
     [stripe.data(0), stripe.data(1), stripe.p()].map(|role| LeafId(role.into()))
 }
@@ -63,7 +63,7 @@ fn put(disks: &Disks, leaf: LeafId, value: u8) {
     disks.poke(leaf, DATA + 4096, &[value; 4096]);
 }
 
-/// A batch of this run, the first, on the disk of the journal: line 1 of cell 0 of row 0 gets this value.
+/// Writes the first batch of this run to the disk of the journal: line 1 of cell 0 of stripe 0 gets this value.
 fn log(disks: &Disks, array: &Array, run: u64, value: u8) {
     let (at, bytes) = batch(array, run, value);
     disks.poke(JOURNAL, at, &bytes);
@@ -87,13 +87,13 @@ fn batch(array: &Array, run: u64, value: u8) -> (u64, Vec<u8>) {
     (at, [&block[..], &payload].concat())
 }
 
-/// Row 0 is being written: in the journal, and of its members one data cell.
+/// Stripe 0 is being written: it is in the journal, and one data cell is in place.
 fn tear(disks: &Disks, array: &Array, started: &JournalStart) {
     log(disks, array, started.run, 7);
-    put(disks, row_0(array)[0], 7);
+    put(disks, stripe_0(array)[0], 7);
 }
 
-/// Starts the array of these disks and brings its journal to its end. `Ok(None)`: it waits for the disk of its journal.
+/// Starts the array of these disks and recovers its journal. `Ok(None)`: it waits for the disk of its journal.
 fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<(Array, JournalStart)>, String> {
     let found = run(scan(disks, present));
     let array = found.arrays.first().ok_or("it is not found")?;
@@ -110,10 +110,10 @@ fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<(Ar
     }
 }
 
-/// What is served of line 1 of row 0 is one of these, and parity fits.
+/// Checks that line 1 of stripe 0 reads as one of these, and that parity matches.
 fn holds(disks: &Disks, array: &Array, allowed: &[u8]) -> Result<(), String> {
     let here = |leaf: LeafId| array.members().any(|m| m.leaf == leaf && m.state == MemberState::InSync);
-    let cells = row_0(array).map(|leaf| here(leaf).then(|| disks.peek(leaf, DATA + 4096, 4096)));
+    let cells = stripe_0(array).map(|leaf| here(leaf).then(|| disks.peek(leaf, DATA + 4096, 4096)));
     for at in 0..4096 {
         let (data, other) = match [0, 1, 2].map(|cell| cells[cell].as_ref().map(|bytes: &Vec<u8>| bytes[at])) {
             [Some(data), Some(other), Some(p)] if data ^ other != p => {
@@ -138,7 +138,7 @@ struct Counts {
     waited: u32,
 }
 
-/// One act, cut at this step. `Ok(false)`: it had fewer.
+/// One procedure, interrupted at this step. `Ok(false)`: it had fewer steps.
 fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, String> {
     let mut chance = Chance(seed);
     let (disks, mut array, started) = raid5(act != Act::Add);
@@ -150,11 +150,11 @@ fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, Stri
         disks.poke_cached(JOURNAL, at, &bytes);
         allowed = &[0, 7];
     } else {
-        // Everything is in place, durably: only then the ring moves.
-        let [data, _, p] = row_0(&array);
+        // Everything is durable in place: only then the ring moves.
+        let [data, _, p] = stripe_0(&array);
         [data, p].into_iter().for_each(|leaf| put(&disks, leaf, 7));
     }
-    // What was under way where it belongs may be anything without a journal.
+    // Without a journal, in-place writes in flight may leave anything.
     disks.be_gentle();
     disks.cut_at(Some(step), seed);
     let random = chance.next();
@@ -167,7 +167,7 @@ fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, Stri
             let added = run(array.add_journal(&disks, JOURNAL, MemberId::from_random(0x99), true));
             added.is_ok() && array.journal_disk().is_some() && run(move_ring(&disks, &array, random, &[])).is_ok()
         }
-        Act::Lose => {
+        Act::Fail => {
             array.give_up_journal();
             run(move_ring(&disks, &array, random, &[])).is_ok() && run(array.forget_journal(&disks)).is_ok()
         }
@@ -175,22 +175,23 @@ fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, Stri
     let cut = disks.steps() > step;
     disks.crash(if chance.below(3) == 0 { Crash::Kill } else { Crash::Power }, &mut chance);
     counts.crashes += 1;
-    for (journal, absent) in [true, false].into_iter().flat_map(|j| (0..=MEMBERS).map(move |absent| (j, absent))) {
+    for (journal, missing) in [true, false].into_iter().flat_map(|j| (0..=MEMBERS).map(move |missing| (j, missing))) {
         let present: Vec<LeafId> = leaves(MEMBERS + 1)
             .into_iter()
-            .filter(|l| l.0 != absent && *l != JOURNAL || *l == JOURNAL && journal)
+            .filter(|l| l.0 != missing && *l != JOURNAL || *l == JOURNAL && journal)
             .collect();
         let again = disks.clone();
-        // Once more during the recovery.
+        // Again during the recovery.
         again.cut_at(Some(chance.below(25)), chance.next());
         drop(start_of(&again, &present, chance.next()));
         again.crash(Crash::Power, &mut chance);
-        let how = || format!("done {done}, with the journal {journal}, without {absent}");
+        let how = || format!("done {done}, with the journal {journal}, without {missing}");
         let Some((array, started)) =
             start_of(&again, &present, chance.next()).map_err(|e| format!("{}: {e}", how()))?
         else {
             counts.waited += 1;
-            let needless = journal || absent == MEMBERS || done && act == Act::Lose || done && act == Act::StartWithout;
+            let needless =
+                journal || missing == MEMBERS || done && act == Act::Fail || done && act == Act::StartWithout;
             if needless {
                 return Err(format!("{}: it waits for the disk of its journal", how()));
             }
@@ -201,14 +202,14 @@ fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, Stri
         if !journal && (started.ring_on != RingOn::Members || array.journal_role().is_some()) {
             return Err(format!("{}: its label names a disk that is not here", how()));
         }
-        // The array lives on; the disk that it went on without returns with what it held, and is not believed.
+        // The array goes on without the disk; the disk returns with its old content, and is not trusted.
         if !journal {
-            let [data, _, p] = row_0(&array);
+            let [data, _, p] = stripe_0(&array);
             [data, p].into_iter().for_each(|leaf| put(&again, leaf, 5));
             log(&again, &array, 5, 9);
             let back = start_of(&again, &leaves(MEMBERS + 1), chance.next()).map_err(|e| format!("{}: {e}", how()))?;
             let (array, _) = back.ok_or_else(|| format!("{}: it waits for what it has done without", how()))?;
-            if absent == MEMBERS {
+            if missing == MEMBERS {
                 holds(&again, &array, &[5]).map_err(|error| format!("{}, and back: {error}", how()))?;
             }
         }
@@ -219,8 +220,8 @@ fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, Stri
 fn sweep(act: Act, seeds: u64, counts: &mut Counts) -> Result<(), String> {
     for seed in 0..seeds {
         for step in 0.. {
-            let told = |why: String| format!("{act:?}, step {step}, seed {seed}: {why}");
-            if !one(act, step, seed * 1000 + step, counts).map_err(told)? {
+            let context = |why: String| format!("{act:?}, step {step}, seed {seed}: {why}");
+            if !one(act, step, seed * 1000 + step, counts).map_err(context)? {
                 break;
             }
         }
@@ -239,7 +240,7 @@ fn every_step_may_be_the_last() {
 }
 
 #[test]
-fn every_planted_bug_of_the_disk_is_noticed() {
+fn every_mutation_of_the_journal_disk_is_detected() {
     for bug in [
         Planted::DiskHeadLast,
         Planted::DiskBelievedBlindly,
@@ -250,15 +251,17 @@ fn every_planted_bug_of_the_disk_is_noticed() {
     ] {
         plant(Some(bug));
         let found = ACTS.into_iter().find_map(|act| sweep(act, 6, &mut Counts::default()).err());
-        let found = found.or_else(|| an_old_copy_is_believed().err()).or_else(|| that_of_others_is_believed().err());
+        let found = found
+            .or_else(|| old_copy_is_not_trusted().err())
+            .or_else(|| disk_used_by_another_copy_is_not_trusted().err());
         plant(None);
         println!("{bug:?}: {found:?}");
         assert!(found.is_some(), "{bug:?} is not noticed");
     }
 }
 
-/// An image of the disk of the journal from before the last start takes its place after a crash.
-fn an_old_copy_is_believed() -> Result<(), String> {
+/// After a crash, an image of the journal's disk from before the last start takes its place.
+fn old_copy_is_not_trusted() -> Result<(), String> {
     let (disks, array, _) = raid5(true);
     let image = disks.clone_disk(JOURNAL, SIZE);
     drop(array);
@@ -273,21 +276,22 @@ fn an_old_copy_is_believed() -> Result<(), String> {
 }
 
 #[test]
-fn an_old_copy_of_the_disk_is_not_believed() {
-    an_old_copy_is_believed().unwrap();
+fn an_old_copy_of_the_disk_is_not_trusted() {
+    old_copy_is_not_trusted().unwrap();
 }
 
-/// A start that cannot do without the journal says so before it says who is out: else nobody could do without it any more.
+/// A start that needs the journal is refused before it records a member as failed: after that, every start would need
+/// the journal.
 #[test]
-fn an_old_copy_beside_an_absent_member_waits_and_changes_nothing() {
+fn an_old_copy_beside_a_missing_member_waits_and_changes_nothing() {
     let (disks, array, _) = raid5(true);
     let image = disks.clone_disk(JOURNAL, SIZE);
     drop(array);
     let (array, started) = start_of(&disks, &leaves(MEMBERS + 1), 77).unwrap().unwrap();
     tear(&disks, &array, &started);
     disks.copy_disk(image, JOURNAL);
-    for absent in 0..MEMBERS {
-        let present: Vec<LeafId> = leaves(MEMBERS + 1).into_iter().filter(|leaf| leaf.0 != absent).collect();
+    for missing in 0..MEMBERS {
+        let present: Vec<LeafId> = leaves(MEMBERS + 1).into_iter().filter(|leaf| leaf.0 != missing).collect();
         assert!(start_of(&disks, &present, 78).unwrap().is_none());
         let status = run(scan(&disks, &present)).arrays[0].status.to_string();
         assert!(status.contains("which is here but: what it holds is not the journal of now"), "{status}");
@@ -298,17 +302,17 @@ fn an_old_copy_beside_an_absent_member_waits_and_changes_nothing() {
 }
 
 #[test]
-fn without_the_disk_it_starts_where_nothing_of_it_is_needed() {
-    // Stopped in order: with every member that it can be without.
-    for absent in 0..=MEMBERS {
+fn without_the_disk_it_starts_if_nothing_on_it_is_needed() {
+    // Stopped cleanly: it starts without the disk and without any one member.
+    for missing in 0..=MEMBERS {
         let (disks, mut array, _) = raid5(true);
         run(array.stop(&disks)).unwrap();
-        let present: Vec<LeafId> = leaves(MEMBERS).into_iter().filter(|leaf| leaf.0 != absent).collect();
+        let present: Vec<LeafId> = leaves(MEMBERS).into_iter().filter(|leaf| leaf.0 != missing).collect();
         let (array, started) = start_of(&disks, &present, 9).unwrap().expect("nothing of the journal is needed");
         assert_eq!((started.ring_on, started.disk_lost, started.resynced), (RingOn::Members, true, 0));
         assert_eq!((array.journal_disk().is_none(), array.journal_role()), (true, None));
     }
-    // Not stopped in order: only by force, which notes all of it as dirty.
+    // Not stopped cleanly: it starts only by force, which marks everything dirty.
     let (disks, array, started) = raid5(true);
     tear(&disks, &array, &started);
     let present = [LeafId(0), LeafId(1)];
@@ -323,7 +327,7 @@ fn without_the_disk_it_starts_where_nothing_of_it_is_needed() {
     assert_eq!(run(load_regions(&disks, &array, false)).unwrap().dirty[0], 1);
 }
 
-/// A disk that lets nothing be read of it, or nothing be written.
+/// A disk that fails all reads, or all writes.
 struct Broken<'a> {
     disks: &'a Disks,
     reads: bool,
@@ -354,7 +358,7 @@ impl MetaIo for Broken<'_> {
 }
 
 #[test]
-fn a_disk_that_fails_in_the_recovery_is_done_without() {
+fn a_recovery_goes_on_without_a_disk_that_fails() {
     for reads in [true, false] {
         let (disks, mut array, started) = raid5(true);
         tear(&disks, &array, &started);
@@ -367,11 +371,11 @@ fn a_disk_that_fails_in_the_recovery_is_done_without() {
             assert_eq!((again.ring_on, array.journal_role()), (RingOn::Members, None));
         }
     }
-    // What it had is in place when the head of the new run fails on it: whoever is absent.
-    for absent in leaves(MEMBERS) {
+    // The disk's content is in place when the head of the new run fails on it, whichever member is missing.
+    for missing in leaves(MEMBERS) {
         let (disks, array, started) = raid5(true);
         tear(&disks, &array, &started);
-        let present: Vec<LeafId> = leaves(MEMBERS + 1).into_iter().filter(|leaf| *leaf != absent).collect();
+        let present: Vec<LeafId> = leaves(MEMBERS + 1).into_iter().filter(|leaf| *leaf != missing).collect();
         let found = run(scan(&disks, &present));
         let options = StartOptions { degraded: true, ..StartOptions::new(9, 9) };
         let mut array = run(start(&disks, &found.arrays[0], options)).unwrap();
@@ -382,9 +386,10 @@ fn a_disk_that_fails_in_the_recovery_is_done_without() {
     }
 }
 
-/// The disk of the journal is nobody's member: not a new one, not one that returns, and it cannot be left out like one.
+/// The disk of the journal is not a member: it becomes neither a new nor a returning one, and cannot be dropped like
+/// one.
 #[test]
-fn its_disk_becomes_no_member() {
+fn the_disk_of_the_journal_becomes_no_member() {
     let (disks, mut array, _) = raid5(true);
     let before = disks.peek(JOURNAL, 0, SIZE as usize);
     let refused = run(array.add_spare(&disks, JOURNAL, MemberId::from_random(0x77), true));
@@ -397,7 +402,7 @@ fn its_disk_becomes_no_member() {
 }
 
 #[test]
-fn only_arrays_with_parity_have_one_and_only_one() {
+fn only_arrays_with_parity_have_a_journal_disk_and_only_one() {
     let disks = Disks::new(&[SIZE; 5]);
     let journal = Some((JOURNAL, MemberId::from_random(0x99)));
     let refused = run(create(&disks, &CreateRequest { journal, ..super::raid0("p", 1, leaves(3)) }));
@@ -406,14 +411,14 @@ fn only_arrays_with_parity_have_one_and_only_one() {
     let fresh = disks.clone_disk(LeafId(0), SIZE);
     let refused = run(array.add_journal(&disks, fresh, MemberId::from_random(0x9a), true));
     assert!(refused.is_err_and(|error| error.to_string().contains("a disk already")));
-    // A deletion takes its label, too.
+    // A deletion erases its label too.
     assert_eq!(run(array.delete(&disks)).unwrap(), Vec::<u16>::new());
     assert!(run(scan(&disks, &leaves(4))).arrays.is_empty());
 }
 
-/// What waits was cut for the ring of the members: in a smaller one it would wait for ever.
+/// Waiting requests were sized for the members' ring: in a smaller ring they would wait forever.
 #[test]
-fn a_disk_has_as_much_room_as_the_members() {
+fn the_ring_on_a_disk_is_no_smaller_than_on_the_members() {
     let large = 1 << 30;
     let all = |disk| [large, large, large, disk];
     let spec = Spec { chunk_bytes: CHUNK, ..Spec::new(Level::Raid5) };
@@ -439,19 +444,19 @@ fn a_disk_has_as_much_room_as_the_members() {
     assert!(refusals > 0);
 }
 
-/// The disk has been with others, who have gone on with it: what they have logged is not this array's, and what it held of this array may
-/// be gone.
-fn that_of_others_is_believed() -> Result<(), String> {
+/// Another copy of the array has used the disk: the batches logged there do not belong to this array, and those of this
+/// array may be overwritten.
+fn disk_used_by_another_copy_is_not_trusted() -> Result<(), String> {
     let (disks, array, started) = raid5(true);
     tear(&disks, &array, &started);
     let others = disks.clone();
     let (theirs, at_theirs) = start_of(&others, &leaves(MEMBERS + 1), 77)?.ok_or("it waits for what is here")?;
     log(&others, &theirs, at_theirs.run, 9);
-    // Its label says nothing of that: here another one is newer.
+    // Its label does not reveal that: the label of this array is newer.
     let area = Places::for_journal(SIZE).unwrap().journal;
     disks.poke(JOURNAL, area.start, &others.peek(JOURNAL, area.start, area.bytes as usize / 4096 * 4096));
     for random in [78, 79] {
-        // After the first start it is this array's again.
+        // After the first start the disk is this array's again.
         let (array, started) = start_of(&disks, &leaves(MEMBERS + 1), random)?.ok_or("it waits for what is here")?;
         if started.disk_lost != (random == 78) {
             return Err(format!("start {random}: the disk is lost: {}", started.disk_lost));
@@ -462,6 +467,6 @@ fn that_of_others_is_believed() -> Result<(), String> {
 }
 
 #[test]
-fn the_disk_of_others_is_not_believed() {
-    that_of_others_is_believed().unwrap();
+fn a_disk_used_by_another_copy_of_the_array_is_not_trusted() {
+    disk_used_by_another_copy_is_not_trusted().unwrap();
 }

@@ -1,9 +1,9 @@
-//! The power, or the process, is cut at every step of a writer that goes through the journal; members are lost; the recovery is cut at
-//! every step as well, and other members are lost. Then what serves is compared with what was written.
+//! Cuts the power, or kills the process, at every step of a writer that uses the journal; members fail; the recovery is
+//! interrupted at every step too, and other members fail. Then what is served is compared with what was written.
 //!
-//! The judge knows the promises only: what was durable is there; what was answered outlives a kill; no block shows what was never
-//! written to it; parity fits; a cell is unreadable only where its row was being written wholly, in place alone, when it was lost;
-//! and what a member lacks that is out is dirty.
+//! The oracle checks guarantees only: durable writes are there; acknowledged writes survive a kill; no block shows what
+//! was never written to it; parity matches; a cell is unreadable only if a full-stripe write, in place only, was in
+//! flight for its stripe when the cell was lost; and what a failed member lacks is dirty.
 
 use braid_format::journal::{HEAD_BYTES, Head, LostRow, RingOn, encode_head, head_slot};
 use braid_format::{MemberState, Places};
@@ -11,7 +11,7 @@ use braid_geometry::{Level, Spec};
 use braid_parity::{Parity, Role};
 
 use super::disks::{Chance, Crash, Disks};
-use super::journal_writer::{Block, Seen, Slip, Writer, content, place_of, region_of};
+use super::journal_writer::{Block, Mutation, Seen, Writer, content, location_of, region_of};
 use super::{leaves, name, request, run};
 use crate::lifecycle::planted::{Planted, plant};
 use crate::lifecycle::{
@@ -34,7 +34,7 @@ const KINDS: [(Level, u32, u64); 6] = [
 
 type Content = Vec<Vec<Vec<Block>>>;
 
-/// An array between two lives.
+/// An array between two runs.
 #[derive(Clone)]
 struct World {
     disks: Disks,
@@ -43,7 +43,7 @@ struct World {
     lines: usize,
     blocks: Content,
     lost: Vec<LostRow>,
-    /// Who was out already while it was written to.
+    /// The members that had failed before the writes.
     out: Vec<u16>,
 }
 
@@ -72,7 +72,7 @@ impl Counts {
     }
 }
 
-/// A new array with a small ring, some rows of which are written, with zeros.
+/// Creates an array with a small ring and some stripes that are written, with zeros.
 fn build(seed: u64) -> (World, Array, JournalStart) {
     let (level, members, chunk_bytes) = KINDS[(seed % KINDS.len() as u64) as usize];
     let disks = Disks::new(&vec![SIZE; members as usize]);
@@ -94,7 +94,7 @@ fn build(seed: u64) -> (World, Array, JournalStart) {
     let rows = vec![0, 1, rows_all / 2, rows_all - 1];
     let mut regions = run(load_regions(&disks, &array, false)).unwrap();
     for row in &rows {
-        let (data, offset, p, q) = place_of(&array, *row, lines);
+        let (data, offset, p, q) = location_of(&array, *row, lines);
         for role in data.into_iter().chain([p]).chain(q) {
             disks.poke(LeafId(role.into()), DATA + offset, &vec![0; lines * 4096]);
         }
@@ -109,23 +109,23 @@ fn build(seed: u64) -> (World, Array, JournalStart) {
     (World { disks, members, rows, lines, blocks, lost: Vec::new(), out: Vec::new() }, array, started)
 }
 
-/// Where data begin on these disks.
+/// Where the data areas begin on these disks.
 const DATA: u64 = 1 << 20;
 
-/// Starts with these disks, and brings the journal to its end; where it waits for others only when told. `Ok(None)`: they are too
-/// few, or it waits, or members went apart where so few are enough that they can.
+/// Starts with these disks and recovers the journal; with `degraded` it does not wait for missing members. `Ok(None)`:
+/// too few disks are present, or it waits, or members have diverged at a width where they can.
 fn restart(
     disks: &Disks,
     present: &[LeafId],
-    told: bool,
+    degraded: bool,
     random: u64,
 ) -> Result<Option<(Array, JournalStart)>, String> {
     let found = run(scan(disks, present));
     let Some(array) = found.arrays.first() else { return Ok(None) };
     match &array.status {
         Status::Incomplete { .. } => return Ok(None),
-        Status::Waiting { .. } if !told => return Ok(None),
-        Status::Refused { .. } if array.newest.as_ref().is_some_and(|l| can_part(l.spec.level, l.members.len())) => {
+        Status::Waiting { .. } if !degraded => return Ok(None),
+        Status::Refused { .. } if array.newest.as_ref().is_some_and(|l| can_diverge(l.spec.level, l.members.len())) => {
             return Ok(None);
         }
         Status::Refused { .. } => return Err(format!("refused: {}", array.status)),
@@ -138,8 +138,8 @@ fn restart(
     started.map(|started| Some((array, started))).map_err(|error| format!("not recovered: {error}"))
 }
 
-/// Whether so few are enough that the others are enough as well.
-fn can_part(level: Level, members: usize) -> bool {
+/// Whether the array starts with so few members that the others suffice as well.
+fn can_diverge(level: Level, members: usize) -> bool {
     members <= 2 * usize::from(level.parity())
 }
 
@@ -147,7 +147,7 @@ fn is_in_sync(array: &Array, role: u16) -> bool {
     array.members().any(|m| m.role == role && m.state == MemberState::InSync)
 }
 
-/// One line of a row as it is read: each cell's bytes, and those of all parities that are not here, computed.
+/// One line of a stripe as it reads: the bytes of each cell, and of all parity, computed where missing.
 struct Line {
     cells: Vec<Vec<u8>>,
     p: Vec<u8>,
@@ -155,7 +155,7 @@ struct Line {
 }
 
 fn line_of(world: &World, array: &Array, row: u64, line: usize) -> Result<Line, String> {
-    let (data, offset, p, q) = place_of(array, row, world.lines);
+    let (data, offset, p, q) = location_of(array, row, world.lines);
     let read = |role: u16| match is_in_sync(array, role) {
         true => world.disks.peek(LeafId(role.into()), DATA + offset + line as u64 * 4096, 4096),
         false => Vec::new(),
@@ -182,11 +182,11 @@ fn line_of(world: &World, array: &Array, row: u64, line: usize) -> Result<Line, 
 }
 
 impl World {
-    /// Everything that was promised, of an array that has just started.
-    fn judge(&self, array: &Array, started: &JournalStart, power: bool) -> Result<(), String> {
+    /// Checks all guarantees of an array that has just started.
+    fn verify(&self, array: &Array, started: &JournalStart, power: bool) -> Result<(), String> {
         let bits = run(load_regions(&self.disks, array, false)).map_err(|error| error.to_string())?;
         for (at, row) in self.rows.iter().enumerate() {
-            let roles = place_of(array, *row, self.lines).0;
+            let roles = location_of(array, *row, self.lines).0;
             let lists = |list: &[LostRow], cell: usize, line: usize| {
                 list.iter().any(|lost| lost.row == *row && lost.covers(cell as u8, 1 << line))
             };
@@ -215,8 +215,8 @@ impl World {
                     if was && block.history.len() == 1 {
                         return Err(format!("{here}: was unreadable, and is not any more"));
                     }
-                    let from = if power { block.durable } else { block.answered };
-                    // What was unreadable is no version that could come back.
+                    let from = if power { block.durable } else { block.acknowledged };
+                    // An unreadable block is no version that could come back.
                     let versions = &block.history[from..];
                     let whole = bytes
                         .as_chunks::<512>()
@@ -228,15 +228,22 @@ impl World {
                         return Err(format!("{here}: shows {shown}, not of {versions:?} (power {power}): {block:?}"));
                     }
                 }
-                self.judge_absent(array, *row, line, &found, dirty)?;
+                self.verify_failed_members(array, *row, line, &found, dirty)?;
             }
         }
         Ok(())
     }
 
-    /// Who is out and returns from the bitmap gets what is dirty; the rest it must hold.
-    fn judge_absent(&self, array: &Array, row: u64, line: usize, found: &Line, dirty: bool) -> Result<(), String> {
-        let (data, offset, p, q) = place_of(array, row, self.lines);
+    /// A failed member that returns gets what is dirty by a delta resync; it must hold the rest.
+    fn verify_failed_members(
+        &self,
+        array: &Array,
+        row: u64,
+        line: usize,
+        found: &Line,
+        dirty: bool,
+    ) -> Result<(), String> {
+        let (data, offset, p, q) = location_of(array, row, self.lines);
         let all = data.iter().copied().zip(&found.cells).chain([(p, &found.p)]).chain(q.map(|q| (q, &found.q)));
         for (role, bytes) in all.filter(|(role, _)| !dirty && !is_in_sync(array, *role)) {
             if self.disks.peek(LeafId(role.into()), DATA + offset + line as u64 * 4096, 4096) != *bytes {
@@ -246,14 +253,14 @@ impl World {
         Ok(())
     }
 
-    /// From now on what is there is what was written.
+    /// From now on the current content is what was written.
     fn settle(&mut self, array: &Array, started: &JournalStart) -> Result<(), String> {
         self.lost = started.lost.clone();
         for (at, row) in self.rows.clone().into_iter().enumerate() {
             for line in 0..self.lines {
                 let found = line_of(self, array, row, line)?;
                 for (cell, bytes) in found.cells.iter().enumerate() {
-                    // A torn block of a write that was under way: written again, as a user would.
+                    // A torn block of a write in flight would be written again by the user.
                     let version = u64::from_le_bytes(bytes[..8].try_into().unwrap());
                     if content(version) != *bytes {
                         return Ok(());
@@ -274,7 +281,7 @@ impl World {
         })
     }
 
-    /// Members that are out come back, and get what is dirty.
+    /// Lets failed members return, and copies what is dirty to them.
     fn bring_back(&self, array: &mut Array, counts: &mut Counts) -> Result<(), String> {
         for role in array.out() {
             let leaf = LeafId(role.into());
@@ -288,7 +295,7 @@ impl World {
                 if bits.dirty[region as usize / 64] >> (region % 64) & 1 == 0 {
                     continue;
                 }
-                let (data, offset, p, q) = place_of(array, *row, self.lines);
+                let (data, offset, p, q) = location_of(array, *row, self.lines);
                 for line in 0..self.lines {
                     let found = line_of(self, array, *row, line)?;
                     let cells = data.iter().copied().zip(&found.cells).chain([(p, &found.p)]);
@@ -305,7 +312,7 @@ impl World {
         Ok(())
     }
 
-    /// Who the newest label of all disks calls in sync.
+    /// Returns the members that the newest label of all disks calls in sync.
     fn in_sync(&self) -> Vec<u16> {
         let found = run(scan(&self.disks, &leaves(self.members)));
         let newest = found.arrays.first().and_then(|array| array.newest.clone());
@@ -318,7 +325,7 @@ impl World {
         leaves(self.members).into_iter().filter(|leaf| lost >> leaf.0 & 1 == 0).collect()
     }
 
-    /// Whether the array must start without these.
+    /// Whether the array must start without these members.
     fn tolerates(&self, lost: u32) -> bool {
         let parity = usize::from(self.level().parity());
         let out = (0..self.members).filter(|role| lost >> role & 1 == 1 || !self.in_sync().contains(&(*role as u16)));
@@ -330,7 +337,7 @@ impl World {
         found.arrays.first().and_then(|array| array.newest.as_ref().map(|label| label.spec.level)).unwrap()
     }
 
-    /// The array starts again without some members, is cut off at a step, and starts again without others.
+    /// Restarts the array without some members, interrupts that at a step, and restarts it without others.
     #[allow(clippy::too_many_arguments)]
     fn recover(
         &self,
@@ -346,8 +353,8 @@ impl World {
         let mut lost = lost;
         if let Some(cut) = cut {
             world.disks.cut_at(Some(cut), chance.next());
-            let told = world.tolerates(lost);
-            let _ = restart(&world.disks, &world.without(lost), told, chance.next());
+            let degraded = world.tolerates(lost);
+            let _ = restart(&world.disks, &world.without(lost), degraded, chance.next());
             let how = if chance.below(2) == 0 { Crash::Power } else { Crash::Kill };
             power |= how == Crash::Power;
             world.disks.crash(how, chance);
@@ -360,7 +367,7 @@ impl World {
         let Some((array, started)) =
             restart(&world.disks, &world.without(lost), must, chance.next()).map_err(|why| format!("{here}: {why}"))?
         else {
-            return if must && !can_part(world.level(), world.members as usize) {
+            return if must && !can_diverge(world.level(), world.members as usize) {
                 Err(format!("{here}: does not start"))
             } else {
                 Ok(None)
@@ -372,11 +379,11 @@ impl World {
         counts.resynced += started.resynced;
         counts.lost_now += started.lost_now;
         counts.lost_kept += started.lost.len() as u64 - started.lost_now.min(started.lost.len() as u64);
-        world.judge(&array, &started, power).map_err(|why| format!("{here}: {why}"))?;
+        world.verify(&array, &started, power).map_err(|why| format!("{here}: {why}"))?;
         Ok(Some((world, array, started)))
     }
 
-    /// How many steps a restart without these takes.
+    /// Returns the number of steps of a restart without these members.
     fn steps_of_restart(&self, lost: u32) -> u64 {
         let disks = self.disks.clone();
         disks.cut_at(None, 1);
@@ -384,12 +391,12 @@ impl World {
         disks.steps()
     }
 
-    /// The writer lives for so many events, or until the power goes at a step.
+    /// Runs the writer for this many events, or until the power fails at a step.
     fn live(
         &mut self,
         array: Array,
         started: &JournalStart,
-        slip: Slip,
+        mutation: Mutation,
         seed: u64,
         events: u64,
         cut: Option<u64>,
@@ -398,7 +405,7 @@ impl World {
         self.out = array.out();
         let disks = self.disks.clone();
         disks.cut_at(None, seed);
-        let Ok(mut writer) = Writer::new(&disks, array, started, rows, blocks, slip, seed) else {
+        let Ok(mut writer) = Writer::new(&disks, array, started, rows, blocks, mutation, seed) else {
             return Seen::default();
         };
         disks.cut_at(cut, seed);
@@ -414,14 +421,14 @@ impl World {
     }
 }
 
-/// Several lives, each of which ends at some step, with chance losses; members return now and then.
-fn history(seed: u64, slip: Slip, counts: &mut Counts) -> Result<(), String> {
+/// Several runs, each of which ends at some step, with random failures; members return now and then.
+fn history(seed: u64, mutation: Mutation, counts: &mut Counts) -> Result<(), String> {
     let mut chance = Chance(seed ^ 0x7e57);
     let (mut world, mut array, mut started) = build(seed);
     for life in 0..4 {
         let events = 60 + chance.below(200);
         let cut = (chance.below(4) > 0).then(|| chance.below(150));
-        counts.add(&world.live(array, &started, slip, seed << 8 | life, events, cut));
+        counts.add(&world.live(array, &started, mutation, seed << 8 | life, events, cut));
         let how = if chance.below(3) == 0 { Crash::Kill } else { Crash::Power };
         world.disks.crash(how, &mut chance);
         counts.crashes += 1;
@@ -434,7 +441,7 @@ fn history(seed: u64, slip: Slip, counts: &mut Counts) -> Result<(), String> {
         let then = if chance.below(2) == 0 { Some(pick(&mut chance, &world)) } else { None };
         let here = format!("seed {seed}, life {life}, {how:?}, without {lost:b}");
         let next = world.recover(lost, cut, then, how, &mut chance, counts).map_err(|why| format!("{here}: {why}"))?;
-        // Whoever was cut off too often to start: this world has told what it can.
+        // Interrupted too often to start: this history is over.
         let Some(next) = next else { return Ok(()) };
         (world, array, started) = next;
         if world.is_torn(&array) {
@@ -448,19 +455,20 @@ fn history(seed: u64, slip: Slip, counts: &mut Counts) -> Result<(), String> {
     Ok(())
 }
 
-/// One life, cut at every step; then every loss, and of each the recovery cut at every `stride`th step, then every other loss.
-fn sweep(seed: u64, slip: Slip, stride: u64, counts: &mut Counts) -> Result<(), String> {
+/// Interrupts one run at every step; then, for every failure, the recovery at every `stride`th step, followed by every
+/// other failure.
+fn sweep(seed: u64, mutation: Mutation, stride: u64, counts: &mut Counts) -> Result<(), String> {
     const EVENTS: u64 = 90;
     let steps = {
         let (mut world, array, started) = build(seed);
-        world.live(array, &started, slip, seed, EVENTS, None);
+        world.live(array, &started, mutation, seed, EVENTS, None);
         world.disks.steps()
     };
     for step in 0..=steps {
         for how in [Crash::Power, Crash::Kill] {
             let mut chance = Chance(seed << 16 | step);
             let (mut world, array, started) = build(seed);
-            counts.add(&world.live(array, &started, slip, seed, EVENTS, (step < steps).then_some(step)));
+            counts.add(&world.live(array, &started, mutation, seed, EVENTS, (step < steps).then_some(step)));
             world.disks.crash(how, &mut chance);
             counts.crashes += 1;
             for lost in (0..1 << world.members).filter(|lost| world.tolerates(*lost)) {
@@ -481,7 +489,7 @@ fn sweep(seed: u64, slip: Slip, stride: u64, counts: &mut Counts) -> Result<(), 
 fn what_was_written_survives_every_history() {
     let mut counts = Counts::default();
     for seed in 0..500 {
-        history(seed, Slip::Nothing, &mut counts).unwrap();
+        history(seed, Mutation::None, &mut counts).unwrap();
     }
     println!("{counts:?}");
     assert!(counts.crashes > 1500 && counts.second_crashes > 700 && counts.degraded > 800, "{counts:?}");
@@ -496,21 +504,21 @@ fn what_was_written_survives_every_history() {
 fn every_step_of_writer_and_recovery_may_be_the_last() {
     let mut counts = Counts::default();
     for seed in 0..6 {
-        sweep(seed, Slip::Nothing, 9, &mut counts).unwrap();
+        sweep(seed, Mutation::None, 9, &mut counts).unwrap();
     }
     println!("{counts:?}");
     assert!(counts.crashes > 300 && counts.second_crashes > 5000, "{counts:?}");
     assert!(counts.replayed > 2000 && counts.resynced > 500 && counts.lost_now > 100, "{counts:?}");
 }
 
-/// A member that takes no more writes from some step of the start or the recovery on is dropped, and the others go on.
+/// A member that fails all writes from some step of the start or the recovery on is dropped, and the others go on.
 #[test]
 fn a_member_that_fails_at_any_step_of_the_recovery_is_dropped() {
     let mut dropped = 0;
     for seed in 0..24 {
         let mut chance = Chance(seed);
         let (mut world, array, started) = build(seed);
-        world.live(array, &started, Slip::Nothing, seed, 120, None);
+        world.live(array, &started, Mutation::None, seed, 120, None);
         world.disks.crash(Crash::Power, &mut chance);
         for leaf in leaves(world.members) {
             for at in (seed % 3..world.steps_of_restart(0)).step_by(3) {
@@ -521,24 +529,24 @@ fn a_member_that_fails_at_any_step_of_the_recovery_is_dropped() {
                 let restarted = restarted.unwrap_or_else(|why| panic!("{here}: {why}"));
                 let (array, started) = restarted.unwrap_or_else(|| panic!("{here}: does not start"));
                 dropped += array.out().len();
-                world.judge(&array, &started, true).unwrap_or_else(|why| panic!("{here}: {why}"));
+                world.verify(&array, &started, true).unwrap_or_else(|why| panic!("{here}: {why}"));
             }
         }
     }
     assert!(dropped > 500, "{dropped} members were dropped");
 }
 
-/// What finds a bug: histories, from one on that is known to be near.
-fn caught(slip: Slip, near: u64) -> Option<String> {
+/// Searches for a history that detects a mutation, from a seed that is known to be near one.
+fn caught(mutation: Mutation, near: u64) -> Option<String> {
     let found = std::panic::catch_unwind(|| {
         let mut counts = Counts::default();
-        (near..near + 3000).find_map(|seed| history(seed, slip, &mut counts).err())
+        (near..near + 3000).find_map(|seed| history(seed, mutation, &mut counts).err())
     });
     found.unwrap_or_else(|_| Some("an array could not be set up".to_owned()))
 }
 
 #[test]
-fn every_planted_bug_of_recovery_is_noticed() {
+fn every_mutation_of_recovery_is_detected() {
     let bugs = [
         (Planted::ReplayedBeforeLogged, 360),
         (Planted::RetiredBeforeResync, 0),
@@ -554,7 +562,7 @@ fn every_planted_bug_of_recovery_is_noticed() {
     let mut missed = Vec::new();
     for (bug, near) in bugs {
         plant(Some(bug));
-        let found = caught(Slip::Nothing, near);
+        let found = caught(Mutation::None, near);
         plant(None);
         println!("{bug:?}: {}", found.as_deref().unwrap_or("unnoticed"));
         missed.extend(found.is_none().then_some(bug));
@@ -563,25 +571,25 @@ fn every_planted_bug_of_recovery_is_noticed() {
 }
 
 #[test]
-fn every_slip_of_a_writer_is_noticed() {
-    let slips = [
-        (Slip::OneCopyFewer, 0),
-        (Slip::PlacedBeforeLogged, 0),
-        (Slip::OutOfOrder, 1300),
-        (Slip::TailBeforeFlush, 0),
-        (Slip::SpaceBeforeTail, 0),
-        (Slip::MarkOverEntry, 0),
-        (Slip::PartOfMarkedRow, 145),
-        (Slip::FlushKeepsMarks, 0),
-        (Slip::DegradedMarked, 0),
-        (Slip::LeavesListEarly, 1020),
-        (Slip::TailBeforeList, 0),
+fn every_mutation_of_a_writer_is_detected() {
+    let mutations = [
+        (Mutation::OneCopyFewer, 0),
+        (Mutation::PlacedBeforeLogged, 0),
+        (Mutation::OutOfOrder, 1300),
+        (Mutation::TailBeforeFlush, 0),
+        (Mutation::SpaceBeforeTail, 0),
+        (Mutation::MarkOverEntry, 0),
+        (Mutation::PartOfMarkedStripe, 145),
+        (Mutation::FlushKeepsMarks, 0),
+        (Mutation::DegradedMarked, 0),
+        (Mutation::LeavesListEarly, 1020),
+        (Mutation::TailBeforeList, 0),
     ];
     let mut missed = Vec::new();
-    for (slip, near) in slips {
-        let found = caught(slip, near);
-        println!("{slip:?}: {}", found.as_deref().unwrap_or("unnoticed"));
-        missed.extend(found.is_none().then_some(slip));
+    for (mutation, near) in mutations {
+        let found = caught(mutation, near);
+        println!("{mutation:?}: {}", found.as_deref().unwrap_or("unnoticed"));
+        missed.extend(found.is_none().then_some(mutation));
     }
     assert!(missed.is_empty(), "unnoticed: {missed:?}");
 }

@@ -1,5 +1,5 @@
-//! A model of the engine's writer: it writes rows of an array with parity through the journal, by the rules, one step of a disk at
-//! a time, with several batches in flight.
+//! A model of the engine's writer: it writes stripes of an array with parity through the journal, by the rules, one
+//! disk step at a time, with several batches in flight.
 //!
 //! Blocks hold versions: a block of version 0 is zeros, any other repeats its number.
 
@@ -15,31 +15,31 @@ use super::run;
 use crate::lifecycle::{Array, JournalStart, Regions, load_regions, store_regions};
 use crate::{LeafId, MetaIo};
 
-/// What the writer does wrong.
+/// A seeded bug of the writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Slip {
-    Nothing,
-    /// As many copies of a batch as losses are tolerated.
+pub enum Mutation {
+    None,
+    /// A batch has only as many copies as losses are tolerated.
     OneCopyFewer,
     /// Content is written in place before it is in the journal.
     PlacedBeforeLogged,
-    /// A batch counts before those ahead of it.
+    /// A batch is taken as logged before those ahead of it.
     OutOfOrder,
-    /// What is in place is taken for durable there: its space is used again.
+    /// In-place writes are taken as durable without a flush: their ring space is reused.
     TailBeforeFlush,
-    /// Space is used again before a batch that says so is durable.
+    /// Ring space is reused before a batch that records the new tail is durable.
     SpaceBeforeTail,
-    /// A row with a live entry is written wholly with a mark only.
+    /// A stripe with a live entry gets a full-stripe write with a mark only.
     MarkOverEntry,
-    /// Of a row with a mark only what is new is logged.
-    PartOfMarkedRow,
-    /// A flush is answered while its marks are live.
+    /// Of a stripe with a mark, only the new cells are logged.
+    PartOfMarkedStripe,
+    /// A flush is acknowledged while its marks are live.
     FlushKeepsMarks,
-    /// Without all members rows are marked as with them.
+    /// A degraded array marks stripes as a whole array does.
     DegradedMarked,
-    /// An unreadable row leaves the list before what was written is in place.
+    /// An unreadable stripe is removed from the list before its content is in place.
     LeavesListEarly,
-    /// What has written an unreadable row again is retired before the row has left the list.
+    /// The entries that rewrote an unreadable stripe are retired before the stripe is removed from the list.
     TailBeforeList,
 }
 
@@ -47,17 +47,17 @@ pub enum Slip {
 #[derive(Clone, Debug)]
 pub struct Block {
     pub history: Vec<u64>,
-    /// The index of the last one that a power cut must leave.
+    /// The index of the last version that a power cut must preserve.
     pub durable: usize,
-    /// The index of the last one that was answered.
-    pub answered: usize,
-    /// Of the last one that was written with a mark.
+    /// The index of the last acknowledged version.
+    pub acknowledged: usize,
+    /// The index of the last version written with a mark.
     pub marked: usize,
 }
 
 impl Block {
     fn of(version: u64) -> Block {
-        Block { history: vec![version], durable: 0, answered: 0, marked: 0 }
+        Block { history: vec![version], durable: 0, acknowledged: 0, marked: 0 }
     }
 
     fn current(&self) -> u64 {
@@ -75,11 +75,11 @@ struct Op {
     lines: std::ops::Range<usize>,
     cells: std::ops::Range<usize>,
     marked: bool,
-    /// Of each block that it writes: which, and the index of its version.
+    /// The blocks that it writes, and the index of each one's version.
     blocks: Vec<(usize, usize, usize)>,
     payload: Vec<u8>,
-    /// Role, offset in the data area, bytes.
-    to_place: Vec<(u16, u64, Vec<u8>)>,
+    /// Slot, offset in the data area, bytes.
+    in_place_writes: Vec<(u16, u64, Vec<u8>)>,
     batch: Option<usize>,
 }
 
@@ -87,31 +87,31 @@ struct Op {
 struct Batch {
     header: BatchHeader,
     bytes: Vec<u8>,
-    /// Whom it goes to: 0 not begun, 1 in flight, 2 durable.
+    /// Its copies: disk, offset, and 0 not begun, 1 in flight, 2 durable.
     copies: Vec<(LeafId, u64, u8)>,
     /// Operations that are not in place.
     open: usize,
-    /// Rows that it marks, and rows of which it has content.
+    /// The stripes that it marks, and those that it has content of.
     marks: Vec<usize>,
     data: Vec<usize>,
 }
 
-/// A flush that somebody waits for.
+/// A flush in progress.
 struct Flush {
-    /// The last batch with a mark when it was asked for.
+    /// The last batch with a mark when it was requested.
     last: u64,
-    /// Row, line and cell, and the index of the version that had been answered.
-    answered: Vec<(usize, usize, usize, usize)>,
+    /// Stripe, line and cell, and the index of the version acknowledged then.
+    acknowledged: Vec<(usize, usize, usize, usize)>,
 }
 
-/// The array as its users see it, and the journal's home.
+/// The array as its users see it, and the home of its journal.
 pub struct Writer<'a> {
     pub disks: &'a Disks,
     pub array: Array,
-    pub slip: Slip,
+    pub mutation: Mutation,
     pub rows: Vec<u64>,
     pub lines: usize,
-    /// By row, line, cell.
+    /// By stripe, line, cell.
     pub blocks: Vec<Vec<Vec<Block>>>,
     pub lost: Vec<LostRow>,
     regions: Regions,
@@ -120,18 +120,18 @@ pub struct Writer<'a> {
     ring_blocks: u64,
     batches: Vec<Batch>,
     next_position: u64,
-    /// Everything before is in place and flushed.
+    /// All earlier batches are in place and flushed.
     flushed: u64,
     ops: Vec<Op>,
     flush: Option<Flush>,
-    /// Unreadable rows that were wholly written: in which batch.
+    /// Unreadable stripes that were fully rewritten, and the batch that did it.
     leaving: Vec<(u64, u64)>,
     chance: Chance,
     next_version: u64,
     pub seen: Seen,
 }
 
-/// What came to pass.
+/// What has happened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub marks: u64,
@@ -142,7 +142,7 @@ pub struct Seen {
     pub left_list: u64,
 }
 
-/// The power is gone.
+/// The power is cut.
 pub struct Dead;
 
 impl From<crate::LeafError> for Dead {
@@ -164,14 +164,14 @@ impl<'a> Writer<'a> {
         started: &JournalStart,
         rows: Vec<u64>,
         blocks: Vec<Vec<Vec<Block>>>,
-        slip: Slip,
+        mutation: Mutation,
         seed: u64,
     ) -> Result<Writer<'a>, Dead> {
         let regions = run(load_regions(disks, &array, false))?;
         Ok(Writer {
             disks,
             array,
-            slip,
+            mutation,
             lines: started.row_bytes as usize / 4096,
             rows,
             blocks,
@@ -192,7 +192,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// All blocks of these rows as zeros.
+    /// Returns all blocks of these stripes as zeros.
     pub fn zeros(array: &Array, rows: &[u64], lines: usize) -> Vec<Vec<Vec<Block>>> {
         let of = |row: &u64| vec![vec![Block::of(0); cells_of(array, *row, lines)]; lines];
         rows.iter().map(of).collect()
@@ -211,24 +211,24 @@ impl<'a> Writer<'a> {
         in_sync.map(|m| (m.leaf, m.part.places.journal.start)).collect()
     }
 
-    /// How many batches count: each is durable on all that it goes to, and so is each before it.
+    /// Returns how many batches are logged: each is durable on all of its disks, and so is each before it.
     fn counting(&self) -> usize {
         let durable = |batch: &Batch| batch.copies.iter().all(|copy| copy.2 == 2);
-        match self.slip {
-            Slip::OutOfOrder => self.batches.iter().rposition(durable).map_or(0, |last| last + 1),
+        match self.mutation {
+            Mutation::OutOfOrder => self.batches.iter().rposition(durable).map_or(0, |last| last + 1),
             _ => self.batches.iter().take_while(|batch| durable(batch)).count(),
         }
     }
 
     fn counts(&self, batch: usize) -> bool {
-        match self.slip {
-            Slip::OutOfOrder => self.batches[batch].copies.iter().all(|copy| copy.2 == 2),
+        match self.mutation {
+            Mutation::OutOfOrder => self.batches[batch].copies.iter().all(|copy| copy.2 == 2),
             _ => batch < self.counting(),
         }
     }
 
     fn durable_tail(&self) -> u64 {
-        if self.slip == Slip::SpaceBeforeTail {
+        if self.mutation == Mutation::SpaceBeforeTail {
             return self.flushed;
         }
         self.batches[..self.counting()].iter().map(|batch| batch.header.tail).max().unwrap_or(1)
@@ -238,22 +238,22 @@ impl<'a> Writer<'a> {
         &self.batches[self.durable_tail() as usize - 1..]
     }
 
-    /// One thing that may happen next.
+    /// Makes one of the possible next steps.
     pub fn step(&mut self) -> Result<(), Dead> {
         match self.chance.below(12) {
             0..=2 => self.begin(),
             3 | 4 => self.seal(),
             5..=7 => self.progress(),
-            8 | 9 => self.place(),
+            8 | 9 => self.write_in_place(),
             10 => match self.chance.below(3) {
-                0 => self.ask_flush(),
+                0 => self.request_flush(),
                 1 => self.retire(),
-                _ if self.slip == Slip::LeavesListEarly => {
+                _ if self.mutation == Mutation::LeavesListEarly => {
                     let open: Vec<(u64, u64)> = self.ops.iter().map(|op| (self.rows[op.row], 0)).collect();
                     self.leaving.extend(open);
-                    self.leave_list(1)
+                    self.delist(1)
                 }
-                _ => self.leave_list(self.flushed),
+                _ => self.delist(self.flushed),
             },
             _ => match self.chance.below(4) {
                 0 => self.clear_bits(),
@@ -284,12 +284,12 @@ impl<'a> Writer<'a> {
         if whole {
             (lines, within) = (0..self.lines, 0..cells);
         }
-        let free = !live_entry || self.slip == Slip::MarkOverEntry;
-        let everybody = self.array.is_whole() || self.slip == Slip::DegradedMarked;
-        let marked = whole && !fua && free && !listed && everybody;
-        // Of a marked row all cells of the lines are logged.
+        let free = !live_entry || self.mutation == Mutation::MarkOverEntry;
+        let may_mark = self.array.is_whole() || self.mutation == Mutation::DegradedMarked;
+        let marked = whole && !fua && free && !listed && may_mark;
+        // Of a marked stripe, all cells of the lines are logged.
         let logged = match marked {
-            false if live_mark && self.slip != Slip::PartOfMarkedRow => 0..cells,
+            false if live_mark && self.mutation != Mutation::PartOfMarkedStripe => 0..cells,
             _ => within.clone(),
         };
         self.seen.expanded += u64::from(logged != within);
@@ -305,15 +305,16 @@ impl<'a> Writer<'a> {
                 blocks.push((line, cell, index));
             }
         }
-        let mut op = Op { row, lines, cells: logged, marked, blocks, payload: vec![], to_place: vec![], batch: None };
-        self.fill(&mut op, &within);
+        let mut op =
+            Op { row, lines, cells: logged, marked, blocks, payload: vec![], in_place_writes: vec![], batch: None };
+        self.compute_content(&mut op, &within);
         self.ops.push(op);
         Ok(())
     }
 
-    /// What it writes, in the journal and in place.
-    fn fill(&mut self, op: &mut Op, within: &std::ops::Range<usize>) {
-        let (stripe_members, member_offset, p, q) = self.place_of(op.row);
+    /// Computes what it writes, to the journal and in place.
+    fn compute_content(&mut self, op: &mut Op, within: &std::ops::Range<usize>) {
+        let (stripe_members, member_offset, p, q) = self.location_of(op.row);
         let mut columns: Vec<Vec<u8>> = vec![Vec::new(); stripe_members.len() + self.parities()];
         for line in op.lines.clone() {
             let data: Vec<Vec<u8>> = self.blocks[op.row][line].iter().map(|block| content(block.current())).collect();
@@ -327,20 +328,20 @@ impl<'a> Writer<'a> {
         let offset = member_offset + op.lines.start as u64 * 4096;
         let parity = [Some(p), q].into_iter().flatten().zip(&columns[stripe_members.len()..]);
         let data = within.clone().map(|cell| (stripe_members[cell], &columns[cell]));
-        op.to_place = data.chain(parity).map(|(role, bytes)| (role, offset, bytes.clone())).collect();
-        self.chance.shuffle(&mut op.to_place);
+        op.in_place_writes = data.chain(parity).map(|(role, bytes)| (role, offset, bytes.clone())).collect();
+        self.chance.shuffle(&mut op.in_place_writes);
         if !op.marked {
             let logged = op.cells.clone().chain(stripe_members.len()..columns.len());
             op.payload = logged.flat_map(|column| columns[column].clone()).collect();
         }
     }
 
-    /// Roles of the data cells, where the row is, and roles of P and Q.
-    fn place_of(&self, row: usize) -> (Vec<u16>, u64, u16, Option<u16>) {
-        place_of(&self.array, self.rows[row], self.lines)
+    /// Returns the slots of the data cells, the stripe's offset, and the slots of P and Q.
+    fn location_of(&self, row: usize) -> (Vec<u16>, u64, u16, Option<u16>) {
+        location_of(&self.array, self.rows[row], self.lines)
     }
 
-    /// The row's region is dirty on all before anything is written.
+    /// Marks the stripe's region dirty on all members before anything is written.
     fn touch(&mut self, row: u64) -> Result<(), Dead> {
         let region = region_of(&self.array, row, self.lines);
         let (word, bit) = (region as usize / 64, 1u64 << (region % 64));
@@ -357,7 +358,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Bits are cleared with all members in sync, no write under way, after a flush.
+    /// Clears the bits with all members in sync, no write in flight, after a flush.
     fn clear_bits(&mut self) -> Result<(), Dead> {
         if !self.array.is_whole() || !self.ops.is_empty() || self.chance.below(2) == 0 {
             return Ok(());
@@ -382,7 +383,8 @@ impl<'a> Writer<'a> {
         position + blocks <= self.ring_blocks && !self.live().iter().any(overlaps)
     }
 
-    /// Where a batch of so many blocks goes. There stays room behind it for one that moves the tail.
+    /// Returns the position of a batch of this many blocks. Behind it there remains room for a batch that moves the
+    /// tail.
     fn room(&self, blocks: u64, moves_tail: bool) -> Option<u64> {
         let position = position_for(self.next_position, blocks as u32, self.ring_blocks);
         let behind = position_for(position + blocks, 1, self.ring_blocks);
@@ -391,7 +393,7 @@ impl<'a> Writer<'a> {
         has_room.then_some(position)
     }
 
-    /// Operations that wait become a batch.
+    /// Makes a batch of waiting operations.
     fn seal(&mut self) -> Result<(), Dead> {
         let waiting: Vec<usize> = (0..self.ops.len()).filter(|op| self.ops[*op].batch.is_none()).collect();
         let many = 1 + self.chance.below(3) as usize;
@@ -451,7 +453,7 @@ impl<'a> Writer<'a> {
         let mut block = [0; 4096];
         encode_batch(&self.array.uuid(), &header, &entries, &mut block);
         let members = self.in_sync();
-        let wanted = self.parities() + usize::from(self.slip != Slip::OneCopyFewer);
+        let wanted = self.parities() + usize::from(self.mutation != Mutation::OneCopyFewer);
         let copies = (0..wanted.min(members.len())).map(|k| {
             let (leaf, journal) = members[(number + k) % members.len()];
             (leaf, journal + RING_START_BYTES + position * 4096, 0)
@@ -463,7 +465,7 @@ impl<'a> Writer<'a> {
         self.batches.push(Batch { header, bytes, copies, open: ops.len(), marks, data });
     }
 
-    /// A copy of a batch goes out, or arrives.
+    /// Begins or completes the write of a batch's copy.
     fn progress(&mut self) -> Result<(), Dead> {
         let mut open = Vec::new();
         for (number, batch) in self.batches.iter().enumerate() {
@@ -477,36 +479,36 @@ impl<'a> Writer<'a> {
         // In flight: any part of it may have arrived.
         run(self.disks.write(leaf, offset, self.batches[number].bytes.clone(), stage == 1))?;
         self.batches[number].copies[k].2 = stage + 1;
-        self.answer_flush();
+        self.complete_flush();
         Ok(())
     }
 
-    /// A cell of an operation that is logged is written in place.
-    fn place(&mut self) -> Result<(), Dead> {
-        let early = self.slip == Slip::PlacedBeforeLogged;
-        let may = |op: &Op| op.batch.is_some_and(|batch| self.counts(batch)) || early && !op.to_place.is_empty();
+    /// Writes a cell of a logged operation in place.
+    fn write_in_place(&mut self) -> Result<(), Dead> {
+        let early = self.mutation == Mutation::PlacedBeforeLogged;
+        let may = |op: &Op| op.batch.is_some_and(|batch| self.counts(batch)) || early && !op.in_place_writes.is_empty();
         let ready: Vec<usize> = (0..self.ops.len()).filter(|op| may(&self.ops[*op])).collect();
         if ready.is_empty() {
             return Ok(());
         }
         let index = ready[self.chance.below(ready.len() as u64) as usize];
-        if let Some((role, offset, bytes)) = self.ops[index].to_place.pop() {
+        if let Some((role, offset, bytes)) = self.ops[index].in_place_writes.pop() {
             let holder = self.array.members().find(|m| m.role == role).map(|m| (m.leaf, m.part.places.data.start));
             if let Some((leaf, data)) = holder {
                 run(self.disks.write(leaf, data + offset, bytes, false))?;
             }
         }
-        if self.ops[index].to_place.is_empty() && self.ops[index].batch.is_some_and(|batch| self.counts(batch)) {
-            self.answer(index);
+        if self.ops[index].in_place_writes.is_empty() && self.ops[index].batch.is_some_and(|batch| self.counts(batch)) {
+            self.complete(index);
         }
         Ok(())
     }
 
-    fn answer(&mut self, index: usize) {
+    fn complete(&mut self, index: usize) {
         let op = self.ops.swap_remove(index);
         for (line, cell, version) in &op.blocks {
             let block = &mut self.blocks[op.row][*line][*cell];
-            block.answered = *version;
+            block.acknowledged = *version;
             if !op.marked {
                 block.durable = *version;
             }
@@ -518,22 +520,22 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What is in place, with all before it, is flushed: it is not needed in the journal any more.
+    /// Flushes what is in place, with all before it: it is no longer needed in the journal.
     fn retire(&mut self) -> Result<(), Dead> {
         let placed = self.batches[..self.counting()].iter().take_while(|batch| batch.open == 0).count() as u64 + 1;
-        if self.slip != Slip::TailBeforeFlush {
+        if self.mutation != Mutation::TailBeforeFlush {
             self.flush_all()?;
         }
-        // Only then may what has written unreadable rows again be forgotten.
-        if self.slip != Slip::TailBeforeList {
-            self.leave_list(placed)?;
+        // Only then may the entries that rewrote unreadable stripes be retired.
+        if self.mutation != Mutation::TailBeforeList {
+            self.delist(placed)?;
         }
         self.flushed = self.flushed.max(placed);
-        self.answer_flush();
+        self.complete_flush();
         Ok(())
     }
 
-    /// A batch without entries says so.
+    /// Writes a batch without entries that records the tail.
     fn move_tail(&mut self) -> Result<(), Dead> {
         let said = self.batches.iter().map(|batch| batch.header.tail).max().unwrap_or(1);
         if self.flushed > said
@@ -544,35 +546,36 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn ask_flush(&mut self) -> Result<(), Dead> {
+    fn request_flush(&mut self) -> Result<(), Dead> {
         if self.flush.is_some() {
             return Ok(());
         }
         let live = self.durable_tail() as usize - 1;
         let marks = self.batches[live..].iter().rposition(|batch| !batch.marks.is_empty());
         let Some(last) = marks.map(|at| (live + at) as u64 + 1) else { return Ok(()) };
-        let mut answered = Vec::new();
+        let mut acknowledged = Vec::new();
         for (row, lines) in self.blocks.iter().enumerate() {
             for (line, cells) in lines.iter().enumerate() {
-                answered.extend(cells.iter().enumerate().map(|(cell, block)| (row, line, cell, block.answered)));
+                acknowledged
+                    .extend(cells.iter().enumerate().map(|(cell, block)| (row, line, cell, block.acknowledged)));
             }
         }
-        self.flush = Some(Flush { last, answered });
+        self.flush = Some(Flush { last, acknowledged });
         Ok(())
     }
 
-    fn answer_flush(&mut self) {
-        let tail = if self.slip == Slip::FlushKeepsMarks { self.flushed } else { self.durable_tail() };
-        let Some(Flush { answered, .. }) = self.flush.take_if(|flush| flush.last < tail) else { return };
-        for (row, line, cell, index) in answered {
+    fn complete_flush(&mut self) {
+        let tail = if self.mutation == Mutation::FlushKeepsMarks { self.flushed } else { self.durable_tail() };
+        let Some(Flush { acknowledged, .. }) = self.flush.take_if(|flush| flush.last < tail) else { return };
+        for (row, line, cell, index) in acknowledged {
             let block = &mut self.blocks[row][line][cell];
             block.durable = block.durable.max(index);
         }
         self.seen.flushes += 1;
     }
 
-    /// An unreadable row that was wholly written, and is in place durably, leaves the list.
-    fn leave_list(&mut self, flushed: u64) -> Result<(), Dead> {
+    /// Removes unreadable stripes from the list that were fully rewritten and are durable in place.
+    fn delist(&mut self, flushed: u64) -> Result<(), Dead> {
         let gone: Vec<u64> = self.leaving.iter().filter(|(_, batch)| *batch < flushed).map(|(row, _)| *row).collect();
         if gone.is_empty() {
             return Ok(());
@@ -614,8 +617,8 @@ fn cells_of(array: &Array, row: u64, lines: usize) -> usize {
     stripe_of(array, row, lines).0.data_chunks()
 }
 
-/// Roles of a row's data cells, where it is in the data areas, and roles of P and Q.
-pub fn place_of(array: &Array, row: u64, lines: usize) -> (Vec<u16>, u64, u16, Option<u16>) {
+/// Returns the slots of a stripe's data cells, its offset in the data areas, and the slots of P and Q.
+pub fn location_of(array: &Array, row: u64, lines: usize) -> (Vec<u16>, u64, u16, Option<u16>) {
     let (stripe, offset) = stripe_of(array, row, lines);
     ((0..stripe.data_chunks()).map(|cell| stripe.data(cell)).collect(), offset, stripe.p(), stripe.q())
 }

@@ -1,8 +1,8 @@
-//! The power, or the process, is cut at every step of what happens to a mirror's members, and once more during the
-//! recovery; then every choice of its disks appears, in any order.
+//! Cuts the power, or kills the process, at every step of each change of a mirror's members, and again during the
+//! recovery; then every choice of its disks is present, in any order.
 //!
-//! The judge knows the promises only: who starts by itself holds everything that was acknowledged, whoever else appears
-//! later; and without force or `--degraded` nobody is ever told that members went apart.
+//! The oracle checks guarantees only: a member that starts automatically holds everything that was acknowledged,
+//! whichever disks appear later; and without `--force` or `--degraded` members never diverge.
 
 use std::ops::Range;
 
@@ -19,11 +19,11 @@ use crate::lifecycle::{
     scan, start,
 };
 
-/// Where the data area of these small disks begins: here each holds the number of the last write that it took.
+/// Where the data area of these small disks begins: each holds the number of its last write here.
 const STAMP: u64 = 1 << 20;
-/// And here a copied block, that a checkpoint is about.
+/// A copied block that a checkpoint covers.
 const COPIED: u64 = (1 << 20) + 65536;
-/// Three members, a spare, a disk that is new.
+/// Three members, a spare, a new disk.
 const SPARE: u32 = 3;
 const FRESH: u32 = 4;
 const DISKS: u32 = 5;
@@ -32,10 +32,10 @@ const DISKS: u32 = 5;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Act {
     Create,
-    /// Without member 0, which is not here.
+    /// Without member 0, which is missing.
     DegradedStart,
     Drop,
-    /// Member 1 does not take one label while member 0 is dropped.
+    /// Member 1 fails one label while member 0 is dropped.
     DropTwo,
     BeginFromBitmap,
     BeginFull,
@@ -49,17 +49,17 @@ enum Act {
     BeginReplacing,
     ReplaceBySpare,
     PromoteSuccessor,
-    /// Member 0, whose successor is in sync, is left out; what was written is answered, and in caches.
+    /// Member 0, whose successor is in sync, is dropped; the last write is acknowledged, and only in caches.
     Retire,
     /// Member 0 fails while its successor is in sync.
     Seat,
-    /// The same while that one is still being filled.
+    /// The same while the successor is still being rebuilt.
     SeatFilling,
     Abandon,
-    /// A mirror gets one role more, and gives it up again.
+    /// A mirror gains a slot, and gives it up again.
     Widen,
     Narrow,
-    /// That role is taken.
+    /// A disk takes that slot.
     FillVacant,
     PromoteVacant,
 }
@@ -90,9 +90,9 @@ const ACTS: [Act; 23] = [
     Act::PromoteVacant,
 ];
 
-/// The role that a mirror of three gets.
+/// The slot that a mirror of three gains.
 const WIDER: u16 = 3;
-/// The number that a successor gets: the spare has the one before.
+/// The number that a successor gets, behind the spare's.
 const SUCCESSOR: u16 = 4;
 
 impl Act {
@@ -105,7 +105,7 @@ impl Act {
         matches!(self, Act::Widen | Act::Narrow | Act::FillVacant | Act::PromoteVacant)
     }
 
-    /// Whether an array may have so many roles after it.
+    /// Whether an array may have this many slots after it.
     fn leaves_roles(self, roles: u16, acknowledged: bool) -> bool {
         match self {
             Act::Widen => roles == 4 || roles == 3 && !acknowledged,
@@ -147,7 +147,7 @@ fn fresh() -> Newcomer {
     Newcomer::New { leaf: LeafId(FRESH), id: MemberId::from_random(0xf4), force: true }
 }
 
-/// The array before the act, where it serves.
+/// Sets up the array before the procedure; `None` if it does not serve.
 fn before(level: Level, act: Act, disks: &Disks) -> Option<Array> {
     if act == Act::Create {
         return None;
@@ -159,7 +159,7 @@ fn before(level: Level, act: Act, disks: &Disks) -> Option<Array> {
         Act::Create => {}
         Act::DegradedStart => return None,
         Act::Drop | Act::DropTwo => {
-            // Written, answered, and only in caches.
+            // Written, acknowledged, and only in caches.
             members.into_iter().for_each(|leaf| disks.poke_cached(leaf, STAMP, &sector(2)));
         }
         Act::AddSpare => {
@@ -195,7 +195,7 @@ fn before(level: Level, act: Act, disks: &Disks) -> Option<Array> {
                 run(array.promote(disks, SUCCESSOR)).unwrap();
             }
             if act == Act::Retire {
-                // Answered, and only in caches.
+                // Acknowledged, and only in caches.
                 array.members().for_each(|m| disks.poke_cached(m.leaf, STAMP, &sector(3)));
             }
             if matches!(act, Act::Seat | Act::SeatFilling) {
@@ -207,7 +207,7 @@ fn before(level: Level, act: Act, disks: &Disks) -> Option<Array> {
     Some(array)
 }
 
-/// Does it. `Ok` is the acknowledgement.
+/// Runs the procedure. `Ok` is the acknowledgement.
 fn perform(level: Level, act: Act, disks: &Disks, array: &mut Option<Array>) -> Result<(), LifecycleError> {
     let Some(array) = array else {
         if act == Act::Create {
@@ -249,7 +249,7 @@ struct Counts {
     second_crashes: u64,
 }
 
-/// Starts what these disks make, if that starts by itself. `Ok(None)`: it does not.
+/// Starts the array of these disks if it starts automatically. `Ok(None)`: it does not.
 fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<Array>, String> {
     let found = run(scan(disks, present));
     let Some(array) = found.arrays.iter().find(|a| a.uuid.as_bytes()[0] == 1) else { return Ok(None) };
@@ -257,7 +257,7 @@ fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<Arr
         return Err(format!("refused: {}", array.status));
     }
     if let Status::Waiting { .. } = array.status {
-        // Whoever is told that it could start without some must be right.
+        // An array that claims that it could start without some members must be right.
         let options = StartOptions { degraded: true, ..StartOptions::new(random, random) };
         let (disks, status) = (disks.clone(), &array.status);
         disks.cut_at(None, random);
@@ -271,7 +271,7 @@ fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<Arr
     started.map(Some).map_err(|error| format!("{} and not started: {error}", array.status))
 }
 
-/// Those that serve reads hold one of these; whatever, if there are none.
+/// Checks that members that serve reads hold one of these writes; any, if `allowed` is empty.
 fn holds(disks: &Disks, array: &Array, allowed: &[u64]) -> Result<(), String> {
     if !array.tolerates(&[]) {
         return Err(format!("started without a whole copy: {:?}", array.label().members));
@@ -289,14 +289,14 @@ fn holds(disks: &Disks, array: &Array, allowed: &[u64]) -> Result<(), String> {
     Ok(())
 }
 
-/// Every choice of disks, or some.
+/// Returns every choice of disks, or some.
 fn choices(all: bool, chance: &mut Chance) -> Vec<Vec<LeafId>> {
     let masks: Vec<u64> = if all { (1..1 << DISKS).collect() } else { (0..6).map(|_| 1 + chance.below(31)).collect() };
     let of = |mask: u64| leaves(DISKS).into_iter().filter(|leaf| mask >> leaf.0 & 1 == 1).collect();
     masks.into_iter().map(of).collect()
 }
 
-/// One act, cut at one step, in one way.
+/// One procedure, interrupted at one step, in one way.
 fn one(level: Level, act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) -> Result<(), String> {
     let mut chance = Chance(seed);
     let disks = Disks::new(&[3 << 20; DISKS as usize]);
@@ -321,35 +321,35 @@ fn one(level: Level, act: Act, step: Option<u64>, how: Crash, seed: u64, counts:
             &[2]
         }
         Act::DegradedStart => &[1],
-        // The write was under way: its region is dirty, and anything may stand there.
+        // The write was in flight: its region is dirty, and anything may be there.
         Act::Drop | Act::DropTwo | Act::Retire if !acknowledged => &[],
         _ if last == 1 => &[1],
         Act::Retire => &[3],
         _ => &[2],
     };
-    let mut everybody = leaves(DISKS);
+    let mut all_disks = leaves(DISKS);
     for mut present in choices(seed == 0, &mut chance) {
         chance.shuffle(&mut present);
-        chance.shuffle(&mut everybody);
+        chance.shuffle(&mut all_disks);
         let again = disks.clone();
-        let judged = judge(&again, act, acknowledged, &present, &everybody, allowed, &mut chance, counts);
-        judged.map_err(|why| format!("acknowledged {acknowledged}, first {present:?}, then {everybody:?}: {why}"))?;
+        let verified = verify(&again, act, acknowledged, &present, &all_disks, allowed, &mut chance, counts);
+        verified.map_err(|why| format!("acknowledged {acknowledged}, first {present:?}, then {all_disks:?}: {why}"))?;
     }
     Ok(())
 }
 
 #[allow(clippy::too_many_arguments)]
-fn judge(
+fn verify(
     disks: &Disks,
     act: Act,
     acknowledged: bool,
     present: &[LeafId],
-    everybody: &[LeafId],
+    all_disks: &[LeafId],
     allowed: &[u64],
     chance: &mut Chance,
     counts: &mut Counts,
 ) -> Result<(), String> {
-    // Once more during the recovery.
+    // Again during the recovery.
     disks.cut_at(Some(chance.below(15)), chance.next());
     let cut = start_of(disks, present, chance.next());
     let cut_off = !matches!(cut, Ok(Some(_)));
@@ -367,19 +367,19 @@ fn judge(
                 return Err("the new bitmap is not empty".into());
             }
         }
-        // It serves: whoever is in sync or being filled takes the next write.
+        // It serves: members that are in sync or rebuilding take the next write.
         array.members().for_each(|m| stamp(disks, m.leaf, 9));
         allowed = vec![9];
-        // With what the caches lose, too.
+        // Including what the caches lose.
         disks.crash(Crash::Power, chance);
     }
     let unborn = act == Act::Create && !acknowledged;
-    match start_of(disks, everybody, chance.next()).map_err(|why| format!("then, with all disks, {why}"))? {
+    match start_of(disks, all_disks, chance.next()).map_err(|why| format!("then, with all disks, {why}"))? {
         Some(array) if !act.leaves_roles(array.roles(), acknowledged) => Err(format!("it has {} roles", array.roles())),
         Some(array) => holds(disks, &array, &allowed).map_err(|why| format!("then, with all disks: {why}")),
         None if unborn => Ok(()),
         None => {
-            let found = run(scan(disks, everybody));
+            let found = run(scan(disks, all_disks));
             let of = |a: &crate::lifecycle::FoundArray| format!("{}", a.status);
             let all: Vec<String> = found.arrays.iter().map(of).collect();
             Err(format!("does not start although all disks are here: {}", all.join("; ")))
@@ -429,8 +429,8 @@ fn every_step_may_be_the_last_with_parity() {
     }
 }
 
-/// A last survivor that does not take a label, then does again: what it holds is still served.
-fn the_last_one_fails() -> Result<(), String> {
+/// A last survivor that fails a label once still serves what it holds.
+fn last_survivor_fails() -> Result<(), String> {
     for step in 0..6 {
         let disks = Disks::new(&[3 << 20; 2]);
         let mut array = run(create(&disks, &raid1("m", 1, leaves(2)))).unwrap();
@@ -445,8 +445,8 @@ fn the_last_one_fails() -> Result<(), String> {
     Ok(())
 }
 
-/// Two members, used apart from each other, and a copy of one from before: who starts by itself afterwards?
-fn strangers_are_refused() -> Result<(), String> {
+/// Two members that diverged, and an earlier copy of one: which start automatically?
+fn diverged_members_are_refused() -> Result<(), String> {
     let disks = Disks::new(&[3 << 20; 2]);
     let mut array = run(create(&disks, &raid1("m", 1, leaves(2)))).unwrap();
     leaves(2).into_iter().for_each(|leaf| stamp(&disks, leaf, 1));
@@ -469,8 +469,8 @@ fn strangers_are_refused() -> Result<(), String> {
     }
 }
 
-/// Of four members the one beside it is away: a member that is being filled does not serve in its place.
-fn who_is_being_filled_is_no_copy() -> Result<(), String> {
+/// A slot of four is failed and its neighbour missing: a member being rebuilt does not serve in its place.
+fn rebuilding_member_is_no_copy() -> Result<(), String> {
     let disks = Disks::new(&[3 << 20; 4]);
     let mut array = run(create(&disks, &raid10("m", 1, leaves(4)))).unwrap();
     run(array.drop_members(&disks, &[1])).unwrap();
@@ -487,14 +487,14 @@ fn who_is_being_filled_is_no_copy() -> Result<(), String> {
 }
 
 #[test]
-fn who_may_not_serve_does_not() {
-    the_last_one_fails().unwrap();
-    strangers_are_refused().unwrap();
-    who_is_being_filled_is_no_copy().unwrap();
+fn members_that_may_not_serve_do_not() {
+    last_survivor_fails().unwrap();
+    diverged_members_are_refused().unwrap();
+    rebuilding_member_is_no_copy().unwrap();
 }
 
 #[test]
-fn every_planted_bug_of_mirrors_is_noticed() {
+fn every_mutation_of_mirrors_is_detected() {
     let bugs = [
         Planted::BothCopiesAtOnce,
         Planted::NotDurable,
@@ -515,8 +515,8 @@ fn every_planted_bug_of_mirrors_is_noticed() {
     for bug in bugs {
         plant(Some(bug));
         let caught = std::panic::catch_unwind(|| {
-            let found = strangers_are_refused().and_then(|()| the_last_one_fails());
-            let found = found.and_then(|()| who_is_being_filled_is_no_copy()).err();
+            let found = diverged_members_are_refused().and_then(|()| last_survivor_fails());
+            let found = found.and_then(|()| rebuilding_member_is_no_copy()).err();
             // Few choices of disks first: seed 0 takes them all.
             let mut tries = (1..6).chain([0]).flat_map(|seed| ACTS.map(|act| (act, seed..seed + 1)));
             found.or_else(|| {

@@ -1,4 +1,4 @@
-//! What happens to the members of redundant arrays: they are lost, return, are filled, and were used apart.
+//! The members of redundant arrays: they fail, return, are rebuilt, and diverge.
 
 use braid_format::{JobState, MemberId, MemberState, StartPolicy, bitmap};
 use braid_geometry::{Level, Spec};
@@ -94,7 +94,7 @@ fn half_a_mirror_waits_and_starts_when_told() {
     let array = begin_degraded(&disks, &[1], 2);
     assert_eq!(states(&array), [Out, InSync]);
     assert_eq!(array.label().lineage.parent(), Some(77));
-    // From now on it starts by itself: its label says who is out.
+    // From now on it starts automatically: its label records which member has failed.
     assert_eq!(only(&disks, &[1]).status, Status::Degraded { missing: vec![] });
     // The other one returns; alone it would wait.
     assert_eq!(standings(&disks, &[0, 1]), [Some(Standing::Returning), Some(Standing::Current)]);
@@ -108,17 +108,17 @@ fn half_a_mirror_waits_and_starts_when_told() {
 #[test]
 fn an_array_that_may_always_start_does() {
     let disks = Disks::new(&[3 << 20; 2]);
-    let asked = CreateRequest { start_policy: StartPolicy::Auto, ..raid1("m", 1, leaves(2)) };
-    drop(run(create(&disks, &asked)).unwrap());
+    let wanted = CreateRequest { start_policy: StartPolicy::Auto, ..raid1("m", 1, leaves(2)) };
+    drop(run(create(&disks, &wanted)).unwrap());
     assert!(matches!(only(&disks, &[0]).status, Status::Degraded { .. }));
     assert_eq!(run(assemble(&disks, &[LeafId(0)], || 3)).started.len(), 1);
 }
 
 #[test]
-fn a_raid10_starts_by_itself_where_the_absent_could_not_have_gone_on() {
+fn a_raid10_starts_by_itself_if_the_missing_could_not_have_gone_on() {
     let disks = Disks::new(&[3 << 20; 4]);
     drop(run(create(&disks, &raid10("m", 1, leaves(4)))).unwrap());
-    // Chunks lie on 0 and 1, or on 2 and 3.
+    // Chunks are on 0 and 1, or on 2 and 3.
     for (present, expected) in [
         (&[0, 1, 2, 3][..], "ready"),
         (&[0, 1, 2], "degraded"),
@@ -164,7 +164,7 @@ fn both_halves_that_were_started_apart_are_refused_and_force_keeps_the_newest() 
     assert_eq!(states(&array), [Absent, InSync]);
     let given_up = Candidate { role: 0, leaf: LeafId(0), from: Filling::Full, position_bytes: 0, returns: false };
     assert_eq!(array.candidates().collect::<Vec<_>>(), [given_up]);
-    // It was decided once: the next start does not ask again, and does not take it as in sync either.
+    // That was decided once: the next start does not ask again, and does not treat it as in sync either.
     assert_eq!(only(&disks, &[0, 1]).status, Status::Degraded { missing: vec![] });
     let returning = Newcomer::Returning { leaf: LeafId(0) };
     assert!(run(array.begin_filling(&disks, 0, returning, Filling::FromBitmap)).is_err());
@@ -190,16 +190,16 @@ fn an_old_copy_of_a_member_is_never_used() {
 #[test]
 fn a_dropped_member_catches_up_and_is_promoted() {
     let (disks, mut array) = mirror_of(3);
-    let line = array.label().lineage.id;
+    let lineage = array.label().lineage.id;
     assert_eq!(run(array.drop_members(&disks, &[1])).unwrap(), [1]);
-    assert_ne!(array.label().lineage.id, line);
+    assert_ne!(array.label().lineage.id, lineage);
     assert_eq!(states(&array), [InSync, Out, InSync]);
     assert_eq!(array.leaf(1), None);
     let returning = Newcomer::Returning { leaf: LeafId(1) };
     run(array.begin_filling(&disks, 1, returning, Filling::FromBitmap)).unwrap();
     assert_eq!(states(&array), [InSync, BeingFilled, InSync]);
     assert!(array.label().jobs.is_empty() && array.candidates().next().is_none());
-    // One that is being filled is no copy.
+    // A rebuilding member is no copy.
     assert!(!array.tolerates(&[0, 2]) && array.tolerates(&[0, 1]));
     run(array.promote(&disks, 1)).unwrap();
     assert_eq!(states(&array), [InSync; 3]);
@@ -220,7 +220,7 @@ fn beyond_what_it_tolerates_nothing_is_written() {
 }
 
 #[test]
-fn a_survivor_that_fails_meanwhile_is_left_out_too() {
+fn a_survivor_that_fails_meanwhile_is_dropped_too() {
     for step in 0..6 {
         let (disks, mut array) = mirror_of(3);
         disks.fail(LeafId(1), step, u64::MAX);
@@ -235,7 +235,7 @@ fn a_survivor_that_fails_meanwhile_is_left_out_too() {
     }
 }
 
-/// The only other member in sync is the one that it replaces, which still holds everything.
+/// The only other member in sync is the one being replaced, which still holds everything.
 #[test]
 fn a_successor_that_cannot_flush_when_it_takes_over_is_given_up_alone() {
     for count in [1, u64::MAX] {
@@ -249,7 +249,7 @@ fn a_successor_that_cannot_flush_when_it_takes_over_is_given_up_alone() {
         assert_eq!(error.leaf(), Some(LeafId(2)), "{error}");
         disks.heal();
         assert_eq!((states(&array), array.label().jobs.len()), (vec![InSync, Out, Absent], 0));
-        // It goes on, and starts again, also where the other disk turns up.
+        // It goes on, and starts again, even if the other disk appears.
         run(array.rename(&disks, name("n"))).unwrap();
         let back = begin(&disks, &[2, 0], 5);
         assert_eq!((back.name().as_str(), back.leaf(0), back.tolerates(&[])), ("n", Some(LeafId(0)), true));
@@ -271,9 +271,9 @@ fn a_full_rebuild_resumes_where_it_was_also_after_another_loss() {
     assert_eq!(states(&array), [BeingFilled, InSync]);
     let job = *array.rebuild(0).unwrap();
     assert_eq!((job.position_bytes, job.state, job.rate_bytes_per_s), (65536, JobState::Paused, 1 << 20));
-    // The old holder of the role is no part of the array any more.
+    // The old holder of the slot is no longer part of the array.
     assert_eq!(only(&disks, &[0, 1, 2]).outsiders.len(), 1);
-    // Lost while it is being filled, it is not taken for one that was whole.
+    // Dropped while it is being rebuilt, it does not count as a member that was in sync.
     assert_eq!(run(array.drop_members(&disks, &[0])).unwrap(), [0]);
     let mut array = begin(&disks, &[2, 1], 5);
     let again = Candidate { role: 0, leaf: LeafId(2), from: Filling::Full, position_bytes: 65536, returns: true };
@@ -290,13 +290,13 @@ fn a_full_rebuild_resumes_where_it_was_also_after_another_loss() {
 fn a_spare_takes_over() {
     let disks = Disks::new(&[3 << 20; 4]);
     let spare_id = MemberId::from_random(0x51);
-    let asked =
+    let wanted =
         CreateRequest { spares: vec![(LeafId(2), spare_id)], write_mostly: vec![1], ..raid1("m", 1, leaves(2)) };
-    let mut array = run(create(&disks, &asked)).unwrap();
+    let mut array = run(create(&disks, &wanted)).unwrap();
     assert_eq!(states(&array), [InSync, InSync, Spare]);
     assert_eq!((array.roles(), array.spares().count()), (2, 1));
     assert!(array.label().members[1].write_mostly);
-    // A spare that is away does not matter.
+    // A missing spare does not matter.
     assert_eq!(only(&disks, &[0, 1]).status, Status::Ready);
     run(array.drop_members(&disks, &[1])).unwrap();
     run(array.take_spare(&disks, 1, 2)).unwrap();
@@ -306,7 +306,7 @@ fn a_spare_takes_over() {
     let mut array = begin(&disks, &[0, 2], 5);
     assert_eq!(array.rebuild(1).unwrap().target, Some(1));
     run(array.promote(&disks, 1)).unwrap();
-    // Two more, one of which goes again.
+    // One more, which is removed again.
     let third = run(array.add_spare(&disks, LeafId(3), MemberId::from_random(0x52), false)).unwrap();
     assert_eq!((third, states(&array)), (2, vec![InSync, InSync, Spare]));
     assert!(run(array.remove_spare(&disks, third)).unwrap());
@@ -333,7 +333,7 @@ fn what_cannot_be_done_to_a_member_is_refused_with_the_reason() {
     assert!(matches!(used, Err(LifecycleError::Twice { leaf: LeafId(1) })));
     run(array.remove(&disks, 0)).unwrap();
     assert_eq!(states(&array), [Absent, InSync]);
-    // What was removed does not come back by itself.
+    // A removed member does not come back automatically.
     assert_eq!(only(&disks, &[0, 1]).outsiders.len(), 1);
     let left = run(array.delete(&disks)).unwrap();
     assert!(left.is_empty());
@@ -381,7 +381,7 @@ fn bits_found_on_one_member_are_written_on_all() {
     disks.crash(Crash::Power, &mut Chance(3));
     assert!(leaves(3).into_iter().all(|leaf| disks.peek(leaf, at, 4096) == disks.peek(LeafId(0), at, 4096)));
     assert_eq!(run(load_regions(&disks, &array, false)).unwrap().written[0], 0b101);
-    // Damaged on all: refused, unless forced; then everything it stands for is dirty.
+    // Damaged on all: refused, unless forced; then all of its regions are dirty.
     leaves(3).into_iter().for_each(|leaf| disks.poke(leaf, at, &[7; 512]));
     let refused = run(load_regions(&disks, &array, false)).unwrap_err();
     assert!(matches!(refused, LifecycleError::BitmapDamaged { sectors: 1, .. }), "{refused}");
@@ -392,7 +392,7 @@ fn bits_found_on_one_member_are_written_on_all() {
     assert_eq!(run(load_regions(&disks, &array, false)).unwrap().dirty, forced.dirty);
 }
 
-/// What a start costs where the bitmap takes all of its space: 7 MiB on each of two disks of 109 TiB.
+/// The cost of a start if the bitmap takes all of its space: 7 MiB on each of two disks of 109 TiB.
 #[test]
 fn a_start_reads_the_largest_bitmap_once_and_writes_what_differs() {
     let disks = Disks::new(&[(217 << 39) + (16 << 20) + 4096; 2]);
@@ -404,7 +404,7 @@ fn a_start_reads_the_largest_bitmap_once_and_writes_what_differs() {
     let reads = 2 * bitmap_bytes / piece_bytes;
     let equal = Transfers { reads, read_bytes: 2 * bitmap_bytes, writes: 0, written_bytes: 0 };
     assert_eq!(disks.take_transfers(), equal);
-    // Of one member every hundredth block has a bit more: these blocks are written on the other, each by itself.
+    // On one member, every hundredth block has a further bit: these blocks are written to the other, each by itself.
     let words_per_block = bits.written.len() / (bitmap_bytes / 4096) as usize;
     let blocks: Vec<usize> = (0..1792).step_by(100).collect();
     blocks.iter().for_each(|block| bits.dirty[block * words_per_block] = 1);
@@ -421,7 +421,7 @@ fn a_start_reads_the_largest_bitmap_once_and_writes_what_differs() {
 fn a_degraded_array_is_renamed_stopped_and_deleted() {
     let (disks, mut array) = mirror_of(3);
     disks.fail(LeafId(2), 0, u64::MAX);
-    // Nobody said that it is lost: the change finds out.
+    // The failure has not been reported: the change discovers it.
     run(array.rename(&disks, name("b"))).unwrap();
     assert_eq!(states(&array), [InSync, InSync, Out]);
     run(array.stop(&disks)).unwrap();

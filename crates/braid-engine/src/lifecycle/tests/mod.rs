@@ -1,4 +1,4 @@
-//! The life of arrays, on disks in memory that lose what was not made durable.
+//! The life cycle of arrays, on disks in memory that lose what was not made durable.
 #![allow(clippy::unwrap_used)]
 
 mod disks;
@@ -6,17 +6,17 @@ mod failing;
 mod grow_sweep;
 mod histories;
 mod journal_disk;
-mod journal_stories;
+mod journal_scenarios;
 mod journal_sweep;
 mod journal_writer;
 mod mirror_sweep;
 mod mirrors;
 mod old_copies;
 mod pool_labels;
+mod scenarios;
 mod sessions;
-mod stories;
 mod sweep;
-mod unused_lines;
+mod unused_lineages;
 mod voters;
 mod widths;
 
@@ -30,7 +30,7 @@ use self::disks::Disks;
 use super::{Array, CreateRequest, LifecycleError, create};
 use crate::LeafId;
 
-/// Runs a future to its end.
+/// Runs a future to completion.
 fn run<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
@@ -49,7 +49,7 @@ fn leaves(count: u32) -> Vec<LeafId> {
     (0..count).map(LeafId).collect()
 }
 
-/// Three disks of different sizes, one with a broken last block, two that have grown since.
+/// Three disks of different sizes, one of which ends within a block.
 fn three_disks() -> Disks {
     Disks::new(&[(2 << 20) + 1536, 4 << 20, 3 << 20])
 }

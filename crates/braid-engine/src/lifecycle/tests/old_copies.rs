@@ -1,4 +1,4 @@
-//! Copies of members from before, that come back in their place: what they lack may not be dirty any more.
+//! Old copies of members that come back in their place: what they lack may no longer be dirty.
 
 use braid_format::{LABEL_BYTES, MemberId, MemberState, copy_offset};
 
@@ -17,23 +17,23 @@ fn drop_one(disks: &Disks, array: &mut Array, role: u16) {
     assert!(run(array.drop_members(disks, &[role])).unwrap().contains(&role));
 }
 
-/// The member returns and is in sync again.
-fn fill(disks: &Disks, array: &mut Array, role: u16, leaf: u32) {
+/// Lets the member return and become in sync again.
+fn rebuild(disks: &Disks, array: &mut Array, role: u16, leaf: u32) {
     let returning = Newcomer::Returning { leaf: LeafId(leaf) };
     run(array.begin_filling(disks, role, returning, Filling::FromBitmap)).unwrap();
     run(array.promote(disks, role)).unwrap();
 }
 
-/// A disk that is out by all labels, while the array serves and after a start: what becomes of it?
+/// Returns how a disk that has failed by all labels may return: both while the array serves and after a start.
 pub(super) fn returns(disks: &Disks, array: &mut Array, leaf: u32) -> Option<Candidate> {
     let serving = run(array.recognise(disks, LeafId(leaf)));
     if let Err(error) = &serving {
         let text = error.to_string();
         assert!(text.contains("as a new member it is rebuilt in full"), "{text}");
     }
-    let here: Vec<u32> = array.members().map(|m| m.leaf.0).chain([leaf]).collect();
+    let present: Vec<u32> = array.members().map(|m| m.leaf.0).chain([leaf]).collect();
     let again = disks.clone();
-    let found = begin(&again, &here, 99).candidates().find(|c| c.leaf == LeafId(leaf));
+    let found = begin(&again, &present, 99).candidates().find(|c| c.leaf == LeafId(leaf));
     let found = found.filter(|candidate| candidate.returns);
     assert_eq!(serving.ok(), found, "while it serves, and at a start");
     found
@@ -43,7 +43,7 @@ pub(super) fn from_bitmap(role: u16, leaf: u32) -> Option<Candidate> {
     Some(Candidate { role, leaf: LeafId(leaf), from: Filling::FromBitmap, position_bytes: 0, returns: true })
 }
 
-/// Copied while the array stood still, which then went on, cleared its bits, and lost the member.
+/// Copied while the array was stopped, which then went on, cleared its bits, and lost the member.
 fn a_copy_from_before_the_bits_were_cleared() -> Result<(), String> {
     let (disks, mut array) = mirror_of(2);
     run(array.stop(&disks)).unwrap();
@@ -57,13 +57,13 @@ fn a_copy_from_before_the_bits_were_cleared() -> Result<(), String> {
     }
 }
 
-/// Copied while it was out; then it came back, and was lost again.
-fn a_copy_from_when_it_was_out_before() -> Result<(), String> {
+/// Copied while the member had failed; then it came back, and failed again.
+fn a_copy_from_an_earlier_failure() -> Result<(), String> {
     let (disks, mut array) = mirror_of(2);
     drop_one(&disks, &mut array, 1);
     let copy = copy_of(&disks, 1);
     assert_eq!(returns(&disks, &mut array, copy), from_bitmap(1, copy), "all that it lacks is dirty");
-    fill(&disks, &mut array, 1, 1);
+    rebuild(&disks, &mut array, 1, 1);
     drop_one(&disks, &mut array, 1);
     assert_eq!(returns(&disks, &mut array, 1), from_bitmap(1, 1));
     match returns(&disks, &mut array, copy) {
@@ -72,7 +72,7 @@ fn a_copy_from_when_it_was_out_before() -> Result<(), String> {
     }
 }
 
-/// Copied while the array stood still, which served, crashed, and then started without the member.
+/// Copied while the array was stopped, which served, crashed, and then started without the member.
 fn a_copy_from_before_a_degraded_start() -> Result<(), String> {
     let (disks, mut array) = mirror_of(2);
     run(array.stop(&disks)).unwrap();
@@ -86,8 +86,8 @@ fn a_copy_from_before_a_degraded_start() -> Result<(), String> {
     }
 }
 
-/// In sync by the labels, and the disk is restored from before the last run, which ended in a crash. It and one other are
-/// here, of as many.
+/// In sync by the labels, but restored from before the last run, which ended in a crash. It and one other of this many
+/// members are present.
 fn a_restored_disk_is_not_in_sync(members: u32) -> Result<(), String> {
     let (disks, mut array) = mirror_of(members);
     run(array.stop(&disks)).unwrap();
@@ -103,7 +103,7 @@ fn a_restored_disk_is_not_in_sync(members: u32) -> Result<(), String> {
         other => return Err(format!("the restored disk is taken: {other}")),
     };
     assert_eq!(sequences, (3, 5), "two labels of the start");
-    // Told to, it starts without that disk, which comes back as a new member only.
+    // By force it starts without that disk, which comes back only as a new member.
     let options = StartOptions { force: true, degraded: true, ..StartOptions::new(4, 4) };
     let mut array = run(start(&disks, &found, options)).unwrap();
     assert_eq!(array.members().map(|m| m.leaf).collect::<Vec<_>>(), [LeafId(0)]);
@@ -114,7 +114,7 @@ fn a_restored_disk_is_not_in_sync(members: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Left out, cut and made longer again: its label at the start is whole, and no bit tells of what was cut off.
+/// Dropped, truncated and extended again: its label at the start is valid, and no bit covers what was lost.
 #[test]
 fn a_disk_that_was_cut_returns_as_a_new_member_only() {
     let (disks, mut array) = mirror_of(2);
@@ -129,7 +129,7 @@ fn a_disk_that_was_cut_returns_as_a_new_member_only() {
 
 fn all() -> Result<(), String> {
     a_copy_from_before_the_bits_were_cleared()?;
-    a_copy_from_when_it_was_out_before()?;
+    a_copy_from_an_earlier_failure()?;
     a_copy_from_before_a_degraded_start()?;
     a_restored_disk_is_not_in_sync(2)?;
     a_restored_disk_is_not_in_sync(3)
@@ -150,9 +150,9 @@ fn an_old_copy_of_a_member_never_comes_back_as_that_member() {
     }
 }
 
-/// Of three, one is lost while it is being filled, and then another. Nothing was cleared since the first was lost.
+/// Of three members one fails while it is being rebuilt, and then another. No bit was cleared since the first failure.
 #[test]
-fn who_is_out_longer_than_others_still_returns() {
+fn a_member_that_failed_earlier_than_others_still_returns() {
     let (disks, mut array) = mirror_of(3);
     drop_one(&disks, &mut array, 1);
     let returning = Newcomer::Returning { leaf: LeafId(1) };
@@ -165,25 +165,25 @@ fn who_is_out_longer_than_others_still_returns() {
     assert_eq!(states(&array), [MemberState::InSync, MemberState::Out, MemberState::Out]);
     assert_eq!(returns(&disks, &mut array, 1), from_bitmap(1, 1));
     assert_eq!(returns(&disks, &mut array, 2), from_bitmap(2, 2));
-    // One of them is in sync again, and lost; the array was never whole meanwhile.
+    // One of them is in sync again, and fails; the array was never whole meanwhile.
     let copy = copy_of(&disks, 2);
-    fill(&disks, &mut array, 2, 2);
+    rebuild(&disks, &mut array, 2, 2);
     drop_one(&disks, &mut array, 2);
     assert_eq!(returns(&disks, &mut array, copy), from_bitmap(2, copy));
-    // Now it is whole: only who was there then is believed.
+    // Now it is whole: only members that were present then may return.
     let before = copy_of(&disks, 1);
-    fill(&disks, &mut array, 2, 2);
-    fill(&disks, &mut array, 1, 1);
+    rebuild(&disks, &mut array, 2, 2);
+    rebuild(&disks, &mut array, 1, 1);
     drop_one(&disks, &mut array, 1);
     drop_one(&disks, &mut array, 2);
     assert_eq!([copy, before].map(|leaf| returns(&disks, &mut array, leaf)), [None, None]);
     assert_eq!([1, 2].map(|leaf| returns(&disks, &mut array, leaf)), [from_bitmap(1, 1), from_bitmap(2, 2)]);
 }
 
-/// A copy that was made while the member was being filled in full goes on where it was itself, not where the member was last;
-/// and once that was in sync the copy is of no use, whether or not the array was whole then.
+/// A copy made during a full rebuild resumes at its own position, not at the member's; and once the member was in sync
+/// the copy is of no use, whether or not the array was whole then.
 #[test]
-fn a_copy_that_was_half_filled_knows_how_far_it_was() {
+fn a_copy_of_a_half_rebuilt_member_keeps_its_position() {
     let (disks, mut array) = mirror_of(3);
     drop_one(&disks, &mut array, 2);
     drop_one(&disks, &mut array, 1);
@@ -201,7 +201,7 @@ fn a_copy_that_was_half_filled_knows_how_far_it_was() {
     let mut other = begin(&disks.clone(), &[0, half], 8);
     run(other.begin_filling(&disks.clone(), 1, newcomer, Filling::Full)).unwrap();
     assert_eq!(other.rebuild(1).unwrap().position_bytes, 65536);
-    // The member itself is filled, and in sync; another one is still out.
+    // The member itself is rebuilt, and in sync; another one has still failed.
     let mut array = begin(&disks, &[0, 3], 9);
     run(array.begin_filling(&disks, 1, Newcomer::Returning { leaf: LeafId(3) }, Filling::Full)).unwrap();
     run(array.promote(&disks, 1)).unwrap();
@@ -210,7 +210,7 @@ fn a_copy_that_was_half_filled_knows_how_far_it_was() {
     assert_eq!([half, empty].map(|leaf| returns(&disks, &mut array, leaf)), [None, None]);
 }
 
-/// A spare that was copied, and has then taken a role.
+/// A copy of a spare that has since taken a slot.
 #[test]
 fn a_copy_of_a_spare_holds_nothing() {
     let (disks, mut array) = mirror_of(3);
@@ -232,10 +232,10 @@ fn a_copy_of_a_spare_holds_nothing() {
     assert_eq!(returns(&disks, &mut array, copy), None);
 }
 
-/// Two of three went apart from the third, which a person decided for: neither comes back from the bitmap, also the one that
-/// was not there when that was decided.
+/// Two of three diverged from the third, which `--force` decided for: neither gets a delta resync, not even the one
+/// that was missing at that decision.
 #[test]
-fn who_went_apart_never_returns() {
+fn a_diverged_member_never_returns() {
     let (disks, array) = mirror_of(3);
     drop(array);
     drop(begin_degraded(&disks, &[1, 2], 10));

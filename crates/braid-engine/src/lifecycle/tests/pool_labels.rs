@@ -1,4 +1,4 @@
-//! Disks that bear a pool's label, and what becomes of it.
+//! Disks that bear a pool's label.
 
 use braid_format::pool::{POOL_MAGIC, PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved};
 use braid_format::{Features, Uuid, copy_offset};
@@ -34,10 +34,10 @@ fn a_member_of_a_pool_is_taken_by_force_only_and_then_wholly() {
     let refused = create_raid0(&disks, "fast", 1, leaves(3)).unwrap_err();
     assert_eq!(refused.to_string(), "the disk holds Braid pool label \"tank\"; use --force to overwrite it");
     assert_eq!(disks.changed(LeafId(1)), before);
-    // Nothing is left of it that could be taken for a pool later.
+    // Nothing is left that could be mistaken for a pool later.
     drop(run(create(&disks, &CreateRequest { force: true, ..raid0("fast", 1, leaves(3)) })).unwrap());
     assert!([0, end].into_iter().all(|at| !disks.peek(LeafId(1), at, 4096).starts_with(&POOL_MAGIC)));
-    // Wiped: whole, torn, and not where it belongs.
+    // Wiped: whole, torn, and at a wrong location.
     let other = three_disks();
     other.poke(LeafId(1), 0, &bytes);
     other.poke(LeafId(1), end, &bytes[..512]);

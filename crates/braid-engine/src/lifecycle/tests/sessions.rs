@@ -1,5 +1,5 @@
-//! Old copies of members of arrays that can do without none: each start is a session of its own. And copies that lie beside
-//! the member.
+//! Old copies of members of arrays that need all of their members: each start is a session of its own. And copies that
+//! are present beside the member.
 
 use braid_format::Label;
 use braid_geometry::{Level, Spec};
@@ -15,7 +15,7 @@ use crate::lifecycle::{
 
 const LEVELS: [Level; 2] = [Level::Raid0, Level::Concat];
 
-/// An array of three disks, its run ended by a crash.
+/// Creates an array of three disks whose run ended in a crash.
 fn crashed(level: Level) -> Disks {
     let disks = three_disks();
     drop(run(create(&disks, &request("fast", Spec::new(level), 1, leaves(3)))).unwrap());
@@ -27,12 +27,12 @@ fn copy_of(disks: &Disks, leaf: u32) -> LeafId {
     disks.clone_disk(LeafId(leaf), 4 << 20)
 }
 
-/// The three disks, this one in the place of one of them.
+/// The three disks, with this one in the place of one of them.
 fn with(copy: LeafId, member: u32) -> Vec<LeafId> {
     leaves(3).into_iter().map(|leaf| if leaf.0 == member { copy } else { leaf }).collect()
 }
 
-/// A start that ends in a crash at this step, or serves. True: it serves, and was killed then.
+/// Runs a start that crashes at this step, or serves. Returns true if it serves, and was killed then.
 fn begin(disks: &Disks, of: &[LeafId], session: u64, step: Option<u64>, how: Crash) -> bool {
     let mut chance = Chance(session);
     disks.cut_at(step, session);
@@ -42,7 +42,7 @@ fn begin(disks: &Disks, of: &[LeafId], session: u64, step: Option<u64>, how: Cra
     serves
 }
 
-/// How many steps such a start has.
+/// Returns the number of steps of such a start.
 fn steps_of(disks: &Disks) -> u64 {
     let disks = disks.clone();
     disks.cut_at(None, 0);
@@ -50,7 +50,7 @@ fn steps_of(disks: &Disks) -> u64 {
     disks.steps()
 }
 
-/// A disk from before the session is refused, and names who it is and the way out.
+/// Checks that a disk from before the session is refused, with its slot and a remedy.
 fn is_refused(disks: &Disks, copy: LeafId, member: u32) -> Result<(), String> {
     let found = run(scan(disks, &with(copy, member)));
     match &found.arrays[0].status {
@@ -66,8 +66,8 @@ fn is_refused(disks: &Disks, copy: LeafId, member: u32) -> Result<(), String> {
     }
 }
 
-/// A start serves and is killed; the next one is cut at each of its steps. A copy of a member from before the first one is
-/// refused each time, the member itself never.
+/// A start serves and is killed; the next one is interrupted at each of its steps. A copy of a member from before the
+/// first is refused each time, the member itself never.
 fn copies_from_before_a_session(level: Level) -> Result<u64, String> {
     let mut tried = 0;
     for member in 0..3 {
@@ -94,12 +94,12 @@ fn copies_from_before_a_session(level: Level) -> Result<u64, String> {
     Ok(tried)
 }
 
-/// Two histories of one array, as all of its disks were put back and used again, whose labels end one step apart.
+/// Two histories of one array, all of whose disks were restored and used again, with labels that end one step apart.
 fn a_member_of_another_session_one_step_behind(level: Level) -> Result<(), String> {
     let disks = crashed(level);
     let before: Vec<LeafId> = (0..3).map(|leaf| copy_of(&disks, leaf)).collect();
     begin(&disks, &leaves(3), 2, None, Crash::Kill);
-    // The same labels once more, in another session; and then one.
+    // The same labels again, in another session; and then one more.
     let found = run(scan(&disks, &before));
     let mut array = run(start(&disks, &found.arrays[0], StartOptions::new(0x300, 3))).unwrap();
     run(array.rename(&disks, name("slow"))).unwrap();
@@ -137,9 +137,9 @@ fn an_old_copy_is_never_a_member_of_an_array_without_redundancy() {
     }
 }
 
-/// A start that was cut before it served has no content of its own: what was copied before it is as good as the member.
+/// A start that was interrupted before it served wrote no content: a copy from before it is as good as the member.
 #[test]
-fn a_start_that_was_cut_makes_no_session() {
+fn an_interrupted_start_begins_no_session() {
     for level in LEVELS {
         let disks = crashed(level);
         let (copy, steps) = (copy_of(&disks, 1), steps_of(&disks));
@@ -158,7 +158,7 @@ fn a_start_that_was_cut_makes_no_session() {
     }
 }
 
-/// What a user can do who has nothing else: the copy is used as it is, and belongs to the array from then on.
+/// The last resort of an administrator: the copy is used as it is, and belongs to the array from then on.
 #[test]
 fn force_uses_an_old_copy_as_it_is() {
     for level in LEVELS {
@@ -170,7 +170,7 @@ fn force_uses_an_old_copy_as_it_is() {
         let forced = StartOptions { force: true, ..StartOptions::new(0x500, 5) };
         drop(run(start(&disks, &found.arrays[0], forced)).unwrap());
         assert_eq!(run(scan(&disks, &with(copy, 1))).arrays[0].status, Status::Ready);
-        // The member that it stood in for is the old copy now.
+        // The member that it replaced is the old copy now.
         is_refused(&disks, LeafId(1), 1).unwrap();
     }
 }
@@ -181,20 +181,20 @@ fn beside(disks: &Disks, all: &[LeafId], copy: LeafId) -> Result<Scan, String> {
         order.rotate_left(1);
         let found = run(scan(disks, &order));
         let array = &found.arrays[0];
-        let told = array.outsiders.iter().any(|(leaf, why)| *leaf == copy && why.contains("old copy"));
-        if array.status != Status::Ready || !told || array.disks().any(|disk| disk.leaf == copy) {
+        let reported = array.outsiders.iter().any(|(leaf, why)| *leaf == copy && why.contains("old copy"));
+        if array.status != Status::Ready || !reported || array.disks().any(|disk| disk.leaf == copy) {
             return Err(format!("turn {turn}: {}, outsiders {:?}", array.status, array.outsiders));
         }
     }
     Ok(run(scan(disks, all)))
 }
 
-/// The right disk counts, whatever lies beside it.
+/// The right disk is used, whatever other copies are present.
 fn a_copy_beside_its_member(level: Level) -> Result<(), String> {
     let disks = crashed(level);
     let copy = copy_of(&disks, 1);
     let all = [LeafId(0), copy, LeafId(2), LeafId(1)];
-    // Nobody can tell one from the other as long as neither was used.
+    // The two are indistinguishable until one is used.
     let twins = run(scan(&disks, &all)).arrays[0].status.clone();
     assert!(matches!(&twins, Status::Refused { reasons } if matches!(reasons[..], [Refusal::Twins { .. }])), "{twins}");
     begin(&disks, &leaves(3), 2, None, Crash::Kill);
@@ -205,7 +205,7 @@ fn a_copy_beside_its_member(level: Level) -> Result<(), String> {
 }
 
 #[test]
-fn an_old_copy_beside_its_member_hinders_nothing() {
+fn an_old_copy_beside_its_member_does_not_prevent_a_start() {
     for level in [Level::Raid0, Level::Concat, Level::Raid1, Level::Raid10, Level::Raid5] {
         a_copy_beside_its_member(level).unwrap();
         plant(Some(Planted::OlderTwinTaken));
@@ -215,9 +215,9 @@ fn an_old_copy_beside_its_member_hinders_nothing() {
     }
 }
 
-/// A copy that was used elsewhere, and has the higher number: it is no later state of the member.
+/// A copy that was used elsewhere, and has the higher number, is not a later state of the member.
 #[test]
-fn a_copy_that_no_other_member_knows_is_no_later_one() {
+fn a_copy_that_no_other_member_confirms_is_not_later() {
     for level in [Level::Raid0, Level::Raid1] {
         let disks = crashed(level);
         let apart: Vec<LeafId> = (0..3).map(|leaf| copy_of(&disks, leaf)).collect();
@@ -230,13 +230,13 @@ fn a_copy_that_no_other_member_knows_is_no_later_one() {
     }
 }
 
-/// Of a member that is out nothing is used as it is: whichever disks claim to be it, the others start.
+/// A failed member is not used as it is: whichever disks claim to be it, the others start.
 #[test]
-fn copies_of_a_member_that_is_out_hinder_nothing() {
+fn copies_of_a_failed_member_do_not_prevent_a_start() {
     let (disks, mut array) = mirror_of(2);
     assert_eq!(run(array.drop_members(&disks, &[1])).unwrap(), [1]);
     let copy = disks.clone_disk(LeafId(1), 3 << 20).0;
-    // Alike: neither is taken.
+    // Equal copies: neither is used.
     let found = only(&disks, &[0, 1, copy]);
     assert!(found.status.starts_by_itself() && found.outsiders.len() == 2, "{found:?}");
     assert_eq!(found.members[1].disk.as_ref().map(|disk| disk.leaf), None);
@@ -273,10 +273,10 @@ fn starts_without_it(level: Level, members: u32) -> Result<(), String> {
 }
 
 #[test]
-fn an_old_copy_from_before_a_growth_is_left_out_by_force() {
+fn an_old_copy_from_before_a_growth_is_dropped_by_force() {
     for (level, members) in [(Level::Raid1, 2), (Level::Raid1, 3), (Level::Raid10, 3), (Level::Raid5, 3)] {
         starts_without_it(level, members).unwrap();
-        // Beside the member it hinders nothing.
+        // Beside the member it does not prevent a start.
         let (disks, copy) = before_a_growth(level, members);
         let all: Vec<LeafId> = leaves(members).into_iter().chain([copy]).collect();
         beside(&disks, &all, copy).unwrap();
@@ -287,7 +287,7 @@ fn an_old_copy_from_before_a_growth_is_left_out_by_force() {
     }
 }
 
-/// Without redundancy it cannot be used at all, and nothing says that it could.
+/// Without redundancy it cannot be used at all, and nothing claims that it could.
 #[test]
 fn an_old_copy_from_before_a_growth_is_too_small_to_be_used() {
     let disks = three_disks();

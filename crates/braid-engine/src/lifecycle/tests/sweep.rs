@@ -1,6 +1,6 @@
-//! The power, or the process, is cut at every step of every procedure, and once more during the recovery.
+//! Cuts the power, or kills the process, at every step of every procedure, and again during the recovery.
 //!
-//! The judge knows the promises only: it looks at the disks' bytes and at what `assemble` says, not at how the
+//! The oracle checks guarantees only: it reads the disks' bytes and the result of `assemble`, and does not know how the
 //! procedures work.
 
 use std::ops::Range;
@@ -32,7 +32,7 @@ enum Act {
     DeleteFound,
 }
 
-/// What `assemble` makes of the disks.
+/// What `assemble` finds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Seen {
     Absent,
@@ -40,7 +40,7 @@ enum Seen {
     Started(String),
 }
 
-/// How much was tried.
+/// Counts of what was tried.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     crashes: u64,
@@ -51,7 +51,7 @@ struct Counts {
 const OLD: u8 = 0xa1;
 const NEW: u8 = 0xb2;
 
-/// The disks before the act.
+/// Sets up the disks before the procedure.
 fn before(act: Act) -> Disks {
     let disks = three_disks();
     match act {
@@ -78,7 +78,7 @@ fn btrfs() -> Vec<u8> {
     block
 }
 
-/// Does it. `Ok` is the acknowledgement.
+/// Runs the procedure. `Ok` is the acknowledgement.
 fn perform(act: Act, disks: &Disks) -> Result<(), LifecycleError> {
     let handle = || -> Result<Array, LifecycleError> {
         let mut found = run(assemble(disks, &leaves(3), || 5));
@@ -106,7 +106,7 @@ fn perform(act: Act, disks: &Disks) -> Result<(), LifecycleError> {
     }
 }
 
-/// Starts what is there, given the disks in any order.
+/// Starts the array of the disks, given in any order.
 fn recover(disks: &Disks, chance: &mut Chance) -> Result<Seen, String> {
     let mut order = leaves(3);
     chance.shuffle(&mut order);
@@ -139,11 +139,11 @@ fn seen(disks: &Disks, found: &Assembled, session: u64) -> Result<Seen, String> 
             if !right {
                 return Err(format!("roles are mixed up: {array:?}"));
             }
-            // Served only once every copy on every member says so.
+            // Served only once every copy on every member records it.
             for leaf in leaves(3) {
                 for copy in copies(disks, leaf) {
                     match Label::decode(&copy) {
-                        // Its lowest bit says that the session serves.
+                        // Its lowest bit: the session serves.
                         Ok(l)
                             if l.array.session == session | 3
                                 && l.array.state == ArrayState::Active
@@ -157,7 +157,7 @@ fn seen(disks: &Disks, found: &Assembled, session: u64) -> Result<Seen, String> 
     }
 }
 
-/// Both blocks where labels belong.
+/// Returns both blocks where labels belong.
 fn copies(disks: &Disks, leaf: LeafId) -> [Vec<u8>; 2] {
     let end = copy_offset(disks.size_bytes(leaf)).unwrap();
     [disks.peek(leaf, 0, 4096), disks.peek(leaf, end, 4096)]
@@ -167,7 +167,7 @@ fn is_new(block: &[u8]) -> bool {
     block.starts_with(&MAGIC) && block[40] == NEW
 }
 
-/// Nothing but labels (and what a forced create may clear, and the test's own data) was touched.
+/// Checks that only labels were written (and what a forced create may clear, and the test's own data).
 fn untouched(disks: &Disks, act: Act) -> Result<(), String> {
     for leaf in leaves(3) {
         let end = copy_offset(disks.size_bytes(leaf)).unwrap();
@@ -180,7 +180,7 @@ fn untouched(disks: &Disks, act: Act) -> Result<(), String> {
     Ok(())
 }
 
-/// While an array is in use, every member always has a whole label.
+/// Checks that every member has a valid label while an array is in use.
 fn always_a_label(disks: &Disks, act: Act) -> Result<(), String> {
     if !matches!(act, Act::Rename | Act::Stop | Act::Start) {
         return Ok(());
@@ -191,12 +191,12 @@ fn always_a_label(disks: &Disks, act: Act) -> Result<(), String> {
     }
 }
 
-/// Whether the promises allow to see this.
+/// Whether the guarantees allow this state.
 fn allowed(act: Act, acknowledged: bool, seen: &Seen, all_active: bool) -> bool {
     let started = |text: &str| *seen == Seen::Started(text.into());
     match (act, acknowledged) {
         (Act::Create | Act::ForcedCreate, true) => started("new"),
-        // Between the last write and the acknowledgement nobody can tell the difference.
+        // Between the last write and the acknowledgement the two are indistinguishable.
         (Act::Create | Act::ForcedCreate, false) => {
             matches!(seen, Seen::Absent | Seen::Interrupted) || (all_active && started("new"))
         }
@@ -214,15 +214,15 @@ fn all_active(disks: &Disks) -> bool {
     leaves(3).into_iter().all(|leaf| copies(disks, leaf).iter().any(active))
 }
 
-/// One act, cut at one step, in one way.
+/// One procedure, interrupted at one step, in one way.
 fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) -> Result<(), String> {
     let mut chance = Chance(seed);
     let disks = before(act);
-    let told = [0x5a; 512];
+    let content = [0x5a; 512];
     disks.cut_at(step, seed);
     // Data that was written before the crash and never flushed.
     if act == Act::Start {
-        leaves(3).into_iter().for_each(|leaf| disks.poke_cached(leaf, DATA_START, &told));
+        leaves(3).into_iter().for_each(|leaf| disks.poke_cached(leaf, DATA_START, &content));
     }
     let acknowledged = perform(act, &disks).is_ok();
     disks.crash(how, &mut chance);
@@ -235,7 +235,7 @@ fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) 
         }
     }
     let complete = all_active(&disks);
-    let judge = |disks: &Disks, seen: &Seen| {
+    let verify = |disks: &Disks, seen: &Seen| {
         untouched(disks, act)?;
         if allowed(act, acknowledged, seen, complete) {
             Ok(())
@@ -243,11 +243,11 @@ fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) 
             Err(format!("acknowledged {acknowledged}, seen {seen:?}"))
         }
     };
-    // Once more during the recovery, at some of its steps; then to the end.
+    // Again during the recovery, at some of its steps; then to the end.
     let crashed = disks.clone();
     let first = recover(&disks, &mut chance.clone())?;
     counts.recoveries += 1;
-    judge(&disks, &first)?;
+    verify(&disks, &first)?;
     let steps = disks.steps();
     for _ in 0..3 {
         let again = crashed.clone();
@@ -258,7 +258,7 @@ fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) 
         always_a_label(&again, act)?;
         let second = recover(&again, &mut chance).map_err(|e| format!("after a second crash: {e}"))?;
         counts.recoveries += 1;
-        judge(&again, &second).map_err(|e| format!("after a second crash: {e}"))?;
+        verify(&again, &second).map_err(|e| format!("after a second crash: {e}"))?;
     }
     no_regress(&disks, act, &first, &mut chance)?;
     if first == Seen::Interrupted {
@@ -273,7 +273,7 @@ fn one(act: Act, step: Option<u64>, how: Crash, seed: u64, counts: &mut Counts) 
     Ok(())
 }
 
-/// What was seen, and what could be read, after a recovery stays so after a power cut.
+/// Checks that what was visible after a recovery is not lost in a power cut.
 fn no_regress(disks: &Disks, act: Act, first: &Seen, chance: &mut Chance) -> Result<(), String> {
     let read = |disks: &Disks| leaves(3).into_iter().map(|leaf| disks.peek(leaf, DATA_START, 512)).collect::<Vec<_>>();
     let was = read(disks);
@@ -283,7 +283,7 @@ fn no_regress(disks: &Disks, act: Act, first: &Seen, chance: &mut Chance) -> Res
         return Err("what was read after a recovery was gone after a power cut".into());
     }
     let seen = recover(&later, chance)?;
-    // An interrupted create promises nothing, and nothing was written to keep it.
+    // An interrupted create guarantees nothing, and nothing was written to keep it.
     let unborn = [first, &seen].iter().all(|s| matches!(s, Seen::Interrupted | Seen::Absent));
     let promised = matches!(act, Act::Delete | Act::DeleteFound);
     if seen == *first || (unborn && !promised) {
@@ -312,8 +312,8 @@ fn sweep(act: Act, seeds: Range<u64>, counts: &mut Counts) -> Result<(), String>
 fn every_act() -> Vec<Act> {
     let mut acts =
         vec![Act::Create, Act::ForcedCreate, Act::Rename, Act::Stop, Act::Start, Act::Delete, Act::DeleteFound];
-    // A create of three disks has 12 steps: six while forming, six while becoming active.
-    // Where all became active it is no longer interrupted.
+    // A create of three disks has 12 steps: six while forming, six while becoming active. Once all are active it is no
+    // longer interrupted.
     let interrupted = |act: &Act| {
         let found = run(scan(&before(*act), &leaves(3)));
         found.arrays.iter().any(|array| array.status == Status::InterruptedCreate)
@@ -333,7 +333,7 @@ fn every_step_may_be_the_last() {
 }
 
 #[test]
-fn every_planted_bug_is_noticed() {
+fn every_mutation_is_detected() {
     let bugs = [
         Planted::BothCopiesAtOnce,
         Planted::NotDurable,
@@ -349,7 +349,7 @@ fn every_planted_bug_is_noticed() {
     ];
     for bug in bugs {
         plant(Some(bug));
-        // A bug may show as a broken promise or as a procedure that cannot even run.
+        // A mutation may show as a broken guarantee or as a procedure that does not even run.
         let caught = std::panic::catch_unwind(|| {
             let acts = every_act();
             let mut tries = (0..12).flat_map(|seed| acts.iter().map(move |act| (*act, seed..seed + 1)));

@@ -1,4 +1,4 @@
-//! Arrays beside whose labels somebody else remembers who is in sync: what stands where in which order.
+//! Arrays whose voters record the members in sync besides the labels: the order of votes and labels.
 
 use std::cell::RefCell;
 
@@ -12,13 +12,13 @@ use crate::lifecycle::{Array, Filling, LifecycleError, Newcomer, StartOptions, c
 use crate::{ErrorKind, LeafError, LeafId, MetaIo};
 use MemberState::{Filling as BeingFilled, InSync, Out};
 
-/// Disks with voters beside them, who look at every label that is written.
+/// Disks with voters, which check every label that is written.
 struct Voted<'a> {
     disks: &'a Disks,
     agreed: RefCell<Vec<u16>>,
-    asked: RefCell<Vec<Vec<u16>>>,
-    /// Who does not take the word that it is in sync.
-    deaf: RefCell<Vec<u16>>,
+    requests: RefCell<Vec<Vec<u16>>>,
+    /// Members that do not take their promotion.
+    refusing: RefCell<Vec<u16>>,
     overruled: RefCell<bool>,
     /// What was written although it must not be.
     wrong: RefCell<Vec<String>>,
@@ -34,15 +34,15 @@ impl<'a> Voted<'a> {
         Voted {
             disks,
             agreed: RefCell::new(agreed.to_vec()),
-            asked: RefCell::default(),
-            deaf: RefCell::default(),
+            requests: RefCell::default(),
+            refusing: RefCell::default(),
             overruled: RefCell::new(false),
             wrong: RefCell::default(),
         }
     }
 
-    fn asked(&self) -> Vec<Vec<u16>> {
-        self.asked.take()
+    fn requests(&self) -> Vec<Vec<u16>> {
+        self.requests.take()
     }
 
     fn must_hold(&self) -> Result<(), String> {
@@ -79,7 +79,7 @@ impl MetaIo for Voted<'_> {
         if *self.overruled.borrow() {
             return Err(LeafError::of(ErrorKind::Gone));
         }
-        self.asked.borrow_mut().push(in_sync_now.to_vec());
+        self.requests.borrow_mut().push(in_sync_now.to_vec());
         let gained: Vec<u16> = in_sync_now.iter().copied().filter(|r| !self.agreed.borrow().contains(r)).collect();
         let leaf = |role: u16| LeafId(u32::from(role));
         for role in &gained {
@@ -89,9 +89,9 @@ impl MetaIo for Voted<'_> {
                 self.wrong.borrow_mut().push(format!("{role} is promoted before its own label says so"));
             }
         }
-        let untold: Vec<u16> = gained.into_iter().filter(|role| self.deaf.borrow().contains(role)).collect();
-        *self.agreed.borrow_mut() = in_sync_now.iter().copied().filter(|role| !untold.contains(role)).collect();
-        Ok(untold)
+        let not_promoted: Vec<u16> = gained.into_iter().filter(|role| self.refusing.borrow().contains(role)).collect();
+        *self.agreed.borrow_mut() = in_sync_now.iter().copied().filter(|role| !not_promoted.contains(role)).collect();
+        Ok(not_promoted)
     }
 }
 
@@ -102,60 +102,60 @@ fn started<'a>(disks: &'a Disks, of: &[u32], agreed: &[u16]) -> Result<(Voted<'a
     Ok((io, array))
 }
 
-fn a_loss_is_agreed_on_before_labels_say_it() -> Result<(), String> {
+fn a_failure_is_agreed_on_before_labels_record_it() -> Result<(), String> {
     let (disks, array) = mirror_of(3);
     drop(array);
     let (io, mut array) = started(&disks, &[0, 1, 2], &[0, 1, 2]).map_err(|error| error.to_string())?;
-    assert_eq!(io.asked(), [vec![0, 1, 2]], "the first word of a start");
+    assert_eq!(io.requests(), [vec![0, 1, 2]], "the first word of a start");
     run(array.drop_members(&io, &[1])).map_err(|error| error.to_string())?;
-    assert_eq!(io.asked(), [vec![0, 2]]);
+    assert_eq!(io.requests(), [vec![0, 2]]);
     io.must_hold()
 }
 
 #[test]
 fn losses_first_and_promotions_last() {
-    a_loss_is_agreed_on_before_labels_say_it().unwrap();
+    a_failure_is_agreed_on_before_labels_record_it().unwrap();
     let (disks, array) = mirror_of(3);
     drop(array);
     let (io, mut array) = started(&disks, &[0, 1, 2], &[0, 1, 2]).unwrap();
     run(array.drop_members(&io, &[1])).unwrap();
     let leaf = array.candidates().next().unwrap().leaf;
-    io.asked();
+    io.requests();
     run(array.begin_filling(&io, 1, Newcomer::Returning { leaf }, Filling::FromBitmap)).unwrap();
-    assert_eq!(io.asked(), Vec::<Vec<u16>>::new(), "who is being filled counts for nobody");
+    assert_eq!(io.requests(), Vec::<Vec<u16>>::new(), "who is being filled counts for nobody");
     run(array.promote(&io, 1)).unwrap();
-    assert_eq!((io.asked(), states(&array)), (vec![vec![0, 1, 2]], vec![InSync; 3]));
+    assert_eq!((io.requests(), states(&array)), (vec![vec![0, 1, 2]], vec![InSync; 3]));
     io.must_hold().unwrap();
 }
 
 #[test]
-fn labels_that_come_first_are_noticed() {
+fn labels_written_before_the_votes_are_detected() {
     plant(Some(Planted::LabelsBeforeVotes));
-    let found = std::panic::catch_unwind(a_loss_is_agreed_on_before_labels_say_it);
+    let found = std::panic::catch_unwind(a_failure_is_agreed_on_before_labels_record_it);
     plant(None);
     assert!(!matches!(found, Ok(Ok(()))), "nobody noticed");
 }
 
 #[test]
-fn a_start_without_somebody_says_so_first() {
+fn a_degraded_start_is_agreed_on_first() {
     let (disks, array) = mirror_of(3);
     drop(array);
-    // By the voters the third one is out, whatever labels say: it was not looked at.
+    // By the voters the third member has failed, whatever its label says: its disk was not probed.
     let (io, array) = started(&disks, &[0, 1], &[0, 1, 2]).unwrap();
-    assert_eq!((io.asked(), states(&array)), (vec![vec![0, 1]], vec![InSync, InSync, Out]));
+    assert_eq!((io.requests(), states(&array)), (vec![vec![0, 1]], vec![InSync, InSync, Out]));
     io.must_hold().unwrap();
 }
 
 #[test]
-fn who_does_not_take_its_promotion_is_out_again() {
+fn a_member_that_does_not_take_its_promotion_fails_again() {
     let (disks, array) = mirror_of(2);
     drop(array);
     let mut array = begin_degraded(&disks, &[0], 4);
     let io = Voted::new(&disks, &[0]);
     run(array.begin_filling(&io, 1, new(2), Filling::Full)).unwrap();
     assert_eq!(states(&array), [InSync, BeingFilled]);
-    io.deaf.borrow_mut().push(1);
-    // Its disk is the third one here, and bears a label that says so when the voters are asked.
+    io.refusing.borrow_mut().push(1);
+    // Its disk is the third one here, and bears a label with the promotion when the voters are asked.
     disks.copy_disk(LeafId(2), LeafId(1));
     let result = run(array.promote(&Renumbered(&io), 1));
     assert!(matches!(result, Err(LifecycleError::Role { role: 1, .. })), "{result:?}");
@@ -164,7 +164,7 @@ fn who_does_not_take_its_promotion_is_out_again() {
     io.must_hold().unwrap();
 }
 
-/// Whatever is written to the third disk is written to the second one as well.
+/// Mirrors writes to the third disk to the second one.
 struct Renumbered<'a>(&'a Voted<'a>);
 
 impl MetaIo for Renumbered<'_> {
@@ -193,7 +193,7 @@ impl MetaIo for Renumbered<'_> {
 }
 
 #[test]
-fn whoever_is_overruled_writes_no_label() {
+fn an_overruled_controller_writes_no_label() {
     let (disks, array) = mirror_of(3);
     drop(array);
     let (io, mut array) = started(&disks, &[0, 1, 2], &[0, 1, 2]).unwrap();
@@ -209,6 +209,6 @@ fn a_new_array_is_agreed_on_when_its_labels_stand() {
     let disks = Disks::new(&[3 << 20; 3]);
     let io = Voted::new(&disks, &[]);
     run(create(&io, &raid1("m", 1, leaves(3)))).unwrap();
-    assert_eq!(io.asked(), [vec![0, 1, 2]]);
+    assert_eq!(io.requests(), [vec![0, 1, 2]]);
     io.must_hold().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Mirrors that get a role more, or give one up.
+//! Mirrors that gain a slot, or give one up.
 
 use braid_format::{MEMBERS_MAX, MemberId, MemberState};
 use braid_geometry::{Level, Spec};
@@ -12,7 +12,7 @@ use crate::lifecycle::{Array, CreateRequest, Filling, LifecycleError, Newcomer, 
 
 use MemberState::{Absent, Filling as BeingFilled, InSync, Spare};
 
-/// Why it was refused.
+/// Returns the reason of a refusal.
 fn why<T: std::fmt::Debug>(result: Result<T, LifecycleError>) -> String {
     match result {
         Err(LifecycleError::NoWidth { reason, .. }) => reason,
@@ -27,25 +27,25 @@ fn taken_by(array: &mut Array, disks: &Disks, role: u16, leaf: u32, id: u64) {
 }
 
 #[test]
-fn a_mirror_gets_a_role_that_a_disk_takes() {
+fn a_mirror_gains_a_slot_that_a_disk_takes() {
     let (disks, mut array) = mirror_of(2);
-    let (size, line) = (array.geometry().size_bytes(), array.label().lineage.id);
+    let (size, lineage) = (array.geometry().size_bytes(), array.label().lineage.id);
     assert_eq!(run(array.widen(&disks)).unwrap(), 2);
     assert_eq!(states(&array), [InSync, InSync, Absent]);
     assert_eq!(array.geometry().zones()[0].members, [0, 1, 2]);
-    assert_eq!((array.geometry().size_bytes(), array.label().lineage.id), (size, line));
+    assert_eq!((array.geometry().size_bytes(), array.label().lineage.id), (size, lineage));
     assert_eq!((array.is_whole(), array.lacks_nobody()), (false, true));
     assert_eq!(array.vacant().collect::<Vec<_>>(), [2]);
-    // So a start finds it, and it starts by itself.
+    // A start finds it so, and it starts automatically.
     let mut array = begin(&disks, &[0, 1], 5);
     assert_eq!(states(&array), [InSync, InSync, Absent]);
     run(array.begin_filling(&disks, 2, new(2), Filling::Full)).unwrap();
     assert_eq!(states(&array), [InSync, InSync, BeingFilled]);
     // Bits are kept from here on: before, they were cleared.
-    assert!(array.label().lineage.id != line && !array.lacks_nobody());
+    assert!(array.label().lineage.id != lineage && !array.lacks_nobody());
     run(array.promote(&disks, 2)).unwrap();
     assert!(array.is_whole());
-    // Each of the three is enough.
+    // Each of the three members is enough.
     for leaf in 0..3 {
         let lost: Vec<u16> = (0..3).filter(|role| *role != leaf).collect();
         assert!(array.tolerates(&lost));
@@ -56,7 +56,7 @@ fn a_mirror_gets_a_role_that_a_disk_takes() {
 }
 
 #[test]
-fn a_role_is_given_up_when_it_is_nobodys() {
+fn a_slot_is_removed_once_it_is_vacant() {
     let (disks, mut array) = mirror_of(3);
     assert!(why(run(array.narrow(&disks, 2))).contains("somebody's"));
     run(array.drop_members(&disks, &[2])).unwrap();
@@ -77,7 +77,7 @@ fn spares_keep_being_spares_under_other_numbers() {
     let mut array = run(create(&disks, &CreateRequest { spares, ..raid1("m", 1, leaves(2)) })).unwrap();
     run(array.remove_spare(&disks, 2)).unwrap();
     assert_eq!(states(&array), [InSync, InSync, Absent, Spare]);
-    // What was between them is not kept.
+    // The free number between them is not kept.
     run(array.widen(&disks)).unwrap();
     assert_eq!(states(&array), [InSync, InSync, Absent, Spare]);
     assert_eq!((array.roles(), array.leaf(3)), (3, Some(LeafId(3))));
@@ -89,7 +89,7 @@ fn spares_keep_being_spares_under_other_numbers() {
     assert_eq!(states(&array), [InSync, InSync, Absent, BeingFilled]);
     run(array.promote(&disks, 3)).unwrap();
     assert!(array.lacks_nobody() && !array.is_whole());
-    // The one in the middle.
+    // The slot in the middle.
     run(array.narrow(&disks, 2)).unwrap();
     assert_eq!((states(&array), array.leaf(2)), (vec![InSync; 3], Some(LeafId(3))));
     drop(array);
@@ -97,7 +97,7 @@ fn spares_keep_being_spares_under_other_numbers() {
 }
 
 #[test]
-fn the_first_role_is_given_up_and_the_others_move() {
+fn the_first_slot_is_removed_and_the_others_are_renumbered() {
     let (disks, mut array) = mirror_of(4);
     run(array.drop_members(&disks, &[0])).unwrap();
     run(array.remove(&disks, 0)).unwrap();
@@ -113,7 +113,7 @@ fn the_first_role_is_given_up_and_the_others_move() {
 }
 
 #[test]
-fn a_spare_that_fails_while_its_number_is_given_to_it_leaves_the_table() {
+fn a_spare_that_fails_while_it_is_renumbered_is_removed() {
     let disks = Disks::new(&[3 << 20; 6]);
     let spares = vec![(LeafId(2), MemberId::from_random(7))];
     let mut array = run(create(&disks, &CreateRequest { spares, ..raid1("m", 1, leaves(2)) })).unwrap();
@@ -158,7 +158,7 @@ fn every_zone_gets_the_copy() {
     assert!(matches!(small, Err(LifecycleError::TooSmall { .. })), "{small:?}");
     taken_by(&mut array, &disks, 3, 3, 9);
     assert!(array.is_whole() && array.tolerates(&[0, 1, 2]));
-    // Without two of the three the higher zone would have one.
+    // Without two of the three members the higher zone would have one copy.
     run(array.drop_members(&disks, &[3])).unwrap();
     run(array.remove(&disks, 3)).unwrap();
     run(array.narrow(&disks, 3)).unwrap();
@@ -186,11 +186,12 @@ fn what_cannot_be_wider_is_refused_and_nothing_is_written() {
     assert_eq!(usize::from(array.roles()), MEMBERS_MAX);
 }
 
-/// A copy of a member from before bits were cleared: it returns when that member is out, while a disk that has taken a role is filled.
-fn an_old_copy_stays_away() -> Result<(), String> {
+/// A copy of a member from before bits were cleared must not return after that member fails, while a disk that took a
+/// slot is being rebuilt.
+fn old_copy_is_refused() -> Result<(), String> {
     let (disks, mut array) = mirror_of(2);
     let copy = disks.clone_disk(LeafId(1), 3 << 20);
-    // Somebody writes here, and bits are cleared.
+    // Writes happen here, and bits are cleared.
     run(array.widen(&disks)).unwrap();
     run(array.begin_filling(&disks, 2, new(2), Filling::Full)).unwrap();
     run(array.drop_members(&disks, &[1])).unwrap();
@@ -202,10 +203,10 @@ fn an_old_copy_stays_away() -> Result<(), String> {
 }
 
 #[test]
-fn who_takes_a_role_begins_a_line() {
-    an_old_copy_stays_away().unwrap();
+fn taking_a_vacant_slot_begins_a_lineage() {
+    old_copy_is_refused().unwrap();
     plant(Some(Planted::VacantFilledInLine));
-    let noticed = an_old_copy_stays_away().is_err();
+    let noticed = old_copy_is_refused().is_err();
     plant(None);
     assert!(noticed);
 }
@@ -220,6 +221,7 @@ fn a_disk_that_is_no_copy_leaves_the_mirror_as_wide_as_it_was() {
     assert!(matches!(small, Err(LifecycleError::TooSmall { .. })), "{small:?}");
     assert_eq!((array.label().sequence, array.roles()), (sequence, 2));
     // It fails at one of its labels.
+    //
     for step in 0..6 {
         disks.cut_at(None, 0);
         disks.fail(LeafId(3), step, u64::MAX);

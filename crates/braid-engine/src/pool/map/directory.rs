@@ -1,7 +1,8 @@
-//! A table that grows while others read it: what was put in stays where it is.
+//! A table that grows while others read it: entries never move.
 //!
-//! It begins with room for as many as were expected; a further part, made when first needed, is as large as all before it
-//! together. Nothing is ever copied or taken away, so a reader needs no lock, and two loads for what was expected.
+//! It begins with room for the expected entries; a further part, allocated when it is first needed, is as large as all
+//! before it together. Nothing is ever copied or removed, so a reader needs no lock, and two loads for an expected
+//! entry.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,18 +26,18 @@ fn room<T>(count: usize) -> Box<[OnceLock<T>]> {
 }
 
 impl<T> Directory<T> {
-    /// Made for `expected` entries, with room for more.
+    /// Returns a table for `expected` entries, with room for more.
     pub(super) fn new(expected: u64) -> Directory<T> {
         let first = room(expected.max(FIRST_MIN).next_power_of_two() as usize);
         let bytes = AtomicU64::new(size_of_val(&*first) as u64);
         Directory { first, further: [const { OnceLock::new() }; FURTHER], bytes }
     }
 
-    /// The entry, if it was added.
+    /// Returns the entry, if it was added.
     #[inline(always)]
     pub(super) fn get(&self, index: u64) -> Option<&T> {
         match self.first.get(index as usize) {
-            Some(place) => place.get(),
+            Some(entry) => entry.get(),
             None => self.get_further(index),
         }
     }
@@ -47,22 +48,22 @@ impl<T> Directory<T> {
         self.further.get(part)?.get()?[at].get()
     }
 
-    /// The entry, added now if it was not there. For the writer.
+    /// Returns the entry, which is added now if it was not before. For the writer.
     ///
     /// # Panics
     /// When the index is beyond 2^28 entries.
     pub(super) fn get_or_add(&self, index: u64, add: impl FnOnce() -> T) -> &T {
-        let place = match self.first.get(index as usize) {
-            Some(place) => place,
+        let entry = match self.first.get(index as usize) {
+            Some(entry) => entry,
             None => {
                 let (part, at) = self.part(index);
                 &self.further[part].get_or_init(|| self.counted(room(self.first.len() << part)))[at]
             }
         };
-        place.get_or_init(add)
+        entry.get_or_init(add)
     }
 
-    /// Bytes of the table; what the entries point to is not in it.
+    /// Bytes of the table, without what the entries point to.
     pub(super) fn memory_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -72,7 +73,7 @@ impl<T> Directory<T> {
         part
     }
 
-    /// Where an index beyond the first part is.
+    /// Returns where an entry beyond the first part is: the further part, and the index in it.
     fn part(&self, index: u64) -> (usize, usize) {
         let shift = self.first.len().trailing_zeros();
         let part = (index >> shift).ilog2();
@@ -85,17 +86,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_index_has_a_place_of_its_own_that_stays() {
+    fn every_index_has_an_entry_of_its_own_that_stays() {
         for expected in [0, 1, 16, 17, 64] {
             let directory = Directory::new(expected);
             let indices = || (0..300u64).chain([1 << 20, (1 << 20) + 1]);
             assert!(indices().all(|index| directory.get(index).is_none()));
             let empty = directory.memory_bytes();
-            let places: Vec<*const u64> =
+            let entries: Vec<*const u64> =
                 indices().map(|index| std::ptr::from_ref(directory.get_or_add(index, || index))).collect();
-            for (index, place) in indices().zip(places) {
+            for (index, entry) in indices().zip(entries) {
                 assert_eq!(directory.get(index), Some(&index));
-                assert_eq!(std::ptr::from_ref(directory.get_or_add(index, || unreachable!())), place);
+                assert_eq!(std::ptr::from_ref(directory.get_or_add(index, || unreachable!())), entry);
             }
             assert!(directory.memory_bytes() > empty);
             assert_eq!(directory.get(u64::MAX), None);

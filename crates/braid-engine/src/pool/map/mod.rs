@@ -3,28 +3,29 @@
 //! One word for each logical extent:
 //!
 //! ```text
-//! unmapped   nothing is there: it reads as zeros
+//! unmapped   no data: it reads as zeros
 //! whole      one extent holds all 64 blocks, each at its own position
-//! single     one extent says it all: its record's `present` word is what is visible
+//! single     one extent has all that is visible: its record's `present` word
 //! node       a list of pieces (an extent, and which blocks are visible there) and of packed blocks (an extent and a
 //!            slot), or a table with an entry for each block where that is no larger
 //! ```
 //!
-//! *Single* is what a thin volume is made of while it fills: a block that is added to the record is visible by that alone,
-//! and the map takes no memory beyond the word. It is allowed only while nothing that the record may ever come to say is
-//! hidden from this volume; see [`MapWriter::set_blocks`].
+//! *Single* is what a thin volume is made of while it fills: a block that is added to the record is visible by that
+//! alone, and the map takes no memory beyond the word. It is allowed only while nothing that the record may ever hold
+//! is hidden from this volume; see [`MapWriter::set_blocks`].
 //!
-//! Where nobody knows what is visible, [`ExtentId::IN_DOUBT`] stands as an extent.
+//! Where it is unknown what is visible, [`ExtentId::IN_DOUBT`] is given as the extent.
 //!
-//! One writer, any number of readers, no lock. A node is never changed: another one is written, the word is set, and the old
-//! one is free. A reader loads the word, reads what it names, loads the word again, and begins anew if it has changed; the
-//! generation in a node's word tells a node from its successor in the same place. What a reader is told was true at one
-//! moment during its look. What makes that enough is outside: writes to one block are in one order, and an extent is used
-//! again only after every slot that may have seen it has ended (ordering rule 4 of pools).
+//! One writer, any number of readers, no lock. A node is never changed: another one is written, the word is set, and
+//! the old one is freed. A reader loads the word, reads the node that it names, loads the word again, and retries if it
+//! has changed; the generation in a node's word tells a node from its successor at the same offset. What a reader finds
+//! was true at one moment during its lookup. That is enough because of rules outside: writes to one block are in one
+//! order, and an extent is reused only after every slot that may have seen it has ended (ordering rule 4 of pools).
 //!
-//! Memory: 8 bytes an extent, taken for 512 MiB of the volume at a time, when the first extent there is mapped; 16 to 32 bytes
-//! for each 512 MiB, mapped or not; and nodes: 16 to 256 bytes for a list, 512 for a table. At worst, all extents having tables,
-//! less than 540 bytes an extent with everything. What was taken once is kept until the map is dropped, and used again.
+//! Memory: 8 bytes an extent, allocated for 512 MiB of the volume at a time, when the first extent there is mapped; 16
+//! to 32 bytes for each 512 MiB, mapped or not; and nodes: 16 to 256 bytes for a list, 512 for a table. At worst, if
+//! all extents have tables, less than 540 bytes an extent with everything. Memory is kept until the map is dropped, and
+//! reused.
 
 mod directory;
 mod nodes;
@@ -46,12 +47,13 @@ use super::units::{EXTENT_BLOCKS, ExtentId};
 pub use self::visible::{PackedBlock, Piece, Visible};
 pub use self::writer::{MapWriter, MovedBlock};
 
-/// Words of a part of the map that is made when the first of them is needed: 512 MiB of the volume. Smaller parts would
-/// make the directory of a large map too large for the processor's caches.
+/// Words of a part of the map, which is allocated when the first of them is needed: 512 MiB of the volume. Smaller
+/// parts would make the directory of a large map too large for the CPU caches.
 const PART_WORDS: usize = 2048;
 
-/// Words and parts that one question for what is not mapped looks at: 100 µs or so. Of parts that do not exist these are 32 TiB.
-const UNMAPPED_LOOKS_MAX: usize = 1 << 16;
+/// Maximum words and missing parts that one call of [`VolumeMap::unmapped`] looks at: about 100 µs. For missing parts
+/// these are 32 TiB.
+const UNMAPPED_STEPS_MAX: usize = 1 << 16;
 
 type Part = [AtomicU64; PART_WORDS];
 
@@ -84,13 +86,13 @@ pub struct VolumeMap {
     bytes: AtomicU64,
 }
 
-/// How many bits are set from `at` on, without a gap.
+/// Returns how many bits are set from `at` on, without a gap.
 #[inline(always)]
 fn ones_from(mask: u64, at: u32) -> u32 {
     (mask >> at).trailing_ones()
 }
 
-/// How many are not set from `at` on; more than there are if none is.
+/// Returns how many bits are clear from `at` on, without a gap; 64 if no further one is set.
 #[inline(always)]
 fn zeros_from(mask: u64, at: u32) -> u32 {
     (mask >> at).trailing_zeros()
@@ -102,8 +104,9 @@ impl VolumeMap {
         self.extents.load(Ordering::Acquire)
     }
 
-    /// The longest run from `block` on that is in one place, of at most `blocks_max` blocks and not beyond the end of the
-    /// logical extent: further ones may go on in the same place. Beyond the end of the volume there is nothing.
+    /// Returns the longest run from `block` on that is contiguous in one extent, of at most `blocks_max` blocks and not
+    /// beyond the end of the logical extent: the next run may go on in the same extent. Beyond the end of the volume
+    /// there is nothing.
     #[inline(always)]
     pub fn find(&self, records: &Records, block: u64, blocks_max: u32) -> Found {
         debug_assert!(blocks_max > 0, "a run of no blocks");
@@ -117,16 +120,17 @@ impl VolumeMap {
             Word::Unmapped => Found::Nothing { blocks: room },
             Word::Whole(extent) => Found::At { extent, position: at, blocks: room },
             Word::Single(extent) => {
-                // With acquire: if it says what the record became after the word had changed, the word is seen changed.
+                // Loaded with acquire: if it is what the record became after the word had changed, the changed word is
+                // seen.
                 let found = find_in_mask(extent, records.present(extent), at, room);
-                if cell.load(Ordering::Relaxed) == word { found } else { self.find_anew(records, cell, at, room) }
+                if cell.load(Ordering::Relaxed) == word { found } else { self.find_stable(records, cell, at, room) }
             }
-            Word::Node(_) => self.find_anew(records, cell, at, room),
+            Word::Node(_) => self.find_stable(records, cell, at, room),
         }
     }
 
     #[inline(never)]
-    fn find_anew(&self, records: &Records, cell: &AtomicU64, at: u32, room: u32) -> Found {
+    fn find_stable(&self, records: &Records, cell: &AtomicU64, at: u32, room: u32) -> Found {
         self.stable(cell, |word| match word {
             Word::Unmapped => Found::Nothing { blocks: room },
             Word::Whole(extent) => Found::At { extent, position: at, blocks: room },
@@ -135,7 +139,7 @@ impl VolumeMap {
         })
     }
 
-    /// Has the word fetched at which a look for this block begins.
+    /// Prefetches the word at which a lookup of this block begins.
     #[inline(always)]
     pub fn fetch_word(&self, block: u64, fetch: impl Fn(*const u8)) {
         if let Some(cell) = self.cell(block / u64::from(EXTENT_BLOCKS)) {
@@ -143,14 +147,14 @@ impl VolumeMap {
         }
     }
 
-    /// Has fetched where the look goes on, if the word does not say it all; for a write, which looks at the owner, it never does. True: for a
-    /// write there is more to be fetched, by [`VolumeMap::fetch_owner`].
+    /// Prefetches what a lookup reads after the word, if it reads more. A write always does, as it also reads the owner.
+    /// True: a write has still more to prefetch, by [`VolumeMap::fetch_owner`].
     #[inline(always)]
     pub fn fetch_second(&self, records: &Records, block: u64, write: bool, fetch: impl Fn(*const u8)) -> bool {
         let Some(cell) = self.cell(block / u64::from(EXTENT_BLOCKS)) else { return false };
         match Word::from_bits(cell.load(Ordering::Acquire)) {
             Word::Node(node) => {
-                fetch(self.nodes.first_look(node, block as u32 % EXTENT_BLOCKS));
+                fetch(self.nodes.lookup_address(node, block as u32 % EXTENT_BLOCKS));
                 return write;
             }
             Word::Single(extent) => {
@@ -167,11 +171,11 @@ impl VolumeMap {
         false
     }
 
-    /// Has the owner fetched of the extent that a node names for this block.
+    /// Prefetches the owner of the extent that a node names for this block.
     #[inline]
     pub fn fetch_owner(&self, records: &Records, block: u64, fetch: impl Fn(*const u8)) {
         let Some(cell) = self.cell(block / u64::from(EXTENT_BLOCKS)) else { return };
-        // Read torn, a node may name any extent: that there is none is no harm here.
+        // Read torn, a node may name any extent: one that does not exist does no harm here.
         if let Word::Node(node) = Word::from_bits(cell.load(Ordering::Acquire))
             && let Found::At { extent, .. } = self.nodes.find(node, block as u32 % EXTENT_BLOCKS, 1)
         {
@@ -179,7 +183,7 @@ impl VolumeMap {
         }
     }
 
-    /// All that is visible in a logical extent, for those who look at more than a run.
+    /// Reads all that is visible in a logical extent, for callers that look at more than a run.
     pub fn visible(&self, records: &Records, logical: u32, visible: &mut Visible) {
         let Some(cell) = self.cell(u64::from(logical)) else {
             return visible.clear();
@@ -188,11 +192,11 @@ impl VolumeMap {
             Word::Unmapped => visible.clear(),
             Word::Whole(extent) => visible.set_one(extent, u64::MAX),
             Word::Single(extent) => visible.set_one(extent, records.present(extent)),
-            Word::Node(node) => visible.read(self.nodes.words(node.place, node.class), node.class),
+            Word::Node(node) => visible.read(self.nodes.words(node.offset, node.class), node.class),
         });
     }
 
-    /// The first logical extent from `logical` on that is mapped.
+    /// Returns the first logical extent from `logical` on that is mapped.
     pub fn next_mapped(&self, logical: u32) -> Option<u32> {
         let mut at = u64::from(logical);
         while at < u64::from(self.extents()) {
@@ -208,15 +212,16 @@ impl VolumeMap {
         None
     }
 
-    /// How many logical extents from `logical` on, below `end`, are not mapped. Parts of the map that do not exist are passed over as a whole. It
-    /// looks at a bounded number of words, and may say fewer than there are: ask again where those end.
+    /// Returns how many logical extents from `logical` on, below `end`, are not mapped. Parts of the map that do not
+    /// exist are skipped as a whole. It looks at a bounded number of words, and may return fewer than there are: call
+    /// again from there.
     pub fn unmapped(&self, logical: u64, end: u64) -> u64 {
         let mut at = logical;
-        let mut looks = 0;
-        while at < end && looks < UNMAPPED_LOOKS_MAX {
+        let mut steps = 0;
+        while at < end && steps < UNMAPPED_STEPS_MAX {
             let (index, first) = (at / PART_WORDS as u64, at as usize % PART_WORDS);
             let mapped = |cell: &AtomicU64| cell.load(Ordering::Acquire) != 0;
-            looks += match self.words.get(index) {
+            steps += match self.words.get(index) {
                 None => 1,
                 Some(part) => {
                     if let Some(k) = part[first..].iter().position(mapped) {
@@ -242,12 +247,13 @@ impl VolumeMap {
         Some(&self.words.get(logical / PART_WORDS as u64)?[logical as usize % PART_WORDS])
     }
 
-    /// Looks until the word was the same before and after.
+    /// Repeats a lookup until the word was the same before and after it.
     fn stable<T>(&self, cell: &AtomicU64, mut look: impl FnMut(Word) -> T) -> T {
         loop {
             let word = cell.load(Ordering::Acquire);
             let seen = look(Word::from_bits(word));
-            // Pairs with the release in `Space::give`: who has seen anything newer than the node sees the word changed.
+            // Pairs with the release in `Space::give`: a reader that has seen anything newer than the node sees the
+            // changed word.
             fence(Ordering::Acquire);
             if cell.load(Ordering::Relaxed) == word {
                 return seen;

@@ -1,21 +1,22 @@
-//! Which words of the chunks are free: buddies, so that small nodes which have given way to large ones leave room for these.
+//! The free words of the chunks: a buddy allocator, so that small nodes which were replaced by large ones leave room
+//! for these.
 //!
-//! A free span is a power of two of words and lies at a multiple of its size; when its neighbour of the same size, with which it
-//! would make the next larger one, is free too, they become one. So a node of 64 words finds no room only where every 64 words
-//! have a node in them, and the chunks never take more than 64 words for each node that there was at a time.
+//! A free span is a power of two of words, and lies at a multiple of its size. When its buddy, the neighbour with which
+//! it makes up the next larger span, is free too, they are joined. So a node of 64 words finds no room only if every 64
+//! words have a node in them, and the chunks never take more than 64 words for each node that there was at a time.
 //!
 //! The free spans of a size are a list through their own words.
 
 use std::sync::atomic::{Ordering, fence};
 
 use super::nodes::{CHUNK_UNITS_SHIFT, CHUNK_WORDS, Nodes, load};
-use super::word::{CLASSES, PLACE_BITS, TABLE};
+use super::word::{CLASSES, OFFSET_BITS, TABLE};
 
 const NONE: u64 = u64::MAX >> CLASS_BITS;
 const CLASS_BITS: u32 = 3;
 const CHUNK_UNITS: u64 = 1 << CHUNK_UNITS_SHIFT;
 
-/// The writer's knowledge of the nodes' space. Places are counted in units of two words, as in a node's name.
+/// The writer's allocator of node memory. Offsets are in units of two words, as in a `NodeId`.
 #[derive(Debug)]
 pub(super) struct Space {
     heads: [u64; CLASSES as usize],
@@ -28,46 +29,46 @@ impl Space {
         Space { heads: [NONE; CLASSES as usize], begins: Vec::new() }
     }
 
-    /// Bytes of the chunks, and of what is known of them.
+    /// Bytes of the chunks, and of the free bits.
     pub(super) fn memory_bytes(&self) -> u64 {
         (self.begins.len() * CHUNK_WORDS * 8 + self.begins.capacity() * CHUNK_UNITS as usize / 8) as u64
     }
 
-    /// Takes a span.
+    /// Allocates a span.
     ///
     /// # Panics
-    /// When there are 512 GiB of nodes.
+    /// If there are 512 GiB of nodes.
     pub(super) fn take(&mut self, nodes: &Nodes, class: u32) -> u64 {
         let free = (class..CLASSES).find(|&class| self.heads[class as usize] != NONE);
         let free = free.unwrap_or_else(|| {
             self.add_chunk(nodes);
             TABLE
         });
-        let place = self.heads[free as usize];
-        self.unlink(nodes, place, free);
+        let offset = self.heads[free as usize];
+        self.unlink(nodes, offset, free);
         for half in (class..free).rev() {
-            self.link(nodes, place + (1 << half), half);
+            self.link(nodes, offset + (1 << half), half);
         }
-        place
+        offset
     }
 
-    /// Gives a span back. No word names it any more.
-    pub(super) fn give(&mut self, nodes: &Nodes, mut place: u64, mut class: u32) {
-        // Whoever reads in the node anything that is written from now on sees its word changed when it looks again.
+    /// Frees a span that no word names any longer.
+    pub(super) fn give(&mut self, nodes: &Nodes, mut offset: u64, mut class: u32) {
+        // A reader that reads anything written to the node from now on sees its word changed when it looks again.
         fence(Ordering::Release);
         while class < TABLE {
-            let neighbour = place ^ (1 << class);
+            let neighbour = offset ^ (1 << class);
             if !self.is_free(nodes, neighbour, class) {
                 break;
             }
             self.unlink(nodes, neighbour, class);
-            place &= !(1 << class);
+            offset &= !(1 << class);
             class += 1;
         }
-        self.link(nodes, place, class);
+        self.link(nodes, offset, class);
     }
 
-    /// Whether nobody has a span.
+    /// Whether all spans are free.
     #[cfg(test)]
     pub(super) fn is_all_free(&self) -> bool {
         let spans: u32 = self.begins.iter().flatten().map(|bits| bits.count_ones()).sum();
@@ -77,7 +78,7 @@ impl Space {
 
     fn add_chunk(&mut self, nodes: &Nodes) {
         let index = self.begins.len() as u64;
-        assert!(index < 1 << (PLACE_BITS - CHUNK_UNITS_SHIFT), "too many nodes in a map");
+        assert!(index < 1 << (OFFSET_BITS - CHUNK_UNITS_SHIFT), "too many nodes in a map");
         nodes.add_chunk(index);
         self.begins.push([0; CHUNK_UNITS as usize / 64]);
         for span in (0..CHUNK_UNITS >> TABLE).rev() {
@@ -85,32 +86,33 @@ impl Space {
         }
     }
 
-    fn begin(&mut self, place: u64) -> (&mut u64, u64) {
-        let within = place % CHUNK_UNITS;
-        (&mut self.begins[(place / CHUNK_UNITS) as usize][(within / 64) as usize], 1 << (within % 64))
+    fn begin(&mut self, offset: u64) -> (&mut u64, u64) {
+        let within = offset % CHUNK_UNITS;
+        (&mut self.begins[(offset / CHUNK_UNITS) as usize][(within / 64) as usize], 1 << (within % 64))
     }
 
-    fn is_free(&mut self, nodes: &Nodes, place: u64, class: u32) -> bool {
-        let (word, bit) = self.begin(place);
-        *word & bit != 0 && load(nodes.words(place, 0), 1) & ((1 << CLASS_BITS) - 1) == u64::from(class)
+    fn is_free(&mut self, nodes: &Nodes, offset: u64, class: u32) -> bool {
+        let (word, bit) = self.begin(offset);
+        *word & bit != 0 && load(nodes.words(offset, 0), 1) & ((1 << CLASS_BITS) - 1) == u64::from(class)
     }
 
-    /// Puts a free span at the head of its list: in its first word the next one, in its second the one before it and its class.
-    fn link(&mut self, nodes: &Nodes, place: u64, class: u32) {
-        let (word, bit) = self.begin(place);
+    /// Puts a free span at the head of its list: its first word has the next one, its second the one before it and its
+    /// class.
+    fn link(&mut self, nodes: &Nodes, offset: u64, class: u32) {
+        let (word, bit) = self.begin(offset);
         *word |= bit;
-        let next = std::mem::replace(&mut self.heads[class as usize], place);
-        self.store(nodes, place, 0, next);
-        self.store(nodes, place, 1, NONE << CLASS_BITS | u64::from(class));
+        let next = std::mem::replace(&mut self.heads[class as usize], offset);
+        self.store(nodes, offset, 0, next);
+        self.store(nodes, offset, 1, NONE << CLASS_BITS | u64::from(class));
         if next != NONE {
-            self.store(nodes, next, 1, place << CLASS_BITS | u64::from(class));
+            self.store(nodes, next, 1, offset << CLASS_BITS | u64::from(class));
         }
     }
 
-    fn unlink(&mut self, nodes: &Nodes, place: u64, class: u32) {
-        let (word, bit) = self.begin(place);
+    fn unlink(&mut self, nodes: &Nodes, offset: u64, class: u32) {
+        let (word, bit) = self.begin(offset);
         *word &= !bit;
-        let words = nodes.words(place, 0);
+        let words = nodes.words(offset, 0);
         let (next, before) = (load(words, 0), load(words, 1));
         if next != NONE {
             self.store(nodes, next, 1, before);
@@ -121,8 +123,8 @@ impl Space {
         }
     }
 
-    fn store(&self, nodes: &Nodes, place: u64, at: usize, value: u64) {
-        nodes.words(place, 0)[at].store(value, Ordering::Relaxed);
+    fn store(&self, nodes: &Nodes, offset: u64, at: usize, value: u64) {
+        nodes.words(offset, 0)[at].store(value, Ordering::Relaxed);
     }
 }
 
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_do_not_overlap_and_come_together_again() {
+    fn spans_do_not_overlap_and_are_joined_again() {
         let (nodes, mut space) = (Nodes::new(), Space::new());
         let mut x = 7u64;
         let mut random = |below: u64| {
@@ -144,25 +146,25 @@ mod tests {
                 // It fills up in the first half of a round, and empties in the second.
                 if taken.is_empty() || random(100) < if step < 1000 { 70 } else { 30 } {
                     let class = random(u64::from(CLASSES)) as u32;
-                    let place = space.take(&nodes, class);
-                    assert_eq!(place % (1 << class), 0);
-                    let end = place + (1 << class);
+                    let offset = space.take(&nodes, class);
+                    assert_eq!(offset % (1 << class), 0);
+                    let end = offset + (1 << class);
                     for &(other, of_class) in &taken {
-                        assert!(end <= other || other + (1u64 << of_class) <= place, "spans overlap");
+                        assert!(end <= other || other + (1u64 << of_class) <= offset, "spans overlap");
                     }
-                    // What lies in a node is its own.
-                    for word in nodes.words(place, class) {
+                    // The content of a node is arbitrary.
+                    for word in nodes.words(offset, class) {
                         word.store(u64::MAX, Ordering::Relaxed);
                     }
-                    taken.push((place, class));
+                    taken.push((offset, class));
                 } else {
-                    let (place, class) = taken.swap_remove(random(taken.len() as u64) as usize);
-                    space.give(&nodes, place, class);
+                    let (offset, class) = taken.swap_remove(random(taken.len() as u64) as usize);
+                    space.give(&nodes, offset, class);
                 }
                 most = most.max(taken.len());
             }
-            for (place, class) in taken.drain(..) {
-                space.give(&nodes, place, class);
+            for (offset, class) in taken.drain(..) {
+                space.give(&nodes, offset, class);
             }
             assert!(space.is_all_free(), "round {round}: parts are left");
         }
@@ -173,12 +175,12 @@ mod tests {
         // Each node in turn becomes larger: what the small ones leave must serve the large ones.
         let (nodes, mut space) = (Nodes::new(), Space::new());
         let count = 8 * 40;
-        let mut places: Vec<u64> = (0..count).map(|_| space.take(&nodes, 0)).collect();
+        let mut offsets: Vec<u64> = (0..count).map(|_| space.take(&nodes, 0)).collect();
         for class in 1..CLASSES {
-            for place in &mut places {
+            for offset in &mut offsets {
                 let larger = space.take(&nodes, class);
-                space.give(&nodes, *place, class - 1);
-                *place = larger;
+                space.give(&nodes, *offset, class - 1);
+                *offset = larger;
             }
         }
         assert!(space.begins.len() <= count / 8 + 1, "{} chunks", space.begins.len());

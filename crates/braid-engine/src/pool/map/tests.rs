@@ -1,4 +1,4 @@
-//! Random histories of a map against a model that knows the place of each block and nothing else.
+//! Random histories of a map against a model that knows where each block is, and nothing else.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +76,7 @@ impl History {
         History { rng, records, writer, model: BTreeMap::new(), size, fresh: 0, reached: BTreeSet::new() }
     }
 
-    /// An extent that nobody has had before.
+    /// Returns an extent that was never used before.
     fn fresh(&mut self) -> ExtentId {
         self.fresh += 1;
         ExtentId { member: self.rng.below(MEMBERS.into()) as u8, index: self.fresh }
@@ -106,14 +106,14 @@ impl History {
             68..76 => self.write_late(logical, &mut of, mask),
             76..84 => self.discard(logical, &mut of, mask),
             84..86 => {
-                // Nobody knows what is there: a member is absent.
+                // A member is missing: it is unknown what is there.
                 self.writer.set_blocks(&self.records, logical, mask, ExtentId::IN_DOUBT, false);
                 of.older.extend(of.newest.take());
                 of.blocks.extend(bits(mask).map(|block| (block, (ExtentId::IN_DOUBT, block, false))));
                 self.reached.insert("in doubt");
             }
             86..92 => {
-                // Somebody newer says that they are zeros, so what was newest is not.
+                // A newer owner defines zeros, so the newest extent is no longer that.
                 of.older.extend(of.newest.take());
                 self.writer.clear_blocks(&self.records, logical, mask);
                 of.blocks.retain(|block, _| mask >> block & 1 == 0);
@@ -195,7 +195,7 @@ impl History {
         of.older = if follow { Vec::new() } else { pieces.iter().map(|piece| piece.extent).collect() };
     }
 
-    /// All runs of the logical extent, all of it at once, and that no smaller form would do.
+    /// Checks all runs of the logical extent, all of it at once, and that no smaller form would do.
     fn check(&mut self, logical: u32) {
         let map = self.writer.map().clone();
         let none = BTreeMap::new();
@@ -206,7 +206,8 @@ impl History {
         check_visible(&visible, blocks);
 
         let word = map.cell(logical.into()).map_or(0, |cell| cell.load(Ordering::Relaxed));
-        let extents: BTreeSet<ExtentId> = blocks.values().filter(|(.., packed)| !packed).map(|place| place.0).collect();
+        let extents: BTreeSet<ExtentId> =
+            blocks.values().filter(|(.., packed)| !packed).map(|location| location.0).collect();
         let packed = blocks.values().filter(|(.., packed)| *packed).count();
         let one = extents.len() == 1 && packed == 0;
         let block = u64::from(logical) * 64 + self.rng.below(64);
@@ -214,25 +215,25 @@ impl History {
         self.reached.insert(match Word::from_bits(word) {
             Word::Unmapped => {
                 assert!(blocks.is_empty());
-                assert_eq!((read, write), (0, 0), "there is nothing to be looked at");
+                assert_eq!((read, write), (0, 0), "there is nothing to prefetch");
                 "unmapped"
             }
             Word::Whole(extent) => {
                 assert!(one && blocks.len() == 64);
                 let owned = usize::from(extent != ExtentId::IN_DOUBT);
-                assert_eq!((read, write), (0, owned), "only who writes looks at the owner");
+                assert_eq!((read, write), (0, owned), "only a write reads the owner");
                 "whole"
             }
             Word::Single(extent) => {
                 assert!(one && blocks.len() < 64 && extents.contains(&extent) && extent != ExtentId::IN_DOUBT);
-                assert_eq!((read, write), (1, 2), "all look at the record, and who writes at the owner, too");
+                assert_eq!((read, write), (1, 2), "all read the record, and a write the owner, too");
                 "single"
             }
             Word::Node(node) => {
                 assert!(!blocks.is_empty(), "a node of nothing");
-                let place = blocks.get(&(block % 64)).map(|place| place.0);
-                let owned = usize::from(place.is_some_and(|extent| extent != ExtentId::IN_DOUBT));
-                assert_eq!((read, write), (1, 1 + owned), "all look at the node, and who writes at the owner, too");
+                let location = blocks.get(&(block % 64)).map(|location| location.0);
+                let owned = usize::from(location.is_some_and(|extent| extent != ExtentId::IN_DOUBT));
+                assert_eq!((read, write), (1, 1 + owned), "all read the node, and a write the owner, too");
                 assert!(!one || blocks.len() < 64, "a node of a whole extent");
                 let words = 1 + packed + 2 * extents.len();
                 let class = (0..CLASSES - 1).find(|class| words <= 2 << class);
@@ -254,7 +255,7 @@ impl History {
     }
 }
 
-/// How many places are fetched for a block after its word.
+/// Returns how many addresses are prefetched for a block after its word.
 fn fetched(map: &VolumeMap, records: &Records, block: u64, write: bool) -> usize {
     let count = Cell::new(0);
     let fetch = |_: *const u8| count.set(count.get() + 1);
@@ -264,7 +265,7 @@ fn fetched(map: &VolumeMap, records: &Records, block: u64, write: bool) -> usize
     count.get()
 }
 
-/// Every start, with several bounds, against a search block by block.
+/// Checks every start, with several bounds, against a search block by block.
 fn check_runs(
     map: &VolumeMap,
     records: &Records,
@@ -272,10 +273,10 @@ fn check_runs(
     blocks: &BTreeMap<u64, (ExtentId, u64, bool)>,
     most: u32,
 ) {
-    let place = |block: u64| blocks.get(&block).map(|&(extent, position, _)| (extent, position));
+    let location = |block: u64| blocks.get(&block).map(|&(extent, position, _)| (extent, position));
     for at in 0..64u64 {
-        let first = place(at);
-        let goes_on = |&k: &u64| place(at + k) == first.map(|(extent, position)| (extent, position + k));
+        let first = location(at);
+        let goes_on = |&k: &u64| location(at + k) == first.map(|(extent, position)| (extent, position + k));
         let longest = (1..64 - at).take_while(goes_on).count() as u32 + 1;
         for most in [1, 2, most, 64, u32::MAX] {
             let blocks = longest.min(most);
@@ -301,8 +302,8 @@ fn check_visible(visible: &Visible, blocks: &BTreeMap<u64, (ExtentId, u64, bool)
         }
     }
     for packed in visible.packed() {
-        let place = (packed.extent, u64::from(packed.slot), true);
-        assert_eq!(seen.insert(u64::from(packed.block), place), None, "a block in two places");
+        let location = (packed.extent, u64::from(packed.slot), true);
+        assert_eq!(seen.insert(u64::from(packed.block), location), None, "a block in two places");
     }
     assert_eq!(&seen, blocks);
     assert_eq!(visible.mask(), blocks.keys().fold(0, |mask, block| mask | 1 << block));
@@ -311,7 +312,7 @@ fn check_visible(visible: &Visible, blocks: &BTreeMap<u64, (ExtentId, u64, bool)
 }
 
 #[test]
-fn whatever_happens_every_block_is_where_the_model_says() {
+fn in_random_histories_every_block_is_where_the_model_says() {
     let mut reached = BTreeSet::new();
     for seed in 1..=24 {
         let mut history = History::new(seed);
@@ -346,7 +347,7 @@ fn whatever_happens_every_block_is_where_the_model_says() {
     assert_eq!(reached, all.into(), "a form that was never reached");
 }
 
-/// A copy is the same and has nothing in common with what it was made from.
+/// Checks that a copy is the same, and shares nothing with its original.
 fn check_copy(history: &History) {
     let mut copy = MapWriter::new(history.size);
     for logical in LOGICAL.into_iter().filter(|&logical| logical < history.size) {
@@ -403,13 +404,13 @@ fn a_single_word_follows_its_record() {
     assert_eq!(map.find(&records, 0, 64), Found::Nothing { blocks: 1 });
     assert_eq!(map.memory_bytes(), memory, "words only");
 
-    // Zeros of somebody newer: what the record says no longer counts, nor what it will say.
+    // Zeros of a newer owner: the record's blocks no longer show, nor those that it gets later.
     writer.clear_blocks(&records, 0, 0b10);
     records.set_present(extent(1), u64::MAX);
     assert_eq!(map.find(&records, 0, 64), Found::Nothing { blocks: 2 });
     assert_eq!(map.find(&records, 2, 64), Found::At { extent: extent(1), position: 2, blocks: 62 });
 
-    // An older owner's extent, where something newer may hide what it will say.
+    // An older owner's extent, where a newer owner may hide what it gets later.
     writer.replace(&records, 0, &[], &[], false);
     records.set_present(extent(2), 0b1);
     writer.set_blocks(&records, 0, 0b1, extent(2), false);
@@ -418,8 +419,9 @@ fn a_single_word_follows_its_record() {
 }
 
 #[test]
-fn no_word_of_a_node_comes_back_soon() {
-    // Nodes of one size change between few places: only the generation tells a reader that it was overtaken twice.
+fn node_words_are_not_reused_soon() {
+    // Nodes of one size alternate between few offsets: only the generation tells a reader that a node was replaced
+    // twice.
     let (records, mut writer, mut seen) = (Records::new(), MapWriter::new(1), BTreeSet::new());
     for change in 0..10_000u32 {
         // Lists, then tables.
@@ -430,7 +432,7 @@ fn no_word_of_a_node_comes_back_soon() {
 }
 
 #[test]
-fn memory_is_what_was_promised() {
+fn memory_stays_within_the_documented_bounds() {
     const TIB: u32 = 1 << 22;
     let (records, mut writer) = (Records::new(), MapWriter::new(TIB));
     records.add_member(0, TIB);
@@ -440,7 +442,7 @@ fn memory_is_what_was_promised() {
     let dense = records.memory_bytes() + writer.map().memory_bytes();
     assert!(dense < 110_000_000, "a TiB of whole extents: {dense}");
 
-    // The worst that can be: every block packed, on a way that needs each size of node.
+    // The worst case: every block packed, in an order that needs each size of node.
     let (extents, mut worst) = (8192u32, MapWriter::new(8192));
     for block in 0..64u64 {
         for logical in 0..u64::from(extents) {
@@ -451,9 +453,9 @@ fn memory_is_what_was_promised() {
     assert!(bytes < 540.0, "{bytes} bytes an extent at worst");
 }
 
-/// 16 TiB of nothing are one look, and what is mapped ends it.
+/// 16 TiB of nothing take one call, and what is mapped ends it.
 #[test]
-fn what_is_not_mapped_is_told_by_runs() {
+fn unmapped_extents_are_reported_in_runs() {
     let records = Records::new();
     records.add_member(0, MEMBER_EXTENTS);
     let extents = 1u32 << 26;
@@ -483,7 +485,7 @@ fn what_is_not_mapped_is_told_by_runs() {
             assert!(looks <= 4, "{looks} looks from {from} to {end}");
             assert!(at == end || writer.map().unmapped(at, end) == 0);
         }
-        // What is taken away is not mapped any more; its part of the map stays.
+        // A cleared logical extent is no longer mapped; its part of the map stays.
         for logical in [5, 2_048, extents - 1] {
             writer.clear_blocks(&records, logical, u64::MAX);
             mapped.retain(|at| *at != logical);

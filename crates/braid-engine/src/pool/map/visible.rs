@@ -1,13 +1,13 @@
-//! What is visible in one logical extent, taken apart: the form in which it is changed and given out.
+//! What is visible in one logical extent, decomposed: the form in which it is changed and returned.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::EXTENT_BLOCKS;
 use super::super::units::ExtentId;
 use super::nodes::{load, pieces};
-use super::word::{TABLE, is_own, own_bits, packed_bits, place_of};
+use super::word::{TABLE, is_own, location_of, own_bits, packed_bits};
 
-/// Blocks that stand in one extent, each at its own position.
+/// Blocks in one extent, each at its own position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// The extent.
@@ -16,7 +16,7 @@ pub struct Piece {
     pub mask: u64,
 }
 
-/// A block that stands in a slot of a packed extent.
+/// A block in a slot of a packed extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PackedBlock {
     /// Which block of the logical extent it is, 0 to 63.
@@ -44,41 +44,41 @@ impl Default for Visible {
 }
 
 impl Visible {
-    /// With nothing in it.
+    /// Returns one in which nothing is visible.
     pub const fn new() -> Visible {
         let nothing = Piece { extent: ExtentId::from_bits(0), mask: 0 };
         Visible { pieces: [nothing; EXTENT_BLOCKS as usize], pieces_len: 0, packed_mask: 0, packed: [0; 64] }
     }
 
-    /// The extents in which blocks stand at their own position; no block is in two.
+    /// Returns the extents with blocks at their own positions; no block is in two.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces[..self.pieces_len]
     }
 
-    /// The packed blocks, in rising order.
+    /// Returns the packed blocks, in rising order.
     pub fn packed(&self) -> impl Iterator<Item = PackedBlock> {
         bits_of(self.packed_mask).map(|block| {
-            let (extent, slot) = place_of(self.packed[block as usize]);
+            let (extent, slot) = location_of(self.packed[block as usize]);
             PackedBlock { block: block as u8, slot: slot as u8, extent }
         })
     }
 
-    /// Which blocks are in anything at all.
+    /// Returns all visible blocks.
     pub fn mask(&self) -> u64 {
         self.pieces().iter().fold(self.packed_mask, |mask, piece| mask | piece.mask)
     }
 
-    /// Where a block stands: the extent, and its position or slot there.
-    pub(super) fn stands(&self, block: u32) -> Option<(ExtentId, u8)> {
+    /// Returns where a block is: the extent, and its position or slot there.
+    pub(super) fn location(&self, block: u32) -> Option<(ExtentId, u8)> {
         if self.packed_mask >> block & 1 == 1 {
-            let (extent, slot) = place_of(self.packed[block as usize]);
+            let (extent, slot) = location_of(self.packed[block as usize]);
             return Some((extent, slot as u8));
         }
         let piece = self.pieces().iter().find(|piece| piece.mask >> block & 1 == 1)?;
         Some((piece.extent, block as u8))
     }
 
-    /// Only this piece, as far as it has blocks.
+    /// Makes only this piece visible, as far as it has blocks.
     pub(super) fn set_one(&mut self, extent: ExtentId, mask: u64) {
         (self.pieces_len, self.packed_mask) = (0, 0);
         self.add(extent, mask);
@@ -88,7 +88,7 @@ impl Visible {
         (self.pieces_len, self.packed_mask) = (0, 0);
     }
 
-    /// These blocks are visible nowhere any more.
+    /// Makes these blocks visible nowhere.
     pub(super) fn remove(&mut self, mask: u64) {
         self.packed_mask &= !mask;
         let mut kept = 0;
@@ -102,7 +102,7 @@ impl Visible {
         self.pieces_len = kept;
     }
 
-    /// These blocks, which were visible nowhere, are visible in this extent.
+    /// Makes these blocks, which were visible nowhere, visible in this extent.
     pub(super) fn add(&mut self, extent: ExtentId, mask: u64) {
         if mask == 0 {
             return;
@@ -116,13 +116,13 @@ impl Visible {
         }
     }
 
-    /// A block that was visible nowhere is in this slot.
+    /// Makes a block that was visible nowhere visible in this slot.
     pub(super) fn add_packed(&mut self, block: u32, extent: ExtentId, slot: u8) {
         self.packed_mask |= 1 << block;
         self.packed[block as usize] = packed_bits(extent, slot);
     }
 
-    /// The one piece that there is, if there is nothing else.
+    /// Returns the only piece, if there is nothing else.
     pub(super) fn only_piece(&self) -> Option<Piece> {
         match self.pieces() {
             [piece] if self.packed_mask == 0 => Some(*piece),
@@ -130,7 +130,7 @@ impl Visible {
         }
     }
 
-    /// The smallest class of node that it fits in.
+    /// Returns the smallest class of node that it fits in.
     pub(super) fn class(&self) -> u32 {
         let words = 1 + self.packed_mask.count_ones() + 2 * self.pieces_len as u32;
         // A list of more than 32 words would take as much memory as a table, and a table is the faster one.
@@ -160,18 +160,18 @@ impl Visible {
             store(at + 1, piece.mask);
             at += 2;
         }
-        // A piece without blocks ends the pieces; what stood here before must not look like one.
+        // A piece without blocks ends the pieces; older content must not look like one.
         (at..words.len()).for_each(|at| store(at, 0));
     }
 
-    /// Reads a node. What a reader gets before it has looked at its word again may be anything.
+    /// Reads a node. The result may be anything until the reader has looked at its word again.
     pub(super) fn read(&mut self, words: &[AtomicU64], class: u32) {
         self.clear();
         if class == TABLE {
             for block in 0..EXTENT_BLOCKS {
                 match load(words, block as usize) {
                     0 => {}
-                    own if is_own(own) => self.add(place_of(own).0, 1 << block),
+                    own if is_own(own) => self.add(location_of(own).0, 1 << block),
                     packed => {
                         self.packed_mask |= 1 << block;
                         self.packed[block as usize] = packed;
@@ -188,7 +188,7 @@ impl Visible {
     }
 }
 
-/// Writes a table that is another one but for one packed block.
+/// Copies a table, but for one packed block.
 pub(super) fn copy_table(from: &[AtomicU64], to: &[AtomicU64], block: u32, extent: ExtentId, slot: u8) {
     for (from, to) in from.iter().zip(to) {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -7,8 +7,8 @@ pub(super) const CLASSES: u32 = 6;
 /// The class of tables.
 pub(super) const TABLE: u32 = CLASSES - 1;
 
-/// Bits of a node's place, which counts units of two words: 512 GiB of nodes.
-pub(super) const PLACE_BITS: u32 = 35;
+/// Bits of a node's offset, in units of two words: 512 GiB of nodes.
+pub(super) const OFFSET_BITS: u32 = 35;
 const GENERATION_BITS: u32 = 24;
 
 const EXTENT: u64 = (1 << ExtentId::BITS) - 1;
@@ -17,7 +17,8 @@ const WHOLE: u64 = 1 << KIND_SHIFT;
 const SINGLE: u64 = 2 << KIND_SHIFT;
 const NODE: u64 = 3 << KIND_SHIFT;
 
-// Of a block in a node. The bit above the slot stays clear, so that counting a slot up never makes it another extent's.
+// The word of a block in a node. The bit above the slot stays clear, so that counting up a slot never changes the
+// extent.
 const SLOT_SHIFT: u32 = ExtentId::BITS;
 const OWN_POSITION: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
@@ -35,9 +36,10 @@ pub(super) enum Word {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NodeId {
     /// In units of two words.
-    pub(super) place: u64,
+    pub(super) offset: u64,
     pub(super) class: u32,
-    /// Tells a node from what stood there before: a reader that finds its word unchanged has read one node and no other.
+    /// Tells a node from earlier ones at the same offset: a reader that finds its word unchanged has read one node and
+    /// no other.
     pub(super) generation: u32,
 }
 
@@ -49,8 +51,8 @@ impl Word {
             1 => Word::Whole(ExtentId::from_bits(bits)),
             2 => Word::Single(ExtentId::from_bits(bits)),
             _ => Word::Node(NodeId {
-                place: (bits >> GENERATION_BITS) & ((1 << PLACE_BITS) - 1),
-                class: (bits >> (GENERATION_BITS + PLACE_BITS)) as u32 & 7,
+                offset: (bits >> GENERATION_BITS) & ((1 << OFFSET_BITS) - 1),
+                class: (bits >> (GENERATION_BITS + OFFSET_BITS)) as u32 & 7,
                 generation: bits as u32 & ((1 << GENERATION_BITS) - 1),
             }),
         }
@@ -62,37 +64,37 @@ impl Word {
             Word::Whole(extent) => WHOLE | extent.bits(),
             Word::Single(extent) => SINGLE | extent.bits(),
             Word::Node(node) => {
-                debug_assert!(node.place >> PLACE_BITS == 0 && node.class < CLASSES);
+                debug_assert!(node.offset >> OFFSET_BITS == 0 && node.class < CLASSES);
                 let generation = u64::from(node.generation) & ((1 << GENERATION_BITS) - 1);
-                NODE | u64::from(node.class) << (GENERATION_BITS + PLACE_BITS)
-                    | node.place << GENERATION_BITS
+                NODE | u64::from(node.class) << (GENERATION_BITS + OFFSET_BITS)
+                    | node.offset << GENERATION_BITS
                     | generation
             }
         }
     }
 }
 
-/// A block in a node: the extent and the slot or position where it is; 0 for none. The one after it in the same extent is
-/// this plus [`NEXT_SLOT`].
+/// The step from the word of a block in a node to that of the next block in the same extent. Such a word has the extent,
+/// and the slot or position there; 0: no block.
 pub(super) const NEXT_SLOT: u64 = 1 << SLOT_SHIFT;
 
-/// A block in a slot of a packed extent.
+/// Returns the word of a block in a slot of a packed extent.
 pub(super) fn packed_bits(extent: ExtentId, slot: u8) -> u64 {
     PRESENT | u64::from(slot) << SLOT_SHIFT | extent.bits()
 }
 
-/// A block at its own position.
+/// Returns the word of a block at its own position.
 pub(super) fn own_bits(extent: ExtentId, position: u32) -> u64 {
     PRESENT | OWN_POSITION | u64::from(position) << SLOT_SHIFT | extent.bits()
 }
 
-/// Where a block is that is not 0.
+/// Returns the extent, and the slot or position there, of a block's word that is not 0.
 #[inline]
-pub(super) fn place_of(bits: u64) -> (ExtentId, u32) {
+pub(super) fn location_of(bits: u64) -> (ExtentId, u32) {
     (ExtentId::from_bits(bits & EXTENT), (bits >> SLOT_SHIFT) as u32 & 63)
 }
 
-/// Whether it stands at its own position.
+/// Returns whether the block is at its own position.
 #[inline]
 pub(super) fn is_own(bits: u64) -> bool {
     bits & OWN_POSITION != 0
@@ -105,11 +107,11 @@ mod tests {
     #[test]
     fn words_survive_their_bits() {
         let extents = [(0, 0), (127, u32::MAX), (128, 5)].map(|(member, index)| ExtentId { member, index });
-        let node = |place, class, generation| Word::Node(NodeId { place, class, generation });
+        let node = |offset, class, generation| Word::Node(NodeId { offset, class, generation });
         let mut words = vec![
             Word::Unmapped,
             node(0, 0, 0),
-            node((1 << PLACE_BITS) - 1, TABLE, 0),
+            node((1 << OFFSET_BITS) - 1, TABLE, 0),
             node(0, TABLE, (1 << GENERATION_BITS) - 1),
             node(77, 3, 9),
         ];
@@ -126,7 +128,7 @@ mod tests {
         let extent = ExtentId { member: 127, index: u32::MAX };
         for slot in 0..63 {
             assert_eq!(packed_bits(extent, slot) + NEXT_SLOT, packed_bits(extent, slot + 1));
-            assert_eq!(place_of(own_bits(extent, u32::from(slot))), (extent, u32::from(slot)));
+            assert_eq!(location_of(own_bits(extent, u32::from(slot))), (extent, u32::from(slot)));
         }
         let beyond = packed_bits(extent, 63) + NEXT_SLOT;
         assert!((0..64).all(|slot| packed_bits(extent, slot) != beyond && own_bits(extent, u32::from(slot)) != beyond));

@@ -1,0 +1,94 @@
+//! Adding a member while the pool is in use.
+//!
+//! The order: the new member's tables are zeros, and its ring start is the one that [`Pool::begin_member`] returns;
+//! both are durable. Then the pool adds it ([`Pool::add_member`]), and writes to it what it writes to all members, but
+//! allocates nothing there. When a checkpoint that was requested after that has ended, the member has all owners, and
+//! the labels of the others may name it. Only when these are durable, it is opened for allocations
+//! ([`Pool::close_member`]). If this is interrupted earlier, the pool does not know the member at the next open, and
+//! the member held nothing. A member that is refused before it is in the labels, for lack of space for example, is
+//! taken back ([`Pool::withdraw_member`]).
+
+use braid_format::pool::RingStart;
+
+use super::commit::LogRing;
+use super::home::{Pool, Room};
+use super::open::{PoolDevice, tail_units_of_ring};
+use super::space::{Free, Freed};
+use super::units::MEMBERS_MAX;
+
+/// Why a member cannot be added. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AddError {
+    /// A commit or checkpoint is under way: call again.
+    #[error("the pool is writing: ask again")]
+    Again,
+    /// The number is, or was, another's.
+    #[error("the number is, or was, another member's")]
+    Number,
+    /// A commit of the whole log would not fit its ring.
+    #[error("its ring is too small for this pool")]
+    Ring,
+    /// A member has failed: nothing can be committed.
+    #[error("a member has failed")]
+    Failed,
+}
+
+impl Pool {
+    /// Returns the maximum units in the log at a time. The ring of a new member must have room for as many.
+    pub fn tail_units(&self) -> u64 {
+        self.log.capacity()
+    }
+
+    /// Returns the ring start for a new member. It is valid while the pool is open.
+    pub fn begin_member(&self) -> RingStart {
+        let commits = &self.commits;
+        RingStart {
+            pool_tag: commits.tag,
+            session: commits.session,
+            run: commits.run,
+            sequence: 1,
+            position: 0,
+            commit: commits.commit,
+            mark: commits.committed,
+            // An even generation, so that the start is in the first slot, and below all others: their members have the
+            // owners.
+            generation: 2,
+            before: 0,
+            parts: commits.parts,
+            absent: commits.absent,
+            settled: 0,
+        }
+    }
+
+    /// Adds a member whose start is durable, and whose tables are zeros. Nothing is allocated there yet.
+    ///
+    /// # Errors
+    /// See [`AddError`].
+    pub fn add_member(&mut self, device: &PoolDevice) -> Result<(), AddError> {
+        let number = device.number;
+        let at = usize::from(number);
+        if at >= MEMBERS_MAX || at < self.rooms.len() {
+            return Err(AddError::Number);
+        }
+        if tail_units_of_ring(device.ring.1) < self.tail_units() {
+            return Err(AddError::Ring);
+        }
+        if self.commits.is_failed() {
+            return Err(AddError::Failed);
+        }
+        if !self.commits.is_quiescent() {
+            return Err(AddError::Again);
+        }
+        self.state.add_member(number, device.extents, device.zero_slots);
+        for (_, extents) in self.state.members().skip(self.rooms.len()) {
+            self.rooms.push(Room { free: Free::none(extents), freed: Freed::default(), closed: false });
+        }
+        (0..device.extents).for_each(|index| self.rooms[at].free.give(index));
+        let (offset, blocks) = device.ring;
+        self.commits.add_ring(LogRing { offset, blocks, head: 0, sequence: 1, committed: (0, 1), start: 0 });
+        let start_generation = self.begin_member().generation;
+        self.commits.checkpoint.add_member(device, start_generation);
+        self.close_member(number, true);
+        Ok(())
+    }
+}

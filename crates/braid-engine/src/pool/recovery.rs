@@ -1,0 +1,438 @@
+//! Recovery: which members are current and which return, and which commits in the log rings are valid.
+//!
+//! A commit is valid if it is complete on all present members. A missing member may lack its part, and that cannot be
+//! known. So the decision is written to all present members before anything else is: a returning member must have every
+//! commit that was decided to be valid, or it is refused. Anything else that it has never becomes valid.
+
+use std::collections::BTreeMap;
+
+use braid_format::limits::COUNTER_MAX;
+use braid_format::pool::{
+    Absence, Absences, BatchHeader, Change, Entry, RING_START_BYTES, RingStart, pool_tag, start_slot,
+};
+
+use super::checkpoint::generation_after;
+use super::commit::BATCH_BLOCKS_MAX;
+use super::log_rings::{check_no_later_commit, read_ring};
+use super::open::{OpenError, OpenPool, PoolDevice, failed};
+use super::units::MEMBERS_MAX;
+use crate::io::DeviceIo;
+use crate::planted::{Planted, planted};
+
+const BLOCK: u64 = 4096;
+/// Generations that are skipped when a pool goes on without a member. The ring start of a missing member may be ahead
+/// of all others: by 2 for each checkpoint that was interrupted when only that start was durable. A decision made
+/// without the member must have a higher generation than anything it has.
+const GENERATION_LEAP: u64 = 1 << 20;
+
+/// How a member relates to the newest ring start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// It is of the same run.
+    Current,
+    /// It has no start of that run: a crash came first. Nothing was committed in that run.
+    Behind,
+    /// The pool went on without it, and it returns.
+    Returning(Absence),
+}
+
+/// What was found in the log ring of one member.
+pub(super) struct MemberLog {
+    pub number: u8,
+    pub start: RingStart,
+    pub standing: Standing,
+    pub batches: Vec<(BatchHeader, Vec<Entry>)>,
+}
+
+impl MemberLog {
+    fn of_commit(&self, commit: u64) -> impl Iterator<Item = &BatchHeader> {
+        self.batches.iter().map(|(header, _)| header).filter(move |header| header.commit == commit)
+    }
+
+    /// Returns whether all batches of the commit that belong to this member are present.
+    fn is_whole(&self, commit: u64) -> bool {
+        let batches = self.of_commit(commit).count();
+        self.of_commit(commit).next().is_some_and(|first| batches == usize::from(first.batches))
+    }
+}
+
+/// The outcome of recovery.
+pub(super) struct Recovered {
+    /// The last valid commit.
+    pub commit: u64,
+    /// Its last unit.
+    pub mark: u64,
+    /// By member, the last commit that has batches on it.
+    pub parts: [u64; MEMBERS_MAX],
+    /// Entries of valid commits that the tables may lack, in order.
+    pub replay: Vec<Entry>,
+    /// What is decided about missing and returning members.
+    pub absent: Absences,
+}
+
+/// Reads the ring starts and rings of all present members. Returns the newest start, and what each ring holds.
+pub(super) async fn read_logs<I: DeviceIo>(
+    io: &I,
+    what: &OpenPool<'_>,
+) -> Result<(RingStart, Vec<MemberLog>), OpenError> {
+    let mut starts = Vec::with_capacity(what.members.len());
+    for member in what.members {
+        starts.push(read_start(io, what, member).await?);
+    }
+    // The run is not chosen by session: a missing member may have been the only one with a start of the next session
+    // when the others went on without it.
+    let run = starts.iter().max_by_key(|start| start.generation).expect("a pool has members").run;
+    let of_run = starts.iter().filter(|start| start.run == run);
+    let newest = *of_run.max_by_key(|start| (start.session, start.generation)).expect("one has the highest generation");
+    let of_session = starts.iter().filter(|start| start.session == newest.session);
+    let ahead = of_session.map(|start| start.commit).max().unwrap_or(newest.commit);
+    let mut found = Vec::with_capacity(starts.len());
+    for (member, start) in what.members.iter().zip(starts) {
+        let standing = standing(what, &newest, member.number, &start)?;
+        let is_read = match standing {
+            // What was committed in an earlier session of the same run is in the tables.
+            Standing::Current => start.session == newest.session,
+            Standing::Behind => false,
+            Standing::Returning(_) => true,
+        };
+        if !is_read && start.run == newest.run && !planted(Planted::StartRotUnseen) {
+            check_no_later_commit(io, member, &start, ahead).await?;
+        }
+        let batches = if is_read { read_ring(io, what, member, &start).await? } else { Vec::new() };
+        found.push(MemberLog { number: member.number, start, standing, batches });
+    }
+    for found in &found {
+        if let Standing::Returning(absence) = &found.standing
+            && found.start.commit < absence.needs
+            && !found.is_whole(absence.needs)
+            && !planted(Planted::ReturnBelieved)
+        {
+            return Err(OpenError::Lacks { member: found.number, commit: absence.needs });
+        }
+    }
+    Ok((newest, found))
+}
+
+fn standing(what: &OpenPool<'_>, newest: &RingStart, member: u8, start: &RingStart) -> Result<Standing, OpenError> {
+    let current = start.run == newest.run;
+    match newest.absent.of(member) {
+        // It is back already; only not all members have the record of that.
+        Some(absence) if current && absence.run != start.run => Ok(Standing::Current),
+        Some(absence) if start.run == absence.run || start.run == absence.other => Ok(Standing::Returning(*absence)),
+        // A crash came when it had its start of a new run, and others had none yet.
+        Some(absence) if start.before != 0 && (start.before == absence.run || start.before == absence.other) => {
+            if knows_decisions(what, member, start) {
+                Ok(Standing::Returning(*absence))
+            } else {
+                Err(OpenError::OtherRun(member))
+            }
+        }
+        Some(absence) if planted(Planted::ReturnBelieved) => Ok(Standing::Returning(*absence)),
+        None if current => Ok(Standing::Current),
+        None if start.run == newest.before => Ok(Standing::Behind),
+        _ => Err(OpenError::OtherRun(member)),
+    }
+}
+
+/// Returns whether the present members know what was decided when this member got its start of a run of which they have
+/// none. They do if one of them was to get such a start, too: then nothing was committed in that run. They also do if
+/// no member was missing: then nothing had to be decided. Otherwise the member went on without them.
+fn knows_decisions(what: &OpenPool<'_>, member: u8, start: &RingStart) -> bool {
+    let returned = |absence: &Absence| absence.other == start.run;
+    let none_missing = start.absent.list().iter().all(returned);
+    let knows = |other: &PoolDevice| other.number != member && start.settled >> other.number & 1 == 1;
+    none_missing || what.members.iter().any(knows)
+}
+
+async fn read_start<I: DeviceIo>(io: &I, what: &OpenPool<'_>, member: &PoolDevice) -> Result<RingStart, OpenError> {
+    let number = member.number;
+    let bytes = io.read(member.device, member.places.starts, 2 * RING_START_BYTES).await;
+    let bytes = bytes.map_err(failed(number, "read"))?;
+    let read: Vec<_> = bytes.as_chunks::<RING_START_BYTES>().0.iter().map(RingStart::decode).collect();
+    let of_pool = read.iter().filter_map(|start| start.as_ref().ok()).filter(|start| {
+        start.pool_tag == pool_tag(&what.uuid) && u64::from(start.position) + BATCH_BLOCKS_MAX <= member.ring.1
+    });
+    let refused = || match read.iter().find_map(|start| start.as_ref().err().filter(|why| why.is_nonsense())) {
+        Some(why) => OpenError::Damaged { member: number, what: format!("neither start of its ring counts: {why}") },
+        None => OpenError::NoStart(number),
+    };
+    of_pool.max_by_key(|start| start.generation).copied().ok_or_else(refused)
+}
+
+/// Decides which commits are valid: consecutive ones of which every batch is present.
+pub(super) fn decide_commits(
+    what: &OpenPool<'_>,
+    newest: &RingStart,
+    all: &[MemberLog],
+) -> Result<Recovered, OpenError> {
+    let current: Vec<&MemberLog> = all.iter().filter(|found| found.standing == Standing::Current).collect();
+    // The commits that the furthest start covers were complete, and are in the tables of its member; the other tables
+    // may lack them.
+    let of_session = current.iter().filter(|found| found.start.session == newest.session);
+    let ahead = of_session.map(|found| found.start).max_by_key(|start| start.commit).unwrap_or(*newest);
+    let (mut commit, mut mark, mut parts) = (ahead.commit, ahead.mark, ahead.parts);
+    // A member whose start is behind must have these in its ring: otherwise older images would overwrite what its
+    // tables may hold already.
+    for found in current.iter().filter(|found| found.start.session == newest.session) {
+        let last = parts[usize::from(found.number)];
+        if found.start.commit < last && !found.is_whole(last) && !planted(Planted::LastPartUnseen) {
+            let what = format!("its ring lacks commit {last}, which another member's tables hold");
+            return Err(OpenError::Damaged { member: found.number, what });
+        }
+    }
+    // In one sequence: entries of returning members are older than those that the others wrote since.
+    let mut replay: BTreeMap<(bool, u8, u64), Entry> = BTreeMap::new();
+    let mut count = |found: &MemberLog, commit: u64, is_current: bool| {
+        let lists = found.batches.iter().filter(|(header, _)| header.commit == commit).flat_map(|(_, list)| list);
+        // Owners are copied from the current members.
+        let valid = lists.filter(|entry| is_current || !matches!(entry.change, Change::Owner { .. }));
+        // Current members have the same owner entries under the same sequence; a returning member may be of another
+        // run.
+        let of = if is_current { 0 } else { found.number };
+        replay.extend(valid.map(|entry| ((is_current, of, entry.sequence), entry.clone())));
+    };
+    for found in &current {
+        let covered = found.batches.iter().map(|(header, _)| header.commit).filter(|covered| *covered <= commit);
+        covered.for_each(|covered| count(found, covered, true));
+    }
+    // Decisions in a start of this run are kept.
+    let decided = newest.absent.list().iter().filter(|absence| absence.run == newest.run);
+    let last = decided.map(|absence| absence.commit).min().unwrap_or(COUNTER_MAX);
+    // A removed member has no part in commits after the start that is used: no ring held anything of it when it was
+    // removed.
+    let some_lack = what.absent != 0 || all.len() != current.len();
+    loop {
+        let headers = current.iter().flat_map(|found| found.batches.iter().map(|(header, _)| header));
+        let Some(header) = headers.filter(|header| header.commit > commit).min_by_key(|header| header.commit).copied()
+        else {
+            break;
+        };
+        let next = header.commit;
+        // A commit with batches only on other members is skipped: it changes nothing on the current ones.
+        let is_next = next == commit + 1 || some_lack;
+        let whole = is_next
+            && current.iter().filter(|found| header.members >> found.number & 1 == 1).all(|found| found.is_whole(next));
+        if next > last {
+            break;
+        }
+        if !whole && !planted(Planted::CommitWithoutAllMembers) {
+            // Commits are made one at a time: if there is a later one, this one was complete, even if no present member
+            // has any of it.
+            let first = if some_lack { next } else { commit + 1 };
+            let later = |found: &&MemberLog| found.batches.iter().any(|(header, _)| header.commit > first);
+            if let Some(found) = current.iter().copied().find(later) {
+                let what = format!("its ring has commits after number {first}, of which other members lack a part");
+                return Err(OpenError::Damaged { member: found.number, what });
+            }
+            break;
+        }
+        current.iter().for_each(|found| count(found, next, true));
+        mark = mark.max(header.mark);
+        commit = next;
+        let takes_part = |member: &usize| header.members >> member & 1 == 1;
+        (0..MEMBERS_MAX).filter(takes_part).for_each(|member| parts[member] = next);
+    }
+    let mut absent = Vec::new();
+    for member in (0..MEMBERS_MAX as u8).filter(|member| what.absent >> member & 1 == 1) {
+        // While some members had no start of this run, nothing was committed in it: the member may be of the run
+        // before.
+        let needs = parts[usize::from(member)];
+        let other = if needs <= newest.commit { newest.before } else { 0 };
+        let known = newest.absent.of(member).copied();
+        absent.push(known.unwrap_or(Absence { member, run: newest.run, other, commit, needs }));
+    }
+    for found in all {
+        let Standing::Returning(absence) = found.standing else { continue };
+        let mut last = absence.needs;
+        for commit in found.batches.iter().map(|(header, _)| header.commit) {
+            if commit <= absence.needs || is_valid_alone(newest, all, found, &absence, commit) {
+                count(found, commit, false);
+                last = last.max(commit);
+                raise_needs(&mut absent, found, commit);
+            } else {
+                break;
+            }
+        }
+        let member = found.number;
+        parts[usize::from(member)] = last.min(commit);
+        // Until all members know that it is back, it may be as it is now, or of the new run.
+        let end = if found.start.run == absence.run { absence.commit } else { COUNTER_MAX };
+        let needs = last.min(commit);
+        absent.push(Absence { member, run: found.start.run, other: what.run, commit: end, needs });
+    }
+    absent.sort_unstable_by_key(|absence| absence.member);
+    let absent = Absences::new(&absent).ok_or(OpenError::TooManyAbsent)?;
+    let replay = replay.into_values().collect();
+    Ok(Recovered { commit, mark, parts, replay, absent })
+}
+
+/// Returns whether a commit is valid that a returning member has, and no current one: all members with batches of it
+/// were missing then. It may lie between commits that current members have.
+fn is_valid_alone(newest: &RingStart, all: &[MemberLog], found: &MemberLog, absence: &Absence, commit: u64) -> bool {
+    let Some(header) = found.of_commit(commit).next().filter(|_| found.is_whole(commit)) else { return false };
+    if found.start.run != absence.run {
+        return false;
+    }
+    (0..MEMBERS_MAX as u8).filter(|member| header.members >> member & 1 == 1).all(|member| {
+        let of = newest.absent.of(member);
+        let then = of.is_some_and(|of| (of.run, of.commit) == (absence.run, absence.commit));
+        let returned = all.iter().find(|found| found.number == member);
+        then && returned.is_none_or(|found| found.start.commit >= commit || found.is_whole(commit))
+    })
+}
+
+/// Missing members must have this commit, which is valid, to return.
+fn raise_needs(absent: &mut [Absence], found: &MemberLog, commit: u64) {
+    let members = found.of_commit(commit).next().map_or(0, |header| header.members);
+    for absence in absent.iter_mut().filter(|absence| members >> absence.member & 1 == 1) {
+        absence.needs = absence.needs.max(commit);
+    }
+}
+
+/// Writes what is decided about missing members to all current members, before anything else is written, and gives a
+/// start of the newest run to members that lack one. Returns the generations of the starts, by ordinal.
+pub(super) async fn write_decisions<I: DeviceIo>(
+    io: &I,
+    what: &OpenPool<'_>,
+    newest: &RingStart,
+    all: &[MemberLog],
+    recovered: &Recovered,
+) -> Result<Vec<u64>, OpenError> {
+    let mut generations: Vec<u64> = all.iter().map(|found| found.start.generation).collect();
+    let not_returning =
+        || what.members.iter().zip(all).filter(|(_, found)| !matches!(found.standing, Standing::Returning(_)));
+    let lacks = |start: &RingStart| recovered.absent.list().iter().any(|one| start.absent.of(one.member) != Some(one));
+    // Even if it was decided before: a missing member may have been present since, when an open was interrupted.
+    let decides = not_returning().any(|(_, found)| lacks(&found.start)) || what.absent != 0;
+    let behind = all.iter().any(|found| found.standing == Standing::Behind);
+    if !behind && (!decides || planted(Planted::VerdictNotDurable)) {
+        return Ok(generations);
+    }
+    let leap = if what.absent != 0 && !planted(Planted::VerdictOvertaken) { GENERATION_LEAP } else { 0 };
+    let highest = generations.iter().copied().max().unwrap_or(0) + leap;
+    for ((member, found), generation) in what.members.iter().zip(all).zip(&mut generations) {
+        let start = match found.standing {
+            Standing::Current => found.start,
+            Standing::Behind => RingStart { position: 0, sequence: 1, ..*newest },
+            Standing::Returning(_) => continue,
+        };
+        *generation = generation_after(*generation, highest + 1);
+        let start = RingStart { generation: *generation, absent: recovered.absent, ..start };
+        let at = member.places.starts + start_slot(start.generation) * BLOCK;
+        let written = io.write(member.device, at, start.encode().to_vec(), false).await;
+        written.map_err(failed(member.number, "written"))?;
+    }
+    for (member, _) in not_returning() {
+        io.flush(member.device).await.map_err(failed(member.number, "flushed"))?;
+    }
+    Ok(generations)
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_format::Uuid;
+
+    use super::*;
+    use crate::io::DeviceId;
+    use crate::pool::MemberPlaces;
+
+    /// Returns the ring of a member with these commits, all complete.
+    fn ring(number: u8, commits: &[(u64, u128)], parts: [u64; MEMBERS_MAX]) -> MemberLog {
+        let start = RingStart {
+            pool_tag: 1,
+            session: 1,
+            run: 7,
+            sequence: 1,
+            position: 0,
+            commit: 4,
+            mark: 4,
+            generation: 1,
+            before: 0,
+            parts,
+            absent: Absences::NONE,
+            settled: 0,
+        };
+        let batch = |(commit, members): &(u64, u128)| {
+            let (pool_tag, run, sequence, index, batches, mark, units, blocks) = (1, 7, 1, 0, 1, *commit, 0, 1);
+            let header = BatchHeader {
+                pool_tag,
+                run,
+                sequence,
+                commit: *commit,
+                members: *members,
+                index,
+                batches,
+                mark,
+                units,
+                blocks,
+            };
+            (header, Vec::new())
+        };
+        MemberLog { number, start, standing: Standing::Current, batches: commits.iter().map(batch).collect() }
+    }
+
+    fn last_commit(a: &[(u64, u128)], b: &[(u64, u128)], parts: [u64; MEMBERS_MAX]) -> Result<u64, OpenError> {
+        let places = MemberPlaces { starts: 0, owners: 0, table: 0, addresses: 0, data: 0 };
+        let member = |number| {
+            let device = DeviceId(u32::from(number));
+            PoolDevice { number, device, places, ring: (0, 64), extents: 0, zero_slots: 0 }
+        };
+        let members = [member(0), member(1)];
+        let what =
+            OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, writes_over: false, run: 8 };
+        let found = [ring(0, a, parts), ring(1, b, parts)];
+        decide_commits(&what, &found[0].start, &found).map(|recovered| recovered.commit)
+    }
+
+    #[test]
+    fn a_commit_of_which_no_member_has_anything_was_complete_if_a_later_one_was_begun() {
+        let none = [0; MEMBERS_MAX];
+        assert_eq!(last_commit(&[(5, 0b01)], &[(6, 0b10)], none), Ok(6));
+        assert_eq!(last_commit(&[(5, 0b01)], &[], none), Ok(5));
+        assert_eq!(last_commit(&[], &[], none), Ok(4));
+        let refused = last_commit(&[], &[(6, 0b10)], none);
+        assert!(matches!(refused, Err(OpenError::Damaged { member: 1, .. })), "{refused:?}");
+        // A removed member had a part in earlier commits, and in none of these.
+        let mut left = none;
+        left[2] = 3;
+        let refused = last_commit(&[], &[(6, 0b10)], left);
+        assert!(matches!(refused, Err(OpenError::Damaged { member: 1, .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_member_that_was_alone_in_a_run_returns_if_a_present_member_was_to_join_it() {
+        let places = MemberPlaces { starts: 0, owners: 0, table: 0, addresses: 0, data: 0 };
+        let member = |number| {
+            let device = DeviceId(u32::from(number));
+            PoolDevice { number, device, places, ring: (0, 64), extents: 0, zero_slots: 0 }
+        };
+        let of = |run, before, absent: &[Absence], settled| {
+            let absent = Absences::new(absent).expect("few enough");
+            RingStart { run, before, absent, settled, ..ring(0, &[], [0; MEMBERS_MAX]).start }
+        };
+        let absence = |member, run, other| Absence { member, run, other, commit: 4, needs: 4 };
+        // Members 1 and 2 went on without 0, when they were of run 7.
+        let (members, newest) = ([member(0), member(1), member(2)], of(9, 0, &[absence(0, 7, 6)], 0));
+        let what =
+            OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, writes_over: false, run: 10 };
+        let returns = |start: RingStart| match standing(&what, &newest, 0, &start) {
+            Ok(standing) => standing == Standing::Returning(absence(0, 7, 6)),
+            Err(error) => {
+                assert_eq!(error, OpenError::OtherRun(0));
+                false
+            }
+        };
+        for before in [6, 7] {
+            // It began run 8 with all members; without 2, which only it knows; without 2, which 1 knows.
+            assert!(returns(of(8, before, &[], 0b111)));
+            assert!(!returns(of(8, before, &[absence(2, before, 0)], 0b001)));
+            assert!(returns(of(8, before, &[absence(2, before, 0)], 0b011)));
+            // Or while 2 returned, which did not know yet.
+            assert!(returns(of(8, before, &[absence(2, 3, 8)], 0b001)));
+            assert!(!returns(of(8, before, &[absence(1, 3, 0), absence(2, 3, 8)], 0b001)));
+        }
+        assert!(!returns(of(8, 5, &[], 0b111)), "behind another run");
+        assert!(!returns(of(8, 0, &[], 0b111)), "all members had joined it");
+        assert!(returns(of(7, 0, &[], 0)) && returns(of(6, 0, &[], 0)));
+    }
+}

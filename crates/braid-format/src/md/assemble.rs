@@ -1,0 +1,442 @@
+//! Assembles an array from the superblocks of its devices.
+
+use std::collections::BTreeMap;
+
+use braid_geometry::{CHUNK_BYTES_MAX, Geometry, Layout, Level, MEMBERS_MAX, Spec, ZonePolicy};
+use uuid::Uuid;
+
+use super::superblock::feature;
+use super::{Problem, Role, Superblock};
+
+/// How many events a member may be behind and still be current, as in md: a crash may prevent its update alone.
+const EVENTS_BEHIND_MAX: u64 = 1;
+
+/// How to assemble an array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wishes {
+    /// Use stale members where they are needed, and reconstruct from parity that may be wrong.
+    pub force: bool,
+    /// The layout of a raid0 whose superblocks do not record one.
+    pub layout: Option<Layout>,
+}
+
+/// State of a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeatState {
+    /// The member is present and current.
+    Here,
+    /// No device of the member is present.
+    Missing,
+    /// The member is stale: it is behind by some events, or the others have marked it as failed.
+    Old {
+        /// The number of events.
+        behind: u64,
+    },
+    /// The member was being rebuilt.
+    Filling {
+        /// How much of its data is rebuilt, in bytes.
+        done_bytes: u64,
+    },
+}
+
+/// A slot of an array.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seat {
+    /// Index of the device, if there is one.
+    pub device: Option<usize>,
+    /// State of the slot.
+    pub state: SeatState,
+    /// Whether data are read from it.
+    pub used: bool,
+}
+
+/// An array of md, as its superblocks describe it.
+#[derive(Clone, Debug)]
+pub struct MdArray {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// Its name; mdadm writes `host:name`.
+    pub name: String,
+    /// Its level, as md calls it.
+    pub level: String,
+    /// Its layout, as mdadm calls it; empty where the level has one only.
+    pub layout: String,
+    /// Its chunk in bytes; 0: none.
+    pub chunk_bytes: u64,
+    /// The minor version of its superblocks.
+    pub minor: u8,
+    /// Events of the newest superblock.
+    pub events: u64,
+    /// When it was created, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// When it was last changed, in seconds since 1970.
+    pub updated_unix_s: u64,
+    /// The array was stopped cleanly, or has no redundancy that could be inconsistent.
+    pub clean: bool,
+    /// The slots, by role.
+    pub seats: Vec<Seat>,
+    /// Devices of the array that are not members: spares and failed devices.
+    pub others: Vec<usize>,
+    /// Why the array is not readable; empty: it is readable.
+    pub problems: Vec<Problem>,
+    /// What a reader of the data has to know, one sentence each, without its full stop.
+    pub warnings: Vec<String>,
+    /// The geometry, if known.
+    pub geometry: Option<Geometry>,
+}
+
+impl MdArray {
+    /// Returns whether any slot has no member in use.
+    #[must_use]
+    pub fn is_degraded(&self) -> bool {
+        self.seats.iter().any(|slot| !slot.used)
+    }
+}
+
+/// Groups devices by array, as indices in their order.
+#[must_use]
+pub fn groups(devices: &[Superblock]) -> BTreeMap<Uuid, Vec<usize>> {
+    let mut groups: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
+    for (index, device) in devices.iter().enumerate() {
+        groups.entry(device.array).or_default().push(index);
+    }
+    groups
+}
+
+/// Assembles the devices of one array: at least one, all of the same array.
+///
+/// # Panics
+/// Without a device.
+#[must_use]
+pub fn judge(devices: &[Superblock], options: Wishes) -> MdArray {
+    let newest = devices.iter().rev().max_by_key(|device| device.events).expect("an array has a device");
+    let mut array = MdArray {
+        uuid: newest.array,
+        name: newest.name.clone(),
+        level: level_name(newest.level),
+        layout: layout_name(newest),
+        chunk_bytes: newest.chunk_bytes,
+        minor: newest.minor,
+        events: newest.events,
+        created_unix_s: newest.created_unix_s,
+        updated_unix_s: newest.updated_unix_s,
+        clean: newest.resync_bytes.is_none() || matches!(newest.level, -1 | 0),
+        seats: Vec::new(),
+        others: Vec::new(),
+        problems: refused_features(newest),
+        warnings: Vec::new(),
+        geometry: None,
+    };
+    if newest.members == 0 || newest.members as usize > MEMBERS_MAX {
+        let what = format!("it has {} members, and 1 to {MEMBERS_MAX} can be read", newest.members);
+        array.problems.push(Problem::Numbers(what));
+        return array;
+    }
+    assign_slots(&mut array, devices, newest);
+    let spec = match spec_of(newest) {
+        Ok(spec) => spec,
+        Err(problem) => {
+            array.problems.push(problem);
+            return array;
+        }
+    };
+    choose(&mut array, devices, &spec, options);
+    lay_out(&mut array, devices, newest, spec, options);
+    warn(&mut array, newest, &spec);
+    array
+}
+
+fn refused_features(newest: &Superblock) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    if newest.features & !feature::KNOWN != 0 {
+        problems.push(Problem::Features(newest.features & !feature::KNOWN));
+    }
+    if newest.has(feature::RESHAPE | feature::RESHAPE_BACKWARDS | feature::NEW_OFFSET) {
+        problems.push(Problem::Reshape);
+    }
+    if newest.has(feature::JOURNAL) {
+        problems.push(Problem::Journal);
+    }
+    if newest.has(feature::CLUSTERED) {
+        problems.push(Problem::Clustered);
+    }
+    problems
+}
+
+/// Assigns each device to the slot of its role, if the newest superblock agrees.
+fn assign_slots(array: &mut MdArray, devices: &[Superblock], newest: &Superblock) {
+    array.seats = vec![Seat { device: None, state: SeatState::Missing, used: false }; newest.members as usize];
+    for (index, device) in devices.iter().enumerate() {
+        let role = match device.role() {
+            Role::Member(role) if u32::from(role) < newest.members => role,
+            _ => {
+                array.others.push(index);
+                continue;
+            }
+        };
+        let behind = newest.events - device.events;
+        let agrees = newest.role_of(device.device_number) == Role::Member(role);
+        let same = |of: &Superblock| (of.level, of.layout, of.chunk_bytes, of.members, of.used_bytes);
+        let state = match device.recovered_bytes {
+            _ if behind > EVENTS_BEHIND_MAX || !agrees || same(device) != same(newest) => SeatState::Old { behind },
+            Some(done_bytes) => SeatState::Filling { done_bytes },
+            None if device.has(feature::RECOVERY_BITMAP) => SeatState::Filling { done_bytes: 0 },
+            None => SeatState::Here,
+        };
+        // Two devices that are equally new have each marked the other as failed.
+        let left = newest.role_of(device.device_number) == Role::Faulty;
+        if left && behind == 0 && device.role_of(newest.device_number) == Role::Faulty {
+            let one = devices.iter().position(|other| std::ptr::eq(other, newest)).unwrap_or(0);
+            array.problems.push(Problem::Diverged { one, other: index });
+        }
+        let taken = array.seats[usize::from(role)];
+        let this = Seat { device: Some(index), state, used: false };
+        let Some(other) = taken.device else {
+            array.seats[usize::from(role)] = this;
+            continue;
+        };
+        // A slot may have a second device that was to replace the first. The current one is used; of two, the original.
+        let replaces = |of: usize| devices[of].has(feature::REPLACEMENT);
+        let both = taken.state == SeatState::Here && state == SeatState::Here;
+        if both && replaces(index) == replaces(other) {
+            array.problems.push(Problem::Twice { role, one: other, other: index });
+        }
+        let better = match (taken.state, state) {
+            (SeatState::Here, SeatState::Here) => replaces(other) && !replaces(index),
+            (SeatState::Here, _) => false,
+            (_, SeatState::Here) => true,
+            _ => device.events > devices[other].events,
+        };
+        if better {
+            array.seats[usize::from(role)] = this;
+        }
+        array.others.push(if better { other } else { index });
+    }
+}
+
+/// Chooses the members to read from.
+fn choose(array: &mut MdArray, devices: &[Superblock], spec: &Spec, options: Wishes) {
+    for slot in &mut array.seats {
+        slot.used = slot.state == SeatState::Here;
+    }
+    if covers(spec, &array.seats) {
+        return;
+    }
+    // The least stale first.
+    let mut old: Vec<(u64, usize)> = array
+        .seats
+        .iter()
+        .enumerate()
+        .filter_map(|(role, slot)| match slot.state {
+            SeatState::Old { behind } if fits(devices, slot, array.seats.len()) => Some((behind, role)),
+            _ => None,
+        })
+        .collect();
+    old.sort_unstable();
+    let mut with = array.seats.clone();
+    let mut taken = Vec::new();
+    for (behind, role) in old {
+        with[role].used = true;
+        taken.extend(with[role].device.map(|device| (device, behind)));
+        if covers(spec, &with) {
+            break;
+        }
+    }
+    if !covers(spec, &with) {
+        let lacking = array.seats.iter().zip(0..).filter(|(slot, _)| !slot.used).map(|(_, role)| role);
+        array.problems.push(Problem::TooFew { lacking: lacking.collect() });
+    } else if options.force {
+        array.warnings.push("members are read that are old: what was written since they were left out is mixed with what stood there before".into());
+        array.seats = with;
+    } else {
+        array.problems.push(Problem::Stale { devices: taken });
+    }
+}
+
+/// Returns whether a stale device records the array's number of members.
+fn fits(devices: &[Superblock], slot: &Seat, members: usize) -> bool {
+    slot.device.is_some_and(|device| devices[device].members as usize == members)
+}
+
+/// Returns whether all data are readable from the members in use.
+fn covers(spec: &Spec, slots: &[Seat]) -> bool {
+    let width = slots.len();
+    let lost = slots.iter().filter(|slot| !slot.used).count();
+    let copies = usize::from(spec.copies);
+    match spec.level {
+        Level::Concat | Level::Raid0 => lost == 0,
+        Level::Raid1 => lost < width,
+        Level::Raid5 => lost <= 1,
+        Level::Raid6 => lost <= 2,
+        // The layout repeats after as many chunks as there are members.
+        Level::Raid10 => (0..width).all(|chunk| {
+            let first = if spec.layout == Layout::Near { chunk * copies } else { chunk };
+            (first..first + copies).any(|cell| slots[cell % width].used)
+        }),
+    }
+}
+
+/// Returns the spec that md's numbers stand for.
+fn spec_of(newest: &Superblock) -> Result<Spec, Problem> {
+    let layout = newest.layout;
+    let level = match newest.level {
+        -1 => Level::Concat,
+        0 => Level::Raid0,
+        1 => Level::Raid1,
+        4 | 5 => Level::Raid5,
+        6 => Level::Raid6,
+        10 => Level::Raid10,
+        other => return Err(Problem::Level(other)),
+    };
+    let mut spec = Spec { zones: ZonePolicy::Single, chunk_bytes: newest.chunk_bytes, ..Spec::new(level) };
+    let unknown = Problem::Layout { level: level.name(), layout };
+    match newest.level {
+        -1 | 1 => spec.chunk_bytes = 4096,
+        0 => spec.zones = ZonePolicy::All,
+        4 => spec.layout = Layout::ParityLast,
+        5 | 6 => {
+            let known = PARITY_LAYOUTS.iter().find(|(number, _)| *number == layout).ok_or(unknown)?;
+            spec.layout = known.1;
+            if !level.layouts().contains(&known.1) && !level.layouts_of_md().contains(&known.1) {
+                return Err(Problem::Layout { level: level.name(), layout });
+            }
+        }
+        _ => {
+            let (near, far, offset) = (layout & 0xff, layout >> 8 & 0xff, layout & 1 << 16 != 0);
+            (spec.layout, spec.copies) = match (near, far, offset, layout >> 17) {
+                (2.., 1, false, 0) => (Layout::Near, near as u16),
+                (1, 2.., false, 0) => (Layout::Far, far as u16),
+                (1, 2.., true, 0) => (Layout::Offset, far as u16),
+                _ => return Err(unknown),
+            };
+        }
+    }
+    if level == Level::Raid1 && newest.members == 1 {
+        spec.copies = 1;
+    }
+    let chunk = spec.chunk_bytes;
+    let even = level == Level::Raid0 || chunk.is_power_of_two();
+    if chunk == 0 || !chunk.is_multiple_of(4096) || chunk > CHUNK_BYTES_MAX || !even {
+        let what = format!("its chunk of {chunk} bytes is none that can be read (4 KiB to 64 MiB, in blocks of 4 KiB)");
+        return Err(Problem::Numbers(what));
+    }
+    Ok(spec)
+}
+
+/// `ALGORITHM_*` in drivers/md/raid5.h, without those that only other formats of metadata have.
+const PARITY_LAYOUTS: [(u32, Layout); 11] = [
+    (0, Layout::LeftAsymmetric),
+    (1, Layout::RightAsymmetric),
+    (2, Layout::LeftSymmetric),
+    (3, Layout::RightSymmetric),
+    (4, Layout::ParityFirst),
+    (5, Layout::ParityLast),
+    (16, Layout::LeftAsymmetric6),
+    (17, Layout::RightAsymmetric6),
+    (18, Layout::LeftSymmetric6),
+    (19, Layout::RightSymmetric6),
+    (20, Layout::ParityFirst6),
+];
+
+fn level_name(level: i32) -> String {
+    if level == -1 { "linear".to_owned() } else { format!("raid{level}") }
+}
+
+/// Returns the layout's name as mdadm writes it.
+fn layout_name(newest: &Superblock) -> String {
+    let layout = newest.layout;
+    match (newest.level, spec_of(newest)) {
+        (0, _) if newest.has(feature::RAID0_LAYOUT) => match layout {
+            1 => "original".to_owned(),
+            2 => "alternate".to_owned(),
+            other => format!("{other:#x}"),
+        },
+        (-1..=1 | 4, _) => String::new(),
+        (10, Ok(spec)) => format!("{}={}", spec.layout, spec.copies),
+        (_, Ok(spec)) => spec.layout.to_string(),
+        (_, Err(_)) => format!("{layout:#x}"),
+    }
+}
+
+/// Determines the geometry, or the problems that prevent it.
+fn lay_out(array: &mut MdArray, devices: &[Superblock], newest: &Superblock, mut spec: Spec, options: Wishes) {
+    let shared = !matches!(spec.level, Level::Concat | Level::Raid0);
+    let data_bytes_of = |slot: &Seat| {
+        let device = slot.device.map(|device| &devices[device]);
+        match shared {
+            true => Some(newest.used_bytes),
+            false => device.map(|device| device.data_bytes),
+        }
+    };
+    for (role, slot) in array.seats.iter().enumerate().filter(|(_, slot)| shared && slot.used) {
+        if slot.device.is_some_and(|device| devices[device].data_bytes < newest.used_bytes) {
+            let what = format!("member {role} has less room for data than the array uses of each");
+            array.problems.push(Problem::Numbers(what));
+            return;
+        }
+    }
+    let Some(mut sizes) = array.seats.iter().map(data_bytes_of).collect::<Option<Vec<u64>>>() else { return };
+    if spec.level == Level::Concat && newest.chunk_bytes > 0 {
+        sizes.iter_mut().for_each(|bytes| *bytes -= *bytes % newest.chunk_bytes);
+    }
+    let plan = |spec: Spec| {
+        Geometry::imported(spec, &sizes)
+            .map_err(|error| Problem::Numbers(format!("its members cannot be laid out: {error}")))
+    };
+    if spec.level == Level::Raid0 {
+        let recorded = newest.has(feature::RAID0_LAYOUT);
+        let layouts = [(1, Layout::Original), (2, Layout::Alternate)];
+        let written =
+            layouts.iter().find(|(number, _)| recorded && *number == newest.layout).map(|(_, layout)| *layout);
+        let zones = plan(Spec { layout: Layout::Alternate, ..spec }).map_or(1, |geometry| geometry.zones().len());
+        match (written, options.layout) {
+            (Some(written), None) => spec.layout = written,
+            (Some(written), Some(requested)) if written == requested => spec.layout = written,
+            (None, Some(requested @ (Layout::Original | Layout::Alternate))) => spec.layout = requested,
+            (_, Some(requested)) => array.problems.push(Problem::AskedLayout(requested)),
+            // With one zone both layouts are the same.
+            (None, None) if zones == 1 => spec.layout = Layout::Alternate,
+            (None, None) => array.problems.push(Problem::Raid0Layout),
+        }
+    } else if let Some(requested) = options.layout.filter(|requested| *requested != spec.layout) {
+        array.problems.push(Problem::AskedLayout(requested));
+    }
+    match plan(spec) {
+        Ok(geometry) => array.geometry = Some(geometry),
+        Err(problem) => array.problems.push(problem),
+    }
+    let lacks = array.seats.iter().any(|slot| !slot.used);
+    if spec.level.parity() > 0 && lacks && !array.clean {
+        match options.force {
+            false => array.problems.push(Problem::DirtyDegraded),
+            true => array.warnings.push("it was not stopped in order and lacks a member: what is computed from parity may be wrong where it was being written".into()),
+        }
+    }
+}
+
+/// Adds what a reader of the data has to know.
+fn warn(array: &mut MdArray, newest: &Superblock, spec: &Spec) {
+    let computed = spec.level.parity() > 0 && array.is_degraded();
+    if !array.clean && !computed {
+        let done = newest.resync_bytes.filter(|done| *done > 0);
+        let from = done.map_or_else(String::new, |done| format!(" from byte {done} of each member on"));
+        array.warnings.push(match spec.level.parity() {
+            0 => format!("it was not stopped in order: its copies may differ{from}, and one of them is read, always the same while nothing fails"),
+            _ => format!("it was not stopped in order: its parity may be wrong{from}; nothing is computed from it while all members can be read"),
+        });
+    }
+    if newest.has(feature::PPL | feature::MULTIPLE_PPLS) && !array.clean {
+        array.warnings.push("its partial parity log is not replayed".to_owned());
+    }
+    for (role, slot) in array.seats.iter().enumerate() {
+        let what = match slot.state {
+            SeatState::Here => continue,
+            _ if slot.used => continue,
+            SeatState::Missing => "missing".to_owned(),
+            SeatState::Old { behind: 0 | 1 } => "left out by the others, and not read".to_owned(),
+            SeatState::Old { behind } => format!("{behind} events behind the others, and not read"),
+            SeatState::Filling { .. } => "not yet filled, and not read".to_owned(),
+        };
+        array.warnings.push(format!("member {role} is {what}"));
+    }
+}

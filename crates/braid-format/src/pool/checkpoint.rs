@@ -1,0 +1,422 @@
+//! The checkpoint of a member's log ring: from which batch on recovery reads the ring, and what the tables held when
+//! the checkpoint was written.
+//!
+//! Two slots are written alternately, so that a torn write leaves the previous checkpoint intact.
+
+use uuid::Uuid;
+use zerocopy::little_endian::{U32, U64, U128};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{RING_BLOCKS_MAX, offsets, pool_tag};
+use crate::limits::Side;
+use crate::{BLOCK_BYTES, MEMBERS_MAX};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"BRPS");
+/// Size of a checkpoint, in bytes: one block.
+pub const RING_START_BYTES: usize = BLOCK_BYTES as usize;
+/// Maximum number of missing members that a pool can run without.
+pub const ABSENT_MAX: usize = 70;
+
+/// A checkpoint, little-endian.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawCheckpoint {
+    magic: U32,
+    /// CRC-32C of everything behind it.
+    crc: U32,
+    /// The first four bytes of the pool's UUID.
+    tag: U32,
+    position: U32,
+    session: U64,
+    run: U64,
+    sequence: U64,
+    commit: U64,
+    mark: U64,
+    generation: U64,
+    before: U64,
+    parts: [U64; MEMBERS_MAX],
+    absent: [RawMissingMember; ABSENT_MAX],
+    settled: U128,
+    /// Zero.
+    reserved: [u8; 184],
+}
+
+/// A missing member, little-endian. All zeros: none.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+struct RawMissingMember {
+    member: u8,
+    /// Zero.
+    reserved: [u8; 7],
+    run: U64,
+    other: U64,
+    commit: U64,
+    needs: U64,
+}
+
+offsets!(RawCheckpoint: magic 0, crc 4, tag 8, position 12, session 16, run 24, sequence 32, commit 40, mark 48, generation 56,
+    before 64, parts 72, absent 1096, settled 3896, reserved 3912);
+offsets!(RawMissingMember: member 0, reserved 1, run 8, other 16, commit 24, needs 32);
+const _: () = assert!(size_of::<RawMissingMember>() == 40);
+const _: () = assert!(size_of::<RawCheckpoint>() == RING_START_BYTES);
+/// Where the checksum is.
+const CRC: std::ops::Range<usize> = 4..8;
+
+/// A checkpoint of a member's log ring.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RingStart {
+    /// The pool ([`super::pool_tag`]).
+    pub pool_tag: u32,
+    /// The pool's session in which it was written.
+    pub session: u64,
+    /// Random id of the run of the ring's batches; never 0.
+    pub run: u64,
+    /// The sequence number of the first batch that recovery reads, from 1.
+    pub sequence: u64,
+    /// The position of that batch in the ring, in blocks.
+    pub position: u32,
+    /// The last commit that the tables hold; 0: none.
+    pub commit: u64,
+    /// The last unit of the pool's sequence of units that this commit covers; 0: none.
+    pub mark: u64,
+    /// Increases with every checkpoint; from 1. The checkpoint with the highest generation is current.
+    pub generation: u64,
+    /// The previous run, while members may have no checkpoint of this run yet; 0: all have one.
+    pub before: u64,
+    /// For each member, the last commit, up to `commit`, that has batches on it; 0: none.
+    pub parts: [u64; MEMBERS_MAX],
+    /// The missing members, which the pool runs without.
+    pub absent: Absences,
+    /// Only with a run `before`. Bit *i*: member *i* holds the outcome of the recovery that began this run, and had to
+    /// have a checkpoint of this run before the first commit in it.
+    pub settled: u128,
+}
+
+/// What recovery decided about a missing member: what it must hold, and may hold, when it returns.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Absence {
+    /// The member's number.
+    pub member: u8,
+    /// The run that its newest checkpoint must be of; never 0.
+    pub run: u64,
+    /// Alternatively this run; 0: none.
+    pub other: u64,
+    /// The last accepted commit of that run.
+    pub commit: u64,
+    /// The last accepted commit with batches on the member, which it must hold; 0: none.
+    pub needs: u64,
+}
+
+/// The missing members of a pool, by number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Absences {
+    list: [Absence; ABSENT_MAX],
+    len: usize,
+}
+
+impl Absences {
+    /// No member is missing.
+    pub const NONE: Absences =
+        Absences { list: [Absence { member: 0, run: 0, other: 0, commit: 0, needs: 0 }; ABSENT_MAX], len: 0 };
+
+    /// Creates a list of these members, which must be in ascending order. `None` when there are too many.
+    pub fn new(of: &[Absence]) -> Option<Absences> {
+        let mut absences = Absences { len: of.len(), ..Absences::NONE };
+        absences.list.get_mut(..of.len())?.copy_from_slice(of);
+        Some(absences)
+    }
+
+    /// Returns the missing members.
+    pub fn list(&self) -> &[Absence] {
+        &self.list[..self.len]
+    }
+
+    /// Returns the entry of this member, if it is missing.
+    pub fn of(&self, member: u8) -> Option<&Absence> {
+        self.list().iter().find(|absence| absence.member == member)
+    }
+
+    fn problem(&self, side: Side) -> Option<&'static str> {
+        let problems = [
+            (!self.list().is_sorted_by(|a, b| a.member < b.member), "its absent members are in no order"),
+            (self.list().iter().any(|absence| usize::from(absence.member) >= MEMBERS_MAX), "it speaks of no member"),
+            (self.list().iter().any(|absence| absence.run == 0), "an absent member has no run"),
+            (
+                self.list().iter().any(|absence| absence.commit.max(absence.needs) > side.counter_max()),
+                "a commit of an absent member is beyond all that Braid counts",
+            ),
+        ];
+        problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
+    }
+}
+
+impl std::fmt::Debug for Absences {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.list()).finish()
+    }
+}
+
+/// Why bytes are not a checkpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StartError {
+    /// There is no checkpoint.
+    #[error("there is no ring start here")]
+    NoMagic,
+    /// The bytes changed after they were written, or were written in part.
+    #[error("the ring start's checksum is wrong")]
+    Checksum,
+    /// The checksum is right, but a field is invalid.
+    #[error("the ring start makes no sense: {0}")]
+    Sense(&'static str),
+}
+
+impl StartError {
+    /// Returns whether the checksum is right, so that a torn write cannot be the cause.
+    pub const fn is_nonsense(&self) -> bool {
+        matches!(self, StartError::Sense(_))
+    }
+}
+
+/// Returns the slot to write a checkpoint of this generation to, 0 or 1: the one that does not hold the previous
+/// generation.
+pub const fn start_slot(generation: u64) -> u64 {
+    generation % 2
+}
+
+impl RingStart {
+    /// Returns the first checkpoint of every member of a new pool; `run` is random, the same on all members, and not 0.
+    pub fn first(pool: &Uuid, run: u64) -> RingStart {
+        RingStart {
+            pool_tag: pool_tag(pool),
+            session: 1,
+            run,
+            sequence: 1,
+            position: 0,
+            commit: 0,
+            mark: 0,
+            // An even generation is in the first slot.
+            generation: 2,
+            before: 0,
+            parts: [0; MEMBERS_MAX],
+            absent: Absences::NONE,
+            settled: 0,
+        }
+    }
+
+    fn problem(&self, side: Side) -> Option<&'static str> {
+        let numbers = [self.sequence, self.generation, self.commit, self.mark, self.session];
+        let problems = [
+            (self.run == 0, "its run is 0"),
+            (self.sequence == 0 || self.generation == 0, "a number is 0"),
+            (
+                numbers.iter().any(|number| *number > side.counter_max()),
+                "its number, generation, commit, mark or session is beyond all that Braid counts",
+            ),
+            (self.position >= RING_BLOCKS_MAX, "its place is in no ring"),
+            (self.parts.iter().any(|commit| *commit > self.commit), "a member has a part in a commit that is to come"),
+        ];
+        let wrong = problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem));
+        wrong.or_else(|| self.absent.problem(side))
+    }
+
+    /// Returns whether decoding would accept the checkpoint.
+    pub fn is_sound(&self) -> bool {
+        self.problem(Side::Read).is_none()
+    }
+
+    /// Encodes the checkpoint.
+    ///
+    /// # Panics
+    /// When the checkpoint is not sound.
+    pub fn encode(&self) -> [u8; RING_START_BYTES] {
+        let problem = self.problem(Side::Write);
+        assert!(problem.is_none(), "a ring start that cannot be read back: {problem:?}: {self:?}");
+        let raw = RawCheckpoint {
+            magic: U32::new(MAGIC),
+            crc: U32::ZERO,
+            tag: U32::new(self.pool_tag),
+            position: U32::new(self.position),
+            session: U64::new(self.session),
+            run: U64::new(self.run),
+            sequence: U64::new(self.sequence),
+            commit: U64::new(self.commit),
+            mark: U64::new(self.mark),
+            generation: U64::new(self.generation),
+            before: U64::new(self.before),
+            parts: self.parts.map(U64::new),
+            absent: self.absent.list.map(|absence| RawMissingMember {
+                member: absence.member,
+                reserved: [0; 7],
+                run: U64::new(absence.run),
+                other: U64::new(absence.other),
+                commit: U64::new(absence.commit),
+                needs: U64::new(absence.needs),
+            }),
+            settled: U128::new(self.settled),
+            reserved: [0; 184],
+        };
+        let mut bytes: [u8; RING_START_BYTES] = zerocopy::transmute!(raw);
+        let crc = crc32c::crc32c(&bytes[CRC.end..]);
+        bytes[CRC].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes a checkpoint. The caller checks that it is of this pool.
+    ///
+    /// # Errors
+    /// When there is no checkpoint, or it is damaged or invalid.
+    pub fn decode(bytes: &[u8; RING_START_BYTES]) -> Result<RingStart, StartError> {
+        let raw: &RawCheckpoint = zerocopy::transmute_ref!(bytes);
+        if raw.magic.get() != MAGIC {
+            return Err(StartError::NoMagic);
+        }
+        if raw.crc.get() != crc32c::crc32c(&bytes[CRC.end..]) {
+            return Err(StartError::Checksum);
+        }
+        let start = RingStart {
+            pool_tag: raw.tag.get(),
+            session: raw.session.get(),
+            run: raw.run.get(),
+            sequence: raw.sequence.get(),
+            position: raw.position.get(),
+            commit: raw.commit.get(),
+            mark: raw.mark.get(),
+            generation: raw.generation.get(),
+            before: raw.before.get(),
+            parts: raw.parts.map(|commit| commit.get()),
+            absent: absences(&raw.absent),
+            settled: raw.settled.get(),
+        };
+        let none = RawMissingMember::new_zeroed();
+        let unused = raw.absent[start.absent.len..].iter().any(|absence| *absence != none)
+            || raw.absent.iter().any(|absence| absence.reserved != [0; 7]);
+        match start.problem(Side::Read) {
+            Some(problem) => Err(StartError::Sense(problem)),
+            None if unused || raw.reserved != [0; 184] => Err(StartError::Sense("its unused bytes are not zero")),
+            None => Ok(start),
+        }
+    }
+}
+
+/// Returns the entries up to the first empty one.
+fn absences(raw: &[RawMissingMember; ABSENT_MAX]) -> Absences {
+    let none = RawMissingMember::new_zeroed();
+    let len = raw.iter().position(|absence| *absence == none).unwrap_or(ABSENT_MAX);
+    let list = raw.map(|absence| Absence {
+        member: absence.member,
+        run: absence.run.get(),
+        other: absence.other.get(),
+        commit: absence.commit.get(),
+        needs: absence.needs.get(),
+    });
+    Absences { list, len }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Edit<'a> = &'a dyn Fn(&mut RawCheckpoint);
+
+    const START: RingStart = RingStart {
+        pool_tag: u32::from_le_bytes(*b"brai"),
+        session: 4,
+        run: 0x1122_3344_5566_7788,
+        sequence: 12,
+        position: RING_BLOCKS_MAX - 1,
+        commit: 7,
+        mark: 99,
+        generation: 3,
+        before: 5,
+        parts: {
+            let mut parts = [0; MEMBERS_MAX];
+            (parts[0], parts[127]) = (7, 1);
+            parts
+        },
+        absent: Absences::NONE,
+        settled: 1 << 127 | 1,
+    };
+
+    fn absence(member: u8) -> Absence {
+        Absence { member, run: 9, other: u64::from(member), commit: 6, needs: 5 }
+    }
+
+    #[test]
+    fn checkpoints_round_trip() {
+        let first = RingStart::first(&Uuid::from_u128(7), 3);
+        let all: Vec<Absence> = (58..128).map(absence).collect();
+        let lacks = |of: &[Absence]| RingStart { absent: Absences::new(of).unwrap(), ..START };
+        let starts = [START, first, lacks(&all[..1]), lacks(&all)];
+        for start in starts.into_iter().chain([RingStart { mark: 1 << 62, session: 1 << 62, ..START }]) {
+            assert_eq!(RingStart::decode(&start.encode()), Ok(start));
+        }
+        assert_eq!(RingStart::decode(&[0; RING_START_BYTES]), Err(StartError::NoMagic));
+        assert_eq!(Absences::new(&(0..71).map(absence).collect::<Vec<_>>()), None);
+        let two = Absences::new(&[absence(3), absence(9)]).unwrap();
+        assert_eq!((two.of(9), two.of(8), two.list().len()), (Some(&absence(9)), None, 2));
+        assert_eq!((start_slot(1), start_slot(2), start_slot(3)), (1, 0, 1));
+    }
+
+    #[test]
+    fn every_changed_bit_is_detected() {
+        let mut bytes = START.encode();
+        for bit in 0..RING_START_BYTES * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(RingStart::decode(&bytes).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_torn_checkpoint_is_detected() {
+        let (old, new) = (RingStart { generation: 1, sequence: 1, ..START }.encode(), START.encode());
+        for old in [[0; RING_START_BYTES], old] {
+            for n in 0..8 {
+                let mut torn = old;
+                torn[..n * 512].copy_from_slice(&new[..n * 512]);
+                // Only the first sector differs.
+                let whole = torn == old || torn == new;
+                assert!(whole || RingStart::decode(&torn).is_err(), "{n} sectors written");
+            }
+        }
+    }
+
+    #[test]
+    fn invalid_checkpoints_are_refused() {
+        let refused = |change: &dyn Fn(&mut RawCheckpoint)| {
+            let mut bytes = START.encode();
+            change(RawCheckpoint::mut_from_bytes(&mut bytes).unwrap());
+            let crc = crc32c::crc32c(&bytes[8..]);
+            bytes[CRC].copy_from_slice(&crc.to_le_bytes());
+            RingStart::decode(&bytes).err()
+        };
+        assert_eq!(refused(&|_| ()), None);
+        let absent = |raw: &mut RawCheckpoint, at: usize, member: u8| {
+            (raw.absent[at].member, raw.absent[at].run) = (member, U64::new(1));
+        };
+        let cases: [(Edit<'_>, &str); 16] = [
+            (&|raw| raw.parts[5].set(8), "a part in a commit"),
+            (&|raw| absent(raw, 0, 128), "no member"),
+            (&|raw| raw.absent[0].member = 1, "has no run"),
+            (&|raw| [(0, 4), (1, 4)].into_iter().for_each(|(at, member)| absent(raw, at, member)), "no order"),
+            (&|raw| (absent(raw, 0, 4), raw.absent[0].needs.set(u64::MAX)).0, "commit of an absent"),
+            (&|raw| (absent(raw, 0, 4), raw.absent[0].commit.set(u64::MAX)).0, "commit of an absent"),
+            (&|raw| (absent(raw, 0, 4), raw.absent[0].reserved[6] = 1).0, "unused"),
+            (&|raw| absent(raw, 1, 4), "unused"),
+            (&|raw| raw.run.set(0), "run"),
+            (&|raw| raw.sequence.set(0), "number"),
+            (&|raw| raw.sequence.set(1 << 62 | 1), "beyond"),
+            (&|raw| raw.generation.set(0), "number"),
+            (&|raw| raw.generation.set(1 << 62 | 1), "beyond"),
+            (&|raw| raw.commit.set(1 << 62 | 1), "beyond"),
+            (&|raw| raw.position.set(RING_BLOCKS_MAX), "place"),
+            (&|raw| raw.reserved[183] = 1, "unused"),
+        ];
+        for (k, (change, reason)) in cases.into_iter().enumerate() {
+            match refused(change) {
+                Some(StartError::Sense(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
+                other => panic!("case {k}: {other:?}"),
+            }
+        }
+    }
+}

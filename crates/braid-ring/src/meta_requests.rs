@@ -1,0 +1,107 @@
+//! Leaf I/Os of the control plane on one shard: labels and other metadata on disks.
+
+use std::collections::VecDeque;
+
+use braid_engine::{Cookie, ErrorKind, LeafError, LeafResult, LeafSink};
+
+use crate::link::MetaRequest;
+use crate::port::Port;
+
+/// Maximum number of such I/Os in progress on one shard and stack level. Further ones wait.
+pub(crate) const META_MAX: usize = 64;
+
+/// The leaf I/Os of the control plane at one stack level.
+pub(crate) struct MetaRequests {
+    /// The bits of their cookies besides the index.
+    mark: u64,
+    running: Vec<Option<Box<MetaRequest>>>,
+    free: Vec<u32>,
+    waiting: VecDeque<Box<MetaRequest>>,
+}
+
+impl MetaRequests {
+    pub(crate) fn new(mark: u64) -> MetaRequests {
+        MetaRequests {
+            mark,
+            running: (0..META_MAX).map(|_| None).collect(),
+            free: (0..META_MAX as u32).rev().collect(),
+            waiting: VecDeque::with_capacity(META_MAX),
+        }
+    }
+
+    /// Accepts an I/O.
+    pub(crate) fn add(&mut self, request: Box<MetaRequest>) {
+        self.waiting.push_back(request);
+    }
+
+    /// Starts waiting I/Os as far as there is room. Called once per turn.
+    #[inline]
+    pub(crate) fn begin(&mut self, port: &mut Port) {
+        while !self.waiting.is_empty() && !self.free.is_empty() {
+            self.begin_next(port);
+        }
+    }
+
+    fn begin_next(&mut self, port: &mut Port) {
+        let Some(mut request) = self.waiting.pop_front() else { return };
+        if self.running.iter().flatten().any(|late| late.may_land_on(&request.io)) {
+            let MetaRequest { memory, reply, .. } = *request;
+            let refused = Err(LeafError::of(ErrorKind::TimedOut));
+            if let Some(reply) = reply {
+                reply.send((refused, memory));
+            }
+            return;
+        }
+        let index = self.free.pop().expect("called only while an index is free");
+        request.io.cookie = Cookie(self.mark | u64::from(index));
+        let io = request.io;
+        self.running[index as usize] = Some(request);
+        port.submit(&io);
+    }
+
+    /// Handles the end of an I/O.
+    pub(crate) fn done(&mut self, cookie: Cookie, result: LeafResult) {
+        let index = cookie.0 as u32;
+        if let Some(request) = self.running[index as usize].take() {
+            let MetaRequest { memory, reply, .. } = *request;
+            if let Some(reply) = reply {
+                reply.send((result, memory));
+            }
+        }
+        self.free.push(index);
+    }
+
+    /// Handles an I/O that has exceeded its time limit. The kernel may still use the memory, which stays in `running`.
+    pub(crate) fn late(&mut self, cookie: Cookie) {
+        if let Some(request) = &mut self.running[cookie.0 as u32 as usize]
+            && let Some(reply) = request.reply.take()
+        {
+            reply.send((Err(LeafError::of(ErrorKind::TimedOut)), None));
+        }
+    }
+
+    /// The kernel has returned a late I/O. Its index and memory are free.
+    pub(crate) fn returned(&mut self, cookie: Cookie) {
+        let index = cookie.0 as u32;
+        self.running[index as usize] = None;
+        self.free.push(index);
+    }
+
+    /// Returns whether any I/O has not started.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Returns whether the kernel may still use the memory of an I/O.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.running.iter().any(Option::is_some)
+    }
+
+    /// Handles the end of the shard. The memory of I/Os in flight is leaked.
+    pub(crate) fn leak(&mut self) {
+        self.waiting.clear();
+        for request in self.running.iter_mut().filter_map(Option::take) {
+            std::mem::forget(request.memory);
+        }
+    }
+}
