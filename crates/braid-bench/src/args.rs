@@ -4,6 +4,8 @@ use super::volume::Volume;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use braid_geometry::Level;
+use braid_terminal::levels;
 use clap::Args;
 
 use super::pattern::{Mix, Order};
@@ -21,9 +23,9 @@ pub struct BenchArgs {
     /// targets name is the same disk. With --level, the disks of one array.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
-    /// Combine all disks into one target
-    #[arg(long, value_parser = ["concat", "raid0", "raid1", "raid10", "raid5", "raid6"])]
-    pub level: Option<String>,
+    /// Combine all disks into one target; the level also as a number, or as raid-5, stripe, mirror
+    #[arg(long, ignore_case = true, value_parser = levels::parser(&Level::ALL))]
+    pub level: Option<Level>,
     /// With --level: contiguous bytes on one disk before the next disk's turn [default: 64K]
     #[arg(long, value_name = "SIZE", requires = "level", value_parser = values::size)]
     pub chunk: Option<u64>,

@@ -144,7 +144,7 @@ impl Plan {
         if args.rate.is_some() && args.count.is_some() {
             return Err(wrong("--rate and --count together are a time", "say how long with --time instead of --count"));
         }
-        let targets = match &args.level {
+        let targets = match args.level {
             Some(level) => vec![Target::of_level(level, args.chunk, &args.targets)?],
             None => args.targets.iter().map(|text| Target::parse(text)).collect::<Result<_, _>>()?,
         };

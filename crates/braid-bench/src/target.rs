@@ -97,8 +97,7 @@ impl Target {
     ///
     /// # Errors
     /// As [`Target::parse`].
-    pub fn of_level(level: &str, chunk_bytes: Option<u64>, disks: &[String]) -> Result<Target, ErrorDetail> {
-        let level: Level = level.parse().map_err(|error| wrong(format!("--level {level}: {error}")))?;
+    pub fn of_level(level: Level, chunk_bytes: Option<u64>, disks: &[String]) -> Result<Target, ErrorDetail> {
         for name in disks {
             if is_uri(name) {
                 return Err(wrong(format!(
@@ -271,7 +270,7 @@ mod tests {
             let error = Target::parse(text).expect_err(text);
             assert!(error.message.contains(words) && error.kind == Kind::InvalidArgument, "{text}: {error}");
         }
-        let error = Target::of_level("raid0", None, &["nbd://host/x".to_owned()]).expect_err("it is none");
+        let error = Target::of_level(Level::Raid0, None, &["nbd://host/x".to_owned()]).expect_err("it is none");
         assert!(error.message.contains("NBD export"), "{error}");
     }
 }

@@ -4,12 +4,15 @@ use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::import_md::{ImportMdArgs, import_md};
 use super::watch::Wait;
-use super::{Ask, output, redundant, replicated};
+use super::{Ask, AskList, output, redundant, replicated};
 use braid_api::{
     Array, ArrayList, ArrayState, Assemble, Assembled, CheckArray, CreateArray, ErrorDetail, GrowArray, Growth, Kind,
     Member, MemberState, RenameArray, StopArray, Zone, names,
 };
+use braid_geometry::Level;
 use braid_geometry::units::{format_size, parse_size};
+use braid_terminal::levels;
+use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -19,7 +22,7 @@ pub enum Verb {
     /// Make an array of disks
     Create(CreateArgs),
     /// List the arrays
-    List(Ask),
+    List(AskList),
     /// Show everything about an array
     Show(NameArgs),
     /// Give an array another name
@@ -57,9 +60,10 @@ pub struct CreateArgs {
     /// Name of the new array
     #[arg(value_parser = name)]
     name: String,
-    /// How the disks are combined: one after the other, striped, mirrored, mirrored and striped, with one parity, with two
-    #[arg(long, value_parser = ["concat", "raid0", "raid1", "raid10", "raid5", "raid6"])]
-    level: String,
+    /// How the disks are combined: one after the other, striped, mirrored, mirrored and striped, with one parity, with two; also as a
+    /// number, or as raid-5, stripe, mirror
+    #[arg(long, ignore_case = true, value_parser = levels::parser(&Level::ALL))]
+    level: Level,
     /// Copies of every byte at raid10 [default: 2]
     #[arg(long, value_name = "N")]
     copies: Option<u16>,
@@ -409,7 +413,7 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
     }
     let body = CreateArray {
         name: args.name,
-        level: args.level,
+        level: args.level.name().to_owned(),
         copies: args.copies,
         chunk_bytes: Some(args.chunk),
         disks,
@@ -439,36 +443,48 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
+async fn list(ask: AskList) -> anyhow::Result<ExitCode> {
     let list: ArrayList = ask.client()?.get("/v1/arrays").await?;
-    output::list(ask.json, &list, &list.incomplete, |list| {
-        if list.arrays.is_empty() {
-            return output::none("arrays", &list.incomplete, "braid array create NAME --level raid0 DISK…");
-        }
-        let mut table = output::table(["NAME", "LEVEL", "SIZE", "CHUNK", "STATE", "HEALTH", "MEMBERS", "EXPORTS"]);
-        for array in &list.arrays {
-            let present = array.members.iter().filter(|m| m.state == MemberState::InSync).count();
-            let spares = array.members.iter().filter(|m| m.state == MemberState::Spare).count();
-            let all = array.members.iter().filter(|member| !is_journal(array, member)).count() - spares;
-            let mut members = if present == all { present.to_string() } else { format!("{present} of {all}") };
-            if spares > 0 {
-                members.push_str(&format!(" + {spares}"));
-            }
-            table.add_row([
-                output::cut(&array.name, 24),
+    let names = list.arrays.iter().map(|array| array.name.as_str());
+    ask.print(&list, names, &list.incomplete, |style| table(&list, style));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(list: &ArrayList, style: ListStyle) -> String {
+    if list.arrays.is_empty() {
+        return output::none("arrays", &list.incomplete, "braid array create NAME --level raid0 DISK…");
+    }
+    let columns = ["NAME", "LEVEL", "SIZE", "CHUNK", "STATE", "HEALTH", "MEMBERS", "EXPORTS"];
+    let mut table = style.table(columns, ["LAYOUT", "UUID"]);
+    for array in &list.arrays {
+        table.row(
+            [
+                output::cell(&array.name, 24),
                 array.level.clone(),
                 format_size(array.size_bytes),
                 format_size(array.chunk_bytes),
                 state(array),
                 health(array).unwrap_or("-").to_owned(),
-                members,
+                members_counted(array),
                 array.exports.len().to_string(),
-            ]);
-        }
-        output::right(&mut table, [2, 3, 7]);
-        output::render(&table)
-    });
-    Ok(ExitCode::SUCCESS)
+            ],
+            [array.layout.clone(), array.uuid.clone()],
+        );
+    }
+    table.right([2, 3, 7]);
+    table.render()
+}
+
+/// How many members an array has in sync, of how many, and how many spares.
+fn members_counted(array: &Array) -> String {
+    let present = array.members.iter().filter(|m| m.state == MemberState::InSync).count();
+    let spares = array.members.iter().filter(|m| m.state == MemberState::Spare).count();
+    let all = array.members.iter().filter(|member| !is_journal(array, member)).count() - spares;
+    let mut members = if present == all { present.to_string() } else { format!("{present} of {all}") };
+    if spares > 0 {
+        members.push_str(&format!(" + {spares}"));
+    }
+    members
 }
 
 /// Whether it holds no data, but the journal.
@@ -558,7 +574,7 @@ fn zones(zones: &[Zone]) -> String {
             number.to_string(),
             format_size(zone.array_start_bytes),
             format_size(zone.array_bytes),
-            output::cut(&members.join(" "), 24),
+            output::cell(&members.join(" "), 24),
             format_size(zone.member_start_bytes),
             format_size(zone.member_bytes),
         ]);

@@ -74,13 +74,14 @@ fn script(shell: Shell, command: &mut Command) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// The commands whose first argument is the name of an array, or of an export: noun and verb.
+/// The commands whose first argument is the name of an array, or of an export: noun and verb, by its aliases, too.
 fn with_names_of(kind: &str, command: &Command) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for noun in command.get_subcommands() {
         for verb in noun.get_subcommands() {
             if verb.get_positionals().next().is_some_and(|first| first.get_id() == kind) {
-                found.push((noun.get_name().to_owned(), verb.get_name().to_owned()));
+                let words = std::iter::once(verb.get_name()).chain(verb.get_visible_aliases());
+                found.extend(words.map(|word| (noun.get_name().to_owned(), word.to_owned())));
             }
         }
     }
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_script_asks_for_the_names_of_every_command_that_takes_one() {
-        let command = &mut Whole::command();
+        let command = &mut crate::aliases::added_to(Whole::command());
         let (arrays, exports) = (with_names_of("array", command).len(), with_names_of("export", command).len());
         assert!(arrays >= 6 && exports >= 4, "{arrays} {exports}");
         let count = |text: &str, what: &str| text.matches(what).count();
@@ -176,5 +177,6 @@ mod tests {
         assert_eq!((count(&text, &asks("arrays")), count(&text, &asks("exports"))), (arrays, exports));
         let text = bash(&script(Shell::Bash, command), command);
         assert!(text.contains("\"array show\"") && text.contains("\"export set\"") && !text.contains("-F _braid "));
+        assert!(text.contains("\"array scrub\"") && text.contains("\"export rm\""), "also by aliases");
     }
 }

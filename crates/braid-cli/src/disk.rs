@@ -2,7 +2,7 @@
 
 use super::confirm::confirm;
 use super::disk_names::absolute;
-use super::{Ask, output};
+use super::{AskList, output};
 use crate::examine;
 use braid_advice::errors::of_lifecycle;
 use braid_advice::errors::os_error;
@@ -13,6 +13,7 @@ use braid_geometry::units::format_size;
 use braid_host::host;
 use braid_host::probe::Probe;
 use braid_ring::{Disk, DiskSpec, OpenOptions};
+use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 #[derive(Subcommand)]
 pub enum Verb {
     /// List the disks of this machine, what is on them, and whether Braid may use them
-    List(Ask),
+    List(AskList),
     /// Print the label of a disk in full, also when it is damaged
     Examine(examine::ExamineArgs),
     /// Remove Braid's labels from a disk, and nothing else
@@ -60,7 +61,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     }
 }
 
-async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
+async fn list(ask: AskList) -> anyhow::Result<ExitCode> {
     // A daemon is not needed; where one answers, it knows whose the disks are.
     let ours: BTreeMap<PathBuf, String> = match ask.client()?.get::<DiskList>("/v1/disks").await {
         Ok(list) => list.disks.into_iter().filter_map(|disk| Some((device_of(&disk.name)?, disk.array))).collect(),
@@ -68,29 +69,37 @@ async fn list(ask: Ask) -> anyhow::Result<ExitCode> {
     };
     let find = |path: &Path| ours.get(&path.canonicalize().unwrap_or_else(|_| path.to_owned())).cloned();
     let list = HostDiskList { disks: host::Roots::default().list(&find) };
-    output::show(ask.json, &list, |list| {
-        if list.disks.is_empty() {
-            return "no block devices; files are all right, too: file:PATH,size=50G\n".to_owned();
-        }
-        let mut table = output::table(["DISK", "SIZE", "KIND", "MODEL", "ON IT", "BRAID MAY USE IT"]);
-        for disk in &list.disks {
-            table.add_row([
+    let names = list.disks.iter().map(|disk| disk.path.as_str());
+    ask.print(&list, names, &[], |style| table(&list, style));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(list: &HostDiskList, style: ListStyle) -> String {
+    if list.disks.is_empty() {
+        return "no block devices; files are all right, too: file:PATH,size=50G\n".to_owned();
+    }
+    let columns = ["DISK", "SIZE", "KIND", "MODEL", "ON IT", "BRAID MAY USE IT"];
+    let mut table = style.table(columns, ["SERIAL", "BLOCK"]);
+    for disk in &list.disks {
+        let content = match disk.content.as_deref() {
+            None => "?",
+            Some("") => "nothing known",
+            Some(content) => content,
+        };
+        table.row(
+            [
                 disk.path.clone(),
                 format_size(disk.size_bytes),
                 if disk.rotational { format!("{} (hdd)", disk.kind) } else { disk.kind.clone() },
                 disk.model.clone().unwrap_or_else(|| "-".to_owned()),
-                match disk.content.as_deref() {
-                    None => "?".to_owned(),
-                    Some("") => "nothing known".to_owned(),
-                    Some(content) => content.to_owned(),
-                },
+                content.to_owned(),
                 disk.reason.as_ref().map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}")),
-            ]);
-        }
-        output::right(&mut table, [1]);
-        output::render(&table)
-    });
-    Ok(ExitCode::SUCCESS)
+            ],
+            [disk.serial.clone().unwrap_or_else(|| "-".to_owned()), disk.logical_block_bytes.to_string()],
+        );
+    }
+    table.right([1, 7]);
+    table.render()
 }
 
 /// The device file beneath a disk's name, links resolved.

@@ -1,6 +1,7 @@
 //! Examples of every command: one table, from which help, usage errors and `docs/cli.md` take them, and a
 //! test checks that each of them is right.
 
+use super::aliases::verb_of;
 use clap::Command;
 
 /// Command and what to type.
@@ -29,6 +30,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         "plan",
         &[
             "braid plan 50G 100G 100G",
+            "braid plan --level 5 50G 100G 100G",
             "braid plan --level raid5 --journal 256M 50G 100G 100G",
             "braid plan --level raid5 --chunk 64K --map --json 50G 100G 100G",
         ],
@@ -43,13 +45,14 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid array create trial --level raid0 --chunk 128K file:a.img,size=50G file:b.img,size=100G",
             "braid array create slow --level concat 'throttled(mem:1G,iops=3000)' mem:2G",
             "braid array create safe --level raid1 --spare /dev/sdd /dev/sdb /dev/sdc",
+            "braid array create twice --level mirror /dev/sdb /dev/sdc",
             "braid array create parity --level raid5 --spare /dev/sde /dev/sdb /dev/sdc /dev/sdd",
             "braid array create logged --level raid5 --journal /dev/nvme0n1p4 /dev/sdb /dev/sdc /dev/sdd",
             "braid array create double --level raid6 --chunk 128K /dev/sdb /dev/sdc /dev/sdd /dev/sde /dev/sdf /dev/sdg",
             "braid array create both --level raid10 --copies 3 --start-degraded auto /dev/sdb /dev/sdc /dev/sdd /dev/sde",
         ],
     ),
-    ("array list", &["braid array list", "braid array list --json"]),
+    ("array list", &["braid array list", "braid array list -o wide", "braid array list --json"]),
     ("array show", &["braid array show fast"]),
     ("array rename", &["braid array rename fast faster"]),
     ("array stop", &["braid array stop fast"]),
@@ -108,7 +111,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid pool create trial file:a.img,size=50G file:b.img,size=100G",
         ],
     ),
-    ("pool list", &["braid pool list"]),
+    ("pool list", &["braid pool list", "braid pool list --no-headers"]),
     ("pool show", &["braid pool show tank"]),
     ("pool rename", &["braid pool rename tank deep"]),
     ("pool delete", &["braid pool delete tank", "braid pool delete tank --force --yes"]),
@@ -121,7 +124,15 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("volume set", &["braid volume set tank/db --limit iops=3000,bw=125M", "braid volume set tank/db --limit none"]),
-    ("volume list", &["braid volume list", "braid volume list tank --json", "braid volume list --all"]),
+    (
+        "volume list",
+        &[
+            "braid volume list",
+            "braid volume list tank -o name",
+            "braid volume list tank --json",
+            "braid volume list --all",
+        ],
+    ),
     ("volume show", &["braid volume show tank/db"]),
     ("volume attach", &["braid volume attach db", "braid volume attach db --force"]),
     ("volume detach", &["braid volume detach db", "braid volume detach db --force"]),
@@ -138,14 +149,26 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
             "braid pool remove tank 1 --force",
         ],
     ),
-    ("volume resize", &["braid volume resize tank/db 200G", "braid volume resize tank/db 50G --force --yes"]),
+    (
+        "volume resize",
+        &[
+            "braid volume resize tank/db 200G",
+            "braid volume resize tank/db +10G",
+            "braid volume resize tank/db -10G",
+            "braid volume resize tank/db 50G --force --yes",
+        ],
+    ),
     ("volume move", &["braid volume move tank/db --place on=/dev/sdc", "braid volume move tank/db --place spread"]),
     ("volume compact", &["braid volume compact tank/db"]),
     ("volume flatten", &["braid volume flatten tank/trial", "braid volume flatten tank/trial --cancel"]),
     ("volume clone", &["braid volume clone tank/db@monday tank/trial"]),
     (
         "volume rollback",
-        &["braid volume rollback tank/db @monday", "braid volume rollback tank/db tank/db@monday --yes"],
+        &[
+            "braid volume rollback tank/db@monday",
+            "braid volume rollback tank/db @monday",
+            "braid volume rollback tank/db tank/db@monday --yes",
+        ],
     ),
     ("volume delete", &["braid volume delete tank/db", "braid volume delete tank/trial --force --yes"]),
     (
@@ -277,7 +300,11 @@ pub fn for_arguments(arguments: impl Iterator<Item = String>) -> Option<&'static
     let found = match words.as_slice() {
         [] => None,
         [noun] => matching(noun),
-        [noun, verb, ..] => matching(&format!("{noun} {verb}")).or_else(|| matching(noun)),
+        [noun, verb, ..] => {
+            let of = |verb: &str| matching(&format!("{noun} {verb}"));
+            let by_alias = || verb_of(verb, |verb| of(verb).is_some()).and_then(of);
+            of(verb).or_else(by_alias).or_else(|| matching(noun))
+        }
     };
     found.and_then(|(_, examples)| examples.first().copied())
 }

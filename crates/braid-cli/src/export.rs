@@ -1,13 +1,14 @@
 //! `braid export …`.
 
 use super::export_limits::LimitArgs;
-use super::{Ask, output, segment};
+use super::{Ask, AskList, output, segment};
 use braid_api::address::{Address, DEPTH_DEFAULT};
 use braid_api::{
     AddExport, ErrorDetail, Export, ExportList, ExportState, ExportTls, Kind, Orphan, OrphanList, RemoveOrphans,
     RenameExport, SetExport, names,
 };
 use braid_geometry::units::format_size;
+use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ pub enum Verb {
     /// Let clients use an array, a volume, or a snapshot (read-only)
     Add(AddArgs),
     /// List the exports
-    List(Ask),
+    List(AskList),
     /// Show everything about an export
     Show(NameArgs),
     /// Change who may use an export, and how much of it; nobody who still may is disconnected
@@ -156,7 +157,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::List(ask) => {
             let list: ExportList = ask.client()?.get("/v1/exports").await?;
-            output::show(ask.json, &list, table);
+            let names = list.exports.iter().map(|export| export.name.as_str());
+            ask.print(&list, names, &[], |style| table(&list, style));
         }
         Verb::Show(args) => {
             let export: Export = args.ask.client()?.get(&format!("/v1/exports/{}", segment(&args.export))).await?;
@@ -248,23 +250,26 @@ fn added(export: &Export) -> String {
     text
 }
 
-fn table(list: &ExportList) -> String {
+fn table(list: &ExportList, style: ListStyle) -> String {
     if list.exports.is_empty() {
         return "no exports; add one with: braid export add NAME --nbd unix:PATH\n".to_owned();
     }
-    let mut table = output::table(["NAME", "OF", "ADDRESS", "MODE", "STATE", "CLIENTS"]);
+    let mut table = style.table(["NAME", "OF", "ADDRESS", "MODE", "STATE", "CLIENTS"], ["SIZE", "URI"]);
     for export in &list.exports {
-        table.add_row([
-            output::cut(&export.name, 20),
-            output::cut(&export.array, 20),
-            export.nbd.clone(),
-            if export.read_only { "ro" } else { "rw" }.to_owned(),
-            export.state.word().to_owned(),
-            export.connections.to_string(),
-        ]);
+        table.row(
+            [
+                output::cell(&export.name, 20),
+                output::cell(&export.array, 20),
+                export.nbd.clone(),
+                if export.read_only { "ro" } else { "rw" }.to_owned(),
+                export.state.word().to_owned(),
+                export.connections.to_string(),
+            ],
+            [output::counted(export.size_bytes), export.uri.clone()],
+        );
     }
-    output::right(&mut table, [5]);
-    output::render(&table)
+    table.right([5, 6]);
+    table.render()
 }
 
 fn show(export: &Export) -> String {

@@ -1,15 +1,16 @@
 //! `braid job …`.
 
-use super::{Ask, output, redundant};
+use super::{Ask, AskList, output, redundant};
 use braid_api::{Job, JobList, SetJob};
 use braid_geometry::units::{format_size, parse_size};
+use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum Verb {
     /// List the jobs with how far each has come, and how those have ended that did lately
-    List(Ask),
+    List(AskList),
     /// Watch a job, or all there are, to the end; 7 if it has found damage
     Watch(WatchArgs),
     /// Let a job wait; what clients wait for is done all the same
@@ -61,7 +62,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::List(ask) => {
             let list: JobList = ask.client()?.get("/v1/jobs").await?;
-            output::show(ask.json, &list, table);
+            let names = list.jobs.iter().map(|job| job.name.as_str());
+            ask.print(&list, names, &[], |style| table(&list, style));
         }
         Verb::Watch(args) => return watch(args).await,
         Verb::Pause(args) => set(&args, SetJob { paused: Some(true), ..SetJob::default() }).await?,
@@ -114,13 +116,13 @@ fn outcome(job: &Job) -> String {
     job.findings.as_ref().map_or(share, braid_advice::findings::sentence)
 }
 
-fn table(list: &JobList) -> String {
+fn table(list: &JobList, style: ListStyle) -> String {
     if list.jobs.is_empty() {
         return "no jobs\n".to_owned();
     }
-    let mut table = output::table(["JOB", "KIND", "MEMBER", "STATE", "DONE", "LIMIT"]);
+    let mut table = style.table(["JOB", "KIND", "MEMBER", "STATE", "DONE", "LIMIT"], []);
     for job in &list.jobs {
-        table.add_row([
+        let cells = [
             job.name.clone(),
             job.kind.clone(),
             job.replaces
@@ -132,7 +134,8 @@ fn table(list: &JobList) -> String {
                 0 => "none".to_owned(),
                 limit => format!("{}/s", format_size(limit)),
             },
-        ]);
+        ];
+        table.row(cells, []);
     }
-    output::render(&table)
+    table.render()
 }

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aliases;
 mod array;
 pub mod completions;
 mod confirm;
@@ -34,6 +35,7 @@ mod reach;
 mod redundant;
 mod replica;
 mod replicated;
+mod resize;
 pub mod schema;
 mod snapshot;
 mod status;
@@ -45,8 +47,10 @@ mod watch;
 use anyhow::Context;
 use braid_api::address::escaped as segment;
 use braid_client::Client;
+use braid_terminal::listing::ListStyle;
 use braid_terminal::{color, failure, output};
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use std::future::Future;
 use std::process::ExitCode;
 
@@ -148,6 +152,38 @@ impl Ask {
     /// The configuration or an option is wrong; a file cannot be read.
     pub fn client(&self) -> anyhow::Result<Client> {
         Ok(self.reach.client()?)
+    }
+}
+
+/// How the daemon is reached, and how a list is printed: the same for every `list`.
+#[derive(Args, Clone, Debug)]
+pub struct AskList {
+    #[command(flatten)]
+    /// How the list is printed.
+    style: ListStyle,
+    #[command(flatten)]
+    /// Which daemon, and whether it is asked for JSON.
+    ask: Ask,
+}
+
+impl AskList {
+    /// A client of that daemon.
+    ///
+    /// # Errors
+    /// See [`Ask::client`].
+    pub fn client(&self) -> anyhow::Result<Client> {
+        self.ask.client()
+    }
+
+    /// Prints a list: see [`ListStyle::print`].
+    pub fn print<'a, T: Serialize>(
+        &self,
+        list: &T,
+        names: impl Iterator<Item = &'a str>,
+        incomplete: &[String],
+        people: impl FnOnce(ListStyle) -> String,
+    ) {
+        self.style.or_json(self.ask.json).print(list, names, incomplete, people);
     }
 }
 

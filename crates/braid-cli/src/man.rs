@@ -14,7 +14,7 @@ use std::process::ExitCode;
 const DATE: &str = "2026-11-21";
 
 /// What of the environment every command heeds.
-const ENVIRONMENT: [(&str, &str); 10] = [
+const ENVIRONMENT: [(&str, &str); 11] = [
     ("BRAID_SOCKET", "the socket of the daemon's API"),
     ("BRAID_HOST", "a daemon on another machine instead, as https://NODE:10870"),
     ("BRAID_CA", "the authority of that daemon's certificate"),
@@ -25,6 +25,7 @@ const ENVIRONMENT: [(&str, &str); 10] = [
     ("BRAID_SHARED_MEMORY", "the folder in shared memory of the tails of pools"),
     ("BRAID_CONFIG", "the configuration"),
     ("NO_COLOR", "no colour, unless --color says otherwise"),
+    ("COLUMNS", "how wide tables are at a terminal, instead of its own width"),
 ];
 
 /// What the exit status says.
@@ -92,7 +93,7 @@ fn page(command: &Command, path: &str, name: &str) -> std::io::Result<Vec<u8>> {
         more.control("SH", ["COMMANDS"]);
         for inner in below {
             let about = inner.get_about().map(ToString::to_string).unwrap_or_default();
-            entry(&mut more, &format!("{name}-{}(1)", inner.get_name()), &about);
+            entry(&mut more, &format!("{name}-{}(1)", inner.get_name()), &(about + &also(inner)));
         }
     }
     let examples = EXAMPLES.iter().find(|(known, _)| *known == path.trim()).map(|(_, examples)| *examples);
@@ -118,6 +119,12 @@ fn page(command: &Command, path: &str, name: &str) -> std::io::Result<Vec<u8>> {
     }
     out.write_all(more.render().as_bytes())?;
     Ok(tidy(&out))
+}
+
+/// The aliases of a command, if it has any.
+fn also(command: &Command) -> String {
+    let aliases: Vec<&str> = command.get_visible_aliases().collect();
+    if aliases.is_empty() { String::new() } else { format!(" (also: {})", aliases.join(", ")) }
 }
 
 fn entry(page: &mut Roff, term: &str, text: &str) {

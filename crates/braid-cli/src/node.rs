@@ -1,8 +1,9 @@
 //! `braid node …`.
 
 use super::array::{name, name_or_uuid};
-use super::{Ask, confirm, output, segment};
+use super::{Ask, AskList, confirm, output, segment};
 use braid_api::{InitCluster, Invitation, Invite, JoinCluster, Node, NodeList, NodeState};
+use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ pub enum Verb {
     /// Join the cluster of an invitation
     Join(JoinArgs),
     /// List the nodes, and how they do
-    List(Ask),
+    List(AskList),
     /// Show everything about a node
     Show(NodeArgs),
     /// Take a node out of the cluster
@@ -143,7 +144,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
         Verb::List(ask) => {
             let list: NodeList = ask.client()?.get("/v1/nodes").await?;
-            output::show(ask.json, &list, table);
+            let names = list.nodes.iter().map(|node| node.name.as_str());
+            ask.print(&list, names, &[], |style| table(&list, style));
         }
         Verb::Show(args) => {
             let node: Node = args.ask.client()?.get(&format!("/v1/nodes/{}", segment(&args.node))).await?;
@@ -189,16 +191,17 @@ fn state(node: &Node) -> String {
     }
 }
 
-fn table(list: &NodeList) -> String {
+fn table(list: &NodeList, style: ListStyle) -> String {
     if list.nodes.is_empty() {
         return "this daemon belongs to no cluster; make one with: braid node init NAME --listen ADDRESS\n".to_owned();
     }
-    let mut table = output::table(["NAME", "ADDRESS", "STATE", "CERTIFICATE ENDS"]);
+    let mut table = style.table(["NAME", "ADDRESS", "STATE", "CERTIFICATE ENDS"], ["DATA", "UUID"]);
     for node in &list.nodes {
         let own = if node.own { " (this one)" } else { "" };
-        table.add_row([format!("{}{own}", output::cut(&node.name, 20)), node.api.clone(), state(node), ends(node)]);
+        let name = format!("{}{own}", output::cell(&node.name, 20));
+        table.row([name, node.api.clone(), state(node), ends(node)], [node.data.clone(), node.uuid.clone()]);
     }
-    output::render(&table)
+    table.render()
 }
 
 fn show(node: &Node) -> String {

@@ -29,7 +29,7 @@ pub struct PlanArgs {
     /// Sizes of the disks, such as 50G or 2TB
     #[arg(required = true, value_name = "SIZE", value_parser = size)]
     sizes: Vec<u64>,
-    /// Only this level: concat, raid0, raid1, raid10, raid5, raid6
+    /// Only this level: concat, raid0, raid1, raid10, raid5, raid6; also as a number, or as raid-5, stripe, mirror
     #[arg(long, value_parser = level_name)]
     level: Option<Level>,
     /// Contiguous bytes on one disk before the next disk's turn: a multiple of 4K up to 64M
@@ -106,11 +106,7 @@ fn chunk(text: &str) -> Result<u64, String> {
 }
 
 fn level_name(text: &str) -> Result<Level, String> {
-    // md's name of concat.
-    if text == "linear" {
-        return Ok(Level::Concat);
-    }
-    text.parse().map_err(|error| format!("{error}; for example --level raid5"))
+    Level::typed(text).map_err(|error| format!("{error}; for example --level raid5"))
 }
 
 fn layout_name(text: &str) -> Result<LayoutName, String> {

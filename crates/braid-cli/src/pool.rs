@@ -4,12 +4,13 @@ use super::array::{name, name_or_uuid};
 use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::watch::{Wait, follow_newest};
-use super::{Ask, output};
+use super::{Ask, AskList, output};
 use braid_api::{
     AddMembers, CreatePool, ErrorDetail, Job, Kind, NamedSpace, Pool, PoolList, PoolMember, PoolSpace, RemoveMember,
     RenamePool, StartPool, names,
 };
 use braid_geometry::units::format_size;
+use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ pub enum Verb {
     /// Make a pool of disks and arrays
     Create(CreateArgs),
     /// List the pools
-    List(Ask),
+    List(AskList),
     /// Show everything about a pool
     Show(NameArgs),
     /// Start a pool that waits (--force: without members that are lost), or have it take members back
@@ -151,7 +152,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Create(args) => create(args).await?,
         Verb::List(ask) => {
             let list: PoolList = ask.client()?.get("/v1/pools").await?;
-            output::list(ask.json, &list, &list.incomplete, table);
+            let names = list.pools.iter().map(|pool| pool.name.as_str());
+            ask.print(&list, names, &list.incomplete, |style| table(&list, style));
         }
         Verb::Show(args) => {
             let pool: Pool = args.ask.client()?.get(&format!("/v1/pools/{}", args.pool)).await?;
@@ -260,28 +262,32 @@ async fn create(args: CreateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn table(list: &PoolList) -> String {
+fn table(list: &PoolList, style: ListStyle) -> String {
     if list.pools.is_empty() {
         return output::none("pools", &list.incomplete, "braid pool create NAME DISK…");
     }
-    let mut table = output::table(["NAME", "SIZE", "FREE", "PROMISED", "STATE", "MEMBERS", "VOLUMES", "SNAPSHOTS"]);
+    let columns = ["NAME", "SIZE", "FREE", "PROMISED", "STATE", "MEMBERS", "VOLUMES", "SNAPSHOTS"];
+    let mut table = style.table(columns, ["ALLOCATED", "UUID"]);
     for pool in &list.pools {
         let here = pool.members.iter().filter(|member| member.present).count();
         let all = pool.members.len();
         let mark = if pool.attention.is_empty() || pool.state != braid_api::PoolState::Active { "" } else { "!" };
-        table.add_row([
-            output::cut(&pool.name, 20),
-            format_size(pool.size_bytes),
-            format_size(pool.free_bytes),
-            format_size(pool.promised_bytes),
-            format!("{}{mark}", pool.state.word()),
-            if here == all { all.to_string() } else { format!("{here} of {all}") },
-            pool.volumes.to_string(),
-            pool.snapshots.to_string(),
-        ]);
+        table.row(
+            [
+                output::cell(&pool.name, 20),
+                format_size(pool.size_bytes),
+                format_size(pool.free_bytes),
+                format_size(pool.promised_bytes),
+                format!("{}{mark}", pool.state.word()),
+                if here == all { all.to_string() } else { format!("{here} of {all}") },
+                pool.volumes.to_string(),
+                pool.snapshots.to_string(),
+            ],
+            [format_size(pool.allocated_bytes), pool.uuid.clone()],
+        );
     }
-    output::right(&mut table, [1, 2, 3, 5, 6, 7]);
-    output::render(&table)
+    table.right([1, 2, 3, 5, 6, 7, 8]);
+    table.render()
 }
 
 /// Everything about a pool, for people.

@@ -1,9 +1,10 @@
 //! `braid replica …`: what this node keeps of volumes that are kept on several nodes; and who votes in one that this node serves.
 
 use super::confirm::confirm;
-use super::{Ask, output, segment};
+use super::{Ask, AskList, output, segment};
 use braid_api::{AddVoter, ErrorDetail, Kind, RebuildVoter, Replica, ReplicaList, ReplicatedVolume, Voter};
 use braid_geometry::units::format_size;
+use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 #[derive(Subcommand)]
 pub enum Verb {
     /// List the replicas and witnesses of this node
-    List(Ask),
+    List(AskList),
     /// Show everything about a replica or witness, with what it has promised
     Show(NameArgs),
     /// Delete a replica with its data, or a witness, that its volume does not need any more
@@ -109,7 +110,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::List(ask) => {
             let list: ReplicaList = ask.client()?.get("/v1/replicas").await?;
-            output::list(ask.json, &list, &list.incomplete, table);
+            let names = list.replicas.iter().map(|replica| replica.name.as_str());
+            ask.print(&list, names, &list.incomplete, |style| table(&list, style));
         }
         Verb::Show(args) => {
             let replica: Replica = args.ask.client()?.get(&path(&args.replica)).await?;
@@ -197,14 +199,15 @@ fn voters(bits: u16) -> String {
     if voters.is_empty() { "none".to_owned() } else { voters.join(", ") }
 }
 
-fn table(list: &ReplicaList) -> String {
+fn table(list: &ReplicaList, style: ListStyle) -> String {
     if list.replicas.is_empty() {
         let known = if list.incomplete.is_empty() { "on this node" } else { "are known on this node yet" };
         return format!("no replicas or witnesses {known}\n");
     }
-    let mut table = output::table(["NAME", "VOTER", "STATE", "DATA", "SIZE", "EPOCH", "CONNECTIONS"]);
+    let columns = ["NAME", "VOTER", "STATE", "DATA", "SIZE", "EPOCH", "CONNECTIONS"];
+    let mut table = style.table(columns, ["VOLUME UUID"]);
     for replica in &list.replicas {
-        table.add_row([
+        let cells = [
             replica.name.clone(),
             format!("{} of {}", replica.voter, replica.voters),
             replica.state.word().to_owned(),
@@ -212,10 +215,11 @@ fn table(list: &ReplicaList) -> String {
             if replica.witness { "-".to_owned() } else { format_size(replica.size_bytes) },
             replica.register.as_ref().map_or_else(|| "-".to_owned(), |register| register.epoch.to_string()),
             replica.connections.to_string(),
-        ]);
+        ];
+        table.row(cells, [replica.volume.clone()]);
     }
-    output::right(&mut table, [4, 5, 6]);
-    output::render(&table)
+    table.right([4, 5, 6]);
+    table.render()
 }
 
 fn show(replica: &Replica) -> String {

@@ -1,13 +1,14 @@
 //! `braid volume` where a volume is kept on several nodes: its name has no pool.
 
 use super::confirm::confirm;
-use super::{Ask, output, segment};
+use super::{Ask, AskList, output, segment};
 use braid_api::{
     Array, ClusterVolumeList, ClusterVoter, CreateReplicated, ErrorDetail, ForcedOpening, Kind, ReplicatedList,
     ReplicatedVolume, RollbackReplicated, Service, Standing,
 };
 use braid_client::Client;
 use braid_geometry::units::format_size;
+use braid_terminal::listing::ListStyle;
 use std::fmt::Write;
 
 /// Where replicas are to be, as `--replicas` says it.
@@ -153,13 +154,14 @@ pub async fn refuse_array(client: &Client, array: &Array) -> anyhow::Result<()> 
 }
 
 /// Those of the whole cluster, whichever node is asked.
-pub async fn list_all(ask: &Ask) -> anyhow::Result<()> {
+pub async fn list_all(ask: &AskList) -> anyhow::Result<()> {
     let list: ClusterVolumeList = ask.client()?.get("/v1/cluster/volumes").await?;
-    output::list(ask.json, &list, &list.incomplete, table_of_cluster);
+    let names = list.volumes.iter().map(|volume| volume.name.as_str());
+    ask.print(&list, names, &list.incomplete, |style| table_of_cluster(&list, style));
     Ok(())
 }
 
-fn table_of_cluster(list: &ClusterVolumeList) -> String {
+fn table_of_cluster(list: &ClusterVolumeList, style: ListStyle) -> String {
     if list.nodes.is_empty() {
         return "this daemon belongs to no cluster; make one with: braid node init NAME --listen ADDRESS\n".to_owned();
     }
@@ -167,7 +169,7 @@ fn table_of_cluster(list: &ClusterVolumeList) -> String {
         let make = "braid volume create NAME SIZE --replicas NODE/POOL,NODE/POOL";
         return output::none("volumes of several nodes", &list.incomplete, make);
     }
-    let mut table = output::table(["NAME", "SIZE", "SERVED BY", "REPLICAS"]);
+    let mut table = style.table(["NAME", "SIZE", "SERVED BY", "REPLICAS"], ["UUID"]);
     for volume in &list.volumes {
         let place = |voter: &ClusterVoter| {
             let pool = voter.pool.iter().map(|pool| format!("/{pool}")).collect::<String>();
@@ -177,15 +179,16 @@ fn table_of_cluster(list: &ClusterVolumeList) -> String {
             format!("{}{pool} ({}{reason})", voter.node, voter.state.word())
         };
         let voters: Vec<String> = volume.voters.iter().map(place).collect();
-        table.add_row([
+        let cells = [
             volume.name.clone(),
             format_size(volume.size_bytes),
             volume.served_by.clone().unwrap_or_else(|| format!("({})", volume.service.word())),
             voters.join(", "),
-        ]);
+        ];
+        table.row(cells, [volume.uuid.clone()]);
     }
-    output::right(&mut table, [1]);
-    let mut text = output::render(&table);
+    table.right([1]);
+    let mut text = table.render();
     for volume in list.volumes.iter().filter(|volume| volume.served_by.is_some()) {
         if let Some(why) = &volume.reason {
             text.push_str(&output::wrap(&format!("volume {}: {why}", volume.name), ""));
@@ -208,22 +211,23 @@ fn table_of_cluster(list: &ClusterVolumeList) -> String {
 }
 
 /// All of them, for people; empty where there are none.
-pub fn table(volumes: &[ReplicatedVolume]) -> String {
+pub fn table(volumes: &[ReplicatedVolume], style: ListStyle) -> String {
     if volumes.is_empty() {
         return String::new();
     }
-    let mut table = output::table(["NAME", "SIZE", "STATE", "REPLICAS", "EXPORTS"]);
+    let mut table = style.table(["NAME", "SIZE", "STATE", "REPLICAS", "EXPORTS"], ["LEVEL", "UUID"]);
     for volume in volumes {
-        table.add_row([
+        let cells = [
             volume.name.clone(),
             format_size(volume.size_bytes),
             volume.state.word().to_owned(),
             voters(volume),
             volume.exports.len().to_string(),
-        ]);
+        ];
+        table.row(cells, [volume.level.clone(), volume.uuid.clone()]);
     }
-    output::right(&mut table, [1, 4]);
-    output::render(&table)
+    table.right([1, 4]);
+    table.render()
 }
 
 fn place(voter: &braid_api::Voter) -> String {

@@ -1,12 +1,13 @@
 //! `braid snapshot …`.
 
 use super::volume::snapshot;
-use super::{Ask, freeze, output, segment};
+use super::{Ask, AskList, freeze, output, segment};
 use braid_api::{
     ChangeSnapshot, CreateSnapshots, ErrorDetail, RenameVolume, Snapshot, SnapshotConsistency, SnapshotDiff,
     SnapshotList, SnapshotPolicy, Volume, names,
 };
 use braid_geometry::units::format_size;
+use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -74,7 +75,7 @@ pub struct ListArgs {
     #[arg(value_name = "POOL[/VOLUME]", value_parser = pool_or_volume)]
     of: Option<String>,
     #[command(flatten)]
-    ask: Ask,
+    ask: AskList,
 }
 
 #[derive(Args)]
@@ -187,7 +188,8 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::List(args) => {
             let query = args.of.map(|of| format!("?of={}", segment(&of))).unwrap_or_default();
             let list: SnapshotList = args.ask.client()?.get(&format!("/v1/snapshots{query}")).await?;
-            output::list(args.ask.json, &list, &list.incomplete, table);
+            let names = list.snapshots.iter().map(|snapshot| snapshot.name.as_str());
+            args.ask.print(&list, names, &list.incomplete, |style| table(&list, style));
         }
         Verb::Show(args) => {
             let snapshot: Snapshot = args.ask.client()?.get(&path(&args.snapshot)).await?;
@@ -359,23 +361,27 @@ fn changes(diff: &SnapshotDiff) -> String {
     text
 }
 
-fn table(list: &SnapshotList) -> String {
+fn table(list: &SnapshotList, style: ListStyle) -> String {
     if list.snapshots.is_empty() {
         return output::none("snapshots", &list.incomplete, "braid snapshot create POOL/VOLUME@NAME");
     }
-    let mut table = output::table(["NAME", "TAKEN", "FROZEN", "SIZE", "EXCLUSIVE", "SHARED"]);
+    let columns = ["NAME", "TAKEN", "FROZEN", "SIZE", "EXCLUSIVE", "SHARED"];
+    let mut table = style.table(columns, ["EXPORTS", "UUID"]);
     for snapshot in &list.snapshots {
-        table.add_row([
-            snapshot.name.clone(),
-            output::moment(snapshot.created_unix_s * 1000),
-            if snapshot.consistency == SnapshotConsistency::Frozen { "yes" } else { "no" }.to_owned(),
-            format_size(snapshot.size_bytes),
-            output::counted(snapshot.space.as_ref().map(|space| space.exclusive_bytes)),
-            output::counted(snapshot.space.as_ref().map(|space| space.shared_bytes)),
-        ]);
+        table.row(
+            [
+                snapshot.name.clone(),
+                output::moment(snapshot.created_unix_s * 1000),
+                if snapshot.consistency == SnapshotConsistency::Frozen { "yes" } else { "no" }.to_owned(),
+                format_size(snapshot.size_bytes),
+                output::counted(snapshot.space.as_ref().map(|space| space.exclusive_bytes)),
+                output::counted(snapshot.space.as_ref().map(|space| space.shared_bytes)),
+            ],
+            [snapshot.exports.len().to_string(), snapshot.uuid.clone()],
+        );
     }
-    output::right(&mut table, [3, 4, 5]);
-    output::render(&table)
+    table.right([3, 4, 5, 6]);
+    table.render()
 }
 
 fn show(snapshot: &Snapshot) -> String {

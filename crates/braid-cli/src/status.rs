@@ -128,7 +128,7 @@ fn disk_table(disks: &DiskList) -> String {
     for disk in &disks.disks {
         table.add_row([
             disk.name.clone(),
-            output::cut(&disk.array, 16),
+            output::cell(&disk.array, 16),
             disk.state.word().to_owned(),
             format_size(disk.stats.read_bytes),
             format_size(disk.stats.written_bytes),

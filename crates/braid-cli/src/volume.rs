@@ -5,17 +5,25 @@ use super::confirm::confirm;
 use super::disk_names::absolute_for;
 use super::export_limits::{Limit, limit, words};
 use super::replicated::{self, Replicas, is_replicated, replicas};
+use super::resize::{ResizeArgs, resize};
 use super::watch::{Wait, follow_newest};
-use super::{Ask, output, segment};
+use super::{Ask, AskList, output, segment};
 use braid_api::limits::{VOLUME_BLOCK_BYTES, VOLUME_LOGICAL_BLOCKS, VOLUME_SECTOR_BYTES};
 use braid_api::{
-    CloneSnapshot, CreateVolume, ErrorDetail, FlattenVolume, Job, Kind, MoveVolume, Place, RenameVolume, ResizeVolume,
-    RollbackVolume, SetVolume, SnapshotPolicy, Volume, VolumeList, names,
+    CloneSnapshot, CreateVolume, ErrorDetail, FlattenVolume, Job, Kind, MoveVolume, Place, RenameVolume,
+    RollbackVolume, SetVolume, Snapshot, SnapshotPolicy, Volume, VolumeList, names,
 };
+use braid_client::Client;
+use braid_geometry::Level;
 use braid_geometry::units::{format_size, parse_size};
+use braid_terminal::levels;
+use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
 use std::fmt::Write;
 use std::process::ExitCode;
+
+/// Levels of volumes of several nodes.
+const LEVELS: [Level; 3] = [Level::Raid1, Level::Raid5, Level::Raid6];
 
 #[derive(Subcommand)]
 pub enum Verb {
@@ -79,9 +87,9 @@ pub struct CreateArgs {
     /// A node that votes for a volume of several nodes and keeps no data of it; may be given several times
     #[arg(long, value_name = "NODE", requires = "replicas")]
     witness: Vec<String>,
-    /// How its replicas keep it: copies (raid1), or parts with one parity (raid5) or two (raid6)
-    #[arg(long, value_name = "LEVEL", requires = "replicas", value_parser = ["raid1", "raid5", "raid6"])]
-    level: Option<String>,
+    /// How its replicas keep it: copies (raid1), or parts with one parity (raid5) or two (raid6); also as a number, or as mirror, raid-5
+    #[arg(long, value_name = "LEVEL", requires = "replicas", ignore_case = true, value_parser = levels::parser(&LEVELS))]
+    level: Option<Level>,
     #[command(flatten)]
     ask: Ask,
 }
@@ -159,7 +167,7 @@ pub struct ListArgs {
     #[arg(long, conflicts_with = "pool")]
     all: bool,
     #[command(flatten)]
-    ask: Ask,
+    ask: AskList,
 }
 
 #[derive(Args)]
@@ -178,24 +186,6 @@ pub struct RenameArgs {
     volume: String,
     /// Its new name, without that of the pool
     new_name: String,
-    #[command(flatten)]
-    ask: Ask,
-}
-
-#[derive(Args)]
-pub struct ResizeArgs {
-    /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = volume_or_name)]
-    volume: String,
-    /// Its new size
-    #[arg(value_parser = size)]
-    size: u64,
-    /// Make it smaller although it has data beyond the new end: they are lost (its snapshots keep what they have)
-    #[arg(long)]
-    force: bool,
-    /// Do not ask
-    #[arg(long)]
-    yes: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -228,12 +218,12 @@ pub struct CloneArgs {
 
 #[derive(Args)]
 pub struct RollbackArgs {
-    /// The volume, by name or UUID
-    #[arg(value_name = "[POOL/]VOLUME", value_parser = volume_or_name)]
+    /// The volume, by name or UUID; or the snapshot alone, which names its volume
+    #[arg(value_name = "[POOL/]VOLUME[@SNAPSHOT]", value_parser = volume_or_snapshot)]
     volume: String,
-    /// The snapshot; of this volume @SNAPSHOT is enough
+    /// The snapshot, unless it stands above; of this volume @SNAPSHOT is enough
     #[arg(value_name = "POOL/VOLUME@SNAPSHOT")]
-    snapshot: String,
+    snapshot: Option<String>,
     /// Roll it back although an array had it as a member when it was seen last
     #[arg(long)]
     force: bool,
@@ -270,8 +260,13 @@ pub fn volume(text: &str) -> Result<String, String> {
 }
 
 /// The same, or the name of a volume of several nodes: where something cannot be done with that, the daemon says so.
-fn volume_or_name(text: &str) -> Result<String, String> {
+pub fn volume_or_name(text: &str) -> Result<String, String> {
     if names::check_name(text).is_ok() { Ok(text.to_owned()) } else { volume(text) }
+}
+
+/// Reads the name of a volume or of a snapshot.
+fn volume_or_snapshot(text: &str) -> Result<String, String> {
+    if text.contains('@') { snapshot(text) } else { volume_or_name(text) }
 }
 
 /// The same of a snapshot.
@@ -336,7 +331,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Create(args) => {
             match args.replicas {
                 Some(replicas) if is_replicated(&args.name) => {
-                    let (witnesses, level) = (args.witness, args.level);
+                    let (witnesses, level) = (args.witness, args.level.map(|level| level.name().to_owned()));
                     let CreateArgs { ask, name, size, block_size, .. } = args;
                     replicated::create(&ask, name, size, replicas, witnesses, level, block_size).await?;
                     return Ok(ExitCode::SUCCESS);
@@ -365,7 +360,9 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::List(args) => {
             let query = args.pool.map(|pool| format!("?pool={pool}")).unwrap_or_default();
             let list: VolumeList = args.ask.client()?.get(&format!("/v1/volumes{query}")).await?;
-            output::list(args.ask.json, &list, &list.incomplete, table);
+            let names = list.volumes.iter().map(|volume| &volume.name);
+            let names = names.chain(list.replicated.iter().map(|volume| &volume.name)).map(String::as_str);
+            args.ask.print(&list, names, &list.incomplete, |style| table(&list, style));
         }
         Verb::Attach(args) => replicated::attach(&args.ask, &args.volume, args.force, args.yes).await?,
         Verb::Detach(args) => replicated::detach(&args.ask, &args.volume, args.force).await?,
@@ -390,27 +387,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 format!("volume {} is now called {}; names of exports stay\n", args.volume, volume.name)
             });
         }
-        Verb::Resize(args) => {
-            let client = args.ask.client()?;
-            if args.force {
-                let volume: Volume = client.get(&path(&args.volume)).await?;
-                if args.size < volume.size_bytes {
-                    let what =
-                        format!("What volume {} has beyond {} will be lost", volume.name, format_size(args.size));
-                    confirm(&what, args.yes)?;
-                }
-            }
-            let body = ResizeVolume { size_bytes: args.size, force: args.force };
-            let volume: Volume = client.post(&format!("{}/resize", path(&args.volume)), &body).await?;
-            output::show(args.ask.json, &volume, |volume| {
-                let size = format_size(volume.size_bytes);
-                let mut text = format!("volume {} has {size} now\n", volume.name);
-                if !volume.exports.is_empty() {
-                    text.push_str("clients that are connected to its exports learn it when they connect again; beyond the end of a smaller one they get errors\n");
-                }
-                text
-            });
-        }
+        Verb::Resize(args) => resize(args).await?,
         Verb::Move(args) => {
             let body = MoveVolume { place: absolute(args.place, &args.ask)? };
             let client = args.ask.client()?;
@@ -463,18 +440,7 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             let volume: Volume = args.ask.client()?.post(&path, &body).await?;
             output::show(args.ask.json, &volume, made);
         }
-        Verb::Rollback(args) => {
-            confirm(&format!("What was written to {} since {} will be lost", args.volume, args.snapshot), args.yes)?;
-            if is_replicated(&args.volume) {
-                replicated::rollback(&args.ask, &args.volume, args.snapshot).await?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            let body = RollbackVolume { snapshot: args.snapshot.clone(), force: args.force };
-            let client = args.ask.client()?;
-            let before: Volume = client.get(&path(&args.volume)).await?;
-            let volume: Volume = client.post(&format!("{}/rollback", path(&args.volume)), &body).await?;
-            output::show(args.ask.json, &volume, |volume| rolled_back(volume, &args.snapshot, before.size_bytes));
-        }
+        Verb::Rollback(args) => rollback(args).await?,
         Verb::Delete(args) if is_replicated(&args.volume) => {
             replicated::delete(&args.ask, &args.volume, args.force, args.yes).await?;
         }
@@ -491,6 +457,50 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a volume be as a snapshot is.
+async fn rollback(args: RollbackArgs) -> anyhow::Result<()> {
+    let client = args.ask.client()?;
+    let (of, snapshot) = match args.snapshot {
+        None if names::is_uuid(&args.volume) => (volume_of(&client, &args.volume).await?, args.volume),
+        snapshot => rolled_back_to(args.volume, snapshot)?,
+    };
+    confirm(&format!("What was written to {of} since {snapshot} will be lost"), args.yes)?;
+    if is_replicated(&of) {
+        return replicated::rollback(&args.ask, &of, snapshot).await;
+    }
+    let body = RollbackVolume { snapshot, force: args.force };
+    let before: Volume = client.get(&path(&of)).await?;
+    let volume: Volume = client.post(&format!("{}/rollback", path(&of)), &body).await?;
+    output::show(args.ask.json, &volume, |volume| rolled_back(volume, &body.snapshot, before.size_bytes));
+    Ok(())
+}
+
+/// The volume that a snapshot is of, which is named by its UUID.
+async fn volume_of(client: &Client, snapshot: &str) -> anyhow::Result<String> {
+    let snapshot: Snapshot = client.get(&format!("/v1/snapshots/{}", segment(snapshot))).await?;
+    let gone = || {
+        ErrorDetail::new(Kind::NotFound, format!("the volume of snapshot {} is deleted", snapshot.name))
+            .with("snapshot", &snapshot.name)
+            .remedy(format!("make a volume of the snapshot: braid volume clone {} POOL/NAME", snapshot.name))
+    };
+    Ok(snapshot.volume.clone().ok_or_else(gone)?)
+}
+
+/// The volume and the snapshot that were typed: as two words, or as one that names both.
+fn rolled_back_to(typed: String, snapshot: Option<String>) -> Result<(String, String), ErrorDetail> {
+    let wrong = |why: String| {
+        ErrorDetail::new(Kind::InvalidArgument, why)
+            .remedy("for example braid volume rollback tank/db@monday, or braid volume rollback tank/db @monday")
+    };
+    let of = typed.split_once('@').map(|(volume, _)| volume.to_owned());
+    match (of, snapshot) {
+        (Some(of), None) => Ok((of, typed)),
+        (None, Some(snapshot)) => Ok((typed, snapshot)),
+        (None, None) => Err(wrong(format!("no snapshot of volume {typed} is named"))),
+        (Some(_), Some(snapshot)) => Err(wrong(format!("two snapshots are named: {typed} and {snapshot}"))),
+    }
 }
 
 /// How snapshots are taken by themselves, for people.
@@ -530,29 +540,33 @@ fn rolled_back(volume: &Volume, snapshot: &str, size_bytes_before: u64) -> Strin
     format!("volume {} is as {snapshot} again{size}\n", volume.name)
 }
 
-fn table(list: &VolumeList) -> String {
-    let replicated = replicated::table(&list.replicated);
+fn table(list: &VolumeList, style: ListStyle) -> String {
+    let replicated = replicated::table(&list.replicated, style);
     if list.volumes.is_empty() && !replicated.is_empty() {
         return replicated;
     }
     if list.volumes.is_empty() && list.replicated.is_empty() {
         return output::none("volumes", &list.incomplete, "braid volume create POOL/NAME SIZE");
     }
-    let mut table = output::table(["NAME", "SIZE", "DATA", "EXCLUSIVE", "SNAPSHOTS", "PARENT", "EXPORTS"]);
+    let columns = ["NAME", "SIZE", "DATA", "EXCLUSIVE", "SNAPSHOTS", "PARENT", "EXPORTS"];
+    let mut table = style.table(columns, ["BLOCK", "CREATED", "UUID"]);
     for volume in &list.volumes {
-        table.add_row([
-            volume.name.clone(),
-            format_size(volume.size_bytes),
-            output::counted(volume.space.as_ref().map(|space| space.data_bytes)),
-            output::counted(volume.space.as_ref().map(|space| space.exclusive_bytes)),
-            volume.snapshots.to_string(),
-            volume.parent.clone().unwrap_or_else(|| "-".to_owned()),
-            volume.exports.len().to_string(),
-        ]);
+        table.row(
+            [
+                volume.name.clone(),
+                format_size(volume.size_bytes),
+                output::counted(volume.space.as_ref().map(|space| space.data_bytes)),
+                output::counted(volume.space.as_ref().map(|space| space.exclusive_bytes)),
+                volume.snapshots.to_string(),
+                volume.parent.clone().unwrap_or_else(|| "-".to_owned()),
+                volume.exports.len().to_string(),
+            ],
+            [volume.block_bytes.to_string(), output::moment(volume.created_unix_s * 1000), volume.uuid.clone()],
+        );
     }
-    output::right(&mut table, [1, 2, 3, 4, 6]);
-    let table = output::render(&table);
-    if replicated.is_empty() { table } else { format!("{table}\n{replicated}") }
+    table.right([1, 2, 3, 4, 6, 7]);
+    let table = table.render();
+    if replicated.is_empty() { table } else { format!("{table}{}{replicated}", style.between_tables()) }
 }
 
 fn show(volume: &Volume) -> String {
@@ -593,4 +607,27 @@ fn show(volume: &Volume) -> String {
     line("created", output::moment(volume.created_unix_s * 1000));
     line("exports", if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") });
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollback_names_its_snapshot_in_one_word_or_two() {
+        let read = |typed: &str, snapshot: Option<&str>| {
+            let typed = volume_or_snapshot(typed).expect("a right name");
+            rolled_back_to(typed, snapshot.map(str::to_owned)).map_err(|error| error.message)
+        };
+        let both = |volume: &str, snapshot: &str| Ok((volume.to_owned(), snapshot.to_owned()));
+        assert_eq!(read("tank/db@monday", None), both("tank/db", "tank/db@monday"));
+        assert_eq!(read("db@monday", None), both("db", "db@monday"));
+        assert_eq!(read("tank/db", Some("@monday")), both("tank/db", "@monday"));
+        assert_eq!(read("tank/db", Some("tank/db@monday")), both("tank/db", "tank/db@monday"));
+        assert!(read("tank/db", None).expect_err("which?").contains("no snapshot of volume tank/db"));
+        assert!(read("tank/db@monday", Some("@tuesday")).expect_err("which?").contains("two snapshots"));
+        for wrong in ["tank/db@", "@monday", "tank/db@mon day", "a/b/c@d"] {
+            assert!(volume_or_snapshot(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -139,6 +139,31 @@ impl Level {
             Level::Raid6 => "raid6",
         }
     }
+
+    /// Other words for the level that people type: its number, and what other systems call it. The API takes the name alone.
+    #[must_use]
+    pub const fn aliases(self) -> &'static [&'static str] {
+        match self {
+            Level::Concat => &["linear"],
+            Level::Raid0 => &["0", "raid-0", "stripe"],
+            Level::Raid1 => &["1", "raid-1", "mirror"],
+            Level::Raid10 => &["10", "raid-10", "1+0"],
+            Level::Raid5 => &["5", "raid-5"],
+            Level::Raid6 => &["6", "raid-6"],
+        }
+    }
+
+    /// Returns the level that a person means by a word: its name or an alias, in small or capital letters.
+    ///
+    /// # Errors
+    /// The word is neither; the error lists the names.
+    pub fn typed(word: &str) -> Result<Level, ParseNameError> {
+        let is_meant = |known: &str| known.eq_ignore_ascii_case(word);
+        let found = Level::ALL
+            .into_iter()
+            .find(|level| is_meant(level.name()) || level.aliases().iter().any(|alias| is_meant(alias)));
+        found.map_or_else(|| word.parse(), Ok)
+    }
 }
 
 impl Layout {
@@ -374,5 +399,37 @@ mod tests {
     fn nothing_is_kept_without_copies() {
         let spec = |copies| Spec { copies, ..Spec::new(Level::Raid10) };
         assert_eq!((spec(2).zone_bytes(4, 1 << 20), spec(0).zone_bytes(4, 1 << 20)), (Some(2 << 20), None));
+    }
+
+    #[test]
+    fn levels_are_read_as_people_type_them() {
+        let check = |words: &[&str], level: Level| {
+            for word in words {
+                assert_eq!(Level::typed(word), Ok(level), "{word}");
+            }
+        };
+        check(&["concat", "linear", "Concat"], Level::Concat);
+        check(&["raid0", "0", "raid-0", "stripe", "STRIPE"], Level::Raid0);
+        check(&["raid1", "1", "raid-1", "mirror", "RAID1"], Level::Raid1);
+        check(&["raid10", "10", "raid-10", "1+0"], Level::Raid10);
+        check(&["raid5", "5", "raid-5", "RAID-5"], Level::Raid5);
+        check(&["raid6", "6", "raid-6"], Level::Raid6);
+        for wrong in ["", "2", "7", "raid", "raid 5", "raid7", "-5", "mirrors"] {
+            let error = Level::typed(wrong).expect_err(wrong).to_string();
+            assert!(error.contains("concat, raid0, raid1, raid10, raid5, raid6"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn no_word_means_two_levels_and_the_names_alone_are_canonical() {
+        let words = |level: Level| level.aliases().iter().copied().chain([level.name()]);
+        let mut all: Vec<&str> = Level::ALL.into_iter().flat_map(words).collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count, "{all:?}");
+        for alias in Level::ALL.into_iter().flat_map(|level| level.aliases()) {
+            assert!(alias.parse::<Level>().is_err(), "{alias} is an alias, and no name");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What people and programs read of a command: text, tables, JSON and colour.
+//! What people and programs read of a command: text, tables, JSON and colour; and the options that say how.
 //!
 //! What it promises: JSON goes to standard output as one document; a pipe that is closed early ends the command quietly.
 
@@ -6,4 +6,6 @@
 
 pub mod color;
 pub mod failure;
+pub mod levels;
+pub mod listing;
 pub mod output;

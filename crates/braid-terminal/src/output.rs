@@ -5,7 +5,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
 
-/// Columns that every table fits in when the width of the terminal is not known.
+/// Columns of a terminal of which the width is not known.
 const WIDTH: u16 = 80;
 
 /// Prints `value` as one JSON document.
@@ -41,14 +41,6 @@ pub fn show<T: Serialize>(as_json: bool, value: &T, people: impl FnOnce(&T) -> S
     }
 }
 
-/// Prints a list, and on standard error why objects may be missing from it.
-pub fn list<T: Serialize>(as_json: bool, value: &T, incomplete: &[String], people: impl FnOnce(&T) -> String) {
-    show(as_json, value, people);
-    if !as_json {
-        incomplete.iter().for_each(|why| complain(&format!("this list may not be complete: {why}\n")));
-    }
-}
-
 /// What stands in place of a list without rows: how to make the first object, or that none is known yet.
 pub fn none(what: &str, incomplete: &[String], make: &str) -> String {
     if incomplete.is_empty() {
@@ -70,7 +62,19 @@ fn text_to(stream: &mut impl Write, text: &str) {
 
 /// Columns of the terminal, or 80.
 pub fn columns() -> usize {
-    columns_of(&std::io::stdout())
+    terminal_columns().unwrap_or(usize::from(WIDTH))
+}
+
+/// Columns of the terminal that standard output is, by the variable COLUMNS where that is set; none where it is no terminal.
+pub fn terminal_columns() -> Option<usize> {
+    let stdout = std::io::stdout();
+    let chosen = || columns_chosen(std::env::var("COLUMNS").ok().as_deref());
+    stdout.is_terminal().then(|| chosen().unwrap_or_else(|| columns_of(&stdout)))
+}
+
+/// What the variable COLUMNS says, if it is a number of columns.
+fn columns_chosen(variable: Option<&str>) -> Option<usize> {
+    variable?.parse::<usize>().ok().filter(|columns| *columns > 0)
 }
 
 /// Columns of the terminal that this is, or 80.
@@ -103,11 +107,31 @@ pub fn wrap(text: &str, indent: &str) -> String {
     lines
 }
 
-/// A table with this header that fits the terminal, or 80 columns.
+/// A table with this header that fits the terminal. Where there is no terminal its rows are as long as they are.
 pub fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = bare_table();
+    table.set_header(header);
+    table
+}
+
+/// The same without a header.
+pub fn bare_table() -> Table {
+    table_of(terminal_columns())
+}
+
+/// A table that fits so many columns, or has no limit.
+fn table_of(columns: Option<usize>) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
-    table.set_width(u16::try_from(columns()).unwrap_or(WIDTH));
+    table.load_style(presets::NOTHING);
+    match columns {
+        Some(columns) => {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+            table.set_width(u16::try_from(columns).unwrap_or(u16::MAX));
+        }
+        None => {
+            table.set_content_arrangement(ContentArrangement::Disabled);
+        }
+    }
     table
 }
 
@@ -133,6 +157,16 @@ pub fn cut(text: &str, max: usize) -> String {
         return text.to_owned();
     }
     text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Text for a cell of a table: cut at a terminal to at most `max` characters, or to more on one that is wider than 80 columns; whole elsewhere.
+pub fn cell(text: &str, max: usize) -> String {
+    terminal_columns().map_or_else(|| text.to_owned(), |columns| cut(text, room(max, columns)))
+}
+
+/// Characters for a cell that has `max` of 80 columns.
+fn room(max: usize, columns: usize) -> usize {
+    max.max(max.saturating_mul(columns) / usize::from(WIDTH))
 }
 
 /// Bytes, or a dash where they were not counted.
@@ -230,11 +264,40 @@ mod tests {
         assert_eq!(wrap("", "  "), "\n");
     }
 
-    #[test]
-    fn tables_fit_eighty_columns() {
-        let mut table = table(["NAME", "WHAT"]);
-        table.set_width(80);
+    /// A table of one row with a long name and a long text, as it is printed.
+    fn printed(columns: Option<usize>) -> String {
+        let mut table = table_of(columns);
+        table.set_header(["NAME", "WHAT"]);
         table.add_row(["x".repeat(63), "words and words ".repeat(20)]);
-        assert!(render(&table).lines().all(|line| line.chars().count() <= 80));
+        render(&table)
+    }
+
+    #[test]
+    fn tables_fit_the_terminal() {
+        for columns in [80, 120, 200] {
+            let text = printed(Some(columns));
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+        }
+        assert!(printed(Some(80)).lines().count() > printed(Some(200)).lines().count());
+    }
+
+    #[test]
+    fn tables_are_not_wrapped_where_there_is_no_terminal() {
+        let text = printed(None);
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.contains(&"x".repeat(63)) && text.contains("words and words ".repeat(20).trim_end()), "{text}");
+    }
+
+    #[test]
+    fn cells_have_more_room_on_a_wider_terminal() {
+        assert_eq!((room(24, 80), room(24, 160), room(24, 40)), (24, 48, 24));
+    }
+
+    #[test]
+    fn columns_are_read_from_the_variable() {
+        assert_eq!(columns_chosen(Some("132")), Some(132));
+        for wrong in [None, Some(""), Some("0"), Some("wide"), Some("-1")] {
+            assert_eq!(columns_chosen(wrong), None, "{wrong:?}");
+        }
     }
 }

@@ -4,8 +4,8 @@ use braid_bench::{BenchArgs, demo};
 use braid_cli::completions::{self, CompletionsArgs};
 use braid_cli::man::{self, ManArgs};
 use braid_cli::schema::{self, SchemaArgs};
-use braid_cli::{examples, usage};
-use braid_terminal::{color, failure, output};
+use braid_cli::{aliases, examples, usage};
+use braid_terminal::{color, failure, listing, output};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 use utoipa::OpenApi;
@@ -52,9 +52,9 @@ pub fn documents() -> utoipa::openapi::OpenApi {
     Documents::openapi()
 }
 
-/// Returns the command line with the examples in every `--help`.
+/// Returns the command line with the aliases of its verbs, and with the examples in every `--help`.
 pub fn command() -> clap::Command {
-    examples::added_to(Cli::command())
+    examples::added_to(aliases::added_to(Cli::command()))
 }
 
 /// Reads the command line, does what it says, and returns the exit status.
@@ -65,7 +65,7 @@ pub fn main() -> ExitCode {
     // Known before anything is read, as what cannot be read is said in colour, too.
     color::choose(std::env::args_os().skip(1));
     // Those commands that print JSON print their errors as JSON too, also of a command line that was not understood.
-    let json = std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    let json = listing::is_json_wanted(std::env::args_os().skip(1));
     let mut command = command();
     if !std::io::IsTerminal::is_terminal(&std::io::stdout()) {
         command = command.term_width(output::columns());

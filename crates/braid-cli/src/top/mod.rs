@@ -66,7 +66,8 @@ pub fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
         std::thread::sleep(args.interval);
         let second: Activity = runtime.block_on(client.get("/v1/activity"))?;
         output::show(args.ask.json, &rates::between(&first, &second), |rates| {
-            view::lines(rates, output::columns()).join("\n") + "\n"
+            let columns = output::terminal_columns().unwrap_or_else(|| view::columns_wanted(rates));
+            view::lines(rates, columns).join("\n") + "\n"
         });
         return Ok(ExitCode::SUCCESS);
     }

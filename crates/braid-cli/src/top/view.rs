@@ -8,6 +8,22 @@ use braid_terminal::output;
 /// Narrowest screen that lines are made for; on a narrower one they are cut.
 const COLUMNS_MIN: usize = 60;
 
+/// Columns of a table that is not shown at a terminal, unless a name is longer.
+const COLUMNS_USUAL: usize = 80;
+
+/// Columns in which no name is cut.
+pub fn columns_wanted(rates: &Rates) -> usize {
+    let length = |name: &str, note: &str| name.chars().count() + note.chars().count();
+    let exports = rates.exports.iter().map(|export| length(&export.name, &note(export)));
+    let arrays = rates.arrays.iter().map(|array| length(&array.name, &stands(array)));
+    let disks = rates.disks.iter().map(|disk| {
+        let (name, note) = name(disk);
+        length(name, &note)
+    });
+    let longest = exports.chain(arrays).chain(disks).max().unwrap_or(0);
+    COLUMNS_USUAL.max(longest + WIDTHS.iter().sum::<usize>())
+}
+
 /// Everything, section after section: exports, arrays, disks.
 pub fn lines(rates: &Rates, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
@@ -230,6 +246,9 @@ mod tests {
                 assert!(plain.chars().count() <= columns, "{columns}: {plain}");
             }
         }
+        // Where there is no limit nothing is cut.
+        let whole = lines(&rates, columns_wanted(&rates)).join("\n");
+        assert!(!whole.contains('…') && whole.contains(&long), "{whole}");
         // Neighbours do not run into each other.
         let lines = lines(&rates, 80);
         let cells = |line: &String| anstream::adapter::strip_str(line).to_string().split_whitespace().count();

@@ -93,6 +93,7 @@ mod replicated_returns;
 mod replicated_snapshots;
 mod returning;
 mod rivals;
+mod shorthand;
 mod small_blocks;
 mod small_blocks_replicated;
 mod starting;

@@ -41,7 +41,8 @@ impl Terminal {
         let before = tcgetattr(&slave).expect("it is a terminal");
         // A session of its own, so that a change of the size is told to it.
         let mut command: Command = command("setsid");
-        command.arg("--ctty").arg(program).args(arguments).env("TERM", "xterm-256color").env_remove("NO_COLOR");
+        command.arg("--ctty").arg(program).args(arguments).env("TERM", "xterm-256color");
+        command.env_remove("NO_COLOR").env_remove("COLUMNS");
         places(&mut command, &daemon.folder);
         command.envs(environment.iter().copied());
         let end = || slave.try_clone().expect("a descriptor can be copied");
@@ -173,7 +174,7 @@ fn status_says_at_a_glance_whether_all_is_right_and_what_to_do() {
 }
 
 #[test]
-fn tables_fit_eighty_columns_whatever_the_names() {
+fn tables_fit_the_terminal_whatever_the_names_and_are_whole_elsewhere() {
     let daemon = Daemon::start();
     let name = "n".repeat(63);
     let disks: Vec<String> =
@@ -181,15 +182,8 @@ fn tables_fit_eighty_columns_whatever_the_names() {
     let mut arguments = vec!["array", "create", &name, "--level", "raid0"];
     arguments.extend(disks.iter().map(String::as_str));
     daemon.braid(&arguments);
-    daemon.braid(&[
-        "export",
-        "add",
-        &name,
-        "--nbd",
-        &format!("unix:{}", daemon.nbd_socket("x")),
-        "--name",
-        &"e".repeat(63),
-    ]);
+    let (export, address) = ("e".repeat(63), format!("unix:{}", daemon.nbd_socket("x")));
+    daemon.braid(&["export", "add", &name, "--nbd", &address, "--name", &export]);
     let commands: [&[&str]; 9] = [
         &["array", "list"],
         &["array", "show", &name],
@@ -207,9 +201,26 @@ fn tables_fit_eighty_columns_whatever_the_names() {
         assert_eq!(status, Some(0), "{command:?}: {text}");
         let long = text.lines().find(|line| line.chars().count() > 80);
         assert_eq!(long, None, "braid {}:\n{text}", command.join(" "));
-        // The same where there is no terminal.
-        let out = daemon.braid(command);
-        assert_eq!(out.lines().find(|line| line.chars().count() > 80), None, "braid {}:\n{out}", command.join(" "));
+    }
+    // COLUMNS says otherwise: a wider table has room for the name.
+    let (_, printed) = at_terminal(&daemon, &["array", "list"], &[("COLUMNS", "240")]);
+    let text = plain(&printed);
+    assert!(text.contains(&name) && text.lines().all(|line| line.chars().count() <= 240), "{text}");
+    // Where there is no terminal, nothing is wrapped or cut.
+    let whole: [(&[&str], &str); 5] = [
+        (&["array", "list"], &name),
+        (&["array", "show", &name], &disks[0]),
+        (&["export", "list"], &export),
+        (&["status"], &disks[0]),
+        (&["top", "--once", "--interval", "100ms"], &export),
+    ];
+    for (command, word) in whole {
+        let out = daemon.command(command).env("COLUMNS", "40").output().expect("braid can be started");
+        let text = String::from_utf8_lossy(&out.stdout);
+        assert!(text.contains(word) && !text.contains('…'), "braid {}:\n{text}", command.join(" "));
+    }
+    for list in ["array", "export"] {
+        assert_eq!(daemon.braid(&[list, "list"]).lines().count(), 2, "a heading and a row");
     }
 }
 
