@@ -21,7 +21,7 @@ test-vm: ## against the real kernel, in a guest (VM_SCENARIOS="nbd" picks some; 
 	$(CARGO) build --locked --profile verify -p braid -p braid-ublk --bin braid --example power-cut --example half-takeover
 	scripts/test-vm.sh "$$($(CARGO) metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')/verify/braid" $(VM_SCENARIOS)
 
-check: ## format, lint, arrows between the crates
+check: ## format, lint, arrows between the crates, words
 	scripts/check.sh
 
 bench: ## the table of speeds, each with its target (FULL=1: long runs; BENCH_FLAGS=--strict: exit 1 on a miss)

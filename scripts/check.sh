@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, lint, and the arrows between the crates. Nothing is changed on disk.
+# Format, lint, the arrows between the crates, and the words. Nothing is changed on disk.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -16,5 +16,5 @@ CLIPPY_CONF_DIR=$PWD/scripts/lint-pure $cargo clippy --locked --target-dir "$tar
     "${pure[@]/#/--package=}" -- -D warnings
 
 if [ "${CHECK_ARROWS:-1}" = 1 ]; then # `make test` runs it with all the others
-    $cargo test --locked --quiet -p braid --test arrows
+    $cargo test --locked --quiet -p braid --test arrows --test vocabulary
 fi

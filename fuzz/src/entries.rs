@@ -411,7 +411,7 @@ pub fn disk_names(data: &[u8]) {
             let shown = spec.to_string();
             let again = braid_ring::spec::DiskSpec::parse(&shown);
             assert_eq!(again.as_ref(), Ok(&spec), "{text:?} is shown as {shown:?}");
-            let _ = (spec.keeps_nothing(), spec.path());
+            let _ = (spec.is_volatile(), spec.path());
         }
         Err(error) => {
             assert!(!error.problem.is_empty() && !error.example.is_empty());

@@ -2,7 +2,7 @@
 
 use crate::advice::{self, ArrayCase, Case, JobCase, Names};
 use braid_api::{ErrorDetail, Kind};
-use braid_engine::lifecycle::{FoundArray, LifecycleError, Refusal, Status, is_redundant};
+use braid_engine::lifecycle::{ArrayStatus, FoundArray, LifecycleError, Refusal, is_redundant};
 use braid_engine::{ErrorKind, LeafId};
 use braid_ring::{RingError, RingErrorKind};
 use std::io::ErrorKind as OsErrorKind;
@@ -76,7 +76,7 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         | LifecycleError::TooSmall { .. }
         | LifecycleError::BitmapRoom { .. }
         | LifecycleError::JournalRoom { .. } => (Kind::InvalidArgument, "use a disk of another size".to_owned()),
-        LifecycleError::NoGrowth { remedy, .. } | LifecycleError::NoWidth { remedy, .. } => {
+        LifecycleError::NoGrowth { remedy, .. } | LifecycleError::WidthUnchangeable { remedy, .. } => {
             (Kind::InvalidArgument, remedy.clone())
         }
         LifecycleError::Twice { .. } => (Kind::InvalidArgument, "name each disk once".to_owned()),
@@ -91,7 +91,7 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
             (Kind::InvalidArgument, "`braid plan` shows what disks of given sizes can become".to_owned())
         }
         LifecycleError::NotReady { status } => not_ready(status, array),
-        LifecycleError::Beyond { .. } => {
+        LifecycleError::BeyondTolerance { .. } => {
             (Kind::DiskError, "attach the disks again, then assemble the array: nothing more was written".to_owned())
         }
         LifecycleError::JournalLost => (
@@ -100,7 +100,7 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
                 "attach the disk of the journal, then braid array assemble {array}; without it: braid array assemble {array} --force"
             ),
         ),
-        LifecycleError::JournalUnread { .. } => (
+        LifecycleError::JournalUnreadable { .. } => (
             Kind::DiskError,
             format!(
                 "try again, as a disk may read at the second time: braid array assemble {array}; then with --force"
@@ -109,7 +109,7 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         LifecycleError::BitmapDamaged { .. } | LifecycleError::Journal { .. } => {
             (Kind::DiskError, format!("look at its disks; then braid array assemble {array} --force"))
         }
-        LifecycleError::Role { .. } | LifecycleError::JobsFull | LifecycleError::NoReturn { .. } => {
+        LifecycleError::Slot { .. } | LifecycleError::JobsFull | LifecycleError::NoReturn { .. } => {
             (Kind::InvalidArgument, format!("braid array show {array}"))
         }
         LifecycleError::NothingToCompare { .. } => (
@@ -129,22 +129,22 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
 }
 
 /// Kind and remedy of an array that does not start.
-pub fn not_ready(status: &Status, array: &str) -> (Kind, String) {
+pub fn not_ready(status: &ArrayStatus, array: &str) -> (Kind, String) {
     let (kind, case) = case_of(status);
     (kind, advice::remedy(Case::Array(case), Names::of(array)))
 }
 
-fn case_of(status: &Status) -> (Kind, ArrayCase) {
+fn case_of(status: &ArrayStatus) -> (Kind, ArrayCase) {
     match status {
-        Status::Ready | Status::Degraded { .. } => (Kind::Inactive, ArrayCase::Ready),
-        Status::InterruptedDelete => (Kind::Inactive, ArrayCase::DeleteInterrupted),
-        Status::Incomplete { missing } if missing.iter().any(|missing| missing.is_journal) => {
+        ArrayStatus::Ready | ArrayStatus::Degraded { .. } => (Kind::Inactive, ArrayCase::Ready),
+        ArrayStatus::InterruptedDelete => (Kind::Inactive, ArrayCase::DeleteInterrupted),
+        ArrayStatus::Incomplete { missing } if missing.iter().any(|missing| missing.is_journal) => {
             (Kind::Incomplete, ArrayCase::JournalMissing)
         }
-        Status::Incomplete { .. } => (Kind::Incomplete, ArrayCase::MemberMissing),
-        Status::Waiting { .. } => (Kind::Incomplete, ArrayCase::Waiting),
-        Status::InterruptedCreate => (Kind::Inactive, ArrayCase::CreateInterrupted),
-        Status::Refused { reasons } => {
+        ArrayStatus::Incomplete { .. } => (Kind::Incomplete, ArrayCase::MemberMissing),
+        ArrayStatus::Waiting { .. } => (Kind::Incomplete, ArrayCase::Waiting),
+        ArrayStatus::InterruptedCreate => (Kind::Inactive, ArrayCase::CreateInterrupted),
+        ArrayStatus::Refused { reasons } => {
             let case = if reasons.iter().any(|r| matches!(r, Refusal::SameName)) {
                 ArrayCase::SameName
             } else if reasons.iter().any(|r| matches!(r, Refusal::Twins { .. })) {
@@ -166,7 +166,7 @@ fn is_too_small(reason: &Refusal) -> bool {
 /// The same for an array that was found: with the words with which it would start, where there are any.
 pub fn not_started(found: &FoundArray, array: &str) -> (Kind, String) {
     let (kind, remedy) = not_ready(&found.status, array);
-    if !matches!(found.status, Status::Refused { .. }) {
+    if !matches!(found.status, ArrayStatus::Refused { .. }) {
         return (kind, remedy);
     }
     let words = [(true, false, "--force"), (true, true, "--force --degraded")];

@@ -116,7 +116,7 @@ fn refuse_somebodys(name: &str, spec: &DiskSpec, disk: &Disk) -> anyhow::Result<
     refuse_found(name, found)
 }
 
-fn refuse_found(name: &str, found: Option<foreign::Found>) -> anyhow::Result<()> {
+fn refuse_found(name: &str, found: Option<foreign::Signatures>) -> anyhow::Result<()> {
     let Some(found) = found else { return Ok(()) };
     Err(ErrorDetail::new(Kind::WouldDestroy, format!("disk {name} carries {found}, which this would destroy"))
         .with("disk", name)

@@ -597,7 +597,7 @@ impl LoadFrontend {
         for some in completions.chunks(AHEAD) {
             let Memory { pattern, ahead, .. } = &mut self.memory;
             let count = usize::try_from(self.left).unwrap_or(AHEAD).min(some.len());
-            ahead.draw(pattern, count, |soon| cx.foresee(self.device, soon));
+            ahead.draw(pattern, count, |soon| cx.prefetch(self.device, soon));
             for completion in some {
                 if completion.result.is_ok() && !completion.buffer_busy {
                     self.ended_plainly::<true>(cx, completion.tag, now_ns);
@@ -641,7 +641,7 @@ impl Frontend for LoadFrontend {
         let now_ns = cx.now_ns();
         self.in_flight -= completions.len() as u32;
         self.found.ios += completions.len() as u64;
-        if self.plain && completions.len() > 1 && cx.heeds(self.device) {
+        if self.plain && completions.len() > 1 && cx.benefits_from_prefetch(self.device) {
             return self.ended_told(cx, completions, now_ns);
         }
         for completion in completions {

@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
-use braid_engine::pool::on_disk::{Owner, OwnerName, Placing, PoolPlaces, RingStart};
+use braid_engine::pool::on_disk::{AllocationPolicy, Checkpoint, Owner, OwnerName, PoolMemberLayout};
 use braid_engine::pool::{
-    EXTENT_BLOCKS, EXTENT_BYTES, OpenPool, OwnerId, Placement, Pool, PoolDevice, TailMemory, VolumeId, open,
+    BlockAllocation, EXTENT_BLOCKS, EXTENT_BYTES, LogMemory, OpenPool, OwnerId, Pool, PoolDevice, VolumeId, open,
 };
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, IoError, Node, PoolKey, PoolMembers, PoolNext, PoolPlace, ShardId, VolumeNode,
@@ -24,7 +24,7 @@ const PLACED_AT_ONCE: usize = 4096;
 /// Memory of this process.
 struct Memory(Box<[AtomicU64]>);
 
-impl TailMemory for Memory {
+impl LogMemory for Memory {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
@@ -98,7 +98,7 @@ pub struct BenchVolume {
 /// # Errors
 /// It is too small.
 pub fn member(number: u8, device: DeviceId, size_bytes: u64) -> anyhow::Result<PoolDevice> {
-    let places = PoolPlaces::new(size_bytes / BLOCK * BLOCK, OWNER_SLOTS)?;
+    let places = PoolMemberLayout::new(size_bytes / BLOCK * BLOCK, OWNER_SLOTS)?;
     Ok(PoolDevice::new(number, device, &places))
 }
 
@@ -107,11 +107,17 @@ pub fn member(number: u8, device: DeviceId, size_bytes: u64) -> anyhow::Result<P
 /// # Errors
 /// They cannot be read.
 pub async fn open_members(io: &impl DeviceIo, members: &[PoolDevice], run: u64) -> anyhow::Result<Pool> {
-    let what =
-        OpenPool { uuid: Uuid::from_u128(1), members, owner_slots: OWNER_SLOTS, absent: 0, writes_over: false, run };
+    let what = OpenPool {
+        uuid: Uuid::from_u128(1),
+        members,
+        owner_slots: OWNER_SLOTS,
+        missing: 0,
+        overwrites_unreadable: false,
+        run,
+    };
     let tail = |_session, bytes: u64| {
         let words = (0..bytes / 8).map(|_| AtomicU64::new(0)).collect();
-        Ok(Arc::new(Memory(words)) as Arc<dyn TailMemory>)
+        Ok(Arc::new(Memory(words)) as Arc<dyn LogMemory>)
     };
     Ok(open(io, &what, |_| None, tail).await?)
 }
@@ -123,13 +129,13 @@ pub async fn open_members(io: &impl DeviceIo, members: &[PoolDevice], run: u64) 
 pub async fn begin(io: &impl DeviceIo, members: &[PoolDevice], zeroes: bool) -> anyhow::Result<Pool> {
     for member in members {
         let mut at = 0;
-        while zeroes && at < member.places.data {
-            let len = WRITE_BYTES.min((member.places.data - at) as usize);
+        while zeroes && at < member.layout.data {
+            let len = WRITE_BYTES.min((member.layout.data - at) as usize);
             io.write(member.device, at, vec![0; len], false).await?;
             at += len as u64;
         }
-        let start = RingStart::first(&Uuid::from_u128(1), 1);
-        io.write(member.device, member.places.starts, start.encode().to_vec(), true).await?;
+        let start = Checkpoint::first(&Uuid::from_u128(1), 1);
+        io.write(member.device, member.layout.starts, start.encode().to_vec(), true).await?;
     }
     open_members(io, members, 3).await
 }
@@ -161,7 +167,7 @@ impl BenchPool {
     /// Serves one that is open.
     pub async fn serve(handle: &RingHandle, key: PoolKey, members: &[PoolDevice], pool: Pool) -> BenchPool {
         let extents = members.iter().map(|member| u64::from(member.extents)).sum();
-        let places = members.iter().map(|m| (m.number, PoolPlace { device: m.device, data: m.places.data }));
+        let places = members.iter().map(|m| (m.number, PoolPlace { device: m.device, data: m.layout.data }));
         let members = Arc::new(PoolMembers::new(places));
         handle.serve_pool(key, ShardId(0), Box::new(pool), Arc::clone(&members)).await;
         BenchPool { handle: handle.clone(), key, members, extents }
@@ -227,11 +233,11 @@ impl BenchPool {
             let mut next = 0;
             let good = self.call(move |pool| {
                 while let Some((block, count)) = some.get(next) {
-                    match pool.place(id, *block, *count) {
-                        Placement::New(place) => drop(pool.bind(&place)),
-                        Placement::Own { .. } => {}
-                        Placement::TailFull => return (PoolNext::Again, false),
-                        Placement::Full | Placement::Held => return (PoolNext::Done, false),
+                    match pool.allocate(id, *block, *count) {
+                        BlockAllocation::New(place) => drop(pool.map_allocation(&place)),
+                        BlockAllocation::Own { .. } => {}
+                        BlockAllocation::LogFull => return (PoolNext::Again, false),
+                        BlockAllocation::Full | BlockAllocation::Held => return (PoolNext::Done, false),
                     }
                     next += 1;
                 }
@@ -260,7 +266,7 @@ impl BenchPool {
 }
 
 fn owner(name: &str, size_bytes: u64, on: Option<u8>) -> Owner {
-    let (place, on) = on.map_or((Placing::Spread, 0), |member| (Placing::Single, 1 << member));
+    let (place, on) = on.map_or((AllocationPolicy::Spread, 0), |member| (AllocationPolicy::Single, 1 << member));
     let name = OwnerName::new(name).expect("a good name");
-    Owner { place, on, ..Owner::volume(Uuid::from_u128(2), name, size_bytes) }
+    Owner { allocation: place, on, ..Owner::volume(Uuid::from_u128(2), name, size_bytes) }
 }

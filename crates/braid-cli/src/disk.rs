@@ -8,7 +8,7 @@ use braid_advice::errors::of_lifecycle;
 use braid_advice::errors::os_error;
 use braid_api::{DiskList, ErrorDetail, HostDiskList, Kind};
 use braid_engine::{LeafId, lifecycle};
-use braid_format::foreign::Class;
+use braid_format::foreign::SignatureClass;
 use braid_geometry::units::format_size;
 use braid_host::host;
 use braid_host::probe::Probe;
@@ -125,7 +125,8 @@ async fn wipe(args: &WipeArgs) -> anyhow::Result<ExitCode> {
     let failed = |error: std::io::Error| os_error(&error, "the disk cannot be looked at", &path);
     let probe = Probe::for_writing(&path).map_err(failed)?;
     let found = probe.identify().map_err(failed)?;
-    let label = found.iter().flat_map(|found| &found.signatures).find(|signature| signature.class == Class::Braid);
+    let label =
+        found.iter().flat_map(|found| &found.signatures).find(|signature| signature.class == SignatureClass::Braid);
     let Some(label) = label else {
         let none = Wiped { disk: args.disk.clone(), label_offsets_bytes: Vec::new(), left_offsets_bytes: Vec::new() };
         output::show(args.json, &none, |_| format!("{} bears no label of Braid; nothing was done\n", args.disk));

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use braid_api::{ErrorDetail, Kind};
-use braid_format::examine::{CopyReport, FieldReport, copy_place};
+use braid_format::examine::{CopyReport, FieldReport, recorded_copy_offset};
 use braid_format::pool::{POOL_MAGIC, PoolHeader, PoolLabel};
 use braid_format::{Examined, FieldKind, LABEL_BYTES, Label, LabelError, examine, examine_pool};
 use braid_geometry::units::format_size;
@@ -69,7 +69,7 @@ enum Looked {
 fn look(read: impl Fn(u64, usize) -> std::io::Result<Vec<u8>>, size: u64) -> std::io::Result<Looked> {
     let start = read(0, LABEL_BYTES);
     let first = start.as_deref().unwrap_or_default();
-    let end = copy_place(first, size).map_or(Ok(Vec::new()), |place| read(place, LABEL_BYTES));
+    let end = recorded_copy_offset(first, size).map_or(Ok(Vec::new()), |place| read(place, LABEL_BYTES));
     let last = end.as_deref().unwrap_or_default();
     let (array, pool) = (examine(first, last, size), examine_pool(first, last, size));
     // Where both have left something, the first block decides.
@@ -98,7 +98,7 @@ const TABLES: [&str; 3] = ["members", "zones", "jobs"];
 
 impl Shown for Label {
     fn title(&self) -> String {
-        let (array, role) = (&self.array, self.member.role);
+        let (array, role) = (&self.array, self.member.slot);
         format!("member {role} of {} array \"{}\" ({})", array.spec.level, array.name, array.uuid)
     }
 
@@ -255,7 +255,7 @@ fn members(label: &Label) -> String {
     let mut text = format!("{:<6}{:<14}{:<10}{}\n", "ROLE", "ID", "STATE", "DATA");
     for (role, member) in label.array.members.iter().enumerate() {
         let id = member.id.map_or("-".to_owned(), |id| id.to_string());
-        let this = if role == usize::from(label.member.role) { "  (this disk)" } else { "" };
+        let this = if role == usize::from(label.member.slot) { "  (this disk)" } else { "" };
         let data = format_size(member.data_bytes);
         text.push_str(&format!("{role:<6}{id:<14}{:<10}{data}{this}\n", member.state));
     }
@@ -265,7 +265,7 @@ fn members(label: &Label) -> String {
 fn zones(label: &Label) -> String {
     let mut text = format!("{:<6}{:<14}{:<14}{}\n", "ZONE", "FROM", "OF EACH", "MEMBERS");
     for (number, zone) in label.array.zones.iter().enumerate() {
-        let roles: Vec<String> = zone.roles().map(|role| role.to_string()).collect();
+        let roles: Vec<String> = zone.slots().map(|role| role.to_string()).collect();
         let (from, height) = (format_size(zone.start_bytes), format_size(zone.height_bytes));
         text.push_str(&format!("{number:<6}{from:<14}{height:<14}{}\n", roles.join(" ")));
     }
@@ -384,7 +384,7 @@ fn zones_json(label: &Label) -> Value {
         json!({
             "member_start_bytes": z.start_bytes,
             "member_bytes": z.height_bytes,
-            "members": z.roles().collect::<Vec<u16>>(),
+            "members": z.slots().collect::<Vec<u16>>(),
         })
     };
     label.array.zones.iter().map(zone).collect()

@@ -12,7 +12,7 @@ mod tests;
 mod text;
 
 use braid_api::{ErrorDetail, Kind};
-use braid_format::Places;
+use braid_format::DiskLayout;
 use braid_geometry::units::{format_size, parse_size};
 use braid_geometry::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, Geometry, GeometryError, Layout, Level, MEMBERS_MAX, Spec, ZonePolicy,
@@ -207,7 +207,7 @@ fn disk(number: usize, size_bytes: u64, data_size: bool) -> anyhow::Result<Disk>
     if data_size {
         return Ok(Disk { size_bytes, data_offset_bytes: 0, data_size_bytes: size_bytes });
     }
-    match Places::for_device(size_bytes) {
+    match DiskLayout::for_device(size_bytes) {
         Ok(places) => Ok(Disk { size_bytes, data_offset_bytes: places.data.start, data_size_bytes: places.data.bytes }),
         Err(error) => Err(usage(&format!("SIZE (disk {number})"), error, "50G 100G 100G")),
     }

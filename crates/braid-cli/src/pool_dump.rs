@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use braid_api::{ErrorDetail, Kind};
-use braid_format::examine::copy_place;
-use braid_format::pool::{Owner, OwnerKind, Placing, PoolLabel, Record, RecordKind, RingStart};
+use braid_format::examine::recorded_copy_offset;
+use braid_format::pool::{AllocationPolicy, Checkpoint, Owner, OwnerKind, PoolLabel, Record, RecordKind};
 use braid_format::{LABEL_BYTES, examine_pool};
 use braid_geometry::units::format_size;
 use braid_ring::DiskSpec;
@@ -222,7 +222,7 @@ fn label_on(
 ) -> std::io::Result<Option<(PoolLabel, Vec<u32>)>> {
     let start = read(0, LABEL_BYTES);
     let first = start.as_deref().unwrap_or_default();
-    let end = copy_place(first, size).map_or(Ok(Vec::new()), |place| read(place, LABEL_BYTES));
+    let end = recorded_copy_offset(first, size).map_or(Ok(Vec::new()), |place| read(place, LABEL_BYTES));
     let examined = examine_pool(first, end.as_deref().unwrap_or_default(), size);
     let copies = [examined.start.label.ok(), examined.end.label.ok()];
     let Some(label) = copies.iter().flatten().max_by_key(|label| label.sequence).cloned() else {
@@ -243,7 +243,7 @@ fn numbers(bits: u128) -> Vec<u8> {
     (0..128).filter(|number| bits >> number & 1 == 1).collect()
 }
 
-fn dumped_start(start: &RingStart) -> DumpedStart {
+fn dumped_start(start: &Checkpoint) -> DumpedStart {
     DumpedStart {
         generation: start.generation,
         session: start.session,
@@ -251,7 +251,7 @@ fn dumped_start(start: &RingStart) -> DumpedStart {
         sequence: start.sequence,
         position: start.position,
         commit: start.commit,
-        absent: start.absent.list().iter().map(|absence| absence.member).collect(),
+        absent: start.missing.list().iter().map(|absence| absence.member).collect(),
     }
 }
 
@@ -270,10 +270,10 @@ fn dumped_owner(slot: u32, owner: &Owner) -> DumpedOwner {
         uuid: owner.uuid.to_string(),
         size_bytes: owner.size_bytes,
         thick: owner.thick,
-        flattens: owner.flattens,
+        flattens: owner.flattening,
         frozen: owner.frozen,
-        in_sectors: owner.in_sectors,
-        on: (owner.place != Placing::Spread).then(|| numbers(owner.may_be_on())),
+        in_sectors: owner.sectors_of_512,
+        on: (owner.allocation != AllocationPolicy::Spread).then(|| numbers(owner.block_members())),
     }
 }
 
@@ -372,13 +372,13 @@ fn show(member: &DumpedMember) -> String {
 mod tests {
     use super::*;
     use braid_format::Uuid;
-    use braid_format::pool::{PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved};
+    use braid_format::pool::{PoolMember, PoolMemberLayout, PoolMemberState, PoolState, Reserved};
 
     const BYTES: u64 = 96 << 20;
 
     #[test]
     fn of_a_label_that_cannot_be_read_the_other_copy_counts() {
-        let places = PoolPlaces::new(BYTES, 1024).expect("there is room");
+        let places = PoolMemberLayout::new(BYTES, 1024).expect("there is room");
         let label = PoolLabel {
             features: braid_format::Features::default(),
             uuid: Uuid::from_u128(7),
@@ -394,7 +394,7 @@ mod tests {
                 state: PoolMemberState::InUse,
             })],
             member: 0,
-            places,
+            layout: places,
             reserved: Reserved::NONE,
         };
         let image = label.encode().expect("it makes sense").to_vec();

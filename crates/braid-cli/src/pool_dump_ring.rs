@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use braid_format::BLOCK_BYTES;
 use braid_format::pool::{
-    BATCH_BYTES_MAX, BatchHeader, PoolLabel, RING_START_BYTES, RingStart, entries, open, pool_tag,
+    BATCH_BYTES_MAX, CHECKPOINT_BYTES, Checkpoint, LogBatchHeader, PoolLabel, batch_entries, pool_tag, validate_batch,
 };
 
 use braid_host::pool_tables::{Member, pages_and_gaps, steps};
@@ -34,7 +34,7 @@ pub struct Batch {
     /// The block of the ring in which it begins.
     pub position: u32,
     /// What it says of itself.
-    pub header: BatchHeader,
+    pub header: LogBatchHeader,
     /// How many of its changes make sense, one after the other, and whether all do.
     pub entries: u64,
     pub makes_sense: bool,
@@ -59,15 +59,15 @@ pub async fn look_at_ring(member: &(impl Member + Sync), label: &PoolLabel) -> R
 }
 
 /// The start that counts.
-async fn newest_start(member: &(impl Member + Sync), label: &PoolLabel) -> Result<Option<RingStart>, String> {
-    let (bytes, _) = pages_and_gaps(member, label.places.starts.start, 2 * RING_START_BYTES as u64).await?;
-    let starts = bytes.as_chunks::<RING_START_BYTES>().0.iter().filter_map(|block| RingStart::decode(block).ok());
+async fn newest_start(member: &(impl Member + Sync), label: &PoolLabel) -> Result<Option<Checkpoint>, String> {
+    let (bytes, _) = pages_and_gaps(member, label.layout.checkpoints.start, 2 * CHECKPOINT_BYTES as u64).await?;
+    let starts = bytes.as_chunks::<CHECKPOINT_BYTES>().0.iter().filter_map(|block| Checkpoint::decode(block).ok());
     let of_pool = starts.filter(|start| start.pool_tag == pool_tag(&label.uuid));
     Ok(of_pool.max_by_key(|start| start.generation))
 }
 
 async fn read(member: &(impl Member + Sync), label: &PoolLabel) -> Result<Ring, String> {
-    let (ring, tag) = (&label.places.ring, pool_tag(&label.uuid));
+    let (ring, tag) = (&label.layout.ring, pool_tag(&label.uuid));
     let (mut all, mut unread) = (Vec::with_capacity(ring.bytes as usize), Vec::new());
     for (at, len) in steps(ring.bytes) {
         let (bytes, gaps) = pages_and_gaps(member, ring.start + at, len).await?;
@@ -76,9 +76,9 @@ async fn read(member: &(impl Member + Sync), label: &PoolLabel) -> Result<Ring, 
     }
     let batch = |position: u32| {
         let bytes = &all[position as usize * BLOCK_BYTES as usize..];
-        let header = open(bytes).ok().filter(|header| header.pool_tag == tag)?;
-        let makes_sense = entries(bytes, &header).all(|entry| entry.is_ok());
-        let entries = entries(bytes, &header).take_while(Result::is_ok).count() as u64;
+        let header = validate_batch(bytes).ok().filter(|header| header.pool_tag == tag)?;
+        let makes_sense = batch_entries(bytes, &header).all(|entry| entry.is_ok());
+        let entries = batch_entries(bytes, &header).take_while(Result::is_ok).count() as u64;
         Some(Batch { position, header, entries, makes_sense })
     };
     let batches = (0..(ring.bytes / BLOCK_BYTES) as u32).filter_map(batch).collect();
@@ -86,8 +86,8 @@ async fn read(member: &(impl Member + Sync), label: &PoolLabel) -> Result<Ring, 
 }
 
 /// Where the first batch should begin that is not there, of those that count, though a later commit is: as a start of the pool judges.
-fn first_lacking(start: &RingStart, label: &PoolLabel, batches: &[Batch]) -> Option<u32> {
-    let blocks = label.places.ring.bytes / BLOCK_BYTES;
+fn first_lacking(start: &Checkpoint, label: &PoolLabel, batches: &[Batch]) -> Option<u32> {
+    let blocks = label.layout.ring.bytes / BLOCK_BYTES;
     let of_run = || batches.iter().filter(|batch| batch.header.run == start.run);
     let first = u64::from(start.position);
     let (mut position, mut sequence) = (first, start.sequence);
@@ -101,7 +101,7 @@ fn first_lacking(start: &RingStart, label: &PoolLabel, batches: &[Batch]) -> Opt
             Some(batch) => (position, sequence) = (place + u64::from(batch.header.blocks), sequence + 1),
             None => {
                 // The first of its commit: those of one commit are written together.
-                let is_later = |header: &BatchHeader| header.sequence.saturating_sub(header.index.into()) > sequence;
+                let is_later = |header: &LogBatchHeader| header.sequence.saturating_sub(header.index.into()) > sequence;
                 return of_run().any(|batch| is_later(&batch.header)).then_some((place % blocks) as u32);
             }
         }
@@ -112,7 +112,9 @@ fn first_lacking(start: &RingStart, label: &PoolLabel, batches: &[Batch]) -> Opt
 mod tests {
     use super::*;
     use braid_format::Uuid;
-    use braid_format::pool::{Absences, Change, Composer, Entry, PoolPlaces, PoolState, Record, Reserved};
+    use braid_format::pool::{
+        BatchBuilder, Change, LogEntry, MissingMembers, PoolMemberLayout, PoolState, Record, Reserved,
+    };
 
     const BYTES: u64 = 96 << 20;
 
@@ -128,7 +130,7 @@ mod tests {
             session: 1,
             members: Vec::new(),
             member: 0,
-            places: PoolPlaces::new(BYTES, 1024).expect("there is room"),
+            layout: PoolMemberLayout::new(BYTES, 1024).expect("there is room"),
             reserved: Reserved::NONE,
         }
     }
@@ -155,7 +157,7 @@ mod tests {
     fn disk(position: u32) -> Disk {
         let (label, mut bytes) = (label(), vec![0; BYTES as usize]);
         let tag = pool_tag(&label.uuid);
-        let start = RingStart {
+        let start = Checkpoint {
             pool_tag: tag,
             session: 1,
             run: RUN,
@@ -164,23 +166,23 @@ mod tests {
             commit: 1,
             mark: 1,
             generation: 3,
-            before: 0,
-            parts: [0; braid_format::MEMBERS_MAX],
-            absent: Absences::NONE,
-            settled: 0,
+            previous_run: 0,
+            last_commits: [0; braid_format::MEMBERS_MAX],
+            missing: MissingMembers::NONE,
+            hold_outcome: 0,
         };
-        let at = label.places.starts.start as usize;
-        bytes[at..at + RING_START_BYTES].copy_from_slice(&start.encode());
+        let at = label.layout.checkpoints.start as usize;
+        bytes[at..at + CHECKPOINT_BYTES].copy_from_slice(&start.encode());
         let mut disk = Disk { bytes, unreadable: Vec::new() };
         let numbers = [(5, 2, 0, 1), (6, 3, 0, 1), (7, 4, 0, 2), (8, 4, 1, 2)];
         for (k, (sequence, commit, index, batches)) in (0..).zip(numbers) {
             let block = disk.at(position, k);
             let record = Record::free(0);
             let change = Change::Record { record };
-            let entry = Entry { member: 0, index: 0, sequence, joined: false, change };
-            let mut composer = Composer::new(&mut disk.bytes[block..block + BLOCK_BYTES as usize]);
+            let entry = LogEntry { member: 0, index: 0, sequence, joined: false, change };
+            let mut composer = BatchBuilder::new(&mut disk.bytes[block..block + BLOCK_BYTES as usize]);
             assert!(composer.push(&entry));
-            let header = BatchHeader {
+            let header = LogBatchHeader {
                 pool_tag: tag,
                 run: RUN,
                 sequence,
@@ -204,14 +206,14 @@ mod tests {
     impl Disk {
         /// The block of the ring in which batch `k` behind a start at this position stands.
         fn block(position: u32, k: u32) -> u32 {
-            let blocks = (label().places.ring.bytes / BLOCK_BYTES) as u32;
+            let blocks = (label().layout.ring.bytes / BLOCK_BYTES) as u32;
             let at = position + k;
             // As writing goes round before the longest batch would not fit.
             if at + BATCH_BLOCKS_MAX as u32 > blocks { at - (blocks + 1 - BATCH_BLOCKS_MAX as u32) } else { at }
         }
 
         fn at(&self, position: u32, k: u32) -> usize {
-            (label().places.ring.start + u64::from(Disk::block(position, k)) * BLOCK_BYTES) as usize
+            (label().layout.ring.start + u64::from(Disk::block(position, k)) * BLOCK_BYTES) as usize
         }
 
         fn look(&self) -> (usize, Vec<u32>, Option<u32>) {
@@ -222,7 +224,7 @@ mod tests {
 
     /// Somewhere, and so that the ring goes round behind the second batch.
     fn positions() -> [u32; 2] {
-        [20, (label().places.ring.bytes / BLOCK_BYTES) as u32 - BATCH_BLOCKS_MAX as u32 - 1]
+        [20, (label().layout.ring.bytes / BLOCK_BYTES) as u32 - BATCH_BLOCKS_MAX as u32 - 1]
     }
 
     #[test]
@@ -245,7 +247,7 @@ mod tests {
             let mut disk = disk(position);
             // One behind all batches, and the last of them, which no later commit tells of.
             let (last, other) = (Disk::block(position, 3), 40);
-            let ring = label().places.ring.start;
+            let ring = label().layout.ring.start;
             disk.unreadable = [last, other].map(|block| ring + u64::from(block) * BLOCK_BYTES + 512).to_vec();
             let mut unread = vec![last, other];
             unread.sort_unstable();
@@ -257,17 +259,17 @@ mod tests {
     fn what_was_written_over_before_the_start_that_counts_is_no_damage() {
         let mut disk = disk(20);
         // An old batch of which only the first block is left, and one of another run.
-        let at = label().places.ring.start as usize;
+        let at = label().layout.ring.start as usize;
         let (first, block) = (disk.at(20, 0), BLOCK_BYTES as usize);
         let old = disk.bytes[first..first + block].to_vec();
         disk.bytes[at..at + block].copy_from_slice(&old);
         disk.bytes[at + 4000] ^= 1;
         assert_eq!(disk.look(), (4, Vec::new(), None));
         // Batches of a commit behind one that never was: a start that counts more is damaged, or it is.
-        let start = label().places.starts.start as usize;
-        let mut told = RingStart::decode(disk.bytes[start..].first_chunk().expect("a block")).expect("a start");
+        let start = label().layout.checkpoints.start as usize;
+        let mut told = Checkpoint::decode(disk.bytes[start..].first_chunk().expect("a block")).expect("a start");
         told.sequence = 2;
-        disk.bytes[start..start + RING_START_BYTES].copy_from_slice(&told.encode());
+        disk.bytes[start..start + CHECKPOINT_BYTES].copy_from_slice(&told.encode());
         assert_eq!(disk.look(), (4, Vec::new(), Some(20)));
     }
 }

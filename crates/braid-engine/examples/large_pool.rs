@@ -16,10 +16,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use braid_engine::pool::{
-    BUFFERS, Folded, MemberPlaces, OpenPool, Pool, PoolDevice, PoolMemory, PoolOp, TailMemory, open,
+    BUFFERS, LogMemory, MemberLayout, MergeStep, OpenPool, Pool, PoolDevice, PoolMemory, PoolOp, open,
 };
 use braid_engine::{DeviceId, DeviceIo, IoError, Uuid};
-use braid_format::pool::{Owner, OwnerName, Record, RecordKind, RingStart};
+use braid_format::pool::{Checkpoint, Owner, OwnerName, Record, RecordKind};
 
 const EXTENT: u64 = 256 << 10;
 const RING_BLOCKS: u64 = 16 << 10;
@@ -58,7 +58,7 @@ impl DeviceIo for Member {
 
 struct Tail(Box<[AtomicU64]>);
 
-impl TailMemory for Tail {
+impl LogMemory for Tail {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
@@ -147,7 +147,7 @@ fn main() {
     let io = Member(file);
     let uuid = Uuid::from_u128(1);
     let write = |at: u64, bytes: &[u8]| io.0.write_all_at(bytes, at).expect("the file can be written");
-    write(starts, &RingStart::first(&uuid, 1).encode());
+    write(starts, &Checkpoint::first(&uuid, 1).encode());
     write(owners, &owner(extents * EXTENT).encode(0));
     let what = arguments.next().unwrap_or_default();
     let only_open = what == "open";
@@ -168,13 +168,26 @@ fn main() {
     }
     let reading = begun.elapsed();
 
-    let places = MemberPlaces { starts, owners, table, addresses, data };
+    let places = MemberLayout { starts, owners, table, addresses, data };
     let ring = (ring, RING_BLOCKS);
-    let members =
-        [PoolDevice { number: 0, device: DeviceId(0), places, ring, extents: extents as u32, zero_slots: ZERO_SLOTS }];
-    let what = OpenPool { uuid, members: &members, owner_slots: OWNER_SLOTS, absent: 0, writes_over: false, run: 5 };
+    let members = [PoolDevice {
+        number: 0,
+        device: DeviceId(0),
+        layout: places,
+        ring,
+        extents: extents as u32,
+        zero_slots: ZERO_SLOTS,
+    }];
+    let what = OpenPool {
+        uuid,
+        members: &members,
+        owner_slots: OWNER_SLOTS,
+        missing: 0,
+        overwrites_unreadable: false,
+        run: 5,
+    };
     let tail = |_, bytes: u64| {
-        let memory: Arc<dyn TailMemory> = Arc::new(Tail((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
+        let memory: Arc<dyn LogMemory> = Arc::new(Tail((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
         Ok(memory)
     };
     let (before, begun, busy) = (resident(), Instant::now(), cpu());
@@ -205,7 +218,7 @@ fn main() {
     pool.compact(vec![1]);
     let (before, mut most) = (resident(), 0);
     let mut slices = Slices::default();
-    while pool.compacts() {
+    while pool.is_compacting() {
         slices.time(|| pool.compact_step(LOOK_RECORDS));
         most = most.max(resident());
     }
@@ -218,16 +231,16 @@ fn main() {
     let commit = pool.request_commit();
     pump(&io, &mut pool, &mut memory);
     assert_eq!(pool.is_committed(commit), Ok(true));
-    pool.leave(id);
+    pool.stop_serving(id);
     pool.delete_snapshot(1).expect("it can be deleted");
     let (mut slices, mut writing) = (Slices::default(), Duration::ZERO);
     let begun = Instant::now();
     loop {
-        match slices.time(|| pool.fold_step(FOLD_RECORDS)) {
-            Folded::Some | Folded::Later => pool.commit_if_due(),
-            Folded::TailFull => drop(pool.request_commit()),
-            Folded::Nothing if pool.state().owners.iter().count() == 1 => break,
-            Folded::Nothing => drop(pool.request_commit()),
+        match slices.time(|| pool.merge_step(FOLD_RECORDS)) {
+            MergeStep::Some | MergeStep::Later => pool.commit_if_due(),
+            MergeStep::LogFull => drop(pool.request_commit()),
+            MergeStep::Nothing if pool.state().owners.iter().count() == 1 => break,
+            MergeStep::Nothing => drop(pool.request_commit()),
         }
         let at = Instant::now();
         pump(&io, &mut pool, &mut memory);

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use braid_engine::pool::{ExtentId, Found, MapWriter, PackedBlock, Piece, Records};
+use braid_engine::pool::{BlockLocation, ExtentId, MapWriter, PackedBlock, Piece, Records};
 
 const ALL: u64 = u64::MAX;
 
@@ -72,8 +72,8 @@ fn looks(records: &Records, writer: &MapWriter, looks: u64) -> (f64, f64) {
             start.elapsed().as_nanos() as f64 / looks as f64
         };
         let found = |block| match map.find(records, block, 1) {
-            Found::At { extent, position, .. } => u64::from(extent.index ^ position),
-            Found::Nothing { blocks } => u64::from(blocks),
+            BlockLocation::At { extent, position, .. } => u64::from(extent.index ^ position),
+            BlockLocation::Nothing { blocks } => u64::from(blocks),
         };
         chance = chance.min(time(&mut |block, _| black_box(block)));
         free = free.min(time(&mut |block, _| black_box(found(block))));

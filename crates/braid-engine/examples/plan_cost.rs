@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use braid_engine::pool::on_disk::{Owner, OwnerName, Record, RecordKind, RingStart};
-use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, OpenPool, PoolDevice, TailMemory, open};
+use braid_engine::pool::on_disk::{Checkpoint, Owner, OwnerName, Record, RecordKind};
+use braid_engine::pool::{EXTENT_BYTES, LogMemory, MemberLayout, OpenPool, PoolDevice, open};
 use braid_engine::*;
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
 
@@ -117,8 +117,8 @@ fn mirrored(level: Level, members: u32) -> Node {
 }
 
 /// Where the structures of the pool are, so that nothing of them meets.
-const PLACES: MemberPlaces =
-    MemberPlaces { starts: 4096, owners: 1 << 20, table: 1 << 30, addresses: 2 << 30, data: 4 << 30 };
+const PLACES: MemberLayout =
+    MemberLayout { starts: 4096, owners: 1 << 20, table: 1 << 30, addresses: 2 << 30, data: 4 << 30 };
 const VOLUME: Uuid = Uuid::from_u128(7);
 
 /// A pool of one member on which a volume has so many extents, all of them whole, one after the other. Nothing is kept of it.
@@ -134,7 +134,7 @@ impl DeviceIo for Filled {
     async fn read(&self, _: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
         let mut bytes = vec![0; len];
         if (PLACES.starts..PLACES.starts + 8192).contains(&offset) {
-            bytes[..4096].copy_from_slice(&RingStart::first(&Uuid::nil(), 1).encode());
+            bytes[..4096].copy_from_slice(&Checkpoint::first(&Uuid::nil(), 1).encode());
         } else if offset == PLACES.owners {
             let owner = Owner::volume(VOLUME, OwnerName::new("volume").unwrap(), self.0 * EXTENT_BYTES);
             bytes[..256].copy_from_slice(&owner.encode(0));
@@ -160,7 +160,7 @@ impl DeviceIo for Filled {
 
 struct Tail(Box<[AtomicU64]>);
 
-impl TailMemory for Tail {
+impl LogMemory for Tail {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
@@ -177,11 +177,17 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 fn volume(extents: u64) -> Node {
     let zero_slots = (128 - extents % 128) as u32;
     let (device, ring) = (DeviceId(0), (64 << 20, 128));
-    let members = [PoolDevice { number: 0, device, places: PLACES, ring, extents: extents as u32, zero_slots }];
-    let what =
-        OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, writes_over: false, run: 5 };
+    let members = [PoolDevice { number: 0, device, layout: PLACES, ring, extents: extents as u32, zero_slots }];
+    let what = OpenPool {
+        uuid: Uuid::nil(),
+        members: &members,
+        owner_slots: 16,
+        missing: 0,
+        overwrites_unreadable: false,
+        run: 5,
+    };
     let tail = |_, bytes: u64| {
-        let memory: Arc<dyn TailMemory> = Arc::new(Tail((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
+        let memory: Arc<dyn LogMemory> = Arc::new(Tail((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
         Ok(memory)
     };
     let mut pool = now(open(&Filled(extents), &what, |_| None, tail)).unwrap();

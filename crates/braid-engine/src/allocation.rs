@@ -17,7 +17,7 @@ use crate::layout::{COPIES_MAX, DeviceLayout};
 use crate::mirror::{Mirrored, Role};
 use crate::plan::{Place, locate};
 use crate::planted::{Planted, planted};
-use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, Found};
+use crate::pool::{BLOCK_BYTES, BlockLocation, EXTENT_BLOCKS};
 use crate::volume::VolumeNode;
 
 /// A run of a device's bytes that are alike.
@@ -187,8 +187,8 @@ fn in_volume(volume: &VolumeNode, at: u64) -> Extent {
     let block = at / BLOCK_BYTES;
     let skipped = at % BLOCK_BYTES;
     match map.find(&volume.pool.records, block, EXTENT_BLOCKS) {
-        Found::At { blocks, .. } => Extent { len: u64::from(blocks) * BLOCK_BYTES - skipped, hole: false },
-        Found::Nothing { blocks } => {
+        BlockLocation::At { blocks, .. } => Extent { len: u64::from(blocks) * BLOCK_BYTES - skipped, hole: false },
+        BlockLocation::Nothing { blocks } => {
             let next = block + u64::from(blocks);
             // Whole extents of which nothing is mapped are passed over at once.
             let to = match next.is_multiple_of(u64::from(EXTENT_BLOCKS)) {

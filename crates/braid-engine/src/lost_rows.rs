@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use braid_format::MEMBERS_MAX;
-use braid_format::journal::{LOST_CELLS_MAX, LostRow};
+use braid_format::journal::{LOST_CELLS_MAX, LostStripe};
 
 /// A data cell of a row, with the lines of it that are lost.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct LostRows {
 
 impl LostRows {
     /// These rows, in any order.
-    pub fn new(rows: &[LostRow]) -> LostRows {
+    pub fn new(rows: &[LostStripe]) -> LostRows {
         let cell = |(row, cell, lines)| LostCell { row, cell, lines: AtomicU16::new(lines) };
         let cells: Box<[LostCell]> = cells_of(rows).into_iter().map(cell).collect();
         LostRows { left: AtomicU32::new(cells.len() as u32), cells, changes: AtomicU64::new(0) }
@@ -81,14 +81,14 @@ impl LostRows {
     }
 
     /// Those that are left now, ascending. A row comes more than once where its cells have lost different lines.
-    pub fn iter(&self) -> impl Iterator<Item = LostRow> {
+    pub fn iter(&self) -> impl Iterator<Item = LostStripe> {
         let mut all = Vec::with_capacity(self.cells.len());
         self.list(&mut all);
         all.into_iter()
     }
 
     /// Puts the same into a list that has room for [`LostRows::capacity`] more.
-    pub fn list(&self, out: &mut Vec<LostRow>) {
+    pub fn list(&self, out: &mut Vec<LostStripe>) {
         // Others take lines away meanwhile: each cell is looked at once.
         let mut now = [(0, 0, 0); MEMBERS_MAX];
         for of_row in self.cells.chunk_by(|a, b| a.row == b.row) {
@@ -108,9 +108,9 @@ impl LostRows {
 }
 
 /// Rows as row, data cell and lines, ascending; each cell once.
-pub(crate) fn cells_of(rows: &[LostRow]) -> Vec<(u64, u8, u16)> {
+pub(crate) fn cells_of(rows: &[LostStripe]) -> Vec<(u64, u8, u16)> {
     let mut cells: Vec<(u64, u8, u16)> =
-        rows.iter().flat_map(|row| row.cells().iter().map(|cell| (row.row, *cell, row.lines))).collect();
+        rows.iter().flat_map(|row| row.cells().iter().map(|cell| (row.stripe, *cell, row.lines))).collect();
     cells.sort_unstable();
     cells.dedup_by(|again, first| {
         let same = (again.0, again.1) == (first.0, first.1);
@@ -121,14 +121,14 @@ pub(crate) fn cells_of(rows: &[LostRow]) -> Vec<(u64, u8, u16)> {
 }
 
 /// The same as rows: ascending, and cells of a row with the same lines together. `cells`: ascending.
-pub(crate) fn rows_of(cells: &[(u64, u8, u16)]) -> Vec<LostRow> {
+pub(crate) fn rows_of(cells: &[(u64, u8, u16)]) -> Vec<LostStripe> {
     let mut rows = Vec::new();
     cells.chunk_by(|a, b| a.0 == b.0).for_each(|of_row| list_row(of_row, &mut rows));
     rows
 }
 
 /// Puts what is lost of one row into a list.
-fn list_row(of_row: &[(u64, u8, u16)], out: &mut Vec<LostRow>) {
+fn list_row(of_row: &[(u64, u8, u16)], out: &mut Vec<LostStripe>) {
     for (at, (row, _, lines)) in of_row.iter().enumerate() {
         if of_row[..at].iter().any(|before| before.2 == *lines) {
             continue;
@@ -140,7 +140,7 @@ fn list_row(of_row: &[(u64, u8, u16)], out: &mut Vec<LostRow>) {
             if count == 0 {
                 break;
             }
-            out.extend(LostRow::new(*row, *lines, &cells[..count]));
+            out.extend(LostStripe::new(*row, *lines, &cells[..count]));
         }
     }
 }
@@ -149,8 +149,8 @@ fn list_row(of_row: &[(u64, u8, u16)], out: &mut Vec<LostRow>) {
 mod tests {
     use super::*;
 
-    fn lost(row: u64, lines: u16, cells: &[u8]) -> LostRow {
-        LostRow::new(row, lines, cells).unwrap()
+    fn lost(row: u64, lines: u16, cells: &[u8]) -> LostStripe {
+        LostStripe::new(row, lines, cells).unwrap()
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!((rows.lines(3), rows.changes()), (0b111, 0), "a cell that can be read");
         rows.rewritten(3, 2..3, 0b001);
         assert!(!rows.covers(3, 2, 0b001) && rows.covers(3, 0, 0b001) && rows.lines(3) == 0b111);
-        let left: Vec<LostRow> = rows.iter().collect();
+        let left: Vec<LostStripe> = rows.iter().collect();
         assert_eq!(left, [lost(3, 0b111, &[0]), lost(3, 0b110, &[2]), lost(4, 0b11, &[1])]);
         // As a start finds it.
         let again = LostRows::new(&left);

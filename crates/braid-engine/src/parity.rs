@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use braid_format::journal::row_bytes;
+use braid_format::journal::stripe_bytes;
 use braid_format::{MemberId, Uuid};
 use braid_geometry::{BLOCK_BYTES, Geometry, Stripe};
 
@@ -92,11 +92,11 @@ pub(crate) struct Parity {
 impl Parity {
     pub fn new(geometry: &Geometry, node: &ParityNode) -> Parity {
         let chunk = geometry.spec().chunk_bytes;
-        let row_bytes = u64::from(row_bytes(chunk as u32));
+        let height = u64::from(stripe_bytes(chunk as u32));
         let count = usize::from(geometry.spec().level.parity());
         // Several batches are to have room in the ring.
         let logged_blocks_max = LOGGED_BLOCKS_MAX.min(node.least_ring_blocks / 3);
-        Parity { node: node.clone(), count, row_bytes, per_stripe: chunk / row_bytes, logged_blocks_max }
+        Parity { node: node.clone(), count, row_bytes: height, per_stripe: chunk / height, logged_blocks_max }
     }
 
     /// Whether the journal has no room for what an op writes: it can be marked alone.

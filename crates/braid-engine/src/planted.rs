@@ -1,7 +1,7 @@
 //! Bugs that the simulator must notice. They exist only with the feature `planted`, which only the simulator's tests
 //! ask for, and there only on threads that switch one on.
 
-use braid_format::journal::{Entry, EntryKind};
+use braid_format::journal::{EntryKind, JournalEntry};
 
 use crate::io::{Cookie, Flags, LeafId, LeafIo, Op};
 
@@ -476,7 +476,7 @@ pub(crate) fn asked_by_journal(leaves: &[LeafId]) -> &[LeafId] {
 
 /// What of a batch is written down: nothing, where it would only be marks.
 #[inline(always)]
-pub(crate) fn written_down(entries: &[Entry]) -> &[Entry] {
+pub(crate) fn written_down(entries: &[JournalEntry]) -> &[JournalEntry] {
     let forgets = planted(Planted::MarksForgotten) && entries.iter().all(|entry| entry.kind == EntryKind::Mark);
     if forgets { &[] } else { entries }
 }

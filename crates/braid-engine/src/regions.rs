@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::Uuid;
-use braid_format::bitmap::{self, BlockBits, REGIONS_PER_BLOCK, WORDS_PER_BLOCK};
+use braid_format::bitmap::{self, BitmapBlock, REGIONS_PER_BLOCK, WORDS_PER_BLOCK};
 use braid_geometry::{Geometry, Stripe};
 
 use crate::io::ShardId;
@@ -256,9 +256,9 @@ impl RegionMap {
     }
 
     /// The block's bits as they count as durable.
-    pub(crate) fn bits(&self, block: u32) -> BlockBits {
+    pub(crate) fn bits(&self, block: u32) -> BitmapBlock {
         let first = block as usize * WORDS_PER_BLOCK;
-        let mut bits = BlockBits::EMPTY;
+        let mut bits = BitmapBlock::EMPTY;
         for k in 0..WORDS_PER_BLOCK {
             bits.written[k] = self.written.word(first + k);
             bits.dirty[k] = self.dirty.word(first + k);
@@ -267,7 +267,7 @@ impl RegionMap {
     }
 
     /// Fills `bytes` with a block that has these bits.
-    pub(crate) fn encode(&self, block: u32, bits: &BlockBits, bytes: &mut [u8; 4096]) {
+    pub(crate) fn encode(&self, block: u32, bits: &BitmapBlock, bytes: &mut [u8; 4096]) {
         bitmap::encode(&self.array, block, bits, bytes);
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::io::{DeviceId, ShardId};
 use crate::pool::{
-    BLOCK_BYTES, EXTENT_BLOCKS, EXTENT_BYTES, ExtentId, Found, MEMBERS_MAX, PoolShared, VolumeId, VolumeShared,
+    BLOCK_BYTES, BlockLocation, EXTENT_BLOCKS, EXTENT_BYTES, ExtentId, MEMBERS_MAX, PoolShared, VolumeId, VolumeShared,
     unmapped_blocks,
 };
 
@@ -100,7 +100,7 @@ impl VolumeNode {
 
     /// Where a run of at most so many blocks is, within one logical extent.
     #[inline(always)]
-    pub(crate) fn find(&self, block: u64, blocks_max: u64) -> Found {
+    pub(crate) fn find(&self, block: u64, blocks_max: u64) -> BlockLocation {
         let most = blocks_max.min(u64::from(EXTENT_BLOCKS)) as u32;
         self.volume.map.find(&self.pool.records, block, most)
     }
@@ -122,7 +122,8 @@ impl VolumeNode {
         usable: impl Fn(ExtentId) -> bool,
     ) -> u64 {
         while blocks < blocks_max
-            && let Found::At { extent, position, blocks: further } = self.find(block + blocks, blocks_max - blocks)
+            && let BlockLocation::At { extent, position, blocks: further } =
+                self.find(block + blocks, blocks_max - blocks)
             && extent != ExtentId::IN_DOUBT
             && self.place(extent, position) == (first.0, first.1 + blocks * BLOCK_BYTES)
             && usable(extent)

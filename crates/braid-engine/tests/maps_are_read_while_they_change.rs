@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use braid_engine::pool::{ExtentId, Found, MapWriter, PackedBlock, Piece, Records, Visible, VolumeMap};
+use braid_engine::pool::{BlockLocation, ExtentId, MapWriter, PackedBlock, Piece, Records, Visible, VolumeMap};
 
 const VERSIONS: u32 = 120_000;
 /// Extents that one version may name. None is used again by a later version: ordering rule 4 of pools.
@@ -78,14 +78,14 @@ fn places(which: usize, version: u32) -> Arrangement {
     places
 }
 
-fn expected(which: usize, version: u32, at: u32, most: u32) -> Found {
+fn expected(which: usize, version: u32, at: u32, most: u32) -> BlockLocation {
     let places = places(which, version);
     let first = places[at as usize];
     let goes_on = |k: &u32| places[(at + k) as usize] == first.map(|(extent, position)| (extent, position + k));
     let blocks = (1..most.min(64 - at)).take_while(goes_on).count() as u32 + 1;
     match first {
-        None => Found::Nothing { blocks },
-        Some((extent, position)) => Found::At { extent, position, blocks },
+        None => BlockLocation::Nothing { blocks },
+        Some((extent, position)) => BlockLocation::At { extent, position, blocks },
     }
 }
 
@@ -154,12 +154,12 @@ fn read(shared: &Shared, map: &VolumeMap, mut x: u64) -> u64 {
         let last = shared.begun[which].load(Ordering::SeqCst);
         shared.overtaken.fetch_add(u64::from(first != last), Ordering::Relaxed);
         match found {
-            Found::At { extent, .. } => {
+            BlockLocation::At { extent, .. } => {
                 let version = version_of(which, extent);
                 assert!((first..=last).contains(&version), "version {version}, where it was {first} to {last}");
                 assert_eq!(found, expected(which, version, at, most), "version {version} of {which}");
             }
-            Found::Nothing { blocks } => {
+            BlockLocation::Nothing { blocks } => {
                 let between = |version| form(which, version) == 3 && blocks == most.min(64 - at);
                 let right =
                     (first..=last).any(|version| found == expected(which, version, at, most) || between(version));

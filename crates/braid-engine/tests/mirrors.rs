@@ -6,7 +6,7 @@ mod support;
 
 use braid_engine::*;
 use braid_format::Uuid;
-use braid_format::bitmap::{self, BlockBits};
+use braid_format::bitmap::{self, BitmapBlock};
 use support::*;
 
 const KIB: u64 = 1024;
@@ -18,7 +18,7 @@ fn rig(shards: u16) -> Rig {
 }
 
 /// The bits that stand on a disk.
-fn bits_on(rig: &Rig, disk: usize) -> BlockBits {
+fn bits_on(rig: &Rig, disk: usize) -> BitmapBlock {
     let bytes: [u8; 4096] = rig.disks[disk][BITMAP as usize..][..4096].try_into().unwrap();
     let read = bitmap::decode(&Uuid::from_u128(9), 0, &bytes);
     assert_eq!(read.damaged, 0);

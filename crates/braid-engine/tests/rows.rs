@@ -449,7 +449,7 @@ fn what_is_named_as_unreadable_is_written_in_any_split() {
             }
             // Neighbours that can be read are written; that makes nothing else readable.
             for row in &lost {
-                let (start, bytes) = rig.whole_stripe(row.row);
+                let (start, bytes) = rig.whole_stripe(row.stripe);
                 let other = (start..start + bytes).step_by(BLOCK as usize).find(|at| !before.contains(&(at / BLOCK)));
                 if let Some(at) = other {
                     assert_eq!(rig.attempt(1, Op::Write, at, BLOCK), Sees::Nothing);
@@ -620,7 +620,7 @@ fn a_member_that_is_filled_gets_the_head() {
         let mut rig = Rig::with_lost(*shape, 2, 5, &lost);
         rig.begin_filling(0);
         for row in &lost {
-            let (at, bytes) = rig.whole_stripe(row.row);
+            let (at, bytes) = rig.whole_stripe(row.stripe);
             assert_eq!(rig.attempt(1, Op::Write, at, bytes), Sees::Nothing);
         }
         rig.write_all();

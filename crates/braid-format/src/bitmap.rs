@@ -52,19 +52,19 @@ const _: () = assert!(SECTORS_PER_BLOCK * SECTOR_BYTES == BLOCK_BYTES as usize);
 
 /// The bits of a block: bit *i* of word *w* is region 64 *w* + *i*, counted from the block's first region.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BlockBits {
+pub struct BitmapBlock {
     /// Written since the array was created.
     pub written: [u64; WORDS_PER_BLOCK],
     /// Possibly different on the members; without *written*: being prepared.
     pub dirty: [u64; WORDS_PER_BLOCK],
 }
 
-impl BlockBits {
+impl BitmapBlock {
     /// No bit set.
-    pub const EMPTY: BlockBits = BlockBits { written: [0; WORDS_PER_BLOCK], dirty: [0; WORDS_PER_BLOCK] };
+    pub const EMPTY: BitmapBlock = BitmapBlock { written: [0; WORDS_PER_BLOCK], dirty: [0; WORDS_PER_BLOCK] };
 
     /// Sets all bits that are set in `other`.
-    pub fn merge(&mut self, other: &BlockBits) {
+    pub fn merge(&mut self, other: &BitmapBlock) {
         self.written.iter_mut().zip(&other.written).for_each(|(all, some)| *all |= some);
         self.dirty.iter_mut().zip(&other.dirty).for_each(|(all, some)| *all |= some);
     }
@@ -72,9 +72,9 @@ impl BlockBits {
 
 /// A decoded block of the bitmap.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ReadBlock {
+pub struct DecodedBlock {
     /// The bits of the valid sectors; those of damaged sectors are 0.
-    pub bits: BlockBits,
+    pub bits: BitmapBlock,
     /// Bit *i*: sector *i* of the block is damaged, or is not this sector of this array.
     pub damaged: u8,
 }
@@ -99,7 +99,7 @@ pub(crate) fn tag(array: &Uuid) -> u32 {
 ///
 /// # Panics
 /// When the number is larger than that of any block.
-pub fn encode(array: &Uuid, block: u32, bits: &BlockBits, bytes: &mut [u8; BLOCK_BYTES as usize]) {
+pub fn encode(array: &Uuid, block: u32, bits: &BitmapBlock, bytes: &mut [u8; BLOCK_BYTES as usize]) {
     for (k, out) in bytes.as_chunks_mut::<SECTOR_BYTES>().0.iter_mut().enumerate() {
         let words = k * WORDS_PER_SECTOR..(k + 1) * WORDS_PER_SECTOR;
         let words_of = |plane: &[u64; WORDS_PER_BLOCK]| {
@@ -122,8 +122,8 @@ pub fn encode(array: &Uuid, block: u32, bits: &BlockBits, bytes: &mut [u8; BLOCK
 }
 
 /// Decodes block `block` of an array's bitmap. A damaged sector does not affect the others.
-pub fn decode(array: &Uuid, block: u32, bytes: &[u8; BLOCK_BYTES as usize]) -> ReadBlock {
-    let mut read = ReadBlock { bits: BlockBits::EMPTY, damaged: 0 };
+pub fn decode(array: &Uuid, block: u32, bytes: &[u8; BLOCK_BYTES as usize]) -> DecodedBlock {
+    let mut read = DecodedBlock { bits: BitmapBlock::EMPTY, damaged: 0 };
     for (k, sector) in bytes.as_chunks::<SECTOR_BYTES>().0.iter().enumerate() {
         let number = block * SECTORS_PER_BLOCK as u32 + k as u32;
         let whole = |raw: &&RawSector| {
@@ -146,8 +146,8 @@ pub fn decode(array: &Uuid, block: u32, bytes: &[u8; BLOCK_BYTES as usize]) -> R
 mod tests {
     use super::*;
 
-    fn sample_bits() -> BlockBits {
-        let mut bits = BlockBits::EMPTY;
+    fn sample_bits() -> BitmapBlock {
+        let mut bits = BitmapBlock::EMPTY;
         bits.written[0] = 0x8000_0000_0000_0001;
         bits.written[WORDS_PER_BLOCK - 1] = 2;
         bits.dirty[WORDS_PER_SECTOR] = 4;
@@ -159,7 +159,7 @@ mod tests {
         let array = Uuid::from_u128(7 << 96);
         let mut bytes = [0xff; 4096];
         encode(&array, 3, &sample_bits(), &mut bytes);
-        assert_eq!(decode(&array, 3, &bytes), ReadBlock { bits: sample_bits(), damaged: 0 });
+        assert_eq!(decode(&array, 3, &bytes), DecodedBlock { bits: sample_bits(), damaged: 0 });
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
         let mut bytes = [0; 4096];
         encode(&array, 3, &sample_bits(), &mut bytes);
         for (of, block) in [(array, 2), (Uuid::from_u128(8 << 96), 3)] {
-            assert_eq!(decode(&of, block, &bytes), ReadBlock { bits: BlockBits::EMPTY, damaged: 0xff });
+            assert_eq!(decode(&of, block, &bytes), DecodedBlock { bits: BitmapBlock::EMPTY, damaged: 0xff });
         }
         assert_eq!(decode(&array, 0, &[0; 4096]).damaged, 0xff);
     }

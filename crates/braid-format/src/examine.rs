@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::pool::{POOL_FIELDS, PoolHeader, PoolLabel};
-use crate::raw::{FIELDS, Field, FieldKind};
+use crate::raw::{FIELDS, FieldKind, LabelField};
 use crate::validate::Validated;
 use crate::{Ancestor, BLOCK_BYTES, Header, LABEL_BYTES, Label, LabelError, copy_offset, crc, pool, validate};
 
@@ -62,7 +62,7 @@ impl Checksum {
 #[derive(Clone, Debug)]
 pub struct FieldReport {
     /// Which field.
-    pub field: &'static Field,
+    pub field: &'static LabelField,
     /// Its value, for display.
     pub value: String,
     /// What is wrong with it, if anything; several reasons are joined by `; `.
@@ -107,12 +107,12 @@ impl<L, H> CopyReport<L, H> {
 
 /// Returns where to read the copy of a label, an array's or a pool's: where the disk's first block says, else the
 /// disk's last whole block. `None` when the disk is too small for two blocks.
-pub fn copy_place(start_block: &[u8], device_bytes: u64) -> Option<u64> {
+pub fn recorded_copy_offset(start_block: &[u8], device_bytes: u64) -> Option<u64> {
     let last = copy_offset(device_bytes)?;
-    let said = Label::decode(start_block).map(|label| label.member.places.copy_start);
-    let said = said.ok().or_else(|| Header::decode(start_block).map(|header| header.places.copy_start));
-    let said = said.or_else(|| PoolLabel::decode(start_block).map(|label| label.places.copy_start).ok());
-    let said = said.or_else(|| PoolHeader::decode(start_block).map(|header| header.places.copy_start));
+    let said = Label::decode(start_block).map(|label| label.member.layout.copy_start);
+    let said = said.ok().or_else(|| Header::decode(start_block).map(|header| header.layout.copy_start));
+    let said = said.or_else(|| PoolLabel::decode(start_block).map(|label| label.layout.copy_start).ok());
+    let said = said.or_else(|| PoolHeader::decode(start_block).map(|header| header.layout.copy_start));
     Some(said.filter(|at| *at <= last && *at >= BLOCK_BYTES && at.is_multiple_of(BLOCK_BYTES)).unwrap_or(last))
 }
 
@@ -129,10 +129,10 @@ pub fn examine_pool(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> 
 
 /// What `examine` needs of a kind of label.
 trait Kind: Sized {
-    type Header;
-    const FIELDS: &'static [Field];
+    type LabelHeader;
+    const FIELDS: &'static [LabelField];
     fn decode(block: &[u8]) -> Result<Self, LabelError>;
-    fn header(block: &[u8]) -> Option<Self::Header>;
+    fn header(block: &[u8]) -> Option<Self::LabelHeader>;
     /// Validates all fields; `None` where there is no label.
     fn validate(block: &[u8]) -> Option<Validated<Self>>;
     fn fits(&self, device_bytes: u64) -> Result<(), String>;
@@ -141,8 +141,8 @@ trait Kind: Sized {
 }
 
 impl Kind for Label {
-    type Header = Header;
-    const FIELDS: &'static [Field] = FIELDS;
+    type LabelHeader = Header;
+    const FIELDS: &'static [LabelField] = FIELDS;
 
     fn decode(block: &[u8]) -> Result<Label, LabelError> {
         Label::decode(block)
@@ -161,13 +161,13 @@ impl Kind for Label {
     }
 
     fn label_offsets(&self) -> [u64; 2] {
-        [self.member.places.label_start, self.member.places.copy_start]
+        [self.member.layout.label_start, self.member.layout.copy_start]
     }
 }
 
 impl Kind for PoolLabel {
-    type Header = PoolHeader;
-    const FIELDS: &'static [Field] = POOL_FIELDS;
+    type LabelHeader = PoolHeader;
+    const FIELDS: &'static [LabelField] = POOL_FIELDS;
 
     fn decode(block: &[u8]) -> Result<PoolLabel, LabelError> {
         PoolLabel::decode(block)
@@ -186,13 +186,13 @@ impl Kind for PoolLabel {
     }
 
     fn label_offsets(&self) -> [u64; 2] {
-        [self.places.label_start, self.places.copy_start]
+        [self.layout.label_start, self.layout.copy_start]
     }
 }
 
-fn examine_as<L: Kind>(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Examined<L, L::Header> {
+fn examine_as<L: Kind>(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Examined<L, L::LabelHeader> {
     let start = report::<L>(start_block, 0);
-    let end = report::<L>(end_block, copy_place(start_block, device_bytes).unwrap_or(0));
+    let end = report::<L>(end_block, recorded_copy_offset(start_block, device_bytes).unwrap_or(0));
     let differences = differences(&start.fields, &end.fields);
     let mut size_problems = Vec::new();
     for copy in [&start, &end] {
@@ -213,7 +213,7 @@ fn size_problem<L: Kind>(label: &L, offset: u64, device_bytes: u64) -> Option<St
     label.fits(device_bytes).err().or_else(|| (!label.label_offsets().contains(&offset)).then(misplaced))
 }
 
-fn report<L: Kind>(block: &[u8], offset: u64) -> CopyReport<L, L::Header> {
+fn report<L: Kind>(block: &[u8], offset: u64) -> CopyReport<L, L::LabelHeader> {
     let label = L::decode(block);
     let whole = block.first_chunk::<LABEL_BYTES>();
     let (Some(whole), Some(validated)) = (whole, L::validate(block)) else {
@@ -275,7 +275,7 @@ fn number(bytes: &[u8]) -> u64 {
 
 /// Formats a field's bytes for display. A table is shown as the CRC of its bytes, which tells whether two tables
 /// differ; its entries are in [`CopyReport::label`].
-fn value(field: &Field, bytes: &[u8]) -> String {
+fn value(field: &LabelField, bytes: &[u8]) -> String {
     match field.kind {
         FieldKind::Text => text(bytes),
         FieldKind::Number => number(bytes).to_string(),
@@ -294,7 +294,7 @@ fn value(field: &Field, bytes: &[u8]) -> String {
         }
         FieldKind::Sequences => {
             let numbers = bytes.chunks(6).map(|bytes| match number(bytes) {
-                Ancestor::NEVER => "never".to_owned(),
+                Ancestor::NONE_ACCEPTED => "never".to_owned(),
                 number => number.to_string(),
             });
             numbers.collect::<Vec<_>>().join(" ")

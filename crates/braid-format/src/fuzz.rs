@@ -21,7 +21,7 @@ pub fn fuzz_label(data: &[u8]) {
     }
     let (start, end) = data.split_at(data.len().min(LABEL_BYTES));
     let _ = examine(start, end, data.len() as u64);
-    let copy = examine::copy_place(start, data.len() as u64);
+    let copy = examine::recorded_copy_offset(start, data.len() as u64);
     assert!(copy.is_none_or(|at| at + LABEL_BYTES as u64 <= data.len() as u64));
     fuzz_disk(data);
 }
@@ -51,14 +51,14 @@ pub fn fuzz_journal(data: &[u8]) {
     if let Some((block, payload)) = data.split_first_chunk()
         && let Some((header, entries)) = journal::decode_batch(&array, block)
     {
-        let entries: Vec<journal::Entry> = entries.collect();
+        let entries: Vec<journal::JournalEntry> = entries.collect();
         let mut again = [0; LABEL_BYTES];
         journal::encode_batch(&array, &header, &entries, &mut again);
         assert_eq!(&again, block);
-        assert_eq!(entries.iter().map(journal::Entry::payload_blocks).sum::<u32>() + 1, header.blocks);
+        assert_eq!(entries.iter().map(journal::JournalEntry::payload_blocks).sum::<u32>() + 1, header.blocks);
         let _ = journal::payload_crc(0, payload);
-        let mut found = journal::Findings::new(header.run);
-        assert_eq!(found.add(&header, journal::batch_check(block), 0), Ok(()));
+        let mut found = journal::RecoveredBatches::new(header.run);
+        assert_eq!(found.add(&header, journal::batch_crc(block), 0), Ok(()));
         let accepted = found.accepted();
         assert!(accepted.start == header.tail && accepted.end <= header.sequence + 1);
     }
@@ -83,7 +83,7 @@ pub fn fuzz_pool_label(data: &[u8]) {
         let again = label.encode().expect("a decoded label can be encoded");
         assert_eq!(again.as_slice(), &data[..LABEL_BYTES]);
         assert_eq!(header, Some(label.header()));
-        let places = &label.places;
+        let places = &label.layout;
         let last = places.extents - 1;
         assert!(places.extent_start(last) + pool::EXTENT_BYTES <= places.device_bytes);
         assert!(places.record_start(places.records()) <= places.device_bytes);
@@ -124,26 +124,26 @@ pub fn fuzz_pool(data: &[u8]) {
     let (whole, _) = data.as_chunks();
     let count = whole.len().min(units.len());
     units.iter_mut().zip(whole).for_each(|(unit, bytes)| *unit = pool::to_words(bytes));
-    let read = pool::Entry::decode_bytes(data);
+    let read = pool::LogEntry::decode_bytes(data);
     if let Ok((entry, taken)) = &read {
         let mut again = [0; pool::ENTRY_UNITS_MAX * pool::UNIT_BYTES];
         entry.encode_bytes(&mut again);
         assert_eq!(again[..taken * pool::UNIT_BYTES], data[..taken * pool::UNIT_BYTES]);
     }
     // Words and bytes decode alike.
-    assert_eq!(pool::Entry::decode(&units[..count]), pool::Entry::decode_bytes(whole[..count].as_flattened()));
-    if let Ok(header) = pool::open(data) {
-        let entries: Result<Vec<pool::Entry>, _> = pool::entries(data, &header).collect();
+    assert_eq!(pool::LogEntry::decode(&units[..count]), pool::LogEntry::decode_bytes(whole[..count].as_flattened()));
+    if let Ok(header) = pool::validate_batch(data) {
+        let entries: Result<Vec<pool::LogEntry>, _> = pool::batch_entries(data, &header).collect();
         let mut again = vec![0xff; header.bytes()];
         if let Ok(entries) = entries {
-            let mut composer = pool::Composer::new(&mut again);
+            let mut composer = pool::BatchBuilder::new(&mut again);
             assert!(entries.iter().all(|entry| composer.push(entry)), "there is room for the same entries");
             assert_eq!(composer.seal(header), header);
             assert_eq!(again, data[..header.bytes()]);
         }
     }
     if let Some(bytes) = data.first_chunk()
-        && let Ok(start) = pool::RingStart::decode(bytes)
+        && let Ok(start) = pool::Checkpoint::decode(bytes)
     {
         assert_eq!(start.encode(), *bytes);
     }
@@ -190,12 +190,12 @@ pub fn fuzz_md(data: &[u8]) {
     for group in md::groups(&found).values() {
         let devices: Vec<md::Superblock> = group.iter().map(|index| found[*index].clone()).collect();
         for (force, layout) in [(false, None), (true, None), (true, Some(braid_geometry::Layout::Alternate))] {
-            let array = md::judge(&devices, md::Wishes { force, layout });
+            let array = md::assemble(&devices, md::AssembleOptions { force, layout });
             array.problems.iter().for_each(|problem| assert!(!problem.text(&|at| at.to_string()).is_empty()));
             let Some(geometry) = array.geometry.filter(|_| array.problems.is_empty()) else { continue };
             for offset in [0, geometry.size_bytes() / 2, geometry.size_bytes() - 1] {
                 let piece = geometry.locate(offset);
-                let slot = array.seats[usize::from(piece.member)];
+                let slot = array.slots[usize::from(piece.member)];
                 let room = slot.device.map_or(u64::MAX, |device| devices[device].data_bytes);
                 assert!(!slot.used || piece.member_offset < room, "{offset} is beyond its member");
             }

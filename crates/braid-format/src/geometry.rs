@@ -31,7 +31,7 @@ impl ArrayPart {
                 array_bytes,
                 member_start: span.start_bytes,
                 member_bytes: span.height_bytes,
-                members: span.roles().collect(),
+                members: span.slots().collect(),
             });
             array_start = array_start
                 .checked_add(array_bytes)

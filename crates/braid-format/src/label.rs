@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::limits::{COUNTER_MAX, too_large};
 use crate::raw::{RawJob, RawLabel, RawMember, get48, put48};
 use crate::{
-    ANCESTORS_MAX, BLOCK_BYTES, HEADER_BYTES, JOBS_MAX, LABEL_BYTES, LabelError, MAGIC, MEMBERS_MAX, Name, Places,
+    ANCESTORS_MAX, BLOCK_BYTES, DiskLayout, HEADER_BYTES, JOBS_MAX, LABEL_BYTES, LabelError, MAGIC, MEMBERS_MAX, Name,
     VERSION, ZoneSpan, crc, validate, words, zones,
 };
 
@@ -53,7 +53,7 @@ pub struct ArrayPart {
     /// Random id of the array's last session (from a start to the next stop); 0: never started.
     pub session: u64,
     /// The `session` of the label from which that session was started; 0: never started.
-    pub session_before: u64,
+    pub previous_session: u64,
     /// Replication epoch, which fences older controllers.
     pub epoch: u64,
     /// The controller that raised the epoch; nil: none.
@@ -74,9 +74,9 @@ pub struct MemberPart {
     /// This disk's identity as a member.
     pub id: MemberId,
     /// This disk's slot: its index in the member table.
-    pub role: u16,
+    pub slot: u16,
     /// The layout of this disk.
-    pub places: Places,
+    pub layout: DiskLayout,
     /// The journal marks that the last drop of a member retired.
     pub retired: RetiredMarks,
     /// As in [`ArrayPart::reserved`].
@@ -153,13 +153,13 @@ pub enum ArrayState {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemberState {
     /// The slot has no member.
-    Absent,
+    Empty,
     /// Holds all data that it should.
     InSync,
     /// Being rebuilt or resynced; receives every write.
-    Filling,
+    Rebuilding,
     /// Failed, removed or stale.
-    Out,
+    Failed,
     /// Waits to take over a slot.
     Spare,
     /// A dedicated journal disk of an array with parity: holds the journal's ring and no data.
@@ -205,26 +205,26 @@ pub struct Ancestor {
     pub id: u64,
     /// A returning member with a label of this lineage is accepted if the label's sequence number is at least this:
     /// every later write is still dirty in the bitmap. 0: any label is accepted; [`Ancestor::NEVER`]: none. Below 2^48.
-    pub believed_from: u64,
+    pub accepted_from: u64,
 }
 
 impl Ancestor {
     /// The value of `believed_from` for a lineage from which no returning member is accepted.
-    pub const NEVER: u64 = (1 << 48) - 1;
+    pub const NONE_ACCEPTED: u64 = (1 << 48) - 1;
 
     /// Returns a lineage from which no returning member is accepted.
-    pub fn closed(id: u64) -> Ancestor {
-        Ancestor { id, believed_from: Ancestor::NEVER }
+    pub fn none_accepted(id: u64) -> Ancestor {
+        Ancestor { id, accepted_from: Ancestor::NONE_ACCEPTED }
     }
 
     /// Returns a lineage from which every returning member is accepted.
-    pub fn open(id: u64) -> Ancestor {
-        Ancestor { id, believed_from: 0 }
+    pub fn all_accepted(id: u64) -> Ancestor {
+        Ancestor { id, accepted_from: 0 }
     }
 
     /// Returns whether a returning member with a label of this lineage and sequence number is accepted.
-    pub fn believes(&self, sequence: u64) -> bool {
-        self.believed_from != Ancestor::NEVER && sequence >= self.believed_from
+    pub fn accepts(&self, sequence: u64) -> bool {
+        self.accepted_from != Ancestor::NONE_ACCEPTED && sequence >= self.accepted_from
     }
 }
 
@@ -308,9 +308,9 @@ pub struct Header {
     /// The identity of this disk as a member.
     pub id: MemberId,
     /// Its slot.
-    pub role: u16,
+    pub slot: u16,
     /// The disk's layout, which says where the label and its copy belong.
-    pub places: Places,
+    pub layout: DiskLayout,
 }
 
 const NO_MEMBER: u16 = u16::MAX;
@@ -395,20 +395,20 @@ impl Label {
             jobs: std::array::from_fn(|i| array.jobs.get(i).map_or(RawJob::new_zeroed_job(), |job| job.to_raw())),
             believed_from: raw_believed_from(&array.lineage)?,
             member_id: put48(member.id.0).ok_or_else(|| too_much("member_id", "wider than 48 bits".into()))?,
-            role: U16::new(member.role),
-            device_bytes: U64::new(member.places.device_bytes),
-            label_start: U64::new(member.places.label_start),
-            copy_start: U64::new(member.places.copy_start),
-            data_start: U64::new(member.places.data.start),
-            data_bytes: U64::new(member.places.data.bytes),
-            bitmap_start: U64::new(member.places.bitmap.start),
-            bitmap_bytes: U64::new(member.places.bitmap.bytes),
-            journal_start: U64::new(member.places.journal.start),
-            journal_bytes: U64::new(member.places.journal.bytes),
+            role: U16::new(member.slot),
+            device_bytes: U64::new(member.layout.device_bytes),
+            label_start: U64::new(member.layout.label_start),
+            copy_start: U64::new(member.layout.copy_start),
+            data_start: U64::new(member.layout.data.start),
+            data_bytes: U64::new(member.layout.data.bytes),
+            bitmap_start: U64::new(member.layout.bitmap.start),
+            bitmap_bytes: U64::new(member.layout.bitmap.bytes),
+            journal_start: U64::new(member.layout.journal.start),
+            journal_bytes: U64::new(member.layout.journal.bytes),
             retired_run: U64::new(member.retired.run),
             retired_batch: U64::new(member.retired.batch),
             reserved_c: member.reserved,
-            session_before: U64::new(array.session_before),
+            session_before: U64::new(array.previous_session),
             header_crc: U32::ZERO,
             members: raw_members(&array.members)?,
             zones: zone_table,
@@ -422,13 +422,13 @@ impl Label {
 
     /// Returns whether this label belongs at this byte of the disk.
     pub fn belongs_at(&self, offset: u64) -> bool {
-        offset == self.member.places.label_start || offset == self.member.places.copy_start
+        offset == self.member.layout.label_start || offset == self.member.layout.copy_start
     }
 
     /// Checks that a disk of this size holds everything that the label describes. The error is a sentence that says why
     /// not.
     pub fn fits(&self, device_bytes: u64) -> Result<(), String> {
-        let places = &self.member.places;
+        let places = &self.member.layout;
         let needed = places.data.end().unwrap_or(u64::MAX).max(places.copy_start + BLOCK_BYTES);
         if needed <= device_bytes {
             return Ok(());
@@ -448,8 +448,8 @@ impl Label {
             state: array.state,
             sequence: array.sequence,
             id: member.id,
-            role: member.role,
-            places: member.places,
+            slot: member.slot,
+            layout: member.layout,
         }
     }
 
@@ -491,9 +491,9 @@ pub(crate) fn pad<const N: usize>(bytes: &[u8]) -> [u8; N] {
 fn raw_believed_from(lineage: &Lineage) -> Result<[[u8; 6]; ANCESTORS_MAX], LabelError> {
     let mut numbers = [[0; 6]; ANCESTORS_MAX];
     for (ancestor, raw) in lineage.ancestors.iter().zip(&mut numbers) {
-        *raw = put48(ancestor.believed_from).ok_or_else(|| LabelError::Field {
+        *raw = put48(ancestor.accepted_from).ok_or_else(|| LabelError::Field {
             field: "believed_from",
-            reason: format!("{} is wider than 48 bits", ancestor.believed_from),
+            reason: format!("{} is wider than 48 bits", ancestor.accepted_from),
         })?;
     }
     Ok(numbers)
@@ -583,7 +583,7 @@ impl MemberEntry {
     pub(crate) fn from_raw(raw: &RawMember) -> Result<MemberEntry, String> {
         let state = words::member_state_from(raw.state).ok_or(format!("state {} is unknown", raw.state))?;
         let id = MemberId::new(get48(raw.id));
-        if (state == MemberState::Absent) != id.is_none() {
+        if (state == MemberState::Empty) != id.is_none() {
             return Err(format!("its state is \"{state}\" and its id {:#x}", get48(raw.id)));
         }
         if raw.flags > 1 {

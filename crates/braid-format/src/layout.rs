@@ -22,17 +22,17 @@ pub(crate) const DEVICE_BYTES_MAX: u64 = (1 << 48) * BLOCK_BYTES;
 
 /// A range of bytes on a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Extent {
+pub struct ByteRange {
     /// First byte.
     pub start: u64,
     /// Length in bytes; 0: there is none.
     pub bytes: u64,
 }
 
-impl Extent {
+impl ByteRange {
     /// Returns the range of `bytes` from `start`.
-    pub const fn new(start: u64, bytes: u64) -> Extent {
-        Extent { start, bytes }
+    pub const fn new(start: u64, bytes: u64) -> ByteRange {
+        ByteRange { start, bytes }
     }
 
     /// Returns the offset after the last byte; `None` on overflow.
@@ -43,7 +43,7 @@ impl Extent {
 
 /// The layout of one disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Places {
+pub struct DiskLayout {
     /// The disk's size when the layout was chosen, in bytes.
     pub device_bytes: u64,
     /// First byte of the label.
@@ -51,16 +51,16 @@ pub struct Places {
     /// First byte of the label's copy.
     pub copy_start: u64,
     /// The data area.
-    pub data: Extent,
+    pub data: ByteRange,
     /// Space for the write-intent bitmap.
-    pub bitmap: Extent,
+    pub bitmap: ByteRange,
     /// Space for the journal.
-    pub journal: Extent,
+    pub journal: ByteRange,
 }
 
 /// Why a disk cannot hold a label and data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum LayoutError {
     /// No room for data.
     #[error("the disk has {device_bytes} bytes; the smallest that Braid can use has {needed_bytes}")]
     TooSmall {
@@ -86,49 +86,49 @@ pub fn copy_offset(device_bytes: u64) -> Option<u64> {
     (offset >= BLOCK_BYTES).then_some(offset)
 }
 
-impl Places {
+impl DiskLayout {
     /// Returns the default layout of a disk of this size.
-    pub fn for_device(device_bytes: u64) -> Result<Places, PlaceError> {
+    pub fn for_device(device_bytes: u64) -> Result<DiskLayout, LayoutError> {
         let data_start = if device_bytes < SMALL_DEVICE_BYTES { DATA_START_SMALL_BYTES } else { DATA_START_BYTES };
         let needed_bytes = data_start + 2 * BLOCK_BYTES;
         if device_bytes < needed_bytes {
-            return Err(PlaceError::TooSmall { device_bytes, needed_bytes });
+            return Err(LayoutError::TooSmall { device_bytes, needed_bytes });
         }
         if device_bytes > DEVICE_BYTES_MAX {
-            return Err(PlaceError::TooLarge { device_bytes, limit_bytes: DEVICE_BYTES_MAX });
+            return Err(LayoutError::TooLarge { device_bytes, limit_bytes: DEVICE_BYTES_MAX });
         }
         let copy_start = device_bytes / BLOCK_BYTES * BLOCK_BYTES - BLOCK_BYTES;
         let (bitmap_start, journal_start) =
             if data_start == DATA_START_BYTES { (1 << 20, (1 << 20) + BITMAP_BYTES) } else { (64 << 10, 256 << 10) };
-        Ok(Places {
+        Ok(DiskLayout {
             device_bytes,
             label_start: 0,
             copy_start,
-            data: Extent::new(data_start, copy_start - data_start),
-            bitmap: Extent::new(bitmap_start, journal_start - bitmap_start),
-            journal: Extent::new(journal_start, data_start - journal_start),
+            data: ByteRange::new(data_start, copy_start - data_start),
+            bitmap: ByteRange::new(bitmap_start, journal_start - bitmap_start),
+            journal: ByteRange::new(journal_start, data_start - journal_start),
         })
     }
 
     /// Returns the layout of a dedicated journal disk of this size. Its journal area takes what is the data area on
     /// other disks but for one block, because a data area is never empty.
-    pub fn for_journal(device_bytes: u64) -> Result<Places, PlaceError> {
-        let places = Places::for_device(device_bytes)?;
+    pub fn for_journal(device_bytes: u64) -> Result<DiskLayout, LayoutError> {
+        let places = DiskLayout::for_device(device_bytes)?;
         let data_start = places.copy_start - BLOCK_BYTES;
-        Ok(Places {
-            data: Extent::new(data_start, BLOCK_BYTES),
-            journal: Extent::new(places.journal.start, data_start - places.journal.start),
+        Ok(DiskLayout {
+            data: ByteRange::new(data_start, BLOCK_BYTES),
+            journal: ByteRange::new(places.journal.start, data_start - places.journal.start),
             ..places
         })
     }
 
     /// Returns the layout after the disk has grown: the copy of the label is in the last whole block, everything else
     /// stays. [`Places::with_data`] can then enlarge the data area. `None` where nothing is gained.
-    pub fn on_larger(&self, device_bytes: u64) -> Option<Places> {
+    pub fn grown_to(&self, device_bytes: u64) -> Option<DiskLayout> {
         let copy_start = copy_offset(device_bytes.min(DEVICE_BYTES_MAX))?;
         let is_last = self.copy_start >= self.data.end()?;
         let larger = device_bytes > self.device_bytes && copy_start > self.copy_start;
-        (is_last && larger).then_some(Places { device_bytes, copy_start, ..*self })
+        (is_last && larger).then_some(DiskLayout { device_bytes, copy_start, ..*self })
     }
 
     /// Returns the room for data between the start of the data area and the copy of the label, in bytes.
@@ -137,8 +137,8 @@ impl Places {
     }
 
     /// Returns this layout with a data area of another size; `None` where it does not fit.
-    pub fn with_data(&self, data_bytes: u64) -> Option<Places> {
-        let places = Places { data: Extent::new(self.data.start, data_bytes), ..*self };
+    pub fn with_data(&self, data_bytes: u64) -> Option<DiskLayout> {
+        let places = DiskLayout { data: ByteRange::new(self.data.start, data_bytes), ..*self };
         let mut sound = true;
         places.problems(&mut |_, _| sound = false);
         (data_bytes == self.data.bytes || sound).then_some(places)
@@ -147,8 +147,8 @@ impl Places {
     /// Reports what is wrong with this layout, as field and reason; each field at most once.
     pub(crate) fn problems(&self, found: &mut dyn FnMut(&'static str, String)) {
         let parts = [
-            ("label_start", Extent::new(self.label_start, BLOCK_BYTES)),
-            ("copy_start", Extent::new(self.copy_start, BLOCK_BYTES)),
+            ("label_start", ByteRange::new(self.label_start, BLOCK_BYTES)),
+            ("copy_start", ByteRange::new(self.copy_start, BLOCK_BYTES)),
             ("data_start", self.data),
             ("bitmap_start", self.bitmap),
             ("journal_start", self.journal),
@@ -166,7 +166,7 @@ impl Places {
 /// Reports each part that is not whole blocks, is not within the device, or overlaps an earlier part; each part at most
 /// once.
 pub(crate) fn check_parts(
-    parts: &[(&'static str, Extent)],
+    parts: &[(&'static str, ByteRange)],
     device_bytes: u64,
     found: &mut dyn FnMut(&'static str, String),
 ) {
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn layout_follows_the_end_of_a_disk_that_grows() {
-        let places = Places::for_device((64 << 20) + 512).unwrap();
-        assert_eq!(places.on_larger((64 << 20) + 1024), None, "no whole block more");
-        assert_eq!(places.on_larger(32 << 20), None);
-        let larger = places.on_larger(2 << 30).unwrap();
+        let places = DiskLayout::for_device((64 << 20) + 512).unwrap();
+        assert_eq!(places.grown_to((64 << 20) + 1024), None, "no whole block more");
+        assert_eq!(places.grown_to(32 << 20), None);
+        let larger = places.grown_to(2 << 30).unwrap();
         assert_eq!((larger.data, larger.bitmap, larger.journal), (places.data, places.bitmap, places.journal));
         assert_eq!(larger.copy_start, (2 << 30) - 4096);
         assert_eq!(larger.room_bytes(), (2 << 30) - 4096 - (1 << 20));
@@ -221,19 +221,19 @@ mod tests {
             DEVICE_BYTES_MAX,
         ];
         for size in sizes {
-            let places = Places::for_device(size).unwrap();
+            let places = DiskLayout::for_device(size).unwrap();
             places.problems(&mut |field, reason| panic!("{size}: {field}: {reason}"));
             assert_eq!(Some(places.copy_start), copy_offset(size));
             assert!(size - (places.copy_start + BLOCK_BYTES) < BLOCK_BYTES);
-            let of_journal = Places::for_journal(size).unwrap();
+            let of_journal = DiskLayout::for_journal(size).unwrap();
             of_journal.problems(&mut |field, reason| panic!("{size}: {field}: {reason}"));
             assert!(of_journal.journal.bytes >= places.data.bytes.max(places.journal.bytes));
         }
-        assert_eq!(Places::for_device(50 << 30).unwrap().data.start, 16 << 20);
-        assert_eq!(Places::for_device(SMALL_DEVICE_BYTES - 1).unwrap().data.start, 1 << 20);
-        assert!(Places::for_device((1 << 20) + 8191).is_err());
-        assert!(Places::for_device(0).is_err());
-        assert!(Places::for_device(u64::MAX).is_err());
+        assert_eq!(DiskLayout::for_device(50 << 30).unwrap().data.start, 16 << 20);
+        assert_eq!(DiskLayout::for_device(SMALL_DEVICE_BYTES - 1).unwrap().data.start, 1 << 20);
+        assert!(DiskLayout::for_device((1 << 20) + 8191).is_err());
+        assert!(DiskLayout::for_device(0).is_err());
+        assert!(DiskLayout::for_device(u64::MAX).is_err());
         assert_eq!(copy_offset(4096), None);
         assert_eq!(copy_offset(8191), None);
         assert_eq!(copy_offset(8192), Some(4096));

@@ -42,10 +42,11 @@ pub use label::{
     MemberPart, MemberState, RetiredMarks, StartPolicy, newest,
 };
 pub use layout::{
-    BITMAP_BYTES, DATA_START_BYTES, DATA_START_SMALL_BYTES, Extent, PlaceError, Places, SMALL_DEVICE_BYTES, copy_offset,
+    BITMAP_BYTES, ByteRange, DATA_START_BYTES, DATA_START_SMALL_BYTES, DiskLayout, LayoutError, SMALL_DEVICE_BYTES,
+    copy_offset,
 };
 pub use name::{Name, NameError};
-pub use raw::{FIELDS, Field, FieldKind, RawJob, RawLabel, RawMember, RawSpan, RawZone};
+pub use raw::{FIELDS, FieldKind, LabelField, RawJob, RawLabel, RawMember, RawSpan, RawZone};
 pub use uuid::Uuid;
 pub use zones::ZoneSpan;
 

@@ -18,7 +18,7 @@ pub const EPOCH_MAX: u64 = COUNTER_MAX >> 16;
 
 /// The largest stripe number that a decoder accepts. An array has at most 2^62 bytes, so fewer than 2^50 stripes; the
 /// start of the array, which knows the geometry, checks that the stripe lies within the array.
-pub const ROW_MAX: u64 = 1 << 58;
+pub const STRIPE_NUMBER_MAX: u64 = 1 << 58;
 
 /// Maximum size of a journal ring, in blocks of 4096 bytes: no disk is larger.
 pub const JOURNAL_BLOCKS_MAX: u64 = 1 << 48;

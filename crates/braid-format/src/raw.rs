@@ -104,7 +104,7 @@ pub enum FieldKind {
 
 /// One field of the label.
 #[derive(Clone, Copy, Debug)]
-pub struct Field {
+pub struct LabelField {
     /// Its name, the same in the code, in `docs/format.md` and in the output of `examine`.
     pub name: &'static str,
     /// Offset in the label, in bytes.
@@ -115,9 +115,9 @@ pub struct Field {
     pub kind: FieldKind,
 }
 
-impl Field {
+impl LabelField {
     /// Returns the field with this name.
-    pub fn named(name: &str) -> Option<&'static Field> {
+    pub fn named(name: &str) -> Option<&'static LabelField> {
         FIELDS.iter().find(|f| f.name == name)
     }
 
@@ -145,8 +145,8 @@ macro_rules! label_fields {
         }
 
         $(#[$list_doc])*
-        pub const $list: &[Field] = &[
-            $(Field {
+        pub const $list: &[LabelField] = &[
+            $(LabelField {
                 name: stringify!($name),
                 offset: core::mem::offset_of!($raw, $name),
                 size: $crate::raw::size_of_field(|label: &$raw| &label.$name),

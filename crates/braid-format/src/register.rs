@@ -73,7 +73,7 @@ pub struct StoredRegister {
     /// The controller has released the volume: it stopped cleanly.
     pub released: bool,
     /// The boot id of this node under which the replica was valid when the vote was recorded; nil: it was not valid.
-    pub boot: Uuid,
+    pub boot_id: Uuid,
     /// The epoch of the vote; 0: the initial vote, from the volume's creation.
     pub vote_epoch: u64,
     /// The vote's number in its epoch, from 1; 0 with epoch 0.
@@ -83,17 +83,17 @@ pub struct StoredRegister {
     /// Bit *i*: voter *i* is an in-sync replica. Never 0.
     pub in_sync: u16,
     /// Version of the voter list that the vote is under; 0: the initial list, from the volume's creation.
-    pub version: u64,
+    pub voters_version: u64,
     /// Bit *i*: voter *i* is in the current voter list. Never 0.
     pub voters: u16,
     /// Bit *i*: voter *i* is in the previous voter list, during a membership change (joint configuration); else 0.
-    pub before: u16,
+    pub previous_voters: u16,
     /// Bit *i*: voter *i* of either list is a replica, so has data.
     pub replicas: u16,
     /// How many in-sync replicas beyond one are needed to have all data; 0: each replica is a full copy.
-    pub further: u8,
+    pub extra_replicas: u8,
     /// Version of the voter list with which this voter was added; 0: at the volume's creation.
-    pub since: u64,
+    pub added_in_version: u64,
 }
 
 /// Why bytes are not a register.
@@ -107,7 +107,7 @@ pub enum RegisterError {
     Checksum,
     /// The checksum is right, but a field is invalid.
     #[error("the register makes no sense: {0}")]
-    Sense(&'static str),
+    Invalid(&'static str),
 }
 
 /// Returns the slot that is written first for this generation. The slots alternate, so that a torn write does not
@@ -118,14 +118,14 @@ pub const fn register_slot(generation: u64) -> usize {
 
 impl StoredRegister {
     fn problem(&self) -> Option<&'static str> {
-        let all = self.voters | self.before;
+        let all = self.voters | self.previous_voters;
         let problems = [
             (self.volume.is_nil(), "it is of no volume"),
             (self.voters == 0, "nobody votes"),
             (usize::from(self.voter) >= VOTERS_MAX, "its number is none"),
             (self.generation == 0, "its generation is 0"),
             (
-                [self.generation, self.vote_sequence, self.version, self.since]
+                [self.generation, self.vote_sequence, self.voters_version, self.added_in_version]
                     .into_iter()
                     .any(|number| number > COUNTER_MAX),
                 "its generation, vote or version is beyond all that Braid counts",
@@ -138,7 +138,7 @@ impl StoredRegister {
             (self.in_sync == 0, "nobody is in sync"),
             (self.in_sync & !all != 0, "somebody is in sync who is no voter"),
             (self.replicas & !all != 0, "somebody has data who is no voter"),
-            (u32::from(self.further) >= self.in_sync.count_ones(), "it takes more replicas than are in sync"),
+            (u32::from(self.extra_replicas) >= self.in_sync.count_ones(), "it takes more replicas than are in sync"),
         ];
         problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
     }
@@ -161,15 +161,15 @@ impl StoredRegister {
         (raw.voter, raw.released) = (self.voter, u8::from(self.released));
         raw.in_sync.set(self.in_sync);
         raw.voters.set(self.voters);
-        raw.before.set(self.before);
+        raw.before.set(self.previous_voters);
         raw.replicas.set(self.replicas);
-        raw.further = self.further;
-        raw.version.set(self.version);
-        raw.since.set(self.since);
+        raw.further = self.extra_replicas;
+        raw.version.set(self.voters_version);
+        raw.since.set(self.added_in_version);
         raw.generation.set(self.generation);
         raw.epoch.set(self.epoch);
         raw.controller = self.controller.into_bytes();
-        raw.boot = self.boot.into_bytes();
+        raw.boot = self.boot_id.into_bytes();
         raw.vote_epoch.set(self.vote_epoch);
         raw.vote_sequence.set(self.vote_sequence);
         raw.lineage.set(self.lineage);
@@ -190,7 +190,7 @@ impl StoredRegister {
             return Err(RegisterError::Checksum);
         }
         if raw.reserved != [0; 3973] || raw.released > 1 {
-            return Err(RegisterError::Sense("what is unused is not zero"));
+            return Err(RegisterError::Invalid("what is unused is not zero"));
         }
         let register = StoredRegister {
             volume: Uuid::from_bytes(raw.volume),
@@ -199,19 +199,19 @@ impl StoredRegister {
             epoch: raw.epoch.get(),
             controller: Uuid::from_bytes(raw.controller),
             released: raw.released == 1,
-            boot: Uuid::from_bytes(raw.boot),
+            boot_id: Uuid::from_bytes(raw.boot),
             vote_epoch: raw.vote_epoch.get(),
             vote_sequence: raw.vote_sequence.get(),
             lineage: raw.lineage.get(),
             in_sync: raw.in_sync.get(),
-            version: raw.version.get(),
+            voters_version: raw.version.get(),
             voters: raw.voters.get(),
-            before: raw.before.get(),
+            previous_voters: raw.before.get(),
             replicas: raw.replicas.get(),
-            further: raw.further,
-            since: raw.since.get(),
+            extra_replicas: raw.further,
+            added_in_version: raw.since.get(),
         };
-        register.problem().map_or(Ok(register), |problem| Err(RegisterError::Sense(problem)))
+        register.problem().map_or(Ok(register), |problem| Err(RegisterError::Invalid(problem)))
     }
 
     /// Returns the current register, given both slots. The caller must write it to both slots before it replies to any
@@ -239,17 +239,17 @@ mod tests {
         epoch: 5,
         controller: Uuid::from_bytes(*b"braid-controller"),
         released: true,
-        boot: Uuid::from_bytes(*b"braid-this--boot"),
+        boot_id: Uuid::from_bytes(*b"braid-this--boot"),
         vote_epoch: 4,
         vote_sequence: 3,
         lineage: 0x0102_0304_0506_0708,
         in_sync: 0b011,
-        version: 0x0304,
+        voters_version: 0x0304,
         voters: 0b111,
-        before: 0b1011,
+        previous_voters: 0b1011,
         replicas: 0b1011,
-        further: 1,
-        since: 0x0304,
+        extra_replicas: 1,
+        added_in_version: 0x0304,
     };
 
     /// An edit of a register's bytes.
@@ -271,15 +271,15 @@ mod tests {
             epoch: 0,
             controller: Uuid::nil(),
             released: false,
-            boot: Uuid::nil(),
+            boot_id: Uuid::nil(),
             vote_epoch: 0,
             vote_sequence: 0,
-            version: 0,
+            voters_version: 0,
             voters: 0xffff,
-            before: 0,
+            previous_voters: 0,
             replicas: 0xffff,
-            further: 15,
-            since: 0,
+            extra_replicas: 15,
+            added_in_version: 0,
             in_sync: 0xffff,
             ..REGISTER
         };
@@ -321,7 +321,7 @@ mod tests {
         ];
         for (k, (change, reason)) in cases.into_iter().enumerate() {
             match changed(change) {
-                Err(RegisterError::Sense(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
+                Err(RegisterError::Invalid(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
                 other => panic!("case {k}: {other:?}"),
             }
         }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn golden_registers_decode_and_encode_alike() {
-        let of_copies = StoredRegister { further: 0, ..REGISTER };
+        let of_copies = StoredRegister { extra_replicas: 0, ..REGISTER };
         let golden = [
             (of_copies, include_bytes!("../../../tests/golden/register/register.bin")),
             (REGISTER, include_bytes!("../../../tests/golden/register/parity.bin")),

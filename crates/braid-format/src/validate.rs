@@ -10,8 +10,9 @@ use crate::label::{Job, raw_of};
 use crate::limits::{COUNTER_MAX, EPOCH_MAX, TIME_MAX_S, too_large};
 use crate::raw::{RawLabel, get48};
 use crate::{
-    ANCESTORS_MAX, Ancestor, ArrayPart, BLOCK_BYTES, Extent, Features, Header, LABEL_BYTES, Label, LabelError, Lineage,
-    MEMBERS_MAX, MemberEntry, MemberId, MemberPart, Name, Places, RetiredMarks, VERSION, ZoneSpan, crc, words, zones,
+    ANCESTORS_MAX, Ancestor, ArrayPart, BLOCK_BYTES, ByteRange, DiskLayout, Features, Header, LABEL_BYTES, Label,
+    LabelError, Lineage, MEMBERS_MAX, MemberEntry, MemberId, MemberPart, Name, RetiredMarks, VERSION, ZoneSpan, crc,
+    words, zones,
 };
 use braid_geometry::{Level, Spec, TOTAL_BYTES_MAX};
 
@@ -152,7 +153,7 @@ pub fn header(raw: &RawLabel, found: Found<'_>) -> Option<Header> {
     if !sound || uuid.is_nil() {
         return None;
     }
-    Some(Header { uuid, name: name?, state: state?, sequence: raw.sequence.get(), id: id?, role, places })
+    Some(Header { uuid, name: name?, state: state?, sequence: raw.sequence.get(), id: id?, slot: role, layout: places })
 }
 
 /// Validates every field. The returned label is valid only if nothing was reported.
@@ -194,7 +195,7 @@ pub fn fields(raw: &RawLabel, found: Found<'_>) -> Option<Label> {
             created_unix_s: raw.created_unix_s.get(),
             lineage,
             session: raw.session.get(),
-            session_before: raw.session_before.get(),
+            previous_session: raw.session_before.get(),
             epoch: raw.epoch.get(),
             controller: Uuid::from_bytes(raw.controller),
             jobs,
@@ -204,8 +205,8 @@ pub fn fields(raw: &RawLabel, found: Found<'_>) -> Option<Label> {
         },
         member: MemberPart {
             id: header.id,
-            role: header.role,
-            places: header.places,
+            slot: header.slot,
+            layout: header.layout,
             retired: retired(raw, found),
             reserved: raw.reserved_c,
         },
@@ -232,14 +233,14 @@ pub(crate) fn name(bytes: &[u8; 64]) -> Result<Name, String> {
     Name::new(text).map_err(|e| e.to_string())
 }
 
-fn places(raw: &RawLabel) -> Places {
-    Places {
+fn places(raw: &RawLabel) -> DiskLayout {
+    DiskLayout {
         device_bytes: raw.device_bytes.get(),
         label_start: raw.label_start.get(),
         copy_start: raw.copy_start.get(),
-        data: Extent::new(raw.data_start.get(), raw.data_bytes.get()),
-        bitmap: Extent::new(raw.bitmap_start.get(), raw.bitmap_bytes.get()),
-        journal: Extent::new(raw.journal_start.get(), raw.journal_bytes.get()),
+        data: ByteRange::new(raw.data_start.get(), raw.data_bytes.get()),
+        bitmap: ByteRange::new(raw.bitmap_start.get(), raw.bitmap_bytes.get()),
+        journal: ByteRange::new(raw.journal_start.get(), raw.journal_bytes.get()),
     }
 }
 
@@ -337,7 +338,7 @@ fn lineage(raw: &RawLabel, found: Found<'_>) -> Lineage {
     if unused.iter().any(|from| *from != [0; 6]) {
         report(found, "believed_from", "entries after the used ones are not zero");
     }
-    let ancestors = used.iter().zip(from).map(|(id, from)| Ancestor { id: id.get(), believed_from: get48(*from) });
+    let ancestors = used.iter().zip(from).map(|(id, from)| Ancestor { id: id.get(), accepted_from: get48(*from) });
     Lineage { id: raw.lineage.get(), ancestors: ancestors.collect() }
 }
 
@@ -383,7 +384,7 @@ fn zones(raw: &RawLabel, members: &[MemberEntry], found: Found<'_>) -> Option<Ve
         if zone.members == 0 || zone.height_bytes == 0 {
             report(found, "zones", format!("zone {i} is empty"));
         }
-        for slot in zone.roles().map(usize::from) {
+        for slot in zone.slots().map(usize::from) {
             let Some(member) = members.get(slot) else {
                 report(found, "zones", format!("zone {i} names member {slot} of {}", members.len()));
                 break;
@@ -417,13 +418,13 @@ fn jobs(raw: &RawLabel, members: usize, found: Found<'_>) -> Vec<Job> {
 
 /// Validates that the member table has this disk in its own slot.
 fn own_entry(header: &Header, members: &[MemberEntry], found: Found<'_>) {
-    let Some(entry) = members.get(usize::from(header.role)) else { return };
+    let Some(entry) = members.get(usize::from(header.slot)) else { return };
     if entry.id != Some(header.id) {
         let named = entry.id.map_or("nobody".to_owned(), |id| format!("member {id}"));
-        report(found, "member_id", format!("the table of members has {named} in role {}", header.role));
+        report(found, "member_id", format!("the table of members has {named} in role {}", header.slot));
     }
-    if entry.data_bytes != header.places.data.bytes {
-        let (table, own) = (entry.data_bytes, header.places.data.bytes);
+    if entry.data_bytes != header.layout.data.bytes {
+        let (table, own) = (entry.data_bytes, header.layout.data.bytes);
         report(found, "data_bytes", format!("it is {own}, and {table} in the table of members"));
     }
 }

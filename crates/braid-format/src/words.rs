@@ -33,7 +33,7 @@ codes!(ZonePolicy, zone_policy_code, zone_policy_from, zone_policy_word: All = 1
 codes!(ArrayState, array_state_code, array_state_from, array_state_word:
     Forming = 1 "forming", Active = 2 "active", Deleting = 3 "deleting");
 codes!(MemberState, member_state_code, member_state_from, member_state_word:
-    Absent = 0 "absent", InSync = 1 "in sync", Filling = 2 "filling", Out = 3 "out", Spare = 4 "spare",
+    Empty = 0 "absent", InSync = 1 "in sync", Rebuilding = 2 "filling", Failed = 3 "out", Spare = 4 "spare",
     Journal = 5 "journal");
 codes!(StartPolicy, start_policy_code, start_policy_from, start_policy_word:
     ByLevel = 0 "by level", Auto = 1 "auto");
@@ -44,8 +44,8 @@ codes!(JobState, job_state_code, job_state_from, job_state_word: Running = 1 "ru
 codes!(PoolState, pool_state_code, pool_state_from, pool_state_word:
     Forming = 1 "forming", Active = 2 "active", Deleting = 3 "deleting");
 codes!(PoolMemberState, pool_member_state_code, pool_member_state_from, pool_member_state_word:
-    InUse = 1 "in use", Removing = 2 "being removed", Absent = 3 "absent, accepted", Joining = 4 "being added",
-    GivenUp = 5 "given up");
+    InUse = 1 "in use", Removing = 2 "being removed", Missing = 3 "absent, accepted", Joining = 4 "being added",
+    Abandoned = 5 "given up");
 
 pub(crate) fn clean_word(code: u8) -> Option<&'static str> {
     match code {

@@ -33,7 +33,7 @@ impl ZoneSpan {
     }
 
     /// Returns the members, ascending.
-    pub fn roles(&self) -> impl Iterator<Item = u16> {
+    pub fn slots(&self) -> impl Iterator<Item = u16> {
         let members = self.members;
         (0..128u16).filter(move |i| members >> i & 1 == 1)
     }

@@ -69,7 +69,7 @@ fn the_entries_of_the_tables_match() {
 #[test]
 fn a_sector_of_the_bitmap_matches() {
     use braid_format::Uuid;
-    use braid_format::bitmap::{BlockBits, SECTORS_PER_BLOCK, WORDS_PER_SECTOR, decode, encode};
+    use braid_format::bitmap::{BitmapBlock, SECTORS_PER_BLOCK, WORDS_PER_SECTOR, decode, encode};
     let rows = table("### A sector of the bitmap");
     let names: Vec<&str> = rows.iter().map(|(_, _, name)| name.as_str()).collect();
     assert_eq!(names, ["crc", "magic", "number", "tag", "written", "dirty"]);
@@ -82,7 +82,7 @@ fn a_sector_of_the_bitmap_matches() {
     assert!(DOCUMENT.contains(&format!("*n* · {}", WORDS_PER_SECTOR * 64)));
     let at = |name: &str| rows.iter().find(|row| row.2 == name).map(|row| (row.0, row.0 + row.1)).unwrap();
     let uuid = Uuid::from_bytes(*b"braid-test-array");
-    let mut bits = BlockBits::EMPTY;
+    let mut bits = BitmapBlock::EMPTY;
     // In the second sector of block 3: region 70 of the sector is written, region 1 dirty.
     bits.written[WORDS_PER_SECTOR + 1] = 1 << 6;
     bits.dirty[WORDS_PER_SECTOR] = 2;
@@ -114,7 +114,7 @@ fn ranges(heading: &str, names: &[&str]) -> (impl Fn(&str) -> std::ops::Range<us
 /// The golden files, decoded at the offsets in the document.
 #[test]
 fn the_journal_matches() {
-    use braid_format::journal::{BATCH_BLOCKS_MAX, ENTRIES_MAX, HEAD_BYTES, LOST_ROWS_MAX, RING_START_BYTES};
+    use braid_format::journal::{BATCH_BLOCKS_MAX, ENTRIES_MAX, HEAD_BYTES, LOST_STRIPES_MAX, RING_OFFSET_BYTES};
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
     let head = include_bytes!("../../../tests/golden/journal/head.bin");
     let names = [
@@ -140,7 +140,7 @@ fn the_journal_matches() {
     let fields = |row: &[u8]| (number(&row[range("row")]), number(&row[range("lines")]), row[range("cells")].to_vec());
     assert_eq!(fields(rows[0]), (2, 0xffff, vec![0, 255, 255, 255, 255, 255]));
     assert_eq!(fields(rows[1]), (7, 0b101, vec![1, 3, 255, 255, 255, 255]));
-    assert!(list + LOST_ROWS_MAX * row_bytes <= HEAD_BYTES && RING_START_BYTES == 2 * HEAD_BYTES as u64);
+    assert!(list + LOST_STRIPES_MAX * row_bytes <= HEAD_BYTES && RING_OFFSET_BYTES == 2 * HEAD_BYTES as u64);
 
     let batch = include_bytes!("../../../tests/golden/journal/batch.bin");
     let names = [
@@ -178,7 +178,7 @@ fn the_journal_matches() {
     for (said, limit) in [
         ("at most 1024", u64::from(BATCH_BLOCKS_MAX)),
         ("entries, at most 168", ENTRIES_MAX as u64),
-        ("follow, at most 2000", LOST_ROWS_MAX as u64),
+        ("follow, at most 2000", LOST_STRIPES_MAX as u64),
     ] {
         assert!(DOCUMENT.contains(said) && said.ends_with(&limit.to_string()), "{said}");
     }
@@ -283,7 +283,7 @@ fn records_addresses_and_owners_match() {
 /// The golden files, decoded at the offsets in the document.
 #[test]
 fn the_log_ring_of_a_pool_matches() {
-    use braid_format::pool::{ABSENT_MAX, BATCH_UNITS_MAX, VOLUME_BLOCKS_MAX, VOLUME_BYTES_MAX};
+    use braid_format::pool::{BATCH_UNITS_MAX, MISSING_MAX, VOLUME_BLOCKS_MAX, VOLUME_BYTES_MAX};
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
     let batch = include_bytes!("../../../tests/golden/pools/batch.bin");
     let names = [
@@ -365,7 +365,7 @@ fn the_log_ring_of_a_pool_matches() {
     let absent = &lacking[range("absent")];
     let (range, absence_bytes) =
         ranges("### An entry of `absent`", &["member", "reserved", "run", "other", "commit", "needs"]);
-    assert_eq!((absent.len(), absence_bytes), (ABSENT_MAX * 40, 40));
+    assert_eq!((absent.len(), absence_bytes), (MISSING_MAX * 40, 40));
     let second = &absent[absence_bytes..];
     assert_eq!((second[range("member").start], number(&second[range("run")])), (127, 0xb1b2_b3b4_b5b6_b7b8));
     let numbers = ["other", "commit", "needs"].map(|name| number(&second[range(name)]));
@@ -380,34 +380,34 @@ fn the_log_ring_of_a_pool_matches() {
 /// The default layout of a member of a pool.
 #[test]
 fn the_default_layout_of_a_pool_matches() {
-    use braid_format::pool::{MEMBER_BYTES_MAX, PoolPlaces, owner_slots_for};
-    let places = PoolPlaces::new(1 << 30, owner_slots_for(1 << 30)).unwrap();
-    assert_eq!((places.starts.start, places.ring.start), (4 << 10, 12 << 10));
+    use braid_format::pool::{MEMBER_BYTES_MAX, PoolMemberLayout, owner_slots_for};
+    let places = PoolMemberLayout::new(1 << 30, owner_slots_for(1 << 30)).unwrap();
+    assert_eq!((places.checkpoints.start, places.ring.start), (4 << 10, 12 << 10));
     assert_eq!((places.ring.bytes, places.owners.bytes), (2 << 20, 256 << 10));
-    let parts = [places.starts, places.ring, places.owners, places.table, places.addresses];
+    let parts = [places.checkpoints, places.ring, places.owners, places.table, places.addresses];
     assert!(parts.windows(2).all(|pair| pair[0].end() == Some(pair[1].start)));
     let wanted = places.extents / 64 + 128;
     assert!((wanted..wanted + 128).contains(&places.zero_slots) && places.table.bytes.is_multiple_of(4096));
     assert_eq!(places.data.start % (256 << 10), 0);
     let slots = |bytes| owner_slots_for(bytes);
     assert_eq!((slots(0), slots(5000 << 20), slots(u64::MAX)), (1024, 5000, 1_048_576));
-    let ring = |bytes: u64| PoolPlaces::new(bytes, 1024).unwrap().ring.bytes;
+    let ring = |bytes: u64| PoolMemberLayout::new(bytes, 1024).unwrap().ring.bytes;
     assert_eq!((ring(2 << 20), ring(1 << 40)), (256 << 10, 64 << 20));
-    assert!(PoolPlaces::new((1 << 20) + (4 << 10), 1024).is_ok());
-    assert!(PoolPlaces::new((1 << 20) + (4 << 10) - 1, 1024).is_err());
-    assert!(PoolPlaces::new(512 << 40, 1024).is_ok() && MEMBER_BYTES_MAX == 512 << 40);
+    assert!(PoolMemberLayout::new((1 << 20) + (4 << 10), 1024).is_ok());
+    assert!(PoolMemberLayout::new((1 << 20) + (4 << 10) - 1, 1024).is_err());
+    assert!(PoolMemberLayout::new(512 << 40, 1024).is_ok() && MEMBER_BYTES_MAX == 512 << 40);
 }
 
 /// The layout in the document is the default of the code.
 #[test]
 fn the_default_layout_matches() {
-    use braid_format::Places;
-    let large = Places::for_device(1 << 30).unwrap();
+    use braid_format::DiskLayout;
+    let large = DiskLayout::for_device(1 << 30).unwrap();
     assert_eq!((large.bitmap.start, large.journal.start, large.data.start), (1 << 20, 8 << 20, 16 << 20));
-    let small = Places::for_device((1 << 30) - 1).unwrap();
+    let small = DiskLayout::for_device((1 << 30) - 1).unwrap();
     assert_eq!((small.bitmap.start, small.journal.start, small.data.start), (64 << 10, 256 << 10, 1 << 20));
-    assert!(Places::for_device((1 << 20) + (8 << 10)).is_ok());
-    assert!(Places::for_device((1 << 20) + (8 << 10) - 1).is_err());
+    assert!(DiskLayout::for_device((1 << 20) + (8 << 10)).is_ok());
+    assert!(DiskLayout::for_device((1 << 20) + (8 << 10) - 1).is_err());
 }
 
 #[test]

@@ -5,14 +5,14 @@ mod support;
 
 use std::convert::Infallible;
 
-use braid_format::foreign::{Class, Found, identify, identify_pieces, ranges};
+use braid_format::foreign::{SignatureClass, Signatures, identify, identify_pieces, ranges};
 use braid_format::{BLOCK_BYTES, copy_offset, fuzz};
 use proptest::prelude::*;
 
 const SIZE: u64 = 64 << 20;
 
 /// A disk that is zero except for these bytes.
-fn disk(size: u64, parts: &[(u64, &[u8])]) -> Option<Found> {
+fn disk(size: u64, parts: &[(u64, &[u8])]) -> Option<Signatures> {
     let read = |offset: u64, len: usize| {
         let mut bytes = vec![0; len];
         for (at, part) in parts {
@@ -29,12 +29,12 @@ fn disk(size: u64, parts: &[(u64, &[u8])]) -> Option<Found> {
 }
 
 #[track_caller]
-fn check(kind: &str, class: Class, shown: &str, parts: &[(u64, &[u8])]) {
+fn check(kind: &str, class: SignatureClass, shown: &str, parts: &[(u64, &[u8])]) {
     let found = disk(SIZE, parts).unwrap_or_else(|| panic!("{kind}: nothing found"));
     assert_eq!(found.signatures.len(), 1, "{kind}: {found:?}");
     let signature = &found.signatures[0];
     assert_eq!((signature.kind, signature.class, found.to_string().as_str()), (kind, class, shown));
-    assert_eq!(found.is_foreign(), class != Class::Braid);
+    assert_eq!(found.is_foreign(), class != SignatureClass::Braid);
     // Zeros in its ranges remove it.
     let zeros: Vec<Vec<u8>> = signature.ranges.iter().map(|r| vec![0; r.bytes as usize]).collect();
     let mut wiped = parts.to_vec();
@@ -44,7 +44,7 @@ fn check(kind: &str, class: Class, shown: &str, parts: &[(u64, &[u8])]) {
 
 #[test]
 fn file_systems() {
-    use Class::FileSystem;
+    use SignatureClass::FileSystem;
     let ext: &[u8] = &[0x53, 0xef];
     check("ext2", FileSystem, "ext2 file system", &[(1080, ext)]);
     check("ext3", FileSystem, "ext3 file system \"home\"", &[(1080, ext), (1116, &[4]), (1144, b"home")]);
@@ -73,7 +73,7 @@ fn file_systems() {
 
 #[test]
 fn boot_sectors_are_told_apart() {
-    use Class::{FileSystem, PartitionTable};
+    use SignatureClass::{FileSystem, PartitionTable};
     let boot: (u64, &[u8]) = (510, &[0x55, 0xaa]);
     check("vfat", FileSystem, "vfat file system \"STICK\"", &[boot, (82, b"FAT32   "), (71, b"STICK      ")]);
     check("vfat", FileSystem, "vfat file system", &[boot, (54, b"FAT16   "), (43, b"NO NAME    ")]);
@@ -107,7 +107,7 @@ fn boot_sectors_are_told_apart() {
 
 #[test]
 fn foreign_members() {
-    use Class::{Encrypted, Member, Swap};
+    use SignatureClass::{Encrypted, Member, Swap};
     check("swap", Swap, "swap space \"sw\"", &[(4086, b"SWAPSPACE2"), (1052, b"sw")]);
     check("swap", Swap, "swap space", &[(65526, b"SWAPSPACE2")]);
     check("luks1", Encrypted, "luks1 volume", &[(0, b"LUKS\xba\xbe"), (6, &[0, 1])]);
@@ -167,10 +167,10 @@ fn braids_own_label_at_either_end_and_only_where_it_belongs() {
     let label = support::fresh(braid_geometry::Spec::new(braid_geometry::Level::Raid0), &[SIZE, SIZE], 0);
     let bytes = label.encode().unwrap();
     let end = SIZE - 4096;
-    check("braid", Class::Braid, "Braid label \"fast\"", &[(0, &bytes), (end, &bytes)]);
-    check("braid", Class::Braid, "Braid label \"fast\"", &[(end, &bytes)]);
-    check("braid", Class::Braid, "Braid label \"fast\"", &[(0, &bytes[..600])]);
-    check("braid", Class::Braid, "Braid label", &[(0, b"BRAIDLB1")]);
+    check("braid", SignatureClass::Braid, "Braid label \"fast\"", &[(0, &bytes), (end, &bytes)]);
+    check("braid", SignatureClass::Braid, "Braid label \"fast\"", &[(end, &bytes)]);
+    check("braid", SignatureClass::Braid, "Braid label \"fast\"", &[(0, &bytes[..600])]);
+    check("braid", SignatureClass::Braid, "Braid label", &[(0, b"BRAIDLB1")]);
     // The disk has grown: the copy is in its middle.
     let grown = disk(SIZE * 2, &[(0, &bytes), (end, &bytes)]).unwrap();
     assert_eq!(grown.signatures[0].ranges.iter().map(|r| r.start).collect::<Vec<_>>(), [0, end]);
@@ -184,24 +184,24 @@ fn braids_own_label_at_either_end_and_only_where_it_belongs() {
 
 #[test]
 fn the_label_of_a_pool_is_braids_own() {
-    use braid_format::pool::{PoolLabel, PoolPlaces};
+    use braid_format::pool::{PoolLabel, PoolMemberLayout};
     let mut label = support::pool_of_three();
-    label.places = PoolPlaces::new(SIZE, 1024).unwrap();
+    label.layout = PoolMemberLayout::new(SIZE, 1024).unwrap();
     let own = label.members[usize::from(label.member)].as_mut().unwrap();
     own.size_bytes = SIZE;
     let bytes = PoolLabel::encode(&label).unwrap();
     let end = SIZE - 4096;
-    check("braid pool", Class::Braid, "Braid pool label \"tank\"", &[(0, &bytes), (end, &bytes)]);
-    check("braid pool", Class::Braid, "Braid pool label \"tank\"", &[(end, &bytes)]);
-    check("braid pool", Class::Braid, "Braid pool label \"tank\"", &[(0, &bytes[..600])]);
-    check("braid pool", Class::Braid, "Braid pool label", &[(0, b"BRAIDPL1")]);
+    check("braid pool", SignatureClass::Braid, "Braid pool label \"tank\"", &[(0, &bytes), (end, &bytes)]);
+    check("braid pool", SignatureClass::Braid, "Braid pool label \"tank\"", &[(end, &bytes)]);
+    check("braid pool", SignatureClass::Braid, "Braid pool label \"tank\"", &[(0, &bytes[..600])]);
+    check("braid pool", SignatureClass::Braid, "Braid pool label", &[(0, b"BRAIDPL1")]);
     let uuid = disk(SIZE, &[(0, &bytes)]).unwrap().signatures[0].uuid.clone();
     assert_eq!(uuid, Some(label.uuid.to_string()));
     // A device whose addition to the pool did not complete.
     let mut joining = label.clone();
     joining.members[usize::from(label.member)].as_mut().unwrap().state = braid_format::pool::PoolMemberState::Joining;
     let left = "Braid pool label \"tank (left from an addition that did not end)\"";
-    check("braid pool", Class::Braid, left, &[(0, &joining.encode().unwrap())]);
+    check("braid pool", SignatureClass::Braid, left, &[(0, &joining.encode().unwrap())]);
     // The disk has grown: the copy is in its middle, also where the label's last sectors are torn.
     for len in [4096, 512] {
         let grown = disk(SIZE * 2, &[(0, &bytes[..len]), (end, &bytes)]).unwrap();

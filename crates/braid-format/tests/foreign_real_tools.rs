@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use braid_format::foreign::{Class, Found, identify};
+use braid_format::foreign::{SignatureClass, Signatures, identify};
 
 struct Image(PathBuf);
 
@@ -31,7 +31,7 @@ impl Image {
         assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    fn found(&self) -> Option<Found> {
+    fn found(&self) -> Option<Signatures> {
         look(&self.0)
     }
 }
@@ -42,7 +42,7 @@ impl Drop for Image {
     }
 }
 
-fn look(path: &Path) -> Option<Found> {
+fn look(path: &Path) -> Option<Signatures> {
     let file = File::open(path).unwrap();
     let read = |offset: u64, len: usize| {
         let mut bytes = vec![0; len];
@@ -62,7 +62,7 @@ fn check(kind: &str, label: Option<&str>, size: u64, program: &str, arguments: &
     let signature = &found.signatures[0];
     assert_eq!((signature.kind, signature.label.as_deref()), (kind, label), "{found:?}");
     assert!(signature.uuid.is_some() || kind == "vfat", "{found:?}");
-    assert_ne!(signature.class, Class::Braid);
+    assert_ne!(signature.class, SignatureClass::Braid);
     let file = File::options().write(true).open(&image.0).unwrap();
     for range in &signature.ranges {
         file.write_all_at(&vec![0; range.bytes as usize], range.start).unwrap();

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use braid_format::Uuid;
 use braid_format::journal::{
-    BatchHeader, Entry, EntryKind, HEAD_BYTES, Head, LostRow, RingOn, decode_batch, decode_head, encode_batch,
-    encode_head, payload_crc,
+    EntryKind, HEAD_BYTES, JournalBatchHeader, JournalEntry, JournalHead, LostStripe, RingLocation, decode_batch,
+    decode_head, encode_batch, encode_head, payload_crc,
 };
 
 const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
@@ -24,10 +24,10 @@ fn golden(name: &str, made: &[u8]) -> Vec<u8> {
 
 #[test]
 fn golden_batches_decode_and_encode_alike() {
-    let data = Entry { row: 5, first: 3, blocks: 1, cell: 1, cells: 2, parities: 2, kind: EntryKind::Data };
-    let entries = [data, Entry::mark(0x0102_0304_0506_0708)];
+    let data = JournalEntry { stripe: 5, first: 3, blocks: 1, cell: 1, cells: 2, parities: 2, kind: EntryKind::Data };
+    let entries = [data, JournalEntry::mark(0x0102_0304_0506_0708)];
     let payload: Vec<u8> = (0..4 * 4096).map(|i| (i / 4096 * 16 + i % 7) as u8).collect();
-    let header = BatchHeader {
+    let header = JournalBatchHeader {
         run: 0xa1a2_a3a4_a5a6_a7a8,
         sequence: 1000,
         tail: 990,
@@ -48,14 +48,14 @@ fn golden_batches_decode_and_encode_alike() {
 
 #[test]
 fn golden_heads_decode_and_encode_alike() {
-    let head = Head {
+    let head = JournalHead {
         generation: 9,
         run: 0xa1a2_a3a4_a5a6_a7a8,
         ring_blocks: 2032,
-        row_bytes: 65536,
-        ring_on: RingOn::Members,
+        stripe_bytes: 65536,
+        ring_on: RingLocation::Members,
     };
-    let lost = [LostRow::new(2, 0xffff, &[0]).unwrap(), LostRow::new(7, 0b101, &[1, 3]).unwrap()];
+    let lost = [LostStripe::new(2, 0xffff, &[0]).unwrap(), LostStripe::new(7, 0b101, &[1, 3]).unwrap()];
     let mut made = [0; HEAD_BYTES];
     let used = encode_head(&ARRAY, &head, &lost, &mut made);
     let bytes = golden("head.bin", &made[..used]);
@@ -76,8 +76,8 @@ fn the_corpus_of_the_fuzzer_is_accepted() {
         }
         std::fs::read(file(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     };
-    let data = |row, first, blocks, cell, cells, parities| Entry {
-        row,
+    let data = |row, first, blocks, cell, cells, parities| JournalEntry {
+        stripe: row,
         first,
         blocks,
         cell,
@@ -85,10 +85,13 @@ fn the_corpus_of_the_fuzzer_is_accepted() {
         parities,
         kind: EntryKind::Data,
     };
-    let several = [data(0, 0, 16, 0, 3, 1), data(7, 15, 1, 125, 2, 2), Entry::mark(9), data(1 << 50, 2, 1, 0, 1, 0)];
-    for (name, entries) in [("batch", &several[..]), ("batch-marks", &[Entry::mark(3); 168]), ("batch-empty", &[])] {
-        let blocks = 1 + entries.iter().map(Entry::payload_blocks).sum::<u32>();
-        let header = BatchHeader {
+    let several =
+        [data(0, 0, 16, 0, 3, 1), data(7, 15, 1, 125, 2, 2), JournalEntry::mark(9), data(1 << 50, 2, 1, 0, 1, 0)];
+    for (name, entries) in
+        [("batch", &several[..]), ("batch-marks", &[JournalEntry::mark(3); 168]), ("batch-empty", &[])]
+    {
+        let blocks = 1 + entries.iter().map(JournalEntry::payload_blocks).sum::<u32>();
+        let header = JournalBatchHeader {
             run: 3,
             sequence: 70,
             tail: 70,
@@ -102,9 +105,11 @@ fn the_corpus_of_the_fuzzer_is_accepted() {
         let kept = keep(name, &block);
         assert!(decode_batch(&array, kept.first_chunk().unwrap()).is_some(), "{name}");
     }
-    let head = Head { generation: 1, run: 9, ring_blocks: 176, row_bytes: 4096, ring_on: RingOn::Members };
+    let head =
+        JournalHead { generation: 1, run: 9, ring_blocks: 176, stripe_bytes: 4096, ring_on: RingLocation::Members };
     for (name, count) in [("head", 0), ("head-list", 300u64)] {
-        let lost: Vec<LostRow> = (0..count).map(|row| LostRow::new(row, 1, &[row as u8 % 127]).unwrap()).collect();
+        let lost: Vec<LostStripe> =
+            (0..count).map(|row| LostStripe::new(row, 1, &[row as u8 % 127]).unwrap()).collect();
         let mut made = [0; HEAD_BYTES];
         let used = encode_head(&array, &head, &lost, &mut made);
         let kept = keep(name, &made[..used]);

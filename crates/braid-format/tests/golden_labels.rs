@@ -85,7 +85,7 @@ fn the_fullest_label_keeps_every_field() {
     assert_eq!(label.array.state, ArrayState::Deleting);
     assert_eq!((label.array.lineage.ancestors.len(), label.array.jobs.len(), label.array.epoch), (8, 2, 12));
     let states: Vec<MemberState> = label.array.members.iter().map(|m| m.state).collect();
-    use MemberState::{Absent, Filling, InSync, Out, Spare};
-    assert_eq!(states, [Absent, Filling, Out, InSync, Spare]);
+    use MemberState::{Empty, Failed, InSync, Rebuilding, Spare};
+    assert_eq!(states, [Empty, Rebuilding, Failed, InSync, Spare]);
     assert!(label.array.members[4].write_mostly);
 }

@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER};
 use braid_format::pool::{
-    Absence, Absences, BATCH_BYTES_MAX, BatchHeader, Change, Composer, Entry, NO_ADDRESS, Owner, OwnerKind, OwnerName,
-    Placing, Policy, PoolLabel, Record, RecordKind, RingStart, decode_address, encode_address, entries, open, pool_tag,
+    AllocationPolicy, BATCH_BYTES_MAX, BatchBuilder, Change, Checkpoint, LogBatchHeader, LogEntry, MissingMember,
+    MissingMembers, NO_ADDRESS, Owner, OwnerKind, OwnerName, PoolLabel, Record, RecordKind, SnapshotSchedule,
+    batch_entries, decode_address, encode_address, pool_tag, validate_batch,
 };
 use braid_format::{MEMBERS_MAX, Uuid};
 
@@ -45,13 +46,13 @@ fn owner() -> Owner {
     Owner {
         id: 5,
         kind: OwnerKind::Volume,
-        place: Placing::Chosen,
+        allocation: AllocationPolicy::Chosen,
         on: 0b110,
         also_on: 0,
         thick: true,
-        flattens: false,
+        flattening: false,
         frozen: false,
-        in_sectors: false,
+        sectors_of_512: false,
         parent: 4,
         uuid: Uuid::from_bytes(*b"braid-testvolume"),
         volume: Uuid::nil(),
@@ -60,7 +61,7 @@ fn owner() -> Owner {
         limit_iops: 3000,
         limit_bytes_per_s: 125 << 20,
         name: OwnerName::new("db").unwrap(),
-        policy: Some(Policy { every_s: 3600, keep: 24 }),
+        schedule: Some(SnapshotSchedule { every_s: 3600, keep: 24 }),
     }
 }
 
@@ -68,23 +69,23 @@ fn snapshot() -> Owner {
     Owner {
         id: 4,
         kind: OwnerKind::Snapshot,
-        place: Placing::Spread,
+        allocation: AllocationPolicy::Spread,
         on: 0,
         also_on: 0,
         thick: false,
-        flattens: false,
+        flattening: false,
         parent: 0,
         volume: owner().uuid,
         name: OwnerName::new("monday").unwrap(),
-        policy: None,
+        schedule: None,
         ..owner()
     }
 }
 
 /// One of each kind, the first two joined.
-fn changes() -> Vec<Entry> {
+fn changes() -> Vec<LogEntry> {
     let records = records();
-    let of = |member, index, change| Entry { member, index, sequence: 0, joined: false, change };
+    let of = |member, index, change| LogEntry { member, index, sequence: 0, joined: false, change };
     let mut entries = vec![
         of(2, 1000, Change::Record { record: records[2] }),
         of(0, 77, Change::Record { record: records[1] }),
@@ -104,7 +105,7 @@ fn changes() -> Vec<Entry> {
     entries
 }
 
-const HEADER: BatchHeader = BatchHeader {
+const HEADER: LogBatchHeader = LogBatchHeader {
     pool_tag: u32::from_le_bytes(*b"brai"),
     run: 0xa1a2_a3a4_a5a6_a7a8,
     sequence: 1000,
@@ -117,7 +118,7 @@ const HEADER: BatchHeader = BatchHeader {
     blocks: 0,
 };
 
-const START: RingStart = RingStart {
+const START: Checkpoint = Checkpoint {
     pool_tag: HEADER.pool_tag,
     session: 0x1122_3344_5566_7788,
     run: HEADER.run,
@@ -126,29 +127,35 @@ const START: RingStart = RingStart {
     commit: 299,
     mark: 0x0_ffff_fff0,
     generation: 9,
-    before: 0,
-    parts: [0; MEMBERS_MAX],
-    absent: Absences::NONE,
-    settled: 0,
+    previous_run: 0,
+    last_commits: [0; MEMBERS_MAX],
+    missing: MissingMembers::NONE,
+    hold_outcome: 0,
 };
 
 /// A checkpoint of a pool that runs without two of its members.
-fn lacking() -> RingStart {
-    let of = |member, other, needs| Absence { member, run: 0xb1b2_b3b4_b5b6_b7b8, other, commit: 296, needs };
-    let mut start = RingStart { before: 0xc1c2_c3c4_c5c6_c7c8, generation: 10, ..START };
-    (start.parts[0], start.parts[2], start.parts[127]) = (299, 260, 295);
-    start.absent = Absences::new(&[of(2, 0, 260), of(127, 0xd1d2_d3d4_d5d6_d7d8, 295)]).unwrap();
+fn lacking() -> Checkpoint {
+    let of = |member, other, needs| MissingMember {
+        member,
+        run: 0xb1b2_b3b4_b5b6_b7b8,
+        alternative_run: other,
+        commit: 296,
+        required_commit: needs,
+    };
+    let mut start = Checkpoint { previous_run: 0xc1c2_c3c4_c5c6_c7c8, generation: 10, ..START };
+    (start.last_commits[0], start.last_commits[2], start.last_commits[127]) = (299, 260, 295);
+    start.missing = MissingMembers::new(&[of(2, 0, 260), of(127, 0xd1d2_d3d4_d5d6_d7d8, 295)]).unwrap();
     start
 }
 
 /// The first checkpoint of a run that began without one of four members, and to which another one returned.
-fn first_of_run() -> RingStart {
-    RingStart { settled: 1 << 127 | 0b1, generation: 11, ..lacking() }
+fn first_of_run() -> Checkpoint {
+    Checkpoint { hold_outcome: 1 << 127 | 0b1, generation: 11, ..lacking() }
 }
 
-fn batch(of: &[Entry]) -> (BatchHeader, Vec<u8>) {
+fn batch(of: &[LogEntry]) -> (LogBatchHeader, Vec<u8>) {
     let mut bytes = vec![0xff; BATCH_BYTES_MAX];
-    let mut composer = Composer::new(&mut bytes);
+    let mut composer = BatchBuilder::new(&mut bytes);
     assert!(of.iter().all(|entry| composer.push(entry)));
     let header = composer.seal(HEADER);
     bytes.truncate(header.bytes());
@@ -188,19 +195,19 @@ fn golden_owners_decode_and_encode_alike() {
 fn golden_batches_decode_and_encode_alike() {
     let (header, made) = batch(&changes());
     let bytes = golden("batch.bin", &made);
-    assert_eq!((open(&bytes), header.units, header.blocks), (Ok(header), 20, 1));
-    assert_eq!(entries(&bytes, &header).collect::<Result<Vec<_>, _>>(), Ok(changes()));
+    assert_eq!((validate_batch(&bytes), header.units, header.blocks), (Ok(header), 20, 1));
+    assert_eq!(batch_entries(&bytes, &header).collect::<Result<Vec<_>, _>>(), Ok(changes()));
     assert_eq!(pool_tag(&POOL), HEADER.pool_tag);
 }
 
 #[test]
 fn golden_checkpoints_decode_and_encode_alike() {
     let bytes = golden("start.bin", &START.encode());
-    assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(START));
+    assert_eq!(Checkpoint::decode(bytes.first_chunk().unwrap()), Ok(START));
     let bytes = golden("start_lacking.bin", &lacking().encode());
-    assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(lacking()));
+    assert_eq!(Checkpoint::decode(bytes.first_chunk().unwrap()), Ok(lacking()));
     let bytes = golden("start_settled.bin", &first_of_run().encode());
-    assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(first_of_run()));
+    assert_eq!(Checkpoint::decode(bytes.first_chunk().unwrap()), Ok(first_of_run()));
 }
 
 #[test]
@@ -231,18 +238,18 @@ fn the_corpus_of_the_fuzzer_is_accepted() {
         let mut made = vec![0; entry.units() * 64];
         entry.encode_bytes(&mut made);
         let bytes = keep(&format!("pool/entry-{name}"), &made);
-        assert_eq!(Entry::decode_bytes(&bytes), Ok((entry.clone(), entry.units())));
+        assert_eq!(LogEntry::decode_bytes(&bytes), Ok((entry.clone(), entry.units())));
     }
-    let none: &[Entry] = &[];
-    let two_blocks: Vec<Entry> = changes().into_iter().cycle().take(40).collect();
+    let none: &[LogEntry] = &[];
+    let two_blocks: Vec<LogEntry> = changes().into_iter().cycle().take(40).collect();
     for (name, of) in [("pool/batch-empty", none), ("pool/batch", &changes()), ("pool/batch-of-two", &two_blocks)] {
         let (header, made) = batch(of);
         let bytes = keep(name, &made);
-        assert_eq!(open(&bytes), Ok(header));
-        assert_eq!(entries(&bytes, &header).collect::<Result<Vec<_>, _>>().as_deref(), Ok(of));
+        assert_eq!(validate_batch(&bytes), Ok(header));
+        assert_eq!(batch_entries(&bytes, &header).collect::<Result<Vec<_>, _>>().as_deref(), Ok(of));
     }
     let bytes = keep("pool/start", &START.encode());
-    assert_eq!(RingStart::decode(bytes.first_chunk().unwrap()), Ok(START));
+    assert_eq!(Checkpoint::decode(bytes.first_chunk().unwrap()), Ok(START));
     let mut label = support::pool_of_three();
     let bytes = keep("pool_label/three", &label.encode().unwrap());
     assert_eq!(PoolLabel::decode(&bytes), Ok(label.clone()));

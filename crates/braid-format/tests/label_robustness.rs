@@ -86,11 +86,11 @@ proptest! {
         if let Ok(label) = Label::decode(&bytes) {
             prop_assert_eq!(label.encode().unwrap(), bytes);
             let _ = label.array.geometry();
-            let places = &label.member.places;
+            let places = &label.member.layout;
             prop_assert!(places.data.end().unwrap() <= places.device_bytes);
-            prop_assert!(usize::from(label.member.role) < label.array.members.len());
+            prop_assert!(usize::from(label.member.slot) < label.array.members.len());
         }
-        let _ = examine(&bytes, &bytes, label.member.places.device_bytes);
+        let _ = examine(&bytes, &bytes, label.member.layout.device_bytes);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Arrays of Linux md: superblocks that mdadm wrote, layouts that md filled, and superblocks that are made here, with
 //! every kind of problem.
 
-use braid_format::md::{self, MdError, Problem, Role, SeatState, Superblock, Wishes};
+use braid_format::md::{self, AssembleOptions, AssembleProblem, MdError, Role, SlotState, Superblock};
 use braid_geometry::{Layout, Place};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -80,9 +80,9 @@ fn superblocks_that_mdadm_wrote() {
         }
         // In any order.
         devices.reverse();
-        let array = md::judge(&devices, Wishes::default());
+        let array = md::assemble(&devices, AssembleOptions::default());
         assert_eq!((&array.problems[..], &array.warnings[..]), (&[][..], &[][..]), "{name}");
-        assert!(array.clean && !array.is_degraded() && array.others.is_empty(), "{name}");
+        assert!(array.clean && !array.is_degraded() && array.non_members.is_empty(), "{name}");
         let examined = golden["members"][0]["mdadm_examine"].as_str().expect("text");
         let layout = array.layout.as_str();
         assert!(layout.is_empty() || examined.contains(&format!("Layout : {layout}")), "{name}: {layout}");
@@ -209,13 +209,13 @@ fn every_layout_that_md_filled() {
             .zip(0..)
             .map(|(&data_bytes, number)| Made { number, data_bytes, ..made.clone() }.superblock())
             .collect();
-        let mut wishes = Wishes::default();
+        let mut wishes = AssembleOptions::default();
         if golden["layout"] == "dangerous" {
-            assert_eq!(md::judge(&devices, wishes).problems, [Problem::Raid0Layout], "{name}");
+            assert_eq!(md::assemble(&devices, wishes).problems, [AssembleProblem::Raid0Layout], "{name}");
             let second = golden["raid0_modparam"] == "default_layout=2";
             wishes.layout = Some(if second { Layout::Alternate } else { Layout::Original });
         }
-        let array = md::judge(&devices, wishes);
+        let array = md::assemble(&devices, wishes);
         assert_eq!(array.problems, [], "{name}");
         let geometry = array.geometry.expect("it can be laid out");
         assert_eq!(geometry.size_bytes(), number(&golden["array_size_bytes"]), "{name}");
@@ -250,11 +250,11 @@ fn every_layout_that_md_filled() {
 /// Version 1.1 is at the start, 1.2 at 4 KiB, 1.0 eight KiB before the end, rounded down to 4 KiB.
 #[test]
 fn offsets_of_superblocks() {
-    assert_eq!(md::places((1 << 20) + 5 * 512), [(2, 4096), (1, 0), (0, (1 << 20) - 8192)]);
-    assert_eq!(md::places(4096), [(1, 0)]);
-    assert_eq!(md::places(0), []);
+    assert_eq!(md::superblock_offsets((1 << 20) + 5 * 512), [(2, 4096), (1, 0), (0, (1 << 20) - 8192)]);
+    assert_eq!(md::superblock_offsets(4096), [(1, 0)]);
+    assert_eq!(md::superblock_offsets(0), []);
     let end = DATA_START + (1 << 24) + 16_384;
-    for (minor, at) in md::places(end) {
+    for (minor, at) in md::superblock_offsets(end) {
         let mut bytes = Made::of(1, 0, 0, 2, 1 << 24).bytes();
         bytes[144..152].copy_from_slice(&(at / 512).to_le_bytes());
         bytes[216..220].fill(0);
@@ -272,9 +272,9 @@ fn invalid_superblocks() {
     let end = DATA_START + (1 << 24);
     let decode = |bytes: &[u8], at: u64, end: u64| Superblock::decode(bytes, 2, at, end);
     assert!(decode(&right.bytes(), 4096, end).is_ok());
-    assert_eq!(decode(&[0; 4096], 4096, end), Err(MdError::Absent));
-    assert_eq!(decode(&right.bytes()[..200], 4096, end), Err(MdError::Absent));
-    assert_eq!(decode(&right.bytes(), 0, end), Err(MdError::Elsewhere { found: 0, said: 4096 }));
+    assert_eq!(decode(&[0; 4096], 4096, end), Err(MdError::Missing));
+    assert_eq!(decode(&right.bytes()[..200], 4096, end), Err(MdError::Missing));
+    assert_eq!(decode(&right.bytes(), 0, end), Err(MdError::Misplaced { found: 0, said: 4096 }));
     let cut = decode(&right.bytes(), 4096, end - 512);
     assert_eq!(cut, Err(MdError::BeyondDisk { start: DATA_START, said: 1 << 24, device_bytes: end - 512 }));
     let mut torn = right.bytes();
@@ -301,11 +301,11 @@ fn missing_stale_and_rebuilding_members() {
     let without = |lost: &[usize]| -> Vec<Superblock> {
         all.iter().enumerate().filter(|(role, _)| !lost.contains(role)).map(|(_, device)| device.clone()).collect()
     };
-    let assembled = |devices: &[Superblock]| md::judge(devices, Wishes::default());
+    let assembled = |devices: &[Superblock]| md::assemble(devices, AssembleOptions::default());
     let one = assembled(&without(&[2]));
     assert_eq!((one.problems.len(), one.is_degraded()), (0, true));
     assert_eq!(one.warnings, ["member 2 is missing"]);
-    assert_eq!(assembled(&without(&[1, 2])).problems, [Problem::TooFew { lacking: vec![1, 2] }]);
+    assert_eq!(assembled(&without(&[1, 2])).problems, [AssembleProblem::TooFew { missing: vec![1, 2] }]);
     // raid6 tolerates the loss of two, raid4 of one, a mirror of all but one, linear of none.
     for (level, layout, lost, fine) in [
         (6, 2, &[0, 3][..], true),
@@ -331,13 +331,13 @@ fn missing_stale_and_rebuilding_members() {
     let behind = |events: u64| members(&raid5, |made| made.events -= if made.number == 1 { events } else { 0 });
     assert!(!assembled(&behind(1)).is_degraded());
     let old = assembled(&behind(2));
-    assert_eq!((old.seats[1].state, old.seats[1].used), (SeatState::Old { behind: 2 }, false));
+    assert_eq!((old.slots[1].state, old.slots[1].used), (SlotState::Stale { behind: 2 }, false));
     // Where another member is missing, the stale one is needed, which takes `force`.
     let mut needed = behind(3);
     needed.remove(3);
-    assert_eq!(assembled(&needed).problems, [Problem::Stale { devices: vec![(1, 3)] }]);
-    let forced = md::judge(&needed, Wishes { force: true, ..Wishes::default() });
-    assert_eq!((forced.problems.len(), forced.seats[1].used), (0, true));
+    assert_eq!(assembled(&needed).problems, [AssembleProblem::Stale { devices: vec![(1, 3)] }]);
+    let forced = md::assemble(&needed, AssembleOptions { force: true, ..AssembleOptions::default() });
+    assert_eq!((forced.problems.len(), forced.slots[1].used), (0, true));
     assert!(forced.warnings[0].contains("old"), "{:?}", forced.warnings);
     // The others have marked it as failed, however many events it has.
     let left_out = members(&raid5, |made| {
@@ -345,52 +345,55 @@ fn missing_stale_and_rebuilding_members() {
             (made.events, made.roles[1]) = (21, 0xfffe);
         }
     });
-    assert_eq!(assembled(&left_out).seats[1].state, SeatState::Old { behind: 1 });
+    assert_eq!(assembled(&left_out).slots[1].state, SlotState::Stale { behind: 1 });
     // Being rebuilt.
     let filling = members(&raid5, |made| {
         if made.number == 3 {
             (made.features, made.recovery_sectors) = (2, 64);
         }
     });
-    assert_eq!(assembled(&filling).seats[3].state, SeatState::Filling { done_bytes: 64 * 512 });
+    assert_eq!(assembled(&filling).slots[3].state, SlotState::Rebuilding { done_bytes: 64 * 512 });
     assert!(assembled(&filling).is_degraded() && assembled(&filling).problems.is_empty());
     // A spare is not a member.
     let mut spare = without(&[]);
     spare.push(Made { number: 4, roles: vec![0, 1, 2, 3, 0xffff], ..raid5.clone() }.superblock());
-    assert_eq!((assembled(&spare).others, assembled(&spare).problems.len()), (vec![4], 0));
+    assert_eq!((assembled(&spare).non_members, assembled(&spare).problems.len()), (vec![4], 0));
 }
 
 #[test]
 fn refused_arrays_and_their_reasons() {
     let raid5 = Made::of(5, 2, 65_536, 4, 1 << 24);
-    let problems = |change: &dyn Fn(&mut Made)| md::judge(&members(&raid5, change), Wishes::default()).problems;
-    assert_eq!(problems(&|made| made.features = 4), [Problem::Reshape]);
-    assert_eq!(problems(&|made| made.features = 512), [Problem::Journal]);
-    assert_eq!(problems(&|made| made.features = 256), [Problem::Clustered]);
-    assert_eq!(problems(&|made| made.features = 1 << 20), [Problem::Features(1 << 20)]);
-    assert_eq!(problems(&|made| made.layout = 9), [Problem::Layout { level: "raid5", layout: 9 }]);
-    assert_eq!(problems(&|made| made.layout = 18), [Problem::Layout { level: "raid5", layout: 18 }]);
-    assert_eq!(problems(&|made| made.level = -4), [Problem::Level(-4)]);
-    assert!(matches!(problems(&|made| made.chunk_bytes = 98_304)[..], [Problem::Numbers(_)]));
-    assert!(matches!(problems(&|made| made.members = 200)[..], [Problem::Numbers(_)]));
-    assert!(matches!(problems(&|made| made.used_bytes = 1 << 25)[..], [Problem::Numbers(_)]));
+    let problems =
+        |change: &dyn Fn(&mut Made)| md::assemble(&members(&raid5, change), AssembleOptions::default()).problems;
+    assert_eq!(problems(&|made| made.features = 4), [AssembleProblem::Reshape]);
+    assert_eq!(problems(&|made| made.features = 512), [AssembleProblem::Journal]);
+    assert_eq!(problems(&|made| made.features = 256), [AssembleProblem::Clustered]);
+    assert_eq!(problems(&|made| made.features = 1 << 20), [AssembleProblem::Features(1 << 20)]);
+    assert_eq!(problems(&|made| made.layout = 9), [AssembleProblem::Layout { level: "raid5", layout: 9 }]);
+    assert_eq!(problems(&|made| made.layout = 18), [AssembleProblem::Layout { level: "raid5", layout: 18 }]);
+    assert_eq!(problems(&|made| made.level = -4), [AssembleProblem::Level(-4)]);
+    assert!(matches!(problems(&|made| made.chunk_bytes = 98_304)[..], [AssembleProblem::Numbers(_)]));
+    assert!(matches!(problems(&|made| made.members = 200)[..], [AssembleProblem::Numbers(_)]));
+    assert!(matches!(problems(&|made| made.used_bytes = 1 << 25)[..], [AssembleProblem::Numbers(_)]));
     // Both near and far copies, or sets far apart: mdadm does not create these.
     let raid10 = Made::of(10, 0x202, 65_536, 4, 1 << 24);
     for layout in [0x202, 0x101, 0x4_0201] {
-        let found = md::judge(&members(&raid10, |made| made.layout = layout), Wishes::default()).problems;
-        assert_eq!(found, [Problem::Layout { level: "raid10", layout }]);
+        let found = md::assemble(&members(&raid10, |made| made.layout = layout), AssembleOptions::default()).problems;
+        assert_eq!(found, [AssembleProblem::Layout { level: "raid10", layout }]);
     }
     // Copies of one device.
     let mut twice = members(&raid5, |_| ());
     twice.push(twice[2].clone());
-    let found = md::judge(&twice, Wishes::default()).problems;
-    assert_eq!(found, [Problem::Twice { role: 2, one: 2, other: 4 }]);
+    let found = md::assemble(&twice, AssembleOptions::default()).problems;
+    assert_eq!(found, [AssembleProblem::DuplicateRole { role: 2, one: 2, other: 4 }]);
     // Two halves that were both written.
     let raid1 = Made::of(1, 0, 0, 2, 1 << 24);
     let halves = members(&raid1, |made| made.roles[1 - made.number as usize] = 0xfffe);
-    let found = md::judge(&halves, Wishes::default()).problems;
-    assert_eq!(found, [Problem::Diverged { one: 0, other: 1 }]);
-    for problem in [found[0].clone(), Problem::Reshape, Problem::DirtyDegraded, Problem::Raid0Layout] {
+    let found = md::assemble(&halves, AssembleOptions::default()).problems;
+    assert_eq!(found, [AssembleProblem::Diverged { one: 0, other: 1 }]);
+    for problem in
+        [found[0].clone(), AssembleProblem::Reshape, AssembleProblem::DirtyDegraded, AssembleProblem::Raid0Layout]
+    {
         assert!(!problem.text(&|device| format!("disk {device}")).is_empty() && !problem.remedy().is_empty());
     }
 }
@@ -398,11 +401,13 @@ fn refused_arrays_and_their_reasons() {
 #[test]
 fn arrays_that_were_not_stopped_cleanly() {
     let dirty = |level: i32, layout: u32| Made { resync_sectors: 0, ..Made::of(level, layout, 65_536, 4, 1 << 24) };
-    let assembled = |devices: &[Superblock], force: bool| md::judge(devices, Wishes { force, ..Wishes::default() });
+    let assembled = |devices: &[Superblock], force: bool| {
+        md::assemble(devices, AssembleOptions { force, ..AssembleOptions::default() })
+    };
     let raid5 = members(&dirty(5, 2), |_| ());
     let whole = assembled(&raid5, false);
     assert_eq!((whole.problems.len(), whole.warnings.len(), whole.clean), (0, 1, false));
-    assert_eq!(assembled(&raid5[1..], false).problems, [Problem::DirtyDegraded]);
+    assert_eq!(assembled(&raid5[1..], false).problems, [AssembleProblem::DirtyDegraded]);
     let forced = assembled(&raid5[1..], true);
     assert_eq!((forced.problems.len(), forced.warnings.len()), (0, 2), "{:?}", forced.warnings);
     let raid10 = assembled(&members(&dirty(10, 0x102), |_| ())[1..], false);

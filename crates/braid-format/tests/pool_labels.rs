@@ -4,7 +4,7 @@
 mod support;
 
 use braid_format::pool::{
-    OWNER_SLOTS_MIN, POOL_FIELDS, PoolHeader, PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState,
+    OWNER_SLOTS_MIN, POOL_FIELDS, PoolHeader, PoolLabel, PoolMember, PoolMemberLayout, PoolMemberState, PoolState,
     owner_slots_for,
 };
 use braid_format::{LabelError, Name, Uuid, examine_pool};
@@ -38,8 +38,8 @@ fn any_label() -> impl Strategy<Value = PoolLabel> {
                     0 => None,
                     1 => of(size, PoolMemberState::InUse),
                     2 => of(size, PoolMemberState::Removing),
-                    3 => of(size, PoolMemberState::GivenUp),
-                    _ => of(size, PoolMemberState::Absent),
+                    3 => of(size, PoolMemberState::Abandoned),
+                    _ => of(size, PoolMemberState::Missing),
                 }
             });
             PoolLabel {
@@ -52,7 +52,7 @@ fn any_label() -> impl Strategy<Value = PoolLabel> {
                 session: numbers[1],
                 members: members.collect(),
                 member: own as u8,
-                places: PoolPlaces::new(size_bytes, owner_slots).unwrap(),
+                layout: PoolMemberLayout::new(size_bytes, owner_slots).unwrap(),
                 ..support::pool_of_three()
             }
         })
@@ -85,7 +85,7 @@ proptest! {
         reseal(&mut bytes);
         if let Ok(label) = PoolLabel::decode(&bytes) {
             prop_assert_eq!(label.encode().unwrap(), bytes);
-            let places = &label.places;
+            let places = &label.layout;
             prop_assert!(places.data.end().unwrap() <= places.device_bytes);
             prop_assert!(label.own().is_some());
         }
@@ -113,20 +113,20 @@ fn a_joining_device_is_a_member_once_another_label_lists_it() {
     let mut joining = label.clone();
     joining.members.push(Some(PoolMember {
         uuid: Uuid::from_u128(99),
-        size_bytes: label.places.device_bytes,
+        size_bytes: label.layout.device_bytes,
         state: PoolMemberState::Joining,
     }));
     joining.member = label.members.len() as u8;
     let joining = PoolLabel::decode(&joining.encode().unwrap()).unwrap();
     assert!(joining.is_joining() && !label.is_joining());
-    assert!(!label.has(&joining) && joining.has(&label) && label.has(&label));
+    assert!(!label.lists(&joining) && joining.lists(&label) && label.lists(&label));
     let mut other = label.clone();
     other.members.push(Some(PoolMember { uuid: Uuid::from_u128(98), size_bytes: 1, state: PoolMemberState::InUse }));
-    assert!(!other.has(&joining), "another device has the number");
+    assert!(!other.lists(&joining), "another device has the number");
     other.members.pop();
     let own = joining.own().copied().map(|own| PoolMember { state: PoolMemberState::InUse, ..own });
     other.members.push(own);
-    assert!(other.has(&joining));
+    assert!(other.lists(&joining));
 }
 
 #[test]
@@ -136,13 +136,13 @@ fn a_given_up_member_stays_removed() {
     label.member = (own.member + 1) % 3;
     let at = usize::from(own.member);
     for (state, has, absent) in
-        [(PoolMemberState::InUse, true, 0), (PoolMemberState::Absent, true, 1), (PoolMemberState::GivenUp, false, 1)]
+        [(PoolMemberState::InUse, true, 0), (PoolMemberState::Missing, true, 1), (PoolMemberState::Abandoned, false, 1)]
     {
         label.members[at].as_mut().unwrap().state = state;
-        assert_eq!((label.has(&own), label.has_given_up(&own)), (has, !has), "{state}");
-        assert_eq!((label.serves(&own), label.absent() >> at & 1), (absent == 0, absent), "{state}");
+        assert_eq!((label.lists(&own), label.has_abandoned(&own)), (has, !has), "{state}");
+        assert_eq!((label.lists_as_present(&own), label.missing() >> at & 1), (absent == 0, absent), "{state}");
     }
-    assert_eq!(label.given_up(), 1 << at);
+    assert_eq!(label.abandoned(), 1 << at);
     let mut own = label;
     own.member = at as u8;
     assert!(own.encode().is_err(), "no label says so of its own member");

@@ -5,9 +5,10 @@ use braid_format::Uuid;
 use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER, fuzz_pool, fuzz_pool_label};
 use braid_format::limits::COUNTER_MAX;
 use braid_format::pool::{
-    ABSENT_MAX, Absence, Absences, BATCH_BYTES_MAX, BatchError, BatchHeader, Change, Composer, ENTRY_UNITS_MAX, Entry,
-    Owner, OwnerKind, OwnerName, Placing, Policy, Record, RecordKind, RingStart, UNIT_WORDS, VOLUME_BLOCKS_MAX,
-    VOLUME_BYTES_MAX, batch_blocks, decode_address, encode_address, entries, open,
+    AllocationPolicy, BATCH_BYTES_MAX, BatchBuilder, BatchError, Change, Checkpoint, ENTRY_UNITS_MAX, LogBatchHeader,
+    LogEntry, MISSING_MAX, MissingMember, MissingMembers, Owner, OwnerKind, OwnerName, Record, RecordKind,
+    SnapshotSchedule, UNIT_WORDS, VOLUME_BLOCKS_MAX, VOLUME_BYTES_MAX, batch_blocks, batch_entries, decode_address,
+    encode_address, validate_batch,
 };
 use proptest::prelude::*;
 
@@ -35,9 +36,15 @@ fn any_record() -> impl Strategy<Value = Record> {
     (kinds, any::<u16>()).prop_map(|(record, life)| Record { life, ..record })
 }
 
-fn any_absence() -> impl Strategy<Value = Absence> {
+fn any_absence() -> impl Strategy<Value = MissingMember> {
     let numbers = (1..=u64::MAX, any::<u64>(), 0..=NUMBER_MAX, 0..=NUMBER_MAX);
-    numbers.prop_map(|(run, other, commit, needs)| Absence { member: 0, run, other, commit, needs })
+    numbers.prop_map(|(run, other, commit, needs)| MissingMember {
+        member: 0,
+        run,
+        alternative_run: other,
+        commit,
+        required_commit: needs,
+    })
 }
 
 fn any_owner() -> impl Strategy<Value = Owner> {
@@ -47,7 +54,8 @@ fn any_owner() -> impl Strategy<Value = Owner> {
         Just(OwnerKind::Nameless),
         Just(OwnerKind::Deleting)
     ];
-    let place = prop_oneof![Just(Placing::Spread), Just(Placing::Single), Just(Placing::Chosen)];
+    let place =
+        prop_oneof![Just(AllocationPolicy::Spread), Just(AllocationPolicy::Single), Just(AllocationPolicy::Chosen)];
     let policy = prop::option::of((1..=u32::MAX, 1..=u32::MAX));
     let numbers = (1..=u32::MAX >> 1, 0..=u32::MAX >> 1, 1..=VOLUME_BYTES_MAX / 4096, any::<[u64; 3]>());
     let name = "[A-Za-z0-9][A-Za-z0-9._-]{0,62}";
@@ -55,17 +63,17 @@ fn any_owner() -> impl Strategy<Value = Owner> {
         |(kind, place, policy, (id, parent, blocks, limits), on, uuid, thick, name)| Owner {
             id,
             kind,
-            place,
+            allocation: place,
             on: match place {
-                Placing::Spread => 0,
-                Placing::Single => 1 << (on % 128),
-                Placing::Chosen => on,
+                AllocationPolicy::Spread => 0,
+                AllocationPolicy::Single => 1 << (on % 128),
+                AllocationPolicy::Chosen => on,
             },
-            also_on: if place == Placing::Spread { 0 } else { uuid },
+            also_on: if place == AllocationPolicy::Spread { 0 } else { uuid },
             thick,
-            flattens: limits[0] & 1 == 1,
+            flattening: limits[0] & 1 == 1,
             frozen: kind != OwnerKind::Volume && limits[0] & 2 == 2,
-            in_sectors: limits[0] & 4 == 4,
+            sectors_of_512: limits[0] & 4 == 4,
             parent: if parent == id { 0 } else { parent },
             uuid: Uuid::from_u128(uuid),
             volume: Uuid::from_u128(if kind == OwnerKind::Volume { 0 } else { on }),
@@ -74,12 +82,12 @@ fn any_owner() -> impl Strategy<Value = Owner> {
             limit_iops: limits[1] >> 2,
             limit_bytes_per_s: limits[2] >> 2,
             name: if kind == OwnerKind::Nameless { OwnerName::NONE } else { OwnerName::new(&name).unwrap() },
-            policy: policy.map(|(every_s, keep)| Policy { every_s, keep }),
+            schedule: policy.map(|(every_s, keep)| SnapshotSchedule { every_s, keep }),
         },
     )
 }
 
-fn any_entry() -> impl Strategy<Value = Entry> {
+fn any_entry() -> impl Strategy<Value = LogEntry> {
     let record = any_record().prop_map(|record| Change::Record { record });
     let slot =
         (0..64u8, 0..VOLUME_BLOCKS_MAX, any_record(), any::<u64>()).prop_map(|(slot, block, record, present)| {
@@ -96,15 +104,15 @@ fn any_entry() -> impl Strategy<Value = Entry> {
                 Change::Padding => (0, 0),
                 _ => (member, index),
             };
-            Entry { member, index, sequence, joined, change }
+            LogEntry { member, index, sequence, joined, change }
         },
     )
 }
 
-fn any_header() -> impl Strategy<Value = BatchHeader> {
+fn any_header() -> impl Strategy<Value = LogBatchHeader> {
     let number = || 1..=NUMBER_MAX;
     ((any::<u32>(), any::<u16>(), 0..=NUMBER_MAX), 1..=u64::MAX, number(), number(), 1..=u128::MAX, 1..=u16::MAX)
-        .prop_map(|((pool_tag, index, mark), run, sequence, commit, members, batches)| BatchHeader {
+        .prop_map(|((pool_tag, index, mark), run, sequence, commit, members, batches)| LogBatchHeader {
             pool_tag,
             run,
             sequence,
@@ -118,9 +126,9 @@ fn any_header() -> impl Strategy<Value = BatchHeader> {
         })
 }
 
-fn composed(header: BatchHeader, of: &[Entry]) -> (BatchHeader, Vec<u8>) {
+fn composed(header: LogBatchHeader, of: &[LogEntry]) -> (LogBatchHeader, Vec<u8>) {
     let mut bytes = vec![0xff; BATCH_BYTES_MAX];
-    let mut composer = Composer::new(&mut bytes);
+    let mut composer = BatchBuilder::new(&mut bytes);
     assert!(of.iter().all(|entry| composer.push(entry)));
     let header = composer.seal(header);
     bytes.truncate(header.bytes());
@@ -166,10 +174,10 @@ proptest! {
     fn entries_round_trip(entry in any_entry(), bit in any::<prop::sample::Index>()) {
         let mut units = [[0; UNIT_WORDS]; ENTRY_UNITS_MAX];
         entry.encode(&mut units);
-        prop_assert_eq!(Entry::decode(&units), Ok((entry.clone(), entry.units())));
+        prop_assert_eq!(LogEntry::decode(&units), Ok((entry.clone(), entry.units())));
         let bit = bit.index(entry.units() * 512);
         units[bit / 512][bit / 64 % 8] ^= 1 << (bit % 64);
-        prop_assert!(Entry::decode(&units).is_err());
+        prop_assert!(LogEntry::decode(&units).is_err());
     }
 
     #[test]
@@ -179,12 +187,12 @@ proptest! {
         bit in any::<prop::sample::Index>(),
     ) {
         let (header, mut bytes) = composed(header, &of);
-        prop_assert_eq!(open(&bytes), Ok(header));
+        prop_assert_eq!(validate_batch(&bytes), Ok(header));
         prop_assert_eq!(header.blocks, batch_blocks(header.units));
-        prop_assert_eq!(entries(&bytes, &header).collect::<Result<Vec<_>, _>>(), Ok(of));
+        prop_assert_eq!(batch_entries(&bytes, &header).collect::<Result<Vec<_>, _>>(), Ok(of));
         let bit = bit.index(bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
-        prop_assert!(open(&bytes).is_err());
+        prop_assert!(validate_batch(&bytes).is_err());
     }
 
     #[test]
@@ -192,16 +200,17 @@ proptest! {
         (pool_tag, session, mark) in (any::<u32>(), 0..=NUMBER_MAX, 0..=NUMBER_MAX),
         (run, sequence, generation) in (1..=u64::MAX, 1..=NUMBER_MAX, 1..=NUMBER_MAX),
         (commit, position, before) in (0..=NUMBER_MAX, 0..16384u32, any::<u64>()),
-        (part, settled, absent) in (0..128usize, any::<u128>(), prop::collection::btree_map(0..128u8, any_absence(), 0..=ABSENT_MAX)),
+        (part, settled, absent) in (0..128usize, any::<u128>(), prop::collection::btree_map(0..128u8, any_absence(), 0..=MISSING_MAX)),
     ) {
         let mut parts = [0; 128];
         parts[part] = commit / 2;
-        let absent: Vec<Absence> = absent.into_iter().map(|(member, of)| Absence { member, ..of }).collect();
-        let absent = Absences::new(&absent).unwrap();
-        let start = RingStart {
-            pool_tag, session, run, sequence, position, commit, mark, generation, before, parts, absent, settled,
+        let absent: Vec<MissingMember> = absent.into_iter().map(|(member, of)| MissingMember { member, ..of }).collect();
+        let absent = MissingMembers::new(&absent).unwrap();
+        let start = Checkpoint {
+            pool_tag, session, run, sequence, position, commit, mark, generation,
+            previous_run: before, last_commits: parts, missing: absent, hold_outcome: settled,
         };
-        prop_assert_eq!(RingStart::decode(&start.encode()), Ok(start));
+        prop_assert_eq!(Checkpoint::decode(&start.encode()), Ok(start));
     }
 
     /// Small numbers, some of them out of range, under right checksums: what is accepted encodes to the same bytes.
@@ -244,7 +253,7 @@ proptest! {
         in_header in any::<bool>(),
     ) {
         let (_, mut bytes) = composed(header, &of);
-        let used = 128 + 64 * of.iter().map(Entry::units).sum::<usize>();
+        let used = 128 + 64 * of.iter().map(LogEntry::units).sum::<usize>();
         for (at, value) in changes {
             let at = if in_header { 8 + at.index(128 - 8) } else { 128 + at.index(used - 128) };
             bytes[at] = value;
@@ -253,11 +262,11 @@ proptest! {
         set_crc(&mut bytes, 4, crc);
         // A changed entry has a wrong checksum of its own; the batch is valid all the same.
         if !in_header {
-            prop_assert!(open(&bytes).is_ok());
+            prop_assert!(validate_batch(&bytes).is_ok());
         }
         fuzz_pool(&bytes);
         bytes.truncate(bytes.len() - 1);
-        prop_assert!(matches!(open(&bytes), Err(BatchError::Short | BatchError::Sense(_) | BatchError::Checksum)));
+        prop_assert!(matches!(validate_batch(&bytes), Err(BatchError::Short | BatchError::Invalid(_) | BatchError::Checksum)));
         fuzz_pool(&bytes);
     }
 
@@ -270,7 +279,7 @@ proptest! {
         }
         fuzz_pool(&noise);
         fuzz_pool_label(&noise);
-        prop_assert!(open(&noise).is_err());
-        prop_assert!(Entry::decode_bytes(&noise).is_err());
+        prop_assert!(validate_batch(&noise).is_err());
+        prop_assert!(LogEntry::decode_bytes(&noise).is_err());
     }
 }

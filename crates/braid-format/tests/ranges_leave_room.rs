@@ -2,9 +2,11 @@
 //! the next one is refused, under right checksums.
 #![allow(clippy::unwrap_used)]
 
-use braid_format::journal::{HEAD_BYTES, LostRow, decode_batch, decode_head, encode_head};
-use braid_format::limits::{COUNTER_MAX, COUNTER_WRITE_MAX, EPOCH_MAX, ROW_MAX};
-use braid_format::pool::{BATCH_HEADER_BYTES, Entry, Owner, PoolLabel, RingStart, UNIT_BYTES, entries, open};
+use braid_format::journal::{HEAD_BYTES, LostStripe, decode_batch, decode_head, encode_head};
+use braid_format::limits::{COUNTER_MAX, COUNTER_WRITE_MAX, EPOCH_MAX, STRIPE_NUMBER_MAX};
+use braid_format::pool::{
+    BATCH_HEADER_BYTES, Checkpoint, LogEntry, Owner, PoolLabel, UNIT_BYTES, batch_entries, validate_batch,
+};
 use braid_format::register::{REGISTER_BYTES, StoredRegister};
 use braid_format::{Label, Uuid};
 
@@ -91,7 +93,7 @@ fn golden(structure: &str) -> Golden {
         bytes: start.to_vec(),
         at,
         seal: |bytes| set_crc(bytes, 4, 8, 4096),
-        accepted: |bytes| RingStart::decode(bytes.first_chunk().unwrap()).is_ok(),
+        accepted: |bytes| Checkpoint::decode(bytes.first_chunk().unwrap()).is_ok(),
     };
     match structure {
         "The label" => of_label(0),
@@ -113,11 +115,11 @@ fn golden(structure: &str) -> Golden {
                 let end = usize::from(bytes[14]) * 4096;
                 set_crc(bytes, 4, 8, end);
             },
-            accepted: |bytes| open(bytes).is_ok(),
+            accepted: |bytes| validate_batch(bytes).is_ok(),
         },
         "An owner" => {
-            let header = open(pool_batch).unwrap();
-            let owner = entries(pool_batch, &header).find_map(|entry| match entry.unwrap().change {
+            let header = validate_batch(pool_batch).unwrap();
+            let owner = batch_entries(pool_batch, &header).find_map(|entry| match entry.unwrap().change {
                 braid_format::pool::Change::Owner { owner } => owner,
                 _ => None,
             });
@@ -135,7 +137,7 @@ fn golden(structure: &str) -> Golden {
                 bytes: unit.to_vec(),
                 at: 0,
                 seal: seal_unit,
-                accepted: |bytes| Entry::decode_bytes(bytes).is_ok(),
+                accepted: |bytes| LogEntry::decode_bytes(bytes).is_ok(),
             }
         }
         "A register" => Golden {
@@ -184,14 +186,14 @@ fn the_largest_number_of_each_field_is_accepted_and_the_next_one_is_not() {
 #[test]
 fn a_writer_has_room_behind_the_reader_s_limit() {
     const { assert!(COUNTER_WRITE_MAX - COUNTER_MAX > 1 << 61 && EPOCH_MAX << 16 <= COUNTER_MAX) }
-    let start = RingStart::first(&ARRAY, 3);
-    let beyond = RingStart { commit: COUNTER_MAX + 1, generation: COUNTER_MAX + (1 << 20), ..start };
-    assert!(RingStart::decode(&beyond.encode()).is_err(), "it can be written, and no reader accepts it");
-    assert_eq!(LostRow::new(ROW_MAX + 1, 1, &[0]), None);
+    let start = Checkpoint::first(&ARRAY, 3);
+    let beyond = Checkpoint { commit: COUNTER_MAX + 1, generation: COUNTER_MAX + (1 << 20), ..start };
+    assert!(Checkpoint::decode(&beyond.encode()).is_err(), "it can be written, and no reader accepts it");
+    assert_eq!(LostStripe::new(STRIPE_NUMBER_MAX + 1, 1, &[0]), None);
     let mut bytes = [0; HEAD_BYTES];
     let golden = include_bytes!("../../../tests/golden/journal/head.bin");
     bytes[..golden.len()].copy_from_slice(golden);
     let (head, lost) = decode_head(&ARRAY, &bytes).unwrap();
-    encode_head(&ARRAY, &braid_format::journal::Head { generation: COUNTER_MAX + 2, ..head }, &lost, &mut bytes);
+    encode_head(&ARRAY, &braid_format::journal::JournalHead { generation: COUNTER_MAX + 2, ..head }, &lost, &mut bytes);
     assert_eq!(decode_head(&ARRAY, &bytes), None);
 }

@@ -368,7 +368,7 @@ fn describe(
         Some(trouble)
     } else if let Some(found) = content.as_deref().filter(|content| !content.is_empty()) {
         Some(format!("not empty: {found}"))
-    } else if braid_format::Places::for_device(device.size_bytes).is_err() {
+    } else if braid_format::DiskLayout::for_device(device.size_bytes).is_err() {
         Some("it is too small".to_owned())
     } else {
         None

@@ -5,8 +5,8 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use braid_format::pool::{
-    ADDRESS_SECTOR_BYTES, OWNER_BYTES, Owner, PoolLabel, RECORD_BYTES, RING_START_BYTES, Record, RecordKind, RingStart,
-    decode_address, pool_tag,
+    ADDRESS_SECTOR_BYTES, CHECKPOINT_BYTES, Checkpoint, OWNER_BYTES, Owner, PoolLabel, RECORD_BYTES, Record,
+    RecordKind, decode_address, pool_tag,
 };
 
 const BLOCK: usize = 4096;
@@ -53,7 +53,7 @@ impl Bad {
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     /// The ring starts, where they can be believed.
-    pub starts: [Option<RingStart>; 2],
+    pub starts: [Option<Checkpoint>; 2],
     /// Owners, with their slots.
     pub owners: Vec<(u32, Owner)>,
     /// Records: free ones of extents, whole, packed, zeros.
@@ -71,10 +71,10 @@ pub async fn look(
     label: &PoolLabel,
     mut tell: impl FnMut(u32, &Record) + Send,
 ) -> Result<Tables, String> {
-    let places = &label.places;
+    let places = &label.layout;
     let mut tables = Tables::default();
-    let starts = pages(member, places.starts.start, 2 * RING_START_BYTES as u64).await?;
-    for (k, block) in (0u32..).zip(starts.as_chunks::<RING_START_BYTES>().0) {
+    let starts = pages(member, places.checkpoints.start, 2 * CHECKPOINT_BYTES as u64).await?;
+    for (k, block) in (0u32..).zip(starts.as_chunks::<CHECKPOINT_BYTES>().0) {
         match start_of(label, block) {
             Ok(start) => tables.starts[k as usize] = start,
             Err(()) => tables.bad.push(Bad::Start(k)),
@@ -126,7 +126,7 @@ pub async fn look(
 /// # Errors
 /// It cannot be read.
 pub async fn is_bad(member: &(impl Member + Sync), label: &PoolLabel, what: Bad, blocks: u64) -> Result<bool, String> {
-    let places = &label.places;
+    let places = &label.layout;
     let record = async |index: u32| {
         let at = u64::from(index) * RECORD_BYTES as u64;
         let page = pages(member, places.table.start + at / BLOCK as u64 * BLOCK as u64, BLOCK as u64).await?;
@@ -135,8 +135,8 @@ pub async fn is_bad(member: &(impl Member + Sync), label: &PoolLabel, what: Bad,
     };
     match what {
         Bad::Start(k) => {
-            let block = pages(member, places.starts.start + u64::from(k) * BLOCK as u64, BLOCK as u64).await?;
-            Ok(start_of(label, &block.as_chunks::<RING_START_BYTES>().0[0]).is_err())
+            let block = pages(member, places.checkpoints.start + u64::from(k) * BLOCK as u64, BLOCK as u64).await?;
+            Ok(start_of(label, &block.as_chunks::<CHECKPOINT_BYTES>().0[0]).is_err())
         }
         Bad::Owner(slot) => {
             let at = u64::from(slot) * OWNER_BYTES as u64;
@@ -156,8 +156,8 @@ pub async fn is_bad(member: &(impl Member + Sync), label: &PoolLabel, what: Bad,
 }
 
 /// The ring start in a block of this member; `None`: none was written there yet.
-fn start_of(label: &PoolLabel, block: &[u8; RING_START_BYTES]) -> Result<Option<RingStart>, ()> {
-    match RingStart::decode(block) {
+fn start_of(label: &PoolLabel, block: &[u8; CHECKPOINT_BYTES]) -> Result<Option<Checkpoint>, ()> {
+    match Checkpoint::decode(block) {
         Ok(start) if start.pool_tag == pool_tag(&label.uuid) => Ok(Some(start)),
         // The second one is written for the first time by a checkpoint.
         _ if block.iter().all(|byte| *byte == 0) => Ok(None),
@@ -168,7 +168,7 @@ fn start_of(label: &PoolLabel, block: &[u8; RING_START_BYTES]) -> Result<Option<
 /// A record of this member, where it can be believed.
 fn record_of(label: &PoolLabel, index: u32, image: &[u8; RECORD_BYTES]) -> Option<Record> {
     let record = Record::decode(image, label.member, index).ok();
-    record.filter(|record| belongs(record, index < label.places.extents))
+    record.filter(|record| belongs(record, index < label.layout.extents))
 }
 
 fn belongs(record: &Record, is_extent: bool) -> bool {
@@ -189,7 +189,7 @@ async fn bad_addresses(
     let each = (BLOCK / ADDRESS_SECTOR_BYTES) as u32;
     for of_page in packed.chunk_by(|a, b| a.0 / each == b.0 / each) {
         let first = of_page[0].0 / each;
-        let page = pages(member, label.places.addresses.start + u64::from(first) * BLOCK as u64, BLOCK as u64).await?;
+        let page = pages(member, label.layout.addresses.start + u64::from(first) * BLOCK as u64, BLOCK as u64).await?;
         for (index, record) in of_page {
             let sector = &page[(index % each) as usize * ADDRESS_SECTOR_BYTES..][..ADDRESS_SECTOR_BYTES];
             let words = (0u8..).zip(sector.as_chunks::<8>().0);
@@ -264,7 +264,7 @@ pub async fn pages_and_gaps(
 mod tests {
     use super::*;
     use braid_format::Uuid;
-    use braid_format::pool::{PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved, encode_address};
+    use braid_format::pool::{PoolMember, PoolMemberLayout, PoolMemberState, PoolState, Reserved, encode_address};
     use std::collections::BTreeMap;
 
     const BYTES: u64 = 96 << 20;
@@ -295,7 +295,7 @@ mod tests {
                 state: PoolMemberState::InUse,
             })],
             member: 0,
-            places: PoolPlaces::new(BYTES, 1024).expect("there is room"),
+            layout: PoolMemberLayout::new(BYTES, 1024).expect("there is room"),
             reserved: Reserved::NONE,
         }
     }
@@ -313,9 +313,9 @@ mod tests {
     #[tokio::test]
     async fn a_ring_start_of_another_pool_is_bad_at_every_look() {
         let label = label();
-        let [first, second] = [0, BLOCK as u64].map(|at| label.places.starts.start + at);
-        let own = RingStart::first(&label.uuid, 5).encode();
-        let foreign = RingStart::first(&Uuid::from_u128(9 << 96), 5).encode();
+        let [first, second] = [0, BLOCK as u64].map(|at| label.layout.checkpoints.start + at);
+        let own = Checkpoint::first(&label.uuid, 5).encode();
+        let foreign = Checkpoint::first(&Uuid::from_u128(9 << 96), 5).encode();
         let nothing = [Bad::Start(0); 0];
         assert_eq!(found(&label, &[(first, &own)]).await, nothing, "the second one is not written yet");
         assert_eq!(found(&label, &[(first, &own), (second, &own)]).await, nothing);
@@ -331,7 +331,7 @@ mod tests {
         let (mut table, mut addresses) = (vec![0; BLOCK], vec![0; BLOCK]);
         table[..RECORD_BYTES].copy_from_slice(&record.encode(0, 0));
         addresses[..8].copy_from_slice(&encode_address(0, 0, 0, 1000, 3).to_le_bytes());
-        let pages = [(label.places.table.start, table), (label.places.addresses.start, addresses)];
+        let pages = [(label.layout.table.start, table), (label.layout.addresses.start, addresses)];
         let member = Pages(pages.into_iter().collect());
         let tables = look(&member, &label, |_, _| {}).await.expect("it reads");
         assert_eq!((tables.records[2], tables.bad.len()), (1, 0));

@@ -1,7 +1,7 @@
 //! Looks at what is on a disk, without taking it.
 
 use braid_engine::{ErrorKind, LeafError, LeafId, MetaIo};
-use braid_format::foreign::{self, Found};
+use braid_format::foreign::{self, Signatures};
 use rustix::fs::{FileType, Mode, OFlags};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -70,7 +70,7 @@ impl Probe {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn identify(&self) -> io::Result<Option<Found>> {
+    pub fn identify(&self) -> io::Result<Option<Signatures>> {
         foreign::identify(self.size_bytes, |offset, len| self.read(offset, len))
     }
 

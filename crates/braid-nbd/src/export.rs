@@ -246,7 +246,7 @@ impl Export {
         Export {
             size_bytes: AtomicU64::new(info.size_bytes),
             limits: RwLock::new(Arc::new(info.limits.clone())),
-            throttle: Throttle::of_rates(&info.limits.rates),
+            throttle: Throttle::with_rates(&info.limits.rates),
             info,
             connections: AtomicU32::new(0),
             sessions: AtomicU64::new(0),

@@ -16,12 +16,12 @@ use crate::parts::PartJob;
 use crate::pending::pending;
 use crate::ring::{Inner, RingHandle};
 use crate::shard::clock_ns;
-use crate::stack_level::tier_of;
+use crate::stack_level::stack_level_of;
 
 impl RingHandle {
     /// Reports that a member's disk is lost although no I/O on it has failed. The monitor of the array handles it like
     /// a failed read.
-    pub fn tell_lost(&self, device: DeviceId, slot: u16, leaf: LeafId) {
+    pub fn report_lost(&self, device: DeviceId, slot: u16, leaf: LeafId) {
         let (kind, errno) = (ErrorKind::Gone, libc::ENXIO);
         let lost = Trouble { device, version: 0, role: slot, leaf, op: Op::Read, kind, errno, offset: 0, len: 0 };
         self.inner.member_faults.report(lost);
@@ -103,7 +103,7 @@ impl EngineIo for RingEngine {
             return Err(IoError::of(ErrorKind::Invalid));
         }
         let inner = self.inner();
-        let buffer = inner.part_buffers[tier_of(part.device)].take().await?;
+        let buffer = inner.part_buffers[stack_level_of(part.device)].take().await?;
         let (reply, ended) = pending();
         let shard = inner.next_shard.fetch_add(1, Ordering::Relaxed) % inner.links.len();
         inner.links[shard].send(Control::Part(Box::new(PartJob { part, buffer, reply })));
@@ -117,7 +117,7 @@ impl EngineIo for RingEngine {
         let _ = reply.await;
     }
 
-    async fn trouble(&self, device: DeviceId) -> Trouble {
+    async fn next_fault(&self, device: DeviceId) -> Trouble {
         poll_fn(|cx| self.inner().member_faults.poll(device, cx)).await
     }
 

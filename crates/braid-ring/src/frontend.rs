@@ -11,7 +11,7 @@ use crate::commands::{SHORT_COMMAND_BYTES, token_of};
 use crate::driver::Job;
 use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
 use crate::shard::Core;
-use crate::stack_level::tier_of;
+use crate::stack_level::stack_level_of;
 
 /// Maximum number of frontends on a shard.
 pub const FRONTENDS_MAX: usize = 256;
@@ -104,14 +104,14 @@ impl Cx<'_> {
     #[inline]
     pub fn enter(&mut self, request: &Request) -> Result<(), IoError> {
         let tagged = self.tagged(request)?;
-        let entered = self.core.on(tier_of(request.device), |engine, port| engine.enter(&tagged, port));
+        let entered = self.core.on(stack_level_of(request.device), |engine, port| engine.enter(&tagged, port));
         entered.unwrap_or(Err(IoError::of(ErrorKind::NoDevice)))
     }
 
     /// Begins the entered requests of this device, or ends them with [`ErrorKind::Unsettled`] if their client is gone.
     #[inline]
-    pub fn settle_entered(&mut self, device: DeviceId, is_there: bool) {
-        self.core.on(tier_of(device), |engine, port| match is_there {
+    pub fn begin_or_cancel_entered(&mut self, device: DeviceId, is_there: bool) {
+        self.core.on(stack_level_of(device), |engine, port| match is_there {
             true => engine.begin_entered(port),
             false => engine.call_off_entered(port),
         });
@@ -130,14 +130,14 @@ impl Cx<'_> {
 
     /// Returns whether [`Cx::foresee`] is useful for this device: whether its lookup structures may exceed the
     /// processor's caches.
-    pub fn heeds(&self, device: DeviceId) -> bool {
-        tier_of(device) == 0 && self.core.engine.heeds(device)
+    pub fn benefits_from_prefetch(&self, device: DeviceId) -> bool {
+        stack_level_of(device) == 0 && self.core.engine.heeds(device)
     }
 
     /// Prefetches, in parallel, the lookup structures for reads and writes that are about to be submitted. Pass a few
     /// dozen at a time, since the caches must hold the data until then. The requests need not follow.
-    pub fn foresee(&self, device: DeviceId, soon: &[Soon]) {
-        if tier_of(device) == 0 {
+    pub fn prefetch(&self, device: DeviceId, soon: &[Soon]) {
+        if stack_level_of(device) == 0 {
             self.core.engine.foresee(device, soon, &self.core.port);
         }
     }
@@ -146,7 +146,7 @@ impl Cx<'_> {
     /// copy, to send without a copy. Counts as a completed read. Concurrent writes are visible. The disk cannot be
     /// removed until the loan is returned by [`Cx::give_back`].
     pub fn lend(&mut self, device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
-        if tier_of(device) != 0 {
+        if stack_level_of(device) != 0 {
             return None;
         }
         let (leaf, at) = self.core.engine.place_to_read(device, offset, len)?;
@@ -158,7 +158,7 @@ impl Cx<'_> {
     /// Returns whether another disk of the device may have data that one disk does not return. A read that exceeded its
     /// time limit is then worth a retry, with other memory.
     pub fn is_redundant(&self, device: DeviceId) -> bool {
-        self.core.engine_of(tier_of(device)).is_some_and(|engine| engine.is_redundant(device))
+        self.core.engine_of(stack_level_of(device)).is_some_and(|engine| engine.is_redundant(device))
     }
 
     /// Returns whether these bytes are lent by [`Cx::lend`], and are not in the arena.
@@ -176,7 +176,7 @@ impl Cx<'_> {
     }
 
     /// Returns a loan from [`Cx::lend`]. No send may use it from then on.
-    pub fn give_back(&mut self, loan: Loan) {
+    pub fn return_loan(&mut self, loan: Loan) {
         self.core.port.take_back(loan.leaf);
     }
 

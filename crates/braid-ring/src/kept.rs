@@ -10,10 +10,10 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::socket_acceptconn;
 
 /// The environment variable in which a daemon lists the descriptors for its successor across `execve`.
-pub const LEFT: &str = "BRAID_LEFT";
+pub const EXEC_FDS_VARIABLE: &str = "BRAID_LEFT";
 /// The variables in which a service manager lists them. They are meant for the process that it started, and not for a
 /// successor across `execve`.
-pub const MANAGERS: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+pub const SERVICE_MANAGER_VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
 /// The first descriptor that a service manager passes.
 const FIRST: i32 = 3;
@@ -21,22 +21,22 @@ const FIRST: i32 = 3;
 const FUSE_DEVICE: (u32, u32) = (10, 229);
 
 /// Descriptors by the names under which they were kept.
-pub type Kept = BTreeMap<String, Vec<OwnedFd>>;
+pub type InheritedFds = BTreeMap<String, Vec<OwnedFd>>;
 
 /// Takes the descriptors that this process inherited: FUSE channels and listening sockets, and nothing else.
 ///
 /// Must be called once, before anything is opened: it takes ownership of the descriptors.
-pub fn take() -> Kept {
+pub fn take() -> InheritedFds {
     let variable = |name: &str| std::env::var(name).ok();
     let mut list: Vec<(i32, String)> = Vec::new();
-    if variable(MANAGERS[0]).and_then(|pid| pid.parse().ok()) == Some(std::process::id()) {
-        let count: i32 = variable(MANAGERS[1]).and_then(|count| count.parse().ok()).unwrap_or(0);
-        let names = variable(MANAGERS[2]).unwrap_or_default();
+    if variable(SERVICE_MANAGER_VARIABLES[0]).and_then(|pid| pid.parse().ok()) == Some(std::process::id()) {
+        let count: i32 = variable(SERVICE_MANAGER_VARIABLES[1]).and_then(|count| count.parse().ok()).unwrap_or(0);
+        let names = variable(SERVICE_MANAGER_VARIABLES[2]).unwrap_or_default();
         let numbers = FIRST..FIRST.saturating_add(count.clamp(0, 1 << 20));
         list.extend(numbers.zip(names.split(':')).map(|(number, name)| (number, name.to_owned())));
     }
-    list.extend(variable(LEFT).map(|text| parse(&text, std::process::id())).unwrap_or_default());
-    let mut kept = Kept::new();
+    list.extend(variable(EXEC_FDS_VARIABLE).map(|text| parse(&text, std::process::id())).unwrap_or_default());
+    let mut kept = InheritedFds::new();
     for (number, name) in list {
         if let Some(fd) = adopt(number) {
             kept.entry(name).or_default().push(fd);
@@ -49,7 +49,7 @@ pub fn take() -> Kept {
 ///
 /// # Errors
 /// The operating system's. Descriptors already processed stay open across `execve` then.
-pub fn leave<'a>(all: impl IntoIterator<Item = (&'a str, BorrowedFd<'a>)>) -> io::Result<String> {
+pub fn keep_open_across_exec<'a>(all: impl IntoIterator<Item = (&'a str, BorrowedFd<'a>)>) -> io::Result<String> {
     let mut text = std::process::id().to_string();
     for (name, fd) in all {
         fcntl_setfd(fd, FdFlags::empty())?;
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn descriptors_left_open_are_parsed_again() {
         let (one, two) = (std::fs::File::open("/dev/null").unwrap(), std::fs::File::open("/dev/null").unwrap());
-        let text = leave([("unix:/a b\n%0A", one.as_fd()), ("tcp:h:1", two.as_fd())]).unwrap();
+        let text = keep_open_across_exec([("unix:/a b\n%0A", one.as_fd()), ("tcp:h:1", two.as_fd())]).unwrap();
         let read = parse(&text, std::process::id());
         let want = [(one.as_raw_fd(), "unix:/a b\n%0A".to_owned()), (two.as_raw_fd(), "tcp:h:1".to_owned())];
         assert_eq!(read, want);

@@ -68,12 +68,13 @@ pub use pending::Pending;
 pub use pools::PoolCallError;
 pub use port::LEAVES_MAX;
 pub use remote::{
-    Carrier, Cut, INPUT_BYTES, OUTPUT_BYTES, REMOTE_CONNECTIONS_MAX, RemoteCx, RemoteDisk, RemotePart, SLOW,
+    Carrier, INPUT_BYTES, OUTPUT_BYTES, PartLimits, REMOTE_CONNECTIONS_MAX, RemoteCx, RemoteDisk, RemotePart,
+    SLOW_ERRNO,
 };
 pub use ring::{Ring, RingConfig, RingHandle, SHARDS_MAX};
-pub use shm::{SharedTail, TailFolder, TailName};
+pub use shm::{SharedLog, SharedLogFolder, SharedLogName};
 pub use spec::{DiskSpec, FaultRules, SpecError};
-pub use stack_level::{TIERS_MAX, device_of_tier, pool_of_tier, tier_of, tier_of_pool};
+pub use stack_level::{STACK_LEVELS_MAX, device_at_level, pool_at_level, stack_level_of, stack_level_of_pool};
 pub use stats::{Histogram, LeafStats};
 pub use throttle::{BURST_NS, Rates, Throttle};
 pub use timer::TIMERS_MAX;

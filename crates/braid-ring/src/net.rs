@@ -37,7 +37,7 @@ pub enum RecvMode {
     /// As soon as any bytes have arrived.
     Some,
     /// When all bytes have arrived, or the stream has ended.
-    Whole,
+    All,
 }
 
 /// One piece of a send.
@@ -172,7 +172,7 @@ impl Net {
     ) -> bool {
         let Some(socket) = self.get(id) else { return false };
         assert!(socket.receiving.is_none(), "one receive at a time on a socket");
-        socket.receiving = Some(Receiving { token, addr, len, got: 0, whole: mode == RecvMode::Whole });
+        socket.receiving = Some(Receiving { token, addr, len, got: 0, whole: mode == RecvMode::All });
         self.busy += 1;
         self.push_recv(id.index, driver);
         true

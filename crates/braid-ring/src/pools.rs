@@ -145,7 +145,7 @@ impl RingHandle {
     /// Stops serving a pool, and returns it. None of its volumes may be published. The second value resolves when no
     /// I/O of the pool is in flight on any shard, which takes as long as a disk hangs. Until then nothing may be served
     /// under its key, and writes that it has started still happen.
-    pub async fn leave_pool(&self, key: PoolKey, home: ShardId) -> Option<(Box<Pool>, Pending<()>)> {
+    pub async fn stop_pool(&self, key: PoolKey, home: ShardId) -> Option<(Box<Pool>, Pending<()>)> {
         let (done, reply) = pending();
         let (ended, end) = pending();
         self.inner.links.get(usize::from(home.0))?.send(Control::LeavePool { key, done, ended });

@@ -29,7 +29,7 @@ pub const REMOTE_CONNECTIONS_MAX: usize = 8;
 
 /// The error number of a part with [`Flags::OTHERS`] that is given up because it takes unusually long. No disk returns
 /// it.
-pub const SLOW: i32 = libc::EINPROGRESS;
+pub const SLOW_ERRNO: i32 = libc::EINPROGRESS;
 
 const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
@@ -47,9 +47,9 @@ pub trait RemoteDisk: Send + Sync + 'static {
     fn set_replaceable(&self, replaceable: bool);
     /// Returns why the disk is lost, if it is: a sentence that begins with "it" or "its". A lost disk gets no further
     /// I/O until it is opened again.
-    fn lost_because(&self) -> Option<&str>;
+    fn loss_reason(&self) -> Option<&str>;
     /// Returns whether no submitted I/O without a reply can still take effect.
-    fn is_settled(&self) -> bool;
+    fn has_no_pending_effects(&self) -> bool;
     /// Number of connections of each carrier, up to [`REMOTE_CONNECTIONS_MAX`].
     fn connections(&self) -> usize {
         1
@@ -75,7 +75,7 @@ pub trait Carrier {
     /// The timer of a connection has fired.
     fn timer(&mut self, cx: &mut RemoteCx<'_>, connection: usize);
     /// The disk is removed from the shard, and gets no further I/O. The carrier must close its connections.
-    fn leave(&mut self, cx: &mut RemoteCx<'_>);
+    fn close(&mut self, cx: &mut RemoteCx<'_>);
 }
 
 /// A part of a leaf I/O.
@@ -107,7 +107,7 @@ impl RemotePart {
 
 /// Limits by which I/Os are split into parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cut {
+pub struct PartLimits {
     /// Maximum bytes of a part with data.
     pub data_bytes: u64,
     /// Maximum bytes of a part that zeroes or discards.
@@ -150,7 +150,7 @@ impl RemoteCx<'_> {
     ///
     /// # Panics
     /// When the disk does not have this connection.
-    pub fn choose(&mut self, connection: usize) {
+    pub fn select_connection(&mut self, connection: usize) {
         assert!(connection < self.connections.len(), "one of its connections");
         self.chosen = connection;
     }
@@ -169,7 +169,7 @@ impl RemoteCx<'_> {
     }
 
     /// Takes the next part of the waiting I/Os.
-    pub fn take(&mut self, cut: &Cut) -> Option<RemotePart> {
+    pub fn take_part(&mut self, cut: &PartLimits) -> Option<RemotePart> {
         self.core.port.take_part(self.carrier, cut)
     }
 
@@ -264,7 +264,7 @@ impl RemoteCx<'_> {
     pub fn receive_data(&mut self, part: &RemotePart, at: u64, len: u64) -> u64 {
         let (addr, piece) = self.core.port.memory_of(part, at);
         let len = len.min(piece);
-        if self.recv(addr, len as u32, RecvMode::Whole) { len } else { 0 }
+        if self.recv(addr, len as u32, RecvMode::All) { len } else { 0 }
     }
 
     fn recv(&mut self, addr: u64, len: u32, mode: RecvMode) -> bool {
@@ -450,7 +450,7 @@ impl Remotes {
     pub(crate) fn leave(&mut self, core: &mut Core, index: u16) -> bool {
         let Some(Some(remote)) = self.slots.get_mut(usize::from(index)) else { return true };
         if !std::mem::replace(&mut remote.leaving, true) {
-            self.on(core, index, 0, |carrier, cx| carrier.leave(cx));
+            self.on(core, index, 0, |carrier, cx| carrier.close(cx));
         }
         let gone = self.slots[usize::from(index)]
             .as_ref()

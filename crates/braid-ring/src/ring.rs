@@ -27,7 +27,7 @@ use crate::pending::{Pending, pending};
 use crate::port::{DEPTH, LEAVES_MAX, Port, PortConfig};
 use crate::remote::REMOTES_MAX;
 use crate::shard::{Core, LevelMessage, Peers, Runner, clock_ns, lease_clock_ns};
-use crate::stack_level::{AddLevel, TIERS_MAX, tier_of};
+use crate::stack_level::{AddLevel, STACK_LEVELS_MAX, stack_level_of};
 use crate::stats::{LeafCounters, LeafStats};
 use crate::timer::Timers;
 use crate::wake::Wake;
@@ -91,7 +91,7 @@ pub(crate) struct Inner {
     /// Faults of members that no monitor has received yet.
     pub(crate) member_faults: Arc<MemberFaults>,
     /// Memory for parts of jobs, by stack level.
-    pub(crate) part_buffers: [Arc<BufferPool>; TIERS_MAX],
+    pub(crate) part_buffers: [Arc<BufferPool>; STACK_LEVELS_MAX],
     /// Number of stack levels that all shards have been told to add.
     levels: Mutex<usize>,
     limits: Limits,
@@ -457,13 +457,13 @@ impl RingHandle {
     /// pool of that level is published, served or accessed.
     ///
     /// # Errors
-    /// When the level is not below [`TIERS_MAX`], or memory is not available.
-    pub fn raise_to(&self, level: usize) -> Result<(), RingError> {
-        if level >= TIERS_MAX {
+    /// When the level is not below [`STACK_LEVELS_MAX`], or memory is not available.
+    pub fn ensure_stack_level(&self, level: usize) -> Result<(), RingError> {
+        if level >= STACK_LEVELS_MAX {
             return Err(RingError::new(
                 RingErrorKind::Limit,
                 format!("arrays on volumes stand on each other {level} deep"),
-                format!("at most {} are possible", TIERS_MAX - 1),
+                format!("at most {} are possible", STACK_LEVELS_MAX - 1),
             ));
         }
         self.inner.ensure_level(level)
@@ -472,7 +472,7 @@ impl RingHandle {
     /// Returns the stack level at which this disk is a leaf: one above its device's level if the disk is a device, else
     /// 0.
     pub(crate) fn level_of_leaf(&self, leaf: LeafId) -> usize {
-        self.disk(leaf).and_then(|disk| disk.device()).map_or(0, |device| tier_of(device) + 1)
+        self.disk(leaf).and_then(|disk| disk.device()).map_or(0, |device| stack_level_of(device) + 1)
     }
 
     /// Returns the disk of a leaf.
@@ -532,7 +532,7 @@ impl RingHandle {
 
     /// Renews the lease of a replicated device until this moment of [`RingHandle::lease_ns`]. Replies that were held
     /// back because the lease had expired are sent.
-    pub fn renew(&self, device: DeviceId, lease: &DeviceLease, until_ns: u64) {
+    pub fn renew_lease(&self, device: DeviceId, lease: &DeviceLease, until_ns: u64) {
         if lease.renew(until_ns) {
             for link in &self.inner.links {
                 // A shard that has stopped holds back no replies.

@@ -22,7 +22,7 @@ use crate::pools::PoolToServe;
 use crate::port::{Done, ForwardedIo, LEAF_TOKEN, Port};
 use crate::remote::Remotes;
 use crate::requests::{BELOW, CONTROL_PLANE};
-use crate::stack_level::{ControlWork, META_COOKIE, bare, level_of_cookie, tier_of, tier_of_pool};
+use crate::stack_level::{ControlWork, META_COOKIE, bare, level_of_cookie, stack_level_of, stack_level_of_pool};
 use crate::timer::Timers;
 
 /// Rounds of inline results (null and memory disks) that one turn processes before it polls the kernel again.
@@ -403,27 +403,27 @@ impl Runner {
                 }
                 Control::RemoveLeaf { id, gone } => self.removing.push((id, gone)),
                 Control::Publish { device, layout, drained } => {
-                    let level = tier_of(device);
+                    let level = stack_level_of(device);
                     match self.core.on(level, |engine, port| engine.publish(device, layout, port)).flatten() {
                         None => drained.arrive(),
                         Some(version) => self.draining.push((device, version, drained)),
                     }
                 }
                 Control::Freeze { device, frozen } => {
-                    self.core.on(tier_of(device), |engine, port| engine.freeze(device, port));
+                    self.core.on(stack_level_of(device), |engine, port| engine.freeze(device, port));
                     frozen.arrive();
                 }
                 Control::LeaseRenewed { device } => {
-                    self.core.on(tier_of(device), |engine, port| engine.renewed(device, port));
+                    self.core.on(stack_level_of(device), |engine, port| engine.renewed(device, port));
                 }
                 Control::Part(job) => {
-                    if let Some(control_work) = self.control_work.get_mut(tier_of(job.part.device)) {
+                    if let Some(control_work) = self.control_work.get_mut(stack_level_of(job.part.device)) {
                         control_work.jobs.add(job);
                     }
                 }
                 Control::Call { device, call, done } => {
-                    if let Some(control_work) = self.control_work.get_mut(tier_of(device)) {
-                        self.core.on(tier_of(device), |engine, port| {
+                    if let Some(control_work) = self.control_work.get_mut(stack_level_of(device)) {
+                        self.core.on(stack_level_of(device), |engine, port| {
                             control_work.jobs.call((engine, port), device, call, done)
                         });
                     }
@@ -441,28 +441,28 @@ impl Runner {
                     }
                 }
                 Control::Request(request) => {
-                    if let Some(control_work) = self.control_work.get_mut(tier_of(request.request.device)) {
+                    if let Some(control_work) = self.control_work.get_mut(stack_level_of(request.request.device)) {
                         control_work.requests.add(request);
                     }
                 }
                 Control::KnowPool { key, home, done } => {
-                    self.core.on(tier_of_pool(key), |engine, _| engine.know_pool(key, home));
+                    self.core.on(stack_level_of_pool(key), |engine, _| engine.know_pool(key, home));
                     done.send(());
                 }
                 Control::ServePool(served) => {
                     let PoolToServe { key, pool, members, done } = *served;
-                    self.core.on(tier_of_pool(key), |engine, port| engine.serve_pool(key, pool, members, port));
+                    self.core.on(stack_level_of_pool(key), |engine, port| engine.serve_pool(key, pool, members, port));
                     done.send(());
                 }
                 Control::CallPool { key, call, done } => {
-                    let level = tier_of_pool(key);
+                    let level = stack_level_of_pool(key);
                     if let Some(control_work) = self.control_work.get_mut(level) {
                         self.core
                             .on(level, |engine, port| control_work.pool_calls.call((engine, port), key, call, done));
                     }
                 }
                 Control::LeavePool { key, done, ended } => {
-                    let level = tier_of_pool(key);
+                    let level = stack_level_of_pool(key);
                     let left = self.core.on(level, |engine, port| engine.leave_pool(key, port)).flatten();
                     if let Some(control_work) = self.control_work.get_mut(level).filter(|_| left.is_some()) {
                         control_work.pool_calls.add_leaving(key, ended);
@@ -470,7 +470,7 @@ impl Runner {
                     done.send(left);
                 }
                 Control::Counters { device, reply } => {
-                    let engine = self.core.engine_of(tier_of(device));
+                    let engine = self.core.engine_of(stack_level_of(device));
                     reply.send(engine.map(|engine| engine.counters(device)).unwrap_or_default());
                 }
                 Control::Stop => {

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use braid_engine::Uuid;
-use braid_engine::pool::TailMemory;
+use braid_engine::pool::LogMemory;
 use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -32,7 +32,7 @@ const UUID_LETTERS: usize = 36;
 
 /// The name of a log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TailName {
+pub struct SharedLogName {
     /// The boot of the machine in which it was created. After another boot, its content is useless.
     pub boot: Uuid,
     /// The pool.
@@ -41,20 +41,20 @@ pub struct TailName {
     pub session: u64,
 }
 
-impl fmt::Display for TailName {
+impl fmt::Display for SharedLogName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}-{}", self.boot, self.pool, self.session)
     }
 }
 
-impl TailName {
+impl SharedLogName {
     /// Parses a file name. `None` if it is not the name of a log.
-    fn parse(text: &str) -> Option<TailName> {
+    fn parse(text: &str) -> Option<SharedLogName> {
         let boot = Uuid::try_parse(text.get(..UUID_LETTERS)?).ok()?;
         let rest = text[UUID_LETTERS..].strip_prefix('-')?;
         let pool = Uuid::try_parse(rest.get(..UUID_LETTERS)?).ok()?;
         let session = rest[UUID_LETTERS..].strip_prefix('-')?.parse().ok()?;
-        let name = TailName { boot, pool, session };
+        let name = SharedLogName { boot, pool, session };
         // Accept only the canonical spelling.
         (name.to_string() == text).then_some(name)
     }
@@ -62,26 +62,26 @@ impl TailName {
 
 /// The folder of the logs.
 #[derive(Debug)]
-pub struct TailFolder {
+pub struct SharedLogFolder {
     path: PathBuf,
     folder: OwnedFd,
     boot: Uuid,
 }
 
-impl TailFolder {
+impl SharedLogFolder {
     /// Opens the folder. Creates it if it is missing, but not its parent.
     ///
     /// # Errors
     /// The folder is a symbolic link, belongs to another user, or is accessible to others; or the operating system
     /// fails.
-    pub fn open(path: &Path) -> Result<TailFolder, RingError> {
+    pub fn open(path: &Path) -> Result<SharedLogFolder, RingError> {
         let text = std::fs::read_to_string(BOOT_ID).map_err(|e| RingError::os(e, format!("reading {BOOT_ID}")))?;
         let boot = Uuid::try_parse(text.trim())
             .map_err(|_| RingError::new(RingErrorKind::Unsupported, format!("{BOOT_ID} holds no boot id"), ""))?;
-        TailFolder::open_in_boot(path, boot)
+        SharedLogFolder::open_in_boot(path, boot)
     }
 
-    fn open_in_boot(path: &Path, boot: Uuid) -> Result<TailFolder, RingError> {
+    fn open_in_boot(path: &Path, boot: Uuid) -> Result<SharedLogFolder, RingError> {
         let failed = |e: Errno, what: &str| RingError::os(e.into(), format!("{what} the folder {}", path.display()));
         match rustix::fs::mkdir(path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -97,7 +97,7 @@ impl TailFolder {
         };
         let stat = rustix::fs::fstat(&folder).map_err(|e| failed(e, "looking at"))?;
         check_owner(path, &stat)?;
-        Ok(TailFolder { path: path.to_owned(), folder, boot })
+        Ok(SharedLogFolder { path: path.to_owned(), folder, boot })
     }
 
     /// The path of the folder.
@@ -106,15 +106,15 @@ impl TailFolder {
     }
 
     /// Returns the name of the log of a pool's session in this boot.
-    pub fn name(&self, pool: Uuid, session: u64) -> TailName {
-        TailName { boot: self.boot, pool, session }
+    pub fn name(&self, pool: Uuid, session: u64) -> SharedLogName {
+        SharedLogName { boot: self.boot, pool, session }
     }
 
     /// Creates and locks the log of a session, all zeros. `bytes` is a multiple of 4096.
     ///
     /// # Errors
     /// `NoSpace` if the file system or the memory has no room for all of it; `Conflict` if it already exists.
-    pub fn create(&self, pool: Uuid, session: u64, bytes: usize) -> Result<SharedTail, RingError> {
+    pub fn create(&self, pool: Uuid, session: u64, bytes: usize) -> Result<SharedLog, RingError> {
         let name = self.name(pool, session);
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
             let what = format!("{} of {bytes} bytes", self.describe(&name));
@@ -135,7 +135,7 @@ impl TailFolder {
         })
     }
 
-    fn allocate(&self, file: File, name: &TailName, bytes: usize) -> Result<SharedTail, RingError> {
+    fn allocate(&self, file: File, name: &SharedLogName, bytes: usize) -> Result<SharedLog, RingError> {
         self.lock(&file, name)?;
         loop {
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64) {
@@ -167,7 +167,7 @@ impl TailFolder {
     /// # Errors
     /// `InUse` while another process serves the pool; `Conflict` if the file is not a log; `Permission` if it belongs
     /// to another user.
-    pub fn attach(&self, pool: Uuid, session: u64) -> Result<Option<SharedTail>, RingError> {
+    pub fn attach(&self, pool: Uuid, session: u64) -> Result<Option<SharedLog>, RingError> {
         let name = self.name(pool, session);
         let Some((file, stat)) = self.find(&name)? else { return Ok(None) };
         match usize::try_from(stat.st_size) {
@@ -178,7 +178,7 @@ impl TailFolder {
     }
 
     /// Opens and locks a log file that still exists and belongs to this user.
-    fn find(&self, name: &TailName) -> Result<Option<(File, Stat)>, RingError> {
+    fn find(&self, name: &SharedLogName) -> Result<Option<(File, Stat)>, RingError> {
         let path = self.path.join(name.to_string());
         let flags = OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match rustix::fs::openat(&self.folder, name.to_string(), flags, Mode::empty()) {
@@ -200,7 +200,7 @@ impl TailFolder {
         Ok((stat.st_nlink > 0).then_some((file, stat)))
     }
 
-    fn lock(&self, file: &File, name: &TailName) -> Result<(), RingError> {
+    fn lock(&self, file: &File, name: &SharedLogName) -> Result<(), RingError> {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(()),
             Err(Errno::WOULDBLOCK) => {
@@ -213,26 +213,28 @@ impl TailFolder {
         }
     }
 
-    fn map(&self, file: File, name: &TailName, bytes: usize) -> Result<SharedTail, RingError> {
+    fn map(&self, file: File, name: &SharedLogName, bytes: usize) -> Result<SharedLog, RingError> {
         // All pages of the file have their memory, and all are mapped now, so that no shard waits for a page later.
         let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory in use.
         let raw = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, access, flags, &file, 0) };
         let raw = raw.map_err(|e| self.failed(e, "mapping", name))?;
         let base = NonNull::new(raw.cast()).expect("mmap never returns page 0 without MAP_FIXED");
-        Ok(SharedTail { base, bytes, file, name: *name })
+        Ok(SharedLog { base, bytes, file, name: *name })
     }
 
     /// Lists the logs of a pool, of this boot and of others, in the order of their names.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn list(&self, pool: Uuid) -> Result<Vec<TailName>, RingError> {
+    pub fn list(&self, pool: Uuid) -> Result<Vec<SharedLogName>, RingError> {
         let failed = |e: Errno| RingError::os(e.into(), format!("listing {}", self.path.display()));
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.folder).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            names.extend(entry.file_name().to_str().ok().and_then(TailName::parse).filter(|name| name.pool == pool));
+            names.extend(
+                entry.file_name().to_str().ok().and_then(SharedLogName::parse).filter(|name| name.pool == pool),
+            );
         }
         names.sort();
         Ok(names)
@@ -242,7 +244,7 @@ impl TailFolder {
     ///
     /// # Errors
     /// `InUse` while a process serves it, `Conflict` if the file is not a log; or the operating system's.
-    pub fn remove(&self, name: &TailName) -> Result<(), RingError> {
+    pub fn remove(&self, name: &SharedLogName) -> Result<(), RingError> {
         match self.find(name)? {
             // The lock is held until the name is removed.
             Some(_locked) => self.unlink(name),
@@ -254,23 +256,23 @@ impl TailFolder {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn remove_own(&self, log: SharedTail) -> Result<(), RingError> {
+    pub fn remove_attached(&self, log: SharedLog) -> Result<(), RingError> {
         let name = log.name;
-        if log.is_there() { self.unlink(&name) } else { Ok(()) }
+        if log.is_intact() { self.unlink(&name) } else { Ok(()) }
     }
 
-    fn unlink(&self, name: &TailName) -> Result<(), RingError> {
+    fn unlink(&self, name: &SharedLogName) -> Result<(), RingError> {
         match rustix::fs::unlinkat(&self.folder, name.to_string(), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(self.failed(e, "removing", name)),
         }
     }
 
-    fn describe(&self, name: &TailName) -> String {
+    fn describe(&self, name: &SharedLogName) -> String {
         format!("the tail of session {} of pool {} in {}", name.session, name.pool, self.path.display())
     }
 
-    fn failed(&self, error: Errno, what: &str, name: &TailName) -> RingError {
+    fn failed(&self, error: Errno, what: &str, name: &SharedLogName) -> RingError {
         RingError::os(error.into(), format!("{what} {}", self.describe(name)))
     }
 }
@@ -301,34 +303,34 @@ fn foreign(path: &Path, what: &str) -> RingError {
 
 /// A log, mapped and locked. The file outlives its process and the drop of this value, until it is removed.
 #[derive(Debug)]
-pub struct SharedTail {
+pub struct SharedLog {
     base: NonNull<u8>,
     bytes: usize,
     /// The lock ends with the open file.
     file: File,
-    name: TailName,
+    name: SharedLogName,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread; it is read and written through atomics only.
-unsafe impl Send for SharedTail {}
+unsafe impl Send for SharedLog {}
 // SAFETY: as above.
-unsafe impl Sync for SharedTail {}
+unsafe impl Sync for SharedLog {}
 
-impl SharedTail {
+impl SharedLog {
     /// The name of the log.
-    pub fn name(&self) -> &TailName {
+    pub fn name(&self) -> &SharedLogName {
         &self.name
     }
 
     /// Returns whether the log can still be found after the death of this process: its file was neither removed nor
     /// truncated. A removed log still works, but if the process dies then, its content is lost, as in a crash of the
     /// machine: commit, and create another one.
-    pub fn is_there(&self) -> bool {
+    pub fn is_intact(&self) -> bool {
         rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0 && stat.st_size == self.bytes as i64)
     }
 }
 
-impl TailMemory for SharedTail {
+impl LogMemory for SharedLog {
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping lives as long as `self`, is page-aligned and `bytes` long, and the file has all of it;
         // every process that maps it uses atomics only, and any eight bytes are a valid number.
@@ -336,7 +338,7 @@ impl TailMemory for SharedTail {
     }
 }
 
-impl Drop for SharedTail {
+impl Drop for SharedLog {
     fn drop(&mut self) {
         // SAFETY: the mapping is complete and owned by `self`, and no reference to it outlives `self`. It cannot fail.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };

@@ -22,7 +22,7 @@ use crate::requests::Requests;
 use crate::shard::Core;
 
 /// Maximum number of stack levels.
-pub const TIERS_MAX: usize = 4;
+pub const STACK_LEVELS_MAX: usize = 4;
 
 /// Marks the cookies of the control plane's leaf I/Os.
 pub(crate) const META_COOKIE: u64 = 1 << 56;
@@ -30,22 +30,22 @@ pub(crate) const META_COOKIE: u64 = 1 << 56;
 const COOKIE_SHIFT: u32 = 57;
 
 /// Returns the stack level of a device.
-pub fn tier_of(device: DeviceId) -> usize {
+pub fn stack_level_of(device: DeviceId) -> usize {
     (device.0 >> DeviceId::INDEX_BITS) as usize
 }
 
 /// Returns the device with this index at a stack level.
-pub fn device_of_tier(level: usize, index: u32) -> DeviceId {
+pub fn device_at_level(level: usize, index: u32) -> DeviceId {
     DeviceId((level as u32) << DeviceId::INDEX_BITS | index)
 }
 
 /// Returns the stack level of a pool.
-pub fn tier_of_pool(key: PoolKey) -> usize {
+pub fn stack_level_of_pool(key: PoolKey) -> usize {
     usize::from(key.0 >> PoolKey::INDEX_BITS)
 }
 
 /// Returns the key of the pool with this index at a stack level.
-pub fn pool_of_tier(level: usize, index: u16) -> PoolKey {
+pub fn pool_at_level(level: usize, index: u16) -> PoolKey {
     PoolKey((level as u16) << PoolKey::INDEX_BITS | index)
 }
 
@@ -132,7 +132,7 @@ impl Core {
     /// Submits a request to a device above the first stack level.
     #[cold]
     pub(crate) fn submit_above(&mut self, request: &Request) -> Result<(), IoError> {
-        let submitted = self.on(tier_of(request.device), |engine, port| engine.submit(request, port));
+        let submitted = self.on(stack_level_of(request.device), |engine, port| engine.submit(request, port));
         submitted.unwrap_or(Err(IoError::of(ErrorKind::NoDevice)))
     }
 }

@@ -82,11 +82,11 @@ struct Words {
 impl Throttle {
     pub(crate) fn new(limits: &ThrottleLimits) -> Throttle {
         let rates = Rates { iops: limits.iops, bandwidth_bytes: limits.bandwidth_bytes };
-        Throttle { latency_ns: limits.latency_ns, ..Throttle::of_rates(&rates) }
+        Throttle { latency_ns: limits.latency_ns, ..Throttle::with_rates(&rates) }
     }
 
     /// Creates a throttle with these rates and no latency.
-    pub fn of_rates(rates: &Rates) -> Throttle {
+    pub fn with_rates(rates: &Rates) -> Throttle {
         let throttle = Throttle::default();
         throttle.set(rates);
         throttle
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_new_rate_applies_at_once() {
-        let throttle = Throttle::of_rates(&Rates { iops: None, bandwidth_bytes: Some(1000) });
+        let throttle = Throttle::with_rates(&Rates { iops: None, bandwidth_bytes: Some(1000) });
         let now = 1_000_000_000_000;
         throttle.admit(now, Op::Write, 1_000_000);
         assert!(throttle.admit(now, Op::Write, 1).0 > now + 900_000_000_000, "a thousand seconds, at the old rate");

@@ -51,7 +51,7 @@ impl KnownZeros {
 
 impl Disk {
     /// Returns whether it may report holes. With fault injection, the result of a read is not known in advance.
-    pub fn knows_holes(&self) -> bool {
+    pub fn reports_holes(&self) -> bool {
         let knows = match self.base() {
             Base::File(file) => !file.block_device,
             Base::Device(_) => true,
@@ -64,7 +64,7 @@ impl Disk {
     fn extent(&self, ring: &Inner, offset: u64, len: u64) -> Extent {
         let data = Extent { len, hole: false };
         match self.base() {
-            _ if !self.knows_holes() => data,
+            _ if !self.reports_holes() => data,
             Base::File(file) => file.extent(offset, len),
             Base::Device(device) => {
                 let mut first = data;
@@ -129,7 +129,7 @@ mod tests {
             let extent = file.extent(offset, 4096);
             (extent.hole, extent.len)
         };
-        assert!(disk.knows_holes());
+        assert!(disk.reports_holes());
         assert_eq!(of(0), (true, 1 << 20), "nothing was written");
         assert_eq!(of(4096), (true, (1 << 20) - 4096));
         let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();

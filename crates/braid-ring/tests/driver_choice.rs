@@ -70,9 +70,9 @@ fn the_best_permitted_driver_is_chosen() {
     for shard in 0..2 {
         let info = bed.handle.driver(ShardId(shard));
         assert_eq!(info.kind, kind);
-        let passed: Vec<DriverKind> = info.passed_over.iter().map(|p| p.0).collect();
+        let passed: Vec<DriverKind> = info.skipped.iter().map(|p| p.0).collect();
         assert_eq!(passed, DriverKind::ALL[..reasons.len()]);
-        for ((_, text), word) in info.passed_over.iter().zip(&reasons) {
+        for ((_, text), word) in info.skipped.iter().zip(&reasons) {
             assert!(text.contains(word), "`{text}` does not say `{word}`");
         }
     }

@@ -71,7 +71,7 @@ fn replies_wait_for_the_lease() {
         let replies = send_requests(&bed.handle);
         assert_eq!(replies.recv_timeout(A_WHILE), Err(RecvTimeoutError::Timeout));
         let until_ns = bed.handle.now_ns() + 400_000_000;
-        bed.handle.renew(DEVICE, &lease, until_ns);
+        bed.handle.renew_lease(DEVICE, &lease, until_ns);
         for _ in 0..5 {
             replies.recv_timeout(LONG).unwrap().unwrap();
         }

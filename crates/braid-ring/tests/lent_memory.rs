@@ -52,7 +52,7 @@ impl Frontend for Lender {
                 assert!(cx.send(socket, &[SendPiece { buf: loan.buf, len: len as u32 }], 1));
             }
             Command::GiveBack => {
-                self.loans.drain(..).for_each(|loan| cx.give_back(loan));
+                self.loans.drain(..).for_each(|loan| cx.return_loan(loan));
                 self.results.send(true).unwrap();
             }
         }

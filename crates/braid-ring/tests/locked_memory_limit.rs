@@ -46,7 +46,7 @@ fn partial_or_no_registration_works() {
         let mut bed = TestBed::new(&RingConfig { driver: Some(DriverKind::Uring), ..RingConfig::default() });
         let info = bed.handle.driver(ShardId(0)).clone();
         assert_eq!(info.registered_buffer_bytes, expected, "with {limit} bytes: {info:?}");
-        let why = info.unregistered_because.unwrap();
+        let why = info.unregistered_reason.unwrap();
         assert!(why.contains("ulimit -l") && why.contains("65536 KiB"), "{why}");
         let (device, _) = bed.bare(&format!("file:{}{limit},size=64M", folder.path("disk")));
         let data = Random(1).bytes(24 << 20);

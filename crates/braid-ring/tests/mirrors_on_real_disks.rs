@@ -94,7 +94,7 @@ fn fill(bed: &mut TestBed, leaf: LeafId, byte: u8) {
 }
 
 fn next_fault(bed: &TestBed, device: DeviceId) -> Trouble {
-    block_on(bed.handle.engine().trouble(device))
+    block_on(bed.handle.engine().next_fault(device))
 }
 
 fn ended(reply: &std::sync::mpsc::Receiver<Reply>) -> Reply {

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use braid_engine::allocation;
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, PoolPlaces, RingStart, owner_slots_for};
-use braid_engine::pool::{OpenPool, PoolDevice, TailMemory, open};
+use braid_engine::pool::on_disk::{Checkpoint, Owner, OwnerKind, OwnerName, PoolMemberLayout, owner_slots_for};
+use braid_engine::pool::{LogMemory, OpenPool, PoolDevice, open};
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, Flags, MirrorMember, MirrorNode, Node, Op, PoolKey, PoolMembers, PoolNext,
     PoolPlace, RegionMap, Role, ShardId, Uuid, VolumeNode,
@@ -27,13 +27,13 @@ const HOME: ShardId = ShardId(1);
 
 struct Heap(Box<[AtomicU64]>);
 
-impl TailMemory for Heap {
+impl LogMemory for Heap {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
 }
 
-type Logs = Mutex<BTreeMap<u64, Arc<dyn TailMemory>>>;
+type Logs = Mutex<BTreeMap<u64, Arc<dyn LogMemory>>>;
 
 struct Pool {
     bed: TestBed,
@@ -73,11 +73,11 @@ impl Pool {
         let mirror = bed.publish(&mirror);
         let owner_slots = owner_slots_for(MEMBER);
         let member = |(number, device)| {
-            let places = PoolPlaces::new(MEMBER, owner_slots).unwrap();
+            let places = PoolMemberLayout::new(MEMBER, owner_slots).unwrap();
             PoolDevice::new(number, device, &places)
         };
         let devices: Vec<PoolDevice> = [(0, bare), (1, mirror)].map(member).to_vec();
-        let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.places.data });
+        let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.layout.data });
         let places = Arc::new(PoolMembers::new(devices.iter().map(place)));
         let uuid = Uuid::from_u128(0x55aa);
         let pool = Pool {
@@ -99,9 +99,9 @@ impl Pool {
         let io = self.bed.handle.devices();
         block_on(async {
             for member in &self.devices {
-                io.write(member.device, 0, vec![0; member.places.data as usize], false).await.unwrap();
-                let start = RingStart::first(&self.uuid, 1);
-                io.write(member.device, member.places.starts, start.encode().to_vec(), false).await.unwrap();
+                io.write(member.device, 0, vec![0; member.layout.data as usize], false).await.unwrap();
+                let start = Checkpoint::first(&self.uuid, 1);
+                io.write(member.device, member.layout.starts, start.encode().to_vec(), false).await.unwrap();
                 io.flush(member.device).await.unwrap();
             }
         });
@@ -114,14 +114,14 @@ impl Pool {
             uuid: self.uuid,
             members: &self.devices,
             owner_slots: self.owner_slots,
-            absent: 0,
-            writes_over: false,
+            missing: 0,
+            overwrites_unreadable: false,
             run: self.run,
         };
         let logs = &self.logs;
         let old = |session: u64| logs.lock().unwrap().get(&session).map(Arc::clone);
         let begin = |session: u64, bytes: u64| {
-            let memory: Arc<dyn TailMemory> = Arc::new(Heap((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
+            let memory: Arc<dyn LogMemory> = Arc::new(Heap((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()));
             logs.lock().unwrap().insert(session, Arc::clone(&memory));
             Ok(memory)
         };
@@ -197,7 +197,7 @@ impl Pool {
         for device in devices {
             self.bed.handle.publish_and_drain(*device, None).wait().unwrap();
         }
-        let (_, ended) = block_on(self.bed.handle.leave_pool(KEY, HOME)).unwrap();
+        let (_, ended) = block_on(self.bed.handle.stop_pool(KEY, HOME)).unwrap();
         ended.wait().unwrap();
     }
 }
@@ -238,7 +238,7 @@ fn use_volume(pool: &Pool, device: DeviceId, expected: &mut [u8], random: &mut R
             block_on(io.flush(device)).unwrap();
         }
         if random.below(6) == 0 {
-            pool.call(|pool| (PoolNext::Done, pool.fold_step(100)));
+            pool.call(|pool| (PoolNext::Done, pool.merge_step(100)));
         }
     }
 }
@@ -303,7 +303,7 @@ fn volumes_and_snapshots_keep_their_data() {
     let monday_owner = pool.owner("monday");
     pool.call(move |pool| {
         let served = pool.served(monday_owner).unwrap();
-        pool.leave(served);
+        pool.stop_serving(served);
         (PoolNext::Commit, pool.delete_snapshot(monday_owner).unwrap())
     });
     use_volume(&pool, db, &mut expected, &mut random, 40);

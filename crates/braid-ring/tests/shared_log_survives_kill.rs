@@ -10,8 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 
 use braid_engine::Uuid;
-use braid_engine::pool::TailMemory;
-use braid_ring::{RingErrorKind, TailFolder};
+use braid_engine::pool::LogMemory;
+use braid_ring::{RingErrorKind, SharedLogFolder};
 use common::Folder;
 
 const POOL: Uuid = Uuid::from_u128(0xfeed);
@@ -24,9 +24,9 @@ fn this_program() -> String {
     std::env::current_exe().unwrap().to_str().unwrap().to_owned()
 }
 
-fn folder_of_child() -> Option<TailFolder> {
+fn folder_of_child() -> Option<SharedLogFolder> {
     let path = std::env::var_os(CHILD)?;
-    Some(TailFolder::open(Path::new(&path)).unwrap())
+    Some(SharedLogFolder::open(Path::new(&path)).unwrap())
 }
 
 /// A process that is killed on drop.
@@ -40,7 +40,7 @@ impl Drop for Killed {
 }
 
 /// Writes forever: in each round, one word after the other.
-fn write_until_killed(folder: &TailFolder) -> ! {
+fn write_until_killed(folder: &SharedLogFolder) -> ! {
     let log = folder.create(POOL, 7, BYTES).unwrap();
     for round in 1.. {
         for (k, word) in log.words().iter().enumerate() {
@@ -60,7 +60,7 @@ fn stored_words_survive_the_process() {
     }
     let temp = Folder::new("kill");
     let path = temp.0.join("logs");
-    let folder = TailFolder::open(&path).unwrap();
+    let folder = SharedLogFolder::open(&path).unwrap();
     for _ in 0..5 {
         let child = Command::new(this_program())
             .args(["--exact", "stored_words_survive_the_process", "--nocapture"])
@@ -83,13 +83,13 @@ fn stored_words_survive_the_process() {
         assert!(rounds[0] - rounds[rounds.len() - 1] <= 1, "nothing is missing");
         let at = |k: usize| log.words()[k].load(Ordering::Acquire) & 0xf_ffff;
         assert!((0..rounds.len()).all(|k| at(k) == k as u64));
-        folder.remove_own(log).unwrap();
+        folder.remove_attached(log).unwrap();
         assert!(folder.list(POOL).unwrap().is_empty());
     }
 }
 
 /// Allocates logs on a file system with room for one log, but not for three.
-fn fill_the_file_system(folder: &TailFolder) {
+fn fill_the_file_system(folder: &SharedLogFolder) {
     let first = folder.create(POOL, 1, BYTES).expect("there is room for one");
     let error = folder.create(POOL, 2, 3 * BYTES).unwrap_err();
     assert_eq!(error.kind, RingErrorKind::NoSpace);
@@ -101,7 +101,7 @@ fn fill_the_file_system(folder: &TailFolder) {
     let rest = folder.path().join("rest");
     let _ = std::fs::write(&rest, vec![1; 3 * BYTES]);
     first.words().iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
-    assert!(first.is_there());
+    assert!(first.is_intact());
     println!("\nfilled");
 }
 

@@ -148,7 +148,7 @@ fn streams_are_kept(driver: DriverKind) {
     assert_eq!((&ours).read(&mut [0; 8]).unwrap(), 0, "the shard closed its side");
 
     let (ours, theirs) = tcp_pair();
-    post(&ring, Say::Echo(theirs.into(), RecvMode::Whole));
+    post(&ring, Say::Echo(theirs.into(), RecvMode::All));
     echoed(ours.try_clone().unwrap(), &ours, (40 * FRAME) as u64);
     // Half a frame, then the end of the stream: the receive ends short, and the bytes are echoed.
     (&ours).write_all(&[7; 1000]).unwrap();

@@ -12,7 +12,7 @@ use braid_engine::{
     RegionMap, Role, ShardId, Uuid,
 };
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
-use braid_ring::{Disk, DiskSpec, FaultRules, RingConfig, device_of_tier};
+use braid_ring::{Disk, DiskSpec, FaultRules, RingConfig, device_at_level};
 use common::{Folder, Random, TestBed, block_on};
 
 const MIB: u64 = 1 << 20;
@@ -26,12 +26,12 @@ fn bed(limits: Limits, leaf_timeout_ms: u64) -> TestBed {
 fn disk(bed: &TestBed, device: DeviceId) -> LeafId {
     let spec = DiskSpec::parse("volume:tank/v").unwrap();
     let size = bed.handle.devices().size_bytes(device);
-    bed.handle.add_leaf(Arc::new(Disk::of_device(&spec, device, size))).unwrap()
+    bed.handle.add_leaf(Arc::new(Disk::from_device(&spec, device, size))).unwrap()
 }
 
 fn publish(bed: &TestBed, level: usize, index: u32, root: &Node) -> DeviceId {
-    bed.handle.raise_to(level).unwrap();
-    let device = device_of_tier(level, index);
+    bed.handle.ensure_stack_level(level).unwrap();
+    let device = device_at_level(level, index);
     let layout = Arc::new(DeviceLayout::new(1, 4096, root));
     bed.handle.publish_and_drain(device, Some(layout)).wait().unwrap();
     device
@@ -188,12 +188,12 @@ fn errors_propagate_upward_and_a_failed_flush_sticks() {
 #[test]
 fn missing_levels_have_no_devices_and_levels_are_limited() {
     let bed = bed(Limits::default(), 30_000);
-    let nowhere = device_of_tier(2, 0);
+    let nowhere = device_at_level(2, 0);
     let reply = bed.call(0, nowhere, Op::Read, Flags::NONE, 0, 4096, &[]);
     assert_eq!(reply.result.unwrap_err().kind, ErrorKind::NoDevice);
     let error = block_on(bed.handle.devices().read(nowhere, 0, 4096)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoDevice);
-    bed.handle.raise_to(3).unwrap();
-    assert!(bed.handle.raise_to(4).is_err());
+    bed.handle.ensure_stack_level(3).unwrap();
+    assert!(bed.handle.ensure_stack_level(4).is_err());
     bed.ring.stop();
 }

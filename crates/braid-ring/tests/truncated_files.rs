@@ -51,7 +51,7 @@ impl TruncatedDisk {
     }
 
     fn why(&self) -> String {
-        self.bed.handle.disk(self.leaf).unwrap().lost_because().unwrap_or("(it is not lost)").to_owned()
+        self.bed.handle.disk(self.leaf).unwrap().loss_reason().unwrap_or("(it is not lost)").to_owned()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the end of a process does: to disks, to labels, and to what may be expected of them.
 
-use braid_format::{Label, Places};
+use braid_format::{DiskLayout, Label};
 
 use crate::disk::Survival;
 use crate::labelled::{Labelled, Promise};
@@ -143,7 +143,7 @@ impl Sim {
         }
         stage.label_disks.iter().find_map(|number| {
             let disk = &self.world.disks[*number];
-            let places = Places::for_device(disk.size_bytes()).expect("a disk that has room for labels");
+            let places = DiskLayout::for_device(disk.size_bytes()).expect("a disk that has room for labels");
             let data = places.data.start..places.data.start + places.data.bytes;
             let owned = |at: u64| at == places.label_start || at == places.copy_start || data.contains(&at);
             let why = |at| format!("disk {number} was changed at {at}, where neither labels nor data are");
@@ -198,7 +198,7 @@ fn rot_beside_moved(world: &mut World, stage: &mut Stage, moved: Vec<(usize, usi
         let mut bytes = vec![0; 4096];
         let label = of.read(0, &mut bytes).then(|| Label::decode(&bytes).ok()).flatten();
         let says = |label: Label| {
-            label.array.uuid == stage.labelled[array].uuid && label.member.places.copy_start == of.size_bytes() - 4096
+            label.array.uuid == stage.labelled[array].uuid && label.member.layout.copy_start == of.size_bytes() - 4096
         };
         if label.is_some_and(says) && growth.below(8) > 0 {
             of.rot(0, 4096, rng);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use braid_engine::RegionMap;
-use braid_format::{Label, MemberState, Places};
+use braid_format::{DiskLayout, Label, MemberState};
 use braid_geometry::Geometry;
 use braid_parity::Parity;
 
@@ -102,14 +102,14 @@ impl Copies {
 /// The newest whole label on a disk.
 pub fn label_on(world: &World, disk: usize) -> Option<Label> {
     let disk = &world.disks[disk];
-    let places = Places::for_device(disk.size_bytes()).ok()?;
+    let places = DiskLayout::for_device(disk.size_bytes()).ok()?;
     let label_at = |at: u64| {
         let mut bytes = vec![0; 4096];
         disk.read(at, &mut bytes).then(|| Label::decode(&bytes).ok()).flatten()
     };
     let start = label_at(places.label_start);
     // The disk may have become larger since the label was written.
-    let copy_start = start.as_ref().map_or(places.copy_start, |label| label.member.places.copy_start);
+    let copy_start = start.as_ref().map_or(places.copy_start, |label| label.member.layout.copy_start);
     [start, label_at(copy_start)].into_iter().flatten().max_by_key(|label| label.array.order())
 }
 

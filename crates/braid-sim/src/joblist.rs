@@ -28,7 +28,9 @@ impl JobList {
         match of.get(&info.number) {
             None if info.number <= newest => return wrong("has a number that was used before"),
             Some(before) if before.stage.is_over() => return wrong("has ended before"),
-            Some(before) if (before.kind, before.role) != (info.kind, info.role) => return wrong("was another one"),
+            Some(before) if (before.kind, before.member) != (info.kind, info.member) => {
+                return wrong("was another one");
+            }
             _ => {}
         }
         of.insert(info.number, info.clone());

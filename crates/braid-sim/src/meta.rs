@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use braid_engine::io::{DeviceId, IoError, LeafError, LeafId, MetaIo, ShardId};
-use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
+use braid_engine::keeper::{EngineIo, Order, OrderResult, ReconcilerEvent, ReconcilerIo, SyncPart};
 use braid_engine::layout::DeviceLayout;
 use braid_engine::{Compared, RegionCall, RegionMap, Trouble};
 
@@ -68,8 +68,8 @@ struct Shelf {
     now_ns: u64,
     troubles: BTreeMap<u32, VecDeque<Trouble>>,
     orders: BTreeMap<u32, VecDeque<(u64, Order)>>,
-    ordered: BTreeMap<u64, Ordered>,
-    notes: VecDeque<(DeviceId, Note)>,
+    ordered: BTreeMap<u64, OrderResult>,
+    notes: VecDeque<(DeviceId, ReconcilerEvent)>,
     grown: BTreeMap<u32, Arc<RegionMap>>,
 }
 
@@ -152,7 +152,7 @@ impl Port {
     }
 
     /// Gives the keeper of a device an order, and waits for what comes of it.
-    pub async fn give_order(&self, device: DeviceId, order: Order) -> Ordered {
+    pub async fn give_order(&self, device: DeviceId, order: Order) -> OrderResult {
         let id = {
             let mut shelf = self.0.borrow_mut();
             shelf.next += 1;
@@ -195,7 +195,7 @@ impl Port {
     }
 
     /// What keepers have told since the last call.
-    pub fn take_notes(&self) -> VecDeque<(DeviceId, Note)> {
+    pub fn take_notes(&self) -> VecDeque<(DeviceId, ReconcilerEvent)> {
         std::mem::take(&mut self.0.borrow_mut().notes)
     }
 
@@ -255,7 +255,7 @@ impl EngineIo for Port {
         self.ask(Wanted::Call(device, home, call)).await.expect("a call cannot fail");
     }
 
-    async fn trouble(&self, device: DeviceId) -> Trouble {
+    async fn next_fault(&self, device: DeviceId) -> Trouble {
         std::future::poll_fn(|_| {
             let mut shelf = self.0.borrow_mut();
             match shelf.troubles.get_mut(&device.0).and_then(VecDeque::pop_front) {
@@ -284,7 +284,7 @@ impl EngineIo for Port {
     }
 }
 
-impl KeeperIo for Port {
+impl ReconcilerIo for Port {
     fn next_version(&self, _: DeviceId) -> u32 {
         self.new_version()
     }
@@ -300,7 +300,7 @@ impl KeeperIo for Port {
         .await
     }
 
-    fn ordered(&self, id: u64, result: Ordered) {
+    fn report_result(&self, id: u64, result: OrderResult) {
         self.0.borrow_mut().ordered.insert(id, result);
     }
 
@@ -308,7 +308,7 @@ impl KeeperIo for Port {
         self.0.borrow_mut().grown.insert(device.0, Arc::clone(regions));
     }
 
-    fn note(&self, device: DeviceId, note: Note) {
+    fn report(&self, device: DeviceId, note: ReconcilerEvent) {
         let notes = &mut self.0.borrow_mut().notes;
         // They are taken after each poll: a keeper that goes round and never waits would take all memory.
         assert!(notes.len() < NOTES_MAX, "the keeper of device {} tells notes without end: {note:?}", device.0);

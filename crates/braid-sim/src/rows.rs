@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use braid_engine::Roles;
 use braid_engine::io::DeviceId;
-use braid_engine::keeper::Keeper;
+use braid_engine::keeper::Reconciler;
 use braid_geometry::Geometry;
 
 use crate::content::BLOCK_BYTES;
@@ -153,14 +153,14 @@ pub struct Excuse {
 
 impl BrokenRows {
     /// As a keeper has them.
-    pub fn of(keeper: &Keeper) -> BrokenRows {
+    pub fn of(keeper: &Reconciler) -> BrokenRows {
         let geometry = keeper.array().geometry();
-        let ranges = keeper.unreadable_lines().map_or_else(Vec::new, |lines| lines.ranges(geometry));
+        let ranges = keeper.unreadable_blocks().map_or_else(Vec::new, |lines| lines.ranges(geometry));
         let block = BLOCK_BYTES as u64;
         let mut blocks: Vec<u64> =
             ranges.iter().flat_map(|(offset, bytes)| offset / block..(offset + bytes) / block).collect();
         blocks.sort_unstable();
-        BrokenRows { rows: rows_of(geometry, &keeper.unreadable_rows()), blocks }
+        BrokenRows { rows: rows_of(geometry, &keeper.unreadable_stripes()), blocks }
     }
 }
 

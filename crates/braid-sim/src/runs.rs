@@ -1,6 +1,6 @@
 //! Runs from a seed: everything about them is drawn from it.
 
-use braid_format::Places;
+use braid_format::DiskLayout;
 use braid_geometry::Level;
 
 use crate::arrays::{Kind, Trial};
@@ -483,7 +483,8 @@ fn add_mirror(sim: &mut Sim, kinds: &[Kind], blocks_max: u64, faults: bool, focu
     let mut order = disks;
     sim.rng().shuffle(&mut order);
     for disk in order.iter().chain(&others) {
-        let places = Places::for_device(sim.world.disks[*disk].size_bytes()).expect("a disk that has room for labels");
+        let places =
+            DiskLayout::for_device(sim.world.disks[*disk].size_bytes()).expect("a disk that has room for labels");
         sim.world.bitmaps.insert(*disk, (places.bitmap.start, places.bitmap.start + places.bitmap.bytes));
         if kind.has_parity() {
             let journal = (places.journal.start, places.journal.start + places.journal.bytes);
@@ -519,7 +520,7 @@ fn add_further(sim: &mut Sim, blocks_max: u64, chance: &mut Rng) {
         for _ in 0..spec.members_min() as u64 * chance.between(1, 2) + chance.below(2) {
             let size = (1 << 20) + 8192 + 4096 * chance.between(20, blocks_max.clamp(20, 200));
             let disk = sim.add_disk(size, chance.coin(), Profile::healthy(chance));
-            let places = Places::for_device(size).expect("a disk that has room for labels");
+            let places = DiskLayout::for_device(size).expect("a disk that has room for labels");
             sim.world.bitmaps.insert(disk, (places.bitmap.start, places.bitmap.start + places.bitmap.bytes));
             if spec.level.parity() > 0 {
                 let journal = (places.journal.start, places.journal.start + places.journal.bytes);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use braid_engine::RegionCall;
 use braid_engine::io::{ErrorKind, LeafError};
-use braid_engine::keeper::Note;
+use braid_engine::keeper::ReconcilerEvent;
 
 use crate::disk::SimDisk;
 use crate::host::{Host, Told};
@@ -88,13 +88,13 @@ impl Run<'_> {
             self.world.moments.push(kind);
             self.world.note(format_args!("keeper of device {}: {note:?}", device.0));
             match &note {
-                Note::Dropped(roles) => {
+                ReconcilerEvent::Dropped(roles) => {
                     let mut stage = self.stage.borrow_mut();
                     stage.lost.insert(device);
                     stage.rows_lose(device, roles, !self.world.has_hung());
                     stage.promoted.retain(|role| !roles.contains(role));
                 }
-                Note::Grown(_, after) => {
+                ReconcilerEvent::Grown(_, after) => {
                     let Stage { mirrors, oracle, .. } = &mut *self.stage.borrow_mut();
                     for mirror in mirrors.iter_mut().filter(|mirror| mirror.serves_as == Some(device)) {
                         if let Some(well) = mirror.well {
@@ -102,7 +102,7 @@ impl Run<'_> {
                         }
                     }
                 }
-                Note::RingMoved { to, lost } => {
+                ReconcilerEvent::RingMoved { to, lost } => {
                     let disk = to.map(|leaf| self.world.leaves[leaf.0 as usize]);
                     let what = match (disk, lost) {
                         (None, true) => "goes on without its disk",
@@ -120,7 +120,7 @@ impl Run<'_> {
                         stage.ring_is_on(index, disk);
                     }
                 }
-                Note::Replaced(role, leaf) => {
+                ReconcilerEvent::Replaced(role, leaf) => {
                     let successor = self.world.leaves[leaf.0 as usize];
                     let mut stage = self.stage.borrow_mut();
                     // Where its copies are is not what was seen when it was whole.
@@ -131,19 +131,19 @@ impl Run<'_> {
                         }
                     }
                 }
-                Note::InSync(role) => {
+                ReconcilerEvent::InSync(role) => {
                     let mut stage = self.stage.borrow_mut();
                     stage.promoted.insert(*role);
                     stage.rows_promote(device);
                 }
-                Note::Resynced
+                ReconcilerEvent::Resynced
                     if self.stage.borrow().mirrors.iter().any(|m| m.has_lost(&self.stage.borrow().oracle)) =>
                 {
                     self.world.counters.add("keepers", "resynced but for what cannot be read");
                 }
                 _ => {}
             }
-            if let Note::Job(info) = &note
+            if let ReconcilerEvent::Job(info) = &note
                 && let Err(why) = self.stage.borrow_mut().jobs.told(device, info)
             {
                 self.stage.borrow_mut().violation.get_or_insert(why);
@@ -152,7 +152,7 @@ impl Run<'_> {
             let careless = self.stage.borrow().mirrors.iter().filter(of_device).any(|m| m.well.is_none());
             let half = self.stage.borrow().half == Some(device);
             let excused = (careless || half) && self.world.had_faults();
-            if matches!(note, Note::Failed) && !excused {
+            if matches!(note, ReconcilerEvent::ArrayFailed) && !excused {
                 let why = Violation(format!("device {} has failed, and one member of it is well", device.0));
                 self.stage.borrow_mut().violation.get_or_insert(why);
             }

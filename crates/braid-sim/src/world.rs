@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use braid_engine::io::{Buf, Cookie, ErrorKind, Flags, LeafError, LeafId, LeafIo, LeafResult, Op};
-use braid_format::journal::RING_START_BYTES;
+use braid_format::journal::RING_OFFSET_BYTES;
 
 use crate::content::SECTOR_BYTES;
 use crate::counters::Counters;
@@ -265,13 +265,13 @@ impl World {
                         self.counters.add("journal", "logged on a disk of its own");
                     }
                     let before = self.logged.insert(disk, io.offset);
-                    if io.offset == *first + RING_START_BYTES && before.is_some_and(|before| before > io.offset) {
+                    if io.offset == *first + RING_OFFSET_BYTES && before.is_some_and(|before| before > io.offset) {
                         self.counters.add("journal", "begins at the start of its ring again");
                     }
                 }
                 Owner::Shard(..) => self.moments.push("placing"),
                 // A copy of a label is written there as well.
-                Owner::Meta(_) if io.offset < *first + RING_START_BYTES => self.moments.push("writing a head"),
+                Owner::Meta(_) if io.offset < *first + RING_OFFSET_BYTES => self.moments.push("writing a head"),
                 Owner::Meta(_) => {
                     self.moments.push("recovering");
                     self.counters.add("journal", if in_journal { "logged again" } else { "replayed" });

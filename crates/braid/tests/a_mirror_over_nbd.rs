@@ -46,7 +46,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 fn keep(engine: &RingEngine, leaves: [LeafId; 2]) -> u32 {
     let mut reads = 0;
     loop {
-        let told: Trouble = block_on(engine.trouble(DEVICE));
+        let told: Trouble = block_on(engine.next_fault(DEVICE));
         assert_eq!((told.role, told.kind), (0, ErrorKind::TimedOut));
         if told.is_frozen() {
             block_on(engine.freeze(DEVICE));

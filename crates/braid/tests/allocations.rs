@@ -19,7 +19,7 @@ use braid_engine::{
     RingPlace, Role, ShardId, Uuid,
 };
 use braid_format::MemberId;
-use braid_format::journal::RING_START_BYTES;
+use braid_format::journal::RING_OFFSET_BYTES;
 use braid_geometry::{Geometry, Level, Spec};
 use braid_nbd::client::{Client, ClientConfig, Replies};
 use braid_nbd::server::{NbdFrontend, NewConnection, ServerConfig};
@@ -195,12 +195,12 @@ fn mirrored(geometry: Geometry, members: &[Node], journal: Option<&Node>) -> Nod
         _ => unreachable!("the members are disks"),
     };
     let members: Vec<MirrorMember> = members.iter().map(member).collect();
-    let ring_blocks = (JOURNAL_BYTES - RING_START_BYTES) / 4096;
+    let ring_blocks = (JOURNAL_BYTES - RING_OFFSET_BYTES) / 4096;
     let ring_on = match journal {
         Some(Node::Leaf { leaf, .. }) => RingPlace::Disk(RingDisk {
             leaf: *leaf,
             role: members.len() as u16,
-            ring: RING_START_BYTES,
+            ring: RING_OFFSET_BYTES,
             id: MemberId::from_random(1),
             member_blocks: ring_blocks as u16,
         }),
@@ -209,7 +209,7 @@ fn mirrored(geometry: Geometry, members: &[Node], journal: Option<&Node>) -> Nod
     let parity = (geometry.spec().level.parity() > 0).then(|| ParityNode {
         array: Uuid::nil(),
         run: 1,
-        rings: members.iter().map(|member| member.start + member.len + RING_START_BYTES).collect(),
+        rings: members.iter().map(|member| member.start + member.len + RING_OFFSET_BYTES).collect(),
         ring_blocks,
         least_ring_blocks: ring_blocks,
         generation: 1,

@@ -181,12 +181,12 @@ fn every_entry_has_seeds_that_it_accepts() {
 /// Whether these bytes are one of the structures of a pool, with all that it holds.
 fn of_pool(data: &[u8]) -> bool {
     use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER};
-    use braid_format::pool::{Entry, Owner, Record, RingStart, entries, open};
+    use braid_format::pool::{Checkpoint, LogEntry, Owner, Record, batch_entries, validate_batch};
     data.first_chunk().is_some_and(|bytes| Record::decode(bytes, POOL_MEMBER, POOL_INDEX).is_ok())
         || data.first_chunk().is_some_and(|bytes| Owner::decode(bytes, POOL_INDEX).is_ok())
-        || data.first_chunk().is_some_and(|bytes| RingStart::decode(bytes).is_ok())
-        || Entry::decode_bytes(data).is_ok()
-        || open(data).is_ok_and(|header| entries(data, &header).all(|entry| entry.is_ok()))
+        || data.first_chunk().is_some_and(|bytes| Checkpoint::decode(bytes).is_ok())
+        || LogEntry::decode_bytes(data).is_ok()
+        || validate_batch(data).is_ok_and(|header| batch_entries(data, &header).all(|entry| entry.is_ok()))
 }
 
 /// Else nothing that a mutation changes would get past the checksums.

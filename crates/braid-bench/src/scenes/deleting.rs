@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Context as _;
-use braid_engine::pool::{EXTENT_BLOCKS, EXTENT_BYTES, Folded};
+use braid_engine::pool::{EXTENT_BLOCKS, EXTENT_BYTES, MergeStep};
 use braid_engine::{PoolKey, PoolNext};
 
 use super::super::pool::BenchPool;
@@ -71,8 +71,8 @@ pub fn measure(_pace: Pace, figures: &mut Vec<Figure>) -> anyhow::Result<()> {
     loop {
         let step = Instant::now();
         let folded = rig.wait(pool.call(|pool| {
-            let folded = pool.fold_step(FOLD_RECORDS);
-            if folded == Folded::TailFull {
+            let folded = pool.merge_step(FOLD_RECORDS);
+            if folded == MergeStep::LogFull {
                 pool.request_commit();
             }
             (PoolNext::Done, folded)
@@ -80,8 +80,8 @@ pub fn measure(_pace: Pace, figures: &mut Vec<Figure>) -> anyhow::Result<()> {
         steps += 1;
         longest = longest.max(step.elapsed());
         match folded {
-            Folded::Nothing => break,
-            Folded::TailFull => rig.wait(pool.call(|_| (PoolNext::Commit, ())))?,
+            MergeStep::Nothing => break,
+            MergeStep::LogFull => rig.wait(pool.call(|_| (PoolNext::Commit, ())))?,
             _ => {}
         }
     }

@@ -36,7 +36,7 @@ pub fn measure(_pace: Pace, figures: &mut Vec<Figure>) -> anyhow::Result<()> {
     while !rig.wait(pool.call(move |pool| (PoolNext::Done, pool.is_checkpointed(number))))? {
         std::thread::sleep(Duration::from_millis(5));
     }
-    if let Some((_, ended)) = rig.wait(rig.handle.leave_pool(PoolKey(0), ShardId(0))) {
+    if let Some((_, ended)) = rig.wait(rig.handle.stop_pool(PoolKey(0), ShardId(0))) {
         rig.wait(ended)?;
     }
     drop(rig);
@@ -78,7 +78,7 @@ type Opened = (u64, Vec<f64>, Vec<f64>, Vec<f64>);
 fn open_and_read(rig: &mut Rig, disk: Device) -> anyhow::Result<Opened> {
     let own = member(0, disk.id, disk.bytes)?;
     let devices = rig.handle.devices();
-    let table_bytes = own.places.addresses - own.places.table;
+    let table_bytes = own.layout.addresses - own.layout.table;
     let (mut opened, mut read, mut cpu_ns) = (Vec::new(), Vec::new(), Vec::new());
     for run in 0..TIMES {
         let (begun, before) = (Instant::now(), cpu::own());

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use braid_engine::pool::{EXTENT_BLOCKS, EXTENT_BYTES, Moving, OwnerId, VolumeId};
+use braid_engine::pool::{EXTENT_BLOCKS, EXTENT_BYTES, MoveStep, OwnerId, VolumeId};
 use braid_engine::{PoolKey, PoolNext};
 
 use super::super::pattern::Random;
@@ -163,7 +163,7 @@ fn compact(rig: &Rig, pool: &BenchPool) -> anyhow::Result<()> {
         pool.compact(owners);
         (PoolNext::Done, ())
     }))?;
-    while rig.wait(pool.call(|pool| (PoolNext::Done, pool.compact_step(COMPACT_RECORDS))))? == Moving::Some {}
+    while rig.wait(pool.call(|pool| (PoolNext::Done, pool.compact_step(COMPACT_RECORDS))))? == MoveStep::Some {}
     rig.wait(pool.call(|_| (PoolNext::Commit, ())))
 }
 

@@ -11,7 +11,7 @@ use braid_format::JobKind;
 
 use super::copy::PAUSE_NS;
 use super::flight::Flight;
-use super::{Act, JobStage, Keeper, KeeperIo, SyncPart};
+use super::{Act, JobStage, Reconciler, ReconcilerIo, SyncPart};
 use crate::io::{ErrorKind, IoError, LEAF_BYTES_MAX};
 use crate::lifecycle::LifecycleError;
 use crate::mirror::{MirrorMember, Role, copies_of};
@@ -22,7 +22,7 @@ pub(super) use crate::shard::sync::COMPARE_BLOCK_BYTES;
 /// The unit of the counts in [`Findings`], in bytes.
 pub const FINDINGS_BLOCK_BYTES: u64 = COMPARE_BLOCK_BYTES;
 /// Maximum number of offsets kept in [`Findings::places`].
-pub const PLACES_MAX: usize = 64;
+pub const FINDING_OFFSETS_MAX: usize = 64;
 /// Attempts per piece before the scrub goes block by block, and per block before the block counts as unreadable.
 const TRIES_MAX: u32 = 3;
 
@@ -37,11 +37,11 @@ pub struct Findings {
     /// Blocks of 4 KiB whose copies differed.
     pub differing_blocks: u64,
     /// Blocks of 4 KiB that a repair has made equal.
-    pub mended_blocks: u64,
+    pub repaired_blocks: u64,
     /// Blocks of 4 KiB with a copy that could neither be read nor be rewritten from another copy.
     pub unreadable_blocks: u64,
     /// Array offsets in bytes of the first differing and unreadable blocks; at most [`PLACES_MAX`].
-    pub places: Vec<u64>,
+    pub offsets: Vec<u64>,
     /// At raid6, where the wrong cell can be identified: how many of the differing blocks each member had wrong.
     pub wrong_blocks: BTreeMap<u16, u64>,
 }
@@ -65,8 +65,8 @@ pub struct CheckFrom {
 
 impl Findings {
     fn remember(&mut self, place: u64) {
-        if self.places.len() < PLACES_MAX {
-            self.places.push(place);
+        if self.offsets.len() < FINDING_OFFSETS_MAX {
+            self.offsets.push(place);
         }
     }
 }
@@ -135,7 +135,7 @@ impl Piece {
     }
 }
 
-impl Keeper {
+impl Reconciler {
     /// Refuses a check or repair that could compare nothing of what was written: "no differences" would be believed.
     pub(super) fn refuse_blind_check(&self) -> Result<(), LifecycleError> {
         let members = self.members();
@@ -150,7 +150,7 @@ impl Keeper {
         if !some {
             return Ok(());
         }
-        let lacking = (0..self.array.roles()).filter(|role| members[usize::from(*role)].role != Role::InSync);
+        let lacking = (0..self.array.slots()).filter(|role| members[usize::from(*role)].role != Role::InSync);
         Err(LifecycleError::NothingToCompare { lacking: lacking.collect() })
     }
 
@@ -170,7 +170,7 @@ impl Keeper {
     }
 
     /// Begins a check or repair, or resumes one from before a restart.
-    pub(super) fn begin_check<I: KeeperIo>(&mut self, io: &I, from: CheckFrom) -> Result<(), LifecycleError> {
+    pub(super) fn begin_check<I: ReconcilerIo>(&mut self, io: &I, from: CheckFrom) -> Result<(), LifecycleError> {
         if let Some(info) = self.jobs.check() {
             let reason = "it goes over the array already; wait for it to end, or cancel it".into();
             return Err(LifecycleError::Job { number: info.number, reason });
@@ -216,7 +216,7 @@ impl Keeper {
     }
 
     /// Checks some pieces. `None`: no check is running, or it is paused.
-    pub(super) async fn check<I: KeeperIo>(&mut self, io: &I) -> Option<Act> {
+    pub(super) async fn check<I: ReconcilerIo>(&mut self, io: &I) -> Option<Act> {
         let info = self.jobs.check().filter(|info| info.stage == JobStage::Running)?;
         let (kind, limit) = (info.kind, info.limit_bytes_per_s);
         let members = self.members();
@@ -266,7 +266,7 @@ impl Keeper {
     }
 
     /// Accounts for the comparison of a piece, and repairs the piece in a repair job.
-    async fn compared<I: KeeperIo>(
+    async fn compared<I: ReconcilerIo>(
         &mut self,
         io: &I,
         piece: Piece,
@@ -297,7 +297,7 @@ impl Keeper {
         }
         if let Some(check) = &mut self.check {
             if check.repair {
-                check.findings.mended_blocks += u64::from(differing.count_ones());
+                check.findings.repaired_blocks += u64::from(differing.count_ones());
             }
             (check.at, check.tries) = (end, 0);
         }
@@ -406,7 +406,7 @@ impl Keeper {
     }
 
     /// Ends the check. What was repaired becomes durable first.
-    async fn end_check<I: KeeperIo>(&mut self, io: &I, kind: JobKind) -> Act {
+    async fn end_check<I: ReconcilerIo>(&mut self, io: &I, kind: JobKind) -> Act {
         if kind == JobKind::Repair {
             for (role, leaf) in self.serving() {
                 if let Err(error) = io.flush(leaf).await {

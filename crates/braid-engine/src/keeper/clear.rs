@@ -5,7 +5,7 @@
 //! the regions were closed has finished, and a while longer. A region requested meanwhile is open again, at no disk
 //! I/O. All members flush, and the remaining closed regions become clean.
 
-use super::{Act, Keeper, KeeperIo};
+use super::{Act, Reconciler, ReconcilerIo};
 use crate::planted::{Planted, planted};
 use crate::shard::RegionCall;
 
@@ -23,20 +23,20 @@ pub(super) struct Clearing {
     due_ns: Option<u64>,
 }
 
-impl Keeper {
+impl Reconciler {
     /// Returns the time until the next step is due.
-    pub(super) fn clear_in_ns<I: KeeperIo>(&mut self, io: &I) -> u64 {
+    pub(super) fn clear_in_ns<I: ReconcilerIo>(&mut self, io: &I) -> u64 {
         let first = io.now_ns().saturating_add(self.options.clear_after_ns / 2);
         let due = *self.clearing.due_ns.get_or_insert(first);
         due.saturating_sub(io.now_ns())
     }
 
     /// Makes the next step.
-    pub(super) async fn clear<I: KeeperIo>(&mut self, io: &I) -> Act {
+    pub(super) async fn clear<I: ReconcilerIo>(&mut self, io: &I) -> Act {
         let half = self.options.clear_after_ns / 2;
         let now = io.now_ns();
         let replaces = self.array.successors().next().is_some();
-        let whole = self.array.lacks_nobody() && !replaces || planted(Planted::ClearedWhileDegraded);
+        let whole = self.array.may_clear_bits() && !replaces || planted(Planted::ClearedWhileDegraded);
         if !whole || self.failed {
             self.clearing = Clearing { due_ns: Some(now.saturating_add(half)), ..Clearing::default() };
             return Act::Nothing;
@@ -51,7 +51,7 @@ impl Keeper {
     }
 
     /// Closes the regions that were dirty at the last round already.
-    async fn close<I: KeeperIo>(&mut self, io: &I) -> Act {
+    async fn close<I: ReconcilerIo>(&mut self, io: &I) -> Act {
         let map = &self.regions;
         let idle = |region: &u32| map.dirty.has(*region) && map.written.has(*region) && !map.unsettled.has(*region);
         let old: Vec<u32> = std::mem::take(&mut self.clearing.before).into_iter().filter(idle).collect();
@@ -79,7 +79,7 @@ impl Keeper {
     }
 
     /// Clears the closed regions that were not requested again.
-    async fn clear_closed<I: KeeperIo>(&mut self, io: &I) -> Act {
+    async fn clear_closed<I: ReconcilerIo>(&mut self, io: &I) -> Act {
         let old = std::mem::take(&mut self.clearing.closed);
         if !planted(Planted::ClearedBeforeFlush) {
             for (role, leaf) in self.serving() {

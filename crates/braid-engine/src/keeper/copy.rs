@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::flight::Flight;
 use super::stripes::StripePiece;
-use super::{Keeper, KeeperIo, SyncPart};
+use super::{Reconciler, ReconcilerIo, SyncPart};
 use crate::io::{DeviceId, ErrorKind, LEAF_BYTES_MAX, LeafId};
 use crate::mirror::{MirrorMember, Role, Roles};
 use crate::shard::sync::SyncKind;
@@ -75,10 +75,10 @@ struct CopyRun {
     failed: bool,
 }
 
-impl Keeper {
+impl Reconciler {
     /// Copies what `goal` names, until the labels have to change or something more urgent comes up. Returns false if a
     /// piece failed, after a delay. Dropping the future loses no progress.
-    pub(super) async fn copy<I: KeeperIo>(&mut self, io: &I, goal: &mut Goal) -> bool {
+    pub(super) async fn copy<I: ReconcilerIo>(&mut self, io: &I, goal: &mut Goal) -> bool {
         let mut flight = Flight::new();
         let mut run =
             CopyRun { members: self.members(), copying: Vec::new(), last: None, closing: false, failed: false };
@@ -123,7 +123,7 @@ impl Keeper {
     }
 
     /// Returns the next piece and its region; `None` when no further piece is to be begun.
-    async fn next_piece<I: KeeperIo>(
+    async fn next_piece<I: ReconcilerIo>(
         &mut self,
         io: &I,
         goal: &mut Goal,
@@ -216,7 +216,7 @@ impl Keeper {
         }
     }
 
-    fn piece_ended<I: KeeperIo>(&mut self, io: &I, goal: &Goal, run: &mut CopyRun, ended: &Ended) {
+    fn piece_ended<I: ReconcilerIo>(&mut self, io: &I, goal: &Goal, run: &mut CopyRun, ended: &Ended) {
         let copying =
             run.copying.iter_mut().find(|copying| copying.region == ended.region).expect("a region under way");
         copying.under_way -= 1;
@@ -240,7 +240,7 @@ impl Keeper {
     }
 
     /// Finishes a region that has no piece in flight.
-    fn region_ended<I: KeeperIo>(&mut self, io: &I, goal: &Goal, run: &mut CopyRun, region: u32) {
+    fn region_ended<I: ReconcilerIo>(&mut self, io: &I, goal: &Goal, run: &mut CopyRun, region: u32) {
         let at = run.copying.iter().position(|copying| copying.region == region).expect("a region under way");
         let copying = run.copying.remove(at);
         if !copying.unreadable.is_empty() {
@@ -296,7 +296,12 @@ impl Keeper {
 }
 
 /// Computes a piece of a stripe for the members that lack it, without the members that fail to read it.
-async fn restore_piece<I: KeeperIo>(io: &I, device: DeviceId, piece: &Piece, stripe: &StripePiece) -> (Copied, Roles) {
+async fn restore_piece<I: ReconcilerIo>(
+    io: &I,
+    device: DeviceId,
+    piece: &Piece,
+    stripe: &StripePiece,
+) -> (Copied, Roles) {
     let mut failed = Roles::NONE;
     loop {
         let kind = SyncKind::Restore { to: piece.targets, avoid: failed, data: stripe.data, cells: stripe.cells };
@@ -316,7 +321,7 @@ async fn restore_piece<I: KeeperIo>(io: &I, device: DeviceId, piece: &Piece, str
 }
 
 /// Copies a piece from the first member that can read it.
-async fn copy_piece<I: KeeperIo>(io: &I, device: DeviceId, region: u32, piece: Piece) -> Ended {
+async fn copy_piece<I: ReconcilerIo>(io: &I, device: DeviceId, region: u32, piece: Piece) -> Ended {
     let begun_ns = io.now_ns();
     let (mut copied, mut failed) = (Copied::Unreadable, Roles::NONE);
     if let Some(stripe) = &piece.stripe {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use braid_format::{MemberId, MemberState};
 
-use super::Keeper;
+use super::Reconciler;
 use crate::io::ErrorKind;
 use crate::mirror::Role;
 use crate::missed::{Blocks, Missed};
@@ -79,7 +79,7 @@ fn add(words: &mut [u64], others: &[u64]) {
     words.iter_mut().zip(others).for_each(|(word, other)| *word |= other);
 }
 
-impl Keeper {
+impl Reconciler {
     /// Whether dirty logs are kept. Arrays with parity keep none: they write whole stripes, and their dirty regions
     /// suffice.
     fn keeps_dirty_logs(&self) -> bool {
@@ -89,8 +89,8 @@ impl Keeper {
     /// Whether a member was dropped since the last published layout, in an array that keeps dirty logs.
     pub(super) fn has_new_failures(&self) -> bool {
         let served = |role: u16| self.published.get(usize::from(role)).is_some_and(|(_, role)| *role != Role::Out);
-        let lost = |role: u16| self.array.state(role) == MemberState::Out && served(role);
-        self.keeps_dirty_logs() && (0..self.array.roles()).any(lost)
+        let lost = |role: u16| self.array.state(role) == MemberState::Failed && served(role);
+        self.keeps_dirty_logs() && (0..self.array.slots()).any(lost)
     }
 
     /// Starts a dirty log for each member that failed since the last published layout.
@@ -104,7 +104,7 @@ impl Keeper {
         // A member that was removed or is in sync needs no log.
         self.dirty_logs.retain(|role, of| id(*role) == Some(of.id) && self.array.state(*role) != MemberState::InSync);
         let map = &self.regions;
-        for role in (0..self.array.roles()).filter(|role| self.array.state(*role) == MemberState::Out) {
+        for role in (0..self.array.slots()).filter(|role| self.array.state(*role) == MemberState::Failed) {
             let was = self.published.get(usize::from(role)).map_or(Role::Out, |(_, role)| *role);
             let unreached = self.unreached.contains(&role);
             let (dirty, unsettled) = (words_of(&map.dirty, map), words_of(&map.unsettled, map));

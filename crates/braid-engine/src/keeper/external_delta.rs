@@ -11,7 +11,7 @@ use std::sync::Arc;
 use braid_format::MemberState;
 use braid_geometry::Level;
 
-use super::Keeper;
+use super::Reconciler;
 use super::dirty_log::Delta;
 use crate::io::LeafId;
 use crate::lifecycle::LifecycleError;
@@ -26,10 +26,10 @@ pub(super) struct DeltaBase {
 }
 
 fn refused(role: u16, reason: &str) -> LifecycleError {
-    LifecycleError::Role { role, reason: reason.to_owned() }
+    LifecycleError::Slot { slot: role, reason: reason.to_owned() }
 }
 
-impl Keeper {
+impl Reconciler {
     /// Begins to determine what a rebuilding member lacks compared with a member in sync.
     pub(super) fn begin_delta(&mut self, role: u16, with: LeafId) -> Result<(), LifecycleError> {
         if self.options.lease.is_none() || self.array.geometry().spec().level != Level::Raid1 {
@@ -83,8 +83,8 @@ impl Keeper {
     /// Returns the slot of the member in sync that a rebuilding member is compared with.
     fn base_slot(&self, role: u16, with: LeafId) -> Result<u16, LifecycleError> {
         let mut members = self.array.members().filter(|member| member.state == MemberState::InSync);
-        let base = members.find(|member| member.leaf == with && member.role != role);
+        let base = members.find(|member| member.leaf == with && member.number != role);
         let base = base.ok_or_else(|| refused(role, "the member that it is to be like is not in sync"))?;
-        Ok(base.role)
+        Ok(base.number)
     }
 }

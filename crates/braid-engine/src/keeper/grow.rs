@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use super::{Keeper, KeeperIo, Note, Ordered};
+use super::{OrderResult, Reconciler, ReconcilerEvent, ReconcilerIo};
 use crate::lifecycle::{GrowRequest, LifecycleError};
 use crate::planted::{Planted, planted};
 use crate::shard::RegionCall;
 
-impl Keeper {
+impl Reconciler {
     /// Adds the space that members have gained, and further disks.
-    pub(super) async fn grow<I: KeeperIo>(&mut self, io: &I, request: GrowRequest) -> Ordered {
+    pub(super) async fn grow<I: ReconcilerIo>(&mut self, io: &I, request: GrowRequest) -> OrderResult {
         if self.regions.unsettled.count() > 0 {
             return Err(LifecycleError::NoGrowth {
                 leaf: None,
@@ -21,14 +21,14 @@ impl Keeper {
                 remedy: "wait until that is done".to_owned(),
             });
         }
-        for (leaf, _) in &request.newcomers {
+        for (leaf, _) in &request.new_disks {
             self.check_idle(io, *leaf).await?;
         }
         let growth = match self.array.grow(io, &request).await {
             Ok(growth) => growth,
             Err(error) => {
                 // The growth was refused, or a member failed meanwhile.
-                if self.has_changed() || self.is_frozen() || matches!(error, LifecycleError::Beyond { .. }) {
+                if self.has_changed() || self.is_frozen() || matches!(error, LifecycleError::BeyondTolerance { .. }) {
                     self.after_labels(io, Err(error.clone())).await;
                 }
                 return Err(error);
@@ -42,16 +42,16 @@ impl Keeper {
         io.grown(device, &self.regions);
         // The dirty logs belong to the shorter map: a returning member gets whole regions.
         self.forget_dirty_logs();
-        self.spread_bitmap |= !request.newcomers.is_empty();
+        self.spread_bitmap |= !request.new_disks.is_empty();
         self.publish_now(io);
-        io.note(device, Note::Grown(growth.before_bytes, growth.after_bytes()));
+        io.report(device, ReconcilerEvent::Grown(growth.before_bytes, growth.after_bytes()));
         self.use_spares(io).await;
         Ok(())
     }
 
     /// Writes the existing bitmap to the members that were added. Until then the bits are not at risk: every zone has
     /// an old member that holds them.
-    pub(super) async fn spread_bitmap<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) async fn spread_bitmap<I: ReconcilerIo>(&mut self, io: &I) {
         let layout = self.layout(io);
         io.publish(self.options.device, Some(layout)).await;
         self.posted = 0;

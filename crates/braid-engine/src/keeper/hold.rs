@@ -4,11 +4,11 @@
 //! meanwhile is dropped as usual. The requester may crash, so the reconciler releases the requests itself when the time
 //! limit expires.
 
-use super::{First, Keeper, KeeperIo, Ordered, first};
+use super::{First, OrderResult, Reconciler, ReconcilerIo, first};
 use crate::lifecycle::LifecycleError;
 
-impl Keeper {
-    pub(super) async fn hold<I: KeeperIo>(&mut self, io: &I, limit_ns: u64) -> Ordered {
+impl Reconciler {
+    pub(super) async fn hold<I: ReconcilerIo>(&mut self, io: &I, limit_ns: u64) -> OrderResult {
         // Unsettled regions differ between members, although no request reads them.
         if self.has_parity() || self.regions.unsettled.count() > 0 {
             return Err(LifecycleError::NotHeld);
@@ -18,13 +18,13 @@ impl Keeper {
         loop {
             if self.failed {
                 self.held_until_ns = None;
-                return Err(LifecycleError::Beyond { lost: Vec::new(), source: None });
+                return Err(LifecycleError::BeyondTolerance { lost: Vec::new(), source: None });
             }
             let layout = self.layout(io);
             let device = self.options.device;
             self.posted += 1;
             let left_ns = until_ns.saturating_sub(io.now_ns());
-            match first(io.trouble(device), io.sleep(left_ns), io.publish(device, Some(layout))).await {
+            match first(io.next_fault(device), io.sleep(left_ns), io.publish(device, Some(layout))).await {
                 First::A(trouble) => self.on_fault(io, trouble).await,
                 First::B(()) => {
                     let _ = self.release(io);
@@ -38,7 +38,7 @@ impl Keeper {
         }
     }
 
-    pub(super) fn release<I: KeeperIo>(&mut self, io: &I) -> Ordered {
+    pub(super) fn release<I: ReconcilerIo>(&mut self, io: &I) -> OrderResult {
         if self.held_until_ns.take().is_none() {
             return Err(LifecycleError::NotHeld);
         }

@@ -10,7 +10,7 @@ use crate::shard::RegionCall;
 use crate::shard::sync::{Compared, SyncKind};
 use crate::trouble::Trouble;
 
-use super::{Note, Order, Ordered};
+use super::{Order, OrderResult, ReconcilerEvent};
 
 /// One step of a job: a contiguous piece of a redundant array, processed under the range lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +48,7 @@ pub trait EngineIo: MetaIo {
     async fn call(&self, device: DeviceId, home: ShardId, call: RegionCall);
 
     /// Waits for the next fault of this device.
-    async fn trouble(&self, device: DeviceId) -> Trouble;
+    async fn next_fault(&self, device: DeviceId) -> Trouble;
 
     /// Whether no I/O is in flight on this disk, including late I/O that may still land.
     async fn is_idle(&self, leaf: LeafId) -> bool;
@@ -66,7 +66,7 @@ pub trait EngineIo: MetaIo {
 
 /// What the reconciler needs of the control plane.
 #[allow(async_fn_in_trait)]
-pub trait KeeperIo: EngineIo {
+pub trait ReconcilerIo: EngineIo {
     /// Returns a version for a layout of this device: higher than every earlier one.
     fn next_version(&self, device: DeviceId) -> u32;
 
@@ -74,10 +74,10 @@ pub trait KeeperIo: EngineIo {
     async fn order(&self, device: DeviceId) -> (u64, Order);
 
     /// Reports the result of an order.
-    fn ordered(&self, id: u64, result: Ordered);
+    fn report_result(&self, id: u64, result: OrderResult);
 
     /// Reports an event.
-    fn note(&self, device: DeviceId, note: Note);
+    fn report(&self, device: DeviceId, note: ReconcilerEvent);
 
     /// Reports that the array has grown: these are its regions from now on.
     fn grown(&self, device: DeviceId, regions: &Arc<RegionMap>) {
@@ -85,7 +85,7 @@ pub trait KeeperIo: EngineIo {
     }
 
     /// Reports what the labels say from now on; a layout that agrees with them is on its way to the shards.
-    fn recorded(&self, device: DeviceId, array: &Array) {
+    fn labels_recorded(&self, device: DeviceId, array: &Array) {
         let _ = (device, array);
     }
 }

@@ -4,7 +4,7 @@
 
 use braid_format::{JobKind, JobState};
 
-use super::{Findings, Keeper, KeeperIo, Note};
+use super::{Findings, Reconciler, ReconcilerEvent, ReconcilerIo};
 use crate::lifecycle::LifecycleError;
 
 /// Minimum interval between two progress reports of a job.
@@ -42,9 +42,9 @@ pub struct JobInfo {
     /// Its kind: resync, rebuild, replace, check or repair.
     pub kind: JobKind,
     /// The number of the member that is being rebuilt: a slot, or a successor's number.
-    pub role: Option<u16>,
+    pub member: Option<u16>,
     /// Of a replacement: the slot that the rebuilding member takes over.
-    pub replaces: Option<u16>,
+    pub replaces_slot: Option<u16>,
     /// Its stage.
     pub stage: JobStage,
     /// Of a repair: trust the data and recompute parity.
@@ -92,7 +92,7 @@ pub(super) struct Jobs {
 impl Jobs {
     /// Returns the job of this kind for this member.
     pub fn of(&self, kind: JobKind, role: Option<u16>) -> Option<&JobInfo> {
-        self.list.iter().map(|job| &job.info).find(|info| (info.kind, info.role) == (kind, role))
+        self.list.iter().map(|job| &job.info).find(|info| (info.kind, info.member) == (kind, role))
     }
 
     /// Returns the check or repair.
@@ -115,14 +115,14 @@ impl Jobs {
     }
 }
 
-impl Keeper {
+impl Reconciler {
     /// Returns the jobs that have not ended.
     pub fn jobs(&self) -> impl Iterator<Item = &JobInfo> {
         self.jobs.list.iter().map(|job| &job.info)
     }
 
     /// Begins a job and reports it.
-    pub(super) fn begin_job<I: KeeperIo>(
+    pub(super) fn begin_job<I: ReconcilerIo>(
         &mut self,
         io: &I,
         kind: JobKind,
@@ -135,8 +135,8 @@ impl Keeper {
         let info = JobInfo {
             number: self.jobs.last,
             kind,
-            role,
-            replaces: self.array.successors().find(|one| Some(one.member) == role).map(|one| one.role),
+            member: role,
+            replaces_slot: self.array.successors().find(|one| Some(one.member) == role).map(|one| one.role),
             stage,
             from_data: self.repairs_from_data(kind),
             done_bytes,
@@ -147,13 +147,13 @@ impl Keeper {
             begun_ns: io.now_ns(),
             findings: self.findings(kind),
         };
-        io.note(self.options.device, Note::Job(info.clone()));
+        io.report(self.options.device, ReconcilerEvent::Job(info.clone()));
         self.jobs.list.push(Job { reported_ns: info.begun_ns, reported_bytes: done_bytes, info });
     }
 
     /// Ends a job: reports it and removes it from the list.
-    pub(super) fn end_job<I: KeeperIo>(&mut self, io: &I, kind: JobKind, role: Option<u16>, stage: JobStage) {
-        let Some(at) = self.jobs.list.iter().position(|job| (job.info.kind, job.info.role) == (kind, role)) else {
+    pub(super) fn end_job<I: ReconcilerIo>(&mut self, io: &I, kind: JobKind, role: Option<u16>, stage: JobStage) {
+        let Some(at) = self.jobs.list.iter().position(|job| (job.info.kind, job.info.member) == (kind, role)) else {
             return;
         };
         let (done, total) = self.progress(kind, role);
@@ -161,20 +161,20 @@ impl Keeper {
         (info.stage, info.rate_bytes_per_s, info.total_bytes) = (stage, 0, total);
         info.done_bytes = if stage == JobStage::Done { total } else { done };
         info.findings = self.findings(kind);
-        io.note(self.options.device, Note::Job(info));
+        io.report(self.options.device, ReconcilerEvent::Job(info));
     }
 
     /// Ends all jobs as failed.
-    pub(super) fn fail_jobs<I: KeeperIo>(&mut self, io: &I) {
-        while let Some((kind, role)) = self.jobs.list.first().map(|job| (job.info.kind, job.info.role)) {
+    pub(super) fn fail_jobs<I: ReconcilerIo>(&mut self, io: &I) {
+        while let Some((kind, role)) = self.jobs.list.first().map(|job| (job.info.kind, job.info.member)) {
             self.end_job(io, kind, role, JobStage::Failed);
         }
     }
 
     /// Reports the progress of a job, if a report is due.
-    pub(super) fn report_job<I: KeeperIo>(&mut self, io: &I, kind: JobKind, role: Option<u16>, at_once: bool) {
+    pub(super) fn report_job<I: ReconcilerIo>(&mut self, io: &I, kind: JobKind, role: Option<u16>, at_once: bool) {
         let now = io.now_ns();
-        let Some(at) = self.jobs.list.iter().position(|job| (job.info.kind, job.info.role) == (kind, role)) else {
+        let Some(at) = self.jobs.list.iter().position(|job| (job.info.kind, job.info.member) == (kind, role)) else {
             return;
         };
         let since = now - self.jobs.list[at].reported_ns;
@@ -198,7 +198,7 @@ impl Keeper {
             };
         }
         (job.reported_ns, job.reported_bytes) = (now, done);
-        io.note(self.options.device, Note::Job(job.info.clone()));
+        io.report(self.options.device, ReconcilerEvent::Job(job.info.clone()));
     }
 
     /// Returns the bytes of the array that a job has done, and those to process in all.
@@ -221,17 +221,22 @@ impl Keeper {
     }
 
     /// Pauses or resumes a job. A full rebuild records this in the label.
-    pub(super) async fn pause<I: KeeperIo>(&mut self, io: &I, number: u64, paused: bool) -> Result<(), LifecycleError> {
+    pub(super) async fn pause<I: ReconcilerIo>(
+        &mut self,
+        io: &I,
+        number: u64,
+        paused: bool,
+    ) -> Result<(), LifecycleError> {
         let job = self.jobs.at(number).ok_or_else(|| missing(number))?;
         let stage = if paused { JobStage::Paused } else { JobStage::Running };
         job.info.stage = stage;
-        let (kind, role, limit) = (job.info.kind, job.info.role, job.info.limit_bytes_per_s);
+        let (kind, role, limit) = (job.info.kind, job.info.member, job.info.limit_bytes_per_s);
         self.report_job(io, kind, role, true);
         self.record_job(io, role, stage, limit).await
     }
 
     /// Changes the limit of a job. A full rebuild records this in the label.
-    pub(super) async fn limit<I: KeeperIo>(
+    pub(super) async fn limit<I: ReconcilerIo>(
         &mut self,
         io: &I,
         number: u64,
@@ -239,12 +244,12 @@ impl Keeper {
     ) -> Result<(), LifecycleError> {
         let job = self.jobs.at(number).ok_or_else(|| missing(number))?;
         job.info.limit_bytes_per_s = rate_bytes_per_s;
-        let (kind, role, stage) = (job.info.kind, job.info.role, job.info.stage);
+        let (kind, role, stage) = (job.info.kind, job.info.member, job.info.stage);
         self.report_job(io, kind, role, true);
         self.record_job(io, role, stage, rate_bytes_per_s).await
     }
 
-    async fn record_job<I: KeeperIo>(
+    async fn record_job<I: ReconcilerIo>(
         &mut self,
         io: &I,
         role: Option<u16>,
@@ -257,9 +262,9 @@ impl Keeper {
     }
 
     /// Cancels a job.
-    pub(super) async fn cancel<I: KeeperIo>(&mut self, io: &I, number: u64) -> Result<(), LifecycleError> {
+    pub(super) async fn cancel<I: ReconcilerIo>(&mut self, io: &I, number: u64) -> Result<(), LifecycleError> {
         let job = self.jobs.at(number).ok_or_else(|| missing(number))?;
-        match (job.info.kind, job.info.role) {
+        match (job.info.kind, job.info.member) {
             (JobKind::Resync, _) => {
                 let reason =
                     "a resync cannot be cancelled, as what a crash left unequal cannot be read before; pause it";

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::race::{First, first};
-use super::{Keeper, KeeperIo};
+use super::{Reconciler, ReconcilerIo};
 use crate::io::{DeviceId, ShardId};
 use crate::lifecycle::Retirement;
 use crate::planted::{Planted, planted};
@@ -28,9 +28,9 @@ pub(super) struct MarkRetirer<'a, I> {
     frozen: Arc<AtomicBool>,
 }
 
-impl Keeper {
+impl Reconciler {
     /// Returns the task that retires marks for this reconciler.
-    pub(super) fn mark_retirer<'a, I: KeeperIo>(&self, io: &'a I) -> MarkRetirer<'a, I> {
+    pub(super) fn mark_retirer<'a, I: ReconcilerIo>(&self, io: &'a I) -> MarkRetirer<'a, I> {
         MarkRetirer {
             io,
             device: self.options.device,
@@ -51,7 +51,7 @@ impl Keeper {
     }
 }
 
-impl<I: KeeperIo> MarkRetirer<'_, I> {
+impl<I: ReconcilerIo> MarkRetirer<'_, I> {
     /// Runs the reconciler's work, and retires marks whenever a change of the labels requests it.
     pub(super) async fn beside<T>(&self, work: impl Future<Output = T>) -> T {
         self.retirement.beside(work, self.carry_out()).await

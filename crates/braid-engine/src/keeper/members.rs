@@ -5,22 +5,24 @@ use std::pin::pin;
 
 use braid_format::MemberState;
 
-use super::{CheckFrom, First, JobStage, Keeper, KeeperIo, Note, Order, Ordered, REPAIRS_MAX, first};
+use super::{
+    CheckFrom, First, JobStage, Order, OrderResult, REPAIRS_MAX, Reconciler, ReconcilerEvent, ReconcilerIo, first,
+};
 use crate::io::LeafId;
-use crate::lifecycle::{GrowRequest, LifecycleError, Newcomer};
+use crate::lifecycle::{GrowRequest, LifecycleError, RebuildTarget};
 use crate::planted::{Planted, planted};
 use crate::trouble::Trouble;
 
 /// Maximum number of faults waiting for repair.
 const FAULTS_MAX: usize = 64;
 
-impl Keeper {
+impl Reconciler {
     /// Returns the current number of the member that a fault is about, if it still serves on that disk.
     pub(super) fn faulty_member(&self, trouble: &Trouble) -> Option<u16> {
-        self.array.members().find(|m| m.leaf == trouble.leaf).map(|m| m.role)
+        self.array.members().find(|m| m.leaf == trouble.leaf).map(|m| m.number)
     }
 
-    pub(super) async fn on_fault<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) {
+    pub(super) async fn on_fault<I: ReconcilerIo>(&mut self, io: &I, trouble: Trouble) {
         let mut waiting = VecDeque::from([trouble]);
         while let Some(trouble) = waiting.pop_front() {
             if self.is_ring_disk(trouble.leaf) && trouble.is_fatal() && !self.failed {
@@ -41,7 +43,7 @@ impl Keeper {
             // first.
             let mut repair = pin!(self.repair(io, &trouble));
             while let First::A(other) =
-                first(io.trouble(self.options.device), std::future::pending::<()>(), repair.as_mut()).await
+                first(io.next_fault(self.options.device), std::future::pending::<()>(), repair.as_mut()).await
             {
                 if other.is_fatal() {
                     waiting.push_front(other);
@@ -64,12 +66,12 @@ impl Keeper {
     }
 
     /// Drops members and lets spares take over. A successor that is given up loses its label as well.
-    pub(super) async fn drop_and_settle<I: KeeperIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
+    pub(super) async fn drop_and_settle<I: ReconcilerIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
         self.drop_members(io, roles, given_up).await;
         self.settle_slots(io).await;
     }
 
-    pub(super) async fn drop_members<I: KeeperIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
+    pub(super) async fn drop_members<I: ReconcilerIo>(&mut self, io: &I, roles: &[u16], given_up: bool) {
         if self.failed {
             return;
         }
@@ -80,31 +82,31 @@ impl Keeper {
             io.post(self.options.device, Some(layout));
         }
         let result = match (roles, given_up) {
-            ([successor], true) => self.array.abandon(io, *successor).await,
+            ([successor], true) => self.array.cancel_replacement(io, *successor).await,
             ([role], false) if self.retiring == Some(*role) => self.array.retire(io, *role).await,
             _ => self.array.drop_members(io, roles).await.map(drop),
         };
         match result {
             Ok(()) => self.publish_now(io),
-            Err(error @ LifecycleError::Beyond { .. }) => self.fail(io, error).await,
+            Err(error @ LifecycleError::BeyondTolerance { .. }) => self.fail(io, error).await,
             Err(error) => {
-                io.note(self.options.device, Note::Trouble(error));
+                io.report(self.options.device, ReconcilerEvent::OperationFailed(error));
                 self.publish_now(io);
             }
         }
     }
 
     /// Publishes the members' new states after an operation that may have changed the labels.
-    pub(super) async fn after_labels<I: KeeperIo>(&mut self, io: &I, result: Result<(), LifecycleError>) {
+    pub(super) async fn after_labels<I: ReconcilerIo>(&mut self, io: &I, result: Result<(), LifecycleError>) {
         if self.has_new_failures() {
             // The dirty regions of this moment bound what the failed members may have lost: nothing completes before
             // the layout without them.
             io.freeze(self.options.device).await;
         }
         match result {
-            Err(error @ LifecycleError::Beyond { .. }) => self.fail(io, error).await,
+            Err(error @ LifecycleError::BeyondTolerance { .. }) => self.fail(io, error).await,
             Err(error) => {
-                io.note(self.options.device, Note::Trouble(error));
+                io.report(self.options.device, ReconcilerEvent::OperationFailed(error));
                 self.publish_changes(io);
             }
             Ok(()) => self.publish_changes(io),
@@ -113,20 +115,20 @@ impl Keeper {
     }
 
     /// Publishes the current layout if it has changed, or if a change of the labels has frozen the device.
-    pub(super) fn publish_changes<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) fn publish_changes<I: ReconcilerIo>(&mut self, io: &I) {
         if self.has_changed() || self.is_frozen() {
             self.publish_now(io);
         } else {
-            io.recorded(self.options.device, &self.array);
+            io.labels_recorded(self.options.device, &self.array);
         }
     }
 
     /// Publishes the current layout, which ends a freeze.
-    pub(super) fn publish_now<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) fn publish_now<I: ReconcilerIo>(&mut self, io: &I) {
         self.stuck.clear();
         let device = self.options.device;
         let out: Vec<u16> =
-            self.rebuilds.keys().copied().filter(|r| self.array.state(*r) != MemberState::Filling).collect();
+            self.rebuilds.keys().copied().filter(|r| self.array.state(*r) != MemberState::Rebuilding).collect();
         for role in out {
             self.end_job(io, self.rebuild_kind(role), Some(role), JobStage::Failed);
             self.rebuilds.remove(&role);
@@ -135,13 +137,13 @@ impl Keeper {
         self.begun.clear();
         self.copied.clear();
         if self.has_changed() {
-            let serving = |role: u16| self.array.members().any(|m| m.role == role);
+            let serving = |role: u16| self.array.members().any(|m| m.number == role);
             let lost = |role: &u16| {
                 self.was_published(*role) && !serving(*role) && self.retiring != Some(*role) && !self.has_moved(*role)
             };
             let lost: Vec<u16> = (0..self.published.len() as u16).filter(lost).collect();
             if !lost.is_empty() {
-                io.note(device, Note::Dropped(lost));
+                io.report(device, ReconcilerEvent::Dropped(lost));
             }
         }
         self.update_dirty_logs();
@@ -150,7 +152,7 @@ impl Keeper {
         self.posted += 1;
         io.post(device, Some(layout));
         self.thaw();
-        io.recorded(device, &self.array);
+        io.labels_recorded(device, &self.array);
     }
 
     fn was_published(&self, role: u16) -> bool {
@@ -160,20 +162,20 @@ impl Keeper {
     /// Whether the disk that had this number has another number now.
     fn has_moved(&self, role: u16) -> bool {
         let leaf = self.published.get(usize::from(role)).and_then(|(leaf, _)| *leaf);
-        self.array.members().any(|m| Some(m.leaf) == leaf && m.role != role)
+        self.array.members().any(|m| Some(m.leaf) == leaf && m.number != role)
     }
 
     /// Stops all writes and fails every request: what remains stays as it is and can be assembled again. A replicated
     /// device does not report the failure to its clients: their requests wait until the controller that opens it next
     /// has cut them off.
-    pub(super) async fn fail<I: KeeperIo>(&mut self, io: &I, error: LifecycleError) {
+    pub(super) async fn fail<I: ReconcilerIo>(&mut self, io: &I, error: LifecycleError) {
         let device = self.options.device;
         self.failed = true;
         self.fail_jobs(io);
         self.check = None;
         self.rebuilds.clear();
-        io.note(device, Note::Trouble(error));
-        io.note(device, Note::Failed);
+        io.report(device, ReconcilerEvent::OperationFailed(error));
+        io.report(device, ReconcilerEvent::ArrayFailed);
         if self.options.lease.is_some() {
             return io.freeze(device).await;
         }
@@ -182,75 +184,75 @@ impl Keeper {
     }
 
     /// Lets spares take the slots of failed members.
-    pub(super) async fn use_spares<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) async fn use_spares<I: ReconcilerIo>(&mut self, io: &I) {
         while !self.failed {
-            let vacant = (0..self.array.roles())
-                .find(|role| matches!(self.array.state(*role), MemberState::Out | MemberState::Absent));
+            let vacant = (0..self.array.slots())
+                .find(|role| matches!(self.array.state(*role), MemberState::Failed | MemberState::Empty));
             let Some(role) = vacant else { return };
             let needed = self.array.needed_bytes(role);
-            let large = |m: &crate::lifecycle::ArrayMember<'_>| m.part.places.data.bytes >= needed;
-            let Some(spare) = self.array.spares().filter(large).map(|m| m.role).min() else { return };
+            let large = |m: &crate::lifecycle::ArrayMember<'_>| m.part.layout.data.bytes >= needed;
+            let Some(spare) = self.array.spares().filter(large).map(|m| m.number).min() else { return };
             let result = self.array.take_spare(io, role, spare).await;
             let taken = result.is_ok();
             match result {
-                Err(error @ LifecycleError::Beyond { .. }) => return self.fail(io, error).await,
-                Err(error) => io.note(self.options.device, Note::Trouble(error)),
-                Ok(()) => io.note(self.options.device, Note::Filling(role)),
+                Err(error @ LifecycleError::BeyondTolerance { .. }) => return self.fail(io, error).await,
+                Err(error) => io.report(self.options.device, ReconcilerEvent::OperationFailed(error)),
+                Ok(()) => io.report(self.options.device, ReconcilerEvent::RebuildStarted(role)),
             }
             self.publish_changes(io);
-            if !taken && self.array.spares().any(|m| m.role == spare) {
+            if !taken && self.array.spares().any(|m| m.number == spare) {
                 return;
             }
         }
     }
 
-    pub(super) async fn promote<I: KeeperIo>(&mut self, io: &I, role: u16) {
+    pub(super) async fn promote<I: ReconcilerIo>(&mut self, io: &I, role: u16) {
         let result = self.array.promote(io, role).await;
         if result.is_ok() {
             self.end_job(io, self.rebuild_kind(role), Some(role), JobStage::Done);
             self.rebuilds.remove(&role);
             self.dirty_logs.remove(&role);
-            if role < self.array.roles() {
-                io.note(self.options.device, Note::InSync(role));
+            if role < self.array.slots() {
+                io.report(self.options.device, ReconcilerEvent::InSync(role));
             }
         }
         self.after_labels(io, result).await;
     }
 
-    pub(super) async fn execute<I: KeeperIo>(&mut self, io: &I, order: Order) -> Ordered {
+    pub(super) async fn execute<I: ReconcilerIo>(&mut self, io: &I, order: Order) -> OrderResult {
         if self.failed {
-            return Err(LifecycleError::Beyond { lost: Vec::new(), source: None });
+            return Err(LifecycleError::BeyondTolerance { lost: Vec::new(), source: None });
         }
         let device = self.options.device;
         let result = match order {
-            Order::Fail(roles) if self.array.journal_role().is_some_and(|journal| roles == [journal]) => {
+            Order::Fail(roles) if self.array.journal_number().is_some_and(|journal| roles == [journal]) => {
                 self.fail_ring_disk(io).await;
                 return Ok(());
             }
             Order::Fail(roles) => {
                 if !self.array.tolerates(&roles) {
-                    return Err(LifecycleError::Beyond { lost: roles, source: None });
+                    return Err(LifecycleError::BeyondTolerance { lost: roles, source: None });
                 }
                 self.unreached.extend(roles.iter().copied());
                 self.drop_and_settle(io, &roles, false).await;
                 return Ok(());
             }
-            Order::Fill { role, newcomer, from } => {
-                let (Newcomer::Returning { leaf } | Newcomer::New { leaf, .. }) = newcomer;
+            Order::Rebuild { slot: role, target: newcomer, kind: from } => {
+                let (RebuildTarget::Returning { leaf } | RebuildTarget::New { leaf, .. }) = newcomer;
                 self.check_idle(io, leaf).await?;
-                let result = self.array.begin_filling(io, role, newcomer, from).await;
+                let result = self.array.begin_rebuild(io, role, newcomer, from).await;
                 if result.is_ok() {
-                    io.note(device, Note::Filling(role));
+                    io.report(device, ReconcilerEvent::RebuildStarted(role));
                 }
                 result
             }
-            Order::Replace { role, by } => self.begin_replacing(io, role, by).await,
-            Order::Return { leaf, kept } => self.rejoin(io, leaf, kept).await,
-            Order::Compare(role) => {
+            Order::Replace { slot: role, successor: by } => self.begin_replacing(io, role, by).await,
+            Order::Return { leaf, kept_writes: kept } => self.rejoin(io, leaf, kept).await,
+            Order::CompareBeforeCopy(role) => {
                 return self.compare_rebuild(role);
             }
-            Order::Liken { role, with } => return self.begin_delta(role, with),
-            Order::Differs { role, with, ranges } => return self.apply_delta(role, with, &ranges),
+            Order::BeginDelta { slot: role, base: with } => return self.begin_delta(role, with),
+            Order::ApplyDelta { slot: role, base: with, ranges } => return self.apply_delta(role, with, &ranges),
             Order::Remove(role) => self.array.remove(io, role).await,
             Order::AddSpare { leaf, id, force } => {
                 self.check_idle(io, leaf).await?;
@@ -262,7 +264,7 @@ impl Keeper {
                 self.check_idle(io, leaf).await?;
                 let taken = self.array.widen_by(io, leaf, id, force).await;
                 if let Ok(role) = &taken {
-                    io.note(device, Note::Filling(*role));
+                    io.report(device, ReconcilerEvent::RebuildStarted(*role));
                 }
                 taken.map(drop)
             }
@@ -281,7 +283,9 @@ impl Keeper {
             Order::Cancel(job) => return self.cancel(io, job).await,
             Order::JournalOn { leaf, id, force } => return self.add_ring_disk(io, leaf, id, force).await,
             Order::JournalToMembers => return self.remove_ring_disk(io).await,
-            Order::Grow { newcomers, force } => return self.grow(io, GrowRequest { newcomers, force }).await,
+            Order::Grow { newcomers, force } => {
+                return self.grow(io, GrowRequest { new_disks: newcomers, force }).await;
+            }
             Order::Check { .. } | Order::RepairFromData if self.jobs.check().is_none() => {
                 self.refuse_blind_check()?;
                 let (repair, from_data) = match order {
@@ -297,7 +301,7 @@ impl Keeper {
             }
             Order::ResumeCheck(from) => return self.begin_check(io, from),
             Order::Hold { limit_ns } => return self.hold(io, limit_ns).await,
-            Order::LetGo => return self.release(io),
+            Order::Release => return self.release(io),
             Order::Stop => Ok(()),
         };
         if !matches!(result, Err(LifecycleError::Job { .. })) {
@@ -307,19 +311,19 @@ impl Keeper {
     }
 
     /// Lets a disk that has appeared rejoin as the failed member that it was, and copies what it missed.
-    async fn rejoin<I: KeeperIo>(&mut self, io: &I, leaf: LeafId, kept: bool) -> Result<(), LifecycleError> {
-        let candidate = self.array.recognise(io, leaf).await?;
+    async fn rejoin<I: ReconcilerIo>(&mut self, io: &I, leaf: LeafId, kept: bool) -> Result<(), LifecycleError> {
+        let candidate = self.array.probe_returning(io, leaf).await?;
         self.check_idle(io, leaf).await?;
-        let newcomer = Newcomer::Returning { leaf };
-        self.array.begin_filling(io, candidate.role, newcomer, candidate.from).await?;
-        self.note_return(candidate.role, kept);
-        io.note(self.options.device, Note::Filling(candidate.role));
+        let newcomer = RebuildTarget::Returning { leaf };
+        self.array.begin_rebuild(io, candidate.slot, newcomer, candidate.kind).await?;
+        self.note_return(candidate.slot, kept);
+        io.report(self.options.device, ReconcilerEvent::RebuildStarted(candidate.slot));
         Ok(())
     }
 
     /// Refuses a disk with a write in flight from its time as a member: that write could overwrite what is copied to
     /// the disk now.
-    pub(super) async fn check_idle<I: KeeperIo>(&self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
+    pub(super) async fn check_idle<I: ReconcilerIo>(&self, io: &I, leaf: LeafId) -> Result<(), LifecycleError> {
         if io.is_idle(leaf).await || planted(Planted::ReturnsTooEarly) {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! The reconciler of a redundant array while it serves: drops members that fail, rebuilds members that come, resyncs
 //! what a crash left unequal, and clears dirty bits that are no longer needed.
 //!
-//! One asynchronous task per array over [`KeeperIo`], the same in the daemon and in the simulator. It has no other
+//! One asynchronous task per array over [`ReconcilerIo`], the same in the daemon and in the simulator. It has no other
 //! source of time or randomness, and needs no executor of its own.
 //!
 //! It does one thing at a time, in this order of priority: a fault reported by the shards, an order, a step of work. A
@@ -41,7 +41,7 @@ use braid_format::{JobKind, MemberState};
 use crate::device_lease::DeviceLease;
 use crate::io::{DeviceId, LeafId, ShardId};
 use crate::layout::{DeviceLayout, Node};
-use crate::lifecycle::{Array, JournalStart, LifecycleError, Regions, Retirement, load_regions, recover_journal};
+use crate::lifecycle::{Array, ArrayBitmap, JournalStart, LifecycleError, Retirement, load_regions, recover_journal};
 use crate::lost_rows::LostRows;
 use crate::marks::Marks;
 use crate::mirror::{MirrorMember, MirrorNode, Role, Roles, copies_of};
@@ -58,11 +58,11 @@ use race::{First, first, poll_once};
 use rebuild::Rebuild;
 use stuck::Stuck;
 
-pub use check::{CheckFrom, FINDINGS_BLOCK_BYTES, Findings, PLACES_MAX};
-pub use io::{EngineIo, KeeperIo, SyncPart};
+pub use check::{CheckFrom, FINDING_OFFSETS_MAX, FINDINGS_BLOCK_BYTES, Findings};
+pub use io::{EngineIo, ReconcilerIo, SyncPart};
 pub use jobs::{JobInfo, JobStage};
-pub use orders::{Order, Ordered};
-pub use stripes::UnreadableLines;
+pub use orders::{Order, OrderResult};
+pub use stripes::UnreadableBlocks;
 
 /// Read errors of one member that are repaired; at the next one the member is dropped.
 pub const REPAIRS_MAX: u32 = 64;
@@ -72,7 +72,7 @@ const POSTED_MAX: u32 = 16;
 
 /// Options of an array's reconciler.
 #[derive(Clone, Debug)]
-pub struct KeeperOptions {
+pub struct ReconcilerOptions {
     /// The number under which the array is served.
     pub device: DeviceId,
     /// Its logical block in bytes.
@@ -91,16 +91,16 @@ pub struct KeeperOptions {
     /// lease.
     pub in_sectors: bool,
     /// The nearest member: the others are read only if it cannot answer.
-    pub near: Option<u16>,
+    pub nearest: Option<u16>,
 }
 
 /// An event that the reconciler reports.
 #[derive(Clone, Debug)]
-pub enum Note {
+pub enum ReconcilerEvent {
     /// Members were dropped.
     Dropped(Vec<u16>),
     /// A member has begun to be rebuilt.
-    Filling(u16),
+    RebuildStarted(u16),
     /// A member is in sync.
     InSync(u16),
     /// A member was replaced: its successor, on this disk, has its slot, and is in sync or still being rebuilt.
@@ -108,7 +108,7 @@ pub enum Note {
     /// What a crash had left unequal is equal.
     Resynced,
     /// More members have failed than the array tolerates.
-    Failed,
+    ArrayFailed,
     /// An unreadable range was rewritten: the member, the first byte on the array, and bytes.
     Repaired(u16, u64, u64),
     /// The array has grown: its sizes in bytes, before and after.
@@ -122,7 +122,7 @@ pub enum Note {
         /// The members that should hold it.
         sources: Vec<u16>,
         /// The rebuilding members that are not promoted before they have it.
-        lacking: Vec<u16>,
+        rebuilding: Vec<u16>,
     },
     /// The journal's log ring has moved: to this disk, or to the members.
     RingMoved {
@@ -134,12 +134,12 @@ pub enum Note {
     /// A job has begun, progressed (a few reports a second at most), was paused or resumed, or has ended.
     Job(JobInfo),
     /// An operation failed.
-    Trouble(LifecycleError),
+    OperationFailed(LifecycleError),
 }
 
 /// The reconciler of one array.
-pub struct Keeper {
-    options: KeeperOptions,
+pub struct Reconciler {
+    options: ReconcilerOptions,
     array: Array,
     regions: Arc<RegionMap>,
     /// The slots as last published.
@@ -207,24 +207,24 @@ enum Act {
 }
 
 /// An array whose reconciler has ended.
-pub struct Kept {
+pub struct StoppedArray {
     /// The array, which no longer serves.
     pub array: Array,
     /// All members in sync are equal, except for what their caches may lose: the array may be recorded as stopped
     /// cleanly.
-    pub equal: bool,
+    pub is_clean: bool,
 }
 
-impl Keeper {
+impl Reconciler {
     /// Reads the bitmap of a started array, and serves it. [`Keeper::run`] is to be called next.
     ///
     /// # Errors
     /// An unreadable bitmap, or [`LifecycleError::Beyond`].
-    pub async fn start<I: KeeperIo>(
+    pub async fn start<I: ReconcilerIo>(
         io: &I,
         mut array: Array,
-        options: KeeperOptions,
-    ) -> Result<Keeper, LifecycleError> {
+        options: ReconcilerOptions,
+    ) -> Result<Reconciler, LifecycleError> {
         let mut journal = None;
         if array.geometry().spec().level.parity() > 0 {
             // The session id is random and unique to this start.
@@ -243,7 +243,7 @@ impl Keeper {
         if journal.is_some() {
             array.retire_through(Some(Arc::clone(&retirement)));
         }
-        let mut keeper = Keeper {
+        let mut keeper = Reconciler {
             options,
             array,
             regions: Arc::new(regions),
@@ -275,7 +275,7 @@ impl Keeper {
             held_until_ns: None,
         };
         if keeper.journal.as_ref().is_some_and(|journal| journal.disk_lost) {
-            io.note(keeper.options.device, Note::RingMoved { to: None, lost: true });
+            io.report(keeper.options.device, ReconcilerEvent::RingMoved { to: None, lost: true });
         }
         if resync_total > 0 {
             keeper.begin_job(io, JobKind::Resync, None, JobStage::Running, 0);
@@ -303,12 +303,12 @@ impl Keeper {
     }
 
     /// Runs until the order to stop.
-    pub async fn run<I: KeeperIo>(self, io: &I) -> Kept {
+    pub async fn run<I: ReconcilerIo>(self, io: &I) -> StoppedArray {
         let mark_retirer = self.mark_retirer(io);
         mark_retirer.beside(self.serve(io)).await
     }
 
-    async fn serve<I: KeeperIo>(mut self, io: &I) -> Kept {
+    async fn serve<I: ReconcilerIo>(mut self, io: &I) -> StoppedArray {
         let device = self.options.device;
         // Completes replacements that the previous run had begun.
         self.settle_successors(io).await;
@@ -316,23 +316,23 @@ impl Keeper {
             // Old layouts pinned by a hanging disk are bounded: with too many of them, no order is accepted.
             let room = self.posted < POSTED_MAX;
             let order = async { if room { io.order(device).await } else { std::future::pending().await } };
-            match first(io.trouble(device), order, self.work(io)).await {
+            match first(io.next_fault(device), order, self.work(io)).await {
                 First::A(trouble) => self.on_fault(io, trouble).await,
                 First::B((id, Order::Stop)) => {
                     let kept = self.stop(io).await;
-                    io.ordered(id, Ok(()));
+                    io.report_result(id, Ok(()));
                     return kept;
                 }
                 First::B((id, order)) => {
                     let result = self.execute(io, order).await;
-                    io.ordered(id, result);
+                    io.report_result(id, result);
                 }
                 First::C(act) => self.act(io, act).await,
             }
         }
     }
 
-    async fn act<I: KeeperIo>(&mut self, io: &I, act: Act) {
+    async fn act<I: ReconcilerIo>(&mut self, io: &I, act: Act) {
         match act {
             Act::Nothing => {}
             Act::MoveRing => self.move_ring(io, true, None).await,
@@ -348,7 +348,7 @@ impl Keeper {
     }
 
     /// Makes one step of work, or waits until there is one.
-    async fn work<I: KeeperIo>(&mut self, io: &I) -> Act {
+    async fn work<I: ReconcilerIo>(&mut self, io: &I) -> Act {
         if self.failed {
             return std::future::pending().await;
         }
@@ -396,14 +396,14 @@ impl Keeper {
     }
 
     /// Ends the service. Every acknowledged write is on all members in sync.
-    async fn stop<I: KeeperIo>(mut self, io: &I) -> Kept {
+    async fn stop<I: ReconcilerIo>(mut self, io: &I) -> StoppedArray {
         self.settle_journal(io).await;
         io.publish(self.options.device, None).await;
         // No shard has its journal from now on.
         self.array.retire_through(None);
         // A member that failed last holds writes that the others lack, or lacks writes that they hold.
         let mut lost = Vec::new();
-        while let Some(trouble) = poll_once(io.trouble(self.options.device)).await {
+        while let Some(trouble) = poll_once(io.next_fault(self.options.device)).await {
             if let Some(role) = self.faulty_member(&trouble).filter(|_| trouble.is_frozen())
                 && !lost.contains(&role)
             {
@@ -418,16 +418,16 @@ impl Keeper {
         if !lost.is_empty() && equal {
             equal = self.array.drop_members(io, &lost).await.is_ok();
         }
-        Kept { array: self.array, equal }
+        StoppedArray { array: self.array, is_clean: equal }
     }
 
     /// Returns the current layout, with a new version.
-    fn layout<I: KeeperIo>(&mut self, io: &I) -> Arc<DeviceLayout> {
+    fn layout<I: ReconcilerIo>(&mut self, io: &I) -> Arc<DeviceLayout> {
         self.layout_without(io, &[])
     }
 
     /// Returns the current layout without these members.
-    fn layout_without<I: KeeperIo>(&mut self, io: &I, roles: &[u16]) -> Arc<DeviceLayout> {
+    fn layout_without<I: ReconcilerIo>(&mut self, io: &I, roles: &[u16]) -> Arc<DeviceLayout> {
         let mut members = self.members();
         for role in roles {
             if let Some(member) = members.get_mut(usize::from(*role)) {
@@ -465,21 +465,21 @@ impl Keeper {
             role: Role::Out,
             write_mostly: false,
         };
-        let mut members = vec![vacant_member; usize::from(self.array.roles())];
+        let mut members = vec![vacant_member; usize::from(self.array.slots())];
         for member in self.array.members() {
-            let at = usize::from(member.role);
+            let at = usize::from(member.number);
             if members.len() <= at {
                 members.resize(at + 1, vacant_member);
             }
             let role = if member.state == MemberState::InSync { Role::InSync } else { Role::Filling };
             members[at] = MirrorMember {
                 leaf: member.leaf,
-                start: member.part.places.data.start,
-                len: member.part.places.data.bytes,
-                bitmap_start: member.part.places.bitmap.start,
+                start: member.part.layout.data.start,
+                len: member.part.layout.data.bytes,
+                bitmap_start: member.part.layout.bitmap.start,
                 role,
                 write_mostly: label.members[at].write_mostly
-                    || self.options.near.is_some_and(|near| near != member.role),
+                    || self.options.nearest.is_some_and(|near| near != member.number),
             };
         }
         members
@@ -495,8 +495,8 @@ impl Keeper {
     /// Returns the members that take writes, and their disks.
     fn serving(&self) -> Vec<(u16, LeafId)> {
         let holds =
-            |m: &crate::lifecycle::ArrayMember<'_>| matches!(m.state, MemberState::InSync | MemberState::Filling);
-        self.array.members().filter(holds).map(|m| (m.role, m.leaf)).collect()
+            |m: &crate::lifecycle::ArrayMember<'_>| matches!(m.state, MemberState::InSync | MemberState::Rebuilding);
+        self.array.members().filter(holds).map(|m| (m.number, m.leaf)).collect()
     }
 
     /// Calls `out` for every copy of a byte of the array, including those on successors.
@@ -507,13 +507,13 @@ impl Keeper {
 
     /// Returns the kind of the job that rebuilds a member.
     fn rebuild_kind(&self, role: u16) -> JobKind {
-        if role < self.array.roles() { JobKind::Rebuild } else { JobKind::Replace }
+        if role < self.array.slots() { JobKind::Rebuild } else { JobKind::Replace }
     }
 
     /// Returns the members in sync.
     fn in_sync(&self) -> Roles {
         let set = |roles: Roles, m: crate::lifecycle::ArrayMember<'_>| match m.state {
-            MemberState::InSync => roles.with(usize::from(m.role)),
+            MemberState::InSync => roles.with(usize::from(m.number)),
             _ => roles,
         };
         self.array.members().fold(Roles::NONE, set)
@@ -521,14 +521,14 @@ impl Keeper {
 }
 
 /// Reads the bitmap. A member that fails to take the merged bitmap is dropped.
-async fn load<I: KeeperIo>(io: &I, array: &mut Array, force: bool) -> Result<Regions, LifecycleError> {
+async fn load<I: ReconcilerIo>(io: &I, array: &mut Array, force: bool) -> Result<ArrayBitmap, LifecycleError> {
     loop {
         let error = match load_regions(io, array, force).await {
             Ok(bits) => return Ok(bits),
             Err(error) => error,
         };
         let failed = array.members().find(|m| Some(m.leaf) == error.leaf() && m.state == MemberState::InSync);
-        let Some(role) = failed.map(|m| m.role) else { return Err(error) };
+        let Some(role) = failed.map(|m| m.number) else { return Err(error) };
         array.drop_members(io, &[role]).await?;
     }
 }

@@ -2,57 +2,57 @@
 
 use super::CheckFrom;
 use crate::LeafId;
-use crate::lifecycle::{Filling, LifecycleError, Newcomer, Replacement};
+use crate::lifecycle::{LifecycleError, RebuildKind, RebuildTarget, Replacement};
 use braid_format::{MemberId, Name};
 use std::ops::Range;
 
-/// An order. Answered by [`super::KeeperIo::ordered`].
+/// An order. Answered by [`super::ReconcilerIo::ordered`].
 #[derive(Clone, Debug)]
 pub enum Order {
     /// Drops these members as if they had failed; or the disk of the journal, if it is named alone.
     Fail(Vec<u16>),
     /// Lets a disk take a slot that is failed or vacant.
-    Fill {
+    Rebuild {
         /// The slot.
-        role: u16,
+        slot: u16,
         /// The disk.
-        newcomer: Newcomer,
+        target: RebuildTarget,
         /// How it is rebuilt.
-        from: Filling,
+        kind: RebuildKind,
     },
     /// Lets a disk become the successor of a member in sync. It takes the slot once it holds everything; until then the
     /// old member serves.
     Replace {
         /// The member's slot.
-        role: u16,
+        slot: u16,
         /// The successor.
-        by: Replacement,
+        successor: Replacement,
     },
     /// A disk has appeared: if it is a failed member, it returns.
     Return {
         /// The disk.
         leaf: LeafId,
         /// It has kept every write acknowledged to this reconciler, flushed or not: there was no loss of power.
-        kept: bool,
+        kept_writes: bool,
     },
     /// A rebuilding member of a replicated array may already hold most of the content: it is read first, and only
     /// differences are written. This is the default for a member that was in sync before.
-    Compare(u16),
+    CompareBeforeCopy(u16),
     /// The caller is about to determine how a rebuilding member of a replicated mirror differs from one in sync.
     /// Answered when every write goes to both; refused before that, to be retried.
-    Liken {
+    BeginDelta {
         /// The rebuilding member.
-        role: u16,
+        slot: u16,
         /// The disk of the member in sync.
-        with: LeafId,
+        base: LeafId,
     },
     /// The two members differed in at most these bytes of the array when [`Order::Liken`] was answered: only these are
     /// copied.
-    Differs {
+    ApplyDelta {
         /// The rebuilding member.
-        role: u16,
+        slot: u16,
         /// The disk of the member that has been in sync all the time.
-        with: LeafId,
+        base: LeafId,
         /// The byte ranges, in any order.
         ranges: Vec<Range<u64>>,
     },
@@ -133,10 +133,10 @@ pub enum Order {
         limit_ns: u64,
     },
     /// Releases held requests. Answered with [`LifecycleError::NotHeld`] if they were released before.
-    LetGo,
+    Release,
     /// Ends the reconciler: the device is stopped, and the labels stay as they are.
     Stop,
 }
 
 /// The result of an order.
-pub type Ordered = Result<(), LifecycleError>;
+pub type OrderResult = Result<(), LifecycleError>;

@@ -1,7 +1,7 @@
 //! How fast jobs run: at full speed while the array is idle; while it is in use in small pieces, at a rate found by the
 //! [`Governor`] that users hardly notice.
 
-use super::KeeperIo;
+use super::ReconcilerIo;
 use super::governor::{Governor, Turned};
 use crate::io::{DeviceId, LEAF_BYTES_MAX};
 
@@ -47,7 +47,7 @@ impl Pace {
     }
 
     /// Waits until more may be copied. `limit`: bytes a second, or 0. `None`: `hurry` reports more urgent work.
-    pub async fn turn<I: KeeperIo>(
+    pub async fn turn<I: ReconcilerIo>(
         &mut self,
         io: &I,
         device: DeviceId,

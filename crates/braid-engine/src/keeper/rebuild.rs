@@ -5,7 +5,7 @@ use braid_format::{JobState, MemberState};
 use super::copy::Goal;
 use super::dirty_log::Delta;
 use super::external_delta::DeltaBase;
-use super::{Act, JobStage, Keeper, KeeperIo};
+use super::{Act, JobStage, Reconciler, ReconcilerIo};
 use crate::io::LeafId;
 use crate::lifecycle::LifecycleError;
 use crate::mirror::Roles;
@@ -85,9 +85,9 @@ impl Rebuild {
     }
 }
 
-impl Keeper {
+impl Reconciler {
     /// Makes a rebuild step. `None`: no member is being rebuilt, or nothing can be copied now.
-    pub(super) async fn rebuild<I: KeeperIo>(&mut self, io: &I) -> Option<Act> {
+    pub(super) async fn rebuild<I: ReconcilerIo>(&mut self, io: &I) -> Option<Act> {
         if self.rebuilds.values().any(|rebuild| rebuild.left.is_none()) {
             // When this returns, every request in flight writes to the new members too.
             let layout = self.layout(io);
@@ -182,7 +182,7 @@ impl Keeper {
 
     /// From now on the member's content is compared before it is overwritten.
     pub(super) fn compare_rebuild(&mut self, role: u16) -> Result<(), LifecycleError> {
-        let wrong = || LifecycleError::Role { role, reason: "it is not being filled".to_owned() };
+        let wrong = || LifecycleError::Slot { slot: role, reason: "it is not being filled".to_owned() };
         self.rebuilds.get_mut(&role).ok_or_else(wrong)?.compares = true;
         Ok(())
     }
@@ -199,7 +199,7 @@ impl Keeper {
     }
 
     /// Records that a region was copied to these members. Returns true if a checkpoint is due.
-    pub(super) fn region_rebuilt<I: KeeperIo>(&mut self, io: &I, region: u32, to: Roles) -> bool {
+    pub(super) fn region_rebuilt<I: ReconcilerIo>(&mut self, io: &I, region: u32, to: Roles) -> bool {
         let (mut due, every) = (false, self.checkpoint_every());
         let roles: Vec<u16> = self.rebuilds.keys().copied().filter(|role| to.has(usize::from(*role))).collect();
         for role in roles {
@@ -261,11 +261,11 @@ impl Keeper {
     }
 
     /// Starts tracking each member that has begun to be rebuilt.
-    pub(super) fn track_rebuilds<I: KeeperIo>(&mut self, io: &I) {
-        let new = |keeper: &Keeper, role: u16| {
-            keeper.array.state(role) == MemberState::Filling && !keeper.rebuilds.contains_key(&role)
+    pub(super) fn track_rebuilds<I: ReconcilerIo>(&mut self, io: &I) {
+        let new = |keeper: &Reconciler, role: u16| {
+            keeper.array.state(role) == MemberState::Rebuilding && !keeper.rebuilds.contains_key(&role)
         };
-        let roles: Vec<u16> = self.array.members().map(|m| m.role).filter(|role| new(self, *role)).collect();
+        let roles: Vec<u16> = self.array.members().map(|m| m.number).filter(|role| new(self, *role)).collect();
         for role in roles {
             let job = self.array.rebuild(role).copied();
             let full_from = job.map(|job| job.position_bytes);

@@ -1,7 +1,7 @@
 //! Repairs read errors: only the blocks that a member cannot read are rewritten. If copies differ unnoticed, rewriting
 //! more would spread a wrong copy to where the right one was.
 
-use super::{Keeper, KeeperIo, Note, SyncPart};
+use super::{Reconciler, ReconcilerEvent, ReconcilerIo, SyncPart};
 use crate::io::{ErrorKind, LeafId, Op};
 use crate::mirror::Roles;
 use crate::shard::sync::{COMPARE_BLOCK_BYTES, SyncKind};
@@ -12,7 +12,7 @@ const REREADS_MAX: usize = 64;
 /// Bytes of one read that probes whether blocks can be read.
 const PROBE_BYTES: u64 = 64 << 10;
 
-impl Keeper {
+impl Reconciler {
     /// Queues the read errors of these members during a copy for repair, as if a user's read had met them.
     pub(super) fn reread_later(&mut self, failed: Roles, offset: u64, len: u64) {
         if failed.is_empty() || self.reread.len() >= REREADS_MAX {
@@ -35,7 +35,7 @@ impl Keeper {
     }
 
     /// Rewrites what a member cannot read from another member. If that fails, the next read reports it again.
-    pub(super) async fn repair<I: KeeperIo>(&self, io: &I, trouble: &Trouble) {
+    pub(super) async fn repair<I: ReconcilerIo>(&self, io: &I, trouble: &Trouble) {
         let mut at = trouble.offset & !(COMPARE_BLOCK_BYTES - 1);
         let end = (trouble.offset + trouble.len).next_multiple_of(COMPARE_BLOCK_BYTES);
         let end = end.min(self.array.geometry().size_bytes());
@@ -71,19 +71,19 @@ impl Keeper {
     }
 
     /// Copies a block to a member, from the first source that can read it.
-    async fn rewrite<I: KeeperIo>(&self, io: &I, role: u16, offset: u64, len: u64, sources: &[u16]) {
+    async fn rewrite<I: ReconcilerIo>(&self, io: &I, role: u16, offset: u64, len: u64, sources: &[u16]) {
         let (device, to) = (self.options.device, Roles::NONE.with(usize::from(role)));
         for from in sources {
             let part = SyncPart { device, offset, len, kind: SyncKind::Copy { from: *from, to } };
             if io.sync(part).await.is_ok() {
-                return io.note(device, Note::Repaired(role, offset, len));
+                return io.report(device, ReconcilerEvent::Repaired(role, offset, len));
             }
         }
     }
 }
 
 /// Whether a disk can read these bytes, which need not be whole blocks.
-async fn can_read<I: KeeperIo>(io: &I, leaf: LeafId, offset: u64, len: u64) -> bool {
+async fn can_read<I: ReconcilerIo>(io: &I, leaf: LeafId, offset: u64, len: u64) -> bool {
     let len = len.next_multiple_of(COMPARE_BLOCK_BYTES);
     io.read(leaf, offset, len as usize).await.is_ok()
 }

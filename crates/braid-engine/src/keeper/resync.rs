@@ -5,20 +5,20 @@ use std::collections::VecDeque;
 use braid_format::JobKind;
 
 use super::copy::Goal;
-use super::{Act, JobStage, Keeper, KeeperIo, Note};
+use super::{Act, JobStage, Reconciler, ReconcilerEvent, ReconcilerIo};
 use crate::planted::{Planted, planted};
 use crate::shard::RegionCall;
 
 /// Regions that are made equal between two flushes.
 const BATCH: usize = 8;
 
-impl Keeper {
+impl Reconciler {
     /// Resyncs some regions, first those that requests wait for. `None`: none are left, or the job is paused.
-    pub(super) async fn resync<I: KeeperIo>(&mut self, io: &I) -> Option<Act> {
+    pub(super) async fn resync<I: ReconcilerIo>(&mut self, io: &I) -> Option<Act> {
         if self.regions.unsettled.count() == 0 {
             if self.jobs.of(JobKind::Resync, None).is_some() {
                 self.end_job(io, JobKind::Resync, None, JobStage::Done);
-                io.note(self.options.device, Note::Resynced);
+                io.report(self.options.device, ReconcilerEvent::Resynced);
             }
             return None;
         }

@@ -10,10 +10,10 @@
 use std::pin::pin;
 
 use braid_format::MemberId;
-use braid_format::journal::{RING_START_BYTES, RingOn};
+use braid_format::journal::{RING_OFFSET_BYTES, RingLocation};
 
 use super::race::{First, first};
-use super::{Keeper, KeeperIo, Note, Ordered};
+use super::{OrderResult, Reconciler, ReconcilerEvent, ReconcilerIo};
 use crate::io::LeafId;
 use crate::lifecycle::{LifecycleError, move_ring, wipe};
 use crate::parity::{RingDisk, RingPlace};
@@ -21,7 +21,7 @@ use crate::planted::{Planted, planted};
 use crate::shard::RegionCall;
 use crate::trouble::Trouble;
 
-impl Keeper {
+impl Reconciler {
     /// Whether this disk holds the ring, or is to hold it.
     pub(super) fn is_ring_disk(&self, leaf: LeafId) -> bool {
         self.array.journal_disk().is_some_and(|disk| disk.leaf == leaf)
@@ -36,12 +36,12 @@ impl Keeper {
     pub(super) fn ring_place(&self) -> Option<RingPlace> {
         let on = match self.journal.as_ref()?.ring_on {
             _ if self.ring_moves => RingPlace::Moving,
-            RingOn::Members => RingPlace::Members,
-            RingOn::Disk { id, member_blocks } => {
+            RingLocation::Members => RingPlace::Members,
+            RingLocation::Disk { id, member_blocks } => {
                 let disk = self.array.journal_disk().filter(|disk| disk.part.id == id);
                 disk.map_or(RingPlace::Moving, |disk| {
-                    let ring = disk.part.places.journal.start + RING_START_BYTES;
-                    RingPlace::Disk(RingDisk { leaf: disk.leaf, role: disk.role, ring, id, member_blocks })
+                    let ring = disk.part.layout.journal.start + RING_OFFSET_BYTES;
+                    RingPlace::Disk(RingDisk { leaf: disk.leaf, role: disk.number, ring, id, member_blocks })
                 })
             }
         };
@@ -49,14 +49,14 @@ impl Keeper {
     }
 
     /// The disk of the ring has failed.
-    pub(super) async fn fail_ring_disk<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) async fn fail_ring_disk<I: ReconcilerIo>(&mut self, io: &I) {
         self.array.give_up_journal();
         self.move_ring(io, true, None).await;
     }
 
     /// Moves the ring to the disk that the label names, if present, else to the members. `lost`: its previous disk has
     /// failed. `leaves`: its previous disk is removed, and its label erased.
-    pub(super) async fn move_ring<I: KeeperIo>(&mut self, io: &I, lost: bool, leaves: Option<LeafId>) {
+    pub(super) async fn move_ring<I: ReconcilerIo>(&mut self, io: &I, lost: bool, leaves: Option<LeafId>) {
         let device = self.options.device;
         let had_disk = self.array.journal_disk().is_some();
         self.ring_moves = true;
@@ -64,7 +64,8 @@ impl Keeper {
             self.post_ring(io);
             let mut quiet = pin!(io.call(device, self.options.home, RegionCall::Quiesce));
             // Faults may arrive without end, and each layout is kept until the last I/O planned with it has finished.
-            while let First::A(trouble) = first(io.trouble(device), quiet.as_mut(), std::future::pending::<()>()).await
+            while let First::A(trouble) =
+                first(io.next_fault(device), quiet.as_mut(), std::future::pending::<()>()).await
             {
                 if self.fault_while_moving(io, trouble).await {
                     continue 'again;
@@ -85,35 +86,39 @@ impl Keeper {
         self.after_labels(io, result).await;
         let to = self.array.journal_disk().map(|disk| disk.leaf);
         // A disk that fails while it takes the ring is lost too.
-        io.note(device, Note::RingMoved { to, lost: lost || had_disk && to.is_none() });
+        io.report(device, ReconcilerEvent::RingMoved { to, lost: lost || had_disk && to.is_none() });
     }
 
-    fn post_ring<I: KeeperIo>(&mut self, io: &I) {
+    fn post_ring<I: ReconcilerIo>(&mut self, io: &I) {
         let layout = self.layout(io);
         self.posted += 1;
         io.post(self.options.device, Some(layout));
     }
 
-    async fn write_heads<I: KeeperIo>(&mut self, io: &I) {
+    async fn write_heads<I: ReconcilerIo>(&mut self, io: &I) {
         let Some(journal) = &self.journal else { return };
         // Unique per attempt: the generation rises with each head that was begun.
         let random = journal.run.rotate_left(23) ^ journal.generation ^ io.now_ns();
         let lost: Vec<_> = self.lost.iter().collect();
         let written = match planted(Planted::MovedWithoutHead) {
-            true => Ok(crate::lifecycle::JournalStart { run: random | 1, ring_on: RingOn::Members, ..journal.clone() }),
+            true => Ok(crate::lifecycle::JournalStart {
+                run: random | 1,
+                ring_on: RingLocation::Members,
+                ..journal.clone()
+            }),
             false => move_ring(io, &self.array, random, &lost).await,
         };
         let error = match written {
             Ok(start) => {
-                self.array.note_run(&start);
+                self.array.record_run(&start);
                 self.journal = Some(start);
                 self.ring_moves = false;
                 return;
             }
             Err(error) => error,
         };
-        let role = self.array.members().find(|member| Some(member.leaf) == error.leaf()).map(|member| member.role);
-        io.note(self.options.device, Note::Trouble(error.clone()));
+        let role = self.array.members().find(|member| Some(member.leaf) == error.leaf()).map(|member| member.number);
+        io.report(self.options.device, ReconcilerEvent::OperationFailed(error.clone()));
         match role {
             _ if error.leaf().is_some_and(|leaf| self.is_ring_disk(leaf)) => drop(self.array.give_up_journal()),
             Some(role) => self.drop_members(io, &[role], false).await,
@@ -123,7 +128,7 @@ impl Keeper {
 
     /// [`Keeper::on_fault`] while the ring moves; a read error is repaired later, when it is met again. Returns whether
     /// a disk was given up.
-    async fn fault_while_moving<I: KeeperIo>(&mut self, io: &I, trouble: Trouble) -> bool {
+    async fn fault_while_moving<I: ReconcilerIo>(&mut self, io: &I, trouble: Trouble) -> bool {
         if !trouble.is_fatal() {
             return false;
         }
@@ -139,17 +144,17 @@ impl Keeper {
     }
 
     /// Puts the journal on a disk.
-    pub(super) async fn add_ring_disk<I: KeeperIo>(
+    pub(super) async fn add_ring_disk<I: ReconcilerIo>(
         &mut self,
         io: &I,
         leaf: LeafId,
         id: MemberId,
         force: bool,
-    ) -> Ordered {
+    ) -> OrderResult {
         self.check_idle(io, leaf).await?;
         let added = self.array.add_journal(io, leaf, id, force).await;
         if let Err(error) = added {
-            if self.is_frozen() || matches!(error, LifecycleError::Beyond { .. }) {
+            if self.is_frozen() || matches!(error, LifecycleError::BeyondTolerance { .. }) {
                 self.after_labels(io, Err(error.clone())).await;
             }
             return Err(error);
@@ -158,7 +163,7 @@ impl Keeper {
         // layouts of the move contain it already.
         self.after_labels(io, Ok(())).await;
         if self.failed {
-            return Err(LifecycleError::Beyond { lost: Vec::new(), source: None });
+            return Err(LifecycleError::BeyondTolerance { lost: Vec::new(), source: None });
         }
         self.move_ring(io, false, None).await;
         if self.is_ring_disk(leaf) {
@@ -169,19 +174,19 @@ impl Keeper {
     }
 
     /// Puts the journal back on the members.
-    pub(super) async fn remove_ring_disk<I: KeeperIo>(&mut self, io: &I) -> Ordered {
-        if !self.has_parity() || self.array.journal_role().is_none() {
+    pub(super) async fn remove_ring_disk<I: ReconcilerIo>(&mut self, io: &I) -> OrderResult {
+        if !self.has_parity() || self.array.journal_number().is_none() {
             let reason = "its journal is on the members".to_owned();
-            return Err(LifecycleError::Role { role: self.array.roles(), reason });
+            return Err(LifecycleError::Slot { slot: self.array.slots(), reason });
         }
         let leaf = self.array.give_up_journal();
         self.move_ring(io, false, leaf).await;
-        match self.array.journal_role() {
-            _ if self.failed => Err(LifecycleError::Beyond { lost: Vec::new(), source: None }),
+        match self.array.journal_number() {
+            _ if self.failed => Err(LifecycleError::BeyondTolerance { lost: Vec::new(), source: None }),
             None => Ok(()),
             Some(role) => {
                 let reason = "its journal is on the members, but not all labels say so yet".to_owned();
-                Err(LifecycleError::Role { role, reason })
+                Err(LifecycleError::Slot { slot: role, reason })
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use braid_geometry::{Geometry, Stripe};
 
 use super::race::{First, first};
-use super::{Keeper, KeeperIo, Note, SyncPart};
+use super::{Reconciler, ReconcilerEvent, ReconcilerIo, SyncPart};
 use crate::io::{LEAF_BYTES_MAX, LeafId};
 use crate::lost_rows::LostRows;
 use crate::mirror::{MirrorMember, Role, Roles};
@@ -18,7 +18,7 @@ use crate::planted::{Planted, planted};
 use crate::shard::RegionCall;
 use crate::shard::sync::{COMPARE_BLOCK_BYTES, COMPARE_BYTES_MAX, SyncKind};
 use crate::trouble::Trouble;
-use braid_format::journal::{LostRow, RING_START_BYTES, row_bytes};
+use braid_format::journal::{LostStripe, RING_OFFSET_BYTES, stripe_bytes};
 
 /// Faults handled before the service ends; after that it ends as in a crash.
 const SETTLE_TRIES_MAX: u32 = 64;
@@ -38,15 +38,15 @@ pub(super) struct StripePiece {
 
 /// A view of the 4 KiB lines of stripes that cannot be read until they are rewritten.
 #[derive(Clone, Debug)]
-pub struct UnreadableLines {
+pub struct UnreadableBlocks {
     lost: Arc<LostRows>,
-    row_bytes: u64,
+    stripe_bytes: u64,
 }
 
-impl UnreadableLines {
-    /// Creates a view of these stripes. The journal's unit is `row_bytes` high.
-    pub fn new(lost: Arc<LostRows>, row_bytes: u64) -> UnreadableLines {
-        UnreadableLines { lost, row_bytes }
+impl UnreadableBlocks {
+    /// Creates a view of these stripes. The journal's unit is `stripe_bytes` high.
+    pub fn new(lost: Arc<LostRows>, stripe_bytes: u64) -> UnreadableBlocks {
+        UnreadableBlocks { lost, stripe_bytes }
     }
 
     /// Whether everything can be read.
@@ -57,10 +57,10 @@ impl UnreadableLines {
     /// Returns the unreadable ranges of the array, as first byte and bytes; some may touch. Each block becomes readable
     /// as soon as it is written.
     pub fn ranges(&self, geometry: &Geometry) -> Vec<(u64, u64)> {
-        let of_stripe = |lost: LostRow| {
-            let per_stripe = geometry.spec().chunk_bytes / self.row_bytes;
-            let stripe = geometry.stripe(lost.row / per_stripe)?;
-            let first = stripe.array_start + lost.row % per_stripe * self.row_bytes;
+        let of_stripe = |lost: LostStripe| {
+            let per_stripe = geometry.spec().chunk_bytes / self.stripe_bytes;
+            let stripe = geometry.stripe(lost.stripe / per_stripe)?;
+            let first = stripe.array_start + lost.stripe % per_stripe * self.stripe_bytes;
             let chunk_bytes = stripe.chunk_bytes;
             let lines = (0..u64::from(u16::BITS)).filter(move |line| lost.lines & (1 << line) != 0);
             let of_line = move |line| {
@@ -74,12 +74,12 @@ impl UnreadableLines {
     }
 }
 
-impl Keeper {
+impl Reconciler {
     /// Returns a view of what cannot be read of an array with parity, which stays up to date while the reconciler
     /// works.
-    pub fn unreadable_lines(&self) -> Option<UnreadableLines> {
-        let row_bytes = u64::from(self.journal.as_ref()?.row_bytes);
-        Some(UnreadableLines::new(Arc::clone(&self.lost), row_bytes))
+    pub fn unreadable_blocks(&self) -> Option<UnreadableBlocks> {
+        let stripe_bytes = u64::from(self.journal.as_ref()?.stripe_bytes);
+        Some(UnreadableBlocks::new(Arc::clone(&self.lost), stripe_bytes))
     }
 
     /// Whether the array has parity.
@@ -89,18 +89,18 @@ impl Keeper {
 
     /// Returns the stripes with unreadable blocks, as array offset and bytes of each of their parts.
     /// [`Keeper::unreadable_lines`] has the unreadable blocks.
-    pub fn unreadable_rows(&self) -> Vec<(u64, u64)> {
+    pub fn unreadable_stripes(&self) -> Vec<(u64, u64)> {
         let Some(journal) = &self.journal else { return Vec::new() };
         let geometry = self.array.geometry();
-        let row_bytes = u64::from(journal.row_bytes);
-        let of_stripe = |lost: LostRow| {
-            let per_stripe = geometry.spec().chunk_bytes / row_bytes;
-            let stripe = geometry.stripe(lost.row / per_stripe)?;
-            let first = stripe.array_start + lost.row % per_stripe * row_bytes;
-            Some((0..stripe.data_chunks() as u64).map(move |cell| (first + cell * stripe.chunk_bytes, row_bytes)))
+        let stripe_bytes = u64::from(journal.stripe_bytes);
+        let of_stripe = |lost: LostStripe| {
+            let per_stripe = geometry.spec().chunk_bytes / stripe_bytes;
+            let stripe = geometry.stripe(lost.stripe / per_stripe)?;
+            let first = stripe.array_start + lost.stripe % per_stripe * stripe_bytes;
+            Some((0..stripe.data_chunks() as u64).map(move |cell| (first + cell * stripe.chunk_bytes, stripe_bytes)))
         };
-        let mut stripes: Vec<LostRow> = self.lost.iter().collect();
-        stripes.dedup_by_key(|lost| lost.row);
+        let mut stripes: Vec<LostStripe> = self.lost.iter().collect();
+        stripes.dedup_by_key(|lost| lost.stripe);
         stripes.into_iter().filter_map(of_stripe).flatten().collect()
     }
 
@@ -109,8 +109,8 @@ impl Keeper {
         let journal = self.journal.as_ref()?;
         let mut rings = vec![0; members];
         for member in self.array.members() {
-            if let Some(ring) = rings.get_mut(usize::from(member.role)) {
-                *ring = member.part.places.journal.start + RING_START_BYTES;
+            if let Some(ring) = rings.get_mut(usize::from(member.number)) {
+                *ring = member.part.layout.journal.start + RING_OFFSET_BYTES;
             }
         }
         Some(ParityNode {
@@ -127,7 +127,7 @@ impl Keeper {
     }
 
     /// Makes new members independent of the journal: everything logged before is durable in place on all members.
-    pub(super) async fn retire_journal<I: KeeperIo>(&self, io: &I) {
+    pub(super) async fn retire_journal<I: ReconcilerIo>(&self, io: &I) {
         if self.has_parity() && !planted(Planted::NotRetiredForNewcomer) {
             io.call(self.options.device, self.options.home, RegionCall::Retire).await;
         }
@@ -135,7 +135,7 @@ impl Keeper {
 
     /// Before a clean end of the service: full-stripe writes become durable in place, so that the next start needs no
     /// marks, whichever member is missing then.
-    pub(super) async fn settle_journal<I: KeeperIo>(&mut self, io: &I) {
+    pub(super) async fn settle_journal<I: ReconcilerIo>(&mut self, io: &I) {
         for _ in 0..SETTLE_TRIES_MAX {
             if !self.has_parity() || self.failed {
                 return;
@@ -147,7 +147,7 @@ impl Keeper {
                 io.publish(device, Some(layout)).await;
                 self.retire_journal(io).await;
             };
-            match first(io.trouble(device), settle, std::future::pending::<()>()).await {
+            match first(io.next_fault(device), settle, std::future::pending::<()>()).await {
                 First::A(trouble) => self.on_fault(io, trouble).await,
                 First::B(()) | First::C(()) => return,
             }
@@ -169,7 +169,7 @@ impl Keeper {
         let stripe = self.array.geometry().stripe_of(at).expect("inside the array");
         let (data, cells) = (stripe.data_chunks() as u64, stripe.members.len() as u64);
         let column = (at - stripe.array_start) / data;
-        let unit = u64::from(row_bytes(stripe.chunk_bytes as u32));
+        let unit = u64::from(stripe_bytes(stripe.chunk_bytes as u32));
         let blocks = |bytes: u64| (bytes / COMPARE_BLOCK_BYTES).max(1) * COMPARE_BLOCK_BYTES;
         let height =
             (unit - column % unit).min(blocks(most.min(COMPARE_BYTES_MAX))).min(blocks(LEAF_BYTES_MAX / cells));
@@ -187,7 +187,7 @@ impl Keeper {
     }
 
     /// Rewrites what a member cannot read in the stripes of this fault, computed from the other members.
-    pub(super) async fn repair_stripes<I: KeeperIo>(&self, io: &I, trouble: &Trouble, role: u16) {
+    pub(super) async fn repair_stripes<I: ReconcilerIo>(&self, io: &I, trouble: &Trouble, role: u16) {
         let members = self.members();
         let Some(data_start) = members.get(usize::from(role)).map(|member| member.start) else { return };
         let geometry = self.array.geometry();
@@ -209,14 +209,14 @@ impl Keeper {
         }
     }
 
-    async fn restore_block<I: KeeperIo>(&self, io: &I, stripe: &Stripe<'_>, column: u64, role: u16) {
+    async fn restore_block<I: ReconcilerIo>(&self, io: &I, stripe: &Stripe<'_>, column: u64, role: u16) {
         let (data, cells) = (stripe.data_chunks() as u16, stripe.members.len() as u16);
         let (offset, len) = (stripe.array_start + column * u64::from(data), COMPARE_BLOCK_BYTES * u64::from(data));
         let to = Roles::NONE.with(usize::from(role));
         let kind = SyncKind::Restore { to, avoid: Roles::NONE, data, cells };
         let device = self.options.device;
         if io.sync(SyncPart { device, offset, len, kind }).await.is_ok() {
-            io.note(device, Note::Repaired(role, stripe.array_start + column, COMPARE_BLOCK_BYTES));
+            io.report(device, ReconcilerEvent::Repaired(role, stripe.array_start + column, COMPARE_BLOCK_BYTES));
         }
     }
 
@@ -231,7 +231,7 @@ fn end_of(stripe: &Stripe<'_>) -> u64 {
 }
 
 /// Whether a disk can read these bytes.
-async fn can_read<I: KeeperIo>(io: &I, leaf: LeafId, offset: u64, len: u64) -> bool {
+async fn can_read<I: ReconcilerIo>(io: &I, leaf: LeafId, offset: u64, len: u64) -> bool {
     for at in (0..len).step_by(LEAF_BYTES_MAX as usize) {
         if io.read(leaf, offset + at, (len - at).min(LEAF_BYTES_MAX) as usize).await.is_err() {
             return false;

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use super::check::{COMPARE_BLOCK_BYTES, Findings, PLACES_MAX};
-use super::{Keeper, KeeperIo, Note};
+use super::check::{COMPARE_BLOCK_BYTES, FINDING_OFFSETS_MAX, Findings};
+use super::{Reconciler, ReconcilerEvent, ReconcilerIo};
 use crate::mirror::Roles;
 
 /// Interval between two retries.
@@ -35,7 +35,7 @@ impl Stuck {
     }
 
     /// Returns the time until the next retry.
-    pub fn wait_ns<I: KeeperIo>(&self, io: &I) -> u64 {
+    pub fn wait_ns<I: ReconcilerIo>(&self, io: &I) -> u64 {
         if self.regions.is_empty() { u64::MAX } else { self.next_retry_ns.saturating_sub(io.now_ns()) }
     }
 
@@ -44,15 +44,15 @@ impl Stuck {
         let places = || self.regions.values().flatten();
         (!self.regions.is_empty()).then(|| Findings {
             unreadable_blocks: places().map(|(_, bytes)| bytes.div_ceil(COMPARE_BLOCK_BYTES)).sum(),
-            places: places().map(|(offset, _)| *offset).take(PLACES_MAX).collect(),
+            offsets: places().map(|(offset, _)| *offset).take(FINDING_OFFSETS_MAX).collect(),
             ..Findings::default()
         })
     }
 }
 
-impl Keeper {
+impl Reconciler {
     /// Reports what cannot be read of a region. `lacking`: the members being rebuilt with it; the region is stuck then.
-    pub(super) fn note_unreadable<I: KeeperIo>(
+    pub(super) fn note_unreadable<I: ReconcilerIo>(
         &mut self,
         io: &I,
         region: u32,
@@ -64,7 +64,10 @@ impl Keeper {
         let lacking_roles = lacking
             .map_or(Vec::new(), |to| self.rebuilds.keys().copied().filter(|role| to.has(usize::from(*role))).collect());
         let sources = self.sources(offset);
-        io.note(self.options.device, Note::Unreadable { offset, bytes, sources, lacking: lacking_roles.clone() });
+        io.report(
+            self.options.device,
+            ReconcilerEvent::Unreadable { offset, bytes, sources, rebuilding: lacking_roles.clone() },
+        );
         if lacking.is_some() {
             if self.stuck.regions.is_empty() {
                 self.stuck.next_retry_ns = io.now_ns() + RETRY_EVERY_NS;
@@ -77,7 +80,7 @@ impl Keeper {
     }
 
     /// Tests whether stuck regions can be read now, if a retry is due. Returns false if it is not.
-    pub(super) async fn retry_stuck<I: KeeperIo>(&mut self, io: &I) -> bool {
+    pub(super) async fn retry_stuck<I: ReconcilerIo>(&mut self, io: &I) -> bool {
         if self.stuck.wait_ns(io) > 0 {
             return false;
         }

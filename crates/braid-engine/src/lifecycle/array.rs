@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use braid_format::journal::{Head, LostRow};
+use braid_format::journal::{JournalHead, LostStripe};
 use braid_format::{ArrayPart, ArrayState, Job, JobKind, MemberPart, MemberState, Name, RetiredMarks, Uuid};
 use braid_geometry::Geometry;
 
@@ -34,7 +34,7 @@ pub struct Array {
     /// The array is new or had been stopped cleanly when it was found: nothing in the journal is needed.
     pub(super) was_clean: bool,
     /// With parity: the head that began the journal's run, and its list of lost stripes.
-    pub(super) run_head: Option<(Head, Vec<LostRow>)>,
+    pub(super) run_head: Option<(JournalHead, Vec<LostStripe>)>,
     /// The journal marks that a recovery ignores; every further label records them.
     pub(super) retired: RetiredMarks,
     /// With parity, once it has a reconciler: how marks are retired before a label drops members.
@@ -56,7 +56,7 @@ pub struct Array {
 
 /// How a member is rebuilt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Filling {
+pub enum RebuildKind {
     /// Delta resync of a member that was in sync before: copies the regions that are dirty in the write-intent bitmap.
     FromBitmap,
     /// Full rebuild: copies everything from the position in the label's job on.
@@ -67,23 +67,23 @@ pub enum Filling {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
     /// The slot that it had.
-    pub role: u16,
+    pub slot: u16,
     /// The disk.
     pub leaf: LeafId,
     /// How it would be rebuilt.
-    pub from: Filling,
+    pub kind: RebuildKind,
     /// It holds the array before this byte, except for dirty regions; 0 for a delta resync.
     pub position_bytes: u64,
-    /// Whether it returns as the member that it was ([`Newcomer::Returning`](super::Newcomer)). If not, it is a copy
-    /// that a forced start has given up, and comes back only as a new member ([`Newcomer::New`](super::Newcomer)).
-    pub returns: bool,
+    /// Whether it returns as the member that it was ([`RebuildTarget::Returning`](super::RebuildTarget)). If not, it is a copy
+    /// that a forced start has given up, and comes back only as a new member ([`RebuildTarget::New`](super::RebuildTarget)).
+    pub is_same_member: bool,
 }
 
 /// A member of a started array.
 #[derive(Clone, Copy, Debug)]
 pub struct ArrayMember<'a> {
     /// Its slot: its number in the geometry.
-    pub role: u16,
+    pub number: u16,
     /// Its disk.
     pub leaf: LeafId,
     /// Its state.
@@ -95,9 +95,9 @@ pub struct ArrayMember<'a> {
 impl Array {
     /// Creates the handle. `random` seeds the ids of further lineages.
     pub(super) fn new(label: ArrayPart, geometry: Geometry, mut targets: Vec<Target>, random: u64) -> Array {
-        targets.sort_by_key(|target| target.part.role);
+        targets.sort_by_key(|target| target.part.slot);
         let holds_journal = |target: &Target| {
-            label.members.get(usize::from(target.part.role)).is_some_and(|entry| entry.state == MemberState::Journal)
+            label.members.get(usize::from(target.part.slot)).is_some_and(|entry| entry.state == MemberState::Journal)
         };
         let at = targets.iter().position(holds_journal);
         let journal = at.map(|at| targets.remove(at));
@@ -126,7 +126,7 @@ impl Array {
     }
 
     /// Records that the journal has begun a run.
-    pub fn note_run(&mut self, start: &JournalStart) {
+    pub fn record_run(&mut self, start: &JournalStart) {
         self.run_head = Some(start.head());
     }
 
@@ -157,12 +157,12 @@ impl Array {
 
     /// Returns the present members that hold content, by slot: in sync or rebuilding.
     pub fn members(&self) -> impl Iterator<Item = ArrayMember<'_>> {
-        self.disks().filter(|m| matches!(m.state, MemberState::InSync | MemberState::Filling))
+        self.disks().filter(|m| matches!(m.state, MemberState::InSync | MemberState::Rebuilding))
     }
 
     /// Returns the present spares, by their numbers in the member table.
     pub fn spares(&self) -> impl Iterator<Item = ArrayMember<'_>> {
-        self.disks().filter(|m| m.state == MemberState::Spare && !joins(&self.label, m.role))
+        self.disks().filter(|m| m.state == MemberState::Spare && !joins(&self.label, m.number))
     }
 
     /// Returns the disks of failed members that could be rebuilt.
@@ -177,42 +177,42 @@ impl Array {
 
     fn disks(&self) -> impl Iterator<Item = ArrayMember<'_>> {
         self.targets.iter().map(|t| {
-            let state = self.state(t.part.role);
-            ArrayMember { role: t.part.role, leaf: t.leaf, state, part: &t.part }
+            let state = self.state(t.part.slot);
+            ArrayMember { number: t.part.slot, leaf: t.leaf, state, part: &t.part }
         })
     }
 
     /// Returns the number of slots. Higher numbers in the member table are spares, successors and the disk of the
     /// journal.
-    pub fn roles(&self) -> u16 {
+    pub fn slots(&self) -> u16 {
         self.geometry.members().len() as u16
     }
 
     /// Returns the state of a member; absent if there is no such number.
     pub fn state(&self, role: u16) -> MemberState {
-        self.label.members.get(usize::from(role)).map_or(MemberState::Absent, |m| m.state)
+        self.label.members.get(usize::from(role)).map_or(MemberState::Empty, |m| m.state)
     }
 
     /// Returns the disk of a member that is in sync, rebuilding, or a spare.
     pub fn leaf(&self, role: u16) -> Option<LeafId> {
-        self.targets.iter().find(|t| t.part.role == role).map(|t| t.leaf)
+        self.targets.iter().find(|t| t.part.slot == role).map(|t| t.leaf)
     }
 
     /// Whether every slot is in sync.
     pub fn is_whole(&self) -> bool {
-        (0..self.roles()).all(|role| self.state(role) == MemberState::InSync)
+        (0..self.slots()).all(|role| self.state(role) == MemberState::InSync)
     }
 
     /// Whether no member is failed or rebuilding: only then may dirty bits be cleared. Vacant slots of a mirror do not
     /// count, because a disk that takes one is rebuilt in full.
-    pub fn lacks_nobody(&self) -> bool {
+    pub fn may_clear_bits(&self) -> bool {
         may_clear_bits(&self.label)
     }
 
     /// Returns the vacant slots of a mirror.
     pub fn vacant(&self) -> impl Iterator<Item = u16> {
         let of_copies = self.label.spec.level.parity() == 0;
-        (0..self.roles()).filter(move |role| of_copies && self.state(*role) == MemberState::Absent)
+        (0..self.slots()).filter(move |role| of_copies && self.state(*role) == MemberState::Empty)
     }
 
     /// Returns the job in the label that rebuilds this member in full, if there is one.
@@ -222,13 +222,16 @@ impl Array {
 
     /// Remembers the disk of a member that was just dropped.
     pub(super) fn keep_candidate(&mut self, target: Target) {
-        let role = target.part.role;
-        if self.state(role) != MemberState::Out {
+        let role = target.part.slot;
+        if self.state(role) != MemberState::Failed {
             return;
         }
-        let job = self.rebuild(role).map(|job| (Filling::Full, job.position_bytes));
-        let (from, position_bytes) = job.unwrap_or((Filling::FromBitmap, 0));
-        self.note_candidate(Candidate { role, leaf: target.leaf, from, position_bytes, returns: true }, target);
+        let job = self.rebuild(role).map(|job| (RebuildKind::Full, job.position_bytes));
+        let (from, position_bytes) = job.unwrap_or((RebuildKind::FromBitmap, 0));
+        self.note_candidate(
+            Candidate { slot: role, leaf: target.leaf, kind: from, position_bytes, is_same_member: true },
+            target,
+        );
     }
 
     /// Remembers a disk that could be rebuilt.
@@ -288,11 +291,11 @@ impl Array {
             self.journal = journal;
         }
         let wiped = join_all(self.candidates.iter().map(|(candidate, _)| wipe(io, candidate.leaf))).await;
-        let left = self.candidates.iter().zip(wiped).filter(|(_, wiped)| wiped.is_err()).map(|((c, _), _)| c.role);
+        let left = self.candidates.iter().zip(wiped).filter(|(_, wiped)| wiped.is_err()).map(|((c, _), _)| c.slot);
         let left: Vec<u16> = left.collect();
         let erased = |role: u16| {
-            self.targets.iter().chain(&self.journal).any(|t| t.part.role == role)
-                || self.candidates.iter().any(|(c, _)| c.role == role && c.returns) && !left.contains(&role)
+            self.targets.iter().chain(&self.journal).any(|t| t.part.slot == role)
+                || self.candidates.iter().any(|(c, _)| c.slot == role && c.is_same_member) && !left.contains(&role)
         };
         let named = self.label.members.iter().zip(0..).filter(|(entry, _)| entry.id.is_some());
         Ok(named.map(|(_, role)| role).filter(|role| !erased(*role)).collect())
@@ -349,8 +352,8 @@ impl Array {
 /// Fits the data areas to a label: a failed growth has begun to enlarge them.
 fn fit_data_areas(targets: &mut [Target], label: &ArrayPart) {
     for target in targets {
-        let Some(entry) = label.members.get(usize::from(target.part.role)) else { continue };
-        let places = &mut target.part.places;
+        let Some(entry) = label.members.get(usize::from(target.part.slot)) else { continue };
+        let places = &mut target.part.layout;
         *places = places.with_data(entry.data_bytes).unwrap_or(*places);
     }
 }

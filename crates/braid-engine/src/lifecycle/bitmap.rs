@@ -1,9 +1,9 @@
 //! The write-intent bitmap on the members' disks: written empty at creation, read and merged at a start.
 
 use braid_format::bitmap::{
-    BlockBits, REGIONS_PER_BLOCK, SECTORS_PER_BLOCK, WORDS_PER_BLOCK, WORDS_PER_SECTOR, bytes_for, decode, encode,
+    BitmapBlock, REGIONS_PER_BLOCK, SECTORS_PER_BLOCK, WORDS_PER_BLOCK, WORDS_PER_SECTOR, bytes_for, decode, encode,
 };
-use braid_format::{ArrayPart, BLOCK_BYTES, MemberState, Places};
+use braid_format::{ArrayPart, BLOCK_BYTES, DiskLayout, MemberState};
 
 use super::array::Array;
 use super::error::LifecycleError;
@@ -20,7 +20,7 @@ const PIECE_BLOCKS: usize = LEAF_BYTES_MAX as usize / BLOCK;
 /// The bitmap of an array: bit *i* of word *w* is region 64 *w* + *i*. It consists of whole bitmap blocks, so it may
 /// have more bits than regions; the excess bits are 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Regions {
+pub struct ArrayBitmap {
     /// Written since the array was created.
     pub written: Vec<u64>,
     /// Possibly unequal among members; without *written*: its first write was interrupted.
@@ -35,14 +35,14 @@ pub(super) fn regions_of(array_bytes: u64, region_bytes: u32) -> u64 {
 }
 
 /// Returns the size in bytes of the largest array with regions of this size whose bitmap fits on this disk.
-pub(super) fn largest_bytes(places: &Places, region_bytes: u32) -> u64 {
+pub(super) fn largest_bytes(places: &DiskLayout, region_bytes: u32) -> u64 {
     places.bitmap.bytes / BLOCK_BYTES * u64::from(REGIONS_PER_BLOCK) * u64::from(region_bytes)
 }
 
 /// Refuses a disk on which the bitmap of such an array does not fit.
 pub(super) fn check_room(
     leaf: LeafId,
-    places: &Places,
+    places: &DiskLayout,
     array_bytes: u64,
     region_bytes: u32,
 ) -> Result<(), LifecycleError> {
@@ -82,7 +82,7 @@ pub(super) async fn write_further<M: MetaIo>(
     let blocks = blocks_of(label)..(bytes_for(regions_of(array_bytes, label.region_bytes)) / BLOCK_BYTES) as usize;
     for first in blocks.clone().step_by(PIECE_BLOCKS) {
         let count = PIECE_BLOCKS.min(blocks.end - first);
-        write_blocks(io, label, target, first, &vec![BlockBits::EMPTY; count]).await?;
+        write_blocks(io, label, target, first, &vec![BitmapBlock::EMPTY; count]).await?;
     }
     Ok(())
 }
@@ -102,8 +102,8 @@ pub async fn store_regions<M: MetaIo>(
     let words = blocks_of(&array.label) * WORDS_PER_BLOCK;
     let mut targets = Vec::with_capacity(roles.len());
     for role in roles {
-        let target = array.targets.iter().find(|t| t.part.role == *role).filter(|_| *role < array.roles());
-        let wrong = |reason: String| LifecycleError::Role { role: *role, reason };
+        let target = array.targets.iter().find(|t| t.part.slot == *role).filter(|_| *role < array.slots());
+        let wrong = |reason: String| LifecycleError::Slot { slot: *role, reason };
         targets.push(target.ok_or_else(|| wrong("its disk is not here".into()))?);
         if (written.len(), dirty.len()) != (words, words) {
             let given = written.len().min(dirty.len());
@@ -124,14 +124,14 @@ async fn store_on<M: MetaIo>(
     let blocks = blocks_of(label);
     for first in (0..blocks).step_by(PIECE_BLOCKS) {
         let count = PIECE_BLOCKS.min(blocks - first);
-        let bits: Vec<BlockBits> = (first..first + count).map(|block| bits_of(block, written, dirty)).collect();
+        let bits: Vec<BitmapBlock> = (first..first + count).map(|block| bits_of(block, written, dirty)).collect();
         write_blocks(io, label, target, first, &bits).await?;
     }
     Ok(())
 }
 
-fn bits_of(block: usize, written: &[u64], dirty: &[u64]) -> BlockBits {
-    let mut bits = BlockBits::EMPTY;
+fn bits_of(block: usize, written: &[u64], dirty: &[u64]) -> BitmapBlock {
+    let mut bits = BitmapBlock::EMPTY;
     let words = block * WORDS_PER_BLOCK..(block + 1) * WORDS_PER_BLOCK;
     bits.written.copy_from_slice(&written[words.clone()]);
     bits.dirty.copy_from_slice(&dirty[words]);
@@ -144,20 +144,20 @@ async fn write_blocks<M: MetaIo>(
     label: &ArrayPart,
     target: &Target,
     first: usize,
-    bits: &[BlockBits],
+    bits: &[BitmapBlock],
 ) -> Result<(), LifecycleError> {
     let mut bytes = vec![0; bits.len() * BLOCK];
     for ((block, bits), out) in (first..).zip(bits).zip(bytes.as_chunks_mut::<BLOCK>().0) {
         encode(&label.uuid, block as u32, bits, out);
     }
-    let offset = target.part.places.bitmap.start + (first * BLOCK) as u64;
+    let offset = target.part.layout.bitmap.start + (first * BLOCK) as u64;
     let result = io.write(target.leaf, offset, bytes, true).await;
     result.map_err(|source| LifecycleError::Io { leaf: target.leaf, action: "write the bitmap", offset, source })
 }
 
 /// One member's copy of a piece: the bits of each block, and one bit for each damaged sector.
 struct Copy {
-    bits: Vec<BlockBits>,
+    bits: Vec<BitmapBlock>,
     damaged: Vec<u8>,
 }
 
@@ -167,21 +167,21 @@ struct Copy {
 /// # Errors
 /// [`LifecycleError::BitmapDamaged`] if a sector is damaged on every member, unless `force`: then all of its regions
 /// count as written and dirty. On a disk's error, drop that member and call this again.
-pub async fn load_regions<M: MetaIo>(io: &M, array: &Array, force: bool) -> Result<Regions, LifecycleError> {
+pub async fn load_regions<M: MetaIo>(io: &M, array: &Array, force: bool) -> Result<ArrayBitmap, LifecycleError> {
     let label = &array.label;
     let members: Vec<&Target> =
-        array.targets.iter().filter(|t| array.state(t.part.role) == MemberState::InSync).collect();
+        array.targets.iter().filter(|t| array.state(t.part.slot) == MemberState::InSync).collect();
     let blocks = blocks_of(label);
     let regions = regions_of(label.array_bytes, label.region_bytes);
-    let mut all = Regions { written: Vec::new(), dirty: Vec::new(), damaged_blocks: 0 };
+    let mut all = ArrayBitmap { written: Vec::new(), dirty: Vec::new(), damaged_blocks: 0 };
     // Nothing is written until everything was read: only then is it known whether the start is refused.
-    let mut repairs: Vec<(usize, usize, BlockBits)> = Vec::new();
+    let mut repairs: Vec<(usize, usize, BitmapBlock)> = Vec::new();
     let mut lost_sectors = Vec::new();
     for first in (0..blocks).step_by(PIECE_BLOCKS) {
         let count = PIECE_BLOCKS.min(blocks - first);
         let copies = try_join_all(members.iter().map(|target| read_blocks(io, label, target, first, count))).await?;
         for at in 0..count {
-            let mut merged = BlockBits::EMPTY;
+            let mut merged = BitmapBlock::EMPTY;
             copies.iter().for_each(|copy| merged.merge(&copy.bits[at]));
             let everywhere = copies.iter().fold(0xff, |damaged, copy| damaged & copy.damaged[at]);
             for sector in (0..SECTORS_PER_BLOCK).filter(|sector| everywhere >> sector & 1 == 1) {
@@ -246,7 +246,7 @@ pub(super) async fn mark_dirty<M: MetaIo>(
 }
 
 /// Clears the bits beyond the array's end.
-fn keep_regions(bits: &mut BlockBits, block: usize, regions: u64) {
+fn keep_regions(bits: &mut BitmapBlock, block: usize, regions: u64) {
     let first = block as u64 * u64::from(REGIONS_PER_BLOCK);
     for word in 0..WORDS_PER_BLOCK {
         let left = regions.saturating_sub(first + word as u64 * 64);
@@ -263,10 +263,10 @@ async fn repair<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
     members: &[&Target],
-    repairs: Vec<(usize, usize, BlockBits)>,
+    repairs: Vec<(usize, usize, BitmapBlock)>,
 ) -> Result<(), LifecycleError> {
     let of_member = |member: usize| {
-        let mut runs: Vec<(usize, Vec<BlockBits>)> = Vec::new();
+        let mut runs: Vec<(usize, Vec<BitmapBlock>)> = Vec::new();
         for (_, block, bits) in repairs.iter().filter(|(of, ..)| *of == member) {
             match runs.last_mut() {
                 Some((first, run)) if *first + run.len() == *block && run.len() < PIECE_BLOCKS => {
@@ -298,7 +298,7 @@ async fn read_blocks<M: MetaIo>(
     first: usize,
     count: usize,
 ) -> Result<Copy, LifecycleError> {
-    let start = target.part.places.bitmap.start;
+    let start = target.part.layout.bitmap.start;
     let offset = start + (first * BLOCK) as u64;
     let mut bytes = match io.read(target.leaf, offset, count * BLOCK).await {
         Ok(bytes) => bytes,

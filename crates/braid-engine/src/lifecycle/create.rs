@@ -2,7 +2,7 @@
 
 use braid_format::bitmap::region_bytes_for;
 use braid_format::{
-    ArrayPart, ArrayState, Features, Lineage, MemberEntry, MemberId, MemberPart, MemberState, Name, Places,
+    ArrayPart, ArrayState, DiskLayout, Features, Lineage, MemberEntry, MemberId, MemberPart, MemberState, Name,
     RetiredMarks, StartPolicy, Uuid, foreign, zone_table,
 };
 use braid_geometry::{Geometry, Spec};
@@ -137,10 +137,10 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     }
     let is_journal = |leaf: LeafId| request.journal.is_some_and(|(journal, _)| journal == leaf);
     let layout = |leaf: &LeafId| {
-        let places_for = if is_journal(*leaf) { Places::for_journal } else { Places::for_device };
+        let places_for = if is_journal(*leaf) { DiskLayout::for_journal } else { DiskLayout::for_device };
         places_for(io.size_bytes(*leaf)).map_err(|source| LifecycleError::Size { leaf: *leaf, source })
     };
-    let places = leaves.iter().map(layout).collect::<Result<Vec<Places>, _>>()?;
+    let places = leaves.iter().map(layout).collect::<Result<Vec<DiskLayout>, _>>()?;
     let sizes: Vec<u64> = places.iter().map(|p| p.data.bytes).collect();
     let slots = request.leaves.len();
     let geometry = Geometry::plan(spec, &sizes[..slots])?;
@@ -179,7 +179,7 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         lineage: Lineage { id: request.lineage, ancestors: Vec::new() },
         // It may serve at once.
         session: request.session | SERVES,
-        session_before: 0,
+        previous_session: 0,
         epoch: 0,
         controller: Uuid::nil(),
         jobs: Vec::new(),
@@ -187,12 +187,12 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         zones: zone_table(&geometry),
         reserved: [0; 2],
     };
-    let target = |(role, (leaf, places)): (usize, (&LeafId, Places))| Target {
+    let target = |(role, (leaf, places)): (usize, (&LeafId, DiskLayout))| Target {
         leaf: *leaf,
         part: MemberPart {
             id: ids[role],
-            role: role as u16,
-            places,
+            slot: role as u16,
+            layout: places,
             retired: RetiredMarks::default(),
             reserved: [0; 4],
         },
@@ -202,7 +202,7 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
     for target in &targets {
         // Requests sized for the members' log ring must fit into that of the disk.
         let others = if is_journal(target.leaf) { &targets[..slots] } else { &[] };
-        journal::check_room(target.leaf, &target.part.places, &label, others)?;
+        journal::check_room(target.leaf, &target.part.layout, &label, others)?;
     }
     Ok((geometry, label, targets))
 }
@@ -213,16 +213,16 @@ fn check_extras(request: &CreateRequest, geometry: &Geometry, spare_sizes: &[u64
     let extra = request.write_mostly.iter().copied().chain((!request.spares.is_empty()).then_some(slots)).max();
     if request.journal.is_some() && request.spec.level.parity() == 0 {
         let reason = format!("{} has no journal that a disk could hold; raid5 and raid6 have", request.spec.level);
-        return Err(LifecycleError::Role { role: slots, reason });
+        return Err(LifecycleError::Slot { slot: slots, reason });
     }
     if let Some(role) = extra
         && !is_redundant(request.spec.level)
     {
         let reason = format!("{} has neither spares nor members that are read last", request.spec.level);
-        return Err(LifecycleError::Role { role, reason });
+        return Err(LifecycleError::Slot { slot: role, reason });
     }
     if let Some(role) = request.write_mostly.iter().find(|role| **role >= slots) {
-        return Err(LifecycleError::Role { role: *role, reason: format!("there are only {slots} members") });
+        return Err(LifecycleError::Slot { slot: *role, reason: format!("there are only {slots} members") });
     }
     let end = |role: u16| geometry.zones().iter().filter(|z| z.members.contains(&role)).map(|z| z.member_end()).max();
     let needed_bytes = (0..slots).filter_map(end).min().unwrap_or(0);
@@ -240,7 +240,7 @@ pub(super) async fn inspect<M: MetaIo>(
     io: &M,
     leaf: LeafId,
     force: bool,
-) -> Result<Option<foreign::Found>, LifecycleError> {
+) -> Result<Option<foreign::Signatures>, LifecycleError> {
     let size_bytes = io.size_bytes(leaf);
     let mut pieces = Vec::new();
     for range in foreign::ranges(size_bytes) {
@@ -259,11 +259,11 @@ pub(super) async fn inspect<M: MetaIo>(
 pub(super) async fn clear<M: MetaIo>(
     io: &M,
     leaf: LeafId,
-    found: Option<&foreign::Found>,
+    found: Option<&foreign::Signatures>,
 ) -> Result<(), LifecycleError> {
     wipe(io, leaf).await?;
     let signatures = found.into_iter().flat_map(|found| &found.signatures);
-    for range in signatures.filter(|s| s.class != foreign::Class::Braid).flat_map(|s| &s.ranges) {
+    for range in signatures.filter(|s| s.class != foreign::SignatureClass::Braid).flat_map(|s| &s.ranges) {
         let (from, to) = (range.start / 4096 * 4096, (range.start + range.bytes).next_multiple_of(4096));
         let action = "read what is on the disk";
         let block = io.read(leaf, from, (to - from) as usize).await;

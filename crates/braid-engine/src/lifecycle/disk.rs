@@ -13,12 +13,12 @@ pub struct FoundDisk {
     /// Its size in bytes.
     pub size_bytes: u64,
     /// What its labels say.
-    pub verdict: DiskVerdict,
+    pub outcome: DiskOutcome,
 }
 
 /// What the two copies of a disk's label say together.
 #[derive(Clone, Debug)]
-pub enum DiskVerdict {
+pub enum DiskOutcome {
     /// No label.
     Unlabelled,
     /// A member of an array.
@@ -50,7 +50,7 @@ pub struct MemberDisk {
     /// Whether the disk is larger than when it was labelled.
     pub grown: bool,
     /// The copy at the end is all zeros: the disk was truncated and extended again. The lost part reads as zeros.
-    pub cut: bool,
+    pub truncated: bool,
 }
 
 /// Why a disk with a label cannot be used.
@@ -94,14 +94,14 @@ enum Read {
 pub(super) async fn probe<M: MetaIo>(io: &M, leaf: LeafId) -> FoundDisk {
     let size_bytes = io.size_bytes(leaf);
     if copy_offset(size_bytes).is_none() {
-        return FoundDisk { leaf, size_bytes, verdict: DiskVerdict::Unlabelled };
+        return FoundDisk { leaf, size_bytes, outcome: DiskOutcome::Unlabelled };
     }
     let start = io.read(leaf, 0, LABEL_BYTES).await;
-    let end_offset = examine::copy_place(start.as_deref().unwrap_or(&[]), size_bytes).unwrap_or(BLOCK_BYTES);
+    let end_offset = examine::recorded_copy_offset(start.as_deref().unwrap_or(&[]), size_bytes).unwrap_or(BLOCK_BYTES);
     let end = io.read(leaf, end_offset, LABEL_BYTES).await;
     let zeros = end.as_ref().is_ok_and(|block| block.iter().all(|byte| *byte == 0));
     let verdict = combine(leaf, size_bytes, read(start, 0), (read(end, end_offset), zeros));
-    FoundDisk { leaf, size_bytes, verdict }
+    FoundDisk { leaf, size_bytes, outcome: verdict }
 }
 
 fn read(block: Result<Vec<u8>, LeafError>, offset: u64) -> Read {
@@ -118,8 +118,8 @@ fn read(block: Result<Vec<u8>, LeafError>, offset: u64) -> Read {
     }
 }
 
-fn combine(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool)) -> DiskVerdict {
-    let unusable = |problem, header| DiskVerdict::Unusable { problem, header };
+fn combine(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool)) -> DiskOutcome {
+    let unusable = |problem, header| DiskOutcome::Unusable { problem, header };
     // A copy of a newer format version forbids using an older copy beside it.
     for copy in [&start, &end] {
         if let Read::Broken(error, header) = copy
@@ -133,8 +133,16 @@ fn combine(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool))
         if let Err(reason) = label.fits(size_bytes) {
             return unusable(DiskProblem::TooSmall(reason), Some(Box::new(label.header())));
         }
-        let grown = size_bytes > label.member.places.device_bytes;
-        DiskVerdict::Member(Box::new(MemberDisk { leaf, label: *label, doubtful, other_copy, damaged, grown, cut }))
+        let grown = size_bytes > label.member.layout.device_bytes;
+        DiskOutcome::Member(Box::new(MemberDisk {
+            leaf,
+            label: *label,
+            doubtful,
+            other_copy,
+            damaged,
+            grown,
+            truncated: cut,
+        }))
     };
     match (start, end) {
         (Read::Whole(start), Read::Whole(end)) => {
@@ -171,16 +179,16 @@ fn combine(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool))
             (_, header) => broken(error, header),
         },
         (Read::Failed(error), _) | (_, Read::Failed(error)) => unusable(DiskProblem::Unreadable(error), None),
-        (Read::Nothing, Read::Nothing) => DiskVerdict::Unlabelled,
+        (Read::Nothing, Read::Nothing) => DiskOutcome::Unlabelled,
     }
 }
 
 /// No copy is valid. While an array is in use, a crash cannot cause that: it is damage. During a create or delete, a
 /// crash can.
-fn broken(error: LabelError, header: Option<Box<Header>>) -> DiskVerdict {
+fn broken(error: LabelError, header: Option<Box<Header>>) -> DiskOutcome {
     match header {
-        Some(header) if header.state != ArrayState::Active => DiskVerdict::Remnant(header),
-        header => DiskVerdict::Unusable { problem: DiskProblem::Damaged(error), header },
+        Some(header) if header.state != ArrayState::Active => DiskOutcome::Remnant(header),
+        header => DiskOutcome::Unusable { problem: DiskProblem::Damaged(error), header },
     }
 }
 

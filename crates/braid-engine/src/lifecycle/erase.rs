@@ -5,7 +5,7 @@ use braid_format::{ArrayState, Header, LABEL_BYTES, Label, MAGIC, copy_offset, e
 
 use super::error::LifecycleError;
 use super::join::try_join_all;
-use super::scan::{FoundArray, Status};
+use super::scan::{ArrayStatus, FoundArray};
 use super::start::targets_of;
 use super::write::{LabelCopy, Target, erase_block, flush, write_labels};
 use crate::{LeafId, MetaIo};
@@ -52,10 +52,13 @@ pub(super) async fn finish_delete<M: MetaIo>(io: &M, found: &FoundArray) -> Resu
 /// [`LifecycleError::NotReady`] if its status does not allow deleting it like this, or a disk's error.
 pub async fn delete_found<M: MetaIo>(io: &M, found: &FoundArray, force: bool) -> Result<(), LifecycleError> {
     let allowed = match &found.status {
-        Status::Ready | Status::Degraded { .. } | Status::InterruptedCreate | Status::InterruptedDelete => true,
+        ArrayStatus::Ready
+        | ArrayStatus::Degraded { .. }
+        | ArrayStatus::InterruptedCreate
+        | ArrayStatus::InterruptedDelete => true,
         // Which of two twins is the member cannot be known: they are to be wiped one by one.
-        Status::Refused { reasons } => force && reasons.iter().all(|r| !matches!(r, super::Refusal::Twins { .. })),
-        Status::Incomplete { .. } | Status::Waiting { .. } => force,
+        ArrayStatus::Refused { reasons } => force && reasons.iter().all(|r| !matches!(r, super::Refusal::Twins { .. })),
+        ArrayStatus::Incomplete { .. } | ArrayStatus::Waiting { .. } => force,
     };
     if !allowed {
         return Err(LifecycleError::NotReady { status: Box::new(found.status.clone()) });
@@ -70,7 +73,7 @@ pub async fn delete_found<M: MetaIo>(io: &M, found: &FoundArray, force: bool) ->
             try_join_all(targets.iter().map(|t| flush(io, t.leaf))).await?;
             // As in `start`: first all members get the newest label, then the next one. Not if some are still forming:
             // a crash in between would complete a create that was never acknowledged.
-            if found.status != Status::InterruptedCreate {
+            if found.status != ArrayStatus::InterruptedCreate {
                 write_labels(io, &mut targets, newest).await?;
             }
             newest.sequence += 1;
@@ -97,7 +100,7 @@ pub async fn wipe<M: MetaIo>(io: &M, leaf: LeafId) -> Result<Wiped, LifecycleErr
     };
     let start = read(0).await?;
     let mut offsets = vec![last];
-    offsets.extend(examine::copy_place(&start, size_bytes).filter(|offset| *offset != last));
+    offsets.extend(examine::recorded_copy_offset(&start, size_bytes).filter(|offset| *offset != last));
     // The start goes last, as in a delete.
     offsets.push(0);
     for offset in offsets {
@@ -121,7 +124,7 @@ fn belongs_elsewhere(block: &[u8], offset: u64) -> bool {
     let header = Label::decode(block).map(|label| label.header()).ok().or_else(|| Header::decode(block));
     let of_pool = || PoolLabel::decode(block).map(|label| label.header()).ok().or_else(|| PoolHeader::decode(block));
     match header {
-        Some(header) => offset != header.places.label_start && offset != header.places.copy_start,
-        None => of_pool().is_some_and(|header| !header.places.has_label_at(offset)),
+        Some(header) => offset != header.layout.label_start && offset != header.layout.copy_start,
+        None => of_pool().is_some_and(|header| !header.layout.has_label_at(offset)),
     }
 }

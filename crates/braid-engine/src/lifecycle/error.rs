@@ -1,10 +1,10 @@
 //! Why a procedure failed.
 
-use braid_format::{LabelError, PlaceError};
+use braid_format::{LabelError, LayoutError};
 use braid_geometry::GeometryError;
 use braid_geometry::units::format_size;
 
-use super::{Refusal, Status};
+use super::{ArrayStatus, Refusal};
 use crate::{LeafError, LeafId};
 
 /// Formats members as the subject of a sentence.
@@ -38,7 +38,7 @@ pub enum LifecycleError {
         /// Which disk.
         leaf: LeafId,
         /// Too small, or too large.
-        source: PlaceError,
+        source: LayoutError,
     },
     /// A disk was given more than once.
     #[error("this disk is given twice; each member must be a disk of its own")]
@@ -114,7 +114,7 @@ pub enum LifecycleError {
          is sure to have it, so that what was being written is not known; --force starts with what was found; the parity is then looked at \
          by a job"
     )]
-    JournalUnread {
+    JournalUnreadable {
         /// Its number.
         batch: u64,
         /// How many disks cannot be read there.
@@ -135,17 +135,17 @@ pub enum LifecycleError {
     /// Without these members some byte of the array would have no copy: the array freezes, and nothing more is written.
     #[error("without {} some of the array would be lost{}", roles(.lost),
         .source.as_ref().map(|source| format!(": {source}")).unwrap_or_default())]
-    Beyond {
+    BeyondTolerance {
         /// The failed members.
         lost: Vec<u16>,
         /// The error of the last of them, if any.
         source: Option<Box<LifecycleError>>,
     },
     /// A member is not in a state in which this is possible.
-    #[error("member {role}: {reason}")]
-    Role {
+    #[error("member {slot}: {reason}")]
+    Slot {
         /// Its slot.
-        role: u16,
+        slot: u16,
         /// Why not, in words.
         reason: String,
     },
@@ -189,7 +189,7 @@ pub enum LifecycleError {
     },
     /// The array cannot gain or give up a slot as it is.
     #[error("the array cannot {}: {reason}", if *.wider { "get one copy more" } else { "give a copy up" })]
-    NoWidth {
+    WidthUnchangeable {
         /// Whether it was to gain a slot.
         wider: bool,
         /// Why not, in words.
@@ -213,11 +213,11 @@ pub enum LifecycleError {
     #[error("{status}")]
     NotReady {
         /// Its state.
-        status: Box<Status>,
+        status: Box<ArrayStatus>,
     },
     /// The voters have granted the array to another controller.
     #[error("another controller has opened the volume")]
-    Overruled,
+    Fenced,
     /// A safety check failed.
     #[error("{0}")]
     Refused(Refusal),
@@ -247,7 +247,7 @@ impl LifecycleError {
             | LifecycleError::NotEmpty { leaf, .. } => Some(*leaf),
             LifecycleError::NoGrowth { leaf, .. } => *leaf,
             LifecycleError::CreateFailed { source, .. } => source.leaf(),
-            LifecycleError::Beyond { source: Some(source), .. } => source.leaf(),
+            LifecycleError::BeyondTolerance { source: Some(source), .. } => source.leaf(),
             _ => None,
         }
     }

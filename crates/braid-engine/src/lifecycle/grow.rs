@@ -22,8 +22,8 @@
 //! location: until then the copy at the old location is the valid one.
 
 use braid_format::{
-    ArrayPart, BLOCK_BYTES, Header, Job, JobKind, JobState, Label, MEMBERS_MAX, MemberEntry, MemberId, MemberState,
-    Places, ZoneSpan, copy_offset, zone_table,
+    ArrayPart, BLOCK_BYTES, DiskLayout, Header, Job, JobKind, JobState, Label, MEMBERS_MAX, MemberEntry, MemberId,
+    MemberState, ZoneSpan, copy_offset, zone_table,
 };
 use braid_geometry::units::format_size;
 use braid_geometry::{Geometry, GeometryError, Spec};
@@ -46,7 +46,7 @@ use crate::{LeafId, MetaIo};
 pub struct GrowRequest {
     /// Disks that become members, each with its new identity: random. At a redundant level at least as many as a zone
     /// needs.
-    pub newcomers: Vec<(LeafId, MemberId)>,
+    pub new_disks: Vec<(LeafId, MemberId)>,
     /// Overwrite what is on them; let a mirror grow although its new zones have fewer copies than the old ones.
     pub force: bool,
 }
@@ -188,16 +188,16 @@ impl Array {
         self.check_may_grow(request)?;
         let (growth, places) = self.plan(io, request)?;
         let mut newcomers = Vec::new();
-        for (leaf, id) in &request.newcomers {
+        for (leaf, id) in &request.new_disks {
             let target = self.new_member(io, *leaf, *id, 0, "a further member".to_owned(), request.force).await?;
             newcomers.push(target);
         }
         for (target, number) in newcomers.iter_mut().zip(self.label.members.len() as u16..) {
-            target.part.role = number;
+            target.part.slot = number;
         }
         let grown = self.add_space(io, newcomers, &places, &growth).await;
         // After a failure beyond tolerance the array is frozen, and nothing more is written.
-        if matches!(&grown, Err(error) if !matches!(error, LifecycleError::Beyond { .. })) {
+        if matches!(&grown, Err(error) if !matches!(error, LifecycleError::BeyondTolerance { .. })) {
             self.undo_growth(io).await;
         }
         grown.map(|()| growth)
@@ -220,11 +220,11 @@ impl Array {
                 );
             }
         }
-        if self.label.members.len() + request.newcomers.len() > MEMBERS_MAX {
+        if self.label.members.len() + request.new_disks.len() > MEMBERS_MAX {
             let reason = format!("an array has at most {MEMBERS_MAX} members, spares included");
             return no(None, &reason, "make its disks larger");
         }
-        match request.newcomers.iter().enumerate().find(|(i, new)| request.newcomers[..*i].iter().any(|o| o.0 == new.0))
+        match request.new_disks.iter().enumerate().find(|(i, new)| request.new_disks[..*i].iter().any(|o| o.0 == new.0))
         {
             Some((_, (leaf, _))) => Err(LifecycleError::Twice { leaf: *leaf }),
             None => Ok(()),
@@ -232,26 +232,30 @@ impl Array {
     }
 
     /// Plans the growth and the future layouts of the present members' disks. Writes nothing.
-    fn plan<M: MetaIo>(&self, io: &M, request: &GrowRequest) -> Result<(Growth, Vec<(u16, Places)>), LifecycleError> {
+    fn plan<M: MetaIo>(
+        &self,
+        io: &M,
+        request: &GrowRequest,
+    ) -> Result<(Growth, Vec<(u16, DiskLayout)>), LifecycleError> {
         let mut places = Vec::with_capacity(self.targets.len());
         for target in &self.targets {
-            let own = &target.part.places;
-            let moved = own.on_larger(io.size_bytes(target.leaf)).unwrap_or(*own);
-            places.push((target.part.role, moved));
+            let own = &target.part.layout;
+            let moved = own.grown_to(io.size_bytes(target.leaf)).unwrap_or(*own);
+            places.push((target.part.slot, moved));
         }
         let sizes: Vec<(u16, u64)> = places.iter().map(|(role, places)| (*role, places.room_bytes())).collect();
-        let further = request.newcomers.iter().map(|(leaf, _)| {
-            let places = Places::for_device(io.size_bytes(*leaf));
+        let further = request.new_disks.iter().map(|(leaf, _)| {
+            let places = DiskLayout::for_device(io.size_bytes(*leaf));
             places.map_err(|source| LifecycleError::Size { leaf: *leaf, source })
         });
-        let further = further.collect::<Result<Vec<Places>, _>>()?;
+        let further = further.collect::<Result<Vec<DiskLayout>, _>>()?;
         let further_bytes: Vec<u64> = further.iter().map(|places| places.data.bytes).collect();
         let growth = plan_growth(&self.label, &sizes, &further_bytes, request.force).map_err(|error| match error {
             LifecycleError::Geometry(GeometryError::MemberTooSmall { member, data_bytes, needed_bytes }) => {
-                let leaf = member.checked_sub(usize::from(self.roles())).and_then(|k| request.newcomers.get(k));
+                let leaf = member.checked_sub(usize::from(self.slots())).and_then(|k| request.new_disks.get(k));
                 match leaf.map(|new| new.0).or_else(|| self.leaf(member as u16)) {
                     Some(leaf) => {
-                        let what = if member < usize::from(self.roles()) { "what it holds" } else { "one chunk" };
+                        let what = if member < usize::from(self.slots()) { "what it holds" } else { "one chunk" };
                         LifecycleError::TooSmall { leaf, what: what.to_owned(), data_bytes, needed_bytes }
                     }
                     None => error,
@@ -259,7 +263,7 @@ impl Array {
             }
             error => error,
         })?;
-        for ((leaf, _), places) in request.newcomers.iter().zip(&further) {
+        for ((leaf, _), places) in request.new_disks.iter().zip(&further) {
             check_room(*leaf, places, growth.after_bytes(), self.label.region_bytes)?;
         }
         let mut next = self.label.clone();
@@ -274,12 +278,12 @@ impl Array {
         let next = self.grown_label(&next, &growth, &sizes);
         for target in &self.targets {
             self.check_bitmap(target, growth.after_bytes())?;
-            let role = target.part.role;
+            let role = target.part.slot;
             let room = places.iter().find(|(of, _)| *of == role).map(|(_, places)| *places);
             let mut target = target.clone();
             let number = usize::from(number_of(&next, target.part.id).unwrap_or(role));
-            target.part.places =
-                room.and_then(|room| room.with_data(next.members[number].data_bytes)).unwrap_or(target.part.places);
+            target.part.layout =
+                room.and_then(|room| room.with_data(next.members[number].data_bytes)).unwrap_or(target.part.layout);
             // Refuses what the label cannot hold before the first write.
             target.label(&next).encode().map_err(|error| zones_full(&next.zones, error))?;
         }
@@ -287,7 +291,7 @@ impl Array {
     }
 
     fn check_bitmap(&self, target: &Target, after_bytes: u64) -> Result<(), LifecycleError> {
-        let (places, region_bytes) = (&target.part.places, self.label.region_bytes);
+        let (places, region_bytes) = (&target.part.layout, self.label.region_bytes);
         let most = largest_bytes(places, region_bytes);
         if region_bytes == 0 || after_bytes <= most {
             return Ok(());
@@ -319,7 +323,7 @@ impl Array {
                 entry.data_bytes = *data_bytes;
             }
         }
-        let (before, after) = (usize::from(self.roles()), growth.geometry.members().len());
+        let (before, after) = (usize::from(self.slots()), growth.geometry.members().len());
         if after == before {
             return next;
         }
@@ -327,7 +331,7 @@ impl Array {
         let mut spares: Vec<MemberEntry> = next.members.drain(before..).collect();
         let further = spares.split_off(spares.len() - (after - before));
         next.members.extend(further.into_iter().map(|entry| MemberEntry { state: MemberState::InSync, ..entry }));
-        next.members.extend(spares.into_iter().filter(|entry| entry.state != MemberState::Absent));
+        next.members.extend(spares.into_iter().filter(|entry| entry.state != MemberState::Empty));
         next
     }
 
@@ -336,7 +340,7 @@ impl Array {
         &mut self,
         io: &M,
         newcomers: Vec<Target>,
-        places: &[(u16, Places)],
+        places: &[(u16, DiskLayout)],
         growth: &Growth,
     ) -> Result<(), LifecycleError> {
         let old = self.targets.len();
@@ -357,7 +361,7 @@ impl Array {
         let further = newcomers.len();
         let entries = newcomers.iter().map(|target| MemberEntry {
             id: Some(target.part.id),
-            data_bytes: target.part.places.data.bytes,
+            data_bytes: target.part.layout.data.bytes,
             state: MemberState::Spare,
             write_mostly: false,
         });
@@ -365,8 +369,8 @@ impl Array {
         self.targets.extend(newcomers);
         let mut vacated = Vec::new();
         for target in &mut self.targets {
-            let Some((_, moved)) = places.iter().find(|(role, _)| *role == target.part.role) else { continue };
-            let own = &mut target.part.places;
+            let Some((_, moved)) = places.iter().find(|(role, _)| *role == target.part.slot) else { continue };
+            let own = &mut target.part.layout;
             if moved.copy_start > own.data.end().unwrap_or(own.copy_start) {
                 // Both locations are the same, unless the growth was begun before.
                 vacated.push((target.leaf, own.data.end().unwrap_or(own.copy_start), moved.copy_start));
@@ -391,7 +395,7 @@ impl Array {
         }
         if self.is_redundant() {
             self.prepare(io, growth, first).await?;
-            let present = self.targets.iter().filter(|target| joins(&self.label, target.part.role)).count();
+            let present = self.targets.iter().filter(|target| joins(&self.label, target.part.slot)).count();
             if !self.is_whole() || present < further {
                 let (reason, remedy) = match self.is_whole() {
                     false => ("a member was lost meanwhile", "bring it back first"),
@@ -401,18 +405,18 @@ impl Array {
                 return Err(LifecycleError::NoGrowth { leaf: None, reason, remedy });
             }
         }
-        let room: Vec<(u16, u64)> = self.targets.iter().map(|t| (t.part.role, t.part.places.room_bytes())).collect();
+        let room: Vec<(u16, u64)> = self.targets.iter().map(|t| (t.part.slot, t.part.layout.room_bytes())).collect();
         let mut next = self.grown_label(&self.label, growth, &room);
         next.sequence = self.label.sequence + 1;
         for target in &mut self.targets {
-            let places = &mut target.part.places;
+            let places = &mut target.part.layout;
             *places = places.with_data(places.room_bytes()).unwrap_or(*places);
         }
         self.growing = Some(growth.geometry.clone());
         let recorded = self.put(io, next, old).await;
         // With too few members to record either size, the array is frozen: later drops must be tolerated by both
         // geometries.
-        if !matches!(recorded, Err(LifecycleError::Beyond { .. })) {
+        if !matches!(recorded, Err(LifecycleError::BeyondTolerance { .. })) {
             self.growing = None;
         }
         recorded?;
@@ -462,18 +466,18 @@ impl Array {
             at += len;
         }
         // The current number of a slot of the larger array.
-        let roles = self.roles();
+        let roles = self.slots();
         let number = |role: u16| if role < roles { role } else { first + (role - roles) };
         for (role, member_offset, len) in zeros {
-            let Some(target) = self.targets.iter().find(|target| target.part.role == number(role)) else { continue };
-            let (leaf, offset) = (target.leaf, target.part.places.data.start + member_offset);
+            let Some(target) = self.targets.iter().find(|target| target.part.slot == number(role)) else { continue };
+            let (leaf, offset) = (target.leaf, target.part.layout.data.start + member_offset);
             let zeroed = io.write(leaf, offset, vec![0; len as usize], false).await;
             let zeroed =
                 zeroed.map_err(|source| LifecycleError::Io { leaf, action: "zero what is new", offset, source });
             self.drop_on_error(io, leaf, zeroed).await?;
         }
         let members: Vec<Target> =
-            self.targets.iter().filter(|target| target.part.role < self.roles()).cloned().collect();
+            self.targets.iter().filter(|target| target.part.slot < self.slots()).cloned().collect();
         for target in members {
             let mut done = Ok(());
             if !planted(Planted::GrownBitmapNotWritten) {
@@ -485,7 +489,7 @@ impl Array {
             self.drop_on_error(io, target.leaf, done).await?;
         }
         let larger = ArrayPart { array_bytes: growth.after_bytes(), ..self.label.clone() };
-        let newcomers: Vec<Target> = self.targets.iter().filter(|t| joins(&self.label, t.part.role)).cloned().collect();
+        let newcomers: Vec<Target> = self.targets.iter().filter(|t| joins(&self.label, t.part.slot)).cloned().collect();
         for target in newcomers {
             let leaf = target.leaf;
             let ready = async {
@@ -509,7 +513,7 @@ impl Array {
         leaf: LeafId,
         result: Result<(), LifecycleError>,
     ) -> Result<(), LifecycleError> {
-        let role = self.targets.iter().find(|target| target.leaf == leaf).map(|target| target.part.role);
+        let role = self.targets.iter().find(|target| target.leaf == leaf).map(|target| target.part.slot);
         if let (Err(_), Some(role), true) = (&result, role, self.is_redundant()) {
             self.drop_members(io, &[role]).await?;
         }
@@ -525,7 +529,7 @@ impl Array {
                 return;
             }
             let (newcomers, members) =
-                std::mem::take(&mut self.targets).into_iter().partition(|t| joins(&self.label, t.part.role));
+                std::mem::take(&mut self.targets).into_iter().partition(|t| joins(&self.label, t.part.slot));
             self.targets = members;
             // They lose their labels while the array's labels still name them: afterwards nothing would point to them.
             let newcomers: Vec<Target> = newcomers;
@@ -534,8 +538,8 @@ impl Array {
             let _ = self.change(io, forget_joining).await;
             return;
         }
-        let roles = self.roles();
-        let is_new = |target: &Target| target.part.role >= roles;
+        let roles = self.slots();
+        let is_new = |target: &Target| target.part.slot >= roles;
         let newcomers: Vec<Target> = self.targets.iter().filter(|t| is_new(t)).cloned().collect();
         self.targets.retain(|target| !is_new(target));
         if self.catch_up(io).await.is_ok()
@@ -547,7 +551,7 @@ impl Array {
 
     /// Removes disks of an earlier failed growth that could not be removed from the table then.
     fn forget_newcomers(&mut self) {
-        let roles = self.roles();
+        let roles = self.slots();
         self.label.members.truncate(usize::from(roles));
     }
 
@@ -555,7 +559,7 @@ impl Array {
     /// at the end of a disk whose label did not move. Nothing depends on it; errors are ignored.
     pub(super) async fn clear_old_copies<M: MetaIo>(&self, io: &M) {
         let clear = |target: &Target| {
-            let (leaf, id, places) = (target.leaf, target.part.id, target.part.places);
+            let (leaf, id, places) = (target.leaf, target.part.id, target.part.layout);
             let last = copy_offset(io.size_bytes(leaf)).filter(|last| *last > places.copy_start);
             let below = places.data.end().filter(|end| *end < places.copy_start);
             async move {

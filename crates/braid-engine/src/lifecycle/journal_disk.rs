@@ -3,7 +3,7 @@
 //! A label only names the disk. Whether the log ring is on it is recorded in the heads of the journal. So a label names
 //! the disk before the first head does, and no label removes it before a head has put the ring elsewhere.
 
-use braid_format::{MemberEntry, MemberId, MemberPart, MemberState, Places, RetiredMarks};
+use braid_format::{DiskLayout, MemberEntry, MemberId, MemberPart, MemberState, RetiredMarks};
 
 use super::array::{Array, ArrayMember};
 use super::create::{clear, inspect};
@@ -18,12 +18,12 @@ impl Array {
     /// Returns the disk of the journal, if there is one, it is present and it has not failed.
     pub fn journal_disk(&self) -> Option<ArrayMember<'_>> {
         let target = self.journal.as_ref()?;
-        let (role, leaf, part) = (target.part.role, target.leaf, &target.part);
-        Some(ArrayMember { role, leaf, state: MemberState::Journal, part })
+        let (role, leaf, part) = (target.part.slot, target.leaf, &target.part);
+        Some(ArrayMember { number: role, leaf, state: MemberState::Journal, part })
     }
 
     /// Returns its number in the member table, present or missing; `None`: the journal is on the members.
-    pub fn journal_role(&self) -> Option<u16> {
+    pub fn journal_number(&self) -> Option<u16> {
         let at = self.label.members.iter().position(|entry| entry.state == MemberState::Journal);
         at.map(|at| at as u16)
     }
@@ -52,11 +52,11 @@ impl Array {
         force: bool,
     ) -> Result<(), LifecycleError> {
         let role = self.free_number()?;
-        let wrong = |reason: &str| LifecycleError::Role { role, reason: reason.to_owned() };
+        let wrong = |reason: &str| LifecycleError::Slot { slot: role, reason: reason.to_owned() };
         if self.label.spec.level.parity() == 0 {
             return Err(wrong("only raid5 and raid6 have a journal"));
         }
-        if self.journal_role().is_some() {
+        if self.journal_number().is_some() {
             return Err(wrong("the journal has a disk already; take that one away first"));
         }
         if self.targets.iter().any(|target| target.leaf == leaf) {
@@ -66,7 +66,7 @@ impl Array {
             return Err(LifecycleError::Identities { given: 1, disks: 1 });
         }
         let places =
-            Places::for_journal(io.size_bytes(leaf)).map_err(|source| LifecycleError::Size { leaf, source })?;
+            DiskLayout::for_journal(io.size_bytes(leaf)).map_err(|source| LifecycleError::Size { leaf, source })?;
         // Requests sized for the members' log ring must fit into that of the disk.
         journal::check_room(leaf, &places, &self.label, &self.targets)?;
         let force = force || self.candidates.iter().any(|(candidate, _)| candidate.leaf == leaf);
@@ -74,12 +74,12 @@ impl Array {
         if force {
             clear(io, leaf, found.as_ref()).await?;
         }
-        let part = MemberPart { id, role, places, retired: RetiredMarks::default(), reserved: [0; 4] };
+        let part = MemberPart { id, slot: role, layout: places, retired: RetiredMarks::default(), reserved: [0; 4] };
         let target = Target { leaf, part, doubtful: LabelCopy::Start };
         journal::erase_heads(io, &self.label, &target).await?;
         self.complete(io).await?;
         let mut next = self.next();
-        let data_bytes = target.part.places.data.bytes;
+        let data_bytes = target.part.layout.data.bytes;
         let entry = MemberEntry { id: Some(id), data_bytes, state: MemberState::Journal, write_mostly: false };
         enter(&mut next.members, role, entry);
         self.journal = Some(target);
@@ -92,10 +92,10 @@ impl Array {
     /// # Errors
     /// [`LifecycleError::Beyond`].
     pub async fn forget_journal<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
-        let Some(role) = self.journal_role().filter(|_| self.journal.is_none()) else { return Ok(()) };
+        let Some(role) = self.journal_number().filter(|_| self.journal.is_none()) else { return Ok(()) };
         self.complete(io).await?;
         let mut next = self.next();
-        vacate(&mut next.members, role, self.roles());
+        vacate(&mut next.members, role, self.slots());
         self.record(io, next, Losses::default()).await.map(drop)
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use braid_format::{ANCESTORS_MAX, Ancestor, ArrayPart, Lineage, MemberId, MemberState};
 
-use super::array::{Filling, rebuild_of};
+use super::array::{RebuildKind, rebuild_of};
 use super::disk::MemberDisk;
 use super::grow::joins;
 use super::planted::{Planted, planted};
@@ -32,8 +32,8 @@ impl LineageIds {
 /// Returns the lineage `id` that branches from `old`; members with a label of `old` may return if its sequence number
 /// is at least `believed_from`. The ids in `refused` become known ancestors from which no member may return.
 pub(super) fn branch(old: &Lineage, believed_from: u64, id: u64, refused: &[u64]) -> Lineage {
-    let mut ancestors = vec![Ancestor { id: old.id, believed_from: believed_from.min(Ancestor::NEVER - 1) }];
-    for known in refused.iter().copied().map(Ancestor::closed).chain(old.ancestors.iter().copied()) {
+    let mut ancestors = vec![Ancestor { id: old.id, accepted_from: believed_from.min(Ancestor::NONE_ACCEPTED - 1) }];
+    for known in refused.iter().copied().map(Ancestor::none_accepted).chain(old.ancestors.iter().copied()) {
         if ancestors.iter().all(|other| other.id != known.id) && known.id != id {
             ancestors.push(known);
         }
@@ -45,12 +45,12 @@ pub(super) fn branch(old: &Lineage, believed_from: u64, id: u64, refused: &[u64]
 /// Closes all ancestors, because dirty bits may be cleared from now on: a member with a label of an earlier lineage is
 /// an old copy.
 pub(super) fn close_ancestors(lineage: &mut Lineage) {
-    lineage.ancestors.iter_mut().for_each(|ancestor| ancestor.believed_from = Ancestor::NEVER);
+    lineage.ancestors.iter_mut().for_each(|ancestor| ancestor.accepted_from = Ancestor::NONE_ACCEPTED);
 }
 
 /// What a present disk is to its array.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Standing {
+pub enum MemberStanding {
     /// In sync, with the newest label.
     Current,
     /// In sync, with the label before: a crash interrupted the write of the newest.
@@ -59,7 +59,7 @@ pub enum Standing {
     /// resume its rebuild.
     Returning,
     /// Being rebuilt.
-    Filling,
+    Rebuilding,
     /// A spare, or the disk of the journal.
     Spare,
     /// Of the array's lineage, but further behind than a crash leaves a disk: an old copy of a member. Never used as it
@@ -69,10 +69,13 @@ pub enum Standing {
     Diverged,
 }
 
-impl Standing {
+impl MemberStanding {
     /// Whether it takes part in a start as a member.
     pub fn takes_part(self) -> bool {
-        matches!(self, Standing::Current | Standing::Behind | Standing::Filling | Standing::Spare)
+        matches!(
+            self,
+            MemberStanding::Current | MemberStanding::Behind | MemberStanding::Rebuilding | MemberStanding::Spare
+        )
     }
 }
 
@@ -95,7 +98,7 @@ pub(super) fn is_one_step_before(label: &ArrayPart, newest: &ArrayPart) -> bool 
     let same_lineage = label.lineage.id == newest.lineage.id;
     let parent = newest.lineage.parent() == Some(label.lineage.id);
     // Labels of two sessions coexist only during a start, and the label of that start names both.
-    let begins = newest.session & SERVES == 0 && label.session == newest.session_before;
+    let begins = newest.session & SERVES == 0 && label.session == newest.previous_session;
     let one_session = begins || label.session | SERVES == newest.session | SERVES || planted(Planted::SessionIgnored);
     (same_lineage || parent) && one_session && label.epoch == newest.epoch && label.sequence + 1 == newest.sequence
 }
@@ -159,7 +162,7 @@ pub(super) fn newest<'a>(disks: &[&'a MemberDisk]) -> Option<&'a ArrayPart> {
             last(disk).then(|| lineage_use(array, &present_labels)),
             array.order(),
             array.lineage.id,
-            Reverse(disk.label.member.role),
+            Reverse(disk.label.member.slot),
         )
     };
     disks.iter().max_by_key(rank).map(|disk| &disk.label.array)
@@ -171,70 +174,70 @@ pub(super) fn standing(
     role: u16,
     disk: &MemberDisk,
     present_labels: &PresentLabels<'_>,
-) -> Standing {
+) -> MemberStanding {
     let found = classify(newest, role, disk, present_labels);
     match found {
-        Standing::Stale if planted(Planted::StaleAccepted) => Standing::Current,
-        Standing::Diverged if planted(Planted::DivergedMerged) => Standing::Returning,
+        MemberStanding::Stale if planted(Planted::StaleAccepted) => MemberStanding::Current,
+        MemberStanding::Diverged if planted(Planted::DivergedMerged) => MemberStanding::Returning,
         found => found,
     }
 }
 
-fn classify(newest: &ArrayPart, role: u16, disk: &MemberDisk, present_labels: &PresentLabels<'_>) -> Standing {
+fn classify(newest: &ArrayPart, role: u16, disk: &MemberDisk, present_labels: &PresentLabels<'_>) -> MemberStanding {
     let label = &disk.label.array;
     let entry = newest.members[usize::from(role)].state;
-    let own = label.members[usize::from(disk.label.member.role)].state;
+    let own = label.members[usize::from(disk.label.member.slot)].state;
     let returning = match rejoin_from(newest, role, disk) {
-        Some(_) => Standing::Returning,
-        None => Standing::Stale,
+        Some(_) => MemberStanding::Returning,
+        None => MemberStanding::Stale,
     };
     if entry == MemberState::Journal {
         // Its content is validated by the journal's heads, however old its label is.
-        return Standing::Spare;
+        return MemberStanding::Spare;
     }
     if label == newest {
         return match entry {
-            MemberState::InSync => Standing::Current,
-            MemberState::Filling => Standing::Filling,
-            MemberState::Spare | MemberState::Journal => Standing::Spare,
-            MemberState::Out | MemberState::Absent => returning,
+            MemberState::InSync => MemberStanding::Current,
+            MemberState::Rebuilding => MemberStanding::Rebuilding,
+            MemberState::Spare | MemberState::Journal => MemberStanding::Spare,
+            MemberState::Failed | MemberState::Empty => returning,
         };
     }
     let same_lineage = label.lineage.id == newest.lineage.id;
     if same_lineage && label.order() == newest.order() {
-        return Standing::Diverged;
+        return MemberStanding::Diverged;
     }
     if entry == MemberState::Spare && own == MemberState::Spare {
-        return Standing::Spare;
+        return MemberStanding::Spare;
     }
     if !newest.lineage.knows(label.lineage.id) {
         // Its lineage was never used: treat it as in the previous lineage.
-        if entry == MemberState::Out
+        if entry == MemberState::Failed
             && lineage_use(label, present_labels) != LineageUse::Unknown
             && label.lineage.ancestors.iter().any(|known| newest.lineage.knows(known.id))
         {
             return returning;
         }
         return if own != MemberState::InSync || left_behind(newest, label) {
-            Standing::Stale
+            MemberStanding::Stale
         } else {
-            Standing::Diverged
+            MemberStanding::Diverged
         };
     }
     // A crash leaves labels at most one step apart; in that step the lineage may have branched.
     let one_step = is_one_step_before(label, newest);
     match (entry, own) {
-        (MemberState::InSync, MemberState::InSync | MemberState::Filling) if one_step => Standing::Behind,
+        (MemberState::InSync, MemberState::InSync | MemberState::Rebuilding) if one_step => MemberStanding::Behind,
         // The array was about to add it.
-        (MemberState::InSync, MemberState::Spare) if one_step && joins(label, disk.label.member.role) => {
-            Standing::Behind
+        (MemberState::InSync, MemberState::Spare) if one_step && joins(label, disk.label.member.slot) => {
+            MemberStanding::Behind
         }
-        (MemberState::InSync, _) => Standing::Stale,
-        (MemberState::Filling, MemberState::Filling) if one_step => Standing::Filling,
-        (MemberState::Filling, MemberState::Filling) => Standing::Stale,
+        (MemberState::InSync, _) => MemberStanding::Stale,
+        (MemberState::Rebuilding, MemberState::Rebuilding) if one_step => MemberStanding::Rebuilding,
+        (MemberState::Rebuilding, MemberState::Rebuilding) => MemberStanding::Stale,
         // It was to be rebuilt, and a crash came before its own label was written.
-        (MemberState::Filling | MemberState::Out, _) => returning,
-        (MemberState::Spare | MemberState::Absent | MemberState::Journal, _) => Standing::Stale,
+        (MemberState::Rebuilding | MemberState::Failed, _) => returning,
+        (MemberState::Spare | MemberState::Empty | MemberState::Journal, _) => MemberStanding::Stale,
     }
 }
 
@@ -247,14 +250,14 @@ fn classify(newest: &ArrayPart, role: u16, disk: &MemberDisk, present_labels: &P
 /// an ancestor of one that was whole, none.
 ///
 /// A disk that was truncated lacks content that no bit covers, whatever its label says.
-pub(super) fn rejoin_from(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Option<(Filling, u64)> {
-    if disk.cut {
+pub(super) fn rejoin_from(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Option<(RebuildKind, u64)> {
+    if disk.truncated {
         return None;
     }
-    let (label, own_role) = (&disk.label.array, disk.label.member.role);
+    let (label, own_role) = (&disk.label.array, disk.label.member.slot);
     let same_lineage = label.lineage.id == newest.lineage.id;
     let known = |id: u64| match newest.lineage.ancestor(id) {
-        Some(ancestor) => Some(ancestor.believes(label.sequence)),
+        Some(ancestor) => Some(ancestor.accepts(label.sequence)),
         None => (id == newest.lineage.id).then_some(true),
     };
     // A lineage that was never used: its members are as they were in the previous one.
@@ -263,15 +266,15 @@ pub(super) fn rejoin_from(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> O
         return None;
     }
     let (own_job, job) = (rebuild_of(label, own_role), rebuild_of(newest, role));
-    let again = job.is_some().then_some((Filling::Full, 0));
+    let again = job.is_some().then_some((RebuildKind::Full, 0));
     match (label.members[usize::from(own_role)].state, own_job) {
         // Dropping a member in sync always begins a new lineage.
         (MemberState::InSync, _) if same_lineage => None,
-        (MemberState::InSync, _) | (MemberState::Filling, None) => again.or(Some((Filling::FromBitmap, 0))),
+        (MemberState::InSync, _) | (MemberState::Rebuilding, None) => again.or(Some((RebuildKind::FromBitmap, 0))),
         // It never held everything. Its own label says how far it was copied, even if a later label says more.
         (_, Some(own_job)) => match job {
             Some(job) if job.number == own_job.number => {
-                Some((Filling::Full, own_job.position_bytes.min(job.position_bytes)))
+                Some((RebuildKind::Full, own_job.position_bytes.min(job.position_bytes)))
             }
             _ => again,
         },

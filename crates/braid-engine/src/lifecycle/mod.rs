@@ -63,22 +63,22 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use array::{Array, ArrayMember, Candidate, Filling};
-pub use bitmap::{Regions, load_regions, store_regions};
+pub use array::{Array, ArrayMember, Candidate, RebuildKind};
+pub use bitmap::{ArrayBitmap, load_regions, store_regions};
 pub use coverage::tolerated_failures;
 pub use create::{CreateRequest, create};
-pub use disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk};
+pub use disk::{DiskOutcome, DiskProblem, FoundDisk, MemberDisk};
 pub use erase::{Wiped, delete_found, wipe};
 pub use error::LifecycleError;
 pub use grow::{GrowRequest, Growth, plan_growth};
 pub use journal::{JournalStart, move_ring, recover_journal};
-pub use lineage::Standing;
-pub use members::Newcomer;
+pub use lineage::MemberStanding;
+pub use members::RebuildTarget;
 #[cfg(feature = "planted")]
 pub use planted::{Planted, plant};
 pub use redundant::is_redundant;
 pub use replace::Replacement;
 pub(crate) use retirement::Retirement;
-pub use scan::{FoundArray, FoundMember, Missing, Refusal, Scan, Status, judge_labels, scan};
+pub use scan::{ArrayStatus, FoundArray, FoundMember, MissingMember, Refusal, Scan, resolve_labels, scan};
 pub use start::{Assembled, StartOptions, assemble, start};
 pub use write::LabelCopy;

@@ -47,7 +47,7 @@ impl Losses {
 
     fn beyond(&self) -> LifecycleError {
         let source = self.failures.last().map(|(_, error)| Box::new(error.clone()));
-        LifecycleError::Beyond { lost: self.roles.clone(), source }
+        LifecycleError::BeyondTolerance { lost: self.roles.clone(), source }
     }
 }
 
@@ -59,25 +59,25 @@ impl Array {
         let holds = |role: u16| counts(role) || successor_of(&self.label, role).is_some_and(counts);
         // Disks being added hold no data yet, but all that is needed of them.
         let joins = |role: u16| {
-            let number = joining_from(&self.label).map(|first| first + role.saturating_sub(self.roles()));
-            let is_present = |number| self.targets.iter().any(|t| t.part.role == number) && !lost.contains(&number);
-            role >= self.roles() && number.is_some_and(is_present)
+            let number = joining_from(&self.label).map(|first| first + role.saturating_sub(self.slots()));
+            let is_present = |number| self.targets.iter().any(|t| t.part.slot == number) && !lost.contains(&number);
+            role >= self.slots() && number.is_some_and(is_present)
         };
         covers(&self.geometry, holds)
             && self
                 .growing
                 .as_ref()
-                .is_none_or(|larger| covers(larger, |role| if role < self.roles() { holds(role) } else { joins(role) }))
+                .is_none_or(|larger| covers(larger, |role| if role < self.slots() { holds(role) } else { joins(role) }))
     }
 
     /// Whether this member is in sync by a completed label, and takes labels.
     pub(super) fn counts(&self, role: u16) -> bool {
         let entry = self.label.members.get(usize::from(role));
         let is_present = |entry: &braid_format::MemberEntry| {
-            self.targets.iter().any(|t| t.part.role == role && Some(t.part.id) == entry.id)
+            self.targets.iter().any(|t| t.part.slot == role && Some(t.part.id) == entry.id)
         };
         let filling = |entry: &braid_format::MemberEntry| {
-            planted(Planted::FillingStartedAlone) && entry.state == MemberState::Filling
+            planted(Planted::FillingStartedAlone) && entry.state == MemberState::Rebuilding
         };
         entry.is_some_and(|entry| (entry.state == MemberState::InSync || filling(entry)) && is_present(entry))
     }
@@ -114,13 +114,13 @@ impl Array {
             let mut targets: Vec<&mut Target> = self
                 .targets
                 .iter_mut()
-                .filter(|t| leaves.contains(&t.leaf) && !losses.roles.contains(&t.part.role))
+                .filter(|t| leaves.contains(&t.leaf) && !losses.roles.contains(&t.part.slot))
                 .filter(|t| {
-                    let proven = !self.unproven.contains(&t.part.role);
-                    (state(t.part.role) == Some(MemberState::InSync) && proven) == in_sync
+                    let proven = !self.unproven.contains(&t.part.slot);
+                    (state(t.part.slot) == Some(MemberState::InSync) && proven) == in_sync
                 })
                 .collect();
-            let roles: Vec<u16> = targets.iter().map(|t| t.part.role).collect();
+            let roles: Vec<u16> = targets.iter().map(|t| t.part.slot).collect();
             let results = write_each(io, &mut targets, &label).await;
             losses.add(roles.into_iter().zip(results).filter_map(|(role, r)| Some((role, r.err()?))).collect());
         }
@@ -157,7 +157,7 @@ impl Array {
     ) -> Result<Vec<Failure>, LifecycleError> {
         loop {
             self.update_lineage(&mut next);
-            for target in self.targets.iter().filter(|t| !losses.roles.contains(&t.part.role)) {
+            for target in self.targets.iter().filter(|t| !losses.roles.contains(&t.part.slot)) {
                 target.label(&next).encode()?;
             }
             if !planted(Planted::LabelsBeforeVotes) {
@@ -220,7 +220,7 @@ impl Array {
     pub(super) async fn agree_on_gains<M: MetaIo>(&mut self, io: &M) -> Result<Vec<Failure>, LifecycleError> {
         let now = self.in_sync_by(&self.label);
         let not_promoted = self.agree(io, now).await?;
-        let why = |role: u16| LifecycleError::Role { role, reason: "it did not take its own promotion".into() };
+        let why = |role: u16| LifecycleError::Slot { slot: role, reason: "it did not take its own promotion".into() };
         Ok(not_promoted.into_iter().map(|role| (role, why(role))).collect())
     }
 
@@ -230,14 +230,14 @@ impl Array {
             return Ok(Vec::new());
         }
         let overruled =
-            |_| LifecycleError::Beyond { lost: Vec::new(), source: Some(Box::new(LifecycleError::Overruled)) };
+            |_| LifecycleError::BeyondTolerance { lost: Vec::new(), source: Some(Box::new(LifecycleError::Fenced)) };
         let not_promoted = io.agree(&in_sync).await.map_err(overruled)?;
         self.agreed = Some(in_sync.into_iter().filter(|role| !not_promoted.contains(role)).collect());
         Ok(not_promoted)
     }
 
     fn in_sync_by(&self, label: &ArrayPart) -> Vec<u16> {
-        let entries = label.members.iter().zip(0..self.roles());
+        let entries = label.members.iter().zip(0..self.slots());
         entries.filter(|(entry, _)| entry.state == MemberState::InSync).map(|(_, role)| role).collect()
     }
 
@@ -259,13 +259,14 @@ impl Array {
             if planted(Planted::DropRecordedWithoutFlush) {
                 return Ok(());
             }
-            let holds =
-                |target: &&Target| matches!(self.state(target.part.role), MemberState::InSync | MemberState::Filling);
+            let holds = |target: &&Target| {
+                matches!(self.state(target.part.slot), MemberState::InSync | MemberState::Rebuilding)
+            };
             let done = |role: u16| losses.roles.contains(&role) || losses.flushed == Some(role);
-            let left: Vec<&Target> = self.targets.iter().filter(holds).filter(|t| !done(t.part.role)).collect();
+            let left: Vec<&Target> = self.targets.iter().filter(holds).filter(|t| !done(t.part.slot)).collect();
             let results = join_all(left.iter().map(|target| flush(io, target.leaf))).await;
             let failed: Vec<Failure> =
-                left.iter().zip(results).filter_map(|(t, r)| Some((t.part.role, r.err()?))).collect();
+                left.iter().zip(results).filter_map(|(t, r)| Some((t.part.slot, r.err()?))).collect();
             if failed.is_empty() {
                 return Ok(());
             }
@@ -288,7 +289,7 @@ impl Array {
     pub(super) fn mark_failed(&mut self, label: &mut ArrayPart, lost: &[u16], begun: &[&ArrayPart]) {
         // A successor changes its number with the very label that gives it the slot.
         let number = |array: &ArrayPart, role: u16| {
-            let target = self.targets.iter().find(|t| t.part.role == role);
+            let target = self.targets.iter().find(|t| t.part.slot == role);
             target.and_then(|t| number_of(array, t.part.id)).unwrap_or(role)
         };
         let in_sync = |array: &ArrayPart, role: u16| {
@@ -303,12 +304,12 @@ impl Array {
             match entry.state {
                 // Spares and successors leave no slot behind. A mirror that gives up its last slot gives that number to
                 // a spare.
-                state if number >= self.roles() || state == MemberState::Spare => {
-                    (entry.state, entry.id) = (MemberState::Absent, None);
+                state if number >= self.slots() || state == MemberState::Spare => {
+                    (entry.state, entry.id) = (MemberState::Empty, None);
                     label.jobs.retain(|job| job.target != Some(number) || job.kind == JobKind::Grow);
                 }
-                MemberState::InSync | MemberState::Filling => entry.state = MemberState::Out,
-                MemberState::Spare | MemberState::Out | MemberState::Absent | MemberState::Journal => {}
+                MemberState::InSync | MemberState::Rebuilding => entry.state = MemberState::Failed,
+                MemberState::Spare | MemberState::Failed | MemberState::Empty | MemberState::Journal => {}
             }
         }
         if parted {
@@ -320,7 +321,7 @@ impl Array {
     /// rebuilding, because no bit was cleared then. The last completed label is on all members; members that were
     /// missing at the start may lack the label that it found.
     pub(super) fn believed_from(&self) -> u64 {
-        match self.lacks_nobody() {
+        match self.may_clear_bits() {
             false => 0,
             true => self.label.sequence - u64::from(self.label.sequence == self.found_sequence),
         }
@@ -339,10 +340,10 @@ impl Array {
                 .targets
                 .iter_mut()
                 .zip(&ranks)
-                .filter(|(t, r)| **r == rank && !losses.roles.contains(&t.part.role))
+                .filter(|(t, r)| **r == rank && !losses.roles.contains(&t.part.slot))
                 .map(|(t, _)| t)
                 .collect();
-            let roles: Vec<u16> = targets.iter().map(|t| t.part.role).collect();
+            let roles: Vec<u16> = targets.iter().map(|t| t.part.slot).collect();
             let results = write_each(io, &mut targets, next).await;
             losses.add(roles.into_iter().zip(results).filter_map(|(role, r)| Some((role, r.err()?))).collect());
             if !self.tolerates(&losses.roles) {
@@ -360,7 +361,7 @@ impl Array {
     /// 0: in sync before and after. 1: another unchanged state. 2: this label changes its state.
     fn rank(&self, target: &Target, next: &ArrayPart) -> u8 {
         let of = |array: &ArrayPart, number: u16| array.members.get(usize::from(number)).map(|m| (m.id, m.state));
-        let role = target.part.role;
+        let role = target.part.slot;
         let before = of(&self.label, role);
         let after = of(next, number_of(next, target.part.id).unwrap_or(role));
         match (before, after) {
@@ -379,12 +380,12 @@ impl Array {
         }
         self.label = label;
         let (left, gone): (Vec<Target>, Vec<Target>) =
-            std::mem::take(&mut self.targets).into_iter().partition(|t| !lost.contains(&t.part.role));
+            std::mem::take(&mut self.targets).into_iter().partition(|t| !lost.contains(&t.part.slot));
         self.targets = left;
         for target in self.targets.iter_mut().chain(&mut self.journal) {
-            target.part.role = number_of(&self.label, target.part.id).unwrap_or(target.part.role);
+            target.part.slot = number_of(&self.label, target.part.id).unwrap_or(target.part.slot);
         }
-        self.targets.sort_by_key(|target| target.part.role);
+        self.targets.sort_by_key(|target| target.part.slot);
         let (targets, journal) = (&self.targets, &self.journal);
         self.candidates.retain(|(candidate, _)| targets.iter().chain(journal).all(|t| t.leaf != candidate.leaf));
         for target in gone {

@@ -5,10 +5,10 @@ use braid_geometry::{Geometry, Level};
 
 use super::coverage::covers;
 use super::grow::joins;
-use super::lineage::Standing;
+use super::lineage::MemberStanding;
 use super::planted::{Planted, planted};
 use super::replace::successor_of;
-use super::scan::{FoundMember, Missing, Refusal, Status};
+use super::scan::{ArrayStatus, FoundMember, MissingMember, Refusal};
 
 /// Whether arrays of this level tolerate failed members.
 pub fn is_redundant(level: Level) -> bool {
@@ -28,7 +28,7 @@ pub(super) fn may_clear_bits(label: &ArrayPart) -> bool {
     let of_copies = label.spec.level.parity() == 0;
     label.members.iter().take(roles_of(label)).all(|member| match member.state {
         MemberState::InSync => true,
-        MemberState::Absent => of_copies,
+        MemberState::Empty => of_copies,
         _ => false,
     })
 }
@@ -55,14 +55,14 @@ impl Assembly<'_> {
     fn serves(&self, role: u16) -> bool {
         let filling = planted(Planted::FillingStartedAlone);
         self.slot(role).is_some_and(|m| match (m.standing, &m.disk) {
-            (Some(Standing::Current), _) => true,
-            (Some(Standing::Behind), Some(disk)) => {
+            (Some(MemberStanding::Current), _) => true,
+            (Some(MemberStanding::Behind), Some(disk)) => {
                 let label = &disk.label;
-                let own = label.member.role;
+                let own = label.member.slot;
                 label.array.members[usize::from(own)].state == MemberState::InSync
                     || joins(&label.array, own) && !planted(Planted::JoiningUncounted)
             }
-            (Some(Standing::Filling), _) => filling,
+            (Some(MemberStanding::Rebuilding), _) => filling,
             _ => false,
         })
     }
@@ -78,10 +78,10 @@ impl Assembly<'_> {
         let of = |m: &FoundMember| {
             let disk = m.disk.as_ref()?;
             let label = &disk.label.array;
-            let (role, leaf, sequence, newest) = (m.role, disk.leaf, label.sequence, self.newest.sequence);
+            let (role, leaf, sequence, newest) = (m.number, disk.leaf, label.sequence, self.newest.sequence);
             match m.standing? {
-                Standing::Stale if needed(&m) => Some(Refusal::OldCopy { role, leaf, sequence, newest }),
-                Standing::Diverged => Some(Refusal::WentApart { role, leaf, line: label.lineage.id }),
+                MemberStanding::Stale if needed(&m) => Some(Refusal::OldCopy { role, leaf, sequence, newest }),
+                MemberStanding::Diverged => Some(Refusal::MemberDiverged { role, leaf, line: label.lineage.id }),
                 _ => None,
             }
         };
@@ -89,20 +89,20 @@ impl Assembly<'_> {
     }
 
     /// Returns the status, with the members that [`Assembly::refusals`] lists taken as failed.
-    pub fn status(&self, missing: impl Fn(&FoundMember) -> Missing) -> Status {
+    pub fn status(&self, missing: impl Fn(&FoundMember) -> MissingMember) -> ArrayStatus {
         let status = self.status_without_journal(&missing);
         let is_missing_journal = |m: &&FoundMember| m.entry.state == MemberState::Journal && m.standing.is_none();
         let Some(journal) = self.members.iter().find(is_missing_journal) else { return status };
         let needed = self.needs_journal();
         match status {
-            Status::Ready => Status::Degraded { missing: vec![missing(journal)] },
-            Status::Degraded { missing: mut lost } | Status::Waiting { missing: mut lost } if needed => {
+            ArrayStatus::Ready => ArrayStatus::Degraded { missing: vec![missing(journal)] },
+            ArrayStatus::Degraded { missing: mut lost } | ArrayStatus::Waiting { missing: mut lost } if needed => {
                 lost.push(missing(journal));
-                Status::Incomplete { missing: lost }
+                ArrayStatus::Incomplete { missing: lost }
             }
-            Status::Degraded { missing: mut lost } => {
+            ArrayStatus::Degraded { missing: mut lost } => {
                 lost.push(missing(journal));
-                Status::Degraded { missing: lost }
+                ArrayStatus::Degraded { missing: lost }
             }
             other => other,
         }
@@ -115,29 +115,30 @@ impl Assembly<'_> {
     }
 
     /// [`Assembly::status`], as if the log ring were on the members.
-    pub fn status_without_journal(&self, missing: impl Fn(&FoundMember) -> Missing) -> Status {
-        let lost: Vec<Missing> = self.missing_in_sync().map(missing).collect();
+    pub fn status_without_journal(&self, missing: impl Fn(&FoundMember) -> MissingMember) -> ArrayStatus {
+        let lost: Vec<MissingMember> = self.missing_in_sync().map(missing).collect();
         if !covers(self.geometry, |role| self.holds(role)) {
-            return Status::Incomplete { missing: lost };
+            return ArrayStatus::Incomplete { missing: lost };
         }
         let slots = self.geometry.members().len();
         if lost.is_empty() {
-            let is_current = |m: &FoundMember| matches!(m.standing, Some(Standing::Current | Standing::Behind));
+            let is_current =
+                |m: &FoundMember| matches!(m.standing, Some(MemberStanding::Current | MemberStanding::Behind));
             let whole = self.members.iter().take(slots).all(is_current);
-            return if whole { Status::Ready } else { Status::Degraded { missing: lost } };
+            return if whole { ArrayStatus::Ready } else { ArrayStatus::Degraded { missing: lost } };
         }
         // The missing members could have gone on without the present ones if together they hold everything. A member
         // being rebuilt may have been completed in a step that the present labels do not know.
         let is_missing = |role: u16| {
-            let state = |m: &FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Filling);
+            let state = |m: &FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Rebuilding);
             self.slot(role).is_some_and(|m| state(m) && m.standing.is_none())
         };
         let could_have_diverged =
             covers(self.geometry, |role| is_missing(role) || successor_of(self.newest, role).is_some_and(is_missing));
         if could_have_diverged && self.newest.start_policy != StartPolicy::Auto {
-            Status::Waiting { missing: lost }
+            ArrayStatus::Waiting { missing: lost }
         } else {
-            Status::Degraded { missing: lost }
+            ArrayStatus::Degraded { missing: lost }
         }
     }
 }

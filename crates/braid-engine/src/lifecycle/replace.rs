@@ -53,7 +53,7 @@ pub(super) fn successor_of(label: &ArrayPart, role: u16) -> Option<u16> {
 fn successors_of(label: &ArrayPart) -> impl Iterator<Item = Successor> + '_ {
     let holds = |member: &u16| {
         let state = label.members.get(usize::from(*member)).map(|m| m.state);
-        matches!(state, Some(MemberState::InSync | MemberState::Filling))
+        matches!(state, Some(MemberState::InSync | MemberState::Rebuilding))
     };
     let replaces = |job: &Job| Some((job.source?, job.target?)).filter(|_| job.kind == JobKind::Replace);
     let named = label.jobs.iter().filter_map(replaces);
@@ -83,27 +83,27 @@ impl Array {
         let what = format!("member {role}");
         let (number, newcomer) = match by {
             Replacement::Spare(spare) => {
-                let wrong = |reason: &str| LifecycleError::Role { role: spare, reason: reason.to_owned() };
+                let wrong = |reason: &str| LifecycleError::Slot { slot: spare, reason: reason.to_owned() };
                 if self.state(spare) != MemberState::Spare {
                     return Err(wrong("it is not a spare"));
                 }
-                let target = self.targets.iter().find(|t| t.part.role == spare);
+                let target = self.targets.iter().find(|t| t.part.slot == spare);
                 let target = target.ok_or_else(|| wrong("its disk is not here"))?;
-                let data_bytes = target.part.places.data.bytes;
+                let data_bytes = target.part.layout.data.bytes;
                 if data_bytes < needed_bytes {
                     return Err(LifecycleError::TooSmall { leaf: target.leaf, what, data_bytes, needed_bytes });
                 }
-                journal::check_room(target.leaf, &target.part.places, &self.label, &self.in_sync())?;
+                journal::check_room(target.leaf, &target.part.layout, &self.label, &self.in_sync())?;
                 (spare, None)
             }
             Replacement::New { leaf, id, force } => {
                 let number = self.free_number()?;
                 let mut target = self.new_member(io, leaf, id, needed_bytes, what, force).await?;
-                target.part.role = number;
+                target.part.slot = number;
                 (number, Some(target))
             }
         };
-        match (&newcomer, self.targets.iter().find(|t| t.part.role == number).cloned()) {
+        match (&newcomer, self.targets.iter().find(|t| t.part.slot == number).cloned()) {
             (Some(target), _) => journal::erase_heads(io, &self.label, target).await?,
             (None, Some(spare)) => self.erase_spares_heads(io, &spare).await?,
             (None, None) => {}
@@ -115,13 +115,13 @@ impl Array {
         let write_mostly = next.members[usize::from(role)].write_mostly;
         match &newcomer {
             Some(target) => {
-                let (id, data_bytes) = (Some(target.part.id), target.part.places.data.bytes);
-                let entry = MemberEntry { id, data_bytes, state: MemberState::Filling, write_mostly };
+                let (id, data_bytes) = (Some(target.part.id), target.part.layout.data.bytes);
+                let entry = MemberEntry { id, data_bytes, state: MemberState::Rebuilding, write_mostly };
                 enter(&mut next.members, number, entry);
             }
             None => {
                 let entry = &mut next.members[usize::from(number)];
-                (entry.state, entry.write_mostly) = (MemberState::Filling, write_mostly);
+                (entry.state, entry.write_mostly) = (MemberState::Rebuilding, write_mostly);
             }
         }
         next.jobs.push(Job {
@@ -136,7 +136,7 @@ impl Array {
         });
         self.targets.extend(newcomer);
         let failures = self.record(io, next, Losses::default()).await?;
-        self.expect(number, MemberState::Filling, failures).map(|()| number)
+        self.expect(number, MemberState::Rebuilding, failures).map(|()| number)
     }
 
     /// Drops a member whose successor is in sync, as [`Array::drop_members`] does: until this returns, no write may be
@@ -152,7 +152,7 @@ impl Array {
     pub async fn retire<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         let successor = successor_of(&self.label, role).filter(|s| self.state(*s) == MemberState::InSync);
         let Some(successor) = successor.filter(|_| self.state(role) == MemberState::InSync) else {
-            return Err(LifecycleError::Role { role, reason: "it has no successor in sync".into() });
+            return Err(LifecycleError::Slot { slot: role, reason: "it has no successor in sync".into() });
         };
         let late = planted(Planted::SuccessorFlushedWithOthers);
         let skipped = late || planted(Planted::SuccessorNotFlushed);
@@ -184,9 +184,9 @@ impl Array {
     ///
     /// # Errors
     /// It is not a successor, or [`LifecycleError::Beyond`].
-    pub async fn abandon<M: MetaIo>(&mut self, io: &M, number: u16) -> Result<(), LifecycleError> {
+    pub async fn cancel_replacement<M: MetaIo>(&mut self, io: &M, number: u16) -> Result<(), LifecycleError> {
         if !self.successors().any(|s| s.member == number) {
-            return Err(LifecycleError::Role { role: number, reason: "it replaces nobody".into() });
+            return Err(LifecycleError::Slot { slot: number, reason: "it replaces nobody".into() });
         }
         let leaf = self.leaf(number);
         self.drop_members(io, &[number]).await?;
@@ -200,25 +200,25 @@ impl Array {
     ///
     /// # Errors
     /// It has no successor, the slot has not failed, or [`LifecycleError::Beyond`].
-    pub async fn seat_successor<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
+    pub async fn give_slot_to_successor<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         self.complete(io).await?;
-        let wrong = |reason: &str| LifecycleError::Role { role, reason: reason.to_owned() };
+        let wrong = |reason: &str| LifecycleError::Slot { slot: role, reason: reason.to_owned() };
         let number = successor_of(&self.label, role).ok_or_else(|| wrong("it has no successor"))?;
-        if !matches!(self.state(role), MemberState::Out | MemberState::Absent) {
+        if !matches!(self.state(role), MemberState::Failed | MemberState::Empty) {
             return Err(wrong("it serves"));
         }
         let mut next = self.next();
         let entry = next.members[usize::from(number)];
         next.jobs.retain(|job| {
-            !is_rebuild_of(job, role) && (!is_rebuild_of(job, number) || entry.state == MemberState::Filling)
+            !is_rebuild_of(job, role) && (!is_rebuild_of(job, number) || entry.state == MemberState::Rebuilding)
         });
         for job in next.jobs.iter_mut().filter(|job| is_rebuild_of(job, number)) {
             (job.kind, job.target, job.source) = (JobKind::Rebuild, Some(role), None);
         }
         next.members[usize::from(role)] = entry;
-        vacate(&mut next.members, number, self.roles());
+        vacate(&mut next.members, number, self.slots());
         self.record(io, next, Losses::default()).await?;
-        self.candidates.retain(|(candidate, _)| candidate.role != role);
+        self.candidates.retain(|(candidate, _)| candidate.slot != role);
         Ok(())
     }
 
@@ -229,25 +229,25 @@ impl Array {
     }
 
     /// Returns a failed slot with a successor, which is to take the slot.
-    pub fn to_seat(&self) -> Option<u16> {
-        let out = |s: &Successor| matches!(self.state(s.role), MemberState::Out | MemberState::Absent);
+    pub fn slot_for_successor(&self) -> Option<u16> {
+        let out = |s: &Successor| matches!(self.state(s.role), MemberState::Failed | MemberState::Empty);
         self.successors().find(out).map(|s| s.role)
     }
 
     fn check_replaceable(&self, role: u16) -> Result<(), LifecycleError> {
         self.check_redundant()?;
         let reason = match self.state(role) {
-            _ if role >= self.roles() => "there is no such role",
+            _ if role >= self.slots() => "there is no such role",
             MemberState::InSync if successor_of(&self.label, role).is_some() => "it is being replaced already",
             MemberState::InSync if self.label.jobs.len() >= braid_format::JOBS_MAX => {
                 return Err(LifecycleError::JobsFull);
             }
             MemberState::InSync => return Ok(()),
-            MemberState::Filling => {
+            MemberState::Rebuilding => {
                 "it is being filled; wait until it is in sync, or leave it out and add the other disk"
             }
             _ => "it does not serve: add the other disk in its place",
         };
-        Err(LifecycleError::Role { role, reason: reason.into() })
+        Err(LifecycleError::Slot { slot: role, reason: reason.into() })
     }
 }

@@ -184,7 +184,7 @@ impl Array {
             return false;
         }
         let failed = retirement.marks.failed();
-        losses.roles.extend(self.members().filter(|member| failed.contains(&member.leaf)).map(|member| member.role));
+        losses.roles.extend(self.members().filter(|member| failed.contains(&member.leaf)).map(|member| member.number));
         losses.roles.sort_unstable();
         losses.roles.dedup();
         // An earlier flush does not cover what was still in flight.
@@ -197,10 +197,10 @@ impl Array {
     /// does not.
     fn loses_content(&self, lost: &[u16]) -> bool {
         let holds = |label: &ArrayPart, role: u16| {
-            let target = self.targets.iter().find(|target| target.part.role == role);
+            let target = self.targets.iter().find(|target| target.part.slot == role);
             let number = target.and_then(|target| number_of(label, target.part.id)).unwrap_or(role);
             let state = label.members.get(usize::from(number)).map(|member| member.state);
-            matches!(state, Some(MemberState::InSync | MemberState::Filling))
+            matches!(state, Some(MemberState::InSync | MemberState::Rebuilding))
         };
         lost.iter().any(|role| holds(&self.label, *role) || holds(&self.written, *role))
     }

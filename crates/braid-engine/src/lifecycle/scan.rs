@@ -5,10 +5,10 @@ use std::fmt;
 
 use braid_format::{ArrayPart, ArrayState, Header, MemberEntry, MemberId, MemberPart, MemberState, Name, Uuid};
 
-use super::disk::{DiskProblem, DiskVerdict, FoundDisk, MemberDisk, probe};
+use super::disk::{DiskOutcome, DiskProblem, FoundDisk, MemberDisk, probe};
 use super::join::join_all;
 use super::journal;
-use super::lineage::{self, Standing};
+use super::lineage::{self, MemberStanding};
 use super::planted::{Planted, planted};
 use super::redundant::{Assembly, is_redundant};
 use super::twins;
@@ -35,10 +35,10 @@ pub struct FoundArray {
     /// Its slots and the disks that hold them; empty without a newest label.
     pub members: Vec<FoundMember>,
     /// Whether it can be started, and if not, why not.
-    pub status: Status,
+    pub status: ArrayStatus,
     /// Of a refused redundant array: its status with `--force`, which drops the members that it is refused for. Of one
     /// that lacks the disk of its journal: its status without that disk. `None` if there is nothing to override.
-    pub forced: Option<Box<Status>>,
+    pub forced: Option<Box<ArrayStatus>>,
     /// Disks that bear its label and are not, or no longer, members; each with the reason.
     pub outsiders: Vec<(LeafId, String)>,
     /// Disks on which only the first sector of its label is left.
@@ -51,7 +51,7 @@ impl FoundMember {
     /// Whether its disk has no room for the data area of the newest label. While an array grows, a label may be one
     /// step from a larger data area, or back from one; the room is there.
     fn lacks_room(&self) -> bool {
-        let lacks = |disk: &MemberDisk| disk.label.member.places.with_data(self.entry.data_bytes).is_none();
+        let lacks = |disk: &MemberDisk| disk.label.member.layout.with_data(self.entry.data_bytes).is_none();
         self.disk.as_ref().is_some_and(lacks)
     }
 
@@ -59,8 +59,8 @@ impl FoundMember {
     pub(super) fn part(&self) -> Option<MemberPart> {
         let disk = self.disk.as_ref()?;
         let own = &disk.label.member;
-        let places = own.places.with_data(self.entry.data_bytes).unwrap_or(own.places);
-        Some(MemberPart { role: self.role, places, ..own.clone() })
+        let places = own.layout.with_data(self.entry.data_bytes).unwrap_or(own.layout);
+        Some(MemberPart { slot: self.number, layout: places, ..own.clone() })
     }
 }
 
@@ -68,35 +68,35 @@ impl FoundMember {
 #[derive(Clone, Debug)]
 pub struct FoundMember {
     /// The slot.
-    pub role: u16,
+    pub number: u16,
     /// Its entry in the newest label.
     pub entry: MemberEntry,
     /// Its disk, if present.
     pub disk: Option<MemberDisk>,
     /// What that disk is to a redundant array; `None` if it is missing, and at levels without redundancy.
-    pub standing: Option<Standing>,
+    pub standing: Option<MemberStanding>,
 }
 
 /// Whether an array can be started.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Status {
+pub enum ArrayStatus {
     /// Every member is present and valid.
     Ready,
     /// It can start automatically without some of its members.
     Degraded {
         /// The members that the labels call in sync and whose disks are missing.
-        missing: Vec<Missing>,
+        missing: Vec<MissingMember>,
     },
     /// It could start without some of its members, which may have gone on without the present ones: it waits for them,
     /// or for `--degraded`.
     Waiting {
         /// The members that it waits for.
-        missing: Vec<Missing>,
+        missing: Vec<MissingMember>,
     },
     /// Members are missing without which some byte of the array has no copy.
     Incomplete {
         /// The missing members; at a redundant level those that the newest label calls in sync.
-        missing: Vec<Missing>,
+        missing: Vec<MissingMember>,
     },
     /// Its creation was interrupted. It was never acknowledged, and is never served.
     InterruptedCreate,
@@ -111,9 +111,9 @@ pub enum Status {
 
 /// A missing member.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Missing {
+pub struct MissingMember {
     /// Its slot.
-    pub role: u16,
+    pub number: u16,
     /// Its identity.
     pub id: Option<MemberId>,
     /// Size of its data area in bytes.
@@ -121,7 +121,7 @@ pub struct Missing {
     /// It is the disk of the journal.
     pub is_journal: bool,
     /// The disk that seems to be it and cannot be used, with the reason.
-    pub seems: Option<(LeafId, DiskProblem)>,
+    pub unusable_disk: Option<(LeafId, DiskProblem)>,
 }
 
 /// Why an array is not started although its disks are present.
@@ -130,11 +130,11 @@ pub struct Missing {
 pub enum Refusal {
     /// Several disks claim one slot.
     #[error(
-        "several disks say that they are member {role} ({id}): one is a copy of the other, or the same disk by a second path; detach the copy, or wipe its label"
+        "several disks say that they are member {slot} ({id}): one is a copy of the other, or the same disk by a second path; detach the copy, or wipe its label"
     )]
     Twins {
         /// The slot.
-        role: u16,
+        slot: u16,
         /// The identity that they share.
         id: MemberId,
         /// The disks.
@@ -178,7 +178,7 @@ pub enum Refusal {
     #[error(
         "member {role} was used apart from the others (its line {line:016x} is unknown to the newest label): detach the disks of one side, or --force keeps the newest and rebuilds this one in full, so that what was written to it apart is lost"
     )]
-    WentApart {
+    MemberDiverged {
         /// Its slot.
         role: u16,
         /// The disk.
@@ -217,25 +217,31 @@ pub enum Refusal {
 impl Refusal {
     /// Whether `--force` overrides it.
     pub fn can_be_forced(&self) -> bool {
-        matches!(self, Refusal::Stale { .. } | Refusal::OldCopy { .. } | Refusal::WentApart { .. })
+        matches!(self, Refusal::Stale { .. } | Refusal::OldCopy { .. } | Refusal::MemberDiverged { .. })
     }
 }
 
-impl Status {
+impl ArrayStatus {
     /// Whether the array may start automatically.
     pub fn starts_by_itself(&self) -> bool {
-        matches!(self, Status::Ready | Status::Degraded { .. })
+        matches!(self, ArrayStatus::Ready | ArrayStatus::Degraded { .. })
     }
 }
 
-impl Missing {
-    fn of(member: &FoundMember, seems: Option<(LeafId, DiskProblem)>) -> Missing {
+impl MissingMember {
+    fn of(member: &FoundMember, seems: Option<(LeafId, DiskProblem)>) -> MissingMember {
         let is_journal = member.entry.state == MemberState::Journal;
-        Missing { role: member.role, id: member.entry.id, data_bytes: member.entry.data_bytes, is_journal, seems }
+        MissingMember {
+            number: member.number,
+            id: member.entry.id,
+            data_bytes: member.entry.data_bytes,
+            is_journal,
+            unusable_disk: seems,
+        }
     }
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_journal {
             write!(f, "the disk of its journal")?;
@@ -243,12 +249,12 @@ impl fmt::Display for Missing {
                 write!(f, " (id {id})")?;
             }
         } else {
-            write!(f, "member {}", self.role)?;
+            write!(f, "member {}", self.number)?;
         }
         if let Some(id) = self.id.filter(|_| !self.is_journal) {
             write!(f, " (id {id}, {} of data)", braid_geometry::units::format_size(self.data_bytes))?;
         }
-        match &self.seems {
+        match &self.unusable_disk {
             Some((_, problem)) if self.is_journal => write!(f, ", which is here but: {problem}"),
             Some((_, problem)) => write!(f, ", whose disk is here but: {problem}"),
             None => Ok(()),
@@ -256,19 +262,19 @@ impl fmt::Display for Missing {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for ArrayStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fn list<T: fmt::Display>(f: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::Result {
             items.iter().enumerate().try_for_each(|(i, x)| write!(f, "{}{x}", if i == 0 { "" } else { "; " }))
         }
         match self {
-            Status::Ready => write!(f, "ready"),
-            Status::Degraded { missing } if missing.is_empty() => write!(f, "ready, degraded"),
-            Status::Degraded { missing } => {
+            ArrayStatus::Ready => write!(f, "ready"),
+            ArrayStatus::Degraded { missing } if missing.is_empty() => write!(f, "ready, degraded"),
+            ArrayStatus::Degraded { missing } => {
                 write!(f, "ready, degraded, without ")?;
                 list(f, missing)
             }
-            Status::Waiting { missing } => {
+            ArrayStatus::Waiting { missing } => {
                 write!(f, "waiting for ")?;
                 list(f, missing)?;
                 write!(
@@ -276,18 +282,18 @@ impl fmt::Display for Status {
                     "; --degraded starts without: what was written to the missing since, if they went on, is lost"
                 )
             }
-            Status::Incomplete { missing } if missing.is_empty() => {
+            ArrayStatus::Incomplete { missing } if missing.is_empty() => {
                 write!(f, "no member that is here and in sync holds all of it")
             }
-            Status::Incomplete { missing } => {
+            ArrayStatus::Incomplete { missing } => {
                 write!(f, "waiting for ")?;
                 list(f, missing)
             }
-            Status::InterruptedCreate => {
+            ArrayStatus::InterruptedCreate => {
                 write!(f, "its creation was interrupted and never completed; delete it, or wipe its disks")
             }
-            Status::InterruptedDelete => write!(f, "its deletion was interrupted; the next start finishes it"),
-            Status::Refused { reasons } => list(f, reasons),
+            ArrayStatus::InterruptedDelete => write!(f, "its deletion was interrupted; the next start finishes it"),
+            ArrayStatus::Refused { reasons } => list(f, reasons),
         }
     }
 }
@@ -302,10 +308,10 @@ impl FoundArray {
     pub fn may_start(&self, force: bool, degraded: bool) -> bool {
         if self.newest.as_ref().is_some_and(|newest| is_redundant(newest.spec.level)) {
             let status = self.forced.as_deref().filter(|_| force).unwrap_or(&self.status);
-            return status.starts_by_itself() || degraded && matches!(status, Status::Waiting { .. });
+            return status.starts_by_itself() || degraded && matches!(status, ArrayStatus::Waiting { .. });
         }
         let only_forcible =
-            matches!(&self.status, Status::Refused { reasons } if reasons.iter().all(Refusal::can_be_forced));
+            matches!(&self.status, ArrayStatus::Refused { reasons } if reasons.iter().all(Refusal::can_be_forced));
         self.status.starts_by_itself() || force && only_forcible && self.missing().next().is_none()
     }
 
@@ -313,23 +319,23 @@ impl FoundArray {
     /// for.
     pub fn is_complete(&self) -> bool {
         match &self.status {
-            Status::Ready => true,
-            Status::Degraded { missing } => missing.is_empty(),
+            ArrayStatus::Ready => true,
+            ArrayStatus::Degraded { missing } => missing.is_empty(),
             _ => false,
         }
     }
 
     /// Whether it could start if the disk of its journal were present.
     pub fn waits_for_journal(&self) -> bool {
-        let Status::Incomplete { missing } = &self.status else { return false };
+        let ArrayStatus::Incomplete { missing } = &self.status else { return false };
         self.forced.is_some() && missing.iter().any(|missing| missing.is_journal)
     }
 
     /// Returns what is missing if the disk of the journal is present and needed, but not trusted.
-    async fn lacks_journal<M: MetaIo>(&self, io: &M) -> Option<Vec<Missing>> {
+    async fn lacks_journal<M: MetaIo>(&self, io: &M) -> Option<Vec<MissingMember>> {
         let lost = match &self.status {
-            Status::Ready => &[][..],
-            Status::Degraded { missing } | Status::Waiting { missing } => missing,
+            ArrayStatus::Ready => &[][..],
+            ArrayStatus::Degraded { missing } | ArrayStatus::Waiting { missing } => missing,
             _ => return None,
         };
         let newest = self.newest.as_ref()?;
@@ -341,12 +347,12 @@ impl FoundArray {
             return None;
         }
         let seems = Some((disk.leaf, DiskProblem::OldJournal));
-        Some(lost.iter().cloned().chain([Missing::of(member, seems)]).collect())
+        Some(lost.iter().cloned().chain([MissingMember::of(member, seems)]).collect())
     }
 
     /// Returns the members that must be present and are missing.
     pub fn missing(&self) -> impl Iterator<Item = &FoundMember> {
-        let needed = |m: &&FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Filling);
+        let needed = |m: &&FoundMember| matches!(m.entry.state, MemberState::InSync | MemberState::Rebuilding);
         self.members.iter().filter(needed).filter(|m| m.disk.is_none())
     }
 }
@@ -362,12 +368,12 @@ pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
         }
         // Before a start records members as failed: after that the journal would be needed, whichever disks come back.
         if let Some(missing) = array.lacks_journal(io).await {
-            let without = std::mem::replace(&mut array.status, Status::Incomplete { missing });
+            let without = std::mem::replace(&mut array.status, ArrayStatus::Incomplete { missing });
             array.forced = Some(Box::new(without));
         }
     }
     // An array whose creation or deletion was interrupted is never served, and does not block its name.
-    let lives = |a: &&FoundArray| !matches!(a.status, Status::InterruptedCreate | Status::InterruptedDelete);
+    let lives = |a: &&FoundArray| !matches!(a.status, ArrayStatus::InterruptedCreate | ArrayStatus::InterruptedDelete);
     let names: Vec<(Uuid, Name)> = arrays.iter().filter(lives).map(|a| (a.uuid, a.name.clone())).collect();
     for array in &mut arrays {
         let namesakes = names.iter().filter(|(uuid, name)| *uuid != array.uuid && *name == array.name);
@@ -377,7 +383,7 @@ pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
 }
 
 /// Returns the array that the labels of probed disks form. Does not read its journal.
-pub fn judge_labels(disks: &[FoundDisk], uuid: Uuid) -> Option<FoundArray> {
+pub fn resolve_labels(disks: &[FoundDisk], uuid: Uuid) -> Option<FoundArray> {
     Some(groups(disks).remove(&uuid)?.resolve(uuid))
 }
 
@@ -393,13 +399,13 @@ fn groups(disks: &[FoundDisk]) -> BTreeMap<Uuid, Group<'_>> {
     let mut groups: BTreeMap<Uuid, Group<'_>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for disk in disks.iter().filter(|disk| seen.insert(disk.leaf)) {
-        match &disk.verdict {
-            DiskVerdict::Unlabelled | DiskVerdict::Unusable { header: None, .. } => {}
-            DiskVerdict::Member(member) => groups.entry(member.label.array.uuid).or_default().members.push(member),
-            DiskVerdict::Remnant(header) => {
+        match &disk.outcome {
+            DiskOutcome::Unlabelled | DiskOutcome::Unusable { header: None, .. } => {}
+            DiskOutcome::Member(member) => groups.entry(member.label.array.uuid).or_default().members.push(member),
+            DiskOutcome::Remnant(header) => {
                 groups.entry(header.uuid).or_default().remnants.push((disk.leaf, header.as_ref()));
             }
-            DiskVerdict::Unusable { problem, header: Some(header) } => {
+            DiskOutcome::Unusable { problem, header: Some(header) } => {
                 groups.entry(header.uuid).or_default().unusable.push((disk.leaf, problem, header.as_ref()));
             }
         }
@@ -416,7 +422,7 @@ impl Group<'_> {
         let Some(newest) = self.newest() else {
             let header = self.remnants[0].1;
             let deleting = self.remnants.iter().any(|(_, h)| h.state == ArrayState::Deleting);
-            let status = if deleting { Status::InterruptedDelete } else { Status::InterruptedCreate };
+            let status = if deleting { ArrayStatus::InterruptedDelete } else { ArrayStatus::InterruptedCreate };
             let (members, outsiders, same_name) = (Vec::new(), Vec::new(), Vec::new());
             let name = header.name.clone();
             return FoundArray {
@@ -438,10 +444,10 @@ impl Group<'_> {
             let present = lineage::present_labels(&self.members);
             for member in &mut members {
                 member.standing =
-                    member.disk.as_ref().map(|disk| lineage::standing(newest, member.role, disk, &present));
+                    member.disk.as_ref().map(|disk| lineage::standing(newest, member.number, disk, &present));
                 // A disk without room for what it lacks cannot catch up.
-                if member.standing == Some(Standing::Returning) && member.lacks_room() {
-                    member.standing = Some(Standing::Stale);
+                if member.standing == Some(MemberStanding::Returning) && member.lacks_room() {
+                    member.standing = Some(MemberStanding::Stale);
                 }
             }
         } else {
@@ -464,7 +470,7 @@ impl Group<'_> {
             name,
             newest,
             members,
-            status: Status::Ready,
+            status: ArrayStatus::Ready,
             forced: None,
             outsiders,
             remnants,
@@ -490,14 +496,14 @@ impl Group<'_> {
     fn assign_slots(&self, newest: &ArrayPart) -> (Vec<FoundMember>, Vec<(LeafId, String)>, Vec<Refusal>) {
         let entries = newest.members.iter().enumerate();
         let mut members: Vec<FoundMember> = entries
-            .map(|(role, entry)| FoundMember { role: role as u16, entry: *entry, disk: None, standing: None })
+            .map(|(role, entry)| FoundMember { number: role as u16, entry: *entry, disk: None, standing: None })
             .collect();
         let (mut outsiders, mut reasons) = (Vec::new(), Vec::new());
         let mut claims: BTreeMap<u16, Vec<&MemberDisk>> = BTreeMap::new();
         for disk in &self.members {
             let id = disk.label.member.id;
             match members.iter().find(|m| m.entry.id == Some(id)) {
-                Some(member) => claims.entry(member.role).or_default().push(disk),
+                Some(member) => claims.entry(member.number).or_default().push(disk),
                 None => {
                     outsiders.push((disk.leaf, format!("member {id} was replaced and is no longer part of the array")));
                 }
@@ -532,7 +538,7 @@ impl Group<'_> {
         let is_used = |disk: &&MemberDisk| lineage::standing(newest, role, disk, &present).takes_part();
         if !is_redundant(newest.spec.level) || disks.iter().any(is_used) {
             let leaves = disks.iter().map(|disk| disk.leaf).collect();
-            return Err(Refusal::Twins { role, id: first.label.member.id, leaves });
+            return Err(Refusal::Twins { slot: role, id: first.label.member.id, leaves });
         }
         let last = disks.iter().map(|disk| disk.label.order()).max();
         let mut latest = disks.iter().filter(|disk| Some(disk.label.order()) == last);
@@ -548,26 +554,26 @@ impl Group<'_> {
         })
     }
 
-    fn status(&self, found: &FoundArray, fatal: bool, reasons: Vec<Refusal>) -> Status {
+    fn status(&self, found: &FoundArray, fatal: bool, reasons: Vec<Refusal>) -> ArrayStatus {
         let newest_state = found.newest.as_ref().map(|n| n.state);
         let stale = reasons.iter().any(|r| matches!(r, Refusal::Stale { .. }));
         // Twins, diverged and stale disks are resolved by an administrator before anything is erased.
         if fatal || (stale && newest_state != Some(ArrayState::Forming)) {
-            return Status::Refused { reasons };
+            return ArrayStatus::Refused { reasons };
         }
         if newest_state == Some(ArrayState::Deleting) {
-            return Status::InterruptedDelete;
+            return ArrayStatus::InterruptedDelete;
         }
         // A create is acknowledged once no label is "forming".
         let forming = found.disks().any(|disk| disk.label.array.state == ArrayState::Forming);
         if forming && !planted(Planted::FormingServed) {
-            return Status::InterruptedCreate;
+            return ArrayStatus::InterruptedCreate;
         }
         if !reasons.is_empty() {
-            return Status::Refused { reasons };
+            return ArrayStatus::Refused { reasons };
         }
-        let missing: Vec<Missing> = found.missing().map(|m| self.missing(m)).collect();
-        if missing.is_empty() { Status::Ready } else { Status::Incomplete { missing } }
+        let missing: Vec<MissingMember> = found.missing().map(|m| self.missing(m)).collect();
+        if missing.is_empty() { ArrayStatus::Ready } else { ArrayStatus::Incomplete { missing } }
     }
 
     /// Returns the status of a redundant array, and its status with `--force`.
@@ -577,29 +583,33 @@ impl Group<'_> {
         assembly: &Assembly<'_>,
         fatal: bool,
         mut reasons: Vec<Refusal>,
-    ) -> (Status, Option<Box<Status>>) {
+    ) -> (ArrayStatus, Option<Box<ArrayStatus>>) {
         let newest = assembly.newest;
         let deleting = newest.state == ArrayState::Deleting;
         // A create is acknowledged once all labels are "active"; only then can there be a third label.
         let forming = found.disks().any(|disk| disk.label.array.state == ArrayState::Forming);
         let interrupted = newest.state == ArrayState::Forming || forming && newest.sequence <= 2;
         if !fatal && interrupted && !planted(Planted::FormingServed) {
-            return (Status::InterruptedCreate, None);
+            return (ArrayStatus::InterruptedCreate, None);
         }
         let hard = !reasons.is_empty();
         reasons.extend(assembly.refusals());
-        let status = if deleting && !fatal { Status::InterruptedDelete } else { assembly.status(|m| self.missing(m)) };
+        let status =
+            if deleting && !fatal { ArrayStatus::InterruptedDelete } else { assembly.status(|m| self.missing(m)) };
         if reasons.is_empty() {
-            let needs_journal = matches!(status, Status::Incomplete { .. }) && !deleting;
+            let needs_journal = matches!(status, ArrayStatus::Incomplete { .. }) && !deleting;
             let without = needs_journal.then(|| assembly.status_without_journal(|m| self.missing(m)));
-            return (status, without.filter(|without| !matches!(without, Status::Incomplete { .. })).map(Box::new));
+            return (
+                status,
+                without.filter(|without| !matches!(without, ArrayStatus::Incomplete { .. })).map(Box::new),
+            );
         }
-        (Status::Refused { reasons }, (!hard).then(|| Box::new(status)))
+        (ArrayStatus::Refused { reasons }, (!hard).then(|| Box::new(status)))
     }
 
-    fn missing(&self, member: &FoundMember) -> Missing {
+    fn missing(&self, member: &FoundMember) -> MissingMember {
         let seems = self.unusable.iter().find(|(_, _, header)| Some(header.id) == member.entry.id);
-        Missing::of(member, seems.map(|(leaf, problem, _)| (*leaf, (*problem).clone())))
+        MissingMember::of(member, seems.map(|(leaf, problem, _)| (*leaf, (*problem).clone())))
     }
 }
 
@@ -608,8 +618,8 @@ fn wrong_size(member: &FoundMember) -> Option<Refusal> {
     let disk = member.disk.as_ref()?;
     let unused = member.standing.is_some_and(|standing| !standing.takes_part());
     let wrong = member.lacks_room() && (!unused || planted(Planted::OldSizeRefused));
-    let (found, expected) = (disk.label.member.places.data.bytes, member.entry.data_bytes);
-    wrong.then_some(Refusal::WrongSize { role: member.role, leaf: disk.leaf, found, expected })
+    let (found, expected) = (disk.label.member.layout.data.bytes, member.entry.data_bytes);
+    wrong.then_some(Refusal::WrongSize { role: member.number, leaf: disk.leaf, found, expected })
 }
 
 /// Refuses a stale member. A crash leaves labels at most one step apart, and of two sessions only during a start. A
@@ -617,12 +627,12 @@ fn wrong_size(member: &FoundMember) -> Option<Refusal> {
 fn behind(member: &FoundMember, newest: &ArrayPart) -> Option<Refusal> {
     let disk = member.disk.as_ref()?;
     let label = &disk.label.array;
-    let needed = matches!(member.entry.state, MemberState::InSync | MemberState::Filling);
+    let needed = matches!(member.entry.state, MemberState::InSync | MemberState::Rebuilding);
     // Labels with the same number that differ are reported separately.
     let same_number = label.order() == newest.order();
     let near = label.state == ArrayState::Forming || same_number || lineage::is_one_step_before(label, newest);
     (needed && !near && !member.lacks_room()).then_some(Refusal::Stale {
-        role: member.role,
+        role: member.number,
         leaf: disk.leaf,
         sequence: label.sequence,
         newest: newest.sequence,

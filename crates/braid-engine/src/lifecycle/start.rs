@@ -2,17 +2,17 @@
 
 use braid_format::{ANCESTORS_MAX, Ancestor, ArrayPart, MemberState, Name, RetiredMarks, Uuid};
 
-use super::array::{Array, Candidate, Filling, is_rebuild_of};
+use super::array::{Array, Candidate, RebuildKind, is_rebuild_of};
 use super::disk::{FoundDisk, MemberDisk};
 use super::erase::{finish_delete, wipe};
 use super::error::LifecycleError;
 use super::grow::{forget_joining, joins};
 use super::join::{join_all, try_join_all};
-use super::lineage::{SERVES, Standing, branch, rejoin_from, starting};
+use super::lineage::{MemberStanding, SERVES, branch, rejoin_from, starting};
 use super::planted::{Planted, planted};
 use super::record::Losses;
 use super::redundant::is_redundant;
-use super::scan::{FoundArray, Refusal, Status, scan};
+use super::scan::{ArrayStatus, FoundArray, Refusal, scan};
 use super::write::{Target, flush, write_labels};
 use crate::{LeafId, MetaIo};
 
@@ -68,14 +68,14 @@ pub async fn assemble<M: MetaIo>(io: &M, leaves: &[LeafId], mut random: impl FnM
         let alone = !array.same_name.iter().any(|uuid| ready.contains(uuid));
         async move {
             let done = match array.status {
-                Status::Ready | Status::Degraded { .. } if alone => {
+                ArrayStatus::Ready | ArrayStatus::Degraded { .. } if alone => {
                     start(io, &array, options).await.map(|started| Outcome::Started(Box::new(started)))
                 }
-                Status::InterruptedDelete => {
+                ArrayStatus::InterruptedDelete => {
                     finish_delete(io, &array).await.map(|()| Outcome::Deleted(array.uuid, array.name.clone()))
                 }
-                Status::Ready | Status::Degraded { .. } => {
-                    let status = Status::Refused { reasons: vec![Refusal::SameName] };
+                ArrayStatus::Ready | ArrayStatus::Degraded { .. } => {
+                    let status = ArrayStatus::Refused { reasons: vec![Refusal::SameName] };
                     return Outcome::Waiting(Box::new(FoundArray { status, ..array }));
                 }
                 _ => return Outcome::Waiting(Box::new(array)),
@@ -122,7 +122,7 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
     let slots = geometry.members().len();
     // Disks that an interrupted growth was about to add: the array never began to use them.
     let (mut targets, newcomers): (Vec<Target>, Vec<Target>) =
-        targets_of(found).into_iter().partition(|target| usize::from(target.part.role) < slots);
+        targets_of(found).into_iter().partition(|target| usize::from(target.part.slot) < slots);
     if !planted(Planted::StartWithoutFlush) {
         try_join_all(targets.iter().map(|target| flush(io, target.leaf))).await?;
     }
@@ -173,7 +173,7 @@ async fn start_redundant<M: MetaIo>(
     let geometry = newest.geometry()?;
     // Disks that an interrupted growth was about to add: the array never began to use them.
     let (newcomers, targets): (Vec<Target>, Vec<Target>) =
-        plan.targets.into_iter().partition(|target| joins(&newest, target.part.role));
+        plan.targets.into_iter().partition(|target| joins(&newest, target.part.slot));
     let mut array = Array::new(newest.clone(), geometry, targets, options.lineage);
     (array.unproven, array.found_sequence) = (plan.unproven, newest.sequence);
     array.retired = plan.retired;
@@ -181,7 +181,7 @@ async fn start_redundant<M: MetaIo>(
     let (mut losses, given_up) = (Losses::of(plan.lost), plan.given_up);
     if !planted(Planted::StartWithoutFlush) {
         let results = join_all(array.targets.iter().map(|target| flush(io, target.leaf))).await;
-        let failed = array.targets.iter().zip(results).filter_map(|(t, r)| Some((t.part.role, r.err()?)));
+        let failed = array.targets.iter().zip(results).filter_map(|(t, r)| Some((t.part.slot, r.err()?)));
         losses.add(failed.collect());
     }
     array.rewrite(io, &plan.behind, &mut losses).await?;
@@ -198,7 +198,7 @@ async fn start_redundant<M: MetaIo>(
         // members.
         for (role, _) in &given_up {
             let entry = &mut next.members[usize::from(*role)];
-            (entry.id, entry.state) = (None, MemberState::Absent);
+            (entry.id, entry.state) = (None, MemberState::Empty);
             next.jobs.retain(|job| !is_rebuild_of(job, *role));
         }
         let apart: Vec<u64> = given_up.iter().filter_map(|(_, lineage)| *lineage).collect();
@@ -209,7 +209,7 @@ async fn start_redundant<M: MetaIo>(
     for lineage in plan.unused_lineages {
         if !next.lineage.knows(lineage) {
             let after_parent = next.lineage.ancestors.len().min(1);
-            next.lineage.ancestors.insert(after_parent, Ancestor::open(lineage));
+            next.lineage.ancestors.insert(after_parent, Ancestor::all_accepted(lineage));
             next.lineage.ancestors.truncate(ANCESTORS_MAX);
         }
     }
@@ -223,8 +223,8 @@ async fn start_redundant<M: MetaIo>(
     }
     array.clear_old_copies(io).await;
     for (candidate, target) in plan.candidates {
-        match array.state(candidate.role) {
-            MemberState::Absent | MemberState::Out if candidate.role < array.roles() => {
+        match array.state(candidate.slot) {
+            MemberState::Empty | MemberState::Failed if candidate.slot < array.slots() => {
                 array.note_candidate(candidate, target)
             }
             _ => {}
@@ -235,7 +235,7 @@ async fn start_redundant<M: MetaIo>(
 
 /// Records in a label that a start begins this session, after the session in the label.
 fn begin_session(label: &mut ArrayPart, session: u64) {
-    label.session_before = label.session;
+    label.previous_session = label.session;
     label.session = starting(session);
     label.clean = false;
 }
@@ -269,14 +269,14 @@ impl StartPlan {
     fn of(found: &FoundArray) -> StartPlan {
         let mut plan = StartPlan::default();
         for member in &found.members {
-            let holds = matches!(member.entry.state, MemberState::InSync | MemberState::Filling);
+            let holds = matches!(member.entry.state, MemberState::InSync | MemberState::Rebuilding);
             let (Some(disk), Some(standing)) = (&member.disk, member.standing) else {
-                plan.lost.extend(holds.then_some(member.role));
+                plan.lost.extend(holds.then_some(member.number));
                 continue;
             };
             let Some(part) = member.part() else { continue };
             let target = Target { leaf: disk.leaf, part, doubtful: disk.doubtful };
-            let (role, leaf) = (member.role, disk.leaf);
+            let (role, leaf) = (member.number, disk.leaf);
             match standing {
                 standing if standing.takes_part() => {
                     let damaged = has_one_copy(disk) && !planted(Planted::RemainsLeft);
@@ -287,29 +287,35 @@ impl StartPlan {
                     if is_newest && disk.label.member.retired.run != 0 {
                         plan.retired = disk.label.member.retired;
                     }
-                    let own_role = disk.label.member.role;
+                    let own_role = disk.label.member.slot;
                     let own = disk.label.array.members[usize::from(own_role)].state;
                     let joins = joins(&disk.label.array, own_role);
-                    if standing == Standing::Behind && own != MemberState::InSync && !joins {
+                    if standing == MemberStanding::Behind && own != MemberState::InSync && !joins {
                         plan.unproven.push(role);
                     }
                     plan.targets.push(target);
                 }
-                Standing::Returning => {
+                MemberStanding::Returning => {
                     plan.lost.extend(holds.then_some(role));
                     plan.unused_lineages.push(disk.label.array.lineage.id);
                     let newest = found.newest.as_ref();
                     let rejoin_from = newest.and_then(|newest| rejoin_from(newest, role, disk));
-                    let (from, position_bytes) = rejoin_from.unwrap_or((Filling::FromBitmap, 0));
-                    let candidate = Candidate { role, leaf, from, position_bytes, returns: true };
+                    let (from, position_bytes) = rejoin_from.unwrap_or((RebuildKind::FromBitmap, 0));
+                    let candidate = Candidate { slot: role, leaf, kind: from, position_bytes, is_same_member: true };
                     plan.candidates.push((candidate, target));
                 }
                 standing => {
-                    let lineage = (standing == Standing::Diverged).then_some(disk.label.array.lineage.id);
+                    let lineage = (standing == MemberStanding::Diverged).then_some(disk.label.array.lineage.id);
                     if holds || lineage.is_some() {
                         plan.given_up.push((role, lineage));
                     }
-                    let candidate = Candidate { role, leaf, from: Filling::Full, position_bytes: 0, returns: false };
+                    let candidate = Candidate {
+                        slot: role,
+                        leaf,
+                        kind: RebuildKind::Full,
+                        position_bytes: 0,
+                        is_same_member: false,
+                    };
                     plan.candidates.push((candidate, target));
                 }
             }

@@ -37,7 +37,7 @@ pub(super) fn set_older_aside(disks: &mut Vec<&MemberDisk>) -> Vec<(LeafId, Stri
     disks.retain(|disk| match later_than(disk) {
         Some(later) => {
             let (own, newer) = (disk.label.array.sequence, later.label.array.sequence);
-            let role = later.label.member.role;
+            let role = later.label.member.slot;
             aside.push((
                 disk.leaf,
                 format!("it is an old copy of member {role} (label {own}), which is here itself (label {newer})"),

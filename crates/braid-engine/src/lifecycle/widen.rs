@@ -15,9 +15,9 @@
 use braid_format::{ArrayPart, JOBS_MAX, MEMBERS_MAX, MemberEntry, MemberId, MemberState, zone_table};
 use braid_geometry::{Geometry, Level, Zone};
 
-use super::array::{Array, Filling};
+use super::array::{Array, RebuildKind};
 use super::error::LifecycleError;
-use super::members::Newcomer;
+use super::members::RebuildTarget;
 use super::planted::{Planted, planted};
 use super::record::Losses;
 use super::write::Target;
@@ -25,7 +25,7 @@ use crate::{LeafId, MetaIo};
 
 /// Returns a refusal with its reason and remedy.
 fn refuse(wider: bool, reason: impl Into<String>, remedy: &str) -> LifecycleError {
-    LifecycleError::NoWidth { wider, reason: reason.into(), remedy: remedy.to_owned() }
+    LifecycleError::WidthUnchangeable { wider, reason: reason.into(), remedy: remedy.to_owned() }
 }
 
 impl Array {
@@ -39,13 +39,13 @@ impl Array {
         self.complete(io).await?;
         self.check_width(true)?;
         let mut next = self.next();
-        let role = self.roles();
+        let role = self.slots();
         let entry =
-            MemberEntry { id: None, data_bytes: self.copy_bytes(), state: MemberState::Absent, write_mostly: false };
+            MemberEntry { id: None, data_bytes: self.copy_bytes(), state: MemberState::Empty, write_mostly: false };
         let spares = next.members.split_off(usize::from(role));
         next.members.push(entry);
         // Free numbers between spares are not kept.
-        next.members.extend(spares.into_iter().filter(|spare| spare.state != MemberState::Absent));
+        next.members.extend(spares.into_iter().filter(|spare| spare.state != MemberState::Empty));
         if next.members.len() > MEMBERS_MAX {
             let reason = format!("an array has at most {MEMBERS_MAX} members, spares included");
             return Err(refuse(true, reason, "let disks take the roles that are nobody's, or remove a spare"));
@@ -83,10 +83,10 @@ impl Array {
         let what = "a copy of the array".to_owned();
         self.new_member(io, leaf, id, self.copy_bytes(), what, force).await?;
         let role = self.widen(io).await?;
-        let taken = self.begin_filling(io, role, Newcomer::New { leaf, id, force }, Filling::Full).await;
-        if matches!(&taken, Err(error) if !matches!(error, LifecycleError::Beyond { .. })) {
+        let taken = self.begin_rebuild(io, role, RebuildTarget::New { leaf, id, force }, RebuildKind::Full).await;
+        if matches!(&taken, Err(error) if !matches!(error, LifecycleError::BeyondTolerance { .. })) {
             // As far as the members can be written; otherwise the slot remains, and is vacant.
-            if self.state(role) == MemberState::Out {
+            if self.state(role) == MemberState::Failed {
                 let _ = self.remove(io, role).await;
             }
             let _ = self.narrow(io, role).await;
@@ -107,13 +107,13 @@ impl Array {
     pub async fn narrow<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         self.complete(io).await?;
         self.check_width(false)?;
-        if role >= self.roles() || self.state(role) != MemberState::Absent {
-            let reason = if role < self.roles() { "is somebody's" } else { "is none that it has" };
+        if role >= self.slots() || self.state(role) != MemberState::Empty {
+            let reason = if role < self.slots() { "is somebody's" } else { "is none that it has" };
             let remedy = "let that member be left out and taken off the table first (array fail, array remove)";
             return Err(refuse(false, format!("role {role} {reason}"), remedy));
         }
-        let moves = |role: u16| !matches!(self.state(role), MemberState::InSync | MemberState::Absent);
-        if let Some(other) = (role + 1..self.roles()).find(|role| moves(*role)) {
+        let moves = |role: u16| !matches!(self.state(role), MemberState::InSync | MemberState::Empty);
+        if let Some(other) = (role + 1..self.slots()).find(|role| moves(*role)) {
             let reason = format!("member {other}, behind it, would get another number, and is not in sync");
             return Err(refuse(false, reason, "wait until it is, or take it off the table"));
         }
@@ -127,7 +127,7 @@ impl Array {
         self.set_zones(&mut next, zones, false)?;
         self.record(io, next, Losses::default()).await?;
         // Former members of later slots can only come back as new members.
-        self.candidates.retain(|(candidate, _)| candidate.role < role);
+        self.candidates.retain(|(candidate, _)| candidate.slot < role);
         Ok(())
     }
 

@@ -26,8 +26,8 @@ impl LabelCopy {
 
     pub(super) fn offset(self, member: &MemberPart) -> u64 {
         match self {
-            LabelCopy::Start => member.places.label_start,
-            LabelCopy::End => member.places.copy_start,
+            LabelCopy::Start => member.layout.label_start,
+            LabelCopy::End => member.layout.copy_start,
         }
     }
 }
@@ -45,7 +45,7 @@ impl Target {
     /// Returns the label for this disk: with the number that the member table gives it.
     pub fn label(&self, array: &ArrayPart) -> Label {
         let mut member = self.part.clone();
-        member.role = number_of(array, member.id).unwrap_or(member.role);
+        member.slot = number_of(array, member.id).unwrap_or(member.slot);
         Label { array: array.clone(), member }
     }
 }

@@ -5,7 +5,7 @@
 //! member are written before this. An open that finds the member neither present nor missing has no doubt, however
 //! little of this was committed.
 
-use braid_format::pool::{Absence, Absences, Change, Owner, Placing};
+use braid_format::pool::{AllocationPolicy, Change, MissingMember, MissingMembers, Owner};
 
 use super::admin::AdminError;
 use super::home::Pool;
@@ -14,8 +14,8 @@ use super::owners::OwnerId;
 impl Pool {
     /// Returns whether any served volume, or an ancestor of one, has or may soon have missing records. Served maps are
     /// not updated when doubts end.
-    pub fn is_doubt_served(&self) -> bool {
-        self.volumes.values().any(|volume| self.state.chain_may_lack(volume.owner)) || !self.builds.is_empty()
+    pub fn serves_in_doubt(&self) -> bool {
+        self.volumes.values().any(|volume| self.state.chain_may_miss_records(volume.owner)) || !self.builds.is_empty()
     }
 
     /// Accepts the loss of these members (a bit mask): they were missing, and are in no label any longer.
@@ -23,14 +23,14 @@ impl Pool {
     /// # Errors
     /// `InUse`: a volume in doubt is served. `TailFull`: call again after a commit.
     pub fn accept_loss(&mut self, members: u128) -> Result<(), AdminError> {
-        if self.is_doubt_served() {
+        if self.serves_in_doubt() {
             return Err(AdminError::InUse);
         }
-        self.state.absent &= !members;
-        let stays = |absence: &&Absence| members >> absence.member & 1 == 0;
-        let absent: Vec<Absence> = self.commits.absent.list().iter().filter(stays).copied().collect();
-        self.commits.absent = Absences::new(&absent).expect("no more than there were");
-        self.use_no_more(members)?;
+        self.state.missing &= !members;
+        let stays = |absence: &&MissingMember| members >> absence.member & 1 == 0;
+        let absent: Vec<MissingMember> = self.commits.absent.list().iter().filter(stays).copied().collect();
+        self.commits.absent = MissingMembers::new(&absent).expect("no more than there were");
+        self.remove_from_placement(members)?;
         // Nothing was reserved while the content of the members was unknown.
         self.find_reserves();
         // Blocks that were in doubt may be moved now.
@@ -44,17 +44,17 @@ impl Pool {
     ///
     /// # Errors
     /// `TailFull`: call again after a commit.
-    pub fn use_no_more(&mut self, members: u128) -> Result<(), AdminError> {
+    pub fn remove_from_placement(&mut self, members: u128) -> Result<(), AdminError> {
         let named = |owner: &&Owner| (owner.on | owner.also_on) & members != 0;
         let owners: Vec<OwnerId> = self.state.owners.iter().filter(named).map(|owner| owner.id).collect();
         for id in owners {
             if !self.log.has_room(6) {
-                return Err(AdminError::TailFull);
+                return Err(AdminError::LogFull);
             }
             let (slot, mut owner) = self.slot_of(id)?;
             (owner.on, owner.also_on) = (owner.on & !members, owner.also_on & !members);
             if owner.on == 0 {
-                (owner.place, owner.also_on) = (Placing::Spread, 0);
+                (owner.allocation, owner.also_on) = (AllocationPolicy::Spread, 0);
             }
             self.change(&[(0, slot, Change::Owner { owner: Some(owner) })]);
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use braid_format::pool::{Owner, OwnerKind};
 
 use super::owners::OwnerId;
-use super::state::State;
+use super::state::PoolTables;
 use super::walk::{ExtentDefinition, Ranges, Walk};
 
 /// Space of one owner.
@@ -19,7 +19,7 @@ pub struct Usage {
     /// Blocks in these.
     pub blocks: u64,
     /// Blocks that show through it: its own, or those of its ancestors.
-    pub seen_blocks: u64,
+    pub visible_blocks: u64,
     /// Those of them that no other volume or snapshot sees.
     pub exclusive_blocks: u64,
     /// Its zero ranges: records without an extent.
@@ -37,7 +37,7 @@ pub struct Accounts {
     /// Blocks that several volumes and snapshots see, each counted once.
     pub shared_blocks: u64,
     /// Blocks that no volume or snapshot sees: they were deleted, and are not free yet.
-    pub unseen_blocks: u64,
+    pub unreferenced_blocks: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,7 @@ struct Node {
 }
 
 /// Returns the space of each owner, by number, counted in one step: for callers that block no other work.
-pub fn usage(state: &State) -> BTreeMap<OwnerId, Usage> {
+pub fn usage(state: &PoolTables) -> BTreeMap<OwnerId, Usage> {
     let mut accounts = Accounts::new(state.owners.iter());
     let mut walk = Walk::new(0..u64::from(u32::MAX), Vec::new());
     while !walk.step(state, u32::MAX) {}
@@ -87,14 +87,14 @@ impl Accounts {
             families.entry(root).or_default().push(at);
         }
         let usage = vec![Usage::default(); nodes.len()];
-        Accounts { nodes, usage, families, shared_blocks: 0, unseen_blocks: 0 }
+        Accounts { nodes, usage, families, shared_blocks: 0, unreferenced_blocks: 0 }
     }
 
     /// Adds what a walk through all records found in its window, sorted. Windows follow one another, and the first
     /// begins at 0.
     pub fn add(&mut self, walk: &Walk) {
         if walk.window.start == 0 {
-            for (owner, (extents, blocks)) in &walk.held {
+            for (owner, (extents, blocks)) in &walk.owned {
                 if let Some(usage) = self.usage_mut(*owner) {
                     (usage.extents, usage.blocks) = (*extents, *blocks);
                 }
@@ -112,7 +112,7 @@ impl Accounts {
             }
         }
         let mut words = vec![Word::default(); self.nodes.len()];
-        for of_one in walk.statements.chunk_by(|a, b| a.logical == b.logical) {
+        for of_one in walk.definitions.chunk_by(|a, b| a.logical == b.logical) {
             self.add_logical(of_one, &mut words, &mut ranges);
         }
     }
@@ -151,9 +151,9 @@ impl Accounts {
                 let word = &mut words[at];
                 word.shared = word.present & word.twice | above & word.seen & !word.hidden;
                 self.shared_blocks += u64::from((word.present & word.twice).count_ones());
-                self.unseen_blocks += u64::from((word.present & !word.once).count_ones());
+                self.unreferenced_blocks += u64::from((word.present & !word.once).count_ones());
                 if self.nodes[at].named {
-                    self.usage[at].seen_blocks += u64::from(word.seen.count_ones());
+                    self.usage[at].visible_blocks += u64::from(word.seen.count_ones());
                     self.usage[at].exclusive_blocks += u64::from((word.seen & !word.shared).count_ones());
                 }
             }
@@ -179,7 +179,7 @@ impl Accounts {
         self.usage.iter().fold(Usage::default(), |sum, one| Usage {
             extents: sum.extents + one.extents,
             blocks: sum.blocks + one.blocks,
-            seen_blocks: sum.seen_blocks + one.seen_blocks,
+            visible_blocks: sum.visible_blocks + one.visible_blocks,
             exclusive_blocks: sum.exclusive_blocks + one.exclusive_blocks,
             zero_records: sum.zero_records + one.zero_records,
         })
@@ -191,9 +191,9 @@ pub(super) mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use braid_format::Uuid;
-    use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing, Record, RecordKind};
+    use braid_format::pool::{AllocationPolicy, Owner, OwnerKind, OwnerName, Record, RecordKind};
 
-    use super::super::state::{RecordId, State};
+    use super::super::state::{PoolTables, RecordId};
     use super::super::units::EXTENT_BLOCKS;
     use super::super::walk::Walk;
     use super::Accounts;
@@ -203,19 +203,19 @@ pub(super) mod tests {
     fn owner(id: u32, kind: OwnerKind, parent: u32) -> Owner {
         let named = kind != OwnerKind::Nameless;
         let name = if named { OwnerName::new(&format!("o{id}")).unwrap() } else { OwnerName::NONE };
-        let (place, on, thick, policy) = (Placing::Spread, 0, false, None);
+        let (place, on, thick, policy) = (AllocationPolicy::Spread, 0, false, None);
         let (volume, uuid) = (Uuid::nil(), Uuid::from_u128(u128::from(id)));
         let (limit_iops, limit_bytes_per_s, created_unix_s, size_bytes) = (0, 0, 0, LOGICALS << 18);
         Owner {
             id,
             kind,
-            place,
+            allocation: place,
             on,
             also_on: 0,
             thick,
-            flattens: false,
+            flattening: false,
             frozen: false,
-            in_sectors: false,
+            sectors_of_512: false,
             parent,
             uuid,
             volume,
@@ -224,7 +224,7 @@ pub(super) mod tests {
             limit_iops,
             limit_bytes_per_s,
             name,
-            policy,
+            schedule: policy,
         }
     }
 
@@ -232,8 +232,8 @@ pub(super) mod tests {
     pub type Model = BTreeMap<(u32, u64), bool>;
 
     /// Returns a pool of eight owners with random definitions.
-    pub fn draw(mut random: impl FnMut(u64) -> u64) -> (State, Model) {
-        let (mut state, mut model) = (State::new(16), Model::new());
+    pub fn draw(mut random: impl FnMut(u64) -> u64) -> (PoolTables, Model) {
+        let (mut state, mut model) = (PoolTables::new(16), Model::new());
         state.add_member(0, 64, 64);
         let mut extent = 0;
         for id in 1..=8u32 {
@@ -306,13 +306,13 @@ pub(super) mod tests {
                     _ => shared += 1,
                 }
             }
-            assert_eq!((accounts.shared_blocks, accounts.unseen_blocks), (shared, unseen));
+            assert_eq!((accounts.shared_blocks, accounts.unreferenced_blocks), (shared, unseen));
             for owner in state.owners.iter() {
                 let alone = seers.values().filter(|by| by.len() == 1 && by.contains(&owner.id)).count() as u64;
                 let own = model.iter().filter(|((id, _), has_data)| *id == owner.id && **has_data).count() as u64;
                 let found = accounts.of(owner.id).unwrap();
                 let seen = seers.values().filter(|by| by.contains(&owner.id)).count() as u64;
-                assert_eq!((found.seen_blocks, found.zero_records), (seen, state.zeros_of(owner.id).count() as u64));
+                assert_eq!((found.visible_blocks, found.zero_records), (seen, state.zeros_of(owner.id).count() as u64));
                 assert_eq!((found.exclusive_blocks, found.blocks, found.extents), (alone, own, LOGICALS), "{owner:?}");
                 exclusive += alone;
             }

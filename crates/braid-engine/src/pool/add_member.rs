@@ -8,11 +8,11 @@
 //! the member held nothing. A member that is refused before it is in the labels, for lack of space for example, is
 //! taken back ([`Pool::withdraw_member`]).
 
-use braid_format::pool::RingStart;
+use braid_format::pool::Checkpoint;
 
 use super::commit::LogRing;
 use super::home::{Pool, Room};
-use super::open::{PoolDevice, tail_units_of_ring};
+use super::open::{PoolDevice, log_units_of_ring};
 use super::space::{Free, Freed};
 use super::units::MEMBERS_MAX;
 
@@ -35,14 +35,14 @@ pub enum AddError {
 
 impl Pool {
     /// Returns the maximum units in the log at a time. The ring of a new member must have room for as many.
-    pub fn tail_units(&self) -> u64 {
+    pub fn log_units(&self) -> u64 {
         self.log.capacity()
     }
 
     /// Returns the ring start for a new member. It is valid while the pool is open.
-    pub fn begin_member(&self) -> RingStart {
+    pub fn begin_member(&self) -> Checkpoint {
         let commits = &self.commits;
-        RingStart {
+        Checkpoint {
             pool_tag: commits.tag,
             session: commits.session,
             run: commits.run,
@@ -53,10 +53,10 @@ impl Pool {
             // An even generation, so that the start is in the first slot, and below all others: their members have the
             // owners.
             generation: 2,
-            before: 0,
-            parts: commits.parts,
-            absent: commits.absent,
-            settled: 0,
+            previous_run: 0,
+            last_commits: commits.parts,
+            missing: commits.absent,
+            hold_outcome: 0,
         }
     }
 
@@ -70,7 +70,7 @@ impl Pool {
         if at >= MEMBERS_MAX || at < self.rooms.len() {
             return Err(AddError::Number);
         }
-        if tail_units_of_ring(device.ring.1) < self.tail_units() {
+        if log_units_of_ring(device.ring.1) < self.log_units() {
             return Err(AddError::Ring);
         }
         if self.commits.is_failed() {

@@ -3,7 +3,7 @@
 //! before it has ended.
 
 use braid_format::Uuid;
-use braid_format::pool::{Change, Owner, OwnerKind, OwnerName, Placing};
+use braid_format::pool::{AllocationPolicy, Change, Owner, OwnerKind, OwnerName};
 
 use super::home::{Pool, VolumeId};
 use super::owners::OwnerId;
@@ -18,7 +18,7 @@ pub enum AdminError {
     NoSuch,
     /// All owner slots are taken.
     #[error("the pool has no place for a further volume or snapshot")]
-    NoPlace,
+    NoOwnerSlot,
     /// It would become smaller, and has something beyond its new end.
     #[error("it has data beyond its new end")]
     DataBeyond,
@@ -27,7 +27,7 @@ pub enum AdminError {
     TooManyAtOnce,
     /// Changes have to be committed first.
     #[error("the pool has to commit first")]
-    TailFull,
+    LogFull,
     /// It is served.
     #[error("it is in use")]
     InUse,
@@ -90,24 +90,24 @@ impl Pool {
                 return Err(AdminError::NoSnapshot);
             }
             if self.awaits_data(parent) {
-                return Err(AdminError::TailFull);
+                return Err(AdminError::LogFull);
             }
             // Otherwise blocks beyond a smaller size would show through when the clone grows.
             owner.size_bytes = owner.size_bytes.max(of.size_bytes);
             // Data that were written in small blocks may need small blocks to be read.
-            owner.in_sectors = of.in_sectors;
+            owner.sectors_of_512 = of.sectors_of_512;
         }
         // In any case: the volume could not be read or written before the member is back.
-        if owner.may_be_on() & self.state.absent != 0 {
+        if owner.block_members() & self.state.missing != 0 {
             return Err(AdminError::InDoubt);
         }
-        let slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
+        let slot = self.state.owners.find_free(1).ok_or(AdminError::NoOwnerSlot)?[0];
         if !self.has_room_for_request(8) {
-            return Err(AdminError::TailFull);
+            return Err(AdminError::LogFull);
         }
         owner.id = self.state.owners.next_id();
         owner.parent = parent.unwrap_or(0);
-        (owner.also_on, owner.flattens) = (0, false);
+        (owner.also_on, owner.flattening) = (0, false);
         (owner.kind, owner.volume) = (OwnerKind::Volume, Uuid::nil());
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
@@ -140,10 +140,10 @@ impl Pool {
         if what.len() as u64 * 10 > self.log.capacity() / 2 {
             return Err(AdminError::TooManyAtOnce);
         }
-        let slots = self.state.owners.find_free(what.len()).ok_or(AdminError::NoPlace)?;
+        let slots = self.state.owners.find_free(what.len()).ok_or(AdminError::NoOwnerSlot)?;
         // A map under construction has to be that of the volume, not of its snapshot.
         if !self.has_room_for_request(what.len() as u64 * 10) || what.iter().any(|(id, ..)| self.is_building(*id)) {
-            return Err(AdminError::TailFull);
+            return Err(AdminError::LogFull);
         }
         let mut changes = Vec::with_capacity(2 * what.len());
         let mut switched = Vec::new();
@@ -153,20 +153,20 @@ impl Pool {
                 return Err(AdminError::IsSnapshot);
             }
             // It would be unknown that the new owner has no blocks yet.
-            if self.state.may_lack(*id) {
+            if self.state.may_miss_records(*id) {
                 return Err(self.why_in_doubt(*id));
             }
             if !self.name_is_free(OwnerKind::Snapshot, volume.uuid, *name) {
                 return Err(AdminError::NameTaken);
             }
-            let goes_on = Owner { id: next, parent: *id, also_on: 0, flattens: false, ..volume.clone() };
+            let goes_on = Owner { id: next, parent: *id, also_on: 0, flattening: false, ..volume.clone() };
             let snapshot = Owner {
                 kind: OwnerKind::Snapshot,
                 uuid: *uuid,
                 volume: volume.uuid,
                 name: *name,
                 created_unix_s: now_unix_s,
-                policy: None,
+                schedule: None,
                 thick: false,
                 ..volume
             };
@@ -224,13 +224,13 @@ impl Pool {
         if self.served(id).is_some() || self.is_building(id) {
             return Err(AdminError::InUse);
         }
-        if self.state.may_lack(id) {
+        if self.state.may_miss_records(id) {
             return Err(self.why_in_doubt(id));
         }
         if !self.has_room_for_request(5) || self.awaits_data(id) {
-            return Err(AdminError::TailFull);
+            return Err(AdminError::LogFull);
         }
-        (owner.kind, owner.name, owner.policy) = (OwnerKind::Nameless, OwnerName::NONE, None);
+        (owner.kind, owner.name, owner.schedule) = (OwnerKind::Nameless, OwnerName::NONE, None);
         self.state.reserves.remove(id);
         let sequence = self.change(&[self.put(slot, owner)]);
         self.deleted.push((sequence, id));
@@ -256,18 +256,25 @@ impl Pool {
         if self.served(volume).is_some() || self.is_building(volume) {
             return Err(AdminError::InUse);
         }
-        if self.state.may_lack(volume) || self.state.chain_may_lack(snapshot) {
+        if self.state.may_miss_records(volume) || self.state.chain_may_miss_records(snapshot) {
             return Err(self.why_in_doubt(volume));
         }
-        let new_slot = self.state.owners.find_free(1).ok_or(AdminError::NoPlace)?[0];
+        let new_slot = self.state.owners.find_free(1).ok_or(AdminError::NoOwnerSlot)?[0];
         if !self.has_room_for_request(10) {
-            return Err(AdminError::TailFull);
+            return Err(AdminError::LogFull);
         }
         let id = self.state.owners.next_id();
-        let (size_bytes, in_sectors) = (to.size_bytes, to.in_sectors);
-        let goes_on =
-            Owner { id, parent: snapshot, size_bytes, in_sectors, also_on: 0, flattens: false, ..old.clone() };
-        let gone = Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, policy: None, flattens: false, ..old };
+        let (size_bytes, in_sectors) = (to.size_bytes, to.sectors_of_512);
+        let goes_on = Owner {
+            id,
+            parent: snapshot,
+            size_bytes,
+            sectors_of_512: in_sectors,
+            also_on: 0,
+            flattening: false,
+            ..old.clone()
+        };
+        let gone = Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, schedule: None, flattening: false, ..old };
         if !goes_on.is_sound() || !gone.is_sound() {
             return Err(AdminError::NoNumber);
         }
@@ -294,12 +301,12 @@ impl Pool {
         }
         // One more for the packed extent that is closed.
         if !self.has_room_for_request(6) {
-            return Err(AdminError::TailFull);
+            return Err(AdminError::LogFull);
         }
-        let Owner { kind, parent, uuid, volume, thick, flattens, in_sectors, .. } = old;
+        let Owner { kind, parent, uuid, volume, thick, flattening: flattens, sectors_of_512: in_sectors, .. } = old;
         // A snapshot keeps its size.
         let size_bytes = if kind == OwnerKind::Volume { owner.size_bytes.max(old.size_bytes) } else { old.size_bytes };
-        if (old.place, old.on) != (owner.place, owner.on) {
+        if (old.allocation, old.on) != (owner.allocation, owner.on) {
             if self.state.damage.is_in_doubt(id) {
                 return Err(AdminError::Damaged);
             }
@@ -307,14 +314,26 @@ impl Pool {
             self.moves.restart_scan();
         }
         // Its blocks stay where they are until they have been moved.
-        let also_on = if owner.place == Placing::Spread { 0 } else { old.may_be_on() & !owner.on };
-        let owner = Owner { id, kind, parent, uuid, volume, thick, flattens, in_sectors, size_bytes, also_on, ..owner };
+        let also_on = if owner.allocation == AllocationPolicy::Spread { 0 } else { old.block_members() & !owner.on };
+        let owner = Owner {
+            id,
+            kind,
+            parent,
+            uuid,
+            volume,
+            thick,
+            flattening: flattens,
+            sectors_of_512: in_sectors,
+            size_bytes,
+            also_on,
+            ..owner
+        };
         if !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }
         let reserves = self.reserves_altered(&old, &owner)?;
-        let lacks_more = owner.may_be_on() & !old.may_be_on() & self.state.absent != 0;
-        if lacks_more || owner.size_bytes > old.size_bytes && self.state.chain_may_lack(id) {
+        let lacks_more = owner.block_members() & !old.block_members() & self.state.missing != 0;
+        if lacks_more || owner.size_bytes > old.size_bytes && self.state.chain_may_miss_records(id) {
             return Err(if lacks_more { AdminError::InDoubt } else { self.why_in_doubt(id) });
         }
         if let Some(served) = self.served(id)
@@ -329,7 +348,7 @@ impl Pool {
     }
 
     /// Stops serving a volume. No request to it is in flight.
-    pub fn leave(&mut self, id: VolumeId) {
+    pub fn stop_serving(&mut self, id: VolumeId) {
         if let Some(volume) = self.volumes.remove(&id) {
             self.close_packed(volume.owner);
         }

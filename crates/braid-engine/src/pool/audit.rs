@@ -90,7 +90,7 @@ impl Audit {
         let Some(owner) = state.owners.get(record.owner) else {
             return self.found(format!("{} is of owner {}, who is nobody", at(), record.owner));
         };
-        if owner.may_be_on() >> member & 1 == 0 {
+        if owner.block_members() >> member & 1 == 0 {
             self.found(format!("{} is of owner {}, who is to have nothing there", at(), owner.id));
         }
         if record.kind == RecordKind::Whole && record.present & record.zero != 0 {
@@ -124,7 +124,7 @@ impl Pool {
     /// It is done when a checkpoint has ended that was requested after this.
     ///
     /// A page of addresses that could not be read is not written: its other content may be readable the next time.
-    pub fn write_again(&mut self, records: &[RecordId], owners_of: &[u8]) {
+    pub fn rewrite_records(&mut self, records: &[RecordId], owners_of: &[u8]) {
         let (checkpoint, state) = (&mut self.commits.checkpoint, &self.state);
         for id in records {
             if checkpoint.present.find(id.member).is_some() {

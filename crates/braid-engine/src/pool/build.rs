@@ -15,7 +15,7 @@ use super::home::{Pool, VolumeId, mask};
 use super::map::MapWriter;
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
-use super::state::{RecordId, State};
+use super::state::{PoolTables, RecordId};
 use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
@@ -47,12 +47,12 @@ impl OwnerScan {
     }
 
     /// Continues the scan for about `budget` loads of memory. Returns true at its end.
-    pub fn step(&mut self, state: &State, budget: &mut u32, mut visit: impl FnMut(Definition)) -> bool {
+    pub fn step(&mut self, state: &PoolTables, budget: &mut u32, mut visit: impl FnMut(Definition)) -> bool {
         self.records(state, budget, &mut visit) && self.zeros(state, budget, visit)
     }
 
     /// Continues with the extents.
-    fn records(&mut self, state: &State, budget: &mut u32, mut visit: impl FnMut(Definition)) -> bool {
+    fn records(&mut self, state: &PoolTables, budget: &mut u32, mut visit: impl FnMut(Definition)) -> bool {
         let members = state.members().count();
         while usize::from(self.next.member) < members {
             let RecordId { member, index } = self.next;
@@ -75,7 +75,7 @@ impl OwnerScan {
     }
 
     /// Continues with the zero ranges, last: definitions in extents take precedence.
-    fn zeros(&mut self, state: &State, budget: &mut u32, mut visit: impl FnMut(Definition)) -> bool {
+    fn zeros(&mut self, state: &PoolTables, budget: &mut u32, mut visit: impl FnMut(Definition)) -> bool {
         let Some(from) = self.zeros else { return true };
         for ((owner, logical), record) in state.zeros_from((self.owner, from)) {
             if owner != self.owner {
@@ -95,7 +95,7 @@ impl OwnerScan {
 }
 
 /// Visits what one extent defines. Returns the cost in loads of memory.
-fn visit_record(state: &State, extent: ExtentId, visit: &mut impl FnMut(Definition)) -> u32 {
+fn visit_record(state: &PoolTables, extent: ExtentId, visit: &mut impl FnMut(Definition)) -> u32 {
     let record = state.record(extent.into());
     if record.kind != RecordKind::Packed {
         visit(Definition::Whole(extent, record.logical, record.present, record.zero));
@@ -134,7 +134,7 @@ pub(super) struct Build {
 }
 
 impl Build {
-    fn new(state: &State, owner: OwnerId) -> Build {
+    fn new(state: &PoolTables, owner: OwnerId) -> Build {
         let size_bytes = state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
         let extents = extents_for(size_bytes);
         Build {
@@ -153,7 +153,7 @@ impl Build {
         }
     }
 
-    fn step(&mut self, state: &State, budget: &mut u32) -> bool {
+    fn step(&mut self, state: &PoolTables, budget: &mut u32) -> bool {
         let Build { chain, at, scan, defined, zeros, writer, size_bytes, in_doubt, .. } = self;
         while let Some(owner) = chain.get(*at) {
             if scan.owner != *owner {
@@ -188,7 +188,7 @@ impl Build {
             if !scan.records(state, budget, &mut show) {
                 return false;
             }
-            if state.may_lack(*owner) && !planted(Planted::LookupFallsThrough) {
+            if state.may_miss_records(*owner) && !planted(Planted::LookupFallsThrough) {
                 // Data on present members are certain. Every other block may be defined on a missing member, so it is
                 // in doubt and never looked up in an ancestor. Zeros in an extent are not certain either: data
                 // elsewhere would take precedence.
@@ -214,12 +214,12 @@ impl Build {
 }
 
 /// Returns whether a missing member may have records of the owner or an ancestor.
-fn incomplete(state: &State, id: OwnerId) -> bool {
-    state.may_lack(id) || state.chain_may_lack(id)
+fn incomplete(state: &PoolTables, id: OwnerId) -> bool {
+    state.may_miss_records(id) || state.chain_may_miss_records(id)
 }
 
 /// Marks the undefined ones of the first `blocks` blocks as in doubt. Returns whether there are any.
-fn mark_rest_in_doubt(state: &State, writer: &mut MapWriter, defined: &DefinedBlocks, blocks: u64) -> bool {
+fn mark_rest_in_doubt(state: &PoolTables, writer: &mut MapWriter, defined: &DefinedBlocks, blocks: u64) -> bool {
     let mut any = false;
     for (logical, defined) in (0..).map_while(|logical| defined.get(logical).map(|defined| (logical, defined))) {
         let existing = blocks.saturating_sub(u64::from(logical) * u64::from(EXTENT_BLOCKS));
@@ -260,7 +260,7 @@ impl Pool {
             writer.resize(extents);
         }
         // If the owner's definitions are not all known, a new one could be the second one of a block.
-        let frozen = build.in_doubt || self.state.may_lack(id) || owner.kind == OwnerKind::Snapshot;
+        let frozen = build.in_doubt || self.state.may_miss_records(id) || owner.kind == OwnerKind::Snapshot;
         Ok(Some(self.add_volume(id, writer, frozen)))
     }
 
@@ -312,7 +312,7 @@ impl Pool {
         }
         // An unacknowledged snapshot: writes that began before it are not in its records yet.
         if self.awaits_data(id) {
-            return Err(AdminError::TailFull);
+            return Err(AdminError::LogFull);
         }
         Ok(owner.clone())
     }
@@ -361,11 +361,11 @@ mod tests {
     use braid_format::pool::{OwnerName, Record};
 
     use super::*;
-    use crate::pool::map::Found;
+    use crate::pool::map::BlockLocation;
 
     #[test]
     fn data_of_an_owner_take_precedence_over_zeros_in_another_extent_of_it() {
-        let mut state = State::new(16);
+        let mut state = PoolTables::new(16);
         state.add_member(0, 4, 4);
         let owner = Owner::volume(Uuid::from_u128(1), OwnerName::new("db").unwrap(), 1 << 20);
         state.set_owner(0, Some(owner), 0);
@@ -380,7 +380,7 @@ mod tests {
             let at = if first.0 == 0 { 1 } else { 0 };
             let extent = ExtentId { member: 0, index: at };
             let found = build.writer.map().find(&state.records, 2 * 64 + 2, 1);
-            assert_eq!(found, Found::At { extent, position: 2, blocks: 1 });
+            assert_eq!(found, BlockLocation::At { extent, position: 2, blocks: 1 });
         }
     }
 }

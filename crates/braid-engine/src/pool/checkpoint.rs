@@ -9,14 +9,16 @@
 //! ([`super::starved`]). Pages are written as they are committed by then. Starts are written unchanged: some members
 //! may have theirs, and a different start of the same generation would take the place of the newest one.
 
-use braid_format::pool::{ADDRESS_SECTOR_BYTES, OWNER_BYTES, RECORD_BYTES, RingStart, encode_address, start_slot};
+use braid_format::pool::{
+    ADDRESS_SECTOR_BYTES, Checkpoint, OWNER_BYTES, RECORD_BYTES, checkpoint_slot, encode_address,
+};
 
 use super::commit::{IoPurpose, PoolIo, PoolMemory, PoolOp};
 use super::home::Pool;
 use super::open::PoolDevice;
 use super::present_members::PresentMembers;
 use super::starved::Attempts;
-use super::state::{NO_BLOCK, RecordId, State};
+use super::state::{NO_BLOCK, PoolTables, RecordId};
 use super::units::{EXTENT_BLOCKS, ExtentId, MEMBERS_MAX};
 use crate::planted::{Planted, planted};
 
@@ -31,7 +33,7 @@ const RUN_MAX: u32 = 16;
 
 /// Where a member's structures begin, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemberPlaces {
+pub struct MemberLayout {
     /// Two blocks for ring starts.
     pub starts: u64,
     /// Owners.
@@ -118,10 +120,10 @@ enum Stage {
 }
 
 /// The checkpoints of a pool.
-pub(super) struct Checkpoint {
+pub(super) struct CheckpointWriter {
     /// The present members: all lists are by ordinal.
     pub present: PresentMembers,
-    pub places: Vec<MemberPlaces>,
+    pub places: Vec<MemberLayout>,
     dirty: Vec<Dirty>,
     writing: Vec<Dirty>,
     owner_slots: u32,
@@ -143,19 +145,19 @@ pub(super) struct Checkpoint {
     done: u64,
 }
 
-impl Checkpoint {
+impl CheckpointWriter {
     /// Returns the checkpoints of a pool whose members have these layouts and numbers of records; `generations` are
     /// those of their ring starts. All by ordinal.
     pub fn new(
         present: PresentMembers,
-        places: Vec<MemberPlaces>,
+        places: Vec<MemberLayout>,
         records: &[(u32, u32)],
         owner_slots: u32,
         generations: Vec<u64>,
-    ) -> Checkpoint {
+    ) -> CheckpointWriter {
         let each = |(extents, zero_slots): &(u32, u32)| Dirty::none(*extents, *zero_slots, owner_slots);
         let dirty = || records.iter().map(each).collect::<Vec<_>>();
-        Checkpoint {
+        CheckpointWriter {
             present,
             places,
             dirty: dirty(),
@@ -235,7 +237,7 @@ impl Checkpoint {
     /// Adds a member that has nothing but a ring start of this generation. All owners are to be written to it.
     pub fn add_member(&mut self, device: &PoolDevice, generation: u64) {
         self.present.add(device.number);
-        self.places.push(device.places);
+        self.places.push(device.layout);
         for all in [&mut self.dirty, &mut self.writing] {
             all.push(Dirty::none(device.extents, device.zero_slots, self.owner_slots));
         }
@@ -382,7 +384,7 @@ impl Pool {
         let (position, sequence) = checkpoint.heads[member];
         let first_block = super::commit::LogRing::next_position(position, ring.blocks) % ring.blocks;
         let generation = checkpoint.next_generation(member);
-        let start = RingStart {
+        let start = Checkpoint {
             pool_tag: commits.tag,
             session: commits.session,
             run: commits.run,
@@ -391,15 +393,15 @@ impl Pool {
             commit: checkpoint.commit.0,
             mark: checkpoint.commit.1,
             generation,
-            before: commits.before,
-            parts: checkpoint.parts,
-            absent: commits.absent,
-            settled: commits.settled,
+            previous_run: commits.before,
+            last_commits: checkpoint.parts,
+            missing: commits.absent,
+            hold_outcome: commits.settled,
         };
         let image = start.encode();
         memory.buffer(buffer)[..image.len()].copy_from_slice(&image);
         checkpoint.in_flight += 1;
-        let offset = checkpoint.places[member].starts + start_slot(generation) * BLOCK;
+        let offset = checkpoint.places[member].starts + checkpoint_slot(generation) * BLOCK;
         let number = checkpoint.present.member(member);
         let token = commits.take_io(IoPurpose::Start { member: number }, Some(buffer)).expect("seen to be free");
         PoolIo { token, member: number, op: PoolOp::Write { buffer }, offset, len: BLOCK }
@@ -465,7 +467,7 @@ impl Pool {
 
 /// Returns the lowest generation from `next` on whose start does not overwrite the start of this generation.
 pub(super) fn generation_after(generation: u64, next: u64) -> u64 {
-    next + u64::from(start_slot(next) == start_slot(generation))
+    next + u64::from(checkpoint_slot(next) == checkpoint_slot(generation))
 }
 
 impl Dirty {
@@ -489,7 +491,7 @@ fn piece(bytes: &mut [u8], number: u32, image: &[u8]) {
 }
 
 /// Returns the committed image of a record, or its bytes on the member if it is damaged.
-fn image(state: &State, id: RecordId) -> [u8; RECORD_BYTES] {
+fn image(state: &PoolTables, id: RecordId) -> [u8; RECORD_BYTES] {
     if let Some(bytes) = state.damage.bytes(id).filter(|_| !planted(Planted::DamageWrittenOver)) {
         return *bytes;
     }
@@ -497,7 +499,7 @@ fn image(state: &State, id: RecordId) -> [u8; RECORD_BYTES] {
 }
 
 /// Returns the address sector of an extent: the addresses of the slots that its committed record says are in use.
-fn sector(state: &State, member: u8, index: u32) -> [u8; ADDRESS_SECTOR_BYTES] {
+fn sector(state: &PoolTables, member: u8, index: u32) -> [u8; ADDRESS_SECTOR_BYTES] {
     let mut bytes = [0xff; ADDRESS_SECTOR_BYTES];
     let id = RecordId { member, index };
     if index >= state.records.extents(member) {

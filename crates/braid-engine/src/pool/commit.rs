@@ -10,10 +10,11 @@
 //! again later: see [`super::starved`]. Any other failure is the end of all commits.
 
 use braid_format::pool::{
-    Absences, BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchHeader, Change, RecordKind, UNIT_BYTES, seal,
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, Change, LogBatchHeader, MissingMembers, RecordKind,
+    UNIT_BYTES, seal_batch,
 };
 
-use super::checkpoint::{Checkpoint, PageRun};
+use super::checkpoint::{CheckpointWriter, PageRun};
 use super::home::Pool;
 use super::starved::{Attempts, CommitFailed};
 use super::state::RecordId;
@@ -161,7 +162,7 @@ pub(super) struct Commits {
     pub tag: u32,
     pub session: u64,
     pub run: u64,
-    /// By ordinal ([`Checkpoint::present`]), as all lists of members here.
+    /// By ordinal ([`CheckpointWriter::present`]), as all lists of members here.
     pub rings: Vec<LogRing>,
     /// The run before this one, until all members have a start of this one.
     pub before: u64,
@@ -170,7 +171,7 @@ pub(super) struct Commits {
     /// By member, the last commit that has batches on it.
     pub parts: [u64; MEMBERS_MAX],
     /// Missing members, and what they must have to return.
-    pub absent: Absences,
+    pub absent: MissingMembers,
     /// The last valid commit, and the last unit that it covers.
     pub commit: u64,
     pub committed: u64,
@@ -185,7 +186,7 @@ pub(super) struct Commits {
     begun: u64,
     done: u64,
     wanted: u64,
-    pub checkpoint: Checkpoint,
+    pub checkpoint: CheckpointWriter,
     pub ios: [Option<(IoPurpose, Option<u32>)>; POOL_IOS_MAX],
     pub buffers: u32,
     /// How many extents were discarded, and so are free again.
@@ -204,7 +205,7 @@ impl Commits {
         run: u64,
         rings: Vec<LogRing>,
         start: (u64, u64),
-        checkpoint: Checkpoint,
+        checkpoint: CheckpointWriter,
     ) -> Commits {
         let (commit, committed) = start;
         Commits {
@@ -216,7 +217,7 @@ impl Commits {
             before: 0,
             settled: 0,
             parts: [0; MEMBERS_MAX],
-            absent: Absences::NONE,
+            absent: MissingMembers::NONE,
             commit,
             committed,
             stage: Stage::Idle,
@@ -688,7 +689,7 @@ impl Pool {
         let takes_part = commits.units.iter().enumerate().filter(|(_, units)| units.1 > 0);
         let members = takes_part.fold(0u128, |all, (ordinal, _)| all | 1 << commits.checkpoint.present.member(ordinal));
         let ring = &mut commits.rings[member];
-        let header = BatchHeader {
+        let header = LogBatchHeader {
             pool_tag: commits.tag,
             run: commits.run,
             sequence: ring.sequence,
@@ -700,7 +701,7 @@ impl Pool {
             units: units as u16,
             blocks: blocks as u16,
         };
-        seal(&mut bytes[..len], &header);
+        seal_batch(&mut bytes[..len], &header);
         let position = LogRing::next_position(ring.head, ring.blocks);
         let offset = ring.offset + position % ring.blocks * BLOCK;
         ring.head = position + blocks;

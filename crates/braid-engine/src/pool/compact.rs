@@ -14,7 +14,7 @@ use braid_format::pool::RecordKind;
 
 use super::fragmentation::{Choice, Fragmentation};
 use super::home::Pool;
-use super::moves::Moving;
+use super::moves::MoveStep;
 use super::one_move::{Move, Part};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
@@ -37,12 +37,12 @@ const BLOCKS_A_RECORD: u32 = 4;
 pub(super) struct Compaction {
     /// Owners that are still to come, the last one first.
     owners: Vec<OwnerId>,
-    walk: Option<Walk>,
+    walk: Option<RecordWalk>,
     noted_blocks: u64,
 }
 
 /// The compaction of one owner.
-struct Walk {
+struct RecordWalk {
     owner: OwnerId,
     stage: Stage,
     /// The record that is looked at next.
@@ -66,9 +66,9 @@ enum Stage {
     Repacking,
 }
 
-impl Walk {
-    fn new(owner: OwnerId) -> Walk {
-        Walk {
+impl RecordWalk {
+    fn new(owner: OwnerId) -> RecordWalk {
+        RecordWalk {
             owner,
             stage: Stage::Counting,
             next: RecordId { member: 0, index: 0 },
@@ -102,12 +102,12 @@ impl Compaction {
 impl Pool {
     /// Requests compaction of these owners, by [`Pool::compact_step`], after those that are under way already.
     pub fn compact(&mut self, owners: Vec<OwnerId>) {
-        self.compact_noting(owners, NOTED_BLOCKS);
+        self.compact_with_limit(owners, NOTED_BLOCKS);
     }
 
     /// The same, with the locations of about `noted_blocks` blocks noted at a time. The first request of a compaction
     /// decides that.
-    pub fn compact_noting(&mut self, owners: Vec<OwnerId>, noted_blocks: u64) {
+    pub fn compact_with_limit(&mut self, owners: Vec<OwnerId>, noted_blocks: u64) {
         let new = || Compaction { owners: Vec::new(), walk: None, noted_blocks };
         let compaction = self.compaction.get_or_insert_with(new);
         let new = owners.into_iter().filter(|owner| !compaction.owners.contains(owner)).collect::<Vec<_>>();
@@ -115,7 +115,7 @@ impl Pool {
     }
 
     /// Returns whether this owner is being compacted, or is to be.
-    pub fn compacts_owner(&self, id: OwnerId) -> bool {
+    pub fn is_compacting_owner(&self, id: OwnerId) -> bool {
         let of = |compaction: &Compaction| {
             compaction.walk.as_ref().is_some_and(|walk| walk.owner == id) || compaction.owners.contains(&id)
         };
@@ -123,45 +123,45 @@ impl Pool {
     }
 
     /// Returns whether a compaction is under way.
-    pub fn compacts(&self) -> bool {
+    pub fn is_compacting(&self) -> bool {
         self.compaction.is_some()
     }
 
     /// Returns into how many whole extents, and into how many packed ones, blocks were consolidated since the pool was
     /// opened.
-    pub fn put_together_so_far(&self) -> (u64, u64) {
+    pub fn extents_consolidated(&self) -> (u64, u64) {
         (self.moves.gathered, self.moves.repacked)
     }
 
     /// Continues the compaction: looks at up to `records` records, or begins moves.
-    pub fn compact_step(&mut self, records: u32) -> Moving {
-        let Some(mut compaction) = self.compaction.take() else { return Moving::Done };
+    pub fn compact_step(&mut self, records: u32) -> MoveStep {
+        let Some(mut compaction) = self.compaction.take() else { return MoveStep::Done };
         if self.commits.is_failed() {
-            return Moving::Done;
+            return MoveStep::Done;
         }
         if self.is_starving() {
             self.compaction = Some(compaction);
-            return Moving::Some;
+            return MoveStep::Some;
         }
         let result = self.continue_compaction(&mut compaction, records);
-        if result == Moving::Some {
+        if result == MoveStep::Some {
             self.compaction = Some(compaction);
         }
         result
     }
 
-    fn continue_compaction(&mut self, compaction: &mut Compaction, records: u32) -> Moving {
+    fn continue_compaction(&mut self, compaction: &mut Compaction, records: u32) -> MoveStep {
         let mut left = records;
         while left > 0 {
             if !self.moves.can_begin() {
-                return Moving::Some;
+                return MoveStep::Some;
             }
             let Some(walk) = &mut compaction.walk else {
                 // The last moves have to end first.
                 let Some(owner) = compaction.owners.pop() else {
-                    return if self.moves.is_idle() { Moving::Done } else { Moving::Some };
+                    return if self.moves.is_idle() { MoveStep::Done } else { MoveStep::Some };
                 };
-                compaction.walk = Some(Walk::new(owner));
+                compaction.walk = Some(RecordWalk::new(owner));
                 continue;
             };
             let blocks = match walk.stage {
@@ -194,11 +194,11 @@ impl Pool {
                 Err(full) => return full,
             }
         }
-        Moving::Some
+        MoveStep::Some
     }
 
     /// Returns the next extent to look at; `None` if there is none, or if only the next call returns it.
-    fn next_extent(&self, walk: &mut Walk, then: Stage) -> Option<ExtentId> {
+    fn next_extent(&self, walk: &mut RecordWalk, then: Stage) -> Option<ExtentId> {
         let id = walk.next;
         if usize::from(id.member) == self.rooms.len() {
             walk.stage = then;
@@ -223,7 +223,7 @@ impl Pool {
     }
 
     /// Counts the fragmented blocks of the next record. Returns how many blocks were looked at.
-    fn count_fragmented(&self, walk: &mut Walk) -> u32 {
+    fn count_fragmented(&self, walk: &mut RecordWalk) -> u32 {
         let Some(extent) = self.next_extent(walk, Stage::Choosing) else { return 0 };
         let Some((count, packed)) = self.fragmented_in(walk.owner, extent) else { return 0 };
         let record = self.state.record(extent.into());
@@ -245,13 +245,13 @@ impl Pool {
 
     /// Notes where the next record's blocks are, as far as they are being consolidated. Returns how many blocks were
     /// looked at.
-    fn find_fragmented(&self, walk: &mut Walk) -> Result<u32, Moving> {
+    fn find_fragmented(&self, walk: &mut RecordWalk) -> Result<u32, MoveStep> {
         let before = walk.next;
         let Some(extent) = self.next_extent(walk, Stage::Gathering) else { return Ok(0) };
         // Small writes all over a volume share extents: moves out of this one have to end first.
         if self.state.records.owner(extent) == walk.owner | OWNER_HELD && self.moves.is_source(extent) {
             walk.next = before;
-            return Err(Moving::Some);
+            return Err(MoveStep::Some);
         }
         let Some((_, packed)) = self.fragmented_in(walk.owner, extent) else { return Ok(0) };
         if !packed && walk.fragmentation.is_chosen(self.state.record(extent.into()).logical, DENSE_MIN).is_none() {
@@ -301,7 +301,7 @@ impl Pool {
     }
 
     /// Consolidates the next logical extent with many fragmented blocks.
-    fn gather_dense(&mut self, walk: &mut Walk) -> Result<(), Moving> {
+    fn gather_dense(&mut self, walk: &mut RecordWalk) -> Result<(), MoveStep> {
         let (owner, Some(entry)) = (walk.owner, walk.found.first_entry()) else { return Ok(()) };
         let (logical, all) = (*entry.key(), entry.get());
         // As in `find_fragmented`.
@@ -310,7 +310,7 @@ impl Pool {
             held && self.is_unmoved(owner, part) && !self.state.damage.has_slots(part.from.into())
         };
         if all.len() >= DENSE_MIN && !self.moves.is_idle() && all.iter().any(ends_soon) {
-            return Err(Moving::Some);
+            return Err(MoveStep::Some);
         }
         let all = entry.remove();
         let all_unmoved = all.iter().all(|part| self.is_unmoved(owner, part) && self.is_movable(part.from));
@@ -338,7 +338,7 @@ impl Pool {
     }
 
     /// Begins to move the blocks of some sparse extents to one packed extent.
-    fn repack_sparse(&mut self, walk: &mut Walk) -> Result<(), Moving> {
+    fn repack_sparse(&mut self, walk: &mut RecordWalk) -> Result<(), MoveStep> {
         let mut parts: Vec<Part> = Vec::new();
         let mut sources = 0;
         // The emptiest first.
@@ -372,8 +372,8 @@ impl Pool {
         self.consolidate(walk.owner, parts, None)
     }
 
-    fn consolidate(&mut self, owner: OwnerId, mut parts: Vec<Part>, logical: Option<u32>) -> Result<(), Moving> {
-        let Some(target) = self.take_extent(owner, None) else { return Err(Moving::Full) };
+    fn consolidate(&mut self, owner: OwnerId, mut parts: Vec<Part>, logical: Option<u32>) -> Result<(), MoveStep> {
+        let Some(target) = self.take_extent(owner, None) else { return Err(MoveStep::Full) };
         parts.sort_unstable_by_key(|part| (part.from, part.slot));
         let life = |extent: ExtentId| self.state.records.life(extent);
         let mut sources: Vec<(ExtentId, u16)> = parts.iter().map(|part| (part.from, life(part.from))).collect();

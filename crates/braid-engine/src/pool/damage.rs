@@ -18,7 +18,7 @@ use super::checkpoint::SECTORS_EACH;
 use super::home::Pool;
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
-use super::state::{NO_BLOCK, RecordId, State};
+use super::state::{NO_BLOCK, PoolTables, RecordId};
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
@@ -180,7 +180,7 @@ impl Damage {
     }
 }
 
-impl State {
+impl PoolTables {
     /// Finds which addresses are missing and which owners are in doubt, once tables, rings and an old log have been
     /// read. Only before anything is served.
     pub(super) fn assess_damage(&mut self) {
@@ -211,8 +211,9 @@ impl State {
         }
         self.damage.members |= extents | zeros;
         // An owner without a parent needs no zero ranges.
-        let may =
-            |owner: &&Owner| owner.may_be_on() & extents != 0 || owner.parent != 0 && owner.may_be_on() & zeros != 0;
+        let may = |owner: &&Owner| {
+            owner.block_members() & extents != 0 || owner.parent != 0 && owner.block_members() & zeros != 0
+        };
         let doubt: Vec<OwnerId> = self.owners.iter().filter(may).map(|owner| owner.id).collect();
         if !planted(Planted::DamageFallsThrough) {
             self.damage.doubt.extend(doubt);
@@ -263,7 +264,7 @@ impl Pool {
     }
 
     /// Returns the owners in doubt because of damage.
-    pub fn doubtful(&self) -> impl Iterator<Item = OwnerId> + '_ {
+    pub fn owners_in_doubt(&self) -> impl Iterator<Item = OwnerId> + '_ {
         self.state.damage.doubt.iter().copied()
     }
 
@@ -271,8 +272,8 @@ impl Pool {
     ///
     /// # Errors
     /// `InDoubt`, `Damaged`: they are not.
-    pub fn is_all_known(&self, owner: OwnerId) -> Result<(), AdminError> {
-        if self.state.chain_may_lack(owner) { Err(self.why_in_doubt(owner)) } else { Ok(()) }
+    pub fn check_records_known(&self, owner: OwnerId) -> Result<(), AdminError> {
+        if self.state.chain_may_miss_records(owner) { Err(self.why_in_doubt(owner)) } else { Ok(()) }
     }
 
     /// Accepts that everything damaged is lost, and frees its extents. Lost blocks, whose owners are unknown, read as
@@ -282,12 +283,12 @@ impl Pool {
     /// # Errors
     /// `InUse`: an owner in doubt is served. `TailFull`: it is done in part; call again after a commit.
     pub fn accept_damage(&mut self) -> Result<(), AdminError> {
-        if self.is_doubt_served() {
+        if self.serves_in_doubt() {
             return Err(AdminError::InUse);
         }
         for damaged in self.damaged() {
             if !self.log.has_room(1) {
-                return Err(AdminError::TailFull);
+                return Err(AdminError::LogFull);
             }
             self.accept(damaged.id);
         }
@@ -329,7 +330,7 @@ impl Pool {
 
     /// Returns why an owner whose records are not all known must not change.
     pub(super) fn why_in_doubt(&self, owner: OwnerId) -> AdminError {
-        let damaged = self.state.absent == 0 || self.state.damage.is_in_doubt(owner);
+        let damaged = self.state.missing == 0 || self.state.damage.is_in_doubt(owner);
         if damaged { AdminError::Damaged } else { AdminError::InDoubt }
     }
 }

@@ -58,7 +58,7 @@ impl Difference {
         let (mut from, mut to): (Vec<_>, Vec<_>) =
             (self.from.iter().map(ranges_of).collect(), self.to.iter().map(ranges_of).collect());
         let mut changed = Changed::default();
-        let mut definitions = walk.statements.chunk_by(|a, b| a.logical == b.logical).peekable();
+        let mut definitions = walk.definitions.chunk_by(|a, b| a.logical == b.logical).peekable();
         // No range begins or ends between these.
         let mut marks: Vec<u64> = vec![walk.window.start, walk.window.end];
         for range in &walk.ranges {
@@ -119,7 +119,7 @@ struct Words {
 
 /// Neighbouring blocks that have changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Run {
+pub struct ChangedRun {
     /// The first.
     pub block: u64,
     /// How many.
@@ -161,12 +161,12 @@ impl Changed {
     }
 
     /// Calls `run` for what has changed from a block on, in order, until it returns false.
-    pub fn runs(&self, from_block: u64, run: &mut dyn FnMut(Run) -> bool) {
+    pub fn runs(&self, from_block: u64, run: &mut dyn FnMut(ChangedRun) -> bool) {
         const BLOCKS: u64 = EXTENT_BLOCKS as u64;
         let begin = self
             .words
             .partition_point(|words| (u64::from(words.first) + u64::from(words.count)) * BLOCKS <= from_block);
-        let mut open: Option<Run> = None;
+        let mut open: Option<ChangedRun> = None;
         let mut add = |block: u64, blocks: u64, zeros: bool| {
             let cut = from_block.saturating_sub(block).min(blocks);
             let (block, blocks) = (block + cut, blocks - cut);
@@ -176,7 +176,7 @@ impl Changed {
             match &mut open {
                 Some(last) if last.zeros == zeros && last.block + last.blocks == block => last.blocks += blocks,
                 last => {
-                    if let Some(done) = last.replace(Run { block, blocks, zeros })
+                    if let Some(done) = last.replace(ChangedRun { block, blocks, zeros })
                         && !run(done)
                     {
                         *last = None;
@@ -320,7 +320,7 @@ mod tests {
     }
 
     /// Moves what a record says to a free one, before or after it.
-    fn move_one(state: &mut super::super::state::State, index: u32) {
+    fn move_one(state: &mut super::super::state::PoolTables, index: u32) {
         let (from, record) = (index.into_id(), state.record(index.into_id()));
         let free = |to: &u32| state.record(to.into_id()).owner == 0;
         let Some(to) = (0..64).rev().find(free).map(IntoId::into_id) else { return };
@@ -339,7 +339,7 @@ mod tests {
         let mut walk = Walk::new(0..1 << 28, vec![3]);
         let zero_range = |first, count| super::super::walk::ZeroRange { owner: 3, first, count, zero: u64::MAX };
         walk.ranges = vec![zero_range(10, 1 << 20), zero_range(1 << 21, 5)];
-        walk.statements = vec![ExtentDefinition { logical: 100, owner: 3, present: 0xf0, zero: 0 }];
+        walk.definitions = vec![ExtentDefinition { logical: 100, owner: 3, present: 0xf0, zero: 0 }];
         let changed = difference.changed(&walk);
         let mut runs = Vec::new();
         changed.runs(0, &mut |run| {

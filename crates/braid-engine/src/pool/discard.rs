@@ -18,13 +18,13 @@ const UNITS_EACH: u64 = 2 * EXTENT_BLOCKS as u64 + 4;
 
 /// The outcome of a discard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Discarded {
+pub enum DiscardOutcome {
     /// This many blocks from the first one on, at least one, read as zeros now.
     Done(u64),
     /// This many blocks cannot be discarded: no record is free to define them as zeros.
     Full(u64),
     /// Changes have to be committed first.
-    TailFull,
+    LogFull,
     /// A job holds an extent.
     Held,
 }
@@ -50,11 +50,11 @@ struct Gone {
 impl Pool {
     /// Makes blocks of a volume read as zeros and frees their space. Call again for blocks that are not covered. The
     /// caller holds the range of the volume.
-    pub fn discard(&mut self, volume: VolumeId, block: u64, blocks: u64) -> Discarded {
+    pub fn discard(&mut self, volume: VolumeId, block: u64, blocks: u64) -> DiscardOutcome {
         let each = u64::from(EXTENT_BLOCKS);
         let nothing = unmapped_blocks(self.volumes[&volume].writer.map(), block, block + blocks);
         if nothing > 0 {
-            return Discarded::Done(nothing);
+            return DiscardOutcome::Done(nothing);
         }
         let (logical, first) = ((block / each) as u32, (block % each) as u32);
         if first == 0 && blocks >= 2 * each && self.is_range(volume) {
@@ -62,12 +62,12 @@ impl Pool {
         }
         let count = blocks.min(each - u64::from(first)) as u32;
         if !self.log.has_room(UNITS_EACH) {
-            return Discarded::TailFull;
+            return DiscardOutcome::LogFull;
         }
         let mut changes = Vec::new();
         let mut freed = Vec::new();
         let Ok(gone) = self.take_away(volume, logical, mask(first, count), &mut changes, &mut freed) else {
-            return Discarded::Held;
+            return DiscardOutcome::Held;
         };
         let owner = self.volumes[&volume].owner;
         let (mut zero, defined) = (gone.zero, gone.zero | gone.swapped);
@@ -76,7 +76,7 @@ impl Pool {
             zero = 0;
         }
         if zero != 0 && !self.say_zero(owner, logical, zero, &mut changes) {
-            return Discarded::Full(u64::from(count));
+            return DiscardOutcome::Full(u64::from(count));
         }
         self.carry_out(&changes, &freed);
         // Only defined blocks: the owner does not define blocks that read as zeros already, and an ancestor's zeros are
@@ -87,7 +87,7 @@ impl Pool {
             logical,
             mask(first, count),
         );
-        Discarded::Done(u64::from(count))
+        DiscardOutcome::Done(u64::from(count))
     }
 
     /// Returns whether something older may show through the blocks of a volume: then one record of zeros covers many
@@ -101,7 +101,7 @@ impl Pool {
     }
 
     /// Discards whole logical extents, and defines them as zeros by one record.
-    fn discard_range(&mut self, volume: VolumeId, logical: u32, count: u32) -> Discarded {
+    fn discard_range(&mut self, volume: VolumeId, logical: u32, count: u32) -> DiscardOutcome {
         let owner = self.volumes[&volume].owner;
         let mut changes = Vec::new();
         let mut freed = Vec::new();
@@ -127,7 +127,7 @@ impl Pool {
             done += 1;
         }
         if done == 0 {
-            return if self.log.has_room(UNITS_EACH) { Discarded::Held } else { Discarded::TailFull };
+            return if self.log.has_room(UNITS_EACH) { DiscardOutcome::Held } else { DiscardOutcome::LogFull };
         }
         if any {
             let within = |record: &Record| {
@@ -135,7 +135,7 @@ impl Pool {
             };
             let old: Vec<_> = self.state.zeros_of(owner).filter(|(_, record)| within(record)).collect();
             let Some(id) = self.state.free_zero_slot(owner) else {
-                return Discarded::Full(u64::from(done * EXTENT_BLOCKS));
+                return DiscardOutcome::Full(u64::from(done * EXTENT_BLOCKS));
             };
             let present = u64::from(done);
             let life = self.state.record(id).life;
@@ -156,7 +156,7 @@ impl Pool {
         for at in logical..logical + done {
             volume.writer.clear_blocks(&self.state.records, at, u64::MAX);
         }
-        Discarded::Done(u64::from(done) * u64::from(EXTENT_BLOCKS))
+        DiscardOutcome::Done(u64::from(done) * u64::from(EXTENT_BLOCKS))
     }
 
     fn carry_out(&mut self, changes: &[(u8, u32, Change)], freed: &[ExtentId]) {

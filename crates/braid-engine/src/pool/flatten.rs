@@ -33,7 +33,7 @@ const LOADS_EACH: u32 = 16;
 
 /// The outcome of a step of flattening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Flattened {
+pub enum FlattenStep {
     /// There is nothing to flatten.
     Nothing,
     /// Something was done, or is under way.
@@ -152,14 +152,14 @@ impl Pool {
     /// See [`AdminError`]; `NoSpace`: less space is free than would have to be reserved for thick volumes.
     pub fn flatten(&mut self, volume: OwnerId) -> Result<Vec<OwnerId>, AdminError> {
         let tops = self.to_flatten(volume)?;
-        if let Some(top) = tops.iter().find(|top| self.state.chain_may_lack(**top)) {
+        if let Some(top) = tops.iter().find(|top| self.state.chain_may_miss_records(**top)) {
             return Err(self.why_in_doubt(*top));
         }
         if tops.len() as u64 * 5 > self.log.capacity() / 2 {
             return Err(AdminError::TooManyAtOnce);
         }
         if !self.has_room_for_request(tops.len() as u64 * 5 + 1) {
-            return Err(AdminError::TailFull);
+            return Err(AdminError::LogFull);
         }
         self.reserves_without_parent(&tops)?;
         self.mark_flattens(&tops, true);
@@ -169,7 +169,7 @@ impl Pool {
     }
 
     /// Cancels the flattening of a volume. What was copied stays. False: the log has no room for that.
-    pub fn keep_parent(&mut self, volume: OwnerId) -> bool {
+    pub fn cancel_flatten(&mut self, volume: OwnerId) -> bool {
         let flattened = self.flattened_for(volume);
         let room = self.has_room_for_request(flattened.len() as u64 * 5 + 1);
         if room {
@@ -181,7 +181,7 @@ impl Pool {
     /// Returns the owners that are being flattened, or are to be, so that this volume becomes independent.
     pub fn flattened_for(&self, volume: OwnerId) -> Vec<OwnerId> {
         let Some(owner) = self.state.owners.get(volume) else { return Vec::new() };
-        let of = |other: &&Owner| other.flattens && is_of(other, owner);
+        let of = |other: &&Owner| other.flattening && is_of(other, owner);
         self.state.owners.iter().filter(of).map(|other| other.id).collect()
     }
 
@@ -223,7 +223,7 @@ impl Pool {
         let mut changes = Vec::with_capacity(owners.len());
         for id in owners {
             let Ok((slot, owner)) = self.slot_of(*id) else { continue };
-            changes.push((0, slot, Change::Owner { owner: Some(Owner { flattens, ..owner }) }));
+            changes.push((0, slot, Change::Owner { owner: Some(Owner { flattening: flattens, ..owner }) }));
         }
         if !changes.is_empty() {
             self.change(&changes);
@@ -232,13 +232,13 @@ impl Pool {
 
     /// Continues flattening: looks at up to `records` records, or logical extents. The copying goes on by itself, by
     /// [`Pool::next_io`] and barriers.
-    pub fn flatten_step(&mut self, records: u32) -> Flattened {
+    pub fn flatten_step(&mut self, records: u32) -> FlattenStep {
         if self.commits.is_failed() {
             self.flatten = None;
-            return Flattened::Nothing;
+            return FlattenStep::Nothing;
         }
         if self.is_starving() {
-            return Flattened::Later;
+            return FlattenStep::Later;
         }
         let mut job = match self.flatten.take() {
             Some(job) => job,
@@ -248,7 +248,7 @@ impl Pool {
             },
         };
         let step = self.continue_flatten(&mut job, records);
-        if matches!(step, Flattened::Some | Flattened::Later) {
+        if matches!(step, FlattenStep::Some | FlattenStep::Later) {
             self.flatten = Some(job);
         }
         step
@@ -260,9 +260,9 @@ impl Pool {
         nameless && self.state.owners.children(owner.id).len() <= 1
     }
 
-    fn begin_flatten(&self) -> Result<Flatten, Flattened> {
+    fn begin_flatten(&self) -> Result<Flatten, FlattenStep> {
         let mut any = false;
-        for owner in self.state.owners.iter().filter(|owner| owner.flattens) {
+        for owner in self.state.owners.iter().filter(|owner| owner.flattening) {
             any = true;
             let parent = self.state.owners.get(owner.parent);
             let held = self.flattening_held.contains(&owner.id);
@@ -282,47 +282,48 @@ impl Pool {
                 stop: None,
             });
         }
-        Err(if any { Flattened::Later } else { Flattened::Nothing })
+        Err(if any { FlattenStep::Later } else { FlattenStep::Nothing })
     }
 
-    fn continue_flatten(&mut self, job: &mut Flatten, records: u32) -> Flattened {
+    fn continue_flatten(&mut self, job: &mut Flatten, records: u32) -> FlattenStep {
         let id = job.owner;
         let idle = !self.moves.copies_for(id);
-        let goes_on = |owner: &&Owner| owner.flattens && !self.will_merge(owner) && !self.flattening_held.contains(&id);
+        let goes_on =
+            |owner: &&Owner| owner.flattening && !self.will_merge(owner) && !self.flattening_held.contains(&id);
         let owner = self.state.owners.get(id).filter(goes_on).cloned();
         let Some(owner) = owner else {
             // Cancelled, paused, or deleted: the next owner follows when nothing is in flight.
             self.drop_unserved_builds();
             if !idle {
-                return Flattened::Some;
+                return FlattenStep::Some;
             }
             return match self.begin_flatten() {
                 Ok(next) => {
                     *job = next;
-                    Flattened::Some
+                    FlattenStep::Some
                 }
                 Err(none) => none,
             };
         };
         if self.merge.as_ref().is_some_and(|merge| self.state.owners.chain(id).contains(&merge.owner())) {
-            return Flattened::Later;
+            return FlattenStep::Later;
         }
-        if owner.parent != 0 && self.state.chain_may_lack(id) {
+        if owner.parent != 0 && self.state.chain_may_miss_records(id) {
             job.stop = Some(Stop::Unreadable);
         }
         if let Some(stop) = job.stop {
             if !idle {
-                return Flattened::Some;
+                return FlattenStep::Some;
             }
             if !self.log.has_room(6) {
                 self.commit_soon();
-                return Flattened::Some;
+                return FlattenStep::Some;
             }
             self.drop_unserved_builds();
             self.mark_flattens(&[id], false);
             return match stop {
-                Stop::Full => Flattened::Full(id),
-                Stop::Unreadable => Flattened::Unreadable(id),
+                Stop::Full => FlattenStep::Full(id),
+                Stop::Unreadable => FlattenStep::Unreadable(id),
             };
         }
         let mut loads = records.saturating_mul(LOADS_EACH);
@@ -331,7 +332,7 @@ impl Pool {
             Stage::Build if owner.parent == 0 => job.stage = Stage::Clear(RecordId { member: 0, index: 0 }),
             Stage::Build => {
                 if self.state.owners.chain(owner.parent).into_iter().any(|ancestor| self.awaits_data(ancestor)) {
-                    return Flattened::Later;
+                    return FlattenStep::Later;
                 }
                 if let Some(below) = self.build_unserved(owner.parent, &mut loads) {
                     (job.below, job.stage) = (Some(below), Stage::Copy);
@@ -342,7 +343,7 @@ impl Pool {
             Stage::Copy => return self.copy_some(job, &owner, records),
             Stage::Clear(_) => return self.clear_some(job, records),
         }
-        Flattened::Some
+        FlattenStep::Some
     }
 
     fn gather_own(&mut self, job: &mut Flatten, loads: &mut u32) {
@@ -390,15 +391,15 @@ impl Pool {
     }
 
     /// Begins copies, in the order of the volume; at the end, cuts off the parent.
-    fn copy_some(&mut self, job: &mut Flatten, owner: &Owner, records: u32) -> Flattened {
+    fn copy_some(&mut self, job: &mut Flatten, owner: &Owner, records: u32) -> FlattenStep {
         let extents = job.below.as_ref().expect("built before").map().extents();
         for _ in 0..records {
             if !self.moves.can_begin() {
-                return Flattened::Some;
+                return FlattenStep::Some;
             }
             if job.sparse.len() >= EXTENT_BLOCKS as usize || job.at == extents && !job.sparse.is_empty() {
                 if !self.copy_sparse(job) {
-                    return Flattened::Some;
+                    return FlattenStep::Some;
                 }
                 continue;
             }
@@ -408,14 +409,14 @@ impl Pool {
                 job.at = map.next_mapped(job.at).unwrap_or(extents);
                 if job.at < extents {
                     if !self.copy_extent(job) {
-                        return Flattened::Some;
+                        return FlattenStep::Some;
                     }
                     job.at += 1;
                 }
                 continue;
             }
             if self.moves.copies_for(job.owner) && !planted(Planted::FlattenCutsEarly) {
-                return Flattened::Some;
+                return FlattenStep::Some;
             }
             // Once more from the first on: a copy may have been cancelled.
             if !job.clean && !planted(Planted::FlattenCutsEarly) {
@@ -424,7 +425,7 @@ impl Pool {
             }
             return self.cut(job, owner);
         }
-        Flattened::Some
+        FlattenStep::Some
     }
 
     /// Begins to copy the blocks that the owner lacks of the next logical extent. False: it has to wait.
@@ -507,7 +508,7 @@ impl Pool {
         // Space that is reserved for a thick volume which sees this owner's blocks is reserved for this copy.
         let Some(target) = self.take_extent(job.owner, logical) else {
             // Space that is being freed is free soon.
-            let uses = self.state.owners.get(job.owner).map_or(0, Owner::uses);
+            let uses = self.state.owners.get(job.owner).map_or(0, Owner::allocation_members);
             if self.is_freeing_on(uses) {
                 self.commit_soon();
             } else {
@@ -524,17 +525,17 @@ impl Pool {
     }
 
     /// Cuts off the parent: nothing of the ancestors shows through the owner any longer.
-    fn cut(&mut self, job: &mut Flatten, owner: &Owner) -> Flattened {
+    fn cut(&mut self, job: &mut Flatten, owner: &Owner) -> FlattenStep {
         if self.is_being_mapped(job.owner) {
-            return Flattened::Later;
+            return FlattenStep::Later;
         }
         if !self.log.has_room(6) {
             self.commit_soon();
-            return Flattened::Some;
+            return FlattenStep::Some;
         }
         let Ok(reserves) = self.reserves_without_parent(&[job.owner]) else {
             job.stop = Some(Stop::Full);
-            return Flattened::Some;
+            return FlattenStep::Some;
         };
         let slot = self.state.owners.slot_of(job.owner).expect("it exists");
         let image = Owner { parent: 0, ..owner.clone() };
@@ -542,21 +543,21 @@ impl Pool {
         self.set_reserves(reserves);
         job.below = None;
         job.stage = Stage::Clear(RecordId { member: 0, index: 0 });
-        Flattened::Some
+        FlattenStep::Some
     }
 
     /// Removes the owner's zeros: there is nothing that they would hide. At the end the owner is no longer marked to be
     /// flattened.
-    fn clear_some(&mut self, job: &mut Flatten, records: u32) -> Flattened {
+    fn clear_some(&mut self, job: &mut Flatten, records: u32) -> FlattenStep {
         let owner = job.owner;
-        let Stage::Clear(next) = &mut job.stage else { return Flattened::Some };
+        let Stage::Clear(next) = &mut job.stage else { return FlattenStep::Some };
         if self.is_being_mapped(owner) {
-            return Flattened::Later;
+            return FlattenStep::Later;
         }
         for _ in 0..records {
             if !self.log.has_room(8) {
                 self.commit_soon();
-                return Flattened::Some;
+                return FlattenStep::Some;
             }
             let zeros = self.state.zeros_of(owner).next();
             if let Some((id, _)) = zeros {
@@ -566,7 +567,7 @@ impl Pool {
             }
             if usize::from(next.member) == self.rooms.len() {
                 self.mark_flattens(&[owner], false);
-                return Flattened::Done(owner);
+                return FlattenStep::Done(owner);
             }
             if next.index >= self.state.records.extents(next.member) {
                 *next = RecordId { member: next.member + 1, index: 0 };
@@ -577,7 +578,7 @@ impl Pool {
             if holder & !OWNER_HELD == owner {
                 let record = self.state.record(*next);
                 if record.zero != 0 && holder & OWNER_HELD != 0 {
-                    return Flattened::Some;
+                    return FlattenStep::Some;
                 }
                 if record.zero != 0 {
                     let record = Record { zero: 0, ..record };
@@ -587,7 +588,7 @@ impl Pool {
             }
             next.index += 1;
         }
-        Flattened::Some
+        FlattenStep::Some
     }
 }
 

@@ -1,7 +1,7 @@
 //! Space that is being freed, and so worth waiting for: a freed extent needs a commit, a barrier and a discard before
 //! it can be allocated.
 
-use braid_format::pool::Placing;
+use braid_format::pool::AllocationPolicy;
 
 use super::home::{Pool, Room, VolumeId};
 
@@ -9,7 +9,9 @@ impl Pool {
     /// Returns whether space is being freed on a member that the volume may use.
     pub fn is_freeing_for(&self, volume: VolumeId) -> bool {
         let owner = self.volumes.get(&volume).and_then(|volume| self.state.owners.get(volume.owner));
-        let on = |owner: &braid_format::pool::Owner| if owner.place == Placing::Spread { u128::MAX } else { owner.on };
+        let on = |owner: &braid_format::pool::Owner| {
+            if owner.allocation == AllocationPolicy::Spread { u128::MAX } else { owner.on }
+        };
         self.is_freeing_on(owner.map_or(0, on))
     }
 
@@ -28,14 +30,14 @@ impl Pool {
     }
 
     /// Requests the commit that freed extents wait for, if any do.
-    pub fn hurry_freeing(&mut self) {
+    pub fn commit_freed(&mut self) {
         if !self.empties.is_empty() || self.rooms.iter().any(|room| room.freed.awaits_commit()) {
             self.commit_soon();
         }
     }
 
     /// Returns how many extents have become free again since the pool was opened.
-    pub fn extents_regained(&self) -> u64 {
+    pub fn extents_freed(&self) -> u64 {
         self.commits.discarded
     }
 }

@@ -23,7 +23,7 @@ use super::moves::Moves;
 use super::owners::OwnerId;
 use super::records::{OWNER_HELD, Records};
 use super::space::{Free, Freed, Spread};
-use super::state::{RecordId, State};
+use super::state::{PoolTables, RecordId};
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::planted::{Planted, planted};
 
@@ -117,7 +117,7 @@ impl Reservation {
 
 /// The outcome of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Placement {
+pub enum BlockAllocation {
     /// Write there, then call [`Pool::bind`].
     New(Reservation),
     /// The volume's owner has these blocks already: overwrite them.
@@ -132,7 +132,7 @@ pub enum Placement {
     /// The pool has no space for it.
     Full,
     /// Changes have to be committed first; call again after a commit.
-    TailFull,
+    LogFull,
     /// A job holds the extent; call again when it is released.
     Held,
 }
@@ -148,7 +148,7 @@ pub(super) struct Room {
 /// An open pool.
 pub struct Pool {
     pub(super) uuid: Uuid,
-    pub(super) state: State,
+    pub(super) state: PoolTables,
     pub(super) shared: Arc<PoolShared>,
     pub(super) log: MemoryLog,
     pub(super) rooms: Vec<Room>,
@@ -188,7 +188,7 @@ pub struct Pool {
 
 impl Pool {
     /// Returns a pool whose state has been read. All extents that no record uses are free.
-    pub(super) fn new(uuid: Uuid, state: State, log: MemoryLog, commits: Commits) -> Pool {
+    pub(super) fn new(uuid: Uuid, state: PoolTables, log: MemoryLog, commits: Commits) -> Pool {
         let shared = Arc::new(PoolShared {
             records: Arc::clone(&state.records),
             turn: AtomicU32::new(0),
@@ -242,7 +242,7 @@ impl Pool {
     }
 
     /// Builds the map of a volume again, to compare.
-    pub fn build_again(&self, id: VolumeId) -> Arc<VolumeMap> {
+    pub fn rebuild_map(&self, id: VolumeId) -> Arc<VolumeMap> {
         let owner = self.volumes[&id].owner;
         Arc::clone(self.build(owner).map())
     }
@@ -264,7 +264,7 @@ impl Pool {
     }
 
     /// Returns what is known of its records and owners.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &PoolTables {
         &self.state
     }
 
@@ -294,8 +294,8 @@ impl Pool {
     }
 
     /// Returns the missing members, a bit mask.
-    pub fn absent(&self) -> u128 {
-        self.state.absent
+    pub fn missing_members(&self) -> u128 {
+        self.state.missing
     }
 
     /// The owner under which new blocks of a volume are kept.
@@ -356,7 +356,7 @@ impl Pool {
     ///
     /// # Panics
     /// If there is no such volume, or it is read-only.
-    pub fn place(&mut self, volume: VolumeId, block: u64, blocks: u32) -> Placement {
+    pub fn allocate(&mut self, volume: VolumeId, block: u64, blocks: u32) -> BlockAllocation {
         let logical = (block / u64::from(EXTENT_BLOCKS)) as u32;
         let first = (block % u64::from(EXTENT_BLOCKS)) as u32;
         let blocks = blocks.min(EXTENT_BLOCKS - first);
@@ -369,19 +369,19 @@ impl Pool {
         let held = |extent: ExtentId| records.owner(extent) & OWNER_HELD != 0;
         if let Some(piece) = self.view.pieces().iter().find(|piece| piece.mask >> first & 1 == 1 && own(piece.extent)) {
             if held(piece.extent) {
-                return Placement::Held;
+                return BlockAllocation::Held;
             }
             let run = (!(piece.mask >> first)).trailing_zeros();
-            return Placement::Own { extent: piece.extent, position: first, blocks: run.min(blocks) };
+            return BlockAllocation::Own { extent: piece.extent, position: first, blocks: run.min(blocks) };
         }
         let mut own_present =
             self.view.pieces().iter().filter(|piece| own(piece.extent)).fold(0, |all, piece| all | piece.mask);
         for packed in self.view.packed().filter(|packed| own(packed.extent)) {
             if u32::from(packed.block) == first {
                 if held(packed.extent) {
-                    return Placement::Held;
+                    return BlockAllocation::Held;
                 }
-                return Placement::Own { extent: packed.extent, position: u32::from(packed.slot), blocks: 1 };
+                return BlockAllocation::Own { extent: packed.extent, position: u32::from(packed.slot), blocks: 1 };
             }
             own_present |= 1 << packed.block;
         }
@@ -393,7 +393,7 @@ impl Pool {
         let below = self.state.owners.get(owner).is_some_and(|owner| owner.parent != 0);
         let units = (if below { 2 * blocks + 1 } else { blocks }) as u16;
         if !self.log.reserve(u64::from(units)) {
-            return Placement::TailFull;
+            return BlockAllocation::LogFull;
         }
         let new = |extent, position, blocks, packed| Reservation {
             extent,
@@ -425,10 +425,10 @@ impl Pool {
         if let Some((extent, clear)) = chosen {
             if held(extent) {
                 self.log.unreserve(u64::from(units));
-                return Placement::Held;
+                return BlockAllocation::Held;
             }
             self.count_pending(owner, extent);
-            return Placement::New(new(extent, first, clear, false));
+            return BlockAllocation::New(new(extent, first, clear, false));
         }
         let others_see = self.view.mask() != 0 || self.state.zero_range_word(owner, logical) != 0;
         if others_see
@@ -436,24 +436,24 @@ impl Pool {
             && let Some((extent, position, count)) = self.packed_slots(owner, blocks)
         {
             self.count_pending(owner, extent);
-            return Placement::New(new(extent, position, count, true));
+            return BlockAllocation::New(new(extent, position, count, true));
         }
         if let Some(extent) = self.take_extent(owner, Some(logical)) {
             self.opening.insert(opening_key(owner, logical), extent.bits());
             // The reservation is used up from now on, not only when the data are written.
             self.state.reserves.add_whole(owner, logical);
             self.count_pending(owner, extent);
-            return Placement::New(new(extent, first, blocks, false));
+            return BlockAllocation::New(new(extent, first, blocks, false));
         }
         // The last resort: slots of the open packed extent.
         if let Some((extent, position, count)) = self.packed_slots(owner, blocks) {
             self.count_pending(owner, extent);
-            return Placement::New(new(extent, position, count, true));
+            return BlockAllocation::New(new(extent, position, count, true));
         }
         self.log.unreserve(u64::from(units));
         // Its reservation is used by a copy of blocks that it sees there: the write finds room in the copy's extent.
         let opens = self.is_seen_by_thick(owner) && self.moves.copy_targets().any(|copied| copied == (owner, logical));
-        if opens { Placement::Held } else { Placement::Full }
+        if opens { BlockAllocation::Held } else { BlockAllocation::Full }
     }
 
     /// Returns owner and logical extent of newly allocated extents in which nothing is mapped yet.
@@ -501,7 +501,8 @@ impl Pool {
     /// Allocates a free extent for this owner, on a member that it may use. `logical`: the logical extent that it is to
     /// hold whole.
     pub(super) fn take_extent(&mut self, owner: OwnerId, logical: Option<u32>) -> Option<ExtentId> {
-        let on = self.state.owners.get(owner).map_or(u128::MAX, Owner::uses) & !self.unavailable_to(owner, logical);
+        let on = self.state.owners.get(owner).map_or(u128::MAX, Owner::allocation_members)
+            & !self.unavailable_to(owner, logical);
         let free = |room: &Room| if room.closed { 0 } else { room.free.count() };
         let rooms = (0u8..).zip(self.rooms.iter().map(free));
         let member = self.spread.choose(rooms.filter(|(member, _)| on >> member & 1 == 1))?;
@@ -541,7 +542,7 @@ impl Pool {
     }
 
     /// Maps blocks whose data are written: they are found there from now on. Returns the log unit of the change.
-    pub fn bind(&mut self, reservation: &Reservation) -> u64 {
+    pub fn map_allocation(&mut self, reservation: &Reservation) -> u64 {
         let Reservation { extent, position, blocks, block, owner, packed, units, .. } = *reservation;
         self.log.unreserve(u64::from(units));
         let id = RecordId::from(extent);
@@ -645,7 +646,7 @@ impl Pool {
     }
 
     /// Releases an allocation whose data could not be written.
-    pub fn unplace(&mut self, reservation: &Reservation) {
+    pub fn release_allocation(&mut self, reservation: &Reservation) {
         self.log.unreserve(u64::from(reservation.units));
         self.end_reservation(reservation, (reservation.block / u64::from(EXTENT_BLOCKS)) as u32);
     }

@@ -25,7 +25,7 @@ impl PausedMoves {
 impl Pool {
     /// Pauses moves off these members, which are being emptied, and of these owners' blocks, until the next call. Moves
     /// that have begun go on.
-    pub fn hold_moves(&mut self, members: u128, owners: BTreeSet<OwnerId>) {
+    pub fn pause_moves(&mut self, members: u128, owners: BTreeSet<OwnerId>) {
         let paused = PausedMoves { members, owners };
         // A repeated call must not restart the scan: a scan that is restarted each time never ends.
         if self.moves.paused != paused {
@@ -35,7 +35,7 @@ impl Pool {
     }
 
     /// Pauses copying for these owners, which are to be flattened, until the next call.
-    pub fn hold_flattening(&mut self, owners: BTreeSet<OwnerId>) {
+    pub fn pause_flattening(&mut self, owners: BTreeSet<OwnerId>) {
         self.flattening_held = owners;
     }
 

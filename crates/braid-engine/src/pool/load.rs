@@ -1,14 +1,16 @@
 //! Reading the tables: records, addresses, owners.
 
-use braid_format::pool::{ADDRESS_SECTOR_BYTES, Change, Entry, OWNER_BYTES, Owner, RECORD_BYTES, Record, RecordKind};
+use braid_format::pool::{
+    ADDRESS_SECTOR_BYTES, Change, LogEntry, OWNER_BYTES, Owner, RECORD_BYTES, Record, RecordKind,
+};
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::CheckpointWriter;
 use super::checkpoint::{RECORDS_EACH, SECTORS_EACH};
 use super::damage::{Page, UNREAD, Words};
 use super::open::{OpenError, OpenPool, PoolDevice, failed};
 use super::read_ahead::ReadAhead;
 use super::recovery::{MemberLog, Standing};
-use super::state::{RecordId, State};
+use super::state::{PoolTables, RecordId};
 use super::units::{EXTENT_BLOCKS, ExtentId};
 use crate::io::{DeviceIo, ErrorKind, IoError};
 
@@ -28,8 +30,8 @@ pub(super) async fn load<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
     found: &[MemberLog],
-) -> Result<(State, Vec<u8>), OpenError> {
-    let mut state = State::new(what.owner_slots);
+) -> Result<(PoolTables, Vec<u8>), OpenError> {
+    let mut state = PoolTables::new(what.owner_slots);
     // A returning member does not know all owners.
     let stayed = found.iter().enumerate().filter(|(_, found)| !matches!(found.standing, Standing::Returning(_)));
     let newest =
@@ -41,12 +43,12 @@ pub(super) async fn load<I: DeviceIo>(
         let records = u64::from(member.extents) + u64::from(member.zero_slots);
         let bytes = (records * RECORD_BYTES as u64).next_multiple_of(BLOCK);
         let parts = (0..bytes).step_by(READ_BYTES as usize);
-        let read = |at: u64| read_pages(io, member, member.places.table + at, READ_BYTES.min(bytes - at));
+        let read = |at: u64| read_pages(io, member, member.layout.table + at, READ_BYTES.min(bytes - at));
         let mut reads = ReadAhead::new(READS_AHEAD, parts.clone().map(read));
         for at in parts {
             let (read, unread) = reads.next().await.expect("one for each part")?;
             for offset in unread {
-                let page = Page::Records(((offset - member.places.table) / BLOCK) as u32);
+                let page = Page::Records(((offset - member.layout.table) / BLOCK) as u32);
                 state.damage.note_unread(number, page, offset);
             }
             for (k, image) in (at / RECORD_BYTES as u64..records).zip(read.as_chunks::<RECORD_BYTES>().0) {
@@ -68,7 +70,7 @@ async fn load_owners<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
     found: &[MemberLog],
-    state: &mut State,
+    state: &mut PoolTables,
     first: usize,
 ) -> Result<Vec<u8>, OpenError> {
     let bytes = (u64::from(what.owner_slots) * OWNER_BYTES as u64).next_multiple_of(BLOCK);
@@ -78,7 +80,7 @@ async fn load_owners<I: DeviceIo>(
     };
     let (mut unread, mut rewrite): (Vec<u32>, _) = ((0..what.owner_slots).collect(), Vec::new());
     for member in from.iter().chain(before).filter(|member| !returning(member.number)) {
-        let (read, _) = read_pages(io, member, member.places.owners, bytes).await?;
+        let (read, _) = read_pages(io, member, member.layout.owners, bytes).await?;
         let images = read.as_chunks::<OWNER_BYTES>().0;
         unread.retain(|slot| match Owner::decode(&images[*slot as usize], *slot) {
             Ok(owner) => {
@@ -131,10 +133,10 @@ async fn read_pages<I: DeviceIo>(
 /// content would be lost, and may be readable the next time.
 pub(super) fn refuse_unread_pages<'a>(
     what: &OpenPool<'_>,
-    state: &State,
-    entries: impl Iterator<Item = &'a Entry>,
+    state: &PoolTables,
+    entries: impl Iterator<Item = &'a LogEntry>,
 ) -> Result<(), OpenError> {
-    for entry in entries.filter(|_| !what.writes_over) {
+    for entry in entries.filter(|_| !what.overwrites_unreadable) {
         let pages = match entry.change {
             Change::Padding | Change::Owner { .. } => continue,
             Change::Record { .. } => [Some(Page::Records(entry.index / RECORDS_EACH)), None],
@@ -154,17 +156,17 @@ pub(super) fn refuse_unread_pages<'a>(
 /// Reads the addresses of packed extents. Those that are not on the disk yet are in the ring.
 async fn load_addresses<I: DeviceIo>(
     io: &I,
-    state: &mut State,
+    state: &mut PoolTables,
     number: u8,
     member: &PoolDevice,
 ) -> Result<(), OpenError> {
     let spans = spans_of_addresses(state, number, member);
-    let read = |(at, len): &(u64, u64)| read_pages(io, member, member.places.addresses + at, *len);
+    let read = |(at, len): &(u64, u64)| read_pages(io, member, member.layout.addresses + at, *len);
     let mut reads = ReadAhead::new(READS_AHEAD, spans.iter().map(read));
     for (at, len) in &spans {
         let (bytes, unread) = reads.next().await.expect("one for each span")?;
         for offset in unread {
-            let page = Page::Addresses(((offset - member.places.addresses) / BLOCK) as u32);
+            let page = Page::Addresses(((offset - member.layout.addresses) / BLOCK) as u32);
             state.damage.note_unread(number, page, offset);
         }
         let sector = ADDRESS_SECTOR_BYTES as u64;
@@ -177,7 +179,7 @@ async fn load_addresses<I: DeviceIo>(
 }
 
 /// Returns the parts of a member's address table to read, in whole pages: the first byte, and how many bytes.
-fn spans_of_addresses(state: &State, number: u8, member: &PoolDevice) -> Vec<(u64, u64)> {
+fn spans_of_addresses(state: &PoolTables, number: u8, member: &PoolDevice) -> Vec<(u64, u64)> {
     let mut spans: Vec<(u64, u64)> = Vec::new();
     for index in 0..member.extents {
         if !has_addresses(state, RecordId { member: number, index }) {
@@ -195,11 +197,11 @@ fn spans_of_addresses(state: &State, number: u8, member: &PoolDevice) -> Vec<(u6
 }
 
 /// Returns whether to read the addresses of a record. Of a damaged one the kind is unknown.
-fn has_addresses(state: &State, id: RecordId) -> bool {
+fn has_addresses(state: &PoolTables, id: RecordId) -> bool {
     state.record(id).kind == RecordKind::Packed || state.damage.has(id)
 }
 
-fn load_sector(state: &mut State, id: RecordId, image: &[u8; ADDRESS_SECTOR_BYTES]) {
+fn load_sector(state: &mut PoolTables, id: RecordId, image: &[u8; ADDRESS_SECTOR_BYTES]) {
     if !has_addresses(state, id) {
         return;
     }
@@ -230,7 +232,7 @@ fn is_valid_at(member: &PoolDevice, index: u32, record: &Record) -> bool {
 }
 
 /// Returns whether an entry refers to something that exists.
-pub(super) fn fits(what: &OpenPool<'_>, entry: &Entry) -> bool {
+pub(super) fn fits(what: &OpenPool<'_>, entry: &LogEntry) -> bool {
     match &entry.change {
         Change::Padding => true,
         Change::Owner { .. } => entry.index < what.owner_slots,
@@ -241,7 +243,7 @@ pub(super) fn fits(what: &OpenPool<'_>, entry: &Entry) -> bool {
     }
 }
 
-pub(super) fn apply(state: &mut State, checkpoint: &mut Checkpoint, entry: &Entry) {
+pub(super) fn apply(state: &mut PoolTables, checkpoint: &mut CheckpointWriter, entry: &LogEntry) {
     let id = RecordId { member: entry.member, index: entry.index };
     match &entry.change {
         Change::Record { record } => {
@@ -263,7 +265,7 @@ pub(super) fn apply(state: &mut State, checkpoint: &mut Checkpoint, entry: &Entr
 }
 
 /// Checks what must be true of every open pool.
-pub(super) fn verify(state: &State, first: u8) -> Result<(), OpenError> {
+pub(super) fn verify(state: &PoolTables, first: u8) -> Result<(), OpenError> {
     if let Some(slot) = state.unread_owners.first() {
         let what = format!("slot {slot} of its list of owners cannot be believed, here and on all other members");
         return Err(OpenError::Damaged { member: first, what });

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 ///
 /// However the process ends, the next process that opens this memory sees its stores. If it sees a store with
 /// [`std::sync::atomic::Ordering::Release`], it also sees all stores before that one. New memory is all zeros.
-pub trait TailMemory: Send + Sync {
+pub trait LogMemory: Send + Sync {
     /// Returns all of it, at the same address until it is dropped.
     fn words(&self) -> &[AtomicU64];
 }

@@ -1,6 +1,8 @@
 //! Reading a member's log ring.
 
-use braid_format::pool::{BATCH_BYTES_MAX, BatchHeader, Entry, RingStart, entries, open as open_batch};
+use braid_format::pool::{
+    BATCH_BYTES_MAX, Checkpoint, LogBatchHeader, LogEntry, batch_entries, validate_batch as open_batch,
+};
 
 use super::commit::{BATCH_BLOCKS_MAX, LogRing};
 use super::load::fits;
@@ -17,8 +19,8 @@ pub(super) async fn read_ring<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
     member: &PoolDevice,
-    start: &RingStart,
-) -> Result<Vec<(BatchHeader, Vec<Entry>)>, OpenError> {
+    start: &Checkpoint,
+) -> Result<Vec<(LogBatchHeader, Vec<LogEntry>)>, OpenError> {
     let number = member.number;
     let mut batches = Vec::new();
     let mut position = u64::from(start.position);
@@ -37,7 +39,7 @@ pub(super) async fn read_ring<I: DeviceIo>(
         if !of_run || begin + u64::from(header.blocks) > first + member.ring.1 {
             break;
         }
-        let Ok(list) = entries(&bytes, &header).collect::<Result<Vec<_>, _>>() else {
+        let Ok(list) = batch_entries(&bytes, &header).collect::<Result<Vec<_>, _>>() else {
             let what = format!("an entry of batch {sequence} of its ring makes no sense");
             return Err(OpenError::Damaged { member: number, what });
         };
@@ -63,11 +65,11 @@ pub(super) async fn read_ring<I: DeviceIo>(
 async fn check_no_later_batch<I: DeviceIo>(
     io: &I,
     member: &PoolDevice,
-    start: &RingStart,
+    start: &Checkpoint,
     lacks: u64,
 ) -> Result<(), OpenError> {
     // The first batch of its commit: the batches of a commit are written together.
-    let later = |header: &BatchHeader| header.sequence.saturating_sub(header.index.into()) > lacks;
+    let later = |header: &LogBatchHeader| header.sequence.saturating_sub(header.index.into()) > lacks;
     let Some(header) = find_batch(io, member, start, later).await? else { return Ok(()) };
     let what = format!(
         "batch {lacks} of its ring is damaged, or the newest start of the ring is: commit {} came after it, and what was committed between them is lost",
@@ -82,7 +84,7 @@ async fn check_no_later_batch<I: DeviceIo>(
 pub(super) async fn check_no_later_commit<I: DeviceIo>(
     io: &I,
     member: &PoolDevice,
-    start: &RingStart,
+    start: &Checkpoint,
     commit: u64,
 ) -> Result<(), OpenError> {
     let Some(header) = find_batch(io, member, start, |header| header.commit > commit).await? else { return Ok(()) };
@@ -97,11 +99,11 @@ pub(super) async fn check_no_later_commit<I: DeviceIo>(
 async fn find_batch<I: DeviceIo>(
     io: &I,
     member: &PoolDevice,
-    start: &RingStart,
-    wanted: impl Fn(&BatchHeader) -> bool,
-) -> Result<Option<BatchHeader>, OpenError> {
+    start: &Checkpoint,
+    wanted: impl Fn(&LogBatchHeader) -> bool,
+) -> Result<Option<LogBatchHeader>, OpenError> {
     let (number, (ring, blocks)) = (member.number, member.ring);
-    let of_run = |header: &BatchHeader| header.pool_tag == start.pool_tag && header.run == start.run;
+    let of_run = |header: &LogBatchHeader| header.pool_tag == start.pool_tag && header.run == start.run;
     let found = |bytes: &[u8]| open_batch(bytes).ok().filter(of_run).filter(&wanted);
     let mut at = 0;
     while at < blocks {

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_format::Uuid;
 use braid_format::limits::COUNTER_MAX;
-use braid_format::pool::{Change, Entry, UNIT_WORDS};
+use braid_format::pool::{Change, LogEntry, UNIT_WORDS};
 
-use super::log_memory::TailMemory;
+use super::log_memory::LogMemory;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"BRAIDPT1");
 const HEADER_WORDS: usize = 64;
@@ -33,7 +33,7 @@ pub const fn log_bytes(units: u64) -> u64 {
 
 /// The in-memory log of an open pool. Only the home shard changes it.
 pub struct MemoryLog {
-    memory: Arc<dyn TailMemory>,
+    memory: Arc<dyn LogMemory>,
     capacity: u64,
     /// The last published unit.
     published: u64,
@@ -48,7 +48,7 @@ impl MemoryLog {
     ///
     /// # Panics
     /// If the memory has no room for [`LOG_UNITS_MIN`] units.
-    pub fn begin(memory: Arc<dyn TailMemory>, pool: Uuid, session: u64, mark: u64) -> MemoryLog {
+    pub fn begin(memory: Arc<dyn LogMemory>, pool: Uuid, session: u64, mark: u64) -> MemoryLog {
         let words = memory.words();
         let capacity = ((words.len().saturating_sub(HEADER_WORDS)) / UNIT_WORDS) as u64;
         let capacity = capacity.min(LOG_UNITS_MAX);
@@ -117,7 +117,7 @@ impl MemoryLog {
         for (k, (member, index, change)) in changes.iter().enumerate() {
             let joined = k + 1 < changes.len();
             let entry =
-                Entry { member: *member, index: *index, sequence: sequence + 1, joined, change: change.clone() };
+                LogEntry { member: *member, index: *index, sequence: sequence + 1, joined, change: change.clone() };
             let mut units = [[0u64; UNIT_WORDS]; ENTRY_UNITS_MAX];
             let count = entry.units();
             entry.encode(&mut units[..count]);
@@ -136,7 +136,7 @@ impl MemoryLog {
     }
 
     /// Returns the entry that begins with unit `sequence`, and the unit after it.
-    pub fn entry(&self, sequence: u64) -> (Entry, u64) {
+    pub fn entry(&self, sequence: u64) -> (LogEntry, u64) {
         debug_assert!(sequence > self.trimmed && sequence <= self.published);
         read(self.memory.words(), self.capacity, sequence).expect("the log holds what was appended")
     }
@@ -147,7 +147,7 @@ impl MemoryLog {
     pub fn member_of(&self, sequence: u64) -> (Option<u8>, u64) {
         debug_assert!(sequence > self.trimmed && sequence <= self.published);
         let first = self.memory.words()[word_index(sequence, self.capacity)].load(Ordering::Relaxed);
-        let (units, member) = Entry::length_and_member(first);
+        let (units, member) = LogEntry::length_and_member(first);
         debug_assert!((1..=ENTRY_UNITS_MAX).contains(&units), "the log holds what was appended");
         (member, sequence + units as u64)
     }
@@ -174,15 +174,15 @@ fn unit(words: &[AtomicU64], capacity: u64, sequence: u64) -> [u64; UNIT_WORDS] 
     std::array::from_fn(|k| words[at + k].load(Ordering::Relaxed))
 }
 
-fn read(words: &[AtomicU64], capacity: u64, sequence: u64) -> Option<(Entry, u64)> {
+fn read(words: &[AtomicU64], capacity: u64, sequence: u64) -> Option<(LogEntry, u64)> {
     let mut units = [[0u64; UNIT_WORDS]; ENTRY_UNITS_MAX];
     units[0] = unit(words, capacity, sequence);
     // Nearly all entries take one unit.
-    let (count, _) = Entry::length_and_member(units[0][0]);
+    let (count, _) = LogEntry::length_and_member(units[0][0]);
     for (k, into) in units.iter_mut().enumerate().take(count).skip(1) {
         *into = unit(words, capacity, sequence + k as u64);
     }
-    let (entry, count) = Entry::decode(units.get(..count)?).ok()?;
+    let (entry, count) = LogEntry::decode(units.get(..count)?).ok()?;
     (entry.sequence == sequence).then(|| (entry, sequence + count as u64))
 }
 
@@ -194,12 +194,12 @@ fn read(words: &[AtomicU64], capacity: u64, sequence: u64) -> Option<(Entry, u64
 /// The log is of this pool and session, but is damaged or does not fit what is on the disks: going on without it might
 /// lose acknowledged changes.
 pub fn read_old_log(
-    memory: &dyn TailMemory,
+    memory: &dyn LogMemory,
     pool: Uuid,
     session: u64,
     mark: u64,
     lacks: bool,
-) -> Result<(u64, Vec<Entry>), &'static str> {
+) -> Result<(u64, Vec<LogEntry>), &'static str> {
     let words = memory.words();
     if words.len() < HEADER_WORDS || words[0].load(Ordering::Acquire) != MAGIC {
         return Ok((mark, Vec::new()));

@@ -54,44 +54,44 @@ impl Merge {
 
 /// The outcome of a step of merging.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Folded {
+pub enum MergeStep {
     /// There is nothing to merge, or not yet: a deletion has to be committed first.
     Nothing,
     /// Something was done, and there may be more.
     Some,
     /// The log is full: go on after a commit.
-    TailFull,
+    LogFull,
     /// A map is being built of what it would change: go on when that has ended.
     Later,
 }
 
 impl Pool {
     /// Continues merging deleted owners: looks at up to `records` records.
-    pub fn fold_step(&mut self, records: u32) -> Folded {
+    pub fn merge_step(&mut self, records: u32) -> MergeStep {
         if self.merge.is_none() {
             match self.begin_merge() {
-                Folded::Some => {}
+                MergeStep::Some => {}
                 other => return other,
             }
         }
         let merge = self.merge.as_ref().expect("a merge is under way");
         if self.is_being_mapped(merge.owner) || merge.child.is_some_and(|child| self.is_being_mapped(child)) {
-            return Folded::Later;
+            return MergeStep::Later;
         }
         for _ in 0..self.gather(records) {
             // A record may be freed, or freed with a record of zeros in its place.
             if !self.log.has_room(16) {
-                return Folded::TailFull;
+                return MergeStep::LogFull;
             }
             if !self.merge_next() {
-                return Folded::Some;
+                return MergeStep::Some;
             }
         }
-        Folded::Some
+        MergeStep::Some
     }
 
     /// Begins with an owner that can be merged, if there is one.
-    fn begin_merge(&mut self) -> Folded {
+    fn begin_merge(&mut self) -> MergeStep {
         let committed = self.commits.committed;
         self.deleted.retain(|(sequence, _)| *sequence > committed);
         let owners = &self.state.owners;
@@ -105,16 +105,16 @@ impl Pool {
         let state = &self.state;
         let incomplete = |id: OwnerId| {
             let child = state.owners.children(id).first().copied();
-            (state.may_lack(id) || child.is_some_and(|child| state.may_lack(child)))
+            (state.may_miss_records(id) || child.is_some_and(|child| state.may_miss_records(child)))
                 && !planted(Planted::FoldWhileAbsent)
         };
         let ends = |id: &OwnerId| !waits(*id) && !self.ended.contains(id) && !has_pending(*id) && !incomplete(*id);
-        let Some(owner) = self.state.owners.mergeable().find(ends) else { return Folded::Nothing };
+        let Some(owner) = self.state.owners.mergeable().find(ends) else { return MergeStep::Nothing };
         let child = self.state.owners.children(owner).first().copied();
         let mut defined = DefinedBlocks::new(0);
         if let Some(child) = child {
             if !self.extend_child_placement(child, owner) {
-                return Folded::TailFull;
+                return MergeStep::LogFull;
             }
             let size = self.state.owners.get(child).map_or(0, |owner| owner.size_bytes);
             let own_size = self.state.owners.get(owner).map_or(0, |owner| owner.size_bytes);
@@ -125,7 +125,7 @@ impl Pool {
         let gather = child.map(OwnerScan::new);
         self.merge =
             Some(Merge { owner, child, defined, gather, next: RecordId { member: 0, index: 0 }, zeros: false });
-        Folded::Some
+        MergeStep::Some
     }
 
     /// Continues gathering what the child defines, for up to `steps` steps. Returns how many are left.
@@ -165,8 +165,8 @@ impl Pool {
         let owners = &self.state.owners;
         let slot = owners.slot_of(child).expect("a child exists");
         let mut image = owners.in_slot(slot).expect("listed by its slot").clone();
-        let of = owners.get(owner).map_or(0, |owner| owner.may_be_on());
-        if of & !image.may_be_on() == 0 {
+        let of = owners.get(owner).map_or(0, |owner| owner.block_members());
+        if of & !image.block_members() == 0 {
             return true;
         }
         if !self.log.has_room(8) {
@@ -313,13 +313,13 @@ impl Pool {
             let mut child = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
             child.parent = gone.parent;
             // What was to be copied for the owner is to be copied for the child, which has its blocks now.
-            child.flattens |= gone.flattens && gone.parent != 0;
+            child.flattening |= gone.flattening && gone.parent != 0;
             changes.push((0, slot, Change::Owner { owner: Some(child) }));
         }
         if self.state.owners.is_newest(owner) {
             // Numbers are never reused, so the highest one stays until there is a higher one.
             let mut stays = gone;
-            (stays.parent, stays.flattens) = (0, false);
+            (stays.parent, stays.flattening) = (0, false);
             self.ended.push(owner);
             changes.push((0, slot, Change::Owner { owner: Some(stays) }));
         } else {

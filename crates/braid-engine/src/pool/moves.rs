@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use braid_format::pool::{Change, Owner, Placing, Record, RecordKind};
+use braid_format::pool::{AllocationPolicy, Change, Owner, Record, RecordKind};
 
 use super::admin::AdminError;
 use super::commit::{IoPurpose, PoolIo, PoolOp};
@@ -35,7 +35,7 @@ const COPY_BLOCKS_MAX: usize = 16;
 
 /// The outcome of a step of moving.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Moving {
+pub enum MoveStep {
     /// All records were scanned, and all blocks are where they should be.
     Done,
     /// Something was done, or is under way.
@@ -45,7 +45,7 @@ pub enum Moving {
     /// Some blocks could not be copied; there is nothing else to do.
     Unreadable,
     /// The remaining moves are paused ([`Pool::hold_moves`]).
-    Waits,
+    Paused,
 }
 
 /// All moves of a pool.
@@ -176,10 +176,10 @@ impl Pool {
     ///
     /// # Errors
     /// `NoSuch`; `TailFull`; `InDoubt`: it would be on a missing member.
-    pub fn place_owner(&mut self, id: OwnerId, place: Placing, on: u128) -> Result<(), AdminError> {
+    pub fn set_placement(&mut self, id: OwnerId, place: AllocationPolicy, on: u128) -> Result<(), AdminError> {
         let slot = self.state.owners.slot_of(id).ok_or(AdminError::NoSuch)?;
         let old = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
-        if (old.place, old.on) == (place, on) {
+        if (old.allocation, old.on) == (place, on) {
             return Ok(());
         }
         if self.state.damage.is_in_doubt(id) {
@@ -187,15 +187,15 @@ impl Pool {
         }
         // One more for the packed extent that is closed.
         if !self.has_room_for_request(6) {
-            return Err(AdminError::TailFull);
+            return Err(AdminError::LogFull);
         }
         // Its blocks stay where they are until they have been moved.
-        let also_on = if place == Placing::Spread { 0 } else { old.may_be_on() & !on };
-        let image = Owner { place, on, also_on, ..old.clone() };
+        let also_on = if place == AllocationPolicy::Spread { 0 } else { old.block_members() & !on };
+        let image = Owner { allocation: place, on, also_on, ..old.clone() };
         if !image.is_sound() {
             return Err(AdminError::NoNumber);
         }
-        if image.may_be_on() & !old.may_be_on() & self.state.absent != 0 {
+        if image.block_members() & !old.block_members() & self.state.missing != 0 {
             return Err(AdminError::InDoubt);
         }
         let reserves = self.reserves_altered(&old, &image)?;
@@ -223,9 +223,9 @@ impl Pool {
 
     /// Scans up to `records` records, and begins to move blocks that are where they should not be: on a closed member,
     /// or on one that their owner is not to use. The copying goes on by itself, by [`Pool::next_io`] and barriers.
-    pub fn move_step(&mut self, records: u32) -> Moving {
+    pub fn move_step(&mut self, records: u32) -> MoveStep {
         if self.commits.is_failed() || self.is_starving() {
-            return Moving::Some;
+            return MoveStep::Some;
         }
         for _ in 0..records {
             if !self.moves.can_begin() {
@@ -238,7 +238,7 @@ impl Pool {
                 return self.end_scan();
             }
         }
-        Moving::Some
+        MoveStep::Some
     }
 
     fn begin_scan(&mut self) {
@@ -299,25 +299,25 @@ impl Pool {
 
     /// Returns whether this owner's blocks on a member should be elsewhere.
     fn is_misplaced(&self, owner: OwnerId, member: u8) -> bool {
-        let uses = || self.state.owners.get(owner).is_none_or(|owner| owner.uses() >> member & 1 == 1);
+        let uses = || self.state.owners.get(owner).is_none_or(|owner| owner.allocation_members() >> member & 1 == 1);
         owner != 0 && (self.rooms[usize::from(member)].closed || !uses())
     }
 
-    fn end_scan(&mut self) -> Moving {
+    fn end_scan(&mut self) -> MoveStep {
         let scan = self.moves.scan.take().expect("a scan is under way");
         for (id, seen) in &scan.also {
             self.forget_members(*id, *seen);
         }
         // Another scan is needed if an owner could not be checked; on these members none can be.
-        let unseen = self.state.absent | self.state.damage.members();
+        let unseen = self.state.missing | self.state.damage.members();
         let checked = self.state.owners.iter().all(|owner| owner.also_on & !unseen == 0);
         match () {
-            () if !self.moves.is_idle() => Moving::Some,
-            () if scan.clean && checked => Moving::Done,
-            () if scan.full => Moving::Full,
-            () if scan.unreadable => Moving::Unreadable,
-            () if scan.waits => Moving::Waits,
-            () => Moving::Some,
+            () if !self.moves.is_idle() => MoveStep::Some,
+            () if scan.clean && checked => MoveStep::Done,
+            () if scan.full => MoveStep::Full,
+            () if scan.unreadable => MoveStep::Unreadable,
+            () if scan.waits => MoveStep::Paused,
+            () => MoveStep::Some,
         }
     }
 
@@ -326,7 +326,7 @@ impl Pool {
         let Some(slot) = self.state.owners.slot_of(id) else { return };
         let mut image = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
         // A missing member cannot be checked, and one with damaged tables not wholly.
-        let seen = seen | self.state.absent | self.state.damage.members();
+        let seen = seen | self.state.missing | self.state.damage.members();
         if image.also_on & !seen != 0 && self.log.has_room(8) {
             image.also_on &= seen;
             self.change(&[(0, slot, Change::Owner { owner: Some(image) })]);
@@ -446,7 +446,7 @@ impl Pool {
 
     /// Notes whether a request hangs that every barrier waits for. A request that waits for a move would wait as long
     /// as that: all moves are given up, and none begins.
-    pub fn note_hanging(&mut self, hang: bool) {
+    pub fn note_hanging_request(&mut self, hang: bool) {
         self.moves.hang = hang && !planted(Planted::MoveHeldByHanging);
     }
 

@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use braid_format::Uuid;
-use braid_format::pool::{ABSENT_MAX, Absence, Absences, BATCH_BYTES_MAX, Change, Entry, PoolPlaces, pool_tag};
+use braid_format::pool::{
+    BATCH_BYTES_MAX, Change, LogEntry, MISSING_MAX, MissingMember, MissingMembers, PoolMemberLayout, pool_tag,
+};
 
-use super::checkpoint::{Checkpoint, MemberPlaces};
+use super::checkpoint::{CheckpointWriter, MemberLayout};
 use super::commit::{BATCH_BLOCKS_MAX, BUFFERS, Commits, LogRing, PoolMemory, PoolOp};
 use super::home::Pool;
 use super::load::{apply, fits, load, refuse_unread_pages, verify};
-use super::log_memory::TailMemory;
+use super::log_memory::LogMemory;
 use super::memory_log::{LOG_UNITS_MAX, LOG_UNITS_MIN, MemoryLog, log_bytes, read_old_log};
 use super::present_members::PresentMembers;
 use super::recovery::{Recovered, Standing, decide_commits, read_logs, write_decisions};
@@ -30,7 +32,7 @@ pub struct PoolDevice {
     /// Its device.
     pub device: DeviceId,
     /// Its layout.
-    pub places: MemberPlaces,
+    pub layout: MemberLayout,
     /// First byte of the ring, and blocks in it.
     pub ring: (u64, u64),
     /// Its extents.
@@ -41,12 +43,12 @@ pub struct PoolDevice {
 
 impl PoolDevice {
     /// Returns the member with this number and layout on a device.
-    pub fn new(number: u8, device: DeviceId, places: &PoolPlaces) -> PoolDevice {
+    pub fn new(number: u8, device: DeviceId, places: &PoolMemberLayout) -> PoolDevice {
         PoolDevice {
             number,
             device,
-            places: MemberPlaces {
-                starts: places.starts.start,
+            layout: MemberLayout {
+                starts: places.checkpoints.start,
                 owners: places.owners.start,
                 table: places.table.start,
                 addresses: places.addresses.start,
@@ -70,10 +72,10 @@ pub struct OpenPool<'a> {
     pub owner_slots: u32,
     /// Bit *i*: member *i* is missing, and the pool goes on without it. Blocks that it may have of a volume are in
     /// doubt; changes that were acknowledged and not flushed may be lost.
-    pub absent: u128,
+    pub missing: u128,
     /// Writes changes that a crash left even into table pages that cannot be read: all other content of such a page is
     /// damaged from then on. If false, such a pool is not opened ([`OpenError::Unread`]).
-    pub writes_over: bool,
+    pub overwrites_unreadable: bool,
     /// A random number for this open alone, not 0.
     pub run: u64,
 }
@@ -128,7 +130,7 @@ pub enum OpenError {
         "member {member} of the pool lacks part of commit {commit}, which counted when the pool went on without it: what it has does not fit \
          what the others have"
     )]
-    Lacks {
+    LacksCommit {
         /// The member.
         member: u8,
         /// The commit.
@@ -138,22 +140,22 @@ pub enum OpenError {
     #[error("member {0} of the pool is an old copy, or was used without the others: its ring is of another run")]
     OtherRun(u8),
     /// Too many members are missing.
-    #[error("the pool cannot go on without more than {ABSENT_MAX} of its members")]
-    TooManyAbsent,
+    #[error("the pool cannot go on without more than {MISSING_MAX} of its members")]
+    TooManyMissing,
     /// The log of the last session exists, and cannot be used.
     #[error(
         "the pool's tail in shared memory cannot be used: {0}; without it, what was acknowledged and not flushed is lost"
     )]
-    OldTail(&'static str),
+    OldLog(&'static str),
     /// No shared memory is available for its log.
     #[error("no shared memory for the pool's tail: {0}")]
-    Tail(String),
+    LogMemory(String),
 }
 
 /// A log in this process's memory: for what an open has to commit before the pool serves.
 struct ProcessMemory(Box<[AtomicU64]>);
 
-impl TailMemory for ProcessMemory {
+impl LogMemory for ProcessMemory {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
@@ -162,11 +164,11 @@ impl TailMemory for ProcessMemory {
 /// Returns the maximum units for the log of a pool with these rings: a commit of all of it fits into each ring, beside
 /// space that may be unusable.
 pub fn log_units_for(members: &[PoolDevice]) -> u64 {
-    tail_units_of_ring(members.iter().map(|member| member.ring.1).min().unwrap_or(0))
+    log_units_of_ring(members.iter().map(|member| member.ring.1).min().unwrap_or(0))
 }
 
 /// Returns the same for a smallest ring of `blocks` blocks.
-pub fn tail_units_of_ring(blocks: u64) -> u64 {
+pub fn log_units_of_ring(blocks: u64) -> u64 {
     let batches = (blocks.saturating_sub(2 * BATCH_BLOCKS_MAX)) / BATCH_BLOCKS_MAX;
     // An entry that does not fit into a batch may leave a few units of it empty.
     (batches.saturating_sub(1) * 1016).clamp(LOG_UNITS_MIN, LOG_UNITS_MAX)
@@ -182,8 +184,8 @@ pub fn tail_units_of_ring(blocks: u64) -> u64 {
 pub async fn open<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
-    old: impl Fn(u64) -> Option<Arc<dyn TailMemory>>,
-    begin: impl FnOnce(u64, u64) -> Result<Arc<dyn TailMemory>, String>,
+    old: impl Fn(u64) -> Option<Arc<dyn LogMemory>>,
+    begin: impl FnOnce(u64, u64) -> Result<Arc<dyn LogMemory>, String>,
 ) -> Result<Pool, OpenError> {
     flush(io, what).await?;
     let (newest, found) = read_logs(io, what).await?;
@@ -191,10 +193,10 @@ pub async fn open<I: DeviceIo>(
     let (mut state, rewrite) = load(io, what, &found).await?;
     let generations = write_decisions(io, what, &newest, &found, &recovered).await?;
     let Recovered { commit, mark, .. } = recovered;
-    let places = what.members.iter().map(|member| member.places).collect();
+    let places = what.members.iter().map(|member| member.layout).collect();
     let records: Vec<_> = what.members.iter().map(|member| (member.extents, member.zero_slots)).collect();
     let present = PresentMembers::new(what.numbered().map(|(number, _)| number));
-    let mut checkpoint = Checkpoint::new(present, places, &records, what.owner_slots, generations);
+    let mut checkpoint = CheckpointWriter::new(present, places, &records, what.owner_slots, generations);
     refuse_unread_pages(what, &state, recovered.replay.iter())?;
     for entry in &recovered.replay {
         apply(&mut state, &mut checkpoint, entry);
@@ -204,16 +206,16 @@ pub async fn open<I: DeviceIo>(
     }
     rewrite.into_iter().for_each(|member| checkpoint.note_all_owners(member));
     verify(&state, what.members[0].number)?;
-    state.set_missing(what.absent);
+    state.set_missing(what.missing);
 
-    let lacks = found.iter().any(|found| found.standing != Standing::Current) || what.absent != 0;
+    let lacks = found.iter().any(|found| found.standing != Standing::Current) || what.missing != 0;
     let (mark, mut left) = match old(newest.session) {
         None => (mark, Vec::new()),
-        Some(memory) => read_old_log(&*memory, what.uuid, newest.session, mark, lacks).map_err(OpenError::OldTail)?,
+        Some(memory) => read_old_log(&*memory, what.uuid, newest.session, mark, lacks).map_err(OpenError::OldLog)?,
     };
     // Without a missing member, neither the first change that it would need nor anything after it can be kept.
-    let of_record = |entry: &Entry| matches!(entry.change, Change::Record { .. } | Change::Slot { .. });
-    let lost = |entry: &Entry| of_record(entry) && what.absent >> entry.member & 1 == 1;
+    let of_record = |entry: &LogEntry| matches!(entry.change, Change::Record { .. } | Change::Slot { .. });
+    let lost = |entry: &LogEntry| of_record(entry) && what.missing >> entry.member & 1 == 1;
     if let Some(at) = left.iter().position(lost) {
         let group = left[..at].iter().rposition(|entry| !entry.joined).map_or(0, |before| before + 1);
         left.truncate(group);
@@ -254,7 +256,7 @@ pub async fn open<I: DeviceIo>(
     let log = MemoryLog::begin(Arc::new(ProcessMemory(own)), what.uuid, session, mark);
     let mut pool = Pool::new(what.uuid, state, log, commits);
     // Writes the tables, and begins the rings anew. If nothing is left to commit, this also raises the session.
-    let new_log = || begin(newest.session + 1, log_bytes(units)).map_err(OpenError::Tail);
+    let new_log = || begin(newest.session + 1, log_bytes(units)).map_err(OpenError::LogMemory);
     let memory = if left.is_empty() {
         let memory = new_log()?;
         let number = pool.request_checkpoint();
@@ -274,10 +276,10 @@ pub async fn open<I: DeviceIo>(
     };
     // All members have a start of this run: a member with an older one is no longer accepted, and returning members are
     // back.
-    let stays = |absence: &&Absence| what.absent >> absence.member & 1 == 1;
-    let absent: Vec<Absence> = pool.commits.absent.list().iter().filter(stays).copied().collect();
+    let stays = |absence: &&MissingMember| what.missing >> absence.member & 1 == 1;
+    let absent: Vec<MissingMember> = pool.commits.absent.list().iter().filter(stays).copied().collect();
     (pool.commits.before, pool.commits.settled) = (0, 0);
-    pool.commits.absent = Absences::new(&absent).expect("no more than there were");
+    pool.commits.absent = MissingMembers::new(&absent).expect("no more than there were");
     let number = pool.request_checkpoint();
     drive(io, what, &mut pool, |pool| pool.is_checkpointed(number)).await?;
     if !left.is_empty() {
@@ -302,7 +304,7 @@ async fn flush<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(), OpenError
 }
 
 /// Appends the entries of an old log unchanged, under the same sequence numbers.
-fn append_old_entries(pool: &mut Pool, left: &[Entry]) {
+fn append_old_entries(pool: &mut Pool, left: &[LogEntry]) {
     let mut group = Vec::new();
     for entry in left {
         group.push((entry.member, entry.index, entry.change.clone()));

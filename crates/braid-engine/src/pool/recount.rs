@@ -2,14 +2,14 @@
 
 use super::home::Pool;
 use super::space::{Free, Freed};
-use super::state::State;
+use super::state::PoolTables;
 use super::units::ExtentId;
 use crate::planted::{Planted, planted};
 
 impl Pool {
     /// Finds the free extents. Only before anything is served.
     pub(super) fn find_free(&mut self) {
-        let State { records, damage, .. } = &mut self.state;
+        let PoolTables { records, damage, .. } = &mut self.state;
         let given_out = planted(Planted::DamagedGivenOut);
         damage.clear_withheld();
         for (member, room) in (0..).zip(&mut self.rooms) {

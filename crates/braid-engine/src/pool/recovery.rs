@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use braid_format::limits::COUNTER_MAX;
 use braid_format::pool::{
-    Absence, Absences, BatchHeader, Change, Entry, RING_START_BYTES, RingStart, pool_tag, start_slot,
+    CHECKPOINT_BYTES, Change, Checkpoint, LogBatchHeader, LogEntry, MissingMember, MissingMembers, checkpoint_slot,
+    pool_tag,
 };
 
 use super::checkpoint::generation_after;
@@ -33,19 +34,19 @@ pub(super) enum Standing {
     /// It has no start of that run: a crash came first. Nothing was committed in that run.
     Behind,
     /// The pool went on without it, and it returns.
-    Returning(Absence),
+    Returning(MissingMember),
 }
 
 /// What was found in the log ring of one member.
 pub(super) struct MemberLog {
     pub number: u8,
-    pub start: RingStart,
+    pub start: Checkpoint,
     pub standing: Standing,
-    pub batches: Vec<(BatchHeader, Vec<Entry>)>,
+    pub batches: Vec<(LogBatchHeader, Vec<LogEntry>)>,
 }
 
 impl MemberLog {
-    fn of_commit(&self, commit: u64) -> impl Iterator<Item = &BatchHeader> {
+    fn of_commit(&self, commit: u64) -> impl Iterator<Item = &LogBatchHeader> {
         self.batches.iter().map(|(header, _)| header).filter(move |header| header.commit == commit)
     }
 
@@ -65,16 +66,16 @@ pub(super) struct Recovered {
     /// By member, the last commit that has batches on it.
     pub parts: [u64; MEMBERS_MAX],
     /// Entries of valid commits that the tables may lack, in order.
-    pub replay: Vec<Entry>,
+    pub replay: Vec<LogEntry>,
     /// What is decided about missing and returning members.
-    pub absent: Absences,
+    pub absent: MissingMembers,
 }
 
 /// Reads the ring starts and rings of all present members. Returns the newest start, and what each ring holds.
 pub(super) async fn read_logs<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
-) -> Result<(RingStart, Vec<MemberLog>), OpenError> {
+) -> Result<(Checkpoint, Vec<MemberLog>), OpenError> {
     let mut starts = Vec::with_capacity(what.members.len());
     for member in what.members {
         starts.push(read_start(io, what, member).await?);
@@ -103,24 +104,29 @@ pub(super) async fn read_logs<I: DeviceIo>(
     }
     for found in &found {
         if let Standing::Returning(absence) = &found.standing
-            && found.start.commit < absence.needs
-            && !found.is_whole(absence.needs)
+            && found.start.commit < absence.required_commit
+            && !found.is_whole(absence.required_commit)
             && !planted(Planted::ReturnBelieved)
         {
-            return Err(OpenError::Lacks { member: found.number, commit: absence.needs });
+            return Err(OpenError::LacksCommit { member: found.number, commit: absence.required_commit });
         }
     }
     Ok((newest, found))
 }
 
-fn standing(what: &OpenPool<'_>, newest: &RingStart, member: u8, start: &RingStart) -> Result<Standing, OpenError> {
+fn standing(what: &OpenPool<'_>, newest: &Checkpoint, member: u8, start: &Checkpoint) -> Result<Standing, OpenError> {
     let current = start.run == newest.run;
-    match newest.absent.of(member) {
+    match newest.missing.get(member) {
         // It is back already; only not all members have the record of that.
         Some(absence) if current && absence.run != start.run => Ok(Standing::Current),
-        Some(absence) if start.run == absence.run || start.run == absence.other => Ok(Standing::Returning(*absence)),
+        Some(absence) if start.run == absence.run || start.run == absence.alternative_run => {
+            Ok(Standing::Returning(*absence))
+        }
         // A crash came when it had its start of a new run, and others had none yet.
-        Some(absence) if start.before != 0 && (start.before == absence.run || start.before == absence.other) => {
+        Some(absence)
+            if start.previous_run != 0
+                && (start.previous_run == absence.run || start.previous_run == absence.alternative_run) =>
+        {
             if knows_decisions(what, member, start) {
                 Ok(Standing::Returning(*absence))
             } else {
@@ -129,7 +135,7 @@ fn standing(what: &OpenPool<'_>, newest: &RingStart, member: u8, start: &RingSta
         }
         Some(absence) if planted(Planted::ReturnBelieved) => Ok(Standing::Returning(*absence)),
         None if current => Ok(Standing::Current),
-        None if start.run == newest.before => Ok(Standing::Behind),
+        None if start.run == newest.previous_run => Ok(Standing::Behind),
         _ => Err(OpenError::OtherRun(member)),
     }
 }
@@ -137,22 +143,22 @@ fn standing(what: &OpenPool<'_>, newest: &RingStart, member: u8, start: &RingSta
 /// Returns whether the present members know what was decided when this member got its start of a run of which they have
 /// none. They do if one of them was to get such a start, too: then nothing was committed in that run. They also do if
 /// no member was missing: then nothing had to be decided. Otherwise the member went on without them.
-fn knows_decisions(what: &OpenPool<'_>, member: u8, start: &RingStart) -> bool {
-    let returned = |absence: &Absence| absence.other == start.run;
-    let none_missing = start.absent.list().iter().all(returned);
-    let knows = |other: &PoolDevice| other.number != member && start.settled >> other.number & 1 == 1;
+fn knows_decisions(what: &OpenPool<'_>, member: u8, start: &Checkpoint) -> bool {
+    let returned = |absence: &MissingMember| absence.alternative_run == start.run;
+    let none_missing = start.missing.list().iter().all(returned);
+    let knows = |other: &PoolDevice| other.number != member && start.hold_outcome >> other.number & 1 == 1;
     none_missing || what.members.iter().any(knows)
 }
 
-async fn read_start<I: DeviceIo>(io: &I, what: &OpenPool<'_>, member: &PoolDevice) -> Result<RingStart, OpenError> {
+async fn read_start<I: DeviceIo>(io: &I, what: &OpenPool<'_>, member: &PoolDevice) -> Result<Checkpoint, OpenError> {
     let number = member.number;
-    let bytes = io.read(member.device, member.places.starts, 2 * RING_START_BYTES).await;
+    let bytes = io.read(member.device, member.layout.starts, 2 * CHECKPOINT_BYTES).await;
     let bytes = bytes.map_err(failed(number, "read"))?;
-    let read: Vec<_> = bytes.as_chunks::<RING_START_BYTES>().0.iter().map(RingStart::decode).collect();
+    let read: Vec<_> = bytes.as_chunks::<CHECKPOINT_BYTES>().0.iter().map(Checkpoint::decode).collect();
     let of_pool = read.iter().filter_map(|start| start.as_ref().ok()).filter(|start| {
         start.pool_tag == pool_tag(&what.uuid) && u64::from(start.position) + BATCH_BLOCKS_MAX <= member.ring.1
     });
-    let refused = || match read.iter().find_map(|start| start.as_ref().err().filter(|why| why.is_nonsense())) {
+    let refused = || match read.iter().find_map(|start| start.as_ref().err().filter(|why| why.is_invalid())) {
         Some(why) => OpenError::Damaged { member: number, what: format!("neither start of its ring counts: {why}") },
         None => OpenError::NoStart(number),
     };
@@ -162,7 +168,7 @@ async fn read_start<I: DeviceIo>(io: &I, what: &OpenPool<'_>, member: &PoolDevic
 /// Decides which commits are valid: consecutive ones of which every batch is present.
 pub(super) fn decide_commits(
     what: &OpenPool<'_>,
-    newest: &RingStart,
+    newest: &Checkpoint,
     all: &[MemberLog],
 ) -> Result<Recovered, OpenError> {
     let current: Vec<&MemberLog> = all.iter().filter(|found| found.standing == Standing::Current).collect();
@@ -170,7 +176,7 @@ pub(super) fn decide_commits(
     // may lack them.
     let of_session = current.iter().filter(|found| found.start.session == newest.session);
     let ahead = of_session.map(|found| found.start).max_by_key(|start| start.commit).unwrap_or(*newest);
-    let (mut commit, mut mark, mut parts) = (ahead.commit, ahead.mark, ahead.parts);
+    let (mut commit, mut mark, mut parts) = (ahead.commit, ahead.mark, ahead.last_commits);
     // A member whose start is behind must have these in its ring: otherwise older images would overwrite what its
     // tables may hold already.
     for found in current.iter().filter(|found| found.start.session == newest.session) {
@@ -181,7 +187,7 @@ pub(super) fn decide_commits(
         }
     }
     // In one sequence: entries of returning members are older than those that the others wrote since.
-    let mut replay: BTreeMap<(bool, u8, u64), Entry> = BTreeMap::new();
+    let mut replay: BTreeMap<(bool, u8, u64), LogEntry> = BTreeMap::new();
     let mut count = |found: &MemberLog, commit: u64, is_current: bool| {
         let lists = found.batches.iter().filter(|(header, _)| header.commit == commit).flat_map(|(_, list)| list);
         // Owners are copied from the current members.
@@ -196,11 +202,11 @@ pub(super) fn decide_commits(
         covered.for_each(|covered| count(found, covered, true));
     }
     // Decisions in a start of this run are kept.
-    let decided = newest.absent.list().iter().filter(|absence| absence.run == newest.run);
+    let decided = newest.missing.list().iter().filter(|absence| absence.run == newest.run);
     let last = decided.map(|absence| absence.commit).min().unwrap_or(COUNTER_MAX);
     // A removed member has no part in commits after the start that is used: no ring held anything of it when it was
     // removed.
-    let some_lack = what.absent != 0 || all.len() != current.len();
+    let some_lack = what.missing != 0 || all.len() != current.len();
     loop {
         let headers = current.iter().flat_map(|found| found.batches.iter().map(|(header, _)| header));
         let Some(header) = headers.filter(|header| header.commit > commit).min_by_key(|header| header.commit).copied()
@@ -233,19 +239,25 @@ pub(super) fn decide_commits(
         (0..MEMBERS_MAX).filter(takes_part).for_each(|member| parts[member] = next);
     }
     let mut absent = Vec::new();
-    for member in (0..MEMBERS_MAX as u8).filter(|member| what.absent >> member & 1 == 1) {
+    for member in (0..MEMBERS_MAX as u8).filter(|member| what.missing >> member & 1 == 1) {
         // While some members had no start of this run, nothing was committed in it: the member may be of the run
         // before.
         let needs = parts[usize::from(member)];
-        let other = if needs <= newest.commit { newest.before } else { 0 };
-        let known = newest.absent.of(member).copied();
-        absent.push(known.unwrap_or(Absence { member, run: newest.run, other, commit, needs }));
+        let other = if needs <= newest.commit { newest.previous_run } else { 0 };
+        let known = newest.missing.get(member).copied();
+        absent.push(known.unwrap_or(MissingMember {
+            member,
+            run: newest.run,
+            alternative_run: other,
+            commit,
+            required_commit: needs,
+        }));
     }
     for found in all {
         let Standing::Returning(absence) = found.standing else { continue };
-        let mut last = absence.needs;
+        let mut last = absence.required_commit;
         for commit in found.batches.iter().map(|(header, _)| header.commit) {
-            if commit <= absence.needs || is_valid_alone(newest, all, found, &absence, commit) {
+            if commit <= absence.required_commit || is_valid_alone(newest, all, found, &absence, commit) {
                 count(found, commit, false);
                 last = last.max(commit);
                 raise_needs(&mut absent, found, commit);
@@ -258,23 +270,35 @@ pub(super) fn decide_commits(
         // Until all members know that it is back, it may be as it is now, or of the new run.
         let end = if found.start.run == absence.run { absence.commit } else { COUNTER_MAX };
         let needs = last.min(commit);
-        absent.push(Absence { member, run: found.start.run, other: what.run, commit: end, needs });
+        absent.push(MissingMember {
+            member,
+            run: found.start.run,
+            alternative_run: what.run,
+            commit: end,
+            required_commit: needs,
+        });
     }
     absent.sort_unstable_by_key(|absence| absence.member);
-    let absent = Absences::new(&absent).ok_or(OpenError::TooManyAbsent)?;
+    let absent = MissingMembers::new(&absent).ok_or(OpenError::TooManyMissing)?;
     let replay = replay.into_values().collect();
     Ok(Recovered { commit, mark, parts, replay, absent })
 }
 
 /// Returns whether a commit is valid that a returning member has, and no current one: all members with batches of it
 /// were missing then. It may lie between commits that current members have.
-fn is_valid_alone(newest: &RingStart, all: &[MemberLog], found: &MemberLog, absence: &Absence, commit: u64) -> bool {
+fn is_valid_alone(
+    newest: &Checkpoint,
+    all: &[MemberLog],
+    found: &MemberLog,
+    absence: &MissingMember,
+    commit: u64,
+) -> bool {
     let Some(header) = found.of_commit(commit).next().filter(|_| found.is_whole(commit)) else { return false };
     if found.start.run != absence.run {
         return false;
     }
     (0..MEMBERS_MAX as u8).filter(|member| header.members >> member & 1 == 1).all(|member| {
-        let of = newest.absent.of(member);
+        let of = newest.missing.get(member);
         let then = of.is_some_and(|of| (of.run, of.commit) == (absence.run, absence.commit));
         let returned = all.iter().find(|found| found.number == member);
         then && returned.is_none_or(|found| found.start.commit >= commit || found.is_whole(commit))
@@ -282,10 +306,10 @@ fn is_valid_alone(newest: &RingStart, all: &[MemberLog], found: &MemberLog, abse
 }
 
 /// Missing members must have this commit, which is valid, to return.
-fn raise_needs(absent: &mut [Absence], found: &MemberLog, commit: u64) {
+fn raise_needs(absent: &mut [MissingMember], found: &MemberLog, commit: u64) {
     let members = found.of_commit(commit).next().map_or(0, |header| header.members);
     for absence in absent.iter_mut().filter(|absence| members >> absence.member & 1 == 1) {
-        absence.needs = absence.needs.max(commit);
+        absence.required_commit = absence.required_commit.max(commit);
     }
 }
 
@@ -294,31 +318,32 @@ fn raise_needs(absent: &mut [Absence], found: &MemberLog, commit: u64) {
 pub(super) async fn write_decisions<I: DeviceIo>(
     io: &I,
     what: &OpenPool<'_>,
-    newest: &RingStart,
+    newest: &Checkpoint,
     all: &[MemberLog],
     recovered: &Recovered,
 ) -> Result<Vec<u64>, OpenError> {
     let mut generations: Vec<u64> = all.iter().map(|found| found.start.generation).collect();
     let not_returning =
         || what.members.iter().zip(all).filter(|(_, found)| !matches!(found.standing, Standing::Returning(_)));
-    let lacks = |start: &RingStart| recovered.absent.list().iter().any(|one| start.absent.of(one.member) != Some(one));
+    let lacks =
+        |start: &Checkpoint| recovered.absent.list().iter().any(|one| start.missing.get(one.member) != Some(one));
     // Even if it was decided before: a missing member may have been present since, when an open was interrupted.
-    let decides = not_returning().any(|(_, found)| lacks(&found.start)) || what.absent != 0;
+    let decides = not_returning().any(|(_, found)| lacks(&found.start)) || what.missing != 0;
     let behind = all.iter().any(|found| found.standing == Standing::Behind);
     if !behind && (!decides || planted(Planted::VerdictNotDurable)) {
         return Ok(generations);
     }
-    let leap = if what.absent != 0 && !planted(Planted::VerdictOvertaken) { GENERATION_LEAP } else { 0 };
+    let leap = if what.missing != 0 && !planted(Planted::VerdictOvertaken) { GENERATION_LEAP } else { 0 };
     let highest = generations.iter().copied().max().unwrap_or(0) + leap;
     for ((member, found), generation) in what.members.iter().zip(all).zip(&mut generations) {
         let start = match found.standing {
             Standing::Current => found.start,
-            Standing::Behind => RingStart { position: 0, sequence: 1, ..*newest },
+            Standing::Behind => Checkpoint { position: 0, sequence: 1, ..*newest },
             Standing::Returning(_) => continue,
         };
         *generation = generation_after(*generation, highest + 1);
-        let start = RingStart { generation: *generation, absent: recovered.absent, ..start };
-        let at = member.places.starts + start_slot(start.generation) * BLOCK;
+        let start = Checkpoint { generation: *generation, missing: recovered.absent, ..start };
+        let at = member.layout.starts + checkpoint_slot(start.generation) * BLOCK;
         let written = io.write(member.device, at, start.encode().to_vec(), false).await;
         written.map_err(failed(member.number, "written"))?;
     }
@@ -334,11 +359,11 @@ mod tests {
 
     use super::*;
     use crate::io::DeviceId;
-    use crate::pool::MemberPlaces;
+    use crate::pool::MemberLayout;
 
     /// Returns the ring of a member with these commits, all complete.
     fn ring(number: u8, commits: &[(u64, u128)], parts: [u64; MEMBERS_MAX]) -> MemberLog {
-        let start = RingStart {
+        let start = Checkpoint {
             pool_tag: 1,
             session: 1,
             run: 7,
@@ -347,14 +372,14 @@ mod tests {
             commit: 4,
             mark: 4,
             generation: 1,
-            before: 0,
-            parts,
-            absent: Absences::NONE,
-            settled: 0,
+            previous_run: 0,
+            last_commits: parts,
+            missing: MissingMembers::NONE,
+            hold_outcome: 0,
         };
         let batch = |(commit, members): &(u64, u128)| {
             let (pool_tag, run, sequence, index, batches, mark, units, blocks) = (1, 7, 1, 0, 1, *commit, 0, 1);
-            let header = BatchHeader {
+            let header = LogBatchHeader {
                 pool_tag,
                 run,
                 sequence,
@@ -372,14 +397,20 @@ mod tests {
     }
 
     fn last_commit(a: &[(u64, u128)], b: &[(u64, u128)], parts: [u64; MEMBERS_MAX]) -> Result<u64, OpenError> {
-        let places = MemberPlaces { starts: 0, owners: 0, table: 0, addresses: 0, data: 0 };
+        let places = MemberLayout { starts: 0, owners: 0, table: 0, addresses: 0, data: 0 };
         let member = |number| {
             let device = DeviceId(u32::from(number));
-            PoolDevice { number, device, places, ring: (0, 64), extents: 0, zero_slots: 0 }
+            PoolDevice { number, device, layout: places, ring: (0, 64), extents: 0, zero_slots: 0 }
         };
         let members = [member(0), member(1)];
-        let what =
-            OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, writes_over: false, run: 8 };
+        let what = OpenPool {
+            uuid: Uuid::nil(),
+            members: &members,
+            owner_slots: 16,
+            missing: 0,
+            overwrites_unreadable: false,
+            run: 8,
+        };
         let found = [ring(0, a, parts), ring(1, b, parts)];
         decide_commits(&what, &found[0].start, &found).map(|recovered| recovered.commit)
     }
@@ -401,21 +432,34 @@ mod tests {
 
     #[test]
     fn a_member_that_was_alone_in_a_run_returns_if_a_present_member_was_to_join_it() {
-        let places = MemberPlaces { starts: 0, owners: 0, table: 0, addresses: 0, data: 0 };
+        let places = MemberLayout { starts: 0, owners: 0, table: 0, addresses: 0, data: 0 };
         let member = |number| {
             let device = DeviceId(u32::from(number));
-            PoolDevice { number, device, places, ring: (0, 64), extents: 0, zero_slots: 0 }
+            PoolDevice { number, device, layout: places, ring: (0, 64), extents: 0, zero_slots: 0 }
         };
-        let of = |run, before, absent: &[Absence], settled| {
-            let absent = Absences::new(absent).expect("few enough");
-            RingStart { run, before, absent, settled, ..ring(0, &[], [0; MEMBERS_MAX]).start }
+        let of = |run, before, absent: &[MissingMember], settled| {
+            let absent = MissingMembers::new(absent).expect("few enough");
+            Checkpoint {
+                run,
+                previous_run: before,
+                missing: absent,
+                hold_outcome: settled,
+                ..ring(0, &[], [0; MEMBERS_MAX]).start
+            }
         };
-        let absence = |member, run, other| Absence { member, run, other, commit: 4, needs: 4 };
+        let absence =
+            |member, run, other| MissingMember { member, run, alternative_run: other, commit: 4, required_commit: 4 };
         // Members 1 and 2 went on without 0, when they were of run 7.
         let (members, newest) = ([member(0), member(1), member(2)], of(9, 0, &[absence(0, 7, 6)], 0));
-        let what =
-            OpenPool { uuid: Uuid::nil(), members: &members, owner_slots: 16, absent: 0, writes_over: false, run: 10 };
-        let returns = |start: RingStart| match standing(&what, &newest, 0, &start) {
+        let what = OpenPool {
+            uuid: Uuid::nil(),
+            members: &members,
+            owner_slots: 16,
+            missing: 0,
+            overwrites_unreadable: false,
+            run: 10,
+        };
+        let returns = |start: Checkpoint| match standing(&what, &newest, 0, &start) {
             Ok(standing) => standing == Standing::Returning(absence(0, 7, 6)),
             Err(error) => {
                 assert_eq!(error, OpenError::OtherRun(0));

@@ -4,7 +4,7 @@
 //! find an in-memory log that goes further than the rings. So there is a checkpoint before the labels without it are
 //! written. Owners are written to it to the end, as an open may find no other member.
 
-use braid_format::pool::{Owner, Placing};
+use braid_format::pool::{AllocationPolicy, Owner};
 
 use super::admin::AdminError;
 use super::home::Pool;
@@ -13,7 +13,7 @@ use crate::planted::{Planted, planted};
 
 /// How far the removal of a member has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Leaving {
+pub enum MemberRemoval {
     /// It has blocks, or may get some: it is not closed, or an owner is placed on it.
     NotEmpty,
     /// Commits or a checkpoint are under way: call again.
@@ -24,9 +24,9 @@ pub enum Leaving {
 
 impl Pool {
     /// Returns the owners that may have new blocks on this member only.
-    pub fn bound_to(&self, member: u8) -> Vec<OwnerId> {
+    pub fn restricted_to(&self, member: u8) -> Vec<OwnerId> {
         let bound = |uses: u128| uses & !(1 << member) == 0;
-        self.state.owners.iter().filter(|owner| bound(owner.uses())).map(|owner| owner.id).collect()
+        self.state.owners.iter().filter(|owner| bound(owner.allocation_members())).map(|owner| owner.id).collect()
     }
 
     /// Returns the extents in use on a member, and the free ones on the other members that take new allocations. Some
@@ -50,7 +50,7 @@ impl Pool {
         self.can_empty(member)?;
         let on_it = self.state.owners.iter().filter(|owner| owner.on >> member & 1 == 1);
         for (id, on) in on_it.map(|owner| (owner.id, owner.on)).collect::<Vec<_>>() {
-            self.place_owner(id, Placing::Chosen, on & !(1 << member))?;
+            self.set_placement(id, AllocationPolicy::Chosen, on & !(1 << member))?;
         }
         self.close_member(member, true);
         Ok(())
@@ -61,7 +61,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::empty_member`], but for `TailFull`.
     pub fn can_empty(&self, member: u8) -> Result<(), AdminError> {
-        if !self.bound_to(member).is_empty() {
+        if !self.restricted_to(member).is_empty() {
             return Err(AdminError::InUse);
         }
         if self.state.damage.members() >> member & 1 == 1 {
@@ -70,36 +70,40 @@ impl Pool {
         // All or none: the reservations of all thick volumes together must fit on the other members, including those of
         // volumes that may use any member.
         let on_it = self.state.owners.iter().filter(|owner| owner.on >> member & 1 == 1);
-        let image = |owner: &Owner| Owner { place: Placing::Chosen, on: owner.on & !(1 << member), ..owner.clone() };
+        let image = |owner: &Owner| Owner {
+            allocation: AllocationPolicy::Chosen,
+            on: owner.on & !(1 << member),
+            ..owner.clone()
+        };
         self.reserves_off(member, on_it.map(image))
     }
 
     /// Advances the removal of an emptied member, as far as possible now.
-    pub fn leave_step(&mut self, member: u8) -> Leaving {
+    pub fn remove_member_step(&mut self, member: u8) -> MemberRemoval {
         // Whatever its labels say: while it takes new blocks, nothing that is seen now lasts.
         let closed = self.rooms[usize::from(member)].closed || planted(Planted::LeftWhileOpen);
         let placed = || self.state.owners.iter().any(|owner| owner.on >> member & 1 == 1);
         if !closed || !self.is_member_empty(member) || placed() {
-            return Leaving::NotEmpty;
+            return MemberRemoval::NotEmpty;
         }
         match self.commits.leaving {
             Some((leaving, checkpoint)) if leaving == member => {
                 if self.is_checkpointed(checkpoint) || planted(Planted::LeftBeforeCheckpoint) {
-                    Leaving::Ready
+                    MemberRemoval::Ready
                 } else {
-                    Leaving::NotYet
+                    MemberRemoval::NotYet
                 }
             }
-            Some(_) => Leaving::NotYet,
+            Some(_) => MemberRemoval::NotYet,
             None => {
                 // Changes about the member itself are in its own ring.
                 if !self.log.is_empty() || !self.commits.is_idle() {
                     self.commit_soon();
-                    return Leaving::NotYet;
+                    return MemberRemoval::NotYet;
                 }
                 let checkpoint = self.request_checkpoint();
                 self.commits.leaving = Some((member, checkpoint));
-                Leaving::NotYet
+                MemberRemoval::NotYet
             }
         }
     }

@@ -66,7 +66,7 @@ impl Reserves {
     /// Adds a volume without whole extents that sees the blocks of the owners in `chain`.
     pub fn add(&mut self, owner: &Owner, chain: &[OwnerId]) {
         let extents = extents_for(owner.size_bytes);
-        let uses = owner.uses();
+        let uses = owner.allocation_members();
         self.thick.push(Thick { owner: owner.id, uses, extents, whole_extents: Vec::new(), reserved: extents });
         for seen in chain {
             self.seen_by.entry(*seen).or_default().push(self.thick.len() - 1);
@@ -140,7 +140,7 @@ impl Reserves {
     pub fn alter(&mut self, owner: &Owner) {
         if let Some(thick) = self.thick.iter_mut().find(|thick| thick.owner == owner.id) {
             thick.extents = extents_for(owner.size_bytes);
-            thick.uses = owner.uses();
+            thick.uses = owner.allocation_members();
             thick.recount_reserved();
             self.find_sets();
         }

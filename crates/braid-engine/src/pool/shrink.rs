@@ -6,14 +6,14 @@
 use braid_format::pool::{Change, Owner, OwnerKind};
 
 use super::admin::{AdminError, extents_for};
-use super::discard::Discarded;
+use super::discard::DiscardOutcome;
 use super::home::{Pool, VolumeId};
 use super::units::{BLOCK_BYTES, EXTENT_BLOCKS};
 use crate::planted::{Planted, planted};
 
 impl Pool {
     /// Returns whether a volume has any block from this one on, of its own or of an ancestor.
-    pub fn has_from(&mut self, volume: VolumeId, block: u64) -> bool {
+    pub fn has_blocks_from(&mut self, volume: VolumeId, block: u64) -> bool {
         self.volumes.contains_key(&volume) && self.next_block(volume, block).is_some()
     }
 
@@ -40,7 +40,7 @@ impl Pool {
     ///
     /// # Errors
     /// The volume is a snapshot, or has blocks in doubt.
-    pub fn discard_from(&mut self, volume: VolumeId, block: u64) -> Result<Option<(u64, Discarded)>, AdminError> {
+    pub fn discard_from(&mut self, volume: VolumeId, block: u64) -> Result<Option<(u64, DiscardOutcome)>, AdminError> {
         self.to_shrink(volume)?;
         let each = u64::from(EXTENT_BLOCKS);
         let Some(found) = self.next_block(volume, block) else { return Ok(None) };
@@ -64,7 +64,7 @@ impl Pool {
             return Err(AdminError::DataBeyond);
         }
         if !self.has_room_for_request(5) {
-            return Err(AdminError::TailFull);
+            return Err(AdminError::LogFull);
         }
         let reserves = self.reserves_altered(&old, &owner)?;
         self.volumes.get_mut(&volume).expect("served").writer.resize(extents_for(size_bytes));
@@ -80,7 +80,7 @@ impl Pool {
         if owner.kind != OwnerKind::Volume {
             return Err(AdminError::IsSnapshot);
         }
-        if self.is_read_only(volume) || self.state.may_lack(id) || self.state.chain_may_lack(id) {
+        if self.is_read_only(volume) || self.state.may_miss_records(id) || self.state.chain_may_miss_records(id) {
             return Err(self.why_in_doubt(id));
         }
         Ok((slot, owner))

@@ -61,14 +61,14 @@ impl Attempts {
 
 impl Pool {
     /// Retries writes that found no space, if there are any.
-    pub fn try_again(&mut self) {
+    pub fn retry_writes(&mut self) {
         self.retry_commit();
         self.commits.checkpoint.attempts.retry();
     }
 
     /// Returns the members (a bit mask) on which the pool's own writes found no space in the last attempt: batches of a
     /// commit, tables, or ring starts. Writes to the other members have room.
-    pub fn lacks_space(&self) -> u128 {
+    pub fn members_without_space(&self) -> u128 {
         let commits = &self.commits;
         if commits.is_failed() {
             0
@@ -150,23 +150,23 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use braid_format::Uuid;
-    use braid_format::pool::{BATCH_BYTES_MAX, Owner, OwnerName, PoolPlaces};
+    use braid_format::pool::{BATCH_BYTES_MAX, Owner, OwnerName, PoolMemberLayout};
 
     use super::*;
     use crate::io::DeviceId;
-    use crate::pool::checkpoint::Checkpoint;
+    use crate::pool::checkpoint::CheckpointWriter;
     use crate::pool::commit::{Commits, LogRing, PoolIo, PoolMemory, PoolOp};
-    use crate::pool::log_memory::TailMemory;
+    use crate::pool::log_memory::LogMemory;
     use crate::pool::memory_log::{LOG_UNITS_MIN, MemoryLog, log_bytes};
     use crate::pool::open::PoolDevice;
     use crate::pool::present_members::PresentMembers;
-    use crate::pool::state::State;
+    use crate::pool::state::PoolTables;
 
     const OWNER_SLOTS: u32 = 1024;
 
     struct Words(Box<[AtomicU64]>);
 
-    impl TailMemory for Words {
+    impl LogMemory for Words {
         fn words(&self) -> &[AtomicU64] {
             &self.0
         }
@@ -185,17 +185,18 @@ mod tests {
     }
 
     fn member(number: u8) -> PoolDevice {
-        let places = PoolPlaces::new(64 << 20, OWNER_SLOTS).expect("it is large enough");
+        let places = PoolMemberLayout::new(64 << 20, OWNER_SLOTS).expect("it is large enough");
         PoolDevice::new(number, DeviceId(number.into()), &places)
     }
 
     /// A pool of one member.
     fn pool() -> Pool {
         let one = member(0);
-        let mut state = State::new(OWNER_SLOTS);
+        let mut state = PoolTables::new(OWNER_SLOTS);
         state.add_member(0, one.extents, one.zero_slots);
         let records = [(one.extents, one.zero_slots)];
-        let checkpoint = Checkpoint::new(PresentMembers::new([0]), vec![one.places], &records, OWNER_SLOTS, vec![5]);
+        let checkpoint =
+            CheckpointWriter::new(PresentMembers::new([0]), vec![one.layout], &records, OWNER_SLOTS, vec![5]);
         let (offset, blocks) = one.ring;
         let ring = LogRing { offset, blocks, head: 0, sequence: 1, committed: (0, 1), start: 0 };
         let words = (0..log_bytes(LOG_UNITS_MIN) / 8).map(|_| AtomicU64::new(0)).collect();
@@ -242,15 +243,15 @@ mod tests {
                 left -= i32::from(member == 1 && finds);
                 finds
             });
-            if pool.lacks_space() == 0 {
+            if pool.members_without_space() == 0 {
                 assert!(pool.is_checkpointed(checkpoint) && pool.is_committed(commit) == Ok(true));
                 taken = true;
                 break;
             }
             refused += 1;
-            assert_eq!((pool.lacks_space(), pool.waits_for_space()), (0b10, true), "after {spare} writes");
+            assert_eq!((pool.members_without_space(), pool.waits_for_space()), (0b10, true), "after {spare} writes");
             assert!(pool.withdraw_member(1));
-            assert_eq!((pool.lacks_space(), pool.waits_for_space()), (0, false));
+            assert_eq!((pool.members_without_space(), pool.waits_for_space()), (0, false));
             let on = drive(&mut pool, |_| true);
             assert!(on.iter().all(|member| *member == 0), "after {spare} writes: {on:?}");
             assert!(pool.is_checkpointed(checkpoint) && pool.is_committed(commit) == Ok(true));
@@ -285,13 +286,13 @@ mod tests {
         add_volume(&mut pool, "db");
         let commit = pool.request_commit();
         drive(&mut pool, |_| false);
-        assert_eq!(pool.lacks_space(), 0b101);
+        assert_eq!(pool.members_without_space(), 0b101);
         assert!(pool.withdraw_member(2));
-        assert_eq!((pool.lacks_space(), pool.waits_for_space()), (0b1, true));
+        assert_eq!((pool.members_without_space(), pool.waits_for_space()), (0b1, true));
         assert_eq!((drive(&mut pool, |_| true), pool.is_committed(commit)), (vec![], Err(CommitFailed::NoSpace)));
-        pool.try_again();
+        pool.retry_writes();
         drive(&mut pool, |_| true);
-        assert_eq!((pool.is_committed(commit), pool.lacks_space()), (Ok(true), 0));
+        assert_eq!((pool.is_committed(commit), pool.members_without_space()), (Ok(true), 0));
     }
 
     #[test]
@@ -303,10 +304,16 @@ mod tests {
         assert_eq!(pool.is_committed(commit), Ok(true));
         let checkpoint = pool.request_checkpoint();
         drive(&mut pool, |_| false);
-        assert_eq!((pool.lacks_space(), pool.waits_for_space(), pool.is_checkpointed(checkpoint)), (1, true, false));
+        assert_eq!(
+            (pool.members_without_space(), pool.waits_for_space(), pool.is_checkpointed(checkpoint)),
+            (1, true, false)
+        );
         let checkpoint = pool.request_checkpoint();
-        assert_eq!((pool.lacks_space(), pool.waits_for_space()), (1, false));
+        assert_eq!((pool.members_without_space(), pool.waits_for_space()), (1, false));
         drive(&mut pool, |_| true);
-        assert_eq!((pool.lacks_space(), pool.waits_for_space(), pool.is_checkpointed(checkpoint)), (0, false, true));
+        assert_eq!(
+            (pool.members_without_space(), pool.waits_for_space(), pool.is_checkpointed(checkpoint)),
+            (0, false, true)
+        );
     }
 }

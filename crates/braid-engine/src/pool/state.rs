@@ -64,7 +64,7 @@ impl Default for Uncommitted {
 
 /// The records and owners of a pool as of the last change, committed or not. [`State::committed`] returns what the
 /// tables may hold.
-pub struct State {
+pub struct PoolTables {
     /// What all shards read.
     pub records: Arc<Records>,
     /// Owners.
@@ -84,7 +84,7 @@ pub struct State {
     /// Records with uncommitted changes, with their committed image.
     uncommitted: IntMap<Uncommitted>,
     /// Bit *i*: member *i* is missing, and its content is unknown.
-    pub absent: u128,
+    pub missing: u128,
     /// The damaged parts of the tables.
     pub(super) damage: Damage,
     /// Owner slots that are intact in no member's owner list; empty in an open pool.
@@ -97,10 +97,10 @@ pub struct State {
     pub(super) reserves: Reserves,
 }
 
-impl State {
+impl PoolTables {
     /// Returns the state of a pool without members.
-    pub fn new(owner_slots: u32) -> State {
-        State {
+    pub fn new(owner_slots: u32) -> PoolTables {
+        PoolTables {
             records: Arc::new(Records::new()),
             owners: Owners::new(owner_slots),
             zero_words: BTreeMap::new(),
@@ -111,7 +111,7 @@ impl State {
             packed: BTreeMap::new(),
             // A map for the largest possible number of entries would not fit the CPU caches, and is rarely needed.
             uncommitted: IntMap::growing(),
-            absent: 0,
+            missing: 0,
             damage: Damage::default(),
             unread_owners: BTreeSet::new(),
             uncommitted_owners: BTreeMap::new(),
@@ -132,7 +132,7 @@ impl State {
 
     /// Marks these members (a bit mask) as missing.
     pub fn set_missing(&mut self, absent: u128) {
-        self.absent = absent;
+        self.missing = absent;
         let numbers = (u128::BITS - absent.leading_zeros()) as usize;
         if self.zero_slots.len() < numbers {
             self.zero_slots.resize_with(numbers, || (0, Vec::new()));
@@ -313,7 +313,7 @@ impl State {
     /// Returns a free record without an extent for this owner, on the member with the most of them among those that it
     /// uses: an owner that is restricted to some members needs no other member.
     pub fn free_zero_slot(&self, owner: OwnerId) -> Option<RecordId> {
-        let on = self.owners.get(owner).map_or(0, Owner::uses) & !self.closed;
+        let on = self.owners.get(owner).map_or(0, Owner::allocation_members) & !self.closed;
         let most = |(_, slots): &(usize, &Vec<u32>)| slots.len();
         let members = self.zero_slots.iter().map(|(_, free)| free).enumerate();
         let members = members.filter(|(member, _)| on >> member & 1 == 1);
@@ -371,15 +371,15 @@ impl State {
     }
 
     /// Returns whether the owner may have blocks that cannot be seen now: its records are not all known.
-    pub fn may_lack(&self, owner: OwnerId) -> bool {
+    pub fn may_miss_records(&self, owner: OwnerId) -> bool {
         self.damage.is_in_doubt(owner)
-            || self.owners.get(owner).is_some_and(|owner| owner.may_be_on() & self.absent != 0)
+            || self.owners.get(owner).is_some_and(|owner| owner.block_members() & self.missing != 0)
     }
 
     /// Returns the same of the owner and every ancestor whose blocks show through it.
-    pub fn chain_may_lack(&self, owner: OwnerId) -> bool {
-        (self.absent != 0 || self.damage.has_doubt())
-            && self.owners.chain(owner).into_iter().any(|owner| self.may_lack(owner))
+    pub fn chain_may_miss_records(&self, owner: OwnerId) -> bool {
+        (self.missing != 0 || self.damage.has_doubt())
+            && self.owners.chain(owner).into_iter().any(|owner| self.may_miss_records(owner))
     }
 
     /// Returns the extents that are packed as of the last change.

@@ -12,12 +12,12 @@ use crate::planted::{Planted, planted};
 
 impl Pool {
     /// Returns how many free extents are reserved for thick volumes.
-    pub fn kept_extents(&self) -> u64 {
+    pub fn reserved_extents(&self) -> u64 {
         self.state.reserves.extents()
     }
 
     /// Returns how many extents are reserved for this volume.
-    pub fn kept_extents_of(&self, owner: OwnerId) -> u64 {
+    pub fn reserved_extents_of(&self, owner: OwnerId) -> u64 {
         self.state.reserves.extents_of(owner)
     }
 
@@ -30,7 +30,7 @@ impl Pool {
     /// member is missing nothing is reserved: its content is unknown.
     pub(super) fn unavailable_to(&self, owner: OwnerId, logical: Option<u32>) -> u128 {
         let reserves = &self.state.reserves;
-        if reserves.is_empty() || self.state.absent != 0 {
+        if reserves.is_empty() || self.state.missing != 0 {
             return 0;
         }
         let own = logical.and_then(|logical| reserves.reservation(owner, logical));
@@ -81,14 +81,14 @@ impl Pool {
     pub(super) fn reserves_altered(&self, old: &Owner, image: &Owner) -> Result<Option<Reserves>, AdminError> {
         if !old.thick
             || old.kind != OwnerKind::Volume
-            || (old.size_bytes, old.uses()) == (image.size_bytes, image.uses())
+            || (old.size_bytes, old.allocation_members()) == (image.size_bytes, image.allocation_members())
         {
             return Ok(None);
         }
         let mut reserves = self.state.reserves.clone();
         reserves.alter(image);
         // Less than before is never refused.
-        let grows = image.size_bytes > old.size_bytes || image.uses() != old.uses();
+        let grows = image.size_bytes > old.size_bytes || image.allocation_members() != old.allocation_members();
         if grows { self.if_fits(reserves).map(Some) } else { Ok(Some(reserves)) }
     }
 
@@ -126,7 +126,7 @@ impl Pool {
         let mut reserves = self.state.reserves.clone();
         let thick: Vec<Owner> = images.filter(|image| image.thick).collect();
         thick.iter().for_each(|image| reserves.alter(image));
-        let fit = match self.state.absent {
+        let fit = match self.state.missing {
             0 => reserves.fit(|set| self.free_on(set & !(1 << member))) || planted(Planted::EmptiedOverKept),
             _ => thick.is_empty(),
         };
@@ -134,7 +134,7 @@ impl Pool {
     }
 
     fn if_fits(&self, reserves: Reserves) -> Result<Reserves, AdminError> {
-        let fit = self.state.absent == 0 && reserves.fit(|set| self.free_on(set));
+        let fit = self.state.missing == 0 && reserves.fit(|set| self.free_on(set));
         if fit { Ok(reserves) } else { Err(AdminError::NoSpace) }
     }
 

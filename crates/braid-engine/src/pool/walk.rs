@@ -11,7 +11,7 @@ use braid_format::pool::{Record, RecordKind};
 
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
-use super::state::{RecordId, State};
+use super::state::{PoolTables, RecordId};
 use super::units::{EXTENT_BLOCKS, ExtentId};
 
 /// What one record defines of one logical extent.
@@ -54,11 +54,11 @@ pub struct Walk {
     /// The logical extents that are wanted.
     pub window: Range<u64>,
     /// The definitions found, unsorted; a packed extent gives several for one logical extent.
-    pub statements: Vec<ExtentDefinition>,
+    pub definitions: Vec<ExtentDefinition>,
     /// The zero ranges found, in order; not only those in the window.
     pub ranges: Vec<ZeroRange>,
     /// For each owner, its extents and the blocks in them; not only those in the window.
-    pub held: BTreeMap<OwnerId, (u64, u64)>,
+    pub owned: BTreeMap<OwnerId, (u64, u64)>,
     /// The wanted owners, sorted; all owners if empty.
     only: Vec<OwnerId>,
     member: u8,
@@ -71,7 +71,7 @@ impl Walk {
     pub fn new(window: Range<u64>, mut only: Vec<OwnerId>) -> Walk {
         only.sort_unstable();
         let (statements, ranges, held) = (Vec::new(), Vec::new(), BTreeMap::new());
-        Walk { window, statements, ranges, held, only, member: 0, index: 0, zeros: Some((0, 0)) }
+        Walk { window, definitions: statements, ranges, owned: held, only, member: 0, index: 0, zeros: Some((0, 0)) }
     }
 
     fn wants(&self, owner: OwnerId) -> bool {
@@ -79,7 +79,7 @@ impl Walk {
     }
 
     /// Continues the walk for about `budget` loads of memory. Returns true at its end.
-    pub fn step(&mut self, state: &State, mut budget: u32) -> bool {
+    pub fn step(&mut self, state: &PoolTables, mut budget: u32) -> bool {
         let members = state.members().count();
         while usize::from(self.member) < members {
             let extents = state.records.extents(self.member);
@@ -114,7 +114,7 @@ impl Walk {
     }
 
     /// Adds what one extent defines. Returns the cost in loads of memory.
-    fn visit_extent(&mut self, state: &State, extent: ExtentId) -> u32 {
+    fn visit_extent(&mut self, state: &PoolTables, extent: ExtentId) -> u32 {
         let owner = state.records.owner(extent) & !OWNER_HELD;
         if owner == 0 || !self.wants(owner) {
             return 0;
@@ -123,12 +123,12 @@ impl Walk {
         if record.kind == RecordKind::Free {
             return 0;
         }
-        let held = self.held.entry(owner).or_default();
+        let held = self.owned.entry(owner).or_default();
         *held = (held.0 + 1, held.1 + u64::from(record.present.count_ones()));
         if record.kind != RecordKind::Packed {
             if self.window.contains(&record.logical.into()) {
                 let (present, zero) = (record.present, record.zero);
-                self.statements.push(ExtentDefinition { logical: record.logical, owner, present, zero });
+                self.definitions.push(ExtentDefinition { logical: record.logical, owner, present, zero });
             }
             return 4;
         }
@@ -136,7 +136,7 @@ impl Walk {
         for slot in (0..EXTENT_BLOCKS as usize).filter(|slot| record.present >> slot & 1 == 1) {
             let (logical, bit) = (addresses.0[slot] / u64::from(EXTENT_BLOCKS), addresses.0[slot] % 64);
             if self.window.contains(&logical) {
-                self.statements.push(ExtentDefinition { logical: logical as u32, owner, present: 1 << bit, zero: 0 });
+                self.definitions.push(ExtentDefinition { logical: logical as u32, owner, present: 1 << bit, zero: 0 });
             }
         }
         EXTENT_BLOCKS
@@ -144,10 +144,10 @@ impl Walk {
 
     /// Returns how many blocks were found with data in two records of one owner. Blocks that move meanwhile may be
     /// counted, too.
-    pub fn said_twice(&mut self) -> u64 {
-        self.statements.sort_unstable();
+    pub fn defined_twice(&mut self) -> u64 {
+        self.definitions.sort_unstable();
         let mut twice = 0;
-        for of_one in self.statements.chunk_by(|a, b| (a.logical, a.owner) == (b.logical, b.owner)) {
+        for of_one in self.definitions.chunk_by(|a, b| (a.logical, a.owner) == (b.logical, b.owner)) {
             let mut present = 0u64;
             for definition in of_one {
                 twice += u64::from((present & definition.present).count_ones());
@@ -159,8 +159,8 @@ impl Walk {
 
     /// Sorts what was found, and joins it to one definition for each owner and logical extent.
     pub fn sort(&mut self) {
-        self.statements.sort_unstable();
-        self.statements.dedup_by(|next, one| {
+        self.definitions.sort_unstable();
+        self.definitions.dedup_by(|next, one| {
             let same = (next.logical, next.owner) == (one.logical, one.owner);
             if same {
                 one.present |= next.present;
@@ -213,7 +213,7 @@ impl Watch {
     }
 
     /// Notes that a record is about to change.
-    pub(super) fn note(&mut self, state: &State, id: RecordId, new: &Record) {
+    pub(super) fn note(&mut self, state: &PoolTables, id: RecordId, new: &Record) {
         let old = state.record(id);
         let same = (old.owner, old.kind, old.logical) == (new.owner, new.kind, new.logical);
         let kept = same && (old.present | old.zero) & !(new.present | new.zero) == 0;
@@ -239,7 +239,7 @@ impl Watch {
     /// invalid.
     pub fn add_to(self, walk: &mut Walk) -> bool {
         let window = walk.window.clone();
-        walk.statements.extend(self.lost.iter().filter(|definition| window.contains(&definition.logical.into())));
+        walk.definitions.extend(self.lost.iter().filter(|definition| window.contains(&definition.logical.into())));
         walk.ranges.extend(&self.lost_ranges);
         self.lost.len() <= LOST_MAX
     }

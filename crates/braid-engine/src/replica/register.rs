@@ -66,17 +66,17 @@ impl Register {
             epoch: self.epoch,
             controller: self.controller,
             released: self.released,
-            boot: self.boot,
+            boot_id: self.boot,
             vote_epoch: self.vote.epoch,
             vote_sequence: self.vote.sequence,
             lineage: self.vote.lineage,
             in_sync: self.vote.in_sync.bits(),
-            version: self.vote.seating.version,
+            voters_version: self.vote.seating.version,
             voters: self.vote.seating.voters.bits(),
-            before: self.vote.seating.before.bits(),
+            previous_voters: self.vote.seating.before.bits(),
             replicas: self.vote.seating.replicas.bits(),
-            further: self.vote.seating.further,
-            since: self.since,
+            extra_replicas: self.vote.seating.further,
+            added_in_version: self.since,
         }
     }
 
@@ -89,11 +89,11 @@ impl Register {
             lineage: stored.lineage,
             in_sync: Voters::from_bits(stored.in_sync),
             seating: Seating {
-                version: stored.version,
+                version: stored.voters_version,
                 voters: Voters::from_bits(stored.voters),
-                before: Voters::from_bits(stored.before),
+                before: Voters::from_bits(stored.previous_voters),
                 replicas: Voters::from_bits(stored.replicas),
-                further: stored.further,
+                further: stored.extra_replicas,
             },
         };
         let register = Register {
@@ -101,8 +101,8 @@ impl Register {
             controller: stored.controller,
             released: stored.released,
             vote,
-            boot: stored.boot,
-            since: stored.since,
+            boot: stored.boot_id,
+            since: stored.added_in_version,
         };
         (found == *of).then_some(register)
     }

@@ -439,7 +439,7 @@ impl Shard {
         &mut self,
         at: u32,
         layout: &DeviceLayout,
-        image: &braid_format::bitmap::BlockBits,
+        image: &braid_format::bitmap::BitmapBlock,
         sink: &mut impl LeafSink,
     ) {
         let round = self.home.at(at);

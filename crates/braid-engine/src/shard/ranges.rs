@@ -1,4 +1,4 @@
-//! Ordered requests and the range table: holding, giving back, and telling who may go on.
+//! OrderResult requests and the range table: holding, giving back, and telling who may go on.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! Small writes that lie one after the other and come together are carried out as one.
 
 use braid_engine::*;
-use braid_format::journal::LostRow;
+use braid_format::journal::LostStripe;
 use braid_geometry::Level;
 
 use super::rig::{BLOCK, Random, Rig, Shape};
@@ -129,7 +129,7 @@ fn a_trickle_is_gathered() {
 #[test]
 fn what_is_gathered_makes_readable_what_it_has() {
     let shape = SHAPES[0];
-    let lost = [LostRow::new(1, 0b1100, &[0]).expect("a row")];
+    let lost = [LostStripe::new(1, 0b1100, &[0]).expect("a row")];
     let mut rig = Rig::with_lost(shape, 1, 7, &lost);
     let stripe = rig.stripe_bytes(0);
     rig.stream(0, stripe, &[BLOCK, BLOCK, BLOCK]);

@@ -58,7 +58,7 @@ impl Rig {
 
     pub fn rows_of_stripe(&self) -> u64 {
         let chunk = self.shape.chunk_blocks * BLOCK;
-        chunk / u64::from(braid_format::journal::row_bytes(chunk as u32))
+        chunk / u64::from(braid_format::journal::stripe_bytes(chunk as u32))
     }
 
     pub fn rows(&self) -> u64 {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use braid_engine::io::META_BLOCKS;
 use braid_engine::*;
 use braid_format::Uuid;
-use braid_format::journal::{LostRow, RING_START_BYTES};
+use braid_format::journal::{LostStripe, RING_OFFSET_BYTES};
 use braid_geometry::{Geometry, Level, Spec};
 
 use super::moving::{JOURNAL, JOURNAL_BLOCKS, JOURNAL_RING, Ring};
@@ -156,7 +156,7 @@ impl Rig {
     }
 
     /// An array of which these rows are unreadable. Where there are some, all of it was written before.
-    pub fn with_lost(shape: Shape, shards: u16, seed: u64, lost: &[LostRow]) -> Rig {
+    pub fn with_lost(shape: Shape, shards: u16, seed: u64, lost: &[LostStripe]) -> Rig {
         Rig::made(shape, shards, seed, lost, 1 << 16)
     }
 
@@ -165,7 +165,7 @@ impl Rig {
         Rig::made(shape, shards, seed, &[], region_bytes)
     }
 
-    fn made(shape: Shape, shards: u16, seed: u64, lost: &[LostRow], region_bytes: u32) -> Rig {
+    fn made(shape: Shape, shards: u16, seed: u64, lost: &[LostStripe], region_bytes: u32) -> Rig {
         let limits = Limits { slots: 64, devices: 2, range_table_bits: 6 };
         let shared = Arc::new(Shared::new(shards, &limits));
         let bytes = REQUESTS_BYTES + u64::from(shards) * SCRATCH_BYTES_MIN;
@@ -178,7 +178,7 @@ impl Rig {
         let bits = (&all[..], &[][..]);
         let regions = RegionMap::new(ShardId(shards - 1), Uuid::from_u128(9), size, region_bytes, bits, true);
         let mut noise = Random(seed ^ 77);
-        let disk_bytes = sizes.iter().max().expect("members") + BLOCK + RING_START_BYTES + RING_BLOCKS * BLOCK;
+        let disk_bytes = sizes.iter().max().expect("members") + BLOCK + RING_OFFSET_BYTES + RING_BLOCKS * BLOCK;
         let mut rig = Rig {
             shape,
             geometry,
@@ -252,7 +252,7 @@ impl Rig {
 
     /// Where the ring begins on every disk: behind the largest data area, a block for the bitmap, and the heads.
     pub(super) fn ring(&self) -> u64 {
-        *self.shape.blocks.iter().max().expect("members") * BLOCK + BLOCK + RING_START_BYTES
+        *self.shape.blocks.iter().max().expect("members") * BLOCK + BLOCK + RING_OFFSET_BYTES
     }
 
     pub(super) fn publish(&mut self) {
@@ -284,7 +284,7 @@ impl Rig {
 
     /// Goes on until something is on its way to its place.
     pub fn go_on_to_place(&mut self) {
-        let bits = self.ring() - RING_START_BYTES - BLOCK;
+        let bits = self.ring() - RING_OFFSET_BYTES - BLOCK;
         let goes = |io: &LeafIo| io.op == Op::Write && io.offset < bits;
         while !self.shards.iter().any(|(_, sink)| sink.queue.iter().any(goes)) {
             assert!(self.step(), "nothing is written in place");
@@ -314,7 +314,7 @@ impl Rig {
             leaf: LeafId(disk(number) as u32 + device * self.roles.len() as u32),
             start: 0,
             len: self.data_bytes(number),
-            bitmap_start: self.ring() - RING_START_BYTES - BLOCK,
+            bitmap_start: self.ring() - RING_OFFSET_BYTES - BLOCK,
             role: self.roles[disk(number)],
             write_mostly: false,
         };
@@ -419,7 +419,7 @@ impl Rig {
     fn answer(&mut self, shard: usize, at: usize) {
         let io = self.shards[shard].1.queue.remove(at).expect("a leaf I/O is there");
         self.log.push(Event { op: io.op, offset: io.offset, len: io.len, fua: io.flags.has(Flags::FUA) });
-        let bits = self.ring() - RING_START_BYTES - BLOCK;
+        let bits = self.ring() - RING_OFFSET_BYTES - BLOCK;
         let hangs = self.hanging.filter(|(member, _)| *member == io.leaf.0).is_some_and(|(_, hangs)| match hangs {
             Hangs::Journal => self.is_journal(io.offset),
             Hangs::InPlace => io.offset < bits,

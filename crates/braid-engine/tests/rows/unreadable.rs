@@ -7,10 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use braid_engine::keeper::UnreadableLines;
+use braid_engine::keeper::UnreadableBlocks;
 use braid_engine::*;
 use braid_format::Uuid;
-use braid_format::journal::{EntryKind, HEAD_BYTES, LostRow, RING_START_BYTES, decode_batch, decode_head, head_slot};
+use braid_format::journal::{
+    EntryKind, HEAD_BYTES, LostStripe, RING_OFFSET_BYTES, decode_batch, decode_head, head_slot,
+};
 use braid_geometry::Stripe;
 use braid_parity::Parity;
 
@@ -26,7 +28,7 @@ pub enum Sees {
 /// What is kept for comparison.
 pub struct Watch {
     /// The list at first.
-    listed: Vec<LostRow>,
+    listed: Vec<LostStripe>,
     /// What each disk holds durably.
     durable: Vec<Vec<u8>>,
     /// The lines of lost cells of listed rows that each batch has written again.
@@ -39,7 +41,7 @@ pub struct Watch {
 }
 
 /// Rows of a shape, each with one data cell that cannot be read, or with two where two members may be lost.
-pub fn some_rows(shape: super::rig::Shape, seed: u64) -> Vec<LostRow> {
+pub fn some_rows(shape: super::rig::Shape, seed: u64) -> Vec<LostStripe> {
     let mut random = Random(seed ^ 0x1057);
     let rig = Rig::new(shape, 1, seed);
     let lines = (1u32 << (shape.chunk_blocks / rig.rows_of_stripe())) - 1;
@@ -56,7 +58,7 @@ pub fn some_rows(shape: super::rig::Shape, seed: u64) -> Vec<LostRow> {
         }
         // Mostly all of its lines, as a mark leaves them.
         let of_row = if random.below(3) == 0 { 1 + random.below(u64::from(lines)) as u32 } else { lines };
-        rows.extend(LostRow::new(row, of_row as u16, &cells));
+        rows.extend(LostStripe::new(row, of_row as u16, &cells));
     }
     rows
 }
@@ -75,13 +77,13 @@ impl Rig {
     }
 
     /// All of the array holds something, and what cannot be read is zeros, which parity fits, as a recovery leaves it.
-    pub(super) fn fill_with_lost(&mut self, lost: &[LostRow]) {
+    pub(super) fn fill_with_lost(&mut self, lost: &[LostStripe]) {
         let mut noise = Random(4711);
         self.model.fill_with(|| noise.below(256) as u8);
         for row in lost {
             for line in (0..16).filter(|line| row.lines >> line & 1 == 1) {
                 for cell in row.cells() {
-                    let at = self.place(row.row, line, u64::from(*cell)) as usize;
+                    let at = self.place(row.stripe, line, u64::from(*cell)) as usize;
                     self.model[at..at + BLOCK as usize].fill(0);
                 }
             }
@@ -115,7 +117,7 @@ impl Rig {
         let mut blocks = Vec::new();
         for row in self.lost.iter() {
             for line in (0..16).filter(|line| row.lines >> line & 1 == 1) {
-                blocks.extend(row.cells().iter().map(|cell| self.place(row.row, line, u64::from(*cell)) / BLOCK));
+                blocks.extend(row.cells().iter().map(|cell| self.place(row.stripe, line, u64::from(*cell)) / BLOCK));
             }
         }
         blocks
@@ -124,7 +126,7 @@ impl Rig {
     /// What cannot be read now, in ranges, as it is named to whoever is to write it.
     pub fn named(&self) -> Vec<(u64, u64)> {
         let height = self.shape.chunk_blocks * BLOCK / self.rows_of_stripe();
-        let mut ranges = UnreadableLines::new(Arc::clone(&self.lost), height).ranges(&self.geometry);
+        let mut ranges = UnreadableBlocks::new(Arc::clone(&self.lost), height).ranges(&self.geometry);
         ranges.sort_unstable();
         let mut merged: Vec<(u64, u64)> = Vec::new();
         for (at, len) in ranges {
@@ -151,8 +153,8 @@ impl Rig {
 
     /// A member is being filled: it holds nothing, and takes what is written.
     pub fn begin_filling(&mut self, member: usize) {
-        let heads = (self.ring() - RING_START_BYTES) as usize;
-        self.disks[member][..heads + RING_START_BYTES as usize].fill(0);
+        let heads = (self.ring() - RING_OFFSET_BYTES) as usize;
+        self.disks[member][..heads + RING_OFFSET_BYTES as usize].fill(0);
         self.roles[member] = Role::Filling;
         self.publish();
     }
@@ -173,9 +175,9 @@ impl Rig {
     }
 
     /// Rows that the newest head of a member lists; those of the start where it has none yet.
-    pub fn list_on(&self, member: usize) -> (u64, Vec<LostRow>) {
+    pub fn list_on(&self, member: usize) -> (u64, Vec<LostStripe>) {
         let heads = (0..2).filter_map(|slot| {
-            let at = (self.ring() - RING_START_BYTES) as usize + slot * HEAD_BYTES;
+            let at = (self.ring() - RING_OFFSET_BYTES) as usize + slot * HEAD_BYTES;
             decode_head(&Uuid::from_u128(9), self.disks[member][at..].first_chunk().expect("a head"))
         });
         let newest = heads.max_by_key(|(head, _)| head.generation).map(|(head, lost)| (head.generation, lost));
@@ -188,7 +190,7 @@ impl Rig {
             return;
         }
         let member = io.leaf.0 as usize;
-        let heads = self.ring() - RING_START_BYTES;
+        let heads = self.ring() - RING_OFFSET_BYTES;
         match io.op {
             Op::Flush => {
                 let now = self.disks[member].clone();
@@ -214,7 +216,7 @@ impl Rig {
         let array = Uuid::from_u128(9);
         let block: [u8; 4096] = self.memory.borrow()[io.buf.addr as usize..][..4096].try_into().expect("a block");
         let (header, entries) = decode_batch(&array, &block).expect("a batch");
-        let on_disks: Vec<(usize, Vec<LostRow>)> = (0..self.roles.len())
+        let on_disks: Vec<(usize, Vec<LostStripe>)> = (0..self.roles.len())
             .filter(|member| self.roles[*member] == Role::InSync && self.failing != Some(*member as u32))
             .map(|member| (member, self.list_on(member).1))
             .collect();
@@ -222,20 +224,20 @@ impl Rig {
         for (row, cell, lines) in watch.batches.range(..header.tail).flat_map(|(_, written)| written) {
             for (member, list) in &on_disks {
                 assert!(
-                    !list.iter().any(|lost| lost.row == *row && lost.covers(*cell, *lines)),
+                    !list.iter().any(|lost| lost.stripe == *row && lost.covers(*cell, *lines)),
                     "cell {cell} of row {row} was written again, forgotten, and is listed on {member}, {}",
                     self.run
                 );
             }
         }
         let mut written = Vec::new();
-        for entry in entries.filter(|entry| watch.listed.iter().any(|lost| lost.row == entry.row)) {
-            let listed = on_disks.iter().any(|(_, list)| list.iter().any(|lost| lost.row == entry.row));
-            assert!(entry.kind == EntryKind::Data || !listed, "row {} is only marked, {}", entry.row, self.run);
+        for entry in entries.filter(|entry| watch.listed.iter().any(|lost| lost.stripe == entry.stripe)) {
+            let listed = on_disks.iter().any(|(_, list)| list.iter().any(|lost| lost.stripe == entry.stripe));
+            assert!(entry.kind == EntryKind::Data || !listed, "row {} is only marked, {}", entry.stripe, self.run);
             if entry.kind == EntryKind::Data {
                 assert_eq!(usize::from(entry.parities), self.tolerance());
                 let cells = entry.cell..entry.cell + entry.cells;
-                written.extend(cells.map(|cell| (entry.row, cell, entry.lines())));
+                written.extend(cells.map(|cell| (entry.stripe, cell, entry.lines())));
             }
         }
         let watch = self.watch.as_mut().expect("watched");
@@ -248,21 +250,21 @@ impl Rig {
         assert_eq!(head_slot(head.generation) * HEAD_BYTES as u64, at, "the other place than that of the one before");
         let watch = self.watch.as_ref().expect("watched");
         for (lost, cell) in watch.listed.iter().flat_map(|lost| lost.cells().iter().map(move |cell| (lost, *cell))) {
-            let is_left = |line: u64| list.iter().any(|now| now.row == lost.row && now.covers(cell, 1 << line));
+            let is_left = |line: u64| list.iter().any(|now| now.stripe == lost.stripe && now.covers(cell, 1 << line));
             for line in (0..16).filter(|line| lost.lines & 1 << line != 0 && !is_left(*line)) {
-                let (stripe, column) = self.stripe(lost.row);
+                let (stripe, column) = self.stripe(lost.stripe);
                 let at = (stripe.member_offset + column + line * BLOCK) as usize;
                 let member = usize::from(stripe.data(usize::from(cell)));
                 if self.roles[member] == Role::Out
                     || self.failing == Some(member as u32)
-                    || watch.zeroed.contains(&(self.place(lost.row, line, u64::from(cell)) / BLOCK))
+                    || watch.zeroed.contains(&(self.place(lost.stripe, line, u64::from(cell)) / BLOCK))
                 {
                     continue;
                 }
                 assert!(
                     watch.durable[member][at..at + BLOCK as usize].iter().any(|byte| *byte != 0),
                     "line {line} of cell {cell} of row {} has left the list, and is not durable, {}",
-                    lost.row,
+                    lost.stripe,
                     self.run
                 );
             }

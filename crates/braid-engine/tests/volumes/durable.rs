@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use braid_engine::pool::{BLOCK_BYTES, Found, OpenPool, Pool, PoolDevice, open};
+use braid_engine::pool::{BLOCK_BYTES, BlockLocation, OpenPool, Pool, PoolDevice, open};
 use braid_engine::{DeviceId, DeviceIo, IoError};
 
 use braid_format::Uuid;
@@ -68,8 +68,8 @@ impl World {
             uuid: POOL,
             members: &self.devices,
             owner_slots: OWNER_SLOTS,
-            absent: 0,
-            writes_over: false,
+            missing: 0,
+            overwrites_unreadable: false,
             run: 99,
         };
         let opened = now(open(&copies, &what, |_| None, |_, bytes| Ok(Heap::of(bytes))));
@@ -105,8 +105,8 @@ fn read_all(pool: &mut Pool, owner: u32, devices: &[PoolDevice], images: &[Vec<u
     let mut words = Vec::with_capacity(blocks as usize);
     while (words.len() as u64) < blocks {
         match map.find(records, words.len() as u64, (blocks - words.len() as u64).min(64) as u32) {
-            Found::Nothing { blocks } => words.extend((0..blocks).map(|_| 0)),
-            Found::At { extent, position, blocks } => {
+            BlockLocation::Nothing { blocks } => words.extend((0..blocks).map(|_| 0)),
+            BlockLocation::At { extent, position, blocks } => {
                 let at = pool.extent_offset(extent) + u64::from(position) * BLOCK_BYTES;
                 let image = &images[devices[usize::from(extent.member)].device.0 as usize];
                 let word = |at: u64| u64::from_le_bytes(image[at as usize..][..8].try_into().expect("eight bytes"));
@@ -114,6 +114,6 @@ fn read_all(pool: &mut Pool, owner: u32, devices: &[PoolDevice], images: &[Vec<u
             }
         }
     }
-    pool.leave(served);
+    pool.stop_serving(served);
     words
 }

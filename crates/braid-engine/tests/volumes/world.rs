@@ -11,9 +11,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use braid_engine::pool::on_disk::{Owner, OwnerName, RingStart};
+use braid_engine::pool::on_disk::{Checkpoint, Owner, OwnerName};
 use braid_engine::pool::{
-    AdminError, EXTENT_BYTES, MemberPlaces, OpenPool, OwnerId, Pool, PoolDevice, TailMemory, VolumeId, VolumeShared,
+    AdminError, EXTENT_BYTES, LogMemory, MemberLayout, OpenPool, OwnerId, Pool, PoolDevice, VolumeId, VolumeShared,
     open,
 };
 use braid_engine::*;
@@ -30,12 +30,12 @@ const DEVICES: u32 = 256;
 pub struct Heap(Box<[AtomicU64]>);
 
 impl Heap {
-    pub fn of(bytes: u64) -> Arc<dyn TailMemory> {
+    pub fn of(bytes: u64) -> Arc<dyn LogMemory> {
         Arc::new(Heap((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()))
     }
 }
 
-impl TailMemory for Heap {
+impl LogMemory for Heap {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
@@ -239,9 +239,9 @@ impl World {
 
     fn format(&mut self) {
         for member in self.devices.clone() {
-            let start = RingStart::first(&POOL, 1);
-            self.at_once(Op::WriteZeroes, member.device, 0, member.places.data, &[]).expect("zeros");
-            self.at_once(Op::Write, member.device, member.places.starts, 4096, &start.encode()).expect("a start");
+            let start = Checkpoint::first(&POOL, 1);
+            self.at_once(Op::WriteZeroes, member.device, 0, member.layout.data, &[]).expect("zeros");
+            self.at_once(Op::Write, member.device, member.layout.starts, 4096, &start.encode()).expect("a start");
             self.at_once(Op::Flush, member.device, 0, 0, &[]).expect("a flush");
         }
     }
@@ -251,8 +251,8 @@ impl World {
             uuid: POOL,
             members: &self.devices.clone(),
             owner_slots: OWNER_SLOTS,
-            absent: 0,
-            writes_over: false,
+            missing: 0,
+            overwrites_unreadable: false,
             run: 77,
         };
         let io = Through(RefCell::new(self));
@@ -625,14 +625,14 @@ impl World {
     }
 
     fn fold_all(&mut self) {
-        use braid_engine::pool::Folded;
+        use braid_engine::pool::MergeStep;
         for _ in 0..10_000 {
             let folded = self.fold(64);
             self.drain();
             self.settle();
             let settled = self.look(|pool| pool.is_settled());
             self.settle();
-            if folded == Folded::Nothing && settled {
+            if folded == MergeStep::Nothing && settled {
                 return;
             }
         }
@@ -641,23 +641,23 @@ impl World {
 
     /// What is to be elsewhere is, in the end, or there is no space for it.
     fn move_all(&mut self) {
-        use braid_engine::pool::Moving;
+        use braid_engine::pool::MoveStep;
         let mut full_at = None;
         let ended = (0..10_000).find_map(|_| {
             // Somebody says at each step that nothing is to wait, and no step sees all of the records.
             let (moving, moved) = self.look(|pool| {
-                pool.hold_moves(0, BTreeSet::new());
+                pool.pause_moves(0, BTreeSet::new());
                 (pool.move_step(100), pool.blocks_moved())
             });
             self.drain();
             self.settle();
             match moving {
-                Moving::Done => return Some(moving),
+                MoveStep::Done => return Some(moving),
                 // What was left is free by now, and has room for the next.
-                Moving::Full if full_at.replace(moved) == Some(moved) => return Some(moving),
-                Moving::Full => self.fold_all(),
-                Moving::Unreadable => self.look(Pool::retry_moves),
-                Moving::Some | Moving::Waits => {}
+                MoveStep::Full if full_at.replace(moved) == Some(moved) => return Some(moving),
+                MoveStep::Full => self.fold_all(),
+                MoveStep::Unreadable => self.look(Pool::retry_moves),
+                MoveStep::Some | MoveStep::Paused => {}
             }
             None
         });
@@ -665,7 +665,7 @@ impl World {
         self.fold_all();
         if let Some(member) = self.closed {
             let empty = self.look(move |pool| pool.is_member_empty(member));
-            assert!(empty || ended == Some(Moving::Full), "member {member} is not empty: {ended:?}, {}", self.run);
+            assert!(empty || ended == Some(MoveStep::Full), "member {member} is not empty: {ended:?}, {}", self.run);
             self.count(if empty { "members emptied" } else { "no space to empty a member" });
         }
         self.settle();
@@ -704,15 +704,22 @@ fn add_members(rig: &mut Rig, setup: &Setup, members: &[(Kind, u32)]) -> Vec<Poo
         let addresses = table + records * 32;
         let data = (addresses + u64::from(extents) * 512).next_multiple_of(EXTENT_BYTES);
         let device = rig.add_member(*kind, data + u64::from(extents) * EXTENT_BYTES, data);
-        let places = MemberPlaces { starts, owners, table, addresses, data };
+        let places = MemberLayout { starts, owners, table, addresses, data };
         let number = devices.len() as u8;
-        devices.push(PoolDevice { number, device, places, ring: (ring, setup.ring_blocks), extents, zero_slots });
+        devices.push(PoolDevice {
+            number,
+            device,
+            layout: places,
+            ring: (ring, setup.ring_blocks),
+            extents,
+            zero_slots,
+        });
     }
     devices
 }
 
 fn places_of(devices: &[PoolDevice]) -> Arc<PoolMembers> {
-    let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.places.data });
+    let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.layout.data });
     Arc::new(PoolMembers::new(devices.iter().map(place)))
 }
 

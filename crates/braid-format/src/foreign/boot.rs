@@ -1,8 +1,8 @@
 //! Formats that begin with a boot sector: partition tables, and the file systems of DOS and Windows. All end their
 //! first sector with 55 AA, so this module tells them apart.
 
-use super::{Class, Sink, View, signature};
-use crate::{BLOCK_BYTES, Extent};
+use super::{SignatureClass, Sink, View, signature};
+use crate::{BLOCK_BYTES, ByteRange};
 
 const BOOT_MAGIC: u64 = 510;
 const ENTRIES: [u64; 4] = [446, 462, 478, 494];
@@ -42,9 +42,9 @@ fn boot_file_system(view: &View<'_>) -> Option<(&'static str, u64, usize)> {
 
 pub(super) fn file_systems(view: &View<'_>, found: Sink<'_>) {
     let Some((kind, offset, len)) = boot_file_system(view) else { return };
-    let mut this = signature(kind, Class::FileSystem, offset, len);
+    let mut this = signature(kind, SignatureClass::FileSystem, offset, len);
     if offset != BOOT_MAGIC {
-        this.ranges.push(Extent::new(BOOT_MAGIC, 2));
+        this.ranges.push(ByteRange::new(BOOT_MAGIC, 2));
     }
     if kind == "vfat" {
         // BS_VolLab is 11 bytes before the type.
@@ -66,12 +66,12 @@ fn gpt(view: &View<'_>, found: Sink<'_>) {
     offsets.dedup();
     let headers: Vec<u64> = offsets.into_iter().filter(|at| view.is(*at, b"EFI PART")).collect();
     let Some(first) = headers.first() else { return };
-    let mut this = signature("gpt", Class::PartitionTable, *first, 8);
-    this.ranges = headers.iter().map(|at| Extent::new(*at, 8)).collect();
+    let mut this = signature("gpt", SignatureClass::PartitionTable, *first, 8);
+    this.ranges = headers.iter().map(|at| ByteRange::new(*at, 8)).collect();
     // DiskGUID at 56, in Microsoft's mixed byte order.
     this.uuid = view.get::<16>(first + 56).map(|bytes| uuid::Uuid::from_bytes_le(*bytes).to_string());
     if has_boot_magic(view) && entry_types(view).contains(&PROTECTIVE) {
-        this.ranges.push(Extent::new(BOOT_MAGIC, 2));
+        this.ranges.push(ByteRange::new(BOOT_MAGIC, 2));
     }
     this.ranges.sort_by_key(|r| r.start);
     this.ranges.dedup();
@@ -97,7 +97,7 @@ fn mbr(view: &View<'_>, found: Sink<'_>) {
     if !flags_sound || types.contains(&PROTECTIVE) || !(used || empty_table) {
         return;
     }
-    let mut this = signature("mbr", Class::PartitionTable, BOOT_MAGIC, 2);
+    let mut this = signature("mbr", SignatureClass::PartitionTable, BOOT_MAGIC, 2);
     this.uuid = Some(format!("{:08x}", view.le32(440)));
     found(this);
 }

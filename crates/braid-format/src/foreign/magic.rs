@@ -1,10 +1,10 @@
 //! File systems and others that are identified by a magic number at a fixed offset.
 
-use super::{Class, Sink, View, signature};
+use super::{SignatureClass, Sink, View, signature};
 
 struct Magic {
     kind: &'static str,
-    class: Class,
+    class: SignatureClass,
     offset: u64,
     bytes: &'static [u8],
     /// Offset and length of its name.
@@ -14,7 +14,7 @@ struct Magic {
 }
 
 const fn fs(kind: &'static str, offset: u64, bytes: &'static [u8]) -> Magic {
-    Magic { kind, class: Class::FileSystem, offset, bytes, label: None, uuid: None }
+    Magic { kind, class: SignatureClass::FileSystem, offset, bytes, label: None, uuid: None }
 }
 
 const BTRFS: u64 = 64 << 10;
@@ -47,12 +47,12 @@ const MAGICS: &[Magic] = &[
     fs("nilfs2", 1024, &[2, 0, 0, 0, 0, 0, 0x34, 0x34]),
     // Apple File System Reference: nx_magic "NXSB" after an object header of 32 bytes.
     fs("apfs", 32, b"NXSB"),
-    // Apple Technical Note 1150: volume header at 1024, signature "H+" version 4, or "HX" version 5.
+    // Apple Technical ReconcilerEvent 1150: volume header at 1024, signature "H+" version 4, or "HX" version 5.
     fs("hfsplus", 1024, &[b'H', b'+', 0, 4]),
     fs("hfsplus", 1024, &[b'H', b'X', 0, 5]),
     // bcachefs and bcache: superblock at 4096, magic (a UUID) at 24; bcache's set label at 72.
     Magic {
-        class: Class::Member,
+        class: SignatureClass::Member,
         uuid: Some(BCACHE + 40),
         ..fs(
             "bcache",
@@ -70,12 +70,12 @@ const MAGICS: &[Magic] = &[
         )
     },
     // Ceph, BlueStore.cc and bluestore_types: the label begins with this line, then the OSD's UUID as text.
-    Magic { class: Class::Member, ..fs("ceph bluestore", 0, b"bluestore block device\n") },
+    Magic { class: SignatureClass::Member, ..fs("ceph bluestore", 0, b"bluestore block device\n") },
     // Stratis Software Design, "Static header": two copies, in sectors 1 and 9, magic at 4.
-    Magic { class: Class::Member, ..fs("stratis", 512 + 4, b"!Stra0tis\x86\xff\x02^\x41rh") },
-    Magic { class: Class::Member, ..fs("stratis", 9 * 512 + 4, b"!Stra0tis\x86\xff\x02^\x41rh") },
+    Magic { class: SignatureClass::Member, ..fs("stratis", 512 + 4, b"!Stra0tis\x86\xff\x02^\x41rh") },
+    Magic { class: SignatureClass::Member, ..fs("stratis", 9 * 512 + 4, b"!Stra0tis\x86\xff\x02^\x41rh") },
     // drivers/md/dm-vdo/encodings.c: geometry block.
-    Magic { class: Class::Member, ..fs("vdo", 0, b"dmvdo001") },
+    Magic { class: SignatureClass::Member, ..fs("vdo", 0, b"dmvdo001") },
 ];
 
 pub(super) fn simple(view: &View<'_>, found: Sink<'_>) {
@@ -112,7 +112,7 @@ pub(super) fn ext(view: &View<'_>, found: Sink<'_>) {
         (false, true) => "ext3",
         (false, false) => "ext2",
     };
-    let mut this = signature(kind, Class::FileSystem, SUPER + 0x38, 2);
+    let mut this = signature(kind, SignatureClass::FileSystem, SUPER + 0x38, 2);
     this.label = view.text(SUPER + 0x78, 16);
     this.uuid = view.uuid(SUPER + 0x68);
     found(this);
@@ -124,7 +124,7 @@ pub(super) fn swap(view: &View<'_>, found: Sink<'_>) {
     for page in [4096u64, 8192, 16384, 32768, 65536] {
         for magic in [b"SWAPSPACE2".as_slice(), b"SWAP-SPACE", b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND"] {
             if view.is(page - 10, magic) {
-                let mut this = signature("swap", Class::Swap, page - 10, magic.len());
+                let mut this = signature("swap", SignatureClass::Swap, page - 10, magic.len());
                 this.label = view.text(1024 + 28, 16);
                 this.uuid = view.uuid(1024 + 12);
                 found(this);

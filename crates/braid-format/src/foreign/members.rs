@@ -1,9 +1,9 @@
 //! Members of a RAID, a volume group, a pool or an encryption layer, and Braid's own labels.
 
-use super::{Class, Sink, View, signature};
-use crate::examine::copy_place;
+use super::{SignatureClass, Sink, View, signature};
+use crate::examine::recorded_copy_offset;
 use crate::pool::{POOL_MAGIC, PoolHeader, PoolLabel};
-use crate::{BLOCK_BYTES, Extent, Header, LABEL_BYTES, Label, MAGIC, copy_offset};
+use crate::{BLOCK_BYTES, ByteRange, Header, LABEL_BYTES, Label, MAGIC, copy_offset};
 
 /// What one of Braid's labels says of itself.
 struct BraidLabel {
@@ -18,14 +18,14 @@ struct BraidLabel {
 pub(super) fn braid(view: &View<'_>, found: Sink<'_>) {
     let of_array = |block: &[u8]| {
         let header = Label::decode(block).map(|label| label.header()).ok().or_else(|| Header::decode(block))?;
-        let offsets = [header.places.label_start, header.places.copy_start];
+        let offsets = [header.layout.label_start, header.layout.copy_start];
         Some(BraidLabel { name: header.name.to_string(), uuid: header.uuid, offsets })
     };
     let of_pool = |block: &[u8]| {
         let label = PoolLabel::decode(block).ok();
         let joining = label.as_ref().is_some_and(PoolLabel::is_joining);
         let header = label.map(|label| label.header()).or_else(|| PoolHeader::decode(block))?;
-        let offsets = [header.places.label_start, header.places.copy_start];
+        let offsets = [header.layout.label_start, header.layout.copy_start];
         // If the addition did complete, the labels of the pool's other members say so, not this one.
         let note = if joining { " (left from an addition that did not end)" } else { "" };
         Some(BraidLabel { name: format!("{}{note}", header.name), uuid: header.uuid, offsets })
@@ -42,7 +42,7 @@ fn labels(
     found: Sink<'_>,
 ) {
     let block = |at: u64| view.slice(at, LABEL_BYTES);
-    let recorded = block(0).and_then(|start| copy_place(start, view.device_bytes));
+    let recorded = block(0).and_then(|start| recorded_copy_offset(start, view.device_bytes));
     let mut offsets = vec![0];
     offsets.extend([recorded, copy_offset(view.device_bytes)].into_iter().flatten());
     offsets.sort_unstable();
@@ -51,8 +51,8 @@ fn labels(
     let elsewhere = |at: u64| known(at).is_some_and(|label| !label.offsets.contains(&at));
     offsets.retain(|at| view.is(*at, magic) && !elsewhere(*at));
     let Some(first) = offsets.first() else { return };
-    let mut this = signature(kind, Class::Braid, *first, magic.len());
-    this.ranges = offsets.iter().map(|at| Extent::new(*at, magic.len() as u64)).collect();
+    let mut this = signature(kind, SignatureClass::Braid, *first, magic.len());
+    this.ranges = offsets.iter().map(|at| ByteRange::new(*at, magic.len() as u64)).collect();
     if let Some(label) = offsets.iter().find_map(|at| known(*at)) {
         this.label = Some(label.name);
         this.uuid = Some(label.uuid.to_string());
@@ -84,7 +84,7 @@ pub(super) fn md(view: &View<'_>, found: Sink<'_>) {
             && view.le32(offset + 4) == 1
             && view.le64(offset + 144).checked_mul(512) == Some(offset);
         if sound {
-            let mut this = signature(kind, Class::Member, offset, 4);
+            let mut this = signature(kind, SignatureClass::Member, offset, 4);
             this.uuid = view.uuid(offset + 16);
             this.label = view.text(offset + 32, 32);
             found(this);
@@ -94,7 +94,7 @@ pub(super) fn md(view: &View<'_>, found: Sink<'_>) {
     let magic = |read: u32| read == MD_MAGIC || read.swap_bytes() == MD_MAGIC;
     // major_version 0 at 4, minor_version 90 or more at 8.
     if magic(view.le32(offset)) && view.le32(offset + 4) == 0 {
-        found(signature("md 0.90", Class::Member, offset, 4));
+        found(signature("md 0.90", SignatureClass::Member, offset, 4));
     }
 }
 
@@ -103,7 +103,7 @@ pub(super) fn md(view: &View<'_>, found: Sink<'_>) {
 pub(super) fn lvm(view: &View<'_>, found: Sink<'_>) {
     for offset in (0..4u64).map(|sector| sector * 512) {
         if view.is(offset, b"LABELONE") && view.is(offset + 24, b"LVM2 001") {
-            let mut this = signature("lvm2", Class::Member, offset, 8);
+            let mut this = signature("lvm2", SignatureClass::Member, offset, 8);
             let header = u64::from(view.le32(offset + 20)).min(512);
             this.uuid = view.text(offset + header, 32).map(|id| lvm_id(&id));
             found(this);
@@ -130,8 +130,8 @@ pub(super) fn luks(view: &View<'_>, found: Sink<'_>) {
     }
     let head = if primary { 0 } else { seconds[0] };
     let first = view.get::<2>(head + 6).is_some_and(|v| *v == [0, 1]);
-    let mut this = signature(if first { "luks1" } else { "luks2" }, Class::Encrypted, head, 6);
-    this.ranges = primary.then_some(0).into_iter().chain(seconds).map(|at| Extent::new(at, 6)).collect();
+    let mut this = signature(if first { "luks1" } else { "luks2" }, SignatureClass::Encrypted, head, 6);
+    this.ranges = primary.then_some(0).into_iter().chain(seconds).map(|at| ByteRange::new(at, 6)).collect();
     this.uuid = view.text(head + 168, 40);
     this.label = if first { None } else { view.text(head + 24, 48) };
     found(this);
@@ -159,8 +159,8 @@ pub(super) fn zfs(view: &View<'_>, found: Sink<'_>) {
     };
     let lists: Vec<u64> = zfs_offsets(view.device_bytes).filter(is_list).collect();
     let Some(first) = lists.first() else { return };
-    let mut this = signature("zfs", Class::Member, *first, 12);
-    this.ranges = lists.iter().map(|at| Extent::new(*at, 12)).collect();
+    let mut this = signature("zfs", SignatureClass::Member, *first, 12);
+    this.ranges = lists.iter().map(|at| ByteRange::new(*at, 12)).collect();
     this.label = zfs_name(view, *first);
     found(this);
 }
@@ -188,7 +188,7 @@ fn zfs_name(view: &View<'_>, list: u64) -> Option<String> {
 pub(super) fn drbd(view: &View<'_>, found: Sink<'_>) {
     let Some(offset) = copy_offset(view.device_bytes) else { return };
     if matches!(view.be32(offset + 60), 0x8374_026b..=0x8374_026d) {
-        let mut this = signature("drbd", Class::Member, offset + 60, 4);
+        let mut this = signature("drbd", SignatureClass::Member, offset + 60, 4);
         this.uuid = view.get::<8>(offset + 40).map(|id| format!("{:016x}", u64::from_be_bytes(*id)));
         found(this);
     }

@@ -12,12 +12,12 @@ mod members;
 
 use std::fmt;
 
-use crate::examine::copy_place;
-use crate::{BLOCK_BYTES, Extent};
+use crate::examine::recorded_copy_offset;
+use crate::{BLOCK_BYTES, ByteRange};
 
 /// The class of a signature.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Class {
+pub enum SignatureClass {
     /// A file system.
     FileSystem,
     /// A partition table.
@@ -38,26 +38,26 @@ pub struct Signature {
     /// Its name: `ext4`, `gpt`, `md 1.2`, `braid pool`, ….
     pub kind: &'static str,
     /// Its class.
-    pub class: Class,
+    pub class: SignatureClass,
     /// Its label, if it has one.
     pub label: Option<String>,
     /// Its UUID or other identity, if it has one.
     pub uuid: Option<String>,
     /// The byte ranges that define it, ascending.
-    pub ranges: Vec<Extent>,
+    pub ranges: Vec<ByteRange>,
 }
 
 /// All signatures on a disk; at least one.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct Signatures {
     /// In the order of the search.
     pub signatures: Vec<Signature>,
 }
 
-impl Found {
+impl Signatures {
     /// Returns whether there is a signature other than Braid's own.
     pub fn is_foreign(&self) -> bool {
-        self.signatures.iter().any(|s| s.class != Class::Braid)
+        self.signatures.iter().any(|s| s.class != SignatureClass::Braid)
     }
 
     /// Returns the signature of this kind.
@@ -69,13 +69,13 @@ impl Found {
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.class {
-            Class::FileSystem => write!(f, "{} file system", self.kind)?,
-            Class::PartitionTable => write!(f, "{} partition table", self.kind)?,
-            Class::Member => write!(f, "{} member", self.kind)?,
-            Class::Encrypted => write!(f, "{} volume", self.kind)?,
-            Class::Swap => write!(f, "swap space")?,
-            Class::Braid if self.kind == "braid pool" => write!(f, "Braid pool label")?,
-            Class::Braid => write!(f, "Braid label")?,
+            SignatureClass::FileSystem => write!(f, "{} file system", self.kind)?,
+            SignatureClass::PartitionTable => write!(f, "{} partition table", self.kind)?,
+            SignatureClass::Member => write!(f, "{} member", self.kind)?,
+            SignatureClass::Encrypted => write!(f, "{} volume", self.kind)?,
+            SignatureClass::Swap => write!(f, "swap space")?,
+            SignatureClass::Braid if self.kind == "braid pool" => write!(f, "Braid pool label")?,
+            SignatureClass::Braid => write!(f, "Braid label")?,
         }
         match &self.label {
             Some(label) => write!(f, " \"{label}\""),
@@ -84,7 +84,7 @@ impl fmt::Display for Signature {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for Signatures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, signature) in self.signatures.iter().enumerate() {
             write!(f, "{}{signature}", if i == 0 { "" } else { ", " })?;
@@ -95,7 +95,7 @@ impl fmt::Display for Found {
 
 /// Returns the ranges to read on a disk of this size: disjoint, ascending, whole blocks of 4 KiB. A last, partial block
 /// is not examined (a second GPT there counts as part of the first).
-pub fn ranges(device_bytes: u64) -> Vec<Extent> {
+pub fn ranges(device_bytes: u64) -> Vec<ByteRange> {
     let end = device_bytes / BLOCK_BYTES * BLOCK_BYTES;
     let mut wanted = vec![
         // Nearly everything: up to btrfs (64 KiB + 4 KiB) and the swap of hosts with pages of 64 KiB.
@@ -106,12 +106,12 @@ pub fn ranges(device_bytes: u64) -> Vec<Extent> {
     ];
     wanted.extend(members::zfs_offsets(device_bytes).map(|offset| (offset, BLOCK_BYTES)));
     wanted.sort_unstable();
-    let mut ranges: Vec<Extent> = Vec::new();
+    let mut ranges: Vec<ByteRange> = Vec::new();
     for (start, bytes) in wanted {
         let (start, stop) = (start / BLOCK_BYTES * BLOCK_BYTES, (start + bytes).min(end));
         match ranges.last_mut() {
             Some(last) if start <= last.start + last.bytes => last.bytes = last.bytes.max(stop.max(start) - last.start),
-            _ if start < stop => ranges.push(Extent::new(start, stop - start)),
+            _ if start < stop => ranges.push(ByteRange::new(start, stop - start)),
             _ => {}
         }
     }
@@ -127,14 +127,14 @@ pub fn ranges(device_bytes: u64) -> Vec<Extent> {
 pub fn identify<E>(
     device_bytes: u64,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
-) -> Result<Option<Found>, E> {
+) -> Result<Option<Signatures>, E> {
     let mut pieces = Vec::new();
     for range in ranges(device_bytes) {
         pieces.push((range.start, read(range.start, range.bytes as usize)?));
     }
     // On a disk that has grown, the copy of Braid's label is at the former end.
     if let Some((0, first)) = pieces.first() {
-        let copy = copy_place(first, device_bytes).unwrap_or(0);
+        let copy = recorded_copy_offset(first, device_bytes).unwrap_or(0);
         let known = pieces.iter().any(|(start, bytes)| (*start..start + bytes.len() as u64).contains(&copy));
         if !known {
             pieces.push((copy, read(copy, BLOCK_BYTES as usize)?));
@@ -144,7 +144,7 @@ pub fn identify<E>(
 }
 
 /// Returns the signatures in bytes that were already read, each piece with its offset; `None` where there are none.
-pub fn identify_pieces(device_bytes: u64, pieces: &[(u64, Vec<u8>)]) -> Option<Found> {
+pub fn identify_pieces(device_bytes: u64, pieces: &[(u64, Vec<u8>)]) -> Option<Signatures> {
     let view = View { device_bytes, pieces };
     let mut signatures = Vec::new();
     let mut found = |signature: Signature| signatures.push(signature);
@@ -159,7 +159,7 @@ pub fn identify_pieces(device_bytes: u64, pieces: &[(u64, Vec<u8>)]) -> Option<F
     members::luks(&view, &mut found);
     members::zfs(&view, &mut found);
     members::drbd(&view, &mut found);
-    (!signatures.is_empty()).then_some(Found { signatures })
+    (!signatures.is_empty()).then_some(Signatures { signatures })
 }
 
 type Sink<'a> = &'a mut dyn FnMut(Signature);
@@ -220,6 +220,6 @@ impl View<'_> {
 }
 
 /// Returns a signature that is defined by the bytes at one offset.
-fn signature(kind: &'static str, class: Class, offset: u64, bytes: usize) -> Signature {
-    Signature { kind, class, label: None, uuid: None, ranges: vec![Extent::new(offset, bytes as u64)] }
+fn signature(kind: &'static str, class: SignatureClass, offset: u64, bytes: usize) -> Signature {
+    Signature { kind, class, label: None, uuid: None, ranges: vec![ByteRange::new(offset, bytes as u64)] }
 }

@@ -4,9 +4,9 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{BATCH_BLOCKS_MAX, ENTRIES_MAX, ROW_BLOCKS_MAX};
+use super::{BATCH_BLOCKS_MAX, ENTRIES_MAX, STRIPE_LINES_MAX};
 use crate::bitmap::tag;
-use crate::limits::{JOURNAL_BLOCKS_MAX, ROW_MAX, Side};
+use crate::limits::{JOURNAL_BLOCKS_MAX, STRIPE_NUMBER_MAX, Side};
 use crate::{BLOCK_BYTES, MEMBERS_MAX};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -80,9 +80,9 @@ pub enum EntryKind {
 
 /// One entry of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Entry {
+pub struct JournalEntry {
     /// The stripe.
-    pub row: u64,
+    pub stripe: u64,
     /// The first line, in blocks from the stripe's top; 0 for a mark.
     pub first: u16,
     /// How many lines; 0 for a mark.
@@ -97,13 +97,13 @@ pub struct Entry {
     pub kind: EntryKind,
 }
 
-impl Entry {
+impl JournalEntry {
     /// Fills unused entries of tables.
-    pub const NONE: Entry = Entry::mark(0);
+    pub const NONE: JournalEntry = JournalEntry::mark(0);
 
     /// Returns the mark of a full-stripe write to this stripe.
-    pub const fn mark(row: u64) -> Entry {
-        Entry { row, first: 0, blocks: 0, cell: 0, cells: 0, parities: 0, kind: EntryKind::Mark }
+    pub const fn mark(row: u64) -> JournalEntry {
+        JournalEntry { stripe: row, first: 0, blocks: 0, cell: 0, cells: 0, parities: 0, kind: EntryKind::Mark }
     }
 
     /// Returns the number of payload blocks.
@@ -114,12 +114,12 @@ impl Entry {
     /// Returns the lines as a bit mask.
     pub const fn lines(&self) -> u16 {
         let last = self.first as u32 + self.blocks as u32;
-        if last > ROW_BLOCKS_MAX { 0 } else { (((1u32 << last) - 1) & !((1u32 << self.first) - 1)) as u16 }
+        if last > STRIPE_LINES_MAX { 0 } else { (((1u32 << last) - 1) & !((1u32 << self.first) - 1)) as u16 }
     }
 
     /// Returns whether the entry is valid by itself, for some array.
     pub const fn is_sound(&self) -> bool {
-        if self.row > ROW_MAX {
+        if self.stripe > STRIPE_NUMBER_MAX {
             return false;
         }
         match self.kind {
@@ -128,7 +128,7 @@ impl Entry {
             }
             EntryKind::Data => {
                 self.blocks > 0
-                    && self.first as u32 + self.blocks as u32 <= ROW_BLOCKS_MAX
+                    && self.first as u32 + self.blocks as u32 <= STRIPE_LINES_MAX
                     && self.cells > 0
                     && (self.cell as usize + self.cells as usize) < MEMBERS_MAX
                     && self.parities <= PARITIES_MAX
@@ -138,7 +138,7 @@ impl Entry {
 
     fn raw(&self) -> RawEntry {
         RawEntry {
-            row: U64::new(self.row),
+            row: U64::new(self.stripe),
             first: U16::new(self.first),
             blocks: U16::new(self.blocks),
             cell: self.cell,
@@ -152,14 +152,14 @@ impl Entry {
         }
     }
 
-    fn from_raw(raw: &RawEntry) -> Option<Entry> {
+    fn from_raw(raw: &RawEntry) -> Option<JournalEntry> {
         let kind = match raw.kind {
             1 => EntryKind::Data,
             2 => EntryKind::Mark,
             _ => return None,
         };
-        let entry = Entry {
-            row: raw.row.get(),
+        let entry = JournalEntry {
+            stripe: raw.row.get(),
             first: raw.first.get(),
             blocks: raw.blocks.get(),
             cell: raw.cell,
@@ -173,7 +173,7 @@ impl Entry {
 
 /// The header of a batch, without its entries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct BatchHeader {
+pub struct JournalBatchHeader {
     /// Random id of the ring's run that the batch belongs to; never 0.
     pub run: u64,
     /// The batch's sequence number in the run, from 1.
@@ -190,7 +190,7 @@ pub struct BatchHeader {
     pub payload_crc: u32,
 }
 
-impl BatchHeader {
+impl JournalBatchHeader {
     fn is_sound(&self, side: Side) -> bool {
         self.run != 0
             && (1..=self.sequence).contains(&self.tail)
@@ -211,16 +211,16 @@ pub fn payload_crc(crc: u32, bytes: &[u8]) -> u32 {
 pub struct Entries<'a>(std::slice::Iter<'a, RawEntry>);
 
 impl Iterator for Entries<'_> {
-    type Item = Entry;
+    type Item = JournalEntry;
 
-    fn next(&mut self) -> Option<Entry> {
-        Entry::from_raw(self.0.next()?)
+    fn next(&mut self) -> Option<JournalEntry> {
+        JournalEntry::from_raw(self.0.next()?)
     }
 }
 
 impl std::fmt::Debug for RawEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        Entry::from_raw(self).fmt(f)
+        JournalEntry::from_raw(self).fmt(f)
     }
 }
 
@@ -228,12 +228,12 @@ impl std::fmt::Debug for RawEntry {
 ///
 /// # Panics
 /// When the header or an entry is invalid: no reader would accept the batch.
-pub fn encode_batch(array: &Uuid, header: &BatchHeader, entries: &[Entry], out: &mut [u8; BLOCK]) {
-    let payload: u32 = entries.iter().map(Entry::payload_blocks).sum();
+pub fn encode_batch(array: &Uuid, header: &JournalBatchHeader, entries: &[JournalEntry], out: &mut [u8; BLOCK]) {
+    let payload: u32 = entries.iter().map(JournalEntry::payload_blocks).sum();
     assert!(
         header.is_sound(Side::Write)
             && entries.len() == usize::from(header.entries)
-            && entries.iter().all(Entry::is_sound)
+            && entries.iter().all(JournalEntry::is_sound)
             && header.blocks == 1 + payload,
         "a batch that cannot be read back: {header:?}"
     );
@@ -256,13 +256,13 @@ pub fn encode_batch(array: &Uuid, header: &BatchHeader, entries: &[Entry], out: 
 
 /// Decodes the header of a batch of this array. `None`: the block is not a header of this array, or is damaged. The
 /// caller validates the payload.
-pub fn decode_batch<'a>(array: &Uuid, bytes: &'a [u8; BLOCK]) -> Option<(BatchHeader, Entries<'a>)> {
+pub fn decode_batch<'a>(array: &Uuid, bytes: &'a [u8; BLOCK]) -> Option<(JournalBatchHeader, Entries<'a>)> {
     let raw = RawBatch::ref_from_bytes(bytes).ok()?;
     // The cheap checks first: recovery makes them on every block of the ring.
     if (raw.magic.get(), raw.tag.get()) != (MAGIC, tag(array)) || raw.crc.get() != crc32c::crc32c(&bytes[CRC_BYTES..]) {
         return None;
     }
-    let header = BatchHeader {
+    let header = JournalBatchHeader {
         run: raw.run.get(),
         sequence: raw.sequence.get(),
         tail: raw.tail.get(),
@@ -279,13 +279,13 @@ pub fn decode_batch<'a>(array: &Uuid, bytes: &'a [u8; BLOCK]) -> Option<(BatchHe
         return None;
     }
     // At most 168 entries of 129 cells of 16 blocks: the sum cannot overflow.
-    let payload = used.iter().map(|raw| Some(Entry::from_raw(raw)?.payload_blocks())).sum::<Option<u32>>()?;
+    let payload = used.iter().map(|raw| Some(JournalEntry::from_raw(raw)?.payload_blocks())).sum::<Option<u32>>()?;
     let whole = header.blocks == 1 + payload && (payload > 0 || header.payload_crc == 0);
     whole.then_some((header, Entries(used.iter())))
 }
 
 /// Returns the checksum stored in a header's block. All copies of a batch have the same.
-pub fn batch_check(bytes: &[u8; BLOCK]) -> u32 {
+pub fn batch_crc(bytes: &[u8; BLOCK]) -> u32 {
     let mut crc = [0; CRC_BYTES];
     crc.copy_from_slice(&bytes[..CRC_BYTES]);
     u32::from_le_bytes(crc)
@@ -297,14 +297,14 @@ mod tests {
 
     const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
 
-    fn data(row: u64, first: u16, blocks: u16, cell: u8, cells: u8, parities: u8) -> Entry {
-        Entry { row, first, blocks, cell, cells, parities, kind: EntryKind::Data }
+    fn data(row: u64, first: u16, blocks: u16, cell: u8, cells: u8, parities: u8) -> JournalEntry {
+        JournalEntry { stripe: row, first, blocks, cell, cells, parities, kind: EntryKind::Data }
     }
 
-    fn sample() -> (BatchHeader, Vec<Entry>, Vec<u8>) {
-        let entries = vec![data(7, 1, 2, 0, 2, 1), Entry::mark(1 << 40), data(8, 15, 1, 3, 1, 2)];
+    fn sample() -> (JournalBatchHeader, Vec<JournalEntry>, Vec<u8>) {
+        let entries = vec![data(7, 1, 2, 0, 2, 1), JournalEntry::mark(1 << 40), data(8, 15, 1, 3, 1, 2)];
         let payload: Vec<u8> = (0..9 * 4096u32).map(|i| (i / 7) as u8).collect();
-        let header = BatchHeader {
+        let header = JournalBatchHeader {
             run: 0x1122_3344_5566_7788,
             sequence: 12,
             tail: 9,
@@ -331,9 +331,11 @@ mod tests {
     fn an_empty_batch_and_a_full_one_round_trip() {
         let (mut header, _, _) = sample();
         let mut bytes = [0; 4096];
-        for entries in [vec![], vec![data(ROW_MAX, 0, 1, 126, 1, 2); ENTRIES_MAX], vec![data(1, 0, 16, 0, 60, 2)]] {
+        for entries in
+            [vec![], vec![data(STRIPE_NUMBER_MAX, 0, 1, 126, 1, 2); ENTRIES_MAX], vec![data(1, 0, 16, 0, 60, 2)]]
+        {
             header.entries = entries.len() as u16;
-            header.blocks = 1 + entries.iter().map(Entry::payload_blocks).sum::<u32>();
+            header.blocks = 1 + entries.iter().map(JournalEntry::payload_blocks).sum::<u32>();
             header.payload_crc = if entries.is_empty() { 0 } else { 5 };
             encode_batch(&ARRAY, &header, &entries, &mut bytes);
             let (back, found) = decode_batch(&ARRAY, &bytes).unwrap();
@@ -427,6 +429,6 @@ mod tests {
         assert_eq!(data(0, 0, 16, 0, 1, 1).lines(), 0xffff);
         assert_eq!(data(0, 15, 1, 0, 1, 1).lines(), 0x8000);
         assert_eq!(data(0, 1, 2, 0, 1, 1).lines(), 0b110);
-        assert_eq!(Entry::mark(1).lines(), 0);
+        assert_eq!(JournalEntry::mark(1).lines(), 0);
     }
 }

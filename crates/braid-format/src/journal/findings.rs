@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::BatchHeader;
+use super::JournalBatchHeader;
 
 /// All copies that were found of one batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Copies {
+pub struct BatchCopies {
     /// The batch's header.
-    pub header: BatchHeader,
+    pub header: JournalBatchHeader,
     /// The checksum of the header, which covers that of the payload.
     pub check: u32,
     /// Bit *i*: member *i* has a valid copy.
@@ -19,7 +19,7 @@ pub struct Copies {
 /// Two different batches of one run have the same sequence number. Braid never writes such batches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("two batches of the journal have the number {sequence} and are not the same")]
-pub struct Conflict {
+pub struct BatchConflict {
     /// Their sequence number.
     pub sequence: u64,
 }
@@ -31,23 +31,23 @@ pub struct Conflict {
 /// the first gap: an acknowledged batch and all before it are durable on one member more than may be lost, so no batch
 /// after a gap was acknowledged.
 #[derive(Clone, Debug)]
-pub struct Findings {
+pub struct RecoveredBatches {
     run: u64,
     tail: u64,
-    batches: BTreeMap<u64, Copies>,
+    batches: BTreeMap<u64, BatchCopies>,
 }
 
-impl Findings {
+impl RecoveredBatches {
     /// Creates an empty set for this run.
-    pub fn new(run: u64) -> Findings {
-        Findings { run, tail: 1, batches: BTreeMap::new() }
+    pub fn new(run: u64) -> RecoveredBatches {
+        RecoveredBatches { run, tail: 1, batches: BTreeMap::new() }
     }
 
     /// Records a valid batch on a member; a batch of another run is ignored.
     ///
     /// # Errors
     /// [`Conflict`].
-    pub fn add(&mut self, header: &BatchHeader, check: u32, member: u16) -> Result<(), Conflict> {
+    pub fn add(&mut self, header: &JournalBatchHeader, check: u32, member: u16) -> Result<(), BatchConflict> {
         let bit = 1u128.checked_shl(member.into()).unwrap_or(0);
         if header.run != self.run {
             return Ok(());
@@ -60,10 +60,10 @@ impl Findings {
         if header.sequence < self.tail {
             return Ok(());
         }
-        let found = Copies { header: *header, check, members: bit };
+        let found = BatchCopies { header: *header, check, members: bit };
         let known = self.batches.entry(header.sequence).or_insert(found);
         if (known.header, known.check) != (*header, check) {
-            return Err(Conflict { sequence: header.sequence });
+            return Err(BatchConflict { sequence: header.sequence });
         }
         known.members |= bit;
         Ok(())
@@ -77,7 +77,7 @@ impl Findings {
     }
 
     /// Returns a batch that was found.
-    pub fn batch(&self, sequence: u64) -> Option<&Copies> {
+    pub fn batch(&self, sequence: u64) -> Option<&BatchCopies> {
         self.batches.get(&sequence)
     }
 
@@ -97,12 +97,12 @@ mod tests {
     use super::super::position_for;
     use super::*;
 
-    fn header(sequence: u64, tail: u64) -> BatchHeader {
-        BatchHeader { run: 7, sequence, tail, position: sequence * 2, blocks: 1, entries: 0, payload_crc: 0 }
+    fn header(sequence: u64, tail: u64) -> JournalBatchHeader {
+        JournalBatchHeader { run: 7, sequence, tail, position: sequence * 2, blocks: 1, entries: 0, payload_crc: 0 }
     }
 
     fn accepted(found: &[(u64, u64)]) -> Range<u64> {
-        let mut findings = Findings::new(7);
+        let mut findings = RecoveredBatches::new(7);
         for (sequence, tail) in found {
             findings.add(&header(*sequence, *tail), 0, 0).unwrap();
         }
@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn other_runs_are_ignored_and_conflicts_are_refused() {
-        let mut findings = Findings::new(7);
-        findings.add(&BatchHeader { run: 8, ..header(1, 1) }, 0, 0).unwrap();
+        let mut findings = RecoveredBatches::new(7);
+        findings.add(&JournalBatchHeader { run: 8, ..header(1, 1) }, 0, 0).unwrap();
         assert_eq!((findings.accepted(), findings.len()), (1..1, 0));
         findings.add(&header(1, 1), 5, 3).unwrap();
         findings.add(&header(1, 1), 5, 127).unwrap();
         assert_eq!(findings.batch(1).unwrap().members, 1 << 3 | 1 << 127);
-        assert_eq!(findings.add(&header(1, 1), 6, 4), Err(Conflict { sequence: 1 }));
+        assert_eq!(findings.add(&header(1, 1), 6, 4), Err(BatchConflict { sequence: 1 }));
     }
 
     /// A bug seeded in the model's writer.
@@ -146,7 +146,7 @@ mod tests {
     }
 
     struct Batch {
-        header: BatchHeader,
+        header: JournalBatchHeader,
         /// The members that it is written to, and whether it is durable there.
         copies: Vec<(usize, bool)>,
         in_place: bool,
@@ -207,7 +207,7 @@ mod tests {
                     let blocks = 1 + self.below(3) as u32;
                     let position = position_for(self.next_position, blocks, RING);
                     let mut live = self.batches[self.durable_tail() as usize - 1..].iter().map(|b| &b.header);
-                    let overlaps = |b: &BatchHeader| {
+                    let overlaps = |b: &JournalBatchHeader| {
                         position < b.position + u64::from(b.blocks) && b.position < position + u64::from(blocks)
                     };
                     if live.any(overlaps) {
@@ -219,7 +219,8 @@ mod tests {
                         SeededBug::TailBeforeFlush => acknowledged,
                         _ => self.flushed,
                     };
-                    let header = BatchHeader { run: 7, sequence, tail, position, blocks, entries: 0, payload_crc: 0 };
+                    let header =
+                        JournalBatchHeader { run: 7, sequence, tail, position, blocks, entries: 0, payload_crc: 0 };
                     let copies = self.losses + usize::from(self.bug != SeededBug::OneCopyFewer);
                     let copies = (0..copies).map(|k| ((sequence as usize + k) % self.members, false)).collect();
                     self.batches.push(Batch { header, copies, in_place: false });
@@ -276,7 +277,7 @@ mod tests {
         }
 
         fn validate(&self, ring: &[Vec<(u64, u32)>], lost: u32) -> Result<(), String> {
-            let mut findings = Findings::new(7);
+            let mut findings = RecoveredBatches::new(7);
             for member in (0..self.members).filter(|member| lost & 1 << member == 0) {
                 for batch in &self.batches {
                     let header = &batch.header;
@@ -306,7 +307,7 @@ mod tests {
     }
 
     /// Writes the first `blocks` blocks of a batch.
-    fn write(ring: &mut [(u64, u32)], header: &BatchHeader, blocks: u32) {
+    fn write(ring: &mut [(u64, u32)], header: &JournalBatchHeader, blocks: u32) {
         for k in 0..blocks {
             ring[header.position as usize + k as usize] = (header.sequence, k);
         }

@@ -4,8 +4,8 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{HEAD_BYTES, LOST_CELLS_MAX, LOST_ROWS_MAX, ROW_BYTES_MAX};
-use crate::limits::{JOURNAL_BLOCKS_MAX, ROW_MAX, Side};
+use super::{HEAD_BYTES, LOST_CELLS_MAX, LOST_STRIPES_MAX, STRIPE_BYTES_MAX};
+use crate::limits::{JOURNAL_BLOCKS_MAX, STRIPE_NUMBER_MAX, Side};
 use crate::raw::{get48, put48};
 use crate::{BLOCK_BYTES, MEMBERS_MAX, MemberId};
 
@@ -53,11 +53,11 @@ macro_rules! offsets {
 offsets!(RawHead: crc 0, magic 4, array_uuid 8, generation 24, run 32, ring_blocks 40, row_bytes 48, lost_count 52, disk 56, member_blocks 62);
 offsets!(RawLostRow: row 0, lines 8, cells 10);
 const _: () = assert!(size_of::<RawHead>() == 64 && size_of::<RawLostRow>() == 16);
-const _: () = assert!(size_of::<RawHead>() + LOST_ROWS_MAX * size_of::<RawLostRow>() <= HEAD_BYTES);
+const _: () = assert!(size_of::<RawHead>() + LOST_STRIPES_MAX * size_of::<RawLostRow>() <= HEAD_BYTES);
 
 /// A head, without its list of lost stripes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Head {
+pub struct JournalHead {
     /// Incremented with every head that is written; from 1. The head with the highest generation is current.
     pub generation: u64,
     /// Random id of the run of the ring's batches; never 0. Batches of other runs are not needed.
@@ -65,14 +65,14 @@ pub struct Head {
     /// Size of the ring, in blocks.
     pub ring_blocks: u64,
     /// The height of a stripe, in bytes.
-    pub row_bytes: u32,
+    pub stripe_bytes: u32,
     /// The location of the ring.
-    pub ring_on: RingOn,
+    pub ring_on: RingLocation,
 }
 
 /// The location of a run's ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum RingOn {
+pub enum RingLocation {
     /// On all members.
     Members,
     /// On a dedicated disk.
@@ -84,34 +84,34 @@ pub enum RingOn {
     },
 }
 
-impl Head {
+impl JournalHead {
     fn is_sound(&self, side: Side) -> bool {
-        let row_bytes = u64::from(self.row_bytes);
+        let row_bytes = u64::from(self.stripe_bytes);
         (1..=side.counter_max()).contains(&self.generation)
             && self.run != 0
             && (1..=JOURNAL_BLOCKS_MAX).contains(&self.ring_blocks)
-            && (1..=u64::from(ROW_BYTES_MAX)).contains(&row_bytes)
+            && (1..=u64::from(STRIPE_BYTES_MAX)).contains(&row_bytes)
             && row_bytes.is_multiple_of(BLOCK_BYTES)
-            && !matches!(self.ring_on, RingOn::Disk { member_blocks: 0, .. })
+            && !matches!(self.ring_on, RingLocation::Disk { member_blocks: 0, .. })
     }
 }
 
 /// A lost stripe: some of its cells are unreadable until they are rewritten. A crash interrupted a full-stripe write,
 /// and a member that held some of the stripe's data was lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct LostRow {
+pub struct LostStripe {
     /// The stripe.
-    pub row: u64,
+    pub stripe: u64,
     /// Bit *i*: line *i* of the stripe, in blocks from its top. Never 0.
     pub lines: u16,
     cells: [u8; LOST_CELLS_MAX],
 }
 
-impl LostRow {
+impl LostStripe {
     /// Returns a stripe with these data cells unreadable over these lines. `None`: no cell, too many cells, cells not
-    /// ascending, no line, or a stripe beyond [`ROW_MAX`].
-    pub fn new(row: u64, lines: u16, cells: &[u8]) -> Option<LostRow> {
-        let mut lost = LostRow { row, lines, cells: [NO_CELL; LOST_CELLS_MAX] };
+    /// ascending, no line, or a stripe beyond [`STRIPE_NUMBER_MAX`].
+    pub fn new(row: u64, lines: u16, cells: &[u8]) -> Option<LostStripe> {
+        let mut lost = LostStripe { stripe: row, lines, cells: [NO_CELL; LOST_CELLS_MAX] };
         lost.cells.get_mut(..cells.len())?.copy_from_slice(cells);
         lost.is_sound().then_some(lost)
     }
@@ -130,7 +130,7 @@ impl LostRow {
     fn is_sound(&self) -> bool {
         let (cells, rest) = self.cells.split_at(self.cells().len());
         self.lines != 0
-            && self.row <= ROW_MAX
+            && self.stripe <= STRIPE_NUMBER_MAX
             && !cells.is_empty()
             && cells.is_sorted_by(|a, b| a < b)
             && cells.iter().all(|cell| usize::from(*cell) + 1 < MEMBERS_MAX)
@@ -146,17 +146,17 @@ pub const fn head_slot(generation: u64) -> u64 {
 /// Encodes a head of this array into `out`. Returns how many bytes to write, a multiple of 4096.
 ///
 /// # Panics
-/// When the head or the list is invalid: stripes must be ascending, at most [`LOST_ROWS_MAX`], and each cell of a
+/// When the head or the list is invalid: stripes must be ascending, at most [`LOST_STRIPES_MAX`], and each cell of a
 /// stripe in one entry.
-pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; HEAD_BYTES]) -> usize {
+pub fn encode_head(array: &Uuid, head: &JournalHead, lost: &[LostStripe], out: &mut [u8; HEAD_BYTES]) -> usize {
     let sound = head.is_sound(Side::Write)
-        && lost.len() <= LOST_ROWS_MAX
-        && lost.iter().all(LostRow::is_sound)
+        && lost.len() <= LOST_STRIPES_MAX
+        && lost.iter().all(LostStripe::is_sound)
         && is_sorted(lost);
     assert!(sound, "a head that cannot be read back: {head:?}");
     let (disk, member_blocks) = match head.ring_on {
-        RingOn::Members => ([0; 6], 0),
-        RingOn::Disk { id, member_blocks } => (put48(id.get()).unwrap_or_default(), member_blocks),
+        RingLocation::Members => ([0; 6], 0),
+        RingLocation::Disk { id, member_blocks } => (put48(id.get()).unwrap_or_default(), member_blocks),
     };
     let raw = RawHead {
         crc: U32::ZERO,
@@ -165,7 +165,7 @@ pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; H
         generation: U64::new(head.generation),
         run: U64::new(head.run),
         ring_blocks: U64::new(head.ring_blocks),
-        row_bytes: U32::new(head.row_bytes),
+        row_bytes: U32::new(head.stripe_bytes),
         lost_count: U32::new(lost.len() as u32),
         disk,
         member_blocks: U16::new(member_blocks),
@@ -174,20 +174,20 @@ pub fn encode_head(array: &Uuid, head: &Head, lost: &[LostRow], out: &mut [u8; H
     let (first, list) = out.split_at_mut(size_of::<RawHead>());
     first.copy_from_slice(raw.as_bytes());
     for (out, lost) in list.as_chunks_mut::<{ size_of::<RawLostRow>() }>().0.iter_mut().zip(lost) {
-        let raw = RawLostRow { row: U64::new(lost.row), lines: U16::new(lost.lines), cells: lost.cells };
+        let raw = RawLostRow { row: U64::new(lost.stripe), lines: U16::new(lost.lines), cells: lost.cells };
         out.copy_from_slice(raw.as_bytes());
     }
     let used = size_of::<RawHead>() + size_of_val(lost);
-    const _: () = assert!(size_of::<LostRow>() == size_of::<RawLostRow>());
+    const _: () = assert!(size_of::<LostStripe>() == size_of::<RawLostRow>());
     let crc = crc32c::crc32c(&out[CRC_BYTES..used]);
     out[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
     used.next_multiple_of(BLOCK_BYTES as usize)
 }
 
 /// Decodes a head of this array. `None`: there is none, or it is damaged.
-pub fn decode_head(array: &Uuid, bytes: &[u8; HEAD_BYTES]) -> Option<(Head, Vec<LostRow>)> {
+pub fn decode_head(array: &Uuid, bytes: &[u8; HEAD_BYTES]) -> Option<(JournalHead, Vec<LostStripe>)> {
     let (raw, list) = RawHead::ref_from_prefix(bytes).ok()?;
-    let count = usize::try_from(raw.lost_count.get()).ok().filter(|count| *count <= LOST_ROWS_MAX)?;
+    let count = usize::try_from(raw.lost_count.get()).ok().filter(|count| *count <= LOST_STRIPES_MAX)?;
     let used = size_of::<RawHead>() + count * size_of::<RawLostRow>();
     let whole = raw.magic.get() == MAGIC
         && raw.array_uuid == array.into_bytes()
@@ -196,31 +196,31 @@ pub fn decode_head(array: &Uuid, bytes: &[u8; HEAD_BYTES]) -> Option<(Head, Vec<
         return None;
     }
     let ring_on = match (MemberId::new(get48(raw.disk)), raw.member_blocks.get()) {
-        (None, 0) => RingOn::Members,
+        (None, 0) => RingLocation::Members,
         (None, _) => return None,
-        (Some(id), member_blocks) => RingOn::Disk { id, member_blocks },
+        (Some(id), member_blocks) => RingLocation::Disk { id, member_blocks },
     };
-    let head = Head {
+    let head = JournalHead {
         generation: raw.generation.get(),
         run: raw.run.get(),
         ring_blocks: raw.ring_blocks.get(),
-        row_bytes: raw.row_bytes.get(),
+        stripe_bytes: raw.row_bytes.get(),
         ring_on,
     };
     let stripes = list.as_chunks::<{ size_of::<RawLostRow>() }>().0.iter().take(count).map(|bytes| {
         let raw = RawLostRow::ref_from_bytes(bytes).ok()?;
-        let lost = LostRow { row: raw.row.get(), lines: raw.lines.get(), cells: raw.cells };
+        let lost = LostStripe { stripe: raw.row.get(), lines: raw.lines.get(), cells: raw.cells };
         lost.is_sound().then_some(lost)
     });
-    let lost: Vec<LostRow> = stripes.collect::<Option<_>>()?;
+    let lost: Vec<LostStripe> = stripes.collect::<Option<_>>()?;
     (head.is_sound(Side::Read) && is_sorted(&lost)).then_some((head, lost))
 }
 
 /// Returns whether the list is sorted by stripe, then by first cell, and names each cell once. A stripe has several
 /// entries if its cells have lost different lines.
-fn is_sorted(lost: &[LostRow]) -> bool {
-    let apart = |a: &LostRow, b: &LostRow| b.cells().iter().all(|cell| !a.cells().contains(cell));
-    lost.is_sorted_by(|a, b| a.row < b.row || a.row == b.row && a.cells < b.cells && apart(a, b))
+fn is_sorted(lost: &[LostStripe]) -> bool {
+    let apart = |a: &LostStripe, b: &LostStripe| b.cells().iter().all(|cell| !a.cells().contains(cell));
+    lost.is_sorted_by(|a, b| a.stripe < b.stripe || a.stripe == b.stripe && a.cells < b.cells && apart(a, b))
 }
 
 #[cfg(test)]
@@ -228,16 +228,17 @@ mod tests {
     use super::*;
 
     const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
-    const HEAD: Head = Head { generation: 3, run: 77, ring_blocks: 176, row_bytes: 65536, ring_on: RingOn::Members };
+    const HEAD: JournalHead =
+        JournalHead { generation: 3, run: 77, ring_blocks: 176, stripe_bytes: 65536, ring_on: RingLocation::Members };
 
-    fn stripes(count: u64) -> Vec<LostRow> {
-        (0..count).map(|k| LostRow::new(k * 3, 1 << (k % 16), &[k as u8 % 100, 101]).unwrap()).collect()
+    fn stripes(count: u64) -> Vec<LostStripe> {
+        (0..count).map(|k| LostStripe::new(k * 3, 1 << (k % 16), &[k as u8 % 100, 101]).unwrap()).collect()
     }
 
     #[test]
     fn heads_round_trip() {
         let mut bytes = [0xff; HEAD_BYTES];
-        for count in [0, 1, 252, 253, LOST_ROWS_MAX as u64] {
+        for count in [0, 1, 252, 253, LOST_STRIPES_MAX as u64] {
             let lost = stripes(count);
             let used = encode_head(&ARRAY, &HEAD, &lost, &mut bytes);
             assert_eq!(used, (64 + count as usize * 16).next_multiple_of(4096));
@@ -249,7 +250,7 @@ mod tests {
         }
         assert_eq!(decode_head(&ARRAY, &[0; HEAD_BYTES]), None);
         let id = MemberId::new(0x0102_0304_0506).unwrap();
-        let head = Head { ring_on: RingOn::Disk { id, member_blocks: 2032 }, ..HEAD };
+        let head = JournalHead { ring_on: RingLocation::Disk { id, member_blocks: 2032 }, ..HEAD };
         encode_head(&ARRAY, &head, &stripes(2), &mut bytes);
         assert_eq!((&bytes[56..62], &bytes[62..64]), (&[6, 5, 4, 3, 2, 1][..], &2032u16.to_le_bytes()[..]));
         assert_eq!(decode_head(&ARRAY, &bytes), Some((head, stripes(2))));
@@ -273,12 +274,12 @@ mod tests {
 
     #[test]
     fn invalid_lost_stripes_are_refused() {
-        assert_eq!(LostRow::new(1, 0, &[1]), None);
-        assert_eq!(LostRow::new(1, 1, &[]), None);
-        assert_eq!(LostRow::new(1, 1, &[2, 1]), None);
-        assert_eq!(LostRow::new(1, 1, &[127]), None);
-        assert_eq!(LostRow::new(1, 1, &[0, 1, 2, 3, 4, 5, 6]), None);
-        let lost = LostRow::new(1, 0b110, &[0, 126]).unwrap();
+        assert_eq!(LostStripe::new(1, 0, &[1]), None);
+        assert_eq!(LostStripe::new(1, 1, &[]), None);
+        assert_eq!(LostStripe::new(1, 1, &[2, 1]), None);
+        assert_eq!(LostStripe::new(1, 1, &[127]), None);
+        assert_eq!(LostStripe::new(1, 1, &[0, 1, 2, 3, 4, 5, 6]), None);
+        let lost = LostStripe::new(1, 0b110, &[0, 126]).unwrap();
         assert_eq!(lost.cells(), [0, 126]);
         assert!(lost.covers(126, 2) && !lost.covers(126, 1) && !lost.covers(1, 2) && !lost.covers(0xff, 2));
         let mut bytes = [0; HEAD_BYTES];

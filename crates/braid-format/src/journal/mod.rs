@@ -15,9 +15,11 @@ mod batch;
 mod findings;
 mod head;
 
-pub use batch::{BatchHeader, Entries, Entry, EntryKind, batch_check, decode_batch, encode_batch, payload_crc};
-pub use findings::{Conflict, Copies, Findings};
-pub use head::{Head, LostRow, RingOn, decode_head, encode_head, head_slot};
+pub use batch::{
+    Entries, EntryKind, JournalBatchHeader, JournalEntry, batch_crc, decode_batch, encode_batch, payload_crc,
+};
+pub use findings::{BatchConflict, BatchCopies, RecoveredBatches};
+pub use head::{JournalHead, LostStripe, RingLocation, decode_head, encode_head, head_slot};
 
 use crate::BLOCK_BYTES;
 
@@ -26,7 +28,7 @@ pub const HEAD_BLOCKS: u32 = 8;
 /// Size of each of the two head slots, in bytes.
 pub const HEAD_BYTES: usize = HEAD_BLOCKS as usize * BLOCK_BYTES as usize;
 /// Where the ring begins in the journal area, in bytes.
-pub const RING_START_BYTES: u64 = 2 * HEAD_BYTES as u64;
+pub const RING_OFFSET_BYTES: u64 = 2 * HEAD_BYTES as u64;
 /// Maximum size of the ring on a dedicated disk, in blocks of 4096 bytes (64 MiB): a start reads all of it.
 pub const DISK_RING_BLOCKS_MAX: u64 = 16 << 10;
 /// Maximum number of entries in a batch.
@@ -34,18 +36,18 @@ pub const ENTRIES_MAX: usize = 168;
 /// Maximum size of a batch, in blocks, its header included (4 MiB).
 pub const BATCH_BLOCKS_MAX: u32 = 1024;
 /// Maximum number of lost stripes that a head can list.
-pub const LOST_ROWS_MAX: usize = 2000;
+pub const LOST_STRIPES_MAX: usize = 2000;
 /// Maximum number of cells in one entry of that list.
 pub const LOST_CELLS_MAX: usize = 6;
 /// Maximum height of a stripe, in bytes.
-pub const ROW_BYTES_MAX: u32 = 64 << 10;
+pub const STRIPE_BYTES_MAX: u32 = 64 << 10;
 /// Maximum number of lines in a stripe.
-pub const ROW_BLOCKS_MAX: u32 = ROW_BYTES_MAX / BLOCK_BYTES as u32;
+pub const STRIPE_LINES_MAX: u32 = STRIPE_BYTES_MAX / BLOCK_BYTES as u32;
 
 /// Returns the height of a stripe, in bytes: the largest multiple of 4096 that divides the chunk and is at most 64 KiB;
 /// 4096 for a chunk that Braid does not use.
-pub const fn row_bytes(chunk_bytes: u32) -> u32 {
-    let mut blocks = ROW_BLOCKS_MAX;
+pub const fn stripe_bytes(chunk_bytes: u32) -> u32 {
+    let mut blocks = STRIPE_LINES_MAX;
     while blocks > 1 {
         let bytes = blocks * BLOCK_BYTES as u32;
         if chunk_bytes != 0 && chunk_bytes.is_multiple_of(bytes) {
@@ -58,7 +60,7 @@ pub const fn row_bytes(chunk_bytes: u32) -> u32 {
 
 /// Returns the size of the ring in a journal area of this size, in blocks; 0: there is no room for one.
 pub const fn ring_blocks(journal_bytes: u64) -> u64 {
-    journal_bytes.saturating_sub(RING_START_BYTES) / BLOCK_BYTES
+    journal_bytes.saturating_sub(RING_OFFSET_BYTES) / BLOCK_BYTES
 }
 
 /// Returns the smallest ring that an array of this many members can work with, in blocks: one line of a stripe and a
@@ -91,11 +93,11 @@ mod tests {
             (0, 4096),
             (4095, 4096),
         ] {
-            assert_eq!(row_bytes(chunk), row, "{chunk}");
+            assert_eq!(stripe_bytes(chunk), row, "{chunk}");
         }
         for blocks in 1..=1024u32 {
-            let row = row_bytes(blocks * 4096);
-            assert!(row <= ROW_BYTES_MAX && (blocks * 4096).is_multiple_of(row), "{blocks}");
+            let row = stripe_bytes(blocks * 4096);
+            assert!(row <= STRIPE_BYTES_MAX && (blocks * 4096).is_multiple_of(row), "{blocks}");
             let larger = (row / 4096 + 1..=16).any(|height| blocks.is_multiple_of(height));
             assert!(!larger, "{blocks}: {row}");
         }

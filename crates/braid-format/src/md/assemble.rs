@@ -6,14 +6,14 @@ use braid_geometry::{CHUNK_BYTES_MAX, Geometry, Layout, Level, MEMBERS_MAX, Spec
 use uuid::Uuid;
 
 use super::superblock::feature;
-use super::{Problem, Role, Superblock};
+use super::{AssembleProblem, Role, Superblock};
 
 /// How many events a member may be behind and still be current, as in md: a crash may prevent its update alone.
 const EVENTS_BEHIND_MAX: u64 = 1;
 
 /// How to assemble an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Wishes {
+pub struct AssembleOptions {
     /// Use stale members where they are needed, and reconstruct from parity that may be wrong.
     pub force: bool,
     /// The layout of a raid0 whose superblocks do not record one.
@@ -22,18 +22,18 @@ pub struct Wishes {
 
 /// State of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SeatState {
+pub enum SlotState {
     /// The member is present and current.
-    Here,
+    Current,
     /// No device of the member is present.
     Missing,
     /// The member is stale: it is behind by some events, or the others have marked it as failed.
-    Old {
+    Stale {
         /// The number of events.
         behind: u64,
     },
     /// The member was being rebuilt.
-    Filling {
+    Rebuilding {
         /// How much of its data is rebuilt, in bytes.
         done_bytes: u64,
     },
@@ -41,11 +41,11 @@ pub enum SeatState {
 
 /// A slot of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Seat {
+pub struct MemberSlot {
     /// Index of the device, if there is one.
     pub device: Option<usize>,
     /// State of the slot.
-    pub state: SeatState,
+    pub state: SlotState,
     /// Whether data are read from it.
     pub used: bool,
 }
@@ -74,11 +74,11 @@ pub struct MdArray {
     /// The array was stopped cleanly, or has no redundancy that could be inconsistent.
     pub clean: bool,
     /// The slots, by role.
-    pub seats: Vec<Seat>,
+    pub slots: Vec<MemberSlot>,
     /// Devices of the array that are not members: spares and failed devices.
-    pub others: Vec<usize>,
+    pub non_members: Vec<usize>,
     /// Why the array is not readable; empty: it is readable.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<AssembleProblem>,
     /// What a reader of the data has to know, one sentence each, without its full stop.
     pub warnings: Vec<String>,
     /// The geometry, if known.
@@ -89,7 +89,7 @@ impl MdArray {
     /// Returns whether any slot has no member in use.
     #[must_use]
     pub fn is_degraded(&self) -> bool {
-        self.seats.iter().any(|slot| !slot.used)
+        self.slots.iter().any(|slot| !slot.used)
     }
 }
 
@@ -108,7 +108,7 @@ pub fn groups(devices: &[Superblock]) -> BTreeMap<Uuid, Vec<usize>> {
 /// # Panics
 /// Without a device.
 #[must_use]
-pub fn judge(devices: &[Superblock], options: Wishes) -> MdArray {
+pub fn assemble(devices: &[Superblock], options: AssembleOptions) -> MdArray {
     let newest = devices.iter().rev().max_by_key(|device| device.events).expect("an array has a device");
     let mut array = MdArray {
         uuid: newest.array,
@@ -121,15 +121,15 @@ pub fn judge(devices: &[Superblock], options: Wishes) -> MdArray {
         created_unix_s: newest.created_unix_s,
         updated_unix_s: newest.updated_unix_s,
         clean: newest.resync_bytes.is_none() || matches!(newest.level, -1 | 0),
-        seats: Vec::new(),
-        others: Vec::new(),
+        slots: Vec::new(),
+        non_members: Vec::new(),
         problems: refused_features(newest),
         warnings: Vec::new(),
         geometry: None,
     };
     if newest.members == 0 || newest.members as usize > MEMBERS_MAX {
         let what = format!("it has {} members, and 1 to {MEMBERS_MAX} can be read", newest.members);
-        array.problems.push(Problem::Numbers(what));
+        array.problems.push(AssembleProblem::Numbers(what));
         return array;
     }
     assign_slots(&mut array, devices, newest);
@@ -146,31 +146,31 @@ pub fn judge(devices: &[Superblock], options: Wishes) -> MdArray {
     array
 }
 
-fn refused_features(newest: &Superblock) -> Vec<Problem> {
+fn refused_features(newest: &Superblock) -> Vec<AssembleProblem> {
     let mut problems = Vec::new();
     if newest.features & !feature::KNOWN != 0 {
-        problems.push(Problem::Features(newest.features & !feature::KNOWN));
+        problems.push(AssembleProblem::Features(newest.features & !feature::KNOWN));
     }
     if newest.has(feature::RESHAPE | feature::RESHAPE_BACKWARDS | feature::NEW_OFFSET) {
-        problems.push(Problem::Reshape);
+        problems.push(AssembleProblem::Reshape);
     }
     if newest.has(feature::JOURNAL) {
-        problems.push(Problem::Journal);
+        problems.push(AssembleProblem::Journal);
     }
     if newest.has(feature::CLUSTERED) {
-        problems.push(Problem::Clustered);
+        problems.push(AssembleProblem::Clustered);
     }
     problems
 }
 
 /// Assigns each device to the slot of its role, if the newest superblock agrees.
 fn assign_slots(array: &mut MdArray, devices: &[Superblock], newest: &Superblock) {
-    array.seats = vec![Seat { device: None, state: SeatState::Missing, used: false }; newest.members as usize];
+    array.slots = vec![MemberSlot { device: None, state: SlotState::Missing, used: false }; newest.members as usize];
     for (index, device) in devices.iter().enumerate() {
         let role = match device.role() {
             Role::Member(role) if u32::from(role) < newest.members => role,
             _ => {
-                array.others.push(index);
+                array.non_members.push(index);
                 continue;
             }
         };
@@ -178,62 +178,62 @@ fn assign_slots(array: &mut MdArray, devices: &[Superblock], newest: &Superblock
         let agrees = newest.role_of(device.device_number) == Role::Member(role);
         let same = |of: &Superblock| (of.level, of.layout, of.chunk_bytes, of.members, of.used_bytes);
         let state = match device.recovered_bytes {
-            _ if behind > EVENTS_BEHIND_MAX || !agrees || same(device) != same(newest) => SeatState::Old { behind },
-            Some(done_bytes) => SeatState::Filling { done_bytes },
-            None if device.has(feature::RECOVERY_BITMAP) => SeatState::Filling { done_bytes: 0 },
-            None => SeatState::Here,
+            _ if behind > EVENTS_BEHIND_MAX || !agrees || same(device) != same(newest) => SlotState::Stale { behind },
+            Some(done_bytes) => SlotState::Rebuilding { done_bytes },
+            None if device.has(feature::RECOVERY_BITMAP) => SlotState::Rebuilding { done_bytes: 0 },
+            None => SlotState::Current,
         };
         // Two devices that are equally new have each marked the other as failed.
         let left = newest.role_of(device.device_number) == Role::Faulty;
         if left && behind == 0 && device.role_of(newest.device_number) == Role::Faulty {
             let one = devices.iter().position(|other| std::ptr::eq(other, newest)).unwrap_or(0);
-            array.problems.push(Problem::Diverged { one, other: index });
+            array.problems.push(AssembleProblem::Diverged { one, other: index });
         }
-        let taken = array.seats[usize::from(role)];
-        let this = Seat { device: Some(index), state, used: false };
+        let taken = array.slots[usize::from(role)];
+        let this = MemberSlot { device: Some(index), state, used: false };
         let Some(other) = taken.device else {
-            array.seats[usize::from(role)] = this;
+            array.slots[usize::from(role)] = this;
             continue;
         };
         // A slot may have a second device that was to replace the first. The current one is used; of two, the original.
         let replaces = |of: usize| devices[of].has(feature::REPLACEMENT);
-        let both = taken.state == SeatState::Here && state == SeatState::Here;
+        let both = taken.state == SlotState::Current && state == SlotState::Current;
         if both && replaces(index) == replaces(other) {
-            array.problems.push(Problem::Twice { role, one: other, other: index });
+            array.problems.push(AssembleProblem::DuplicateRole { role, one: other, other: index });
         }
         let better = match (taken.state, state) {
-            (SeatState::Here, SeatState::Here) => replaces(other) && !replaces(index),
-            (SeatState::Here, _) => false,
-            (_, SeatState::Here) => true,
+            (SlotState::Current, SlotState::Current) => replaces(other) && !replaces(index),
+            (SlotState::Current, _) => false,
+            (_, SlotState::Current) => true,
             _ => device.events > devices[other].events,
         };
         if better {
-            array.seats[usize::from(role)] = this;
+            array.slots[usize::from(role)] = this;
         }
-        array.others.push(if better { other } else { index });
+        array.non_members.push(if better { other } else { index });
     }
 }
 
 /// Chooses the members to read from.
-fn choose(array: &mut MdArray, devices: &[Superblock], spec: &Spec, options: Wishes) {
-    for slot in &mut array.seats {
-        slot.used = slot.state == SeatState::Here;
+fn choose(array: &mut MdArray, devices: &[Superblock], spec: &Spec, options: AssembleOptions) {
+    for slot in &mut array.slots {
+        slot.used = slot.state == SlotState::Current;
     }
-    if covers(spec, &array.seats) {
+    if covers(spec, &array.slots) {
         return;
     }
     // The least stale first.
     let mut old: Vec<(u64, usize)> = array
-        .seats
+        .slots
         .iter()
         .enumerate()
         .filter_map(|(role, slot)| match slot.state {
-            SeatState::Old { behind } if fits(devices, slot, array.seats.len()) => Some((behind, role)),
+            SlotState::Stale { behind } if fits(devices, slot, array.slots.len()) => Some((behind, role)),
             _ => None,
         })
         .collect();
     old.sort_unstable();
-    let mut with = array.seats.clone();
+    let mut with = array.slots.clone();
     let mut taken = Vec::new();
     for (behind, role) in old {
         with[role].used = true;
@@ -243,23 +243,23 @@ fn choose(array: &mut MdArray, devices: &[Superblock], spec: &Spec, options: Wis
         }
     }
     if !covers(spec, &with) {
-        let lacking = array.seats.iter().zip(0..).filter(|(slot, _)| !slot.used).map(|(_, role)| role);
-        array.problems.push(Problem::TooFew { lacking: lacking.collect() });
+        let lacking = array.slots.iter().zip(0..).filter(|(slot, _)| !slot.used).map(|(_, role)| role);
+        array.problems.push(AssembleProblem::TooFew { missing: lacking.collect() });
     } else if options.force {
         array.warnings.push("members are read that are old: what was written since they were left out is mixed with what stood there before".into());
-        array.seats = with;
+        array.slots = with;
     } else {
-        array.problems.push(Problem::Stale { devices: taken });
+        array.problems.push(AssembleProblem::Stale { devices: taken });
     }
 }
 
 /// Returns whether a stale device records the array's number of members.
-fn fits(devices: &[Superblock], slot: &Seat, members: usize) -> bool {
+fn fits(devices: &[Superblock], slot: &MemberSlot, members: usize) -> bool {
     slot.device.is_some_and(|device| devices[device].members as usize == members)
 }
 
 /// Returns whether all data are readable from the members in use.
-fn covers(spec: &Spec, slots: &[Seat]) -> bool {
+fn covers(spec: &Spec, slots: &[MemberSlot]) -> bool {
     let width = slots.len();
     let lost = slots.iter().filter(|slot| !slot.used).count();
     let copies = usize::from(spec.copies);
@@ -277,7 +277,7 @@ fn covers(spec: &Spec, slots: &[Seat]) -> bool {
 }
 
 /// Returns the spec that md's numbers stand for.
-fn spec_of(newest: &Superblock) -> Result<Spec, Problem> {
+fn spec_of(newest: &Superblock) -> Result<Spec, AssembleProblem> {
     let layout = newest.layout;
     let level = match newest.level {
         -1 => Level::Concat,
@@ -286,10 +286,10 @@ fn spec_of(newest: &Superblock) -> Result<Spec, Problem> {
         4 | 5 => Level::Raid5,
         6 => Level::Raid6,
         10 => Level::Raid10,
-        other => return Err(Problem::Level(other)),
+        other => return Err(AssembleProblem::Level(other)),
     };
     let mut spec = Spec { zones: ZonePolicy::Single, chunk_bytes: newest.chunk_bytes, ..Spec::new(level) };
-    let unknown = Problem::Layout { level: level.name(), layout };
+    let unknown = AssembleProblem::Layout { level: level.name(), layout };
     match newest.level {
         -1 | 1 => spec.chunk_bytes = 4096,
         0 => spec.zones = ZonePolicy::All,
@@ -298,7 +298,7 @@ fn spec_of(newest: &Superblock) -> Result<Spec, Problem> {
             let known = PARITY_LAYOUTS.iter().find(|(number, _)| *number == layout).ok_or(unknown)?;
             spec.layout = known.1;
             if !level.layouts().contains(&known.1) && !level.layouts_of_md().contains(&known.1) {
-                return Err(Problem::Layout { level: level.name(), layout });
+                return Err(AssembleProblem::Layout { level: level.name(), layout });
             }
         }
         _ => {
@@ -318,7 +318,7 @@ fn spec_of(newest: &Superblock) -> Result<Spec, Problem> {
     let even = level == Level::Raid0 || chunk.is_power_of_two();
     if chunk == 0 || !chunk.is_multiple_of(4096) || chunk > CHUNK_BYTES_MAX || !even {
         let what = format!("its chunk of {chunk} bytes is none that can be read (4 KiB to 64 MiB, in blocks of 4 KiB)");
-        return Err(Problem::Numbers(what));
+        return Err(AssembleProblem::Numbers(what));
     }
     Ok(spec)
 }
@@ -359,29 +359,29 @@ fn layout_name(newest: &Superblock) -> String {
 }
 
 /// Determines the geometry, or the problems that prevent it.
-fn lay_out(array: &mut MdArray, devices: &[Superblock], newest: &Superblock, mut spec: Spec, options: Wishes) {
+fn lay_out(array: &mut MdArray, devices: &[Superblock], newest: &Superblock, mut spec: Spec, options: AssembleOptions) {
     let shared = !matches!(spec.level, Level::Concat | Level::Raid0);
-    let data_bytes_of = |slot: &Seat| {
+    let data_bytes_of = |slot: &MemberSlot| {
         let device = slot.device.map(|device| &devices[device]);
         match shared {
             true => Some(newest.used_bytes),
             false => device.map(|device| device.data_bytes),
         }
     };
-    for (role, slot) in array.seats.iter().enumerate().filter(|(_, slot)| shared && slot.used) {
+    for (role, slot) in array.slots.iter().enumerate().filter(|(_, slot)| shared && slot.used) {
         if slot.device.is_some_and(|device| devices[device].data_bytes < newest.used_bytes) {
             let what = format!("member {role} has less room for data than the array uses of each");
-            array.problems.push(Problem::Numbers(what));
+            array.problems.push(AssembleProblem::Numbers(what));
             return;
         }
     }
-    let Some(mut sizes) = array.seats.iter().map(data_bytes_of).collect::<Option<Vec<u64>>>() else { return };
+    let Some(mut sizes) = array.slots.iter().map(data_bytes_of).collect::<Option<Vec<u64>>>() else { return };
     if spec.level == Level::Concat && newest.chunk_bytes > 0 {
         sizes.iter_mut().for_each(|bytes| *bytes -= *bytes % newest.chunk_bytes);
     }
     let plan = |spec: Spec| {
         Geometry::imported(spec, &sizes)
-            .map_err(|error| Problem::Numbers(format!("its members cannot be laid out: {error}")))
+            .map_err(|error| AssembleProblem::Numbers(format!("its members cannot be laid out: {error}")))
     };
     if spec.level == Level::Raid0 {
         let recorded = newest.has(feature::RAID0_LAYOUT);
@@ -393,22 +393,22 @@ fn lay_out(array: &mut MdArray, devices: &[Superblock], newest: &Superblock, mut
             (Some(written), None) => spec.layout = written,
             (Some(written), Some(requested)) if written == requested => spec.layout = written,
             (None, Some(requested @ (Layout::Original | Layout::Alternate))) => spec.layout = requested,
-            (_, Some(requested)) => array.problems.push(Problem::AskedLayout(requested)),
+            (_, Some(requested)) => array.problems.push(AssembleProblem::RequestedLayout(requested)),
             // With one zone both layouts are the same.
             (None, None) if zones == 1 => spec.layout = Layout::Alternate,
-            (None, None) => array.problems.push(Problem::Raid0Layout),
+            (None, None) => array.problems.push(AssembleProblem::Raid0Layout),
         }
     } else if let Some(requested) = options.layout.filter(|requested| *requested != spec.layout) {
-        array.problems.push(Problem::AskedLayout(requested));
+        array.problems.push(AssembleProblem::RequestedLayout(requested));
     }
     match plan(spec) {
         Ok(geometry) => array.geometry = Some(geometry),
         Err(problem) => array.problems.push(problem),
     }
-    let lacks = array.seats.iter().any(|slot| !slot.used);
+    let lacks = array.slots.iter().any(|slot| !slot.used);
     if spec.level.parity() > 0 && lacks && !array.clean {
         match options.force {
-            false => array.problems.push(Problem::DirtyDegraded),
+            false => array.problems.push(AssembleProblem::DirtyDegraded),
             true => array.warnings.push("it was not stopped in order and lacks a member: what is computed from parity may be wrong where it was being written".into()),
         }
     }
@@ -428,14 +428,14 @@ fn warn(array: &mut MdArray, newest: &Superblock, spec: &Spec) {
     if newest.has(feature::PPL | feature::MULTIPLE_PPLS) && !array.clean {
         array.warnings.push("its partial parity log is not replayed".to_owned());
     }
-    for (role, slot) in array.seats.iter().enumerate() {
+    for (role, slot) in array.slots.iter().enumerate() {
         let what = match slot.state {
-            SeatState::Here => continue,
+            SlotState::Current => continue,
             _ if slot.used => continue,
-            SeatState::Missing => "missing".to_owned(),
-            SeatState::Old { behind: 0 | 1 } => "left out by the others, and not read".to_owned(),
-            SeatState::Old { behind } => format!("{behind} events behind the others, and not read"),
-            SeatState::Filling { .. } => "not yet filled, and not read".to_owned(),
+            SlotState::Missing => "missing".to_owned(),
+            SlotState::Stale { behind: 0 | 1 } => "left out by the others, and not read".to_owned(),
+            SlotState::Stale { behind } => format!("{behind} events behind the others, and not read"),
+            SlotState::Rebuilding { .. } => "not yet filled, and not read".to_owned(),
         };
         array.warnings.push(format!("member {role} is {what}"));
     }

@@ -8,6 +8,6 @@ mod assemble;
 mod problem;
 mod superblock;
 
-pub use assemble::{MdArray, Seat, SeatState, Wishes, groups, judge};
-pub use problem::Problem;
-pub use superblock::{BadBlockLog, BadRange, MdError, Role, SUPERBLOCK_BYTES, Superblock, places};
+pub use assemble::{AssembleOptions, MdArray, MemberSlot, SlotState, assemble, groups};
+pub use problem::AssembleProblem;
+pub use superblock::{BadBlockLog, BadRange, MdError, Role, SUPERBLOCK_BYTES, Superblock, superblock_offsets};

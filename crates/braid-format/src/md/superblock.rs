@@ -38,7 +38,7 @@ pub(super) mod feature {
 pub enum MdError {
     /// There is no superblock.
     #[error("there is no superblock of md's version 1")]
-    Absent,
+    Missing,
     /// The superblock has another major version.
     #[error("its superblock has version {major}, and only version 1 (1.0, 1.1, 1.2) can be read")]
     Version {
@@ -49,7 +49,7 @@ pub enum MdError {
     #[error(
         "the superblock at byte {found} says that it belongs to byte {said}: it is of another device, a partition of this one perhaps"
     )]
-    Elsewhere {
+    Misplaced {
         /// The offset at which it was read.
         found: u64,
         /// The offset that it records.
@@ -185,7 +185,7 @@ pub struct Superblock {
 
 /// Returns where a disk of this size may have a superblock: minor version and offset.
 #[must_use]
-pub fn places(device_bytes: u64) -> Vec<(u8, u64)> {
+pub fn superblock_offsets(device_bytes: u64) -> Vec<(u8, u64)> {
     // Eight KiB before the end, rounded down to four.
     let last = (device_bytes / SECTOR_BYTES).checked_sub(16).map(|sector| (0, sector / 8 * 8 * SECTOR_BYTES));
     [(2, 4096), (1, 0)].into_iter().chain(last).filter(|(_, at)| at + ROLES_AT as u64 <= device_bytes).collect()
@@ -199,7 +199,7 @@ impl Superblock {
     /// When the superblock is missing, damaged, misplaced or invalid.
     pub fn decode(bytes: &[u8], minor: u8, at: u64, device_bytes: u64) -> Result<Superblock, MdError> {
         if bytes.len() < ROLES_AT || le32(bytes, 0) != MAGIC {
-            return Err(MdError::Absent);
+            return Err(MdError::Missing);
         }
         let field = |what: String| MdError::Field { what };
         let bytes = &bytes[..bytes.len().min(SUPERBLOCK_BYTES)];
@@ -219,7 +219,7 @@ impl Superblock {
         };
         let said = sectors(144, "a superblock at the end")?;
         if said != at {
-            return Err(MdError::Elsewhere { found: at, said });
+            return Err(MdError::Misplaced { found: at, said });
         }
         let features = le32(bytes, 8);
         let (data_start, data_bytes) = (sectors(128, "a data offset")?, sectors(136, "data")?);

@@ -7,7 +7,7 @@ use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::entry::{UNIT_BYTES, UNIT_WORDS, from_words};
-use super::{Entry, EntryError, offsets};
+use super::{EntryError, LogEntry, offsets};
 use crate::BLOCK_BYTES;
 use crate::limits::Side;
 use crate::validate::is_zero;
@@ -53,7 +53,7 @@ const CRC: std::ops::Range<usize> = 4..8;
 
 /// The header of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct BatchHeader {
+pub struct LogBatchHeader {
     /// The pool ([`super::pool_tag`]).
     pub pool_tag: u32,
     /// Random id of the ring's run that the batch belongs to; never 0.
@@ -90,7 +90,7 @@ pub enum BatchError {
     Checksum,
     /// A field is invalid. A torn batch may report this as well, because the length is validated before the checksum.
     #[error("the batch makes no sense: {0}")]
-    Sense(&'static str),
+    Invalid(&'static str),
 }
 
 /// Returns the size in blocks of a batch with this many units of entries.
@@ -98,7 +98,7 @@ pub const fn batch_blocks(units: u16) -> u16 {
     (BATCH_HEADER_BYTES + units as usize * UNIT_BYTES).div_ceil(BLOCK) as u16
 }
 
-impl BatchHeader {
+impl LogBatchHeader {
     /// Validates the length, without which the checksum cannot be computed.
     fn length_problem(&self) -> Option<&'static str> {
         if usize::from(self.units) > BATCH_UNITS_MAX {
@@ -138,7 +138,7 @@ impl BatchHeader {
 ///
 /// # Panics
 /// When the header is invalid, or `bytes` is shorter than the header says.
-pub fn seal(bytes: &mut [u8], header: &BatchHeader) {
+pub fn seal_batch(bytes: &mut [u8], header: &LogBatchHeader) {
     let problem = header.problem(Side::Write);
     assert!(problem.is_none(), "a batch that cannot be read back: {problem:?}: {header:?}");
     let bytes = &mut bytes[..header.bytes()];
@@ -168,13 +168,13 @@ pub fn seal(bytes: &mut [u8], header: &BatchHeader) {
 ///
 /// # Errors
 /// When there is no batch, or it is damaged or invalid.
-pub fn open(bytes: &[u8]) -> Result<BatchHeader, BatchError> {
+pub fn validate_batch(bytes: &[u8]) -> Result<LogBatchHeader, BatchError> {
     let (raw, _) = RawBatch::ref_from_prefix(bytes).map_err(|_| BatchError::Short)?;
     // The cheap checks first: recovery makes them on every block of the ring.
     if raw.magic.get() != MAGIC {
         return Err(BatchError::NoMagic);
     }
-    let header = BatchHeader {
+    let header = LogBatchHeader {
         pool_tag: raw.tag.get(),
         run: raw.run.get(),
         sequence: raw.sequence.get(),
@@ -187,24 +187,24 @@ pub fn open(bytes: &[u8]) -> Result<BatchHeader, BatchError> {
         blocks: raw.blocks.get(),
     };
     if let Some(problem) = header.length_problem() {
-        return Err(BatchError::Sense(problem));
+        return Err(BatchError::Invalid(problem));
     }
     let bytes = bytes.get(..header.bytes()).ok_or(BatchError::Short)?;
     if raw.crc.get() != crc32c::crc32c(&bytes[CRC.end..]) {
         return Err(BatchError::Checksum);
     }
     if let Some(problem) = header.problem(Side::Read) {
-        return Err(BatchError::Sense(problem));
+        return Err(BatchError::Invalid(problem));
     }
     let padding = &bytes[BATCH_HEADER_BYTES + usize::from(header.units) * UNIT_BYTES..];
     if raw.reserved != [0; 60] || !is_zero(padding) {
-        return Err(BatchError::Sense("its unused bytes are not zero"));
+        return Err(BatchError::Invalid("its unused bytes are not zero"));
     }
     Ok(header)
 }
 
 /// Returns the entries of the batch that begins with these bytes and that [`open`] has validated.
-pub fn entries<'a>(bytes: &'a [u8], header: &BatchHeader) -> Entries<'a> {
+pub fn batch_entries<'a>(bytes: &'a [u8], header: &LogBatchHeader) -> Entries<'a> {
     let end = BATCH_HEADER_BYTES + usize::from(header.units) * UNIT_BYTES;
     Entries(bytes.get(BATCH_HEADER_BYTES..end).unwrap_or_default())
 }
@@ -215,13 +215,13 @@ pub fn entries<'a>(bytes: &'a [u8], header: &BatchHeader) -> Entries<'a> {
 pub struct Entries<'a>(&'a [u8]);
 
 impl Iterator for Entries<'_> {
-    type Item = Result<Entry, EntryError>;
+    type Item = Result<LogEntry, EntryError>;
 
-    fn next(&mut self) -> Option<Result<Entry, EntryError>> {
+    fn next(&mut self) -> Option<Result<LogEntry, EntryError>> {
         if self.0.is_empty() {
             return None;
         }
-        let read = Entry::decode_bytes(self.0);
+        let read = LogEntry::decode_bytes(self.0);
         self.0 = match &read {
             Ok((_, units)) => self.0.get(units * UNIT_BYTES..).unwrap_or_default(),
             Err(_) => &[],
@@ -232,21 +232,21 @@ impl Iterator for Entries<'_> {
 
 /// Builds a batch.
 #[derive(Debug)]
-pub struct Composer<'a> {
+pub struct BatchBuilder<'a> {
     bytes: &'a mut [u8],
     units: usize,
     units_max: usize,
 }
 
-impl<'a> Composer<'a> {
+impl<'a> BatchBuilder<'a> {
     /// Creates an empty batch in these bytes: whole blocks, of which up to 64 KiB are used.
     ///
     /// # Panics
     /// When `bytes` are not whole blocks, or empty.
-    pub fn new(bytes: &'a mut [u8]) -> Composer<'a> {
+    pub fn new(bytes: &'a mut [u8]) -> BatchBuilder<'a> {
         assert!(!bytes.is_empty() && bytes.len().is_multiple_of(BLOCK), "{} bytes are not whole blocks", bytes.len());
         let units_max = (bytes.len().min(BATCH_BYTES_MAX) - BATCH_HEADER_BYTES) / UNIT_BYTES;
-        Composer { bytes, units: 0, units_max }
+        BatchBuilder { bytes, units: 0, units_max }
     }
 
     /// Returns the number of units of its entries.
@@ -264,13 +264,13 @@ impl<'a> Composer<'a> {
     /// # Panics
     /// When decoding would refuse the entry.
     #[must_use]
-    pub fn push(&mut self, entry: &Entry) -> bool {
+    pub fn push(&mut self, entry: &LogEntry) -> bool {
         let Some(bytes) = self.take(entry.units()) else { return false };
         entry.encode_bytes(bytes);
         true
     }
 
-    /// Adds an entry given as its units, as in the in-memory log; see [`Composer::push`].
+    /// Adds an entry given as its units, as in the in-memory log; see [`BatchBuilder::push`].
     #[must_use]
     pub fn push_units(&mut self, units: &[[u64; UNIT_WORDS]]) -> bool {
         let Some(bytes) = self.take(units.len()) else { return false };
@@ -291,10 +291,10 @@ impl<'a> Composer<'a> {
     ///
     /// # Panics
     /// As [`seal`].
-    pub fn seal(self, header: BatchHeader) -> BatchHeader {
+    pub fn seal(self, header: LogBatchHeader) -> LogBatchHeader {
         let units = self.units as u16;
-        let header = BatchHeader { units, blocks: batch_blocks(units), ..header };
-        seal(self.bytes, &header);
+        let header = LogBatchHeader { units, blocks: batch_blocks(units), ..header };
+        seal_batch(self.bytes, &header);
         header
     }
 }
@@ -306,7 +306,7 @@ mod tests {
 
     type Edit<'a> = &'a dyn Fn(&mut RawBatch);
 
-    const HEADER: BatchHeader = BatchHeader {
+    const HEADER: LogBatchHeader = LogBatchHeader {
         pool_tag: u32::from_le_bytes(*b"brai"),
         run: 0x1122_3344_5566_7788,
         sequence: 12,
@@ -319,35 +319,35 @@ mod tests {
         blocks: 0,
     };
 
-    fn composed(entries: &[Entry]) -> (BatchHeader, Vec<u8>) {
+    fn composed(entries: &[LogEntry]) -> (LogBatchHeader, Vec<u8>) {
         let mut bytes = vec![0xee; BATCH_BYTES_MAX];
-        let mut composer = Composer::new(&mut bytes);
+        let mut composer = BatchBuilder::new(&mut bytes);
         assert!(entries.iter().all(|entry| composer.push(entry)));
         let header = composer.seal(HEADER);
         bytes.truncate(header.bytes());
         (header, bytes)
     }
 
-    fn read(bytes: &[u8]) -> Result<Vec<Entry>, EntryError> {
-        entries(bytes, &open(bytes).unwrap()).collect()
+    fn read(bytes: &[u8]) -> Result<Vec<LogEntry>, EntryError> {
+        batch_entries(bytes, &validate_batch(bytes).unwrap()).collect()
     }
 
     #[test]
     fn batches_round_trip() {
         let some = entry::tests::samples();
-        let many: Vec<Entry> = some.iter().cycle().take(200).cloned().collect();
+        let many: Vec<LogEntry> = some.iter().cycle().take(200).cloned().collect();
         for of in [&[][..], &some[..1], &some, &many] {
             let (header, mut bytes) = composed(of);
-            assert_eq!(usize::from(header.units), of.iter().map(Entry::units).sum::<usize>());
-            assert_eq!(open(&bytes), Ok(header));
+            assert_eq!(usize::from(header.units), of.iter().map(LogEntry::units).sum::<usize>());
+            assert_eq!(validate_batch(&bytes), Ok(header));
             assert_eq!(read(&bytes).as_deref(), Ok(of));
             // Bytes behind the batch do not matter; missing bytes do.
             bytes.push(0xaa);
-            assert_eq!(open(&bytes), Ok(header));
-            assert_eq!(open(&bytes[..bytes.len() - 2]), Err(BatchError::Short));
+            assert_eq!(validate_batch(&bytes), Ok(header));
+            assert_eq!(validate_batch(&bytes[..bytes.len() - 2]), Err(BatchError::Short));
         }
-        assert_eq!(open(&[0; 4096]), Err(BatchError::NoMagic));
-        assert_eq!(open(&[]), Err(BatchError::Short));
+        assert_eq!(validate_batch(&[0; 4096]), Err(BatchError::NoMagic));
+        assert_eq!(validate_batch(&[]), Err(BatchError::Short));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
         let mut units = [[0; UNIT_WORDS]; 5];
         owner.encode(&mut units);
         let mut bytes = vec![0; BATCH_BYTES_MAX + 4096];
-        let mut composer = Composer::new(&mut bytes);
+        let mut composer = BatchBuilder::new(&mut bytes);
         for k in 0..203 {
             assert!(if k % 2 == 0 { composer.push(owner) } else { composer.push_units(&units) });
         }
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!((entries.len(), &entries[209]), (210, record));
         // A batch of one block.
         let mut bytes = [0; 4096];
-        let mut composer = Composer::new(&mut bytes);
+        let mut composer = BatchBuilder::new(&mut bytes);
         assert_eq!(composer.room(), 62);
         assert!((0..62).all(|_| composer.push(record)) && !composer.push(record));
         assert_eq!(composer.seal(HEADER).blocks, 1);
@@ -384,10 +384,10 @@ mod tests {
         let (_, mut bytes) = composed(&entry::tests::samples());
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(open(&bytes).is_err(), "bit {bit}");
+            assert!(validate_batch(&bytes).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        assert!(open(&bytes).is_ok());
+        assert!(validate_batch(&bytes).is_ok());
     }
 
     #[test]
@@ -396,21 +396,21 @@ mod tests {
         let many = |owner: u32| {
             let Change::Record { record } = some[3].change else { panic!("a record is expected") };
             let change = Change::Record { record: Record { owner, ..record } };
-            vec![Entry { change, ..some[3].clone() }; 100]
+            vec![LogEntry { change, ..some[3].clone() }; 100]
         };
         let (header, new) = composed(&many(8));
         // What was there before: nothing, or an older batch of the same shape.
         let (_, mut older) = composed(&many(7));
-        seal(&mut older, &BatchHeader { sequence: 3, commit: 2, mark: 9, ..header });
+        seal_batch(&mut older, &LogBatchHeader { sequence: 3, commit: 2, mark: 9, ..header });
         for old in [vec![0; new.len()], older] {
             for n in 0..new.len() / 512 {
                 let mut torn = old.clone();
                 torn[..n * 512].copy_from_slice(&new[..n * 512]);
-                assert!(torn == old || torn == new || open(&torn).is_err(), "{n} sectors written");
+                assert!(torn == old || torn == new || validate_batch(&torn).is_err(), "{n} sectors written");
                 let mut torn = new.clone();
                 torn[n * 512..(n + 1) * 512].copy_from_slice(&old[n * 512..(n + 1) * 512]);
                 // Behind the last entry, both are zeros.
-                assert!(torn == new || open(&torn).is_err(), "sector {n} is missing");
+                assert!(torn == new || validate_batch(&torn).is_err(), "sector {n} is missing");
             }
         }
     }
@@ -423,7 +423,7 @@ mod tests {
             change(RawBatch::mut_from_prefix(&mut bytes).unwrap().0);
             let crc = crc32c::crc32c(&bytes[8..]);
             bytes[CRC].copy_from_slice(&crc.to_le_bytes());
-            open(&bytes).err()
+            validate_batch(&bytes).err()
         };
         assert_eq!(refused(&|_| ()), None);
         let cases: [(Edit<'_>, &str); 15] = [
@@ -446,7 +446,7 @@ mod tests {
         ];
         for (k, (change, reason)) in cases.into_iter().enumerate() {
             match refused(change) {
-                Some(BatchError::Sense(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
+                Some(BatchError::Invalid(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
                 other => panic!("case {k}: {other:?}"),
             }
         }
@@ -458,13 +458,13 @@ mod tests {
         let owner = some.iter().find(|entry| entry.units() == 5).unwrap();
         let (header, mut bytes) = composed(&[some[3].clone(), owner.clone()]);
         // Cut in the middle of the owner's entry.
-        let header = BatchHeader { units: header.units - 1, ..header };
-        seal(&mut bytes, &header);
-        let found: Vec<_> = entries(&bytes, &open(&bytes).unwrap()).collect();
+        let header = LogBatchHeader { units: header.units - 1, ..header };
+        seal_batch(&mut bytes, &header);
+        let found: Vec<_> = batch_entries(&bytes, &validate_batch(&bytes).unwrap()).collect();
         assert_eq!(found, [Ok(some[3].clone()), Err(EntryError::Short)]);
         bytes[BATCH_HEADER_BYTES] = 99;
-        seal(&mut bytes, &header);
-        let found: Vec<_> = entries(&bytes, &open(&bytes).unwrap()).collect();
-        assert!(matches!(found[..], [Err(EntryError::Sense(_))]));
+        seal_batch(&mut bytes, &header);
+        let found: Vec<_> = batch_entries(&bytes, &validate_batch(&bytes).unwrap()).collect();
+        assert!(matches!(found[..], [Err(EntryError::Invalid(_))]));
     }
 }

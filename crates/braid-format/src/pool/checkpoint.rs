@@ -13,9 +13,9 @@ use crate::{BLOCK_BYTES, MEMBERS_MAX};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRPS");
 /// Size of a checkpoint, in bytes: one block.
-pub const RING_START_BYTES: usize = BLOCK_BYTES as usize;
+pub const CHECKPOINT_BYTES: usize = BLOCK_BYTES as usize;
 /// Maximum number of missing members that a pool can run without.
-pub const ABSENT_MAX: usize = 70;
+pub const MISSING_MAX: usize = 70;
 
 /// A checkpoint, little-endian.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -35,7 +35,7 @@ struct RawCheckpoint {
     generation: U64,
     before: U64,
     parts: [U64; MEMBERS_MAX],
-    absent: [RawMissingMember; ABSENT_MAX],
+    absent: [RawMissingMember; MISSING_MAX],
     settled: U128,
     /// Zero.
     reserved: [u8; 184],
@@ -58,13 +58,13 @@ offsets!(RawCheckpoint: magic 0, crc 4, tag 8, position 12, session 16, run 24, 
     before 64, parts 72, absent 1096, settled 3896, reserved 3912);
 offsets!(RawMissingMember: member 0, reserved 1, run 8, other 16, commit 24, needs 32);
 const _: () = assert!(size_of::<RawMissingMember>() == 40);
-const _: () = assert!(size_of::<RawCheckpoint>() == RING_START_BYTES);
+const _: () = assert!(size_of::<RawCheckpoint>() == CHECKPOINT_BYTES);
 /// Where the checksum is.
 const CRC: std::ops::Range<usize> = 4..8;
 
 /// A checkpoint of a member's log ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct RingStart {
+pub struct Checkpoint {
     /// The pool ([`super::pool_tag`]).
     pub pool_tag: u32,
     /// The pool's session in which it was written.
@@ -82,57 +82,59 @@ pub struct RingStart {
     /// Increases with every checkpoint; from 1. The checkpoint with the highest generation is current.
     pub generation: u64,
     /// The previous run, while members may have no checkpoint of this run yet; 0: all have one.
-    pub before: u64,
+    pub previous_run: u64,
     /// For each member, the last commit, up to `commit`, that has batches on it; 0: none.
-    pub parts: [u64; MEMBERS_MAX],
+    pub last_commits: [u64; MEMBERS_MAX],
     /// The missing members, which the pool runs without.
-    pub absent: Absences,
+    pub missing: MissingMembers,
     /// Only with a run `before`. Bit *i*: member *i* holds the outcome of the recovery that began this run, and had to
     /// have a checkpoint of this run before the first commit in it.
-    pub settled: u128,
+    pub hold_outcome: u128,
 }
 
 /// What recovery decided about a missing member: what it must hold, and may hold, when it returns.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Absence {
+pub struct MissingMember {
     /// The member's number.
     pub member: u8,
     /// The run that its newest checkpoint must be of; never 0.
     pub run: u64,
     /// Alternatively this run; 0: none.
-    pub other: u64,
+    pub alternative_run: u64,
     /// The last accepted commit of that run.
     pub commit: u64,
     /// The last accepted commit with batches on the member, which it must hold; 0: none.
-    pub needs: u64,
+    pub required_commit: u64,
 }
 
 /// The missing members of a pool, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Absences {
-    list: [Absence; ABSENT_MAX],
+pub struct MissingMembers {
+    list: [MissingMember; MISSING_MAX],
     len: usize,
 }
 
-impl Absences {
+impl MissingMembers {
     /// No member is missing.
-    pub const NONE: Absences =
-        Absences { list: [Absence { member: 0, run: 0, other: 0, commit: 0, needs: 0 }; ABSENT_MAX], len: 0 };
+    pub const NONE: MissingMembers = MissingMembers {
+        list: [MissingMember { member: 0, run: 0, alternative_run: 0, commit: 0, required_commit: 0 }; MISSING_MAX],
+        len: 0,
+    };
 
     /// Creates a list of these members, which must be in ascending order. `None` when there are too many.
-    pub fn new(of: &[Absence]) -> Option<Absences> {
-        let mut absences = Absences { len: of.len(), ..Absences::NONE };
+    pub fn new(of: &[MissingMember]) -> Option<MissingMembers> {
+        let mut absences = MissingMembers { len: of.len(), ..MissingMembers::NONE };
         absences.list.get_mut(..of.len())?.copy_from_slice(of);
         Some(absences)
     }
 
     /// Returns the missing members.
-    pub fn list(&self) -> &[Absence] {
+    pub fn list(&self) -> &[MissingMember] {
         &self.list[..self.len]
     }
 
     /// Returns the entry of this member, if it is missing.
-    pub fn of(&self, member: u8) -> Option<&Absence> {
+    pub fn get(&self, member: u8) -> Option<&MissingMember> {
         self.list().iter().find(|absence| absence.member == member)
     }
 
@@ -142,7 +144,7 @@ impl Absences {
             (self.list().iter().any(|absence| usize::from(absence.member) >= MEMBERS_MAX), "it speaks of no member"),
             (self.list().iter().any(|absence| absence.run == 0), "an absent member has no run"),
             (
-                self.list().iter().any(|absence| absence.commit.max(absence.needs) > side.counter_max()),
+                self.list().iter().any(|absence| absence.commit.max(absence.required_commit) > side.counter_max()),
                 "a commit of an absent member is beyond all that Braid counts",
             ),
         ];
@@ -150,7 +152,7 @@ impl Absences {
     }
 }
 
-impl std::fmt::Debug for Absences {
+impl std::fmt::Debug for MissingMembers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.list()).finish()
     }
@@ -158,7 +160,7 @@ impl std::fmt::Debug for Absences {
 
 /// Why bytes are not a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum StartError {
+pub enum CheckpointError {
     /// There is no checkpoint.
     #[error("there is no ring start here")]
     NoMagic,
@@ -167,26 +169,26 @@ pub enum StartError {
     Checksum,
     /// The checksum is right, but a field is invalid.
     #[error("the ring start makes no sense: {0}")]
-    Sense(&'static str),
+    Invalid(&'static str),
 }
 
-impl StartError {
+impl CheckpointError {
     /// Returns whether the checksum is right, so that a torn write cannot be the cause.
-    pub const fn is_nonsense(&self) -> bool {
-        matches!(self, StartError::Sense(_))
+    pub const fn is_invalid(&self) -> bool {
+        matches!(self, CheckpointError::Invalid(_))
     }
 }
 
 /// Returns the slot to write a checkpoint of this generation to, 0 or 1: the one that does not hold the previous
 /// generation.
-pub const fn start_slot(generation: u64) -> u64 {
+pub const fn checkpoint_slot(generation: u64) -> u64 {
     generation % 2
 }
 
-impl RingStart {
+impl Checkpoint {
     /// Returns the first checkpoint of every member of a new pool; `run` is random, the same on all members, and not 0.
-    pub fn first(pool: &Uuid, run: u64) -> RingStart {
-        RingStart {
+    pub fn first(pool: &Uuid, run: u64) -> Checkpoint {
+        Checkpoint {
             pool_tag: pool_tag(pool),
             session: 1,
             run,
@@ -196,10 +198,10 @@ impl RingStart {
             mark: 0,
             // An even generation is in the first slot.
             generation: 2,
-            before: 0,
-            parts: [0; MEMBERS_MAX],
-            absent: Absences::NONE,
-            settled: 0,
+            previous_run: 0,
+            last_commits: [0; MEMBERS_MAX],
+            missing: MissingMembers::NONE,
+            hold_outcome: 0,
         }
     }
 
@@ -213,10 +215,13 @@ impl RingStart {
                 "its number, generation, commit, mark or session is beyond all that Braid counts",
             ),
             (self.position >= RING_BLOCKS_MAX, "its place is in no ring"),
-            (self.parts.iter().any(|commit| *commit > self.commit), "a member has a part in a commit that is to come"),
+            (
+                self.last_commits.iter().any(|commit| *commit > self.commit),
+                "a member has a part in a commit that is to come",
+            ),
         ];
         let wrong = problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem));
-        wrong.or_else(|| self.absent.problem(side))
+        wrong.or_else(|| self.missing.problem(side))
     }
 
     /// Returns whether decoding would accept the checkpoint.
@@ -228,7 +233,7 @@ impl RingStart {
     ///
     /// # Panics
     /// When the checkpoint is not sound.
-    pub fn encode(&self) -> [u8; RING_START_BYTES] {
+    pub fn encode(&self) -> [u8; CHECKPOINT_BYTES] {
         let problem = self.problem(Side::Write);
         assert!(problem.is_none(), "a ring start that cannot be read back: {problem:?}: {self:?}");
         let raw = RawCheckpoint {
@@ -242,20 +247,20 @@ impl RingStart {
             commit: U64::new(self.commit),
             mark: U64::new(self.mark),
             generation: U64::new(self.generation),
-            before: U64::new(self.before),
-            parts: self.parts.map(U64::new),
-            absent: self.absent.list.map(|absence| RawMissingMember {
+            before: U64::new(self.previous_run),
+            parts: self.last_commits.map(U64::new),
+            absent: self.missing.list.map(|absence| RawMissingMember {
                 member: absence.member,
                 reserved: [0; 7],
                 run: U64::new(absence.run),
-                other: U64::new(absence.other),
+                other: U64::new(absence.alternative_run),
                 commit: U64::new(absence.commit),
-                needs: U64::new(absence.needs),
+                needs: U64::new(absence.required_commit),
             }),
-            settled: U128::new(self.settled),
+            settled: U128::new(self.hold_outcome),
             reserved: [0; 184],
         };
-        let mut bytes: [u8; RING_START_BYTES] = zerocopy::transmute!(raw);
+        let mut bytes: [u8; CHECKPOINT_BYTES] = zerocopy::transmute!(raw);
         let crc = crc32c::crc32c(&bytes[CRC.end..]);
         bytes[CRC].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -265,15 +270,15 @@ impl RingStart {
     ///
     /// # Errors
     /// When there is no checkpoint, or it is damaged or invalid.
-    pub fn decode(bytes: &[u8; RING_START_BYTES]) -> Result<RingStart, StartError> {
+    pub fn decode(bytes: &[u8; CHECKPOINT_BYTES]) -> Result<Checkpoint, CheckpointError> {
         let raw: &RawCheckpoint = zerocopy::transmute_ref!(bytes);
         if raw.magic.get() != MAGIC {
-            return Err(StartError::NoMagic);
+            return Err(CheckpointError::NoMagic);
         }
         if raw.crc.get() != crc32c::crc32c(&bytes[CRC.end..]) {
-            return Err(StartError::Checksum);
+            return Err(CheckpointError::Checksum);
         }
-        let start = RingStart {
+        let start = Checkpoint {
             pool_tag: raw.tag.get(),
             session: raw.session.get(),
             run: raw.run.get(),
@@ -282,34 +287,36 @@ impl RingStart {
             commit: raw.commit.get(),
             mark: raw.mark.get(),
             generation: raw.generation.get(),
-            before: raw.before.get(),
-            parts: raw.parts.map(|commit| commit.get()),
-            absent: absences(&raw.absent),
-            settled: raw.settled.get(),
+            previous_run: raw.before.get(),
+            last_commits: raw.parts.map(|commit| commit.get()),
+            missing: absences(&raw.absent),
+            hold_outcome: raw.settled.get(),
         };
         let none = RawMissingMember::new_zeroed();
-        let unused = raw.absent[start.absent.len..].iter().any(|absence| *absence != none)
+        let unused = raw.absent[start.missing.len..].iter().any(|absence| *absence != none)
             || raw.absent.iter().any(|absence| absence.reserved != [0; 7]);
         match start.problem(Side::Read) {
-            Some(problem) => Err(StartError::Sense(problem)),
-            None if unused || raw.reserved != [0; 184] => Err(StartError::Sense("its unused bytes are not zero")),
+            Some(problem) => Err(CheckpointError::Invalid(problem)),
+            None if unused || raw.reserved != [0; 184] => {
+                Err(CheckpointError::Invalid("its unused bytes are not zero"))
+            }
             None => Ok(start),
         }
     }
 }
 
 /// Returns the entries up to the first empty one.
-fn absences(raw: &[RawMissingMember; ABSENT_MAX]) -> Absences {
+fn absences(raw: &[RawMissingMember; MISSING_MAX]) -> MissingMembers {
     let none = RawMissingMember::new_zeroed();
-    let len = raw.iter().position(|absence| *absence == none).unwrap_or(ABSENT_MAX);
-    let list = raw.map(|absence| Absence {
+    let len = raw.iter().position(|absence| *absence == none).unwrap_or(MISSING_MAX);
+    let list = raw.map(|absence| MissingMember {
         member: absence.member,
         run: absence.run.get(),
-        other: absence.other.get(),
+        alternative_run: absence.other.get(),
         commit: absence.commit.get(),
-        needs: absence.needs.get(),
+        required_commit: absence.needs.get(),
     });
-    Absences { list, len }
+    MissingMembers { list, len }
 }
 
 #[cfg(test)]
@@ -318,7 +325,7 @@ mod tests {
 
     type Edit<'a> = &'a dyn Fn(&mut RawCheckpoint);
 
-    const START: RingStart = RingStart {
+    const START: Checkpoint = Checkpoint {
         pool_tag: u32::from_le_bytes(*b"brai"),
         session: 4,
         run: 0x1122_3344_5566_7788,
@@ -327,56 +334,56 @@ mod tests {
         commit: 7,
         mark: 99,
         generation: 3,
-        before: 5,
-        parts: {
+        previous_run: 5,
+        last_commits: {
             let mut parts = [0; MEMBERS_MAX];
             (parts[0], parts[127]) = (7, 1);
             parts
         },
-        absent: Absences::NONE,
-        settled: 1 << 127 | 1,
+        missing: MissingMembers::NONE,
+        hold_outcome: 1 << 127 | 1,
     };
 
-    fn absence(member: u8) -> Absence {
-        Absence { member, run: 9, other: u64::from(member), commit: 6, needs: 5 }
+    fn absence(member: u8) -> MissingMember {
+        MissingMember { member, run: 9, alternative_run: u64::from(member), commit: 6, required_commit: 5 }
     }
 
     #[test]
     fn checkpoints_round_trip() {
-        let first = RingStart::first(&Uuid::from_u128(7), 3);
-        let all: Vec<Absence> = (58..128).map(absence).collect();
-        let lacks = |of: &[Absence]| RingStart { absent: Absences::new(of).unwrap(), ..START };
+        let first = Checkpoint::first(&Uuid::from_u128(7), 3);
+        let all: Vec<MissingMember> = (58..128).map(absence).collect();
+        let lacks = |of: &[MissingMember]| Checkpoint { missing: MissingMembers::new(of).unwrap(), ..START };
         let starts = [START, first, lacks(&all[..1]), lacks(&all)];
-        for start in starts.into_iter().chain([RingStart { mark: 1 << 62, session: 1 << 62, ..START }]) {
-            assert_eq!(RingStart::decode(&start.encode()), Ok(start));
+        for start in starts.into_iter().chain([Checkpoint { mark: 1 << 62, session: 1 << 62, ..START }]) {
+            assert_eq!(Checkpoint::decode(&start.encode()), Ok(start));
         }
-        assert_eq!(RingStart::decode(&[0; RING_START_BYTES]), Err(StartError::NoMagic));
-        assert_eq!(Absences::new(&(0..71).map(absence).collect::<Vec<_>>()), None);
-        let two = Absences::new(&[absence(3), absence(9)]).unwrap();
-        assert_eq!((two.of(9), two.of(8), two.list().len()), (Some(&absence(9)), None, 2));
-        assert_eq!((start_slot(1), start_slot(2), start_slot(3)), (1, 0, 1));
+        assert_eq!(Checkpoint::decode(&[0; CHECKPOINT_BYTES]), Err(CheckpointError::NoMagic));
+        assert_eq!(MissingMembers::new(&(0..71).map(absence).collect::<Vec<_>>()), None);
+        let two = MissingMembers::new(&[absence(3), absence(9)]).unwrap();
+        assert_eq!((two.get(9), two.get(8), two.list().len()), (Some(&absence(9)), None, 2));
+        assert_eq!((checkpoint_slot(1), checkpoint_slot(2), checkpoint_slot(3)), (1, 0, 1));
     }
 
     #[test]
     fn every_changed_bit_is_detected() {
         let mut bytes = START.encode();
-        for bit in 0..RING_START_BYTES * 8 {
+        for bit in 0..CHECKPOINT_BYTES * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(RingStart::decode(&bytes).is_err(), "bit {bit}");
+            assert!(Checkpoint::decode(&bytes).is_err(), "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
 
     #[test]
     fn a_torn_checkpoint_is_detected() {
-        let (old, new) = (RingStart { generation: 1, sequence: 1, ..START }.encode(), START.encode());
-        for old in [[0; RING_START_BYTES], old] {
+        let (old, new) = (Checkpoint { generation: 1, sequence: 1, ..START }.encode(), START.encode());
+        for old in [[0; CHECKPOINT_BYTES], old] {
             for n in 0..8 {
                 let mut torn = old;
                 torn[..n * 512].copy_from_slice(&new[..n * 512]);
                 // Only the first sector differs.
                 let whole = torn == old || torn == new;
-                assert!(whole || RingStart::decode(&torn).is_err(), "{n} sectors written");
+                assert!(whole || Checkpoint::decode(&torn).is_err(), "{n} sectors written");
             }
         }
     }
@@ -388,7 +395,7 @@ mod tests {
             change(RawCheckpoint::mut_from_bytes(&mut bytes).unwrap());
             let crc = crc32c::crc32c(&bytes[8..]);
             bytes[CRC].copy_from_slice(&crc.to_le_bytes());
-            RingStart::decode(&bytes).err()
+            Checkpoint::decode(&bytes).err()
         };
         assert_eq!(refused(&|_| ()), None);
         let absent = |raw: &mut RawCheckpoint, at: usize, member: u8| {
@@ -414,7 +421,7 @@ mod tests {
         ];
         for (k, (change, reason)) in cases.into_iter().enumerate() {
             match refused(change) {
-                Some(StartError::Sense(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
+                Some(CheckpointError::Invalid(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
                 other => panic!("case {k}: {other:?}"),
             }
         }

@@ -81,7 +81,7 @@ pub enum Change {
 
 /// An entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Entry {
+pub struct LogEntry {
     /// The member; 0 for an owner and for padding, which belong to no member.
     pub member: u8,
     /// The index of the record on the member, or of the owner's slot; 0 for padding.
@@ -108,7 +108,7 @@ pub enum EntryError {
     Checksum,
     /// The checksum is right, but a field is invalid.
     #[error("the entry makes no sense: {0}")]
-    Sense(&'static str),
+    Invalid(&'static str),
     /// Its record is invalid.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -133,7 +133,7 @@ pub fn from_words(words: &[u64; UNIT_WORDS]) -> [u8; UNIT_BYTES] {
     bytes
 }
 
-impl Entry {
+impl LogEntry {
     /// Returns the number of units that it takes.
     pub const fn units(&self) -> usize {
         match self.change {
@@ -239,9 +239,9 @@ impl Entry {
     ///
     /// # Errors
     /// When there is no entry, or it is damaged or invalid.
-    pub fn decode(units: &[[u64; UNIT_WORDS]]) -> Result<(Entry, usize), EntryError> {
+    pub fn decode(units: &[[u64; UNIT_WORDS]]) -> Result<(LogEntry, usize), EntryError> {
         let (first, rest) = units.split_first().ok_or(EntryError::Short)?;
-        Entry::decode_parts(&from_words(first), || {
+        LogEntry::decode_parts(&from_words(first), || {
             let rest = rest.get(..OWNER_UNITS - 1)?;
             let mut image = [0; OWNER_BYTES];
             let (parts, _) = image.as_chunks_mut::<UNIT_BYTES>();
@@ -262,22 +262,22 @@ impl Entry {
     ///
     /// # Errors
     /// As [`Entry::decode`].
-    pub fn decode_bytes(bytes: &[u8]) -> Result<(Entry, usize), EntryError> {
+    pub fn decode_bytes(bytes: &[u8]) -> Result<(LogEntry, usize), EntryError> {
         let (first, rest) = bytes.split_first_chunk().ok_or(EntryError::Short)?;
-        Entry::decode_parts(first, || rest.first_chunk().copied())
+        LogEntry::decode_parts(first, || rest.first_chunk().copied())
     }
 
     /// `image` returns the units behind the first one; it is called only if they are needed.
     fn decode_parts(
         first: &[u8; UNIT_BYTES],
         image: impl FnOnce() -> Option<[u8; OWNER_BYTES]>,
-    ) -> Result<(Entry, usize), EntryError> {
+    ) -> Result<(LogEntry, usize), EntryError> {
         let raw: &RawEntry = zerocopy::transmute_ref!(first);
         let image = match (raw.kind, usize::from(raw.units)) {
             (RECORD | SLOT | PADDING, 1) => None,
             (OWNER, OWNER_UNITS) => Some(image().ok_or(EntryError::Short)?),
             (0, 0) if *first == [0; UNIT_BYTES] => return Err(EntryError::Empty),
-            _ => return Err(EntryError::Sense("its kind is unknown, or has another number of units")),
+            _ => return Err(EntryError::Invalid("its kind is unknown, or has another number of units")),
         };
         if raw.crc.get() != crc(first, image.as_ref().map_or(&[], |image| &image[..])) {
             return Err(EntryError::Checksum);
@@ -291,7 +291,7 @@ impl Entry {
             (_, None) => Change::Padding,
         };
         let flags = raw.flags.get();
-        let entry = Entry { member, index, sequence: raw.sequence.get(), joined: flags & JOINED != 0, change };
+        let entry = LogEntry { member, index, sequence: raw.sequence.get(), joined: flags & JOINED != 0, change };
         let of_slot = matches!(entry.change, Change::Slot { .. });
         let of_record = of_slot || matches!(entry.change, Change::Record { .. });
         let problem = if flags & !JOINED != 0 {
@@ -302,7 +302,7 @@ impl Entry {
             entry.problem(Side::Read)
         };
         match problem {
-            Some(problem) => Err(EntryError::Sense(problem)),
+            Some(problem) => Err(EntryError::Invalid(problem)),
             None => Ok((entry, usize::from(raw.units))),
         }
     }
@@ -325,7 +325,7 @@ pub(super) mod tests {
     type Edit<'a> = &'a dyn Fn(&mut RawEntry);
 
     /// One of each kind, with every record and owner that is at a limit.
-    pub(in crate::pool) fn samples() -> Vec<Entry> {
+    pub(in crate::pool) fn samples() -> Vec<LogEntry> {
         let packed = Record {
             kind: RecordKind::Packed,
             life: 2,
@@ -335,10 +335,10 @@ pub(super) mod tests {
             zero: 0,
         };
         let slot = |slot, block| Change::Slot { slot, block, record: packed };
-        let padding = Entry { member: 0, index: 0, sequence: 0, joined: false, change: Change::Padding };
+        let padding = LogEntry { member: 0, index: 0, sequence: 0, joined: false, change: Change::Padding };
         let records = record::tests::samples().into_iter().map(|record| Change::Record { record });
         let of_members = records.chain([slot(0, 0), slot(63, VOLUME_BLOCKS_MAX - 1)]).enumerate();
-        let of_members = of_members.map(|(k, change)| Entry {
+        let of_members = of_members.map(|(k, change)| LogEntry {
             member: 127,
             index: u32::MAX - k as u32,
             sequence: 1 << 40,
@@ -346,7 +346,7 @@ pub(super) mod tests {
             change,
         });
         let owners = owner::tests::samples().into_iter().map(Some).chain([None]).enumerate();
-        let owners = owners.map(|(k, owner)| Entry {
+        let owners = owners.map(|(k, owner)| LogEntry {
             member: 0,
             index: k as u32 * 1000,
             sequence: 1 << 62,
@@ -362,17 +362,17 @@ pub(super) mod tests {
             let mut units = [[u64::MAX; UNIT_WORDS]; ENTRY_UNITS_MAX + 1];
             entry.encode(&mut units);
             assert!(units[entry.units()..].iter().all(|unit| *unit == [u64::MAX; UNIT_WORDS]));
-            assert_eq!(Entry::decode(&units), Ok((entry.clone(), entry.units())));
+            assert_eq!(LogEntry::decode(&units), Ok((entry.clone(), entry.units())));
             let mut bytes = [0xff; (ENTRY_UNITS_MAX + 1) * UNIT_BYTES];
             entry.encode_bytes(&mut bytes);
-            assert_eq!(Entry::decode_bytes(&bytes), Ok((entry.clone(), entry.units())));
+            assert_eq!(LogEntry::decode_bytes(&bytes), Ok((entry.clone(), entry.units())));
             assert!(units.iter().zip(bytes.as_chunks().0).all(|(unit, bytes)| from_words(unit) == *bytes));
             for fewer in 0..entry.units() {
-                assert_eq!(Entry::decode(&units[..fewer]), Err(EntryError::Short));
-                assert_eq!(Entry::decode_bytes(&bytes[..fewer * UNIT_BYTES]), Err(EntryError::Short));
+                assert_eq!(LogEntry::decode(&units[..fewer]), Err(EntryError::Short));
+                assert_eq!(LogEntry::decode_bytes(&bytes[..fewer * UNIT_BYTES]), Err(EntryError::Short));
             }
         }
-        assert_eq!(Entry::decode(&[[0; UNIT_WORDS]]), Err(EntryError::Empty));
+        assert_eq!(LogEntry::decode(&[[0; UNIT_WORDS]]), Err(EntryError::Empty));
     }
 
     #[test]
@@ -383,7 +383,7 @@ pub(super) mod tests {
             for bit in 0..entry.units() * UNIT_BYTES * 8 {
                 let mut units = whole;
                 units[bit / 512][bit / 64 % UNIT_WORDS] ^= 1 << (bit % 64);
-                assert!(Entry::decode(&units).is_err(), "bit {bit} of {entry:?}");
+                assert!(LogEntry::decode(&units).is_err(), "bit {bit} of {entry:?}");
             }
         }
     }
@@ -402,7 +402,7 @@ pub(super) mod tests {
             for written in 1..255u32 {
                 let mut torn = from;
                 (0..UNIT_WORDS).filter(|word| written >> word & 1 == 1).for_each(|word| torn[0][word] = to[0][word]);
-                assert!(torn == from || torn == to || Entry::decode(&torn).is_err(), "{written:b}");
+                assert!(torn == from || torn == to || LogEntry::decode(&torn).is_err(), "{written:b}");
             }
         }
     }
@@ -412,17 +412,17 @@ pub(super) mod tests {
         let entries = samples();
         let [record, slot, padding] = [&entries[3], &entries[11], &entries[entries.len() - 1]];
         let owner = entries.iter().find(|entry| entry.units() == OWNER_UNITS).unwrap();
-        let refused = |entry: &Entry, change: &dyn Fn(&mut RawEntry)| {
+        let refused = |entry: &LogEntry, change: &dyn Fn(&mut RawEntry)| {
             let mut bytes = [0; ENTRY_UNITS_MAX * UNIT_BYTES];
             entry.encode_bytes(&mut bytes);
             let (first, rest) = bytes.split_first_chunk_mut::<UNIT_BYTES>().unwrap();
             change(RawEntry::mut_from_bytes(first).unwrap());
             let crc = crc(first, &rest[..(entry.units() - 1) * UNIT_BYTES]);
             first[CRC].copy_from_slice(&crc.to_le_bytes());
-            Entry::decode_bytes(&bytes).err()
+            LogEntry::decode_bytes(&bytes).err()
         };
         assert_eq!(refused(slot, &|_| ()), None);
-        let cases: [(&Entry, Edit<'_>, &str); 18] = [
+        let cases: [(&LogEntry, Edit<'_>, &str); 18] = [
             (record, &|raw| raw.kind = 0, "kind"),
             (record, &|raw| raw.kind = 5, "kind"),
             (record, &|raw| raw.kind = 3, "kind"),
@@ -444,7 +444,7 @@ pub(super) mod tests {
         ];
         for (k, (entry, change, reason)) in cases.into_iter().enumerate() {
             match refused(entry, change) {
-                Some(EntryError::Sense(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
+                Some(EntryError::Invalid(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
                 other => panic!("case {k}: {other:?}"),
             }
         }
@@ -455,7 +455,7 @@ pub(super) mod tests {
         assert_eq!(refused(owner, &|raw| raw.index.set(7)), Some(EntryError::Owner(OwnerError::Checksum)));
     }
 
-    impl Entry {
+    impl LogEntry {
         fn change_record(&self) -> Record {
             match self.change {
                 Change::Record { record } | Change::Slot { record, .. } => record,

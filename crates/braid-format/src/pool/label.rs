@@ -4,7 +4,7 @@ use uuid::Uuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::layout::PoolPlaces;
+use super::layout::PoolMemberLayout;
 use super::raw::{RawPoolLabel, RawPoolMember};
 use super::validate;
 use crate::label::pad;
@@ -39,7 +39,7 @@ pub struct PoolLabel {
     /// The number of the member that this label is on.
     pub member: u8,
     /// The layout of this member.
-    pub places: PoolPlaces,
+    pub layout: PoolMemberLayout,
     /// Bytes that a newer version may use under a feature that this version may ignore; preserved.
     pub reserved: Reserved,
 }
@@ -92,11 +92,11 @@ pub enum PoolMemberState {
     /// Its data are being moved to other members.
     Removing,
     /// Missing: the pool runs without it.
-    Absent,
+    Missing,
     /// Being added: it is not a member until another member's label lists it. Only its own label has this state.
     Joining,
     /// Missing for good: it is not a member even if it appears again. What it may have held is still unknown.
-    GivenUp,
+    Abandoned,
 }
 
 /// The content of a label's first sector. It survives a write of the label that was torn between sectors.
@@ -115,7 +115,7 @@ pub struct PoolHeader {
     /// The member's identity.
     pub member_uuid: Uuid,
     /// The member's layout, which says where the label and its copy belong.
-    pub places: PoolPlaces,
+    pub layout: PoolMemberLayout,
 }
 
 impl PoolLabel {
@@ -160,7 +160,7 @@ impl PoolLabel {
                 };
             }
         }
-        let places = &self.places;
+        let places = &self.layout;
         let raw = RawPoolLabel {
             magic: POOL_MAGIC,
             crc: U32::ZERO,
@@ -184,8 +184,8 @@ impl PoolLabel {
             device_bytes: U64::new(places.device_bytes),
             label_start: U64::new(places.label_start),
             copy_start: U64::new(places.copy_start),
-            starts_start: U64::new(places.starts.start),
-            starts_bytes: U64::new(places.starts.bytes),
+            starts_start: U64::new(places.checkpoints.start),
+            starts_bytes: U64::new(places.checkpoints.bytes),
             ring_start: U64::new(places.ring.start),
             ring_bytes: U64::new(places.ring.bytes),
             owners_start: U64::new(places.owners.start),
@@ -219,13 +219,13 @@ impl PoolLabel {
     }
 
     /// Returns whether this label lists the device with the label `other` as a member.
-    pub fn has(&self, other: &PoolLabel) -> bool {
-        self.knows(other).is_some_and(|known| known.state != PoolMemberState::GivenUp)
+    pub fn lists(&self, other: &PoolLabel) -> bool {
+        self.knows(other).is_some_and(|known| known.state != PoolMemberState::Abandoned)
     }
 
     /// Returns whether this label lists the device with the label `other` as given up.
-    pub fn has_given_up(&self, other: &PoolLabel) -> bool {
-        self.knows(other).is_some_and(|known| known.state == PoolMemberState::GivenUp)
+    pub fn has_abandoned(&self, other: &PoolLabel) -> bool {
+        self.knows(other).is_some_and(|known| known.state == PoolMemberState::Abandoned)
     }
 
     fn knows(&self, other: &PoolLabel) -> Option<&PoolMember> {
@@ -234,19 +234,19 @@ impl PoolLabel {
     }
 
     /// Returns whether this label lists the device with the label `other` as a member that is not missing.
-    pub fn serves(&self, other: &PoolLabel) -> bool {
+    pub fn lists_as_present(&self, other: &PoolLabel) -> bool {
         let state = |number: u8| self.members.get(usize::from(number))?.as_ref().map(|member| member.state);
-        self.has(other) && state(other.member) != Some(PoolMemberState::Absent)
+        self.lists(other) && state(other.member) != Some(PoolMemberState::Missing)
     }
 
     /// Returns the missing members, given-up ones included; bit *i* is member *i*.
-    pub fn absent(&self) -> u128 {
-        self.of_state(PoolMemberState::Absent) | self.given_up()
+    pub fn missing(&self) -> u128 {
+        self.of_state(PoolMemberState::Missing) | self.abandoned()
     }
 
     /// Returns the members that were given up; bit *i* is member *i*.
-    pub fn given_up(&self) -> u128 {
-        self.of_state(PoolMemberState::GivenUp)
+    pub fn abandoned(&self) -> u128 {
+        self.of_state(PoolMemberState::Abandoned)
     }
 
     fn of_state(&self, state: PoolMemberState) -> u128 {
@@ -269,13 +269,13 @@ impl PoolLabel {
             sequence: self.sequence,
             member: self.member,
             member_uuid: self.own().map_or(Uuid::nil(), |member| member.uuid),
-            places: self.places,
+            layout: self.layout,
         }
     }
 
     /// Returns whether this label belongs at this byte of the device.
     pub fn belongs_at(&self, offset: u64) -> bool {
-        self.places.has_label_at(offset)
+        self.layout.has_label_at(offset)
     }
 
     /// Checks that a device of this size holds everything that the label describes.
@@ -283,7 +283,7 @@ impl PoolLabel {
     /// # Errors
     /// A sentence that says why not.
     pub fn fits(&self, device_bytes: u64) -> Result<(), String> {
-        let places = &self.places;
+        let places = &self.layout;
         let needed = places.data.end().unwrap_or(u64::MAX).max(places.copy_start + BLOCK_BYTES);
         if needed <= device_bytes {
             return Ok(());

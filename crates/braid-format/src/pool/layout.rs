@@ -6,10 +6,10 @@
 //! ```
 
 use super::{
-    ADDRESS_SECTOR_BYTES, EXTENT_BYTES, OWNER_BYTES, RECORD_BYTES, RING_BLOCKS_MAX, RING_BLOCKS_MIN, RING_START_BYTES,
+    ADDRESS_SECTOR_BYTES, CHECKPOINT_BYTES, EXTENT_BYTES, OWNER_BYTES, RECORD_BYTES, RING_BLOCKS_MAX, RING_BLOCKS_MIN,
 };
 use crate::layout::check_parts;
-use crate::{BLOCK_BYTES, Extent, copy_offset};
+use crate::{BLOCK_BYTES, ByteRange, copy_offset};
 
 /// Maximum size of a member, in bytes (512 TiB): record numbers have 32 bits.
 pub const MEMBER_BYTES_MAX: u64 = 1 << 49;
@@ -26,7 +26,7 @@ const RECORDS_PER_BLOCK: u32 = BLOCK_BYTES as u32 / RECORD_BYTES as u32;
 
 /// The layout of one member.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PoolPlaces {
+pub struct PoolMemberLayout {
     /// The member's size when the layout was chosen, in bytes.
     pub device_bytes: u64,
     /// First byte of the label.
@@ -34,17 +34,17 @@ pub struct PoolPlaces {
     /// First byte of the label's copy.
     pub copy_start: u64,
     /// The two checkpoint slots.
-    pub starts: Extent,
+    pub checkpoints: ByteRange,
     /// The log ring.
-    pub ring: Extent,
+    pub ring: ByteRange,
     /// The owner table.
-    pub owners: Extent,
+    pub owners: ByteRange,
     /// The table of records: first those of the extents, then those without an extent.
-    pub table: Extent,
+    pub table: ByteRange,
     /// The address sectors, one for each extent.
-    pub addresses: Extent,
+    pub addresses: ByteRange,
     /// The extents.
-    pub data: Extent,
+    pub data: ByteRange,
     /// Number of extents.
     pub extents: u32,
     /// Number of records without an extent, for ranges that read as zeros.
@@ -55,7 +55,7 @@ pub struct PoolPlaces {
 
 /// Why a device cannot be a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PoolPlaceError {
+pub enum PoolLayoutError {
     /// No room for a single extent.
     #[error("the device has {device_bytes} bytes; the smallest that this pool can use has {needed_bytes}")]
     TooSmall {
@@ -109,23 +109,23 @@ fn addresses_bytes(extents: u32) -> u64 {
     (u64::from(extents) * ADDRESS_SECTOR_BYTES as u64).next_multiple_of(BLOCK_BYTES)
 }
 
-impl PoolPlaces {
+impl PoolMemberLayout {
     /// Returns the layout of a member of this size, with as many extents as fit.
     ///
     /// # Errors
-    /// [`PoolPlaceError`].
-    pub fn new(device_bytes: u64, owner_slots: u32) -> Result<PoolPlaces, PoolPlaceError> {
+    /// [`PoolLayoutError`].
+    pub fn new(device_bytes: u64, owner_slots: u32) -> Result<PoolMemberLayout, PoolLayoutError> {
         if !(OWNER_SLOTS_MIN..=OWNER_SLOTS_MAX).contains(&owner_slots) {
-            return Err(PoolPlaceError::OwnerSlots { owner_slots });
+            return Err(PoolLayoutError::OwnerSlots { owner_slots });
         }
         if device_bytes > MEMBER_BYTES_MAX {
-            return Err(PoolPlaceError::TooLarge { device_bytes, limit_bytes: MEMBER_BYTES_MAX });
+            return Err(PoolLayoutError::TooLarge { device_bytes, limit_bytes: MEMBER_BYTES_MAX });
         }
         let copy_start = copy_offset(device_bytes).unwrap_or(0);
-        let with = |extents| PoolPlaces::with_extents(device_bytes, copy_start, owner_slots, extents);
+        let with = |extents| PoolMemberLayout::with_extents(device_bytes, copy_start, owner_slots, extents);
         let fits = |extents| with(extents).data_end() <= copy_start;
         if !fits(1) {
-            return Err(PoolPlaceError::TooSmall { device_bytes, needed_bytes: needed_bytes(owner_slots) });
+            return Err(PoolLayoutError::TooSmall { device_bytes, needed_bytes: needed_bytes(owner_slots) });
         }
         // Binary search: `fewest` extents fit, `most` do not.
         let (mut fewest, mut most) = (1, (device_bytes / EXTENT_BYTES) as u32 + 1);
@@ -137,25 +137,25 @@ impl PoolPlaces {
     }
 
     /// Returns the layout of a member with this many extents, whether or not they fit.
-    fn with_extents(device_bytes: u64, copy_start: u64, owner_slots: u32, extents: u32) -> PoolPlaces {
+    fn with_extents(device_bytes: u64, copy_start: u64, owner_slots: u32, extents: u32) -> PoolMemberLayout {
         let zero_slots = zero_slots_for(extents);
         let mut end = BLOCK_BYTES;
         let mut part = |bytes: u64| {
             let start = end;
             end += bytes;
-            Extent::new(start, bytes)
+            ByteRange::new(start, bytes)
         };
-        let starts = part(2 * RING_START_BYTES as u64);
+        let starts = part(2 * CHECKPOINT_BYTES as u64);
         let ring = part(ring_bytes_for(device_bytes));
         let owners = part(owners_bytes(owner_slots));
         let table = part(u64::from(extents + zero_slots) * RECORD_BYTES as u64);
         let addresses = part(addresses_bytes(extents));
-        let data = Extent::new(end.next_multiple_of(EXTENT_BYTES), u64::from(extents) * EXTENT_BYTES);
-        PoolPlaces {
+        let data = ByteRange::new(end.next_multiple_of(EXTENT_BYTES), u64::from(extents) * EXTENT_BYTES);
+        PoolMemberLayout {
             device_bytes,
             label_start: 0,
             copy_start,
-            starts,
+            checkpoints: starts,
             ring,
             owners,
             table,
@@ -212,9 +212,9 @@ impl PoolPlaces {
             found("device_bytes", format!("a pool uses at most {MEMBER_BYTES_MAX} of each member"));
         }
         let parts = [
-            ("label_start", Extent::new(self.label_start, BLOCK_BYTES)),
-            ("copy_start", Extent::new(self.copy_start, BLOCK_BYTES)),
-            ("starts_start", self.starts),
+            ("label_start", ByteRange::new(self.label_start, BLOCK_BYTES)),
+            ("copy_start", ByteRange::new(self.copy_start, BLOCK_BYTES)),
+            ("starts_start", self.checkpoints),
             ("ring_start", self.ring),
             ("owners_start", self.owners),
             ("table_start", self.table),
@@ -243,7 +243,7 @@ impl PoolPlaces {
             found("ring_bytes", format!("{} is not a multiple of 64 KiB from 256 KiB to 64 MiB", self.ring.bytes));
         }
         for (field, bytes, expected) in [
-            ("starts_bytes", self.starts.bytes, 2 * RING_START_BYTES as u64),
+            ("starts_bytes", self.checkpoints.bytes, 2 * CHECKPOINT_BYTES as u64),
             ("owners_bytes", self.owners.bytes, owners_bytes(self.owner_slots)),
             ("table_bytes", self.table.bytes, records * RECORD_BYTES as u64),
             ("addresses_bytes", self.addresses.bytes, addresses_bytes(self.extents)),
@@ -260,7 +260,7 @@ impl PoolPlaces {
 fn needed_bytes(owner_slots: u32) -> u64 {
     let mut device_bytes = 0;
     loop {
-        let needed = PoolPlaces::with_extents(device_bytes, 0, owner_slots, 1).data_end() + BLOCK_BYTES;
+        let needed = PoolMemberLayout::with_extents(device_bytes, 0, owner_slots, 1).data_end() + BLOCK_BYTES;
         if needed <= device_bytes {
             return needed;
         }
@@ -272,7 +272,7 @@ fn needed_bytes(owner_slots: u32) -> u64 {
 mod tests {
     use super::*;
 
-    fn sound(places: &PoolPlaces) -> bool {
+    fn sound(places: &PoolMemberLayout) -> bool {
         let mut sound = true;
         places.problems(&mut |_, _| sound = false);
         sound
@@ -281,10 +281,10 @@ mod tests {
     #[test]
     fn the_layout_of_a_member() {
         // 1 TiB: 64 MiB of ring, and the maximum number of owner slots.
-        let places = PoolPlaces::new(1 << 40, owner_slots_for(1 << 40)).unwrap();
-        assert_eq!((places.label_start, places.starts), (0, Extent::new(4096, 8192)));
-        assert_eq!(places.ring, Extent::new(12288, 64 << 20));
-        assert_eq!(places.owners, Extent::new(12288 + (64 << 20), 256 << 20));
+        let places = PoolMemberLayout::new(1 << 40, owner_slots_for(1 << 40)).unwrap();
+        assert_eq!((places.label_start, places.checkpoints), (0, ByteRange::new(4096, 8192)));
+        assert_eq!(places.ring, ByteRange::new(12288, 64 << 20));
+        assert_eq!(places.owners, ByteRange::new(12288 + (64 << 20), 256 << 20));
         assert_eq!(places.table.start, places.owners.end().unwrap());
         assert_eq!(places.table.bytes, u64::from(places.records()) * 32);
         assert_eq!(places.addresses.start, places.table.end().unwrap());
@@ -302,22 +302,23 @@ mod tests {
 
     #[test]
     fn layouts_are_valid_for_every_size_and_use_all_space() {
-        let smallest = match PoolPlaces::new(0, OWNER_SLOTS_MIN) {
-            Err(PoolPlaceError::TooSmall { device_bytes: 0, needed_bytes }) => needed_bytes,
+        let smallest = match PoolMemberLayout::new(0, OWNER_SLOTS_MIN) {
+            Err(PoolLayoutError::TooSmall { device_bytes: 0, needed_bytes }) => needed_bytes,
             other => panic!("{other:?}"),
         };
         assert_eq!(smallest, (1 << 20) + 4096);
         let sizes = [smallest, smallest + 4095, 2 << 20, (64 << 20) + 512, 1 << 30, 50 << 30, (100 << 40) + 512];
         for device_bytes in sizes.into_iter().chain([MEMBER_BYTES_MAX - 1, MEMBER_BYTES_MAX]) {
             for owner_slots in [OWNER_SLOTS_MIN, OWNER_SLOTS_MIN + 1, owner_slots_for(device_bytes)] {
-                let places = match PoolPlaces::new(device_bytes, owner_slots) {
+                let places = match PoolMemberLayout::new(device_bytes, owner_slots) {
                     Ok(places) => places,
-                    Err(PoolPlaceError::TooSmall { .. }) if device_bytes < 2 << 20 => continue,
+                    Err(PoolLayoutError::TooSmall { .. }) if device_bytes < 2 << 20 => continue,
                     Err(error) => panic!("{device_bytes}: {error}"),
                 };
                 places.problems(&mut |field, reason| panic!("{device_bytes}: {field}: {reason}"));
                 assert_eq!(Some(places.copy_start), copy_offset(device_bytes));
-                let more = PoolPlaces::with_extents(device_bytes, places.copy_start, owner_slots, places.extents + 1);
+                let more =
+                    PoolMemberLayout::with_extents(device_bytes, places.copy_start, owner_slots, places.extents + 1);
                 assert!(more.data_end() > places.copy_start, "{device_bytes}: one more would fit");
                 assert!(places.zero_slots >= places.extents / 64 + 128);
                 assert!(places.zero_slots < places.extents / 64 + 256 && places.records() % 128 == 0);
@@ -329,18 +330,18 @@ mod tests {
     fn the_smallest_member() {
         for owner_slots in [OWNER_SLOTS_MIN, 5000, OWNER_SLOTS_MAX] {
             let needed = needed_bytes(owner_slots);
-            assert_eq!(PoolPlaces::new(needed, owner_slots).unwrap().extents, 1, "{owner_slots}");
-            let refused = Err(PoolPlaceError::TooSmall { device_bytes: needed - 1, needed_bytes: needed });
-            assert_eq!(PoolPlaces::new(needed - 1, owner_slots), refused, "{owner_slots}");
+            assert_eq!(PoolMemberLayout::new(needed, owner_slots).unwrap().extents, 1, "{owner_slots}");
+            let refused = Err(PoolLayoutError::TooSmall { device_bytes: needed - 1, needed_bytes: needed });
+            assert_eq!(PoolMemberLayout::new(needed - 1, owner_slots), refused, "{owner_slots}");
         }
     }
 
     #[test]
     fn sizes_beyond_the_limits_are_refused() {
-        let too_large = PoolPlaceError::TooLarge { device_bytes: u64::MAX, limit_bytes: MEMBER_BYTES_MAX };
-        assert_eq!(PoolPlaces::new(u64::MAX, 1024), Err(too_large));
+        let too_large = PoolLayoutError::TooLarge { device_bytes: u64::MAX, limit_bytes: MEMBER_BYTES_MAX };
+        assert_eq!(PoolMemberLayout::new(u64::MAX, 1024), Err(too_large));
         for owner_slots in [0, 1023, OWNER_SLOTS_MAX + 1, u32::MAX] {
-            assert_eq!(PoolPlaces::new(1 << 30, owner_slots), Err(PoolPlaceError::OwnerSlots { owner_slots }));
+            assert_eq!(PoolMemberLayout::new(1 << 30, owner_slots), Err(PoolLayoutError::OwnerSlots { owner_slots }));
         }
         let slots = [0, 1 << 20, 5 << 30, 1 << 40, u64::MAX].map(owner_slots_for);
         assert_eq!(slots, [1024, 1024, 5 << 10, 1 << 20, 1 << 20]);
@@ -350,26 +351,26 @@ mod tests {
 
     #[test]
     fn invalid_layouts_are_reported() {
-        let good = PoolPlaces::new(1 << 30, 1024).unwrap();
+        let good = PoolMemberLayout::new(1 << 30, 1024).unwrap();
         assert!(sound(&good));
-        let cases: [(&str, PoolPlaces); 17] = [
-            ("device_bytes", PoolPlaces { device_bytes: u64::MAX, ..good }),
-            ("label_start", PoolPlaces { label_start: 1, ..good }),
-            ("copy_start", PoolPlaces { copy_start: 1 << 30, ..good }),
-            ("starts_start", PoolPlaces { starts: Extent::new(0, 8192), ..good }),
-            ("starts_bytes", PoolPlaces { starts: Extent::new(4096, 4096), ..good }),
-            ("ring_start", PoolPlaces { ring: Extent::new(u64::MAX - 4095, 256 << 10), ..good }),
-            ("ring_bytes", PoolPlaces { ring: Extent::new(good.ring.start, 64 << 10), ..good }),
-            ("ring_bytes", PoolPlaces { ring: Extent::new(good.ring.start, (256 << 10) + 4096), ..good }),
-            ("owners_start", PoolPlaces { owners: good.ring, ..good }),
-            ("owners_bytes", PoolPlaces { owners: Extent::new(good.owners.start, 4096), ..good }),
-            ("owner_slots", PoolPlaces { owner_slots: 0, ..good }),
-            ("table_bytes", PoolPlaces { zero_slots: good.zero_slots + 1, ..good }),
-            ("zero_slots", PoolPlaces { zero_slots: u32::MAX, ..good }),
-            ("addresses_bytes", PoolPlaces { addresses: Extent::new(good.addresses.start, 0), ..good }),
-            ("data_start", PoolPlaces { data: Extent::new(good.data.start - 4096, good.data.bytes), ..good }),
-            ("data_bytes", PoolPlaces { data: Extent::new(good.data.start, good.data.bytes - 4096), ..good }),
-            ("extents", PoolPlaces { extents: 0, ..good }),
+        let cases: [(&str, PoolMemberLayout); 17] = [
+            ("device_bytes", PoolMemberLayout { device_bytes: u64::MAX, ..good }),
+            ("label_start", PoolMemberLayout { label_start: 1, ..good }),
+            ("copy_start", PoolMemberLayout { copy_start: 1 << 30, ..good }),
+            ("starts_start", PoolMemberLayout { checkpoints: ByteRange::new(0, 8192), ..good }),
+            ("starts_bytes", PoolMemberLayout { checkpoints: ByteRange::new(4096, 4096), ..good }),
+            ("ring_start", PoolMemberLayout { ring: ByteRange::new(u64::MAX - 4095, 256 << 10), ..good }),
+            ("ring_bytes", PoolMemberLayout { ring: ByteRange::new(good.ring.start, 64 << 10), ..good }),
+            ("ring_bytes", PoolMemberLayout { ring: ByteRange::new(good.ring.start, (256 << 10) + 4096), ..good }),
+            ("owners_start", PoolMemberLayout { owners: good.ring, ..good }),
+            ("owners_bytes", PoolMemberLayout { owners: ByteRange::new(good.owners.start, 4096), ..good }),
+            ("owner_slots", PoolMemberLayout { owner_slots: 0, ..good }),
+            ("table_bytes", PoolMemberLayout { zero_slots: good.zero_slots + 1, ..good }),
+            ("zero_slots", PoolMemberLayout { zero_slots: u32::MAX, ..good }),
+            ("addresses_bytes", PoolMemberLayout { addresses: ByteRange::new(good.addresses.start, 0), ..good }),
+            ("data_start", PoolMemberLayout { data: ByteRange::new(good.data.start - 4096, good.data.bytes), ..good }),
+            ("data_bytes", PoolMemberLayout { data: ByteRange::new(good.data.start, good.data.bytes - 4096), ..good }),
+            ("extents", PoolMemberLayout { extents: 0, ..good }),
         ];
         for (field, places) in cases {
             let mut found = Vec::new();

@@ -4,9 +4,9 @@
 //! - [`sector`](encode_address): the addresses of the 64 blocks of a packed extent.
 //! - [`owner`](Owner): a volume, a snapshot, or a deleted one that is still needed.
 //! - [`entry`](Entry): one change of these, in the in-memory log and in batches.
-//! - [`batch`](BatchHeader): entries of a commit, in a member's log ring.
-//! - [`checkpoint`](RingStart): from which batch on recovery reads a ring, and what the tables hold.
-//! - [`layout`](PoolPlaces): where all of this is on a member.
+//! - [`batch`](LogBatchHeader): entries of a commit, in a member's log ring.
+//! - [`checkpoint`](Checkpoint): from which batch on recovery reads a ring, and what the tables hold.
+//! - [`layout`](PoolMemberLayout): where all of this is on a member.
 //! - [`label`](PoolLabel): the 4 KiB that mark a device as a member of a pool.
 //!
 //! Guarantees: except for the label, nothing here allocates. Decoding never panics, whatever the bytes; a decoded value
@@ -25,16 +25,20 @@ mod sector;
 mod validate;
 
 pub use batch::{
-    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchError, BatchHeader, Composer, Entries, batch_blocks,
-    entries, open, seal,
+    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, BatchBuilder, BatchError, Entries, LogBatchHeader,
+    batch_blocks, batch_entries, seal_batch, validate_batch,
 };
-pub use checkpoint::{ABSENT_MAX, Absence, Absences, RING_START_BYTES, RingStart, StartError, start_slot};
+pub use checkpoint::{
+    CHECKPOINT_BYTES, Checkpoint, CheckpointError, MISSING_MAX, MissingMember, MissingMembers, checkpoint_slot,
+};
 pub use entry::{
-    Change, ENTRY_UNITS_MAX, Entry, EntryError, OWNER_UNITS, UNIT_BYTES, UNIT_WORDS, from_words, to_words,
+    Change, ENTRY_UNITS_MAX, EntryError, LogEntry, OWNER_UNITS, UNIT_BYTES, UNIT_WORDS, from_words, to_words,
 };
 pub use label::{POOL_MAGIC, POOL_VERSION, PoolHeader, PoolLabel, PoolMember, PoolMemberState, PoolState, Reserved};
-pub use layout::{MEMBER_BYTES_MAX, OWNER_SLOTS_MAX, OWNER_SLOTS_MIN, PoolPlaceError, PoolPlaces, owner_slots_for};
-pub use owner::{OWNER_BYTES, Owner, OwnerError, OwnerKind, OwnerName, Placing, Policy};
+pub use layout::{
+    MEMBER_BYTES_MAX, OWNER_SLOTS_MAX, OWNER_SLOTS_MIN, PoolLayoutError, PoolMemberLayout, owner_slots_for,
+};
+pub use owner::{AllocationPolicy, OWNER_BYTES, Owner, OwnerError, OwnerKind, OwnerName, SnapshotSchedule};
 pub use raw::{POOL_FIELDS, RawPoolLabel, RawPoolMember};
 pub use record::{RECORD_BYTES, Record, RecordError, RecordKind};
 pub use sector::{ADDRESS_SECTOR_BYTES, AddressError, NO_ADDRESS, decode_address, encode_address};

@@ -72,7 +72,7 @@ pub enum OwnerKind {
 
 /// On which members new extents are allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Placing {
+pub enum AllocationPolicy {
     /// All of them.
     Spread,
     /// One.
@@ -83,7 +83,7 @@ pub enum Placing {
 
 /// A snapshot schedule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Policy {
+pub struct SnapshotSchedule {
     /// The interval between snapshots, in seconds; not 0.
     pub every_s: u32,
     /// The number of snapshots that are kept; not 0.
@@ -158,7 +158,7 @@ pub struct Owner {
     /// The kind.
     pub kind: OwnerKind,
     /// On which members its new extents are allocated.
-    pub place: Placing,
+    pub allocation: AllocationPolicy,
     /// Bit *i*: member *i*. None for [`Placing::Spread`], one for [`Placing::Single`], one or more for [`Placing::Chosen`].
     pub on: u128,
     /// Bit *i*: it may have blocks on member *i*, where no new extents are allocated: its members were changed, or it
@@ -167,12 +167,12 @@ pub struct Owner {
     /// Its space is reserved.
     pub thick: bool,
     /// It is being flattened: the blocks that it reads from its parent are copied into extents of its own.
-    pub flattens: bool,
+    pub flattening: bool,
     /// For a snapshot: the file system on the volume was frozen while it was taken. Otherwise the snapshot is
     /// crash-consistent.
     pub frozen: bool,
     /// Its logical block has 512 bytes, otherwise 4096. Extents hold blocks of 4096 bytes either way.
-    pub in_sectors: bool,
+    pub sectors_of_512: bool,
     /// The owner in which blocks are looked up that this one does not have; 0: none.
     pub parent: u32,
     /// The identity that users see.
@@ -190,7 +190,7 @@ pub struct Owner {
     /// Its name: volumes and snapshots have one, nameless ones have none.
     pub name: OwnerName,
     /// The snapshot schedule, if any.
-    pub policy: Option<Policy>,
+    pub schedule: Option<SnapshotSchedule>,
 }
 
 /// Why bytes are not an owner.
@@ -201,7 +201,7 @@ pub enum OwnerError {
     Checksum,
     /// The checksum is right, but a field is invalid.
     #[error("the owner makes no sense: {0}")]
-    Sense(&'static str),
+    Invalid(&'static str),
 }
 
 impl Owner {
@@ -211,13 +211,13 @@ impl Owner {
         Owner {
             id: 1,
             kind: OwnerKind::Volume,
-            place: Placing::Spread,
+            allocation: AllocationPolicy::Spread,
             on: 0,
             also_on: 0,
             thick: false,
-            flattens: false,
+            flattening: false,
             frozen: false,
-            in_sectors: false,
+            sectors_of_512: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),
@@ -226,17 +226,17 @@ impl Owner {
             limit_iops: 0,
             limit_bytes_per_s: 0,
             name,
-            policy: None,
+            schedule: None,
         }
     }
 
     /// Returns what is wrong with the owner.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let members = self.on.count_ones();
-        let placed = match self.place {
-            Placing::Spread => members == 0,
-            Placing::Single => members == 1,
-            Placing::Chosen => members > 0,
+        let placed = match self.allocation {
+            AllocationPolicy::Spread => members == 0,
+            AllocationPolicy::Single => members == 1,
+            AllocationPolicy::Chosen => members > 0,
         };
         let named = match self.kind {
             OwnerKind::Volume | OwnerKind::Snapshot => !self.name.is_empty(),
@@ -258,23 +258,26 @@ impl Owner {
             (self.created_unix_s > TIME_MAX_S, "it was made at no time that will be"),
             (self.limit_iops.max(self.limit_bytes_per_s) > COUNTER_MAX, "its limit is beyond all that a disk does"),
             (!placed, "the members that it may use do not fit its kind of place"),
-            (self.place == Placing::Spread && self.also_on != 0, "it may use all members, and others besides"),
+            (
+                self.allocation == AllocationPolicy::Spread && self.also_on != 0,
+                "it may use all members, and others besides",
+            ),
             (!named, "its name does not fit its kind"),
             (!of_volume, "its kind does not fit whether it is of a volume"),
             (self.frozen && self.kind == OwnerKind::Volume, "it is no snapshot, and was taken of a frozen file system"),
-            (self.policy.is_some_and(|policy| policy.every_s == 0 || policy.keep == 0), "its policy does nothing"),
+            (self.schedule.is_some_and(|policy| policy.every_s == 0 || policy.keep == 0), "its policy does nothing"),
         ];
         problems.into_iter().find_map(|(wrong, problem)| wrong.then_some(problem))
     }
 
     /// Returns the members on which its new extents may be allocated.
-    pub fn uses(&self) -> u128 {
-        if self.place == Placing::Spread { u128::MAX } else { self.on }
+    pub fn allocation_members(&self) -> u128 {
+        if self.allocation == AllocationPolicy::Spread { u128::MAX } else { self.on }
     }
 
     /// Returns the members on which it may have blocks.
-    pub fn may_be_on(&self) -> u128 {
-        self.uses() | self.also_on
+    pub fn block_members(&self) -> u128 {
+        self.allocation_members() | self.also_on
     }
 
     /// Returns whether decoding would accept the owner.
@@ -297,15 +300,15 @@ impl Owner {
                 OwnerKind::Nameless => 3,
                 OwnerKind::Deleting => 4,
             },
-            place: match self.place {
-                Placing::Spread => 0,
-                Placing::Single => 1,
-                Placing::Chosen => 2,
+            place: match self.allocation {
+                AllocationPolicy::Spread => 0,
+                AllocationPolicy::Single => 1,
+                AllocationPolicy::Chosen => 2,
             },
             flags: if self.thick { THICK } else { 0 }
-                | if self.flattens { FLATTENS } else { 0 }
+                | if self.flattening { FLATTENS } else { 0 }
                 | if self.frozen { FROZEN } else { 0 }
-                | if self.in_sectors { IN_SECTORS } else { 0 },
+                | if self.sectors_of_512 { IN_SECTORS } else { 0 },
             name_len: self.name.len,
             parent: U32::new(self.parent),
             reserved_a: U32::ZERO,
@@ -317,8 +320,8 @@ impl Owner {
             on: U128::new(self.on),
             name: self.name.bytes,
             volume: self.volume.into_bytes(),
-            policy_every_s: U32::new(self.policy.map_or(0, |policy| policy.every_s)),
-            policy_keep: U32::new(self.policy.map_or(0, |policy| policy.keep)),
+            policy_every_s: U32::new(self.schedule.map_or(0, |policy| policy.every_s)),
+            policy_keep: U32::new(self.schedule.map_or(0, |policy| policy.keep)),
             also_on: U128::new(self.also_on),
             reserved_b: [0; 68],
             crc: U32::ZERO,
@@ -341,7 +344,7 @@ impl Owner {
         if raw.crc.get() != crc(bytes, slot) {
             return Err(OwnerError::Checksum);
         }
-        let refuse = |reason| Err(OwnerError::Sense(reason));
+        let refuse = |reason| Err(OwnerError::Invalid(reason));
         if raw.reserved_a.get() != 0 || raw.reserved_b != [0; 68] {
             return refuse("its reserved bytes are not zero");
         }
@@ -358,18 +361,18 @@ impl Owner {
                 4 => OwnerKind::Deleting,
                 _ => return refuse("its kind is unknown"),
             },
-            place: match raw.place {
-                0 => Placing::Spread,
-                1 => Placing::Single,
-                2 => Placing::Chosen,
+            allocation: match raw.place {
+                0 => AllocationPolicy::Spread,
+                1 => AllocationPolicy::Single,
+                2 => AllocationPolicy::Chosen,
                 _ => return refuse("its kind of place is unknown"),
             },
             on: raw.on.get(),
             also_on: raw.also_on.get(),
             thick: raw.flags & THICK != 0,
-            flattens: raw.flags & FLATTENS != 0,
+            flattening: raw.flags & FLATTENS != 0,
             frozen: raw.flags & FROZEN != 0,
-            in_sectors: raw.flags & IN_SECTORS != 0,
+            sectors_of_512: raw.flags & IN_SECTORS != 0,
             parent: raw.parent.get(),
             uuid: Uuid::from_bytes(raw.uuid),
             volume: Uuid::from_bytes(raw.volume),
@@ -378,9 +381,9 @@ impl Owner {
             limit_iops: raw.limit_iops.get(),
             limit_bytes_per_s: raw.limit_bytes_per_s.get(),
             name,
-            policy: match (raw.policy_every_s.get(), raw.policy_keep.get()) {
+            schedule: match (raw.policy_every_s.get(), raw.policy_keep.get()) {
                 (0, 0) => None,
-                (every_s, keep) => Some(Policy { every_s, keep }),
+                (every_s, keep) => Some(SnapshotSchedule { every_s, keep }),
             },
         };
         match owner.problem() {
@@ -404,13 +407,13 @@ pub(super) mod tests {
         Owner {
             id: 5,
             kind: OwnerKind::Volume,
-            place: Placing::Chosen,
+            allocation: AllocationPolicy::Chosen,
             on: 1 << 127 | 1,
             also_on: 1 << 64,
             thick: true,
-            flattens: true,
+            flattening: true,
             frozen: false,
-            in_sectors: false,
+            sectors_of_512: false,
             parent: 4,
             uuid: Uuid::from_bytes(*b"braid-testvolume"),
             volume: Uuid::nil(),
@@ -419,7 +422,7 @@ pub(super) mod tests {
             limit_iops: 3000,
             limit_bytes_per_s: 125 << 20,
             name: OwnerName::new("db").unwrap(),
-            policy: Some(Policy { every_s: 3600, keep: 24 }),
+            schedule: Some(SnapshotSchedule { every_s: 3600, keep: 24 }),
         }
     }
 
@@ -428,22 +431,22 @@ pub(super) mod tests {
         let volume = volume();
         let snapshot = Owner {
             kind: OwnerKind::Snapshot,
-            place: Placing::Spread,
+            allocation: AllocationPolicy::Spread,
             on: 0,
             also_on: 0,
             thick: false,
-            flattens: false,
+            flattening: false,
             frozen: true,
-            in_sectors: true,
+            sectors_of_512: true,
             parent: 0,
             volume: Uuid::from_u128(9),
-            policy: None,
+            schedule: None,
             ..volume.clone()
         };
         vec![
             volume.clone(),
             Owner { id: OWNER_ID_MAX, parent: OWNER_ID_MAX - 1, size_bytes: VOLUME_BYTES_MAX, ..volume.clone() },
-            Owner { place: Placing::Single, on: 1 << 64, also_on: 0, size_bytes: 4096, ..volume.clone() },
+            Owner { allocation: AllocationPolicy::Single, on: 1 << 64, also_on: 0, size_bytes: 4096, ..volume.clone() },
             Owner { name: OwnerName::new(&"x".repeat(63)).unwrap(), ..volume.clone() },
             snapshot.clone(),
             Owner { kind: OwnerKind::Nameless, name: OwnerName::NONE, ..snapshot.clone() },
@@ -528,7 +531,7 @@ pub(super) mod tests {
             let crc = crc(&bytes, 77);
             bytes[CRC_START..].copy_from_slice(&crc.to_le_bytes());
             match Owner::decode(&bytes, 77) {
-                Err(OwnerError::Sense(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
+                Err(OwnerError::Invalid(said)) => assert!(said.contains(reason), "case {k}: {said:?}"),
                 other => panic!("case {k}: {other:?}"),
             }
         }

@@ -4,7 +4,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::raw::label_fields;
-use crate::{Field, FieldKind, HEADER_BYTES, LABEL_BYTES, MEMBERS_MAX, words};
+use crate::{FieldKind, HEADER_BYTES, LABEL_BYTES, LabelField, MEMBERS_MAX, words};
 
 /// One entry of the member table.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy, PartialEq, Eq, Debug)]

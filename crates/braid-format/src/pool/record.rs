@@ -71,7 +71,7 @@ pub enum RecordError {
     Checksum,
     /// The checksum is right, but a field is invalid.
     #[error("the record makes no sense: {0}")]
-    Sense(&'static str),
+    Invalid(&'static str),
 }
 
 impl Record {
@@ -163,7 +163,7 @@ impl Record {
                 1 => RecordKind::Whole,
                 2 => RecordKind::Packed,
                 3 => RecordKind::Zeros,
-                _ => return Err(RecordError::Sense("its kind is unknown")),
+                _ => return Err(RecordError::Invalid("its kind is unknown")),
             },
             life: raw.life.get(),
             owner: raw.owner.get(),
@@ -172,10 +172,10 @@ impl Record {
             zero: raw.zero.get(),
         };
         match record.problem() {
-            Some(problem) => Err(RecordError::Sense(problem)),
-            None if raw.reserved != 0 => Err(RecordError::Sense("its reserved byte is not zero")),
+            Some(problem) => Err(RecordError::Invalid(problem)),
+            None if raw.reserved != 0 => Err(RecordError::Invalid("its reserved byte is not zero")),
             // All zeros is the only encoding of this record.
-            None if record == Record::free(0) => Err(RecordError::Sense("a free one of life 0 is all zeros")),
+            None if record == Record::free(0) => Err(RecordError::Invalid("a free one of life 0 is all zeros")),
             None => Ok(record),
         }
     }
@@ -264,7 +264,7 @@ pub(super) mod tests {
             bytes[CRC].copy_from_slice(&crc.to_le_bytes());
             match Record::decode(&bytes, 3, 1000) {
                 Ok(_) => None,
-                Err(RecordError::Sense(reason)) => Some(reason),
+                Err(RecordError::Invalid(reason)) => Some(reason),
                 Err(RecordError::Checksum) => panic!("the checksum was set"),
             }
         };

@@ -4,11 +4,11 @@ use uuid::Uuid;
 use zerocopy::IntoBytes;
 
 use super::label::{POOL_VERSION, PoolHeader, PoolLabel, PoolMember, PoolMemberState, Reserved, raw_of};
-use super::layout::{MEMBER_BYTES_MAX, PoolPlaces};
+use super::layout::{MEMBER_BYTES_MAX, PoolMemberLayout};
 use super::raw::{RawPoolLabel, RawPoolMember};
 use crate::limits::{COUNTER_MAX, TIME_MAX_S, too_large};
 use crate::validate::{Found, Validated, is_zero, name, report, supported};
-use crate::{Extent, Features, LabelError, MEMBERS_MAX, words};
+use crate::{ByteRange, Features, LabelError, MEMBERS_MAX, words};
 
 /// Features of this version that an older program must refuse: none so far.
 const INCOMPATIBLE_KNOWN: u64 = 0;
@@ -70,7 +70,7 @@ pub fn header(raw: &RawPoolLabel, found: Found<'_>) -> Option<PoolHeader> {
     });
     let (uuid, member_uuid, name, state) = (uuid?, member_uuid?, name?, state?);
     let header =
-        PoolHeader { uuid, name, state, sequence: raw.sequence.get(), member: raw.member, member_uuid, places };
+        PoolHeader { uuid, name, state, sequence: raw.sequence.get(), member: raw.member, member_uuid, layout: places };
     sound.then_some(header)
 }
 
@@ -103,22 +103,22 @@ pub fn fields(raw: &RawPoolLabel, found: Found<'_>) -> Option<PoolLabel> {
         session: raw.session.get(),
         members,
         member: header.member,
-        places: header.places,
+        layout: header.layout,
         reserved: Reserved { header: raw.reserved_a, rest: raw.reserved_b },
     })
 }
 
-fn places(raw: &RawPoolLabel) -> PoolPlaces {
-    PoolPlaces {
+fn places(raw: &RawPoolLabel) -> PoolMemberLayout {
+    PoolMemberLayout {
         device_bytes: raw.device_bytes.get(),
         label_start: raw.label_start.get(),
         copy_start: raw.copy_start.get(),
-        starts: Extent::new(raw.starts_start.get(), raw.starts_bytes.get()),
-        ring: Extent::new(raw.ring_start.get(), raw.ring_bytes.get()),
-        owners: Extent::new(raw.owners_start.get(), raw.owners_bytes.get()),
-        table: Extent::new(raw.table_start.get(), raw.table_bytes.get()),
-        addresses: Extent::new(raw.addresses_start.get(), raw.addresses_bytes.get()),
-        data: Extent::new(raw.data_start.get(), raw.data_bytes.get()),
+        checkpoints: ByteRange::new(raw.starts_start.get(), raw.starts_bytes.get()),
+        ring: ByteRange::new(raw.ring_start.get(), raw.ring_bytes.get()),
+        owners: ByteRange::new(raw.owners_start.get(), raw.owners_bytes.get()),
+        table: ByteRange::new(raw.table_start.get(), raw.table_bytes.get()),
+        addresses: ByteRange::new(raw.addresses_start.get(), raw.addresses_bytes.get()),
+        data: ByteRange::new(raw.data_start.get(), raw.data_bytes.get()),
         extents: raw.extents.get(),
         zero_slots: raw.zero_slots.get(),
         owner_slots: raw.owner_slots.get(),
@@ -174,7 +174,7 @@ fn own_entry(header: &PoolHeader, members: &[Option<PoolMember>], found: Found<'
     let entry = members.get(usize::from(header.member)).and_then(Option::as_ref);
     match entry {
         Some(entry) if entry.uuid == header.member_uuid => {
-            if matches!(entry.state, PoolMemberState::Absent | PoolMemberState::GivenUp) {
+            if matches!(entry.state, PoolMemberState::Missing | PoolMemberState::Abandoned) {
                 report(found, "members", format!("this member, number {}, is said to be absent", header.member));
             }
             let joining = |(_, member): &(usize, &Option<PoolMember>)| {
@@ -184,7 +184,7 @@ fn own_entry(header: &PoolHeader, members: &[Option<PoolMember>], found: Found<'
             if let Some((number, _)) = others.find(joining) {
                 report(found, "members", format!("member {number} is said to be added, which only its own label says"));
             }
-            let (table, own) = (entry.size_bytes, header.places.device_bytes);
+            let (table, own) = (entry.size_bytes, header.layout.device_bytes);
             if table != own {
                 report(found, "device_bytes", format!("it is {own}, and {table} in the table of members"));
             }

@@ -3,10 +3,12 @@
 
 use braid_format::bitmap::region_bytes_for;
 use braid_format::limits::COUNTER_MAX;
-use braid_format::pool::{PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved, owner_slots_for};
+use braid_format::pool::{
+    PoolLabel, PoolMember, PoolMemberLayout, PoolMemberState, PoolState, Reserved, owner_slots_for,
+};
 use braid_format::{
-    Ancestor, ArrayPart, ArrayState, Features, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId,
-    MemberPart, MemberState, Name, Places, RetiredMarks, StartPolicy, zone_table,
+    Ancestor, ArrayPart, ArrayState, DiskLayout, Features, Job, JobKind, JobState, Label, Lineage, MemberEntry,
+    MemberId, MemberPart, MemberState, Name, RetiredMarks, StartPolicy, zone_table,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use proptest::prelude::*;
@@ -14,7 +16,7 @@ use uuid::Uuid;
 
 /// Returns the label of the member in slot `slot` of a new array of this level over disks of these sizes.
 pub fn fresh(spec: Spec, device_bytes: &[u64], slot: u16) -> Label {
-    let places: Vec<Places> = device_bytes.iter().map(|size| Places::for_device(*size).unwrap()).collect();
+    let places: Vec<DiskLayout> = device_bytes.iter().map(|size| DiskLayout::for_device(*size).unwrap()).collect();
     let data: Vec<u64> = places.iter().map(|p| p.data.bytes).collect();
     let geometry = Geometry::plan(spec, &data).unwrap();
     let members = data.iter().enumerate().map(|(i, data_bytes)| MemberEntry {
@@ -41,7 +43,7 @@ pub fn fresh(spec: Spec, device_bytes: &[u64], slot: u16) -> Label {
             created_unix_s: 1_700_000_000,
             lineage: Lineage { id: 0x11, ancestors: vec![] },
             session: 0,
-            session_before: 0,
+            previous_session: 0,
             epoch: 0,
             controller: Uuid::nil(),
             jobs: vec![],
@@ -51,8 +53,8 @@ pub fn fresh(spec: Spec, device_bytes: &[u64], slot: u16) -> Label {
         },
         member: MemberPart {
             id: MemberId::from_random(0x1000 + u64::from(slot)),
-            role: slot,
-            places: places[usize::from(slot)],
+            slot,
+            layout: places[usize::from(slot)],
             retired: RetiredMarks::default(),
             reserved: [0; 4],
         },
@@ -88,15 +90,15 @@ pub fn raid10_with_everything() -> Label {
     array.epoch = 12;
     array.controller = Uuid::from_bytes(*b"the-controller-7");
     array.session = u64::MAX;
-    array.session_before = 0xfedc_ba98_7654_3210;
+    array.previous_session = 0xfedc_ba98_7654_3210;
     array.region_bytes = 4 << 20;
-    array.lineage = Lineage { id: 0x99, ancestors: (1..=8).map(Ancestor::open).collect() };
-    array.lineage.ancestors[1].believed_from = 0x0102_0304_0506;
-    array.lineage.ancestors[7].believed_from = Ancestor::NEVER;
-    array.members[0].state = MemberState::Absent;
+    array.lineage = Lineage { id: 0x99, ancestors: (1..=8).map(Ancestor::all_accepted).collect() };
+    array.lineage.ancestors[1].accepted_from = 0x0102_0304_0506;
+    array.lineage.ancestors[7].accepted_from = Ancestor::NONE_ACCEPTED;
+    array.members[0].state = MemberState::Empty;
     array.members[0].id = None;
-    array.members[1].state = MemberState::Filling;
-    array.members[2].state = MemberState::Out;
+    array.members[1].state = MemberState::Rebuilding;
+    array.members[2].state = MemberState::Failed;
     array.members[4].state = MemberState::Spare;
     array.members[4].write_mostly = true;
     array.jobs = vec![
@@ -140,9 +142,9 @@ pub fn any_label() -> impl Strategy<Value = Label> {
         array.sequence = (seq >> 2).max(1);
         array.epoch = epoch >> 18;
         array.session = session;
-        array.session_before = session.rotate_left(17);
+        array.previous_session = session.rotate_left(17);
         array.created_unix_s = created >> 24;
-        let from = |id: u64| Ancestor { id, believed_from: random.rotate_left(id as u32 * 7) >> 16 };
+        let from = |id: u64| Ancestor { id, accepted_from: random.rotate_left(id as u32 * 7) >> 16 };
         array.lineage = Lineage { id: lineage, ancestors: (0..lineage % 9).map(from).collect() };
         array.uuid = Uuid::from_bytes(uuid);
         if array.uuid.is_nil() {
@@ -153,7 +155,7 @@ pub fn any_label() -> impl Strategy<Value = Label> {
         array.clean = clean;
         for (i, member) in array.members.iter_mut().enumerate() {
             member.write_mostly = random >> i & 1 == 1;
-            let states = [MemberState::InSync, MemberState::Filling, MemberState::Out, MemberState::Spare];
+            let states = [MemberState::InSync, MemberState::Rebuilding, MemberState::Failed, MemberState::Spare];
             member.state = states[(random as usize >> i) % 4];
         }
         label
@@ -174,12 +176,12 @@ pub fn pool_of_three() -> PoolLabel {
         created_unix_s: 1_700_000_000,
         session: 0x1122_3344_5566_7788,
         members: vec![
-            member(11, 50 << 30, PoolMemberState::Absent),
+            member(11, 50 << 30, PoolMemberState::Missing),
             None,
             member(13, 100 << 30, PoolMemberState::Removing),
         ],
         member: 2,
-        places: PoolPlaces::new(100 << 30, owner_slots_for(50 << 30)).unwrap(),
+        layout: PoolMemberLayout::new(100 << 30, owner_slots_for(50 << 30)).unwrap(),
         reserved: Reserved::NONE,
     }
 }

@@ -231,7 +231,7 @@ impl Session {
             return;
         }
         let has_ended = cx.is_channel_ended(self.channel);
-        cx.settle_entered(self.file.export().info().device, !has_ended);
+        cx.begin_or_cancel_entered(self.file.export().info().device, !has_ended);
         if has_ended {
             self.connection_ended(cx, shared);
         }

@@ -158,11 +158,11 @@ impl Host for Cx<'_> {
     }
 
     fn heeds(&self, device: DeviceId) -> bool {
-        Cx::heeds(self, device)
+        Cx::benefits_from_prefetch(self, device)
     }
 
     fn foresee(&mut self, device: DeviceId, soon: &[Soon]) {
-        Cx::foresee(self, device, soon);
+        Cx::prefetch(self, device, soon);
     }
 
     fn is_redundant(&self, device: DeviceId) -> bool {
@@ -185,7 +185,7 @@ impl Host for Cx<'_> {
 
     fn give_back(&mut self, loan: Loan) {
         if let Some(loan) = loan.of_ring {
-            Cx::give_back(self, loan);
+            Cx::return_loan(self, loan);
         }
     }
 
@@ -219,7 +219,7 @@ impl Host for Cx<'_> {
     }
 
     fn recv(&mut self, socket: SocketId, buf: Buf, len: u32, whole: bool, token: u64) {
-        let mode = if whole { RecvMode::Whole } else { RecvMode::Some };
+        let mode = if whole { RecvMode::All } else { RecvMode::Some };
         let begun = Cx::recv(self, socket, buf, len, mode, token);
         debug_assert!(begun, "the server does not use a socket that it closed");
     }
@@ -231,7 +231,7 @@ impl Host for Cx<'_> {
 
     #[inline]
     fn settle_entered(&mut self, device: DeviceId, is_there: bool) {
-        Cx::settle_entered(self, device, is_there);
+        Cx::begin_or_cancel_entered(self, device, is_there);
     }
 
     fn is_hung_up(&mut self, socket: SocketId) -> bool {

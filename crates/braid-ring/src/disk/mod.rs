@@ -17,7 +17,7 @@ use crate::faults::Faults;
 use crate::map::{Map, physical_memory_bytes};
 use crate::remote::RemoteDisk;
 use crate::spec::{DiskSpec, ExactSize, FaultRules};
-use crate::stack_level::{TIERS_MAX, tier_of};
+use crate::stack_level::{STACK_LEVELS_MAX, stack_level_of};
 use crate::throttle::Throttle;
 
 /// The logical block size of a disk that is a volume, in bytes.
@@ -146,13 +146,13 @@ impl Disk {
     ///
     /// # Panics
     /// When the device is of the last stack level.
-    pub fn of_device(spec: &DiskSpec, device: DeviceId, size_bytes: u64) -> Disk {
-        assert!(tier_of(device) + 1 < TIERS_MAX, "there is a level above");
+    pub fn from_device(spec: &DiskSpec, device: DeviceId, size_bytes: u64) -> Disk {
+        assert!(stack_level_of(device) + 1 < STACK_LEVELS_MAX, "there is a level above");
         Disk::of_base(spec, Base::Device(device), size_bytes, true)
     }
 
     /// Returns a disk for a remote disk that was connected.
-    pub fn of_remote(spec: &DiskSpec, remote: Arc<dyn RemoteDisk>, write: bool) -> Disk {
+    pub fn from_remote(spec: &DiskSpec, remote: Arc<dyn RemoteDisk>, write: bool) -> Disk {
         let size_bytes = remote.size_bytes();
         Disk::of_base(spec, Base::Remote(remote), size_bytes, write)
     }
@@ -201,8 +201,8 @@ impl Disk {
 
     /// Returns why the disk is lost, if it is: a remote disk was lost, or a file or block device became shorter while
     /// in use. A lost disk gets no further I/O until it is opened again.
-    pub fn lost_because(&self) -> Option<&str> {
-        self.remote().and_then(RemoteDisk::lost_because).or(self.shortened.get().map(String::as_str))
+    pub fn loss_reason(&self) -> Option<&str> {
+        self.remote().and_then(RemoteDisk::loss_reason).or(self.shortened.get().map(String::as_str))
     }
 
     /// Returns whether it was found shorter than when it was opened. Data behind the new end is lost, and a write there
@@ -231,7 +231,7 @@ impl Disk {
     /// Returns [`Disk::lost_because`].
     pub fn check_size(&self) -> Option<&str> {
         self.is_whole_now();
-        self.lost_because()
+        self.loss_reason()
     }
 
     /// Returns whether its file was deleted, or its name taken by another file, while in use. The disk works, but its
@@ -250,12 +250,12 @@ impl Disk {
     }
 
     /// Returns whether no submitted I/O without a reply can still take effect.
-    pub fn is_settled(&self) -> bool {
-        self.remote().is_none_or(RemoteDisk::is_settled)
+    pub fn has_no_pending_effects(&self) -> bool {
+        self.remote().is_none_or(RemoteDisk::has_no_pending_effects)
     }
 
     /// Updates the size of a disk that is a device which has grown.
-    pub fn has_grown_to(&self, size_bytes: u64) {
+    pub fn set_grown_size(&self, size_bytes: u64) {
         self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
     }
 
@@ -274,7 +274,7 @@ impl Disk {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn look_again(&self) -> Result<u64, RingError> {
+    pub fn refresh_size(&self) -> Result<u64, RingError> {
         if let Base::File(file) = &self.base {
             let found = file.size_now().map_err(|e| RingError::os(e, format!("asking the size of {}", self.spec)))?;
             self.size_bytes.fetch_max(found, Ordering::AcqRel);
@@ -308,7 +308,7 @@ impl Disk {
     }
 
     /// Returns why I/O goes through the page cache, if it does, for the status.
-    pub fn buffered_because(&self) -> Option<&str> {
+    pub fn buffered_reason(&self) -> Option<&str> {
         match &self.base {
             Base::File(file) => file.buffered_because.as_deref(),
             Base::Mem(_) | Base::Null | Base::Device(_) | Base::Remote(_) => None,

@@ -68,13 +68,13 @@ pub struct DriverInfo {
     /// The kernel interface.
     pub kind: DriverKind,
     /// Why better drivers were skipped. Empty if none was.
-    pub passed_over: Vec<(DriverKind, String)>,
+    pub skipped: Vec<(DriverKind, String)>,
     /// Optional features in use, such as `defer_taskrun`.
     pub features: Vec<&'static str>,
     /// Bytes of buffers that are registered with the kernel.
     pub registered_buffer_bytes: u64,
     /// Why not all buffers are registered.
-    pub unregistered_because: Option<String>,
+    pub unregistered_reason: Option<String>,
     /// Size of the table of registered files. 0: files are not registered.
     pub registered_files: u32,
 }
@@ -215,7 +215,7 @@ impl Driver {
         let mut passed_over = Vec::new();
         for kind in DriverKind::ALL {
             match Driver::start_one(kind, config) {
-                Ok((driver, info)) => return Ok((driver, DriverInfo { passed_over, ..info })),
+                Ok((driver, info)) => return Ok((driver, DriverInfo { skipped: passed_over, ..info })),
                 Err(error) => passed_over.push((kind, refusal::reason(kind, &error))),
             }
         }

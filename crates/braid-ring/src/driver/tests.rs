@@ -34,7 +34,7 @@ impl TestBed {
         let config =
             DriverConfig { depth: 1024, files: 64, buffers: (memory.addr(), memory.len()), wake: Arc::clone(&wake) };
         let (driver, info) = Driver::start(Some(kind), &config).unwrap();
-        assert_eq!((info.kind, info.passed_over), (kind, vec![]));
+        assert_eq!((info.kind, info.skipped), (kind, vec![]));
         TestBed { driver, wake, events: Vec::new(), ended: HashMap::new(), memory }
     }
 

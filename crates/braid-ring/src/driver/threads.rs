@@ -45,10 +45,10 @@ impl Threads {
         let features = if threads.epoll.has_pwait2() { vec!["epoll_pwait2"] } else { Vec::new() };
         let info = DriverInfo {
             kind: DriverKind::Threads,
-            passed_over: Vec::new(),
+            skipped: Vec::new(),
             features,
             registered_buffer_bytes: 0,
-            unregistered_because: Some("only io_uring takes registered buffers".to_string()),
+            unregistered_reason: Some("only io_uring takes registered buffers".to_string()),
             registered_files: 0,
         };
         Ok((threads, info))

@@ -60,10 +60,10 @@ impl Uring {
         let (buffer_bytes, why) = register_buffers(&ring, config.buffers);
         let info = DriverInfo {
             kind: DriverKind::Uring,
-            passed_over: Vec::new(),
+            skipped: Vec::new(),
             features,
             registered_buffer_bytes: buffer_bytes as u64,
-            unregistered_because: why,
+            unregistered_reason: why,
             registered_files: files,
         };
         let mut uring = Uring {

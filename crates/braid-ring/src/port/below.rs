@@ -12,14 +12,14 @@ use super::entry::State;
 use crate::disk::Base;
 use crate::frontend::TAG_BITS;
 use crate::requests::BELOW;
-use crate::stack_level::{TIERS_MAX, tier_of};
+use crate::stack_level::{STACK_LEVELS_MAX, stack_level_of};
 
 /// Entries with requests to submit, by the stack level of the device, in the order of submission.
 #[derive(Default)]
 pub(super) struct Below {
-    queues: [VecDeque<u32>; TIERS_MAX],
+    queues: [VecDeque<u32>; STACK_LEVELS_MAX],
     /// Whether that level has no free slot until something has ended.
-    full: [bool; TIERS_MAX],
+    full: [bool; STACK_LEVELS_MAX],
 }
 
 impl Below {
@@ -36,7 +36,7 @@ impl Port {
         entry.state = State::Below;
         (entry.outstanding, entry.busy, entry.step, entry.result) =
             (requests_of(entry.io.op, entry.io.pieces()), 0, 0, Ok(()));
-        self.below.queues[tier_of(device)].push_back(index);
+        self.below.queues[stack_level_of(device)].push_back(index);
     }
 
     /// Returns whether requests to a level can be submitted that may have room for them, or late or returned I/Os are
@@ -51,7 +51,7 @@ impl Port {
 
     /// Retries levels that had no free slot, as something may have ended since.
     pub(crate) fn retry_below(&mut self) {
-        self.below.full = [false; TIERS_MAX];
+        self.below.full = [false; STACK_LEVELS_MAX];
     }
 
     /// Returns the next request to a device of this level. It stays queued until [`Port::submitted_below`] is called.

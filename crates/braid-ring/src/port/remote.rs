@@ -5,7 +5,7 @@ use braid_engine::{ErrorKind, LeafError, LeafId, LeafResult, Op};
 
 use super::entry::{NONE, State};
 use super::{Port, errno, memory, must_be_durable};
-use crate::remote::{Cut, RemotePart};
+use crate::remote::{PartLimits, RemotePart};
 
 /// The I/Os that wait for one carrier, first come, first served. Only the first may have parts that were taken.
 #[derive(Clone, Copy)]
@@ -98,7 +98,7 @@ impl Port {
     }
 
     /// Takes the next part of the first waiting I/O.
-    pub(crate) fn take_part(&mut self, carrier: u16, cut: &Cut) -> Option<RemotePart> {
+    pub(crate) fn take_part(&mut self, carrier: u16, cut: &PartLimits) -> Option<RemotePart> {
         let index = self.carrier_queues.all[usize::from(carrier)].head;
         if index == NONE {
             return None;

@@ -22,10 +22,10 @@ impl crate::remote::RemoteDisk for FakeRemote {
         512
     }
     fn set_replaceable(&self, _replaceable: bool) {}
-    fn lost_because(&self) -> Option<&str> {
+    fn loss_reason(&self) -> Option<&str> {
         None
     }
-    fn is_settled(&self) -> bool {
+    fn has_no_pending_effects(&self) -> bool {
         true
     }
     fn carrier(&self, _shard: u32) -> Box<dyn crate::remote::Carrier> {
@@ -37,8 +37,8 @@ impl crate::remote::RemoteDisk for FakeRemote {
 /// completes once.
 #[test]
 fn slow_reads_leave_the_queue_of_a_remote_disk() {
-    use crate::remote::Cut;
-    let cut = Cut { data_bytes: 4096, range_bytes: 4096, pieces: 4 };
+    use crate::remote::PartLimits;
+    let cut = PartLimits { data_bytes: 4096, range_bytes: 4096, pieces: 4 };
     let mut random = 1u64;
     let mut below = |n: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -50,7 +50,7 @@ fn slow_reads_leave_the_queue_of_a_remote_disk() {
         let spec = DiskSpec::Remote { uri: "nbd://nowhere".into() };
         bed.port.add_leaf(
             LEAF,
-            Arc::new(Disk::of_remote(&spec, Arc::new(FakeRemote), true)),
+            Arc::new(Disk::from_remote(&spec, Arc::new(FakeRemote), true)),
             Arc::new(LeafCounters::new()),
         );
         bed.port.set_remote(LEAF, 0);

@@ -36,8 +36,8 @@ fn kind<T>(result: Result<T, RingError>) -> RingErrorKind {
 
 #[test]
 fn names_round_trip_and_other_names_are_rejected() {
-    let name = TailName { boot: Uuid::from_u128(7), pool: POOL, session: u64::MAX };
-    assert_eq!(TailName::parse(&name.to_string()), Some(name));
+    let name = SharedLogName { boot: Uuid::from_u128(7), pool: POOL, session: u64::MAX };
+    assert_eq!(SharedLogName::parse(&name.to_string()), Some(name));
     let text = name.to_string();
     for wrong in [
         "",
@@ -50,14 +50,14 @@ fn names_round_trip_and_other_names_are_rejected() {
         &text.replace("-18446744073709551615", "-+7"),
         &format!("{}é", &text[..35]),
     ] {
-        assert_eq!(TailName::parse(wrong), None, "{wrong}");
+        assert_eq!(SharedLogName::parse(wrong), None, "{wrong}");
     }
 }
 
 #[test]
 fn a_new_log_is_zeroed_private_and_can_be_attached() {
     let temp = TempFolder::new("again");
-    let folder = TailFolder::open(&temp.logs()).unwrap();
+    let folder = SharedLogFolder::open(&temp.logs()).unwrap();
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&temp.logs()), 0o700);
     assert!(folder.attach(POOL, 3).unwrap().is_none());
@@ -78,10 +78,10 @@ fn a_new_log_is_zeroed_private_and_can_be_attached() {
     assert!(refused.to_string().contains("this process"), "{refused}");
     assert_eq!(kind(folder.remove(log.name())), RingErrorKind::InUse);
     drop(log);
-    let log = TailFolder::open(&temp.logs()).unwrap().attach(POOL, 3).unwrap().expect("it was left");
+    let log = SharedLogFolder::open(&temp.logs()).unwrap().attach(POOL, 3).unwrap().expect("it was left");
     assert!(log.words().iter().enumerate().all(|(k, word)| word.load(Ordering::Relaxed) == k as u64 ^ 0x5555));
-    assert!(log.is_there());
-    folder.remove_own(log).unwrap();
+    assert!(log.is_intact());
+    folder.remove_attached(log).unwrap();
     assert!(!path.exists());
     assert!(folder.attach(POOL, 3).unwrap().is_none());
     for bytes in [0, 4095, 4104] {
@@ -92,8 +92,8 @@ fn a_new_log_is_zeroed_private_and_can_be_attached() {
 #[test]
 fn a_pools_logs_are_listed_and_those_of_another_boot_are_not_attached() {
     let temp = TempFolder::new("boots");
-    let folder = TailFolder::open(&temp.logs()).unwrap();
-    let before = TailFolder::open_in_boot(&temp.logs(), Uuid::from_u128(5)).unwrap();
+    let folder = SharedLogFolder::open(&temp.logs()).unwrap();
+    let before = SharedLogFolder::open_in_boot(&temp.logs(), Uuid::from_u128(5)).unwrap();
     let other_pool = Uuid::from_u128(9);
     for (folder, pool, session) in
         [(&folder, POOL, 12), (&folder, POOL, 4), (&before, POOL, 4), (&folder, other_pool, 1)]
@@ -114,7 +114,7 @@ fn a_pools_logs_are_listed_and_those_of_another_boot_are_not_attached() {
 #[test]
 fn foreign_files_and_folders_are_refused() {
     let temp = TempFolder::new("others");
-    let folder = TailFolder::open(&temp.logs()).unwrap();
+    let folder = SharedLogFolder::open(&temp.logs()).unwrap();
     let name = folder.name(POOL, 1);
     let path = temp.logs().join(name.to_string());
     let refused = |expected| {
@@ -144,11 +144,11 @@ fn foreign_files_and_folders_are_refused() {
     folder.remove(&name).unwrap();
 
     symlink(temp.logs(), temp.0.join("link")).unwrap();
-    assert_eq!(kind(TailFolder::open(&temp.0.join("link"))), RingErrorKind::Conflict);
-    assert_eq!(kind(TailFolder::open(&temp.0.join("theirs"))), RingErrorKind::Conflict);
-    assert_eq!(kind(TailFolder::open(&temp.0.join("no/where"))), RingErrorKind::NotFound);
+    assert_eq!(kind(SharedLogFolder::open(&temp.0.join("link"))), RingErrorKind::Conflict);
+    assert_eq!(kind(SharedLogFolder::open(&temp.0.join("theirs"))), RingErrorKind::Conflict);
+    assert_eq!(kind(SharedLogFolder::open(&temp.0.join("no/where"))), RingErrorKind::NotFound);
     std::fs::set_permissions(temp.logs(), std::fs::Permissions::from_mode(0o750)).unwrap();
-    assert_eq!(kind(TailFolder::open(&temp.logs())), RingErrorKind::Permission);
+    assert_eq!(kind(SharedLogFolder::open(&temp.logs())), RingErrorKind::Permission);
     std::fs::set_permissions(temp.logs(), std::fs::Permissions::from_mode(0o700)).unwrap();
 
     // Only root can create a file of another user; other users test with a folder of root's.
@@ -157,22 +157,22 @@ fn foreign_files_and_folders_are_refused() {
         std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
         refused(RingErrorKind::Permission);
         std::os::unix::fs::chown(temp.logs(), Some(12345), None).unwrap();
-        assert_eq!(kind(TailFolder::open(&temp.logs())), RingErrorKind::Permission);
+        assert_eq!(kind(SharedLogFolder::open(&temp.logs())), RingErrorKind::Permission);
     } else {
-        assert_eq!(kind(TailFolder::open(Path::new("/proc"))), RingErrorKind::Permission);
+        assert_eq!(kind(SharedLogFolder::open(Path::new("/proc"))), RingErrorKind::Permission);
     }
 }
 
 #[test]
 fn a_removed_log_is_detected() {
     let temp = TempFolder::new("removed");
-    let folder = TailFolder::open(&temp.logs()).unwrap();
+    let folder = SharedLogFolder::open(&temp.logs()).unwrap();
     let log = folder.create(POOL, 1, BYTES).unwrap();
     std::fs::remove_file(temp.logs().join(log.name().to_string())).unwrap();
-    assert!(!log.is_there());
+    assert!(!log.is_intact());
     log.words()[100].store(1, Ordering::Relaxed);
     // Another log with the same name must not be removed.
     let other = folder.create(POOL, 1, BYTES).unwrap();
-    folder.remove_own(log).unwrap();
-    assert!(other.is_there());
+    folder.remove_attached(log).unwrap();
+    assert!(other.is_intact());
 }

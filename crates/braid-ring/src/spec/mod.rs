@@ -111,11 +111,11 @@ impl DiskSpec {
     }
 
     /// Returns whether data is lost when the disk is closed (`mem`, `null`, and wrappers of them).
-    pub fn keeps_nothing(&self) -> bool {
+    pub fn is_volatile(&self) -> bool {
         match self {
             DiskSpec::Path(_) | DiskSpec::File { .. } | DiskSpec::Volume { .. } | DiskSpec::Remote { .. } => false,
             DiskSpec::Mem { .. } | DiskSpec::Null { .. } => true,
-            DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.keeps_nothing(),
+            DiskSpec::Throttled { disk, .. } | DiskSpec::Faulty { disk, .. } => disk.is_volatile(),
         }
     }
 

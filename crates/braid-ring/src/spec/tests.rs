@@ -34,13 +34,13 @@ fn names_round_trip() {
     check("mem:1G", "mem:1G");
     let remote = check("faulty(nbd+unix:///a%2Cb?socket=/run/s.sock)", "faulty(nbd+unix:///a%2Cb?socket=/run/s.sock)");
     assert_eq!((remote.remote(), remote.path()), (Some("nbd+unix:///a%2Cb?socket=/run/s.sock"), None));
-    assert!(!check("nbd://host:10809/disk", "nbd://host:10809/disk").keeps_nothing());
-    assert!(check("null:1T", "null:1T").keeps_nothing());
+    assert!(!check("nbd://host:10809/disk", "nbd://host:10809/disk").is_volatile());
+    assert!(check("null:1T", "null:1T").is_volatile());
     let throttled = check(
         "throttled(file:/x,size=1G,alloc=full,iops=3000,bw=125M,latency=600us)",
         "throttled(file:/x,size=1G,alloc=full,iops=3000,bw=125M,latency=600us)",
     );
-    assert!(!throttled.keeps_nothing());
+    assert!(!throttled.is_volatile());
     check(
         "throttled(faulty(file:/x,size=1G,read-error=0.25),iops=10)",
         "throttled(faulty(file:/x,size=1G,read-error:0.25),iops=10)",

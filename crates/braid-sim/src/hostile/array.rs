@@ -8,8 +8,8 @@ use braid_engine::{
     Uuid,
 };
 use braid_format::bitmap;
-use braid_format::journal::{BatchHeader, Entry, HEAD_BYTES, RING_START_BYTES, encode_batch};
-use braid_format::{LABEL_BYTES, Label, MemberId, MemberState, Name, Places, StartPolicy};
+use braid_format::journal::{HEAD_BYTES, JournalBatchHeader, JournalEntry, RING_OFFSET_BYTES, encode_batch};
+use braid_format::{DiskLayout, LABEL_BYTES, Label, MemberId, MemberState, Name, StartPolicy};
 use braid_geometry::{Level, Spec};
 
 use super::edits::{Edit, Target};
@@ -98,11 +98,18 @@ fn sound() -> &'static Vec<Vec<u8>> {
         regions.written[0] = 1;
         now(store_regions(&disks, &array, &[0, 1, 2], &regions.written, &regions.dirty)).expect("a bitmap");
         let started = now(recover_journal(&disks, &mut array, 5, false)).expect("a journal");
-        let header =
-            BatchHeader { run: started.run, sequence: 1, tail: 1, position: 0, blocks: 1, entries: 1, payload_crc: 0 };
+        let header = JournalBatchHeader {
+            run: started.run,
+            sequence: 1,
+            tail: 1,
+            position: 0,
+            blocks: 1,
+            entries: 1,
+            payload_crc: 0,
+        };
         let mut bytes = [0; 4096];
-        encode_batch(&ARRAY, &header, &[Entry::mark(1)], &mut bytes);
-        let at = places().journal.start + RING_START_BYTES;
+        encode_batch(&ARRAY, &header, &[JournalEntry::mark(1)], &mut bytes);
+        let at = places().journal.start + RING_OFFSET_BYTES;
         for leaf in [0, 1] {
             disks.write_now(braid_engine::DeviceId(leaf), at, &bytes).expect("a disk in memory");
         }
@@ -110,8 +117,8 @@ fn sound() -> &'static Vec<Vec<u8>> {
     })
 }
 
-fn places() -> Places {
-    Places::for_device(MEMBER_BYTES).expect("a size that fits")
+fn places() -> DiskLayout {
+    DiskLayout::for_device(MEMBER_BYTES).expect("a size that fits")
 }
 
 fn change(disks: &mut [Vec<u8>], edit: &Edit) {
@@ -150,7 +157,7 @@ fn change(disks: &mut [Vec<u8>], edit: &Edit) {
                     seal(head, 64 + 16 * count);
                 }
                 BATCH if copy == 0 => {
-                    let at = (places.journal.start + RING_START_BYTES) as usize;
+                    let at = (places.journal.start + RING_OFFSET_BYTES) as usize;
                     let batch = &mut disk[at..at + 4096];
                     edit.apply(batch);
                     seal(batch, 4096);
@@ -185,7 +192,7 @@ fn use_once(disks: &Disks, begun: u32) -> bool {
             let Ok(journal) = now(recover_journal(disks, &mut array, 900 + u64::from(begun), false)) else {
                 return false;
             };
-            array.note_run(&journal);
+            array.record_run(&journal);
             Some(journal)
         } else {
             None
@@ -193,7 +200,7 @@ fn use_once(disks: &Disks, begun: u32) -> bool {
         let parity = journal.map(|journal| ParityNode {
             array: array.uuid(),
             run: journal.run,
-            rings: array.members().map(|member| member.part.places.journal.start + RING_START_BYTES).collect(),
+            rings: array.members().map(|member| member.part.layout.journal.start + RING_OFFSET_BYTES).collect(),
             ring_blocks: journal.ring_blocks,
             least_ring_blocks: journal.least_ring_blocks(),
             generation: journal.generation,
@@ -202,7 +209,7 @@ fn use_once(disks: &Disks, begun: u32) -> bool {
             marks: Arc::default(),
         });
         lay_out(&array, &regions, parity);
-        let role = array.members().map(|member| member.role).max().unwrap_or(0);
+        let role = array.members().map(|member| member.number).max().unwrap_or(0);
         // Beyond what it tolerates, or a label that cannot be written: an error, and the array stops.
         let _ = now(array.drop_members(disks, &[role]));
     }
@@ -219,7 +226,7 @@ fn use_once(disks: &Disks, begun: u32) -> bool {
 }
 
 /// The layout with which it would serve.
-fn lay_out(array: &Array, regions: &braid_engine::lifecycle::Regions, parity: Option<ParityNode>) {
+fn lay_out(array: &Array, regions: &braid_engine::lifecycle::ArrayBitmap, parity: Option<ParityNode>) {
     let label = array.label();
     let (size, bits) = (array.geometry().size_bytes(), (&*regions.written, &*regions.dirty));
     let map = RegionMap::new(ShardId(0), array.uuid(), size, label.region_bytes, bits, false);
@@ -228,10 +235,10 @@ fn lay_out(array: &Array, regions: &braid_engine::lifecycle::Regions, parity: Op
         assert!(start < end && end <= size, "region {region} of {size} bytes");
     }
     assert!(bitmap::bytes_for(map.regions().into()) > 0);
-    let seats = usize::from(array.roles());
+    let seats = usize::from(array.slots());
     let mut members: Vec<Option<MirrorMember>> = vec![None; seats];
     for member in array.members() {
-        let places = &member.part.places;
+        let places = &member.part.layout;
         let role = match member.state {
             MemberState::InSync => Role::InSync,
             _ => Role::Out,
@@ -244,7 +251,7 @@ fn lay_out(array: &Array, regions: &braid_engine::lifecycle::Regions, parity: Op
             role,
             write_mostly: false,
         };
-        if let Some(place) = members.get_mut(usize::from(member.role)) {
+        if let Some(place) = members.get_mut(usize::from(member.number)) {
             *place = Some(of);
         }
     }

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use braid_engine::pool::{
-    AdminError, BUFFERS, Discarded, EXTENT_BLOCKS, EXTENT_BYTES, OpenError, OpenPool, Placement, Pool, PoolDevice,
-    PoolMemory, PoolOp, TailMemory, open,
+    AdminError, BUFFERS, BlockAllocation, DiscardOutcome, EXTENT_BLOCKS, EXTENT_BYTES, LogMemory, OpenError, OpenPool,
+    Pool, PoolDevice, PoolMemory, PoolOp, open,
 };
 use braid_engine::{DeviceId, DeviceIo, Uuid};
 use braid_format::pool::{
-    BATCH_BYTES_MAX, OWNER_BYTES, Owner, OwnerKind, OwnerName, PoolLabel, PoolMember, PoolMemberState, PoolPlaces,
-    PoolState, RECORD_BYTES, Reserved, RingStart, UNIT_BYTES,
+    BATCH_BYTES_MAX, Checkpoint, OWNER_BYTES, Owner, OwnerKind, OwnerName, PoolLabel, PoolMember, PoolMemberLayout,
+    PoolMemberState, PoolState, RECORD_BYTES, Reserved, UNIT_BYTES,
 };
 use braid_format::{Features, LABEL_BYTES, Name};
 
@@ -69,7 +69,7 @@ const fn t(kind: u8, count: u16, offset: u16, width: u8) -> Target {
 
 struct Words(Vec<AtomicU64>);
 
-impl TailMemory for Words {
+impl LogMemory for Words {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
@@ -98,7 +98,7 @@ impl PoolMemory for Memory {
 struct Image {
     members: Vec<Vec<u8>>,
     tail: Vec<u64>,
-    places: PoolPlaces,
+    places: PoolMemberLayout,
 }
 
 /// Opens and uses the pool that the edits of `data` make of a sound one.
@@ -131,13 +131,13 @@ fn use_image(image: &Image) -> u32 {
 fn sound() -> &'static Image {
     static SOUND: OnceLock<Image> = OnceLock::new();
     SOUND.get_or_init(|| {
-        let places = PoolPlaces::new(MEMBER_BYTES, OWNER_SLOTS).expect("a size that fits");
+        let places = PoolMemberLayout::new(MEMBER_BYTES, OWNER_SLOTS).expect("a size that fits");
         let member = |number: u8| {
             let mut bytes = vec![0; places.data.start as usize];
             let label = label(number, places).encode().expect("a sound label");
             bytes[..LABEL_BYTES].copy_from_slice(&label);
-            let at = places.starts.start as usize;
-            bytes[at..at + 4096].copy_from_slice(&RingStart::first(&POOL, 3).encode());
+            let at = places.checkpoints.start as usize;
+            bytes[at..at + 4096].copy_from_slice(&Checkpoint::first(&POOL, 3).encode());
             bytes
         };
         let mut rig = Rig::new((0..MEMBERS as u8).map(member).collect(), None);
@@ -150,7 +150,7 @@ fn sound() -> &'static Image {
     })
 }
 
-fn label(number: u8, places: PoolPlaces) -> PoolLabel {
+fn label(number: u8, places: PoolMemberLayout) -> PoolLabel {
     let uuid = |number: usize| Uuid::from_u128(0x100 + number as u128);
     let member =
         |number| Some(PoolMember { uuid: uuid(number), size_bytes: MEMBER_BYTES, state: PoolMemberState::InUse });
@@ -165,7 +165,7 @@ fn label(number: u8, places: PoolPlaces) -> PoolLabel {
         session: 9,
         members: (0..MEMBERS).map(member).collect(),
         member: number,
-        places,
+        layout: places,
         reserved: Reserved::NONE,
     }
 }
@@ -205,7 +205,7 @@ impl Image {
                 label[8..12].copy_from_slice(&crc.to_le_bytes());
             }
             START => {
-                let at = places.starts.start as usize + copy * 4096;
+                let at = places.checkpoints.start as usize + copy * 4096;
                 let start = &mut bytes[at..at + 4096];
                 edit.apply(start);
                 seal(start, 4, 8);
@@ -321,7 +321,7 @@ fn seal(bytes: &mut [u8], at: usize, from: usize) {
 }
 
 /// Where batches begin on a member.
-fn batches_of(bytes: &[u8], places: &PoolPlaces) -> Vec<usize> {
+fn batches_of(bytes: &[u8], places: &PoolMemberLayout) -> Vec<usize> {
     let ring = places.ring.start as usize..(places.ring.start + places.ring.bytes) as usize;
     ring.step_by(4096).filter(|at| bytes[*at..].starts_with(b"BRPB")).collect()
 }
@@ -348,27 +348,28 @@ impl Rig {
             labels.push(label);
         }
         // What the daemon sees before it opens a pool: labels of one pool, each of another member.
-        let same = |label: &PoolLabel| label.uuid == POOL && label.places.owner_slots == labels[0].places.owner_slots;
+        let same = |label: &PoolLabel| label.uuid == POOL && label.layout.owner_slots == labels[0].layout.owner_slots;
         if !labels.iter().all(same) || labels[0].member == labels[1].member {
             return None;
         }
         let mut members: Vec<PoolDevice> = (0u32..)
             .zip(&labels)
-            .map(|(device, label)| PoolDevice::new(label.member, DeviceId(device), &label.places))
+            .map(|(device, label)| PoolDevice::new(label.member, DeviceId(device), &label.layout))
             .collect();
         members.sort_by_key(|member| member.number);
-        let owner_slots = labels[0].places.owner_slots;
-        let what = OpenPool { uuid: POOL, members: &members, owner_slots, absent: 0, writes_over: false, run };
+        let owner_slots = labels[0].layout.owner_slots;
+        let what =
+            OpenPool { uuid: POOL, members: &members, owner_slots, missing: 0, overwrites_unreadable: false, run };
         let old = self.tail.clone();
         let mut made = None;
         let opened = now(open(
             &self.disks,
             &what,
-            |_| old.clone().map(|old| old as Arc<dyn TailMemory>),
+            |_| old.clone().map(|old| old as Arc<dyn LogMemory>),
             |_, bytes| {
                 let words = Words::of((0..bytes / 8).map(|_| 0));
                 made = Some(Arc::clone(&words));
-                Ok(words as Arc<dyn TailMemory>)
+                Ok(words as Arc<dyn LogMemory>)
             },
         ));
         match opened {
@@ -379,7 +380,7 @@ impl Rig {
             Err(error) => {
                 // It names the member, or the tail, and what is wrong.
                 assert!(error.to_string().len() > 20, "{error:?}");
-                assert!(!matches!(error, OpenError::Tail(_)), "{error}");
+                assert!(!matches!(error, OpenError::LogMemory(_)), "{error}");
                 None
             }
         }
@@ -418,17 +419,17 @@ impl Rig {
         let (mut at, end) = (block, block + blocks);
         let mut waits = 0;
         while at < end {
-            match pool.place(volume, at, (end - at).min(64) as u32) {
-                Placement::New(new) => {
+            match pool.allocate(volume, at, (end - at).min(64) as u32) {
+                BlockAllocation::New(new) => {
                     at += u64::from(new.blocks);
-                    pool.bind(&new);
+                    pool.map_allocation(&new);
                 }
-                Placement::Own { blocks, .. } => at += u64::from(blocks),
-                Placement::TailFull if waits < 4 => {
+                BlockAllocation::Own { blocks, .. } => at += u64::from(blocks),
+                BlockAllocation::LogFull if waits < 4 => {
                     waits += 1;
                     self.commit(pool);
                 }
-                Placement::Full | Placement::TailFull | Placement::Held => return,
+                BlockAllocation::Full | BlockAllocation::LogFull | BlockAllocation::Held => return,
             }
         }
     }
@@ -438,12 +439,12 @@ impl Rig {
         let mut waits = 0;
         while at < end {
             match pool.discard(volume, at, end - at) {
-                Discarded::Done(blocks) => at += blocks,
-                Discarded::TailFull if waits < 4 => {
+                DiscardOutcome::Done(blocks) => at += blocks,
+                DiscardOutcome::LogFull if waits < 4 => {
                     waits += 1;
                     self.commit(pool);
                 }
-                Discarded::Full(_) | Discarded::TailFull | Discarded::Held => return,
+                DiscardOutcome::Full(_) | DiscardOutcome::LogFull | DiscardOutcome::Held => return,
             }
         }
     }
@@ -478,13 +479,13 @@ impl Rig {
                 }
                 pool.compact(vec![pool.owner_of(volume).expect("served")]);
                 for _ in 0..20 {
-                    if pool.compacts() {
+                    if pool.is_compacting() {
                         let _ = pool.compact_step(64);
                     }
                 }
                 self.pump(pool);
             }
-            pool.leave(volume);
+            pool.stop_serving(volume);
             let _ = pool.alter(owner.id, Owner { size_bytes: owner.size_bytes + EXTENT_BYTES, ..owner.clone() });
             self.commit(pool);
         }
@@ -502,7 +503,7 @@ impl Rig {
                 if !pool.is_read_only(volume) {
                     self.write(pool, volume, 0, 9.min(owner.size_bytes / 4096));
                 }
-                pool.leave(volume);
+                pool.stop_serving(volume);
             }
         }
     }
@@ -531,7 +532,7 @@ impl Rig {
         }
         self.commit(pool);
         for _ in 0..40 {
-            let _ = pool.fold_step(64);
+            let _ = pool.merge_step(64);
             pool.commit_if_due();
             self.pump(pool);
         }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use braid_engine::io::{LeafId, ShardId};
-use braid_engine::keeper::{Keeper, KeeperOptions, Order};
+use braid_engine::keeper::{Order, Reconciler, ReconcilerOptions};
 use braid_engine::lifecycle::{self, StartOptions};
 use braid_format::MemberState;
 
@@ -64,7 +64,7 @@ impl Admin {
         }
         let id = self.new_device();
         self.stage.borrow_mut().half = Some(id);
-        let options = KeeperOptions {
+        let options = ReconcilerOptions {
             device: id,
             block_bytes: BLOCK_BYTES as u32,
             home: ShardId(0),
@@ -73,9 +73,9 @@ impl Admin {
             clear_after_ns: self.rng.between(100_000, 10_000_000),
             lease: None,
             in_sectors: false,
-            near: None,
+            nearest: None,
         };
-        let Ok(keeper) = Keeper::start(&self.port, array, options).await else { return };
+        let Ok(keeper) = Reconciler::start(&self.port, array, options).await else { return };
         let blocks = geometry.size_bytes() / BLOCK_BYTES as u64;
         let rows = BrokenRows::of(&keeper);
         let number = {

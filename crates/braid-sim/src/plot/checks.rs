@@ -42,7 +42,7 @@ impl Admin {
                 || found.uncompared_blocks > 0
                 || found.differing_blocks > rotten
                 || calm && found.differing_blocks < rotten
-                || found.places.len() as u64 != found.differing_blocks
+                || found.offsets.len() as u64 != found.differing_blocks
                 || has_parity && !self.are_these(number, &found, level.parity() == 2 && step < 2, step == 2);
             if steady && wrong {
                 let what = if *repair { "repair" } else { "check" };
@@ -70,7 +70,7 @@ impl Admin {
     fn are_these(&self, number: u64, found: &Findings, names: bool, is_mended: bool) -> bool {
         let (lines, members) = self.stage.borrow().rot.cells(number);
         let (lines, members) = if is_mended { Default::default() } else { (lines, members) };
-        let mut places = found.places.clone();
+        let mut places = found.offsets.clone();
         places.sort_unstable();
         places == lines && found.wrong_blocks == if names { members } else { Default::default() }
     }

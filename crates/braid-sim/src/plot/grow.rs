@@ -201,11 +201,11 @@ impl Admin {
         for member in &found.members {
             let Some(disk) = &member.disk else { continue };
             if Some(disk.leaf) == self.leaves.get(&well).copied() {
-                role = Some(member.role);
+                role = Some(member.number);
             }
-            let places = disk.label.member.places;
-            let larger = places.on_larger(self.port.size_bytes(disk.leaf)).unwrap_or(places);
-            sizes.push((member.role, larger.room_bytes()));
+            let places = disk.label.member.layout;
+            let larger = places.grown_to(self.port.size_bytes(disk.leaf)).unwrap_or(places);
+            sizes.push((member.number, larger.room_bytes()));
         }
         let (Some(role), Ok(growth)) = (role, lifecycle::plan_growth(&newest, &sizes, &[], true)) else { return true };
         growth.geometry.zones().iter().skip(newest.zones.len()).all(|zone| zone.members.contains(&role))
@@ -241,7 +241,7 @@ impl Admin {
             stage.labelled[index].growing = Some(after.clone());
         }
         let Some(serving) = self.serving.get_mut(&index) else { return };
-        let request = GrowRequest { newcomers, force: true };
+        let request = GrowRequest { new_disks: newcomers, force: true };
         let grown = serving.array.grow(&self.port, &request).await;
         match grown {
             Ok(growth) => {

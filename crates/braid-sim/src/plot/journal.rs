@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use braid_engine::io::LeafId;
 use braid_engine::keeper::Order;
 use braid_engine::lifecycle::{self, Array, CreateRequest, LifecycleError};
-use braid_format::{Label, MemberId, MemberState, Places};
+use braid_format::{DiskLayout, Label, MemberId, MemberState};
 
 use super::mirrors::Mirror;
 use super::script::Spoil;
@@ -69,7 +69,7 @@ impl JournalDisks {
             // The least has a ring as large as those of members.
             let more = if chance.below(3) == 0 { 0 } else { 4096 * chance.below(400) };
             let disk = sim.add_disk(SIZE_MIN + more, chance.coin(), profile);
-            let places = Places::for_journal(SIZE_MIN + more).expect("a disk that has room for labels");
+            let places = DiskLayout::for_journal(SIZE_MIN + more).expect("a disk that has room for labels");
             sim.world.bitmaps.insert(disk, (places.bitmap.start, places.bitmap.start + places.bitmap.bytes));
             sim.world.journals.insert(disk, (places.journal.start, places.journal.start + places.journal.bytes));
             sim.world.journal_disks.insert(disk);

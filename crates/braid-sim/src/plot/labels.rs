@@ -5,7 +5,7 @@ use std::sync::Arc;
 use braid_engine::io::{DeviceId, LeafId};
 use braid_engine::keeper::EngineIo;
 use braid_engine::layout::{DeviceLayout, Node};
-use braid_engine::lifecycle::{self, Array, FoundArray, LifecycleError, StartOptions, Status};
+use braid_engine::lifecycle::{self, Array, ArrayStatus, FoundArray, LifecycleError, StartOptions};
 use braid_format::Uuid;
 
 use super::{Admin, Habits};
@@ -154,10 +154,10 @@ impl Admin {
             (promise, scattered, stage.had_faults || !all_here)
         };
         match (promise, &found.status) {
-            (Promise::Gone, status) if !(scattered && matches!(status, Status::Incomplete { .. })) => {
+            (Promise::Gone, status) if !(scattered && matches!(status, ArrayStatus::Incomplete { .. })) => {
                 self.wrong(format!("array {name} is found ({status}), which had been deleted"))
             }
-            (Promise::Unborn | Promise::Interrupted | Promise::Fading, Status::InterruptedCreate) => {
+            (Promise::Unborn | Promise::Interrupted | Promise::Fading, ArrayStatus::InterruptedCreate) => {
                 // What could not be read now may say later that the creation had come to its end.
                 if !self.stage.borrow().had_faults {
                     self.stage.borrow_mut().labelled[index].promise = Promise::Interrupted;
@@ -165,11 +165,11 @@ impl Admin {
                 self.count("create interrupted");
                 self.clear_up(index, found).await;
             }
-            (Promise::Alive, Status::Refused { .. }) if self.stage.borrow().labelled[index].has_old_copy() => {
+            (Promise::Alive, ArrayStatus::Refused { .. }) if self.stage.borrow().labelled[index].has_old_copy() => {
                 self.count("old copy refused");
             }
             (_, _) if excused => {}
-            (_, Status::Incomplete { .. }) if scattered && promise != Promise::Alive => {
+            (_, ArrayStatus::Incomplete { .. }) if scattered && promise != Promise::Alive => {
                 self.count("remains found");
                 self.clear_up(index, found).await;
             }
@@ -250,7 +250,7 @@ impl Admin {
     pub(super) async fn publish_labelled(&mut self, index: usize) {
         let Serving { id, array } = &self.serving[&index];
         let leaf = |m: lifecycle::ArrayMember<'_>| {
-            let data = m.part.places.data;
+            let data = m.part.layout.data;
             Node::Leaf { leaf: m.leaf, start: data.start, len: data.bytes }
         };
         let node = Node::Striped { geometry: array.geometry().clone(), members: array.members().map(leaf).collect() };

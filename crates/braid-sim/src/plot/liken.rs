@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use braid_engine::io::{DeviceId, LeafId, MetaIo};
 use braid_engine::keeper::{EngineIo, Order};
-use braid_format::{Label, Places};
+use braid_format::{DiskLayout, Label};
 
 use super::Admin;
 use crate::content::BLOCK_BYTES;
@@ -56,7 +56,7 @@ impl Admin {
         self.phase("likening a member");
         let mut likened = None;
         for with in others.iter().cycle().take(TRIES) {
-            if self.port.give_order(id, Order::Liken { role, with: *with }).await.is_ok() {
+            if self.port.give_order(id, Order::BeginDelta { slot: role, base: *with }).await.is_ok() {
                 likened = Some(*with);
                 break;
             }
@@ -70,7 +70,7 @@ impl Admin {
         self.until(|stage| stage.unlike.is_some()).await;
         let ranges = self.stage.borrow_mut().unlike.take().expect("it was waited for");
         for _ in 0..TRIES {
-            let order = Order::Differs { role, with, ranges: ranges.clone() };
+            let order = Order::ApplyDelta { slot: role, base: with, ranges: ranges.clone() };
             match self.port.give_order(id, order).await {
                 Ok(()) => return self.count("liken a member"),
                 Err(error) => self.expect_refusal(&error),
@@ -81,9 +81,9 @@ impl Admin {
 
     /// Where a member's data are, by its label.
     async fn data(&mut self, leaf: LeafId) -> Option<Range<u64>> {
-        let places = Places::for_device(self.port.size_bytes(leaf)).ok()?;
+        let places = DiskLayout::for_device(self.port.size_bytes(leaf)).ok()?;
         let label = self.port.read(leaf, places.label_start, 4096).await.ok()?;
-        let data = Label::decode(&label).ok()?.member.places.data;
+        let data = Label::decode(&label).ok()?.member.layout.data;
         Some(data.start..data.start + data.bytes)
     }
 }

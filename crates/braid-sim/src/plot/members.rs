@@ -3,7 +3,7 @@
 
 use braid_engine::io::{DeviceId, LeafId};
 use braid_engine::keeper::{EngineIo, Order};
-use braid_engine::lifecycle::{Filling, LifecycleError, Newcomer};
+use braid_engine::lifecycle::{LifecycleError, RebuildKind, RebuildTarget};
 use braid_format::MemberId;
 
 use super::{Admin, Habits};
@@ -76,8 +76,12 @@ impl Admin {
                 let roles = self.stage.borrow().mirrors[index].disks.len() as u64;
                 let role = self.rng.below(roles) as u16;
                 self.phase("filling a new member");
-                let newcomer = Newcomer::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
-                match self.port.give_order(id, Order::Fill { role, newcomer, from: Filling::Full }).await {
+                let newcomer = RebuildTarget::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
+                match self
+                    .port
+                    .give_order(id, Order::Rebuild { slot: role, target: newcomer, kind: RebuildKind::Full })
+                    .await
+                {
                     Ok(()) => {
                         self.count("fill a new member");
                         self.liken(index, id, role, leaf).await;
@@ -132,7 +136,7 @@ impl Admin {
     /// Lets a disk return, saying whether it may have lost something since it was let in last.
     async fn welcome(&mut self, id: DeviceId, disk: usize, leaf: LeafId) -> Result<(), LifecycleError> {
         let lost = self.stage.borrow_mut().lossy.remove(&disk);
-        let welcome = self.port.give_order(id, Order::Return { leaf, kept: !lost }).await;
+        let welcome = self.port.give_order(id, Order::Return { leaf, kept_writes: !lost }).await;
         match (&welcome, lost) {
             (Err(_), true) => drop(self.stage.borrow_mut().lossy.insert(disk)),
             (Ok(()), false) => self.count("return a member that has lost nothing"),
@@ -163,8 +167,8 @@ impl Admin {
                 self.port.reopen(leaf).await;
                 if self.rng.below(3) == 0 {
                     // As if it were a new one.
-                    let newcomer = Newcomer::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
-                    let order = Order::Fill { role: role as u16, newcomer, from: Filling::Full };
+                    let newcomer = RebuildTarget::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
+                    let order = Order::Rebuild { slot: role as u16, target: newcomer, kind: RebuildKind::Full };
                     match self.port.give_order(id, order).await {
                         Ok(()) => {
                             self.count("fill a member anew");

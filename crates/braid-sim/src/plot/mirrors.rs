@@ -6,8 +6,8 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use braid_engine::io::DeviceId;
-use braid_engine::keeper::Note;
-use braid_format::{MemberState, Places, Uuid};
+use braid_engine::keeper::ReconcilerEvent;
+use braid_format::{DiskLayout, MemberState, Uuid};
 use braid_geometry::{Geometry, Level, Spec};
 
 use super::drills::Between;
@@ -128,7 +128,7 @@ impl Mirror {
     /// The array has so many bytes. Where that is more than the one that is well holds, some of it is on others alone, by
     /// zones that grew: then nobody is well any more.
     pub fn has_grown(&mut self, array_bytes: u64, well_bytes: u64, oracle: &mut Oracle) {
-        let holds = Places::for_device(well_bytes).map_or(0, |places| places.data.bytes);
+        let holds = DiskLayout::for_device(well_bytes).map_or(0, |places| places.data.bytes);
         if self.spec.level == Level::Raid1 && array_bytes > holds && !self.widened {
             self.well = None;
             if let Some(number) = self.number {
@@ -176,7 +176,7 @@ impl Mirror {
                 // What a crash may leave nobody can tell from the member itself.
                 let newest = copies::label_on(world, well).filter(|label| label.array.sequence > sequence);
                 let own = copies::label_on(world, disk).map(|label| label.member.id);
-                let holds = |state| matches!(state, MemberState::InSync | MemberState::Out);
+                let holds = |state| matches!(state, MemberState::InSync | MemberState::Failed);
                 let called = |m: &braid_format::MemberEntry| m.id == own && holds(m.state);
                 if own.is_some() && newest.is_some_and(|label| label.array.members.iter().any(called)) {
                     world.counters.add("fault", "old copy");
@@ -190,19 +190,19 @@ impl Mirror {
 }
 
 /// What notes of keepers are counted as.
-pub fn kind_of(note: &Note) -> &'static str {
+pub fn kind_of(note: &ReconcilerEvent) -> &'static str {
     match note {
-        Note::Dropped(_) => "dropped",
-        Note::Filling(_) => "filling",
-        Note::InSync(_) => "in sync",
-        Note::Replaced(..) => "replaced",
-        Note::Resynced => "resynced",
-        Note::Grown(..) => "grown",
-        Note::RingMoved { .. } => "journal moved",
-        Note::Failed => "failed",
-        Note::Repaired(..) => "repaired",
-        Note::Unreadable { .. } => "unreadable",
-        Note::Job(_) => "job",
-        Note::Trouble(_) => "trouble",
+        ReconcilerEvent::Dropped(_) => "dropped",
+        ReconcilerEvent::RebuildStarted(_) => "filling",
+        ReconcilerEvent::InSync(_) => "in sync",
+        ReconcilerEvent::Replaced(..) => "replaced",
+        ReconcilerEvent::Resynced => "resynced",
+        ReconcilerEvent::Grown(..) => "grown",
+        ReconcilerEvent::RingMoved { .. } => "journal moved",
+        ReconcilerEvent::ArrayFailed => "failed",
+        ReconcilerEvent::Repaired(..) => "repaired",
+        ReconcilerEvent::Unreadable { .. } => "unreadable",
+        ReconcilerEvent::Job(_) => "job",
+        ReconcilerEvent::OperationFailed(_) => "trouble",
     }
 }

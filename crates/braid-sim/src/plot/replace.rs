@@ -21,7 +21,7 @@ impl Admin {
         let Some(role) = role else { return };
         let by = Replacement::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
         self.phase("replacing a member");
-        match self.port.give_order(self.kept[&index].id, Order::Replace { role, by }).await {
+        match self.port.give_order(self.kept[&index].id, Order::Replace { slot: role, successor: by }).await {
             Ok(()) => self.count("replace a member"),
             Err(error) => self.expect_refusal(&error),
         }
@@ -46,7 +46,7 @@ impl Admin {
                 }
                 _ => Replacement::Spare(seats + self.rng.below(2) as u16),
             };
-            match self.port.give_order(id, Order::Replace { role: role as u16, by }).await {
+            match self.port.give_order(id, Order::Replace { slot: role as u16, successor: by }).await {
                 Ok(()) => return self.count("replace a member"),
                 Err(error) => self.expect_refusal(&error),
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use braid_engine::keeper::{EngineIo, Order};
-use braid_engine::lifecycle::{Filling, Newcomer};
+use braid_engine::lifecycle::{RebuildKind, RebuildTarget};
 use braid_format::MemberId;
 
 use super::drills::{Between, Step, Wait};
@@ -94,7 +94,7 @@ impl Admin {
                 self.phase("filling a member");
                 let whole = self.await_a_while(300_000_000, |stage| stage.promoted.contains(&role)).await;
                 let stuck = !whole && !self.stage.borrow().oracle.lost(number).is_empty();
-                if stuck && self.stage.borrow().jobs.of(id).iter().any(|job| job.role == Some(role)) {
+                if stuck && self.stage.borrow().jobs.of(id).iter().any(|job| job.member == Some(role)) {
                     self.count("a member lacks what cannot be read");
                 }
             }
@@ -243,7 +243,7 @@ impl Admin {
         let Some(leaf) = self.leaves.get(&disk).copied() else { return };
         self.phase("returning a member");
         if !matches!(step, Step::Renew) {
-            match self.port.give_order(id, Order::Return { leaf, kept: false }).await {
+            match self.port.give_order(id, Order::Return { leaf, kept_writes: false }).await {
                 Ok(()) => return self.count("return a member"),
                 Err(error) => self.expect_refusal(&error),
             }
@@ -258,8 +258,8 @@ impl Admin {
         self.port.reopen(leaf).await;
         self.stage.borrow_mut().spoil.push((disk, Spoil::Wipe));
         self.until(|stage| stage.spoil.is_empty()).await;
-        let newcomer = Newcomer::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
-        match self.port.give_order(id, Order::Fill { role, newcomer, from: Filling::Full }).await {
+        let newcomer = RebuildTarget::New { leaf, id: MemberId::from_random(self.rng.bits()), force: true };
+        match self.port.give_order(id, Order::Rebuild { slot: role, target: newcomer, kind: RebuildKind::Full }).await {
             Ok(()) => {
                 self.count("fill a member anew");
                 let mut stage = self.stage.borrow_mut();

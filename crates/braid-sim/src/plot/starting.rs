@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use braid_engine::io::{DeviceId, LeafId, MetaIo, ShardId};
-use braid_engine::keeper::{Keeper, KeeperOptions, Order};
-use braid_engine::lifecycle::{self, Array, LifecycleError, StartOptions, Status};
+use braid_engine::keeper::{Order, Reconciler, ReconcilerOptions};
+use braid_engine::lifecycle::{self, Array, ArrayStatus, LifecycleError, StartOptions};
 use braid_engine::{RegionMap, Roles};
 use braid_format::MemberState;
 use braid_geometry::Geometry;
@@ -24,7 +24,7 @@ use crate::rows::{BrokenRows, Excuse};
 use crate::stage::Stage;
 
 /// Where a keeper leaves what it kept.
-type Ended = Rc<RefCell<Option<braid_engine::keeper::Kept>>>;
+type Ended = Rc<RefCell<Option<braid_engine::keeper::StoppedArray>>>;
 
 /// With what an array is started.
 struct Start {
@@ -100,7 +100,7 @@ impl Admin {
         if found.waits_for_journal() {
             return self.wait_for_journal(index, &leaves).await;
         }
-        if let Status::Refused { reasons } = found.status.clone() {
+        if let ArrayStatus::Refused { reasons } = found.status.clone() {
             let (apart, old) = {
                 let stage = self.stage.borrow();
                 let mirror = &stage.mirrors[index];
@@ -119,7 +119,7 @@ impl Admin {
                 }
                 found = again;
             }
-            if matches!(found.status, Status::Refused { .. }) && !old.is_empty() {
+            if matches!(found.status, ArrayStatus::Refused { .. }) && !old.is_empty() {
                 force = reasons_can_be_forced(&found.status);
             } else if apart.is_empty() && old.is_empty() {
                 let why = format!("mirror {index} is refused without a reason: {reasons:?}");
@@ -155,7 +155,7 @@ impl Admin {
     }
 
     /// What a keeper leaves.
-    pub(super) async fn ended(&self, ended: &Ended) -> braid_engine::keeper::Kept {
+    pub(super) async fn ended(&self, ended: &Ended) -> braid_engine::keeper::StoppedArray {
         std::future::poll_fn(|_| match ended.borrow_mut().take() {
             Some(ended) => std::task::Poll::Ready(ended),
             None => std::task::Poll::Pending,
@@ -209,7 +209,7 @@ impl Admin {
     async fn keep(&mut self, index: usize, array: Array, start: Start, habits: Option<Habits>) {
         let id = self.new_device();
         let renewal = self.begin_lease(index, id);
-        let options = KeeperOptions {
+        let options = ReconcilerOptions {
             device: id,
             block_bytes: BLOCK_BYTES as u32,
             home: ShardId(self.rng.below(u64::from(self.shards)) as u16),
@@ -217,7 +217,7 @@ impl Admin {
             force: false,
             lease: renewal.as_ref().map(Renewal::lease),
             in_sectors: self.stage.borrow().mirrors[index].in_sectors,
-            near: None,
+            nearest: None,
             clear_after_ns: {
                 let drawn = *self.rng.pick(&[100_000, 1_000_000, 3_000_000, 10_000_000, 200_000_000]);
                 let most = self.stage.borrow().mirrors[index].clear_ns_max.unwrap_or(drawn);
@@ -230,12 +230,12 @@ impl Admin {
         }
         self.stage.borrow_mut().mirrors[index].serves_as = Some(id);
         let holder = |role: u16| {
-            let leaf = array.members().find(|member| member.role == role)?.leaf;
+            let leaf = array.members().find(|member| member.number == role)?.leaf;
             self.leaves.iter().find(|(_, of)| **of == leaf).map(|(disk, _)| *disk)
         };
-        let holders: Vec<Option<usize>> = (0..array.roles()).map(holder).collect();
+        let holders: Vec<Option<usize>> = (0..array.slots()).map(holder).collect();
         self.stage.borrow_mut().mirrors[index].has_taken_up(&holders);
-        let wrong = self.stage.borrow_mut().mirrors[index].has_roles(array.roles());
+        let wrong = self.stage.borrow_mut().mirrors[index].has_roles(array.slots());
         if let Some(why) = wrong {
             return self.odd(format!("mirror {index}: {why}"));
         }
@@ -253,7 +253,7 @@ impl Admin {
         }
         self.stage.borrow_mut().mirrors[index].journal.done_without = false;
         let over = renewal.as_ref().map(Renewal::over);
-        let started = Keeper::start(&self.port, array, options).await;
+        let started = Reconciler::start(&self.port, array, options).await;
         if let (Err(_), Some(over)) = (&started, &over) {
             over.set(true);
         }
@@ -295,7 +295,7 @@ impl Admin {
             if with_parity {
                 let rows = BrokenRows::of(&keeper);
                 let members = keeper.array().members().filter(|member| member.state != MemberState::InSync);
-                let missing = members.fold(Roles::NONE, |missing, member| missing.with(usize::from(member.role)));
+                let missing = members.fold(Roles::NONE, |missing, member| missing.with(usize::from(member.number)));
                 if !rows.rows.is_empty() {
                     stage.notes.push(format!("mirror {index} has unreadable rows"));
                     stage.counters.add("failed", "rows found unreadable");
@@ -385,10 +385,10 @@ impl Admin {
         let ended = self.ended(&kept.ended).await;
         self.count("stop a mirror");
         let mut array = ended.array;
-        if ended.equal {
+        if ended.is_clean {
             self.compare(number, &array, kept.regions).await;
         }
-        if ended.equal && self.rng.below(4) > 0 {
+        if ended.is_clean && self.rng.below(4) > 0 {
             match array.stop(&self.port).await {
                 Ok(()) => {
                     self.count("note a stop");
@@ -402,11 +402,11 @@ impl Admin {
     /// Where the copies of an array are whose members are all in sync: the disk of each and where its data begin.
     fn whole(&self, array: &Array) -> Option<(Geometry, Vec<(usize, u64)>)> {
         let disk_of = |leaf: LeafId| self.leaves.iter().find(|(_, l)| **l == leaf).map(|(disk, _)| *disk);
-        let mut members = vec![None; usize::from(array.roles())];
+        let mut members = vec![None; usize::from(array.slots())];
         for member in array.members().filter(|m| m.state == MemberState::InSync) {
-            let start = member.part.places.data.start;
+            let start = member.part.layout.data.start;
             // A successor is no role's holder yet.
-            if let Some(seat) = members.get_mut(usize::from(member.role)) {
+            if let Some(seat) = members.get_mut(usize::from(member.number)) {
                 *seat = disk_of(member.leaf).map(|disk| (disk, start));
             }
         }
@@ -417,11 +417,11 @@ impl Admin {
     /// Whichever member is in sync could have answered: all of them are judged.
     async fn compare(&mut self, number: u64, array: &Array, regions: Arc<RegionMap>) {
         let disk_of = |leaf: LeafId| self.leaves.iter().find(|(_, l)| **l == leaf).map(|(disk, _)| *disk);
-        let mut members = vec![None; usize::from(array.roles())];
+        let mut members = vec![None; usize::from(array.slots())];
         for member in array.members().filter(|m| m.state == MemberState::InSync) {
-            let start = member.part.places.data.start;
+            let start = member.part.layout.data.start;
             // A successor is no role's holder yet.
-            if let Some(seat) = members.get_mut(usize::from(member.role)) {
+            if let Some(seat) = members.get_mut(usize::from(member.number)) {
                 *seat = disk_of(member.leaf).map(|disk| (disk, start));
             }
         }
@@ -453,6 +453,6 @@ fn with_rows(stage: &Stage, number: u64) -> bool {
 }
 
 /// Whether `--force` would help.
-fn reasons_can_be_forced(status: &Status) -> bool {
-    matches!(status, Status::Refused { reasons } if reasons.iter().all(lifecycle::Refusal::can_be_forced))
+fn reasons_can_be_forced(status: &ArrayStatus) -> bool {
+    matches!(status, ArrayStatus::Refused { reasons } if reasons.iter().all(lifecycle::Refusal::can_be_forced))
 }

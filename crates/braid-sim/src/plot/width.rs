@@ -2,7 +2,7 @@
 
 use braid_engine::io::DeviceId;
 use braid_engine::keeper::Order;
-use braid_engine::lifecycle::{Filling, Newcomer};
+use braid_engine::lifecycle::{RebuildKind, RebuildTarget};
 use braid_format::MemberId;
 use braid_geometry::Level;
 
@@ -61,8 +61,13 @@ impl Admin {
         let disk = others[self.draw_of_width(others.len() as u64) as usize];
         let Some(leaf) = self.leaves.get(&disk).copied() else { return };
         let member = MemberId::from_random(self.draw_of_width(u64::MAX));
-        let newcomer = Newcomer::New { leaf, id: member, force: true };
-        self.order_of_width(id, Order::Fill { role, newcomer, from: Filling::Full }, "take a new role").await;
+        let newcomer = RebuildTarget::New { leaf, id: member, force: true };
+        self.order_of_width(
+            id,
+            Order::Rebuild { slot: role, target: newcomer, kind: RebuildKind::Full },
+            "take a new role",
+        )
+        .await;
     }
 
     /// The last role is given up; who has it is left out, unless that is the one that is well.

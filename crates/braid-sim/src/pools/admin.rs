@@ -1,8 +1,8 @@
 //! Administration: volumes, snapshots and clones come, grow, go back and go, and what each call waits for.
 
 use braid_engine::Uuid;
-use braid_engine::pool::{AdminError, Folded, VolumeId};
-use braid_format::pool::{Owner, OwnerKind, OwnerName, Placing};
+use braid_engine::pool::{AdminError, MergeStep, VolumeId};
+use braid_format::pool::{AllocationPolicy, Owner, OwnerKind, OwnerName};
 
 use super::bugs::{Bug, is_planted};
 use super::nature::Moment;
@@ -35,12 +35,12 @@ impl World {
     pub(super) fn fold(&mut self) {
         let records = 1 + self.rng.below(40) as u32;
         match self.fold_step(records) {
-            Folded::Nothing | Folded::Later => {}
-            Folded::Some => {
+            MergeStep::Nothing | MergeStep::Later => {}
+            MergeStep::Some => {
                 self.count("folds");
                 self.happens(Moment::Folded);
             }
-            Folded::TailFull => {
+            MergeStep::LogFull => {
                 self.pool().request_commit();
             }
         }
@@ -116,20 +116,20 @@ impl World {
         };
         let (place, on) = self.draw_placing();
         let thick = self.nature.thick > 0 && self.rng.below(100) < self.nature.thick;
-        let own = if place == Placing::Spread { u128::MAX } else { on };
+        let own = if place == AllocationPolicy::Spread { u128::MAX } else { on };
         let home = own | of.map_or(0, |of| self.known[&of].home);
         let mut writers = of.map_or(Vec::new(), |of| self.known[&of].writers.clone());
         writers.push(self.names as u16);
         let owner = Owner {
             id: 1,
             kind: OwnerKind::Volume,
-            place,
+            allocation: place,
             on,
             also_on: 0,
             thick,
-            flattens: false,
+            flattening: false,
             frozen: false,
-            in_sectors: false,
+            sectors_of_512: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),
@@ -138,10 +138,10 @@ impl World {
             limit_iops: 0,
             limit_bytes_per_s: 0,
             name: OwnerName::new(&name).expect("a good name"),
-            policy: None,
+            schedule: None,
         };
         match self.pool().create_volume(parent, owner) {
-            Err(AdminError::TailFull | AdminError::NoPlace) => {}
+            Err(AdminError::LogFull | AdminError::NoOwnerSlot) => {}
             Err(AdminError::InDoubt | AdminError::Damaged) if self.absent() | self.rotten != 0 => {
                 self.count("volumes refused")
             }
@@ -164,16 +164,16 @@ impl World {
     }
 
     /// Which members a volume may use.
-    pub(super) fn draw_placing(&mut self) -> (Placing, u128) {
+    pub(super) fn draw_placing(&mut self) -> (AllocationPolicy, u128) {
         let members = self.devices.len();
         match self.rng.below(4) {
-            0 => (Placing::Single, 1 << self.rng.pick(&self.devices).number),
+            0 => (AllocationPolicy::Single, 1 << self.rng.pick(&self.devices).number),
             1 => {
                 let some = 1 + self.rng.below((1 << members) - 1);
                 let chosen = (0..).zip(&self.devices).filter(|(k, _)| some >> k & 1 == 1);
-                (Placing::Chosen, chosen.fold(0, |all, (_, device)| all | 1 << device.number))
+                (AllocationPolicy::Chosen, chosen.fold(0, |all, (_, device)| all | 1 << device.number))
             }
-            _ => (Placing::Spread, 0),
+            _ => (AllocationPolicy::Spread, 0),
         }
     }
 
@@ -289,7 +289,7 @@ impl World {
                 let discarded = self.discard(volume, served, blocks, had as u64 - blocks);
                 discarded.expect("it only fails where a check does");
             }
-            Err(AdminError::TailFull) => {
+            Err(AdminError::LogFull) => {
                 self.pool().request_commit();
             }
             Err(AdminError::InDoubt | AdminError::Damaged) => self.count("volumes refused"),
@@ -313,7 +313,7 @@ impl World {
                 let served = match self.pool().serve(owner) {
                     Ok(served) => served,
                     // Data of one of those whose blocks show through it are on their way.
-                    Err(AdminError::TailFull) => return,
+                    Err(AdminError::LogFull) => return,
                     Err(error) => unreachable!("what is there and not served is refused: {error}"),
                 };
                 self.known.get_mut(&uuid).expect("known").served = Some(served);
@@ -335,7 +335,7 @@ impl World {
 
     pub(super) fn leave(&mut self, uuid: Uuid, served: VolumeId) {
         self.known.get_mut(&uuid).expect("known").served = None;
-        self.pool().leave(served);
+        self.pool().stop_serving(served);
         self.note(|| format!("leave {uuid}"), u64::from(served.0));
     }
 

@@ -1,6 +1,6 @@
 //! Flattening: volumes become independent of what they began as, while everything else goes on.
 
-use braid_engine::pool::{AdminError, Flattened, PoolOp, RecordId};
+use braid_engine::pool::{AdminError, FlattenStep, PoolOp, RecordId};
 use braid_format::pool::{OwnerKind, RecordKind};
 
 use super::nature::Moment;
@@ -75,7 +75,7 @@ impl World {
                 if tops == [owner] { "of the volume" } else { "of its snapshots" }
             }
             Err(AdminError::NoSpace) => "refused for want of space",
-            Err(AdminError::TailFull) => return,
+            Err(AdminError::LogFull) => return,
             Err(AdminError::InDoubt | AdminError::Damaged) => "refused in doubt",
             Err(error) => unreachable!("what is refused to be flattened: {error}"),
         };
@@ -84,7 +84,7 @@ impl World {
 
     fn keep_a_parent(&mut self) {
         let Some(owner) = self.some_volume() else { return };
-        if !self.pool().flattened_for(owner).is_empty() && self.pool().keep_parent(owner) {
+        if !self.pool().flattened_for(owner).is_empty() && self.pool().cancel_flatten(owner) {
             self.counters.add("flatten", "called off", 1);
         }
     }
@@ -130,21 +130,21 @@ impl World {
         }
     }
 
-    pub(super) fn flatten_on(&mut self, records: u32) -> Flattened {
+    pub(super) fn flatten_on(&mut self, records: u32) -> FlattenStep {
         let step = self.watched("flatten", |pool| pool.flatten_step(records));
         let blocks = self.pool().blocks_copied();
         let more = blocks.saturating_sub(std::mem::replace(&mut self.flattened, blocks));
         self.counters.add("flatten", "blocks", more);
         let what = match step {
-            Flattened::Nothing => "nothing",
-            Flattened::Some => "steps",
-            Flattened::Later => "waits",
-            Flattened::Done(_) => "done",
-            Flattened::Full(_) => "no space",
-            Flattened::Unreadable(_) => "could not be copied",
+            FlattenStep::Nothing => "nothing",
+            FlattenStep::Some => "steps",
+            FlattenStep::Later => "waits",
+            FlattenStep::Done(_) => "done",
+            FlattenStep::Full(_) => "no space",
+            FlattenStep::Unreadable(_) => "could not be copied",
         };
         self.counters.add("flatten", what, 1);
-        if let Flattened::Done(owner) = step {
+        if let FlattenStep::Done(owner) = step {
             let parent = self.pool().state().owners.get(owner).map(|owner| owner.parent);
             self.note(|| format!("flattened owner {owner}"), u64::from(owner));
             if parent != Some(0) {
@@ -160,7 +160,7 @@ impl World {
         self.flatten_one();
         self.flatten_to_the_end()?;
         let owners = &self.pool().state().owners;
-        if let Some(owner) = owners.iter().find(|owner| owner.flattens) {
+        if let Some(owner) = owners.iter().find(|owner| owner.flattening) {
             return Err(format!("the flattening of owner {} does not come to an end", owner.id));
         }
         // Whoever has it is whole without the rest.
@@ -175,7 +175,7 @@ impl World {
     /// Goes on until nothing is left to be flattened.
     pub(super) fn flatten_to_the_end(&mut self) -> Check {
         for _ in 0..300 {
-            if !self.flattens || self.flatten_on(1_000_000) == Flattened::Nothing {
+            if !self.flattens || self.flatten_on(1_000_000) == FlattenStep::Nothing {
                 break;
             }
             self.quiesce()?;

@@ -76,9 +76,9 @@ impl World {
     }
 
     pub(super) fn try_again(&mut self) {
-        if self.pool().lacks_space() != 0 {
+        if self.pool().members_without_space() != 0 {
             self.note(|| "what found no space is tried again".to_owned(), 0);
-            self.pool().try_again();
+            self.pool().retry_writes();
             self.counters.add("space", "tried again", 1);
         }
     }
@@ -93,7 +93,7 @@ impl World {
     /// It has found none: some of it may have arrived.
     pub(super) fn found_no_space(&mut self, io: &PoolIo, data: &[u8]) {
         self.disks[usize::from(io.member)].write_torn(io.offset, data, &mut self.full.rng);
-        let places = self.device(io.member).places;
+        let places = self.device(io.member).layout;
         let what = match io.offset {
             at if at >= places.owners => "none for tables",
             at if at >= places.starts + 2 * BLOCK => "none for a batch",

@@ -68,8 +68,8 @@ impl World {
         let like = *self.device(like);
         let number = self.disks.len() as u8;
         let device = PoolDevice { number, device: DeviceId(u32::from(number)), ..like };
-        let mut disk = Disk::new(like.places.data, u64::from(like.extents) * EXTENT_BYTES / BLOCK);
-        disk.write(like.places.starts, &self.pool().begin_member().encode());
+        let mut disk = Disk::new(like.layout.data, u64::from(like.extents) * EXTENT_BYTES / BLOCK);
+        disk.write(like.layout.starts, &self.pool().begin_member().encode());
         let mark = disk.mark();
         disk.flushed(mark);
         self.disks.push(disk);

@@ -1,11 +1,11 @@
 //! Which kinds of changes happen to records, so that a range of seeds can be asked whether it has met them all.
 
-use braid_engine::pool::{Folded, Placement, Pool, RecordId, State};
+use braid_engine::pool::{BlockAllocation, MergeStep, Pool, PoolTables, RecordId};
 use braid_format::pool::{Record, RecordKind};
 
 use super::world::World;
 
-fn images(state: &State) -> Vec<Record> {
+fn images(state: &PoolTables) -> Vec<Record> {
     let of = |(member, extents): (u8, u32)| (0..extents + state.zero_slots(member)).map(move |index| (member, index));
     state.members().flat_map(of).map(|(member, index)| state.record(RecordId { member, index })).collect()
 }
@@ -54,24 +54,26 @@ impl World {
     }
 
     /// Folds on.
-    pub(super) fn fold_step(&mut self, records: u32) -> Folded {
+    pub(super) fn fold_step(&mut self, records: u32) -> MergeStep {
         let owners = self.pool().state().owners.iter().count();
-        let folded = self.watched("fold", |pool| pool.fold_step(records));
+        let folded = self.watched("fold", |pool| pool.merge_step(records));
         let gone = owners - self.pool().state().owners.iter().count();
         self.counters.add("fold", "owners gone", gone as u64);
-        if folded == Folded::TailFull {
+        if folded == MergeStep::LogFull {
             self.counters.add("fold", "waits for the tail", 1);
         }
         folded
     }
 
     /// Counts what came of asking for a place for so many blocks.
-    pub(super) fn count_place(&mut self, placement: &Placement, asked: u32) {
+    pub(super) fn count_place(&mut self, placement: &BlockAllocation, asked: u32) {
         let state = self.pool.as_ref().expect("open").state();
         let kind = match placement {
-            Placement::Own { extent, .. } if state.record((*extent).into()).kind == RecordKind::Packed => "own, packed",
-            Placement::Own { .. } => "own, whole",
-            Placement::New(place) => {
+            BlockAllocation::Own { extent, .. } if state.record((*extent).into()).kind == RecordKind::Packed => {
+                "own, packed"
+            }
+            BlockAllocation::Own { .. } => "own, whole",
+            BlockAllocation::New(place) => {
                 let record = state.record(place.extent.into());
                 let opening = self.jobs.iter().any(|job| job.has_place_in(place.extent));
                 match (place.is_packed(), record.kind) {
@@ -84,9 +86,9 @@ impl World {
                     (false, _) => "its own extent",
                 }
             }
-            Placement::Full => "full",
-            Placement::TailFull => "waits for the tail",
-            Placement::Held => "held",
+            BlockAllocation::Full => "full",
+            BlockAllocation::LogFull => "waits for the tail",
+            BlockAllocation::Held => "held",
         };
         self.counters.add("place", kind, 1);
     }

@@ -1,7 +1,7 @@
 //! Moving: members are emptied and used again, volumes are placed otherwise, while everything else goes on.
 
-use braid_engine::pool::{Leaving, Moving, Pool};
-use braid_format::pool::Placing;
+use braid_engine::pool::{MemberRemoval, MoveStep, Pool};
+use braid_format::pool::AllocationPolicy;
 
 use super::world::{Check, World};
 
@@ -20,13 +20,13 @@ impl World {
         }
     }
 
-    pub(super) fn move_on(&mut self, records: u32) -> Moving {
+    pub(super) fn move_on(&mut self, records: u32) -> MoveStep {
         let moving = self.watched("move", |pool| pool.move_step(records));
         match moving {
-            Moving::Done => self.counters.add("move", "all is where it should be", 1),
-            Moving::Some | Moving::Waits => {}
-            Moving::Full => self.counters.add("move", "no space", 1),
-            Moving::Unreadable => {
+            MoveStep::Done => self.counters.add("move", "all is where it should be", 1),
+            MoveStep::Some | MoveStep::Paused => {}
+            MoveStep::Full => self.counters.add("move", "no space", 1),
+            MoveStep::Unreadable => {
                 self.counters.add("move", "could not be copied", 1);
                 self.pool().retry_moves();
             }
@@ -56,7 +56,7 @@ impl World {
 
     /// Counts what was put together since this was asked last.
     pub(super) fn count_put_together(&mut self) {
-        let now = self.pool().put_together_so_far();
+        let now = self.pool().extents_consolidated();
         let (gathered, merged) = std::mem::replace(&mut self.put_together, now);
         self.counters.add("compact", "into whole ones", now.0.saturating_sub(gathered));
         self.counters.add("compact", "into packed ones", now.1.saturating_sub(merged));
@@ -64,10 +64,10 @@ impl World {
 
     /// What somebody has scattered is put together.
     fn compact(&mut self) {
-        if self.pool().compacts() {
+        if self.pool().is_compacting() {
             let records = 1 + self.rng.below(2000) as u32;
             let moving = self.watched("compact", |pool| pool.compact_step(records));
-            let what = if moving == Moving::Full { "no space" } else { "steps" };
+            let what = if moving == MoveStep::Full { "no space" } else { "steps" };
             return self.counters.add("compact", what, 1);
         }
         let owners: Vec<_> = self.pool().state().owners.iter().map(|owner| owner.id).collect();
@@ -76,7 +76,7 @@ impl World {
             // Some at a time, as where there are more than is to be kept in mind.
             match self.now % 3 {
                 0 => self.pool().compact(owners),
-                one => self.pool().compact_noting(owners, one * 40),
+                one => self.pool().compact_with_limit(owners, one * 40),
             }
         }
     }
@@ -96,7 +96,7 @@ impl World {
             }
             return;
         }
-        if self.devices.len() > 1 && self.pool().leave_step(member) == Leaving::Ready && self.rng.coin() {
+        if self.devices.len() > 1 && self.pool().remove_member_step(member) == MemberRemoval::Ready && self.rng.coin() {
             // All labels are written at once, which is whoever serves the pool's affair.
             let (parted, stay) = self.devices.drain(..).partition(|device| device.number == member);
             self.devices = stay;
@@ -123,10 +123,14 @@ impl World {
         let id = *self.rng.pick(&owners);
         let (place, on) = self.draw_placing();
         let mut image = self.pool().state().owners.get(id).expect("just seen").clone();
-        (image.place, image.on) = (place, on);
+        (image.allocation, image.on) = (place, on);
         if self.pool().alter(id, image).is_ok() {
             self.placed_otherwise = true;
-            self.counters.add("move", if place == Placing::Spread { "placed anywhere" } else { "placed otherwise" }, 1);
+            self.counters.add(
+                "move",
+                if place == AllocationPolicy::Spread { "placed anywhere" } else { "placed otherwise" },
+                1,
+            );
             self.note(|| format!("place owner {id} on {on:x}"), u64::from(id));
         }
     }
@@ -137,7 +141,7 @@ impl World {
         self.flatten_to_the_end()?;
         let mut moving = self.move_on(1_000_000);
         for _ in 0..200 {
-            if !matches!(moving, Moving::Some | Moving::Unreadable) {
+            if !matches!(moving, MoveStep::Some | MoveStep::Unreadable) {
                 break;
             }
             self.quiesce()?;
@@ -145,9 +149,9 @@ impl World {
         }
         self.quiesce()?;
         match moving {
-            Moving::Done => {}
+            MoveStep::Done => {}
             // Everybody fills what there is.
-            Moving::Full => return Ok(()),
+            MoveStep::Full => return Ok(()),
             other => return Err(format!("what should move does not come to an end: {other:?}")),
         }
         let pool: &Pool = self.pool.as_ref().expect("open");
@@ -156,7 +160,7 @@ impl World {
             for index in 0..extents {
                 let record = state.record(braid_engine::pool::RecordId { member, index });
                 let Some(owner) = state.owners.get(record.owner) else { continue };
-                if owner.uses() >> member & 1 == 0 {
+                if owner.allocation_members() >> member & 1 == 0 {
                     return Err(format!("extent {index} of member {member} is still of owner {}", owner.id));
                 }
             }

@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use braid_engine::pool::{ExtentId, Found, OpenPool, Pool, TailMemory, open};
+use braid_engine::pool::{BlockLocation, ExtentId, LogMemory, OpenPool, Pool, open};
 use braid_engine::{DeviceId, DeviceIo, ErrorKind, IoError};
-use braid_format::pool::{OwnerKind, RingStart};
+use braid_format::pool::{Checkpoint, OwnerKind};
 
 use super::absent::in_doubt;
 use super::bugs::{Bug, is_planted};
@@ -102,8 +102,8 @@ impl World {
     pub(super) fn make_disks(&mut self) {
         for device in &self.devices {
             let disk = &mut self.disks[usize::from(device.number)];
-            let start = RingStart::first(&self.uuid, 1);
-            disk.write(device.places.starts, &start.encode());
+            let start = Checkpoint::first(&self.uuid, 1);
+            disk.write(device.layout.starts, &start.encode());
             let mark = disk.mark();
             disk.flushed(mark);
         }
@@ -174,13 +174,20 @@ impl World {
         let io = Until { disks, left: Cell::new(left), alone, unreadable, full, rng };
         let members: Vec<_> = self.devices.iter().filter(|device| self.is_here(device.number)).copied().collect();
         let (uuid, owner_slots, absent) = (self.uuid, self.owner_slots, self.absent());
-        let what = OpenPool { uuid, members: &members, owner_slots, absent, writes_over: self.writes_over, run };
-        let old = |session: u64| self.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>);
+        let what = OpenPool {
+            uuid,
+            members: &members,
+            owner_slots,
+            missing: absent,
+            overwrites_unreadable: self.writes_over,
+            run,
+        };
+        let old = |session: u64| self.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn LogMemory>);
         let made = RefCell::new(Vec::new());
         let begin = |session: u64, bytes: u64| {
             let memory = Shm::new(bytes);
             made.borrow_mut().push((session, Arc::clone(&memory)));
-            Ok(memory as Arc<dyn TailMemory>)
+            Ok(memory as Arc<dyn LogMemory>)
         };
         let result = now(open(&io, &what, old, begin));
         let took = left - io.left.get();
@@ -338,16 +345,16 @@ impl World {
         let mut words = Vec::with_capacity(blocks as usize);
         while (words.len() as u64) < blocks {
             match map.find(records, words.len() as u64, (blocks - words.len() as u64).min(64) as u32) {
-                Found::Nothing { blocks } => words.extend((0..blocks).map(|_| Some(0))),
-                Found::At { extent: ExtentId::IN_DOUBT, blocks, .. } => words.extend((0..blocks).map(|_| None)),
-                Found::At { extent, position, blocks } => {
+                BlockLocation::Nothing { blocks } => words.extend((0..blocks).map(|_| Some(0))),
+                BlockLocation::At { extent: ExtentId::IN_DOUBT, blocks, .. } => words.extend((0..blocks).map(|_| None)),
+                BlockLocation::At { extent, position, blocks } => {
                     let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
                     let disk = &self.disks[usize::from(extent.member)];
                     words.extend((0..u64::from(blocks)).map(|k| Some(disk.block(offset + k * BLOCK))));
                 }
             }
         }
-        self.pool().leave(served);
+        self.pool().stop_serving(served);
         Ok(words)
     }
 }

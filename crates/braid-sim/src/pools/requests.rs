@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use braid_engine::Uuid;
-use braid_engine::pool::{CommitFailed, Discarded, ExtentId, Found, OWNER_HELD, Placement, Reservation, VolumeId};
+use braid_engine::pool::{
+    BlockAllocation, BlockLocation, CommitFailed, DiscardOutcome, ExtentId, OWNER_HELD, Reservation, VolumeId,
+};
 
-use braid_format::pool::{Placing, RecordKind};
+use braid_format::pool::{AllocationPolicy, RecordKind};
 
 use super::bugs::{Bug, is_planted};
 use super::oracle::{Change, Rule};
@@ -149,16 +151,16 @@ impl World {
         let mut all = 0;
         while at < block + count {
             match shared.map.find(&records, at, (block + count - at).min(64) as u32) {
-                Found::Nothing { blocks } => {
+                BlockLocation::Nothing { blocks } => {
                     self.check_read(volume, self.now, at, &vec![0; blocks as usize])?;
                     at += u64::from(blocks);
                 }
                 // It is an error.
-                Found::At { extent: ExtentId::IN_DOUBT, blocks, .. } => {
+                BlockLocation::At { extent: ExtentId::IN_DOUBT, blocks, .. } => {
                     self.count("reads of blocks in doubt");
                     at += u64::from(blocks);
                 }
-                Found::At { extent, position, blocks } => {
+                BlockLocation::At { extent, position, blocks } => {
                     let pool = self.pool.as_ref().expect("open");
                     let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
                     let member = usize::from(extent.member);
@@ -181,8 +183,8 @@ impl World {
         let mut at = 64;
         while at < size {
             at += match map.find(records, at, 64.min(size - at) as u32) {
-                Found::Nothing { blocks } => u64::from(blocks),
-                Found::At { extent, blocks, .. } => {
+                BlockLocation::Nothing { blocks } => u64::from(blocks),
+                BlockLocation::At { extent, blocks, .. } => {
                     if extent != ExtentId::IN_DOUBT && records.owner(extent) & OWNER_HELD != 0 {
                         return Some(at / 64 * 64 - 64);
                     }
@@ -205,17 +207,17 @@ impl World {
         while at < block + count {
             let left = block + count - at;
             let done = match self.watched("discard", |pool| pool.discard(served, at, left)) {
-                Discarded::Done(blocks) => blocks,
-                Discarded::Full(_) => {
+                DiscardOutcome::Done(blocks) => blocks,
+                DiscardOutcome::Full(_) => {
                     self.counters.add("discard", "refused", 1);
                     break;
                 }
-                Discarded::TailFull => {
+                DiscardOutcome::LogFull => {
                     self.counters.add("discard", "waits for the tail", 1);
                     self.pool().request_commit();
                     break;
                 }
-                Discarded::Held => break,
+                DiscardOutcome::Held => break,
             };
             let now = self.now;
             self.now += 1;
@@ -239,8 +241,8 @@ impl World {
         while at < block + count {
             let found = shared.map.find(records, at, (block + count - at).min(64) as u32);
             match found {
-                Found::At { extent, .. } if self.closed.contains(&usize::from(extent.member)) => return true,
-                Found::At { blocks, .. } | Found::Nothing { blocks } => at += u64::from(blocks),
+                BlockLocation::At { extent, .. } if self.closed.contains(&usize::from(extent.member)) => return true,
+                BlockLocation::At { blocks, .. } | BlockLocation::Nothing { blocks } => at += u64::from(blocks),
             }
         }
         false
@@ -257,7 +259,7 @@ impl World {
         let mut at = block;
         while at < block + count {
             match shared.map.find(&records, at, (block + count - at).min(64) as u32) {
-                Found::At { extent, position, blocks } if records.owner(extent) == owner => {
+                BlockLocation::At { extent, position, blocks } if records.owner(extent) == owner => {
                     pieces.push((extent, position, at, u64::from(blocks)));
                     at += u64::from(blocks);
                 }
@@ -330,10 +332,10 @@ impl World {
         let (bind, failed) = (std::mem::take(&mut write.bind), write.failed);
         for reservation in bind {
             if failed {
-                self.watched("unplace", |pool| pool.unplace(&reservation));
+                self.watched("unplace", |pool| pool.release_allocation(&reservation));
                 self.count("places given back");
             } else {
-                self.watched("bind", |pool| pool.bind(&reservation));
+                self.watched("bind", |pool| pool.map_allocation(&reservation));
             }
         }
     }
@@ -383,22 +385,22 @@ impl World {
         let JobKind::Write(write) = &self.jobs[k].kind else { unreachable!("it writes") };
         let at = write.cursor;
         let asked = (end - at).min(64) as u32;
-        let placement = self.pool().place(served, at, asked);
+        let placement = self.pool().allocate(served, at, asked);
         self.count_place(&placement, asked);
         self.check_member(&placement, served);
         self.check_right(&placement, served);
         let (extent, position, blocks, reservation) = match placement {
-            Placement::New(r) => (r.extent, r.position, r.blocks, Some(r)),
-            Placement::Own { extent, position, blocks } => (extent, position, blocks, None),
-            Placement::TailFull if !self.has_failed() && !self.pool().is_starved() => {
+            BlockAllocation::New(r) => (r.extent, r.position, r.blocks, Some(r)),
+            BlockAllocation::Own { extent, position, blocks } => (extent, position, blocks, None),
+            BlockAllocation::LogFull if !self.has_failed() && !self.pool().is_starved() => {
                 self.pool().request_commit();
                 return false;
             }
-            Placement::Held => {
+            BlockAllocation::Held => {
                 self.leave_barriers(id);
                 return false;
             }
-            Placement::Full | Placement::TailFull => {
+            BlockAllocation::Full | BlockAllocation::LogFull => {
                 let JobKind::Write(write) = &mut self.jobs[k].kind else { unreachable!("it writes") };
                 write.failed = true;
                 return true;
@@ -408,7 +410,7 @@ impl World {
         self.push_write((self.jobs[k].volume, id), extent, position, at, u64::from(blocks), false);
         let bound = reservation.filter(|_| is_planted(Bug::EntryBeforeData));
         if let Some(reservation) = &bound {
-            self.pool().bind(reservation);
+            self.pool().map_allocation(reservation);
         }
         let JobKind::Write(write) = &mut self.jobs[k].kind else { unreachable!("it writes") };
         write.out += 1;
@@ -429,10 +431,10 @@ impl World {
     }
 
     /// A thick volume of which there never was a snapshot finds a place for each of its blocks, if not at once.
-    fn check_right(&mut self, placement: &Placement, served: VolumeId) {
+    fn check_right(&mut self, placement: &BlockAllocation, served: VolumeId) {
         let pool = self.pool.as_ref().expect("open");
         let excused = self.absent() != 0 || !self.shut.is_empty();
-        if *placement != Placement::Full || excused || pool.is_freeing_for(served) {
+        if *placement != BlockAllocation::Full || excused || pool.is_freeing_for(served) {
             return;
         }
         let known = self.known.values().find(|known| known.served == Some(served)).expect("served");
@@ -443,8 +445,8 @@ impl World {
     }
 
     /// New blocks go where their volume may have them.
-    fn check_member(&mut self, placement: &Placement, served: VolumeId) {
-        let Placement::New(place) = placement else { return };
+    fn check_member(&mut self, placement: &BlockAllocation, served: VolumeId) {
+        let BlockAllocation::New(place) = placement else { return };
         let pool = self.pool.as_ref().expect("open");
         // What has begun goes on where it is, until it has been moved.
         let begun = pool.state().record(place.extent.into()).kind != RecordKind::Free;
@@ -455,7 +457,7 @@ impl World {
         if self.closed.contains(&usize::from(place.extent.member)) {
             self.wrong = Some(format!("{} has a place on member {}, which is closed", owner.name, place.extent.member));
         }
-        if owner.place == Placing::Spread {
+        if owner.allocation == AllocationPolicy::Spread {
             return;
         }
         self.counters.add("place", "on chosen members", 1);

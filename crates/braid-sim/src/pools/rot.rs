@@ -3,7 +3,7 @@
 //!
 //! Nothing that was committed may be missing afterwards without a word: a start that does not notice serves what it would have served.
 
-use braid_format::pool::{RECORD_BYTES, RING_START_BYTES, Record, RecordKind, RingStart};
+use braid_format::pool::{CHECKPOINT_BYTES, Checkpoint, RECORD_BYTES, Record, RecordKind};
 
 use braid_engine::pool::{Pool, PoolDevice};
 
@@ -32,7 +32,7 @@ impl World {
     /// Tables rot: the pool goes on, without what nobody can believe.
     fn rot_tables(&mut self, rule: Rule) -> Check {
         let device = *self.rng.pick(&self.devices.clone());
-        let places = device.places;
+        let places = device.layout;
         let packed = self.packed_on(&device);
         let disk = &mut self.disks[usize::from(device.number)];
         let (what, start, bytes, piece) = match self.rng.below(5) {
@@ -131,7 +131,7 @@ impl World {
     /// Extents that the table of a member says are packed.
     fn packed_on(&self, device: &PoolDevice) -> Vec<u32> {
         let bytes = (device.extents as usize * RECORD_BYTES).next_multiple_of(BLOCK as usize);
-        let table = self.disks[usize::from(device.number)].read(device.places.table, bytes);
+        let table = self.disks[usize::from(device.number)].read(device.layout.table, bytes);
         let records = (0..device.extents).zip(table.as_chunks::<RECORD_BYTES>().0);
         let packed = |(index, bytes): (u32, &[u8; RECORD_BYTES])| {
             let record = Record::decode(bytes, device.number, index).ok()?;
@@ -165,13 +165,13 @@ impl World {
         let committed = whole.newest_start();
         let device = *self.rng.pick(&self.devices.clone());
         let disk = &mut self.disks[usize::from(device.number)];
-        let newest = start_of(disk, device.places.starts);
+        let newest = start_of(disk, device.layout.starts);
         let (ring, blocks) = device.ring;
         match self.rng.below(3) {
             0 => {
                 // The newest start alone: what a start finds then is the one before.
-                let at = device.places.starts + newest.generation % 2 * BLOCK;
-                spoil(disk, at, RING_START_BYTES as u64 / SECTOR, &mut self.rng);
+                let at = device.layout.starts + newest.generation % 2 * BLOCK;
+                spoil(disk, at, CHECKPOINT_BYTES as u64 / SECTOR, &mut self.rng);
                 self.counters.add("rot", "ring starts", 1);
             }
             draw => {
@@ -204,14 +204,14 @@ impl World {
 
     /// The last commit that any start of a ring speaks of.
     fn newest_start(&self) -> u64 {
-        let of = |device: &PoolDevice| start_of(&self.disks[usize::from(device.number)], device.places.starts).commit;
+        let of = |device: &PoolDevice| start_of(&self.disks[usize::from(device.number)], device.layout.starts).commit;
         self.devices.iter().map(of).max().unwrap_or(0)
     }
 }
 
-fn start_of(disk: &Disk, starts: u64) -> RingStart {
-    let bytes = disk.read(starts, 2 * RING_START_BYTES);
-    let valid = bytes.as_chunks::<RING_START_BYTES>().0.iter().filter_map(|block| RingStart::decode(block).ok());
+fn start_of(disk: &Disk, starts: u64) -> Checkpoint {
+    let bytes = disk.read(starts, 2 * CHECKPOINT_BYTES);
+    let valid = bytes.as_chunks::<CHECKPOINT_BYTES>().0.iter().filter_map(|block| Checkpoint::decode(block).ok());
     valid.max_by_key(|start| start.generation).expect("a member has a start")
 }
 
@@ -223,7 +223,7 @@ struct Rotten {
 }
 
 fn pool_is_whole(pool: &Pool) -> bool {
-    pool.damaged().is_empty() && pool.doubtful().next().is_none()
+    pool.damaged().is_empty() && pool.owners_in_doubt().next().is_none()
 }
 
 /// One of these sectors holds something else from now on: a bit of it, or all.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use braid_engine::pool::{ExtentId, Found, LOGICAL_PACKED, NO_BLOCK, Pool, RecordId};
+use braid_engine::pool::{BlockLocation, ExtentId, LOGICAL_PACKED, NO_BLOCK, Pool, RecordId};
 use braid_format::pool::RecordKind;
 
 use super::world::{Check, World};
@@ -38,7 +38,8 @@ impl World {
     pub(crate) fn verify_records(pool: &Pool) -> Check {
         let state = pool.state();
         for owner in state.owners.iter() {
-            if let Some((id, _)) = state.zeros_of(owner.id).find(|(id, _)| owner.may_be_on() >> id.member & 1 == 0) {
+            if let Some((id, _)) = state.zeros_of(owner.id).find(|(id, _)| owner.block_members() >> id.member & 1 == 0)
+            {
                 return Err(format!("{id:?} is of owner {}, who says that it has nothing there", owner.id));
             }
         }
@@ -54,7 +55,7 @@ impl World {
                 let Some(owner) = state.owners.get(record.owner) else {
                     return Err(format!("{id:?} is of owner {}, who is nobody", record.owner));
                 };
-                if owner.may_be_on() >> member & 1 == 0 {
+                if owner.block_members() >> member & 1 == 0 {
                     return Err(format!("{id:?} is of owner {}, who says that it has nothing there", record.owner));
                 }
                 if record.present & record.zero != 0 {
@@ -110,11 +111,11 @@ impl World {
         for known in self.known.values() {
             let Some(served) = known.served else { continue };
             let map = &pool.volume(served).expect("served").map;
-            let built = pool.build_again(served);
+            let built = pool.rebuild_map(served);
             let place = |map: &braid_engine::pool::VolumeMap, block: u64| -> Option<(ExtentId, u32)> {
                 match map.find(records, block, 1) {
-                    Found::Nothing { .. } => None,
-                    Found::At { extent, position, .. } => Some((extent, position)),
+                    BlockLocation::Nothing { .. } => None,
+                    BlockLocation::At { extent, position, .. } => Some((extent, position)),
                 }
             };
             for block in 0..known.blocks.len() as u64 {

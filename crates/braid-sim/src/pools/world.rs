@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use braid_engine::pool::{
-    BUFFERS, EXTENT_BYTES, Folded, MemberPlaces, Pool, PoolDevice, PoolIo, PoolMemory, PoolOp, TailMemory, VolumeId,
+    BUFFERS, EXTENT_BYTES, LogMemory, MemberLayout, MergeStep, Pool, PoolDevice, PoolIo, PoolMemory, PoolOp, VolumeId,
 };
 use braid_engine::{ErrorKind, Uuid};
 
@@ -60,7 +60,7 @@ impl Shm {
     }
 }
 
-impl TailMemory for Shm {
+impl LogMemory for Shm {
     fn words(&self) -> &[AtomicU64] {
         &self.0
     }
@@ -255,7 +255,7 @@ impl World {
             devices.push(PoolDevice {
                 number: number as u8,
                 device: braid_engine::DeviceId(number as u32),
-                places: MemberPlaces { starts, owners, table, addresses, data },
+                layout: MemberLayout { starts, owners, table, addresses, data },
                 ring: (ring, ring_blocks),
                 extents,
                 zero_slots,
@@ -398,7 +398,7 @@ impl World {
             let slow = match io.op {
                 PoolOp::Flush => self.nature.slow_flushes,
                 PoolOp::Copy { .. } => self.nature.slow_data,
-                _ if io.offset >= self.device(io.member).places.owners => self.nature.slow_tables,
+                _ if io.offset >= self.device(io.member).layout.owners => self.nature.slow_tables,
                 _ => self.nature.slow_rings,
             };
             self.push(Io::Pool { io, data, mark }, slow);
@@ -499,7 +499,7 @@ impl World {
         }
         let commits = self.pool().commits_done() - before;
         self.counters.add("", "commits", commits);
-        let places = self.device(io.member).places;
+        let places = self.device(io.member).layout;
         self.happens(match io.op {
             _ if commits > 0 => Moment::Committed,
             PoolOp::Flush => Moment::Flushed,
@@ -543,13 +543,13 @@ impl World {
                     self.flatten_on(1000);
                 }
                 match self.fold_step(1000) {
-                    Folded::Nothing if self.pool().is_settled() => return Ok(()),
-                    Folded::Nothing => {
+                    MergeStep::Nothing if self.pool().is_settled() => return Ok(()),
+                    MergeStep::Nothing => {
                         let commit = self.pool().request_commit();
                         self.add_job(Uuid::nil(), VolumeId(u32::MAX), 0, 0, JobKind::Flush { commit }, false);
                     }
-                    Folded::Some | Folded::Later => {}
-                    Folded::TailFull => {
+                    MergeStep::Some | MergeStep::Later => {}
+                    MergeStep::LogFull => {
                         self.pool().request_commit();
                     }
                 }

@@ -8,8 +8,8 @@ use std::task::Poll;
 
 use braid_engine::io::{DeviceIo, LeafId};
 use braid_engine::keeper::EngineIo;
-use braid_engine::pool::on_disk::RingStart;
-use braid_engine::pool::{Folded, OpenPool, Pool, TailMemory, open};
+use braid_engine::pool::on_disk::Checkpoint;
+use braid_engine::pool::{LogMemory, MergeStep, OpenPool, Pool, open};
 use braid_engine::{PoolNext, Uuid};
 
 use super::judge;
@@ -133,11 +133,11 @@ impl Admin {
         if !made {
             self.phase("making the pool");
             for member in &members {
-                let start = RingStart::first(&uuid, 1);
-                let zeros = vec![0; member.places.data as usize];
+                let start = Checkpoint::first(&uuid, 1);
+                let zeros = vec![0; member.layout.data as usize];
                 let written = async {
                     io.write(member.device, 0, zeros, false).await?;
-                    io.write(member.device, member.places.starts, start.encode().to_vec(), false).await?;
+                    io.write(member.device, member.layout.starts, start.encode().to_vec(), false).await?;
                     io.flush(member.device).await
                 };
                 if let Err(error) = written.await {
@@ -147,11 +147,17 @@ impl Admin {
             self.scene.borrow_mut().made = true;
         }
         self.phase("opening the pool");
-        let what =
-            OpenPool { uuid, members: &members, owner_slots, absent: 0, writes_over: false, run: self.rng.bits() | 1 };
+        let what = OpenPool {
+            uuid,
+            members: &members,
+            owner_slots,
+            missing: 0,
+            overwrites_unreadable: false,
+            run: self.rng.bits() | 1,
+        };
         let old = |session: u64| {
             let mut scene = self.scene.borrow_mut();
-            let memory = scene.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn TailMemory>);
+            let memory = scene.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn LogMemory>);
             if drops_tails_early() {
                 scene.shm.clear();
             }
@@ -160,7 +166,7 @@ impl Admin {
         let begin = |session: u64, bytes: u64| {
             let memory = Shm::new(bytes);
             self.scene.borrow_mut().shm.insert(session, Arc::clone(&memory));
-            Ok(memory as Arc<dyn TailMemory>)
+            Ok(memory as Arc<dyn LogMemory>)
         };
         let pool = match open(&io, &what, old, begin).await {
             Ok(pool) => pool,
@@ -269,7 +275,7 @@ impl Admin {
         let (ns, chance) = (*self.rng.pick(&[100_000, 1_000_000, 10_000_000]), *self.rng.pick(&[300_000, 1_000_000]));
         let mut scene = self.scene.borrow_mut();
         let all: Vec<(usize, u64)> =
-            scene.members.iter().map(|member| (member.disks[0], member.of_pool.places.data)).collect();
+            scene.members.iter().map(|member| (member.disks[0], member.of_pool.layout.data)).collect();
         let some = all.into_iter().filter(|_| self.rng.coin());
         scene.starve.extend(some.map(|(disk, before)| (disk, before, ns, chance)));
     }
@@ -378,16 +384,16 @@ impl Admin {
         failed
     }
 
-    pub async fn fold(&self, records: u32) -> Folded {
+    pub async fn fold(&self, records: u32) -> MergeStep {
         let fold = move |pool: &mut Pool| {
-            let folded = pool.fold_step(records);
-            if folded == Folded::TailFull {
+            let folded = pool.merge_step(records);
+            if folded == MergeStep::LogFull {
                 pool.request_commit();
             }
             folded
         };
         let folded = self.look(fold).await;
-        if folded == Folded::Some {
+        if folded == MergeStep::Some {
             self.count("admin", "folds");
         }
         folded
@@ -401,7 +407,7 @@ impl Admin {
             if self.scene.borrow().flattens {
                 self.flatten_on(500).await;
             }
-            if folded == Folded::Nothing {
+            if folded == MergeStep::Nothing {
                 self.call(|_| (PoolNext::DrainAndCommit, ()), |_, ()| {}).await;
                 if self.look(|pool| pool.is_settled()).await {
                     let verified = self.look(judge::verify_settled).await;
@@ -444,7 +450,7 @@ impl Admin {
         if written {
             let number = self.look(|pool| pool.request_checkpoint()).await;
             let is_done = move |pool: &mut Pool| {
-                pool.try_again();
+                pool.retry_writes();
                 pool.is_checkpointed(number)
             };
             while !self.look(is_done).await {

@@ -1,7 +1,7 @@
 //! Volumes become independent of what they began as, under their clients.
 
 use braid_engine::keeper::EngineIo;
-use braid_engine::pool::{AdminError, Flattened, Pool};
+use braid_engine::pool::{AdminError, FlattenStep, Pool};
 use braid_engine::{PoolNext, Uuid};
 
 use super::admin::Admin;
@@ -26,7 +26,7 @@ impl Admin {
                 self.count("admin", if tops.is_empty() { "nothing to flatten" } else { "volumes to flatten" });
             }
             Ok(_) => return,
-            Err(AdminError::TailFull) => return self.count("admin", "flattening refused"),
+            Err(AdminError::LogFull) => return self.count("admin", "flattening refused"),
             Err(error) => {
                 self.odd(format!("flattening is refused: {error}"));
                 return;
@@ -35,7 +35,7 @@ impl Admin {
         let steps = self.rng.below(u64::from(STEPS_MAX));
         for _ in 0..steps {
             let records = 1 + self.rng.below(60) as u32;
-            if self.flatten_on(records).await == Flattened::Nothing {
+            if self.flatten_on(records).await == FlattenStep::Nothing {
                 break;
             }
             let pause = 1 + self.rng.below(300_000);
@@ -43,13 +43,13 @@ impl Admin {
         }
     }
 
-    pub async fn flatten_on(&self, records: u32) -> Flattened {
+    pub async fn flatten_on(&self, records: u32) -> FlattenStep {
         let step = self.look(move |pool| pool.flatten_step(records)).await;
         match step {
-            Flattened::Done(_) => self.count("admin", "flattened"),
-            Flattened::Full(_) => self.count("admin", "flattening without space"),
-            Flattened::Unreadable(_) => self.count("admin", "flattening of what cannot be read"),
-            Flattened::Nothing | Flattened::Some | Flattened::Later => {}
+            FlattenStep::Done(_) => self.count("admin", "flattened"),
+            FlattenStep::Full(_) => self.count("admin", "flattening without space"),
+            FlattenStep::Unreadable(_) => self.count("admin", "flattening of what cannot be read"),
+            FlattenStep::Nothing | FlattenStep::Some | FlattenStep::Later => {}
         }
         step
     }

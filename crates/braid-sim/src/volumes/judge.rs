@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use braid_engine::Uuid;
 use braid_engine::pool::on_disk::OwnerKind;
-use braid_engine::pool::{BLOCK_BYTES, ExtentId, Found, Pool, VolumeMap, usage};
+use braid_engine::pool::{BLOCK_BYTES, BlockLocation, ExtentId, Pool, VolumeMap, usage};
 
 use super::scene::{Life, Scene};
 use crate::pools::World;
@@ -111,7 +111,7 @@ pub(super) fn verify_settled(pool: &mut Pool) -> Result<(), String> {
             None => pool.serve(owner).map_err(|error| format!("owner {owner} cannot be served: {error}"))?,
         };
         let is = places(pool, &pool.volume(id).expect("served").map, blocks);
-        let should = places(pool, &pool.build_again(id), blocks);
+        let should = places(pool, &pool.rebuild_map(id), blocks);
         if let Some((block, (is, should))) = (0..).zip(is.iter().zip(&should)).find(|(_, (is, should))| is != should) {
             let block: u64 = block;
             return Err(format!("the map has block {block} of owner {owner} at {is:?}, the records at {should:?}"));
@@ -120,7 +120,7 @@ pub(super) fn verify_settled(pool: &mut Pool) -> Result<(), String> {
             seen.entry(place).or_default().insert(owner);
         }
         if served.is_none() {
-            pool.leave(id);
+            pool.stop_serving(id);
         }
     }
     let mut exclusive: BTreeMap<u32, u64> = BTreeMap::new();
@@ -156,8 +156,8 @@ fn places(pool: &Pool, map: &VolumeMap, blocks: u64) -> Vec<Option<(ExtentId, u3
     while (all.len() as u64) < blocks {
         let at = all.len() as u64;
         match map.find(&pool.shared().records, at, (blocks - at).min(64) as u32) {
-            Found::Nothing { blocks } => all.extend((0..blocks).map(|_| None)),
-            Found::At { extent, position, blocks } => {
+            BlockLocation::Nothing { blocks } => all.extend((0..blocks).map(|_| None)),
+            BlockLocation::At { extent, position, blocks } => {
                 all.extend((position..position + blocks).map(|position| Some((extent, position))));
             }
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use braid_engine::Limits;
 use braid_engine::io::{ErrorKind, LeafError, LeafId};
-use braid_engine::keeper::Note;
+use braid_engine::keeper::ReconcilerEvent;
 
 use super::admin::Admin;
 use super::manage::KEY;
@@ -180,7 +180,7 @@ impl<'a> Life<'a> {
             self.world.counters.add("keepers", kind);
             self.world.moments.push(kind);
             self.world.note(format_args!("keeper of device {}: {note:?}", device.0));
-            if matches!(note, Note::Failed) {
+            if matches!(note, ReconcilerEvent::ArrayFailed) {
                 let why = || format!("array {} has failed, and only one disk of it may", device.0);
                 self.scene.borrow_mut().wrong(why);
             }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use braid_engine::io::ShardId;
 use braid_engine::keeper::EngineIo;
-use braid_engine::pool::on_disk::{Owner, OwnerKind, OwnerName, Placing};
-use braid_engine::pool::{AdminError, Discarded, OwnerId, Pool, PoolShared, VolumeId, VolumeShared};
+use braid_engine::pool::on_disk::{AllocationPolicy, Owner, OwnerKind, OwnerName};
+use braid_engine::pool::{AdminError, DiscardOutcome, OwnerId, Pool, PoolShared, VolumeId, VolumeShared};
 use braid_engine::{DeviceLayout, Node, PoolKey, PoolNext, Uuid, VolumeNode};
 
 use super::admin::{Admin, blocks_of};
@@ -32,7 +32,7 @@ pub(super) fn next<T>(
     next: PoolNext,
     pool: &mut Pool,
 ) -> (PoolNext, Result<T, AdminError>) {
-    if matches!(result, Err(AdminError::TailFull)) {
+    if matches!(result, Err(AdminError::LogFull)) {
         pool.request_commit();
     }
     (if result.is_ok() { next } else { PoolNext::Done }, result)
@@ -66,7 +66,7 @@ impl Admin {
 
     pub(super) fn refused(&self, what: &str, error: AdminError) {
         self.count("admin", &format!("{what} refused: {error}"));
-        if !matches!(error, AdminError::TailFull | AdminError::NoPlace | AdminError::TooManyAtOnce) {
+        if !matches!(error, AdminError::LogFull | AdminError::NoOwnerSlot | AdminError::TooManyAtOnce) {
             self.odd(format!("{what}: {error}"));
         }
     }
@@ -87,20 +87,20 @@ impl Admin {
         };
         let members = self.scene.borrow().members.len();
         let (place, on) = match self.rng.below(4) {
-            0 => (Placing::Single, 1 << self.rng.index(members)),
-            1 => (Placing::Chosen, u128::from(1 + self.rng.below((1 << members) - 1))),
-            _ => (Placing::Spread, 0),
+            0 => (AllocationPolicy::Single, 1 << self.rng.index(members)),
+            1 => (AllocationPolicy::Chosen, u128::from(1 + self.rng.below((1 << members) - 1))),
+            _ => (AllocationPolicy::Spread, 0),
         };
         let owner = Owner {
             id: 1,
             kind: OwnerKind::Volume,
-            place,
+            allocation: place,
             on,
             also_on: 0,
             thick: false,
-            flattens: false,
+            flattening: false,
             frozen: false,
-            in_sectors: false,
+            sectors_of_512: false,
             parent: 0,
             uuid,
             volume: Uuid::nil(),
@@ -109,7 +109,7 @@ impl Admin {
             limit_iops: 0,
             limit_bytes_per_s: 0,
             name: name_of(&name),
-            policy: None,
+            schedule: None,
         };
         let known = Known {
             uuid,
@@ -347,13 +347,15 @@ impl Admin {
                 let shrunk = loop {
                     match pool.discard_from(id, blocks) {
                         Ok(None) => break pool.shrink(id, blocks * BLOCK),
-                        Ok(Some((_, Discarded::Done(_)))) => {}
-                        Ok(Some((_, Discarded::TailFull))) => break Err(AdminError::TailFull),
-                        Ok(Some((_, Discarded::Full(_) | Discarded::Held))) => break Err(AdminError::NoPlace),
+                        Ok(Some((_, DiscardOutcome::Done(_)))) => {}
+                        Ok(Some((_, DiscardOutcome::LogFull))) => break Err(AdminError::LogFull),
+                        Ok(Some((_, DiscardOutcome::Full(_) | DiscardOutcome::Held))) => {
+                            break Err(AdminError::NoOwnerSlot);
+                        }
                         Err(error) => break Err(error),
                     }
                 };
-                pool.leave(id);
+                pool.stop_serving(id);
                 shrunk
             });
             next(shrunk, PoolNext::Commit, pool)
@@ -457,7 +459,7 @@ impl Admin {
         let (id, size_bytes) = match self.look(serve).await {
             Ok((id, _, _, size_bytes)) => (id, size_bytes),
             // Who was told that a snapshot is there finds all of it.
-            Err(AdminError::TailFull) if self.scene.borrow().known[&uuid].of.is_some() => {
+            Err(AdminError::LogFull) if self.scene.borrow().known[&uuid].of.is_some() => {
                 self.odd(format!("snapshot {uuid} was acknowledged, and waits for what began before it"));
                 return;
             }
@@ -519,7 +521,7 @@ impl Admin {
                 scene.wrong(|| format!("{uuid} has drained, and a request to it is under way"));
             }
         }
-        self.look(move |pool| pool.leave(id)).await;
+        self.look(move |pool| pool.stop_serving(id)).await;
         self.scene.borrow_mut().devices.remove(&served.device.0);
     }
 }

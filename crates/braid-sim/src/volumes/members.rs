@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use braid_engine::io::{DeviceId, LeafId, MetaIo, ShardId};
-use braid_engine::keeper::{EngineIo, Keeper, KeeperOptions, Kept, Order};
+use braid_engine::keeper::{EngineIo, Order, Reconciler, ReconcilerOptions, StoppedArray};
 use braid_engine::lifecycle::{self, StartOptions};
-use braid_engine::pool::{EXTENT_BYTES, MemberPlaces, PoolDevice};
+use braid_engine::pool::{EXTENT_BYTES, MemberLayout, PoolDevice};
 use braid_engine::{DeviceLayout, Node, PoolMembers, PoolPlace, Uuid};
-use braid_format::Places;
+use braid_format::DiskLayout;
 use braid_geometry::{Level, Spec};
 
 use super::admin::Admin;
@@ -38,7 +38,7 @@ pub(super) struct Member {
     exists: bool,
     pub of_pool: PoolDevice,
     /// The keeper of the array that serves leaves here what it kept.
-    pub serves: Option<Rc<RefCell<Option<Kept>>>>,
+    pub serves: Option<Rc<RefCell<Option<StoppedArray>>>>,
 }
 
 impl Member {
@@ -57,7 +57,7 @@ impl Member {
         let of_pool = PoolDevice {
             number: number as u8,
             device: DeviceId(number),
-            places: MemberPlaces { starts, owners, table, addresses, data },
+            layout: MemberLayout { starts, owners, table, addresses, data },
             ring: (ring, ring_blocks),
             extents,
             zero_slots: records - extents,
@@ -91,7 +91,7 @@ impl Member {
             })
             .collect();
         for disk in disks.iter().filter(|_| kind != Kind::Bare) {
-            let places = Places::for_device(each).expect("a disk that has room for labels");
+            let places = DiskLayout::for_device(each).expect("a disk that has room for labels");
             world.bitmaps.insert(*disk, (places.bitmap.start, places.bitmap.start + places.bitmap.bytes));
             if kind == Kind::Parity {
                 world.journals.insert(*disk, (places.journal.start, places.journal.start + places.journal.bytes));
@@ -197,13 +197,13 @@ impl Admin {
         self.scene.borrow_mut().members[k].exists = true;
         let size = array.geometry().size_bytes();
         let of_pool = self.scene.borrow().members[k].of_pool;
-        let needed = of_pool.places.data + u64::from(of_pool.extents) * EXTENT_BYTES;
+        let needed = of_pool.layout.data + u64::from(of_pool.extents) * EXTENT_BYTES;
         assert!(size >= needed, "array {k} has {size} bytes, and the pool needs {needed}");
         let out = array.members().filter(|member| member.state != braid_format::MemberState::InSync).count();
         if out > 0 {
             self.count("arrays", "started degraded");
         }
-        let options = KeeperOptions {
+        let options = ReconcilerOptions {
             device: DeviceId(k as u32),
             block_bytes: BLOCK as u32,
             home: ShardId(self.rng.below(u64::from(self.shards)) as u16),
@@ -212,9 +212,9 @@ impl Admin {
             clear_after_ns: *self.rng.pick(&[100_000, 3_000_000, 200_000_000]),
             lease: None,
             in_sectors: false,
-            near: None,
+            nearest: None,
         };
-        let keeper = match Keeper::start(&self.port, array, options).await {
+        let keeper = match Reconciler::start(&self.port, array, options).await {
             Ok(keeper) => keeper,
             Err(error) => return self.odd(format!("array {k} is not served: {error}")),
         };
@@ -246,7 +246,7 @@ impl Admin {
                 Some(kept) => std::task::Poll::Ready(kept),
                 None => std::task::Poll::Pending,
             });
-            let Kept { mut array, equal } = kept.await;
+            let StoppedArray { mut array, is_clean: equal } = kept.await;
             if equal && self.rng.below(4) > 0 && array.stop(&self.port).await.is_ok() {
                 self.count("arrays", "noted as stopped");
             }
@@ -282,13 +282,13 @@ impl Admin {
             }
             _ => {
                 self.phase("returning a disk");
-                if self.port.give_order(device, Order::Return { leaf, kept: false }).await.is_ok() {
+                if self.port.give_order(device, Order::Return { leaf, kept_writes: false }).await.is_ok() {
                     return self.count("arrays", "disk returned");
                 }
                 // It is opened anew only when it is no member.
                 if self.port.give_order(device, Order::Fail(vec![role])).await.is_ok() {
                     self.port.reopen(leaf).await;
-                    if self.port.give_order(device, Order::Return { leaf, kept: false }).await.is_ok() {
+                    if self.port.give_order(device, Order::Return { leaf, kept_writes: false }).await.is_ok() {
                         self.count("arrays", "disk returned");
                     }
                 }
@@ -306,7 +306,7 @@ impl Admin {
 impl Scene {
     /// Where the data of each member begin.
     pub fn pool_places(&self) -> Arc<PoolMembers> {
-        let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.places.data });
+        let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.layout.data });
         Arc::new(PoolMembers::new(self.members.iter().map(|member| place(&member.of_pool))))
     }
 }

@@ -2,8 +2,8 @@
 
 use braid_engine::Uuid;
 use braid_engine::keeper::EngineIo;
-use braid_engine::pool::on_disk::Placing;
-use braid_engine::pool::{Moving, Pool};
+use braid_engine::pool::on_disk::AllocationPolicy;
+use braid_engine::pool::{MoveStep, Pool};
 
 use super::admin::Admin;
 use super::manage::owner_of;
@@ -18,9 +18,9 @@ impl Admin {
         let all: Vec<Uuid> = self.scene.borrow().known.keys().copied().collect();
         let members = self.scene.borrow().members.len();
         let (place, on) = match self.rng.below(4) {
-            0 => (Placing::Spread, 0),
-            1 => (Placing::Chosen, u128::from(1 + self.rng.below((1 << members) - 1))),
-            _ => (Placing::Single, 1 << self.rng.index(members)),
+            0 => (AllocationPolicy::Spread, 0),
+            1 => (AllocationPolicy::Chosen, u128::from(1 + self.rng.below((1 << members) - 1))),
+            _ => (AllocationPolicy::Single, 1 << self.rng.index(members)),
         };
         if self.rng.below(4) > 0 && !all.is_empty() {
             let uuid = *self.rng.pick(&all);
@@ -32,7 +32,7 @@ impl Admin {
                     pool.compact(vec![owner]);
                     return Ok(());
                 }
-                let placed = pool.place_owner(owner, place, on);
+                let placed = pool.set_placement(owner, place, on);
                 if placed.is_err() {
                     pool.request_commit();
                 }
@@ -47,7 +47,7 @@ impl Admin {
             let step = move |pool: &mut Pool| {
                 let compacting = pool.compact_step(records);
                 let moving = pool.move_step(records);
-                if moving == Moving::Unreadable {
+                if moving == MoveStep::Unreadable {
                     pool.retry_moves();
                 }
                 (compacting, moving, pool.blocks_moved())
@@ -56,7 +56,7 @@ impl Admin {
             if moved > 0 {
                 self.count("admin", "blocks moved");
             }
-            if compacting != Moving::Some && moving != Moving::Some {
+            if compacting != MoveStep::Some && moving != MoveStep::Some {
                 break;
             }
             let pause = 1 + self.rng.below(500_000);

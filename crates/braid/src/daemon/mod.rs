@@ -35,7 +35,7 @@ use braid_terminal::failure;
 use api::{ApiArgs, ApiSettings};
 use braid_api::address::Address;
 use braid_nbd::server::{NbdFrontend, ServerConfig};
-use braid_ring::kept::Kept;
+use braid_ring::kept::InheritedFds;
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig};
 use braid_ublk::UblkFrontend;
 use clap::Args;
@@ -259,7 +259,7 @@ fn log(settings: &Settings) {
     };
 }
 
-async fn serve(settings: Settings, started: Instant, mut kept: Kept) -> anyhow::Result<End> {
+async fn serve(settings: Settings, started: Instant, mut kept: InheritedFds) -> anyhow::Result<End> {
     // Taken before anything else, so that a signal during the start is not lost.
     let mut panics = Panics::watch();
     let mut terminate = signal(SignalKind::terminate()).context("signals cannot be caught")?;
@@ -479,10 +479,10 @@ fn start_ring(settings: &Settings, clients: &Arc<EventQueue>) -> anyhow::Result<
     let handle = ring.handle();
     for shard in 0..handle.shards() {
         let driver = handle.driver(braid_engine::ShardId(shard));
-        for (kind, why) in &driver.passed_over {
+        for (kind, why) in &driver.skipped {
             tracing::warn!("shard {shard}: {kind} is not used: {why}");
         }
-        if let Some(why) = &driver.unregistered_because {
+        if let Some(why) = &driver.unregistered_reason {
             tracing::warn!("shard {shard}: buffers are not registered: {why}");
         }
     }

@@ -14,7 +14,7 @@ const BLOCK: u64 = 64 * KIB;
 fn in_use(path: &str) -> Vec<(u64, Record)> {
     let bytes = std::fs::read(path).expect("it is a file");
     let label = PoolLabel::decode(&bytes[..4096]).expect("it bears a label");
-    let places = &label.places;
+    let places = &label.layout;
     let table = &bytes[places.table.start as usize..];
     let images = (0..places.extents).zip(table.as_chunks::<RECORD_BYTES>().0);
     let records = images.filter_map(|(index, image)| {
@@ -262,9 +262,9 @@ fn a_dump_tells_of_a_batch_that_rots_and_of_a_label_that_does() {
         (status, found["damaged"].clone())
     };
     let only = |what: &str, index: u64| (Some(7), serde_json::json!([{ "what": what, "index": index }]));
-    assert_eq!(spoilt_at(label.places.ring.start + first * 4096 + 200), only("batch", first));
-    assert_eq!(spoilt_at(label.places.label_start + 700), only("label", 0));
-    assert_eq!(spoilt_at(label.places.copy_start + 700), only("label", 1));
+    assert_eq!(spoilt_at(label.layout.ring.start + first * 4096 + 200), only("batch", first));
+    assert_eq!(spoilt_at(label.layout.label_start + 700), only("label", 0));
+    assert_eq!(spoilt_at(label.layout.copy_start + 700), only("label", 1));
     assert_eq!(dump().0, Some(0));
 }
 

@@ -156,7 +156,7 @@ fn features_that_forbid_writing_are_obeyed() {
         let mut label = PoolLabel::decode(&bytes[..4096]).expect("it bears a label");
         label.features.read_only |= 1 << 40;
         let encoded = label.encode().expect("it can be one");
-        for at in [label.places.label_start, label.places.copy_start] {
+        for at in [label.layout.label_start, label.layout.copy_start] {
             bytes[at as usize..at as usize + encoded.len()].copy_from_slice(&encoded);
         }
         std::fs::write(&path, &bytes).expect("it can be written");

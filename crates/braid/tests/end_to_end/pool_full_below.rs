@@ -175,7 +175,7 @@ fn take_the_rest(small: &Small) {
 fn record_in_use(file: &str) -> u64 {
     let bytes = std::fs::read(file).expect("it is a file");
     let label = PoolLabel::decode(&bytes[..4096]).expect("it bears a label");
-    let places = &label.places;
+    let places = &label.layout;
     let images = bytes[places.table.start as usize..].as_chunks::<RECORD_BYTES>().0;
     let is_used = |(index, image): &(u32, &[u8; RECORD_BYTES])| {
         Record::decode(image, label.member, *index).is_ok_and(|record| record.kind != RecordKind::Free)

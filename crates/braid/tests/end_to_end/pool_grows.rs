@@ -1,7 +1,7 @@
 //! Members that are added to a pool while its volumes are used.
 
 use braid_format::LABEL_BYTES;
-use braid_format::pool::{PoolLabel, PoolMember, PoolMemberState, PoolPlaces};
+use braid_format::pool::{PoolLabel, PoolMember, PoolMemberLayout, PoolMemberState};
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -176,7 +176,7 @@ fn label(disk: &str) -> PoolLabel {
 fn put(disk: &str, label: &PoolLabel) {
     let file = std::fs::File::options().write(true).open(disk).expect("it is there");
     let bytes = label.encode().expect("it is one");
-    for offset in [label.places.label_start, label.places.copy_start] {
+    for offset in [label.layout.label_start, label.layout.copy_start] {
         file.write_all_at(&bytes, offset).expect("it can be written");
     }
 }
@@ -214,7 +214,7 @@ fn one_whose_addition_was_cut_off_is_a_member_where_another_label_says_so() {
     daemon.stop();
     let mut left = label(&a);
     left.member = left.members.len() as u8;
-    left.places = PoolPlaces::new(64 * MIB, left.places.owner_slots).expect("it is large enough");
+    left.layout = PoolMemberLayout::new(64 * MIB, left.layout.owner_slots).expect("it is large enough");
     let (uuid, size_bytes) = (uuid::Uuid::from_u128(7), 64 * MIB);
     left.members.push(Some(PoolMember { uuid, size_bytes, state: PoolMemberState::Joining }));
     put(&c, &left);

@@ -74,12 +74,12 @@ fn a_replica_is_a_disk_until_another_controller_comes() {
     controller.write(leaf, 8 * MIB, &more).expect("it is written");
     assert!(controller.io(leaf, Op::Read, MIB, 4 * MIB, &[]).expect("it is read") == data);
     assert!(controller.io(leaf, Op::Read, 8 * MIB, MIB, &[]).expect("it is read") == more);
-    assert_eq!(disk.lost_because(), None);
+    assert_eq!(disk.loss_reason(), None);
     // An older session is not let in, a newer one ends this one, which is told so and does not come again.
     let newer = Arc::new(open(&node, FIRST, 3, 2).expect("a newer session"));
     refused(open(&node, FIRST, 3, 1), "fenced");
     assert_eq!(controller.write(leaf, 0, &more), Err(ErrorKind::Gone));
-    let why = disk.lost_because().expect("it is lost").to_owned();
+    let why = disk.loss_reason().expect("it is lost").to_owned();
     assert!(why.starts_with("its server refuses it: ") && why.contains("fenced"), "{why}");
     // So does another controller.
     let second = controller.handle.add_leaf(Arc::clone(&newer)).expect("room for a disk");
@@ -87,9 +87,9 @@ fn a_replica_is_a_disk_until_another_controller_comes() {
     node.raise(5, SECOND);
     assert_eq!(controller.write(second, 8 * MIB, &data), Err(ErrorKind::Gone));
     assert!(
-        newer.lost_because().is_some_and(|why| why.contains("epoch 5 is answered now")),
+        newer.loss_reason().is_some_and(|why| why.contains("epoch 5 is answered now")),
         "{:?}",
-        newer.lost_because()
+        newer.loss_reason()
     );
     let third = Arc::new(open(&node, SECOND, 5, 1).expect("the new controller's"));
     let third = controller.handle.add_leaf(third).expect("room for a disk");

@@ -10,7 +10,7 @@
 //! It bears the head of a new run before any member does: so an old copy of it, or a disk that the array has gone on
 //! without, never passes for an empty ring.
 
-use braid_format::journal::{Head, LostRow, RingOn};
+use braid_format::journal::{JournalHead, LostStripe, RingLocation};
 use braid_geometry::Geometry;
 
 use super::super::array::Array;
@@ -18,7 +18,7 @@ use super::super::bitmap::load_regions;
 use super::super::disk::MemberDisk;
 use super::super::error::LifecycleError;
 use super::super::join::{join_all, try_join_all};
-use super::super::lineage::{LineageIds, Standing};
+use super::super::lineage::{LineageIds, MemberStanding};
 use super::super::planted::{Planted, planted};
 use super::super::scan::{FoundArray, FoundMember};
 use super::super::write::Target;
@@ -38,7 +38,7 @@ pub async fn move_ring<M: MetaIo>(
     io: &M,
     array: &Array,
     random: u64,
-    lost: &[LostRow],
+    lost: &[LostStripe],
 ) -> Result<JournalStart, LifecycleError> {
     if planted(Planted::DiskDroppedFirst) {
         array.clone().forget_journal(io).await?;
@@ -52,28 +52,29 @@ pub async fn move_ring<M: MetaIo>(
 
 /// Whether the heads of a found array say that the ring is on its members, whatever disk its label names.
 pub(in crate::lifecycle) async fn is_on_members<M: MetaIo>(io: &M, found: &FoundArray) -> bool {
-    newest_of_members(io, found).await.is_some_and(|newest| newest.ring_on == RingOn::Members)
+    newest_of_members(io, found).await.is_some_and(|newest| newest.ring_on == RingLocation::Members)
 }
 
 /// Whether the disk that a found array's label names for its journal is trusted, as in [`Recovery::ring_of`], or not
 /// needed. An unreadable disk is not trusted.
 pub(in crate::lifecycle) async fn is_trusted<M: MetaIo>(io: &M, found: &FoundArray, disk: &MemberDisk) -> bool {
-    let (id, start) = (disk.label.member.id, disk.label.member.places.journal.start);
+    let (id, start) = (disk.label.member.id, disk.label.member.layout.journal.start);
     let Ok(own) = heads_at(io, &found.uuid, disk.leaf, start).await else { return false };
     let of_members = newest_of_members(io, found).await;
     let heads = own.whole.iter().map(|(head, _)| head).chain(&of_members);
     let Some(newest) = heads.max_by_key(|head| head.generation) else { return true };
     match newest.ring_on {
-        RingOn::Members => true,
-        RingOn::Disk { id: of, .. } => of == id && own.whole.iter().any(|(head, _)| head.run == newest.run),
+        RingLocation::Members => true,
+        RingLocation::Disk { id: of, .. } => of == id && own.whole.iter().any(|(head, _)| head.run == newest.run),
     }
 }
 
-async fn newest_of_members<M: MetaIo>(io: &M, found: &FoundArray) -> Option<Head> {
-    let in_sync = |member: &&FoundMember| matches!(member.standing, Some(Standing::Current | Standing::Behind));
+async fn newest_of_members<M: MetaIo>(io: &M, found: &FoundArray) -> Option<JournalHead> {
+    let in_sync =
+        |member: &&FoundMember| matches!(member.standing, Some(MemberStanding::Current | MemberStanding::Behind));
     let places = found.members.iter().filter(in_sync).filter_map(|member| {
         let disk = member.disk.as_ref()?;
-        Some((disk.leaf, disk.label.member.places.journal.start))
+        Some((disk.leaf, disk.label.member.layout.journal.start))
     });
     let heads = join_all(places.map(|(leaf, start)| heads_at(io, &found.uuid, leaf, start))).await;
     let heads = heads.into_iter().flatten().flat_map(|heads| heads.whole).map(|(head, _)| head);
@@ -82,8 +83,8 @@ async fn newest_of_members<M: MetaIo>(io: &M, found: &FoundArray) -> Option<Head
 
 impl<M: MetaIo> Recovery<'_, M> {
     /// Returns the disks that hold the ring of this head; `None` if they are missing.
-    pub(super) async fn ring_of(&self, head: &Head) -> Result<Option<Vec<&Target>>, LifecycleError> {
-        let RingOn::Disk { id, .. } = head.ring_on else { return Ok(Some(self.sources.clone())) };
+    pub(super) async fn ring_of(&self, head: &JournalHead) -> Result<Option<Vec<&Target>>, LifecycleError> {
+        let RingLocation::Disk { id, .. } = head.ring_on else { return Ok(Some(self.sources.clone())) };
         let Some(disk) = self.disk.filter(|disk| disk.part.id == id) else { return Ok(None) };
         let heads = self.heads_on(disk).await?.whole;
         let mut trusted = heads.iter().any(|(own, _)| own.run == head.run);
@@ -98,8 +99,8 @@ impl<M: MetaIo> Recovery<'_, M> {
     /// Recovers without the ring.
     pub(super) async fn complete_without_ring(
         &self,
-        head: &Head,
-        lost: Vec<LostRow>,
+        head: &JournalHead,
+        lost: Vec<LostStripe>,
         run: u64,
     ) -> Result<JournalStart, LifecycleError> {
         let (mut resynced, mut now) = (0, Vec::new());
@@ -114,17 +115,17 @@ impl<M: MetaIo> Recovery<'_, M> {
         let lost_now = now.len() as u64;
         let lost = merged(lost, now);
         let head = self.begin_with_fallback(head, run, &lost).await?;
-        Ok(JournalStart { resynced, lost_now, disk_lost: true, ..JournalStart::new(head, lost) })
+        Ok(JournalStart { resynced, newly_lost: lost_now, disk_lost: true, ..JournalStart::new(head, lost) })
     }
 
     /// Begins a new run; on the members if the disk fails only now: its content is in place, and must not be required
     /// again.
     pub(super) async fn begin_with_fallback(
         &self,
-        head: &Head,
+        head: &JournalHead,
         run: u64,
-        lost: &[LostRow],
-    ) -> Result<Head, LifecycleError> {
+        lost: &[LostStripe],
+    ) -> Result<JournalHead, LifecycleError> {
         let begun = self.begin(head, run, lost).await;
         let is_disk = |leaf: LeafId| self.disk.is_some_and(|disk| disk.leaf == leaf);
         match &begun {
@@ -142,7 +143,7 @@ impl<M: MetaIo> Recovery<'_, M> {
     }
 
     /// Recomputes parity in all dirty regions. Returns the number of stripes, and those that are lost.
-    async fn resync_dirty(&self) -> Result<(u64, Vec<LostRow>), LifecycleError> {
+    async fn resync_dirty(&self) -> Result<(u64, Vec<LostStripe>), LifecycleError> {
         let regions = load_regions(self.io, self.array, self.force).await?;
         let region_bytes = u64::from(self.array.label.region_bytes.max(1));
         let (mut resynced, mut lost) = (0, Vec::new());

@@ -3,8 +3,8 @@
 
 use braid_format::BLOCK_BYTES;
 use braid_format::journal::{
-    BatchHeader, Copies, Entry, EntryKind, Findings, Head, RING_START_BYTES, ROW_BLOCKS_MAX, RingOn, batch_check,
-    decode_batch, payload_crc,
+    BatchCopies, EntryKind, JournalBatchHeader, JournalEntry, JournalHead, RING_OFFSET_BYTES, RecoveredBatches,
+    RingLocation, STRIPE_LINES_MAX, batch_crc, decode_batch, payload_crc,
 };
 
 use super::super::error::LifecycleError;
@@ -24,7 +24,7 @@ const MEMBERS_AT_ONCE: usize = 8;
 
 /// A batch whose header has been read, but not yet its last block.
 struct Open {
-    header: BatchHeader,
+    header: JournalBatchHeader,
     check: u32,
     crc: u32,
     left: u32,
@@ -33,10 +33,10 @@ struct Open {
 /// The content of one member's ring.
 #[derive(Default)]
 pub(super) struct Ring {
-    whole: Vec<(BatchHeader, u32)>,
+    whole: Vec<(JournalBatchHeader, u32)>,
     open: Vec<Open>,
     /// All headers that were read, whatever follows them.
-    seen: Vec<BatchHeader>,
+    seen: Vec<JournalBatchHeader>,
     /// The blocks that could not be read.
     unread: Vec<u64>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Found {
 
 impl Ring {
     /// Takes the next block. `None`: it is unreadable, and no batch that contains it is complete.
-    fn take(&mut self, at: u64, block: Option<&[u8; BLOCK]>, header: Option<BatchHeader>) {
+    fn take(&mut self, at: u64, block: Option<&[u8; BLOCK]>, header: Option<JournalBatchHeader>) {
         let Some(bytes) = block else {
             self.unread.push(at);
             self.open.clear();
@@ -73,7 +73,7 @@ impl Ring {
         });
         let Some(header) = header else { return };
         self.seen.push(header);
-        let check = batch_check(bytes);
+        let check = batch_crc(bytes);
         match header.blocks {
             1 => self.whole.push((header, check)),
             blocks => self.open.push(Open { header, check, crc: 0, left: blocks - 1 }),
@@ -89,7 +89,7 @@ impl Ring {
     /// but unreadable.
     fn may_hold(&self, sequence: Option<u64>, positions: &[u64]) -> bool {
         let is_unread = |from: u64, to: u64| self.unread.iter().any(|at| (from..to).contains(at));
-        let begun = |header: &&BatchHeader| sequence.is_none_or(|sequence| header.sequence == sequence);
+        let begun = |header: &&JournalBatchHeader| sequence.is_none_or(|sequence| header.sequence == sequence);
         positions.iter().any(|at| is_unread(*at, at + 1))
             || self.seen.iter().filter(begun).any(|h| is_unread(h.position, h.position + u64::from(h.blocks)))
     }
@@ -97,8 +97,8 @@ impl Ring {
 
 impl<M: MetaIo> Recovery<'_, M> {
     /// Finds the batches to recover.
-    pub(super) async fn find(&self, head: &Head, ring: &[&Target]) -> Result<Found, LifecycleError> {
-        let mut findings = Findings::new(head.run);
+    pub(super) async fn find(&self, head: &JournalHead, ring: &[&Target]) -> Result<Found, LifecycleError> {
+        let mut findings = RecoveredBatches::new(head.run);
         let mut unread_blocks = 0;
         let mut torn = Vec::new();
         for members in ring.chunks(MEMBERS_AT_ONCE) {
@@ -110,12 +110,12 @@ impl<M: MetaIo> Recovery<'_, M> {
                     torn.push(ring);
                 }
                 for (header, check) in whole {
-                    let added = findings.add(&header, check, target.part.role);
+                    let added = findings.add(&header, check, target.part.slot);
                     added.map_err(|conflict| wrong(conflict.to_string()))?;
                 }
             }
         }
-        let one_copy = head.ring_on != RingOn::Members;
+        let one_copy = head.ring_on != RingLocation::Members;
         if one_copy && unread_blocks > 0 {
             return Ok(Found { batches: None, unread_blocks, doubt: None });
         }
@@ -131,7 +131,7 @@ impl<M: MetaIo> Recovery<'_, M> {
     /// Returns whether a further batch may have been acknowledged. Such a batch was on one member more than the losses
     /// tolerated: if the members that are not in sync, and those that cannot read its possible location, are fewer than
     /// that, it would have been found.
-    fn doubt(&self, findings: &Findings, head: &Head, torn: &[Ring]) -> Option<(u64, usize)> {
+    fn doubt(&self, findings: &RecoveredBatches, head: &JournalHead, torn: &[Ring]) -> Option<(u64, usize)> {
         let accepted = findings.accepted();
         let last = accepted.clone().next_back().and_then(|last| findings.batch(last));
         let positions: Vec<u64> = match last {
@@ -154,7 +154,7 @@ impl<M: MetaIo> Recovery<'_, M> {
         (is_needed && unread > 0 && missing + unread > self.parities()).then_some((accepted.end, unread))
     }
 
-    pub(super) async fn ring(&self, target: &Target, head: &Head) -> Result<Ring, LifecycleError> {
+    pub(super) async fn ring(&self, target: &Target, head: &JournalHead) -> Result<Ring, LifecycleError> {
         let mut ring = Ring::default();
         for first in (0..head.ring_blocks).step_by(PIECE_BLOCKS as usize) {
             let count = PIECE_BLOCKS.min(head.ring_blocks - first);
@@ -188,7 +188,7 @@ impl<M: MetaIo> Recovery<'_, M> {
     }
 
     /// Decodes the block as a header of a batch of this run at this position.
-    fn header(&self, block: &[u8; BLOCK], at: u64, head: &Head) -> Option<BatchHeader> {
+    fn header(&self, block: &[u8; BLOCK], at: u64, head: &JournalHead) -> Option<JournalBatchHeader> {
         let (mut header, _) = decode_batch(self.uuid(), block)?;
         if planted(Planted::OldRunsCount) {
             header.run = head.run;
@@ -199,14 +199,14 @@ impl<M: MetaIo> Recovery<'_, M> {
     }
 
     /// Returns the entries of a batch, each of an existing stripe.
-    async fn entries(&self, copies: &Copies) -> Result<Vec<Entry>, LifecycleError> {
+    async fn entries(&self, copies: &BatchCopies) -> Result<Vec<JournalEntry>, LifecycleError> {
         let header = self.read_part(copies, 0, 1).await?;
         let decoded = header.first_chunk().and_then(|block| decode_batch(self.uuid(), block));
         let (_, entries) = decoded.ok_or_else(|| wrong(gone(copies)))?;
-        let entries: Vec<Entry> = entries.collect();
-        let height = (self.row_bytes / BLOCK_BYTES).min(u64::from(ROW_BLOCKS_MAX));
+        let entries: Vec<JournalEntry> = entries.collect();
+        let height = (self.row_bytes / BLOCK_BYTES).min(u64::from(STRIPE_LINES_MAX));
         for entry in &entries {
-            let cells = self.locate(entry.row).map(|location| location.stripe.data_chunks());
+            let cells = self.locate(entry.stripe).map(|location| location.stripe.data_chunks());
             let fits = cells.is_some_and(|cells| usize::from(entry.cell) + usize::from(entry.cells) <= cells)
                 && u64::from(entry.first) + u64::from(entry.blocks) <= height
                 && usize::from(entry.parities) <= self.parities()
@@ -222,9 +222,9 @@ impl<M: MetaIo> Recovery<'_, M> {
     }
 
     /// Reads some blocks of a batch, at most [`PIECE_BLOCKS`], from a member that has it.
-    async fn read_part(&self, copies: &Copies, first: u64, count: u64) -> Result<Vec<u8>, LifecycleError> {
+    async fn read_part(&self, copies: &BatchCopies, first: u64, count: u64) -> Result<Vec<u8>, LifecycleError> {
         let mut last = None;
-        for target in self.sources.iter().chain(&self.disk).filter(|t| copies.members >> t.part.role & 1 == 1) {
+        for target in self.sources.iter().chain(&self.disk).filter(|t| copies.members >> t.part.slot & 1 == 1) {
             let offset = ring_offset(target, copies.header.position + first);
             match self.io.read(target.leaf, offset, count as usize * BLOCK).await {
                 Ok(bytes) => return Ok(bytes),
@@ -235,14 +235,14 @@ impl<M: MetaIo> Recovery<'_, M> {
     }
 
     /// Reads a whole batch, including its header.
-    pub(super) async fn read_batch(&self, copies: &Copies) -> Result<Vec<u8>, LifecycleError> {
+    pub(super) async fn read_batch(&self, copies: &BatchCopies) -> Result<Vec<u8>, LifecycleError> {
         let blocks = u64::from(copies.header.blocks);
         let mut batch = Vec::with_capacity(blocks as usize * BLOCK);
         for first in (0..blocks).step_by(PIECE_BLOCKS as usize) {
             batch.extend(self.read_part(copies, first, PIECE_BLOCKS.min(blocks - first)).await?);
         }
         let (header, payload) = batch.split_at(BLOCK.min(batch.len()));
-        let whole = header.first_chunk().is_some_and(|header| batch_check(header) == copies.check)
+        let whole = header.first_chunk().is_some_and(|header| batch_crc(header) == copies.check)
             && payload_crc(0, payload) == copies.header.payload_crc;
         if whole { Ok(batch) } else { Err(wrong(gone(copies))) }
     }
@@ -252,7 +252,7 @@ impl<M: MetaIo> Recovery<'_, M> {
     pub(super) async fn log(&self, batches: &[Batch], ring: &[&Target]) -> Result<(), LifecycleError> {
         for Batch { copies, .. } in batches {
             let lacking: Vec<&Target> =
-                ring.iter().copied().filter(|t| copies.members >> t.part.role & 1 == 0).collect();
+                ring.iter().copied().filter(|t| copies.members >> t.part.slot & 1 == 0).collect();
             if lacking.is_empty() {
                 continue;
             }
@@ -273,9 +273,9 @@ impl<M: MetaIo> Recovery<'_, M> {
 
 /// Returns the byte offset of a block of the ring on a member's disk.
 fn ring_offset(target: &Target, block: u64) -> u64 {
-    target.part.places.journal.start + RING_START_BYTES + block * BLOCK_BYTES
+    target.part.layout.journal.start + RING_OFFSET_BYTES + block * BLOCK_BYTES
 }
 
-fn gone(copies: &Copies) -> String {
+fn gone(copies: &BatchCopies) -> String {
     format!("batch {} was there, and is not when it is read again", copies.header.sequence)
 }

@@ -1,10 +1,10 @@
 //! The heads of the journal: read from all members, written to all members.
 
 use braid_format::journal::{
-    DISK_RING_BLOCKS_MAX, HEAD_BYTES, Head, LostRow, RING_START_BYTES, RingOn, decode_head, encode_head, head_slot,
-    ring_blocks, ring_blocks_min, row_bytes,
+    DISK_RING_BLOCKS_MAX, HEAD_BYTES, JournalHead, LostStripe, RING_OFFSET_BYTES, RingLocation, decode_head,
+    encode_head, head_slot, ring_blocks, ring_blocks_min, stripe_bytes,
 };
-use braid_format::{ArrayPart, BLOCK_BYTES, Places, SMALL_DEVICE_BYTES, Uuid};
+use braid_format::{ArrayPart, BLOCK_BYTES, DiskLayout, SMALL_DEVICE_BYTES, Uuid};
 
 use super::super::array::Array;
 use super::super::error::LifecycleError;
@@ -22,13 +22,13 @@ fn has_journal(label: &ArrayPart) -> bool {
 }
 
 /// Returns the size of the ring that fits on all of these disks, in blocks.
-fn common_ring<'a>(places: impl Iterator<Item = &'a Places>) -> u64 {
+fn common_ring<'a>(places: impl Iterator<Item = &'a DiskLayout>) -> u64 {
     places.map(|places| ring_blocks(places.journal.bytes)).min().unwrap_or(0)
 }
 
 /// Refuses a disk whose journal area has no room for a ring of this many blocks.
-fn check_ring(leaf: LeafId, places: &Places, blocks: u64) -> Result<(), LifecycleError> {
-    let (room_bytes, needed_bytes) = (places.journal.bytes, RING_START_BYTES + blocks * BLOCK_BYTES);
+fn check_ring(leaf: LeafId, places: &DiskLayout, blocks: u64) -> Result<(), LifecycleError> {
+    let (room_bytes, needed_bytes) = (places.journal.bytes, RING_OFFSET_BYTES + blocks * BLOCK_BYTES);
     if ring_blocks(room_bytes) >= blocks {
         return Ok(());
     }
@@ -42,7 +42,7 @@ fn check_ring(leaf: LeafId, places: &Places, blocks: u64) -> Result<(), Lifecycl
 /// if any.
 pub(in crate::lifecycle) fn check_room(
     leaf: LeafId,
-    places: &Places,
+    places: &DiskLayout,
     label: &ArrayPart,
     members: &[Target],
 ) -> Result<(), LifecycleError> {
@@ -50,22 +50,22 @@ pub(in crate::lifecycle) fn check_room(
         return Ok(());
     }
     let least = ring_blocks_min(label.members.len() as u64);
-    check_ring(leaf, places, common_ring(members.iter().map(|t| &t.part.places)).max(least))
+    check_ring(leaf, places, common_ring(members.iter().map(|t| &t.part.layout)).max(least))
 }
 
 /// Returns the size of the ring on a disk of its own, in blocks, and its location for a head; `member_blocks`: what
 /// fits on all members.
-fn disk_ring(disk: &Target, member_blocks: u64) -> (u64, RingOn) {
-    let blocks = ring_blocks(disk.part.places.journal.bytes).min(DISK_RING_BLOCKS_MAX);
+fn disk_ring(disk: &Target, member_blocks: u64) -> (u64, RingLocation) {
+    let blocks = ring_blocks(disk.part.layout.journal.bytes).min(DISK_RING_BLOCKS_MAX);
     let member_blocks = u16::try_from(member_blocks).unwrap_or(u16::MAX);
-    (blocks, RingOn::Disk { id: disk.part.id, member_blocks })
+    (blocks, RingLocation::Disk { id: disk.part.id, member_blocks })
 }
 
 /// Returns the size of the ring that fits on the members, in blocks, wherever the ring is.
-fn member_ring(head: &Head) -> u64 {
+fn member_ring(head: &JournalHead) -> u64 {
     match head.ring_on {
-        RingOn::Members => head.ring_blocks,
-        RingOn::Disk { member_blocks, .. } => member_blocks.into(),
+        RingLocation::Members => head.ring_blocks,
+        RingLocation::Disk { member_blocks, .. } => member_blocks.into(),
     }
 }
 
@@ -81,10 +81,10 @@ pub(in crate::lifecycle) async fn write_first<M: MetaIo>(
     if !has_journal(label) {
         return Ok(());
     }
-    let ring_blocks = common_ring(members.iter().map(|t| &t.part.places));
-    let row_bytes = row_bytes(label.spec.chunk_bytes as u32);
-    let (ring_blocks, ring_on) = disk.map_or((ring_blocks, RingOn::Members), |disk| disk_ring(disk, ring_blocks));
-    let head = Head { generation: 1, run: run.max(1), ring_blocks, row_bytes, ring_on };
+    let ring_blocks = common_ring(members.iter().map(|t| &t.part.layout));
+    let height = stripe_bytes(label.spec.chunk_bytes as u32);
+    let (ring_blocks, ring_on) = disk.map_or((ring_blocks, RingLocation::Members), |disk| disk_ring(disk, ring_blocks));
+    let head = JournalHead { generation: 1, run: run.max(1), ring_blocks, stripe_bytes: height, ring_on };
     write_head(io, label, &disk.into_iter().collect::<Vec<_>>(), &head, &[]).await?;
     write_head(io, label, members, &head, &[]).await
 }
@@ -93,14 +93,14 @@ async fn write_head<M: MetaIo>(
     io: &M,
     label: &ArrayPart,
     members: &[&Target],
-    head: &Head,
-    lost: &[LostRow],
+    head: &JournalHead,
+    lost: &[LostStripe],
 ) -> Result<(), LifecycleError> {
     let mut bytes = Box::new([0; HEAD_BYTES]);
     let used = encode_head(&label.uuid, head, lost, &mut bytes);
     let bytes = &bytes[..used];
     try_join_all(members.iter().map(|target| async move {
-        let offset = target.part.places.journal.start + head_slot(head.generation) * HEAD;
+        let offset = target.part.layout.journal.start + head_slot(head.generation) * HEAD;
         let written = io.write(target.leaf, offset, bytes.to_vec(), true).await;
         written.map_err(|source| failed(target.leaf, "write the head of the journal", offset, source))
     }))
@@ -119,7 +119,7 @@ pub(in crate::lifecycle) async fn erase_heads<M: MetaIo>(
         return Ok(());
     }
     for slot in [0, 1] {
-        let offset = target.part.places.journal.start + slot * HEAD;
+        let offset = target.part.layout.journal.start + slot * HEAD;
         // A head without its first block is invalid.
         let written = io.write(target.leaf, offset, vec![0; BLOCK_BYTES as usize], true).await;
         written.map_err(|source| failed(target.leaf, "erase the head of the journal", offset, source))?;
@@ -130,7 +130,7 @@ pub(in crate::lifecycle) async fn erase_heads<M: MetaIo>(
 /// Gives a member that is about to be in sync the others' head, if it has none yet. Nothing at levels without parity.
 pub(in crate::lifecycle) async fn give_head<M: MetaIo>(io: &M, array: &Array, role: u16) -> Result<(), LifecycleError> {
     let recovery = Recovery::new(io, array, false);
-    let Some(target) = recovery.sinks.iter().copied().find(|t| t.part.role == role) else { return Ok(()) };
+    let Some(target) = recovery.sinks.iter().copied().find(|t| t.part.slot == role) else { return Ok(()) };
     if !has_journal(&array.label) || !recovery.heads_on(target).await?.whole.is_empty() {
         return Ok(());
     }
@@ -165,8 +165,8 @@ pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
 
 /// The current head.
 pub(super) struct Newest {
-    pub head: Head,
-    pub lost: Vec<LostRow>,
+    pub head: JournalHead,
+    pub lost: Vec<LostStripe>,
     /// A newer head may exist where no member can read it.
     pub doubt: bool,
 }
@@ -174,15 +174,15 @@ pub(super) struct Newest {
 impl Newest {
     /// Returns the head for its successor: a head that follows gets a number beyond an unreadable one, and overwrites
     /// its location.
-    pub fn as_predecessor(&self) -> Head {
-        Head { generation: self.head.generation + 2 * u64::from(self.doubt), ..self.head }
+    pub fn as_predecessor(&self) -> JournalHead {
+        JournalHead { generation: self.head.generation + 2 * u64::from(self.doubt), ..self.head }
     }
 }
 
 /// The heads on one disk.
 #[derive(Default)]
 pub(super) struct Heads {
-    pub whole: Vec<(Head, Vec<LostRow>)>,
+    pub whole: Vec<(JournalHead, Vec<LostStripe>)>,
     /// One of the two locations could not be read.
     unread: bool,
 }
@@ -235,11 +235,11 @@ impl<M: MetaIo> Recovery<'_, M> {
             return Err(wrong(format!("its members bear different heads of the generation {}", newest.0.generation)));
         }
         let head = &newest.0;
-        let room = common_ring(self.sources.iter().map(|t| &t.part.places));
-        if u64::from(head.row_bytes) != self.row_bytes || member_ring(head) > room {
+        let room = common_ring(self.sources.iter().map(|t| &t.part.layout));
+        if u64::from(head.stripe_bytes) != self.row_bytes || member_ring(head) > room {
             return Err(wrong(format!(
                 "its head says rows of {} bytes and a ring of {} blocks; rows have {}, and there is room for {room}",
-                head.row_bytes,
+                head.stripe_bytes,
                 member_ring(head),
                 self.row_bytes
             )));
@@ -251,29 +251,40 @@ impl<M: MetaIo> Recovery<'_, M> {
 
     /// Reads the valid heads on one member. An unreadable location counts as empty.
     pub(super) async fn heads_on(&self, target: &Target) -> Result<Heads, LifecycleError> {
-        heads_at(self.io, self.uuid(), target.leaf, target.part.places.journal.start).await
+        heads_at(self.io, self.uuid(), target.leaf, target.part.layout.journal.start).await
     }
 
     /// Returns the predecessor of a first head, for an array without any.
-    pub(super) fn first_head(&self) -> Head {
+    pub(super) fn first_head(&self) -> JournalHead {
         let ring_blocks = self.next_ring_blocks(u64::MAX);
-        Head { generation: 0, run: 1, ring_blocks, row_bytes: self.row_bytes as u32, ring_on: RingOn::Members }
+        JournalHead {
+            generation: 0,
+            run: 1,
+            ring_blocks,
+            stripe_bytes: self.row_bytes as u32,
+            ring_on: RingLocation::Members,
+        }
     }
 
     /// A missing member may have less room, and return: the ring becomes larger only while all members are present.
     fn next_ring_blocks(&self, before: u64) -> u64 {
         let array: &Array = self.array;
-        let common = common_ring(array.targets.iter().map(|t| &t.part.places));
+        let common = common_ring(array.targets.iter().map(|t| &t.part.layout));
         if array.is_whole() { common } else { common.min(before) }
     }
 
     /// Writes the head that begins a new run to all members in sync or rebuilding, durably. If the disk of the journal
     /// is present, the ring is on it, and it gets the head first: a disk without a head of the run is not trusted as
     /// the ring's disk.
-    pub(super) async fn begin(&self, head: &Head, run: u64, lost: &[LostRow]) -> Result<Head, LifecycleError> {
+    pub(super) async fn begin(
+        &self,
+        head: &JournalHead,
+        run: u64,
+        lost: &[LostStripe],
+    ) -> Result<JournalHead, LifecycleError> {
         let member_blocks = self.next_ring_blocks(member_ring(head));
         let (ring_blocks, ring_on) =
-            self.disk.map_or((member_blocks, RingOn::Members), |disk| disk_ring(disk, member_blocks));
+            self.disk.map_or((member_blocks, RingLocation::Members), |disk| disk_ring(disk, member_blocks));
         let ahead = match self.disk {
             Some(disk) => self.heads_on(disk).await?.newest().unwrap_or(0),
             None => 0,
@@ -283,10 +294,10 @@ impl<M: MetaIo> Recovery<'_, M> {
             // Never at the location of the members' current head.
             generation += 2;
         }
-        let next = Head { generation, run, ring_blocks, row_bytes: head.row_bytes, ring_on };
+        let next = JournalHead { generation, run, ring_blocks, stripe_bytes: head.stripe_bytes, ring_on };
         // Each cell may come to need its own entry.
         let cells: usize = lost.iter().map(|row| row.cells().len()).sum();
-        if cells > braid_format::journal::LOST_ROWS_MAX {
+        if cells > braid_format::journal::LOST_STRIPES_MAX {
             return Err(wrong(format!("{cells} cells of its rows cannot be read, more than it can list")));
         }
         let on = if planted(Planted::HeadOnOneMember) { &self.sinks[..1] } else { &self.sinks[..] };

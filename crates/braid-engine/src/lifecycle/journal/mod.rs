@@ -26,7 +26,9 @@ mod replay;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use braid_format::journal::{Copies, Entry, EntryKind, Head, LostRow, RingOn, row_bytes};
+use braid_format::journal::{
+    BatchCopies, EntryKind, JournalEntry, JournalHead, LostStripe, RingLocation, stripe_bytes,
+};
 use braid_format::{MemberState, Uuid};
 use braid_geometry::{Geometry, Stripe};
 
@@ -57,9 +59,9 @@ pub struct JournalStart {
     /// Size of the ring, in blocks.
     pub ring_blocks: u64,
     /// Height of a stripe of the journal, in bytes.
-    pub row_bytes: u32,
+    pub stripe_bytes: u32,
     /// Stripes with unreadable cells, ascending.
-    pub lost: Vec<LostRow>,
+    pub lost: Vec<LostStripe>,
     /// Batches that were accepted.
     pub batches: u64,
     /// Their entries that were written in place.
@@ -69,29 +71,29 @@ pub struct JournalStart {
     /// Stripes whose parity was recomputed.
     pub resynced: u64,
     /// Stripes that this recovery found lost.
-    pub lost_now: u64,
+    pub newly_lost: u64,
     /// Blocks of the ring that some member could not read.
     pub unread_blocks: u64,
     /// Where the ring is.
-    pub ring_on: RingOn,
+    pub ring_on: RingLocation,
     /// The disk of the journal is lost. If the journal held anything that was not in place, the parity of everything
     /// that was being written was recomputed.
     pub disk_lost: bool,
 }
 
 impl JournalStart {
-    fn new(head: Head, lost: Vec<LostRow>) -> JournalStart {
+    fn new(head: JournalHead, lost: Vec<LostStripe>) -> JournalStart {
         JournalStart {
             run: head.run,
             generation: head.generation,
             ring_blocks: head.ring_blocks,
-            row_bytes: head.row_bytes,
+            stripe_bytes: head.stripe_bytes,
             lost,
             batches: 0,
             replayed: 0,
             skipped: 0,
             resynced: 0,
-            lost_now: 0,
+            newly_lost: 0,
             unread_blocks: 0,
             ring_on: head.ring_on,
             disk_lost: false,
@@ -99,16 +101,16 @@ impl JournalStart {
     }
 
     /// Returns the head that records this state, and its list of lost stripes.
-    pub(in crate::lifecycle) fn head(&self) -> (Head, Vec<LostRow>) {
-        let JournalStart { run, generation, ring_blocks, row_bytes, ring_on, .. } = *self;
-        (Head { generation, run, ring_blocks, row_bytes, ring_on }, self.lost.clone())
+    pub(in crate::lifecycle) fn head(&self) -> (JournalHead, Vec<LostStripe>) {
+        let JournalStart { run, generation, ring_blocks, stripe_bytes, ring_on, .. } = *self;
+        (JournalHead { generation, run, ring_blocks, stripe_bytes, ring_on }, self.lost.clone())
     }
 
     /// Returns the smaller of the ring and of what fits on the members, in blocks.
     pub fn least_ring_blocks(&self) -> u64 {
         match self.ring_on {
-            RingOn::Members => self.ring_blocks,
-            RingOn::Disk { member_blocks, .. } => self.ring_blocks.min(member_blocks.into()),
+            RingLocation::Members => self.ring_blocks,
+            RingLocation::Disk { member_blocks, .. } => self.ring_blocks.min(member_blocks.into()),
         }
     }
 }
@@ -135,8 +137,8 @@ pub async fn recover_journal<M: MetaIo>(
         let error = match Recovery::new(io, array, force).complete(run).await {
             Ok(mut start) => {
                 // It failed after everything was in place.
-                start.disk_lost |= start.ring_on == RingOn::Members && array.give_up_journal().is_some();
-                array.note_run(&start);
+                start.disk_lost |= start.ring_on == RingLocation::Members && array.give_up_journal().is_some();
+                array.record_run(&start);
                 // Now that the ring is elsewhere, the label may record that.
                 array.forget_journal(io).await?;
                 return Ok(start);
@@ -157,14 +159,14 @@ pub async fn recover_journal<M: MetaIo>(
             return Err(error);
         }
         let failed = match &error {
-            LifecycleError::Io { leaf, .. } => array.targets.iter().find(|t| t.leaf == *leaf).map(|t| t.part.role),
+            LifecycleError::Io { leaf, .. } => array.targets.iter().find(|t| t.leaf == *leaf).map(|t| t.part.slot),
             _ => None,
         };
         let Some(role) = failed else { return Err(error) };
         if let Err(beyond) = array.drop_members(io, &[role]).await {
             return Err(match beyond {
-                LifecycleError::Beyond { lost, source: None } => {
-                    LifecycleError::Beyond { lost, source: Some(Box::new(error)) }
+                LifecycleError::BeyondTolerance { lost, source: None } => {
+                    LifecycleError::BeyondTolerance { lost, source: Some(Box::new(error)) }
                 }
                 other => other,
             });
@@ -193,8 +195,8 @@ struct Recovery<'a, M> {
 
 /// An accepted batch.
 struct Batch {
-    copies: Copies,
-    entries: Vec<Entry>,
+    copies: BatchCopies,
+    entries: Vec<JournalEntry>,
 }
 
 /// What the accepted entries say of a stripe.
@@ -220,12 +222,12 @@ fn wrong(reason: String) -> LifecycleError {
 impl<'a, M: MetaIo> Recovery<'a, M> {
     fn new(io: &'a M, array: &'a Array, force: bool) -> Recovery<'a, M> {
         let in_state = |states: &[MemberState]| {
-            array.targets.iter().filter(|t| states.contains(&array.state(t.part.role))).collect::<Vec<_>>()
+            array.targets.iter().filter(|t| states.contains(&array.state(t.part.slot))).collect::<Vec<_>>()
         };
         let sources = in_state(&[MemberState::InSync]);
-        let sinks = in_state(&[MemberState::InSync, MemberState::Filling]);
-        let row_bytes = u64::from(row_bytes(array.label.spec.chunk_bytes as u32));
-        Recovery { io, array, force, row_bytes, sources, sinks, disk: array.journal.as_ref() }
+        let sinks = in_state(&[MemberState::InSync, MemberState::Rebuilding]);
+        let height = u64::from(stripe_bytes(array.label.spec.chunk_bytes as u32));
+        Recovery { io, array, force, row_bytes: height, sources, sinks, disk: array.journal.as_ref() }
     }
 
     fn uuid(&self) -> &Uuid {
@@ -273,7 +275,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         let Some(batches) = batches else { return self.complete_without_ring(&head, lost, run).await };
         match doubt {
             Some((batch, members)) if !self.force => {
-                return Err(LifecycleError::JournalUnread { batch, members });
+                return Err(LifecycleError::JournalUnreadable { batch, members });
             }
             Some(_) => drop(mark_dirty(self.io, self.array, &self.sinks, &|_| true, true).await?),
             None => {}
@@ -312,7 +314,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
             replayed: replayed.0,
             skipped: replayed.1,
             resynced,
-            lost_now,
+            newly_lost: lost_now,
             unread_blocks,
             ..JournalStart::new(head, lost)
         })
@@ -339,7 +341,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     /// Returns the holders of a slot among these targets: its own member and its successor.
     fn holders<'b>(&self, of: &'b [&'a Target], role: u16) -> impl Iterator<Item = &'a Target> + use<'a, 'b, M> {
         let successor = successor_of(&self.array.label, role);
-        of.iter().copied().filter(move |t| t.part.role == role || Some(t.part.role) == successor)
+        of.iter().copied().filter(move |t| t.part.slot == role || Some(t.part.slot) == successor)
     }
 
     /// Returns what the entries say of each stripe that they name.
@@ -357,8 +359,8 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
                 // computed.
                 continue;
             }
-            let cells = self.locate(entry.row).map_or(0, |location| location.stripe.data_chunks());
-            let state = stripes.entry(entry.row).or_default();
+            let cells = self.locate(entry.stripe).map_or(0, |location| location.stripe.data_chunks());
+            let state = stripes.entry(entry.stripe).or_default();
             let parities = usize::from(entry.parities) >= self.parities();
             match entry.kind {
                 EntryKind::Mark => *state = StripeState { marked: Some(number), doubtful: self.all_lines() },
@@ -393,12 +395,12 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     }
 
     /// Returns the list without what the entries have rewritten: block by block of each lost cell.
-    fn without_rewritten(&self, lost: &[LostRow], batches: &[Batch]) -> Vec<LostRow> {
+    fn without_rewritten(&self, lost: &[LostStripe], batches: &[Batch]) -> Vec<LostStripe> {
         let mut cells = cells_of(lost);
         for entry in batches.iter().flat_map(|batch| &batch.entries).filter(|entry| entry.kind == EntryKind::Data) {
-            let from = cells.partition_point(|(row, ..)| *row < entry.row);
+            let from = cells.partition_point(|(row, ..)| *row < entry.stripe);
             let written = entry.cell..entry.cell + entry.cells;
-            let of_row = cells[from..].iter_mut().take_while(|(row, ..)| *row == entry.row);
+            let of_row = cells[from..].iter_mut().take_while(|(row, ..)| *row == entry.stripe);
             of_row.filter(|(_, cell, _)| written.contains(cell)).for_each(|(.., lines)| *lines &= !entry.lines());
         }
         rows_of(&cells)
@@ -406,7 +408,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
 }
 
 /// Merges both lists, ascending.
-fn merged(mut still: Vec<LostRow>, now: Vec<LostRow>) -> Vec<LostRow> {
+fn merged(mut still: Vec<LostStripe>, now: Vec<LostStripe>) -> Vec<LostStripe> {
     still.extend(now);
     rows_of(&cells_of(&still))
 }

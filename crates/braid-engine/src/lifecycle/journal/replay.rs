@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use braid_format::BLOCK_BYTES;
-use braid_format::journal::{Entry, EntryKind, LostRow};
+use braid_format::journal::{EntryKind, JournalEntry, LostStripe};
 use braid_parity::Parity;
 
 use super::super::error::LifecycleError;
@@ -33,7 +33,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
             for entry in entries {
                 let (own, rest) = payload.split_at_checked(entry.payload_blocks() as usize * BLOCK).unwrap_or_default();
                 payload = rest;
-                let marked = stripes.get(&entry.row).and_then(|state| state.marked);
+                let marked = stripes.get(&entry.stripe).and_then(|state| state.marked);
                 let is_data = entry.kind == EntryKind::Data;
                 if is_data && marked.is_some_and(|mark| mark > number) {
                     skipped += 1;
@@ -48,8 +48,8 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     }
 
     /// Writes one entry's content to all members that are in sync or rebuilding.
-    async fn put(&self, entry: &Entry, payload: &[u8]) -> Result<(), LifecycleError> {
-        let Some(location) = self.locate(entry.row) else { return Ok(()) };
+    async fn put(&self, entry: &JournalEntry, payload: &[u8]) -> Result<(), LifecycleError> {
+        let Some(location) = self.locate(entry.stripe) else { return Ok(()) };
         let height = usize::from(entry.blocks) * BLOCK;
         let data = (entry.cell..entry.cell + entry.cells).map(|cell| location.stripe.data(cell.into()));
         let parity = [Some(location.stripe.p()), location.stripe.q()].into_iter().flatten().take(entry.parities.into());
@@ -62,7 +62,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     async fn write(&self, role: u16, member_offset: u64, bytes: &[u8]) -> Result<(), LifecycleError> {
         let holders: Vec<&Target> = self.holders(&self.sinks, role).collect();
         try_join_all(holders.into_iter().map(|target| async move {
-            let offset = target.part.places.data.start + member_offset;
+            let offset = target.part.layout.data.start + member_offset;
             let written = self.io.write(target.leaf, offset, bytes.to_vec(), false).await;
             written.map_err(|source| failed(target.leaf, "write what the journal holds", offset, source))
         }))
@@ -73,7 +73,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     /// Reads bytes at an offset of a slot's data area from a member in sync. `None`: no present member can read them.
     async fn read(&self, role: u16, member_offset: u64, len: usize) -> Result<Option<Vec<u8>>, LifecycleError> {
         for target in self.holders(&self.sources, role) {
-            let offset = target.part.places.data.start + member_offset;
+            let offset = target.part.layout.data.start + member_offset;
             match self.io.read(target.leaf, offset, len).await {
                 Ok(bytes) => return Ok(Some(bytes)),
                 Err(source) if source.kind == ErrorKind::Io => {}
@@ -86,7 +86,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     /// Recomputes parity over these lines of a stripe. Lost data counts as zeros, and is zeroed wherever it can be
     /// written: its content is unknown, and nothing that is computed from this stripe may depend on it. Returns what is
     /// lost.
-    pub(super) async fn resync(&self, row: u64, lines: u16) -> Result<Option<LostRow>, LifecycleError> {
+    pub(super) async fn resync(&self, row: u64, lines: u16) -> Result<Option<LostStripe>, LifecycleError> {
         let Some(location) = self.locate(row) else { return Ok(None) };
         let mut lost: Vec<u8> = Vec::new();
         for (first, count) in runs(lines) {
@@ -97,7 +97,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         if lost.is_empty() {
             return Ok(None);
         }
-        let listed = LostRow::new(row, lines, &lost);
+        let listed = LostStripe::new(row, lines, &lost);
         let too_many = || wrong(format!("{} members with data of row {row} are lost", lost.len()));
         listed.map(Some).ok_or_else(too_many)
     }

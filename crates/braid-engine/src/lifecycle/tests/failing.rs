@@ -3,7 +3,7 @@
 use super::disks::{Chance, Crash, Disks};
 use super::{create_raid0, leaves, name, run, three_disks};
 use crate::LeafId;
-use crate::lifecycle::{LifecycleError, Status, assemble, delete_found, scan};
+use crate::lifecycle::{ArrayStatus, LifecycleError, assemble, delete_found, scan};
 
 fn whole_start(disks: &Disks) -> crate::lifecycle::Array {
     let mut found = run(assemble(disks, &leaves(3), || 3));
@@ -32,7 +32,7 @@ fn a_create_that_a_disk_stops_is_never_served() {
                     "said to be undone: {found:?}"
                 );
                 for array in &found.waiting {
-                    assert_eq!(array.status, Status::InterruptedCreate, "step {step}");
+                    assert_eq!(array.status, ArrayStatus::InterruptedCreate, "step {step}");
                     run(delete_found(&disks, array, false)).unwrap();
                 }
                 let left = run(scan(&disks, &leaves(3)));

@@ -16,7 +16,7 @@ use crate::LeafId;
 use crate::MetaIo;
 use crate::lifecycle::planted::{Planted, plant};
 use crate::lifecycle::{
-    Array, CreateRequest, DiskVerdict, GrowRequest, LifecycleError, StartOptions, Status, create, load_regions,
+    Array, ArrayStatus, CreateRequest, DiskOutcome, GrowRequest, LifecycleError, StartOptions, create, load_regions,
     recover_journal, scan, start,
 };
 
@@ -136,7 +136,7 @@ impl Act {
         let id = |leaf: &u32| (LeafId(*leaf), MemberId::from_random(0xf00 + u64::from(*leaf)));
         // Two of the three gain more than the third; two further disks have two copies.
         let fewer = matches!(self, Act::Raid1 | Act::Raid1ByDisks);
-        GrowRequest { newcomers: new.iter().map(id).collect(), force: fewer }
+        GrowRequest { new_disks: new.iter().map(id).collect(), force: fewer }
     }
 }
 
@@ -153,8 +153,8 @@ fn stamp(disks: &Disks, array: &Array, at: u64) {
 fn copies(array: &Array, at: u64) -> Vec<(LeafId, u64)> {
     let mut found = Vec::new();
     array.geometry().copies(at, &mut |piece| {
-        let member = array.members().find(|m| m.role == piece.member && m.state == MemberState::InSync);
-        found.extend(member.map(|m| (m.leaf, m.part.places.data.start + piece.member_offset)));
+        let member = array.members().find(|m| m.number == piece.member && m.state == MemberState::InSync);
+        found.extend(member.map(|m| (m.leaf, m.part.layout.data.start + piece.member_offset)));
     });
     found
 }
@@ -179,7 +179,7 @@ fn new_disks() -> Disks {
 fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<Array>, String> {
     let found = run(scan(disks, present));
     let Some(array) = found.arrays.iter().find(|a| a.uuid.as_bytes()[0] == 1) else { return Ok(None) };
-    if let Status::Refused { .. } = array.status {
+    if let ArrayStatus::Refused { .. } = array.status {
         return Err(format!("refused: {}", array.status));
     }
     if !array.status.starts_by_itself() {
@@ -219,7 +219,7 @@ fn holds(disks: &Disks, array: &Array, act: Act, sizes: &Sizes) -> Result<bool, 
         }
     }
     let larger = size == sizes.after;
-    if act.is_redundant() && array.label().members.len() > usize::from(array.roles()) + act.spares() {
+    if act.is_redundant() && array.label().members.len() > usize::from(array.slots()) + act.spares() {
         return Err("a disk that was to be a member is named, and is none".into());
     }
     if act.parity() {
@@ -235,9 +235,10 @@ fn holds(disks: &Disks, array: &Array, act: Act, sizes: &Sizes) -> Result<bool, 
         let end = sizes.before.next_multiple_of(region).min(size);
         let stripes = (sizes.before..end).step_by(4096).filter_map(|at| array.geometry().stripe_of(at));
         for stripe in stripes.filter(|_| larger) {
-            for member in array.members().filter(|m| m.state == MemberState::InSync && stripe.members.contains(&m.role))
+            for member in
+                array.members().filter(|m| m.state == MemberState::InSync && stripe.members.contains(&m.number))
             {
-                let at = member.part.places.data.start + stripe.member_offset;
+                let at = member.part.layout.data.start + stripe.member_offset;
                 if disks.peek(member.leaf, at, stripe.chunk_bytes as usize).iter().any(|byte| *byte != 0) {
                     return Err(format!(
                         "stripe {}, which is new, is not zero on disk {}",
@@ -255,7 +256,7 @@ fn holds(disks: &Disks, array: &Array, act: Act, sizes: &Sizes) -> Result<bool, 
         }
     }
     for member in array.members().chain(array.spares()) {
-        let places = &member.part.places;
+        let places = &member.part.layout;
         if !disks.peek(member.leaf, places.copy_start, 4096).starts_with(&MAGIC) {
             return Err(format!("disk {} has no copy where its label says", member.leaf.0));
         }
@@ -347,7 +348,7 @@ fn shrunk(disks: &Disks, act: Act) -> Result<(), String> {
         }
         disks.resize(leaf, was);
         disks.poke(leaf, 0, &[0xee; 4096]);
-        if let DiskVerdict::Member(disk) = &run(scan(&disks, &[leaf])).disks[0].verdict {
+        if let DiskOutcome::Member(disk) = &run(scan(&disks, &[leaf])).disks[0].outcome {
             return Err(format!("disk {} passes for what it was: {disk:?}", leaf.0));
         }
     }
@@ -431,7 +432,7 @@ fn what_cannot_grow_is_refused_before_anything_is_written() {
         assert_eq!((disks.take_transfers().writes, array.label().sequence), (0, sequence), "{error}");
         error.to_string()
     };
-    let new = |leaf: u32| GrowRequest { newcomers: vec![(LeafId(leaf), MemberId::from_random(0xf0))], force: false };
+    let new = |leaf: u32| GrowRequest { new_disks: vec![(LeafId(leaf), MemberId::from_random(0xf0))], force: false };
     let disks = Disks::new(&[3 * MIB; 5]);
     let mut mirror = run(create(&disks, &Act::Raid1.create())).unwrap();
     let nothing = "the array cannot grow: nothing would be gained: a further zone needs 2 members with new room at the same place, above all that they hold";
@@ -473,7 +474,7 @@ fn what_cannot_grow_is_refused_before_anything_is_written() {
     let mut plain = run(create(&disks, &Act::Raid0ByDisks.create())).unwrap();
     assert!(refused(&mut plain, &disks, GrowRequest::default()).ends_with("no member has new room"));
     assert!(refused(&mut plain, &disks, new(1)).contains("given twice"));
-    let twice = GrowRequest { newcomers: [new(3), new(3)].map(|new| new.newcomers[0]).to_vec(), force: false };
+    let twice = GrowRequest { new_disks: [new(3), new(3)].map(|new| new.new_disks[0]).to_vec(), force: false };
     assert!(refused(&mut plain, &disks, twice).contains("given twice"));
     disks.resize(LeafId(4), MIB);
     assert!(refused(&mut plain, &disks, new(4)).contains("the smallest that Braid can use"));

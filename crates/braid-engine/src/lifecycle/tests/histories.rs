@@ -15,7 +15,7 @@ use super::{leaves, name, run};
 use crate::LeafId;
 use crate::lifecycle::planted::{Planted, plant};
 use crate::lifecycle::{
-    Array, Filling, FoundArray, Newcomer, Refusal, Replacement, StartOptions, Status, create, scan, start,
+    Array, ArrayStatus, FoundArray, RebuildKind, RebuildTarget, Refusal, Replacement, StartOptions, create, scan, start,
 };
 
 const SIZE: u64 = 3 << 20;
@@ -156,7 +156,7 @@ impl World {
 
     /// Returns whether to start with `--force`, without an old copy.
     fn forces(&mut self, found: &FoundArray, copy: Option<LeafId>) -> bool {
-        let Status::Refused { reasons } = &found.status else { return false };
+        let ArrayStatus::Refused { reasons } = &found.status else { return false };
         let only = |r: &Refusal| matches!(r, Refusal::OldCopy { leaf, .. } if Some(*leaf) == copy);
         let forced = found.forced.as_ref().is_some_and(|forced| forced.starts_by_itself());
         forced && reasons.iter().all(only) && self.chance.below(2) == 0
@@ -178,18 +178,18 @@ impl World {
             // what the copy lacks.
             return Ok(());
         }
-        let degraded = matches!(found.status, Status::Waiting { .. }) && self.chance.below(3) == 0;
+        let degraded = matches!(found.status, ArrayStatus::Waiting { .. }) && self.chance.below(3) == 0;
         let force = self.forces(found, copy);
         counts.forced += u64::from(force);
-        counts.copies_refused += u64::from(copy.is_some() && matches!(found.status, Status::Refused { .. }));
+        counts.copies_refused += u64::from(copy.is_some() && matches!(found.status, ArrayStatus::Refused { .. }));
         let all_present = present.len() == self.known.len();
         if all_present && copy.is_none() && !self.started_degraded && !found.status.starts_by_itself() {
             return Err(format!("all are here, nobody went apart, and it does not start: {}", found.status));
         }
         match &found.status {
             // With disks missing, a lineage that was begun and never used may look like a used one.
-            Status::Refused { .. } => counts.refused += 1,
-            Status::Waiting { .. } | Status::Incomplete { .. } if !degraded => counts.waited += 1,
+            ArrayStatus::Refused { .. } => counts.refused += 1,
+            ArrayStatus::Waiting { .. } | ArrayStatus::Incomplete { .. } if !degraded => counts.waited += 1,
             _ => {}
         }
         let (session, lineage) = (self.chance.next(), self.chance.next());
@@ -248,7 +248,7 @@ impl World {
         for member in array.members() {
             let known = &mut self.known[member.leaf.0 as usize];
             known.content.push(self.writes);
-            known.half = member.state == MemberState::Filling;
+            known.half = member.state == MemberState::Rebuilding;
             self.serving.extend((member.state == MemberState::InSync).then_some(member.leaf));
         }
     }
@@ -261,18 +261,18 @@ impl World {
     }
 
     fn act(&mut self, array: &mut Array, copy: Option<LeafId>, counts: &mut Counts) -> Result<(), String> {
-        if array.lacks_nobody() && self.chance.below(2) == 0 {
+        if array.may_clear_bits() && self.chance.below(2) == 0 {
             self.log.push("bits are cleared".into());
             counts.cleared += 1;
             array.members().for_each(|m| self.known[m.leaf.0 as usize].cleared = self.writes);
         }
-        let roles = u64::from(array.roles());
+        let roles = u64::from(array.slots());
         let role = self.chance.below(roles) as u16;
         let said = |error: crate::lifecycle::LifecycleError| error.to_string();
-        if let Some(role) = array.to_seat() {
+        if let Some(role) = array.slot_for_successor() {
             self.log.push(format!("seat {role}"));
             counts.slots_taken += 1;
-            return run(array.seat_successor(&self.disks, role)).map_err(said);
+            return run(array.give_slot_to_successor(&self.disks, role)).map_err(said);
         }
         match self.chance.below(7) {
             6 => self.widths(array, role, counts),
@@ -281,7 +281,7 @@ impl World {
                 let text = name(&format!("n{}", self.writes));
                 run(array.rename(&self.disks, text)).map_err(said)
             }
-            1 | 2 if array.state(role) != MemberState::Out && array.tolerates(&[role]) => {
+            1 | 2 if array.state(role) != MemberState::Failed && array.tolerates(&[role]) => {
                 self.log.push(format!("drop {role}"));
                 counts.dropped += 1;
                 run(array.drop_members(&self.disks, &[role])).map(drop).map_err(said)
@@ -294,13 +294,13 @@ impl World {
     fn widths(&mut self, array: &mut Array, role: u16, counts: &mut Counts) -> Result<(), String> {
         let said = |error: crate::lifecycle::LifecycleError| error.to_string();
         let is_mirror = array.label().spec.level == Level::Raid1 && array.successors().next().is_none();
-        if array.state(role) == MemberState::Out {
+        if array.state(role) == MemberState::Failed {
             self.log.push(format!("remove {role}"));
             counts.removed += 1;
             return run(array.remove(&self.disks, role)).map_err(said);
         }
-        let last = array.roles() - 1;
-        let in_sync = |role: u16| matches!(array.state(role), MemberState::InSync | MemberState::Absent);
+        let last = array.slots() - 1;
+        let in_sync = |role: u16| matches!(array.state(role), MemberState::InSync | MemberState::Empty);
         let vacant = array.vacant().find(|role| (*role..last).all(in_sync)).filter(|_| in_sync(last) && last > 0);
         if let Some(role) = vacant.filter(|_| is_mirror && self.chance.below(2) == 0) {
             self.log.push(format!("narrow by {role}"));
@@ -319,24 +319,24 @@ impl World {
     fn rebuild(&mut self, array: &mut Array, copy: Option<LeafId>, counts: &mut Counts) -> Result<(), String> {
         let said = |error: crate::lifecycle::LifecycleError| error.to_string();
         let vacant =
-            (0..array.roles()).find(|role| matches!(array.state(*role), MemberState::Out | MemberState::Absent));
+            (0..array.slots()).find(|role| matches!(array.state(*role), MemberState::Failed | MemberState::Empty));
         let free = |leaf: &&LeafId| array.members().all(|m| m.leaf != **leaf);
         let free = self.present.iter().find(free).copied();
-        let returning = array.candidates().find(|candidate| candidate.returns);
+        let returning = array.candidates().find(|candidate| candidate.is_same_member);
         if let Some(candidate) = returning {
             self.log.push(format!("fill {candidate:?}"));
             counts.copies_rebuilt += u64::from(copy == Some(candidate.leaf));
-            let newcomer = Newcomer::Returning { leaf: candidate.leaf };
-            run(array.begin_filling(&self.disks, candidate.role, newcomer, candidate.from)).map_err(said)?;
+            let newcomer = RebuildTarget::Returning { leaf: candidate.leaf };
+            run(array.begin_rebuild(&self.disks, candidate.slot, newcomer, candidate.kind)).map_err(said)?;
         } else if let Some((role, leaf)) = vacant.zip(free) {
             // Its content no longer counts; the labels record which members have failed.
             self.log.push(format!("fill {role} anew on {leaf:?}"));
             (self.blank, self.known[leaf.0 as usize].half) = (true, true);
-            let newcomer = Newcomer::New { leaf, id: MemberId::from_random(self.chance.next()), force: true };
-            run(array.begin_filling(&self.disks, role, newcomer, Filling::Full)).map_err(said)?;
+            let newcomer = RebuildTarget::New { leaf, id: MemberId::from_random(self.chance.next()), force: true };
+            run(array.begin_rebuild(&self.disks, role, newcomer, RebuildKind::Full)).map_err(said)?;
             counts.rebuilt_in_full += 1;
         }
-        let filling = array.members().find(|m| m.state == MemberState::Filling).map(|m| (m.role, m.leaf));
+        let filling = array.members().find(|m| m.state == MemberState::Rebuilding).map(|m| (m.number, m.leaf));
         if let Some((role, leaf)) = filling
             && self.chance.below(3) > 0
         {

@@ -4,15 +4,17 @@
 //! The oracle checks guarantees only: what is served is what was written, parity matches it, and an array refuses to
 //! start without the disk only if the disk is needed.
 
-use braid_format::journal::{BatchHeader, Entry, EntryKind, RING_START_BYTES, RingOn, encode_batch, payload_crc};
-use braid_format::{MemberId, MemberState, Places};
+use braid_format::journal::{
+    EntryKind, JournalBatchHeader, JournalEntry, RING_OFFSET_BYTES, RingLocation, encode_batch, payload_crc,
+};
+use braid_format::{DiskLayout, MemberId, MemberState};
 use braid_geometry::{Level, Spec};
 
 use super::disks::{Chance, Crash, Disks};
 use super::{leaves, request, run};
 use crate::lifecycle::planted::{Planted, plant};
 use crate::lifecycle::{
-    Array, CreateRequest, JournalStart, LifecycleError, StartOptions, Status, create, load_regions, move_ring,
+    Array, ArrayStatus, CreateRequest, JournalStart, LifecycleError, StartOptions, create, load_regions, move_ring,
     recover_journal, scan, start, store_regions,
 };
 use crate::{LeafId, MetaIo};
@@ -70,9 +72,9 @@ fn log(disks: &Disks, array: &Array, run: u64, value: u8) {
 }
 
 fn batch(array: &Array, run: u64, value: u8) -> (u64, Vec<u8>) {
-    let entry = Entry { row: 0, first: 1, blocks: 1, cell: 0, cells: 1, parities: 1, kind: EntryKind::Data };
+    let entry = JournalEntry { stripe: 0, first: 1, blocks: 1, cell: 0, cells: 1, parities: 1, kind: EntryKind::Data };
     let payload = [value; 8192];
-    let header = BatchHeader {
+    let header = JournalBatchHeader {
         run,
         sequence: 1,
         tail: 1,
@@ -83,7 +85,7 @@ fn batch(array: &Array, run: u64, value: u8) -> (u64, Vec<u8>) {
     };
     let mut block = [0; 4096];
     encode_batch(&array.uuid(), &header, &[entry], &mut block);
-    let at = Places::for_journal(SIZE).unwrap().journal.start + RING_START_BYTES;
+    let at = DiskLayout::for_journal(SIZE).unwrap().journal.start + RING_OFFSET_BYTES;
     (at, [&block[..], &payload].concat())
 }
 
@@ -97,7 +99,7 @@ fn tear(disks: &Disks, array: &Array, started: &JournalStart) {
 fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<(Array, JournalStart)>, String> {
     let found = run(scan(disks, present));
     let array = found.arrays.first().ok_or("it is not found")?;
-    if let Status::Incomplete { missing } = &array.status {
+    if let ArrayStatus::Incomplete { missing } = &array.status {
         let waits = missing.iter().any(|missing| missing.is_journal) && array.waits_for_journal();
         return if waits { Ok(None) } else { Err(array.status.to_string()) };
     }
@@ -199,7 +201,7 @@ fn one(act: Act, step: u64, seed: u64, counts: &mut Counts) -> Result<bool, Stri
         };
         counts.starts += 1;
         holds(&again, &array, allowed).map_err(|error| format!("{}: {error}", how()))?;
-        if !journal && (started.ring_on != RingOn::Members || array.journal_role().is_some()) {
+        if !journal && (started.ring_on != RingLocation::Members || array.journal_number().is_some()) {
             return Err(format!("{}: its label names a disk that is not here", how()));
         }
         // The array goes on without the disk; the disk returns with its old content, and is not trusted.
@@ -309,8 +311,8 @@ fn without_the_disk_it_starts_if_nothing_on_it_is_needed() {
         run(array.stop(&disks)).unwrap();
         let present: Vec<LeafId> = leaves(MEMBERS).into_iter().filter(|leaf| leaf.0 != missing).collect();
         let (array, started) = start_of(&disks, &present, 9).unwrap().expect("nothing of the journal is needed");
-        assert_eq!((started.ring_on, started.disk_lost, started.resynced), (RingOn::Members, true, 0));
-        assert_eq!((array.journal_disk().is_none(), array.journal_role()), (true, None));
+        assert_eq!((started.ring_on, started.disk_lost, started.resynced), (RingLocation::Members, true, 0));
+        assert_eq!((array.journal_disk().is_none(), array.journal_number()), (true, None));
     }
     // Not stopped cleanly: it starts only by force, which marks everything dirty.
     let (disks, array, started) = raid5(true);
@@ -323,7 +325,7 @@ fn without_the_disk_it_starts_if_nothing_on_it_is_needed() {
     let options = StartOptions { force: true, degraded: true, ..StartOptions::new(10, 10) };
     let mut array = run(start(&disks, &found.arrays[0], options)).unwrap();
     let forced = run(recover_journal(&disks, &mut array, 10, true)).unwrap();
-    assert_eq!((forced.ring_on, array.journal_role()), (RingOn::Members, None));
+    assert_eq!((forced.ring_on, array.journal_number()), (RingLocation::Members, None));
     assert_eq!(run(load_regions(&disks, &array, false)).unwrap().dirty[0], 1);
 }
 
@@ -368,7 +370,7 @@ fn a_recovery_goes_on_without_a_disk_that_fails() {
         assert!(again.disk_lost, "reads {reads}");
         holds(&disks, &array, &[7]).unwrap();
         if !reads {
-            assert_eq!((again.ring_on, array.journal_role()), (RingOn::Members, None));
+            assert_eq!((again.ring_on, array.journal_number()), (RingLocation::Members, None));
         }
     }
     // The disk's content is in place when the head of the new run fails on it, whichever member is missing.
@@ -380,8 +382,8 @@ fn a_recovery_goes_on_without_a_disk_that_fails() {
         let options = StartOptions { degraded: true, ..StartOptions::new(9, 9) };
         let mut array = run(start(&disks, &found.arrays[0], options)).unwrap();
         let again = run(recover_journal(&Broken { disks: &disks, reads: false }, &mut array, 9, false)).unwrap();
-        assert_eq!((again.disk_lost, again.ring_on, again.replayed), (true, RingOn::Members, 1));
-        assert_eq!((array.journal_disk().is_none(), array.journal_role()), (true, None));
+        assert_eq!((again.disk_lost, again.ring_on, again.replayed), (true, RingLocation::Members, 1));
+        assert_eq!((array.journal_disk().is_none(), array.journal_number()), (true, None));
         holds(&disks, &array, &[7]).unwrap();
     }
 }
@@ -394,10 +396,10 @@ fn the_disk_of_the_journal_becomes_no_member() {
     let before = disks.peek(JOURNAL, 0, SIZE as usize);
     let refused = run(array.add_spare(&disks, JOURNAL, MemberId::from_random(0x77), true));
     assert!(matches!(refused, Err(LifecycleError::Twice { leaf: JOURNAL })), "{refused:?}");
-    let refused = run(array.recognise(&disks, JOURNAL));
+    let refused = run(array.probe_returning(&disks, JOURNAL));
     assert!(refused.is_err_and(|error| error.to_string().contains("is here already")));
     assert!(run(array.drop_members(&disks, &[3])).unwrap().is_empty());
-    assert_eq!((array.journal_role(), array.journal_disk().map(|disk| disk.leaf)), (Some(3), Some(JOURNAL)));
+    assert_eq!((array.journal_number(), array.journal_disk().map(|disk| disk.leaf)), (Some(3), Some(JOURNAL)));
     assert!(before == disks.peek(JOURNAL, 0, SIZE as usize));
 }
 
@@ -424,14 +426,14 @@ fn the_ring_on_a_disk_is_no_smaller_than_on_the_members() {
     let spec = Spec { chunk_bytes: CHUNK, ..Spec::new(Level::Raid5) };
     let of = |journal| CreateRequest { journal, ..request("p", spec, 1, leaves(MEMBERS)) };
     let journal = (JOURNAL, MemberId::from_random(0x99));
-    let least = Places::for_device(large).unwrap().journal.bytes;
+    let least = DiskLayout::for_device(large).unwrap().journal.bytes;
     let (mut disk, mut refusals) = (SIZE, 0);
     loop {
         let made = run(create(&Disks::new(&all(disk)), &of(Some(journal))));
         let disks = Disks::new(&all(disk));
         let mut array = run(create(&disks, &of(None))).unwrap();
         let added = run(array.add_journal(&disks, JOURNAL, journal.1, false));
-        let fits = Places::for_journal(disk).unwrap().journal.bytes >= least;
+        let fits = DiskLayout::for_journal(disk).unwrap().journal.bytes >= least;
         assert_eq!((made.is_ok(), added.is_ok()), (fits, fits), "a disk of {disk} bytes: {made:?}, {added:?}");
         if fits {
             break;
@@ -453,7 +455,7 @@ fn disk_used_by_another_copy_is_not_trusted() -> Result<(), String> {
     let (theirs, at_theirs) = start_of(&others, &leaves(MEMBERS + 1), 77)?.ok_or("it waits for what is here")?;
     log(&others, &theirs, at_theirs.run, 9);
     // Its label does not reveal that: the label of this array is newer.
-    let area = Places::for_journal(SIZE).unwrap().journal;
+    let area = DiskLayout::for_journal(SIZE).unwrap().journal;
     disks.poke(JOURNAL, area.start, &others.peek(JOURNAL, area.start, area.bytes as usize / 4096 * 4096));
     for random in [78, 79] {
         // After the first start the disk is this array's again.

@@ -6,16 +6,17 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use braid_format::journal::{
-    BatchHeader, Entry, EntryKind, HEAD_BYTES, RING_START_BYTES, decode_head, encode_batch, head_slot, payload_crc,
+    EntryKind, HEAD_BYTES, JournalBatchHeader, JournalEntry, RING_OFFSET_BYTES, decode_head, encode_batch, head_slot,
+    payload_crc,
 };
-use braid_format::{MemberId, Places, RetiredMarks};
+use braid_format::{DiskLayout, MemberId, RetiredMarks};
 use braid_geometry::{Level, Spec};
 
 use super::disks::Disks;
 use super::{leaves, name, request, run};
 use crate::lifecycle::{
-    Array, Filling, GrowRequest, JournalStart, LifecycleError, Newcomer, Replacement, Retirement, StartOptions, create,
-    load_regions, recover_journal, scan, start, store_regions,
+    Array, GrowRequest, JournalStart, LifecycleError, RebuildKind, RebuildTarget, Replacement, Retirement,
+    StartOptions, create, load_regions, recover_journal, scan, start, store_regions,
 };
 use crate::{ErrorKind, LeafError, LeafId, Marks, MetaIo};
 
@@ -65,11 +66,11 @@ fn raid5() -> (Disks, Array, JournalStart) {
 }
 
 fn journal() -> u64 {
-    Places::for_device(SIZE).unwrap().journal.start
+    DiskLayout::for_device(SIZE).unwrap().journal.start
 }
 
 fn ring_block(block: u64) -> u64 {
-    journal() + RING_START_BYTES + block * 4096
+    journal() + RING_OFFSET_BYTES + block * 4096
 }
 
 /// Returns the slots of stripe 0: data, data, parity.
@@ -85,9 +86,9 @@ fn log(disks: &Disks, array: &Array, started: &JournalStart, on: &[u32]) {
 
 /// [`log`], with this sequence number.
 fn log_as(sequence: u64, disks: &Disks, array: &Array, started: &JournalStart, on: &[u32]) {
-    let data = Entry { row: 0, first: 1, blocks: 1, cell: 0, cells: 1, parities: 1, kind: EntryKind::Data };
+    let data = JournalEntry { stripe: 0, first: 1, blocks: 1, cell: 0, cells: 1, parities: 1, kind: EntryKind::Data };
     let payload = [[7; 4096], [7; 4096]].concat();
-    let header = BatchHeader {
+    let header = JournalBatchHeader {
         run: started.run,
         sequence,
         tail: sequence,
@@ -97,7 +98,7 @@ fn log_as(sequence: u64, disks: &Disks, array: &Array, started: &JournalStart, o
         payload_crc: payload_crc(0, &payload),
     };
     let mut block = [0; 4096];
-    encode_batch(&array.uuid(), &header, &[data, Entry::mark(1)], &mut block);
+    encode_batch(&array.uuid(), &header, &[data, JournalEntry::mark(1)], &mut block);
     for leaf in on {
         disks.poke(LeafId(*leaf), ring_block(0), &[&block[..], &payload].concat());
     }
@@ -145,12 +146,12 @@ fn an_unreadable_cell_of_a_stripe_in_flight_is_listed_and_zeroed() {
     let (role, p) = (stripe.data(0), stripe.p());
     let spoiled = Spoiled { disks: &disks, bad: vec![(LeafId(role.into()), DATA + CHUNK)] };
     let again = run(recover_journal(&spoiled, &mut array, 6, false)).unwrap();
-    assert_eq!((again.lost.len(), again.lost_now), (1, 1));
-    assert_eq!((again.lost[0].row, again.lost[0].lines, again.lost[0].cells()), (1, 0b11, &[0][..]));
+    assert_eq!((again.lost.len(), again.newly_lost), (1, 1));
+    assert_eq!((again.lost[0].stripe, again.lost[0].lines, again.lost[0].cells()), (1, 0b11, &[0][..]));
     assert_eq!([role, p].map(|role| block(&disks, role, CHUNK)), [0, 0]);
     // It stays listed, even if the disk can read it again.
     let third = run(recover_journal(&disks, &mut array, 7, false)).unwrap();
-    assert_eq!((third.lost, third.lost_now, third.generation), (again.lost, 0, again.generation + 1));
+    assert_eq!((third.lost, third.newly_lost, third.generation), (again.lost, 0, again.generation + 1));
 }
 
 /// Stripe 1 is in place, with its parity, and only marked: acknowledged and not flushed.
@@ -262,7 +263,7 @@ impl Change {
             Change::Replace(role) => {
                 array.begin_replacing(io, role, Replacement::New { leaf, id, force: true }).await.map(drop)
             }
-            Change::Grow => array.grow(io, &GrowRequest { newcomers: Vec::new(), force: false }).await.map(drop),
+            Change::Grow => array.grow(io, &GrowRequest { new_disks: Vec::new(), force: false }).await.map(drop),
             Change::JournalOn => array.add_journal(io, leaf, id, true).await,
         }
     }
@@ -318,7 +319,7 @@ fn a_label_that_fails_on_a_member_retires_the_marks() {
         let made = change.make_served(&io, &mut array, started.run, &[]);
         // The array that was to grow has lost a member.
         assert_eq!(made.is_ok(), change != Change::Grow, "{change:?}: {made:?}");
-        assert_eq!(array.out(), [role], "{change:?}");
+        assert_eq!(array.failed(), [role], "{change:?}");
         let retired = io.retired();
         assert_eq!(retired.len(), 1, "{change:?}");
         let after = io.steps.borrow()[retired[0]..].to_vec();
@@ -368,7 +369,7 @@ fn marks_that_were_retired_for_a_label_that_was_not_written_count() {
     let p = array.geometry().stripe(1).unwrap().p();
     let io = Recorded::new(&disks, LeafId(role.into()));
     let made = Change::Rename.make_served(&io, &mut array, started.run, &[LeafId(p.into())]);
-    let Err(LifecycleError::Beyond { lost, .. }) = made else { panic!("{made:?}") };
+    let Err(LifecycleError::BeyondTolerance { lost, .. }) = made else { panic!("{made:?}") };
     assert!(lost.len() == 2 && lost.contains(&role) && lost.contains(&p), "{lost:?}");
     assert_eq!((io.retired().len(), array.retired), (1, RetiredMarks::default()));
     assert!(array.is_whole());
@@ -389,17 +390,17 @@ fn a_member_that_failed_a_marked_row_is_found_under_its_number_of_now() {
     let successor = run(array.begin_replacing(&disks, replaced, by)).unwrap();
     run(array.promote(&disks, successor)).unwrap();
     run(array.retire(&disks, replaced)).unwrap();
-    run(array.seat_successor(&disks, replaced)).unwrap();
+    run(array.give_slot_to_successor(&disks, replaced)).unwrap();
     assert_eq!((successor, array.leaf(replaced), array.is_whole()), (3, Some(LeafId(3)), true));
     let io = Recorded::new(&disks, LeafId(other.into()));
     let (mut first, mut second) = (array.clone(), array);
     // The successor.
     let made = Change::Rename.make_served(&io, &mut first, started.run, &[LeafId(3)]);
-    let Err(LifecycleError::Beyond { lost, .. }) = made else { panic!("{made:?}") };
+    let Err(LifecycleError::BeyondTolerance { lost, .. }) = made else { panic!("{made:?}") };
     assert!(lost.len() == 2 && lost.contains(&replaced) && lost.contains(&other), "{lost:?}");
     // The disk that it has replaced.
     Change::Rename.make_served(&io, &mut second, started.run, &[LeafId(replaced.into())]).unwrap();
-    assert_eq!(second.out(), [other]);
+    assert_eq!(second.failed(), [other]);
 }
 
 /// An array that is stopped cleanly may have marks in its journal, from writes up to the end of the service. The next
@@ -523,11 +524,18 @@ fn a_successor_gets_what_is_replayed_and_holds_the_data_once_in_sync() {
 #[test]
 fn an_entry_of_a_stripe_that_does_not_exist_is_refused() {
     let (disks, mut array, started) = raid5();
-    let header =
-        BatchHeader { run: started.run, sequence: 1, tail: 1, position: 0, blocks: 1, entries: 1, payload_crc: 0 };
+    let header = JournalBatchHeader {
+        run: started.run,
+        sequence: 1,
+        tail: 1,
+        position: 0,
+        blocks: 1,
+        entries: 1,
+        payload_crc: 0,
+    };
     let mut bytes = [0; 4096];
-    for row in [array.geometry().stripes(), braid_format::limits::ROW_MAX] {
-        encode_batch(&array.uuid(), &header, &[Entry::mark(row)], &mut bytes);
+    for row in [array.geometry().stripes(), braid_format::limits::STRIPE_NUMBER_MAX] {
+        encode_batch(&array.uuid(), &header, &[JournalEntry::mark(row)], &mut bytes);
         disks.poke(LeafId(1), ring_block(0), &bytes);
         let refused = run(recover_journal(&disks, &mut array, 6, false));
         assert!(
@@ -536,7 +544,7 @@ fn an_entry_of_a_stripe_that_does_not_exist_is_refused() {
         );
     }
     // And an entry of a stripe in a region that was never written.
-    encode_batch(&array.uuid(), &header, &[Entry::mark(array.geometry().stripes() - 1)], &mut bytes);
+    encode_batch(&array.uuid(), &header, &[JournalEntry::mark(array.geometry().stripes() - 1)], &mut bytes);
     disks.poke(LeafId(1), ring_block(0), &bytes);
     let refused = run(recover_journal(&disks, &mut array, 6, false));
     assert!(refused.as_ref().is_err_and(|error| error.to_string().contains("nothing was ever written")), "{refused:?}");
@@ -575,7 +583,7 @@ fn an_unreadable_batch_is_not_mistaken_for_the_end_of_the_log() {
             let bad = bad.iter().map(|(leaf, block)| (LeafId(*leaf), ring_block(*block))).collect();
             let again = run(recover_journal(&Spoiled { disks: &disks, bad }, &mut array, 6, force));
             match (again, doubt) {
-                (Err(LifecycleError::JournalUnread { batch, members }), Some(expected)) if !clean && !force => {
+                (Err(LifecycleError::JournalUnreadable { batch, members }), Some(expected)) if !clean && !force => {
                     assert_eq!((batch, members), expected, "{what}");
                 }
                 (Ok(again), _) if doubt.is_none() || clean || force => {
@@ -640,7 +648,7 @@ fn the_first_batch_of_a_run_may_have_any_number() {
     array.was_clean = false;
     let bad = [0, 1].map(|leaf| (LeafId(leaf), ring_block(1))).to_vec();
     let again = run(recover_journal(&Spoiled { disks: &disks, bad }, &mut array, 6, false));
-    assert!(matches!(again, Err(LifecycleError::JournalUnread { members: 2, .. })), "{again:?}");
+    assert!(matches!(again, Err(LifecycleError::JournalUnreadable { members: 2, .. })), "{again:?}");
     let again = run(recover_journal(&disks, &mut array, 7, false)).unwrap();
     assert_eq!((again.batches, again.replayed), (1, 1));
     recovered(&disks, &array);
@@ -652,7 +660,8 @@ fn a_promoted_member_gets_a_head_even_if_none_is_readable() {
     let (disks, mut array, started) = raid5();
     run(array.drop_members(&disks, &[2])).unwrap();
     let id = MemberId::from_random(0x42);
-    run(array.begin_filling(&disks, 2, Newcomer::New { leaf: LeafId(3), id, force: true }, Filling::Full)).unwrap();
+    run(array.begin_rebuild(&disks, 2, RebuildTarget::New { leaf: LeafId(3), id, force: true }, RebuildKind::Full))
+        .unwrap();
     let heads =
         [0, 1].into_iter().flat_map(|leaf| [0, 1].map(|slot| (LeafId(leaf), journal() + slot * HEAD_BYTES as u64)));
     run(array.promote(&Spoiled { disks: &disks, bad: heads.collect() }, 2)).unwrap();

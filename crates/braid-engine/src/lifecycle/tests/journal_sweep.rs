@@ -5,8 +5,8 @@
 //! was never written to it; parity matches; a cell is unreadable only if a full-stripe write, in place only, was in
 //! flight for its stripe when the cell was lost; and what a failed member lacks is dirty.
 
-use braid_format::journal::{HEAD_BYTES, Head, LostRow, RingOn, encode_head, head_slot};
-use braid_format::{MemberState, Places};
+use braid_format::journal::{HEAD_BYTES, JournalHead, LostStripe, RingLocation, encode_head, head_slot};
+use braid_format::{DiskLayout, MemberState};
 use braid_geometry::{Level, Spec};
 use braid_parity::{Parity, Role};
 
@@ -15,8 +15,8 @@ use super::journal_writer::{Block, Mutation, Seen, Writer, content, location_of,
 use super::{leaves, name, request, run};
 use crate::lifecycle::planted::{Planted, plant};
 use crate::lifecycle::{
-    Array, Filling, JournalStart, Newcomer, StartOptions, Status, create, load_regions, recover_journal, scan, start,
-    store_regions,
+    Array, ArrayStatus, JournalStart, RebuildKind, RebuildTarget, StartOptions, create, load_regions, recover_journal,
+    scan, start, store_regions,
 };
 use crate::{LeafId, MetaIo};
 
@@ -42,7 +42,7 @@ struct World {
     rows: Vec<u64>,
     lines: usize,
     blocks: Content,
-    lost: Vec<LostRow>,
+    lost: Vec<LostStripe>,
     /// The members that had failed before the writes.
     out: Vec<u16>,
 }
@@ -79,16 +79,22 @@ fn build(seed: u64) -> (World, Array, JournalStart) {
     disks.be_gentle();
     let mut array =
         run(create(&disks, &request("p", Spec { chunk_bytes, ..Spec::new(level) }, 1, leaves(members)))).unwrap();
-    let lines = braid_format::journal::row_bytes(chunk_bytes as u32) as usize / 4096;
+    let lines = braid_format::journal::stripe_bytes(chunk_bytes as u32) as usize / 4096;
     let ring_blocks = 24 + seed / 6 % 3 * 8;
     for target in &mut array.targets {
-        target.part.places.journal.bytes = (64 << 10) + ring_blocks * 4096;
+        target.part.layout.journal.bytes = (64 << 10) + ring_blocks * 4096;
     }
     run(array.rename(&disks, name("q"))).unwrap();
-    let head = Head { generation: 1, run: 7, ring_blocks, row_bytes: lines as u32 * 4096, ring_on: RingOn::Members };
+    let head = JournalHead {
+        generation: 1,
+        run: 7,
+        ring_blocks,
+        stripe_bytes: lines as u32 * 4096,
+        ring_on: RingLocation::Members,
+    };
     let mut bytes = Box::new([0; HEAD_BYTES]);
     let used = encode_head(&array.uuid(), &head, &[], &mut bytes);
-    let journal = Places::for_device(SIZE).unwrap().journal.start + head_slot(1) * HEAD_BYTES as u64;
+    let journal = DiskLayout::for_device(SIZE).unwrap().journal.start + head_slot(1) * HEAD_BYTES as u64;
     leaves(members).into_iter().for_each(|leaf| disks.poke(leaf, journal, &bytes[..used]));
     let rows_all = array.geometry().stripes() * (chunk_bytes / (lines as u64 * 4096));
     let rows = vec![0, 1, rows_all / 2, rows_all - 1];
@@ -123,12 +129,14 @@ fn restart(
     let found = run(scan(disks, present));
     let Some(array) = found.arrays.first() else { return Ok(None) };
     match &array.status {
-        Status::Incomplete { .. } => return Ok(None),
-        Status::Waiting { .. } if !degraded => return Ok(None),
-        Status::Refused { .. } if array.newest.as_ref().is_some_and(|l| can_diverge(l.spec.level, l.members.len())) => {
+        ArrayStatus::Incomplete { .. } => return Ok(None),
+        ArrayStatus::Waiting { .. } if !degraded => return Ok(None),
+        ArrayStatus::Refused { .. }
+            if array.newest.as_ref().is_some_and(|l| can_diverge(l.spec.level, l.members.len())) =>
+        {
             return Ok(None);
         }
-        Status::Refused { .. } => return Err(format!("refused: {}", array.status)),
+        ArrayStatus::Refused { .. } => return Err(format!("refused: {}", array.status)),
         _ => {}
     }
     let options = StartOptions { degraded: true, ..StartOptions::new(random, random) };
@@ -144,7 +152,7 @@ fn can_diverge(level: Level, members: usize) -> bool {
 }
 
 fn is_in_sync(array: &Array, role: u16) -> bool {
-    array.members().any(|m| m.role == role && m.state == MemberState::InSync)
+    array.members().any(|m| m.number == role && m.state == MemberState::InSync)
 }
 
 /// One line of a stripe as it reads: the bytes of each cell, and of all parity, computed where missing.
@@ -187,8 +195,8 @@ impl World {
         let bits = run(load_regions(&self.disks, array, false)).map_err(|error| error.to_string())?;
         for (at, row) in self.rows.iter().enumerate() {
             let roles = location_of(array, *row, self.lines).0;
-            let lists = |list: &[LostRow], cell: usize, line: usize| {
-                list.iter().any(|lost| lost.row == *row && lost.covers(cell as u8, 1 << line))
+            let lists = |list: &[LostStripe], cell: usize, line: usize| {
+                list.iter().any(|lost| lost.stripe == *row && lost.covers(cell as u8, 1 << line))
             };
             let region = region_of(array, *row, self.lines);
             let dirty = bits.dirty[region as usize / 64] >> (region % 64) & 1 == 1;
@@ -283,11 +291,11 @@ impl World {
 
     /// Lets failed members return, and copies what is dirty to them.
     fn bring_back(&self, array: &mut Array, counts: &mut Counts) -> Result<(), String> {
-        for role in array.out() {
+        for role in array.failed() {
             let leaf = LeafId(role.into());
             let said = |error: crate::lifecycle::LifecycleError| format!("member {role} does not return: {error}");
-            run(array.recognise(&self.disks, leaf)).map_err(said)?;
-            run(array.begin_filling(&self.disks, role, Newcomer::Returning { leaf }, Filling::FromBitmap))
+            run(array.probe_returning(&self.disks, leaf)).map_err(said)?;
+            run(array.begin_rebuild(&self.disks, role, RebuildTarget::Returning { leaf }, RebuildKind::FromBitmap))
                 .map_err(said)?;
             let bits = run(load_regions(&self.disks, array, false)).map_err(said)?;
             for row in &self.rows {
@@ -377,8 +385,8 @@ impl World {
         counts.degraded += u64::from(!array.is_whole());
         counts.replayed += started.replayed;
         counts.resynced += started.resynced;
-        counts.lost_now += started.lost_now;
-        counts.lost_kept += started.lost.len() as u64 - started.lost_now.min(started.lost.len() as u64);
+        counts.lost_now += started.newly_lost;
+        counts.lost_kept += started.lost.len() as u64 - started.newly_lost.min(started.lost.len() as u64);
         world.verify(&array, &started, power).map_err(|why| format!("{here}: {why}"))?;
         Ok(Some((world, array, started)))
     }
@@ -402,7 +410,7 @@ impl World {
         cut: Option<u64>,
     ) -> Seen {
         let (rows, blocks) = (self.rows.clone(), self.blocks.clone());
-        self.out = array.out();
+        self.out = array.failed();
         let disks = self.disks.clone();
         disks.cut_at(None, seed);
         let Ok(mut writer) = Writer::new(&disks, array, started, rows, blocks, mutation, seed) else {
@@ -528,7 +536,7 @@ fn a_member_that_fails_at_any_step_of_the_recovery_is_dropped() {
                 let restarted = restart(&world.disks, &leaves(world.members), false, chance.next());
                 let restarted = restarted.unwrap_or_else(|why| panic!("{here}: {why}"));
                 let (array, started) = restarted.unwrap_or_else(|| panic!("{here}: does not start"));
-                dropped += array.out().len();
+                dropped += array.failed().len();
                 world.verify(&array, &started, true).unwrap_or_else(|why| panic!("{here}: {why}"));
             }
         }

@@ -5,14 +5,14 @@
 
 use braid_format::MemberState;
 use braid_format::journal::{
-    BatchHeader, Entry, EntryKind, HEAD_BYTES, Head, LostRow, RING_START_BYTES, RingOn, encode_batch, encode_head,
-    head_slot, payload_crc, position_for,
+    EntryKind, HEAD_BYTES, JournalBatchHeader, JournalEntry, JournalHead, LostStripe, RING_OFFSET_BYTES, RingLocation,
+    encode_batch, encode_head, head_slot, payload_crc, position_for,
 };
 use braid_parity::Parity;
 
 use super::disks::{Chance, Disks};
 use super::run;
-use crate::lifecycle::{Array, JournalStart, Regions, load_regions, store_regions};
+use crate::lifecycle::{Array, ArrayBitmap, JournalStart, load_regions, store_regions};
 use crate::{LeafId, MetaIo};
 
 /// A seeded bug of the writer.
@@ -85,7 +85,7 @@ struct Op {
 
 #[derive(Clone)]
 struct Batch {
-    header: BatchHeader,
+    header: JournalBatchHeader,
     bytes: Vec<u8>,
     /// Its copies: disk, offset, and 0 not begun, 1 in flight, 2 durable.
     copies: Vec<(LeafId, u64, u8)>,
@@ -113,8 +113,8 @@ pub struct Writer<'a> {
     pub lines: usize,
     /// By stripe, line, cell.
     pub blocks: Vec<Vec<Vec<Block>>>,
-    pub lost: Vec<LostRow>,
-    regions: Regions,
+    pub lost: Vec<LostStripe>,
+    regions: ArrayBitmap,
     run: u64,
     generation: u64,
     ring_blocks: u64,
@@ -172,7 +172,7 @@ impl<'a> Writer<'a> {
             disks,
             array,
             mutation,
-            lines: started.row_bytes as usize / 4096,
+            lines: started.stripe_bytes as usize / 4096,
             rows,
             blocks,
             lost: started.lost.clone(),
@@ -208,7 +208,7 @@ impl<'a> Writer<'a> {
 
     fn in_sync(&self) -> Vec<(LeafId, u64)> {
         let in_sync = self.array.members().filter(|m| m.state == MemberState::InSync);
-        in_sync.map(|m| (m.leaf, m.part.places.journal.start)).collect()
+        in_sync.map(|m| (m.leaf, m.part.layout.journal.start)).collect()
     }
 
     /// Returns how many batches are logged: each is durable on all of its disks, and so is each before it.
@@ -269,7 +269,7 @@ impl<'a> Writer<'a> {
         }
         let number = self.rows[row];
         let cells = self.blocks[row][0].len();
-        let listed = self.lost.iter().any(|lost| lost.row == number);
+        let listed = self.lost.iter().any(|lost| lost.stripe == number);
         let pending = self.ops.iter().any(|op| op.row == row);
         assert!(!pending);
         let mut whole = listed || self.chance.below(3) == 0;
@@ -353,7 +353,7 @@ impl<'a> Writer<'a> {
     }
 
     fn store(&self) -> Result<(), Dead> {
-        let roles: Vec<u16> = self.array.members().map(|m| m.role).collect();
+        let roles: Vec<u16> = self.array.members().map(|m| m.number).collect();
         run(store_regions(self.disks, &self.array, &roles, &self.regions.written, &self.regions.dirty))?;
         Ok(())
     }
@@ -423,12 +423,12 @@ impl<'a> Writer<'a> {
             op.batch = Some(number);
             let row = self.rows[op.row];
             if op.marked {
-                entries.push(Entry::mark(row));
+                entries.push(JournalEntry::mark(row));
                 marks.push(op.row);
                 self.seen.marks += 1;
             } else {
-                entries.push(Entry {
-                    row,
+                entries.push(JournalEntry {
+                    stripe: row,
                     first: op.lines.start as u16,
                     blocks: op.lines.len() as u16,
                     cell: op.cells.start as u8,
@@ -441,7 +441,7 @@ impl<'a> Writer<'a> {
                 self.seen.logged += 1;
             }
         }
-        let header = BatchHeader {
+        let header = JournalBatchHeader {
             run: self.run,
             sequence: number as u64 + 1,
             tail: self.flushed.min(number as u64 + 1),
@@ -456,7 +456,7 @@ impl<'a> Writer<'a> {
         let wanted = self.parities() + usize::from(self.mutation != Mutation::OneCopyFewer);
         let copies = (0..wanted.min(members.len())).map(|k| {
             let (leaf, journal) = members[(number + k) % members.len()];
-            (leaf, journal + RING_START_BYTES + position * 4096, 0)
+            (leaf, journal + RING_OFFSET_BYTES + position * 4096, 0)
         });
         let copies = copies.collect();
         self.seen.wraps += u64::from(position < self.next_position);
@@ -493,7 +493,7 @@ impl<'a> Writer<'a> {
         }
         let index = ready[self.chance.below(ready.len() as u64) as usize];
         if let Some((role, offset, bytes)) = self.ops[index].in_place_writes.pop() {
-            let holder = self.array.members().find(|m| m.role == role).map(|m| (m.leaf, m.part.places.data.start));
+            let holder = self.array.members().find(|m| m.number == role).map(|m| (m.leaf, m.part.layout.data.start));
             if let Some((leaf, data)) = holder {
                 run(self.disks.write(leaf, data + offset, bytes, false))?;
             }
@@ -515,7 +515,7 @@ impl<'a> Writer<'a> {
         }
         let Some(batch) = op.batch else { return };
         self.batches[batch].open -= 1;
-        if self.lost.iter().any(|lost| lost.row == self.rows[op.row]) {
+        if self.lost.iter().any(|lost| lost.stripe == self.rows[op.row]) {
             self.leaving.push((self.rows[op.row], batch as u64 + 1));
         }
     }
@@ -582,18 +582,18 @@ impl<'a> Writer<'a> {
         }
         self.leaving.retain(|(row, _)| !gone.contains(row));
         let before = self.lost.len();
-        self.lost.retain(|lost| !gone.contains(&lost.row));
+        self.lost.retain(|lost| !gone.contains(&lost.stripe));
         if self.lost.len() == before {
             return Ok(());
         }
         self.generation += 1;
         let row_bytes = self.lines as u32 * 4096;
-        let head = Head {
+        let head = JournalHead {
             generation: self.generation,
             run: self.run,
             ring_blocks: self.ring_blocks,
-            row_bytes,
-            ring_on: RingOn::Members,
+            stripe_bytes: row_bytes,
+            ring_on: RingLocation::Members,
         };
         let mut bytes = Box::new([0; HEAD_BYTES]);
         let used = encode_head(&self.array.uuid(), &head, &self.lost, &mut bytes);

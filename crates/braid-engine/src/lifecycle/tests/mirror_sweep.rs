@@ -15,8 +15,8 @@ use super::{leaves, run};
 use crate::LeafId;
 use crate::lifecycle::planted::{Planted, plant};
 use crate::lifecycle::{
-    Array, CreateRequest, Filling, LifecycleError, Newcomer, Replacement, StartOptions, Status, create, load_regions,
-    scan, start,
+    Array, ArrayStatus, CreateRequest, LifecycleError, RebuildKind, RebuildTarget, Replacement, StartOptions, create,
+    load_regions, scan, start,
 };
 
 /// Where the data area of these small disks begins: each holds the number of its last write here.
@@ -139,12 +139,12 @@ fn request(level: Level) -> CreateRequest {
     CreateRequest { spares: vec![(LeafId(SPARE), MemberId::from_random(0x5a))], ..redundant(level, "m", 1, leaves(3)) }
 }
 
-fn returning() -> Newcomer {
-    Newcomer::Returning { leaf: LeafId(0) }
+fn returning() -> RebuildTarget {
+    RebuildTarget::Returning { leaf: LeafId(0) }
 }
 
-fn fresh() -> Newcomer {
-    Newcomer::New { leaf: LeafId(FRESH), id: MemberId::from_random(0xf4), force: true }
+fn fresh() -> RebuildTarget {
+    RebuildTarget::New { leaf: LeafId(FRESH), id: MemberId::from_random(0xf4), force: true }
 }
 
 /// Sets up the array before the procedure; `None` if it does not serve.
@@ -176,15 +176,15 @@ fn before(level: Level, act: Act, disks: &Disks) -> Option<Array> {
     }
     match act {
         Act::Checkpoint => {
-            run(array.begin_filling(disks, 0, fresh(), Filling::Full)).unwrap();
+            run(array.begin_rebuild(disks, 0, fresh(), RebuildKind::Full)).unwrap();
             disks.poke_cached(LeafId(FRESH), COPIED, &sector(77));
         }
         Act::Promote => {
-            run(array.begin_filling(disks, 0, returning(), Filling::FromBitmap)).unwrap();
+            run(array.begin_rebuild(disks, 0, returning(), RebuildKind::FromBitmap)).unwrap();
             disks.poke_cached(LeafId(0), STAMP, &sector(2));
         }
         Act::PromoteVacant => {
-            run(array.begin_filling(disks, WIDER, fresh(), Filling::Full)).unwrap();
+            run(array.begin_rebuild(disks, WIDER, fresh(), RebuildKind::Full)).unwrap();
             disks.poke_cached(LeafId(FRESH), STAMP, &sector(1));
         }
         Act::PromoteSuccessor | Act::Retire | Act::Seat | Act::SeatFilling | Act::Abandon => {
@@ -220,8 +220,8 @@ fn perform(level: Level, act: Act, disks: &Disks, array: &mut Option<Array>) -> 
     match act {
         Act::Create | Act::DegradedStart => Ok(()),
         Act::Drop | Act::DropTwo => run(array.drop_members(disks, &[0])).map(drop),
-        Act::BeginFromBitmap => run(array.begin_filling(disks, 0, returning(), Filling::FromBitmap)),
-        Act::BeginFull => run(array.begin_filling(disks, 0, fresh(), Filling::Full)),
+        Act::BeginFromBitmap => run(array.begin_rebuild(disks, 0, returning(), RebuildKind::FromBitmap)),
+        Act::BeginFull => run(array.begin_rebuild(disks, 0, fresh(), RebuildKind::Full)),
         Act::TakeSpare => run(array.take_spare(disks, 0, 3)),
         Act::Checkpoint => run(array.checkpoint(disks, 0, 1 << 20)),
         Act::Promote => run(array.promote(disks, 0)),
@@ -232,11 +232,11 @@ fn perform(level: Level, act: Act, disks: &Disks, array: &mut Option<Array>) -> 
         Act::ReplaceBySpare => run(array.begin_replacing(disks, 0, Replacement::Spare(3))).map(drop),
         Act::PromoteSuccessor => run(array.promote(disks, SUCCESSOR)),
         Act::Retire => run(array.retire(disks, 0)),
-        Act::Seat | Act::SeatFilling => run(array.seat_successor(disks, 0)),
-        Act::Abandon => run(array.abandon(disks, SUCCESSOR)),
+        Act::Seat | Act::SeatFilling => run(array.give_slot_to_successor(disks, 0)),
+        Act::Abandon => run(array.cancel_replacement(disks, SUCCESSOR)),
         Act::Widen => run(array.widen(disks)).map(drop),
         Act::Narrow => run(array.narrow(disks, WIDER)),
-        Act::FillVacant => run(array.begin_filling(disks, WIDER, fresh(), Filling::Full)),
+        Act::FillVacant => run(array.begin_rebuild(disks, WIDER, fresh(), RebuildKind::Full)),
         Act::PromoteVacant => run(array.promote(disks, WIDER)),
     }
 }
@@ -253,10 +253,10 @@ struct Counts {
 fn start_of(disks: &Disks, present: &[LeafId], random: u64) -> Result<Option<Array>, String> {
     let found = run(scan(disks, present));
     let Some(array) = found.arrays.iter().find(|a| a.uuid.as_bytes()[0] == 1) else { return Ok(None) };
-    if let Status::Refused { .. } = array.status {
+    if let ArrayStatus::Refused { .. } = array.status {
         return Err(format!("refused: {}", array.status));
     }
-    if let Status::Waiting { .. } = array.status {
+    if let ArrayStatus::Waiting { .. } = array.status {
         // An array that claims that it could start without some members must be right.
         let options = StartOptions { degraded: true, ..StartOptions::new(random, random) };
         let (disks, status) = (disks.clone(), &array.status);
@@ -279,7 +279,7 @@ fn holds(disks: &Disks, array: &Array, allowed: &[u64]) -> Result<(), String> {
     for member in array.members().filter(|m| m.state == MemberState::InSync) {
         let found = stamp_of(disks, member.leaf);
         if !allowed.is_empty() && !allowed.contains(&found) {
-            return Err(format!("member {} is in sync and holds write {found} of {allowed:?}", member.role));
+            return Err(format!("member {} is in sync and holds write {found} of {allowed:?}", member.number));
         }
     }
     let job = array.rebuild(0).filter(|job| job.position_bytes > 0);
@@ -375,7 +375,7 @@ fn verify(
     }
     let unborn = act == Act::Create && !acknowledged;
     match start_of(disks, all_disks, chance.next()).map_err(|why| format!("then, with all disks, {why}"))? {
-        Some(array) if !act.leaves_roles(array.roles(), acknowledged) => Err(format!("it has {} roles", array.roles())),
+        Some(array) if !act.leaves_roles(array.slots(), acknowledged) => Err(format!("it has {} roles", array.slots())),
         Some(array) => holds(disks, &array, &allowed).map_err(|why| format!("then, with all disks: {why}")),
         None if unborn => Ok(()),
         None => {
@@ -474,7 +474,7 @@ fn rebuilding_member_is_no_copy() -> Result<(), String> {
     let disks = Disks::new(&[3 << 20; 4]);
     let mut array = run(create(&disks, &raid10("m", 1, leaves(4)))).unwrap();
     run(array.drop_members(&disks, &[1])).unwrap();
-    run(array.begin_filling(&disks, 1, Newcomer::Returning { leaf: LeafId(1) }, Filling::FromBitmap)).unwrap();
+    run(array.begin_rebuild(&disks, 1, RebuildTarget::Returning { leaf: LeafId(1) }, RebuildKind::FromBitmap)).unwrap();
     for present in [&[1, 2, 3][..], &[1, 2], &[1, 3]] {
         let present: Vec<LeafId> = present.iter().copied().map(LeafId).collect();
         let found = run(scan(&disks, &present));

@@ -7,8 +7,8 @@ use super::disks::{Chance, Crash, Disks, Transfers};
 use super::{leaves, name, request, run};
 use crate::io::LEAF_BYTES_MAX;
 use crate::lifecycle::{
-    Array, Candidate, CreateRequest, Filling, LifecycleError, Newcomer, Refusal, Replacement, Standing, StartOptions,
-    Status, assemble, create, delete_found, load_regions, scan, start, store_regions,
+    Array, ArrayStatus, Candidate, CreateRequest, LifecycleError, MemberStanding, RebuildKind, RebuildTarget, Refusal,
+    Replacement, StartOptions, assemble, create, delete_found, load_regions, scan, start, store_regions,
 };
 use crate::{LeafId, MetaIo};
 
@@ -38,7 +38,7 @@ pub(super) fn only(disks: &Disks, of: &[u32]) -> crate::lifecycle::FoundArray {
     found.arrays.remove(0)
 }
 
-pub(super) fn standings(disks: &Disks, of: &[u32]) -> Vec<Option<Standing>> {
+pub(super) fn standings(disks: &Disks, of: &[u32]) -> Vec<Option<MemberStanding>> {
     only(disks, of).members.iter().map(|m| m.standing).collect()
 }
 
@@ -57,11 +57,11 @@ pub(super) fn states(array: &Array) -> Vec<MemberState> {
 
 const NEW_ID: u64 = 0xabc;
 
-pub(super) fn new(leaf: u32) -> Newcomer {
-    Newcomer::New { leaf: LeafId(leaf), id: MemberId::from_random(NEW_ID), force: false }
+pub(super) fn new(leaf: u32) -> RebuildTarget {
+    RebuildTarget::New { leaf: LeafId(leaf), id: MemberId::from_random(NEW_ID), force: false }
 }
 
-use MemberState::{Absent, Filling as BeingFilled, InSync, Out, Spare};
+use MemberState::{Empty, Failed, InSync, Rebuilding as BeingFilled, Spare};
 
 #[test]
 fn a_mirror_is_created_with_an_empty_bitmap_and_starts_in_any_order() {
@@ -70,10 +70,10 @@ fn a_mirror_is_created_with_an_empty_bitmap_and_starts_in_any_order() {
     for leaf in leaves(3) {
         let block = disks.peek(leaf, 64 << 10, 4096);
         let read = bitmap::decode(&array.uuid(), 0, block.as_slice().try_into().unwrap());
-        assert_eq!((read.damaged, read.bits), (0, bitmap::BlockBits::EMPTY));
+        assert_eq!((read.damaged, read.bits), (0, bitmap::BitmapBlock::EMPTY));
     }
     for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
-        assert_eq!(only(&disks, &order).status, Status::Ready);
+        assert_eq!(only(&disks, &order).status, ArrayStatus::Ready);
         let array = begin(&disks, &order, 5);
         assert_eq!(states(&array), [InSync; 3]);
         assert_eq!(array.members().map(|m| m.leaf).collect::<Vec<_>>(), leaves(3));
@@ -86,22 +86,23 @@ fn half_a_mirror_waits_and_starts_when_told() {
     let (disks, array) = mirror_of(2);
     drop(array);
     let found = only(&disks, &[1]);
-    let Status::Waiting { missing } = &found.status else { panic!("{:?}", found.status) };
-    assert_eq!((missing.len(), missing[0].role), (1, 0));
+    let ArrayStatus::Waiting { missing } = &found.status else { panic!("{:?}", found.status) };
+    assert_eq!((missing.len(), missing[0].number), (1, 0));
     assert!(found.status.to_string().contains("--degraded"), "{}", found.status);
     let refused = run(start(&disks, &found, StartOptions::new(1, 1)));
     assert!(matches!(refused, Err(LifecycleError::NotReady { .. })));
     let array = begin_degraded(&disks, &[1], 2);
-    assert_eq!(states(&array), [Out, InSync]);
+    assert_eq!(states(&array), [Failed, InSync]);
     assert_eq!(array.label().lineage.parent(), Some(77));
     // From now on it starts automatically: its label records which member has failed.
-    assert_eq!(only(&disks, &[1]).status, Status::Degraded { missing: vec![] });
+    assert_eq!(only(&disks, &[1]).status, ArrayStatus::Degraded { missing: vec![] });
     // The other one returns; alone it would wait.
-    assert_eq!(standings(&disks, &[0, 1]), [Some(Standing::Returning), Some(Standing::Current)]);
-    assert!(matches!(only(&disks, &[0]).status, Status::Waiting { .. }));
+    assert_eq!(standings(&disks, &[0, 1]), [Some(MemberStanding::Returning), Some(MemberStanding::Current)]);
+    assert!(matches!(only(&disks, &[0]).status, ArrayStatus::Waiting { .. }));
     let array = begin(&disks, &[0, 1], 3);
-    assert_eq!(states(&array), [Out, InSync]);
-    let returning = Candidate { role: 0, leaf: LeafId(0), from: Filling::FromBitmap, position_bytes: 0, returns: true };
+    assert_eq!(states(&array), [Failed, InSync]);
+    let returning =
+        Candidate { slot: 0, leaf: LeafId(0), kind: RebuildKind::FromBitmap, position_bytes: 0, is_same_member: true };
     assert_eq!(array.candidates().collect::<Vec<_>>(), [returning]);
 }
 
@@ -110,7 +111,7 @@ fn an_array_that_may_always_start_does() {
     let disks = Disks::new(&[3 << 20; 2]);
     let wanted = CreateRequest { start_policy: StartPolicy::Auto, ..raid1("m", 1, leaves(2)) };
     drop(run(create(&disks, &wanted)).unwrap());
-    assert!(matches!(only(&disks, &[0]).status, Status::Degraded { .. }));
+    assert!(matches!(only(&disks, &[0]).status, ArrayStatus::Degraded { .. }));
     assert_eq!(run(assemble(&disks, &[LeafId(0)], || 3)).started.len(), 1);
 }
 
@@ -129,16 +130,16 @@ fn a_raid10_starts_by_itself_if_the_missing_could_not_have_gone_on() {
     ] {
         let found = only(&disks, present);
         let word = match &found.status {
-            Status::Ready => "ready",
-            Status::Degraded { .. } => "degraded",
-            Status::Waiting { .. } => "waiting",
-            Status::Incomplete { .. } => "incomplete",
+            ArrayStatus::Ready => "ready",
+            ArrayStatus::Degraded { .. } => "degraded",
+            ArrayStatus::Waiting { .. } => "waiting",
+            ArrayStatus::Incomplete { .. } => "incomplete",
             other => panic!("{other:?}"),
         };
         assert_eq!(word, expected, "{present:?}: {}", found.status);
     }
     let array = begin(&disks, &[3, 0, 1], 2);
-    assert_eq!(states(&array), [InSync, InSync, Out, InSync]);
+    assert_eq!(states(&array), [InSync, InSync, Failed, InSync]);
     assert!(array.tolerates(&[0]) && array.tolerates(&[1]));
     assert!(!array.tolerates(&[3]) && !array.tolerates(&[0, 1]));
 }
@@ -152,8 +153,8 @@ fn both_halves_that_were_started_apart_are_refused_and_force_keeps_the_newest() 
     drop(begin(&disks, &[1], 12));
     for order in [[0, 1], [1, 0]] {
         let found = only(&disks, &order);
-        let Status::Refused { reasons } = &found.status else { panic!("{:?}", found.status) };
-        assert!(matches!(reasons[..], [Refusal::WentApart { role: 0, leaf: LeafId(0), .. }]), "{reasons:?}");
+        let ArrayStatus::Refused { reasons } = &found.status else { panic!("{:?}", found.status) };
+        assert!(matches!(reasons[..], [Refusal::MemberDiverged { role: 0, leaf: LeafId(0), .. }]), "{reasons:?}");
         assert!(run(start(&disks, &found, StartOptions::new(1, 1))).is_err());
     }
     // Each alone still starts: nothing was written.
@@ -161,16 +162,17 @@ fn both_halves_that_were_started_apart_are_refused_and_force_keeps_the_newest() 
     let found = only(&disks, &[0, 1]);
     let options = StartOptions { force: true, ..StartOptions::new(13, 13) };
     let mut array = run(start(&disks, &found, options)).unwrap();
-    assert_eq!(states(&array), [Absent, InSync]);
-    let given_up = Candidate { role: 0, leaf: LeafId(0), from: Filling::Full, position_bytes: 0, returns: false };
+    assert_eq!(states(&array), [Empty, InSync]);
+    let given_up =
+        Candidate { slot: 0, leaf: LeafId(0), kind: RebuildKind::Full, position_bytes: 0, is_same_member: false };
     assert_eq!(array.candidates().collect::<Vec<_>>(), [given_up]);
     // That was decided once: the next start does not ask again, and does not treat it as in sync either.
-    assert_eq!(only(&disks, &[0, 1]).status, Status::Degraded { missing: vec![] });
-    let returning = Newcomer::Returning { leaf: LeafId(0) };
-    assert!(run(array.begin_filling(&disks, 0, returning, Filling::FromBitmap)).is_err());
-    run(array.begin_filling(&disks, 0, new(0), Filling::Full)).unwrap();
+    assert_eq!(only(&disks, &[0, 1]).status, ArrayStatus::Degraded { missing: vec![] });
+    let returning = RebuildTarget::Returning { leaf: LeafId(0) };
+    assert!(run(array.begin_rebuild(&disks, 0, returning, RebuildKind::FromBitmap)).is_err());
+    run(array.begin_rebuild(&disks, 0, new(0), RebuildKind::Full)).unwrap();
     assert_eq!(states(&array), [BeingFilled, InSync]);
-    assert_eq!(standings(&disks, &[0, 1]), [Some(Standing::Filling), Some(Standing::Current)]);
+    assert_eq!(standings(&disks, &[0, 1]), [Some(MemberStanding::Rebuilding), Some(MemberStanding::Current)]);
 }
 
 #[test]
@@ -180,11 +182,11 @@ fn an_old_copy_of_a_member_is_never_used() {
     run(array.rename(&disks, name("b"))).unwrap();
     run(array.rename(&disks, name("c"))).unwrap();
     let found = only(&disks, &[copy, 1]);
-    let Status::Refused { reasons } = &found.status else { panic!("{:?}", found.status) };
+    let ArrayStatus::Refused { reasons } = &found.status else { panic!("{:?}", found.status) };
     assert!(matches!(reasons[..], [Refusal::OldCopy { role: 0, sequence: 2, newest: 4, .. }]), "{reasons:?}");
     let options = StartOptions { force: true, ..StartOptions::new(13, 13) };
     let array = run(start(&disks, &found, options)).unwrap();
-    assert_eq!(states(&array), [Absent, InSync]);
+    assert_eq!(states(&array), [Empty, InSync]);
 }
 
 #[test]
@@ -193,10 +195,10 @@ fn a_dropped_member_catches_up_and_is_promoted() {
     let lineage = array.label().lineage.id;
     assert_eq!(run(array.drop_members(&disks, &[1])).unwrap(), [1]);
     assert_ne!(array.label().lineage.id, lineage);
-    assert_eq!(states(&array), [InSync, Out, InSync]);
+    assert_eq!(states(&array), [InSync, Failed, InSync]);
     assert_eq!(array.leaf(1), None);
-    let returning = Newcomer::Returning { leaf: LeafId(1) };
-    run(array.begin_filling(&disks, 1, returning, Filling::FromBitmap)).unwrap();
+    let returning = RebuildTarget::Returning { leaf: LeafId(1) };
+    run(array.begin_rebuild(&disks, 1, returning, RebuildKind::FromBitmap)).unwrap();
     assert_eq!(states(&array), [InSync, BeingFilled, InSync]);
     assert!(array.label().jobs.is_empty() && array.candidates().next().is_none());
     // A rebuilding member is no copy.
@@ -204,7 +206,7 @@ fn a_dropped_member_catches_up_and_is_promoted() {
     run(array.promote(&disks, 1)).unwrap();
     assert_eq!(states(&array), [InSync; 3]);
     assert!(array.tolerates(&[0, 2]));
-    assert_eq!(only(&disks, &[0, 1, 2]).status, Status::Ready);
+    assert_eq!(only(&disks, &[0, 1, 2]).status, ArrayStatus::Ready);
 }
 
 #[test]
@@ -213,9 +215,9 @@ fn beyond_what_it_tolerates_nothing_is_written() {
     run(array.drop_members(&disks, &[0])).unwrap();
     disks.cut_at(None, 0);
     let refused = run(array.drop_members(&disks, &[1]));
-    assert!(matches!(refused, Err(LifecycleError::Beyond { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(LifecycleError::BeyondTolerance { .. })), "{refused:?}");
     assert_eq!(disks.steps(), 0);
-    assert_eq!(states(&array), [Out, InSync]);
+    assert_eq!(states(&array), [Failed, InSync]);
     assert!(only(&disks, &[1]).status.starts_by_itself());
 }
 
@@ -230,7 +232,7 @@ fn a_survivor_that_fails_meanwhile_is_dropped_too() {
         let found = only(&disks, &[0, 1, 2]);
         assert!(found.status.starts_by_itself(), "step {step}: {}", found.status);
         let back = begin(&disks, &[1, 2, 0], 6);
-        assert_eq!(back.out(), out, "step {step}");
+        assert_eq!(back.failed(), out, "step {step}");
         assert_eq!(back.state(2), InSync);
     }
 }
@@ -248,7 +250,7 @@ fn a_successor_that_cannot_flush_when_it_takes_over_is_given_up_alone() {
         let error = run(array.retire(&disks, 0)).unwrap_err();
         assert_eq!(error.leaf(), Some(LeafId(2)), "{error}");
         disks.heal();
-        assert_eq!((states(&array), array.label().jobs.len()), (vec![InSync, Out, Absent], 0));
+        assert_eq!((states(&array), array.label().jobs.len()), (vec![InSync, Failed, Empty], 0));
         // It goes on, and starts again, even if the other disk appears.
         run(array.rename(&disks, name("n"))).unwrap();
         let back = begin(&disks, &[2, 0], 5);
@@ -261,7 +263,7 @@ fn a_successor_that_cannot_flush_when_it_takes_over_is_given_up_alone() {
 fn a_full_rebuild_resumes_where_it_was_also_after_another_loss() {
     let (disks, mut array) = mirror_of(2);
     run(array.drop_members(&disks, &[0])).unwrap();
-    run(array.begin_filling(&disks, 0, new(2), Filling::Full)).unwrap();
+    run(array.begin_rebuild(&disks, 0, new(2), RebuildKind::Full)).unwrap();
     let size = array.geometry().size_bytes();
     assert_eq!(array.rebuild(0).map(|job| (job.position_bytes, job.end_bytes)), Some((0, size)));
     run(array.checkpoint(&disks, 0, 65536)).unwrap();
@@ -276,11 +278,12 @@ fn a_full_rebuild_resumes_where_it_was_also_after_another_loss() {
     // Dropped while it is being rebuilt, it does not count as a member that was in sync.
     assert_eq!(run(array.drop_members(&disks, &[0])).unwrap(), [0]);
     let mut array = begin(&disks, &[2, 1], 5);
-    let again = Candidate { role: 0, leaf: LeafId(2), from: Filling::Full, position_bytes: 65536, returns: true };
+    let again =
+        Candidate { slot: 0, leaf: LeafId(2), kind: RebuildKind::Full, position_bytes: 65536, is_same_member: true };
     assert_eq!(array.candidates().collect::<Vec<_>>(), [again]);
-    let returning = Newcomer::Returning { leaf: LeafId(2) };
-    assert!(run(array.begin_filling(&disks, 0, returning, Filling::FromBitmap)).is_err());
-    run(array.begin_filling(&disks, 0, returning, Filling::Full)).unwrap();
+    let returning = RebuildTarget::Returning { leaf: LeafId(2) };
+    assert!(run(array.begin_rebuild(&disks, 0, returning, RebuildKind::FromBitmap)).is_err());
+    run(array.begin_rebuild(&disks, 0, returning, RebuildKind::Full)).unwrap();
     assert_eq!(array.rebuild(0).unwrap().position_bytes, 65536);
     run(array.promote(&disks, 0)).unwrap();
     assert!(array.is_whole() && array.label().jobs.is_empty());
@@ -294,10 +297,10 @@ fn a_spare_takes_over() {
         CreateRequest { spares: vec![(LeafId(2), spare_id)], write_mostly: vec![1], ..raid1("m", 1, leaves(2)) };
     let mut array = run(create(&disks, &wanted)).unwrap();
     assert_eq!(states(&array), [InSync, InSync, Spare]);
-    assert_eq!((array.roles(), array.spares().count()), (2, 1));
+    assert_eq!((array.slots(), array.spares().count()), (2, 1));
     assert!(array.label().members[1].write_mostly);
     // A missing spare does not matter.
-    assert_eq!(only(&disks, &[0, 1]).status, Status::Ready);
+    assert_eq!(only(&disks, &[0, 1]).status, ArrayStatus::Ready);
     run(array.drop_members(&disks, &[1])).unwrap();
     run(array.take_spare(&disks, 1, 2)).unwrap();
     assert_eq!(states(&array), [InSync, BeingFilled]);
@@ -312,7 +315,7 @@ fn a_spare_takes_over() {
     assert!(run(array.remove_spare(&disks, third)).unwrap());
     assert_eq!(states(&array), [InSync, InSync]);
     assert!(run(scan(&disks, &[LeafId(3)])).arrays.is_empty());
-    assert_eq!(only(&disks, &[2, 0]).status, Status::Ready);
+    assert_eq!(only(&disks, &[2, 0]).status, ArrayStatus::Ready);
 }
 
 #[test]
@@ -320,19 +323,19 @@ fn what_cannot_be_done_to_a_member_is_refused_with_the_reason() {
     let (disks, mut array) = mirror_of(2);
     let text = |result: Result<(), LifecycleError>| result.unwrap_err().to_string();
     assert_eq!(text(run(array.remove(&disks, 0))), "member 0: only a member that is out can be removed");
-    assert_eq!(text(run(array.begin_filling(&disks, 0, new(2), Filling::Full))), "member 0: it is in sync");
-    assert_eq!(text(run(array.begin_filling(&disks, 7, new(2), Filling::Full))), "member 7: there is no such role");
+    assert_eq!(text(run(array.begin_rebuild(&disks, 0, new(2), RebuildKind::Full))), "member 0: it is in sync");
+    assert_eq!(text(run(array.begin_rebuild(&disks, 7, new(2), RebuildKind::Full))), "member 7: there is no such role");
     assert_eq!(text(run(array.promote(&disks, 0))), "member 0: it is not being filled");
     run(array.drop_members(&disks, &[0])).unwrap();
-    let from_bitmap = run(array.begin_filling(&disks, 0, new(2), Filling::FromBitmap));
+    let from_bitmap = run(array.begin_rebuild(&disks, 0, new(2), RebuildKind::FromBitmap));
     assert_eq!(text(from_bitmap), "member 0: a new member is filled in full, not from the bitmap");
     disks.resize(LeafId(2), 2 << 20);
-    let small = text(run(array.begin_filling(&disks, 0, new(2), Filling::Full)));
+    let small = text(run(array.begin_rebuild(&disks, 0, new(2), RebuildKind::Full)));
     assert!(small.contains("member 0 needs"), "{small}");
-    let used = run(array.begin_filling(&disks, 0, new(1), Filling::Full));
+    let used = run(array.begin_rebuild(&disks, 0, new(1), RebuildKind::Full));
     assert!(matches!(used, Err(LifecycleError::Twice { leaf: LeafId(1) })));
     run(array.remove(&disks, 0)).unwrap();
-    assert_eq!(states(&array), [Absent, InSync]);
+    assert_eq!(states(&array), [Empty, InSync]);
     // A removed member does not come back automatically.
     assert_eq!(only(&disks, &[0, 1]).outsiders.len(), 1);
     let left = run(array.delete(&disks)).unwrap();
@@ -344,15 +347,15 @@ fn a_disk_that_appears_is_recognised_or_refused() {
     let (disks, mut array) = mirror_of(3);
     let old = disks.clone_disk(LeafId(1), 3 << 20);
     run(array.rename(&disks, name("b"))).unwrap();
-    let twin = run(array.recognise(&disks, LeafId(1))).unwrap_err();
+    let twin = run(array.probe_returning(&disks, LeafId(1))).unwrap_err();
     assert!(twin.to_string().contains("here already"), "{twin}");
     run(array.drop_members(&disks, &[1])).unwrap();
     let moved = disks.clone_disk(LeafId(1), 3 << 20);
-    let candidate = run(array.recognise(&disks, moved)).unwrap();
-    assert_eq!((candidate.role, candidate.leaf, candidate.from), (1, moved, Filling::FromBitmap));
+    let candidate = run(array.probe_returning(&disks, moved)).unwrap();
+    assert_eq!((candidate.slot, candidate.leaf, candidate.kind), (1, moved, RebuildKind::FromBitmap));
     let _ = old;
     drop(run(create(&disks, &raid1("other", 2, vec![LeafId(3), LeafId(4)]))).unwrap());
-    let foreign = run(array.recognise(&disks, LeafId(3))).unwrap_err();
+    let foreign = run(array.probe_returning(&disks, LeafId(3))).unwrap_err();
     assert!(foreign.to_string().contains("no label of this array"), "{foreign}");
 }
 
@@ -423,17 +426,17 @@ fn a_degraded_array_is_renamed_stopped_and_deleted() {
     disks.fail(LeafId(2), 0, u64::MAX);
     // The failure has not been reported: the change discovers it.
     run(array.rename(&disks, name("b"))).unwrap();
-    assert_eq!(states(&array), [InSync, InSync, Out]);
+    assert_eq!(states(&array), [InSync, InSync, Failed]);
     run(array.stop(&disks)).unwrap();
     assert!(array.label().clean);
     disks.heal();
     let found = only(&disks, &[0, 1]);
-    assert_eq!((found.name.as_str(), found.status.clone()), ("b", Status::Degraded { missing: vec![] }));
+    assert_eq!((found.name.as_str(), found.status.clone()), ("b", ArrayStatus::Degraded { missing: vec![] }));
     let mut array = run(start(&disks, &found, StartOptions::new(8, 8))).unwrap();
     assert_eq!(run(array.delete(&disks)).unwrap(), [2], "whose label is still there");
     assert!(run(scan(&disks, &leaves(2))).arrays.is_empty());
     let left = only(&disks, &[2]);
-    assert!(matches!(left.status, Status::Waiting { .. }), "{}", left.status);
+    assert!(matches!(left.status, ArrayStatus::Waiting { .. }), "{}", left.status);
     run(delete_found(&disks, &left, true)).unwrap();
     assert_eq!(disks.size_bytes(LeafId(2)), 3 << 20);
     assert!(run(scan(&disks, &leaves(3))).arrays.is_empty());

@@ -6,7 +6,9 @@ use super::disks::Disks;
 use super::mirrors::{begin, begin_degraded, mirror_of, new, only, standings, states};
 use super::{name, run};
 use crate::lifecycle::planted::{Planted, plant};
-use crate::lifecycle::{Array, Candidate, Filling, Newcomer, Refusal, Standing, StartOptions, Status, start};
+use crate::lifecycle::{
+    Array, ArrayStatus, Candidate, MemberStanding, RebuildKind, RebuildTarget, Refusal, StartOptions, start,
+};
 use crate::{LeafId, MetaIo};
 
 fn copy_of(disks: &Disks, leaf: u32) -> u32 {
@@ -19,14 +21,14 @@ fn drop_one(disks: &Disks, array: &mut Array, role: u16) {
 
 /// Lets the member return and become in sync again.
 fn rebuild(disks: &Disks, array: &mut Array, role: u16, leaf: u32) {
-    let returning = Newcomer::Returning { leaf: LeafId(leaf) };
-    run(array.begin_filling(disks, role, returning, Filling::FromBitmap)).unwrap();
+    let returning = RebuildTarget::Returning { leaf: LeafId(leaf) };
+    run(array.begin_rebuild(disks, role, returning, RebuildKind::FromBitmap)).unwrap();
     run(array.promote(disks, role)).unwrap();
 }
 
 /// Returns how a disk that has failed by all labels may return: both while the array serves and after a start.
 pub(super) fn returns(disks: &Disks, array: &mut Array, leaf: u32) -> Option<Candidate> {
-    let serving = run(array.recognise(disks, LeafId(leaf)));
+    let serving = run(array.probe_returning(disks, LeafId(leaf)));
     if let Err(error) = &serving {
         let text = error.to_string();
         assert!(text.contains("as a new member it is rebuilt in full"), "{text}");
@@ -34,13 +36,19 @@ pub(super) fn returns(disks: &Disks, array: &mut Array, leaf: u32) -> Option<Can
     let present: Vec<u32> = array.members().map(|m| m.leaf.0).chain([leaf]).collect();
     let again = disks.clone();
     let found = begin(&again, &present, 99).candidates().find(|c| c.leaf == LeafId(leaf));
-    let found = found.filter(|candidate| candidate.returns);
+    let found = found.filter(|candidate| candidate.is_same_member);
     assert_eq!(serving.ok(), found, "while it serves, and at a start");
     found
 }
 
 pub(super) fn from_bitmap(role: u16, leaf: u32) -> Option<Candidate> {
-    Some(Candidate { role, leaf: LeafId(leaf), from: Filling::FromBitmap, position_bytes: 0, returns: true })
+    Some(Candidate {
+        slot: role,
+        leaf: LeafId(leaf),
+        kind: RebuildKind::FromBitmap,
+        position_bytes: 0,
+        is_same_member: true,
+    })
 }
 
 /// Copied while the array was stopped, which then went on, cleared its bits, and lost the member.
@@ -96,7 +104,7 @@ fn a_restored_disk_is_not_in_sync(members: u32) -> Result<(), String> {
     drop(begin(&disks, &all, 2));
     let found = only(&disks, &[copy, 0]);
     let sequences = match &found.status {
-        Status::Refused { reasons } => match reasons[..] {
+        ArrayStatus::Refused { reasons } => match reasons[..] {
             [Refusal::OldCopy { role: 1, sequence, newest, .. }] => (sequence, newest),
             _ => return Err(format!("{reasons:?}")),
         },
@@ -107,10 +115,10 @@ fn a_restored_disk_is_not_in_sync(members: u32) -> Result<(), String> {
     let options = StartOptions { force: true, degraded: true, ..StartOptions::new(4, 4) };
     let mut array = run(start(&disks, &found, options)).unwrap();
     assert_eq!(array.members().map(|m| m.leaf).collect::<Vec<_>>(), [LeafId(0)]);
-    assert!(array.candidates().all(|candidate| !candidate.returns));
-    let newcomer = Newcomer::New { leaf: LeafId(copy), id: MemberId::from_random(0xabc), force: false };
-    assert!(run(array.begin_filling(&disks, 1, newcomer, Filling::FromBitmap)).is_err());
-    run(array.begin_filling(&disks, 1, newcomer, Filling::Full)).unwrap();
+    assert!(array.candidates().all(|candidate| !candidate.is_same_member));
+    let newcomer = RebuildTarget::New { leaf: LeafId(copy), id: MemberId::from_random(0xabc), force: false };
+    assert!(run(array.begin_rebuild(&disks, 1, newcomer, RebuildKind::FromBitmap)).is_err());
+    run(array.begin_rebuild(&disks, 1, newcomer, RebuildKind::Full)).unwrap();
     Ok(())
 }
 
@@ -123,8 +131,8 @@ fn a_disk_that_was_cut_returns_as_a_new_member_only() {
     let end = copy_offset(disks.size_bytes(LeafId(1))).unwrap();
     run(disks.write(LeafId(1), end, vec![0; LABEL_BYTES], true)).unwrap();
     assert_eq!(returns(&disks, &mut array, 1), None, "it lacks what was cut off");
-    let newcomer = Newcomer::New { leaf: LeafId(1), id: MemberId::from_random(0xabc), force: true };
-    run(array.begin_filling(&disks, 1, newcomer, Filling::Full)).unwrap();
+    let newcomer = RebuildTarget::New { leaf: LeafId(1), id: MemberId::from_random(0xabc), force: true };
+    run(array.begin_rebuild(&disks, 1, newcomer, RebuildKind::Full)).unwrap();
 }
 
 fn all() -> Result<(), String> {
@@ -155,14 +163,14 @@ fn an_old_copy_of_a_member_never_comes_back_as_that_member() {
 fn a_member_that_failed_earlier_than_others_still_returns() {
     let (disks, mut array) = mirror_of(3);
     drop_one(&disks, &mut array, 1);
-    let returning = Newcomer::Returning { leaf: LeafId(1) };
-    run(array.begin_filling(&disks, 1, returning, Filling::FromBitmap)).unwrap();
+    let returning = RebuildTarget::Returning { leaf: LeafId(1) };
+    run(array.begin_rebuild(&disks, 1, returning, RebuildKind::FromBitmap)).unwrap();
     drop_one(&disks, &mut array, 1);
     for text in ["b", "c", "d"] {
         run(array.rename(&disks, name(text))).unwrap();
     }
     drop_one(&disks, &mut array, 2);
-    assert_eq!(states(&array), [MemberState::InSync, MemberState::Out, MemberState::Out]);
+    assert_eq!(states(&array), [MemberState::InSync, MemberState::Failed, MemberState::Failed]);
     assert_eq!(returns(&disks, &mut array, 1), from_bitmap(1, 1));
     assert_eq!(returns(&disks, &mut array, 2), from_bitmap(2, 2));
     // One of them is in sync again, and fails; the array was never whole meanwhile.
@@ -187,23 +195,24 @@ fn a_copy_of_a_half_rebuilt_member_keeps_its_position() {
     let (disks, mut array) = mirror_of(3);
     drop_one(&disks, &mut array, 2);
     drop_one(&disks, &mut array, 1);
-    run(array.begin_filling(&disks, 1, new(3), Filling::Full)).unwrap();
+    run(array.begin_rebuild(&disks, 1, new(3), RebuildKind::Full)).unwrap();
     let empty = copy_of(&disks, 3);
     run(array.checkpoint(&disks, 1, 65536)).unwrap();
     let half = copy_of(&disks, 3);
     run(array.checkpoint(&disks, 1, 131072)).unwrap();
     drop_one(&disks, &mut array, 1);
     for (leaf, position_bytes) in [(3, 131072), (half, 65536), (empty, 0)] {
-        let expected = Candidate { role: 1, leaf: LeafId(leaf), from: Filling::Full, position_bytes, returns: true };
+        let expected =
+            Candidate { slot: 1, leaf: LeafId(leaf), kind: RebuildKind::Full, position_bytes, is_same_member: true };
         assert_eq!(returns(&disks, &mut array, leaf), Some(expected));
     }
-    let newcomer = Newcomer::Returning { leaf: LeafId(half) };
+    let newcomer = RebuildTarget::Returning { leaf: LeafId(half) };
     let mut other = begin(&disks.clone(), &[0, half], 8);
-    run(other.begin_filling(&disks.clone(), 1, newcomer, Filling::Full)).unwrap();
+    run(other.begin_rebuild(&disks.clone(), 1, newcomer, RebuildKind::Full)).unwrap();
     assert_eq!(other.rebuild(1).unwrap().position_bytes, 65536);
     // The member itself is rebuilt, and in sync; another one has still failed.
     let mut array = begin(&disks, &[0, 3], 9);
-    run(array.begin_filling(&disks, 1, Newcomer::Returning { leaf: LeafId(3) }, Filling::Full)).unwrap();
+    run(array.begin_rebuild(&disks, 1, RebuildTarget::Returning { leaf: LeafId(3) }, RebuildKind::Full)).unwrap();
     run(array.promote(&disks, 1)).unwrap();
     drop_one(&disks, &mut array, 1);
     assert_eq!(returns(&disks, &mut array, 3), from_bitmap(1, 3));
@@ -222,10 +231,11 @@ fn a_copy_of_a_spare_holds_nothing() {
     run(array.take_spare(&disks, 1, spare)).unwrap();
     run(array.checkpoint(&disks, 1, 65536)).unwrap();
     drop_one(&disks, &mut array, 1);
-    let anew = Candidate { role: 1, leaf: LeafId(copy), from: Filling::Full, position_bytes: 0, returns: true };
+    let anew =
+        Candidate { slot: 1, leaf: LeafId(copy), kind: RebuildKind::Full, position_bytes: 0, is_same_member: true };
     assert_eq!(returns(&disks, &mut array, copy), Some(anew));
-    run(array.recognise(&disks, LeafId(3))).unwrap();
-    run(array.begin_filling(&disks, 1, Newcomer::Returning { leaf: LeafId(3) }, Filling::Full)).unwrap();
+    run(array.probe_returning(&disks, LeafId(3))).unwrap();
+    run(array.begin_rebuild(&disks, 1, RebuildTarget::Returning { leaf: LeafId(3) }, RebuildKind::Full)).unwrap();
     run(array.promote(&disks, 1)).unwrap();
     drop_one(&disks, &mut array, 1);
     assert_eq!(returns(&disks, &mut array, 3), from_bitmap(1, 3));
@@ -244,7 +254,7 @@ fn a_diverged_member_never_returns() {
     let found = only(&disks, &[0, 1]);
     let options = StartOptions { force: true, degraded: true, ..StartOptions::new(13, 13) };
     let mut array = run(start(&disks, &found, options)).unwrap();
-    assert_eq!(states(&array), [MemberState::InSync, MemberState::Absent, MemberState::Out]);
+    assert_eq!(states(&array), [MemberState::InSync, MemberState::Empty, MemberState::Failed]);
     assert_eq!(returns(&disks, &mut array, 2), None);
-    assert_eq!(standings(&disks, &[0, 2])[2], Some(Standing::Stale));
+    assert_eq!(standings(&disks, &[0, 2])[2], Some(MemberStanding::Stale));
 }

@@ -1,6 +1,6 @@
 //! Disks that bear a pool's label.
 
-use braid_format::pool::{POOL_MAGIC, PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved};
+use braid_format::pool::{POOL_MAGIC, PoolLabel, PoolMember, PoolMemberLayout, PoolMemberState, PoolState, Reserved};
 use braid_format::{Features, Uuid, copy_offset};
 
 use super::disks::Disks;
@@ -24,7 +24,7 @@ fn a_member_of_a_pool_is_taken_by_force_only_and_then_wholly() {
         session: 0,
         members: vec![Some(PoolMember { uuid: Uuid::from_u128(2), size_bytes, state: PoolMemberState::InUse })],
         member: 0,
-        places: PoolPlaces::new(size_bytes, 1024).unwrap(),
+        layout: PoolMemberLayout::new(size_bytes, 1024).unwrap(),
         reserved: Reserved::NONE,
     };
     let bytes = label.encode().unwrap();

@@ -6,8 +6,8 @@ use braid_geometry::{Level, Spec};
 use super::disks::Disks;
 use super::{create_raid0, leaves, name, raid0, request, run, three_disks};
 use crate::lifecycle::{
-    Array, DiskProblem, DiskVerdict, LifecycleError, Refusal, StartOptions, Status, assemble, create, delete_found,
-    scan, start, wipe,
+    Array, ArrayStatus, DiskOutcome, DiskProblem, LifecycleError, Refusal, StartOptions, assemble, create,
+    delete_found, scan, start, wipe,
 };
 use crate::{LeafId, MetaIo};
 
@@ -17,7 +17,7 @@ fn started(disks: &Disks, order: &[LeafId]) -> Array {
     found.started.remove(0)
 }
 
-fn status_of(disks: &Disks, order: &[LeafId]) -> Status {
+fn status_of(disks: &Disks, order: &[LeafId]) -> ArrayStatus {
     let found = run(scan(disks, order));
     assert_eq!(found.arrays.len(), 1, "{found:?}");
     found.arrays[0].status.clone()
@@ -34,11 +34,11 @@ fn slots_come_from_the_labels_in_any_disk_order() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let order = order.map(LeafId);
         let array = started(&disks, &order);
-        let roles: Vec<(u16, LeafId)> = array.members().map(|m| (m.role, m.leaf)).collect();
+        let roles: Vec<(u16, LeafId)> = array.members().map(|m| (m.number, m.leaf)).collect();
         assert_eq!(roles, [(0, LeafId(0)), (1, LeafId(1)), (2, LeafId(2))]);
         assert_eq!(array.geometry().zones(), geometry.zones());
         assert_eq!(array.name().as_str(), "fast");
-        assert!(array.members().all(|m| m.part.places.data.start == 1 << 20));
+        assert!(array.members().all(|m| m.part.layout.data.start == 1 << 20));
     }
 }
 
@@ -49,10 +49,10 @@ fn each_start_raises_the_sequence_and_names_its_session() {
     let first = run(assemble(&disks, &leaves(3), || 11)).started.remove(0);
     let label = first.label();
     // The lowest bit: the session serves. The next bit: it is a session.
-    assert_eq!((label.sequence, label.session, label.session_before, label.clean), (4, 11, 1, false));
+    assert_eq!((label.sequence, label.session, label.previous_session, label.clean), (4, 11, 1, false));
     let mut second = run(assemble(&disks, &leaves(3), || 12)).started.remove(0);
     let label = second.label();
-    assert_eq!((label.sequence, label.session, label.session_before), (6, 15, 11));
+    assert_eq!((label.sequence, label.session, label.previous_session), (6, 15, 11));
     run(second.stop(&disks)).unwrap();
     assert!(second.label().clean);
     assert_eq!(second.label().sequence, 7);
@@ -64,8 +64,8 @@ fn a_missing_member_is_named() {
     drop(create_raid0(&disks, "fast", 1, leaves(3)).unwrap());
     let found = run(assemble(&disks, &[LeafId(2), LeafId(0)], || 3));
     assert!(found.started.is_empty());
-    let Status::Incomplete { missing } = &found.waiting[0].status else { panic!("{:?}", found.waiting) };
-    assert_eq!((missing.len(), missing[0].role), (1, 1));
+    let ArrayStatus::Incomplete { missing } = &found.waiting[0].status else { panic!("{:?}", found.waiting) };
+    assert_eq!((missing.len(), missing[0].number), (1, 1));
     let text = found.waiting[0].status.to_string();
     assert_eq!(text, "waiting for member 1 (id 000000010001, 2.99 MiB of data)");
     assert!(run(start(&disks, &found.waiting[0], StartOptions { force: true, ..StartOptions::new(1, 9) })).is_err());
@@ -82,7 +82,7 @@ fn one_damaged_copy_is_repaired_at_the_next_start() {
         let at = if at_end { end_of(&disks, leaf) } else { 0 };
         disks.poke(leaf, at + 1024, &[0xff; 512]);
         let found = run(scan(&disks, &leaves(3)));
-        let DiskVerdict::Member(member) = &found.disks[leaf.0 as usize].verdict else { panic!("{found:?}") };
+        let DiskOutcome::Member(member) = &found.disks[leaf.0 as usize].outcome else { panic!("{found:?}") };
         assert!(member.other_copy.is_some());
         drop(started(&disks, &leaves(3)));
         assert!(Label::decode(&disks.peek(leaf, at, 4096)).is_ok());
@@ -96,7 +96,7 @@ fn remains_of_a_label_never_come_back_beside_another_of_its_number() {
     let disks = three_disks();
     drop(create_raid0(&disks, "fast", 1, leaves(3)).unwrap());
     let mut label = Label::decode(&disks.peek(LeafId(0), 0, 4096)).unwrap();
-    (label.array.sequence, label.array.session, label.array.session_before) = (3, 98, label.array.session);
+    (label.array.sequence, label.array.session, label.array.previous_session) = (3, 98, label.array.session);
     let whole = label.encode().unwrap();
     disks.poke(LeafId(0), 0, &whole);
     disks.poke(LeafId(0), 1024, &[0xff; 512]);
@@ -107,7 +107,7 @@ fn remains_of_a_label_never_come_back_beside_another_of_its_number() {
     disks.heal();
     // One sector of the failed write had landed.
     disks.poke(LeafId(0), 1024, &whole[1024..1536]);
-    assert_eq!(status_of(&disks, &leaves(3)), Status::Ready);
+    assert_eq!(status_of(&disks, &leaves(3)), ArrayStatus::Ready);
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn two_damaged_copies_make_a_missing_member_that_is_pointed_at() {
     let end = end_of(&disks, LeafId(1));
     disks.poke(LeafId(1), 1024, &[0xff; 512]);
     disks.poke(LeafId(1), end + 1024, &[0xff; 512]);
-    let Status::Incomplete { missing } = status_of(&disks, &leaves(3)) else { panic!() };
-    let Some((LeafId(1), DiskProblem::Damaged(_))) = missing[0].seems else { panic!("{missing:?}") };
+    let ArrayStatus::Incomplete { missing } = status_of(&disks, &leaves(3)) else { panic!() };
+    let Some((LeafId(1), DiskProblem::Damaged(_))) = missing[0].unusable_disk else { panic!("{missing:?}") };
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn a_copy_of_a_disk_beside_the_original_is_refused() {
     drop(create_raid0(&disks, "fast", 1, leaves(3)).unwrap());
     let twin = disks.clone_disk(LeafId(1), 4 << 20);
     let all = [LeafId(0), LeafId(1), LeafId(2), twin];
-    let Status::Refused { reasons } = status_of(&disks, &all) else { panic!() };
-    let [Refusal::Twins { role: 1, leaves: twins, .. }] = reasons.as_slice() else { panic!("{reasons:?}") };
+    let ArrayStatus::Refused { reasons } = status_of(&disks, &all) else { panic!() };
+    let [Refusal::Twins { slot: 1, leaves: twins, .. }] = reasons.as_slice() else { panic!("{reasons:?}") };
     assert_eq!(twins, &[LeafId(1), twin]);
     let found = run(scan(&disks, &all));
     assert!(
@@ -137,10 +137,10 @@ fn a_copy_of_a_disk_beside_the_original_is_refused() {
     );
     assert!(run(delete_found(&disks, &found.arrays[0], true)).is_err());
     // The same path twice is no twin.
-    assert_eq!(status_of(&disks, &[LeafId(0), LeafId(1), LeafId(2), LeafId(1)]), Status::Ready);
+    assert_eq!(status_of(&disks, &[LeafId(0), LeafId(1), LeafId(2), LeafId(1)]), ArrayStatus::Ready);
     // Wiping the copy is the remedy.
     run(wipe(&disks, twin)).unwrap();
-    assert_eq!(status_of(&disks, &all), Status::Ready);
+    assert_eq!(status_of(&disks, &all), ArrayStatus::Ready);
 }
 
 #[test]
@@ -149,8 +149,8 @@ fn a_copy_on_a_larger_disk_is_found_by_its_own_layout() {
     drop(create_raid0(&disks, "fast", 1, leaves(3)).unwrap());
     let moved = disks.clone_disk(LeafId(1), 9 << 20);
     let array = started(&disks, &[moved, LeafId(0), LeafId(2)]);
-    let member = array.members().find(|m| m.role == 1).unwrap();
-    assert_eq!((member.leaf, member.part.places.copy_start), (moved, (4 << 20) - 4096));
+    let member = array.members().find(|m| m.number == 1).unwrap();
+    assert_eq!((member.leaf, member.part.layout.copy_start), (moved, (4 << 20) - 4096));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_member_that_was_missing_for_a_session_is_stale() {
     let with_backup = [LeafId(0), backup, LeafId(2)];
     let found = run(assemble(&disks, &with_backup, || 3));
     assert!(found.started.is_empty());
-    let Status::Refused { reasons } = &found.waiting[0].status else { panic!("{:?}", found.waiting) };
+    let ArrayStatus::Refused { reasons } = &found.waiting[0].status else { panic!("{:?}", found.waiting) };
     let [Refusal::Stale { role: 1, sequence: 2, newest: 4, .. }] = reasons.as_slice() else { panic!("{reasons:?}") };
     assert!(found.waiting[0].status.to_string().contains("--force"));
     let refused = run(start(&disks, &found.waiting[0], StartOptions::new(1, 9)));
@@ -170,7 +170,7 @@ fn a_member_that_was_missing_for_a_session_is_stale() {
     let forced =
         run(start(&disks, &found.waiting[0], StartOptions { force: true, ..StartOptions::new(1, 9) })).unwrap();
     assert_eq!(forced.label().sequence, 6);
-    assert_eq!(status_of(&disks, &with_backup), Status::Ready);
+    assert_eq!(status_of(&disks, &with_backup), ArrayStatus::Ready);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn labels_of_one_sequence_that_differ_are_refused() {
     let bytes = label.encode().unwrap();
     disks.poke(LeafId(1), 0, &bytes);
     disks.poke(LeafId(1), end, &bytes);
-    let Status::Refused { reasons } = status_of(&disks, &leaves(3)) else { panic!() };
+    let ArrayStatus::Refused { reasons } = status_of(&disks, &leaves(3)) else { panic!() };
     assert_eq!(reasons, [Refusal::Diverged { sequence: 2 }]);
     // On one disk, only one of the copies:
     disks.poke(
@@ -192,7 +192,7 @@ fn labels_of_one_sequence_that_differ_are_refused() {
         &Label { array: Label::decode(&disks.peek(LeafId(0), 0, 4096)).unwrap().array, ..label }.encode().unwrap(),
     );
     let found = run(scan(&disks, &leaves(3)));
-    assert!(matches!(found.disks[1].verdict, DiskVerdict::Unusable { problem: DiskProblem::Contradiction, .. }));
+    assert!(matches!(found.disks[1].outcome, DiskOutcome::Unusable { problem: DiskProblem::Contradiction, .. }));
 }
 
 #[test]
@@ -226,9 +226,9 @@ fn a_namesake_that_cannot_be_served_does_not_prevent_a_start() {
     let found = run(assemble(&disks, &present, || 3));
     assert_eq!(found.started.len(), 1, "{:?}", found.waiting);
     assert_eq!(found.started[0].uuid().as_bytes(), &[3; 16]);
-    let mut waiting: Vec<Status> = found.waiting.into_iter().map(|a| a.status).collect();
-    assert_eq!(waiting.pop(), Some(Status::InterruptedCreate));
-    assert!(matches!(waiting.pop(), Some(Status::Incomplete { .. })));
+    let mut waiting: Vec<ArrayStatus> = found.waiting.into_iter().map(|a| a.status).collect();
+    assert_eq!(waiting.pop(), Some(ArrayStatus::InterruptedCreate));
+    assert!(matches!(waiting.pop(), Some(ArrayStatus::Incomplete { .. })));
 }
 
 #[test]
@@ -238,11 +238,11 @@ fn a_disk_that_shrank_is_refused_and_one_that_grew_is_not() {
     disks.resize(LeafId(1), 8 << 20);
     assert_eq!(started(&disks, &leaves(3)).name().as_str(), "fast");
     disks.resize(LeafId(1), 3 << 20);
-    let Status::Incomplete { missing } = status_of(&disks, &leaves(3)) else { panic!() };
-    let Some((LeafId(1), DiskProblem::TooSmall(text))) = &missing[0].seems else { panic!("{missing:?}") };
+    let ArrayStatus::Incomplete { missing } = status_of(&disks, &leaves(3)) else { panic!() };
+    let Some((LeafId(1), DiskProblem::TooSmall(text))) = &missing[0].unusable_disk else { panic!("{missing:?}") };
     assert!(text.contains("3145728") && text.contains("4194304"), "{text}");
     disks.resize(LeafId(1), 4096);
-    assert!(matches!(status_of(&disks, &leaves(3)), Status::Incomplete { .. }));
+    assert!(matches!(status_of(&disks, &leaves(3)), ArrayStatus::Incomplete { .. }));
 }
 
 /// Found by the simulator: a growth was interrupted while it wrote a label's copy to the new end of a disk, and the
@@ -346,7 +346,7 @@ fn a_label_of_the_last_partition_is_not_the_disks() {
     let end = end_of(&disks, LeafId(1));
     whole.poke(LeafId(0), (64 << 20) - 4096, &disks.peek(LeafId(1), end, 4096));
     let found = run(scan(&whole, &leaves(1)));
-    assert!(matches!(found.disks[0].verdict, DiskVerdict::Unlabelled), "{found:?}");
+    assert!(matches!(found.disks[0].outcome, DiskOutcome::Unlabelled), "{found:?}");
     let wiped = run(wipe(&whole, LeafId(0))).unwrap();
     assert_eq!((wiped.erased, wiped.left), (vec![], vec![(64 << 20) - 4096]));
 }
@@ -371,11 +371,11 @@ fn a_newer_label_is_refused_also_beside_an_older_copy() {
     newer[8..12].copy_from_slice(&label.to_le_bytes());
     disks.poke(LeafId(1), 0, &newer);
     let found = run(scan(&disks, &leaves(3)));
-    let DiskVerdict::Unusable { problem: DiskProblem::Unsupported(error), .. } = &found.disks[1].verdict else {
+    let DiskOutcome::Unusable { problem: DiskProblem::Unsupported(error), .. } = &found.disks[1].outcome else {
         panic!("{:?}", found.disks[1]);
     };
     assert!(error.to_string().contains("use a newer braid"));
-    assert!(matches!(found.arrays[0].status, Status::Incomplete { .. }));
+    assert!(matches!(found.arrays[0].status, ArrayStatus::Incomplete { .. }));
 }
 
 #[test]

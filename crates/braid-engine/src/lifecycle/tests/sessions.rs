@@ -10,7 +10,8 @@ use super::{leaves, name, request, run, three_disks};
 use crate::LeafId;
 use crate::lifecycle::planted::{Planted, plant};
 use crate::lifecycle::{
-    GrowRequest, LifecycleError, Refusal, Scan, Standing, StartOptions, Status, assemble, create, scan, start,
+    ArrayStatus, GrowRequest, LifecycleError, MemberStanding, Refusal, Scan, StartOptions, assemble, create, scan,
+    start,
 };
 
 const LEVELS: [Level; 2] = [Level::Raid0, Level::Concat];
@@ -54,7 +55,7 @@ fn steps_of(disks: &Disks) -> u64 {
 fn is_refused(disks: &Disks, copy: LeafId, member: u32) -> Result<(), String> {
     let found = run(scan(disks, &with(copy, member)));
     match &found.arrays[0].status {
-        Status::Refused { reasons } => match &reasons[..] {
+        ArrayStatus::Refused { reasons } => match &reasons[..] {
             [reason @ Refusal::Stale { role, leaf, .. }]
                 if *leaf == copy && u32::from(*role) == member && reason.to_string().contains("--force") =>
             {
@@ -107,7 +108,7 @@ fn a_member_of_another_session_one_step_behind(level: Level) -> Result<(), Strin
     assert_eq!(sequence(LeafId(1)) + 1, sequence(before[0]));
     let mixed = [before[0], LeafId(1), before[2]];
     match &run(scan(&disks, &mixed)).arrays[0].status {
-        Status::Refused { reasons } if matches!(reasons[..], [Refusal::Stale { role: 1, .. }]) => Ok(()),
+        ArrayStatus::Refused { reasons } if matches!(reasons[..], [Refusal::Stale { role: 1, .. }]) => Ok(()),
         status => Err(format!("a member of another session is taken: {status}")),
     }
 }
@@ -151,8 +152,8 @@ fn an_interrupted_start_begins_no_session() {
             }
             cut += 1;
             let status = run(scan(&disks, &leaves(3))).arrays[0].status.clone();
-            assert_eq!(status, Status::Ready, "{level}: cut at step {step}");
-            taken += u64::from(run(scan(&disks, &with(copy, 1))).arrays[0].status == Status::Ready);
+            assert_eq!(status, ArrayStatus::Ready, "{level}: cut at step {step}");
+            taken += u64::from(run(scan(&disks, &with(copy, 1))).arrays[0].status == ArrayStatus::Ready);
         }
         assert!(cut >= 15 && taken > 5, "{level}: {cut} {taken}");
     }
@@ -169,7 +170,7 @@ fn force_uses_an_old_copy_as_it_is() {
         assert!(found.arrays[0].may_start(true, false) && !found.arrays[0].may_start(false, true));
         let forced = StartOptions { force: true, ..StartOptions::new(0x500, 5) };
         drop(run(start(&disks, &found.arrays[0], forced)).unwrap());
-        assert_eq!(run(scan(&disks, &with(copy, 1))).arrays[0].status, Status::Ready);
+        assert_eq!(run(scan(&disks, &with(copy, 1))).arrays[0].status, ArrayStatus::Ready);
         // The member that it replaced is the old copy now.
         is_refused(&disks, LeafId(1), 1).unwrap();
     }
@@ -182,7 +183,7 @@ fn beside(disks: &Disks, all: &[LeafId], copy: LeafId) -> Result<Scan, String> {
         let found = run(scan(disks, &order));
         let array = &found.arrays[0];
         let reported = array.outsiders.iter().any(|(leaf, why)| *leaf == copy && why.contains("old copy"));
-        if array.status != Status::Ready || !reported || array.disks().any(|disk| disk.leaf == copy) {
+        if array.status != ArrayStatus::Ready || !reported || array.disks().any(|disk| disk.leaf == copy) {
             return Err(format!("turn {turn}: {}, outsiders {:?}", array.status, array.outsiders));
         }
     }
@@ -196,7 +197,10 @@ fn a_copy_beside_its_member(level: Level) -> Result<(), String> {
     let all = [LeafId(0), copy, LeafId(2), LeafId(1)];
     // The two are indistinguishable until one is used.
     let twins = run(scan(&disks, &all)).arrays[0].status.clone();
-    assert!(matches!(&twins, Status::Refused { reasons } if matches!(reasons[..], [Refusal::Twins { .. }])), "{twins}");
+    assert!(
+        matches!(&twins, ArrayStatus::Refused { reasons } if matches!(reasons[..], [Refusal::Twins { .. }])),
+        "{twins}"
+    );
     begin(&disks, &leaves(3), 2, None, Crash::Kill);
     let found = beside(&disks, &all, copy)?;
     let array = run(start(&disks, &found.arrays[0], StartOptions::new(3, 3))).map_err(|error| error.to_string())?;
@@ -225,7 +229,7 @@ fn a_copy_that_no_other_member_confirms_is_not_later() {
         begin(&disks, &apart, 3, None, Crash::Kill);
         begin(&disks, &apart, 4, None, Crash::Kill);
         let status = run(scan(&disks, &[LeafId(0), LeafId(1), LeafId(2), apart[1]])).arrays[0].status.clone();
-        let Status::Refused { reasons } = &status else { panic!("{level}: {status}") };
+        let ArrayStatus::Refused { reasons } = &status else { panic!("{level}: {status}") };
         assert!(reasons.iter().any(|reason| matches!(reason, Refusal::Twins { .. })), "{level}: {status}");
     }
 }
@@ -240,7 +244,7 @@ fn copies_of_a_failed_member_do_not_prevent_a_start() {
     let found = only(&disks, &[0, 1, copy]);
     assert!(found.status.starts_by_itself() && found.outsiders.len() == 2, "{found:?}");
     assert_eq!(found.members[1].disk.as_ref().map(|disk| disk.leaf), None);
-    assert_eq!(only(&disks, &[0, copy]).members[1].standing, Some(Standing::Returning));
+    assert_eq!(only(&disks, &[0, copy]).members[1].standing, Some(MemberStanding::Returning));
 }
 
 fn before_a_growth(level: Level, members: u32) -> (Disks, LeafId) {
@@ -261,14 +265,14 @@ fn starts_without_it(level: Level, members: u32) -> Result<(), String> {
     let all: Vec<u32> = leaves(members).into_iter().map(|leaf| if leaf.0 == 1 { copy.0 } else { leaf.0 }).collect();
     let found = only(&disks, &all);
     let said = found.status.to_string();
-    let Status::Refused { reasons } = &found.status else { return Err(said) };
+    let ArrayStatus::Refused { reasons } = &found.status else { return Err(said) };
     if !matches!(reasons[..], [Refusal::OldCopy { role: 1, .. }]) || !said.contains("--force") {
         return Err(said);
     }
     let forced = StartOptions { force: true, ..StartOptions::new(9, 9) };
     let array = run(start(&disks, &found, forced)).map_err(|error: LifecycleError| error.to_string())?;
     assert!(array.members().all(|member| member.leaf != copy));
-    assert!(array.candidates().all(|candidate| !candidate.returns));
+    assert!(array.candidates().all(|candidate| !candidate.is_same_member));
     Ok(())
 }
 
@@ -296,7 +300,7 @@ fn an_old_copy_from_before_a_growth_is_too_small_to_be_used() {
     leaves(3).into_iter().for_each(|leaf| disks.resize(leaf, 8 << 20));
     run(array.grow(&disks, &GrowRequest::default())).unwrap();
     let found = run(scan(&disks, &with(copy, 1)));
-    let Status::Refused { reasons } = &found.arrays[0].status else { panic!("{found:?}") };
+    let ArrayStatus::Refused { reasons } = &found.arrays[0].status else { panic!("{found:?}") };
     assert!(matches!(reasons[..], [Refusal::WrongSize { role: 1, .. }]), "{reasons:?}");
     assert!(!found.arrays[0].status.to_string().contains("--force") && !found.arrays[0].may_start(true, true));
 }

@@ -10,7 +10,7 @@ use braid_format::{ArrayState, BLOCK_BYTES, Label, MAGIC, copy_offset};
 use super::disks::{Chance, Crash, Disks};
 use super::{create_raid0, leaves, name, raid0, run, three_disks};
 use crate::lifecycle::planted::{Planted, plant};
-use crate::lifecycle::{Array, Assembled, LifecycleError, Status, assemble, create, delete_found, scan};
+use crate::lifecycle::{Array, ArrayStatus, Assembled, LifecycleError, assemble, create, delete_found, scan};
 use crate::{LeafId, MetaIo};
 
 /// Where the data area of these small disks begins.
@@ -132,10 +132,10 @@ fn seen(disks: &Disks, found: &Assembled, session: u64) -> Result<Seen, String> 
                 Ok(Seen::Absent)
             }
         }
-        (None, Some(array)) if array.status == Status::InterruptedCreate => Ok(Seen::Interrupted),
+        (None, Some(array)) if array.status == ArrayStatus::InterruptedCreate => Ok(Seen::Interrupted),
         (None, Some(array)) => Err(format!("not started: {}", array.status)),
         (Some(array), _) => {
-            let right = array.members().map(|m| (u32::from(m.role), m.leaf.0)).eq((0..3).map(|i| (i, i)));
+            let right = array.members().map(|m| (u32::from(m.number), m.leaf.0)).eq((0..3).map(|i| (i, i)));
             if !right {
                 return Err(format!("roles are mixed up: {array:?}"));
             }
@@ -316,7 +316,7 @@ fn every_act() -> Vec<Act> {
     // longer interrupted.
     let interrupted = |act: &Act| {
         let found = run(scan(&before(*act), &leaves(3)));
-        found.arrays.iter().any(|array| array.status == Status::InterruptedCreate)
+        found.arrays.iter().any(|array| array.status == ArrayStatus::InterruptedCreate)
     };
     acts.extend((0..12).map(Act::DeleteInterrupted).filter(interrupted));
     acts

@@ -6,7 +6,7 @@ use super::mirrors::{begin, begin_degraded, mirror_of, only, standings};
 use super::old_copies::{from_bitmap, returns};
 use super::run;
 use crate::LeafId;
-use crate::lifecycle::{Standing, StartOptions, Status, start};
+use crate::lifecycle::{ArrayStatus, MemberStanding, StartOptions, start};
 
 fn lineage_of(disks: &Disks, leaf: u32) -> u64 {
     only(disks, &[leaf]).newest.unwrap().lineage.id
@@ -40,11 +40,11 @@ fn a_member_with_an_unused_lineage_returns() {
     let mut array = begin_degraded(&disks, &[1, 2], 11);
     assert!(!array.label().lineage.knows(begun));
     assert_eq!(returns(&disks, &mut array, 0), from_bitmap(0, 0));
-    assert_eq!(standings(&disks, &[2, 0, 1])[0], Some(Standing::Returning));
+    assert_eq!(standings(&disks, &[2, 0, 1])[0], Some(MemberStanding::Returning));
     // Only disk 1 proves that this lineage was never used. Once it has, the others know without that disk.
     let array = begin(&disks, &[0, 1, 2], 12);
     assert!(array.label().lineage.knows(begun));
-    assert_eq!(array.out(), [0]);
+    assert_eq!(array.failed(), [0]);
     let mut array = begin_degraded(&disks, &[2], 13);
     assert_eq!(returns(&disks, &mut array, 0), from_bitmap(0, 0));
 }
@@ -62,7 +62,7 @@ fn of_two_unused_lineages_one_is_chosen_and_no_disk_is_refused() {
         let found = only(&disks, &[2, 1, 0]);
         assert!(found.status.starts_by_itself(), "{}", found.status);
         let mut array = begin(&disks, &[2, 1, 0], 30);
-        let [out] = array.out()[..] else { panic!("{:?} are out", array.out()) };
+        let [out] = array.failed()[..] else { panic!("{:?} are out", array.failed()) };
         assert!(
             out < 2
                 && lineages
@@ -75,7 +75,7 @@ fn of_two_unused_lineages_one_is_chosen_and_no_disk_is_refused() {
             let (alone, array) = mirror_of(3);
             drop(array);
             let alone = begun_on(&alone, &[leaf, 2], leaf, first);
-            assert!(matches!(only(&alone, &[leaf]).status, Status::Waiting { .. }));
+            assert!(matches!(only(&alone, &[leaf]).status, ArrayStatus::Waiting { .. }));
         }
         assert_eq!(array.leaf(2), Some(LeafId(2)));
     }

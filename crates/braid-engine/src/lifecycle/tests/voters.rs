@@ -8,9 +8,9 @@ use super::disks::Disks;
 use super::mirrors::{begin_degraded, mirror_of, new, only, raid1, states};
 use super::{leaves, run};
 use crate::lifecycle::planted::{Planted, plant};
-use crate::lifecycle::{Array, Filling, LifecycleError, Newcomer, StartOptions, create, start};
+use crate::lifecycle::{Array, LifecycleError, RebuildKind, RebuildTarget, StartOptions, create, start};
 use crate::{ErrorKind, LeafError, LeafId, MetaIo};
-use MemberState::{Filling as BeingFilled, InSync, Out};
+use MemberState::{Failed, InSync, Rebuilding as BeingFilled};
 
 /// Disks with voters, which check every label that is written.
 struct Voted<'a> {
@@ -121,7 +121,7 @@ fn losses_first_and_promotions_last() {
     run(array.drop_members(&io, &[1])).unwrap();
     let leaf = array.candidates().next().unwrap().leaf;
     io.requests();
-    run(array.begin_filling(&io, 1, Newcomer::Returning { leaf }, Filling::FromBitmap)).unwrap();
+    run(array.begin_rebuild(&io, 1, RebuildTarget::Returning { leaf }, RebuildKind::FromBitmap)).unwrap();
     assert_eq!(io.requests(), Vec::<Vec<u16>>::new(), "who is being filled counts for nobody");
     run(array.promote(&io, 1)).unwrap();
     assert_eq!((io.requests(), states(&array)), (vec![vec![0, 1, 2]], vec![InSync; 3]));
@@ -142,7 +142,7 @@ fn a_degraded_start_is_agreed_on_first() {
     drop(array);
     // By the voters the third member has failed, whatever its label says: its disk was not probed.
     let (io, array) = started(&disks, &[0, 1], &[0, 1, 2]).unwrap();
-    assert_eq!((io.requests(), states(&array)), (vec![vec![0, 1]], vec![InSync, InSync, Out]));
+    assert_eq!((io.requests(), states(&array)), (vec![vec![0, 1]], vec![InSync, InSync, Failed]));
     io.must_hold().unwrap();
 }
 
@@ -152,14 +152,14 @@ fn a_member_that_does_not_take_its_promotion_fails_again() {
     drop(array);
     let mut array = begin_degraded(&disks, &[0], 4);
     let io = Voted::new(&disks, &[0]);
-    run(array.begin_filling(&io, 1, new(2), Filling::Full)).unwrap();
+    run(array.begin_rebuild(&io, 1, new(2), RebuildKind::Full)).unwrap();
     assert_eq!(states(&array), [InSync, BeingFilled]);
     io.refusing.borrow_mut().push(1);
     // Its disk is the third one here, and bears a label with the promotion when the voters are asked.
     disks.copy_disk(LeafId(2), LeafId(1));
     let result = run(array.promote(&Renumbered(&io), 1));
-    assert!(matches!(result, Err(LifecycleError::Role { role: 1, .. })), "{result:?}");
-    assert_eq!(states(&array), [InSync, Out]);
+    assert!(matches!(result, Err(LifecycleError::Slot { slot: 1, .. })), "{result:?}");
+    assert_eq!(states(&array), [InSync, Failed]);
     assert_eq!(*io.agreed.borrow(), [0]);
     io.must_hold().unwrap();
 }
@@ -199,8 +199,8 @@ fn an_overruled_controller_writes_no_label() {
     let (io, mut array) = started(&disks, &[0, 1, 2], &[0, 1, 2]).unwrap();
     *io.overruled.borrow_mut() = true;
     let result = run(array.drop_members(&io, &[1]));
-    let Err(LifecycleError::Beyond { source: Some(source), .. }) = result else { panic!("{result:?}") };
-    assert!(matches!(*source, LifecycleError::Overruled), "{source}");
+    let Err(LifecycleError::BeyondTolerance { source: Some(source), .. }) = result else { panic!("{result:?}") };
+    assert!(matches!(*source, LifecycleError::Fenced), "{source}");
     io.must_hold().unwrap();
 }
 

@@ -8,21 +8,21 @@ use super::mirrors::{begin, mirror_of, new, raid1, raid10, states};
 use super::{leaves, request, run};
 use crate::LeafId;
 use crate::lifecycle::planted::{Planted, plant};
-use crate::lifecycle::{Array, CreateRequest, Filling, LifecycleError, Newcomer, Replacement, create};
+use crate::lifecycle::{Array, CreateRequest, LifecycleError, RebuildKind, RebuildTarget, Replacement, create};
 
-use MemberState::{Absent, Filling as BeingFilled, InSync, Spare};
+use MemberState::{Empty, InSync, Rebuilding as BeingFilled, Spare};
 
 /// Returns the reason of a refusal.
 fn why<T: std::fmt::Debug>(result: Result<T, LifecycleError>) -> String {
     match result {
-        Err(LifecycleError::NoWidth { reason, .. }) => reason,
+        Err(LifecycleError::WidthUnchangeable { reason, .. }) => reason,
         other => panic!("{other:?}"),
     }
 }
 
 fn taken_by(array: &mut Array, disks: &Disks, role: u16, leaf: u32, id: u64) {
-    let newcomer = Newcomer::New { leaf: LeafId(leaf), id: MemberId::from_random(id), force: false };
-    run(array.begin_filling(disks, role, newcomer, Filling::Full)).unwrap();
+    let newcomer = RebuildTarget::New { leaf: LeafId(leaf), id: MemberId::from_random(id), force: false };
+    run(array.begin_rebuild(disks, role, newcomer, RebuildKind::Full)).unwrap();
     run(array.promote(disks, role)).unwrap();
 }
 
@@ -31,18 +31,18 @@ fn a_mirror_gains_a_slot_that_a_disk_takes() {
     let (disks, mut array) = mirror_of(2);
     let (size, lineage) = (array.geometry().size_bytes(), array.label().lineage.id);
     assert_eq!(run(array.widen(&disks)).unwrap(), 2);
-    assert_eq!(states(&array), [InSync, InSync, Absent]);
+    assert_eq!(states(&array), [InSync, InSync, Empty]);
     assert_eq!(array.geometry().zones()[0].members, [0, 1, 2]);
     assert_eq!((array.geometry().size_bytes(), array.label().lineage.id), (size, lineage));
-    assert_eq!((array.is_whole(), array.lacks_nobody()), (false, true));
+    assert_eq!((array.is_whole(), array.may_clear_bits()), (false, true));
     assert_eq!(array.vacant().collect::<Vec<_>>(), [2]);
     // A start finds it so, and it starts automatically.
     let mut array = begin(&disks, &[0, 1], 5);
-    assert_eq!(states(&array), [InSync, InSync, Absent]);
-    run(array.begin_filling(&disks, 2, new(2), Filling::Full)).unwrap();
+    assert_eq!(states(&array), [InSync, InSync, Empty]);
+    run(array.begin_rebuild(&disks, 2, new(2), RebuildKind::Full)).unwrap();
     assert_eq!(states(&array), [InSync, InSync, BeingFilled]);
     // Bits are kept from here on: before, they were cleared.
-    assert!(array.label().lineage.id != lineage && !array.lacks_nobody());
+    assert!(array.label().lineage.id != lineage && !array.may_clear_bits());
     run(array.promote(&disks, 2)).unwrap();
     assert!(array.is_whole());
     // Each of the three members is enough.
@@ -76,19 +76,19 @@ fn spares_keep_being_spares_under_other_numbers() {
     let spares = vec![(LeafId(2), MemberId::from_random(7)), (LeafId(3), MemberId::from_random(8))];
     let mut array = run(create(&disks, &CreateRequest { spares, ..raid1("m", 1, leaves(2)) })).unwrap();
     run(array.remove_spare(&disks, 2)).unwrap();
-    assert_eq!(states(&array), [InSync, InSync, Absent, Spare]);
+    assert_eq!(states(&array), [InSync, InSync, Empty, Spare]);
     // The free number between them is not kept.
     run(array.widen(&disks)).unwrap();
-    assert_eq!(states(&array), [InSync, InSync, Absent, Spare]);
-    assert_eq!((array.roles(), array.leaf(3)), (3, Some(LeafId(3))));
+    assert_eq!(states(&array), [InSync, InSync, Empty, Spare]);
+    assert_eq!((array.slots(), array.leaf(3)), (3, Some(LeafId(3))));
     run(array.widen(&disks)).unwrap();
-    assert_eq!((states(&array), array.leaf(4)), (vec![InSync, InSync, Absent, Absent, Spare], Some(LeafId(3))));
+    assert_eq!((states(&array), array.leaf(4)), (vec![InSync, InSync, Empty, Empty, Spare], Some(LeafId(3))));
     drop(array);
     let mut array = begin(&disks, &[0, 1, 3], 5);
     run(array.take_spare(&disks, 3, 4)).unwrap();
-    assert_eq!(states(&array), [InSync, InSync, Absent, BeingFilled]);
+    assert_eq!(states(&array), [InSync, InSync, Empty, BeingFilled]);
     run(array.promote(&disks, 3)).unwrap();
-    assert!(array.lacks_nobody() && !array.is_whole());
+    assert!(array.may_clear_bits() && !array.is_whole());
     // The slot in the middle.
     run(array.narrow(&disks, 2)).unwrap();
     assert_eq!((states(&array), array.leaf(2)), (vec![InSync; 3], Some(LeafId(3))));
@@ -105,7 +105,7 @@ fn the_first_slot_is_removed_and_the_others_are_renumbered() {
     assert!(why(run(array.narrow(&disks, 0))).contains("member 2, behind it"));
     run(array.remove(&disks, 2)).unwrap();
     run(array.narrow(&disks, 0)).unwrap();
-    assert_eq!((states(&array), array.leaf(0)), (vec![InSync, Absent, InSync], Some(LeafId(1))));
+    assert_eq!((states(&array), array.leaf(0)), (vec![InSync, Empty, InSync], Some(LeafId(1))));
     drop(array);
     let mut array = begin(&disks, &[1, 3], 5);
     run(array.narrow(&disks, 1)).unwrap();
@@ -118,12 +118,12 @@ fn a_spare_that_fails_while_it_is_renumbered_is_removed() {
     let spares = vec![(LeafId(2), MemberId::from_random(7))];
     let mut array = run(create(&disks, &CreateRequest { spares, ..raid1("m", 1, leaves(2)) })).unwrap();
     run(array.widen(&disks)).unwrap();
-    assert_eq!(states(&array), [InSync, InSync, Absent, Spare]);
+    assert_eq!(states(&array), [InSync, InSync, Empty, Spare]);
     disks.cut_at(None, 0);
     disks.fail(LeafId(2), 0, u64::MAX);
     run(array.narrow(&disks, 2)).unwrap();
-    assert_eq!((states(&array), array.spares().count()), (vec![InSync, InSync, Absent], 0));
-    assert_eq!((array.roles(), array.is_whole()), (2, true));
+    assert_eq!((states(&array), array.spares().count()), (vec![InSync, InSync, Empty], 0));
+    assert_eq!((array.slots(), array.is_whole()), (2, true));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_mirror_of_one_is_one_of_two_and_of_one_again() {
     let spec = Spec { copies: 1, ..Spec::new(Level::Raid1) };
     let mut array = run(create(&disks, &request("m", spec, 1, leaves(1)))).unwrap();
     run(array.widen(&disks)).unwrap();
-    assert_eq!((array.label().spec.copies, states(&array)), (2, vec![InSync, Absent]));
+    assert_eq!((array.label().spec.copies, states(&array)), (2, vec![InSync, Empty]));
     taken_by(&mut array, &disks, 1, 1, 9);
     assert!(array.is_whole() && array.tolerates(&[0]));
     drop(array);
@@ -153,8 +153,8 @@ fn every_zone_gets_the_copy() {
     assert_eq!(array.geometry().zones().len(), 2);
     run(array.widen(&disks)).unwrap();
     assert!(array.geometry().zones().iter().all(|zone| zone.members.contains(&3)));
-    let newcomer = Newcomer::New { leaf: LeafId(4), id: MemberId::from_random(9), force: false };
-    let small = run(array.begin_filling(&disks, 3, newcomer, Filling::Full));
+    let newcomer = RebuildTarget::New { leaf: LeafId(4), id: MemberId::from_random(9), force: false };
+    let small = run(array.begin_rebuild(&disks, 3, newcomer, RebuildKind::Full));
     assert!(matches!(small, Err(LifecycleError::TooSmall { .. })), "{small:?}");
     taken_by(&mut array, &disks, 3, 3, 9);
     assert!(array.is_whole() && array.tolerates(&[0, 1, 2]));
@@ -183,7 +183,7 @@ fn what_cannot_be_wider_is_refused_and_nothing_is_written() {
         run(array.widen(&disks)).unwrap();
     }
     assert!(why(run(array.widen(&disks))).contains("at most 128"));
-    assert_eq!(usize::from(array.roles()), MEMBERS_MAX);
+    assert_eq!(usize::from(array.slots()), MEMBERS_MAX);
 }
 
 /// A copy of a member from before bits were cleared must not return after that member fails, while a disk that took a
@@ -193,9 +193,9 @@ fn old_copy_is_refused() -> Result<(), String> {
     let copy = disks.clone_disk(LeafId(1), 3 << 20);
     // Writes happen here, and bits are cleared.
     run(array.widen(&disks)).unwrap();
-    run(array.begin_filling(&disks, 2, new(2), Filling::Full)).unwrap();
+    run(array.begin_rebuild(&disks, 2, new(2), RebuildKind::Full)).unwrap();
     run(array.drop_members(&disks, &[1])).unwrap();
-    match run(array.recognise(&disks, copy)) {
+    match run(array.probe_returning(&disks, copy)) {
         Err(LifecycleError::NoReturn { .. }) => Ok(()),
         Ok(candidate) => Err(format!("{candidate:?}")),
         Err(error) => panic!("{error}"),
@@ -219,7 +219,7 @@ fn a_disk_that_is_no_copy_leaves_the_mirror_as_wide_as_it_was() {
     let sequence = array.label().sequence;
     let small = run(array.widen_by(&disks, LeafId(2), id, false));
     assert!(matches!(small, Err(LifecycleError::TooSmall { .. })), "{small:?}");
-    assert_eq!((array.label().sequence, array.roles()), (sequence, 2));
+    assert_eq!((array.label().sequence, array.slots()), (sequence, 2));
     // It fails at one of its labels.
     //
     for step in 0..6 {
@@ -230,9 +230,9 @@ fn a_disk_that_is_no_copy_leaves_the_mirror_as_wide_as_it_was() {
         if failed.is_ok() {
             break;
         }
-        assert_eq!((array.roles(), array.is_whole()), (2, true), "{failed:?} at {step}");
+        assert_eq!((array.slots(), array.is_whole()), (2, true), "{failed:?} at {step}");
     }
-    if array.roles() == 2 {
+    if array.slots() == 2 {
         assert_eq!(run(array.widen_by(&disks, LeafId(3), id, true)).unwrap(), 2);
     }
     assert_eq!(states(&array)[..2], [InSync, InSync]);

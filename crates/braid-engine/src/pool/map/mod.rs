@@ -59,7 +59,7 @@ type Part = [AtomicU64; PART_WORDS];
 
 /// Where a run of blocks is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum BlockLocation {
     /// Nowhere: they read as zeros.
     Nothing {
         /// How many.
@@ -108,17 +108,17 @@ impl VolumeMap {
     /// beyond the end of the logical extent: the next run may go on in the same extent. Beyond the end of the volume
     /// there is nothing.
     #[inline(always)]
-    pub fn find(&self, records: &Records, block: u64, blocks_max: u32) -> Found {
+    pub fn find(&self, records: &Records, block: u64, blocks_max: u32) -> BlockLocation {
         debug_assert!(blocks_max > 0, "a run of no blocks");
         let at = block as u32 % EXTENT_BLOCKS;
         let room = blocks_max.min(EXTENT_BLOCKS - at);
         let Some(cell) = self.cell(block / u64::from(EXTENT_BLOCKS)) else {
-            return Found::Nothing { blocks: room };
+            return BlockLocation::Nothing { blocks: room };
         };
         let word = cell.load(Ordering::Acquire);
         match Word::from_bits(word) {
-            Word::Unmapped => Found::Nothing { blocks: room },
-            Word::Whole(extent) => Found::At { extent, position: at, blocks: room },
+            Word::Unmapped => BlockLocation::Nothing { blocks: room },
+            Word::Whole(extent) => BlockLocation::At { extent, position: at, blocks: room },
             Word::Single(extent) => {
                 // Loaded with acquire: if it is what the record became after the word had changed, the changed word is
                 // seen.
@@ -130,10 +130,10 @@ impl VolumeMap {
     }
 
     #[inline(never)]
-    fn find_stable(&self, records: &Records, cell: &AtomicU64, at: u32, room: u32) -> Found {
+    fn find_stable(&self, records: &Records, cell: &AtomicU64, at: u32, room: u32) -> BlockLocation {
         self.stable(cell, |word| match word {
-            Word::Unmapped => Found::Nothing { blocks: room },
-            Word::Whole(extent) => Found::At { extent, position: at, blocks: room },
+            Word::Unmapped => BlockLocation::Nothing { blocks: room },
+            Word::Whole(extent) => BlockLocation::At { extent, position: at, blocks: room },
             Word::Single(extent) => find_in_mask(extent, records.present(extent), at, room),
             Word::Node(node) => self.nodes.find(node, at, room),
         })
@@ -177,7 +177,7 @@ impl VolumeMap {
         let Some(cell) = self.cell(block / u64::from(EXTENT_BLOCKS)) else { return };
         // Read torn, a node may name any extent: one that does not exist does no harm here.
         if let Word::Node(node) = Word::from_bits(cell.load(Ordering::Acquire))
-            && let Found::At { extent, .. } = self.nodes.find(node, block as u32 % EXTENT_BLOCKS, 1)
+            && let BlockLocation::At { extent, .. } = self.nodes.find(node, block as u32 % EXTENT_BLOCKS, 1)
         {
             records.owner_at(extent).map(&fetch);
         }
@@ -264,9 +264,9 @@ impl VolumeMap {
 }
 
 #[inline(always)]
-fn find_in_mask(extent: ExtentId, mask: u64, at: u32, room: u32) -> Found {
+fn find_in_mask(extent: ExtentId, mask: u64, at: u32, room: u32) -> BlockLocation {
     match ones_from(mask, at) {
-        0 => Found::Nothing { blocks: room.min(zeros_from(mask, at)) },
-        ones => Found::At { extent, position: at, blocks: room.min(ones) },
+        0 => BlockLocation::Nothing { blocks: room.min(zeros_from(mask, at)) },
+        ones => BlockLocation::At { extent, position: at, blocks: room.min(ones) },
     }
 }

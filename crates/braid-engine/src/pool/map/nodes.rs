@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::super::EXTENT_BLOCKS;
 use super::directory::Directory;
 use super::word::{NEXT_SLOT, NodeId, TABLE, location_of};
-use super::{Found, ones_from, zeros_from};
+use super::{BlockLocation, ones_from, zeros_from};
 
 /// Words of a chunk: 16 KiB.
 pub(super) const CHUNK_WORDS: usize = 2048;
@@ -57,7 +57,7 @@ impl Nodes {
 
     /// Returns the run that begins at block `at` of a node's logical extent, at most `room` blocks of it.
     #[inline]
-    pub(super) fn find(&self, node: NodeId, at: u32, room: u32) -> Found {
+    pub(super) fn find(&self, node: NodeId, at: u32, room: u32) -> BlockLocation {
         let words = self.words(node.offset, node.class);
         if node.class == TABLE { find_in_table(words, at, room) } else { find_in_list(words, at, room) }
     }
@@ -78,24 +78,24 @@ fn run(first: u64, most: u32, entry: impl Fn(u32) -> u64) -> u32 {
 
 /// Finds a run in a list: a word that says which blocks are packed, a word for each of these, two for each piece.
 #[inline]
-fn find_in_list(words: &[AtomicU64], at: u32, room: u32) -> Found {
+fn find_in_list(words: &[AtomicU64], at: u32, room: u32) -> BlockLocation {
     let packed = load(words, 0);
     if packed >> at & 1 != 0 {
         let rank = 1 + (packed & ((1 << at) - 1)).count_ones() as usize;
         let first = load(words, rank);
         let (extent, position) = location_of(first);
         let most = room.min(ones_from(packed, at));
-        return Found::At { extent, position, blocks: run(first, most, |k| load(words, rank + k as usize)) };
+        return BlockLocation::At { extent, position, blocks: run(first, most, |k| load(words, rank + k as usize)) };
     }
     let mut seen = packed;
     for (extent, mask) in pieces(words, packed) {
         if mask >> at & 1 != 0 {
             let (extent, _) = location_of(extent);
-            return Found::At { extent, position: at, blocks: room.min(ones_from(mask, at)) };
+            return BlockLocation::At { extent, position: at, blocks: room.min(ones_from(mask, at)) };
         }
         seen |= mask;
     }
-    Found::Nothing { blocks: room.min(zeros_from(seen, at)) }
+    BlockLocation::Nothing { blocks: room.min(zeros_from(seen, at)) }
 }
 
 /// Returns the pieces of a list in which these blocks are packed. One without blocks ends them.
@@ -107,14 +107,14 @@ pub(super) fn pieces(words: &[AtomicU64], packed: u64) -> impl Iterator<Item = (
 
 /// Finds a run in a table: a word for each block.
 #[inline]
-fn find_in_table(words: &[AtomicU64], at: u32, room: u32) -> Found {
+fn find_in_table(words: &[AtomicU64], at: u32, room: u32) -> BlockLocation {
     let entry = |k: u32| load(words, (at + k) as usize);
     debug_assert!(at + room <= EXTENT_BLOCKS);
     match entry(0) {
-        0 => Found::Nothing { blocks: (1..room).take_while(|&k| entry(k) == 0).count() as u32 + 1 },
+        0 => BlockLocation::Nothing { blocks: (1..room).take_while(|&k| entry(k) == 0).count() as u32 + 1 },
         first => {
             let (extent, position) = location_of(first);
-            Found::At { extent, position, blocks: run(first, room, entry) }
+            BlockLocation::At { extent, position, blocks: run(first, room, entry) }
         }
     }
 }

@@ -281,8 +281,8 @@ fn check_runs(
         for most in [1, 2, most, 64, u32::MAX] {
             let blocks = longest.min(most);
             let expected = match first {
-                None => Found::Nothing { blocks },
-                Some((extent, position)) => Found::At { extent, position: position as u32, blocks },
+                None => BlockLocation::Nothing { blocks },
+                Some((extent, position)) => BlockLocation::At { extent, position: position as u32, blocks },
             };
             assert_eq!(
                 map.find(records, u64::from(logical) * 64 + at, most),
@@ -371,8 +371,8 @@ fn check_mapped(history: &History) {
     let expected = history.model.iter().filter(|(_, of)| !of.blocks.is_empty()).map(|(logical, _)| *logical);
     assert!(mapped.eq(expected));
     let beyond = u64::from(history.size) * 64;
-    assert_eq!(map.find(&history.records, beyond, 64), Found::Nothing { blocks: 64 });
-    assert_eq!(map.find(&history.records, u64::MAX, 64), Found::Nothing { blocks: 1 });
+    assert_eq!(map.find(&history.records, beyond, 64), BlockLocation::Nothing { blocks: 64 });
+    assert_eq!(map.find(&history.records, u64::MAX, 64), BlockLocation::Nothing { blocks: 1 });
 }
 
 fn check_nothing_leaks(history: &mut History) {
@@ -392,30 +392,34 @@ fn a_single_word_follows_its_record() {
     records.set_present(extent(1), 0b1100);
     writer.set_blocks(&records, 0, 0b1100, extent(1), true);
     let memory = map.memory_bytes();
-    assert_eq!(map.find(&records, 2, 64), Found::At { extent: extent(1), position: 2, blocks: 2 });
+    assert_eq!(map.find(&records, 2, 64), BlockLocation::At { extent: extent(1), position: 2, blocks: 2 });
     records.set_present(extent(1), 0b11100);
-    assert_eq!(map.find(&records, 2, 64), Found::At { extent: extent(1), position: 2, blocks: 3 }, "without a call");
+    assert_eq!(
+        map.find(&records, 2, 64),
+        BlockLocation::At { extent: extent(1), position: 2, blocks: 3 },
+        "without a call"
+    );
     records.set_present(extent(1), u64::MAX);
     writer.set_blocks(&records, 0, u64::MAX, extent(1), true);
     // It is whole now, and a discard makes it single again.
     records.set_present(extent(1), !0b1);
-    assert_eq!(map.find(&records, 0, 64), Found::At { extent: extent(1), position: 0, blocks: 64 });
+    assert_eq!(map.find(&records, 0, 64), BlockLocation::At { extent: extent(1), position: 0, blocks: 64 });
     writer.clear_blocks(&records, 0, 0b1);
-    assert_eq!(map.find(&records, 0, 64), Found::Nothing { blocks: 1 });
+    assert_eq!(map.find(&records, 0, 64), BlockLocation::Nothing { blocks: 1 });
     assert_eq!(map.memory_bytes(), memory, "words only");
 
     // Zeros of a newer owner: the record's blocks no longer show, nor those that it gets later.
     writer.clear_blocks(&records, 0, 0b10);
     records.set_present(extent(1), u64::MAX);
-    assert_eq!(map.find(&records, 0, 64), Found::Nothing { blocks: 2 });
-    assert_eq!(map.find(&records, 2, 64), Found::At { extent: extent(1), position: 2, blocks: 62 });
+    assert_eq!(map.find(&records, 0, 64), BlockLocation::Nothing { blocks: 2 });
+    assert_eq!(map.find(&records, 2, 64), BlockLocation::At { extent: extent(1), position: 2, blocks: 62 });
 
     // An older owner's extent, where a newer owner may hide what it gets later.
     writer.replace(&records, 0, &[], &[], false);
     records.set_present(extent(2), 0b1);
     writer.set_blocks(&records, 0, 0b1, extent(2), false);
     records.set_present(extent(2), 0b11);
-    assert_eq!(map.find(&records, 0, 64), Found::At { extent: extent(2), position: 0, blocks: 1 });
+    assert_eq!(map.find(&records, 0, 64), BlockLocation::At { extent: extent(2), position: 0, blocks: 1 });
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn a_register_says_how_many_it_takes() {
     let register =
         Register { epoch: 4, controller: FIRST, vote: vote_of(&[0, 1, 2]), boot: BOOT, ..Register::default() };
     let stored = register.stored(&of, 3);
-    assert!(stored.is_sound() && stored.further == 2);
+    assert!(stored.is_sound() && stored.extra_replicas == 2);
     assert_eq!(Register::of_stored(&stored, &of), Some(register));
     let too_few = Register { vote: vote_of(&[0, 1]), ..register };
     assert!(!too_few.stored(&of, 3).is_sound());

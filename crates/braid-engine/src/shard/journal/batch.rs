@@ -1,6 +1,6 @@
 //! Puts batches together: what has been asked for since the one before, in memory of its own, under checksums.
 
-use braid_format::journal::{BatchHeader, ENTRIES_MAX, Entry, EntryKind, encode_batch, payload_crc};
+use braid_format::journal::{ENTRIES_MAX, EntryKind, JournalBatchHeader, JournalEntry, encode_batch, payload_crc};
 
 use super::{BLOCK, Batch, Going, InJournal, LogRequest, What};
 use crate::io::{Buf, DeviceId, LeafSink};
@@ -48,7 +48,7 @@ impl Shard {
             return false;
         }
         let (mut blocks, mut count) = (1u64, 0);
-        let mut entries = [Entry::NONE; ENTRIES_MAX];
+        let mut entries = [JournalEntry::NONE; ENTRIES_MAX];
         while let Some(group) = journal.group(count).filter(|group| count + group <= ENTRIES_MAX) {
             let mut needed = blocks;
             let mut fits = true;
@@ -65,7 +65,7 @@ impl Shard {
                 break;
             }
             for entry in &entries[count..count + group] {
-                journal.rows.count(entry.row, entry.kind, true);
+                journal.rows.count(entry.stripe, entry.kind, true);
             }
             (count, blocks) = (count + group, needed);
         }
@@ -79,7 +79,7 @@ impl Shard {
         let memory = self.journal_scratch.as_mut().filter(may_take).and_then(|scratch| scratch.take(blocks as u32));
         let (Some(begin), Some(memory)) = (begin, memory) else {
             for entry in &entries[..count] {
-                journal.rows.count(entry.row, entry.kind, false);
+                journal.rows.count(entry.stripe, entry.kind, false);
             }
             return false;
         };
@@ -89,12 +89,12 @@ impl Shard {
             let request = journal.queue.pop_front().expect("it was counted");
             gather(entry, &request, scratch.page(memory.first).add(payload * BLOCK), sink);
             payload += u64::from(entry.payload_blocks());
-            journal.entries.push_back((entry.row, entry.kind));
+            journal.entries.push_back((entry.stripe, entry.kind));
             journal.waiters.push_back(request);
         }
         let first = scratch.page(memory.first);
         let (ring, sequence) = (journal.ring(), journal.next);
-        let mut header = BatchHeader {
+        let mut header = JournalBatchHeader {
             run: journal.node.run,
             sequence,
             tail: journal.tail,
@@ -128,7 +128,7 @@ impl Shard {
 }
 
 /// Copies what an entry holds to where it stands in its batch.
-fn gather(entry: &Entry, request: &LogRequest, mut to: Buf, sink: &mut impl LeafSink) {
+fn gather(entry: &JournalEntry, request: &LogRequest, mut to: Buf, sink: &mut impl LeafSink) {
     if entry.kind == EntryKind::Mark {
         return;
     }
@@ -142,7 +142,13 @@ fn gather(entry: &Entry, request: &LogRequest, mut to: Buf, sink: &mut impl Leaf
 }
 
 /// Puts checksums and the header into a batch.
-fn seal(array: &braid_format::Uuid, header: &mut BatchHeader, entries: &[Entry], first: Buf, sink: &mut impl LeafSink) {
+fn seal(
+    array: &braid_format::Uuid,
+    header: &mut JournalBatchHeader,
+    entries: &[JournalEntry],
+    first: Buf,
+    sink: &mut impl LeafSink,
+) {
     let payload = u64::from(header.blocks - 1) * BLOCK;
     if payload > 0 {
         let crc = &mut header.payload_crc;

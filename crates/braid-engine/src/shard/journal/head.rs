@@ -4,7 +4,9 @@
 //! durable in its place, the head is written on all members, those that are being filled as well; only then may the tail pass.
 //! The list of a head is that of the moment in which its flush begins: what leaves later may be in a cache.
 
-use braid_format::journal::{HEAD_BYTES, Head, LostRow, RING_START_BYTES, RingOn, encode_head, head_slot};
+use braid_format::journal::{
+    HEAD_BYTES, JournalHead, LostStripe, RING_OFFSET_BYTES, RingLocation, encode_head, head_slot,
+};
 
 use super::{BLOCK, Journal};
 use crate::io::{DeviceId, LeafSink};
@@ -21,7 +23,7 @@ pub(super) struct Heads {
     coming: u64,
     /// Cells in the one on the members: as many entries the list may come to have.
     pub cells: usize,
-    list: Vec<LostRow>,
+    list: Vec<LostStripe>,
 }
 
 impl Heads {
@@ -38,7 +40,7 @@ impl Heads {
 
     /// Where the one under way stands, from the first byte of the ring back.
     pub fn before_ring(&self) -> u64 {
-        RING_START_BYTES - head_slot(self.generation + 1) * HEAD_BYTES as u64
+        RING_OFFSET_BYTES - head_slot(self.generation + 1) * HEAD_BYTES as u64
     }
 }
 
@@ -61,14 +63,15 @@ impl Shard {
         heads.coming = changes;
         heads.list.clear();
         node.lost.list(&mut heads.list);
-        let head = Head {
+        let head = JournalHead {
             generation: heads.generation + 1,
             run: node.run,
             ring_blocks: node.ring_blocks,
-            row_bytes: parity.row_bytes as u32,
-            ring_on: node
-                .ring_disk()
-                .map_or(RingOn::Members, |disk| RingOn::Disk { id: disk.id, member_blocks: disk.member_blocks }),
+            stripe_bytes: parity.row_bytes as u32,
+            ring_on: node.ring_disk().map_or(RingLocation::Members, |disk| RingLocation::Disk {
+                id: disk.id,
+                member_blocks: disk.member_blocks,
+            }),
         };
         let out = scratch.page(memory.first);
         sink.compute(&[], &[out], HEAD_BYTES as u64, &mut |_, bytes| {

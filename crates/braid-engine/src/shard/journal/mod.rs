@@ -15,7 +15,7 @@ mod space;
 
 use std::collections::VecDeque;
 
-use braid_format::journal::{ENTRIES_MAX, Entry, EntryKind, LOST_ROWS_MAX};
+use braid_format::journal::{ENTRIES_MAX, EntryKind, JournalEntry, LOST_STRIPES_MAX};
 
 use self::batch::BATCHES_MAX;
 use self::head::Heads;
@@ -43,7 +43,7 @@ pub struct LogRequest {
     pub(super) generation: u32,
     pub(super) op: u8,
     /// Its data, and where they belong.
-    pub(super) entry: Entry,
+    pub(super) entry: JournalEntry,
     /// It covers its row: a mark is enough, unless the row has data in the journal already.
     pub(super) mark: bool,
     /// No more follow that belong to the same step: all of them go into one batch.
@@ -254,12 +254,12 @@ impl Journal {
 
     /// What is to stand in the journal for a request. A row of which it has data already is not marked but written down as well;
     /// one that is too large for that waits until it has none.
-    fn entry(&self, request: &LogRequest) -> Entry {
-        let has_data = self.rows.of(request.entry.row).0 > 0;
+    fn entry(&self, request: &LogRequest) -> JournalEntry {
+        let has_data = self.rows.of(request.entry.stripe).0 > 0;
         let has_data = has_data && !planted(Planted::MarkOverLiveEntry);
         let lacks = self.lacks && !planted(Planted::DegradedOnlyMarked);
         if request.mark && (self.is_too_large(request) || !has_data && !lacks && self.marks_max() > 0) {
-            Entry::mark(request.entry.row)
+            JournalEntry::mark(request.entry.stripe)
         } else {
             request.entry
         }
@@ -269,14 +269,14 @@ impl Journal {
     /// bounded, with as many cells of each as members may be lost. All marks of a step come together, so that the last ones may pass
     /// this by all but one of them.
     fn marks_max(&self) -> u32 {
-        let left = LOST_ROWS_MAX.saturating_sub(self.heads.cells) / self.tolerance.max(1);
+        let left = LOST_STRIPES_MAX.saturating_sub(self.heads.cells) / self.tolerance.max(1);
         MARKS_MAX.min(left.saturating_sub(OPS_MAX - 1) as u32)
     }
 
     /// Whether an entry may go into the next batch: data and marks of one row never stand in the journal together, as what is
     /// only marked may be lost where data would be put back.
-    fn accepts(&self, entry: &Entry) -> bool {
-        let (data, marks) = self.rows.of(entry.row);
+    fn accepts(&self, entry: &JournalEntry) -> bool {
+        let (data, marks) = self.rows.of(entry.stripe);
         match entry.kind {
             EntryKind::Data => marks == 0 || planted(Planted::EntryOverLiveMark),
             EntryKind::Mark => {

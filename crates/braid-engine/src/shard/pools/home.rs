@@ -8,7 +8,7 @@ use super::super::{Shard, ShardMessage};
 use super::{Copying, OwnIo, PoolAsk, PoolTold, RUNS_MAX};
 use crate::io::{Buf, ErrorKind, LeafSink, Op, ShardId};
 use crate::planted::{Planted, planted};
-use crate::pool::{Discarded, Placement, Pool, PoolMemory, PoolOp, VolumeId};
+use crate::pool::{BlockAllocation, DiscardOutcome, Pool, PoolMemory, PoolOp, VolumeId};
 use crate::volume::{PoolKey, PoolMembers};
 
 /// Pages of one write of a pool's own, at most.
@@ -116,7 +116,7 @@ impl Home {
         if never || !self.pool.is_freeing_for(volume) {
             return PoolTold::Failed(ErrorKind::NoSpace);
         }
-        self.away[usize::from(shard.0)].space.get_or_insert(self.pool.extents_regained());
+        self.away[usize::from(shard.0)].space.get_or_insert(self.pool.extents_freed());
         PoolTold::NotYet
     }
 
@@ -128,7 +128,7 @@ impl Home {
 
     /// The next shard on which somebody may come again.
     fn may_come(&self) -> Option<usize> {
-        let (regained, progress) = (self.pool.extents_regained(), self.pool.progress());
+        let (regained, progress) = (self.pool.extents_freed(), self.pool.progress());
         let ended = self.late > 0 || self.pool.has_failed() || self.pool.is_starved() || !self.pool.is_freeing();
         let may = |away: &Away| {
             away.space.is_some_and(|then| ended || then < regained) || away.held.is_some_and(|then| then < progress)
@@ -175,14 +175,14 @@ impl Home {
                         break;
                     }
                     let most = u32::try_from(block + blocks - at).unwrap_or(u32::MAX);
-                    let placement = self.pool.place(*volume, at, most);
+                    let placement = self.pool.allocate(*volume, at, most);
                     at += match placement {
-                        Placement::New(new) => u64::from(new.blocks),
-                        Placement::Own { blocks, .. } => u64::from(blocks),
-                        Placement::Full if k == 0 => return Some(self.no_space(who, *volume)),
-                        Placement::Held if k == 0 => return Some(self.held(who)),
-                        Placement::TailFull if k == 0 => return None,
-                        Placement::Full | Placement::TailFull | Placement::Held => break,
+                        BlockAllocation::New(new) => u64::from(new.blocks),
+                        BlockAllocation::Own { blocks, .. } => u64::from(blocks),
+                        BlockAllocation::Full if k == 0 => return Some(self.no_space(who, *volume)),
+                        BlockAllocation::Held if k == 0 => return Some(self.held(who)),
+                        BlockAllocation::LogFull if k == 0 => return None,
+                        BlockAllocation::Full | BlockAllocation::LogFull | BlockAllocation::Held => break,
                     };
                     *run = Some(placement);
                 }
@@ -190,16 +190,16 @@ impl Home {
             }
             PoolAsk::Bind(new) => {
                 for reservation in new.iter().flatten() {
-                    self.pool.bind(reservation);
+                    self.pool.map_allocation(reservation);
                 }
                 Some(PoolTold::Done)
             }
             PoolAsk::Unplace(new) => {
                 for reservation in new.iter().flatten() {
                     if planted(Planted::UnplacedBound) {
-                        self.pool.bind(reservation);
+                        self.pool.map_allocation(reservation);
                     } else {
-                        self.pool.unplace(reservation);
+                        self.pool.release_allocation(reservation);
                     }
                 }
                 None
@@ -209,11 +209,11 @@ impl Home {
                 let mut done = 0;
                 for _ in 0..DISCARDS_AT_ONCE {
                     match self.pool.discard(*volume, block + done, blocks - done) {
-                        Discarded::Done(some) => done += some,
+                        DiscardOutcome::Done(some) => done += some,
                         _ if done > 0 => break,
-                        Discarded::Full(blocks) => return Some(PoolTold::NotZeroed(blocks)),
-                        Discarded::TailFull => return None,
-                        Discarded::Held => return Some(self.held(who)),
+                        DiscardOutcome::Full(blocks) => return Some(PoolTold::NotZeroed(blocks)),
+                        DiscardOutcome::LogFull => return None,
+                        DiscardOutcome::Held => return Some(self.held(who)),
                     }
                     if done == *blocks {
                         break;
@@ -309,7 +309,7 @@ impl Shard {
     pub(in super::super) fn pool_is_late(&mut self, key: PoolKey, late: bool) {
         if let Some(home) = self.pools.sides[key.index()].home.as_mut() {
             home.late = if late { home.late + 1 } else { home.late - 1 };
-            home.pool.note_hanging(home.late > 0);
+            home.pool.note_hanging_request(home.late > 0);
             self.pools.driven.push_back(key);
         }
     }
@@ -330,7 +330,7 @@ impl Shard {
         self.retry_waiting(&mut home);
         home.pool.commit_if_due();
         if home.away.iter().any(|away| away.space.is_some()) {
-            home.pool.hurry_freeing();
+            home.pool.commit_freed();
         }
         while let Some(shard) = home.next_to_come() {
             self.tell_again(key, shard);

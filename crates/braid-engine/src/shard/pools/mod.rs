@@ -24,7 +24,7 @@ use super::{Shard, ShardMessage};
 use crate::io::{DeviceId, ErrorKind, LeafSink, ShardId};
 use crate::limits::{PARTS_MAX, POOL_IOS_MAX, POOLS_MAX, SHARED_PARTS_MAX};
 use crate::planted::{Planted, planted};
-use crate::pool::{Placement, Pool, Reservation, VolumeId};
+use crate::pool::{BlockAllocation, Pool, Reservation, VolumeId};
 use crate::volume::{PoolKey, PoolMembers};
 
 pub use foresight::Soon;
@@ -71,7 +71,7 @@ pub type Reservations = [Option<Reservation>; RUNS_MAX];
 #[derive(Clone, Copy, Debug)]
 pub enum PoolTold {
     /// Places, one after the other; at least one.
-    Placed([Option<Placement>; RUNS_MAX]),
+    Placed([Option<BlockAllocation>; RUNS_MAX]),
     /// It is bound, or durable.
     Done,
     /// So many blocks read as zeros now.

@@ -9,7 +9,7 @@ use crate::io::{
     Completion, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafId, LeafIo, LeafSink, Op, Request,
 };
 use crate::layout::DeviceLayout;
-use crate::pool::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId, Found};
+use crate::pool::{BLOCK_BYTES, BlockLocation, EXTENT_BLOCKS, ExtentId};
 use crate::volume::PoolKey;
 
 /// The one place of a small request to a volume.
@@ -61,7 +61,7 @@ impl Shard {
         let records = &volume.pool.records;
         // Before the place is looked at: who begins now writes under this owner or a later one.
         let owner = if op == Op::Write { volume.volume.owner(&volume.pool) } else { 0 };
-        let Found::At { extent, position, blocks: there } =
+        let BlockLocation::At { extent, position, blocks: there } =
             volume.volume.map.find(records, offset / BLOCK_BYTES, blocks.min(EXTENT_BLOCKS))
         else {
             return None;

@@ -10,7 +10,7 @@ use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, REQUEST_
 use crate::limits::STEP_ORDERED_BYTES_MAX;
 use crate::plan::carries_data;
 use crate::planted::{Planted, planted};
-use crate::pool::{BLOCK_BYTES, ExtentId, Found, Placement};
+use crate::pool::{BLOCK_BYTES, BlockAllocation, BlockLocation, ExtentId};
 use crate::volume::VolumeNode;
 
 /// Parts that one step of a read or of writing over what is there begins at most.
@@ -297,19 +297,19 @@ impl Shard {
             // tail before.
             let uncommitted = (leased || slot.op != Op::Read && slot.flags.has(Flags::FUA)) && volume.pool.is_hot();
             let (place, len) = match found {
-                Found::Nothing { blocks } if slot.op == Op::Read => {
+                BlockLocation::Nothing { blocks } if slot.op == Op::Read => {
                     let len = u64::from(blocks) * BLOCK_BYTES;
                     sink.zero(buf, len);
                     self.slots[index].cursor += len;
                     self.pools.works[index as usize].commit |= uncommitted;
                     continue;
                 }
-                Found::At { extent: ExtentId::IN_DOUBT, .. } => {
+                BlockLocation::At { extent: ExtentId::IN_DOUBT, .. } => {
                     let offset = slot.cursor;
                     self.slots[index].error = Some(IoError { offset, ..IoError::of(ErrorKind::Unreadable) });
                     break;
                 }
-                Found::At { extent, position, blocks } if usable(extent) => {
+                BlockLocation::At { extent, position, blocks } if usable(extent) => {
                     let place = volume.place(extent, position);
                     let goes_on = |extent| usable(extent) || planted(Planted::RunUnchecked);
                     let block = slot.cursor / BLOCK_BYTES;
@@ -403,11 +403,11 @@ impl Shard {
     }
 
     /// Where a place is that the home has given, and its bytes.
-    fn place_of(&self, index: u32, run: Option<Placement>) -> Option<((DeviceId, u64), u64)> {
+    fn place_of(&self, index: u32, run: Option<BlockAllocation>) -> Option<((DeviceId, u64), u64)> {
         let (extent, position, blocks) = match run? {
-            Placement::New(new) => (new.extent, new.position, new.blocks),
-            Placement::Own { extent, position, blocks } => (extent, position, blocks),
-            Placement::Full | Placement::TailFull | Placement::Held => unreachable!("no place"),
+            BlockAllocation::New(new) => (new.extent, new.position, new.blocks),
+            BlockAllocation::Own { extent, position, blocks } => (extent, position, blocks),
+            BlockAllocation::Full | BlockAllocation::LogFull | BlockAllocation::Held => unreachable!("no place"),
         };
         Some((self.volume_of(index).place(extent, position), u64::from(blocks) * BLOCK_BYTES))
     }
@@ -452,9 +452,9 @@ impl Shard {
 }
 
 /// What of these places the home has reserved.
-fn reserved(runs: [Option<Placement>; RUNS_MAX]) -> Reservations {
+fn reserved(runs: [Option<BlockAllocation>; RUNS_MAX]) -> Reservations {
     runs.map(|run| match run {
-        Some(Placement::New(new)) => Some(new),
+        Some(BlockAllocation::New(new)) => Some(new),
         _ => None,
     })
 }

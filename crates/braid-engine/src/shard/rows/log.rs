@@ -1,6 +1,6 @@
 //! Ops are put into the journal, which the array's home keeps: what this shard asks of it, and the answers.
 
-use braid_format::journal::{Entry, EntryKind};
+use braid_format::journal::{EntryKind, JournalEntry};
 
 use super::super::journal::{InJournal, LogRequest};
 use super::super::slots::{self, State};
@@ -29,8 +29,8 @@ impl Shard {
         for (number, op) in ops[..count].iter().enumerate().filter(|(_, op)| which(op)) {
             left -= 1;
             let row = Row::new(mirror, op.row);
-            let entry = Entry {
-                row: op.row,
+            let entry = JournalEntry {
+                stripe: op.row,
                 first: op.first,
                 blocks: op.blocks,
                 cell: op.cell as u8,

@@ -42,7 +42,7 @@ impl World {
                 };
                 self.known.insert(uuid, known);
             }
-            Err(AdminError::TailFull | AdminError::NoPlace) => self.count("calls refused"),
+            Err(AdminError::LogFull | AdminError::NoOwnerSlot) => self.count("calls refused"),
             Err(why) => panic!("a volume is refused: {why}, {}", self.run),
         }
     }
@@ -76,7 +76,7 @@ impl World {
         });
         let (owners, news) = match taken {
             Ok(taken) => taken,
-            Err(AdminError::TailFull | AdminError::NoPlace | AdminError::TooManyAtOnce) => {
+            Err(AdminError::LogFull | AdminError::NoOwnerSlot | AdminError::TooManyAtOnce) => {
                 return self.count("calls refused");
             }
             Err(why) => panic!("a snapshot is refused: {why}, {}", self.run),
@@ -102,8 +102,8 @@ impl World {
         }
     }
 
-    pub fn fold(&mut self, records: u32) -> braid_engine::pool::Folded {
-        self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.fold_step(records)))
+    pub fn fold(&mut self, records: u32) -> braid_engine::pool::MergeStep {
+        self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.merge_step(records)))
     }
 
     /// A member is to be empty, or is used again.
@@ -171,7 +171,7 @@ impl World {
             Ok(None) => (PoolNext::GoOn, ()),
             Ok(Some(id)) => {
                 let volume = Arc::clone(pool.volume(id).expect("served"));
-                let again = pool.build_again(id);
+                let again = pool.rebuild_map(id);
                 let records = &pool.shared().records;
                 for block in 0..blocks {
                     let (slow, at_once) = (volume.map.find(records, block, 64), again.find(records, block, 64));
@@ -180,7 +180,7 @@ impl World {
                 *into.lock().expect("one thread") = Some((id, volume, Arc::clone(pool.shared())));
                 (PoolNext::Done, ())
             }
-            Err(AdminError::TailFull) => (PoolNext::Done, ()),
+            Err(AdminError::LogFull) => (PoolNext::Done, ()),
             Err(why) => panic!("it cannot be served: {why}, {run}"),
         });
     }
@@ -262,7 +262,7 @@ impl World {
         let id = known.served.as_ref().map(|served| served.id);
         let gone = self.call(Then::Go(uuid), move |pool| {
             if let Some(id) = id {
-                pool.leave(id);
+                pool.stop_serving(id);
             }
             let result = if read_only { pool.delete_snapshot(owner) } else { pool.delete_volume(owner) };
             (if result.is_ok() { PoolNext::Commit } else { PoolNext::Done }, result)

@@ -86,7 +86,7 @@ impl Lanes {
 
 impl Carrier for Lanes {
     fn work(&mut self, cx: &mut RemoteCx<'_>) {
-        self.work_all(cx, |cx, lane| cx.choose(lane));
+        self.work_all(cx, |cx, lane| cx.select_connection(lane));
     }
     fn received(&mut self, cx: &mut RemoteCx<'_>, connection: usize, result: i32) {
         self.lanes[connection].received(cx, result);
@@ -97,9 +97,9 @@ impl Carrier for Lanes {
     fn timer(&mut self, cx: &mut RemoteCx<'_>, connection: usize) {
         self.lanes[connection].timer(cx);
     }
-    fn leave(&mut self, cx: &mut RemoteCx<'_>) {
+    fn close(&mut self, cx: &mut RemoteCx<'_>) {
         for (at, lane) in self.lanes.iter_mut().enumerate() {
-            cx.choose(at);
+            cx.select_connection(at);
             lane.leave(cx);
         }
     }

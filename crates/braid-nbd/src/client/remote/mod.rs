@@ -95,11 +95,11 @@ impl RemoteDisk for RemoteExport {
         self.shared.replaceable.store(replaceable, Ordering::Release);
     }
 
-    fn lost_because(&self) -> Option<&str> {
+    fn loss_reason(&self) -> Option<&str> {
         self.shared.lost.get().map(|why| &**why)
     }
 
-    fn is_settled(&self) -> bool {
+    fn has_no_pending_effects(&self) -> bool {
         !self.shared.unsettled.load(Ordering::Acquire)
     }
 
@@ -144,7 +144,7 @@ fn open(spec: &DiskSpec, uri: &str, config: &RemoteConfig, options: OpenOptions)
     // Of a fenced one the server sees to it that it has one user.
     let claim = (options.exclusive && config.fenced.is_none()).then(|| Claim::new(uri)).transpose()?;
     let shared = Arc::new(reach(uri, config, options)?);
-    Ok(Disk::of_remote(spec, Arc::new(RemoteExport { shared, _claim: claim }), options.write))
+    Ok(Disk::from_remote(spec, Arc::new(RemoteExport { shared, _claim: claim }), options.write))
 }
 
 fn error(kind: RingErrorKind, context: String, remedy: &str) -> RingError {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use braid_ring::{Cut, INPUT_BYTES, OUTPUT_BYTES, RemotePart, SEND_PIECES_MAX};
+use braid_ring::{INPUT_BYTES, OUTPUT_BYTES, PartLimits, RemotePart, SEND_PIECES_MAX};
 use rustls::ClientConfig;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
@@ -288,7 +288,7 @@ impl<W: Wire> Wire for Through<'_, W> {
     fn now_ns(&self) -> u64 {
         self.wire.now_ns()
     }
-    fn take(&mut self, cut: &Cut) -> Option<RemotePart> {
+    fn take(&mut self, cut: &PartLimits) -> Option<RemotePart> {
         self.wire.take(cut)
     }
     fn waiting_since_ns(&self) -> Option<u64> {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use braid_engine::{Flags, Op};
-use braid_ring::{Cut, RemotePart};
+use braid_ring::{PartLimits, RemotePart};
 use zerocopy::IntoBytes;
 
 use super::shared::{Loss, Shared};
@@ -545,10 +545,10 @@ impl Session {
 
 impl Shared {
     /// How requests are cut for this server.
-    fn cut(&self) -> Cut {
+    fn cut(&self) -> PartLimits {
         let data_bytes = DATA_BYTES.min(self.payload_bytes);
         let zeroes = self.flags & transmission_flags::SEND_WRITE_ZEROES != 0;
-        Cut { data_bytes, range_bytes: if zeroes { RANGE_BYTES } else { data_bytes }, pieces: PIECES_MAX }
+        PartLimits { data_bytes, range_bytes: if zeroes { RANGE_BYTES } else { data_bytes }, pieces: PIECES_MAX }
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use braid_engine::{Flags, Op};
-use braid_ring::{Cut, OUTPUT_BYTES, RemotePart};
+use braid_ring::{OUTPUT_BYTES, PartLimits, RemotePart};
 
 use super::dial::Target;
 use super::fenced::Fenced;
@@ -59,7 +59,7 @@ impl Wire for Shard {
     fn now_ns(&self) -> u64 {
         self.now_ns
     }
-    fn take(&mut self, _cut: &Cut) -> Option<RemotePart> {
+    fn take(&mut self, _cut: &PartLimits) -> Option<RemotePart> {
         self.waiting.pop_front()
     }
     fn waiting_since_ns(&self) -> Option<u64> {
@@ -76,7 +76,8 @@ impl Wire for Shard {
     fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64> {
         let slow = |part: &RemotePart| part.is_slow(now_ns, limit_ns);
         let since = self.waiting.iter().filter(|part| slow(part)).map(|part| part.start_ns).min();
-        self.ended.extend(self.waiting.iter().filter(|part| slow(part)).map(|part| (part.io, Err(braid_ring::SLOW))));
+        self.ended
+            .extend(self.waiting.iter().filter(|part| slow(part)).map(|part| (part.io, Err(braid_ring::SLOW_ERRNO))));
         self.waiting.retain(|part| !slow(part));
         since
     }

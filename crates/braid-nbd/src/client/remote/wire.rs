@@ -1,13 +1,13 @@
 //! What a session needs of the shard that it runs on. The ring's [`RemoteCx`] has it; so has a memory in tests.
 
-use braid_ring::{Cut, RemoteCx, RemotePart};
+use braid_ring::{PartLimits, RemoteCx, RemotePart};
 
 use super::dial::{self, Target};
 
 /// The shard, as a session sees it; [`RemoteCx`] says what each of these does.
 pub(super) trait Wire {
     fn now_ns(&self) -> u64;
-    fn take(&mut self, cut: &Cut) -> Option<RemotePart>;
+    fn take(&mut self, cut: &PartLimits) -> Option<RemotePart>;
     fn waiting_since_ns(&self) -> Option<u64>;
     fn done(&mut self, part: &RemotePart, result: Result<(), i32>);
     fn fail_waiting(&mut self, errno: i32);
@@ -39,8 +39,8 @@ impl Wire for RemoteCx<'_> {
     fn now_ns(&self) -> u64 {
         RemoteCx::now_ns(self)
     }
-    fn take(&mut self, cut: &Cut) -> Option<RemotePart> {
-        RemoteCx::take(self, cut)
+    fn take(&mut self, cut: &PartLimits) -> Option<RemotePart> {
+        RemoteCx::take_part(self, cut)
     }
     fn waiting_since_ns(&self) -> Option<u64> {
         RemoteCx::waiting_since_ns(self)

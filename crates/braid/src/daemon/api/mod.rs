@@ -12,7 +12,7 @@ use crate::daemon::listen::resume_tcp;
 use access::Access;
 use braid_api::{Attention, ErrorDetail, Kind};
 use braid_config::{Config, ListenAddress, listen_address};
-use braid_ring::kept::Kept;
+use braid_ring::kept::InheritedFds;
 use braid_tls::{ClientCertificates, ServerFiles, ServerTls};
 use clap::Args;
 use listen::{Network, Refusals};
@@ -125,7 +125,7 @@ impl ApiSettings {
     ///
     /// # Errors
     /// A file is not as it should be; the address is taken or none of this machine's.
-    pub async fn open(&self, kept: &mut Kept) -> Result<Network, ErrorDetail> {
+    pub async fn open(&self, kept: &mut InheritedFds) -> Result<Network, ErrorDetail> {
         let tls = ServerTls::load(self.tls.clone())?;
         let access = Access::load(self.token_file.as_deref(), self.read_token_file.as_deref())?;
         // What the daemon before has left there goes on.

@@ -14,8 +14,8 @@ use braid_advice::{self as advice, ArrayCase, Case, Names};
 use braid_api::{Array, ArrayState, Assemble, Assembled, ErrorDetail, Kind};
 use braid_engine::lifecycle::{self, FoundArray, StartOptions};
 use braid_engine::{DeviceLayout, LeafId, Node};
-use braid_format::Places;
-use braid_ring::{DiskSpec, TIERS_MAX};
+use braid_format::DiskLayout;
+use braid_ring::{DiskSpec, STACK_LEVELS_MAX};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -214,7 +214,7 @@ impl Control {
     async fn judge_all(self: &Arc<Self>, mut harvest: Harvest, order: &Order, named: &[DiskSpec]) {
         let mut looked_at: Vec<DiskSpec> = Vec::new();
         let mut last = false;
-        for _ in 0..TIERS_MAX {
+        for _ in 0..STACK_LEVELS_MAX {
             let deferred = self.defer(&mut harvest, order, last).await && !last;
             self.judge_layer(harvest, order).await;
             let volumes = self.read().volumes_to_look_at();
@@ -303,7 +303,7 @@ impl Control {
             let named = order.only.as_deref().is_some_and(|only| only == name || only == uuid.to_string());
             return self.on_further_disks(uuid, &name, redundant, named, disks, &order.unused).await;
         }
-        if matches!(found.status, lifecycle::Status::InterruptedDelete) {
+        if matches!(found.status, lifecycle::ArrayStatus::InterruptedDelete) {
             return self.finish_deletion(&found, disks).await;
         }
         let only = order.only.as_deref();
@@ -459,11 +459,11 @@ impl Control {
         keep: Keep,
     ) -> Result<(), (ErrorDetail, Vec<Arc<OpenDisk>>)> {
         let (uuid, name) = (array.uuid(), array.name().to_string());
-        let out: Vec<u16> = array.out();
-        let returning: Vec<LeafId> = array.candidates().filter(|c| c.returns).map(|c| c.leaf).collect();
+        let out: Vec<u16> = array.failed();
+        let returning: Vec<LeafId> = array.candidates().filter(|c| c.is_same_member).map(|c| c.leaf).collect();
         let needed = |role: u16| array.label().members.get(usize::from(role)).map_or(0, |entry| entry.data_bytes);
         let given_up: Vec<(LeafId, u64)> =
-            array.candidates().filter(|c| !c.returns).map(|c| (c.leaf, needed(c.role))).collect();
+            array.candidates().filter(|c| !c.is_same_member).map(|c| (c.leaf, needed(c.slot))).collect();
         let holds: Vec<LeafId> =
             array.members().chain(array.spares()).chain(array.journal_disk()).map(|m| m.leaf).collect();
         let (mine, others): (Vec<_>, Vec<_>) = disks.into_iter().partition(|disk| holds.contains(&disk.leaf));
@@ -488,7 +488,7 @@ impl Control {
                 continue;
             }
             if let Some((_, needed)) = given_up.iter().find(|(leaf, _)| *leaf == disk.leaf) {
-                let room = Places::for_device(disk.disk.size_bytes()).map_or(0, |places| places.data.bytes);
+                let room = DiskLayout::for_device(disk.disk.size_bytes()).map_or(0, |places| places.data.bytes);
                 let remedy = match room < *needed {
                     true => {
                         format!("it is too small for what the member holds now; braid disk wipe {} frees it", disk.name)
@@ -527,7 +527,7 @@ impl Control {
         disks: Vec<Arc<OpenDisk>>,
     ) -> Result<(), ErrorDetail> {
         let (uuid, name, label) = (array.uuid(), array.name().to_string(), array.label().clone());
-        let members: Vec<_> = array.members().map(|m| (m.leaf, m.part.places.data)).collect();
+        let members: Vec<_> = array.members().map(|m| (m.leaf, m.part.layout.data)).collect();
         let nodes = members.iter().map(|(leaf, data)| Node::Leaf { leaf: *leaf, start: data.start, len: data.bytes });
         let root = Node::Striped { geometry: array.geometry().clone(), members: nodes.collect() };
         let block_bytes = disks.iter().map(|disk| disk.disk.logical_block_bytes()).max().unwrap_or(512).max(512);
@@ -542,7 +542,7 @@ impl Control {
             self.write().give_device(device);
             return Err(braid_advice::errors::of_ring(&error, &name));
         }
-        let seat = |(role, (disk, (_, data))): (usize, (Arc<OpenDisk>, &(LeafId, braid_format::Extent)))| Seat {
+        let seat = |(role, (disk, (_, data))): (usize, (Arc<OpenDisk>, &(LeafId, braid_format::ByteRange)))| Seat {
             role: role as u16,
             disk,
             data_offset_bytes: data.start,

@@ -294,7 +294,7 @@ impl Control {
     pub(super) async fn mark_clean(&self, name: &str, disks: &[Arc<OpenDisk>], ended: &mut Ended) {
         let marked = match ended {
             Ended::Plain(array) => array.lock().await.stop(&self.meta).await,
-            Ended::Kept(kept) if kept.equal => kept.array.stop(&self.meta_of(kept.array.uuid())).await,
+            Ended::Kept(kept) if kept.is_clean => kept.array.stop(&self.meta_of(kept.array.uuid())).await,
             Ended::Kept(_) | Ended::Imported => return,
         };
         if let Err(error) = marked {
@@ -327,7 +327,7 @@ pub(super) struct Deactivated {
 /// An array that serves no more.
 pub(super) enum Ended {
     Plain(Arc<tokio::sync::Mutex<lifecycle::Array>>),
-    Kept(Box<braid_engine::keeper::Kept>),
+    Kept(Box<braid_engine::keeper::StoppedArray>),
     /// One of Linux md, whose disks nobody changes.
     Imported,
 }

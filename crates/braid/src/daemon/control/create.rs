@@ -107,7 +107,7 @@ impl Control {
             check_blocks(&name, disks)?;
         }
         let request = request(wanted, disks)?;
-        let kept = disks.iter().all(|disk| !disk.disk.spec().keeps_nothing());
+        let kept = disks.iter().all(|disk| !disk.disk.spec().is_volatile());
         let before = if kept { self.remember(request.uuid, &name, disks, 0)? } else { Noted::new() };
         let created = lifecycle::create(&self.meta, &request).await;
         let array = created.map_err(|error| of_lifecycle(&error, &name, &Control::name_in(disks)));

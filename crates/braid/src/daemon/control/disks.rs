@@ -124,7 +124,7 @@ impl Control {
                 let _ = answer.await;
                 // Each shard has a connection of its own, and gives it up by its own clock: only now all have said what the server has left.
                 if let (Some((disk, name)), Some(control)) = (remote, &control)
-                    && !disk.is_settled()
+                    && !disk.has_no_pending_effects()
                 {
                     control.stays_away(&name);
                 }

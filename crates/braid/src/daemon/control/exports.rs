@@ -492,8 +492,9 @@ impl Control {
             read_only: active.imported().is_some(),
             description: format!("Braid array {}", entry.name),
             // Where no disk knows anything, and the array neither, nobody need ask.
-            allocation: (active.keeping().is_some() || active.open_disks().iter().any(|disk| disk.disk.knows_holes()))
-                .then(|| Arc::new(self.ring.known_zeros(active.device)) as _),
+            allocation: (active.keeping().is_some()
+                || active.open_disks().iter().any(|disk| disk.disk.reports_holes()))
+            .then(|| Arc::new(self.ring.known_zeros(active.device)) as _),
             differences: None,
             throttle: None,
         })

@@ -16,7 +16,7 @@ use braid_engine::ShardId;
 use braid_fuse::{Attach, Detach, FuseFile, Look, mount};
 use braid_host::aside;
 use braid_nbd::Export;
-use braid_ring::kept::Kept;
+use braid_ring::kept::InheritedFds;
 use braid_ring::{CHANNELS_MAX, DriverKind};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -46,7 +46,7 @@ const USERS_NAMED: usize = 3;
 pub struct Files {
     mounts: Mutex<BTreeMap<Uuid, Mounted>>,
     /// What an earlier daemon has left with the service manager, by name.
-    kept: Mutex<Kept>,
+    kept: Mutex<InheritedFds>,
 }
 
 struct Mounted {
@@ -63,7 +63,7 @@ struct Mounted {
 
 impl Files {
     /// What an earlier daemon has left.
-    pub fn new(kept: Kept) -> Files {
+    pub fn new(kept: InheritedFds) -> Files {
         Files { kept: Mutex::new(kept), ..Files::default() }
     }
 
@@ -80,7 +80,7 @@ impl Files {
 }
 
 /// What was kept of files, and the rest of it.
-pub fn apart(kept: Kept) -> (Kept, Kept) {
+pub fn apart(kept: InheritedFds) -> (InheritedFds, InheritedFds) {
     kept.into_iter().partition(|(name, _)| name.starts_with(KEPT))
 }
 

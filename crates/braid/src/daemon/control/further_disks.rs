@@ -3,7 +3,7 @@
 use super::Control;
 use super::tables::{Active, ArrayEntry, OpenDisk};
 use braid_api::{ErrorDetail, Kind};
-use braid_engine::lifecycle::{self, DiskVerdict, FoundArray};
+use braid_engine::lifecycle::{self, DiskOutcome, FoundArray};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use uuid::Uuid;
@@ -66,8 +66,8 @@ impl Control {
     /// What a disk is beside the members of an array that serves.
     async fn label_age(&self, uuid: Uuid, disk: &OpenDisk) -> String {
         let scan = lifecycle::scan(&self.meta, &[disk.leaf]).await;
-        let label = scan.disks.into_iter().find_map(|found| match found.verdict {
-            DiskVerdict::Member(member) => Some(member.label.array),
+        let label = scan.disks.into_iter().find_map(|found| match found.outcome {
+            DiskOutcome::Member(member) => Some(member.label.array),
             _ => None,
         });
         let now = self.read().arrays.get(&uuid).and_then(|entry| Some(entry.active()?.label.sequence));

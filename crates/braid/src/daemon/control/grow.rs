@@ -13,7 +13,7 @@ use braid_engine::keeper::Order;
 use braid_engine::layout::Node;
 use braid_engine::lifecycle::{self, GrowRequest, LifecycleError};
 use braid_engine::{DeviceLayout, LeafId};
-use braid_format::{ArrayPart, MemberId, Places, copy_offset};
+use braid_format::{ArrayPart, DiskLayout, MemberId, copy_offset};
 use braid_geometry::Geometry;
 use braid_geometry::units::format_size;
 use braid_host::open::open_disk;
@@ -116,7 +116,7 @@ impl Control {
     async fn look_again(&self, before: &Before) -> Result<(), ErrorDetail> {
         let disks = before.disks.clone();
         let looked = tokio::task::spawn_blocking(move || {
-            let look = |disk: &Arc<OpenDisk>| disk.disk.look_again().map_err(|error| of_ring(&error, &disk.name));
+            let look = |disk: &Arc<OpenDisk>| disk.disk.refresh_size().map_err(|error| of_ring(&error, &disk.name));
             disks.iter().try_for_each(|disk| look(disk).map(drop))
         });
         looked.await.map_err(ended)??;
@@ -176,7 +176,7 @@ impl Control {
         newcomers: &[Arc<OpenDisk>],
         force: bool,
     ) -> Result<(), ErrorDetail> {
-        let mut request = GrowRequest { newcomers: Vec::with_capacity(newcomers.len()), force };
+        let mut request = GrowRequest { new_disks: Vec::with_capacity(newcomers.len()), force };
         let kept = {
             let tables = self.read();
             let entry = tables.array(&before.uuid.to_string())?;
@@ -185,7 +185,7 @@ impl Control {
             active.is_kept()
         };
         for disk in newcomers {
-            request.newcomers.push((disk.leaf, MemberId::from_random(random()?)));
+            request.new_disks.push((disk.leaf, MemberId::from_random(random()?)));
         }
         // Noted before the first label, so that the next start looks for them: harmless while they bear none.
         let first = before.seats.len() as u16;
@@ -204,13 +204,13 @@ impl Control {
                 return Err(of_lifecycle(&error, &before.name, &Control::name_in(&known)));
             }
         };
-        let members: Vec<_> = array.members().map(|m| (m.role, m.leaf, m.part.places.data)).collect();
+        let members: Vec<_> = array.members().map(|m| (m.number, m.leaf, m.part.layout.data)).collect();
         let label = array.label().clone();
         drop(array);
         let nodes =
             members.iter().map(|(_, leaf, data)| Node::Leaf { leaf: *leaf, start: data.start, len: data.bytes });
         let root = Node::Striped { geometry: growth.geometry.clone(), members: nodes.collect() };
-        let seat = |(role, leaf, data): &(u16, LeafId, braid_format::Extent)| {
+        let seat = |(role, leaf, data): &(u16, LeafId, braid_format::ByteRange)| {
             let disk = known.iter().find(|disk| disk.leaf == *leaf)?;
             Some(Seat { role: *role, disk: Arc::clone(disk), data_offset_bytes: data.start })
         };
@@ -276,7 +276,7 @@ impl Before {
             .collect();
         let mut further = Vec::with_capacity(sizes.len());
         for (size, name) in sizes.iter().zip(&names) {
-            let places = Places::for_device(*size).map_err(|error| {
+            let places = DiskLayout::for_device(*size).map_err(|error| {
                 let error = ErrorDetail::new(Kind::InvalidArgument, format!("disk {name}: {error}"));
                 error.with("disk", name).remedy("use a disk of another size")
             })?;

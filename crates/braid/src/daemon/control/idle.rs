@@ -20,7 +20,7 @@ impl Control {
             disks.iter().find(|disk| disk.leaf == leaf).map(|disk| disk.name.clone())
         };
         let members = found.members.iter().map(|member| IdleMember {
-            role: member.role,
+            role: member.number,
             id: member.entry.id.map(|id| id.to_string()).unwrap_or_default(),
             data_bytes: member.entry.data_bytes,
             disk: disk_of(member),
@@ -43,14 +43,14 @@ impl Control {
     ) -> Idle {
         let (kind, remedy) = not_started(found, name);
         let attention = match &found.status {
-            lifecycle::Status::Incomplete { missing } | lifecycle::Status::Waiting { missing } => {
+            lifecycle::ArrayStatus::Incomplete { missing } | lifecycle::ArrayStatus::Waiting { missing } => {
                 let tables = self.read();
                 missing
                     .iter()
                     .map(|missing| {
-                        let seen = tables.disks.values().find(|s| s.array == uuid && s.role == missing.role);
+                        let seen = tables.disks.values().find(|s| s.array == uuid && s.role == missing.number);
                         let mut text = format!("{missing} is missing");
-                        if let Some((leaf, _)) = &missing.seems {
+                        if let Some((leaf, _)) = &missing.unusable_disk {
                             let disk = Control::name_in(disks)(*leaf).unwrap_or_default();
                             text = format!("{missing} (disk {disk})");
                         } else if let Some(seen) = seen {
@@ -63,7 +63,7 @@ impl Control {
                     })
                     .collect()
             }
-            lifecycle::Status::Refused { reasons } => {
+            lifecycle::ArrayStatus::Refused { reasons } => {
                 let name = |leaf: &LeafId| Control::name_in(disks)(*leaf).unwrap_or_default();
                 reasons.iter().map(|reason| refusal(reason, &name)).collect()
             }
@@ -118,7 +118,7 @@ fn refusal(reason: &Refusal, name: &dyn Fn(&LeafId) -> String) -> String {
         Refusal::Stale { leaf, .. }
         | Refusal::WrongSize { leaf, .. }
         | Refusal::OldCopy { leaf, .. }
-        | Refusal::WentApart { leaf, .. } => format!("disk {}: {reason}", name(leaf)),
+        | Refusal::MemberDiverged { leaf, .. } => format!("disk {}: {reason}", name(leaf)),
         reason => reason.to_string(),
     }
 }

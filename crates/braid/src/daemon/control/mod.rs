@@ -47,7 +47,7 @@ use braid_api::{
 };
 use braid_engine::{LeafId, ShardId};
 use braid_nbd::{EventQueue, ExportTable};
-use braid_ring::kept::Kept;
+use braid_ring::kept::InheritedFds;
 use braid_ring::{RingHandle, RingMeta};
 use complaints::Complaints;
 use guard::ReadTables;
@@ -146,7 +146,7 @@ impl Control {
         clients: Arc<EventQueue>,
         started: Instant,
         encryption: Encryption,
-        kept: Kept,
+        kept: InheritedFds,
         before: Option<Before>,
     ) -> Result<Arc<Control>, ErrorDetail> {
         let tables = Tables::from_state(&state.load()?);
@@ -315,8 +315,8 @@ impl Control {
     fn shards(&self) -> Vec<ShardStatus> {
         let shard = |shard: u16| {
             let driver = self.ring.driver(ShardId(shard));
-            let passed_over = driver.passed_over.iter().map(|(kind, why)| format!("{kind} is not used: {why}"));
-            let unregistered = driver.unregistered_because.iter().map(|why| format!("buffers: {why}"));
+            let passed_over = driver.skipped.iter().map(|(kind, why)| format!("{kind} is not used: {why}"));
+            let unregistered = driver.unregistered_reason.iter().map(|why| format!("buffers: {why}"));
             let notes: Vec<String> = passed_over.chain(unregistered).collect();
             ShardStatus {
                 shard,

@@ -8,7 +8,7 @@ use super::pools::{FoundPart, judge_label};
 use super::tables::OpenDisk;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::MetaIo;
-use braid_engine::lifecycle::{self, DiskVerdict, FoundArray, FoundDisk};
+use braid_engine::lifecycle::{self, DiskOutcome, FoundArray, FoundDisk};
 use braid_format::pool::PoolLabel;
 use braid_format::{BLOCK_BYTES, LABEL_BYTES, Label, examine, newest};
 use braid_host::aside::{self, Answer, Asked, Question};
@@ -336,7 +336,7 @@ impl Control {
         let mut scan = lifecycle::scan(&self.meta, &[disk.leaf]).await;
         let found = scan.disks.pop().expect("a scan of one disk tells of one disk");
         // What is in a volume is a pool of those who use the volume.
-        if matches!(found.verdict, DiskVerdict::Unlabelled)
+        if matches!(found.outcome, DiskOutcome::Unlabelled)
             && disk.volume.is_none()
             && let Some(label) = self.pool_label(&disk).await
         {
@@ -364,7 +364,7 @@ impl Control {
             return None;
         }
         let start = self.meta.read(disk.leaf, 0, LABEL_BYTES).await.unwrap_or_default();
-        let place = examine::copy_place(&start, size)?;
+        let place = examine::recorded_copy_offset(&start, size)?;
         let end = self.meta.read(disk.leaf, place, LABEL_BYTES).await.unwrap_or_default();
         judge_label(size, &start, &end)
     }
@@ -411,7 +411,7 @@ impl Harvest {
     pub(super) fn is_complete(&self, uuid: Uuid) -> bool {
         let Some(disks) = self.arrays.get(&uuid) else { return false };
         let disks: Vec<FoundDisk> = disks.iter().map(|looked| looked.found.clone()).collect();
-        lifecycle::judge_labels(&disks, uuid).is_some_and(|found| found.is_complete())
+        lifecycle::resolve_labels(&disks, uuid).is_some_and(|found| found.is_complete())
     }
 
     /// How many arrays and pools have members here.
@@ -443,27 +443,27 @@ impl Harvest {
 }
 
 fn member_label(found: &FoundDisk) -> Option<&Label> {
-    match &found.verdict {
-        DiskVerdict::Member(member) => Some(&member.label),
+    match &found.outcome {
+        DiskOutcome::Member(member) => Some(&member.label),
         _ => None,
     }
 }
 
 /// The array that a disk's label names, in whatever state it is.
 fn array_of(found: &FoundDisk) -> Option<Uuid> {
-    match &found.verdict {
-        DiskVerdict::Unlabelled => None,
-        DiskVerdict::Member(member) => Some(member.label.array.uuid),
-        DiskVerdict::Remnant(header) => Some(header.uuid),
-        DiskVerdict::Unusable { header, .. } => header.as_ref().map(|header| header.uuid),
+    match &found.outcome {
+        DiskOutcome::Unlabelled => None,
+        DiskOutcome::Member(member) => Some(member.label.array.uuid),
+        DiskOutcome::Remnant(header) => Some(header.uuid),
+        DiskOutcome::Unusable { header, .. } => header.as_ref().map(|header| header.uuid),
     }
 }
 
 /// Why a disk is of no array.
 fn no_array(looked: &Looked) -> ErrorDetail {
     let name = &looked.disk.name;
-    let (kind, what) = match &looked.found.verdict {
-        DiskVerdict::Unusable { problem, .. } => (Kind::Damaged, problem.to_string()),
+    let (kind, what) = match &looked.found.outcome {
+        DiskOutcome::Unusable { problem, .. } => (Kind::Damaged, problem.to_string()),
         _ => (Kind::NotFound, "it bears no label of Braid".to_owned()),
     };
     ErrorDetail::new(kind, format!("disk {name}: {what}"))

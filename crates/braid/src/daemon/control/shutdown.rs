@@ -7,7 +7,7 @@ use super::Control;
 use super::change::end_service;
 use super::tables::ArrayEntry;
 use braid_api::{ErrorDetail, Kind};
-use braid_ring::{TIERS_MAX, tier_of};
+use braid_ring::{STACK_LEVELS_MAX, stack_level_of};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -140,7 +140,7 @@ impl Control {
         work: &mut JoinSet<Option<String>>,
         deadline: Instant,
     ) {
-        for tier in (0..TIERS_MAX).rev() {
+        for tier in (0..STACK_LEVELS_MAX).rev() {
             // What hung above has taken all of the time: others get some all the same.
             let deadline = deadline.max(Instant::now() + DRAINING_MIN);
             left.extend(self.close_pools(tier, deadline).await);
@@ -156,7 +156,8 @@ impl Control {
     /// Begins to stop every active array of a tier.
     fn close_arrays(self: &Arc<Self>, tier: usize, work: &mut JoinSet<Option<String>>, deadline: Instant) {
         let active = |tables: &super::tables::Tables| {
-            let of_tier = |entry: &&ArrayEntry| entry.active().is_some_and(|active| tier_of(active.device) == tier);
+            let of_tier =
+                |entry: &&ArrayEntry| entry.active().is_some_and(|active| stack_level_of(active.device) == tier);
             let is_free = |entry: &&ArrayEntry| tables.served_on(entry.uuid).is_none();
             let active = tables.arrays.values().filter(of_tier).filter(is_free);
             active.map(|entry| entry.uuid).collect::<Vec<Uuid>>()

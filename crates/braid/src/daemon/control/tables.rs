@@ -19,7 +19,7 @@ use braid_engine::{DeviceId, LeafId, PoolKey};
 use braid_format::{ArrayPart, MemberState};
 use braid_host::host::{Entry, Identity};
 use braid_nbd::ExportTable;
-use braid_ring::{Disk, device_of_tier, pool_of_tier};
+use braid_ring::{Disk, device_at_level, pool_at_level};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -162,7 +162,7 @@ pub struct Away {
 impl Active {
     /// Whether it is found again after the daemon ends.
     pub fn is_kept(&self) -> bool {
-        self.disks.iter().all(|seat| !seat.disk.disk.spec().keeps_nothing())
+        self.disks.iter().all(|seat| !seat.disk.disk.spec().is_volatile())
     }
 
     /// Its disks that are open, whoever holds them.
@@ -532,7 +532,7 @@ impl Tables {
     pub fn take_device(&mut self, tier: usize) -> Result<DeviceId, ErrorDetail> {
         let used = self.devices_used();
         let is_free = |device: &u32| !self.devices.contains(device) && !used.contains(device);
-        let mut of_tier = (0..DEVICES_MAX as u32).map(|index| device_of_tier(tier, index).0);
+        let mut of_tier = (0..DEVICES_MAX as u32).map(|index| device_at_level(tier, index).0);
         let free = of_tier.find(is_free).ok_or_else(|| {
             let what = "arrays, disks of pools, and exported volumes and snapshots";
             ErrorDetail::new(Kind::LimitReached, format!("there are {DEVICES_MAX} {what} already"))
@@ -567,7 +567,7 @@ impl Tables {
     /// # Errors
     /// [`Kind::LimitReached`].
     pub fn take_pool_key(&mut self, tier: usize) -> Result<PoolKey, ErrorDetail> {
-        let mut of_tier = (0..POOLS_MAX as u16).map(|index| pool_of_tier(tier, index).0);
+        let mut of_tier = (0..POOLS_MAX as u16).map(|index| pool_at_level(tier, index).0);
         let free = of_tier.find(|key| !self.pool_keys.contains(key)).ok_or_else(|| {
             let served = self.pools.values().filter(|entry| entry.served().is_some()).count();
             match self.pool_keys.len().saturating_sub(served) {

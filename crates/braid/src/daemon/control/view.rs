@@ -42,7 +42,7 @@ impl Control {
                 unfenced: seat.is_some_and(|seat| seat.disk.disk.is_remote()),
                 progress: active
                     .keeping()
-                    .filter(|_| entry.state == braid_format::MemberState::Filling)
+                    .filter(|_| entry.state == braid_format::MemberState::Rebuilding)
                     .and_then(|keeping| keeping.filled(role)),
                 job: active.keeping().and_then(|keeping| keeping.filling(role)).map(|job| name_of(name, job.number)),
                 replaces: replaced_by(&active.label, role),
@@ -112,7 +112,7 @@ impl Control {
             role,
             state,
             trouble,
-            kept: !disk.disk.spec().keeps_nothing(),
+            kept: !disk.disk.spec().is_volatile(),
             stats: self.stats_of(disk),
         }
     }
@@ -132,11 +132,11 @@ fn trouble_of(disk: &OpenDisk, state: DiskState, trouble: Option<&str>) -> Strin
 pub(super) fn state_of(entry: braid_format::MemberState, disk: Option<&OpenDisk>) -> MemberState {
     use braid_format::MemberState as Said;
     match (entry, disk.map(|disk| disk_state(disk).0)) {
-        (Said::Out, _) => MemberState::Out,
-        (Said::Absent, _) => MemberState::Absent,
+        (Said::Failed, _) => MemberState::Out,
+        (Said::Empty, _) => MemberState::Absent,
         (_, None) => MemberState::Missing,
         (_, Some(DiskState::Gone)) => MemberState::Gone,
-        (Said::Filling, Some(_)) => MemberState::Filling,
+        (Said::Rebuilding, Some(_)) => MemberState::Filling,
         (Said::Spare, Some(DiskState::Ok)) => MemberState::Spare,
         (Said::Journal, Some(DiskState::Ok)) => MemberState::Journal,
         (_, Some(DiskState::Ok)) => MemberState::InSync,
@@ -183,10 +183,10 @@ fn show_idle(tables: &Tables, entry: &ArrayEntry, idle: &Idle, exports: Vec<Stri
         uuid: member.id.clone(),
         disk: member.disk.clone().or_else(|| last_seen(member.role)),
         state: match member.state {
-            braid_format::MemberState::Out => MemberState::Out,
-            braid_format::MemberState::Absent => MemberState::Absent,
+            braid_format::MemberState::Failed => MemberState::Out,
+            braid_format::MemberState::Empty => MemberState::Absent,
             _ if !member.present => MemberState::Missing,
-            braid_format::MemberState::Filling => MemberState::Filling,
+            braid_format::MemberState::Rebuilding => MemberState::Filling,
             braid_format::MemberState::Spare => MemberState::Spare,
             braid_format::MemberState::Journal => MemberState::Journal,
             _ => MemberState::InSync,

@@ -100,7 +100,7 @@ impl Control {
             if let Some((state, sentence)) = judge(&disk, &stats) {
                 if let Some((device, role)) = kept.filter(|_| disk.disk.is_short()) {
                     // An array that nobody uses leaves it out, too, instead of counting on it.
-                    self.ring().tell_lost(device, role, disk.leaf);
+                    self.ring().report_lost(device, role, disk.leaf);
                 }
                 let (severity, kind) = match state {
                     DiskState::Ok => (Severity::Info, "disk_recovered"),
@@ -168,7 +168,7 @@ fn judge(disk: &OpenDisk, stats: &LeafStats) -> Option<(DiskState, String)> {
     let has_room = watch.is_full && new_errors == 0 && has_written && stats.in_flight == 0 && has_space(disk);
 
     let gone = new_errors > 0 && disk.disk.spec().path().is_some_and(is_gone);
-    let (state, sentence) = if let Some(why) = disk.disk.lost_because() {
+    let (state, sentence) = if let Some(why) = disk.disk.loss_reason() {
         (DiskState::Gone, format!("{why}; it is not used until it is opened again"))
     } else if gone || (watch.state == DiskState::Gone && still_gone(disk)) {
         (DiskState::Gone, "it is not there any more".to_owned())

@@ -15,7 +15,7 @@ mod candidate;
 use super::control::Control;
 use super::held;
 use braid_api::{ErrorDetail, Kind, Upgrade, Upgraded, Upgrading};
-use braid_ring::kept::{self, Kept};
+use braid_ring::kept::{self, InheritedFds};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -70,7 +70,7 @@ pub struct Upgrades {
     before: Option<Before>,
     pause_ms: OnceLock<u64>,
     /// What the daemon before has left and nobody has asked for yet.
-    left: Mutex<Kept>,
+    left: Mutex<InheritedFds>,
     /// What listens now, by the same names.
     listening: Mutex<Vec<(String, Weak<Listening>)>>,
     /// One is under way.
@@ -82,7 +82,7 @@ pub struct Upgrades {
 
 impl Upgrades {
     /// Those of a daemon that was left something, or nothing.
-    pub fn new(before: Option<Before>, left: Kept) -> Upgrades {
+    pub fn new(before: Option<Before>, left: InheritedFds) -> Upgrades {
         Upgrades { before, left: Mutex::new(left), ..Upgrades::default() }
     }
 
@@ -250,7 +250,7 @@ impl Handover {
     fn exec(&self, program: &OsStr, failed: Option<String>) -> std::io::Error {
         let sockets = self.sockets.iter().map(|(name, socket)| (name.as_str(), socket.as_fd()));
         let files = self.files.iter().map(|(name, fd)| (name.as_str(), fd.as_fd()));
-        let left = match kept::leave(sockets.chain(files)) {
+        let left = match kept::keep_open_across_exec(sockets.chain(files)) {
             Ok(left) => left,
             Err(error) => return error,
         };
@@ -267,8 +267,8 @@ impl Handover {
         if let Some(own) = arguments.next() {
             command.arg0(own);
         }
-        command.args(arguments).env(kept::LEFT, left).env(BEFORE, before);
-        for name in kept::MANAGERS {
+        command.args(arguments).env(kept::EXEC_FDS_VARIABLE, left).env(BEFORE, before);
+        for name in kept::SERVICE_MANAGER_VARIABLES {
             command.env_remove(name);
         }
         command.exec()

@@ -5,7 +5,7 @@
 //! makes no progress is still found out.
 
 use braid_engine::Op;
-use braid_ring::{RemotePart, SLOW};
+use braid_ring::{RemotePart, SLOW_ERRNO};
 
 use super::{MS, Reading, SLOTS, Session, State, Wire};
 
@@ -71,7 +71,7 @@ impl Session {
             } else {
                 self.slots.leave(index);
             }
-            wire.done(&part, Err(SLOW));
+            wire.done(&part, Err(SLOW_ERRNO));
         }
     }
 }

@@ -142,7 +142,7 @@ fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_th
     bed.ticks(19 * MS);
     assert_eq!(bed.shard.ended, []);
     bed.ticks(10 * MS);
-    assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW))]);
+    assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW_ERRNO))]);
     // Its memory is somebody else's now.
     bed.shard.memory.remove(&read);
     bed.says(&Bed::reply(cookies[0], 0, &[9; 40 << 10]));
@@ -156,7 +156,7 @@ fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_th
     bed.ticks(75 * MS);
     assert_eq!(bed.shard.ended, []);
     bed.ticks(500 * MS);
-    assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW))]);
+    assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW_ERRNO))]);
     bed.says(&Bed::reply(cookie, 0, &[3; 512]));
     // What has begun to come is waited for.
     let read = bed.ask(Op::Read, Flags::OTHERS, 0, 8192);
@@ -181,7 +181,7 @@ fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_th
     let read = bed.ask(Op::Read, Flags::OTHERS, 0, 512);
     bed.sent();
     bed.ticks(SECOND + SECOND / 2);
-    assert_eq!(bed.shard.ended, [(read, Err(braid_ring::SLOW))]);
+    assert_eq!(bed.shard.ended, [(read, Err(braid_ring::SLOW_ERRNO))]);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_read_that_was_given_up_is_not_asked_again_and_a_server_that_answers_none_is
         let read = bed.ask(Op::Read, Flags::OTHERS, 0, 512);
         bed.sent();
         bed.ticks(SECOND / 4);
-        assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW))], "{how}");
+        assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW_ERRNO))], "{how}");
         bed.requests();
         if how == 0 {
             bed.breaks();

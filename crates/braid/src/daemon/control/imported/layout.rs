@@ -4,7 +4,7 @@ use super::Imported;
 use braid_engine::{
     DeviceLayout, LeafId, LostRows, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingPlace, Role, ShardId,
 };
-use braid_format::md::{MdArray, SeatState, Superblock};
+use braid_format::md::{MdArray, SlotState, Superblock};
 use braid_format::{ArrayPart, ArrayState, Features, Lineage, MemberEntry, MemberId, MemberState, Name, StartPolicy};
 use braid_geometry::{Geometry, Level};
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub fn compile(
 /// What a label would say of it. It stands nowhere.
 pub fn label(name: Name, imported: &Imported, geometry: &Geometry, devices: &[Superblock]) -> ArrayPart {
     let array = &imported.array;
-    let members = array.seats.iter().zip(0..).map(|(seat, role)| {
+    let members = array.slots.iter().zip(0..).map(|(seat, role)| {
         let device = seat.device.map(|device| &devices[device]);
         let id = device.map_or(role, |device| device.device.as_u128() as u64);
         MemberEntry {
@@ -81,10 +81,10 @@ pub fn label(name: Name, imported: &Imported, geometry: &Geometry, devices: &[Su
             data_bytes: geometry.members().get(role as usize).copied().unwrap_or(0),
             state: match seat.state {
                 _ if seat.used => MemberState::InSync,
-                SeatState::Filling { .. } => MemberState::Filling,
-                SeatState::Old { .. } => MemberState::Out,
+                SlotState::Rebuilding { .. } => MemberState::Rebuilding,
+                SlotState::Stale { .. } => MemberState::Failed,
                 // Without a disk it is shown as missing.
-                SeatState::Here | SeatState::Missing => MemberState::InSync,
+                SlotState::Current | SlotState::Missing => MemberState::InSync,
             },
             write_mostly: device.is_some_and(|device| device.write_mostly),
         }
@@ -103,7 +103,7 @@ pub fn label(name: Name, imported: &Imported, geometry: &Geometry, devices: &[Su
         created_unix_s: array.created_unix_s,
         lineage: Lineage { id: 0, ancestors: Vec::new() },
         session: 0,
-        session_before: 0,
+        previous_session: 0,
         epoch: 0,
         controller: uuid::Uuid::nil(),
         jobs: Vec::new(),

@@ -13,7 +13,7 @@ use braid_advice::errors::of_ring;
 use braid_advice::{self as advice, Case, Names};
 use braid_api::{ArrayState, Attention, ErrorDetail, ImportMd, Kind, MdImport, MdMember, MdProblem, Zone};
 use braid_format::Name;
-use braid_format::md::{self, MdArray, Problem, SeatState, Superblock, Wishes};
+use braid_format::md::{self, AssembleOptions, AssembleProblem, MdArray, SlotState, Superblock};
 use braid_geometry::{Geometry, Layout};
 use braid_host::aside;
 use braid_host::host::Roots;
@@ -74,7 +74,7 @@ impl Control {
     /// A disk is no member of one; with a name: the array cannot be read, its disks are in use, or are of several arrays.
     pub async fn import_md(self: &Arc<Self>, ask: ImportMd) -> Result<MdImport, ErrorDetail> {
         self.is_open()?;
-        let wishes = Wishes { force: ask.force, layout: asked_layout(ask.layout.as_deref())? };
+        let wishes = AssembleOptions { force: ask.force, layout: asked_layout(ask.layout.as_deref())? };
         if ask.disks.is_empty() {
             return Err(ErrorDetail::new(Kind::InvalidArgument, "no disk is named")
                 .remedy("name the members of the array, in any order"));
@@ -146,21 +146,21 @@ impl Control {
         self: &Arc<Self>,
         saved: &SavedImport,
         opened: Vec<Opened>,
-        wishes: Wishes,
+        wishes: AssembleOptions,
     ) -> Result<(), ErrorDetail> {
         let name = Name::new(&saved.name)
             .map_err(|error| ErrorDetail::new(Kind::InvalidArgument, error.to_string()).with("name", &saved.name))?;
         let devices: Vec<Superblock> = opened.iter().map(|member| member.looked.superblock.clone()).collect();
         let names: Vec<String> = opened.iter().map(|member| member.looked.name.clone()).collect();
-        let array = md::judge(&devices, wishes);
+        let array = md::assemble(&devices, wishes);
         if let Some(problem) = array.problems.first() {
             return Err(refused(&saved.name, problem, &names));
         }
         let geometry = array.geometry.clone().ok_or_else(|| ErrorDetail::new(Kind::Internal, "it has no layout"))?;
         // Spares, and what is old, are let go of.
         let mut members: Vec<Option<Opened>> = opened.into_iter().map(Some).collect();
-        let (mut seats, mut places) = (Vec::new(), vec![None; array.seats.len()]);
-        for (seat, role) in array.seats.iter().zip(0u16..).filter(|(seat, _)| seat.used) {
+        let (mut seats, mut places) = (Vec::new(), vec![None; array.slots.len()]);
+        for (seat, role) in array.slots.iter().zip(0u16..).filter(|(seat, _)| seat.used) {
             let Some(member) = seat.device.and_then(|device| members[device].take()) else { continue };
             let superblock = &member.looked.superblock;
             let (start, len, write_mostly) = (superblock.data_start, superblock.data_bytes, superblock.write_mostly);
@@ -301,7 +301,7 @@ impl Control {
 
     /// Starts one with these members.
     async fn start_import(self: &Arc<Self>, saved: &SavedImport, opened: Vec<Opened>) -> Result<(), ErrorDetail> {
-        let wishes = Wishes { force: saved.force, layout: asked_layout(saved.layout.as_deref())? };
+        let wishes = AssembleOptions { force: saved.force, layout: asked_layout(saved.layout.as_deref())? };
         let uuid = saved.array;
         let disks: Vec<String> = opened.iter().map(|member| member.looked.name.clone()).collect();
         self.serve_md(saved, opened, wishes).await?;
@@ -369,12 +369,15 @@ fn asked_layout(layout: Option<&str>) -> Result<Option<Layout>, ErrorDetail> {
     }
 }
 
-fn refused(name: &str, problem: &Problem, disks: &[String]) -> ErrorDetail {
+fn refused(name: &str, problem: &AssembleProblem, disks: &[String]) -> ErrorDetail {
     let kind = match problem {
-        Problem::TooFew { .. } | Problem::Stale { .. } | Problem::DirtyDegraded => Kind::Incomplete,
-        Problem::Twice { .. } | Problem::Diverged { .. } | Problem::AskedLayout(_) | Problem::Raid0Layout => {
-            Kind::InvalidArgument
+        AssembleProblem::TooFew { .. } | AssembleProblem::Stale { .. } | AssembleProblem::DirtyDegraded => {
+            Kind::Incomplete
         }
+        AssembleProblem::DuplicateRole { .. }
+        | AssembleProblem::Diverged { .. }
+        | AssembleProblem::RequestedLayout(_)
+        | AssembleProblem::Raid0Layout => Kind::InvalidArgument,
         _ => Kind::Unsupported,
     };
     let text = problem.text(&|device| format!("disk {}", disks[device]));
@@ -382,7 +385,7 @@ fn refused(name: &str, problem: &Problem, disks: &[String]) -> ErrorDetail {
 }
 
 /// All arrays that these disks are of.
-fn describe_all(looked: &[Looked], wishes: Wishes) -> Vec<braid_api::MdArray> {
+fn describe_all(looked: &[Looked], wishes: AssembleOptions) -> Vec<braid_api::MdArray> {
     let devices: Vec<Superblock> = looked.iter().map(|looked| looked.superblock.clone()).collect();
     md::groups(&devices)
         .values()
@@ -393,17 +396,17 @@ fn describe_all(looked: &[Looked], wishes: Wishes) -> Vec<braid_api::MdArray> {
         .collect()
 }
 
-fn describe(looked: &[&Looked], wishes: Wishes) -> braid_api::MdArray {
+fn describe(looked: &[&Looked], wishes: AssembleOptions) -> braid_api::MdArray {
     let devices: Vec<Superblock> = looked.iter().map(|looked| looked.superblock.clone()).collect();
-    let array = md::judge(&devices, wishes);
+    let array = md::assemble(&devices, wishes);
     let name = |device: usize| format!("disk {}", looked[device].name);
-    let members = array.seats.iter().zip(0..).map(|(seat, role)| {
+    let members = array.slots.iter().zip(0..).map(|(seat, role)| {
         let device = seat.device.map(|device| looked[device]);
         let state = match seat.state {
-            SeatState::Here => "here",
-            SeatState::Missing => "missing",
-            SeatState::Old { .. } => "old",
-            SeatState::Filling { .. } => "filling",
+            SlotState::Current => "here",
+            SlotState::Missing => "missing",
+            SlotState::Stale { .. } => "old",
+            SlotState::Rebuilding { .. } => "filling",
         };
         MdMember {
             role,
@@ -415,7 +418,7 @@ fn describe(looked: &[&Looked], wishes: Wishes) -> braid_api::MdArray {
             bad_ranges: device.map_or(0, |device| device.bad.len() as u64),
         }
     });
-    let problem = |problem: &Problem| MdProblem {
+    let problem = |problem: &AssembleProblem| MdProblem {
         message: problem.text(&name),
         remedy: problem.remedy(),
         can_be_forced: problem.can_be_forced(),
@@ -427,7 +430,7 @@ fn describe(looked: &[&Looked], wishes: Wishes) -> braid_api::MdArray {
         readable: array.problems.is_empty(),
         size_bytes: array.geometry.as_ref().map(Geometry::size_bytes),
         metadata: format!("1.{}", array.minor),
-        others: array.others.iter().map(|device| looked[*device].name.clone()).collect(),
+        others: array.non_members.iter().map(|device| looked[*device].name.clone()).collect(),
         problems: array.problems.iter().map(problem).collect(),
         name: array.name,
         level: array.level,

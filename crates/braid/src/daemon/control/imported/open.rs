@@ -52,19 +52,19 @@ pub fn look(spec: &DiskSpec) -> Result<Looked, ErrorDetail> {
     };
     let probe = Probe::open(path).map_err(failed)?;
     let (mut found, mut wrong): (Option<Superblock>, Option<MdError>) = (None, None);
-    for (minor, at) in md::places(probe.size_bytes()) {
+    for (minor, at) in md::superblock_offsets(probe.size_bytes()) {
         let bytes = probe.read(at, SUPERBLOCK_BYTES).map_err(failed)?;
         match Superblock::decode(&bytes, minor, at, probe.size_bytes()) {
             // Of two, which is rare, the one that was made last.
             Ok(superblock) if found.as_ref().is_none_or(|other| superblock.created_unix_s > other.created_unix_s) => {
                 found = Some(superblock);
             }
-            Ok(_) | Err(MdError::Absent) => {}
+            Ok(_) | Err(MdError::Missing) => {}
             Err(error) => wrong = Some(error),
         }
     }
     let Some(superblock) = found else {
-        let error = wrong.unwrap_or(MdError::Absent);
+        let error = wrong.unwrap_or(MdError::Missing);
         return Err(ErrorDetail::new(Kind::InvalidArgument, format!("disk {name} cannot be imported: {error}"))
             .with("disk", &name)
             .remedy("name the members of one array of md alone; mdadm --examine shows what stands on a disk"));

@@ -3,7 +3,7 @@
 use super::Keeping;
 use crate::daemon::state::{SavedCheck, SavedDamage};
 use braid_api::Findings;
-use braid_engine::keeper::{self, FINDINGS_BLOCK_BYTES, JobInfo, JobStage, PLACES_MAX};
+use braid_engine::keeper::{self, FINDING_OFFSETS_MAX, FINDINGS_BLOCK_BYTES, JobInfo, JobStage};
 use braid_format::JobKind;
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
@@ -95,7 +95,7 @@ impl Board {
     fn unread_findings(&self) -> keeper::Findings {
         keeper::Findings {
             unreadable_blocks: self.unread.values().map(|bytes| bytes.div_ceil(FINDINGS_BLOCK_BYTES)).sum(),
-            places: self.unread.keys().copied().take(PLACES_MAX).collect(),
+            offsets: self.unread.keys().copied().take(FINDING_OFFSETS_MAX).collect(),
             ..keeper::Findings::default()
         }
     }
@@ -126,8 +126,8 @@ fn job(number: u64, kind: JobKind, stage: JobStage) -> JobInfo {
     JobInfo {
         number,
         kind,
-        role: None,
-        replaces: None,
+        member: None,
+        replaces_slot: None,
         stage,
         from_data: false,
         done_bytes: 0,
@@ -173,7 +173,7 @@ impl Keeping {
     /// The job of this kind that goes on: for a member, or for all.
     pub fn going(&self, kind: JobKind, role: Option<u16>) -> Option<JobInfo> {
         let board = self.board();
-        board.jobs.values().find(|job| (job.kind, job.role) == (kind, role) && !job.stage.is_over()).cloned()
+        board.jobs.values().find(|job| (job.kind, job.member) == (kind, role) && !job.stage.is_over()).cloned()
     }
 
     /// The job that fills a member.
@@ -283,7 +283,7 @@ mod tests {
             compared_blocks,
             uncompared_blocks,
             differing_blocks,
-            mended_blocks,
+            repaired_blocks: mended_blocks,
             ..Findings::default()
         };
         let check =
@@ -309,7 +309,7 @@ mod tests {
     }
 
     fn differing(compared_blocks: u64, differing_blocks: u64, mended_blocks: u64) -> Option<Findings> {
-        Some(Findings { compared_blocks, differing_blocks, mended_blocks, ..Findings::default() })
+        Some(Findings { compared_blocks, differing_blocks, repaired_blocks: mended_blocks, ..Findings::default() })
     }
 
     /// What is left of a board after a restart.

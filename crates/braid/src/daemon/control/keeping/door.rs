@@ -2,7 +2,7 @@
 
 use super::super::Control;
 use super::super::replicated::{Voters, agree};
-use braid_engine::keeper::{EngineIo, KeeperIo, Note, Order, Ordered, SyncPart};
+use braid_engine::keeper::{EngineIo, Order, OrderResult, ReconcilerEvent, ReconcilerIo, SyncPart};
 use braid_engine::lifecycle::{Array, LifecycleError};
 use braid_engine::{
     Compared, DeviceId, DeviceLayout, IoError, LeafError, LeafId, MetaIo, RegionCall, RegionMap, ShardId, Trouble,
@@ -16,7 +16,7 @@ use uuid::Uuid;
 /// An order, and where what comes of it is to go.
 pub(super) struct Asked {
     pub(super) order: Order,
-    pub(super) answer: Option<oneshot::Sender<Ordered>>,
+    pub(super) answer: Option<oneshot::Sender<OrderResult>>,
 }
 
 /// The door of the keeper of one array.
@@ -26,7 +26,7 @@ pub(super) struct Door {
     uuid: Uuid,
     /// Locked while the keeper waits for the next; nobody else does.
     asked: tokio::sync::Mutex<mpsc::Receiver<Asked>>,
-    answers: Mutex<(u64, BTreeMap<u64, oneshot::Sender<Ordered>>)>,
+    answers: Mutex<(u64, BTreeMap<u64, oneshot::Sender<OrderResult>>)>,
     /// Who decides beside its labels, where its members are replicas.
     voters: Option<Arc<Voters>>,
 }
@@ -96,8 +96,8 @@ impl EngineIo for Door {
         self.engine.call(device, home, call).await;
     }
 
-    async fn trouble(&self, device: DeviceId) -> Trouble {
-        self.engine.trouble(device).await
+    async fn next_fault(&self, device: DeviceId) -> Trouble {
+        self.engine.next_fault(device).await
     }
 
     async fn is_idle(&self, leaf: LeafId) -> bool {
@@ -117,7 +117,7 @@ impl EngineIo for Door {
     }
 }
 
-impl KeeperIo for Door {
+impl ReconcilerIo for Door {
     fn next_version(&self, _device: DeviceId) -> u32 {
         self.control.write().next_version()
     }
@@ -136,7 +136,7 @@ impl KeeperIo for Door {
         (id, asked.order)
     }
 
-    fn ordered(&self, id: u64, result: Ordered) {
+    fn report_result(&self, id: u64, result: OrderResult) {
         let answer = self.answers.lock().unwrap_or_else(PoisonError::into_inner).1.remove(&id);
         if let Some(answer) = answer {
             // Whoever asked may have gone away.
@@ -144,7 +144,7 @@ impl KeeperIo for Door {
         }
     }
 
-    fn note(&self, device: DeviceId, note: Note) {
+    fn report(&self, device: DeviceId, note: ReconcilerEvent) {
         if self.is_served_by(device) {
             self.control.on_note(self.uuid, note);
         }
@@ -157,7 +157,7 @@ impl KeeperIo for Door {
         let _ = self.control.with_keeping(self.uuid, |keeping| keeping.set_regions(regions));
     }
 
-    fn recorded(&self, device: DeviceId, array: &Array) {
+    fn labels_recorded(&self, device: DeviceId, array: &Array) {
         if self.is_served_by(device) {
             self.control.on_recorded(self.uuid, array);
         }
@@ -166,5 +166,5 @@ impl KeeperIo for Door {
 
 /// Whether the reason is that the array has too few members left.
 pub(super) fn is_beyond(error: &LifecycleError) -> bool {
-    matches!(error, LifecycleError::Beyond { .. })
+    matches!(error, LifecycleError::BeyondTolerance { .. })
 }

@@ -22,9 +22,9 @@ pub fn of(active: &Active) -> Option<Health> {
     let has = |wanted: &[MemberState]| active.label.members.iter().take(roles).any(|m| wanted.contains(&m.state));
     Some(if keeping.has_failed() {
         Health::Failed
-    } else if has(&[MemberState::Out, MemberState::Absent]) {
+    } else if has(&[MemberState::Failed, MemberState::Empty]) {
         Health::Degraded
-    } else if has(&[MemberState::Filling]) {
+    } else if has(&[MemberState::Rebuilding]) {
         Health::Rebuilding
     } else if keeping.regions().unsettled.count() > 0 {
         Health::Resyncing
@@ -93,11 +93,11 @@ pub fn lacking(active: &Active) -> Vec<Lacking> {
     let roles = super::members::roles_of(&active.label);
     let members = active.label.members.iter().take(roles).zip(0u16..);
     let lacking = members.filter_map(|(entry, role)| match entry.state {
-        MemberState::Out | MemberState::Absent => {
+        MemberState::Failed | MemberState::Empty => {
             let why = active.away.get(&role).map(|away| away.why.clone()).unwrap_or_default();
             Some(Lacking { role, state: entry.state, why, waits: None })
         }
-        MemberState::Filling => {
+        MemberState::Rebuilding => {
             let job = active.keeping().and_then(|keeping| keeping.going(JobKind::Rebuild, Some(role)));
             let progress = job.as_ref().map(super::board::progress);
             let share = progress.map_or(0, |p| 100 * p.done_bytes / p.total_bytes.max(1));
@@ -120,12 +120,12 @@ pub fn sentences(active: &Active, health: Health) -> Vec<String> {
     let mut sentences: Vec<String> = lacking(active)
         .into_iter()
         .filter_map(|Lacking { role, state, why, .. }| match (state, active.away.get(&role)) {
-            (MemberState::Out, Some(away)) if !away.disk.is_empty() => {
+            (MemberState::Failed, Some(away)) if !away.disk.is_empty() => {
                 Some(format!("member {role} (disk {}) is out: {why}", away.disk))
             }
-            (MemberState::Out, _) => Some(format!("member {role} is out")),
-            (MemberState::Absent, _) => Some(format!("slot {role} has no member")),
-            (MemberState::Filling, _) => Some(format!("member {role} is brought up to date: {why}")),
+            (MemberState::Failed, _) => Some(format!("member {role} is out")),
+            (MemberState::Empty, _) => Some(format!("slot {role} has no member")),
+            (MemberState::Rebuilding, _) => Some(format!("member {role} is brought up to date: {why}")),
             _ => None,
         })
         .collect();

@@ -242,8 +242,8 @@ fn show(array: &str, job: &JobInfo) -> Job {
             _ => "other",
         }
         .to_owned(),
-        member: job.role,
-        replaces: job.replaces,
+        member: job.member,
+        replaces: job.replaces_slot,
         state: match job.stage {
             JobStage::Running => JobState::Running,
             JobStage::Paused => JobState::Paused,
@@ -264,9 +264,9 @@ pub(super) fn found(findings: &Findings) -> braid_engine::keeper::Findings {
         compared_blocks: findings.compared_blocks,
         uncompared_blocks: findings.uncompared_blocks,
         differing_blocks: findings.differing_blocks,
-        mended_blocks: findings.mended_blocks,
+        repaired_blocks: findings.mended_blocks,
         unreadable_blocks: findings.unreadable_blocks,
-        places: findings.places_bytes.clone(),
+        offsets: findings.places_bytes.clone(),
         wrong_blocks: findings.wrong_members.iter().map(|wrong| (wrong.member, wrong.blocks)).collect(),
     }
 }
@@ -279,9 +279,9 @@ pub(super) fn findings(found: &braid_engine::keeper::Findings) -> Findings {
         compared_blocks: found.compared_blocks,
         uncompared_blocks: found.uncompared_blocks,
         differing_blocks: found.differing_blocks,
-        mended_blocks: found.mended_blocks,
+        mended_blocks: found.repaired_blocks,
         unreadable_blocks: found.unreadable_blocks,
-        places_bytes: found.places.clone(),
+        places_bytes: found.offsets.clone(),
         wrong_members: wrong.collect(),
     }
 }

@@ -10,7 +10,7 @@ use super::name_of;
 use braid_advice::errors::of_lifecycle;
 use braid_api::{AddDisk, Array, ErrorDetail, Kind, RemoveArrayMember};
 use braid_engine::keeper::Order;
-use braid_engine::lifecycle::{self, DiskVerdict, Filling, LifecycleError, Newcomer};
+use braid_engine::lifecycle::{self, DiskOutcome, LifecycleError, RebuildKind, RebuildTarget};
 use braid_format::{ArrayPart, JobKind, MemberId, MemberState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Control {
             Err(ErrorDetail::new(Kind::InvalidArgument, why).with("array", &name).with("member", role).remedy(remedy))
         };
         match state {
-            MemberState::InSync | MemberState::Filling | MemberState::Journal => {}
+            MemberState::InSync | MemberState::Rebuilding | MemberState::Journal => {}
             MemberState::Spare => {
                 let remedy = format!("braid array remove {name} {role}");
                 return refused(format!("member {role} of array {name} is a spare"), remedy);
@@ -58,7 +58,7 @@ impl Control {
         let ordered = keeping.order(Order::Fail(vec![role])).await;
         self.note_left_out(claim.uuid, role, false);
         match ordered {
-            Some(Err(LifecycleError::Beyond { .. })) if !keeping.has_failed() => {
+            Some(Err(LifecycleError::BeyondTolerance { .. })) if !keeping.has_failed() => {
                 let message = format!("array {name} needs member {role}: without it some of the array would be lost");
                 return Err(ErrorDetail::new(Kind::InUse, message).with("array", &name).with("member", role).remedy(
                     format!(
@@ -100,9 +100,9 @@ impl Control {
                     .remedy(format!("braid array remove {name} {role}")));
             }
             MemberState::Spare => (Order::RemoveSpare(role), "spare"),
-            MemberState::Out => (Order::Remove(role), "member"),
-            MemberState::Absent if ask.copy => (Order::Narrow(role), "role"),
-            MemberState::Absent => {
+            MemberState::Failed => (Order::Remove(role), "member"),
+            MemberState::Empty if ask.copy => (Order::Narrow(role), "role"),
+            MemberState::Empty => {
                 let why = format!("slot {role} of array {name} has no member");
                 return Err(ErrorDetail::new(Kind::InvalidArgument, why)
                     .with("array", &name)
@@ -127,7 +127,7 @@ impl Control {
             }
         };
         self.give_order(claim.uuid, order).await?;
-        if ask.copy && state == MemberState::Out {
+        if ask.copy && state == MemberState::Failed {
             self.give_order(claim.uuid, Order::Narrow(role)).await?;
         }
         let message = format!("{what} {role} of array {name} was taken off the table");
@@ -154,7 +154,7 @@ impl Control {
                 let array = self.array(&claim.uuid.to_string())?;
                 let role = array.members.iter().find(|member| member.disk.as_ref() == Some(&disk.name));
                 let role = role.map(|member| member.role);
-                let job = keeping.newest(|job| job.kind == JobKind::Rebuild && job.role == role && role.is_some());
+                let job = keeping.newest(|job| job.kind == JobKind::Rebuild && job.member == role && role.is_some());
                 let job = job.map(|job| name_of(&array.name, job.number));
                 Ok((array, job))
             }
@@ -187,10 +187,10 @@ impl Control {
         let leaf = disk.leaf;
         let id = || random().map(MemberId::from_random);
         let order = match place {
-            Place::Returning => Order::Return { leaf, kept: false },
+            Place::Returning => Order::Return { leaf, kept_writes: false },
             Place::Role(role) => {
-                let newcomer = Newcomer::New { leaf, id: id()?, force: ask.force };
-                Order::Fill { role, newcomer, from: Filling::Full }
+                let newcomer = RebuildTarget::New { leaf, id: id()?, force: ask.force };
+                Order::Rebuild { slot: role, target: newcomer, kind: RebuildKind::Full }
             }
             Place::Copy => Order::AddCopy { leaf, id: id()?, force: ask.force },
             Place::Spare => Order::AddSpare { leaf, id: id()?, force: ask.force },
@@ -220,7 +220,7 @@ impl Control {
             let roles = active.label.members.iter().take(roles).zip(0..);
             roles.filter(|(entry, _)| entry.state == state).map(|(_, role)| role).next()
         };
-        Ok(match vacant(MemberState::Absent).or_else(|| vacant(MemberState::Out)) {
+        Ok(match vacant(MemberState::Empty).or_else(|| vacant(MemberState::Failed)) {
             _ if ask.copy => Place::Copy,
             _ if mine && !ask.force && !ask.spare => Place::Returning,
             Some(role) if !ask.spare => Place::Role(role),
@@ -231,8 +231,8 @@ impl Control {
     /// Whether the disk bears a label of this array.
     async fn bears_label_of(&self, uuid: Uuid, disk: &OpenDisk) -> bool {
         let scan = lifecycle::scan(&self.meta, &[disk.leaf]).await;
-        scan.disks.iter().any(|found| match &found.verdict {
-            DiskVerdict::Member(member) => member.label.array.uuid == uuid,
+        scan.disks.iter().any(|found| match &found.outcome {
+            DiskOutcome::Member(member) => member.label.array.uuid == uuid,
             _ => false,
         })
     }
@@ -261,7 +261,7 @@ impl Control {
             }
         };
         let returned = match &name {
-            Ok(_) => self.give_order(uuid, Order::Return { leaf: disk.leaf, kept: false }).await,
+            Ok(_) => self.give_order(uuid, Order::Return { leaf: disk.leaf, kept_writes: false }).await,
             Err(error) => Err(error.clone()),
         };
         if let Err(error) = returned {
@@ -332,7 +332,7 @@ pub(in super::super) fn check_fit(name: &str, active: &Active, disk: &OpenDisk) 
         );
         return refused(why, "use a disk whose logical blocks are not larger than the array's");
     }
-    if active.is_kept() && disk.disk.spec().keeps_nothing() {
+    if active.is_kept() && disk.disk.spec().is_volatile() {
         let why = format!("disk {} keeps nothing, and array {name} outlives the daemon", disk.name);
         return refused(why, "use a file or a block device");
     }

@@ -23,7 +23,7 @@ use board::Board;
 use braid_advice::errors::of_lifecycle;
 use braid_advice::{self as advice, ArrayCase, Case, Names};
 use braid_api::{ArrayState, ErrorDetail, Kind};
-use braid_engine::keeper::{Keeper, KeeperOptions, Kept, Order, Ordered, UnreadableLines};
+use braid_engine::keeper::{Order, OrderResult, Reconciler, ReconcilerOptions, StoppedArray, UnreadableBlocks};
 use braid_engine::{DeviceId, LeafId, RegionMap, ShardId, lifecycle};
 use braid_format::JobKind;
 use door::{Asked, Door};
@@ -48,14 +48,14 @@ const ORDERS_MAX: usize = 16;
 pub struct Keeping {
     orders: mpsc::Sender<Asked>,
     /// What the keeper leaves when it has ended; none if it panicked.
-    ended: Mutex<Option<oneshot::Receiver<Kept>>>,
+    ended: Mutex<Option<oneshot::Receiver<StoppedArray>>>,
     /// Another map once the array has grown.
     regions: Mutex<Arc<RegionMap>>,
     region_bytes: u64,
     failed: AtomicBool,
     jobs: Mutex<Board>,
     /// With parity: what cannot be read until it is written again.
-    unreadable: Option<UnreadableLines>,
+    unreadable: Option<UnreadableBlocks>,
     /// That there is something of it was told.
     unreadable_told: AtomicBool,
     /// The disk that the journal was on last, as long as nobody has said what is to be now that it is lost.
@@ -67,14 +67,14 @@ impl Keeping {
     ///
     /// # Errors
     /// The keeper's; [`None`] where it has ended.
-    pub async fn order(&self, order: Order) -> Option<Ordered> {
+    pub async fn order(&self, order: Order) -> Option<OrderResult> {
         let (answer, answered) = oneshot::channel();
         self.orders.send(Asked { order, answer: Some(answer) }).await.ok()?;
         answered.await.ok()
     }
 
     /// Ends the keeper: when this returns nothing is in flight on the array. None if the keeper is not there any more.
-    pub async fn stop(&self) -> Option<Kept> {
+    pub async fn stop(&self) -> Option<StoppedArray> {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         // Where it has ended already, what it left is there.
         let _ = self.orders.send(Asked { order: Order::Stop, answer: None }).await;
@@ -126,7 +126,7 @@ impl Control {
         let seats = seats_of(&array, disks);
         let seated = |leaf: LeafId| seats.iter().any(|seat| seat.disk.leaf == leaf);
         let guests: Vec<_> = disks.iter().filter(|disk| !seated(disk.leaf)).cloned().collect();
-        let away = array.out().into_iter().map(|role| (role, self.last_seen(uuid, role))).collect();
+        let away = array.failed().into_iter().map(|role| (role, self.last_seen(uuid, role))).collect();
         // Parity is kept of whole blocks of 4 KiB, and volumes have such. One that is away comes back.
         let parities = label.spec.level.parity();
         let tier = self.tier_of_array(uuid, disks)?;
@@ -134,11 +134,11 @@ impl Control {
         let block_bytes =
             seats.iter().map(|seat| seat.disk.disk.logical_block_bytes()).max().unwrap_or(least).max(least);
         let size_bytes = array.geometry().size_bytes();
-        let journal = array.journal_role();
+        let journal = array.journal_number();
         let device = self.write().take_device(tier)?;
         let home = ShardId((device.0 % u32::from(self.ring.shards())) as u16);
         let request_bytes = self.request_bytes_of(uuid).filter(|_| parities == 0).unwrap_or(block_bytes);
-        let options = KeeperOptions {
+        let options = ReconcilerOptions {
             device,
             block_bytes,
             home,
@@ -147,7 +147,7 @@ impl Control {
             clear_after_ns: CLEAR_AFTER_NS,
             lease: self.voters_of(uuid).map(|voters| Arc::clone(voters.lease())),
             in_sectors: request_bytes < block_bytes,
-            near: self.near_replica(uuid).filter(|_| parities == 0),
+            nearest: self.near_replica(uuid).filter(|_| parities == 0),
         };
         if keep.force && parities > 0 {
             // Perhaps without what its journal held.
@@ -155,7 +155,7 @@ impl Control {
         }
         let (orders, asked) = mpsc::channel(ORDERS_MAX);
         let door = Door::new(self, uuid, asked);
-        let keeper = match Keeper::start(&door, array, options).await {
+        let keeper = match Reconciler::start(&door, array, options).await {
             Ok(keeper) => keeper,
             Err(error) => {
                 self.write().give_device(device);
@@ -163,7 +163,7 @@ impl Control {
             }
         };
         // Its notes of now reach nobody, as the array is not listed yet.
-        let lost_journal = journal.filter(|_| keeper.array().journal_role().is_none());
+        let lost_journal = journal.filter(|_| keeper.array().journal_number().is_none());
         let lost_journal = lost_journal.map(|role| self.last_journal(uuid, role));
         let (seats, failed): (Vec<Seat>, Vec<Seat>) =
             seats.into_iter().partition(|seat| lost_journal.is_none() || Some(seat.role) != journal);
@@ -178,7 +178,7 @@ impl Control {
             failed: AtomicBool::new(false),
             // Those that begin later are told to the door.
             jobs: Mutex::new(keeper.jobs().cloned().collect()),
-            unreadable: keeper.unreadable_lines(),
+            unreadable: keeper.unreadable_blocks(),
             unreadable_told: AtomicBool::new(false),
             lost_journal: Mutex::new(self.read().lost_journals.get(&uuid).cloned()),
         });
@@ -221,9 +221,9 @@ impl Control {
     fn run_keeper(
         self: &Arc<Self>,
         (uuid, device): (Uuid, DeviceId),
-        keeper: Keeper,
+        keeper: Reconciler,
         door: Door,
-        leave: oneshot::Sender<Kept>,
+        leave: oneshot::Sender<StoppedArray>,
     ) {
         let control = Arc::clone(self);
         let running = tokio::spawn(async move { keeper.run(&door).await });
@@ -337,8 +337,8 @@ impl Control {
 pub(super) fn seats_of(array: &lifecycle::Array, disks: &[Arc<OpenDisk>]) -> Vec<Seat> {
     let seat = |member: lifecycle::ArrayMember<'_>| {
         let disk = disks.iter().find(|disk| disk.leaf == member.leaf)?;
-        let data_offset_bytes = member.part.places.data.start;
-        Some(Seat { role: member.role, disk: Arc::clone(disk), data_offset_bytes })
+        let data_offset_bytes = member.part.layout.data.start;
+        Some(Seat { role: member.number, disk: Arc::clone(disk), data_offset_bytes })
     };
     let mut seats: Vec<Seat> =
         array.members().chain(array.spares()).chain(array.journal_disk()).filter_map(seat).collect();

@@ -9,7 +9,7 @@ use super::{findings, seats_of};
 use crate::daemon::state::SavedDisk;
 use braid_advice::errors::of_lifecycle;
 use braid_api::Severity;
-use braid_engine::keeper::Note;
+use braid_engine::keeper::ReconcilerEvent;
 use braid_engine::lifecycle::Array;
 use braid_format::MemberState;
 use braid_geometry::units::format_size;
@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 impl Control {
     /// Remembers and logs what a keeper tells.
-    pub(super) fn on_note(self: &Arc<Self>, uuid: Uuid, note: Note) {
+    pub(super) fn on_note(self: &Arc<Self>, uuid: Uuid, note: ReconcilerEvent) {
         let Some((name, disks, failed)) = self.about(uuid) else { return };
         let member = |role: u16| match disks.iter().find(|(other, _)| *other == role) {
             Some((_, disk)) => format!("member {role} (disk {}) of array {name}", disk.name),
@@ -35,7 +35,7 @@ impl Control {
             self.events().add(severity, kind, message, &context);
         };
         match note {
-            Note::Dropped(roles) => {
+            ReconcilerEvent::Dropped(roles) => {
                 for role in roles {
                     let left_out = |active: &Active| active.left_out.contains(&role);
                     let by_command =
@@ -47,20 +47,20 @@ impl Control {
                     tell(Severity::Error, "member_dropped", message, Some(role));
                 }
             }
-            Note::Filling(role) => {
+            ReconcilerEvent::RebuildStarted(role) => {
                 let message = format!("{} is brought up to date", member(role));
                 tell(Severity::Info, "member_filling", message, Some(role));
             }
-            Note::InSync(role) => {
+            ReconcilerEvent::InSync(role) => {
                 tell(Severity::Info, "member_in_sync", format!("{} is in sync", member(role)), Some(role));
             }
-            Note::Grown(before_bytes, after_bytes) => self.tell_grown(&name, before_bytes, after_bytes),
-            Note::Replaced(role, leaf) => {
+            ReconcilerEvent::Grown(before_bytes, after_bytes) => self.tell_grown(&name, before_bytes, after_bytes),
+            ReconcilerEvent::Replaced(role, leaf) => {
                 let disk = disks.iter().find(|(_, disk)| disk.leaf == leaf).map_or("another one", |(_, d)| &d.name);
                 let message = format!("the disk of member {role} of array {name} was replaced: it is {disk} now");
                 tell(Severity::Info, "member_replaced", message, Some(role));
             }
-            Note::Job(job) => {
+            ReconcilerEvent::Job(job) => {
                 let about = is_check(job.kind).then(|| job.clone());
                 let is_new = self.with_keeping(uuid, |keeping| keeping.note_job(job)).unwrap_or_default();
                 if about.as_ref().is_some_and(|job| job.stage.is_over()) {
@@ -72,21 +72,21 @@ impl Control {
                     tell(severity, kind, message, None);
                 }
             }
-            Note::RingMoved { to: Some(leaf), .. } => {
+            ReconcilerEvent::RingMoved { to: Some(leaf), .. } => {
                 let disk = disks.iter().find(|(_, disk)| disk.leaf == leaf).map_or("its disk", |(_, disk)| &disk.name);
                 let message = format!("the journal of array {name} is on disk {disk}");
                 self.set_lost_journal(uuid, None);
                 tell(Severity::Info, "journal_moved", message, None);
             }
-            Note::RingMoved { to: None, lost: false } => {
+            ReconcilerEvent::RingMoved { to: None, lost: false } => {
                 self.set_lost_journal(uuid, None);
                 tell(Severity::Info, "journal_moved", format!("the journal of array {name} is on its members"), None);
             }
-            Note::RingMoved { to: None, lost: true } => {
+            ReconcilerEvent::RingMoved { to: None, lost: true } => {
                 let disk = self.read().arrays.get(&uuid).and_then(|entry| entry.active()?.last_journal.clone());
                 self.tell_lost_journal(uuid, &name, &disk.unwrap_or_else(|| "unknown".to_owned()));
             }
-            Note::Resynced => {
+            ReconcilerEvent::Resynced => {
                 let unread = self.with_keeping(uuid, super::Keeping::unread_blocks).unwrap_or_default();
                 let mut message = format!("all members of array {name} are equal again");
                 if unread == 0 {
@@ -99,14 +99,14 @@ impl Control {
                 let control = Arc::clone(self);
                 tokio::spawn(async move { control.save_or_warn() });
             }
-            Note::Failed => {
+            ReconcilerEvent::ArrayFailed => {
                 let _ = self.with_keeping(uuid, |keeping| keeping.failed.store(true, Ordering::Relaxed));
                 let message = format!(
                     "array {name} has failed: more members are lost than it tolerates; nothing more is written to it"
                 );
                 tell(Severity::Error, "array_failed", message, None);
             }
-            Note::Repaired(role, offset, len) => {
+            ReconcilerEvent::Repaired(role, offset, len) => {
                 let message = format!(
                     "{} could not read {} at byte {offset} of the array; it was written again with what others have",
                     member(role),
@@ -114,7 +114,7 @@ impl Control {
                 );
                 tell(Severity::Warning, "read_repaired", message, Some(role));
             }
-            Note::Unreadable { offset, bytes, sources, lacking } => {
+            ReconcilerEvent::Unreadable { offset, bytes, sources, rebuilding: lacking } => {
                 if lacking.is_empty() {
                     let _ = self.with_keeping(uuid, |keeping| keeping.note_unread(offset, bytes));
                 }
@@ -134,8 +134,8 @@ impl Control {
                 tell(Severity::Error, "unreadable", message, lacking.first().copied());
             }
             // That one is told by `Failed`, which comes next.
-            Note::Trouble(error) if is_beyond(&error) && failed => {}
-            Note::Trouble(error) => {
+            ReconcilerEvent::OperationFailed(error) if is_beyond(&error) && failed => {}
+            ReconcilerEvent::OperationFailed(error) => {
                 let name_of = |leaf| disks.iter().find(|(_, d)| d.leaf == leaf).map(|(_, d)| d.name.clone());
                 let message = of_lifecycle(&error, &name, &name_of).message;
                 tell(Severity::Warning, "array_trouble", message, None);
@@ -164,7 +164,7 @@ impl Control {
     /// do what it was asked for before. Some of its connections may have to find that out yet: see `stays_away`.
     fn is_missed(&self, disk: &OpenDisk) -> bool {
         let failed = || self.ring.leaf_stats(disk.leaf).is_some_and(|stats| stats.errors > 0);
-        disk.disk.is_remote() && disk.disk.is_settled() && (disk.disk.lost_because().is_some() || failed())
+        disk.disk.is_remote() && disk.disk.has_no_pending_effects() && (disk.disk.loss_reason().is_some() || failed())
     }
 
     /// The last connection of a disk has ended, and its server may still do what it was asked for: a member that had the disk does not return by
@@ -179,7 +179,7 @@ impl Control {
 
     /// Why a member was left out, as far as its disk tells.
     fn why_dropped(&self, disk: &OpenDisk) -> String {
-        if let Some(why) = disk.disk.lost_because() {
+        if let Some(why) = disk.disk.loss_reason() {
             return why.to_owned();
         }
         let stats = self.ring.leaf_stats(disk.leaf).unwrap_or_default();
@@ -239,9 +239,9 @@ impl Control {
         let seated = |disk: &Arc<OpenDisk>| active.disks.iter().any(|seat| seat.disk.leaf == disk.leaf);
         active.guests.retain(|guest| !seated(guest));
         let left: Vec<_> = before.into_iter().filter(|seat| !seated(&seat.disk)).collect();
-        active.away.retain(|role, _| array.state(*role) == MemberState::Out);
+        active.away.retain(|role, _| array.state(*role) == MemberState::Failed);
         for seat in &left {
-            if array.state(seat.role) == MemberState::Out {
+            if array.state(seat.role) == MemberState::Failed {
                 // Whether it is gone the next look says: asking may block.
                 let disk = seat.disk.name.clone();
                 let (why, gone) = match active.left_out.contains(&seat.role) {

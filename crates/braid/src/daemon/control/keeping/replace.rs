@@ -30,7 +30,7 @@ impl Control {
         match self.spare_for(claim.uuid, &name, role, ask.disk.as_deref())? {
             Some(spare) => {
                 let by = Replacement::Spare(spare);
-                self.give_order(claim.uuid, Order::Replace { role, by }).await?;
+                self.give_order(claim.uuid, Order::Replace { slot: role, successor: by }).await?;
             }
             None => {
                 let disk = ask.disk.as_deref().unwrap_or_default();
@@ -66,7 +66,7 @@ impl Control {
             active.guests.push(Arc::clone(disk));
         }
         let by = Replacement::New { leaf: disk.leaf, id: random().map(MemberId::from_random)?, force };
-        self.give_order(uuid, Order::Replace { role, by }).await
+        self.give_order(uuid, Order::Replace { slot: role, successor: by }).await
     }
 
     fn check_replaceable(&self, name: &str, role: u16, state: MemberState, uuid: Uuid) -> Result<(), ErrorDetail> {
@@ -90,11 +90,11 @@ impl Control {
                 format!("member {role} of array {name} is the disk of its journal, and holds no data"),
                 format!("braid array journal {name} --members, then braid array journal {name} DISK"),
             ),
-            MemberState::Filling => refused(
+            MemberState::Rebuilding => refused(
                 format!("member {role} of array {name} is being filled"),
                 "wait until it is in sync: braid job list".to_owned(),
             ),
-            MemberState::Out | MemberState::Absent => refused(
+            MemberState::Failed | MemberState::Empty => refused(
                 format!("member {role} of array {name} is out: there is nothing to replace"),
                 format!("braid array add {name} DISK"),
             ),

@@ -13,10 +13,10 @@ use super::remove::GOING_MAX;
 use super::{Base, Part, Reach, labels};
 use braid_api::limits::ARRAY_MEMBERS_MAX;
 use braid_api::{AddMembers, ErrorDetail, Kind, Pool as ShownPool};
-use braid_engine::pool::{AddError, Pool, tail_units_of_ring};
+use braid_engine::pool::{AddError, Pool, log_units_of_ring};
 use braid_engine::{DeviceId, DeviceIo, PoolNext};
-use braid_format::foreign::Found;
-use braid_format::pool::{MEMBER_BYTES_MAX, PoolLabel, PoolMember, PoolMemberState, PoolPlaces};
+use braid_format::foreign::Signatures;
+use braid_format::pool::{MEMBER_BYTES_MAX, PoolLabel, PoolMember, PoolMemberLayout, PoolMemberState};
 use braid_geometry::units::format_size;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +31,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 struct Candidate {
     base: Base,
     device: DeviceId,
-    places: PoolPlaces,
-    found: Option<Found>,
+    places: PoolMemberLayout,
+    found: Option<Signatures>,
 }
 
 impl Control {
@@ -97,10 +97,10 @@ impl Control {
             let tables = self.read();
             let entry = tables.pool(&pool.uuid.to_string())?;
             let slots =
-                entry.served().and_then(|served| served.parts.first()).map(|part| part.label.places.owner_slots);
+                entry.served().and_then(|served| served.parts.first()).map(|part| part.label.layout.owner_slots);
             (tables.is_pool_kept(entry), slots.unwrap_or(0))
         };
-        let units = self.call(pool, |pool: &mut Pool| (PoolNext::Done, pool.tail_units())).await?;
+        let units = self.call(pool, |pool: &mut Pool| (PoolNext::Done, pool.log_units())).await?;
         let mut candidates = Vec::with_capacity(seats.len());
         for (base, device) in seats {
             let name = self.name_of(base);
@@ -117,12 +117,12 @@ impl Control {
             // Not a member that is on its way back: what it has nobody else has.
             let is_member = |label: &PoolLabel| {
                 let tables = self.read();
-                tables.pools.get(&pool.uuid).and_then(|e| e.label.as_ref()).is_none_or(|newest| newest.has(label))
+                tables.pools.get(&pool.uuid).and_then(|e| e.label.as_ref()).is_none_or(|newest| newest.lists(label))
             };
             let left = matches!(labels::read(&io, *device).await, Ok(Some(Ok(label)))
                 if label.uuid == pool.uuid && label.is_joining() && !is_member(&label));
             let mut found = self.look_at_content(&io, base, *device, force || left).await?;
-            if !force && found.as_ref().is_some_and(Found::is_foreign) {
+            if !force && found.as_ref().is_some_and(Signatures::is_foreign) {
                 // Not only what an addition has left.
                 found = self.look_at_content(&io, base, *device, false).await?;
             }
@@ -134,7 +134,7 @@ impl Control {
     /// Whether a member outlives the daemon.
     fn keeps(&self, base: &Base) -> bool {
         match base {
-            Base::Disk(disk) => !disk.disk.spec().keeps_nothing(),
+            Base::Disk(disk) => !disk.disk.spec().is_volatile(),
             Base::Array(uuid) => {
                 let tables = self.read();
                 tables.arrays.get(uuid).and_then(|entry| entry.active()).is_none_or(|active| active.is_kept())
@@ -195,7 +195,7 @@ impl Control {
                 (PoolNext::Done, Ok(pool.request_checkpoint()))
             }
             // Not again and again while there is no space for what is under way: each look is a commit.
-            Err(AddError::Again) if pool.lacks_space() == 0 => (PoolNext::Again, Err(AddError::Again)),
+            Err(AddError::Again) if pool.members_without_space() == 0 => (PoolNext::Again, Err(AddError::Again)),
             Err(error) => (PoolNext::Done, Err(error)),
         });
         let checkpoint = match taken_in.await {
@@ -214,7 +214,7 @@ impl Control {
             }
         };
         if let Err(error) = self.wait_for_checkpoint(pool, checkpoint, WRITING_MAX).await {
-            let lacks = move |pool: &mut Pool| (PoolNext::Done, pool.lacks_space() >> number & 1 == 1);
+            let lacks = move |pool: &mut Pool| (PoolNext::Done, pool.members_without_space() >> number & 1 == 1);
             let lacks = matches!(self.call(pool, lacks).await, Ok(true));
             self.leave_out(pool, &part, taken).await;
             return Err(if error.kind == Kind::NoSpace { without_space(&pool.name, &called, lacks) } else { error });
@@ -265,7 +265,7 @@ impl Control {
                 let withdraw = move |pool: &mut Pool| match pool.withdraw_member(number) {
                     true => (PoolNext::Done, true),
                     // A commit that is requested here would be tried again as fast as it finds no space.
-                    false if pool.lacks_space() != 0 => (PoolNext::Done, false),
+                    false if pool.members_without_space() != 0 => (PoolNext::Done, false),
                     // Between two commits, of which there may always be one.
                     false => (PoolNext::Again, false),
                 };
@@ -301,7 +301,7 @@ fn joining(
     base: Base,
     device: DeviceId,
     number: u8,
-    places: PoolPlaces,
+    places: PoolMemberLayout,
     uuid: Uuid,
     pool: &str,
 ) -> Result<Part, ErrorDetail> {
@@ -310,19 +310,19 @@ fn joining(
     label.members.resize(usize::from(number) + 1, None);
     let own = PoolMember { uuid, size_bytes: places.device_bytes, state: PoolMemberState::Joining };
     label.members[usize::from(number)] = Some(own);
-    (label.member, label.places) = (number, places);
+    (label.member, label.layout) = (number, places);
     label.encode().map_err(|error| invalid(pool, error.to_string()))?;
     Ok(Part { base, device, label, behind: false, copy_first: false })
 }
 
 /// The most that the tail of a pool may hold where this is a member.
-fn units_of(places: &PoolPlaces) -> u64 {
-    tail_units_of_ring(u64::from(places.ring_blocks()))
+fn units_of(places: &PoolMemberLayout) -> u64 {
+    log_units_of_ring(u64::from(places.ring_blocks()))
 }
 
 /// The smallest device, to a MiB, that is large enough for a pool whose tail holds so much.
 fn least_bytes(units: u64, owner_slots: u32) -> u64 {
-    let fits = |mib: u64| PoolPlaces::new(mib << 20, owner_slots).is_ok_and(|places| units_of(&places) >= units);
+    let fits = |mib: u64| PoolMemberLayout::new(mib << 20, owner_slots).is_ok_and(|places| units_of(&places) >= units);
     let (mut small, mut large) = (0, MEMBER_BYTES_MAX >> 20);
     while large - small > 1 {
         let middle = small + (large - small) / 2;
@@ -368,15 +368,15 @@ mod tests {
     #[test]
     fn the_smallest_member_is_named_that_would_do() {
         for mib in [64, 160, 900, 2500, 40_000] {
-            let places = PoolPlaces::new(mib << 20, 1024).unwrap();
+            let places = PoolMemberLayout::new(mib << 20, 1024).unwrap();
             let least = least_bytes(units_of(&places), 1024);
             assert!(least <= mib << 20, "{mib} MiB do for themselves");
-            let smaller = PoolPlaces::new(least - (1 << 20), 1024);
+            let smaller = PoolMemberLayout::new(least - (1 << 20), 1024);
             assert!(smaller.is_err() || smaller.is_ok_and(|places| units_of(&places) < units_of(&places_of(mib))));
         }
     }
 
-    fn places_of(mib: u64) -> PoolPlaces {
-        PoolPlaces::new(mib << 20, 1024).unwrap()
+    fn places_of(mib: u64) -> PoolMemberLayout {
+        PoolMemberLayout::new(mib << 20, 1024).unwrap()
     }
 }

@@ -8,7 +8,7 @@ use super::super::Control;
 use super::volumes::{name_in_pool, of_admin};
 use super::{Base, Part, Reach};
 use braid_api::{CheckPool, ErrorDetail, Kind, PoolChecked, PoolDamage};
-use braid_engine::pool::{AdminError, Audit, BLOCK_BYTES, Damaged, EXTENT_BYTES, Pool, RecordId, State, Walk};
+use braid_engine::pool::{AdminError, Audit, BLOCK_BYTES, Damaged, EXTENT_BYTES, Pool, PoolTables, RecordId, Walk};
 use braid_engine::{DeviceId, DeviceIo, PoolNext};
 use braid_host::pool_tables::{ANY_BLOCK, Bad, Member, is_bad, look};
 use braid_ring::RingDevices;
@@ -129,7 +129,7 @@ impl Control {
     fn absent_of(&self, pool: &Reach) -> u128 {
         let tables = self.read();
         let label = tables.pools.get(&pool.uuid).and_then(|entry| entry.label.as_ref());
-        label.map_or(0, |label| label.absent() & !label.given_up())
+        label.map_or(0, |label| label.missing() & !label.abandoned())
     }
 
     /// Nothing is given up while something of it reads now: it would be written over, and the next start would have it again.
@@ -176,7 +176,7 @@ impl Control {
         }
         let _one_at_a_time = pool.work.lock().await;
         let accepted = self.call(pool, |pool| match pool.accept_damage() {
-            Err(AdminError::TailFull) => (PoolNext::Again, Ok(())),
+            Err(AdminError::LogFull) => (PoolNext::Again, Ok(())),
             result => (PoolNext::Commit, result),
         });
         accepted.await?.map_err(|error| match error {
@@ -247,7 +247,7 @@ impl Control {
         let owners: BTreeSet<u8> = owners.collect();
         let (records, owners): (Vec<_>, Vec<_>) =
             (known.iter().filter_map(record).collect(), owners.into_iter().collect());
-        self.call(pool, move |pool| (PoolNext::Done, pool.write_again(&records, &owners))).await?;
+        self.call(pool, move |pool| (PoolNext::Done, pool.rewrite_records(&records, &owners))).await?;
         self.checkpoints(pool).await
     }
 
@@ -300,7 +300,7 @@ impl Control {
                 len = (len / 2).max(1);
                 continue;
             };
-            let twice = tokio::task::block_in_place(|| walk.said_twice());
+            let twice = tokio::task::block_in_place(|| walk.defined_twice());
             // A block that moved while that went on was seen in both of its places.
             tries += 1;
             if twice > 0 && tries < LOOKS {
@@ -346,13 +346,13 @@ fn unknown(pool: &Pool) -> Unknown {
         (damaged.owner.and_then(name), hint)
     });
     let hints = hints.collect();
-    let in_doubt = pool.doubtful().filter_map(name).collect();
+    let in_doubt = pool.owners_in_doubt().filter_map(name).collect();
     let most = state.owners.iter().map(|owner| owner.size_bytes).max().unwrap_or(0);
     Unknown { damaged, hints, in_doubt, blocks: most.div_ceil(BLOCK_BYTES) }
 }
 
 /// What the bytes of a damaged record say.
-fn hint(state: &State, bytes: &[u8; 32]) -> String {
+fn hint(state: &PoolTables, bytes: &[u8; 32]) -> String {
     let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let (kind, owner, logical) = (bytes[0], word(4), u64::from(word(8)));
     let whose = state.owners.get(owner).filter(|owner| !owner.name.is_empty());

@@ -8,7 +8,7 @@ use super::{Condition, DELETED, Part, PoolEntry, Reach, Served, WITH_POOL, label
 use braid_api::{ErrorDetail, Kind, Pool};
 use braid_engine::{PoolKey, PoolNext};
 use braid_format::Name;
-use braid_ring::{Pending, tier_of_pool};
+use braid_ring::{Pending, stack_level_of_pool};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -43,7 +43,7 @@ impl Control {
     /// Closes every pool of a tier in order, but for those of which arrays have volumes still. Nothing of them is exported any more. Returns
     /// what could not be done in time, a sentence each: what was acknowledged is still there, and the next start writes it down.
     pub(in super::super) async fn close_pools(self: &Arc<Self>, tier: usize, deadline: Instant) -> Vec<String> {
-        let of_tier = |entry: &&PoolEntry| entry.served().is_some_and(|served| tier_of_pool(served.key) == tier);
+        let of_tier = |entry: &&PoolEntry| entry.served().is_some_and(|served| stack_level_of_pool(served.key) == tier);
         let pools: Vec<Uuid> = {
             let tables = self.read();
             let is_free = |entry: &&PoolEntry| !tables.held_volumes.values().any(|pool| *pool == entry.uuid);
@@ -87,7 +87,7 @@ impl Control {
             self.drain_volume(volume.device).await;
             self.write().give_device(volume.device);
             let id = volume.id;
-            self.call(&pool, move |pool| (PoolNext::Done, pool.leave(id))).await?;
+            self.call(&pool, move |pool| (PoolNext::Done, pool.stop_serving(id))).await?;
         }
         let mut written = if keep { self.write_down(&pool).await } else { Ok(()) };
         let tending = self.read().pools.get(&uuid).and_then(|entry| Some(entry.served()?.tending.clone()));
@@ -98,7 +98,7 @@ impl Control {
             // Nothing may be under way when it is taken; where a member has failed, nothing is.
             let _ = self.call(&pool, |_| (PoolNext::Commit, ())).await;
         }
-        let ended = self.ring.leave_pool(pool.key, pool.home).await.map(|(_, ended)| ended);
+        let ended = self.ring.stop_pool(pool.key, pool.home).await.map(|(_, ended)| ended);
         let Some(served) = self.take_served(uuid, end) else {
             return Ok(Closed { parts: Vec::new(), written: Ok(()) });
         };
@@ -175,7 +175,7 @@ impl Control {
             let asked = move |pool: &mut braid_engine::pool::Pool| {
                 let waits = pool.waits_for_space();
                 if waits && !tried_again {
-                    pool.try_again();
+                    pool.retry_writes();
                 }
                 (PoolNext::Done, (pool.is_checkpointed(number), pool.has_failed(), waits))
             };

@@ -16,7 +16,7 @@ use braid_api::{ErrorDetail, Kind};
 use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, Pool};
 use braid_format::pool::{Owner, OwnerKind};
-use braid_ring::{DiskSpec, tier_of_pool};
+use braid_ring::{DiskSpec, stack_level_of_pool};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -144,7 +144,7 @@ impl Control {
         let owner = |name: &str, new: &NewVolume| -> Result<Owner, ErrorDetail> {
             let in_sectors = volumes::check_block(name, new.block_bytes)?;
             let owner = Owner::volume(new.uuid, checked(name)?, new.size_bytes);
-            Ok(Owner { created_unix_s: unix_s(), in_sectors, ..owner })
+            Ok(Owner { created_unix_s: unix_s(), sectors_of_512: in_sectors, ..owner })
         };
         let data_owner = owner(name, data)?;
         let companion_owner = Owner { thick: true, ..owner(&companion_name(data.uuid), companion)? };
@@ -278,7 +278,7 @@ impl Control {
     /// # Errors
     /// The pool does not serve.
     pub(in super::super) fn tier_on_pool(&self, pool: Uuid) -> Result<usize, ErrorDetail> {
-        Ok(tier_of_pool(self.reach(&pool.to_string())?.key) + 1)
+        Ok(stack_level_of_pool(self.reach(&pool.to_string())?.key) + 1)
     }
 }
 

@@ -9,7 +9,7 @@ use braid_api::limits::{ARRAY_MEMBERS_MAX, POOLS_MAX};
 use braid_api::{CreatePool, ErrorDetail, Kind, Pool};
 use braid_engine::{DeviceId, DeviceIo};
 use braid_format::pool::{
-    PoolLabel, PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved, RingStart, owner_slots_for,
+    Checkpoint, PoolLabel, PoolMember, PoolMemberLayout, PoolMemberState, PoolState, Reserved, owner_slots_for,
 };
 use braid_format::{Features, Name};
 use braid_ring::RingDevices;
@@ -69,12 +69,12 @@ impl Control {
         }
         let uuid = parts[0].label.uuid;
         for part in &parts {
-            let start = RingStart::first(&part.label.uuid, part.label.session | 1);
-            let begun = begin(&io, &part.base, part.device, &part.label.places, &start).await;
+            let start = Checkpoint::first(&part.label.uuid, part.label.session | 1);
+            let begun = begin(&io, &part.base, part.device, &part.label.layout, &start).await;
             begun.map_err(|e| labels::failed(name.as_str(), "writing", part.label.member, e))?;
         }
         let kept = parts.iter().all(|part| match &part.base {
-            Base::Disk(disk) => !disk.disk.spec().keeps_nothing(),
+            Base::Disk(disk) => !disk.disk.spec().is_volatile(),
             Base::Array(_) => true,
         });
         if kept {
@@ -136,7 +136,7 @@ impl Control {
             let member = PoolMember { uuid: random_uuid()?, size_bytes: *size, state: PoolMemberState::InUse };
             members.push(Some(member));
         }
-        let label = |member: u8, places: PoolPlaces| PoolLabel {
+        let label = |member: u8, places: PoolMemberLayout| PoolLabel {
             features: Features::default(),
             uuid,
             sequence: 1,
@@ -147,10 +147,10 @@ impl Control {
             session,
             members: members.clone(),
             member,
-            places,
+            layout: places,
             reserved: Reserved::NONE,
         };
-        let part = |(number, ((base, device), places)): (u8, (&(Base, DeviceId), PoolPlaces))| Part {
+        let part = |(number, ((base, device), places)): (u8, (&(Base, DeviceId), PoolMemberLayout))| Part {
             base: base.clone(),
             device: *device,
             label: label(number, places),

@@ -6,7 +6,7 @@ use super::volumes::{Located, name_in_pool, not_found, of_admin};
 use braid_api::names::{VolumeName, is_uuid};
 use braid_api::{ChangedRange, ErrorDetail, Kind, SnapshotDiff};
 use braid_engine::PoolNext;
-use braid_engine::pool::{AdminError, BLOCK_BYTES, Changed, Difference, EXTENT_BYTES, Pool, Run, Walk};
+use braid_engine::pool::{AdminError, BLOCK_BYTES, Changed, ChangedRun, Difference, EXTENT_BYTES, Pool, Walk};
 use braid_format::pool::OwnerKind;
 use braid_nbd::codec::difference;
 use braid_nbd::export::{Allocation, Found};
@@ -56,7 +56,7 @@ impl Control {
         let first = offset_bytes / BLOCK_BYTES;
         let answer = self.difference(&from.pool, from.uuid, to.uuid, first, RANGES_MAX).await?;
         let (mut ranges, mut next, mut bytes) = (Vec::new(), None, 0);
-        answer.changed.runs(first, &mut |run: Run| {
+        answer.changed.runs(first, &mut |run: ChangedRun| {
             let offset = run.block * BLOCK_BYTES;
             let end = ((run.block + run.blocks) * BLOCK_BYTES).min(answer.size_bytes);
             if offset >= end {
@@ -173,7 +173,7 @@ fn begin(pool: &mut Pool, from: Uuid, to: Uuid) -> Result<(Difference, [String; 
     let (one, other) = (named(from)?, named(to)?);
     let names = [name_in_pool(state, one), name_in_pool(state, other)];
     for (owner, name) in [one, other].into_iter().zip(&names) {
-        pool.is_all_known(owner.id).map_err(|error| Missing::Doubt(error, name.clone()))?;
+        pool.check_records_known(owner.id).map_err(|error| Missing::Doubt(error, name.clone()))?;
     }
     match Difference::between(&state.owners, one.id, other.id) {
         Ok(between) => Ok((between, names, other.size_bytes)),

@@ -12,7 +12,7 @@ use super::{Base, Reach};
 use crate::daemon::state::SavedDisk;
 use braid_api::{ErrorDetail, Kind};
 use braid_format::pool::OwnerKind;
-use braid_ring::{Disk, DiskSpec, TIERS_MAX, tier_of, tier_of_pool};
+use braid_ring::{Disk, DiskSpec, STACK_LEVELS_MAX, stack_level_of, stack_level_of_pool};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -154,9 +154,11 @@ impl Tables {
     /// # Errors
     /// [`Kind::InvalidArgument`], which says so where it is a cycle.
     pub fn refuse_other_tier(&self, pool: Option<&Reach>, arrays: &[Uuid]) -> Result<usize, ErrorDetail> {
-        let tier =
-            |uuid: &Uuid| self.arrays.get(uuid).and_then(ArrayEntry::active).map_or(0, |active| tier_of(active.device));
-        let wanted = pool.map_or_else(|| arrays.iter().map(tier).max().unwrap_or(0), |pool| tier_of_pool(pool.key));
+        let tier = |uuid: &Uuid| {
+            self.arrays.get(uuid).and_then(ArrayEntry::active).map_or(0, |active| stack_level_of(active.device))
+        };
+        let wanted =
+            pool.map_or_else(|| arrays.iter().map(tier).max().unwrap_or(0), |pool| stack_level_of_pool(pool.key));
         let Some(other) = arrays.iter().find(|uuid| tier(uuid) != wanted) else { return Ok(wanted) };
         let name = self.arrays.get(other).map(|entry| entry.name.clone()).unwrap_or_default();
         if let Some(pool) = pool
@@ -186,7 +188,7 @@ pub fn refuse_higher_tier(tables: &Tables, uuid: Uuid, disk: &OpenDisk) -> Resul
     let Some(below) = disk.disk.device() else { return Ok(()) };
     let Some(entry) = tables.arrays.get(&uuid) else { return Ok(()) };
     let Condition::Active(active) = &entry.condition else { return Ok(()) };
-    if tier_of(active.device) > tier_of(below) {
+    if stack_level_of(active.device) > stack_level_of(below) {
         return Ok(());
     }
     let of = disk.volume.and_then(|volume| tables.held_volumes.get(&volume).copied());
@@ -214,7 +216,7 @@ impl Control {
     /// # Errors
     /// There is no memory for it.
     pub(in super::super) fn tier_of_array(&self, uuid: Uuid, disks: &[Arc<OpenDisk>]) -> Result<usize, ErrorDetail> {
-        let above = |disk: &Arc<OpenDisk>| disk.disk.device().map_or(0, |below| tier_of(below) + 1);
+        let above = |disk: &Arc<OpenDisk>| disk.disk.device().map_or(0, |below| stack_level_of(below) + 1);
         let here = disks.iter().map(above).max().unwrap_or(0);
         let was_on_volume =
             self.read().disks.values().any(|saved| {
@@ -222,7 +224,7 @@ impl Control {
             });
         let least = self.read().least_tiers.get(&uuid).copied().unwrap_or(0);
         let tier = here.max(usize::from(was_on_volume)).max(least);
-        let raised = self.ring.raise_to(tier);
+        let raised = self.ring.ensure_stack_level(tier);
         raised.map(|()| tier).map_err(|error| braid_advice::errors::of_ring(&error, &uuid.to_string()))
     }
 
@@ -276,9 +278,9 @@ impl Control {
         let refused = |kind: Kind, why: String, remedy: &str| {
             Err(ErrorDetail::new(kind, why).with("volume", name).remedy(remedy))
         };
-        let tier = tier_of_pool(pool.key) + 1;
-        if tier >= TIERS_MAX {
-            let most = TIERS_MAX - 1;
+        let tier = stack_level_of_pool(pool.key) + 1;
+        if tier >= STACK_LEVELS_MAX {
+            let most = STACK_LEVELS_MAX - 1;
             let why = format!("pools and arrays stand on each other {most} deep below volume {name} already");
             return refused(Kind::LimitReached, why, "use a disk, or a volume of a pool that is not so deep");
         }
@@ -289,13 +291,13 @@ impl Control {
             let why = format!("volume {name} cannot be written now");
             return refused(Kind::Inactive, why, "braid volume show says why, and braid pool show");
         }
-        self.ring.raise_to(tier).map_err(|error| braid_advice::errors::of_ring(&error, name))?;
+        self.ring.ensure_stack_level(tier).map_err(|error| braid_advice::errors::of_ring(&error, name))?;
         // It may have got another name until it was served; nobody gives it one from now on, and never a companion.
         let now = match name.rsplit_once('/') {
             Some((_, own)) if is_companion(own) => name.to_owned(),
             _ => self.locate(&uuid.to_string(), OwnerKind::Volume).await?.name,
         };
-        Ok(Disk::of_device(&called(spec.clone(), &now), source.device, source.size_bytes))
+        Ok(Disk::from_device(&called(spec.clone(), &now), source.device, source.size_bytes))
     }
 
     /// A volume is no disk any more: nobody has anything under way on it.
@@ -370,7 +372,7 @@ impl Control {
             open.filter(|disk| disk.volume == Some(volume)).collect()
         };
         // The shards learn it when the array looks at its disks: `braid array grow`.
-        disks.iter().for_each(|disk| disk.disk.has_grown_to(size_bytes));
+        disks.iter().for_each(|disk| disk.disk.set_grown_size(size_bytes));
     }
 }
 

@@ -11,7 +11,7 @@ use braid_engine::pool::{AdminError, Pool, VolumeId, VolumeShared};
 use braid_engine::{DeviceId, DeviceLayout, Node, PoolNext, VolumeNode};
 use braid_format::pool::OwnerKind;
 use braid_nbd::export::{Allocation, Differences};
-use braid_ring::{Rates, Throttle, tier_of_pool};
+use braid_ring::{Rates, Throttle, stack_level_of_pool};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use uuid::Uuid;
@@ -109,7 +109,7 @@ impl Control {
     }
 
     async fn publish_volume(&self, pool: &Reach, uuid: Uuid, volume: &AtHome) -> Result<ServedVolume, ErrorDetail> {
-        let device = self.write().take_device(tier_of_pool(pool.key))?;
+        let device = self.write().take_device(stack_level_of_pool(pool.key))?;
         let layout = match self.publish_size(pool, device, volume).await {
             Ok((layout, _)) => layout,
             Err(error) => {
@@ -117,7 +117,7 @@ impl Control {
                 return Err(error);
             }
         };
-        let throttle = Arc::new(Throttle::of_rates(&volume.rates));
+        let throttle = Arc::new(Throttle::with_rates(&volume.rates));
         let served = ServedVolume { id: volume.id, device, layout, throttle };
         self.note_served(pool.uuid, uuid, served.clone());
         Ok(served)
@@ -277,7 +277,7 @@ impl Control {
     }
 
     pub(super) async fn leave_volume(&self, pool: &Reach, id: VolumeId) {
-        let left = self.call(pool, move |pool| (PoolNext::Done, pool.leave(id))).await;
+        let left = self.call(pool, move |pool| (PoolNext::Done, pool.stop_serving(id))).await;
         if let Err(error) = left {
             tracing::warn!("{}", error.message);
         }
@@ -300,7 +300,7 @@ impl Control {
 fn at_home_in_slices(pool: &mut Pool, uuid: Uuid) -> (PoolNext, Result<AtHome, AdminError>) {
     match at_home(pool, uuid) {
         Ok(Some(at_home)) => (PoolNext::Done, Ok(at_home)),
-        Ok(None) => (PoolNext::GoOn, Err(AdminError::TailFull)),
+        Ok(None) => (PoolNext::GoOn, Err(AdminError::LogFull)),
         Err(error) => (PoolNext::Done, Err(error)),
     }
 }
@@ -315,7 +315,7 @@ fn at_home(pool: &mut Pool, uuid: Uuid) -> Result<Option<AtHome>, AdminError> {
     };
     let owner = pool.state().owners.iter().find(named).ok_or(AdminError::NoSuch)?;
     let (owner_id, size_bytes, is_snapshot) = (owner.id, owner.size_bytes, owner.kind == OwnerKind::Snapshot);
-    let (of, in_sectors) = (if is_snapshot { owner.volume } else { uuid }, owner.in_sectors);
+    let (of, in_sectors) = (if is_snapshot { owner.volume } else { uuid }, owner.sectors_of_512);
     let (name, rates) = (volumes::name_in_pool(pool.state(), owner), limits::rates_of(owner));
     let id = match pool.served(owner_id) {
         Some(id) => id,

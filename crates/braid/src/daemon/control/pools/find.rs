@@ -7,7 +7,7 @@ use super::{Base, Condition, Idle, Part, PoolEntry, WITH_POOL, labels};
 use braid_api::{ErrorDetail, Kind, Pool, PoolState, StartPool};
 use braid_engine::DeviceId;
 use braid_format::pool::{PoolLabel, PoolMemberState as MemberState, PoolState as LabelState};
-use braid_ring::tier_of;
+use braid_ring::stack_level_of;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -120,7 +120,7 @@ impl Control {
                     }
                     continue;
                 }
-                if label.as_ref().is_some_and(|label| !label.serves(&member.label)) {
+                if label.as_ref().is_some_and(|label| !label.lists_as_present(&member.label)) {
                     self.note_returned(uuid, member);
                     continue;
                 }
@@ -230,7 +230,7 @@ impl Control {
                 "{what} was to be added to pool {pool}, and that did not end: nothing of the pool is on it; add it again (braid pool add {pool} \
                  {called}), or {wipe}"
             )
-        } else if newest.has_given_up(&one.label) {
+        } else if newest.has_abandoned(&one.label) {
             let number = one.label.member;
             format!(
                 "{what} was member {number} of pool {pool}, and was given up: it is not taken back, and what it has is used no more; {wipe}"
@@ -293,7 +293,7 @@ impl Control {
                 "use that version of braid".to_owned(),
             );
         }
-        let said = |other: &PoolLabel| PoolLabel { member: label.member, places: label.places, ..other.clone() };
+        let said = |other: &PoolLabel| PoolLabel { member: label.member, layout: label.layout, ..other.clone() };
         // Whoever was about to return says of itself alone what the others do not say yet.
         let differs = |h: &&Here| !h.label.is_joining() && said(&h.label) != *label;
         let apart = here.iter().filter(|h| h.label.sequence == label.sequence).find(differs);
@@ -313,13 +313,13 @@ impl Control {
             let of: Vec<&Here> = here.iter().filter(|h| h.label.member == number).collect();
             match of.as_slice() {
                 // Somebody has accepted that it is not.
-                [] if label.absent() >> number & 1 == 1 => absent |= 1 << number,
+                [] if label.missing() >> number & 1 == 1 => absent |= 1 << number,
                 [] => {
                     missing.push(self.missing(label.uuid, number, member, troubles));
                     absent |= u128::from(force) << number;
                 }
                 // Whoever returns is judged by its ring.
-                [one] if member.state != MemberState::Absent && one.label.sequence + BEHIND <= label.sequence => {
+                [one] if member.state != MemberState::Missing && one.label.sequence + BEHIND <= label.sequence => {
                     let what = self.name_of(&one.base);
                     return failed(
                         format!(
@@ -435,7 +435,7 @@ impl Control {
     /// Makes devices of all disks; returns those that could not become one, too.
     async fn seat_here(&self, here: Vec<Here>) -> (Vec<Part>, Vec<Here>) {
         let (mut parts, mut rest) = (Vec::with_capacity(here.len()), Vec::new());
-        let tier = here.iter().filter_map(|member| member.device).map(tier_of).max().unwrap_or(0);
+        let tier = here.iter().filter_map(|member| member.device).map(stack_level_of).max().unwrap_or(0);
         for member in here {
             let device = match (&member.base, member.device) {
                 (Base::Disk(disk), None) => self.device_of(disk, tier).await.ok(),
@@ -556,7 +556,7 @@ impl Control {
 
 /// Whether a device bears the label of a pool that it is no member of by the newest label.
 fn is_left(label: &PoolLabel, one: &Here) -> bool {
-    !label.has(&one.label) || label.is_joining()
+    !label.lists(&one.label) || label.is_joining()
 }
 
 /// The arrays among what is here.

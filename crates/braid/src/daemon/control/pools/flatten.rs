@@ -7,13 +7,13 @@ use super::view::Listed;
 use super::volumes::{Told, find, told};
 use braid_api::{ErrorDetail, FlattenVolume, JobState, Kind, Volume};
 use braid_engine::PoolNext;
-use braid_engine::pool::{AdminError, EXTENT_BLOCKS, EXTENT_BYTES, Flattened, Pool};
+use braid_engine::pool::{AdminError, EXTENT_BLOCKS, EXTENT_BYTES, FlattenStep, Pool};
 use braid_format::pool::OwnerKind;
 use braid_geometry::units::format_size;
 use uuid::Uuid;
 
 /// What came of a step, and for whom it was the last.
-pub(super) type Flattening = (Flattened, Option<Ended>);
+pub(super) type Flattening = (FlattenStep, Option<Ended>);
 
 /// A volume of which one owner is flattened no more.
 pub(super) struct Ended {
@@ -89,7 +89,7 @@ impl Control {
             if pool.flattened_for(id).is_empty() {
                 return (PoolNext::Done, false);
             }
-            (if pool.keep_parent(id) { PoolNext::Commit } else { PoolNext::Again }, true)
+            (if pool.cancel_flatten(id) { PoolNext::Commit } else { PoolNext::Again }, true)
         };
         if !self.call(pool, keep).await? {
             let message = format!("volume {name} is not being flattened");
@@ -115,15 +115,15 @@ impl Control {
         let pool = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
         let (id, volume) = (volume, format!("{pool}/{name}"));
         let stopped = match step {
-            Flattened::Nothing | Flattened::Some | Flattened::Later => return,
-            Flattened::Done(_) if more > 0 => return,
-            Flattened::Done(_) => {
+            FlattenStep::Nothing | FlattenStep::Some | FlattenStep::Later => return,
+            FlattenStep::Done(_) if more > 0 => return,
+            FlattenStep::Done(_) => {
                 self.end_flattening(uuid, id, JobState::Done);
                 let message = format!("volume {volume} is independent of what it began as");
                 return self.events().info("volume_flattened", message, &[("volume", &volume)]);
             }
-            Flattened::Full(_) => "there is no space; make some free, and ask again",
-            Flattened::Unreadable(_) => {
+            FlattenStep::Full(_) => "there is no space; make some free, and ask again",
+            FlattenStep::Unreadable(_) => {
                 "some of what it sees cannot be read; look at the disks of the pool and at the kernel's log (dmesg), and ask again"
             }
         };
@@ -140,7 +140,9 @@ impl Control {
 /// A step of flattening, and for which volume it was the last.
 pub(super) fn flatten_some(pool: &mut Pool, records: u32) -> Flattening {
     let step = pool.flatten_step(records);
-    let (Flattened::Done(id) | Flattened::Full(id) | Flattened::Unreadable(id)) = step else { return (step, None) };
+    let (FlattenStep::Done(id) | FlattenStep::Full(id) | FlattenStep::Unreadable(id)) = step else {
+        return (step, None);
+    };
     let state = pool.state();
     let of = state.owners.get(id).map(|owner| if owner.volume.is_nil() { owner.uuid } else { owner.volume });
     let volume = of.and_then(|uuid| find(state, uuid, OwnerKind::Volume));
@@ -157,7 +159,7 @@ fn needed_bytes(listed: &Listed, tops: &[u32]) -> u64 {
     let each = u64::from(EXTENT_BLOCKS);
     let usage = tops.iter().filter_map(|top| listed.accounts.as_ref()?.of(*top));
     let extents = usage.map(|usage| {
-        let others = usage.seen_blocks.saturating_sub(usage.blocks);
+        let others = usage.visible_blocks.saturating_sub(usage.blocks);
         let room = (usage.extents * each).saturating_sub(usage.blocks);
         others.saturating_sub(room).div_ceil(each)
     });

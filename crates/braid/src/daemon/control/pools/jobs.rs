@@ -314,13 +314,13 @@ impl Control {
             let any_move = paused.iter().any(|work| matches!(work, Work::Move(_)));
             let all = any_move.then(|| pool.state().owners.iter());
             let owners = all.into_iter().flatten().filter(waits).map(|owner| owner.id).collect();
-            pool.hold_moves(members, owners);
+            pool.pause_moves(members, owners);
             let flattened = paused.iter().filter_map(|work| match work {
                 Work::Flattening(volume) => Some(flattened_of(pool, *volume)),
                 _ => None,
             });
             let flattened = flattened.flatten().collect();
-            pool.hold_flattening(flattened);
+            pool.pause_flattening(flattened);
             (PoolNext::Done, ())
         };
         if let Err(error) = self.call(pool, held).await {
@@ -443,7 +443,7 @@ fn at_work(pool: &mut Pool, leaving: &[u8], going: &[(Work, JobState)]) -> AtWor
         if owner.kind == OwnerKind::Volume && wanted.contains(&volume) {
             volumes.insert(volume);
         }
-        if owner.flattens {
+        if owner.flattening {
             // What was looked at of what shows through the parent; of one that is to come all of it.
             let parent = pool.state().owners.get(owner.parent).map_or(0, |parent| parent.size_bytes);
             let left = match under_way {
@@ -455,7 +455,7 @@ fn at_work(pool: &mut Pool, leaving: &[u8], going: &[(Work, JobState)]) -> AtWor
             *flattenings.entry(volume).or_default() += left;
         }
         if owner.also_on != 0 && matches!(owner.kind, OwnerKind::Volume | OwnerKind::Snapshot) {
-            elsewhere.push(Elsewhere { id: owner.id, volume, on: owner.also_on & !owner.uses() });
+            elsewhere.push(Elsewhere { id: owner.id, volume, on: owner.also_on & !owner.allocation_members() });
         }
     }
     // What is on a member that is emptied moves for its sake.

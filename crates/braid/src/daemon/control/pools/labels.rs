@@ -14,7 +14,7 @@ use braid_ring::RingDevices;
 
 /// What the two places of a label hold together: none, a label, or why there is one that cannot be believed.
 pub fn judge(device_bytes: u64, start: &[u8], end: &[u8]) -> Option<Result<PoolLabel, String>> {
-    let place = examine::copy_place(start, device_bytes).unwrap_or(0);
+    let place = examine::recorded_copy_offset(start, device_bytes).unwrap_or(0);
     let copies = [(0, start), (place, end)];
     let decoded = copies.map(|(offset, bytes)| (offset, PoolLabel::decode(bytes)));
     // One that only a newer version understands forbids to believe an older one beside it.
@@ -30,7 +30,7 @@ pub fn judge(device_bytes: u64, start: &[u8], end: &[u8]) -> Option<Result<PoolL
     let whole = decoded.iter().filter_map(|(offset, label)| label.as_ref().ok().filter(|l| l.belongs_at(*offset)));
     let whole: Vec<&PoolLabel> = whole.collect();
     if let [one, other] = whole.as_slice() {
-        let of_one = (one.uuid, one.member, one.places) == (other.uuid, other.member, other.places);
+        let of_one = (one.uuid, one.member, one.layout) == (other.uuid, other.member, other.layout);
         if !of_one || one.sequence == other.sequence && one != other {
             let who = |label: &PoolLabel| format!("member {} of pool {} ({})", label.member, label.name, label.uuid);
             return Some(Err(format!(
@@ -58,7 +58,7 @@ pub async fn read(io: &RingDevices, device: DeviceId) -> Result<Option<Result<Po
         return Ok(None);
     }
     let start = io.read(device, 0, LABEL_BYTES).await?;
-    let place = examine::copy_place(&start, size).unwrap_or(BLOCK_BYTES);
+    let place = examine::recorded_copy_offset(&start, size).unwrap_or(BLOCK_BYTES);
     let end = io.read(device, place, LABEL_BYTES).await?;
     Ok(judge(size, &start, &end))
 }
@@ -77,7 +77,7 @@ pub async fn write(
     change: impl Fn(&mut PoolLabel),
 ) -> Result<(), (u8, IoError)> {
     let Some(newest) = newest(parts.iter().map(|part| &part.label)).cloned() else { return Ok(()) };
-    for part in parts.iter_mut().filter(|part| newest.serves(&part.label)) {
+    for part in parts.iter_mut().filter(|part| newest.lists_as_present(&part.label)) {
         let label = of_member(&newest, part);
         part.behind |= part.label != label;
         part.label = label;
@@ -114,7 +114,7 @@ pub async fn announce(io: &impl DeviceIo, part: &mut Part) -> Result<(), IoError
 
 /// A label as this member has it.
 fn of_member(label: &PoolLabel, part: &Part) -> PoolLabel {
-    PoolLabel { member: part.label.member, places: part.label.places, ..label.clone() }
+    PoolLabel { member: part.label.member, layout: part.label.layout, ..label.clone() }
 }
 
 /// Writes the labels of some members, and makes them durable.
@@ -132,7 +132,7 @@ async fn put_where(io: &impl DeviceIo, parts: &mut [Part], which: impl Fn(&Part)
 
 async fn put(io: &impl DeviceIo, part: &Part) -> Result<(), IoError> {
     let bytes = part.label.encode().map_err(|_| IoError::of(braid_engine::ErrorKind::Invalid))?;
-    let places = part.label.places;
+    let places = part.label.layout;
     let both = [places.label_start, places.copy_start];
     // One after the other, with a flush between, and one that is torn or older first: a crash leaves one whole, always.
     for offset in if part.copy_first { [both[1], both[0]] } else { both } {
@@ -143,7 +143,7 @@ async fn put(io: &impl DeviceIo, part: &Part) -> Result<(), IoError> {
 
 /// Whether a member's label is whole, and its copy is not, or is older.
 async fn is_copy_doubtful(io: &impl DeviceIo, part: &Part) -> bool {
-    let places = part.label.places;
+    let places = part.label.layout;
     let mut sequences = [None; 2];
     for (found, offset) in sequences.iter_mut().zip([places.label_start, places.copy_start]) {
         let bytes = io.read(part.device, offset, LABEL_BYTES).await.unwrap_or_default();
@@ -167,7 +167,7 @@ pub async fn erase(io: &impl DeviceIo, parts: &[Part]) -> Result<(), Vec<(u8, Io
 }
 
 async fn erase_one(io: &impl DeviceIo, part: &Part) -> Result<(), IoError> {
-    for offset in [part.label.places.copy_start, part.label.places.label_start] {
+    for offset in [part.label.layout.copy_start, part.label.layout.label_start] {
         io.write(part.device, offset, vec![0; LABEL_BYTES], true).await?;
     }
     io.flush(part.device).await
@@ -206,7 +206,7 @@ pub fn failed(pool: &str, doing: &str, member: u8, error: IoError) -> ErrorDetai
 mod tests {
     use super::*;
     use braid_engine::ErrorKind;
-    use braid_format::pool::{PoolMember, PoolMemberState, PoolPlaces, PoolState, Reserved};
+    use braid_format::pool::{PoolMember, PoolMemberLayout, PoolMemberState, PoolState, Reserved};
     use braid_format::{Features, Name, Uuid};
     use std::cell::{Cell, RefCell};
     use std::collections::BTreeMap;
@@ -282,7 +282,7 @@ mod tests {
             session: 1,
             members: (0..MEMBERS).map(member_of).collect(),
             member,
-            places: PoolPlaces::new(BYTES, 1024).unwrap(),
+            layout: PoolMemberLayout::new(BYTES, 1024).unwrap(),
             reserved: Reserved::NONE,
         }
     }
@@ -290,7 +290,7 @@ mod tests {
     /// What is found on the disks, as a start finds it: none may be without a label.
     fn found(disks: &Disks) -> Vec<Part> {
         let one = |member: u8| {
-            let places = PoolPlaces::new(BYTES, 1024).unwrap();
+            let places = PoolMemberLayout::new(BYTES, 1024).unwrap();
             let copies = [places.label_start, places.copy_start]
                 .map(|at| disks.blocks.borrow().get(&(u32::from(member), at)).cloned().unwrap_or_default());
             let judged = judge(BYTES, &copies[0], &copies[1]).expect("there is a label");
@@ -349,17 +349,17 @@ mod tests {
     /// Which of the three a start takes for members; none of them has missed a change.
     fn members_at_a_start(disks: &Disks) -> Vec<Part> {
         let bears = |member: &u8| {
-            let at = [0, PoolPlaces::new(BYTES, 1024).unwrap().copy_start];
+            let at = [0, PoolMemberLayout::new(BYTES, 1024).unwrap().copy_start];
             at.iter().any(|at| disks.blocks.borrow().get(&(u32::from(*member), *at)).is_some_and(|b| b[0] != 0))
         };
         let one = |member: u8| {
-            let copies = [0, PoolPlaces::new(BYTES, 1024).unwrap().copy_start]
+            let copies = [0, PoolMemberLayout::new(BYTES, 1024).unwrap().copy_start]
                 .map(|at| disks.blocks.borrow().get(&(u32::from(member), at)).cloned().unwrap_or_default());
             Some(part(member, judge(BYTES, &copies[0], &copies[1])?.ok()?))
         };
         let here: Vec<Part> = (0..MEMBERS).filter(bears).filter_map(one).collect();
         let newest = newest(here.iter().map(|part| &part.label)).unwrap().clone();
-        let here: Vec<Part> = here.into_iter().filter(|part| newest.has(&part.label)).collect();
+        let here: Vec<Part> = here.into_iter().filter(|part| newest.lists(&part.label)).collect();
         assert_eq!(here.len(), newest.numbered().count(), "who is a member has a label");
         assert!(here.iter().all(|part| part.label.sequence + 1 >= newest.sequence), "and has missed nothing");
         here
@@ -405,11 +405,12 @@ mod tests {
         let here = found(disks);
         let newest = newest(here.iter().map(|part| &part.label)).unwrap().clone();
         for part in &here {
-            let may_be_late = !newest.serves(&part.label);
-            assert!(newest.has(&part.label), "it is a member, or was one");
+            let may_be_late = !newest.lists_as_present(&part.label);
+            assert!(newest.lists(&part.label), "it is a member, or was one");
             assert!(may_be_late || part.label.sequence + 1 >= newest.sequence, "who was there has missed nothing");
         }
-        let (mut parts, back): (Vec<Part>, Vec<Part>) = here.into_iter().partition(|part| newest.serves(&part.label));
+        let (mut parts, back): (Vec<Part>, Vec<Part>) =
+            here.into_iter().partition(|part| newest.lists_as_present(&part.label));
         block_on(write(disks, &mut parts, |label| label.session = session))?;
         block_on(take_back(disks, parts, back))
     }
@@ -427,7 +428,7 @@ mod tests {
             for session in [2, 3] {
                 let without = |label: &mut PoolLabel| {
                     label.session = session;
-                    set_states(label, 1 << 1, PoolMemberState::Absent);
+                    set_states(label, 1 << 1, PoolMemberState::Missing);
                 };
                 block_on(write(&disks, &mut others, without)).unwrap();
             }
@@ -437,7 +438,7 @@ mod tests {
                 disks.left.set(u32::MAX);
             }
             let parts = open_again(&disks, 6).unwrap();
-            let in_use = |part: &Part| part.label.absent() == 0 && !part.label.is_joining() && part.label.session == 6;
+            let in_use = |part: &Part| part.label.missing() == 0 && !part.label.is_joining() && part.label.session == 6;
             assert!(parts.len() == 3 && parts.iter().all(in_use), "cut at {first}, {second}");
             let sequences: Vec<u64> = found(&disks).iter().map(|part| part.label.sequence).collect();
             assert!(sequences.iter().all(|sequence| *sequence == sequences[0]), "{sequences:?}");
@@ -474,7 +475,7 @@ mod tests {
         disks.broken.set(Some(0));
         block_on(doom(&disks, &mut parts));
         assert_eq!(block_on(erase(&disks, &parts)).unwrap_err().iter().map(|left| left.0).collect::<Vec<_>>(), [0]);
-        let start = parts[2].label.places.label_start;
+        let start = parts[2].label.layout.label_start;
         assert!(disks.blocks.borrow()[&(2, start)].iter().all(|byte| *byte == 0));
     }
 

@@ -9,7 +9,7 @@ use super::Base;
 use super::find::Here;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::{DeviceId, lifecycle};
-use braid_ring::tier_of;
+use braid_ring::stack_level_of;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -20,10 +20,10 @@ impl Control {
     /// # Errors
     /// One of them cannot be started again.
     pub(super) async fn raise_to_highest(self: &Arc<Self>, here: &mut [Here]) -> Result<(), ErrorDetail> {
-        let highest = here.iter().filter_map(|member| member.device).map(tier_of).max().unwrap_or(0);
+        let highest = here.iter().filter_map(|member| member.device).map(stack_level_of).max().unwrap_or(0);
         for member in here {
             if let (Base::Array(uuid), Some(device)) = (&member.base, member.device)
-                && tier_of(device) < highest
+                && stack_level_of(device) < highest
             {
                 self.write().least_tiers.insert(*uuid, highest);
                 member.device = Some(self.start_anew(*uuid).await?);

@@ -9,7 +9,7 @@ use super::{PoolEntry, Reach, labels, volumes};
 use braid_api::{ErrorDetail, Kind, Pool as ShownPool};
 use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, EXTENT_BYTES, Pool};
-use braid_format::pool::{PoolLabel, PoolMember, PoolMemberState, PoolPlaces};
+use braid_format::pool::{PoolLabel, PoolMember, PoolMemberLayout, PoolMemberState};
 use braid_geometry::units::format_size;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl Control {
             let last = seen.get(&number).map(|seen| seen.strip_prefix("array ").unwrap_or(seen));
             number.to_string() == given || last == Some(given)
         };
-        let mut absent = label.numbered().filter(|(number, _)| label.absent() >> number & 1 == 1);
+        let mut absent = label.numbered().filter(|(number, _)| label.missing() >> number & 1 == 1);
         absent.find(|(number, _)| is_meant(*number)).map(|(number, member)| (number, *member))
     }
 
@@ -40,7 +40,7 @@ impl Control {
         (number, member): (u8, PoolMember),
         force: bool,
     ) -> Result<ShownPool, ErrorDetail> {
-        if member.state == PoolMemberState::GivenUp {
+        if member.state == PoolMemberState::Abandoned {
             return self.pool(&pool.uuid.to_string()).await;
         }
         let most = self
@@ -70,7 +70,7 @@ impl Control {
             )));
         }
         let _one_at_a_time = pool.work.lock().await;
-        self.mark(pool, number, PoolMemberState::GivenUp).await?;
+        self.mark(pool, number, PoolMemberState::Abandoned).await?;
         self.save_or_warn();
         let message = format!(
             "member {number} of pool {} is given up, and is not taken back: up to {most} that may have been there read as errors",
@@ -92,14 +92,14 @@ impl Control {
     /// Members that were given up and are not forgotten yet, by their bits.
     pub(super) fn given_up_of(&self, pool: &Reach) -> u128 {
         let tables = self.read();
-        tables.pools.get(&pool.uuid).and_then(|entry| entry.label.as_ref()).map_or(0, PoolLabel::given_up)
+        tables.pools.get(&pool.uuid).and_then(|entry| entry.label.as_ref()).map_or(0, PoolLabel::abandoned)
     }
 
     /// Volumes and snapshots that may have had something on absent members, by their bits.
     pub(super) async fn doubtful_because_of(&self, pool: &Reach, members: u128) -> Result<Vec<String>, ErrorDetail> {
         let asked = move |pool: &mut Pool| {
             let state = pool.state();
-            let on = |id: &u32| state.owners.get(*id).is_some_and(|owner| owner.may_be_on() & members != 0);
+            let on = |id: &u32| state.owners.get(*id).is_some_and(|owner| owner.block_members() & members != 0);
             let named = state.owners.iter().filter(|owner| !owner.name.is_empty());
             let doubtful = named.filter(|owner| state.owners.chain(owner.id).iter().any(on));
             (PoolNext::Done, doubtful.map(|owner| volumes::name_in_pool(state, owner)).collect())
@@ -128,7 +128,7 @@ impl Control {
         };
         // Nobody is served until it is done.
         let _one_at_a_time = pool.work.lock().await;
-        if self.call(pool, |pool| (PoolNext::Done, pool.is_doubt_served())).await? {
+        if self.call(pool, |pool| (PoolNext::Done, pool.serves_in_doubt())).await? {
             return Err(in_use());
         }
         let mut parts = self.parts_of(pool);
@@ -140,7 +140,7 @@ impl Control {
         self.keep_parts(pool.uuid, parts);
         written.map_err(|(member, error)| labels::failed(&pool.name, "writing the label of", member, error))?;
         let accepted = self.call(pool, move |pool| match pool.accept_loss(members) {
-            Err(AdminError::TailFull) => (PoolNext::Again, Ok(())),
+            Err(AdminError::LogFull) => (PoolNext::Again, Ok(())),
             result => (PoolNext::Commit, result),
         });
         accepted.await?.map_err(|error| match error {
@@ -165,23 +165,23 @@ impl Control {
 pub(super) fn use_no_more(pool: &mut Pool, label: &PoolLabel) {
     let known = label.numbered().fold(0u128, |all, (number, _)| all | 1 << number);
     let used = (1u128 << (label.members.len() - 1)) | ((1u128 << (label.members.len() - 1)) - 1);
-    if let Err(error) = pool.use_no_more(used & !known) {
+    if let Err(error) = pool.remove_from_placement(used & !known) {
         tracing::warn!("pool {}: volumes are placed on members that are gone: {error}", label.name);
     }
 }
 
 /// Bytes of data that may have stood on a member, at most.
 pub(super) fn most_on(label: &PoolLabel, member: &PoolMember) -> u64 {
-    let places = PoolPlaces::new(member.size_bytes, label.places.owner_slots);
+    let places = PoolMemberLayout::new(member.size_bytes, label.layout.owner_slots);
     places.map_or(member.size_bytes, |places| u64::from(places.extents) * EXTENT_BYTES)
 }
 
 /// What is said of members of a pool that serves which are absent, by state: each a sentence.
 pub(super) fn absent_in_words(entry: &PoolEntry) -> Vec<(u8, bool, String)> {
     let Some(label) = &entry.label else { return Vec::new() };
-    let absent = label.numbered().filter(|(number, _)| label.absent() >> number & 1 == 1);
+    let absent = label.numbered().filter(|(number, _)| label.missing() >> number & 1 == 1);
     let say = |(number, member): (u8, &PoolMember)| {
-        let given_up = member.state == PoolMemberState::GivenUp;
+        let given_up = member.state == PoolMemberState::Abandoned;
         let most = format_size(most_on(label, member));
         let message = match given_up {
             false => format!(

@@ -71,7 +71,7 @@ impl Vitals {
         let owners_max = u64::from(state.owners.slots());
         Vitals {
             members,
-            kept: pool.kept_extents(),
+            kept: pool.reserved_extents(),
             zero_records: zero_records_max - state.free_zero_slots() as u64,
             zero_records_max,
             owners: owners_max - u64::from(state.owners.free_slots()),

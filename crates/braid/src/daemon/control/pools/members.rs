@@ -10,7 +10,7 @@ use super::{Base, Reach};
 use braid_advice::errors::of_lifecycle;
 use braid_api::{ErrorDetail, Kind, names};
 use braid_engine::{DeviceId, DeviceIo, DeviceLayout, Flags, IoError, Node, Op, lifecycle};
-use braid_format::pool::{PoolPlaces, RING_START_BYTES, RingStart};
+use braid_format::pool::{CHECKPOINT_BYTES, Checkpoint, PoolMemberLayout};
 use braid_format::{BLOCK_BYTES, foreign};
 use braid_ring::{DiskSpec, RingDevices};
 use std::path::PathBuf;
@@ -167,7 +167,7 @@ impl Control {
 
     /// A device of a tier that is a disk as a whole.
     pub(super) async fn device_of(&self, disk: &OpenDisk, tier: usize) -> Result<DeviceId, ErrorDetail> {
-        self.ring.raise_to(tier).map_err(|error| braid_advice::errors::of_ring(&error, &disk.name))?;
+        self.ring.ensure_stack_level(tier).map_err(|error| braid_advice::errors::of_ring(&error, &disk.name))?;
         let (device, version) = {
             let mut tables = self.write();
             (tables.take_device(tier)?, tables.next_version())
@@ -221,7 +221,7 @@ impl Control {
         base: &Base,
         device: DeviceId,
         force: bool,
-    ) -> Result<Option<foreign::Found>, ErrorDetail> {
+    ) -> Result<Option<foreign::Signatures>, ErrorDetail> {
         let name = self.name_of(base);
         let size = io.size_bytes(device);
         let broken = |error: IoError| not_looked_at(&name, error);
@@ -244,7 +244,7 @@ impl Control {
         io: &RingDevices,
         base: &Base,
         device: DeviceId,
-        found: Option<foreign::Found>,
+        found: Option<foreign::Signatures>,
     ) -> Result<(), ErrorDetail> {
         let name = self.name_of(base);
         let broken = |error: IoError| not_looked_at(&name, error);
@@ -333,12 +333,12 @@ pub(super) fn places_on(
     device: DeviceId,
     size: u64,
     owner_slots: u32,
-) -> Result<PoolPlaces, ErrorDetail> {
+) -> Result<PoolMemberLayout, ErrorDetail> {
     if io.block_bytes(device) > BLOCK_BYTES as u32 {
         let message = format!("{member} has blocks of {} bytes; a pool's are of 4096", io.block_bytes(device));
         return Err(ErrorDetail::new(Kind::InvalidArgument, message).remedy("use another disk"));
     }
-    PoolPlaces::new(size, owner_slots).map_err(|error| {
+    PoolMemberLayout::new(size, owner_slots).map_err(|error| {
         ErrorDetail::new(Kind::InvalidArgument, format!("{member} cannot be a member of a pool: {error}"))
             .remedy("use a disk of another size")
     })
@@ -349,8 +349,8 @@ pub(super) async fn begin(
     io: &RingDevices,
     base: &Base,
     device: DeviceId,
-    places: &PoolPlaces,
-    start: &RingStart,
+    places: &PoolMemberLayout,
+    start: &Checkpoint,
 ) -> Result<(), IoError> {
     // What the pool writes itself is not to meet a file system that is full by then.
     let reserved = if is_file(base) { RESERVED_BYTES_MAX } else { 0 };
@@ -360,8 +360,8 @@ pub(super) async fn begin(
         zero(io, device, Flags::NO_UNMAP, (area.start, first)).await?;
         zero(io, device, Flags::NONE, (area.start + first, area.bytes - first)).await?;
     }
-    let [first, second] = [0, RING_START_BYTES as u64].map(|at| places.starts.start + at);
-    io.write(device, second, vec![0; RING_START_BYTES], false).await?;
+    let [first, second] = [0, CHECKPOINT_BYTES as u64].map(|at| places.checkpoints.start + at);
+    io.write(device, second, vec![0; CHECKPOINT_BYTES], false).await?;
     io.write(device, first, start.encode().to_vec(), false).await?;
     io.flush(device).await
 }

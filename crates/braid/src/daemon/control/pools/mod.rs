@@ -283,7 +283,7 @@ impl Tables {
     /// Whether a pool is found again after the daemon ends.
     pub fn is_pool_kept(&self, pool: &PoolEntry) -> bool {
         let keeps = |part: &Part| match &part.base {
-            Base::Disk(disk) => !disk.disk.spec().keeps_nothing(),
+            Base::Disk(disk) => !disk.disk.spec().is_volatile(),
             Base::Array(uuid) => self.arrays.get(uuid).and_then(ArrayEntry::active).is_none_or(Active::is_kept),
         };
         pool.served().is_none_or(|served| served.parts.iter().all(keeps))

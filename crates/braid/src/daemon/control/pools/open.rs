@@ -9,7 +9,7 @@ use braid_api::{ErrorDetail, Kind};
 use braid_engine::pool::{OpenError, OpenPool, PoolDevice, open};
 use braid_engine::{DeviceIo, IoError, PoolMembers, PoolPlace, ShardId};
 use braid_format::pool::{PoolLabel, PoolMemberState};
-use braid_ring::tier_of;
+use braid_ring::stack_level_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,10 +35,11 @@ impl Control {
         let newest = labels::newest(parts.iter().map(|part| &part.label)).expect("a pool has members").clone();
         self.note_opening(uuid, &newest, session)?;
         // Whom the pool went on without is a member again when it was opened with him.
-        let (mut parts, back): (Vec<Part>, Vec<Part>) = parts.into_iter().partition(|part| newest.serves(&part.label));
+        let (mut parts, back): (Vec<Part>, Vec<Part>) =
+            parts.into_iter().partition(|part| newest.lists_as_present(&part.label));
         let written = labels::write(&io, &mut parts, |label| {
             (label.session, label.clean) = (session, false);
-            set_states(label, absent & !label.given_up(), PoolMemberState::Absent);
+            set_states(label, absent & !label.abandoned(), PoolMemberState::Missing);
         });
         let failed = |(member, error)| labels::failed(&name, "writing the label of", member, error);
         written.await.map_err(failed)?;
@@ -47,9 +48,9 @@ impl Control {
         let what = OpenPool {
             uuid,
             members: &members,
-            owner_slots: newest.places.owner_slots,
-            absent,
-            writes_over: gives_up,
+            owner_slots: newest.layout.owner_slots,
+            missing: absent,
+            overwrites_unreadable: gives_up,
             run,
         };
         let boot = tails.boot();
@@ -81,7 +82,7 @@ impl Control {
         let tail = tokio::task::block_in_place(|| tails.keep_new());
         let returned: Vec<u8> = back.iter().map(|part| part.label.member).collect();
         let parts = take_back(&io, parts, back).await.map_err(failed)?;
-        let (key, shared) = (self.write().take_pool_key(tier_of(parts[0].device))?, Arc::clone(pool.shared()));
+        let (key, shared) = (self.write().take_pool_key(stack_level_of(parts[0].device))?, Arc::clone(pool.shared()));
         let home = ShardId(key.0 % self.ring.shards());
         let places = places(&parts);
         let mut pool = pool;
@@ -136,7 +137,7 @@ impl Control {
             );
             self.events().error("pool_tail_lost", message, &[("pool", &pool)]);
         }
-        self.tell_absent(&pool, absent & !newest.given_up(), &returned);
+        self.tell_absent(&pool, absent & !newest.abandoned(), &returned);
         self.save_or_warn();
         self.note_snapshots(uuid).await;
         self.tend(uuid, tail);
@@ -157,8 +158,8 @@ pub(super) async fn take_back(
     }
     let mut returned = 0;
     for part in &mut back {
-        let (member, places) = (part.label.member, part.label.places);
-        part.label = PoolLabel { member, places, ..parts[0].label.clone() };
+        let (member, places) = (part.label.member, part.label.layout);
+        part.label = PoolLabel { member, layout: places, ..parts[0].label.clone() };
         set_states(&mut part.label, 1 << member, PoolMemberState::Joining);
         labels::announce(io, part).await.map_err(|error| (member, error))?;
         returned |= 1 << member;
@@ -185,12 +186,12 @@ fn places(parts: &[Part]) -> Arc<PoolMembers> {
 
 /// Where a member's extents begin.
 pub(super) fn pool_place(part: &Part) -> PoolPlace {
-    PoolPlace { device: part.device, data: part.label.places.data.start }
+    PoolPlace { device: part.device, data: part.label.layout.data.start }
 }
 
 /// What the core knows of a member.
 pub(super) fn pool_device(part: &Part) -> PoolDevice {
-    let places = &part.label.places;
+    let places = &part.label.layout;
     PoolDevice::new(part.label.member, part.device, places)
 }
 
@@ -209,15 +210,15 @@ fn of_open(pool: &str, uuid: uuid::Uuid, error: &OpenError, tails: &std::path::P
                  blocks, is damaged; or detach that member, and: braid pool start {pool} --force"
             ),
         ),
-        OpenError::Lacks { member, .. } | OpenError::OtherRun(member) => (
+        OpenError::LacksCommit { member, .. } | OpenError::OtherRun(member) => (
             Kind::Damaged,
             format!(
                 "nothing was changed; detach member {member} (or wipe its label: braid disk wipe), then: braid pool start {pool} --force, which \
                  goes on without it"
             ),
         ),
-        OpenError::Tail(_) => (Kind::NoSpace, "make room in shared memory; it is tried again by itself".to_owned()),
-        OpenError::OldTail(_) => (
+        OpenError::LogMemory(_) => (Kind::NoSpace, "make room in shared memory; it is tried again by itself".to_owned()),
+        OpenError::OldLog(_) => (
             Kind::Damaged,
             format!(
                 "keep a copy of the files in {} that have {uuid} in their name; without them the pool opens (braid array assemble) as after a loss \

@@ -8,11 +8,11 @@ use super::{Base, Part, Reach};
 use braid_api::{ErrorDetail, Kind, MoveVolume, Place, Volume};
 use braid_engine::PoolNext;
 use braid_engine::pool::{AdminError, Pool};
-use braid_format::pool::{Owner, OwnerKind, Placing};
+use braid_format::pool::{AllocationPolicy, Owner, OwnerKind};
 use std::collections::BTreeMap;
 
 /// As owners say it.
-pub(super) type Placed = (Placing, u128);
+pub(super) type Placed = (AllocationPolicy, u128);
 
 impl Control {
     /// What a place is in a pool.
@@ -21,7 +21,7 @@ impl Control {
     /// It names what is no member of the pool, or one that is being removed.
     pub(super) async fn placed(&self, pool: &Reach, place: &Place) -> Result<Placed, ErrorDetail> {
         let names = match place {
-            Place::Spread => return Ok((Placing::Spread, 0)),
+            Place::Spread => return Ok((AllocationPolicy::Spread, 0)),
             Place::Single => {
                 let most = self.call(pool, |pool: &mut Pool| (PoolNext::Done, pool.member_with_most_space())).await?;
                 let member = most.ok_or_else(|| {
@@ -29,7 +29,7 @@ impl Control {
                         .with("pool", &pool.name)
                         .remedy(format!("braid pool show {}", pool.name))
                 })?;
-                return Ok((Placing::Single, 1 << member));
+                return Ok((AllocationPolicy::Single, 1 << member));
             }
             Place::On(names) => names,
         };
@@ -45,7 +45,7 @@ impl Control {
             }
             on |= 1 << number;
         }
-        Ok((if on.count_ones() == 1 { Placing::Single } else { Placing::Chosen }, on))
+        Ok((if on.count_ones() == 1 { AllocationPolicy::Single } else { AllocationPolicy::Chosen }, on))
     }
 
     /// Lets a volume, with its snapshots, have its blocks elsewhere: new ones at once, those that there are little by little.
@@ -61,8 +61,9 @@ impl Control {
         let (uuid, single) = (located.uuid, ask.place == Place::Single);
         let done = self.call(&pool, move |pool| {
             pool.retry_moves();
-            let found = find(pool.state(), uuid, OwnerKind::Volume).map(|owner| owner.place).ok_or(AdminError::NoSuch);
-            if single && found == Ok(Placing::Single) {
+            let found =
+                find(pool.state(), uuid, OwnerKind::Volume).map(|owner| owner.allocation).ok_or(AdminError::NoSuch);
+            if single && found == Ok(AllocationPolicy::Single) {
                 // It is on one, whichever.
                 return told(Ok(()));
             }
@@ -70,7 +71,7 @@ impl Control {
             let of_volume = |owner: &&Owner| owner.uuid == uuid || owner.volume == uuid;
             let owners: Vec<Owner> = pool.state().owners.iter().filter(of_volume).cloned().collect();
             let result =
-                found.and_then(|_| owners.into_iter().try_for_each(|owner| pool.place_owner(owner.id, place, on)));
+                found.and_then(|_| owners.into_iter().try_for_each(|owner| pool.set_placement(owner.id, place, on)));
             told(result.map_err(Told::Admin))
         });
         done.await?.map_err(|error| error.into_detail(&pool, &located.name))?;
@@ -104,7 +105,7 @@ impl Tables {
 
     /// Where an owner has its blocks.
     pub(super) fn place_of(&self, pool: &Reach, owner: &Owner) -> Place {
-        if owner.place == Placing::Spread {
+        if owner.allocation == AllocationPolicy::Spread {
             return Place::Spread;
         }
         let names = self.member_names(pool);

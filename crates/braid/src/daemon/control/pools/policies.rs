@@ -12,8 +12,8 @@ use super::{PoolEntry, Reach};
 use braid_api::names::{policy_name, policy_time};
 use braid_api::{ErrorDetail, Kind, SnapshotPolicy, Volume};
 use braid_engine::PoolNext;
-use braid_engine::pool::{Pool, State};
-use braid_format::pool::{Owner, OwnerKind, Policy};
+use braid_engine::pool::{Pool, PoolTables};
+use braid_format::pool::{Owner, OwnerKind, SnapshotSchedule};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,7 @@ pub struct WithPolicy {
     /// Its name alone.
     pub name: String,
     /// What is wanted.
-    pub policy: Policy,
+    pub policy: SnapshotSchedule,
     /// What its policy has taken, in that order.
     pub taken: Vec<Taken>,
 }
@@ -58,7 +58,7 @@ impl Taken {
 
 /// Whether it is time for the next one. `since_s`: how long ago this daemon has taken one of the volume, if it has, by a clock that only
 /// goes on.
-fn is_due(policy: Policy, taken: &[Taken], now_unix_s: u64, since_s: Option<u64>) -> bool {
+fn is_due(policy: SnapshotSchedule, taken: &[Taken], now_unix_s: u64, since_s: Option<u64>) -> bool {
     let every = u64::from(policy.every_s).max(1);
     let Some(last) = taken.last().map(|taken| taken.at_unix_s) else { return true };
     let due = if last > now_unix_s {
@@ -75,7 +75,7 @@ fn is_due(policy: Policy, taken: &[Taken], now_unix_s: u64, since_s: Option<u64>
 }
 
 /// Those that are too many, the oldest first.
-fn too_many(policy: Policy, taken: &[Taken]) -> &[Taken] {
+fn too_many(policy: SnapshotSchedule, taken: &[Taken]) -> &[Taken] {
     &taken[..taken.len().saturating_sub(policy.keep as usize)]
 }
 
@@ -111,8 +111,8 @@ impl Control {
         let located = self.locate(volume, OwnerKind::Volume).await?;
         {
             let _one_at_a_time = located.pool.work.lock().await;
-            let policy = policy.map(|policy| Policy { every_s: policy.every_s, keep: policy.keep });
-            self.alter(&located, OwnerKind::Volume, move |owner| owner.policy = policy).await?;
+            let policy = policy.map(|policy| SnapshotSchedule { every_s: policy.every_s, keep: policy.keep });
+            self.alter(&located, OwnerKind::Volume, move |owner| owner.schedule = policy).await?;
         }
         self.note_snapshots(located.pool.uuid).await;
         let what = if policy.is_some() { "taken by themselves" } else { "not taken by themselves any more" };
@@ -257,13 +257,13 @@ impl Control {
 
 /// Whether a snapshot is one that the policy of its volume does not keep, as both are now: it may have got another name since it was noted, and
 /// the volume another policy.
-fn is_too_many(state: &State, snapshot: &Owner) -> bool {
+fn is_too_many(state: &PoolTables, snapshot: &Owner) -> bool {
     let by_policy = |owner: &&Owner| {
         owner.kind == OwnerKind::Snapshot
             && owner.volume == snapshot.volume
             && policy_time(owner.name.as_str()).is_some()
     };
-    let Some(policy) = find(state, snapshot.volume, OwnerKind::Volume).and_then(|volume| volume.policy) else {
+    let Some(policy) = find(state, snapshot.volume, OwnerKind::Volume).and_then(|volume| volume.schedule) else {
         return false;
     };
     if !by_policy(&snapshot) {
@@ -275,7 +275,7 @@ fn is_too_many(state: &State, snapshot: &Owner) -> bool {
 }
 
 /// Whether something of another volume goes on from a snapshot, at once or by way of what was deleted.
-fn is_cloned(state: &State, snapshot: Uuid, volume: Uuid) -> bool {
+fn is_cloned(state: &PoolTables, snapshot: Uuid, volume: Uuid) -> bool {
     let owners = &state.owners;
     let Some(snapshot) = owners.iter().find(|owner| owner.uuid == snapshot && owner.kind == OwnerKind::Snapshot) else {
         return false;
@@ -298,7 +298,7 @@ mod tests {
 
     /// A volume under a policy, its clocks, and what was taken of it.
     struct Story {
-        policy: Policy,
+        policy: SnapshotSchedule,
         taken: Vec<Taken>,
         now: u64,
         /// None: this daemon has taken none.
@@ -308,7 +308,7 @@ mod tests {
 
     impl Story {
         fn new(keep: u32) -> Story {
-            let policy = Policy { every_s: HOUR as u32, keep };
+            let policy = SnapshotSchedule { every_s: HOUR as u32, keep };
             Story { policy, taken: Vec::new(), now: 1_800_000_123, since: None, count: 0 }
         }
 
@@ -404,12 +404,12 @@ mod tests {
 
     #[test]
     fn the_oldest_is_too_many_whatever_the_clock_said() {
-        let mut state = State::new(8);
-        let policy = Some(Policy { every_s: HOUR as u32, keep: 3 });
+        let mut state = PoolTables::new(8);
+        let policy = Some(SnapshotSchedule { every_s: HOUR as u32, keep: 3 });
         let volume = Uuid::from_u128(1);
         let made = |id: u32, name: &str, snapshot: bool| {
             let mut made = Owner::volume(Uuid::nil(), checked(name).expect("a name"), 1 << 20);
-            (made.id, made.policy) = (id, policy.filter(|_| !snapshot));
+            (made.id, made.schedule) = (id, policy.filter(|_| !snapshot));
             if snapshot {
                 (made.kind, made.volume, made.uuid) = (OwnerKind::Snapshot, volume, Uuid::from_u128(id.into()));
             } else {

@@ -9,7 +9,7 @@ use super::labels;
 use super::lost::in_words;
 use super::{Condition, Part, PoolEntry, Reach};
 use braid_api::{ErrorDetail, Kind, Pool as ShownPool, RemoveMember};
-use braid_engine::pool::{AdminError, EXTENT_BYTES, Leaving, Pool};
+use braid_engine::pool::{AdminError, EXTENT_BYTES, MemberRemoval, Pool};
 use braid_engine::{IoError, PoolNext};
 use braid_format::pool::PoolMemberState;
 use braid_geometry::units::format_size;
@@ -87,7 +87,7 @@ impl Control {
             }
         }
         let emptied = self.call(&pool, move |pool| match pool.empty_member(number) {
-            Err(AdminError::TailFull) => (PoolNext::Again, Ok(())),
+            Err(AdminError::LogFull) => (PoolNext::Again, Ok(())),
             result => (PoolNext::Commit, result),
         });
         if let Err(error) = emptied.await? {
@@ -193,15 +193,15 @@ impl Control {
             self.let_go_of_member(&pool, gone).await;
         } else if let Some(member) = member {
             let leaves = move |pool: &mut Pool| {
-                let leaving = pool.leave_step(member);
-                if leaving == Leaving::NotEmpty && pool.is_member_empty(member) {
+                let leaving = pool.remove_member_step(member);
+                if leaving == MemberRemoval::NotEmpty && pool.is_member_empty(member) {
                     // Somebody is placed there still: the command was cut off, or there was no space then.
                     let _ = pool.empty_member(member);
                 }
                 (PoolNext::Done, leaving)
             };
             let ready = self.call(&pool, leaves).await;
-            if ready.is_ok_and(|leaving| leaving == Leaving::Ready) {
+            if ready.is_ok_and(|leaving| leaving == MemberRemoval::Ready) {
                 // Nobody looks at its disks meanwhile.
                 let Some(_claim) = self.claim_found(uuid, "changed") else { return true };
                 self.take_out(&pool, member).await;
@@ -216,7 +216,7 @@ impl Control {
         let Some(at) = parts.iter().position(|part| part.label.member == number) else { return };
         let gone = parts.remove(at);
         let written = self.unlist(&mut parts, number).await;
-        if parts.iter().any(|part| part.label.has(&gone.label)) {
+        if parts.iter().any(|part| part.label.lists(&gone.label)) {
             // A label was behind from before, and is still: this one is a member as it was, and has to have what the others have.
             parts.insert(at, gone);
             return self.keep_parts(pool.uuid, parts);
@@ -292,7 +292,7 @@ impl Control {
         let dropped = self.call(pool, move |pool| match pool.drop_member(number) {
             true => (PoolNext::Done, true),
             // Without space for what is under way each look would be a commit, and none the last.
-            false if pool.lacks_space() != 0 => (PoolNext::Done, false),
+            false if pool.members_without_space() != 0 => (PoolNext::Done, false),
             false => (PoolNext::Again, false),
         });
         matches!(tokio::time::timeout(GOING_MAX, dropped).await, Ok(Ok(true)))
@@ -330,7 +330,7 @@ pub(super) fn state_of(part: &Part) -> Option<PoolMemberState> {
 fn refusal(pool: &Pool, member: u8) -> Option<Refusal> {
     let state = pool.state();
     let bound: Vec<String> = pool
-        .bound_to(member)
+        .restricted_to(member)
         .into_iter()
         .filter_map(|id| state.owners.get(id))
         .filter(|owner| !owner.name.is_empty())
@@ -341,7 +341,7 @@ fn refusal(pool: &Pool, member: u8) -> Option<Refusal> {
     }
     let (used, free) = pool.used_and_free_elsewhere(member);
     // As long as a member is absent nothing is kept.
-    let kept = if state.absent == 0 { pool.kept_extents() } else { 0 };
+    let kept = if state.missing == 0 { pool.reserved_extents() } else { 0 };
     if used + kept > free {
         return Some(Refusal::NoSpace(used, free, kept));
     }

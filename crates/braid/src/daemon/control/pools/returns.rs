@@ -251,7 +251,7 @@ pub(super) fn away_of(entry: &PoolEntry) -> Vec<(u8, PoolMember)> {
     let Some(label) = &entry.label else { return Vec::new() };
     let away = label
         .numbered()
-        .filter(|(number, member)| label.absent() >> number & 1 == 1 && member.state != PoolMemberState::GivenUp);
+        .filter(|(number, member)| label.missing() >> number & 1 == 1 && member.state != PoolMemberState::Abandoned);
     away.map(|(number, member)| (number, *member)).collect()
 }
 

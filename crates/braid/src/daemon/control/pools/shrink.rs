@@ -10,7 +10,7 @@ use super::volumes::{Located, Told, told};
 use super::{Reach, ServedVolume};
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::PoolNext;
-use braid_engine::pool::{AdminError, BLOCK_BYTES, Discarded, Pool, VolumeId};
+use braid_engine::pool::{AdminError, BLOCK_BYTES, DiscardOutcome, Pool, VolumeId};
 use braid_geometry::units::format_size;
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ impl Control {
         let (pool, id) = (&what.pool, at_home.id);
         if !force {
             // Seen before clients are disturbed.
-            let has = move |pool: &mut Pool| (PoolNext::Done, pool.has_from(id, size_bytes / BLOCK_BYTES));
+            let has = move |pool: &mut Pool| (PoolNext::Done, pool.has_blocks_from(id, size_bytes / BLOCK_BYTES));
             if self.call(pool, has).await? {
                 return Err(has_data(what, size_bytes));
             }
@@ -157,13 +157,13 @@ fn sweep(pool: &mut Pool, id: VolumeId, at: &mut u64) -> (PoolNext, Result<(Swep
         match pool.discard_from(id, *at) {
             Err(error) => return (PoolNext::Done, Err(error)),
             Ok(None) => return (PoolNext::Done, Ok((Swept::All, *at))),
-            Ok(Some((from, Discarded::Done(blocks)))) => *at = from + blocks,
-            Ok(Some((_, Discarded::Full(_)))) => return (PoolNext::Done, Ok((Swept::Full, *at))),
-            Ok(Some((_, Discarded::TailFull))) => return (PoolNext::Again, Err(AdminError::TailFull)),
-            Ok(Some((_, Discarded::Held))) => return (PoolNext::Done, Ok((Swept::Held, *at))),
+            Ok(Some((from, DiscardOutcome::Done(blocks)))) => *at = from + blocks,
+            Ok(Some((_, DiscardOutcome::Full(_)))) => return (PoolNext::Done, Ok((Swept::Full, *at))),
+            Ok(Some((_, DiscardOutcome::LogFull))) => return (PoolNext::Again, Err(AdminError::LogFull)),
+            Ok(Some((_, DiscardOutcome::Held))) => return (PoolNext::Done, Ok((Swept::Held, *at))),
         }
     }
-    (PoolNext::GoOn, Err(AdminError::TailFull))
+    (PoolNext::GoOn, Err(AdminError::LogFull))
 }
 
 fn of(error: AdminError, pool: &Reach, what: &str) -> ErrorDetail {

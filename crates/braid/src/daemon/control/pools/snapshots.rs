@@ -144,7 +144,7 @@ impl Control {
             owners.iter().filter(|owner| !is_volume(owner) && !is_pending(owner)).map(known).collect();
         let mut policies: BTreeMap<Uuid, WithPolicy> = BTreeMap::new();
         for (volume, owner) in &volumes {
-            if let Some(policy) = owner.policy {
+            if let Some(policy) = owner.schedule {
                 let (volume, name) = (*volume, owner.name.to_string());
                 policies.insert(volume, WithPolicy { volume, name, policy, taken: Vec::new() });
             }

@@ -83,12 +83,12 @@ impl Control {
             let ended;
             (walk, ended) = self.walk_step(pool, walk).await?;
             // Here, as memory for more of them takes time.
-            all.append(&mut walk.statements);
+            all.append(&mut walk.definitions);
             if narrows && all.len() > STATEMENTS_MAX {
                 return Ok(None);
             }
             if ended {
-                walk.statements = all;
+                walk.definitions = all;
                 return Ok(Some(walk));
             }
         }

@@ -37,7 +37,7 @@ pub type Retries = BTreeMap<Uuid, (u32, u32)>;
 impl Lacking {
     /// To be called on the shard that is the pool's home.
     pub fn of(pool: &Pool) -> Lacking {
-        Lacking { members: pool.lacks_space(), commits: pool.is_starving(), failed: pool.has_failed() }
+        Lacking { members: pool.members_without_space(), commits: pool.is_starving(), failed: pool.has_failed() }
     }
 
     /// Whether there is any such member.

@@ -3,8 +3,8 @@
 use super::super::Control;
 use braid_advice::errors::of_ring;
 use braid_api::ErrorDetail;
-use braid_engine::pool::TailMemory;
-use braid_ring::{SharedTail, TailFolder};
+use braid_engine::pool::LogMemory;
+use braid_ring::{SharedLog, SharedLogFolder};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,11 +15,11 @@ const PAGE_BYTES: u64 = 4096;
 
 /// The tails of one pool while it is being opened.
 pub struct Tails {
-    folder: TailFolder,
+    folder: SharedLogFolder,
     pool: Uuid,
     /// Those that earlier sessions of this boot left, by session.
-    old: Mutex<BTreeMap<u64, Arc<SharedTail>>>,
-    new: Mutex<Option<Arc<SharedTail>>>,
+    old: Mutex<BTreeMap<u64, Arc<SharedLog>>>,
+    new: Mutex<Option<Arc<SharedLog>>>,
     /// A session was asked for that has left nothing.
     missed: AtomicBool,
 }
@@ -30,7 +30,7 @@ impl Control {
     /// # Errors
     /// Another process serves the pool; the folder cannot be used. What is there is then not touched.
     pub(super) fn tails(&self, pool: Uuid) -> Result<Tails, ErrorDetail> {
-        let folder = TailFolder::open(&self.shared_memory).map_err(|error| of_ring(&error, ""))?;
+        let folder = SharedLogFolder::open(&self.shared_memory).map_err(|error| of_ring(&error, ""))?;
         let mut old = BTreeMap::new();
         for name in folder.list(pool).map_err(|error| of_ring(&error, ""))? {
             if name != folder.name(pool, name.session) {
@@ -46,9 +46,9 @@ impl Control {
 
 impl Tails {
     /// What this session left.
-    pub fn old(&self, session: u64) -> Option<Arc<dyn TailMemory>> {
+    pub fn old(&self, session: u64) -> Option<Arc<dyn LogMemory>> {
         let old = self.old.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = old.get(&session).map(|tail| Arc::clone(tail) as Arc<dyn TailMemory>);
+        let found = old.get(&session).map(|tail| Arc::clone(tail) as Arc<dyn LogMemory>);
         self.missed.store(found.is_none(), Ordering::Relaxed);
         found
     }
@@ -67,7 +67,7 @@ impl Tails {
     ///
     /// # Errors
     /// There is none.
-    pub fn begin(&self, session: u64, bytes: u64) -> Result<Arc<dyn TailMemory>, String> {
+    pub fn begin(&self, session: u64, bytes: u64) -> Result<Arc<dyn LogMemory>, String> {
         // A start that was cut off may have made one that was never used.
         self.old.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
         let name = self.folder.name(self.pool, session);
@@ -80,7 +80,7 @@ impl Tails {
     }
 
     /// Nothing depends on the old ones any more: they go. Returns the new one.
-    pub fn keep_new(self) -> Option<Arc<SharedTail>> {
+    pub fn keep_new(self) -> Option<Arc<SharedLog>> {
         let new = self.new.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.old.lock().unwrap_or_else(PoisonError::into_inner).clear();
         for name in self.folder.list(self.pool).unwrap_or_default() {

@@ -8,8 +8,8 @@ use super::measure::{Rest, Vitals};
 use super::policies::Looked;
 use braid_api::JobState;
 use braid_engine::PoolNext;
-use braid_engine::pool::{Flattened, Folded, Moving, Pool};
-use braid_ring::SharedTail;
+use braid_engine::pool::{FlattenStep, MergeStep, MoveStep, Pool};
+use braid_ring::SharedLog;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -111,7 +111,7 @@ impl Tending {
 
 impl Control {
     /// Begins to look after a pool that serves.
-    pub(super) fn tend(self: &Arc<Self>, uuid: Uuid, tail: Option<Arc<SharedTail>>) {
+    pub(super) fn tend(self: &Arc<Self>, uuid: Uuid, tail: Option<Arc<SharedLog>>) {
         let Some(tending) = self.read().pools.get(&uuid).and_then(|e| Some(e.served()?.tending.clone())) else {
             return;
         };
@@ -125,7 +125,7 @@ impl Control {
         *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
     }
 
-    async fn tend_until(self: Arc<Self>, uuid: Uuid, tending: Tending, tail: Option<Arc<SharedTail>>) {
+    async fn tend_until(self: Arc<Self>, uuid: Uuid, tending: Tending, tail: Option<Arc<SharedLog>>) {
         let (mut hot_since, mut looked) = (None::<Instant>, Instant::now());
         let shared = match self.reach(&uuid.to_string()) {
             Ok(pool) => pool.shared,
@@ -153,7 +153,7 @@ impl Control {
                         control.measure_volumes(uuid, rest).await;
                     });
                 }
-                let lost = tail.as_ref().is_some_and(|tail| !tail.is_there());
+                let lost = tail.as_ref().is_some_and(|tail| !tail.is_intact());
                 if lost && !tending.tail_lost.swap(lost, Ordering::Relaxed) {
                     self.tell_lost_tail(uuid);
                 }
@@ -191,25 +191,25 @@ impl Control {
             }
             let Ok(pool) = self.reach(&uuid.to_string()) else { return };
             let step = move |pool: &mut Pool| {
-                let folded = if fold { pool.fold_step(FOLD_RECORDS) } else { Folded::Nothing };
+                let folded = if fold { pool.merge_step(FOLD_RECORDS) } else { MergeStep::Nothing };
                 // One that lacks space is tried again once a second, not as fast as something wants room.
-                if old || folded == Folded::TailFull && !pool.is_starving() {
+                if old || folded == MergeStep::LogFull && !pool.is_starving() {
                     pool.request_commit();
                 }
                 if look {
-                    pool.try_again();
+                    pool.retry_writes();
                 }
-                let moving = if moves { pool.move_step(MOVE_RECORDS) } else { Moving::Done };
-                let was_asked = pool.compacts();
+                let moving = if moves { pool.move_step(MOVE_RECORDS) } else { MoveStep::Done };
+                let was_asked = pool.is_compacting();
                 let compacting =
-                    compacts.then(|| (was_asked, pool.compact_step(MOVE_RECORDS), pool.put_together_so_far()));
+                    compacts.then(|| (was_asked, pool.compact_step(MOVE_RECORDS), pool.extents_consolidated()));
                 let flattening = flattens.then(|| flatten_some(pool, FLATTEN_RECORDS));
                 let vitals = look.then(|| Vitals::of(pool));
                 let ends = (pool.has_failed(), pool.is_starving());
                 (PoolNext::Done, (folded, moving, compacting, flattening, ends, vitals, copied_so_far(pool)))
             };
             let called = self.call(&pool, step).await;
-            if fold && !matches!(called, Ok((Folded::Nothing, ..))) {
+            if fold && !matches!(called, Ok((MergeStep::Nothing, ..))) {
                 tending.fold.store(true, Ordering::Release);
                 (busy, folded_some) = (true, true);
             } else if fold && std::mem::take(&mut folded_some) {
@@ -219,11 +219,11 @@ impl Control {
             let Ok((_, moving, compacting, flattening, (failed, starves), vitals, moved)) = called else { continue };
             moved_blocks = moved;
             if let Some(flattening) = flattening {
-                if flattening.0 != Flattened::Nothing {
+                if flattening.0 != FlattenStep::Nothing {
                     tending.flattens.store(true, Ordering::Release);
-                    busy |= flattening.0 != Flattened::Later;
+                    busy |= flattening.0 != FlattenStep::Later;
                 }
-                if let Flattened::Done(_) = flattening.0 {
+                if let FlattenStep::Done(_) = flattening.0 {
                     // A deleted parent may have one child less, and give that what it has; also where that is not to have it.
                     tending.fold.store(true, Ordering::Release);
                 }
@@ -234,18 +234,18 @@ impl Control {
                 self.look_at_jobs(&pool, std::mem::take(&mut moves_since_look), true).await;
             }
             // What stands nowhere it should not may leave a member with nothing.
-            if moving == Moving::Done && (moves || look) && self.go_on_removing(uuid).await {
+            if moving == MoveStep::Done && (moves || look) && self.go_on_removing(uuid).await {
                 tending.moves.store(true, Ordering::Release);
             }
             match moving {
-                Moving::Done => {}
-                Moving::Some => {
+                MoveStep::Done => {}
+                MoveStep::Some => {
                     tending.moves.store(true, Ordering::Release);
                     busy = true;
                 }
                 // Space may come back.
-                Moving::Full | Moving::Waits => tending.moves.store(true, Ordering::Release),
-                Moving::Unreadable => {}
+                MoveStep::Full | MoveStep::Paused => tending.moves.store(true, Ordering::Release),
+                MoveStep::Unreadable => {}
             }
             if moves && told != Some(moving) {
                 told = Some(moving);
@@ -256,13 +256,13 @@ impl Control {
                 if failed {
                     // That it failed is told below; nothing was put together to the end.
                     made_before = None;
-                } else if step == Moving::Some {
+                } else if step == MoveStep::Some {
                     tending.compacts.store(true, Ordering::Release);
                     busy = true;
                 } else {
                     made_before = None;
                     let made = was_asked.then(|| (made.0 - before.0, made.1 - before.1));
-                    self.tell_compacted(uuid, made, step == Moving::Full);
+                    self.tell_compacted(uuid, made, step == MoveStep::Full);
                 }
             }
             if old {
@@ -297,14 +297,14 @@ impl Control {
     }
 
     /// What moves cannot go on, or has ended.
-    fn tell_moving(&self, uuid: Uuid, moving: Moving) {
+    fn tell_moving(&self, uuid: Uuid, moving: MoveStep) {
         let name = self.read().pools.get(&uuid).map(|entry| entry.name.clone()).unwrap_or_default();
         let message = match moving {
-            Moving::Done | Moving::Some | Moving::Waits => return,
-            Moving::Full => format!(
+            MoveStep::Done | MoveStep::Some | MoveStep::Paused => return,
+            MoveStep::Full => format!(
                 "what is to move to other members of pool {name} waits for space there: make some free, or place volumes otherwise"
             ),
-            Moving::Unreadable => format!(
+            MoveStep::Unreadable => format!(
                 "some of what is to move to other members of pool {name} could not be copied, and stays where it is: look at its disks and at the kernel's log (dmesg)"
             ),
         };

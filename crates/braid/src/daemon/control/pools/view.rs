@@ -92,7 +92,7 @@ impl Listed {
     fn flattened_percent(&self, volume: &Owner) -> Option<u8> {
         let (id, at, all) = self.flattening?;
         let owner = self.owners.iter().find(|owner| owner.id == id && is_of(owner, volume))?;
-        owner.flattens.then(|| (u64::from(at) * 100 / u64::from(all.max(1))).min(100) as u8)
+        owner.flattening.then(|| (u64::from(at) * 100 / u64::from(all.max(1))).min(100) as u8)
     }
 
     fn allocated(&self, owner: &Owner) -> u64 {
@@ -103,9 +103,9 @@ impl Listed {
     fn space(&self, owner: &Owner) -> Option<Space> {
         let usage = self.accounts.as_ref()?.of(owner.id)?;
         Some(Space {
-            data_bytes: usage.seen_blocks * BLOCK_BYTES,
+            data_bytes: usage.visible_blocks * BLOCK_BYTES,
             exclusive_bytes: usage.exclusive_blocks * BLOCK_BYTES,
-            shared_bytes: (usage.seen_blocks - usage.exclusive_blocks) * BLOCK_BYTES,
+            shared_bytes: (usage.visible_blocks - usage.exclusive_blocks) * BLOCK_BYTES,
             in_doubt_bytes: match (self.doubtful.contains(&owner.id), self.is_damaged) {
                 (false, _) => 0,
                 (true, true) => owner.size_bytes,
@@ -142,7 +142,7 @@ impl Listed {
             stored_bytes: total.blocks * BLOCK_BYTES,
             shared_bytes: accounts.shared_blocks * BLOCK_BYTES,
             exclusive_bytes: total.exclusive_blocks * BLOCK_BYTES,
-            unseen_bytes: accounts.unseen_blocks * BLOCK_BYTES,
+            unseen_bytes: accounts.unreferenced_blocks * BLOCK_BYTES,
             zero_ranges: total.zero_records,
             zero_ranges_max: self.zero_records,
             volumes,
@@ -290,7 +290,7 @@ impl Control {
             let mut shown =
                 PoolMember { uuid: member.uuid.to_string(), size_bytes: member.size_bytes, ..blank(number) };
             shown.leaves = member.state == PoolMemberState::Removing;
-            shown.given_up = member.state == PoolMemberState::GivenUp;
+            shown.given_up = member.state == PoolMemberState::Abandoned;
             let part = served.and_then(|served| served.parts.iter().find(|part| part.label.member == number));
             match part.map(|part| &part.base) {
                 Some(Base::Disk(disk)) => {
@@ -340,13 +340,13 @@ impl Control {
                 .parent_of(owner)
                 .and_then(|parent| Some(format!("{}/{}", pool.name, listed.name_of(parent.uuid)?))),
             snapshots: listed.of_kind(OwnerKind::Snapshot).filter(|other| other.volume == owner.uuid).count() as u64,
-            policy: owner.policy.map(|policy| SnapshotPolicy { every_s: policy.every_s, keep: policy.keep }),
+            policy: owner.schedule.map(|policy| SnapshotPolicy { every_s: policy.every_s, keep: policy.keep }),
             iops_max: rates_of(owner).iops,
             bandwidth_bytes_max: rates_of(owner).bandwidth_bytes,
             place: tables.place_of(pool, owner),
             in_doubt: listed.doubtful.contains(&owner.id),
             compacts: listed.compacting.contains(&owner.id),
-            flattens: listed.owners.iter().any(|other| is_of(other, owner) && other.flattens),
+            flattens: listed.owners.iter().any(|other| is_of(other, owner) && other.flattening),
             flattened_percent: listed.flattened_percent(owner),
             moves: listed.owners.iter().any(|other| is_of(other, owner) && other.also_on != 0),
             exports: tables.exports_of(owner.uuid),
@@ -410,7 +410,7 @@ fn troubles(entry: &PoolEntry) -> Vec<Trouble> {
     troubles.extend(full.into_iter().map(|full| Trouble { message: full.message, what: What::Full(full.path) }));
     for part in served.written() {
         let Base::Disk(disk) = &part.base else { continue };
-        let Some(why) = disk.disk.lost_because().filter(|_| disk.disk.is_short()) else { continue };
+        let Some(why) = disk.disk.loss_reason().filter(|_| disk.disk.is_short()) else { continue };
         troubles.push(Trouble {
             message: format!("member {} (disk {}): {why}", part.label.member, disk.name),
             what: What::Member(part.label.member, PoolMemberCase::Short),

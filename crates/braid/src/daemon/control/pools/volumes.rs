@@ -15,7 +15,7 @@ use braid_api::limits::{
 };
 use braid_api::names::{VolumeName, check_name, is_uuid};
 use braid_api::{CloneSnapshot, CreateVolume, ErrorDetail, Kind, ResizeVolume, RollbackVolume, Volume, VolumeList};
-use braid_engine::pool::{AdminError, BLOCK_BYTES, Pool, State};
+use braid_engine::pool::{AdminError, BLOCK_BYTES, Pool, PoolTables};
 use braid_engine::{DeviceLayout, PoolNext};
 use braid_format::pool::{Owner, OwnerKind, OwnerName};
 use std::sync::Arc;
@@ -46,7 +46,13 @@ impl Control {
         let _one_at_a_time = pool.work.lock().await;
         let (place, on) = self.placed(&pool, &ask.place).await?;
         refuse_companions_name(name)?;
-        let owner = Owner { place, on, thick: ask.thick, in_sectors, ..owner(name, ask.size_bytes)? };
+        let owner = Owner {
+            allocation: place,
+            on,
+            thick: ask.thick,
+            sectors_of_512: in_sectors,
+            ..owner(name, ask.size_bytes)?
+        };
         let owner = with_limits(owner, ask.iops_max, ask.bandwidth_bytes_max);
         let uuid = owner.uuid;
         let made = self.call(&pool, move |pool| {
@@ -172,8 +178,8 @@ impl Control {
         let made = self.call(&pool, move |pool| {
             let result = room_for_volume(pool).and_then(|()| {
                 let parent = find(pool.state(), from, OwnerKind::Snapshot).ok_or(Told::Admin(AdminError::NoSuch))?;
-                let Owner { size_bytes, place, on, .. } = *parent;
-                let new = Owner { size_bytes, place, on, ..new.clone() };
+                let Owner { size_bytes, allocation: place, on, .. } = *parent;
+                let new = Owner { size_bytes, allocation: place, on, ..new.clone() };
                 pool.create_volume(Some(parent.id), new).map_err(Told::Admin)
             });
             told(result.map(drop))
@@ -245,7 +251,7 @@ impl Control {
         what: &Located,
         kind: OwnerKind,
         force: bool,
-        is_wanted: impl Fn(&State, &Owner) -> bool + Send + 'static,
+        is_wanted: impl Fn(&PoolTables, &Owner) -> bool + Send + 'static,
     ) -> Result<(), ErrorDetail> {
         if !force {
             self.refuse_exported_volume(what, "deleted").map_err(|error| {
@@ -402,11 +408,11 @@ impl Control {
             let owners: Vec<Owner> = pool.state().owners.iter().cloned().collect();
             let state = pool.state();
             let zero_records = state.members().map(|(member, _)| u64::from(state.zero_slots(member))).sum();
-            let lacks = |owner: &&Owner| state.chain_may_lack(owner.id);
+            let lacks = |owner: &&Owner| state.chain_may_miss_records(owner.id);
             let doubtful = owners.iter().filter(lacks).map(|owner| owner.id).collect();
             let thick = owners.iter().filter(|owner| owner.thick).map(|owner| owner.id);
-            let kept: BTreeMap<u32, u64> = thick.map(|id| (id, pool.kept_extents_of(id))).collect();
-            let compacting = owners.iter().map(|owner| owner.id).filter(|id| pool.compacts_owner(*id)).collect();
+            let kept: BTreeMap<u32, u64> = thick.map(|id| (id, pool.reserved_extents_of(id))).collect();
+            let compacting = owners.iter().map(|owner| owner.id).filter(|id| pool.is_compacting_owner(*id)).collect();
             let flattening = pool.flattening();
             let doubt = (doubtful, !pool.damaged().is_empty());
             (PoolNext::Done, (owners, pool.free_extents(), kept, zero_records, doubt, compacting, flattening))
@@ -458,7 +464,7 @@ impl Told {
 /// What a change of volumes answers to: when it is durable.
 pub(super) fn told<T>(result: Result<T, Told>) -> (PoolNext, Result<T, Told>) {
     match result {
-        Err(Told::Admin(AdminError::TailFull)) => (PoolNext::Again, result),
+        Err(Told::Admin(AdminError::LogFull)) => (PoolNext::Again, result),
         Err(_) => (PoolNext::Done, result),
         Ok(_) => (PoolNext::Commit, result),
     }
@@ -470,11 +476,11 @@ pub(super) fn room_for_volume(pool: &Pool) -> Result<(), Told> {
 }
 
 /// A volume or snapshot by its identity.
-pub(super) fn find(state: &State, uuid: Uuid, kind: OwnerKind) -> Option<&Owner> {
+pub(super) fn find(state: &PoolTables, uuid: Uuid, kind: OwnerKind) -> Option<&Owner> {
     state.owners.iter().find(|owner| owner.uuid == uuid && owner.kind == kind)
 }
 
-fn find_named<'a>(state: &'a State, volume: &str, snapshot: Option<&str>) -> Option<&'a Owner> {
+fn find_named<'a>(state: &'a PoolTables, volume: &str, snapshot: Option<&str>) -> Option<&'a Owner> {
     let named =
         |owner: &&Owner, text: &str| owner.name.as_str() == text || owner.uuid.to_string() == text.to_lowercase();
     let is =
@@ -486,7 +492,7 @@ fn find_named<'a>(state: &'a State, volume: &str, snapshot: Option<&str>) -> Opt
 }
 
 /// What a volume or snapshot is called within its pool: `db`, `db@monday`.
-pub(super) fn name_in_pool(state: &State, owner: &Owner) -> String {
+pub(super) fn name_in_pool(state: &PoolTables, owner: &Owner) -> String {
     match owner.kind {
         OwnerKind::Snapshot => {
             let volume = find(state, owner.volume, OwnerKind::Volume).map_or("", |volume| volume.name.as_str());
@@ -546,7 +552,7 @@ pub(in super::super) fn check_block(volume: &str, block_bytes: u32) -> Result<bo
 
 /// The logical block of a volume or snapshot, in bytes.
 pub(super) fn block_bytes_of(owner: &Owner) -> u32 {
-    if owner.in_sectors { VOLUME_SECTOR_BYTES } else { VOLUME_BLOCK_BYTES }
+    if owner.sectors_of_512 { VOLUME_SECTOR_BYTES } else { VOLUME_BLOCK_BYTES }
 }
 
 fn word(kind: OwnerKind) -> &'static str {
@@ -593,7 +599,7 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
         (volume_advice(PoolVolumeCase::Deleted, what), volume_advice(PoolVolumeCase::Exported, what));
     let (kind, remedy) = match error {
         AdminError::NoSuch => (Kind::NotFound, deleted.as_str()),
-        AdminError::NoPlace | AdminError::NoNumber => (Kind::LimitReached, "delete volumes or snapshots first"),
+        AdminError::NoOwnerSlot | AdminError::NoNumber => (Kind::LimitReached, "delete volumes or snapshots first"),
         AdminError::DataBeyond => (Kind::WouldDestroy, "add --force: what lies beyond is lost"),
         AdminError::TooManyAtOnce => {
             (Kind::LimitReached, "take fewer with one command: the journals of a pool of small members hold no more")
@@ -615,7 +621,7 @@ pub(super) fn of_admin(error: AdminError, pool: &Reach, what: &str) -> ErrorDeta
             Kind::Damaged,
             "look at what is damaged: braid pool check; what was only misread is there again when the daemon is started anew, the rest can be given up: braid pool check --give-up",
         ),
-        AdminError::TailFull => (Kind::Internal, "try again"),
+        AdminError::LogFull => (Kind::Internal, "try again"),
     };
     ErrorDetail::new(kind, format!("{what}: {error}")).with("pool", &pool.name).with("name", what).remedy(remedy)
 }

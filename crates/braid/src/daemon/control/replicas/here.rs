@@ -14,7 +14,7 @@ use braid_engine::{DeviceId, DeviceLayout, Node};
 use braid_geometry::BLOCK_BYTES;
 use braid_nbd::client::remote::Fenced;
 use braid_nbd::gate::{Denied, Pass, Standing};
-use braid_ring::{Disk, DiskSpec, tier_of};
+use braid_ring::{Disk, DiskSpec, stack_level_of};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, oneshot};
@@ -62,14 +62,14 @@ impl Control {
             let Condition::Ready(ready) = &entry.condition else { return Ok(None) };
             let Some(standing) = &ready.standing else { return Ok(None) };
             let serves = tables.arrays.get(&volume).and_then(|entry| entry.active());
-            if serves.is_some_and(|active| tier_of(active.device) <= tier_of(standing.device)) {
+            if serves.is_some_and(|active| stack_level_of(active.device) <= stack_level_of(standing.device)) {
                 return Ok(None);
             }
             let Ground { node, sessions } = &standing.ground;
             (Arc::clone(&ready.door), Arc::clone(node), standing.device, Arc::clone(sessions))
         };
-        let above = tier_of(below) + 1;
-        if self.ring.raise_to(above).is_err() {
+        let above = stack_level_of(below) + 1;
+        if self.ring.ensure_stack_level(above).is_err() {
             return Ok(None);
         }
         let stays = sessions.read_owned().await;
@@ -79,7 +79,7 @@ impl Control {
         let (device, version) = {
             let mut tables = self.write();
             tables.least_tiers.insert(volume, above);
-            (tables.take_device(tier_of(below))?, tables.next_version())
+            (tables.take_device(stack_level_of(below))?, tables.next_version())
         };
         let layout = Arc::new(DeviceLayout::new(version, BLOCK_BYTES as u32, &node));
         let size_bytes = layout.size_bytes();
@@ -89,7 +89,7 @@ impl Control {
         }
         let (ends, closed) = oneshot::channel();
         tokio::spawn(Arc::clone(self).watch_session(Session { device, door, pass, stays }, closed));
-        let disk = Arc::new(Disk::of_device(&DiskSpec::Volume { name: name.to_owned() }, device, size_bytes));
+        let disk = Arc::new(Disk::from_device(&DiskSpec::Volume { name: name.to_owned() }, device, size_bytes));
         let leaf = self.ring.add_leaf(Arc::clone(&disk)).map_err(|error| of_ring(&error, name))?;
         Ok(Some(Arc::new(OpenDisk {
             name: name.to_owned(),

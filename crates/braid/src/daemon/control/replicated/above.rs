@@ -86,12 +86,12 @@ fn spec_of(volume: &SavedReplicated, replicas: usize) -> Spec {
 
 /// Notes on all members that every region has something.
 async fn all_written(meta: &VotedMeta, array: &lifecycle::Array) -> Result<(), LifecycleError> {
-    let lifecycle::Regions { mut written, dirty, .. } = lifecycle::load_regions(meta, array, false).await?;
+    let lifecycle::ArrayBitmap { mut written, dirty, .. } = lifecycle::load_regions(meta, array, false).await?;
     let label = array.label();
     let regions = label.array_bytes.div_ceil(u64::from(label.region_bytes));
     for region in 0..regions {
         written[region as usize / 64] |= 1 << (region % 64);
     }
-    let roles: Vec<u16> = array.members().map(|member| member.role).collect();
+    let roles: Vec<u16> = array.members().map(|member| member.number).collect();
     lifecycle::store_regions(meta, array, &roles, &written, &dirty).await
 }

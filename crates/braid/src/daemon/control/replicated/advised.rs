@@ -186,7 +186,7 @@ fn of_lacking(how: &Situation<'_>, Lacking { role, state, why, waits }: Lacking)
         _ if !is_seated => {
             (ReplicaOfServed::Removed, format!("replica {role} was removed, and no other has its place"))
         }
-        MemberState::Filling => {
+        MemberState::Rebuilding => {
             let message = format!("replica {name} is being filled{because}");
             if let Some(job) = waits {
                 let (case, job) = (Case::ReplicaOfServed(ReplicaOfServed::FillingPaused), name_of(&volume.name, job));

@@ -46,7 +46,7 @@ impl Ballot for Ballots {
         let Some(control) = self.control.upgrade() else { return };
         let device = control.read().arrays.get(&self.volume).and_then(|entry| Some(entry.active()?.device));
         match device {
-            Some(device) => control.ring.renew(device, lease, until_ns),
+            Some(device) => control.ring.renew_lease(device, lease, until_ns),
             // Nobody can have asked it anything yet.
             None => drop(lease.renew(until_ns)),
         }

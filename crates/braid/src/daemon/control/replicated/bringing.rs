@@ -144,7 +144,7 @@ impl Control {
             tables.arrays.get(&volume)?.active()?.label.members.get(usize::from(role)).map(|member| member.state)
         };
         match state(self).ok_or_else(stopped)? {
-            MemberState::Absent => Ok(()),
+            MemberState::Empty => Ok(()),
             _ => self.give_order(volume, Order::Remove(role)).await,
         }
     }
@@ -163,7 +163,7 @@ impl Control {
         let array = serving.volume.uuid;
         let with = self.leaf_of_replica(array, like.from).ok_or_else(stopped)?;
         let mut tries = 0;
-        while let Err(error) = self.give_order(array, Order::Liken { role, with }).await {
+        while let Err(error) = self.give_order(array, Order::BeginDelta { slot: role, base: with }).await {
             tries += 1;
             if tries > LIKEN_TRIES {
                 return Err(error);
@@ -173,7 +173,7 @@ impl Control {
         let mut ranges = self.ranges_between(serving, like.from, like.snapshot, None).await?;
         let changed_bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         ranges.extend(outside(&like.written));
-        self.give_order(array, Order::Differs { role, with, ranges }).await?;
+        self.give_order(array, Order::ApplyDelta { slot: role, base: with, ranges }).await?;
         tracing::info!("replica {role} is filled with the {changed_bytes} bytes written since its newest snapshot");
         Ok(())
     }

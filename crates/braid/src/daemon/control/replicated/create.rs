@@ -15,7 +15,7 @@ use braid_api::{
     ReplicatedVolume, Volume,
 };
 use braid_engine::replica::VoterId;
-use braid_format::{BLOCK_BYTES, Places};
+use braid_format::{BLOCK_BYTES, DiskLayout};
 use braid_geometry::{CHUNK_BYTES_DEFAULT, Level};
 use hyper::Method;
 use std::collections::BTreeSet;
@@ -557,7 +557,7 @@ fn whole_size(ask: &CreateReplicated, least: usize) -> Result<u64, ErrorDetail> 
     let each = size / least as u64;
     let (head, tail) = around(each);
     let whole = each.checked_add(head + tail);
-    let fits = whole.and_then(|whole| Places::for_device(whole).ok());
+    let fits = whole.and_then(|whole| DiskLayout::for_device(whole).ok());
     let fits = fits.is_some_and(|places| places.data.bytes == each);
     if ask.size_bytes > 0 && ask.size_bytes.is_multiple_of(BLOCK_BYTES) && fits {
         return Ok(size);
@@ -573,7 +573,7 @@ pub(super) fn around(size_bytes: u64) -> (u64, u64) {
     let tail = BLOCK_BYTES;
     // Small ones have less in front; which they are the whole size says.
     let small = size_bytes.saturating_add(braid_format::DATA_START_SMALL_BYTES + tail);
-    let head = Places::for_device(small).map_or(braid_format::DATA_START_BYTES, |places| places.data.start);
+    let head = DiskLayout::for_device(small).map_or(braid_format::DATA_START_BYTES, |places| places.data.start);
     (head, tail)
 }
 
@@ -588,7 +588,7 @@ mod tests {
             .flat_map(|at: u64| (0..40).map(move |step: u64| at + (step << 18)))
         {
             let (head, tail) = around(size);
-            let places = Places::for_device(head + size + tail).expect("it fits");
+            let places = DiskLayout::for_device(head + size + tail).expect("it fits");
             assert_eq!((places.data.start, places.data.bytes, places.copy_start), (head, size, head + size), "{size}");
         }
     }

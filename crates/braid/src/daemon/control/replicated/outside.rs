@@ -62,7 +62,7 @@ impl Control {
                 let tables = self.read();
                 let active = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active());
                 let member = active.and_then(|active| active.label.members.get(usize::from(number)));
-                member.is_some_and(|member| member.state == MemberState::Out)
+                member.is_some_and(|member| member.state == MemberState::Failed)
             };
             if is_out && let Err(error) = self.give_order(volume.uuid, Order::Remove(u16::from(number))).await {
                 tracing::info!("volume {}: {}", volume.name, error.message);

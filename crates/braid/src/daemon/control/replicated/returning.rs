@@ -9,7 +9,7 @@ use super::serve::Attached;
 use super::snapshots::Serving;
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::keeper::Order;
-use braid_engine::lifecycle::{Filling, Newcomer};
+use braid_engine::lifecycle::{RebuildKind, RebuildTarget};
 use braid_engine::replica::{VoterId, is_of_older_copy};
 use braid_format::{MemberId, MemberState};
 use std::sync::Arc;
@@ -104,12 +104,12 @@ impl Control {
         for voter in voters.seen().forgot.iter() {
             let (role, name) = (u16::from(voter.0), volume.voter_name(voter.0));
             let state = || self.states(volume).get(usize::from(role)).copied();
-            if matches!(state(), Some(MemberState::InSync | MemberState::Filling)) {
+            if matches!(state(), Some(MemberState::InSync | MemberState::Rebuilding)) {
                 let message = format!("replica {name} is not what it was: its node has forgotten what it promised");
                 self.events().warning("replica_forgot", message, &[("volume", &volume.name)]);
                 self.give_order(volume.uuid, Order::Fail(vec![role])).await?;
             }
-            if state() == Some(MemberState::Out) {
+            if state() == Some(MemberState::Failed) {
                 self.give_order(volume.uuid, Order::Remove(role)).await?;
             }
             attached.forget_replica(role);
@@ -146,7 +146,7 @@ impl Control {
             Had::Anything => "it is an older copy of itself".to_owned(),
             Had::AllAnswered | Had::AllFlushed => {
                 let kept = had == Had::AllAnswered;
-                match self.give_order(uuid, Order::Return { leaf: disk.leaf, kept }).await {
+                match self.give_order(uuid, Order::Return { leaf: disk.leaf, kept_writes: kept }).await {
                     Ok(()) => return Ok(false),
                     Err(error) => error.message,
                 }
@@ -154,11 +154,11 @@ impl Control {
         };
         tracing::info!("replica {} is filled anew: {why}", disk.name);
         // Nothing that it has counts by the voters, whatever its label says.
-        let newcomer = Newcomer::New { leaf: disk.leaf, id: MemberId::from_random(random()?), force: true };
-        self.give_order(uuid, Order::Fill { role, newcomer, from: Filling::Full }).await?;
+        let newcomer = RebuildTarget::New { leaf: disk.leaf, id: MemberId::from_random(random()?), force: true };
+        self.give_order(uuid, Order::Rebuild { slot: role, target: newcomer, kind: RebuildKind::Full }).await?;
         if alike || had == Had::Anything {
             // Whatever comes of it: then all of it is sent.
-            let _ = self.give_order(uuid, Order::Compare(role)).await;
+            let _ = self.give_order(uuid, Order::CompareBeforeCopy(role)).await;
         }
         Ok(true)
     }

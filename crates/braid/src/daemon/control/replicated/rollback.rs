@@ -142,14 +142,14 @@ impl Control {
             let others = (0u16..).zip(members).filter(|(other, _)| *other != role);
             others.filter(|(_, member)| wanted(member.state)).map(|(other, _)| other).collect()
         };
-        let serve = which(|state| matches!(state, MemberState::InSync | MemberState::Filling));
+        let serve = which(|state| matches!(state, MemberState::InSync | MemberState::Rebuilding));
         if !serve.is_empty() {
             self.give_order(volume.uuid, Order::Fail(serve)).await?;
         }
-        for other in which(|state| state == MemberState::Out) {
+        for other in which(|state| state == MemberState::Failed) {
             self.give_order(volume.uuid, Order::Remove(other)).await?;
         }
-        let left = which(|state| state != MemberState::Absent);
+        let left = which(|state| state != MemberState::Empty);
         if left.is_empty() {
             return Ok(());
         }

@@ -475,7 +475,7 @@ impl Control {
             Ok(_) if new => attached.set_snapshots(0),
             Ok((array, _)) if volume.is_of_copies() => {
                 let in_sync = array.members().filter(|member| member.state == MemberState::InSync);
-                let roles: Vec<u16> = in_sync.map(|member| member.role).collect();
+                let roles: Vec<u16> = in_sync.map(|member| member.number).collect();
                 self.settle_at_opening(volume, attached, voters, &roles).await;
             }
             _ => {}
@@ -558,7 +558,7 @@ impl Control {
                 if active.has_failed() {
                     return Over::Again("its last replica has failed; it is opened anew".to_owned());
                 }
-                let is_out = |state: MemberState| matches!(state, MemberState::Out | MemberState::Absent);
+                let is_out = |state: MemberState| matches!(state, MemberState::Failed | MemberState::Empty);
                 let (replicas, leaving) = (volume.replicas(), attached.leaving());
                 let members = active.label.members.iter().zip(0..);
                 let stays = |role: u16| seating.voters.has(VoterId(role as u8)) && leaving != Some(role);

@@ -343,7 +343,7 @@ impl Control {
         let take = ReplicaChange::Take { snapshot: snapshot.to_owned(), name: name.to_owned() };
         let taken = join_all(roles.iter().map(|role| self.change_one(serving, *role, &take, TAKING_MAX))).await;
         // Whoever waited too long has been let go.
-        let held = self.give_order(volume.uuid, Order::LetGo).await;
+        let held = self.give_order(volume.uuid, Order::Release).await;
         taken.into_iter().collect::<Result<(), ErrorDetail>>()?;
         held?;
         Ok(roles)

@@ -196,7 +196,7 @@ fn level_of(volume: &SavedReplicated, active: Option<&Active>) -> Level {
 fn state_of(active: &Active, number: usize) -> VoterState {
     match active.label.members.get(number).map(|member| member.state) {
         Some(MemberState::InSync) => VoterState::InSync,
-        Some(MemberState::Filling) => VoterState::Filling,
+        Some(MemberState::Rebuilding) => VoterState::Filling,
         _ => VoterState::Out,
     }
 }

@@ -395,7 +395,7 @@ impl Control {
             let waits = volume.is_of_copies() && volume.outside().any(|(other, _)| other == *number);
             fits && !waits
                 && !seating.all().has(VoterId(*number))
-                && (!is_replica || role.is_none_or(|state| *state == MemberState::Absent))
+                && (!is_replica || role.is_none_or(|state| *state == MemberState::Empty))
         };
         let mut all = 0..VOTERS_MAX as u8;
         let number = if is_replica { all.find(is_free) } else { all.rev().find(is_free) };
@@ -432,7 +432,7 @@ impl Control {
         }
         let last_is_empty = |states: &[MemberState]| {
             let last = states.len() as u16 - 1;
-            last > 0 && states.last() == Some(&MemberState::Absent) && volume.replicas().iter().all(|role| *role < last)
+            last > 0 && states.last() == Some(&MemberState::Empty) && volume.replicas().iter().all(|role| *role < last)
         };
         while last_is_empty(&self.states(volume)) {
             let last = (self.states(volume).len() - 1) as u16;
@@ -462,14 +462,14 @@ impl Control {
         let snapshots = tokio::time::timeout(TURN_MAX, attached.snapshots.lock()).await;
         let _one_at_a_time = snapshots.map_err(|_| busy("its snapshots are just being changed"))?;
         drop(waits);
-        if matches!(state(role), Some(MemberState::InSync | MemberState::Filling)) {
+        if matches!(state(role), Some(MemberState::InSync | MemberState::Rebuilding)) {
             let failed = tokio::time::timeout(TURN_MAX, self.give_order(volume.uuid, Order::Fail(vec![role])));
             failed.await.map_err(|_| busy("too few voters have agreed to leave the replica out"))??;
         }
-        if state(role) == Some(MemberState::Out) {
+        if state(role) == Some(MemberState::Failed) {
             self.give_order(volume.uuid, Order::Remove(role)).await?;
         }
-        if matches!(state(role), Some(MemberState::InSync | MemberState::Filling | MemberState::Out)) {
+        if matches!(state(role), Some(MemberState::InSync | MemberState::Rebuilding | MemberState::Failed)) {
             return Err(busy("the replica could not be left out"));
         }
         for one in self.list_one(volume, role).await.unwrap_or_default() {
