@@ -6,6 +6,8 @@
 //! `html` draws it, `fio` says the same to fio. `profile` holds what others have published. With `--table`, every row of
 //! the table of targets is measured in pairs against its rival (`make bench`).
 
+#![forbid(unsafe_code)]
+
 mod ahead;
 mod args;
 mod bare;

@@ -4,6 +4,8 @@
 //! What it promises: one connection serves many calls, one after the other; one that the daemon has closed is made anew.
 //! What it never does: nothing is sent in the clear over a network, and no request is sent twice.
 
+#![forbid(unsafe_code)]
+
 use braid_api::limits::API_TOKEN_BYTES_MAX;
 use braid_api::{ErrorBody, ErrorDetail, Kind};
 use braid_tls::ClientFiles;

@@ -116,7 +116,7 @@ pub fn recorded_copy_offset(start_block: &[u8], device_bytes: u64) -> Option<u64
     Some(said.filter(|at| *at <= last && *at >= BLOCK_BYTES && at.is_multiple_of(BLOCK_BYTES)).unwrap_or(last))
 }
 
-/// Examines the two blocks of a disk of `device_bytes`: its first 4 KiB, and those at [`copy_place`]. Either may be
+/// Examines the two blocks of a disk of `device_bytes`: its first 4 KiB, and those at [`recorded_copy_offset`]. Either may be
 /// short or empty if it could not be read.
 pub fn examine(start_block: &[u8], end_block: &[u8], device_bytes: u64) -> Examined {
     examine_as(start_block, end_block, device_bytes)

@@ -178,7 +178,7 @@ pub enum StartPolicy {
 /// One slot of the array and its member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemberEntry {
-    /// The member; `None` exactly when the state is [`MemberState::Absent`].
+    /// The member; `None` exactly when the state is [`MemberState::Empty`].
     pub id: Option<MemberId>,
     /// Size of the member's data area in bytes.
     pub data_bytes: u64,
@@ -204,7 +204,7 @@ pub struct Ancestor {
     /// Its id.
     pub id: u64,
     /// A returning member with a label of this lineage is accepted if the label's sequence number is at least this:
-    /// every later write is still dirty in the bitmap. 0: any label is accepted; [`Ancestor::NEVER`]: none. Below 2^48.
+    /// every later write is still dirty in the bitmap. 0: any label is accepted; [`Ancestor::NONE_ACCEPTED`]: none. Below 2^48.
     pub accepted_from: u64,
 }
 

@@ -123,7 +123,7 @@ impl DiskLayout {
     }
 
     /// Returns the layout after the disk has grown: the copy of the label is in the last whole block, everything else
-    /// stays. [`Places::with_data`] can then enlarge the data area. `None` where nothing is gained.
+    /// stays. [`DiskLayout::with_data`] can then enlarge the data area. `None` where nothing is gained.
     pub fn grown_to(&self, device_bytes: u64) -> Option<DiskLayout> {
         let copy_start = copy_offset(device_bytes.min(DEVICE_BYTES_MAX))?;
         let is_last = self.copy_start >= self.data.end()?;

@@ -1,7 +1,10 @@
 //! Disks and mounts of this machine: which exist, what is on them, who uses them, and how they are opened.
 //!
-//! What it promises: a file system or a device that hangs does not hold up the caller: [`aside`] looks at such things in a process of its own.
+//! What it promises: [`aside`] answers within its limits, also where a device or a file system hangs, as a process of its own looks at it. All else
+//! waits for as long as the kernel does.
 //! What it never does: it writes to no disk but through [`probe::Probe::for_writing`].
+
+#![forbid(unsafe_code)]
 
 pub mod aside;
 pub mod host;

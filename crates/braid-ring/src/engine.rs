@@ -32,7 +32,7 @@ impl RingHandle {
 /// arrays.
 ///
 /// When the ring has stopped, no call waits: parts of jobs end with `NoDevice`, and everything else ends as if it were
-/// done. Only [`EngineIo::trouble`] then waits forever: drop the monitors when a ring is stopped.
+/// done. Only [`EngineIo::next_fault`] then waits forever: drop the monitors when a ring is stopped.
 #[derive(Clone)]
 pub struct RingEngine {
     handle: RingHandle,

@@ -96,7 +96,7 @@ impl Cx<'_> {
     }
 
     /// Submits a request like [`Cx::submit`], but one that changes the device does not begin before
-    /// [`Cx::settle_entered`]. That must be called in the same call of the frontend, and before a request of another
+    /// [`Cx::begin_or_cancel_entered`]. That must be called in the same call of the frontend, and before a request of another
     /// client is entered. See [`braid_engine::Shard::enter`].
     ///
     /// # Errors
@@ -128,7 +128,7 @@ impl Cx<'_> {
         Ok(Request { tag: request.tag | u64::from(self.frontend) << TAG_BITS, ..*request })
     }
 
-    /// Returns whether [`Cx::foresee`] is useful for this device: whether its lookup structures may exceed the
+    /// Returns whether [`Cx::prefetch`] is useful for this device: whether its lookup structures may exceed the
     /// processor's caches.
     pub fn benefits_from_prefetch(&self, device: DeviceId) -> bool {
         stack_level_of(device) == 0 && self.core.engine.heeds(device)
@@ -144,7 +144,7 @@ impl Cx<'_> {
 
     /// Lends the memory of a range of a device, if all of it is contiguous on one memory disk: data that a read would
     /// copy, to send without a copy. Counts as a completed read. Concurrent writes are visible. The disk cannot be
-    /// removed until the loan is returned by [`Cx::give_back`].
+    /// removed until the loan is returned by [`Cx::return_loan`].
     pub fn lend(&mut self, device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
         if stack_level_of(device) != 0 {
             return None;

@@ -45,7 +45,7 @@ pub fn take() -> InheritedFds {
     kept
 }
 
-/// Keeps descriptors open across `execve`. Returns the value of [`LEFT`] for the new program.
+/// Keeps descriptors open across `execve`. Returns the value of [`EXEC_FDS_VARIABLE`] for the new program.
 ///
 /// # Errors
 /// The operating system's. Descriptors already processed stay open across `execve` then.
@@ -58,7 +58,7 @@ pub fn keep_open_across_exec<'a>(all: impl IntoIterator<Item = (&'a str, Borrowe
     Ok(text)
 }
 
-/// Parses the value of [`LEFT`]. Returns nothing if it was meant for another process.
+/// Parses the value of [`EXEC_FDS_VARIABLE`]. Returns nothing if it was meant for another process.
 fn parse(text: &str, pid: u32) -> Vec<(i32, String)> {
     let mut lines = text.split('\n');
     if lines.next().and_then(|first| first.parse().ok()) != Some(pid) {

@@ -64,7 +64,7 @@ pub trait RemoteDisk: Send + Sync + 'static {
 }
 
 /// Carries the I/O of one shard to one disk. Must not block. Calls about a connection come with that connection
-/// selected (see [`RemoteCx::choose`]).
+/// selected (see [`RemoteCx::select_connection`]).
 pub trait Carrier {
     /// Called at the end of a turn of the loop if I/O was submitted or an event occurred.
     fn work(&mut self, cx: &mut RemoteCx<'_>);
@@ -189,7 +189,7 @@ impl RemoteCx<'_> {
         self.core.port.fail_waiting(self.carrier, errno);
     }
 
-    /// Fails, with [`SLOW`], the waiting reads that have exceeded the limit ([`RemotePart::is_slow`]). Their parts that
+    /// Fails, with [`SLOW_ERRNO`], the waiting reads that have exceeded the limit ([`RemotePart::is_slow`]). Their parts that
     /// were taken continue. Returns when the first of these reads was submitted, or `None` if there were none.
     pub fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64> {
         self.core.port.give_up_reads(self.carrier, now_ns, limit_ns)

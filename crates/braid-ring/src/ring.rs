@@ -441,7 +441,7 @@ impl RingHandle {
         reply
     }
 
-    /// Tells all shards the current size of a disk (see [`Disk::look_again`]). Resolves when every shard has it.
+    /// Tells all shards the current size of a disk (see [`Disk::refresh_size`]). Resolves when every shard has it.
     pub fn resize_leaf(&self, leaf: LeafId) -> Pending<()> {
         let (sender, reply) = pending();
         let known = Countdown::new(self.inner.links.len(), Box::new(move || sender.send(())));

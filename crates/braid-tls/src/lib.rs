@@ -6,6 +6,8 @@
 //! keeps the old ones and says so.
 //! What it never does: no TLS 1.1 or older, no renegotiation, no OpenSSL, no password-protected keys.
 
+#![forbid(unsafe_code)]
+
 use braid_api::{ErrorDetail, Kind};
 use braid_nbd::client::TlsWishes;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};

@@ -2,7 +2,7 @@
 //!
 //! What it is: [`commands`] is the table of what there is to type; `daemon` is the control plane beside the shards. Commands that ask the daemon
 //! are in `braid-cli`, measurements and the demonstration in `braid-bench`.
-//! What it promises: every command takes `--json` and ends with an exit status of [`braid_cli::EXIT_STATUS`]; every error names the
+//! What it promises: every command takes `--json` and ends with an exit status of [`braid_cli::man::EXIT_STATUS`]; every error names the
 //! object, the reason and the remedy.
 //! What it never does: no I/O of users passes through here; that is the ring's.
 

@@ -21,7 +21,7 @@ pub(super) use crate::shard::sync::COMPARE_BLOCK_BYTES;
 
 /// The unit of the counts in [`Findings`], in bytes.
 pub const FINDINGS_BLOCK_BYTES: u64 = COMPARE_BLOCK_BYTES;
-/// Maximum number of offsets kept in [`Findings::places`].
+/// Maximum number of offsets kept in [`Findings::offsets`].
 pub const FINDING_OFFSETS_MAX: usize = 64;
 /// Attempts per piece before the scrub goes block by block, and per block before the block counts as unreadable.
 const TRIES_MAX: u32 = 3;
@@ -40,7 +40,7 @@ pub struct Findings {
     pub repaired_blocks: u64,
     /// Blocks of 4 KiB with a copy that could neither be read nor be rewritten from another copy.
     pub unreadable_blocks: u64,
-    /// Array offsets in bytes of the first differing and unreadable blocks; at most [`PLACES_MAX`].
+    /// Array offsets in bytes of the first differing and unreadable blocks; at most [`FINDING_OFFSETS_MAX`].
     pub offsets: Vec<u64>,
     /// At raid6, where the wrong cell can be identified: how many of the differing blocks each member had wrong.
     pub wrong_blocks: BTreeMap<u16, u64>,
@@ -363,7 +363,7 @@ impl Reconciler {
         pieces
     }
 
-    /// [`Keeper::pieces`] for an array with parity.
+    /// [`Reconciler::pieces`] for an array with parity.
     fn pieces_of_stripes(&mut self, members: &[MirrorMember], most: usize, bytes: u64) -> Vec<Piece> {
         let size = self.array.geometry().size_bytes();
         let Some(mut check) = self.check.take() else { return Vec::new() };

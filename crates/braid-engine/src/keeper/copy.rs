@@ -63,7 +63,7 @@ struct Ended {
     failed: Roles,
 }
 
-/// One run of [`Keeper::copy`].
+/// One run of [`Reconciler::copy`].
 struct CopyRun {
     members: Vec<MirrorMember>,
     copying: Vec<RegionCopy>,

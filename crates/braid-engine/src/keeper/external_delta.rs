@@ -1,7 +1,7 @@
 //! Delta resync of a rebuilding member from a base outside of the engine: the member was made equal to another member
 //! at an earlier time, and the caller knows what has been written to that member since.
 //!
-//! The delta may be determined as soon as every write goes to both members ([`Keeper::begin_delta`]): earlier writes
+//! The delta may be determined as soon as every write goes to both members ([`Reconciler::begin_delta`]): earlier writes
 //! are part of the delta, and later ones reach both. Regions that are not known to be equal are copied as a whole: in a
 //! region that a crash left unequal, any member may be the one that is right.
 

@@ -216,10 +216,10 @@ pub struct StoppedArray {
 }
 
 impl Reconciler {
-    /// Reads the bitmap of a started array, and serves it. [`Keeper::run`] is to be called next.
+    /// Reads the bitmap of a started array, and serves it. [`Reconciler::run`] is to be called next.
     ///
     /// # Errors
-    /// An unreadable bitmap, or [`LifecycleError::Beyond`].
+    /// An unreadable bitmap, or [`LifecycleError::BeyondTolerance`].
     pub async fn start<I: ReconcilerIo>(
         io: &I,
         mut array: Array,

@@ -6,7 +6,7 @@ use crate::lifecycle::{LifecycleError, RebuildKind, RebuildTarget, Replacement};
 use braid_format::{MemberId, Name};
 use std::ops::Range;
 
-/// An order. Answered by [`super::ReconcilerIo::ordered`].
+/// An order. Answered by [`super::ReconcilerIo::report_result`].
 #[derive(Clone, Debug)]
 pub enum Order {
     /// Drops these members as if they had failed; or the disk of the journal, if it is named alone.
@@ -46,7 +46,7 @@ pub enum Order {
         /// The disk of the member in sync.
         base: LeafId,
     },
-    /// The two members differed in at most these bytes of the array when [`Order::Liken`] was answered: only these are
+    /// The two members differed in at most these bytes of the array when [`Order::BeginDelta`] was answered: only these are
     /// copied.
     ApplyDelta {
         /// The rebuilding member.
@@ -87,7 +87,7 @@ pub enum Order {
         /// Also if the new space has fewer copies than the rest.
         force: bool,
     },
-    /// Adds a vacant slot to a mirror, behind the existing ones; a disk ([`Order::Fill`]) or a spare may take it.
+    /// Adds a vacant slot to a mirror, behind the existing ones; a disk ([`Order::Rebuild`]) or a spare may take it.
     Widen,
     /// Adds a slot to a mirror and rebuilds a disk into it: one more copy of everything.
     AddCopy {
@@ -126,7 +126,7 @@ pub enum Order {
         rate_bytes_per_s: u64,
     },
     /// Holds all requests and jobs: when this is answered, no I/O is in flight on any member, and the members' content
-    /// does not change until [`Order::LetGo`] or the time limit. Held requests wait and do not fail. Only for mirrors,
+    /// does not change until [`Order::Release`] or the time limit. Held requests wait and do not fail. Only for mirrors,
     /// and refused while regions are unsettled.
     Hold {
         /// Longest that requests may wait, in nanoseconds.

@@ -126,7 +126,7 @@ impl Reconciler {
         }
     }
 
-    /// [`Keeper::on_fault`] while the ring moves; a read error is repaired later, when it is met again. Returns whether
+    /// [`Reconciler::on_fault`] while the ring moves; a read error is repaired later, when it is met again. Returns whether
     /// a disk was given up.
     async fn fault_while_moving<I: ReconcilerIo>(&mut self, io: &I, trouble: Trouble) -> bool {
         if !trouble.is_fatal() {

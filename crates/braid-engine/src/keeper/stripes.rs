@@ -88,7 +88,7 @@ impl Reconciler {
     }
 
     /// Returns the stripes with unreadable blocks, as array offset and bytes of each of their parts.
-    /// [`Keeper::unreadable_lines`] has the unreadable blocks.
+    /// [`Reconciler::unreadable_blocks`] has the unreadable blocks.
     pub fn unreadable_stripes(&self) -> Vec<(u64, u64)> {
         let Some(journal) = &self.journal else { return Vec::new() };
         let geometry = self.array.geometry();

@@ -43,7 +43,7 @@ impl Array {
     /// Names a disk as that of the journal. The next [`move_ring`](super::move_ring) puts the ring on it.
     ///
     /// # Errors
-    /// A refusal before anything was written, the disk's error, or [`LifecycleError::Beyond`].
+    /// A refusal before anything was written, the disk's error, or [`LifecycleError::BeyondTolerance`].
     pub async fn add_journal<M: MetaIo>(
         &mut self,
         io: &M,
@@ -90,7 +90,7 @@ impl Array {
     /// elsewhere.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`].
+    /// [`LifecycleError::BeyondTolerance`].
     pub async fn forget_journal<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
         let Some(role) = self.journal_number().filter(|_| self.journal.is_none()) else { return Ok(()) };
         self.complete(io).await?;

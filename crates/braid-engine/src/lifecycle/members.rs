@@ -51,7 +51,7 @@ impl Array {
     /// be acknowledged and no read answered. A survivor that fails meanwhile is dropped too. Returns all failed slots.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] if some of the array would be lost: the array must freeze, and no label records the
+    /// [`LifecycleError::BeyondTolerance`] if some of the array would be lost: the array must freeze, and no label records the
     /// last members as failed.
     pub async fn drop_members<M: MetaIo>(&mut self, io: &M, roles: &[u16]) -> Result<Vec<u16>, LifecycleError> {
         self.check_redundant()?;
@@ -135,7 +135,7 @@ impl Array {
     ///
     /// # Errors
     /// A refusal before anything was written, the error of the new member (it is failed then), or
-    /// [`LifecycleError::Beyond`].
+    /// [`LifecycleError::BeyondTolerance`].
     pub async fn begin_rebuild<M: MetaIo>(
         &mut self,
         io: &M,
@@ -181,7 +181,7 @@ impl Array {
         self.record_rebuild(io, role, target, (from == RebuildKind::Full).then_some(position_bytes), None).await
     }
 
-    /// Lets a spare take a failed or vacant slot, and rebuilds it in full: as [`Array::begin_filling`].
+    /// Lets a spare take a failed or vacant slot, and rebuilds it in full: as [`Array::begin_rebuild`].
     ///
     /// # Errors
     /// As there.
@@ -250,7 +250,7 @@ impl Array {
     /// member is flushed first, so that the checkpoint is never ahead of the data.
     ///
     /// # Errors
-    /// The member's error (it is dropped then), or [`LifecycleError::Beyond`].
+    /// The member's error (it is dropped then), or [`LifecycleError::BeyondTolerance`].
     pub async fn checkpoint<M: MetaIo>(
         &mut self,
         io: &M,
@@ -269,7 +269,7 @@ impl Array {
     /// default).
     ///
     /// # Errors
-    /// There is no such job, or [`LifecycleError::Beyond`].
+    /// There is no such job, or [`LifecycleError::BeyondTolerance`].
     pub async fn set_rebuild<M: MetaIo>(
         &mut self,
         io: &M,
@@ -297,7 +297,7 @@ impl Array {
     /// Records that a rebuilding member is in sync: it holds everything, including the bitmap. It is flushed first.
     ///
     /// # Errors
-    /// The member's error (it is dropped then), or [`LifecycleError::Beyond`]: the last old member failed at that
+    /// The member's error (it is dropped then), or [`LifecycleError::BeyondTolerance`]: the last old member failed at that
     /// moment.
     pub async fn promote<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         if self.state(role) != MemberState::Rebuilding {
@@ -321,7 +321,7 @@ impl Array {
     /// Removes a failed member: its slot becomes vacant, and its disk never returns automatically.
     ///
     /// # Errors
-    /// It has not failed, or [`LifecycleError::Beyond`].
+    /// It has not failed, or [`LifecycleError::BeyondTolerance`].
     pub async fn remove<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         if role >= self.slots() || self.state(role) != MemberState::Failed {
             return Err(LifecycleError::Slot { slot: role, reason: "only a member that is out can be removed".into() });
@@ -339,7 +339,7 @@ impl Array {
     /// Makes a disk a spare. Returns its number in the member table.
     ///
     /// # Errors
-    /// A refusal before anything was written, the disk's error, or [`LifecycleError::Beyond`].
+    /// A refusal before anything was written, the disk's error, or [`LifecycleError::BeyondTolerance`].
     pub async fn add_spare<M: MetaIo>(
         &mut self,
         io: &M,
@@ -377,7 +377,7 @@ impl Array {
     /// Removes a spare and then its label. Returns whether the label was erased: the disk may be missing, or fail.
     ///
     /// # Errors
-    /// It is not a spare, or [`LifecycleError::Beyond`].
+    /// It is not a spare, or [`LifecycleError::BeyondTolerance`].
     pub async fn remove_spare<M: MetaIo>(&mut self, io: &M, spare: u16) -> Result<bool, LifecycleError> {
         if self.state(spare) != MemberState::Spare {
             return Err(LifecycleError::Slot { slot: spare, reason: "it is not a spare".into() });

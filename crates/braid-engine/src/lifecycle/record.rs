@@ -94,7 +94,7 @@ impl Array {
     /// copies is damaged. Members that this label promotes come after them, and count once they all have it.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] if too few survive.
+    /// [`LifecycleError::BeyondTolerance`] if too few survive.
     pub(super) async fn rewrite<M: MetaIo>(
         &mut self,
         io: &M,
@@ -148,7 +148,7 @@ impl Array {
     /// others n or n + 1. After: all have n + 1.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] if too few survive: the label stays on some targets, and nothing more is written.
+    /// [`LifecycleError::BeyondTolerance`] if too few survive: the label stays on some targets, and nothing more is written.
     pub(super) async fn record<M: MetaIo>(
         &mut self,
         io: &M,
@@ -245,7 +245,7 @@ impl Array {
     /// added to the losses.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] if too few are left.
+    /// [`LifecycleError::BeyondTolerance`] if too few are left.
     pub(super) async fn flush_survivors<M: MetaIo>(
         &mut self,
         io: &M,

@@ -71,7 +71,7 @@ impl Array {
     ///
     /// # Errors
     /// A refusal before anything was written, the error of a failing disk (it is removed then), or
-    /// [`LifecycleError::Beyond`].
+    /// [`LifecycleError::BeyondTolerance`].
     pub async fn begin_replacing<M: MetaIo>(
         &mut self,
         io: &M,
@@ -148,7 +148,7 @@ impl Array {
     /// last copy, the array must freeze.
     ///
     /// # Errors
-    /// It has no successor in sync, the error of the successor's flush, or [`LifecycleError::Beyond`].
+    /// It has no successor in sync, the error of the successor's flush, or [`LifecycleError::BeyondTolerance`].
     pub async fn retire<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         let successor = successor_of(&self.label, role).filter(|s| self.state(*s) == MemberState::InSync);
         let Some(successor) = successor.filter(|_| self.state(role) == MemberState::InSync) else {
@@ -183,7 +183,7 @@ impl Array {
     /// Gives a successor up, as [`Array::drop_members`] does, and erases its label.
     ///
     /// # Errors
-    /// It is not a successor, or [`LifecycleError::Beyond`].
+    /// It is not a successor, or [`LifecycleError::BeyondTolerance`].
     pub async fn cancel_replacement<M: MetaIo>(&mut self, io: &M, number: u16) -> Result<(), LifecycleError> {
         if !self.successors().any(|s| s.member == number) {
             return Err(LifecycleError::Slot { slot: number, reason: "it replaces nobody".into() });
@@ -199,7 +199,7 @@ impl Array {
     /// Gives a failed slot to its successor, in sync or rebuilding.
     ///
     /// # Errors
-    /// It has no successor, the slot has not failed, or [`LifecycleError::Beyond`].
+    /// It has no successor, the slot has not failed, or [`LifecycleError::BeyondTolerance`].
     pub async fn give_slot_to_successor<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         self.complete(io).await?;
         let wrong = |reason: &str| LifecycleError::Slot { slot: role, reason: reason.to_owned() };

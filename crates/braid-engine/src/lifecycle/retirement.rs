@@ -146,7 +146,7 @@ impl Array {
     /// stripe are dropped too: on them the stripe does not match its parity.
     ///
     /// # Errors
-    /// [`LifecycleError::Beyond`] if too few are left. Then no label drops a member, and none retires these marks.
+    /// [`LifecycleError::BeyondTolerance`] if too few are left. Then no label drops a member, and none retires these marks.
     pub(super) async fn prepare_losses<M: MetaIo>(
         &mut self,
         io: &M,

@@ -7,7 +7,7 @@
 //!
 //! No data moves, no member changes its state, and the array keeps its size, its bitmap and its lineage: a member that
 //! bears label n, of one width, is the same by label n + 1, of the other. A vacant slot is taken as any other
-//! ([`Array::begin_filling`]).
+//! ([`Array::begin_rebuild`]).
 //!
 //! A mirror that was created with one member (`copies` 1) is recorded as one of two members from then on; and the other
 //! way round.
@@ -29,11 +29,11 @@ fn refuse(wider: bool, reason: impl Into<String>, remedy: &str) -> LifecycleErro
 }
 
 impl Array {
-    /// Adds a vacant slot to a mirror, behind the existing ones, for a disk to take ([`Array::begin_filling`]). Every
+    /// Adds a vacant slot to a mirror, behind the existing ones, for a disk to take ([`Array::begin_rebuild`]). Every
     /// zone has a copy there. Returns its number. The array may be served meanwhile.
     ///
     /// # Errors
-    /// [`LifecycleError::NoWidth`] before anything was written, or [`LifecycleError::Beyond`]. A member that fails is
+    /// [`LifecycleError::WidthUnchangeable`] before anything was written, or [`LifecycleError::BeyondTolerance`]. A member that fails is
     /// dropped.
     pub async fn widen<M: MetaIo>(&mut self, io: &M) -> Result<u16, LifecycleError> {
         self.complete(io).await?;
@@ -67,7 +67,7 @@ impl Array {
     ///
     /// # Errors
     /// A refusal before anything was written, or the disk's error: then the array has its old width, if its members can
-    /// be written. Or [`LifecycleError::Beyond`].
+    /// be written. Or [`LifecycleError::BeyondTolerance`].
     pub async fn widen_by<M: MetaIo>(
         &mut self,
         io: &M,

@@ -193,7 +193,7 @@ impl Pool {
         self.volumes.iter().find(|(_, volume)| volume.owner == owner).map(|(id, _)| *id)
     }
 
-    /// Deletes a snapshot: its blocks are merged into its child in steps ([`Pool::fold_step`]).
+    /// Deletes a snapshot: its blocks are merged into its child in steps ([`Pool::merge_step`]).
     ///
     /// # Errors
     /// See [`AdminError`].

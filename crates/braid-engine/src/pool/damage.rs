@@ -1,7 +1,7 @@
 //! Damage in the tables: records and addresses with a wrong checksum, or that cannot be read.
 //!
 //! The owner of a damaged record is unknown, and what its bytes say of it is never trusted. So every owner that may
-//! have had blocks on its member is *in doubt* ([`State::may_lack`]): blocks in the owner's other records are certain,
+//! have had blocks on its member is *in doubt* ([`PoolTables::may_miss_records`]): blocks in the owner's other records are certain,
 //! and every other block is an error to read, never an ancestor's block and never zeros. Of a damaged address the owner
 //! is known, and only that owner is in doubt.
 //!

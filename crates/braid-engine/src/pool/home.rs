@@ -1,7 +1,7 @@
 //! A pool as its home shard has it: where new blocks are allocated, and how they are recorded once they are written.
 //!
-//! A write to a block that its volume's owner does not define allocates space ([`Pool::place`]), writes its data there,
-//! and maps the block ([`Pool::bind`]): from then on the block is found there, and the in-memory log has the change.
+//! A write to a block that its volume's owner does not define allocates space ([`Pool::allocate`]), writes its data there,
+//! and maps the block ([`Pool::map_allocation`]): from then on the block is found there, and the in-memory log has the change.
 //! Nothing of it is seen before.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,7 +118,7 @@ impl Reservation {
 /// The outcome of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockAllocation {
-    /// Write there, then call [`Pool::bind`].
+    /// Write there, then call [`Pool::map_allocation`].
     New(Reservation),
     /// The volume's owner has these blocks already: overwrite them.
     Own {
@@ -161,7 +161,7 @@ pub struct Pool {
     pending_by_owner: IntMap<u32>,
     /// Newly allocated extents in which nothing is mapped yet, by owner and logical extent.
     pub(super) opening: IntMap<u64>,
-    /// Memory for the changes of one [`Pool::bind`].
+    /// Memory for the changes of one [`Pool::map_allocation`].
     change_buffer: Vec<(u8, u32, Change)>,
     pub(super) open_packed: BTreeMap<OwnerId, OpenPacked>,
     pub(super) commits: Commits,

@@ -44,7 +44,7 @@ pub enum MoveStep {
     Full,
     /// Some blocks could not be copied; there is nothing else to do.
     Unreadable,
-    /// The remaining moves are paused ([`Pool::hold_moves`]).
+    /// The remaining moves are paused ([`Pool::pause_moves`]).
     Paused,
 }
 

@@ -30,7 +30,7 @@ impl Pool {
     }
 
     /// Returns the extents in use on a member, and the free ones on the other members that take new allocations. Some
-    /// of the latter may be reserved for thick volumes ([`Pool::kept_extents`]).
+    /// of the latter may be reserved for thick volumes ([`Pool::reserved_extents`]).
     pub fn used_and_free_elsewhere(&self, member: u8) -> (u64, u64) {
         let room = &self.rooms[usize::from(member)];
         let used = u64::from(self.state.records.extents(member) - room.free.count());
@@ -43,7 +43,7 @@ impl Pool {
     /// allocations. Its blocks are moved by [`Pool::move_step`].
     ///
     /// # Errors
-    /// `TailFull`: call again. `InUse`: an owner may have blocks only there ([`Pool::bound_to`]). `Damaged`: the
+    /// `LogFull`: call again. `InUse`: an owner may have blocks only there ([`Pool::restricted_to`]). `Damaged`: the
     /// content of some of its extents is unknown. `NoSpace`: less space is free elsewhere than has to be reserved for
     /// thick volumes.
     pub fn empty_member(&mut self, member: u8) -> Result<(), AdminError> {

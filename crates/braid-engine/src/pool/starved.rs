@@ -2,7 +2,7 @@
 //!
 //! Nothing is lost by that. What was acknowledged is in the in-memory log, what is committed is in the rings and
 //! tables, and the write can be made once there is space. So the commit or checkpoint under way stays at its stage and
-//! is retried: with the next commit that is requested, and by [`Pool::try_again`]. Requests that wait for a commit
+//! is retried: with the next commit that is requested, and by [`Pool::retry_writes`]. Requests that wait for a commit
 //! meanwhile fail for lack of space, and the pool goes on with everything that needs none.
 //!
 //! A commit is written again unchanged: up to the same mark, under the same number, each batch at the same position

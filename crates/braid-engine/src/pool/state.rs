@@ -62,7 +62,7 @@ impl Default for Uncommitted {
     }
 }
 
-/// The records and owners of a pool as of the last change, committed or not. [`State::committed`] returns what the
+/// The records and owners of a pool as of the last change, committed or not. [`PoolTables::committed`] returns what the
 /// tables may hold.
 pub struct PoolTables {
     /// What all shards read.
@@ -275,7 +275,7 @@ impl PoolTables {
         }
     }
 
-    /// Sets an owner slot, by the log unit `sequence`; 0 as for [`State::set`].
+    /// Sets an owner slot, by the log unit `sequence`; 0 as for [`PoolTables::set`].
     pub fn set_owner(&mut self, slot: u32, owner: Option<Owner>, sequence: u64) {
         if sequence != 0 {
             let committed = self.committed_owner(slot).cloned();

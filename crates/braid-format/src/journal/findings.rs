@@ -46,7 +46,7 @@ impl RecoveredBatches {
     /// Records a valid batch on a member; a batch of another run is ignored.
     ///
     /// # Errors
-    /// [`Conflict`].
+    /// [`BatchConflict`].
     pub fn add(&mut self, header: &JournalBatchHeader, check: u32, member: u16) -> Result<(), BatchConflict> {
         let bit = 1u128.checked_shl(member.into()).unwrap_or(0);
         if header.run != self.run {

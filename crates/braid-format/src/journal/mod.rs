@@ -5,11 +5,11 @@
 //! *batch* is a header of one block, which lists *entries*, followed by their payload. Several members hold the same
 //! batch at the same position of the ring.
 //!
-//! In the journal, a *stripe* is [`row_bytes`] high: one chunk of each member is divided into stripes of equal height.
+//! In the journal, a *stripe* is [`stripe_bytes`] high: one chunk of each member is divided into stripes of equal height.
 //! A *cell* is one member's part of a stripe; a *line* is one block of its height, over all cells.
 //!
 //! A batch is valid when every byte of it is right: header and payload each have a checksum, and the header names the
-//! array, the run, the sequence number and the position. [`Findings`] determines which valid batches recovery accepts.
+//! array, the run, the sequence number and the position. [`RecoveredBatches`] determines which valid batches recovery accepts.
 
 mod batch;
 mod findings;

@@ -1,6 +1,6 @@
 //! Reads arrays of Linux md: superblocks of version 1, and the arrays that they describe.
 //!
-//! [`Superblock`] is the validated superblock of one disk. [`judge`] assembles the superblocks of one array: which disk
+//! [`Superblock`] is the validated superblock of one disk. [`assemble`] assembles the superblocks of one array: which disk
 //! is which member, which members are missing or stale, whether the data are readable, and how they are laid out.
 //! Nothing here writes.
 

@@ -2,7 +2,7 @@
 
 use braid_geometry::Layout;
 
-/// A reason. A device is its index in the list given to [`super::judge()`].
+/// A reason. A device is its index in the list given to [`super::assemble()`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AssembleProblem {
     /// The level is not supported.

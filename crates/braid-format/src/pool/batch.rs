@@ -164,7 +164,7 @@ pub fn seal_batch(bytes: &mut [u8], header: &LogBatchHeader) {
 }
 
 /// Validates the batch that begins with these bytes, of which there may be more, and returns its header. The caller
-/// checks that it is of this pool and the expected batch; [`entries`] decodes its entries.
+/// checks that it is of this pool and the expected batch; [`batch_entries`] decodes its entries.
 ///
 /// # Errors
 /// When there is no batch, or it is damaged or invalid.
@@ -203,7 +203,7 @@ pub fn validate_batch(bytes: &[u8]) -> Result<LogBatchHeader, BatchError> {
     Ok(header)
 }
 
-/// Returns the entries of the batch that begins with these bytes and that [`open`] has validated.
+/// Returns the entries of the batch that begins with these bytes and that [`validate_batch`] has validated.
 pub fn batch_entries<'a>(bytes: &'a [u8], header: &LogBatchHeader) -> Entries<'a> {
     let end = BATCH_HEADER_BYTES + usize::from(header.units) * UNIT_BYTES;
     Entries(bytes.get(BATCH_HEADER_BYTES..end).unwrap_or_default())
@@ -290,7 +290,7 @@ impl<'a> BatchBuilder<'a> {
     /// Completes the batch with this header, of which `units` and `blocks` are set here. Returns the final header.
     ///
     /// # Panics
-    /// As [`seal`].
+    /// As [`seal_batch`].
     pub fn seal(self, header: LogBatchHeader) -> LogBatchHeader {
         let units = self.units as u16;
         let header = LogBatchHeader { units, blocks: batch_blocks(units), ..header };

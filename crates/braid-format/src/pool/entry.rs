@@ -168,7 +168,7 @@ impl LogEntry {
         }
     }
 
-    /// Encodes the entry into the first [`Entry::units`] of these units. The others stay as they are.
+    /// Encodes the entry into the first [`LogEntry::units`] of these units. The others stay as they are.
     ///
     /// # Panics
     /// When there are fewer units, or when decoding would refuse the entry.
@@ -184,10 +184,10 @@ impl LogEntry {
         });
     }
 
-    /// Encodes the entry into bytes, 64 a unit; see [`Entry::encode`].
+    /// Encodes the entry into bytes, 64 a unit; see [`LogEntry::encode`].
     ///
     /// # Panics
-    /// As [`Entry::encode`].
+    /// As [`LogEntry::encode`].
     pub fn encode_bytes(&self, bytes: &mut [u8]) {
         let (first, rest) = bytes[..self.units() * UNIT_BYTES].split_at_mut(UNIT_BYTES);
         first.copy_from_slice(&match self.image() {
@@ -258,10 +258,10 @@ impl LogEntry {
         (units as usize, if kind == OWNER { None } else { Some(member) })
     }
 
-    /// Decodes the entry that begins with these bytes, 64 a unit; see [`Entry::decode`].
+    /// Decodes the entry that begins with these bytes, 64 a unit; see [`LogEntry::decode`].
     ///
     /// # Errors
-    /// As [`Entry::decode`].
+    /// As [`LogEntry::decode`].
     pub fn decode_bytes(bytes: &[u8]) -> Result<(LogEntry, usize), EntryError> {
         let (first, rest) = bytes.split_first_chunk().ok_or(EntryError::Short)?;
         LogEntry::decode_parts(first, || rest.first_chunk().copied())

@@ -3,7 +3,7 @@
 //! - [`record`](Record): what an extent holds, or which range of a volume reads as zeros; 32 bytes, in the table.
 //! - [`sector`](encode_address): the addresses of the 64 blocks of a packed extent.
 //! - [`owner`](Owner): a volume, a snapshot, or a deleted one that is still needed.
-//! - [`entry`](Entry): one change of these, in the in-memory log and in batches.
+//! - [`entry`](LogEntry): one change of these, in the in-memory log and in batches.
 //! - [`batch`](LogBatchHeader): entries of a commit, in a member's log ring.
 //! - [`checkpoint`](Checkpoint): from which batch on recovery reads a ring, and what the tables hold.
 //! - [`layout`](PoolMemberLayout): where all of this is on a member.

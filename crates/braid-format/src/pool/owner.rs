@@ -159,10 +159,10 @@ pub struct Owner {
     pub kind: OwnerKind,
     /// On which members its new extents are allocated.
     pub allocation: AllocationPolicy,
-    /// Bit *i*: member *i*. None for [`Placing::Spread`], one for [`Placing::Single`], one or more for [`Placing::Chosen`].
+    /// Bit *i*: member *i*. None for [`AllocationPolicy::Spread`], one for [`AllocationPolicy::Single`], one or more for [`AllocationPolicy::Chosen`].
     pub on: u128,
     /// Bit *i*: it may have blocks on member *i*, where no new extents are allocated: its members were changed, or it
-    /// took over blocks of another owner. None for [`Placing::Spread`], which may have blocks on every member.
+    /// took over blocks of another owner. None for [`AllocationPolicy::Spread`], which may have blocks on every member.
     pub also_on: u128,
     /// Its space is reserved.
     pub thick: bool,

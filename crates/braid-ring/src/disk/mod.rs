@@ -228,7 +228,7 @@ impl Disk {
     }
 
     /// Checks an idle disk as the shards check disks after I/O: whether the file or block device has become shorter.
-    /// Returns [`Disk::lost_because`].
+    /// Returns [`Disk::loss_reason`].
     pub fn check_size(&self) -> Option<&str> {
         self.is_whole_now();
         self.loss_reason()

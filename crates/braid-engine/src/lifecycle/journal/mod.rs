@@ -124,7 +124,7 @@ impl JournalStart {
 /// [`LifecycleError::JournalLost`] if the ring is on a missing disk, the array was not stopped cleanly, and a member is
 /// missing too. [`LifecycleError::Journal`] if no member bears a head, or the content is invalid. With `force` such an
 /// array starts with an empty journal, and everything ever written is marked dirty. [`LifecycleError::BitmapDamaged`]
-/// as from `load_regions`, or [`LifecycleError::Beyond`].
+/// as from `load_regions`, or [`LifecycleError::BeyondTolerance`].
 pub async fn recover_journal<M: MetaIo>(
     io: &M,
     array: &mut Array,

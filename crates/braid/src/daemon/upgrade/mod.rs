@@ -30,7 +30,7 @@ use tokio::sync::watch as signal;
 
 pub use candidate::{Candidate, trial};
 
-/// The variable that says what the daemon before has to say, beside what it has left ([`kept::LEFT`]).
+/// The variable that says what the daemon before has to say, beside what it has left ([`kept::EXEC_FDS_VARIABLE`]).
 const BEFORE: &str = "BRAID_UPGRADED";
 /// The program of this process.
 const OWN: &str = "/proc/self/exe";
