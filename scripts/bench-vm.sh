@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What only a guest can measure: ublk against the kernel's own block drivers (`make bench`, part `ublk`). Prints the figures, one pair a line:
-# which row, Braid's, and what it is held against.
+# Measures in a guest what needs one: ublk against the kernel's block drivers (`make bench`, part `ublk`; xtask runs this). Prints one pair of figures
+# a line: the name of the line in the table, Braid's figure, and that of its rival.
 #
 #   scripts/bench-vm.sh BRAID
 #
-# In emulation only ratios within one run mean anything. One guest at a time: two would measure each other. Its disks are in memory, as the
-# host would hold writes back in its own time, and each has a thread of its own: else who tells a disk of work waits for what all disks do.
-# Its processor has no fast copying of bytes (erms), which emulation carries out byte by byte.
+# In emulation only ratios within one run are meaningful. One guest runs at a time: two would disturb each other. The guest's disks are in memory,
+# because the host would delay writes, and each has a thread of its own: otherwise submitting to one disk waits for the I/O of all disks.
+# The guest's processor has no fast copying of bytes (erms), which emulation executes byte by byte.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -29,8 +29,8 @@ stage() { # name, budget in seconds, command…
 scripts/install-tools.sh test || exit 1
 
 # Every stage selects the whole workspace and then names what it runs: cargo unites the features of what is selected, so a
-# stage that selected one package would build half of the dependencies once more. Only the planted bugs have a build
-# of their own, because no program may hold them.
+# stage that selected one package would build half of the dependencies once more. Only the mutations have a build
+# of their own, from a copy of the tree: scripts/mutations.sh.
 everything=(--locked --profile verify --workspace)
 target=$($cargo metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')
 own_stage=(corpus end_to_end allocations model)
@@ -48,84 +48,37 @@ unit_tests() {
 
 build() {
     $cargo test "${everything[@]}" --no-run &&
-        $cargo build --locked --profile verify -p braid-sim --features planted --target-dir "$target/planted"
+        scripts/mutations.sh build
 }
 # shellcheck disable=SC2046 # one word each
 units() { $cargo test "${everything[@]}" --lib --bins --examples $(unit_tests) && $cargo test "${everything[@]}" --doc; }
-# Two runs side by side, one for each core. The seeds are always the same, so that a change is judged by itself;
-# SIM_FRESH=1 draws the second run's by the clock. A seed that fails is printed with the command that replays it.
-simulator() {
-    local seeds=${SIM_SEEDS:-2000} from failed=0 first second output other
-    from=$seeds
-    [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
-    output=$(mktemp)
-    first="0..$seeds" second="$from..$((from + seeds))"
-    # A client that asks for ever would keep a run from its end.
-    timeout 600 "$target/verify/braid-sim" --seeds "$second" >"$output" 2>&1 &
-    other=$!
-    echo "seeds $first"
-    timeout 600 "$target/verify/braid-sim" --seeds "$first" || failed=1
-    wait "$other" || failed=1
-    echo "seeds $second"
-    cat "$output"
-    rm -f "$output"
-    return $failed
-}
-# Pools alone: the same, and starts that are cut at each of their steps.
-pools() {
-    local seeds=${POOL_SEEDS:-1000} from failed=0 second output other
-    from=$seeds
-    [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
-    output=$(mktemp)
-    second="$from..$((from + seeds))"
-    {
-        timeout 300 "$target/verify/pool-sim" --seeds "$second" &&
-            timeout 300 "$target/verify/pool-sim" --sweep --seeds 0..12
-    } >"$output" 2>&1 &
-    other=$!
-    timeout 300 "$target/verify/pool-sim" --seeds "0..$seeds" || failed=1
-    timeout 300 "$target/verify/pool-sim" --sweep --seeds 12..24 || failed=1
-    wait "$other" || failed=1
-    echo "seeds $second"
-    cat "$output"
-    rm -f "$output"
-    return $failed
-}
-# Pools in the whole stack: the same.
-volumes() {
-    local seeds=${VOLUME_SEEDS:-400} from failed=0 output other
-    from=$seeds
+# One simulation: two runs side by side, one for each core, and seeds that are cut at each of their steps. The seeds are
+# always the same, so that a change is judged by itself; SIM_FRESH=1 draws the second run's by the clock. A seed that
+# fails is printed with the command that replays it.
+simulation() { # subcommand, seconds before a run that does not end is stopped, number of seeds, seeds to cut in either run
+    local name=$1 limit=$2 seeds=$3 sweeps=${4:-} other_sweeps=${5:-} from=$3 failed=0 output other
     [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
     output=$(mktemp)
     {
-        timeout 300 "$target/verify/volume-sim" --seeds "$from..$((from + seeds))" &&
-            timeout 300 "$target/verify/volume-sim" --sweep --seeds 0..2
+        run_seeds "$from..$((from + seeds))" && sweep_seeds "$other_sweeps"
     } >"$output" 2>&1 &
     other=$!
-    timeout 300 "$target/verify/volume-sim" --seeds "0..$seeds" || failed=1
-    timeout 300 "$target/verify/volume-sim" --sweep --seeds 2..4 || failed=1
+    run_seeds "0..$seeds" || failed=1
+    sweep_seeds "$sweeps" || failed=1
     wait "$other" || failed=1
-    echo "seeds $from..$((from + seeds))"
     cat "$output"
     rm -f "$output"
     return $failed
 }
-# Volumes on several nodes: the same seeds, and as many others.
-replicas() {
-    local seeds=${REPLICA_SEEDS:-800} from failed=0
-    from=$seeds
-    [ "${SIM_FRESH:-0}" = 1 ] && from=$(($(date +%s) % 1000000000))
-    timeout 120 "$target/verify/replica-sim" --seeds "0..$seeds" || failed=1
-    echo "seeds $from..$((from + seeds))"
-    timeout 120 "$target/verify/replica-sim" --seeds "$from..$((from + seeds))" || failed=1
-    return $failed
-}
-planted() {
-    local failed=0
-    timeout 600 "$target/planted/verify/braid-sim" --hunt || failed=1
-    timeout 300 "$target/planted/verify/pool-sim" --hunt || failed=1
-    timeout 300 "$target/planted/verify/volume-sim" --hunt || failed=1
-    timeout 120 "$target/planted/verify/replica-sim" --hunt || failed=1
+# For `simulation`, whose name and limit they use.
+run_seeds() { echo "seeds $1" && timeout "$limit" "$target/verify/braid-sim" "$name" --seeds "$1"; }
+sweep_seeds() { [ -z "$1" ] || timeout "$limit" "$target/verify/braid-sim" "$name" --sweep --seeds "$1"; }
+mutations() {
+    local failed=0 name
+    for name in arrays pools volumes replicas; do
+        timeout 600 "$target/mutations/verify/braid-sim" $name --hunt || failed=1
+    done
+    scripts/mutations.sh test || failed=1
     return $failed
 }
 corpus() { $cargo test "${everything[@]}" --test corpus; }
@@ -159,11 +112,11 @@ check() { CHECK_ARROWS=0 scripts/check.sh; }
 
 stage build 300 build
 stage units 120 units
-stage simulator 240 simulator
-stage pools 30 pools
-stage volumes 30 volumes
-stage replicas 20 replicas
-stage planted 130 planted
+stage simulator 240 simulation arrays 600 "${SIM_SEEDS:-2000}"
+stage pools 30 simulation pools 300 "${POOL_SEEDS:-1000}" 12..24 0..12
+stage volumes 30 simulation volumes 300 "${VOLUME_SEEDS:-400}" 2..4 0..2
+stage replicas 20 simulation replicas 120 "${REPLICA_SEEDS:-800}"
+stage mutations 130 mutations
 stage corpus 60 corpus
 stage fuzz 180 fuzz
 stage end-to-end 360 end_to_end

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use braid_nbd::codec::Asked;
-use braid_nbd::handshake::{Handshake, INPUT_BYTES_MAX, Step};
-use braid_nbd::transmission::{Command, Terms, Verdict, judge};
-use braid_nbd::{ExportInfo, ExportTable};
+use braid_export::{ExportInfo, ExportTable};
+use braid_nbd::codec::DecodedRequest;
+use braid_nbd::handshake::{Handshake, HandshakeStep, INPUT_BYTES_MAX};
+use braid_nbd::transmission::{Command, RequestDecision, Terms, validate};
 
 /// One entry: its name (that of its folder in the corpus) and the function.
 pub type Entry = (&'static str, fn(&[u8]));
@@ -27,6 +27,7 @@ pub const ALL: &[Entry] = &[
     ("nbd_transmission", nbd_transmission),
     ("nbd_server", nbd_server),
     ("nbd_client", nbd_client),
+    ("tls_records", tls_records),
     ("fuse_ask", fuse_ask),
     ("sizes", sizes),
     ("disk_names", disk_names),
@@ -57,7 +58,7 @@ pub fn label(data: &[u8]) {
     }
 }
 
-/// Puts right checksums into a label, as `docs/format.md` draws them: of the first sector at byte 508, of all at byte 8.
+/// Puts right checksums into a label, as `docs/internals/format/label.md` draws them: of the first sector at byte 508, of all at byte 8.
 pub fn seal(label: &mut [u8]) {
     label[8..12].fill(0);
     let header = crc32c(&label[..508]);
@@ -77,7 +78,7 @@ pub fn journal(data: &[u8]) {
     }
 }
 
-/// Where the bytes end that a checksum covers, as `docs/format.md` draws them: a batch's header after 4096 bytes, a head after its
+/// Where the bytes end that a checksum covers, as `docs/internals/format/bitmap-and-journal.md` draws them: a batch's header after 4096 bytes, a head after its
 /// list, of which the length stands at byte 52.
 pub fn journal_ends(data: &[u8]) -> Vec<usize> {
     let count = data.get(52..56).map_or(0, |bytes| bytes.iter().rev().fold(0, |n, &byte| n << 8 | usize::from(byte)));
@@ -133,7 +134,7 @@ pub fn seal_md(bytes: &mut [u8]) {
     bytes[216..220].copy_from_slice(&(sum as u32).to_le_bytes());
 }
 
-/// Puts the right checksum into a register, as `docs/format.md` draws it: at byte 4, of what follows in its block.
+/// Puts the right checksum into a register, as `docs/internals/format/registers.md` draws it: at byte 4, of what follows in its block.
 pub fn seal_register(bytes: &mut [u8]) {
     let crc = crc32c(&bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -145,7 +146,7 @@ pub type Seal = fn(&mut [u8]) -> Option<()>;
 /// One for each of the structures of a pool.
 pub const POOL_SEALS: [Seal; 5] = [seal_record, seal_owner, seal_entry, seal_batch, seal_start];
 
-/// Puts the right checksum into a record, as `docs/format.md` draws it: at byte 12, of all else, the member and the index.
+/// Puts the right checksum into a record, as `docs/internals/format/pools.md` draws it: at byte 12, of all else, the member and the index.
 fn seal_record_of(bytes: &mut [u8], member: u8, index: [u8; 4]) -> Option<()> {
     let bytes = bytes.get_mut(..32)?;
     let crc = crc32c(&[&bytes[..12], &bytes[16..], &[member], &index].concat());
@@ -245,13 +246,13 @@ pub fn nbd_handshake(data: &[u8]) {
         out.clear();
         match next {
             // No export here has a gate.
-            Step::Close(_) | Step::StartTls | Step::Wait => return,
-            Step::Enter(session) => {
+            HandshakeStep::Close(_) | HandshakeStep::StartTls | HandshakeStep::AwaitAdmission => return,
+            HandshakeStep::Enter(session) => {
                 requests(&stream[taken..], &session.terms);
                 return;
             }
-            Step::More if took > 0 => {}
-            Step::More => {
+            HandshakeStep::NeedInput if took > 0 => {}
+            HandshakeStep::NeedInput => {
                 assert!(arrived - taken <= INPUT_BYTES_MAX, "it wants more than it said");
                 if arrived == stream.len() {
                     return;
@@ -282,6 +283,12 @@ pub fn nbd_transmission(data: &[u8]) {
     requests(&data[8..], &terms);
 }
 
+/// The protection of TLS records against rustls: the same bytes from both, and nothing opens that was changed, cut or
+/// taken out of order.
+pub fn tls_records(data: &[u8]) {
+    braid_nbd::fuzz::fuzz_tls_records(data);
+}
+
 /// The whole server over a memory, from connect to close: everything is given back at the end.
 pub fn nbd_server(data: &[u8]) {
     braid_nbd::fuzz::fuzz_handshake(data);
@@ -290,7 +297,7 @@ pub fn nbd_server(data: &[u8]) {
 
 /// What a hostile server says to our client: the handshake, then replies to requests in flight.
 pub fn nbd_client(data: &[u8]) {
-    use braid_nbd::client::negotiate::{Negotiated, Negotiation, Wishes};
+    use braid_nbd::client::negotiate::{Negotiated, Negotiation, NegotiationOptions};
     use braid_nbd::client::pipeline::{Pipeline, Replies};
 
     /// Remembers which requests have ended.
@@ -310,7 +317,7 @@ pub fn nbd_client(data: &[u8]) {
         Negotiated { structured: how & 9 != 0, extended: how & 8 != 0, allocation: Some(1), ..Negotiated::default() };
     let mut rest = stream;
     if how & 2 != 0 {
-        let wishes = Wishes {
+        let wishes = NegotiationOptions {
             export: "data".to_owned(),
             tls: false,
             extended: how & 8 != 0,
@@ -349,11 +356,11 @@ fn requests(mut stream: &[u8], terms: &Terms) {
     while let Some((bytes, rest)) = stream.split_at_checked(if terms.extended { 32 } else { 28 }) {
         let header = &request_header(bytes);
         let (offset, len) = (header.offset, header.len);
-        let payload = match judge(header, terms) {
-            Verdict::Close(_) => return,
-            Verdict::Serve(Command::Disconnect) => return,
-            Verdict::Serve(Command::Flush) => 0,
-            Verdict::Serve(command) => {
+        let payload = match validate(header, terms) {
+            RequestDecision::Close(_) => return,
+            RequestDecision::Serve(Command::Disconnect) => return,
+            RequestDecision::Serve(Command::Flush) => 0,
+            RequestDecision::Serve(command) => {
                 assert!(len > 0 && offset.checked_add(len).is_some_and(|end| end <= terms.size_bytes), "{command:?}");
                 assert_eq!((offset | len) % u64::from(terms.block_bytes_min), 0, "{command:?}");
                 let changes = matches!(command, Command::Write(_) | Command::Trim(_) | Command::WriteZeroes(_));
@@ -367,7 +374,7 @@ fn requests(mut stream: &[u8], terms: &Terms) {
                     _ => 0,
                 }
             }
-            Verdict::Refuse(refusal, payload) => {
+            RequestDecision::Refuse(refusal, payload) => {
                 assert!(refusal.text.len() <= 38 && u64::from(payload) <= len);
                 payload as usize
             }
@@ -377,9 +384,9 @@ fn requests(mut stream: &[u8], terms: &Terms) {
 }
 
 /// A header from its 28 or 32 bytes, as the protocol's document lays them out.
-fn request_header(bytes: &[u8]) -> Asked {
+fn request_header(bytes: &[u8]) -> DecodedRequest {
     let number = |from: usize, to: usize| bytes[from..to].iter().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
-    Asked {
+    DecodedRequest {
         magic: number(0, 4) as u32,
         flags: number(4, 6) as u16,
         kind: number(6, 8) as u16,

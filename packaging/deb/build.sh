@@ -36,8 +36,7 @@ for shell in bash:bash-completion/completions/braid zsh:zsh/vendor-completions/_
     "$binary" completions "${shell%%:*}" >"$completion"
 done
 install -m 644 README.md SECURITY.md "$doc/"
-install -d "$doc/docs"
-install -m 644 docs/*.md "$doc/docs/"
+(cd docs && find . -name '*.md' -exec install -D -m 644 {} "$doc/docs/{}" \;)
 install -D -m 644 packaging/fuse.conf "$doc/examples/fuse.conf"
 
 cp -r packaging/grafana packaging/prometheus "$doc/"
@@ -54,7 +53,7 @@ Braid. Copyright 2026 the authors of Braid, under the Apache License 2.0: /usr/s
 The libraries that it contains, their authors and licences: third-party.gz
 END
 packaging/third-party.sh | gzip -9n >"$doc/third-party.gz"
-gzip -9n "$doc"/docs/*.md
+find "$doc/docs" -name '*.md' -exec gzip -9n {} +
 
 mkdir -p "$stage/DEBIAN" "$root/debian"
 # The libraries of the C side, as the binary itself names them.

@@ -1,5 +1,5 @@
-# What scenarios share that measure: fio, in pairs. They are no tests; `make bench` runs them (scripts/bench-vm.sh), and makes
-# rows of the figures, whose lines are: which row, this, and what it is held against.
+# Functions of scenarios that measure with fio, in pairs. They are no tests: `make bench` runs them (scripts/bench-vm.sh). Each line of the
+# figures is the name of a line in the table, the figure of Braid, and that of its rival.
 FIGURES=/share/figures
 
 # One slice of fio: I/Os a second.

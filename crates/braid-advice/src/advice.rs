@@ -1,12 +1,12 @@
-//! What to do about an object, by its kind and its state: the one place from which the status, lists and refusals take their remedies.
+//! Advice on an object, by its kind and its state: the single source of the remedies in the status, in lists and in refusals.
 //!
-//! Promises: an object gets commands of its own kind alone. A volume of several nodes is no array to its user, although an array stands
-//! above its replicas; a replica that returns by itself gets no command that adds it. Each command is one that the command line has. A test
-//! walks every pair of kind and state.
+//! Guarantees: the advice on an object contains only commands for its own kind. A replicated volume is not an array to its user, although
+//! an array combines its replicas. A replica that returns automatically gets no command that adds one. Every command exists in the command
+//! line. A test checks every pair of kind and state.
 //!
-//! A remedy names a command from the word `braid` on to the next `;`, `,`, `:`, `(`, `` ` `` or the end.
+//! A command in a remedy extends from the word `braid` to the next `;`, `,`, `:`, `(`, `` ` `` or the end.
 
-use braid_api::Attention;
+use braid_api::{Attention, AttentionCode};
 
 macro_rules! states {
     ($($(#[$of:meta])* $kind:ident { $($(#[$doc:meta])* $state:ident,)+ })+) => {
@@ -16,7 +16,7 @@ macro_rules! states {
             pub enum $kind { $($(#[$doc])* $state,)+ }
 
             impl $kind {
-                /// Every state.
+                /// All states.
                 pub const ALL: &[$kind] = &[$($kind::$state,)+];
             }
         )+
@@ -24,228 +24,228 @@ macro_rules! states {
 }
 
 states! {
-    /// An array of disks that does not serve.
+    /// The state of an array of disks that does not serve.
     ArrayCase {
-        /// It can be started.
+        /// The array can be started.
         Ready,
-        /// None of its disks was found.
+        /// None of the array's disks was found.
         DisksMissing,
-        /// It lacks a member that it needs.
+        /// A member that the array needs is missing.
         MemberMissing,
-        /// It lacks the disk of its journal.
+        /// The journal disk is missing.
         JournalMissing,
-        /// A missing member might have gone on without those that are here.
+        /// A missing member may have continued to serve without the present ones.
         Waiting,
-        /// Its creation was cut off.
+        /// The creation was interrupted.
         CreateInterrupted,
-        /// Its deletion was cut off.
+        /// The deletion was interrupted.
         DeleteInterrupted,
-        /// Its deletion did not succeed.
+        /// The deletion failed.
         DeleteFailed,
-        /// Another array has its name; the name given here is its UUID.
+        /// Another array has the same name. The name in [`ObjectNames`] is the array's UUID.
         SameName,
-        /// A disk and a copy of it are both here.
-        Copied,
-        /// A disk of another time, or of another size, is in a member's place.
+        /// Both a disk and a copy of it are present.
+        DuplicateDisk,
+        /// A member's disk has an old state or the wrong size.
         WrongDisk,
-        /// Its labels contradict each other.
+        /// The labels contradict each other.
         Refused,
-        /// There is no array of this name.
+        /// No array has this name.
         Unknown,
     }
 
-    /// An array with redundancy that serves, or has served.
+    /// The state of a redundant array that serves or has served.
     Redundant {
-        /// More members are lost than it tolerates.
-        Lost,
-        /// It lacks a member.
+        /// More members have failed than the array tolerates.
+        TooManyFailures,
+        /// A member is missing.
         Degraded,
-        /// A member is being filled.
+        /// A member is being rebuilt.
         Rebuilding,
-        /// A member is being filled, and no other one has all that it needs.
-        RebuildLacks,
-        /// Stripes of a crash and a loss together hold nothing that is known.
+        /// A member is being rebuilt, and a part of its content cannot be read from the other members.
+        RebuildIncomplete,
+        /// The content of some stripes is lost, because a crash and the failure of a member coincided.
         Unreadable,
-        /// The disk of the journal was lost.
+        /// The journal disk has failed.
         JournalLost,
         /// Copies differ.
         DamagedCopies,
-        /// One parity does not fit.
+        /// P does not agree with the data, at a level with one parity.
         DamagedParity,
-        /// Two parities do not fit.
+        /// The parity does not agree with the data, at a level with two parities.
         DamagedParities,
-        /// Damage is left that a repair could not mend.
-        DamagedStill,
+        /// Damage remains that a repair could not fix.
+        DamageRemains,
     }
 
-    /// A volume of several nodes, as one of its nodes sees it.
+    /// The state of a replicated volume, as seen by one of its nodes.
     VolumeCase {
-        /// This node does not serve it, and nothing else is known.
+        /// This node does not serve the volume, and nothing else is known.
         NotServedHere,
-        /// No node serves it, and the node that did does not answer.
+        /// No node serves the volume, and the node that did is unreachable.
         Unserved,
-        /// Nodes that do not answer may serve it, and it takes their votes to serve it here.
+        /// Unreachable nodes may serve the volume, and serving it on this node needs their votes.
         UnservedMaybe,
-        /// This node opens it, and too few voters answer.
+        /// This node opens the volume, and too few voters are reachable.
         WaitsForVoters,
-        /// This node opens it, and no replica that holds everything is here.
+        /// This node opens the volume, and no reachable replica is complete.
         WaitsForData,
-        /// This node was to serve it, and does not, as too few nodes answer or none has everything.
+        /// This node was requested to serve the volume and does not, because too few nodes are reachable or no reachable replica is complete.
         NotAttached,
-        /// This node opens it, and something else has failed; it is tried again.
+        /// This node opens the volume, and another step has failed. The node retries.
         Opening,
-        /// Nodes have deleted what they had of it.
+        /// Some nodes have deleted their replicas of the volume.
         Deleted,
-        /// It is served, and something else than what is served is asked for.
+        /// The volume is served, and the request needs it not to be served.
         Served,
     }
 
-    /// A replica of a volume that this node serves, on whichever node.
+    /// The state of a replica of a volume that this node serves. The replica may be on any node.
     ReplicaOfServed {
-        /// Its node does not answer.
-        NodeAway,
-        /// Its node answers; it is out, and is tried again.
+        /// The replica's node is unreachable.
+        NodeUnreachable,
+        /// The node is reachable, the replica has been dropped, and the controller retries to take it back.
         Returning,
-        /// It is being filled.
-        Filling,
-        /// The job that fills it waits, by command.
-        FillingPaused,
-        /// It works, and some of its I/O fails or hangs.
+        /// The replica is being rebuilt.
+        Rebuilding,
+        /// The rebuild job is paused by a command.
+        RebuildPaused,
+        /// The replica is in use, and some of its I/O fails or hangs.
         Failing,
-        /// It was removed, and nothing has taken its place.
+        /// The replica was removed and not replaced.
         Removed,
-        /// It was left out when the volume was opened by force.
+        /// The replica was excluded by a forced attach of the volume.
         LeftOut,
     }
 
-    /// A replica or witness on this node.
+    /// The state of a replica or witness on this node.
     ReplicaCase {
-        /// Its pool does not serve.
+        /// The replica's pool does not serve.
         Waiting,
-        /// What it has promised is not known any more.
+        /// The replica's granted votes and guarantees are lost.
         Lost,
-        /// Its register or its device failed, and is tried again.
-        FailedForNow,
-        /// Its register or its device failed, and is not tried again before the next start.
+        /// The replica's register or device has failed, and is retried.
+        Retrying,
+        /// The replica's register or device has failed, and is not retried before the next start of the daemon.
         Failed,
-        /// Its volume was opened by force without it.
-        LeftOut,
+        /// The replica was excluded by a forced attach of its volume.
+        Excluded,
     }
 
-    /// A pool.
+    /// The state of a pool.
     PoolCase {
-        /// It does not serve.
+        /// The pool does not serve.
         Idle,
         /// A member has failed a write or a flush.
         WriteFailed,
-        /// Its log in memory was lost before it was opened.
-        LogMissed,
-        /// Its log in memory was removed while it serves.
+        /// The pool's in-memory log was lost before the pool was opened.
+        LogLost,
+        /// The pool's in-memory log was removed while the pool serves.
         LogRemoved,
-        /// Records of its tables are damaged.
+        /// Some entries of the pool's tables are damaged.
         Damaged,
-        /// It fills up.
-        Fills,
-        /// Snapshots of a schedule cannot be taken.
+        /// The pool is nearly full.
+        NearlyFull,
+        /// Scheduled snapshots fail.
         ScheduleFails,
-        /// There is no pool of this name.
+        /// No pool has this name.
         Unknown,
     }
 
-    /// A member of a pool that serves.
+    /// The state of a member of a pool that serves.
     PoolMemberCase {
-        /// Its disk became shorter.
-        Short,
-        /// The pool's own writes find no space below; the name given here is its file, if it is one.
+        /// The member's disk has shrunk.
+        Truncated,
+        /// The pool's writes to the member fail for lack of space below it. The `part` in [`ObjectNames`] is the member's file, if it is one.
         Full,
-        /// It is absent.
-        Absent,
-        /// It was absent, and is here again.
-        Back,
-        /// It was given up.
+        /// The member is missing.
+        Missing,
+        /// The member was missing and is present again.
+        Returned,
+        /// The member was given up by the user.
         GivenUp,
     }
 
-    /// A volume of a pool on this node.
+    /// The state of a pool volume on this node that prevents a request.
     PoolVolumeCase {
-        /// It was deleted meanwhile.
+        /// The volume was deleted concurrently.
         Deleted,
-        /// It is exported.
+        /// The volume is exported.
         Exported,
-        /// It has snapshots.
+        /// The volume has snapshots.
         HasSnapshots,
     }
 
-    /// An export that does not listen.
+    /// The state of an export that does not listen.
     ExportCase {
-        /// Its address cannot be had, or its device refused.
+        /// The export cannot bind its address, or its device rejected the export.
         Failed,
-        /// Its array was not found.
+        /// The export's array was not found.
         ArrayUnknown,
-        /// Its pool was not found.
+        /// The export's pool was not found.
         PoolUnknown,
-        /// Another node serves its volume, or none.
+        /// Another node or no node serves the export's volume.
         Standby,
     }
 
-    /// A disk of an array that serves.
+    /// The state of a disk of an array that serves.
     DiskCase {
-        /// It became shorter; the array has redundancy.
-        ShortRedundant,
-        /// It became shorter; the array has none.
-        Short,
-        /// Its file was deleted.
+        /// The disk has shrunk, and the array is redundant.
+        TruncatedRedundant,
+        /// The disk has shrunk, and the array is not redundant.
+        Truncated,
+        /// The disk's file was deleted.
         Deleted,
-        /// Its file found no space on its file system; the array has redundancy.
+        /// The file system of the disk's file is full, and the array is redundant.
         FullRedundant,
-        /// Its file found no space on its file system; the array has none.
+        /// The file system of the disk's file is full, and the array is not redundant.
         Full,
-        /// Its I/O fails or hangs.
+        /// The disk's I/O fails or hangs.
         Failing,
     }
 
-    /// A job.
+    /// The state of a job.
     JobCase {
-        /// There is none of this name.
+        /// No job has this name.
         Unknown,
-        /// It goes on, and keeps another one from beginning.
-        Going,
+        /// The job is in progress, and prevents another job from starting.
+        Running,
     }
 
-    /// A node of the cluster.
+    /// The state of a node of the cluster.
     NodeCase {
-        /// It does not answer.
-        Away,
-        /// Its clock and this one's differ.
+        /// The node is unreachable.
+        Unreachable,
+        /// The node's clock differs from this node's clock.
         ClockDiffers,
-        /// This node was removed from its cluster.
+        /// This node was removed from the cluster.
         RemovedHere,
-        /// Something of this node is tried again; its error has a remedy.
-        TriedAgain,
+        /// This node retries an operation, whose error has the remedy.
+        Retrying,
     }
 }
 
-/// A kind of object, and its state.
+/// The kind of an object, with its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     /// An array that does not serve.
     Array(ArrayCase),
-    /// An array with redundancy.
+    /// A redundant array.
     Redundant(Redundant),
-    /// An array of Linux md that is only read.
+    /// An imported array of Linux md, which is read-only.
     ImportedArray,
-    /// The array above the replicas of a volume of several nodes.
+    /// The array that combines the replicas of a replicated volume.
     ServedVolume(Redundant),
-    /// A volume of several nodes.
+    /// A replicated volume.
     ReplicatedVolume(VolumeCase),
     /// A replica of a volume that this node serves.
-    ReplicaOfServed(ReplicaOfServed),
+    ServedReplica(ReplicaOfServed),
     /// A replica or witness of this node.
     Replica(ReplicaCase),
     /// A pool on disks and arrays.
     Pool(PoolCase),
-    /// A pool on a volume of several nodes.
-    CarriedPool(PoolCase),
+    /// A pool on a replicated volume.
+    PoolOnReplicatedVolume(PoolCase),
     /// A member of a pool.
     PoolMember(PoolMemberCase),
     /// A volume of a pool.
@@ -260,57 +260,61 @@ pub enum Case {
     Node(NodeCase),
 }
 
-/// What the object is called.
+/// The names of an object.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Names<'a> {
-    /// Its own name; of a member, a replica or a disk that of the array, pool or volume.
+pub struct ObjectNames<'a> {
+    /// The name of the object. For a member, a replica or a disk, the name of the array, pool or volume.
     pub name: &'a str,
-    /// The member's number, the replica's node, the volume that a pool stands on or an export is of, the job that goes on or waits.
-    pub part: &'a str,
+    /// The number of the member, the node of the replica, the volume of a pool or an export, or the job that is in progress or paused.
+    pub secondary: &'a str,
 }
 
-impl<'a> Names<'a> {
-    /// Of an object that needs no other name.
-    pub fn of(name: &'a str) -> Names<'a> {
-        Names { name, part: "" }
+impl<'a> ObjectNames<'a> {
+    /// Returns the names of an object without a second name.
+    pub fn of(name: &'a str) -> ObjectNames<'a> {
+        ObjectNames { name, secondary: "" }
     }
 
-    /// Of one with another name.
-    pub fn with(name: &'a str, part: &'a str) -> Names<'a> {
-        Names { name, part }
+    /// Returns the names of an object with a second name.
+    pub fn with(name: &'a str, part: &'a str) -> ObjectNames<'a> {
+        ObjectNames { name, secondary: part }
     }
 }
 
-/// What an object's state means for its users, and what to do.
+/// The consequences of an object's state for its users, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// What it means.
-    pub meaning: String,
-    /// What to do.
+    /// Its runbook: `braid explain CODE` prints it.
+    pub code: AttentionCode,
+    /// The consequences.
+    pub impact: String,
+    /// The remedy.
     pub remedy: String,
-    /// The commands for that.
+    /// The commands of the remedy.
     pub commands: Vec<String>,
 }
 
 impl Advice {
-    /// The same as something that needs attention.
+    /// Converts the advice to an attention item.
     pub fn attention(self, subject: String, message: String) -> Attention {
-        Attention { subject, message, meaning: self.meaning, remedy: self.remedy, commands: self.commands }
+        let Advice { code, impact, remedy, commands } = self;
+        Attention { code, subject, message, impact, remedy, commands }
     }
 }
 
-fn advice(meaning: &str, remedy: impl Into<String>, commands: &[String]) -> Advice {
-    Advice { meaning: meaning.to_owned(), remedy: remedy.into(), commands: commands.to_vec() }
+fn advice(impact: &str, remedy: impl Into<String>, commands: &[String]) -> Advice {
+    let code = AttentionCode::Unknown;
+    Advice { code, impact: impact.to_owned(), remedy: remedy.into(), commands: commands.to_vec() }
 }
 
-/// The remedy alone.
-pub fn remedy(case: Case, names: Names<'_>) -> String {
+/// Returns only the remedy for an object.
+pub fn remedy(case: Case, names: ObjectNames<'_>) -> String {
     of(case, names).remedy
 }
 
-/// What to do about an object.
-pub fn of(case: Case, names: Names<'_>) -> Advice {
-    match case {
+/// Returns the advice on an object.
+pub fn of(case: Case, names: ObjectNames<'_>) -> Advice {
+    let advice = match case {
         Case::Array(case) => of_array(case, names.name),
         Case::Redundant(case) => of_redundant(case, names.name),
         Case::ImportedArray => advice(
@@ -320,26 +324,126 @@ pub fn of(case: Case, names: Names<'_>) -> Advice {
         ),
         Case::ServedVolume(case) => of_served_volume(case, names.name),
         Case::ReplicatedVolume(case) => of_volume(case, names.name),
-        Case::ReplicaOfServed(case) => of_replica_of_served(case, names.name, names.part),
+        Case::ServedReplica(case) => of_replica_of_served(case, names.name, names.secondary),
         Case::Replica(case) => of_replica(case, names.name),
         Case::Pool(case) => of_pool(case, names.name),
-        Case::CarriedPool(case) => of_carried_pool(case, names.name, names.part),
-        Case::PoolMember(case) => of_pool_member(case, names.name, names.part),
+        Case::PoolOnReplicatedVolume(case) => of_carried_pool(case, names.name, names.secondary),
+        Case::PoolMember(case) => of_pool_member(case, names.name, names.secondary),
         Case::PoolVolume(case) => of_pool_volume(case, names.name),
-        Case::Export(case) => of_export(case, names.name, names.part),
+        Case::Export(case) => of_export(case, names.name, names.secondary),
         Case::Disk(case) => of_disk(case, names.name),
-        Case::Job(case) => of_job(case, names.part),
+        Case::Job(case) => of_job(case, names.secondary),
         Case::Node(case) => of_node(case, names.name),
+    };
+    Advice { code: code(case), ..advice }
+}
+
+/// Returns the code of a case; [`AttentionCode::Unknown`] for a case that only refusals and lists name.
+pub fn code(case: Case) -> AttentionCode {
+    match case {
+        Case::Array(case) => match case {
+            ArrayCase::DisksMissing | ArrayCase::MemberMissing | ArrayCase::JournalMissing | ArrayCase::Waiting => {
+                AttentionCode::ArrayIncomplete
+            }
+            ArrayCase::Unknown => AttentionCode::Unknown,
+            _ => AttentionCode::ArrayInactive,
+        },
+        Case::Redundant(case) => match case {
+            Redundant::TooManyFailures => AttentionCode::ArrayFailed,
+            Redundant::Degraded => AttentionCode::ArrayDegraded,
+            Redundant::Rebuilding => AttentionCode::ArrayRebuilding,
+            Redundant::RebuildIncomplete => AttentionCode::ArrayRebuildUnreadable,
+            Redundant::Unreadable => AttentionCode::ArrayUnreadable,
+            Redundant::JournalLost => AttentionCode::ArrayJournalLost,
+            Redundant::DamagedCopies
+            | Redundant::DamagedParity
+            | Redundant::DamagedParities
+            | Redundant::DamageRemains => AttentionCode::ArrayDamaged,
+        },
+        Case::ImportedArray => AttentionCode::ArrayImported,
+        Case::ServedVolume(case) => match case {
+            Redundant::TooManyFailures => AttentionCode::VolumeFailed,
+            // Missing replicas and rebuilds are reported for each replica.
+            Redundant::Degraded => AttentionCode::ReplicaUnreachable,
+            Redundant::Rebuilding => AttentionCode::ReplicaRebuilding,
+            Redundant::RebuildIncomplete => AttentionCode::VolumeRebuildUnreadable,
+            Redundant::Unreadable => AttentionCode::VolumeUnreadable,
+            Redundant::JournalLost => AttentionCode::VolumeJournalLost,
+            Redundant::DamagedCopies
+            | Redundant::DamagedParity
+            | Redundant::DamagedParities
+            | Redundant::DamageRemains => AttentionCode::VolumeDamaged,
+        },
+        Case::ReplicatedVolume(case) => match case {
+            VolumeCase::Unserved => AttentionCode::VolumeUnserved,
+            VolumeCase::UnservedMaybe => AttentionCode::VolumeServiceUnknown,
+            VolumeCase::WaitsForVoters => AttentionCode::VolumeWaitsForQuorum,
+            VolumeCase::WaitsForData => AttentionCode::VolumeWaitsForData,
+            VolumeCase::Opening => AttentionCode::VolumeOpening,
+            VolumeCase::Deleted => AttentionCode::VolumeDeletedElsewhere,
+            VolumeCase::NotServedHere | VolumeCase::NotAttached | VolumeCase::Served => AttentionCode::Unknown,
+        },
+        Case::ServedReplica(case) => match case {
+            ReplicaOfServed::NodeUnreachable => AttentionCode::ReplicaUnreachable,
+            ReplicaOfServed::Returning => AttentionCode::ReplicaReturning,
+            ReplicaOfServed::Rebuilding => AttentionCode::ReplicaRebuilding,
+            ReplicaOfServed::RebuildPaused => AttentionCode::ReplicaRebuildPaused,
+            ReplicaOfServed::Failing => AttentionCode::ReplicaFailing,
+            ReplicaOfServed::Removed => AttentionCode::ReplicaRemoved,
+            ReplicaOfServed::LeftOut => AttentionCode::ReplicaLeftOut,
+        },
+        Case::Replica(case) => match case {
+            ReplicaCase::Lost => AttentionCode::ReplicaLost,
+            ReplicaCase::Retrying | ReplicaCase::Failed => AttentionCode::ReplicaFailed,
+            ReplicaCase::Excluded => AttentionCode::ReplicaLeftOut,
+            ReplicaCase::Waiting => AttentionCode::Unknown,
+        },
+        Case::Pool(case) | Case::PoolOnReplicatedVolume(case) => match case {
+            PoolCase::Idle => AttentionCode::PoolInactive,
+            PoolCase::WriteFailed => AttentionCode::PoolWriteFailed,
+            PoolCase::LogLost => AttentionCode::PoolLogMissing,
+            PoolCase::LogRemoved => AttentionCode::PoolLogRemoved,
+            PoolCase::Damaged => AttentionCode::PoolDamaged,
+            PoolCase::NearlyFull => AttentionCode::PoolNearlyFull,
+            PoolCase::ScheduleFails => AttentionCode::SnapshotPolicyFailed,
+            PoolCase::Unknown => AttentionCode::Unknown,
+        },
+        Case::PoolMember(case) => match case {
+            PoolMemberCase::Truncated => AttentionCode::PoolMemberShort,
+            PoolMemberCase::Full => AttentionCode::PoolLacksSpace,
+            PoolMemberCase::Missing => AttentionCode::PoolMemberMissing,
+            PoolMemberCase::Returned => AttentionCode::PoolMemberReturned,
+            PoolMemberCase::GivenUp => AttentionCode::PoolMemberGivenUp,
+        },
+        Case::PoolVolume(_) | Case::Job(_) => AttentionCode::Unknown,
+        Case::Export(case) => match case {
+            ExportCase::Failed => AttentionCode::ExportFailed,
+            ExportCase::ArrayUnknown | ExportCase::PoolUnknown => AttentionCode::ExportSourceMissing,
+            ExportCase::Standby => AttentionCode::Unknown,
+        },
+        Case::Disk(case) => match case {
+            DiskCase::TruncatedRedundant | DiskCase::Truncated => AttentionCode::DiskShort,
+            DiskCase::Deleted => AttentionCode::DiskDeleted,
+            DiskCase::FullRedundant | DiskCase::Full => AttentionCode::DiskLacksSpace,
+            DiskCase::Failing => AttentionCode::DiskErrors,
+        },
+        Case::Node(case) => match case {
+            NodeCase::Unreachable => AttentionCode::NodeUnreachable,
+            NodeCase::ClockDiffers => AttentionCode::NodeClockDiffers,
+            NodeCase::RemovedHere => AttentionCode::NodeRemoved,
+            // The caller knows what is tried again.
+            NodeCase::Retrying => AttentionCode::Unknown,
+        },
     }
 }
 
 const SERVES_NOTHING: &str = "It serves nothing. Nothing was changed on its disks.";
-const SERVES_AS_USUAL: &str = "It serves as usual. Another failure may be one too many.";
+const SERVES_NORMALLY: &str = "It serves as usual. It may not tolerate another failure.";
 
 fn of_array(case: ArrayCase, name: &str) -> Advice {
     let (show, assemble) = (format!("braid array show {name}"), format!("braid array assemble {name}"));
     let with_disk = format!("{assemble} --disk DISK");
-    let waiting = "It serves nothing. What is on the disks that are there is left alone.";
+    let waiting = "It serves nothing. The content of the present disks is not changed.";
     match case {
         ArrayCase::Ready | ArrayCase::DeleteInterrupted => advice(SERVES_NOTHING, assemble.clone(), &[show, assemble]),
         ArrayCase::DisksMissing => {
@@ -348,14 +452,14 @@ fn of_array(case: ArrayCase, name: &str) -> Advice {
         ArrayCase::MemberMissing => advice(
             waiting,
             format!(
-                "attach the missing disk, or name it: {with_disk}; if it is gone for good, so is the content: braid array delete {name} --force"
+                "attach the missing disk, or name it: {with_disk}; if it is lost permanently, so is the content: braid array delete {name} --force"
             ),
             &[show, with_disk],
         ),
         ArrayCase::JournalMissing => advice(
             waiting,
             format!(
-                "attach the missing disk, or name it: {with_disk}; if the disk of the journal is gone for good: {assemble} --force \
+                "attach the missing disk, or name it: {with_disk}; if the journal disk is lost permanently: {assemble} --force \
                  (without the other missing disk as well, some of what was being written may be wrong)"
             ),
             &[show, with_disk],
@@ -363,7 +467,7 @@ fn of_array(case: ArrayCase, name: &str) -> Advice {
         ArrayCase::Waiting => advice(
             waiting,
             format!(
-                "attach the missing disk, or start without it: {assemble} --degraded (what was written to it alone meanwhile is lost)"
+                "attach the missing disk, or start without it: {assemble} --degraded (writes that reached only the missing disk are lost)"
             ),
             &[show, with_disk],
         ),
@@ -373,29 +477,29 @@ fn of_array(case: ArrayCase, name: &str) -> Advice {
             &[show, format!("braid array delete {name}")],
         ),
         ArrayCase::DeleteFailed => advice(
-            "It serves nothing. Some of its disks may bear its label still.",
+            "It serves nothing. Some of its disks may still have its label.",
             format!("braid array delete {name}"),
             &[show, format!("braid array delete {name}")],
         ),
         ArrayCase::SameName => {
             advice(SERVES_NOTHING, format!("start it by its UUID, then rename it: {assemble}"), &[show, assemble])
         }
-        ArrayCase::Copied => advice(
+        ArrayCase::DuplicateDisk => advice(
             SERVES_NOTHING,
-            "take the copy away, or wipe its label (braid disk wipe DISK)",
+            "remove the copy, or wipe its label (braid disk wipe DISK)",
             &[show, "braid disk wipe DISK".to_owned()],
         ),
         ArrayCase::WrongDisk => {
-            advice(SERVES_NOTHING, format!("attach the right disk, or name it: {with_disk}"), &[show, with_disk])
+            advice(SERVES_NOTHING, format!("attach the correct disk, or name it: {with_disk}"), &[show, with_disk])
         }
         ArrayCase::Refused => advice(
             SERVES_NOTHING,
-            "look at its disks with `braid disk examine DISK`",
+            "examine its disks with `braid disk examine DISK`",
             &[show, "braid disk examine DISK".to_owned()],
         ),
         ArrayCase::Unknown => advice(
-            "Nothing of this name is known here.",
-            "`braid array list` shows those there are; `braid array assemble --disk DISK` looks at further disks",
+            "No object of this name is known on this node.",
+            "`braid array list` lists the known arrays; `braid array assemble --disk DISK` scans further disks",
             &["braid array list".to_owned(), "braid array assemble --disk DISK".to_owned()],
         ),
     }
@@ -405,61 +509,62 @@ fn of_redundant(case: Redundant, name: &str) -> Advice {
     let show = format!("braid array show {name}");
     let repair = format!("braid array repair {name}");
     match case {
-        Redundant::Lost => advice(
-            "Its clients get errors. What was flushed before is on its disks, which are left alone.",
-            "attach its disks again, then start it anew",
+        Redundant::TooManyFailures => advice(
+            "Its clients get errors. Flushed data is on its disks, which are not changed.",
+            "reattach its disks, then start it again",
             &[show, format!("braid array assemble {name}")],
         ),
         Redundant::Degraded => advice(
-            SERVES_AS_USUAL,
-            "attach the disk again if it is well, or add another one",
+            SERVES_NORMALLY,
+            "reattach the disk if it is healthy, or add another disk",
             &[show, format!("braid array add {name} DISK")],
         ),
         Redundant::Rebuilding => advice(
-            "It serves as usual. Until this is done another failure may be one too many.",
+            "It serves as usual. Until then it may not tolerate another failure.",
             "wait until it is done",
             &[show],
         ),
-        Redundant::RebuildLacks => advice(
-            "It serves as usual. A member cannot be completed, as no other has all that it needs: another failure may be one too many.",
-            "write those places again, for example by restoring the file that is there: it goes on by itself within seconds",
+        Redundant::RebuildIncomplete => advice(
+            "It serves as usual. A member cannot be rebuilt completely, because a part of its content cannot be read from the others: it may not tolerate another failure.",
+            "rewrite these ranges, for example by restoring the file there: the rebuild continues automatically within seconds",
             &[show, "braid job list".to_owned()],
         ),
-        Redundant::Unreadable => advice(UNREADABLE, WRITE_AGAIN, &[show]),
+        Redundant::Unreadable => advice(UNREADABLE_STRIPES, WRITE_AGAIN, &[show]),
         Redundant::JournalLost => advice(
-            "It serves as usual, and nothing that was written is lost: small writes are as slow as without that disk.",
-            "put the journal on another disk, or say that it is to stay on the members",
+            "It serves as usual, and no written data is lost: small writes are as slow as without the journal disk.",
+            "move the journal to another disk, or keep it on the members",
             &[format!("braid array journal {name} DISK"), format!("braid array journal {name} --members")],
         ),
         Redundant::DamagedCopies => advice(
             COPIES_DIFFER,
-            "make the copies equal: as most have it, else as the first member has it; then look at the disks",
+            "make the copies equal: to the majority, else to the first member; then check the disks",
             &[repair, show],
         ),
         Redundant::DamagedParity => advice(
             PARITY_DIFFERS,
-            "one parity cannot tell which member is wrong: compare what is at those places with a backup, then make the \
-             parity agree with it; then look at the disks",
+            "one parity cannot identify the wrong member: compare these ranges with a backup, then make the \
+             parity agree with the data; then check the disks",
             &[repair, show],
         ),
         Redundant::DamagedParities => advice(
             PARITY_DIFFERS,
-            "compute what is wrong from the other members, as two parities tell which; after a start by force without the \
-             journal believe the data instead, as they may be newer than both parities (--from-data); then look at the disks",
+            "recompute the damaged blocks, which two parities identify, from the other members; after a forced start without the \
+             journal keep the data instead, which may be newer than both parities (--from-data); then check the disks",
             &[repair.clone(), format!("{repair} --from-data"), show],
         ),
-        Redundant::DamagedStill => advice(
+        Redundant::DamageRemains => advice(
             "It serves as usual. What a client reads there may be wrong.",
-            "what cannot be read is lost unless a backup has it: write those places again, then check once more",
+            "unreadable blocks are lost unless a backup has them: rewrite these ranges, then check again",
             &["braid job list".to_owned(), format!("braid array check {name}")],
         ),
     }
 }
 
-const UNREADABLE: &str = "These rows were being written when the daemon or the machine died, and a member that had some of it is lost: \
-                          what they held cannot be known, and nothing is invented. All else serves as usual.";
-const WRITE_AGAIN: &str = "write these ranges again, in any order and in pieces of 4096 bytes or more: restore what was there from a backup, or zero them";
-const COPIES_DIFFER: &str = "It serves as usual. Which copy of such a block a client reads is a matter of chance.";
+const UNREADABLE_STRIPES: &str = "These stripes were being written when the daemon or the machine crashed, and a member with a part of them has failed: \
+                          their content is lost. All other data is served as usual.";
+const WRITE_AGAIN: &str =
+    "rewrite these ranges, in any order and in writes of at least 4096 bytes: restore them from a backup, or zero them";
+const COPIES_DIFFER: &str = "It serves as usual. A client may read any copy of such a block.";
 const PARITY_DIFFERS: &str =
     "It serves as usual. Clients read such a block as its member has it, and a rebuild would compute others from it.";
 
@@ -467,50 +572,46 @@ fn of_served_volume(case: Redundant, name: &str) -> Advice {
     let show = format!("braid volume show {name}");
     let rebuild = format!("braid replica rebuild {name} NODE");
     match case {
-        Redundant::Lost => advice(
-            "Its clients are cut off, and wait: no request is answered with an error.",
-            "bring the nodes of its replicas back: it is opened anew by itself as soon as enough of them answer",
+        Redundant::TooManyFailures => advice(
+            "Its clients are disconnected, and wait: no request fails.",
+            "bring the nodes of its replicas back: it is reopened automatically as soon as enough of them are reachable",
             &[show, "braid node list".to_owned()],
         ),
         Redundant::Degraded => advice(
-            SERVES_AS_USUAL,
-            "bring the nodes of its replicas back: a replica returns by itself when its node answers",
+            SERVES_NORMALLY,
+            "bring the nodes of its replicas back: a replica returns automatically when its node is reachable",
             &[show, "braid node list".to_owned()],
         ),
         Redundant::Rebuilding => advice(
-            "It serves as usual. Until this is done another failure may be one too many.",
+            "It serves as usual. Until then it may not tolerate another failure.",
             "wait until it is done",
             &[show],
         ),
-        Redundant::RebuildLacks => advice(
-            "It serves as usual. A replica cannot be completed, as no other has all that it needs: another failure may be one too many.",
-            "write those places again, for example by restoring the file that is there: it goes on by itself within seconds",
+        Redundant::RebuildIncomplete => advice(
+            "It serves as usual. A replica cannot be rebuilt completely, because a part of its content cannot be read from the others: it may not tolerate another failure.",
+            "rewrite these ranges, for example by restoring the file there: the rebuild continues automatically within seconds",
             &[show],
         ),
-        Redundant::Unreadable => advice(UNREADABLE, WRITE_AGAIN, &[show]),
-        // The journal of such a volume is on its replicas; a disk of its own cannot be named.
+        Redundant::Unreadable => advice(UNREADABLE_STRIPES, WRITE_AGAIN, &[show]),
+        // The journal of a replicated volume is on its replicas. It cannot have a separate disk.
         Redundant::JournalLost => advice(
-            "It serves as usual, and nothing that was written is lost.",
-            "nothing is to be done: the journal is on the replicas",
+            "It serves as usual, and no written data is lost.",
+            "no action is needed: the journal is on the replicas",
             &[show],
         ),
         Redundant::DamagedCopies => advice(
             COPIES_DIFFER,
-            format!(
-                "find out which replica is wrong (a snapshot is read on each node), then make that one anew: {rebuild}"
-            ),
+            format!("identify the damaged replica (read a snapshot on each node), then rebuild it: {rebuild}"),
             &[show, rebuild],
         ),
         Redundant::DamagedParity | Redundant::DamagedParities => advice(
             PARITY_DIFFERS,
-            format!(
-                "compare what is at those places with a backup, then make the replica that is wrong anew: {rebuild}"
-            ),
+            format!("compare these ranges with a backup, then rebuild the damaged replica: {rebuild}"),
             &[show, rebuild],
         ),
-        Redundant::DamagedStill => advice(
+        Redundant::DamageRemains => advice(
             "It serves as usual. What a client reads there may be wrong.",
-            "what cannot be read is lost unless a backup has it: write those places again",
+            "unreadable blocks are lost unless a backup has them: rewrite these ranges",
             &[show],
         ),
     }
@@ -519,108 +620,108 @@ fn of_served_volume(case: Redundant, name: &str) -> Advice {
 fn of_volume(case: VolumeCase, name: &str) -> Advice {
     let show = format!("braid volume show {name}");
     let attach = format!("braid volume attach {name}");
-    let all = "braid volume list --all".to_owned();
-    let stopped = "Its clients wait: nothing is answered until a node serves it.";
+    let list_all = "braid volume list --all".to_owned();
+    let clients_wait = "Its clients wait until a node serves it.";
     match case {
         VolumeCase::NotServedHere => advice(
-            "This node answers nothing of it.",
-            format!("use it on the node that serves it ({all}); or have it served here: {attach}"),
-            &[all, attach],
+            "This node does not serve it.",
+            format!("use it on the node that serves it ({list_all}); or serve it here: {attach}"),
+            &[list_all, attach],
         ),
         VolumeCase::Unserved => advice(
-            stopped,
+            clients_wait,
             format!(
-                "bring that node back: it goes on by itself; or serve it here: {attach}; if the other node is still alive, and only cannot be reached, \
-                 it is cut off, and nothing that was acknowledged is lost"
+                "bring that node back: the volume continues automatically; or serve it here: {attach}; if the other node is alive but unreachable, \
+                 it is fenced, and no acknowledged write is lost"
             ),
-            &[attach, all],
+            &[attach, list_all],
         ),
         VolumeCase::UnservedMaybe => advice(
-            "Whether its clients are answered cannot be known from here. If the nodes that do not answer are down, they wait.",
+            "This node cannot determine whether the volume is served. If the unreachable nodes are down, its clients wait.",
             format!(
-                "bring those nodes back; too few voters are left to open it here by votes; if the others are lost for ever: {attach} --force; \
-                 make sure before that their nodes are down: if one of them still serves it there are two of one volume afterwards"
+                "bring those nodes back; too few voters remain for a quorum here; if the others are lost permanently: {attach} --force; \
+                 first make sure that their nodes are down: if one of them still serves the volume, the result is a split brain"
             ),
             &[show, "braid node list".to_owned(), format!("{attach} --force")],
         ),
         VolumeCase::WaitsForVoters => advice(
-            stopped,
+            clients_wait,
             format!(
-                "bring the nodes back that do not answer: it goes on by itself; if they are lost for ever: {attach} --force; make sure before that they are down"
+                "bring the unreachable nodes back: the volume continues automatically; if they are lost permanently: {attach} --force; first make sure that they are down"
             ),
             &[show, "braid node list".to_owned(), format!("{attach} --force")],
         ),
         VolumeCase::WaitsForData => advice(
-            stopped,
+            clients_wait,
             format!(
-                "bring one of the replicas back that hold everything: it goes on by itself; if all are lost for ever, serve the best that is left: {attach} --force"
+                "bring a complete replica back: the volume continues automatically; if all are lost permanently, serve the best remaining one: {attach} --force"
             ),
             &[show, "braid node list".to_owned(), format!("{attach} --force")],
         ),
         VolumeCase::NotAttached => advice(
             "This node does not serve it.",
             format!(
-                "bring the nodes of its replicas back (braid node list), then try again: {attach}; if they are lost for ever: {attach} --force"
+                "bring the nodes of its replicas back (braid node list), then try again: {attach}; if they are lost permanently: {attach} --force"
             ),
             &["braid node list".to_owned(), attach.clone(), format!("{attach} --force")],
         ),
-        VolumeCase::Opening => advice(stopped, "nothing is to be done: it is tried again by itself", &[show]),
+        VolumeCase::Opening => advice(clients_wait, "no action is needed: it is retried automatically", &[show]),
         VolumeCase::Deleted => advice(
-            stopped,
-            format!("remove what is left of it: braid volume delete {name}"),
+            clients_wait,
+            format!("remove the remaining replicas: braid volume delete {name}"),
             &[show, format!("braid volume delete {name}")],
         ),
         VolumeCase::Served => advice(
             "It serves as usual.",
-            format!("its replicas: {show}; to end serving it here: braid volume detach {name}"),
+            format!("its replicas: {show}; to stop serving it here: braid volume detach {name}"),
             &[show, format!("braid volume detach {name}")],
         ),
     }
 }
 
-/// `node`: that of the replica, or the job that fills it where that waits.
+/// `node` is the node of the replica, or the rebuild job if that is paused.
 fn of_replica_of_served(case: ReplicaOfServed, name: &str, node: &str) -> Advice {
     let show = format!("braid volume show {name}");
     let rebuild = format!("braid replica rebuild {name} {node}");
     match case {
-        ReplicaOfServed::NodeAway => advice(
-            SERVES_AS_USUAL,
+        ReplicaOfServed::NodeUnreachable => advice(
+            SERVES_NORMALLY,
             format!(
-                "nothing is to be added: the replica returns by itself when node {node} answers; if that node is gone for ever: braid replica remove {name} {node}"
+                "do not add a replica: this one returns automatically when node {node} is reachable; if that node is lost permanently: braid replica remove {name} {node}"
             ),
             &[show, format!("braid node show {node}")],
         ),
         ReplicaOfServed::Returning => advice(
-            SERVES_AS_USUAL,
+            SERVES_NORMALLY,
             format!(
-                "nothing is to be added: the replica returns by itself, and is tried again within a minute; if it stays out, or its disk is lost, make it anew: {rebuild}"
+                "do not add a replica: this one is retried within a minute and returns automatically; if it stays dropped, or its disk is lost, rebuild it: {rebuild}"
             ),
             &[show, format!("braid node show {node}")],
         ),
-        ReplicaOfServed::Filling => advice(
-            "It serves as usual. Until this is done another failure may be one too many.",
+        ReplicaOfServed::Rebuilding => advice(
+            "It serves as usual. Until then it may not tolerate another failure.",
             "wait until it is done",
             &[show],
         ),
-        ReplicaOfServed::FillingPaused => advice(
-            "It serves as usual. Until the replica is filled another failure may be one too many.",
-            format!("let it go on: braid job resume {node}"),
+        ReplicaOfServed::RebuildPaused => advice(
+            "It serves as usual. Until the replica is rebuilt the volume may not tolerate another failure.",
+            format!("resume it: braid job resume {node}"),
             &[show, format!("braid job resume {node}")],
         ),
         ReplicaOfServed::Failing => advice(
-            "Reads go to another replica. Writes wait for it up to 5 s; then the volume goes on without it, and it returns by itself.",
-            format!("look at the pool of node {node}, and at the network between"),
+            "Reads go to another replica. Writes wait for it up to 5 s; then the volume continues without it, and the replica returns automatically.",
+            format!("check the pool of node {node}, and the network to it"),
             &[show, format!("braid node show {node}")],
         ),
         ReplicaOfServed::Removed => advice(
-            SERVES_AS_USUAL,
-            format!("give it another one: braid replica add {name} NODE/POOL"),
+            SERVES_NORMALLY,
+            format!("add another replica: braid replica add {name} NODE/POOL"),
             &[show, format!("braid replica add {name} NODE/POOL")],
         ),
         ReplicaOfServed::LeftOut => advice(
-            SERVES_AS_USUAL,
+            SERVES_NORMALLY,
             format!(
-                "what it has is not believed; take it in anew, which loses that: {rebuild}; or forget it: braid replica remove {name} {node}"
+                "its data is not trusted; rebuild it, which discards its data: {rebuild}; or remove it: braid replica remove {name} {node}"
             ),
             &[show, rebuild],
         ),
@@ -629,45 +730,44 @@ fn of_replica_of_served(case: ReplicaOfServed, name: &str, node: &str) -> Advice
 
 fn of_replica(case: ReplicaCase, name: &str) -> Advice {
     let show = format!("braid replica show {name}");
-    let goes_on = "The volume goes on as long as enough of its other voters are there.";
+    let volume_continues = "The volume is served as long as enough of its other voters are reachable.";
     match case {
         ReplicaCase::Waiting => advice(
-            goes_on,
-            "look at its pool: it votes again by itself when that serves",
+            volume_continues,
+            "check its pool: the replica votes again automatically when the pool serves",
             &[show, "braid pool list".to_owned()],
         ),
         ReplicaCase::Lost => advice(
-            goes_on,
-            "make another one in its place where the volume is served, then delete this one: what it has promised nobody knows",
+            volume_continues,
+            "add another replica on the node that serves the volume, then delete this one: its granted votes are lost",
             &[show],
         ),
-        // What is tried again needs no more than a disk that writes.
-        ReplicaCase::FailedForNow => {
-            advice(goes_on, "look at its pool and at the kernel's log (dmesg); it is tried again by itself", &[show])
+        // The retry succeeds as soon as the disk can be written.
+        ReplicaCase::Retrying => {
+            advice(volume_continues, "check its pool and the kernel log (dmesg); it is retried automatically", &[show])
         }
         ReplicaCase::Failed => {
-            advice(goes_on, "look at its pool and at the kernel's log (dmesg), then restart the daemon", &[show])
+            advice(volume_continues, "check its pool and the kernel log (dmesg), then restart the daemon", &[show])
         }
-        ReplicaCase::LeftOut => advice(
-            "What it has is as it was when it was left out, or when its last controller ended, and is not believed. It takes space, and is in nobody's way.",
+        ReplicaCase::Excluded => advice(
+            "Its data is as of its exclusion, or of the end of its last controller, and is not trusted. It uses space, and has no other effect.",
             format!(
-                "what of it is needed can be read here: a snapshot of its data, and a clone of that; then where the volume is served: \
-                 braid replica rebuild {name} NODE; that takes it in anew"
+                "to read its data here, take a snapshot of it and clone the snapshot; then, on the node that serves the volume: \
+                 braid replica rebuild {name} NODE; that rebuilds it"
             ),
             &[show, format!("braid replica delete {name} --force")],
         ),
     }
 }
 
-const RESTART: &str = "look at its members, then restart the daemon, which opens the pool anew";
-const AS_FAR_AS_THAT_GOES: &str = "Its volumes are served as far as that goes.";
-const POOL_IDLE: &str = "It serves nothing, and its exports wait. What is on the members that are there is left alone.";
-const FREE_SPACE: &str =
-    "delete snapshots or volumes that nobody needs, discard what is not used (fstrim), or add a member";
-const SPACE_MEANS: &str =
-    "When nothing is free, writes to new blocks of its volumes get errors (ENOSPC); all else goes on.";
-const DAMAGED_MEANS: &str = "Nothing of it was changed: what a disk or a cable only misread is there again at the next start. Volumes on other members go on.";
-const SCHEDULE_MEANS: &str = "The snapshots that there are stay. It is tried again, less and less often.";
+const RESTART_REMEDY: &str = "check its members, then restart the daemon, which reopens the pool";
+const SERVES_PARTIALLY: &str = "Its volumes are served as far as possible.";
+const POOL_IDLE: &str = "It serves nothing, and its exports wait. The content of the present members is not changed.";
+const FREE_SPACE_REMEDY: &str = "delete unneeded snapshots or volumes, discard unused blocks (fstrim), or add a member";
+const SPACE_MEANING: &str =
+    "When no space is free, writes to new blocks of its volumes fail (ENOSPC); everything else continues.";
+const DAMAGED_MEANING: &str = "Nothing was changed: entries that a disk or a cable only misread are valid again at the next start. Volumes on other members are still served.";
+const SCHEDULE_MEANING: &str = "Existing snapshots are kept. The schedule is retried at increasing intervals.";
 const SCHEDULE_REMEDY: &str = "the event snapshot_policy_failed says why";
 
 fn of_pool(case: PoolCase, name: &str) -> Advice {
@@ -678,92 +778,93 @@ fn of_pool(case: PoolCase, name: &str) -> Advice {
             "attach its members, or name them: braid array assemble --disk DISK",
             &[show, "braid array assemble --disk DISK".to_owned()],
         ),
-        PoolCase::WriteFailed | PoolCase::LogMissed | PoolCase::LogRemoved => {
-            advice(AS_FAR_AS_THAT_GOES, RESTART, &[show])
+        PoolCase::WriteFailed | PoolCase::LogLost | PoolCase::LogRemoved => {
+            advice(SERVES_PARTIALLY, RESTART_REMEDY, &[show])
         }
         PoolCase::Damaged => advice(
-            DAMAGED_MEANS,
-            "look at its members and at the kernel's log (dmesg), and at what is damaged; copy off what can be read",
+            DAMAGED_MEANING,
+            "check its members, the kernel log (dmesg) and the damaged entries; copy off all readable data",
             &[show, format!("braid pool check {name}")],
         ),
-        PoolCase::Fills => advice(
-            SPACE_MEANS,
-            FREE_SPACE,
+        PoolCase::NearlyFull => advice(
+            SPACE_MEANING,
+            FREE_SPACE_REMEDY,
             &[show, format!("braid snapshot list {name}"), format!("braid pool add {name} DISK-or-ARRAY")],
         ),
-        PoolCase::ScheduleFails => advice(SCHEDULE_MEANS, SCHEDULE_REMEDY, &[show, "braid events".to_owned()]),
+        PoolCase::ScheduleFails => advice(SCHEDULE_MEANING, SCHEDULE_REMEDY, &[show, "braid events".to_owned()]),
         PoolCase::Unknown => advice(
-            "Nothing of this name is known here.",
-            "`braid pool list` shows those there are; `braid array assemble --disk DISK` looks at further disks",
+            "No object of this name is known on this node.",
+            "`braid pool list` lists the known pools; `braid array assemble --disk DISK` scans further disks",
             &["braid pool list".to_owned(), "braid array assemble --disk DISK".to_owned()],
         ),
     }
 }
 
-/// The pool has no other members, and no disks of this node that could be attached or added.
+/// Returns the advice on a pool on a replicated volume, which has no other members and no disks of this node that could be attached or
+/// added.
 fn of_carried_pool(case: PoolCase, name: &str, volume: &str) -> Advice {
     let show = format!("braid pool show {name}");
     let attach = format!("braid volume attach {volume}");
-    let anew = format!("open it anew by serving the volume again: braid volume detach {volume} --force, then {attach}");
-    let both = [show.clone(), format!("braid volume detach {volume} --force"), attach.clone()];
+    let reopen = format!("reopen it by serving the volume again: braid volume detach {volume} --force, then {attach}");
+    let commands = [show.clone(), format!("braid volume detach {volume} --force"), attach.clone()];
     match case {
         PoolCase::Idle | PoolCase::Unknown => advice(
-            "It serves nothing here, and its exports on this node wait. It goes with its volume from node to node.",
+            "It serves nothing here, and its exports on this node wait. It moves with its volume from node to node.",
             format!(
-                "use it on the node that serves the volume (braid volume list --all); or have both served here: {attach}"
+                "use it on the node that serves the volume (braid volume list --all); or serve both here: {attach}"
             ),
             &[show, "braid volume list --all".to_owned(), attach],
         ),
-        PoolCase::WriteFailed | PoolCase::LogMissed | PoolCase::LogRemoved => advice(AS_FAR_AS_THAT_GOES, anew, &both),
+        PoolCase::WriteFailed | PoolCase::LogLost | PoolCase::LogRemoved => advice(SERVES_PARTIALLY, reopen, &commands),
         PoolCase::Damaged => advice(
-            DAMAGED_MEANS,
+            DAMAGED_MEANING,
             format!(
-                "look at the replicas of its volume (braid volume show {volume}), and at what is damaged; copy off what can be read"
+                "check the replicas of its volume (braid volume show {volume}), and the damaged entries; copy off all readable data"
             ),
             &[show, format!("braid pool check {name}"), format!("braid volume show {volume}")],
         ),
-        PoolCase::Fills => advice(
-            SPACE_MEANS,
-            "delete snapshots or volumes that nobody needs, or discard what is not used (fstrim): such a pool does not grow",
+        PoolCase::NearlyFull => advice(
+            SPACE_MEANING,
+            "delete unneeded snapshots or volumes, or discard unused blocks (fstrim): a pool on a replicated volume cannot grow",
             &[show, format!("braid snapshot list {name}")],
         ),
-        PoolCase::ScheduleFails => advice(SCHEDULE_MEANS, SCHEDULE_REMEDY, &[show, "braid events".to_owned()]),
+        PoolCase::ScheduleFails => advice(SCHEDULE_MEANING, SCHEDULE_REMEDY, &[show, "braid events".to_owned()]),
     }
 }
 
 fn of_pool_member(case: PoolMemberCase, pool: &str, number: &str) -> Advice {
     let show = format!("braid pool show {pool}");
-    let elsewhere =
-        "Volumes that have nothing there work fully; `braid volume list` says of which something is in doubt.";
+    let other_volumes =
+        "Volumes without data on it work fully; `braid volume list` shows which volumes may have lost data.";
     match case {
-        PoolMemberCase::Short => advice(
-            "Reads and writes of what is there get errors. Volumes that have nothing there work.",
-            "stop whatever cuts it, stop the daemon, put a whole copy of the disk in its place, and start the daemon again",
+        PoolMemberCase::Truncated => advice(
+            "Reads and writes of its data fail. Volumes without data on it work.",
+            "stop the process that truncates it, stop the daemon, replace the disk by a complete copy, and start the daemon again",
             &[show],
         ),
         PoolMemberCase::Full => {
             let look = format!("df -h {number}").trim_end().to_owned();
             advice(
-                "Nothing has failed, and nothing is lost. Reads go on, and writes to what has a place already; what was not flushed is kept in memory.",
-                format!("make room there ({look}); it goes on by itself"),
+                "Nothing has failed, and nothing is lost. Reads continue, and so do writes to allocated blocks; unflushed data is kept in memory.",
+                format!("free space there ({look}); the pool continues automatically"),
                 &[show, look],
             )
         }
-        PoolMemberCase::Absent => advice(
-            elsewhere,
+        PoolMemberCase::Missing => advice(
+            other_volumes,
             format!(
-                "attach it: it is named then, and `braid pool start {pool}` takes it back if what is on it fits; if it is lost for good, give it up"
+                "attach it: it is then reported, and `braid pool start {pool}` takes it back if its content matches; if it is lost permanently, give it up"
             ),
             &[show, format!("braid pool remove {pool} {number} --force")],
         ),
-        PoolMemberCase::Back => advice(
-            elsewhere,
-            "take it back, which is done if what is on it fits; no client may be connected to its volumes meanwhile, and exports are silent for a moment",
+        PoolMemberCase::Returned => advice(
+            other_volumes,
+            "take it back, which succeeds if its content matches; meanwhile no client may be connected to its volumes, and exports pause briefly",
             &[show, format!("braid pool start {pool}")],
         ),
         PoolMemberCase::GivenUp => advice(
-            elsewhere,
-            "copy off what can be read; then accept that the rest is lost: it reads as what an older snapshot has, or as zeros, and those volumes can be written again",
+            other_volumes,
+            "copy off all readable data; then accept the loss of the rest: it reads as the data of an older snapshot, or as zeros, and those volumes become writable again",
             &[show, format!("braid pool check {pool} --give-up")],
         ),
     }
@@ -772,8 +873,8 @@ fn of_pool_member(case: PoolMemberCase, pool: &str, number: &str) -> Advice {
 fn of_pool_volume(case: PoolVolumeCase, name: &str) -> Advice {
     match case {
         PoolVolumeCase::Deleted => advice(
-            "Nothing of this name is there any more.",
-            "it was deleted meanwhile: `braid volume list`, `braid snapshot list`",
+            "The object no longer exists.",
+            "it was deleted concurrently: `braid volume list`, `braid snapshot list`",
             &["braid volume list".to_owned(), "braid snapshot list".to_owned()],
         ),
         PoolVolumeCase::Exported => advice(
@@ -792,40 +893,41 @@ fn of_pool_volume(case: PoolVolumeCase, name: &str) -> Advice {
 fn of_export(case: ExportCase, name: &str, volume: &str) -> Advice {
     let show = format!("braid export show {name}");
     let remove = format!("braid export remove {name}");
-    let cannot = "Its clients cannot connect.";
+    let no_connections = "Its clients cannot connect.";
     match case {
-        ExportCase::Failed => advice(cannot, format!("the reason: {show}"), &[show]),
+        ExportCase::Failed => advice(no_connections, format!("the reason: {show}"), &[show]),
         ExportCase::ArrayUnknown => advice(
-            cannot,
+            no_connections,
             "attach its disks, or name them; or remove the export",
             &["braid array assemble --disk DISK".to_owned(), remove],
         ),
         ExportCase::PoolUnknown => advice(
-            cannot,
+            no_connections,
             "attach the members of the pool, or name them; or remove the export",
             &["braid array assemble --disk DISK".to_owned(), remove],
         ),
         ExportCase::Standby => advice(
             "Its clients connect to the node that serves the volume.",
-            format!("nothing is to be done; to have the volume served here: braid volume attach {volume}"),
+            format!("no action is needed; to have the volume served here: braid volume attach {volume}"),
             &["braid volume list --all".to_owned(), format!("braid volume attach {volume}")],
         ),
     }
 }
 
 fn of_disk(case: DiskCase, array: &str) -> Advice {
-    const ROOM: &str = "make room on the file system that its file is on; the disk is well again with the first write that finds space";
+    const SPACE_REMEDY: &str =
+        "free space on the file system of its file; the disk is healthy again after the first successful write";
     let show = format!("braid array show {array}");
     match case {
-        DiskCase::ShortRedundant => advice(
+        DiskCase::TruncatedRedundant => advice(
             "What it could not read came from another member.",
-            "stop whatever cuts it; then replace it by another disk, which is filled from the other members",
+            "stop the process that truncates it; then replace it by another disk, which is rebuilt from the other members",
             &[show],
         ),
-        DiskCase::Short => advice(
+        DiskCase::Truncated => advice(
             "Reads and writes that need it get errors.",
-            "stop whatever cuts it, stop the array, put a whole copy of the disk in its place, and start the array again. \
-             Without a copy, making it as long as it was (truncate -s SIZE) gives back what was not cut off; the rest reads as zeros",
+            "stop the process that truncates it, stop the array, replace the disk by a complete copy, and start the array again. \
+             Without a copy, extend it to its original size (truncate -s SIZE), which restores the part that was not truncated; the rest reads as zeros",
             &[show, format!("braid array stop {array} --force"), format!("braid array assemble {array}")],
         ),
         DiskCase::Deleted => advice(
@@ -834,18 +936,18 @@ fn of_disk(case: DiskCase, array: &str) -> Advice {
             &[show],
         ),
         DiskCase::FullRedundant => advice(
-            "Nothing on it is damaged. What it could not write is on the other members; it may have been left out for that.",
-            ROOM,
+            "Nothing on it is damaged. Data that it could not write is on the other members; it may have been dropped for this.",
+            SPACE_REMEDY,
             &[show, "df -h".to_owned()],
         ),
         DiskCase::Full => advice(
             "Nothing on it is damaged. Writes of this array that need new space get errors.",
-            ROOM,
+            SPACE_REMEDY,
             &[show, "df -h".to_owned()],
         ),
         DiskCase::Failing => advice(
             "Reads and writes that need it may get errors.",
-            "look at the disk and at the kernel's log; copy off what can still be read",
+            "check the disk and the kernel log; copy off all readable data",
             &[show, "dmesg --level err,warn | tail".to_owned()],
         ),
     }
@@ -854,13 +956,13 @@ fn of_disk(case: DiskCase, array: &str) -> Advice {
 fn of_job(case: JobCase, job: &str) -> Advice {
     match case {
         JobCase::Unknown => advice(
-            "Nothing of this name goes on.",
-            "`braid job list` shows those that go on; a job is named ARRAY:NUMBER or POOL:NUMBER",
+            "No job of this name is running.",
+            "`braid job list` lists the running jobs; a job is named ARRAY:NUMBER or POOL:NUMBER",
             &["braid job list".to_owned()],
         ),
-        JobCase::Going => advice(
-            "It goes on by itself.",
-            format!("wait for it (braid job watch {job}), or give it up (braid job cancel {job})"),
+        JobCase::Running => advice(
+            "It continues automatically.",
+            format!("wait for it (braid job watch {job}), or cancel it (braid job cancel {job})"),
             &[format!("braid job watch {job}"), format!("braid job cancel {job}")],
         ),
     }
@@ -869,23 +971,25 @@ fn of_job(case: JobCase, job: &str) -> Advice {
 fn of_node(case: NodeCase, node: &str) -> Advice {
     let list = "braid node list".to_owned();
     match case {
-        NodeCase::Away => advice(
-            "What is kept on it as well goes on with the other nodes that have it.",
+        NodeCase::Unreachable => advice(
+            "Volumes with a replica on it are served from the replicas on other nodes.",
             format!(
-                "bring it back: its replicas return by themselves when it answers; if it is gone for good: braid node remove {node} --force"
+                "bring it back: its replicas return automatically when it is reachable; if it is lost permanently: braid node remove {node} --force"
             ),
             &[list],
         ),
         NodeCase::ClockDiffers => advice(
-            "Certificates and invitations hold for other times than they say; a day apart, nodes refuse each other.",
+            "Certificates and invitations are valid at other times than they state; nodes whose clocks differ by a day reject each other.",
             "set the clocks, best with a service of the system that keeps them (chrony, systemd-timesyncd)",
             &[list],
         ),
         NodeCase::RemovedHere => advice(
-            "It takes part in nothing there any more.",
+            "It no longer takes part in the cluster.",
             "let it join again with an invitation (`braid node invite` on another node), or make another cluster",
             &[list],
         ),
-        NodeCase::TriedAgain => advice("What is on its own disks goes on.", "it is tried again by itself", &[list]),
+        NodeCase::Retrying => {
+            advice("Objects on its own disks are still served.", "it is retried automatically", &[list])
+        }
     }
 }

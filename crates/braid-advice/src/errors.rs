@@ -1,15 +1,15 @@
-//! Errors of the layers below in the shape of the API: which thing, why, what to do.
+//! Converts errors of the layers below to API errors: the object, the reason and the remedy.
 
-use crate::advice::{self, ArrayCase, Case, JobCase, Names};
+use crate::advice::{self, ArrayCase, Case, JobCase, ObjectNames};
 use braid_api::{ErrorDetail, Kind};
-use braid_engine::lifecycle::{ArrayStatus, FoundArray, LifecycleError, Refusal, is_redundant};
+use braid_array_admin::lifecycle::{ArrayStatus, FoundArray, LifecycleError, Refusal, is_redundant};
 use braid_engine::{ErrorKind, LeafId};
 use braid_ring::{RingError, RingErrorKind};
 use std::io::ErrorKind as OsErrorKind;
 use std::path::Path;
 
-/// An error of the ring about a disk.
-pub fn of_ring(error: &RingError, disk: &str) -> ErrorDetail {
+/// Converts an I/O ring error about a disk.
+pub fn ring_error(error: &RingError, disk: &str) -> ErrorDetail {
     let kind = match error.kind {
         RingErrorKind::NotFound => Kind::NotFound,
         RingErrorKind::InUse => Kind::InUse,
@@ -28,10 +28,10 @@ pub fn of_ring(error: &RingError, disk: &str) -> ErrorDetail {
     ErrorDetail::new(kind, message).with("disk", disk).remedy(error.remedy.clone())
 }
 
-/// An error of a label procedure on `array`; `name_of` says how its user knows a disk.
-pub fn of_lifecycle(error: &LifecycleError, array: &str, name_of: &dyn Fn(LeafId) -> Option<String>) -> ErrorDetail {
+/// Converts an error of a label procedure on `array`. `name_of` returns the name by which the user knows a disk.
+pub fn lifecycle_error(error: &LifecycleError, array: &str, name_of: &dyn Fn(LeafId) -> Option<String>) -> ErrorDetail {
     let disk = error.leaf().and_then(name_of);
-    let (kind, remedy) = verdict(error, array, disk.as_deref());
+    let (kind, remedy) = classify(error, array, disk.as_deref());
     let message = match (&disk, error) {
         (Some(disk), LifecycleError::NotEmpty { found, .. }) => format!("disk {disk} is not empty: {found}"),
         (Some(disk), error) => format!("disk {disk}: {error}"),
@@ -47,22 +47,23 @@ pub fn of_lifecycle(error: &LifecycleError, array: &str, name_of: &dyn Fn(LeafId
     detail
 }
 
-/// An error of the operating system about a file, with what to do about the usual ones.
+/// Converts an error of the operating system about a file. Common errors have a remedy.
 pub fn os_error(error: &std::io::Error, what: &str, path: &Path) -> ErrorDetail {
     let (kind, remedy) = match error.kind() {
         OsErrorKind::PermissionDenied => (
             Kind::PermissionDenied,
-            "run the daemon as a user who may, or choose another place with --state or --socket",
+            "run the daemon as a user with permission, or choose another path with --state or --socket",
         ),
-        OsErrorKind::StorageFull | OsErrorKind::QuotaExceeded => (Kind::NoSpace, "make room on that file system"),
-        OsErrorKind::ReadOnlyFilesystem => (Kind::PermissionDenied, "choose a place that can be written"),
-        OsErrorKind::NotFound => (Kind::NotFound, "make its folder, or choose another place"),
+        OsErrorKind::StorageFull | OsErrorKind::QuotaExceeded => (Kind::NoSpace, "free space on that file system"),
+        OsErrorKind::ReadOnlyFilesystem => (Kind::PermissionDenied, "choose a writable path"),
+        OsErrorKind::NotFound => (Kind::NotFound, "create its directory, or choose another path"),
         _ => (Kind::Internal, ""),
     };
     ErrorDetail::new(kind, format!("{what}: {}: {error}", path.display())).with("path", path.display()).remedy(remedy)
 }
 
-fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, String) {
+/// Returns the kind and the remedy of an error of a label procedure.
+fn classify(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, String) {
     match error {
         LifecycleError::Io { source, .. } => {
             let kind = match source.kind {
@@ -70,7 +71,7 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
                 ErrorKind::NoSpace => Kind::NoSpace,
                 _ => Kind::DiskError,
             };
-            (kind, "look at the disk and at the kernel's log (dmesg); replace the disk if it is broken".to_owned())
+            (kind, "check the disk and the kernel log (dmesg); replace the disk if it is faulty".to_owned())
         }
         LifecycleError::Size { .. }
         | LifecycleError::TooSmall { .. }
@@ -83,16 +84,16 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         LifecycleError::NotEmpty { .. } => (
             Kind::WouldDestroy,
             format!(
-                "look at it with `braid disk examine {}`; add --force if what is on it may be destroyed",
+                "look at it with `braid disk examine {}`; add --force if its content may be destroyed",
                 disk.unwrap_or("DISK")
             ),
         ),
         LifecycleError::Geometry(_) | LifecycleError::Label(_) => {
-            (Kind::InvalidArgument, "`braid plan` shows what disks of given sizes can become".to_owned())
+            (Kind::InvalidArgument, "`braid plan` shows the possible arrays of disks of given sizes".to_owned())
         }
         LifecycleError::NotReady { status } => not_ready(status, array),
         LifecycleError::BeyondTolerance { .. } => {
-            (Kind::DiskError, "attach the disks again, then assemble the array: nothing more was written".to_owned())
+            (Kind::DiskError, "reattach the disks, then assemble the array: no further data was written".to_owned())
         }
         LifecycleError::JournalLost => (
             Kind::Incomplete,
@@ -102,12 +103,10 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         ),
         LifecycleError::JournalUnreadable { .. } => (
             Kind::DiskError,
-            format!(
-                "try again, as a disk may read at the second time: braid array assemble {array}; then with --force"
-            ),
+            format!("try again, because a second read may succeed: braid array assemble {array}; then with --force"),
         ),
         LifecycleError::BitmapDamaged { .. } | LifecycleError::Journal { .. } => {
-            (Kind::DiskError, format!("look at its disks; then braid array assemble {array} --force"))
+            (Kind::DiskError, format!("check its disks; then braid array assemble {array} --force"))
         }
         LifecycleError::Slot { .. } | LifecycleError::JobsFull | LifecycleError::NoReturn { .. } => {
             (Kind::InvalidArgument, format!("braid array show {array}"))
@@ -120,18 +119,18 @@ fn verdict(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, St
         ),
         LifecycleError::NotHeld => (Kind::TimedOut, "try again".to_owned()),
         LifecycleError::Job { .. } => {
-            (Kind::InvalidArgument, advice::remedy(Case::Job(JobCase::Unknown), Names::default()))
+            (Kind::InvalidArgument, advice::remedy(Case::Job(JobCase::Unknown), ObjectNames::default()))
         }
         LifecycleError::Refused(_) => (Kind::InUse, String::new()),
-        LifecycleError::CreateFailed { source, .. } => verdict(source, array, disk),
+        LifecycleError::CreateFailed { source, .. } => classify(source, array, disk),
         _ => (Kind::Internal, String::new()),
     }
 }
 
-/// Kind and remedy of an array that does not start.
+/// Returns the error kind and the remedy for an array that does not start.
 pub fn not_ready(status: &ArrayStatus, array: &str) -> (Kind, String) {
     let (kind, case) = case_of(status);
-    (kind, advice::remedy(Case::Array(case), Names::of(array)))
+    (kind, advice::remedy(Case::Array(case), ObjectNames::of(array)))
 }
 
 fn case_of(status: &ArrayStatus) -> (Kind, ArrayCase) {
@@ -148,7 +147,7 @@ fn case_of(status: &ArrayStatus) -> (Kind, ArrayCase) {
             let case = if reasons.iter().any(|r| matches!(r, Refusal::SameName)) {
                 ArrayCase::SameName
             } else if reasons.iter().any(|r| matches!(r, Refusal::Twins { .. })) {
-                ArrayCase::Copied
+                ArrayCase::DuplicateDisk
             } else if reasons.iter().all(Refusal::can_be_forced) || reasons.iter().any(is_too_small) {
                 ArrayCase::WrongDisk
             } else {
@@ -163,18 +162,19 @@ fn is_too_small(reason: &Refusal) -> bool {
     matches!(reason, Refusal::WrongSize { .. })
 }
 
-/// The same for an array that was found: with the words with which it would start, where there are any.
+/// Returns the same as [`not_ready`] for an array that was found. For a refused array the remedy includes the options with which it would
+/// start, if there are any.
 pub fn not_started(found: &FoundArray, array: &str) -> (Kind, String) {
     let (kind, remedy) = not_ready(&found.status, array);
     if !matches!(found.status, ArrayStatus::Refused { .. }) {
         return (kind, remedy);
     }
-    let words = [(true, false, "--force"), (true, true, "--force --degraded")];
-    let words = words.into_iter().find(|(force, degraded, _)| found.may_start(*force, *degraded));
+    let options = [(true, false, "--force"), (true, true, "--force --degraded")];
+    let options = options.into_iter().find(|(force, degraded, _)| found.may_start(*force, *degraded));
     let redundant = found.newest.as_ref().is_some_and(|newest| is_redundant(newest.spec.level));
-    let how = if redundant { "start without the one that is here" } else { "use what is here as it is" };
-    match words {
-        Some((.., words)) => (kind, format!("{remedy}; or {how}: braid array assemble {array} {words}")),
+    let how = if redundant { "start without the present disk" } else { "use the present disks as they are" };
+    match options {
+        Some((.., options)) => (kind, format!("{remedy}; or {how}: braid array assemble {array} {options}")),
         None => (kind, remedy),
     }
 }

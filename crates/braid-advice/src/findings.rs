@@ -1,12 +1,12 @@
-//! What a job has found that is not as it should be, in words: the same in events, in `braid status` and in `braid job watch`.
+//! Formats the findings of a job. Events, `braid status` and `braid job watch` use the same sentence.
 
 use braid_api::{Findings, WrongMember};
 use braid_geometry::units::format_size;
 
-/// Places that a sentence names.
+/// Maximum number of offsets that a sentence lists.
 const NAMED_MAX: usize = 3;
 
-/// What was found: how much was compared, what differs, what cannot be read, and where the first of it is.
+/// Returns a sentence about findings: how much was compared, what differs, what is unreadable, and the first offsets.
 pub fn sentence(found: &Findings) -> String {
     let mut parts = Vec::new();
     if (found.compared_blocks, found.uncompared_blocks, found.unreadable_blocks) == (0, 0, 0) {
@@ -24,13 +24,13 @@ pub fn sentence(found: &Findings) -> String {
         parts.push(format!("{} cannot be read", count(found.unreadable_blocks)));
     }
     let mut text = parts.join(", ");
-    let places: Vec<String> = found.places_bytes.iter().take(NAMED_MAX).map(u64::to_string).collect();
-    if !places.is_empty() {
-        let more = if found.places_bytes.len() > NAMED_MAX { ", …" } else { "" };
-        text.push_str(&format!(", at byte {}{more}", places.join(", ")));
+    let offsets: Vec<String> = found.offsets_bytes.iter().take(NAMED_MAX).map(u64::to_string).collect();
+    if !offsets.is_empty() {
+        let more = if found.offsets_bytes.len() > NAMED_MAX { ", …" } else { "" };
+        text.push_str(&format!(", at byte {}{more}", offsets.join(", ")));
     }
-    let wrong = |of: &WrongMember| format!("member {} had {} wrong", of.member, count(of.blocks));
-    let wrong: Vec<String> = found.wrong_members.iter().map(wrong).collect();
+    let member_text = |of: &WrongMember| format!("member {} had {} wrong", of.member, count(of.blocks));
+    let wrong: Vec<String> = found.wrong_members.iter().map(member_text).collect();
     if !wrong.is_empty() {
         text.push_str(&format!("; {}", wrong.join(", ")));
     }
@@ -38,15 +38,15 @@ pub fn sentence(found: &Findings) -> String {
 }
 
 fn differing(found: &Findings) -> String {
-    let some = found.differing_blocks;
-    let verb = if some == 1 { "differs" } else { "differ" };
-    match found.mended_blocks {
-        _ if some == 0 => "nothing differs".to_owned(),
-        0 => format!("{} {verb}", count(some)),
-        mended if mended >= some => {
-            format!("{} differed and {} equal now", count(some), if some == 1 { "is" } else { "are" })
+    let differing = found.differing_blocks;
+    let verb = if differing == 1 { "differs" } else { "differ" };
+    match found.repaired_blocks {
+        _ if differing == 0 => "nothing differs".to_owned(),
+        0 => format!("{} {verb}", count(differing)),
+        mended if mended >= differing => {
+            format!("{} differed and {} equal now", count(differing), if differing == 1 { "is" } else { "are" })
         }
-        mended => format!("{} {verb}, {mended} of them equal now", count(some)),
+        mended => format!("{} {verb}, {mended} of them equal now", count(differing)),
     }
 }
 
@@ -59,15 +59,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_are_sentences() {
+    fn findings_are_formatted() {
         let found = |differing, mended, unreadable, places: &[u64]| Findings {
             block_bytes: 4096,
             compared_blocks: 100,
             uncompared_blocks: 0,
             differing_blocks: differing,
-            mended_blocks: mended,
+            repaired_blocks: mended,
             unreadable_blocks: unreadable,
-            places_bytes: places.to_vec(),
+            offsets_bytes: places.to_vec(),
             wrong_members: Vec::new(),
         };
         assert_eq!(sentence(&found(0, 0, 0, &[])), "100 blocks of 4.00 KiB compared, nothing differs");

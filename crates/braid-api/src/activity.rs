@@ -37,7 +37,7 @@ pub struct DiskActivity {
     /// The array, or the pool, that it is a member of.
     pub array: String,
     /// Its slot in the array, or its member number in the pool.
-    pub role: u16,
+    pub slot: u16,
     /// Its state as a disk.
     pub state: DiskState,
     /// Its state as a member of its array.

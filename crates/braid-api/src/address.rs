@@ -3,7 +3,9 @@
 
 use crate::limits::{BLOCK_QUEUE_DEPTH_MAX, BLOCK_QUEUES_MAX};
 use crate::{ErrorDetail, Kind};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_encode};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The port of NBD where none is named.
@@ -20,6 +22,12 @@ pub const BLOCK_FOLDER: &str = "/dev/braid";
 
 /// Requests of a queue where nothing is said of them.
 pub const DEPTH_DEFAULT: u16 = 128;
+
+/// The ASCII characters to escape: all but the unreserved ones of RFC 3986. Other bytes are always escaped.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The same of a path, whose slashes stay.
+const RESERVED_IN_PATHS: &AsciiSet = &RESERVED.remove(b'/');
 
 /// An address that exports are to be had at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -189,28 +197,12 @@ fn bracketed(host: &str) -> String {
 }
 
 fn escaped_path(path: &Path) -> String {
-    use std::os::unix::ffi::OsStrExt;
-    percent(path.as_os_str().as_bytes(), b"/")
+    percent_encode(path.as_os_str().as_bytes(), RESERVED_IN_PATHS).to_string()
 }
 
 /// Text as one segment of a URI's path.
 pub fn escaped(text: &str) -> String {
-    percent(text.as_bytes(), b"")
-}
-
-/// Percent-encodes everything but RFC 3986's unreserved characters and `also`.
-fn percent(bytes: &[u8], also: &[u8]) -> String {
-    use fmt::Write;
-    let mut text = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || also.contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 impl fmt::Display for Address {
@@ -233,6 +225,7 @@ impl fmt::Display for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
 
     fn check(text: &str, shown: &str, uri: &str) {
         let address = Address::parse(text).expect(text);
@@ -294,6 +287,17 @@ mod tests {
             assert_eq!(address.to_string(), shown);
             assert_eq!(Address::parse(shown).expect("what is shown is read back"), address);
         }
+    }
+
+    #[test]
+    fn every_byte_but_the_unreserved_ones_is_escaped() {
+        for byte in 1..=u8::MAX {
+            let is_kept = byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+            let expected = if is_kept { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+            assert_eq!(escaped_path(Path::new(OsStr::from_bytes(&[byte]))), expected);
+        }
+        assert_eq!(escaped("a/b@é %"), "a%2Fb%40%C3%A9%20%25");
+        assert_eq!(escaped(""), "");
     }
 
     #[test]

@@ -45,11 +45,11 @@ pub enum MemberState {
     /// Its disk has disappeared.
     Gone,
     /// Being rebuilt or resynced; it takes every write.
-    Filling,
+    Rebuilding,
     /// Failed: it was dropped for errors, was missing, or was failed by command.
-    Out,
+    Failed,
     /// The slot has no member.
-    Absent,
+    Vacant,
     /// A spare: it takes over the slot of a member that fails.
     Spare,
     /// It holds no data, but the journal of a raid5 or raid6.
@@ -64,9 +64,9 @@ impl MemberState {
             MemberState::Missing => "missing",
             MemberState::Failing => "failing",
             MemberState::Gone => "gone",
-            MemberState::Filling => "filling",
-            MemberState::Out => "out",
-            MemberState::Absent => "absent",
+            MemberState::Rebuilding => "rebuilding",
+            MemberState::Failed => "failed",
+            MemberState::Vacant => "vacant",
             MemberState::Spare => "spare",
             MemberState::Journal => "journal",
         }
@@ -77,7 +77,7 @@ impl MemberState {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Member {
     /// Its slot in the array, from 0.
-    pub role: u16,
+    pub slot: u16,
     /// Its identity in its label.
     pub uuid: String,
     /// Its disk; for a missing member the disk on which it was last seen, if known.
@@ -252,7 +252,7 @@ pub struct Array {
     /// What needs attention, one sentence each; empty when all is well.
     pub attention: Vec<String>,
     /// Whether it survives the end of the daemon; false with a `mem` or `null` disk in it.
-    pub kept: bool,
+    pub persistent: bool,
     /// Whether it is read-only: an imported array of Linux md.
     #[serde(default)]
     pub read_only: bool,

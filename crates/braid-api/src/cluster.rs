@@ -11,7 +11,7 @@ pub enum Service {
     /// The named node serves it.
     Served,
     /// No node serves it: every node reports so, or the voters that may have a controller are too few for a lease.
-    Nobody,
+    Unserved,
     /// Nodes that do not reply may serve it, or a node is opening it.
     Unknown,
 }
@@ -21,7 +21,7 @@ impl Service {
     pub const fn word(self) -> &'static str {
         match self {
             Service::Served => "served",
-            Service::Nobody => "nobody",
+            Service::Unserved => "unserved",
             Service::Unknown => "unknown",
         }
     }
@@ -31,28 +31,28 @@ impl Service {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Standing {
+pub enum ClusterVoterState {
     /// In sync: by the node that serves the volume, or, while none does, by the newest vote.
     InSync,
     /// Present and not in sync: it is being rebuilt, or was dropped.
-    Behind,
+    OutOfSync,
     /// Unusable: its node does not have it, its pool does not serve, or the node that serves the volume does not reach it.
-    Absent,
+    Unavailable,
     /// Its node does not reply, or too few voters do to tell.
     Unknown,
     /// A witness that replies.
     Witness,
 }
 
-impl Standing {
+impl ClusterVoterState {
     /// The word that the API and the tables show.
     pub const fn word(self) -> &'static str {
         match self {
-            Standing::InSync => "in sync",
-            Standing::Behind => "behind",
-            Standing::Absent => "absent",
-            Standing::Unknown => "unknown",
-            Standing::Witness => "witness",
+            ClusterVoterState::InSync => "in sync",
+            ClusterVoterState::OutOfSync => "out of sync",
+            ClusterVoterState::Unavailable => "unavailable",
+            ClusterVoterState::Unknown => "unknown",
+            ClusterVoterState::Witness => "witness",
         }
     }
 }
@@ -67,7 +67,7 @@ pub struct ClusterVoter {
     /// The pool that has its data; absent: it is a witness.
     pub pool: Option<String>,
     /// Its state.
-    pub state: Standing,
+    pub state: ClusterVoterState,
     /// Why it is not in sync, if known.
     pub reason: Option<String>,
 }
@@ -101,7 +101,7 @@ pub struct ClusterNode {
     /// The node.
     pub node: String,
     /// Whether it has replied.
-    pub answers: bool,
+    pub reachable: bool,
     /// Why it has not.
     pub reason: Option<String>,
 }

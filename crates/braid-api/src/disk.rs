@@ -69,13 +69,13 @@ pub struct Disk {
     /// The array, or the pool, that it is a member of.
     pub array: String,
     /// Its slot in the array, or its member number in the pool.
-    pub role: u16,
+    pub slot: u16,
     /// Its state.
     pub state: DiskState,
     /// The latest fault, in one sentence.
-    pub trouble: Option<String>,
+    pub fault: Option<String>,
     /// Whether its data survive the end of the daemon; false for `mem` and `null`.
-    pub kept: bool,
+    pub persistent: bool,
     /// Its counters.
     pub stats: DiskStats,
 }

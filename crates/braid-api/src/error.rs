@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use utoipa::ToSchema;
 
-/// The kind of an error, as a stable word. `docs/errors.md` describes each, and whether to retry.
+/// The kind of an error, as a stable word. `docs/reference/errors.md` describes each, and whether to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -62,7 +62,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, in the order of `docs/errors.md`.
+    /// Every kind, in the order of `docs/reference/errors.md`.
     pub const ALL: [Kind; 24] = [
         Kind::InvalidArgument,
         Kind::NotFound,

@@ -37,7 +37,7 @@ pub struct Event {
     pub time_unix_ms: u64,
     /// Its severity.
     pub severity: Severity,
-    /// A stable word; `docs/api.md` lists all of them.
+    /// A stable word; `docs/reference/events.md` lists all of them.
     pub kind: String,
     /// One sentence for people.
     pub message: String,

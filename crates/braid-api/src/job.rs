@@ -95,11 +95,11 @@ pub struct Findings {
     /// match their parity.
     pub differing_blocks: u64,
     /// Blocks, or stripe sections, that a repair has corrected.
-    pub mended_blocks: u64,
+    pub repaired_blocks: u64,
     /// Blocks that no disk, or not every disk, can read.
     pub unreadable_blocks: u64,
     /// Offsets of the first differing and unreadable blocks, in bytes of the array.
-    pub places_bytes: Vec<u64>,
+    pub offsets_bytes: Vec<u64>,
     /// The members with wrong blocks, by slot, as far as known: at raid6, where two parities locate a wrong block.
     #[serde(default)]
     pub wrong_members: Vec<WrongMember>,
@@ -122,7 +122,7 @@ impl Findings {
 
     /// Returns the number of blocks that are still wrong or unreadable.
     pub const fn left_blocks(&self) -> u64 {
-        self.differing_blocks.saturating_sub(self.mended_blocks) + self.unreadable_blocks
+        self.differing_blocks.saturating_sub(self.repaired_blocks) + self.unreadable_blocks
     }
 }
 

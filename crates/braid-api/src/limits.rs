@@ -38,7 +38,7 @@ pub const REPLICATED_MAX: usize = 1024;
 /// Longest request, in bytes.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 /// Time limit of an I/O to a local disk, in milliseconds.
-pub const LEAF_TIMEOUT_MS: u64 = 30_000;
+pub const DISK_TIMEOUT_MS: u64 = 30_000;
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 63;
 /// Largest chunk, in bytes.
@@ -97,7 +97,7 @@ pub struct Limits {
     /// Longest request, in bytes.
     pub request_bytes_max: u64,
     /// Time limit of an I/O to a local disk, in milliseconds.
-    pub leaf_timeout_ms: u64,
+    pub disk_timeout_ms: u64,
     /// Longest name, in bytes.
     pub name_bytes_max: u64,
     /// Smallest chunk, in bytes; every chunk is a multiple of it.
@@ -133,7 +133,7 @@ impl Limits {
             export_connections_max: EXPORT_CONNECTIONS_MAX as u64,
             connection_requests_max: CONNECTION_REQUESTS_MAX as u64,
             request_bytes_max: REQUEST_BYTES_MAX,
-            leaf_timeout_ms: LEAF_TIMEOUT_MS,
+            disk_timeout_ms: DISK_TIMEOUT_MS,
             name_bytes_max: NAME_BYTES_MAX as u64,
             chunk_bytes_min: CHUNK_BYTES_MIN,
             chunk_bytes_max: CHUNK_BYTES_MAX,

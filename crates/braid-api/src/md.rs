@@ -77,11 +77,11 @@ pub struct MdArray {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MdMember {
     /// Its slot.
-    pub role: u16,
+    pub slot: u16,
     /// Its disk; absent where it is missing.
     #[serde(default)]
     pub disk: Option<String>,
-    /// `here` (present), `missing`, `old` (outdated) or `filling` (being rebuilt).
+    /// `current`, `missing`, `stale` or `rebuilding`.
     pub state: String,
     /// Whether it is read.
     pub used: bool,

@@ -2,6 +2,10 @@
 
 use crate::limits::NAME_BYTES_MAX;
 use std::fmt;
+use time::{Date, Duration, Month, Time, UtcDateTime};
+
+/// The days of 400 years of the Gregorian calendar.
+const CYCLE_DAYS: u64 = 146_097;
 
 /// Why a name is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,37 +117,19 @@ pub fn policy_time(name: &str) -> Option<u64> {
     if !date.bytes().chain(time.bytes()).all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let number = |text: &str| text.parse::<u64>().ok();
-    let (year, month, day) = (number(&date[..4])?, number(&date[4..6])?, number(&date[6..])?);
-    let seconds = number(&time[..2])? * 3600 + number(&time[2..4])? * 60 + number(&time[4..])?;
-    // A lower bound of the days until the first of January: as if there were no leap years.
-    let first = year.checked_sub(1970)? * 365;
-    let days = (first..).take_while(|days| civil(*days).0 <= year).find(|days| civil(*days) == (year, month, day))?;
-    let unix_s = days * 86_400 + seconds;
-    (policy_name(unix_s) == name).then_some(unix_s)
+    let number = |two: &str| two.parse::<u8>().ok();
+    let month = Month::try_from(number(&date[4..6])?).ok()?;
+    let date = Date::from_calendar_date(date[..4].parse().ok()?, month, number(&date[6..])?).ok()?;
+    let time = Time::from_hms(number(&time[..2])?, number(&time[2..4])?, number(&time[4..])?).ok()?;
+    u64::try_from(UtcDateTime::new(date, time).unix_timestamp()).ok()
 }
 
-/// Returns year, month and day of a number of days since 1970-01-01, by the Gregorian rule of 400-year cycles.
+/// Returns year, month and day of a number of days since 1970-01-01.
 pub fn civil(days: u64) -> (u64, u64, u64) {
-    let leap = |year: u64| (year.is_multiple_of(4) && !year.is_multiple_of(100)) || year.is_multiple_of(400);
-    let cycle = 146_097;
-    let mut year = 1970 + days / cycle * 400;
-    let mut left = days % cycle;
-    loop {
-        let length = if leap(year) { 366 } else { 365 };
-        if left < length {
-            break;
-        }
-        left -= length;
-        year += 1;
-    }
-    let lengths = [31, if leap(year) { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while left >= lengths[month] {
-        left -= lengths[month];
-        month += 1;
-    }
-    (year, month as u64 + 1, left + 1)
+    // `time` ends with the year 9999, and the calendar repeats itself every 400 years.
+    let (cycles, day) = (days / CYCLE_DAYS, days % CYCLE_DAYS);
+    let date = UtcDateTime::UNIX_EPOCH.date() + Duration::days(day as i64);
+    (date.year() as u64 + 400 * cycles, u8::from(date.month()).into(), date.day().into())
 }
 
 #[cfg(test)]
@@ -213,8 +199,40 @@ mod tests {
             "auto-2026112xT140000Z",
             "auto-20261122T240000Z",
             "auto-99991122T146000Z",
+            "auto-19691231T235959Z",
+            "auto-00000101T000000Z",
+            "auto-100000101T000000Z",
+            "auto-20260229T000000Z",
+            "auto-20260001T000000Z",
+            "auto-20260100T000000Z",
+            "auto-20261122T000060Z",
+            "auto-+0261122T140000Z",
+            "auto-202611éT140000Z",
         ] {
             assert_eq!(policy_time(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn dates_follow_the_gregorian_calendar() {
+        for (days, date) in [
+            (0, (1970, 1, 1)),
+            (59, (1970, 3, 1)),
+            (11_016, (2000, 2, 29)),
+            (20_778, (2026, 11, 21)),
+            (47_540, (2100, 2, 28)),
+            (47_541, (2100, 3, 1)),
+            (CYCLE_DAYS - 1, (2369, 12, 31)),
+            (CYCLE_DAYS, (2370, 1, 1)),
+            (2_932_896, (9999, 12, 31)),
+            (2_932_897, (10_000, 1, 1)),
+            (2_932_897 + 59, (10_000, 2, 29)),
+            (u64::MAX / 86_400, (584_554_051_223, 11, 9)),
+        ] {
+            assert_eq!(civil(days), date, "{days}");
+        }
+        assert_eq!(policy_time(&policy_name(253_402_300_799)), Some(253_402_300_799));
+        assert_eq!(policy_name(253_402_300_800), "auto-100000101T000000Z");
+        assert_eq!(policy_time("auto-20000229T235959Z"), Some(951_868_799));
     }
 }

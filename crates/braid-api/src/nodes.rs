@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 #[non_exhaustive]
 pub enum NodeState {
     /// It replies to requests.
-    Here,
+    Reachable,
     /// It does not reply, or not correctly.
-    Away,
+    Unreachable,
     /// Not known yet: the responding node has just started.
     Unknown,
     /// It was removed from the cluster.
@@ -22,8 +22,8 @@ impl NodeState {
     /// The word that the API and the tables show.
     pub const fn word(self) -> &'static str {
         match self {
-            NodeState::Here => "here",
-            NodeState::Away => "away",
+            NodeState::Reachable => "reachable",
+            NodeState::Unreachable => "unreachable",
             NodeState::Unknown => "unknown",
             NodeState::Removed => "removed",
         }
@@ -38,7 +38,7 @@ pub struct Node {
     /// Its identity.
     pub uuid: String,
     /// Whether it is the responding node.
-    pub own: bool,
+    pub local: bool,
     /// Address of its API for other nodes: host and port.
     pub api: String,
     /// Address of its replicas' data for other nodes: host and port.
@@ -48,11 +48,11 @@ pub struct Node {
     /// Its state.
     pub state: NodeState,
     /// Since when it does not reply, in milliseconds of Unix time.
-    pub away_since_unix_ms: Option<u64>,
+    pub unreachable_since_unix_ms: Option<u64>,
     /// Why it does not reply.
     pub reason: Option<String>,
     /// When its certificate expires, in seconds of Unix time; absent where it has not been seen yet.
-    pub certificate_ends_unix_s: Option<i64>,
+    pub certificate_expires_unix_s: Option<i64>,
     /// The digest (SHA-256) of its public key, by which other nodes authenticate it.
     pub key_sha256: String,
     /// Number of changes to its entry in the table of nodes.
@@ -65,7 +65,7 @@ pub struct NodeList {
     /// The identity of the cluster; absent if this daemon belongs to none.
     pub cluster: Option<String>,
     /// The name of the responding node.
-    pub own: Option<String>,
+    pub local: Option<String>,
     /// The digest (SHA-256) of the authority's certificate.
     pub authority_sha256: Option<String>,
     /// The nodes, by name; removed ones are left out.

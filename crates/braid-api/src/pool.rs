@@ -43,7 +43,7 @@ pub struct PoolMember {
     /// Whether it is present.
     pub present: bool,
     /// Whether it is being removed: its data move to the other members.
-    pub leaves: bool,
+    pub removing: bool,
     /// Whether it was missing and was given up: it cannot return.
     pub given_up: bool,
     /// Whether its disk is an export of a server without fencing, which may still carry out requests of an old connection.
@@ -71,8 +71,8 @@ pub struct Pool {
     /// What needs attention, one sentence each; empty when all is well.
     pub attention: Vec<String>,
     /// Whether it survives the end of the daemon; false with a `mem` or `null` disk in it.
-    pub kept: bool,
-    /// When it was created, in seconds of Unix time.
+    pub persistent: bool,
+    /// When it was created, in seconds of Unix time; 0 if no label was found.
     pub created_unix_s: u64,
     /// Total size of its members, in bytes.
     pub raw_bytes: u64,
@@ -85,7 +85,7 @@ pub struct Pool {
     /// Free bytes that are reserved for thick volumes.
     pub reserved_bytes: u64,
     /// Total size of its volumes, in bytes. The pool is overcommitted if this exceeds `size_bytes`.
-    pub promised_bytes: u64,
+    pub provisioned_bytes: u64,
     /// Number of its volumes.
     pub volumes: u64,
     /// Number of its snapshots.
@@ -96,7 +96,7 @@ pub struct Pool {
     pub space: Option<PoolSpace>,
     /// Only in the response to a cancelled removal of a member: volumes that were allocated on it by policy, and no longer are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unplaced: Vec<String>,
+    pub unassigned_volumes: Vec<String>,
 }
 
 /// Exclusive and shared space of a volume or snapshot. While the volume is written, the figures are from slightly different moments.
@@ -137,7 +137,7 @@ pub struct PoolSpace {
     /// Bytes of blocks that only one volume or snapshot has.
     pub exclusive_bytes: u64,
     /// Bytes of deleted blocks that no volume or snapshot has any longer, and that are being freed.
-    pub unseen_bytes: u64,
+    pub freeing_bytes: u64,
     /// Most bytes of all volumes and snapshots that may read as errors.
     pub in_doubt_bytes: u64,
     /// Records of ranges that read as zeros without allocated space.
@@ -219,11 +219,11 @@ pub struct Volume {
     /// Its allocation policy: the members of the pool on which its new blocks are allocated.
     pub place: Place,
     /// Whether blocks of it, or of one of its snapshots, are being moved to the members of its allocation policy.
-    pub moves: bool,
+    pub moving: bool,
     /// Whether its packed extents are being compacted.
-    pub compacts: bool,
+    pub compacting: bool,
     /// Whether it is being flattened: made independent of its parent.
-    pub flattens: bool,
+    pub flattening: bool,
     /// Progress of flattening, in percent; absent while that has not begun.
     pub flattened_percent: Option<u8>,
     /// Whether it may have blocks on a missing member, or in damaged tables: these read as errors.
@@ -346,7 +346,8 @@ pub struct FlattenVolume {
 pub struct RollbackVolume {
     /// The snapshot, as in `tank/db@monday`, or its UUID.
     pub snapshot: String,
-    /// Roll back even if the volume is a member of an array that does not serve.
+    /// Roll back even if the volume is a member of an array that does not serve, or a file system of the daemon's machine is
+    /// mounted on it.
     #[serde(default)]
     pub force: bool,
 }
@@ -413,7 +414,7 @@ pub struct SnapshotReplica {
     /// The pool there.
     pub pool: String,
     /// Whether it has the snapshot. A replica that was failed when the snapshot was taken may lack it; a failed one is not queried.
-    pub has: bool,
+    pub has_snapshot: bool,
 }
 
 /// Snapshots.

@@ -23,7 +23,7 @@ pub struct CheckPool {
 pub struct PoolDamage {
     /// Number of the member.
     pub member: u8,
-    /// Its kind: `record`, `addresses`, `owner`, `ring_start`.
+    /// Its kind: `record`, `addresses`, `owner`, `checkpoint`.
     pub what: String,
     /// Its index in the member's table of this kind.
     pub index: u32,
@@ -64,9 +64,9 @@ pub struct PoolChecked {
     /// Volumes and snapshots that may have had data in entries of unknown content: they are read-only.
     pub in_doubt: Vec<String>,
     /// Numbers of missing members that may return: their tables were not read.
-    pub members_absent: Vec<u8>,
+    pub members_missing: Vec<u8>,
     /// Volumes and snapshots that may have data on these members: they are read-only until these return.
-    pub in_doubt_absent: Vec<String>,
+    pub in_doubt_missing: Vec<String>,
     /// Number of inconsistencies in the metadata that the pool knows.
     pub problems_found: u64,
     /// The first of these, one sentence each.
@@ -107,8 +107,8 @@ impl PoolChecked {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.in_doubt.is_empty()
-            && self.in_doubt_absent.is_empty()
-            && self.members_absent.is_empty()
+            && self.in_doubt_missing.is_empty()
+            && self.members_missing.is_empty()
             && self.members_lost.is_empty()
     }
 }

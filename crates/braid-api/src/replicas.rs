@@ -1,6 +1,6 @@
 //! Replicas and witnesses of replicated volumes: what a node stores of them, and the requests of a controller.
 //!
-//! `docs/replication.md` explains the terms.
+//! `docs/guide/replication.md` explains the terms.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -34,7 +34,7 @@ pub struct CreateReplica {
     pub voter: u8,
     /// The membership, including this voter. A version above 0: this voter was added later, and its register does not cover the time
     /// before.
-    pub seating: ReplicaSeating,
+    pub membership: ReplicaMembership,
     /// The voters in sync, as a bit mask: bit N is voter N. Witnesses are never set.
     pub in_sync: u16,
     /// The first lineage id of the replicas.
@@ -54,7 +54,7 @@ pub struct CreateReplica {
     pub tail_bytes: u64,
     /// The locations of all voters of the volume, stored as sent, so that any node can open the volume.
     #[serde(default)]
-    pub places: Vec<ReplicaPlace>,
+    pub locations: Vec<ReplicaLocation>,
     /// Bytes of the volume, for a witness as well, stored as sent.
     #[serde(default)]
     pub volume_bytes: u64,
@@ -69,7 +69,7 @@ pub struct CreateReplica {
 /// The location of a replica or witness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ReplicaPlace {
+pub struct ReplicaLocation {
     /// Its number.
     pub voter: u8,
     /// Its node.
@@ -82,13 +82,13 @@ pub struct ReplicaPlace {
     pub since: u64,
     /// Whether it was excluded by a forced opening of the volume: its data and its votes are not trusted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub outside: bool,
+    pub excluded: bool,
 }
 
 /// The membership of a replicated volume. Sets of voters are bit masks: bit N is voter N.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ReplicaSeating {
+pub struct ReplicaMembership {
     /// Its version: the epoch in which it was made × 65536, plus a number; 0: it was made with the volume.
     #[serde(default)]
     pub version: u64,
@@ -96,12 +96,12 @@ pub struct ReplicaSeating {
     pub voters: u16,
     /// The previous voters, in a joint configuration; else none.
     #[serde(default)]
-    pub before: u16,
+    pub previous_voters: u16,
     /// The replicas among all of these.
     pub replicas: u16,
     /// The number of replicas, less one, that together have all data: 0 with copies.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub further: u8,
+    pub extra_replicas: u8,
 }
 
 fn is_zero(number: &u8) -> bool {
@@ -165,7 +165,7 @@ pub struct Replica {
     pub tail_bytes: u64,
     /// The locations of all voters of the volume, by its newest membership.
     #[serde(default)]
-    pub places: Vec<ReplicaPlace>,
+    pub locations: Vec<ReplicaLocation>,
     /// The version of that membership.
     #[serde(default)]
     pub version: u64,
@@ -185,7 +185,7 @@ pub struct Replica {
     pub register: Option<ReplicaRegister>,
     /// Milliseconds since its last reply to its controller, or since it began to vote; absent: it has no controller, or was released.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heard_ms: Option<u64>,
+    pub since_reply_ms: Option<u64>,
 }
 
 /// Every replica and witness of a node.
@@ -229,13 +229,13 @@ pub struct ReplicaVote {
     /// The voters in sync, as a bit mask: bit N is voter N.
     pub in_sync: u16,
     /// The membership.
-    pub seating: ReplicaSeating,
+    pub membership: ReplicaMembership,
 }
 
-/// `POST /v1/replicas/{replica}/ask`: a controller's request to a voter.
+/// `POST /v1/replicas/{replica}/request`: a controller's request to a voter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
-pub enum AskReplica {
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ReplicaRequest {
     /// Raises the epoch and fences older controllers. The reply is sent when no I/O of older epochs is in flight and the epoch is
     /// durable.
     Raise {
@@ -257,10 +257,10 @@ pub enum AskReplica {
         boot: Option<String>,
         /// The locations of the voters of the vote's membership, unless that is the volume's first one. Durable before the vote is.
         #[serde(default)]
-        places: Vec<ReplicaPlace>,
+        locations: Vec<ReplicaLocation>,
     },
     /// Heartbeat: confirms that the epoch is current, which renews the controller's lease.
-    Beat {
+    Heartbeat {
         /// The epoch of the sending controller.
         epoch: u64,
         /// The sending controller.
@@ -277,9 +277,9 @@ pub enum AskReplica {
 
 /// The reply of a voter. Where another controller holds the voter, the error is `fenced`, with that controller's `epoch`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "answer", rename_all = "snake_case")]
+#[serde(tag = "reply", rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum ReplicaAnswer {
+pub enum ReplicaReply {
     /// The epoch is durable, and no I/O of older epochs is in flight.
     Raised {
         /// The register before.
@@ -288,7 +288,7 @@ pub enum ReplicaAnswer {
         boot: String,
         /// The locations of the volume's voters, by the newest membership that this voter knows.
         #[serde(default)]
-        places: Vec<ReplicaPlace>,
+        locations: Vec<ReplicaLocation>,
         /// The version of that membership.
         #[serde(default)]
         version: u64,
@@ -319,7 +319,7 @@ pub struct ChangeReplica {
 /// A change of the snapshots of a replica. The controller chooses the identity of a snapshot: a UUID of version 8, which no snapshot
 /// of a user has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "operation", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ReplicaChange {
     /// Takes a snapshot of the current data. It is *pending*: invisible to users of the node.
     Take {
@@ -401,23 +401,30 @@ mod tests {
 
     #[test]
     fn requests_and_replies_keep_their_json() {
-        let check = |text: &str, request: AskReplica| {
-            assert_eq!(serde_json::from_str::<AskReplica>(text).expect(text), request);
+        let check = |text: &str, request: ReplicaRequest| {
+            assert_eq!(serde_json::from_str::<ReplicaRequest>(text).expect(text), request);
             assert_eq!(serde_json::to_string(&request).expect("a request has JSON"), text);
         };
         let controller = || "c".to_owned();
         check(
-            r#"{"ask":"raise","epoch":3,"controller":"c"}"#,
-            AskReplica::Raise { epoch: 3, controller: controller() },
+            r#"{"request":"raise","epoch":3,"controller":"c"}"#,
+            ReplicaRequest::Raise { epoch: 3, controller: controller() },
         );
-        let seating = ReplicaSeating { version: 0, voters: 7, before: 0, replicas: 5, further: 0 };
-        let vote = ReplicaVote { epoch: 3, sequence: 1, lineage: u64::MAX, in_sync: 5, seating };
+        let membership =
+            ReplicaMembership { version: 0, voters: 7, previous_voters: 0, replicas: 5, extra_replicas: 0 };
+        let vote = ReplicaVote { epoch: 3, sequence: 1, lineage: u64::MAX, in_sync: 5, membership };
         check(
-            r#"{"ask":"cast","epoch":3,"controller":"c","vote":{"epoch":3,"sequence":1,"lineage":18446744073709551615,"in_sync":5,"seating":{"version":0,"voters":7,"before":0,"replicas":5}},"boot":null,"places":[]}"#,
-            AskReplica::Cast { epoch: 3, controller: controller(), vote, boot: None, places: Vec::new() },
+            r#"{"request":"cast","epoch":3,"controller":"c","vote":{"epoch":3,"sequence":1,"lineage":18446744073709551615,"in_sync":5,"membership":{"version":0,"voters":7,"previous_voters":0,"replicas":5}},"boot":null,"locations":[]}"#,
+            ReplicaRequest::Cast { epoch: 3, controller: controller(), vote, boot: None, locations: Vec::new() },
         );
-        check(r#"{"ask":"beat","epoch":3,"controller":"c"}"#, AskReplica::Beat { epoch: 3, controller: controller() });
-        assert!(serde_json::from_str::<AskReplica>(r#"{"ask":"beat","epoch":3,"controller":"c","more":1}"#).is_err());
-        assert_eq!(serde_json::to_string(&ReplicaAnswer::Cast).expect("a reply has JSON"), r#"{"answer":"cast"}"#);
+        check(
+            r#"{"request":"heartbeat","epoch":3,"controller":"c"}"#,
+            ReplicaRequest::Heartbeat { epoch: 3, controller: controller() },
+        );
+        assert!(
+            serde_json::from_str::<ReplicaRequest>(r#"{"request":"heartbeat","epoch":3,"controller":"c","more":1}"#)
+                .is_err()
+        );
+        assert_eq!(serde_json::to_string(&ReplicaReply::Cast).expect("a reply has JSON"), r#"{"reply":"cast"}"#);
     }
 }

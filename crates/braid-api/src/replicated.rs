@@ -95,9 +95,9 @@ pub enum VoterState {
     /// A replica in sync.
     InSync,
     /// A replica that is being rebuilt; it takes every write.
-    Filling,
+    Rebuilding,
     /// A failed replica: it lacks data.
-    Out,
+    Failed,
     /// It votes, and keeps no data.
     Witness,
     /// Not known, as the responding node does not serve the volume.
@@ -109,8 +109,8 @@ impl VoterState {
     pub const fn word(self) -> &'static str {
         match self {
             VoterState::InSync => "in sync",
-            VoterState::Filling => "filling",
-            VoterState::Out => "out",
+            VoterState::Rebuilding => "rebuilding",
+            VoterState::Failed => "failed",
             VoterState::Witness => "witness",
             VoterState::Unknown => "unknown",
         }
@@ -129,7 +129,7 @@ pub struct Voter {
     /// Its state.
     pub state: VoterState,
     /// Whether it replies to the node that serves the volume.
-    pub answers: bool,
+    pub reachable: bool,
     /// Why it does not.
     pub reason: Option<String>,
 }

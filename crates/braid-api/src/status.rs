@@ -1,19 +1,22 @@
 //! The daemon as a whole.
 
-use crate::{Limits, Upgraded};
+use crate::{AttentionCode, Limits, Upgraded};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// Something that needs attention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attention {
+    /// What it is about, for programs and for `braid explain CODE`, which prints its runbook.
+    #[serde(default)]
+    pub code: AttentionCode,
     /// The object concerned: `array NAME`, `disk NAME`, `export NAME`, `daemon`.
     pub subject: String,
     /// What is wrong, in one sentence.
     pub message: String,
     /// The consequence for the user; empty if it is obvious.
     #[serde(default)]
-    pub meaning: String,
+    pub impact: String,
     /// What to do about it; empty if there is no advice.
     #[serde(default)]
     pub remedy: String,

@@ -1,6 +1,5 @@
-//! What `braid bench` is asked for.
+//! The command line of `braid bench`.
 
-use super::volume::Volume;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,19 +25,19 @@ pub struct BenchArgs {
     /// Combine all disks into one target; the level also as a number, or as raid-5, stripe, mirror
     #[arg(long, ignore_case = true, value_parser = levels::parser(&Level::ALL))]
     pub level: Option<Level>,
-    /// With --level: contiguous bytes on one disk before the next disk's turn [default: 64K]
+    /// With --level: contiguous bytes on one disk before the next disk [default: 64K]
     #[arg(long, value_name = "SIZE", requires = "level", value_parser = values::size)]
     pub chunk: Option<u64>,
-    /// What a target is called in tables and plots, in order of the targets (may be repeated)
+    /// Label of a target in tables and charts, in the order of the targets (may be repeated)
     #[arg(long, value_name = "TEXT")]
     pub label: Vec<String>,
-    /// In which order blocks are visited
+    /// The order in which blocks are visited
     #[arg(long, value_enum, default_value = "random")]
     pub pattern: Order,
-    /// How uneven --pattern zipf is: the block of rank k comes in proportion to k^-theta [default: 0.99]
+    /// Exponent of --pattern zipf: the block of rank k has a frequency proportional to k^-theta [default: 0.99]
     #[arg(long, value_name = "NUMBER", value_parser = values::theta)]
     pub theta: Option<f64>,
-    /// What is done to them
+    /// The operations
     #[arg(long, value_enum, default_value = "read")]
     pub op: Mix,
     /// Share of reads with --op mixed, in percent [default: 70]
@@ -47,7 +46,7 @@ pub struct BenchArgs {
     /// Bytes of each I/O: one size, a list (4K,64K), or a range that doubles (1K..512K)
     #[arg(long, visible_alias = "block", value_name = "SIZES", default_value = "4K", value_parser = values::blocks)]
     pub block_size: Sweep,
-    /// I/Os in flight of each job: one number, a list (1,4,16), or a range that doubles (1..128)
+    /// I/Os in flight per job: one number, a list (1,4,16), or a range that doubles (1..128)
     #[arg(long, value_name = "NUMBERS", default_value = "32", value_parser = values::depths)]
     pub depth: Sweep,
     /// Jobs, each with a depth of its own; over NBD, connections [default: one for each shard]
@@ -57,55 +56,55 @@ pub struct BenchArgs {
     /// processors allow]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub shards: Option<u16>,
-    /// I/Os a second of all jobs together, by a schedule that does not wait for answers [default: as fast as it goes]
+    /// I/Os per second of all jobs, by a schedule that does not wait for completions [default: as many as possible]
     #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub rate: Option<u64>,
     /// How long each point is measured on each target: 500ms, 5s, 2m [default: 5s]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub time: Option<Duration>,
-    /// How many I/Os, instead of a time
+    /// Number of I/Os, instead of a time
     #[arg(long, value_name = "N", conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Into how many slices that is cut, in which the targets take turns; intervals come from them [default: 5; with
+    /// Number of slices, in which the targets take turns; intervals are computed from them [default: 5; with
     /// --count: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub slices: Option<u16>,
-    /// Before each point, run this long without counting
+    /// Run each point this long before it is measured
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub ramp: Option<Duration>,
-    /// First byte of the part that is used
+    /// First byte of the used part of a device
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = values::size)]
     pub from: u64,
-    /// Bytes of the part that is used [default: to the end]
+    /// Length of the used part [default: to the end]
     #[arg(long, visible_alias = "size", value_name = "SIZE", value_parser = values::size)]
     pub span: Option<u64>,
-    /// Write blocks that say who they are, and check every block that is read
+    /// Write self-describing blocks, and check every block that is read
     #[arg(long)]
     pub verify: bool,
-    /// How the kernel is asked [default: the first that works]
+    /// The I/O driver [default: the first that works]
     #[arg(long, value_parser = ["io_uring", "libaio", "threads"])]
     pub driver: Option<String>,
-    /// Write although a disk carries somebody's data, or an export may, and destroy it
+    /// Write to disks and exports that carry foreign data, and destroy it
     #[arg(long)]
     pub force: bool,
-    /// Measure what was published elsewhere, with the published figures beside ours; TARGETs replace its stand-in disks
+    /// Measure a published load, and compare with the published figures; TARGETs replace the stand-in disks
     #[arg(
         long,
         value_name = "PROFILE",
-        value_parser = super::profile::NAMES,
+        value_parser = super::published::PROFILES,
         conflicts_with_all = ["level", "pattern", "theta", "op", "reads", "block_size", "depth", "jobs", "rate", "count", "verify", "label"]
     )]
     pub profile: Option<String>,
     /// With --profile: as long as the published runs
     #[arg(long)]
     pub full: bool,
-    /// Write one self-contained page with plots to this file
+    /// Write a self-contained HTML page with charts to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Measure nothing: print the same as a job file of fio
+    /// Measure nothing: print the plan as a job file of fio
     #[arg(long, conflicts_with_all = ["html", "json"])]
     pub emit_fio: bool,
-    /// Instead of targets, what the kernel's ring costs: no-operations at this depth, in batches of it
+    /// Measure no-operations of io_uring instead of targets, at this depth, in batches of it
     #[arg(long, conflicts_with_all = ["targets", "level", "verify", "profile", "emit_fio", "rate", "html"])]
     pub nop: bool,
     /// Print one JSON document instead of text
@@ -115,37 +114,10 @@ pub struct BenchArgs {
     /// place]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Measure all rows of the table of targets and write it to this file (`make bench`)
-    #[arg(long, value_name = "FILE", hide = true)]
-    pub table: Option<PathBuf>,
-    /// With --table: exit status 1 if a target is missed
-    #[arg(long, hide = true)]
-    pub strict: bool,
-    /// With --table: only rows whose name contains this
-    #[arg(long, value_name = "WORD", hide = true)]
-    pub only: Option<String>,
-    /// The same block again and again, with nothing remembered: what the engine costs without this generator (`make bench`)
-    #[arg(long, hide = true, conflicts_with_all = ["verify", "rate", "profile", "emit_fio"])]
-    pub bare: bool,
-    /// Let the data of a job's I/Os go through so much memory in turn, so that they are in no cache (`make bench`)
-    #[arg(long, value_name = "SIZE", hide = true, conflicts_with = "verify", value_parser = values::size)]
-    pub memory: Option<u64>,
-    /// Leave out this member of redundant targets, counted from 0 (`make bench`)
-    #[arg(long, value_name = "MEMBER", hide = true, requires = "level")]
-    pub lost: Option<u16>,
-    /// With --level raid5 or raid6: the last disk holds the journal and nothing else (`make bench`)
-    #[arg(long, hide = true, requires = "level")]
-    pub journal_last: bool,
-    /// Measure a volume of a pool that is made on each target of disks, for this run (`make bench`)
-    #[arg(long, value_name = "WITH", hide = true)]
-    pub volume: Option<Volume>,
-    /// Measure what takes more than one load, and print its figures as JSON (`make bench`)
-    #[arg(long, value_name = "NAME", hide = true)]
-    pub scene: Option<String>,
 }
 
 impl BenchArgs {
-    /// Share of reads, in percent.
+    /// Returns the share of reads, in percent.
     pub fn reads_percent(&self) -> u8 {
         match self.op {
             Mix::Read => 100,
@@ -171,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_were_still_are() {
+    fn former_option_names_are_accepted() {
         let args = parse(&["null:1T", "--block", "8K", "--size", "1G", "--depth", "1..4"]).expect("it is right");
         assert_eq!((args.block_size, args.span, args.depth), (Sweep(vec![8192]), Some(1 << 30), Sweep(vec![1, 2, 4])));
     }
 
     #[test]
-    fn what_contradicts_is_refused() {
+    fn options_that_contradict_each_other_are_refused() {
         for wrong in [
             &["--nop", "null:1T"][..],
             &["null:1T", "--count", "5", "--time", "5s"],

@@ -1,30 +1,31 @@
-//! Daemons that are nodes of one cluster on loopback, each with a pool: what volumes of several nodes are measured on.
+//! Daemons that are nodes of one cluster, each with a pool: replicated volumes are measured on them.
 
 use std::net::TcpListener;
 
 use anyhow::Context as _;
 
-use super::table::{Daemon, wait_for};
+use super::daemon::Daemon;
+use super::process::wait_for;
 
 /// The pool of each node.
 pub const POOL: &str = "tank";
 
-/// Nodes `n1`, `n2`, …; each with a pool.
+/// Nodes `n1`, `n2`, …; each has a pool.
 pub struct Cluster {
     nodes: Vec<Daemon>,
 }
 
 impl Cluster {
-    /// Starts so many, of one shard each, whose pools are on the disks that `disks` gives for their numbers. What replicas have goes
-    /// over TLS, or in plain.
+    /// Starts `count` nodes of one shard each on loopback, with pools on the disks that `disks` returns for their numbers. Data connections
+    /// between the nodes use TLS, or none. Returns when all nodes are connected.
     ///
     /// # Errors
-    /// A daemon does not start, or does not take part.
+    /// A daemon does not start, or does not join.
     pub fn start(count: usize, tls: bool, disks: impl Fn(usize) -> Vec<String>) -> anyhow::Result<Cluster> {
         Cluster::start_in(count, tls, disks, |_| None)
     }
 
-    /// The same, with nodes that have an address in a network namespace.
+    /// Starts nodes as [`Cluster::start`] does, but in the network namespaces and at the addresses that `location` returns.
     ///
     /// # Errors
     /// As [`Cluster::start`].
@@ -32,55 +33,55 @@ impl Cluster {
         count: usize,
         tls: bool,
         disks: impl Fn(usize) -> Vec<String>,
-        place: impl Fn(usize) -> Option<(String, String)>,
+        location: impl Fn(usize) -> Option<(String, String)>,
     ) -> anyhow::Result<Cluster> {
         let mut nodes: Vec<Daemon> = Vec::new();
         for number in 0..count {
-            let place = place(number);
-            let daemon = Daemon::start_anywhere(1, place.as_ref().map(|(namespace, _)| namespace.as_str()))?;
+            let location = location(number);
+            let daemon = Daemon::start_anywhere(1, location.as_ref().map(|(namespace, _)| namespace.as_str()))?;
             let disks = disks(number);
             let disks: Vec<&str> = disks.iter().map(String::as_str).collect();
             daemon.cli(&[&["pool", "create", POOL], &disks[..]].concat())?;
-            let (listen, data) = match &place {
+            let (listen, data) = match &location {
                 Some((_, address)) => (format!("{address}:7001"), format!("{address}:7002")),
                 None => (loopback()?, loopback()?),
             };
             let name = format!("n{}", number + 1);
-            let mut place = vec!["--listen", &listen, "--data", &data];
-            place.extend((!tls).then_some("--data-plain"));
+            let mut addresses = vec!["--listen", &listen, "--data", &data];
+            addresses.extend((!tls).then_some("--data-plain"));
             match nodes.first() {
-                None => daemon.cli(&[&["node", "init", &name], &place[..]].concat())?,
+                None => daemon.cli(&[&["node", "init", &name], &addresses[..]].concat())?,
                 Some(first) => {
-                    let invited = first.json(&["node", "invite"])?;
-                    let token = invited["token"].as_str().context("an invitation without a token")?.to_owned();
-                    daemon.cli(&[&["node", "join", &token, "--name", &name], &place[..]].concat())?;
+                    let invitation = first.json(&["node", "invite"])?;
+                    let token = invitation["token"].as_str().context("the invitation has no token")?.to_owned();
+                    daemon.cli(&[&["node", "join", &token, "--name", &name], &addresses[..]].concat())?;
                 }
             }
             nodes.push(daemon);
         }
         let cluster = Cluster { nodes };
-        wait_for("all nodes to know each other", || {
-            let knows = |daemon: &Daemon| {
+        wait_for("all nodes to be connected", || {
+            let is_connected = |daemon: &Daemon| {
                 let list = daemon.json(&["node", "list"]).ok()?;
                 let nodes = list["nodes"].as_array()?;
-                Some(nodes.len() == count && nodes.iter().all(|node| node["state"] == "here"))
+                Some(nodes.len() == count && nodes.iter().all(|node| node["state"] == "reachable"))
             };
-            cluster.nodes.iter().all(|daemon| knows(daemon) == Some(true)).then_some(())
+            cluster.nodes.iter().all(|daemon| is_connected(daemon) == Some(true)).then_some(())
         })?;
         Ok(cluster)
     }
 
-    /// A node.
+    /// Returns the daemon of a node, by number from 0.
     pub fn node(&self, number: usize) -> &Daemon {
         &self.nodes[number]
     }
 
-    /// The processes of all nodes.
+    /// Returns the process ids of all nodes.
     pub fn ids(&self) -> Vec<u32> {
         self.nodes.iter().map(Daemon::id).collect()
     }
 
-    /// Makes a volume with replicas on these nodes, served by the first one; gives the URI of its export.
+    /// Creates a volume with replicas on these nodes, exports it on the first node, and returns the URI of the export.
     ///
     /// # Errors
     /// A command fails.
@@ -88,17 +89,18 @@ impl Cluster {
         self.volume_with(name, size, replicas, &[])
     }
 
-    /// The same, made with these words besides.
+    /// Creates a volume as [`Cluster::volume`] does, with further arguments.
     ///
     /// # Errors
     /// A command fails.
-    pub fn volume_with(&self, name: &str, size: &str, replicas: &[usize], more: &[&str]) -> anyhow::Result<String> {
-        let places: Vec<String> = replicas.iter().map(|number| format!("n{}/{POOL}", number + 1)).collect();
-        self.nodes[0].cli(&[&["volume", "create", name, size, "--replicas", &places.join(",")], more].concat())?;
+    pub fn volume_with(&self, name: &str, size: &str, replicas: &[usize], options: &[&str]) -> anyhow::Result<String> {
+        let locations: Vec<String> = replicas.iter().map(|number| format!("n{}/{POOL}", number + 1)).collect();
+        self.nodes[0]
+            .cli(&[&["volume", "create", name, size, "--replicas", &locations.join(",")], options].concat())?;
         self.export(name)
     }
 
-    /// Exports something of the first node on a socket; gives its URI.
+    /// Exports an array or a volume on a socket of the first node, and returns the URI of the export.
     ///
     /// # Errors
     /// The command fails.
@@ -110,10 +112,10 @@ impl Cluster {
     }
 }
 
-/// A place on loopback that nobody listened on a moment ago.
+/// Returns an address on loopback whose port was free a moment ago.
 ///
 /// # Errors
-/// There is no loopback.
+/// No port can be bound on loopback.
 pub fn loopback() -> anyhow::Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).context("loopback")?.to_string())
 }

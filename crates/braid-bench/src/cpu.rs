@@ -1,4 +1,4 @@
-//! How much processor time a process has used, ours and another's.
+//! CPU time of this process and of others.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -8,38 +8,37 @@ use std::time::Duration;
 use anyhow::Context as _;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Processor time of this process, all threads, kernel workers of its rings included.
+/// Returns the CPU time of this process: of all threads, with the kernel workers of its rings.
 pub fn own() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Processor time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub fn own_thread() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Processor time that process `pid` has used, threads that have ended included, in the kernel's ticks of 10 ms. The
-/// workers that the kernel starts for a process' rings are among its threads.
+/// Returns the CPU time of process `pid`, with that of threads that have ended, in units of the kernel's ticks (10 ms). The workers that the
+/// kernel starts for a process' rings are threads of the process.
 ///
 /// # Errors
-/// When there is no such process.
+/// There is no such process.
 pub fn of_process(pid: u32) -> anyhow::Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    // The second field is the name in parentheses, in which anything may stand; user and system time are 14 and 15.
+    // The second field is the name in parentheses, which may contain any character. User and system time are fields 14 and 15.
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |index: usize| fields.get(index - 3).and_then(|field| field.parse::<u64>().ok());
     let ticks = ticks(14).zip(ticks(15)).with_context(|| format!("{path} holds {text:?}"))?;
     Ok(Duration::from_secs_f64((ticks.0 + ticks.1) as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// Processor time of each thread of process `pid`, by its number, to the nanosecond: for a process that does so little that
-/// ticks would not show it.
+/// Returns the CPU time of each thread of process `pid` to the nanosecond: for a process that uses less than a tick.
 ///
 /// # Errors
-/// When there is no such process, or the kernel was built without scheduler statistics.
+/// There is no such process, or the kernel was built without scheduler statistics.
 pub fn of_threads(pid: u32) -> anyhow::Result<ThreadTimes> {
     let folder = format!("/proc/{pid}/task");
     let mut times = BTreeMap::new();
@@ -52,11 +51,11 @@ pub fn of_threads(pid: u32) -> anyhow::Result<ThreadTimes> {
     Ok(ThreadTimes(times))
 }
 
-/// What threads had used at one moment.
+/// The CPU time of threads at one moment, by thread id.
 pub struct ThreadTimes(BTreeMap<OsString, u64>);
 
 impl ThreadTimes {
-    /// What those that are there now have used since `before`. A thread that has ended in between takes along what it used.
+    /// Returns the CPU time that the current threads have used since `before`. The time of threads that ended in between is not counted.
     pub fn since(&self, before: &ThreadTimes) -> Duration {
         let of = |(thread, ns): (&OsString, &u64)| ns.saturating_sub(before.0.get(thread).copied().unwrap_or(0));
         Duration::from_nanos(self.0.iter().map(of).sum())
@@ -68,17 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_sees_the_work_of_this_process() {
+    fn every_function_counts_the_work_of_this_process() {
         let pid = std::process::id();
         let now = || [Ok(own()), of_process(pid)].map(|time| time.expect("it is this process"));
         let (before, threads) = (now(), of_threads(pid).expect("it is this process"));
         let mut random = super::super::pattern::Random::new(1);
-        // Processor time, not time: however busy the machine is, this ends after that much work.
+        // CPU time instead of wall time: the amount of work does not depend on how busy the machine is.
         while own() - before[0] < Duration::from_millis(200) {
-            std::hint::black_box(random.next());
+            std::hint::black_box(random.next_u64());
         }
         for (after, before) in now().iter().zip(before) {
-            // Accounted at ticks only, so coarse; other tests of this process may run beside.
+            // The margin is wide: the kernel accounts in ticks, and other tests of this process may run at the same time.
             assert!(*after - before >= Duration::from_millis(100), "{:?}", *after - before);
         }
         let used = of_threads(pid).expect("it is this process").since(&threads);
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_there_is_an_error() {
+    fn a_missing_process_is_an_error() {
         assert!(of_process(u32::MAX).is_err() && of_threads(u32::MAX).is_err());
     }
 }

@@ -1,12 +1,12 @@
-//! Disks of this machine, opened as they are, and for this run only combined.
+//! Disks of this machine, opened without labels, and combined into devices for one run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::{
-    DeviceLayout, LeafId, LostRows, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingDisk, RingPlace, Role,
-    ShardId,
+    DeviceLayout, LeafId, LostStripes, MemberRole, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingDisk,
+    RingState, ShardId,
 };
 use braid_format::{MemberId, Uuid, bitmap, foreign};
 use braid_geometry::{Geometry, Level};
@@ -15,18 +15,18 @@ use braid_ring::{Disk, DiskSpec, OpenOptions, RingHandle};
 
 use super::target::{Combination, How};
 
-/// The disks of all targets: one that several targets name is opened once and is the same for all of them.
+/// The open disks of all targets. A disk that several targets name is opened once and shared.
 #[derive(Default)]
 pub struct Disks {
-    /// By name, and by how many of that name a target had before.
+    /// The key is the name of the disk, and how many disks of that name precede it in its target.
     open: BTreeMap<(String, usize), (Arc<Disk>, Option<LeafId>)>,
 }
 
 impl Disks {
-    /// Opens the disks of one target. Nothing is written to one that carries somebody's data, unless forced.
+    /// Opens the disks of one target. With `write`, a disk that carries foreign data is refused, unless `force` is set.
     ///
     /// # Errors
-    /// A name that is none, a disk that cannot be opened, one that is somebody's.
+    /// A name is malformed, or a disk cannot be opened, or it carries foreign data.
     pub fn open(&mut self, target: &Combination, write: bool, force: bool) -> anyhow::Result<Members> {
         let mut keys = Vec::with_capacity(target.disks.len());
         for name in &target.disks {
@@ -40,15 +40,15 @@ impl Disks {
         Ok(Members { disks: keys.iter().map(|key| Arc::clone(&self.open[key].0)).collect(), keys })
     }
 
-    /// Bytes that the disks of a target have got since the ring has them.
+    /// Returns the bytes written to the disks of a target since they were added to the ring.
     pub fn written_bytes(&self, handle: &RingHandle, members: &Members) -> u64 {
         let leaves = members.keys.iter().filter_map(|key| self.open.get(key)?.1);
         leaves.filter_map(|leaf| handle.leaf_stats(leaf)).map(|stats| stats.written_bytes).sum()
     }
 
-    /// Gives a disk to the ring, once.
+    /// Adds a disk to the ring, unless it was added before.
     fn leaf(&mut self, handle: &RingHandle, key: &(String, usize)) -> anyhow::Result<LeafId> {
-        let (disk, leaf) = self.open.get_mut(key).expect("members were opened here");
+        let (disk, leaf) = self.open.get_mut(key).expect("members were opened by open()");
         if leaf.is_none() {
             *leaf = Some(handle.add_leaf(Arc::clone(disk))?);
         }
@@ -63,17 +63,17 @@ pub struct Members {
 }
 
 impl Members {
-    /// The largest logical block of the disks, in bytes.
+    /// Returns the largest logical block size of the disks, in bytes.
     pub fn block_bytes(&self) -> u32 {
         self.disks.iter().map(|disk| disk.logical_block_bytes()).max().unwrap_or(512)
     }
 
-    /// Whether what is written is there to be read.
+    /// Returns whether the disks store what is written: whether none is a null disk.
     pub fn keeps_data(&self) -> bool {
         !self.keys.iter().any(|(name, _)| name.contains("null:"))
     }
 
-    /// The name of a disk that another target uses, too.
+    /// Returns the name of a disk that another target uses, too.
     pub fn shared_with(&self, other: &Members) -> Option<&str> {
         self.keys.iter().find(|key| other.keys.contains(key)).map(|(name, _)| name.as_str())
     }
@@ -84,13 +84,13 @@ fn open(name: &str, write: bool, force: bool) -> anyhow::Result<Disk> {
     let disk = braid_host::open::open_disk(&spec, name, OpenOptions { exclusive: true, write })
         .map_err(|error| error.detail)?;
     if write && !force {
-        refuse_somebodys(name, &spec, &disk)?;
+        refuse_foreign(name, &spec, &disk)?;
     }
     Ok(disk)
 }
 
-/// Looks for what may stand on a file, a block device or an export.
-fn refuse_somebodys(name: &str, spec: &DiskSpec, disk: &Disk) -> anyhow::Result<()> {
+/// Refuses a file, a block device or an export that carries foreign data.
+fn refuse_foreign(name: &str, spec: &DiskSpec, disk: &Disk) -> anyhow::Result<()> {
     use std::os::unix::fs::FileExt as _;
     if let Some(uri) = spec.remote() {
         let mut client = Client::connect(&uri.parse()?, ClientConfig::default())?;
@@ -118,41 +118,41 @@ fn refuse_somebodys(name: &str, spec: &DiskSpec, disk: &Disk) -> anyhow::Result<
 
 fn refuse_found(name: &str, found: Option<foreign::Signatures>) -> anyhow::Result<()> {
     let Some(found) = found else { return Ok(()) };
-    Err(ErrorDetail::new(Kind::WouldDestroy, format!("disk {name} carries {found}, which this would destroy"))
+    Err(ErrorDetail::new(Kind::WouldDestroy, format!("disk {name} carries {found}, which writing would destroy"))
         .with("disk", name)
         .with("found", found)
         .remedy("measure another disk, or only read; --force writes over it")
         .into())
 }
 
-/// The ring of the journal, as on disks that have a label.
+/// The size of the journal, as on labelled disks.
 const JOURNAL_BYTES: u64 = 8 << 20;
 
-/// How the disks of a target are combined.
+/// The devices into which the disks of a target are combined.
 pub enum Shape {
-    /// One disk, as it is.
+    /// The one disk.
     Bare,
-    /// Every disk a device of its own.
+    /// A device for each disk.
     Each,
-    /// Every byte on several of them.
+    /// One redundant device: a mirror, or a level with parity.
     Mirrored(Geometry),
-    /// The same at a level with parity, the last disk being for the journal alone.
+    /// One device at a level with parity, whose journal is on the last disk. That disk holds no data.
     WithJournal(Geometry),
-    /// Every byte on one of them.
+    /// One device without redundancy.
     Striped(Geometry),
 }
 
 impl Shape {
-    /// What a target asks for. `journal_last`: at a level with parity the last disk is for the journal alone.
+    /// Plans the devices of a target. `journal_last`: at a level with parity, the last disk holds the journal and no data.
     ///
     /// # Errors
-    /// Sizes or a chunk that the level cannot use.
+    /// The level cannot use the sizes of the disks or the chunk.
     pub fn plan(how: How, members: &Members, journal_last: bool) -> Result<Shape, ErrorDetail> {
         match how {
             How::Bare => Ok(Shape::Bare),
             How::Jbod => Ok(Shape::Each),
             How::Array(spec) => {
-                // With parity the journal is at each disk's end.
+                // With parity, each disk ends with a part of the journal.
                 let journal = if spec.level.parity() > 0 { JOURNAL_BYTES } else { 0 };
                 let sizes = members.disks.iter().map(|disk| disk.size_bytes().saturating_sub(journal));
                 let journal_last = journal_last && journal > 0;
@@ -169,7 +169,7 @@ impl Shape {
         }
     }
 
-    /// Bytes of each device that the disks become.
+    /// Returns the size of each device, in bytes.
     pub fn sizes_bytes(&self, members: &Members) -> Vec<u64> {
         let sizes = members.disks.iter().map(|disk| disk.size_bytes());
         match self {
@@ -181,18 +181,18 @@ impl Shape {
         }
     }
 
-    /// Gives the disks to the ring and compiles the devices, each disk from its first byte to its last. Of a mirror every
-    /// region counts as written and dirty, as after a while of use; no bit is ever written to a disk. Of one, a member may be
-    /// lost.
+    /// Adds the disks to the ring and returns the layouts of the devices. Devices use each disk from its first byte to its last. Every region of
+    /// a redundant device counts as written and dirty, as in an array in use, and the bitmap is never written to disk. The member in the slot
+    /// `missing` of a redundant device is missing.
     ///
     /// # Errors
-    /// The ring takes no more disks.
+    /// The ring has no room for more disks.
     pub fn build(
         self,
         handle: &RingHandle,
         disks: &mut Disks,
         members: &Members,
-        lost: Option<u16>,
+        missing: Option<u16>,
     ) -> anyhow::Result<Vec<Arc<DeviceLayout>>> {
         let mut nodes = Vec::with_capacity(members.disks.len());
         for (key, disk) in members.keys.iter().zip(&members.disks) {
@@ -201,10 +201,10 @@ impl Shape {
         }
         let roots = match self {
             Shape::Bare | Shape::Each => nodes,
-            Shape::Mirrored(geometry) => vec![mirrored(geometry, &nodes, lost, None)],
+            Shape::Mirrored(geometry) => vec![redundant(geometry, &nodes, missing, None)],
             Shape::WithJournal(geometry) => {
                 let journal = nodes.pop();
-                vec![mirrored(geometry, &nodes, lost, journal.as_ref())]
+                vec![redundant(geometry, &nodes, missing, journal.as_ref())]
             }
             Shape::Striped(geometry) => vec![Node::Striped { geometry, members: nodes }],
         };
@@ -213,41 +213,41 @@ impl Shape {
     }
 }
 
-fn mirrored(geometry: Geometry, nodes: &[Node], lost: Option<u16>, journal: Option<&Node>) -> Node {
+fn redundant(geometry: Geometry, nodes: &[Node], missing: Option<u16>, journal: Option<&Node>) -> Node {
     let member = |node: &Node| match *node {
         Node::Leaf { leaf, start, len } => {
-            MirrorMember { leaf, start, len, bitmap_start: 0, role: Role::InSync, write_mostly: false }
+            MirrorMember { leaf, start, len, bitmap_start: 0, role: MemberRole::InSync, write_mostly: false }
         }
-        _ => unreachable!("a mirror stands on disks"),
+        _ => unreachable!("members of a redundant device are disks"),
     };
     let region_bytes = bitmap::region_bytes_for(geometry.size_bytes());
     let words = geometry.size_bytes().div_ceil(u64::from(region_bytes)).div_ceil(64);
     let all = vec![u64::MAX; words as usize];
     let regions = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), region_bytes, (&all, &all), true);
     let mut members: Vec<MirrorMember> = nodes.iter().map(member).collect();
-    if let Some(member) = lost.and_then(|lost| members.get_mut(usize::from(lost))) {
-        member.role = Role::Out;
+    if let Some(member) = missing.and_then(|slot| members.get_mut(usize::from(slot))) {
+        member.role = MemberRole::Failed;
     }
     let ring_blocks = JOURNAL_BYTES / 4096;
     let ring_on = match journal {
-        Some(Node::Leaf { leaf, .. }) => RingPlace::Disk(RingDisk {
+        Some(Node::Leaf { leaf, .. }) => RingState::Disk(RingDisk {
             leaf: *leaf,
             role: members.len() as u16,
             ring: 1 << 20,
             id: MemberId::from_random(1),
             member_blocks: ring_blocks as u16,
         }),
-        _ => RingPlace::Members,
+        _ => RingState::Members,
     };
     let parity = (geometry.spec().level.parity() > 0).then(|| ParityNode {
         array: Uuid::nil(),
         run: 1,
         rings: members.iter().map(|member| (member.len - JOURNAL_BYTES) / 4096 * 4096).collect(),
         ring_blocks,
-        least_ring_blocks: ring_blocks,
-        ring_on,
+        ring_blocks_min: ring_blocks,
+        ring_location: ring_on,
         generation: 1,
-        lost: Arc::new(LostRows::new(&[])),
+        lost_stripes: Arc::new(LostStripes::new(&[])),
         marks: Arc::default(),
     });
     Node::Mirrored(Box::new(MirrorNode {

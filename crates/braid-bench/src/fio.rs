@@ -1,7 +1,7 @@
-//! The same as a job file of fio, so that others can check with another tool.
+//! The plan as a job file of fio, so that results can be checked with another tool.
 //!
-//! fio knows nothing of Braid's disks: a file, a device or an NBD export is named as it is; what only Braid can make of disks is to be
-//! exported first, and the job file says how.
+//! fio does not know Braid's disks. A file, a device or an NBD export is named directly. A target that only Braid can combine must be exported
+//! first, and comments of the job file contain the commands.
 
 use std::fmt::Write as _;
 
@@ -9,27 +9,28 @@ use braid_geometry::{Level, ZonePolicy};
 use braid_ring::DiskSpec;
 
 use super::pattern::{Mix, Order};
-use super::plan::{Length, Named, Plan, Point};
+use super::plan::{LabelledTarget, Length, Plan, Point};
 use super::target::{Combination, How, Target};
 
-/// A job file: one section for each point on each target, one after the other.
+/// Returns a job file with one section for each point on each target; the sections run one after the other.
 pub fn job_file(plan: &Plan) -> String {
     let mut text = String::from("; Written by braid bench --emit-fio.\n");
-    // Writing to a String cannot fail.
+    // Writing to a String never fails.
     if let Some(origin) = &plan.origin {
         let _ = writeln!(text, "; Profile {}: {}\n; Published in: {}", origin.name, origin.title, origin.source);
     }
-    let places: Vec<Place> = plan.targets.iter().enumerate().map(|(at, named)| Place::of(at, named)).collect();
-    for (named, place) in plan.targets.iter().zip(&places) {
+    let fio_targets: Vec<FioTarget> =
+        plan.targets.iter().enumerate().map(|(at, named)| FioTarget::of(at, named)).collect();
+    for (named, fio_target) in plan.targets.iter().zip(&fio_targets) {
         let _ = writeln!(text, ";\n; {}: {}", named.label, named.target);
-        for line in &place.comments {
+        for line in &fio_target.comments {
             let _ = writeln!(text, ";   {line}");
         }
     }
     global(&mut text, plan);
     for (number, point) in plan.points.iter().enumerate() {
-        for (target, place) in places.iter().enumerate() {
-            section(&mut text, plan, number, target, point, place);
+        for (target, fio_target) in fio_targets.iter().enumerate() {
+            section(&mut text, plan, number, target, point, fio_target);
         }
     }
     text
@@ -54,7 +55,7 @@ fn global(text: &mut String, plan: &Plan) {
     }
 }
 
-fn section(text: &mut String, plan: &Plan, number: usize, target: usize, point: &Point, place: &Place) {
+fn section(text: &mut String, plan: &Plan, number: usize, target: usize, point: &Point, fio_target: &FioTarget) {
     let op = point.mix;
     let rw = match (point.visit.order, op) {
         (Order::Sequential, Mix::Read) => "read",
@@ -82,7 +83,7 @@ fn section(text: &mut String, plan: &Plan, number: usize, target: usize, point: 
         let _ = writeln!(text, "random_distribution=zipf:{}", point.visit.theta);
     }
     if let Some(rate) = point.rate_iops {
-        // fio's rate is of each job, and of reads and writes each.
+        // fio's rate is per job, and separate for reads and writes.
         let each = rate.div_ceil(u64::from(point.jobs));
         let reads = (each * u64::from(point.visit.reads_percent)).div_ceil(100);
         let _ = match op {
@@ -93,12 +94,12 @@ fn section(text: &mut String, plan: &Plan, number: usize, target: usize, point: 
     if let Length::Count(count) = plan.length {
         let _ = writeln!(text, "number_ios={}", count.div_ceil(u64::from(point.jobs)));
     }
-    for line in &place.options {
+    for line in &fio_target.options {
         let _ = writeln!(text, "{line}");
     }
-    let size = plan.span.or(place.size_bytes.map(|size| size.saturating_sub(plan.from)));
+    let size = plan.span.or(fio_target.size_bytes.map(|size| size.saturating_sub(plan.from)));
     if let Some(size) = size {
-        // In order, each job has a part of its own.
+        // Jobs that are sequential or verify have a part each.
         let split = point.jobs > 1 && (plan.verify || point.visit.order == Order::Sequential);
         let each = if split { size / u64::from(point.jobs) / point.block_bytes * point.block_bytes } else { size };
         let _ = writeln!(text, "size={each}");
@@ -108,16 +109,16 @@ fn section(text: &mut String, plan: &Plan, number: usize, target: usize, point: 
     }
 }
 
-/// How fio reaches a target.
-struct Place {
+/// The options with which fio opens a target.
+struct FioTarget {
     options: Vec<String>,
-    /// What has to be done first.
+    /// Commands that have to run first.
     comments: Vec<String>,
     size_bytes: Option<u64>,
 }
 
-impl Place {
-    fn of(number: usize, named: &Named) -> Place {
+impl FioTarget {
+    fn of(number: usize, named: &LabelledTarget) -> FioTarget {
         match &named.target {
             Target::Nbd(uri) => nbd(uri.clone(), Vec::new()),
             Target::Named(name) => exported(
@@ -140,7 +141,7 @@ impl Place {
                     })
                     .collect();
                 match paths {
-                    Some(paths) => Place {
+                    Some(paths) => FioTarget {
                         options: vec![
                             "ioengine=io_uring".to_owned(),
                             "direct=1".to_owned(),
@@ -175,7 +176,7 @@ impl Place {
     }
 }
 
-/// The commands that make an array of the disks, and the variable that tells fio where it is.
+/// Returns the commands that create and export an array of the disks, and set the variable with its URI.
 fn created(number: usize, options: &str, disks: &[String]) -> Vec<String> {
     let name = format!("target{}", number + 1);
     let quoted: Vec<String> = disks.iter().map(|disk| format!("'{}'", disk.replace('\'', r"'\''"))).collect();
@@ -191,10 +192,10 @@ fn path_of(spec: &DiskSpec) -> Option<String> {
     Some(spec.path()?.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:"))
 }
 
-fn bare(number: usize, name: &str, spec: &DiskSpec) -> Place {
+fn bare(number: usize, name: &str, spec: &DiskSpec) -> FioTarget {
     match spec {
         DiskSpec::Null { size_bytes } => {
-            Place { options: vec!["ioengine=null".to_owned()], comments: Vec::new(), size_bytes: Some(*size_bytes) }
+            FioTarget { options: vec!["ioengine=null".to_owned()], comments: Vec::new(), size_bytes: Some(*size_bytes) }
         }
         DiskSpec::Path(_) | DiskSpec::File { .. } => {
             let size_bytes = match spec {
@@ -202,7 +203,7 @@ fn bare(number: usize, name: &str, spec: &DiskSpec) -> Place {
                 _ => None,
             };
             let file = path_of(spec).unwrap_or_default();
-            Place {
+            FioTarget {
                 options: vec!["ioengine=io_uring".to_owned(), "direct=1".to_owned(), format!("filename={file}")],
                 comments: Vec::new(),
                 size_bytes,
@@ -212,11 +213,11 @@ fn bare(number: usize, name: &str, spec: &DiskSpec) -> Place {
     }
 }
 
-fn nbd(uri: String, comments: Vec<String>) -> Place {
-    Place { options: vec!["ioengine=nbd".to_owned(), format!("uri={uri}")], comments, size_bytes: None }
+fn nbd(uri: String, comments: Vec<String>) -> FioTarget {
+    FioTarget { options: vec!["ioengine=nbd".to_owned(), format!("uri={uri}")], comments, size_bytes: None }
 }
 
-/// An export that is to be made first: its URI comes from the environment.
-fn exported(number: usize, comments: Vec<String>) -> Place {
+/// Returns the options of an export that must be created first: its URI comes from the environment.
+fn exported(number: usize, comments: Vec<String>) -> FioTarget {
     nbd(format!("${{TARGET{}_URI}}", number + 1), comments)
 }

@@ -1,7 +1,7 @@
-//! The load itself: a frontend on a shard that keeps so many requests in flight, or begins them by a schedule.
+//! The load generator: a frontend on a shard that keeps a number of requests in flight, or begins them by a schedule.
 //!
-//! What it costs is part of every figure, so it does little for each I/O: no allocation, no clock (the loop's own
-//! reading is used), latencies counted in runs of equal ones.
+//! Its cost is part of every figure, so it does little per I/O: it allocates nothing, uses the time that the shard's loop has read, and
+//! records runs of equal latencies at once.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -18,106 +18,112 @@ use super::pattern::{Order, Pattern, Visit};
 use super::schedule::Schedule;
 use super::verify::{self, Mismatch};
 
-/// Mismatches that are kept in words; the others are counted.
+/// Mismatches of which details are kept; further ones are only counted.
 pub const MISMATCHES_KEPT: usize = 8;
-/// How often a block is drawn again because something is in flight on it, before the place waits.
+/// How often a block is drawn again because an I/O is in flight on it, before the slot waits.
 const DRAWS_MAX: usize = 64;
 
-/// What one job is to do on one device, for as long as its point is measured.
+/// The load of one job on one device, for one point.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Tells one load from the next on the same target: what was remembered of another is forgotten.
+    /// Identifies the load among those on the same target. State that a job keeps of another load is dropped.
     pub epoch: u32,
-    /// Which of the job's memories it uses; one for each target.
+    /// The index of the job's state for this load; one for each target.
     pub slot: usize,
     /// The device.
     pub device: DeviceId,
     /// I/Os in flight.
     pub depth: u32,
-    /// Bytes of each.
+    /// The block size in bytes.
     pub block_bytes: u64,
-    /// Buffers that each I/O in flight takes in turn: with many of them, what is written is in no cache.
+    /// Buffers that each I/O in flight uses in turn. With many of them, written data is in no cache.
     pub buffers: u32,
-    /// First byte of this job's part.
+    /// First byte of the part of the device that this job uses.
     pub first_byte: u64,
-    /// Its length.
+    /// Length of that part in bytes.
     pub span_bytes: u64,
-    /// Which blocks, and how many of them are read.
+    /// The order of blocks, and the share of reads.
     pub visit: Visit,
-    /// Of the order in which blocks are visited.
+    /// The seed of the order in which blocks are visited.
     pub seed: u64,
-    /// Give every block its content, and check what is read: the load's seed.
+    /// The seed of verifiable content, if every block is written with such content, and checked when it is read.
     pub verify: Option<u64>,
-    /// I/Os a second of all jobs, this job's number and how many there are.
+    /// I/Os per second of all jobs, the number of this job, and the number of jobs.
     pub rate: Option<(u64, u64, u64)>,
-    /// Only these blocks, drawn evenly.
+    /// The blocks to draw from uniformly, if not all.
     pub only: Option<Arc<[u32]>>,
-    /// A FLUSH follows so many I/Os; it is in flight beside the next ones, and counts as none.
+    /// A FLUSH follows this many I/Os. It is in flight beside the next I/Os, and is not counted as one.
     pub flush_every: Option<u64>,
 }
 
 impl Load {
-    /// Bytes of memory of each I/O in flight.
+    /// Returns the bytes of memory per I/O in flight.
     fn memory_bytes(&self) -> usize {
         self.block_bytes as usize * self.buffers as usize
     }
 }
 
-/// What is done in one go.
+/// What a phase does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// Blocks by pattern, until a number is reached or a time is over.
+    /// I/Os by pattern, until a number is reached or a time is over.
     Run {
-        /// I/Os, or `u64::MAX`.
+        /// The number of I/Os, or `u64::MAX`.
         ios: u64,
-        /// Nanoseconds, or `u64::MAX`.
+        /// The time in nanoseconds, or `u64::MAX`.
         time_ns: u64,
     },
-    /// Every block is written once.
+    /// Writes every block once.
     Fill,
-    /// Every block whose content is known is read once, and checked.
+    /// Reads and checks every block of known content once.
     ReadBack,
 }
 
-/// One pass of a load; posted to the frontend.
+/// A phase: one pass of a load. It is posted to the frontend.
 #[derive(Clone, Debug)]
 pub struct Phase {
-    /// On what.
+    /// The load.
     pub load: Arc<Load>,
-    /// What.
+    /// The pass.
     pub pass: Pass,
 }
 
-/// Ends the phase in hand early; posted to the frontend.
+/// Ends the current phase early. It is posted to the frontend.
 #[derive(Clone, Copy, Debug)]
 pub struct Stop;
 
-/// How a phase went for one job.
+/// The result of a phase for one job.
 pub struct PhaseDone {
-    /// I/Os answered, within the time where one was given.
+    /// I/Os completed, within the time if there is a time limit.
     pub ios: u64,
-    /// Those that failed.
+    /// I/Os that failed.
     pub errors: u64,
-    /// The first failure.
+    /// The first error.
     pub first_error: Option<IoError>,
-    /// Latencies.
+    /// Latencies of all I/Os that completed.
     pub latency: Latencies,
-    /// Time of the loop at the first submission.
+    /// Loop time of the first submission, in nanoseconds.
     pub begun_ns: u64,
-    /// Time of the loop at the last answer that counts: where a time was given, the last one within it.
+    /// Loop time of the last completion that is counted, in nanoseconds. With a time limit, it lies within the limit.
     pub ended_ns: u64,
-    /// I/Os that the schedule had wanted to begin and that had not when the time was over.
+    /// I/Os that were due by the schedule and had not begun when the time was over.
     pub behind: u64,
-    /// Bytes compared.
+    /// Bytes that were verified.
     pub verified_bytes: u64,
-    /// The first wrong blocks.
+    /// The first mismatches.
     pub mismatches: Vec<Mismatch>,
-    /// All wrong blocks.
+    /// The number of all mismatches.
     pub mismatch_count: u64,
 }
 
+impl Default for PhaseDone {
+    fn default() -> PhaseDone {
+        PhaseDone::new()
+    }
+}
+
 impl PhaseDone {
-    /// Nothing yet.
+    /// Returns the result of a phase without I/Os.
     pub fn new() -> PhaseDone {
         PhaseDone {
             ios: 0,
@@ -134,19 +140,19 @@ impl PhaseDone {
     }
 }
 
-/// Of a place: what is in flight is a FLUSH.
+/// Value of [`IoSlot::what`]: a FLUSH is in flight.
 const FLUSH: u64 = u64::MAX;
 
-/// One place in flight.
+/// The slot of one I/O in flight.
 #[derive(Clone, Copy)]
-struct Place {
+struct IoSlot {
     buf: Buf,
     begun_ns: u64,
-    /// The block and, in the lowest bit, whether it is read.
+    /// The block and, in the lowest bit, whether it is a read.
     what: u64,
 }
 
-impl Place {
+impl IoSlot {
     fn block(self) -> u64 {
         self.what >> 1
     }
@@ -156,38 +162,40 @@ impl Place {
     }
 }
 
-/// Where blocks come from in a phase.
-enum Source {
+/// Where a phase takes blocks from.
+enum BlockSource {
     Pattern,
-    /// The next block to look at.
+    /// Every block, from this one on.
     All(u64),
+    /// Every block of known content, from this one on.
     Known(u64),
 }
 
-/// What is drawn.
+/// The result of drawing a block.
 enum Drawn {
+    /// This block, and whether it is read.
     Block(u64, bool),
-    /// Something is in flight on each block that came.
+    /// An I/O is in flight on each of the blocks that were drawn.
     Busy,
     Done,
 }
 
-/// What a job remembers of a load between its phases.
-struct Memory {
+/// The state that a job keeps of a load between phases.
+struct LoadState {
     epoch: u32,
     pattern: Pattern,
     ahead: Ahead,
     ledger: Option<Ledger>,
 }
 
-impl Memory {
-    fn of(load: &Load) -> Memory {
+impl LoadState {
+    fn of(load: &Load) -> LoadState {
         let mut pattern = Pattern::new(load.seed, &load.visit, load.first_byte, load.span_bytes, load.block_bytes);
         if let Some(only) = &load.only {
             pattern.draw_from(Arc::clone(only));
         }
         let ledger = load.verify.map(|_| Ledger::new(pattern.blocks()));
-        Memory { epoch: load.epoch, pattern, ahead: Ahead::default(), ledger }
+        LoadState { epoch: load.epoch, pattern, ahead: Ahead::default(), ledger }
     }
 }
 
@@ -196,41 +204,40 @@ pub struct LoadFrontend {
     load: Arc<Load>,
     done: SyncSender<PhaseDone>,
     live: Arc<LiveCell>,
-    /// Of the load in hand.
-    memory: Memory,
-    /// Of the other targets.
-    others: Vec<Option<Memory>>,
-    source: Source,
-    places: Vec<Place>,
-    /// Places that wait: for a block that is free, or for their moment.
+    /// The state of the current load.
+    memory: LoadState,
+    /// The states of loads on other targets, by [`Load::slot`].
+    others: Vec<Option<LoadState>>,
+    source: BlockSource,
+    slots: Vec<IoSlot>,
+    /// Slots that wait for a free block, or for their time in the schedule.
     idle: Vec<u32>,
-    /// Places whose buffer the kernel still has, of an I/O that was answered by its time limit.
+    /// Slots whose buffer the kernel still holds, of an I/O that completed by its time limit.
     kept: Vec<u32>,
-    /// Of the load in hand, beside what each I/O touches anyway.
+    /// A copy from the current load, beside fields that each I/O touches anyway.
     device: DeviceId,
     block_bytes: u64,
-    /// Nothing is verified and no schedule is kept to: the short way, which nearly every figure is measured on.
+    /// Whether the load neither verifies nor follows a schedule nor flushes: the fast path, on which nearly every figure is measured.
     plain: bool,
     /// I/Os until the next FLUSH.
     until_flush: u64,
     schedule: Option<Schedule>,
-    /// When the timer rings that was set last.
-    alarm_ns: u64,
+    /// The time of the timer that was set last.
+    timer_ns: u64,
     in_flight: u32,
     left: u64,
     deadline_ns: u64,
-    /// When the time was over, and how many I/Os had been answered: what is in flight then ends as the disks please, and is no
-    /// part of the rate.
+    /// When the phase was over, and how many I/Os had completed by then: I/Os that complete later are not part of the rate.
     over: Option<(u64, u64)>,
-    /// The latest latency with, in the lowest bit, whether it was of a read, and how often that came in a row.
+    /// The latest latency with, in the lowest bit, whether it was of a read, and how often that value was recorded in succession.
     run: (u64, u64),
     latency_sum: u64,
     running: bool,
     found: PhaseDone,
 }
 
-/// What a job has before its first phase.
-fn nothing() -> Load {
+/// Returns the load of a job before its first phase.
+fn no_load() -> Load {
     Load {
         epoch: u32::MAX,
         slot: 0,
@@ -250,16 +257,16 @@ fn nothing() -> Load {
 }
 
 impl LoadFrontend {
-    /// A frontend that sends how each phase went to `done`, and shows in `live` how it is going.
+    /// Returns a frontend that sends the result of each phase to `done`, and publishes its progress in `live`.
     pub fn new(done: SyncSender<PhaseDone>, live: Arc<LiveCell>) -> LoadFrontend {
-        let load = nothing();
+        let load = no_load();
         LoadFrontend {
             done,
             live,
-            memory: Memory::of(&load),
+            memory: LoadState::of(&load),
             others: Vec::new(),
-            source: Source::Pattern,
-            places: Vec::new(),
+            source: BlockSource::Pattern,
+            slots: Vec::new(),
             idle: Vec::new(),
             kept: Vec::new(),
             device: load.device,
@@ -267,7 +274,7 @@ impl LoadFrontend {
             plain: true,
             until_flush: u64::MAX,
             schedule: None,
-            alarm_ns: 0,
+            timer_ns: 0,
             in_flight: 0,
             left: 0,
             deadline_ns: u64::MAX,
@@ -281,23 +288,23 @@ impl LoadFrontend {
     }
 
     fn begin(&mut self, cx: &mut Cx<'_>, phase: &Phase) {
-        self.turn_to(cx, &phase.load);
+        self.switch_to(cx, &phase.load);
         let now = cx.now_ns();
         (self.deadline_ns, self.over, self.schedule) = (u64::MAX, None, None);
         self.latency_sum = 0;
         match phase.pass {
             Pass::Run { ios, time_ns } => {
-                self.source = Source::Pattern;
+                self.source = BlockSource::Pattern;
                 self.left = ios;
                 self.deadline_ns = now.saturating_add(time_ns);
                 self.schedule = self.load.rate.map(|(rate, job, jobs)| Schedule::new(now, rate, job, jobs));
             }
             Pass::Fill => {
-                self.source = Source::All(0);
+                self.source = BlockSource::All(0);
                 self.left = self.memory.pattern.blocks();
             }
             Pass::ReadBack => {
-                self.source = Source::Known(0);
+                self.source = BlockSource::Known(0);
                 self.left = u64::MAX;
             }
         }
@@ -306,41 +313,41 @@ impl LoadFrontend {
         self.found.begun_ns = now;
         self.running = true;
         self.idle.clear();
-        // The first place is taken first.
-        self.idle.extend((0..self.places.len() as u32).rev().filter(|place| !self.kept.contains(place)));
+        // The last element is used first: the first slot.
+        self.idle.extend((0..self.slots.len() as u32).rev().filter(|slot| !self.kept.contains(slot)));
         self.use_idle(cx);
         if self.in_flight == 0 && (self.schedule.is_none() || self.left == 0) {
             self.finish(cx.now_ns());
         }
     }
 
-    /// Makes another load the one in hand: its memory, and places of its size.
-    fn turn_to(&mut self, cx: &mut Cx<'_>, load: &Arc<Load>) {
+    /// Makes a load the current one: restores or creates its state, and slots of its size.
+    fn switch_to(&mut self, cx: &mut Cx<'_>, load: &Arc<Load>) {
         if self.load.epoch == load.epoch && self.load.slot == load.slot {
             return;
         }
         let of = |load: &Load| (load.depth, load.block_bytes, load.buffers);
-        let same_places = of(&self.load) == of(load);
-        if !same_places {
-            // What the kernel still has is used for nothing any more.
-            for (at, place) in self.places.drain(..).enumerate() {
+        let same_slots = of(&self.load) == of(load);
+        if !same_slots {
+            // Buffers that the kernel still holds are not used again.
+            for (at, slot) in self.slots.drain(..).enumerate() {
                 if !self.kept.contains(&(at as u32)) {
-                    cx.free(place.buf, self.load.memory_bytes());
+                    cx.free(slot.buf, self.load.memory_bytes());
                 }
             }
             self.kept.clear();
             self.idle.reserve(load.depth as usize);
             for _ in 0..load.depth {
-                // Fewer in flight than asked for would be another measurement: the arena was made large enough.
-                let buf = cx.alloc(load.memory_bytes()).expect("the arena has room for every place");
-                self.places.push(Place { buf, begun_ns: 0, what: 1 });
+                // The arena is large enough: fewer I/Os in flight would be another measurement.
+                let buf = cx.alloc(load.memory_bytes()).expect("the arena has room for every slot");
+                self.slots.push(IoSlot { buf, begun_ns: 0, what: 1 });
             }
         }
         if self.others.len() <= load.slot.max(self.load.slot) {
             self.others.resize_with(load.slot.max(self.load.slot) + 1, || None);
         }
         let remembered = self.others[load.slot].take().filter(|memory| memory.epoch == load.epoch);
-        let memory = remembered.unwrap_or_else(|| Memory::of(load));
+        let memory = remembered.unwrap_or_else(|| LoadState::of(load));
         let before = std::mem::replace(&mut self.memory, memory);
         if before.epoch == load.epoch {
             self.others[self.load.slot] = Some(before);
@@ -349,7 +356,7 @@ impl LoadFrontend {
         self.load = Arc::clone(load);
     }
 
-    /// The next block, and whether it is read: with all that verifying asks for.
+    /// Draws the next block, and whether it is read. When verifying, blocks with an I/O in flight are not drawn.
     #[inline(never)]
     fn draw(&mut self) -> Drawn {
         if self.left == 0 {
@@ -358,22 +365,22 @@ impl LoadFrontend {
         let Some(ledger) = &mut self.memory.ledger else {
             self.left -= 1;
             return match &mut self.source {
-                Source::Pattern => {
+                BlockSource::Pattern => {
                     let (block, read) = self.memory.pattern.next();
                     Drawn::Block(block, read)
                 }
-                // Only those who verify fill and read back.
-                Source::All(_) | Source::Known(_) => Drawn::Done,
+                // Only loads that verify fill and read back.
+                BlockSource::All(_) | BlockSource::Known(_) => Drawn::Done,
             };
         };
         for _ in 0..DRAWS_MAX {
             let (block, read) = match &mut self.source {
-                Source::Pattern => self.memory.pattern.next(),
-                Source::All(next) => {
+                BlockSource::Pattern => self.memory.pattern.next(),
+                BlockSource::All(next) => {
                     *next += 1;
                     (*next - 1, false)
                 }
-                Source::Known(next) => {
+                BlockSource::Known(next) => {
                     let Some(found) = ledger.next_known(*next) else {
                         self.left = 0;
                         return Drawn::Done;
@@ -390,16 +397,16 @@ impl LoadFrontend {
         Drawn::Busy
     }
 
-    /// Submits the next I/O from this place; false when there is none now. `TOLD`: it may be one that was drawn ahead.
+    /// Submits the next I/O from this slot. Returns false if there is none now. `ANNOUNCED`: the I/O may be one that was drawn ahead.
     #[inline(always)]
-    fn next<const TOLD: bool>(&mut self, cx: &mut Cx<'_>, tag: u64, begun_ns: u64) -> bool {
+    fn next<const ANNOUNCED: bool>(&mut self, cx: &mut Cx<'_>, tag: u64, begun_ns: u64) -> bool {
         let (block, read) = if self.plain {
             if self.left == 0 {
                 return false;
             }
             self.left -= 1;
-            let Memory { pattern, ahead, .. } = &mut self.memory;
-            match if TOLD { ahead.take() } else { None } {
+            let LoadState { pattern, ahead, .. } = &mut self.memory;
+            match if ANNOUNCED { ahead.take() } else { None } {
                 Some(drawn) => drawn,
                 None => pattern.next(),
             }
@@ -412,12 +419,12 @@ impl LoadFrontend {
             (block, read)
         };
         let (offset, len) = (self.memory.pattern.offset(block), self.block_bytes);
-        let place = &mut self.places[tag as usize];
-        place.begun_ns = begun_ns;
-        place.what = block << 1 | u64::from(read);
+        let slot = &mut self.slots[tag as usize];
+        slot.begun_ns = begun_ns;
+        slot.what = block << 1 | u64::from(read);
         let buf = match self.load.buffers {
-            1 => place.buf,
-            buffers => place.buf.add(self.found.ios / u64::from(self.load.depth) % u64::from(buffers) * len),
+            1 => slot.buf,
+            buffers => slot.buf.add(self.found.ios / u64::from(self.load.depth) % u64::from(buffers) * len),
         };
         if !self.plain && !read {
             self.fill(cx, buf, block);
@@ -433,13 +440,13 @@ impl LoadFrontend {
         }
     }
 
-    /// Submits a FLUSH from this place.
+    /// Submits a FLUSH from this slot.
     #[cold]
     fn flush(&mut self, cx: &mut Cx<'_>, tag: u64, begun_ns: u64) -> bool {
         self.until_flush = self.load.flush_every.unwrap_or(u64::MAX);
-        let place = &mut self.places[tag as usize];
-        (place.begun_ns, place.what) = (begun_ns, FLUSH);
-        let (op, buf) = (Op::Flush, place.buf);
+        let slot = &mut self.slots[tag as usize];
+        (slot.begun_ns, slot.what) = (begun_ns, FLUSH);
+        let (op, buf) = (Op::Flush, slot.buf);
         let request = Request { device: self.device, op, flags: Flags::NONE, offset: 0, len: 0, buf, tag };
         match cx.submit(&request) {
             Ok(()) => {
@@ -450,7 +457,7 @@ impl LoadFrontend {
         }
     }
 
-    /// An I/O was not accepted. It is not tried again: whatever refuses now refuses the next one too.
+    /// Handles an I/O that was not accepted. It is not retried, and the phase ends: the next I/O would be refused, too.
     #[cold]
     fn refused(&mut self, error: IoError, block: u64) -> bool {
         self.failed(error);
@@ -462,7 +469,7 @@ impl LoadFrontend {
         false
     }
 
-    /// Gives a block that is verified its content.
+    /// Fills the buffer of a write with the verifiable content of its block.
     #[inline(never)]
     fn fill(&self, cx: &mut Cx<'_>, buf: Buf, block: u64) {
         let (Some(ledger), Some(run)) = (&self.memory.ledger, self.load.verify) else { return };
@@ -470,16 +477,16 @@ impl LoadFrontend {
         verify::fill(cx.memory(buf, self.block_bytes as usize), self.memory.pattern.offset(block), seed);
     }
 
-    /// Submits from the places that wait, as far as there are blocks, or moments that have come.
+    /// Submits I/Os from waiting slots, as far as there are free blocks and the schedule is due.
     fn use_idle(&mut self, cx: &mut Cx<'_>) {
         let now_ns = cx.now_ns();
-        while let Some(&place) = self.idle.last() {
+        while let Some(&slot) = self.idle.last() {
             let begun_ns = match &self.schedule {
                 None => now_ns,
                 Some(schedule) if schedule.due_ns() <= now_ns => schedule.due_ns(),
                 Some(_) => break,
             };
-            if !self.next::<true>(cx, u64::from(place), begun_ns) {
+            if !self.next::<true>(cx, u64::from(slot), begun_ns) {
                 return;
             }
             if let Some(schedule) = &mut self.schedule {
@@ -491,11 +498,11 @@ impl LoadFrontend {
             && self.left > 0
             && !self.idle.is_empty()
         {
-            let wanted_ns = schedule.due_ns().min(self.deadline_ns);
-            // One alarm at a time: the next one is set when that has rung, unless it is wanted sooner.
-            if self.alarm_ns <= now_ns || wanted_ns < self.alarm_ns {
-                self.alarm_ns = wanted_ns.max(now_ns + 1);
-                cx.timer_at(self.alarm_ns, 0);
+            let needed_ns = schedule.due_ns().min(self.deadline_ns);
+            // One timer at a time: the next one is set when it has expired, unless it is needed sooner.
+            if self.timer_ns <= now_ns || needed_ns < self.timer_ns {
+                self.timer_ns = needed_ns.max(now_ns + 1);
+                cx.timer_at(self.timer_ns, 0);
             }
         }
     }
@@ -528,21 +535,21 @@ impl LoadFrontend {
         }
     }
 
-    /// An I/O on a block that is verified has ended.
+    /// Ends an I/O of a load that verifies: updates the ledger, and checks what was read.
     #[inline(never)]
-    fn settle(&mut self, cx: &Cx<'_>, place: Place, ok: bool) {
+    fn settle(&mut self, cx: &Cx<'_>, slot: IoSlot, ok: bool) {
         let (Some(ledger), Some(run)) = (&mut self.memory.ledger, self.load.verify) else { return };
-        if !ok && !place.is_read() {
-            ledger.end_failed_write(place.block());
+        if !ok && !slot.is_read() {
+            ledger.end_failed_write(slot.block());
             return;
         }
-        let generation = ledger.end(place.block());
-        if !ok || !place.is_read() || generation == 0 {
+        let generation = ledger.end(slot.block());
+        if !ok || !slot.is_read() || generation == 0 {
             return;
         }
-        let (len, offset) = (self.load.block_bytes, self.memory.pattern.offset(place.block()));
+        let (len, offset) = (self.load.block_bytes, self.memory.pattern.offset(slot.block()));
         let seed = verify::seed_of(run, generation);
-        if let Some(mismatch) = verify::check(cx.bytes(place.buf, len as usize), offset, seed) {
+        if let Some(mismatch) = verify::check(cx.bytes(slot.buf, len as usize), offset, seed) {
             self.found.mismatch_count += 1;
             if self.found.mismatches.len() < MISMATCHES_KEPT {
                 self.found.mismatches.push(mismatch);
@@ -551,21 +558,21 @@ impl LoadFrontend {
         self.found.verified_bytes += len;
     }
 
-    /// Tells how the phase went.
+    /// Ends the phase, and sends its result.
     fn finish(&mut self, now_ns: u64) {
         self.record_run();
         self.running = false;
         (self.found.ended_ns, self.found.ios) = self.over.unwrap_or((now_ns, self.found.ios));
-        let found = std::mem::replace(&mut self.found, PhaseDone::new());
-        // Nobody may be waiting any more: then nobody wants to know.
+        let found = std::mem::take(&mut self.found);
+        // The receiver may be gone: then the result is not needed.
         let _ = self.done.try_send(found);
     }
 
-    /// The time is over, or somebody ends it: nothing new begins.
+    /// Stops the phase, because its time is over or its end was requested: no I/O is begun any more.
     fn stop_at(&mut self, now_ns: u64) {
         self.left = 0;
         let ended_ns = match &self.schedule {
-            // By a schedule the time is what was asked for, however few I/Os that were.
+            // With a schedule, the phase is as long as its time limit, however few I/Os it had.
             Some(schedule) => {
                 let until_ns = self.deadline_ns.min(now_ns);
                 self.found.behind = schedule.behind(until_ns);
@@ -578,24 +585,24 @@ impl LoadFrontend {
 }
 
 impl LoadFrontend {
-    /// An I/O of a plain load has ended well, and is counted already: the short way.
+    /// Handles a successful I/O of a plain load, which is counted already: the fast path.
     #[inline(always)]
-    fn ended_plainly<const TOLD: bool>(&mut self, cx: &mut Cx<'_>, tag: u64, now_ns: u64) {
-        // Field by field: a copy of the place would be put together in memory.
-        let place = &self.places[tag as usize];
-        let (begun_ns, read) = (place.begun_ns, place.is_read());
+    fn ended_plainly<const ANNOUNCED: bool>(&mut self, cx: &mut Cx<'_>, tag: u64, now_ns: u64) {
+        // Field by field: a copy of the slot would go through memory.
+        let slot = &self.slots[tag as usize];
+        let (begun_ns, read) = (slot.begun_ns, slot.is_read());
         self.record(now_ns - begun_ns, read);
-        if !self.next::<TOLD>(cx, tag, now_ns) {
+        if !self.next::<ANNOUNCED>(cx, tag, now_ns) {
             self.idle.push(tag as u32);
         }
     }
 
-    /// These have ended, and as many are to follow: the engine is told of some before they begin, as a server does that finds them in what it
-    /// has received.
+    /// Handles completions of a plain load, and begins as many I/Os. The next I/Os are announced to the engine before they are submitted, as the
+    /// NBD server announces requests that it finds in received bytes.
     #[inline(never)]
-    fn ended_told(&mut self, cx: &mut Cx<'_>, completions: &[Completion], now_ns: u64) {
+    fn ended_announced(&mut self, cx: &mut Cx<'_>, completions: &[Completion], now_ns: u64) {
         for some in completions.chunks(AHEAD) {
-            let Memory { pattern, ahead, .. } = &mut self.memory;
+            let LoadState { pattern, ahead, .. } = &mut self.memory;
             let count = usize::try_from(self.left).unwrap_or(AHEAD).min(some.len());
             ahead.draw(pattern, count, |soon| cx.prefetch(self.device, soon));
             for completion in some {
@@ -608,22 +615,22 @@ impl LoadFrontend {
         }
     }
 
-    /// Any I/O has ended, and is counted already.
+    /// Handles any completion, which is counted already.
     #[inline(never)]
     fn ended(&mut self, cx: &mut Cx<'_>, completion: &Completion, now_ns: u64) {
-        let place = self.places[completion.tag as usize];
-        if place.what == FLUSH {
+        let slot = self.slots[completion.tag as usize];
+        if slot.what == FLUSH {
             self.found.ios -= 1;
         } else {
-            self.record(now_ns - place.begun_ns, place.is_read());
+            self.record(now_ns - slot.begun_ns, slot.is_read());
         }
         if let Err(error) = completion.result {
             self.failed(error);
         }
         if !self.plain {
-            self.settle(cx, place, completion.result.is_ok());
+            self.settle(cx, slot, completion.result.is_ok());
         }
-        // A buffer that the kernel still has is used again when it comes back.
+        // A buffer that the kernel still holds is used again when the kernel releases it.
         if completion.buffer_busy {
             self.kept.push(completion.tag as u32);
         } else if self.schedule.is_some() || !self.next::<true>(cx, completion.tag, now_ns) {
@@ -642,7 +649,7 @@ impl Frontend for LoadFrontend {
         self.in_flight -= completions.len() as u32;
         self.found.ios += completions.len() as u64;
         if self.plain && completions.len() > 1 && cx.benefits_from_prefetch(self.device) {
-            return self.ended_told(cx, completions, now_ns);
+            return self.ended_announced(cx, completions, now_ns);
         }
         for completion in completions {
             if self.plain && completion.result.is_ok() && !completion.buffer_busy {
@@ -654,7 +661,7 @@ impl Frontend for LoadFrontend {
     }
 
     fn released(&mut self, cx: &mut Cx<'_>, tag: u64) {
-        let Some(at) = self.kept.iter().position(|&place| u64::from(place) == tag) else { return };
+        let Some(at) = self.kept.iter().position(|&slot| u64::from(slot) == tag) else { return };
         self.kept.swap_remove(at);
         if self.running {
             self.idle.push(tag as u32);
@@ -674,7 +681,7 @@ impl Frontend for LoadFrontend {
         if !self.running {
             return;
         }
-        // A phase in which nothing was answered in time is as long as it took, unless a schedule says how long.
+        // A phase without a completion within its time lasts until the first one, unless a schedule defines its length.
         let late = cx.now_ns() >= self.deadline_ns && self.left > 0;
         if late && (self.found.ios > 0 || self.schedule.is_some()) {
             self.stop_at(cx.now_ns());
@@ -688,7 +695,7 @@ impl Frontend for LoadFrontend {
     }
 }
 
-/// What an error of an I/O was, for people.
+/// Formats the error of an I/O.
 pub fn in_words(error: IoError) -> String {
     match error.kind {
         ErrorKind::TimedOut => format!("no answer within the time limit ({error})"),

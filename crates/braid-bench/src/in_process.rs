@@ -1,4 +1,4 @@
-//! Targets of disks, run on a ring of our own in this process.
+//! Targets of disks, measured on a ring in this process.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -10,7 +10,6 @@ use braid_engine::limits::SLOTS_MAX;
 use braid_engine::{DeviceId, ShardId};
 use braid_ring::{DriverKind, Frontend, Ring, RingConfig, RingHandle};
 
-use super::bare::BareFrontend;
 use super::cpu;
 use super::device::{Disks, Members, Shape};
 use super::frontend::{Load, LoadFrontend, Pass, Phase, PhaseDone, Stop, in_words};
@@ -20,14 +19,14 @@ use super::pattern::Order;
 use super::plan::{Plan, Point};
 use super::slice::Slice;
 use super::target::Target;
+use super::variant::MakeDevice;
 use super::verify;
-use super::volume::{self, Volume};
 
-/// Most memory for data in flight on one shard: what a ring takes.
+/// Most memory for data in flight on one shard: the limit of a ring.
 const ARENA_BYTES_MAX: usize = 1 << 30;
-/// Between two looks at whether the run is to end.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Of the order in which blocks are visited; always the same, so that a run can be repeated.
+/// Interval at which a run checks whether its end was requested.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The seed of the order in which blocks are visited. It is constant, so that runs are repeatable.
 const SEED: u64 = 0x5eed;
 
 /// All targets of disks of a plan.
@@ -37,10 +36,10 @@ pub struct Local {
     done: Receiver<PhaseDone>,
     shards: u16,
     driver: String,
-    /// By number of the target in the plan.
+    /// The devices of each target, by its number in the plan.
     devices: Vec<Vec<Device>>,
     live: Vec<Arc<LiveCell>>,
-    /// Of the blocks' content, when verifying.
+    /// The number of the run in the blocks' content, when verifying.
     run: Option<u64>,
 }
 
@@ -50,20 +49,17 @@ struct Device {
     size_bytes: u64,
 }
 
-/// Devices of volumes follow those of disks.
-const VOLUMES_FROM: u32 = 2048;
+/// The number of a device that the variant puts on a target's device: above all numbers of targets' devices.
+const VARIANT_DEVICE: DeviceId = DeviceId(2048);
 
-/// Puts a volume on a device, to be measured in its place.
-fn with_volume(handle: &RingHandle, below: Device, keeps_data: bool, volume: Volume) -> anyhow::Result<Device> {
+/// Puts the variant's device on a target's device, and returns it: it is measured instead.
+fn on_top(handle: &RingHandle, below: Device, keeps_data: bool, make: MakeDevice) -> anyhow::Result<Device> {
     if below.id.0 > 0 {
-        return Err(wrong("--volume takes one target of one device".to_owned(), "measure one at a time"));
+        return Err(wrong("a volume on the target takes one target of one device".to_owned(), "measure one at a time"));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let made = volume::make(handle, below.id, below.size_bytes, keeps_data, volume);
-    let (layout, size_bytes) = runtime.block_on(made)?;
-    let id = DeviceId(VOLUMES_FROM);
-    handle.publish(id, Some(layout), Box::new(|| {}));
-    Ok(Device { id, size_bytes })
+    let (layout, size_bytes) = make(handle, below.id, below.size_bytes, keeps_data)?;
+    handle.publish(VARIANT_DEVICE, Some(layout), Box::new(|| {}));
+    Ok(Device { id: VARIANT_DEVICE, size_bytes })
 }
 
 fn wrong(message: String, remedy: &str) -> anyhow::Error {
@@ -71,10 +67,10 @@ fn wrong(message: String, remedy: &str) -> anyhow::Error {
 }
 
 impl Local {
-    /// Opens the disks and starts the ring. `None`: no target of the plan is of disks.
+    /// Opens the disks and starts the ring. Returns none if no target of the plan is of disks.
     ///
     /// # Errors
-    /// A disk that cannot be used, sizes that do not fit, more in flight than a ring holds.
+    /// A disk cannot be used, sizes do not fit, or more I/Os would be in flight than a ring can hold.
     pub fn start(plan: &Plan) -> anyhow::Result<Option<Local>> {
         let mut disks = Disks::default();
         let mut opened: Vec<Option<(Members, Shape)>> = Vec::new();
@@ -83,8 +79,8 @@ impl Local {
                 opened.push(None);
                 continue;
             };
-            let members = disks.open(combination, plan.writes() || plan.volume.is_some(), plan.force)?;
-            let shape = Shape::plan(combination.how, &members, plan.journal_last)?;
+            let members = disks.open(combination, plan.writes() || plan.variant.device.is_some(), plan.force)?;
+            let shape = Shape::plan(combination.how, &members, plan.variant.journal_last)?;
             check_blocks(plan, &members)?;
             opened.push(Some((members, shape)));
         }
@@ -109,10 +105,9 @@ impl Local {
         let ring = Ring::start(&config, |shard: ShardId| {
             let own = (0..jobs).filter(|job| job % shards == shard.0);
             own.map(|job| -> Box<dyn Frontend> {
-                if plan.bare {
-                    Box::new(BareFrontend::new(sender.clone()))
-                } else {
-                    Box::new(LoadFrontend::new(sender.clone(), Arc::clone(&live[usize::from(job)])))
+                match plan.variant.frontend {
+                    Some(make) => make(sender.clone()),
+                    None => Box::new(LoadFrontend::new(sender.clone(), Arc::clone(&live[usize::from(job)]))),
                 }
             })
             .collect()
@@ -126,7 +121,7 @@ impl Local {
                 continue;
             };
             let sizes = shape.sizes_bytes(&members);
-            let layouts = shape.build(&handle, &mut disks, &members, plan.lost)?;
+            let layouts = shape.build(&handle, &mut disks, &members, plan.variant.missing)?;
             devices.push(
                 sizes
                     .into_iter()
@@ -136,9 +131,9 @@ impl Local {
                         next += 1;
                         handle.publish(id, Some(layout), Box::new(|| {}));
                         let device = Device { id, size_bytes };
-                        match plan.volume {
+                        match plan.variant.device {
                             None => Ok(device),
-                            Some(volume) => with_volume(&handle, device, members.keeps_data(), volume),
+                            Some(make) => on_top(&handle, device, members.keeps_data(), make),
                         }
                     })
                     .collect::<anyhow::Result<Vec<Device>>>()?,
@@ -151,22 +146,22 @@ impl Local {
         Ok(Some(local))
     }
 
-    /// How the kernel is asked.
+    /// Returns the name of the I/O driver.
     pub fn driver(&self) -> &str {
         &self.driver
     }
 
-    /// Bytes of a target, of all its devices together.
+    /// Returns the sum of the sizes of a target's devices, in bytes.
     pub fn size_bytes(&self, target: usize) -> u64 {
         self.devices[target].iter().map(|device| device.size_bytes).sum()
     }
 
-    /// Where each job shows how it is going.
+    /// Returns the progress of each job.
     pub fn live(&self) -> &[Arc<LiveCell>] {
         &self.live
     }
 
-    /// Every point has room on every device, before anything is measured.
+    /// Checks that every point fits on every device.
     fn check_parts(&self, plan: &Plan) -> anyhow::Result<()> {
         for target in 0..self.devices.len() {
             for point in &plan.points {
@@ -178,15 +173,15 @@ impl Local {
         Ok(())
     }
 
-    /// What each job does. All of a device when blocks are drawn at random, its own share when they come in order or are
-    /// verified (a block is then written by one job only).
+    /// Returns the load of each job. Jobs that draw random blocks use all of a device. Jobs that are sequential or verify use a share of it each, so
+    /// that a block is written by one job only.
     fn loads(&self, plan: &Plan, target: usize, epoch: u32, point: &Point) -> anyhow::Result<Vec<Load>> {
         let devices = &self.devices[target];
         let jobs = u64::from(point.jobs);
         (0..jobs)
             .map(|job| {
                 let device = devices[job as usize % devices.len()];
-                // How many jobs share this device, and which of them this is.
+                // The number of jobs on this device, and the number of this job among them.
                 let (sharing, own) = (jobs / devices.len() as u64, job / devices.len() as u64);
                 let (first, span) = plan.part(device.size_bytes, point.block_bytes)?;
                 let split = sharing > 1 && (plan.verify || point.visit.order == Order::Sequential);
@@ -218,10 +213,10 @@ impl Local {
             .collect()
     }
 
-    /// Runs one pass of a point on a target. `epoch` is the point's number.
+    /// Runs one pass of a point on a target. `epoch` is the number of the point.
     ///
     /// # Errors
-    /// A shard has ended; I/O errors are counted instead.
+    /// A shard has ended. I/O errors are counted in the result instead.
     pub fn pass(&self, plan: &Plan, target: usize, epoch: u32, point: &Point, pass: Pass) -> anyhow::Result<Slice> {
         let loads = self.loads(plan, target, epoch, point)?;
         let jobs = loads.len();
@@ -232,14 +227,13 @@ impl Local {
             let phase = Phase { load: Arc::new(load), pass };
             self.handle.post(ShardId(job % self.shards), usize::from(job / self.shards), Box::new(phase));
         }
-        let mut told = false;
-        let done = (0..jobs).map(|_| self.answer(jobs, &mut told)).collect::<anyhow::Result<Vec<PhaseDone>>>()?;
+        let mut stopped = false;
+        let done = (0..jobs).map(|_| self.next_done(jobs, &mut stopped)).collect::<anyhow::Result<Vec<PhaseDone>>>()?;
         let mut slice = Slice::new();
         slice.cpu_ns = (cpu::own() - cpu_before).as_nanos() as u64;
         let begun = done.iter().map(|done| done.begun_ns).min().unwrap_or(0);
         let ended = done.iter().map(|done| done.ended_ns).max().unwrap_or(0);
-        // Everything may have been answered within one turn of the loop, for which it reads its clock once: then this took no
-        // longer than it took to ask for it and to hear of it.
+        // All I/Os may complete within one turn of the loop, which reads its clock once: then the wall time is the upper bound.
         slice.elapsed_ns = match ended - begun {
             0 => wall.elapsed().as_nanos() as u64,
             elapsed_ns => elapsed_ns,
@@ -257,14 +251,14 @@ impl Local {
         Ok(slice)
     }
 
-    /// How the phase went for the next of the jobs to end. `told`: whether they know that the run is to end.
-    fn answer(&self, jobs: usize, told: &mut bool) -> anyhow::Result<PhaseDone> {
+    /// Returns the result of the next job that ends its phase. When the end of the run is requested, stops all jobs once, and sets `stopped`.
+    fn next_done(&self, jobs: usize, stopped: &mut bool) -> anyhow::Result<PhaseDone> {
         loop {
-            match self.done.recv_timeout(LOOK_EVERY) {
+            match self.done.recv_timeout(POLL_INTERVAL) {
                 Ok(done) => return Ok(done),
                 Err(RecvTimeoutError::Disconnected) => bail!("a shard ended in the middle of the run"),
-                Err(RecvTimeoutError::Timeout) if interrupt::asked() && !*told => {
-                    *told = true;
+                Err(RecvTimeoutError::Timeout) if interrupt::requested() && !*stopped => {
+                    *stopped = true;
                     for job in 0..jobs as u16 {
                         self.handle.post(ShardId(job % self.shards), usize::from(job / self.shards), Box::new(Stop));
                     }
@@ -283,7 +277,7 @@ impl Drop for Local {
     }
 }
 
-/// A count is shared out; the first jobs take what does not divide.
+/// Returns the share of a job of a pass. The first jobs take the remainder of a number of I/Os.
 pub fn share_out(pass: Pass, job: u64, jobs: u64) -> Pass {
     match pass {
         Pass::Run { ios, time_ns } if ios != u64::MAX => {
@@ -304,7 +298,7 @@ fn check_blocks(plan: &Plan, members: &Members) -> anyhow::Result<()> {
     }
 }
 
-/// Targets that take turns on one disk would each find what the other wrote.
+/// Refuses targets that share a disk: when verifying, each would find what the other wrote.
 fn refuse_shared(plan: &Plan, opened: &[Option<(Members, Shape)>]) -> anyhow::Result<()> {
     for (at, one) in opened.iter().enumerate() {
         for (before, other) in opened[..at].iter().enumerate() {
@@ -324,18 +318,18 @@ fn refuse_shared(plan: &Plan, opened: &[Option<(Members, Shape)>]) -> anyhow::Re
     Ok(())
 }
 
-/// Buffers of each I/O in flight, so that those of one job are as large together as the plan wants them.
+/// Returns the buffers per I/O in flight, so that the buffers of one job have the size that the plan requires.
 fn buffers(plan: &Plan, point: &Point) -> u32 {
-    (plan.memory_bytes / (point.block_bytes * u64::from(point.depth))).max(1) as u32
+    (plan.variant.memory_bytes / (point.block_bytes * u64::from(point.depth))).max(1) as u32
 }
 
-/// Room for every place in flight on a shard, in the powers of two that the arena hands out.
+/// Returns the size of the arena: room for every I/O in flight on a shard, in the powers of two that the arena allocates.
 fn arena_bytes(plan: &Plan, jobs: u16) -> anyhow::Result<usize> {
     let mut most = 0;
     for point in &plan.points {
         let jobs = usize::from(jobs.min(point.jobs));
-        let places = jobs * point.depth as usize;
-        if places > SLOTS_MAX as usize {
+        let slots = jobs * point.depth as usize;
+        if slots > SLOTS_MAX as usize {
             return Err(wrong(
                 format!(
                     "{jobs} jobs of depth {} on one shard are more than the {SLOTS_MAX} I/Os that it can have in flight",
@@ -345,7 +339,7 @@ fn arena_bytes(plan: &Plan, jobs: u16) -> anyhow::Result<usize> {
             ));
         }
         let each = (point.block_bytes as usize * buffers(plan, point) as usize).next_power_of_two().max(4096);
-        most = most.max(each * places);
+        most = most.max(each * slots);
     }
     if most > ARENA_BYTES_MAX {
         return Err(wrong(
@@ -353,17 +347,17 @@ fn arena_bytes(plan: &Plan, jobs: u16) -> anyhow::Result<usize> {
             "take a smaller --depth, smaller blocks or more --shards",
         ));
     }
-    // Something of it is in use for other things: buffers as large as a part of the arena would not all have room.
-    let spare = if plan.memory_bytes > 0 { most } else { 0 };
+    // The arena is also used for other data: without spare memory, buffers as large as a part of the arena would not all fit.
+    let spare = if plan.variant.memory_bytes > 0 { most } else { 0 };
     Ok((most + spare).max(32 << 20).next_multiple_of(32 << 20))
 }
 
-/// What the kernel's no-operations cost at this depth.
+/// Measures the kernel's no-operations at this depth.
 ///
 /// # Errors
-/// There is no io_uring here.
+/// The kernel has no io_uring.
 pub fn nop(depth: u32, count: Option<u64>, time: Duration) -> anyhow::Result<Slice> {
-    // A bounded number at a time, so that a time limit is kept to within milliseconds.
+    // A bounded number per step, so that a time limit is exceeded by milliseconds at most.
     const STEP: u64 = 1 << 16;
     if depth == 0 {
         bail!("a depth of 0");

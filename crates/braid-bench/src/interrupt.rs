@@ -1,7 +1,7 @@
-//! Ctrl-C in the middle of a run: what was measured so far is told all the same.
+//! Interruption of a run (SIGINT, SIGTERM): what was measured so far is reported.
 //!
-//! The first signal asks the run to end: nothing new begins, what is in flight is waited for. The second one ends the process
-//! at once, as a disk or a server may never answer.
+//! The first signal requests the end of the run: no I/O is begun any more, and those in flight are waited for. The second signal ends the
+//! process at once, because a disk or a server may never reply.
 
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-static ASKED: AtomicBool = AtomicBool::new(false);
+static REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// Catches SIGINT and SIGTERM from now on.
 ///
 /// # Errors
-/// They cannot be caught, or there is no thread for it.
+/// The signals cannot be caught, or the thread that waits for them cannot be started.
 pub fn watch() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("signals cannot be waited for")?;
@@ -30,10 +30,10 @@ pub fn watch() -> anyhow::Result<()> {
                     _ = interrupt.recv() => 130,
                     _ = terminate.recv() => 143,
                 };
-                if ASKED.swap(true, Ordering::AcqRel) {
+                if REQUESTED.swap(true, Ordering::AcqRel) {
                     exit(status);
                 }
-                eprintln!("interrupted: what is in flight is waited for; once more ends at once");
+                eprintln!("interrupted: waiting for I/Os in flight; interrupt once more to end at once");
             }
         });
     };
@@ -41,7 +41,7 @@ pub fn watch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the run is to end.
-pub fn asked() -> bool {
-    ASKED.load(Ordering::Acquire)
+/// Returns whether the end of the run was requested.
+pub fn requested() -> bool {
+    REQUESTED.load(Ordering::Acquire)
 }

@@ -1,26 +1,26 @@
-//! What ought to stand in each block, when verifying: which write was its last, and whether one is on its way.
+//! The expected content of each block, when verifying: the number of its last write, and whether an I/O is in flight.
 //!
-//! While an I/O on a block is in flight no other is begun there, because nobody could say what a read beside a write ought
-//! to find.
+//! While an I/O on a block is in flight, no other I/O on it is begun: the expected result of a read concurrent with a write is undefined.
 
-/// Writes are counted in turn from 1 to this.
+/// Writes of a block are numbered from 1 to this, and then from 1 again.
 const GENERATION_MAX: u8 = 0x3f;
-/// A write failed: either content may stand there. The count goes on all the same, so that neither passes for the next one.
+/// A write failed: the block may hold the old or the new content. The number is used up all the same, so that neither content is mistaken for the
+/// next write.
 const UNKNOWN: u8 = 0x40;
 /// An I/O is in flight.
 const BUSY: u8 = 0x80;
 
-/// One byte for each block.
+/// The state of each block, in one byte.
 #[derive(Debug)]
 pub struct Ledger(Vec<u8>);
 
 impl Ledger {
-    /// Blocks of which nothing is known.
+    /// Returns a ledger of this many blocks of unknown content.
     pub fn new(blocks: u64) -> Ledger {
-        Ledger(vec![0; usize::try_from(blocks).expect("memory is addressed by as many bits as numbers have")])
+        Ledger(vec![0; usize::try_from(blocks).expect("usize has 64 bits")])
     }
 
-    /// Begins a read, or a write, which counts on. False: something is in flight there.
+    /// Begins a read, or a write, which takes the next number. Returns false if an I/O is in flight on the block.
     pub fn begin(&mut self, block: u64, read: bool) -> bool {
         let entry = &mut self.0[block as usize];
         if *entry & BUSY != 0 {
@@ -31,25 +31,25 @@ impl Ledger {
         true
     }
 
-    /// The count of the last write that was begun, or 0 when there was none.
+    /// Returns the number of the last write that was begun, or 0 if there was none.
     pub fn generation(&self, block: u64) -> u8 {
         self.0[block as usize] & GENERATION_MAX
     }
 
-    /// Ends what is in flight; gives the count of the last write, or 0 when nobody knows what stands there.
+    /// Ends the I/O in flight, and returns the number of the last write, or 0 if the content is unknown.
     pub fn end(&mut self, block: u64) -> u8 {
         let entry = &mut self.0[block as usize];
         *entry &= !BUSY;
         if *entry & UNKNOWN == 0 { *entry } else { 0 }
     }
 
-    /// Ends a write that failed: either content may stand there.
+    /// Ends a write that failed: the content is unknown from now on.
     pub fn end_failed_write(&mut self, block: u64) {
         let entry = &mut self.0[block as usize];
         *entry = *entry & GENERATION_MAX | UNKNOWN;
     }
 
-    /// The first block from `from` on whose content is known.
+    /// Returns the first block from `from` on whose content is known.
     pub fn next_known(&self, from: u64) -> Option<u64> {
         let rest = self.0.get(from as usize..)?;
         rest.iter().position(|&entry| entry != 0 && entry & UNKNOWN == 0).map(|at| from + at as u64)
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_and_every_write_has_another_count() {
+    fn ios_on_a_block_exclude_each_other_and_every_write_has_another_number() {
         let mut ledger = Ledger::new(3);
         assert!(ledger.next_known(0).is_none() && ledger.begin(1, false));
         assert!(!ledger.begin(1, false) && !ledger.begin(1, true));
@@ -81,12 +81,12 @@ mod tests {
         let failed = ledger.generation(1);
         ledger.end_failed_write(1);
         assert_eq!((ledger.next_known(0), ledger.begin(1, true), ledger.end(1)), (None, true, 0));
-        // Neither what stood there nor what failed passes for the write after it.
+        // Neither the old content nor the failed write is mistaken for the next write.
         assert!(ledger.begin(1, false));
         let next = ledger.end(1);
         assert!(next != 0 && next != failed && next != last, "{last} {failed} {next}");
         assert_eq!(ledger.next_known(0), Some(1));
-        // The first write of a block, and one that failed after it: what stands there may be either's.
+        // A first write, and a failed write after it: the block may hold either.
         let mut write = |fails: bool| {
             assert!(ledger.begin(2, false));
             let generation = ledger.generation(2);

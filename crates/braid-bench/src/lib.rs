@@ -1,48 +1,52 @@
 //! `braid bench`: what disks, arrays and exports can do, and what it costs.
 //!
-//! `args` is the command line and `plan` what comes of it: targets, and points that are measured on each of them. `run`
-//! carries a plan out, in slices in which the targets take turns: in this process on a ring of its own (`in_process`,
-//! `frontend`), or as a client of an NBD export (`over_nbd`). `model` is what was found, as one document; `report` prints it,
-//! `html` draws it, `fio` says the same to fio. `profile` holds what others have published. With `--table`, every row of
-//! the table of targets is measured in pairs against its rival (`make bench`).
+//! `args` parses the command line, and `plan` turns it into targets and points, each of which is measured on every target.
+//! `run` executes a plan in slices in which the targets take turns: in this process on a ring of its own (`in_process`,
+//! `frontend`), or as a client of an NBD export (`over_nbd`). `model` is the document of results; `report` prints it, `html`
+//! draws it, `fio` writes the same loads as a job file. `profile` holds the loads of published measurements, `published` their
+//! figures. `demo` is `braid demo`.
+//!
+//! The harness of `make bench`, which measures the table of targets, is the crate `xtask`. What it shares with the load generator
+//! is public here: the load itself (`frontend`, `device`, `Variant`), processes and daemons (`process`, `daemon`, `cluster`), CPU time
+//! and statistics.
 
 #![forbid(unsafe_code)]
 
 mod ahead;
 mod args;
-mod bare;
-mod cluster;
-mod cpu;
+pub mod cluster;
+pub mod cpu;
+pub mod daemon;
 pub mod demo;
-mod device;
+pub mod device;
+mod figures;
 mod fio;
-mod frontend;
+pub mod frontend;
 mod html;
 mod in_process;
 mod interrupt;
-mod latency;
+pub mod latency;
 mod ledger;
-mod live;
-mod machine;
+pub mod live;
+pub mod machine;
 pub mod model;
 mod over_nbd;
 mod pattern;
 mod plan;
-mod pool;
+pub mod process;
 mod profile;
 mod progress;
+mod published;
 mod report;
 mod resolve;
 mod run;
-mod scenes;
 mod schedule;
 mod slice;
-mod statistics;
-mod table;
-mod target;
-mod values;
+pub mod statistics;
+pub mod target;
+pub mod values;
+mod variant;
 pub mod verify;
-mod volume;
 mod zipf;
 
 use std::path::{Path, PathBuf};
@@ -53,41 +57,46 @@ use anyhow::Context as _;
 use braid_api::{ErrorDetail, Kind};
 
 pub use args::BenchArgs;
+pub use over_nbd::connect;
+pub use pattern::{Order, Random, Visit};
+pub use variant::{MakeDevice, MakeFrontend, Variant};
 
 use plan::Plan;
 
-/// Exit status of a run whose data was wrong.
+/// Exit status of a run with mismatches.
 const DAMAGE: u8 = 7;
 
 /// Runs `braid bench`.
 ///
 /// # Errors
-/// Whatever keeps it from measuring. I/O errors are counted in the report, and make the exit status 1, as an interruption
-/// does.
+/// The plan is invalid, or a target cannot be measured. I/O errors are counted in the report instead; they make the exit status 1, as an
+/// interruption does.
 pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
-    if let Some(file) = &args.table {
-        return table::run(&args, file);
-    }
-    if let Some(scene) = &args.scene {
-        let slice = args.time.unwrap_or(Duration::from_millis(400));
-        return scenes::run(scene, scenes::Pace { pairs: usize::from(args.slices.unwrap_or(7)), slice });
-    }
+    run_variant(args, Variant::default())
+}
+
+/// Runs `braid bench` with variations of its targets of disks.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_variant(args: BenchArgs, variant: Variant) -> anyhow::Result<ExitCode> {
     if args.nop {
         return nop(&args);
     }
-    let of_nodes = args.profile.as_deref().filter(|name| profile::nodes::NAMES.contains(name));
+    let of_nodes = args.profile.as_deref().filter(|name| published::PROFILES_OF_NODES.contains(name));
     if let (Some(name), true) = (of_nodes, args.emit_fio) {
         return Err(ErrorDetail::new(Kind::InvalidArgument, format!("the nodes of profile {name} end with it"))
             .remedy("export a volume of your own, and name it: braid bench --emit-fio nbd+unix:///NAME?socket=PATH")
             .into());
     }
-    // They end with this.
+    // The daemons of the nodes are killed when this is dropped.
     let nodes = of_nodes.map(|name| profile::nodes::Nodes::start(name, !args.targets.is_empty())).transpose()?;
-    let plan = match (&args.profile, &nodes) {
+    let mut plan = match (&args.profile, &nodes) {
         (Some(name), Some(nodes)) => profile::plan_on(name, &args, nodes)?,
         (Some(name), None) => profile::plan(name, &args)?,
         (None, _) => Plan::of(&args)?,
     };
+    plan.variant = variant;
     if args.emit_fio {
         braid_terminal::output::text(&fio::job_file(&plan));
         return Ok(ExitCode::SUCCESS);
@@ -96,7 +105,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     let page = args.html.as_deref().map(Page::open).transpose()?;
     let document = run::run(&plan, args.socket.as_deref())?;
     let measured = !document.results.is_empty();
-    // Without a single figure there is nothing to draw: a page of before stays.
+    // Without results there is nothing to draw: an earlier page is kept.
     if let Some(page) = page
         && measured
     {
@@ -107,7 +116,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     } else {
         braid_terminal::output::text(&report::text(&document));
         if let Some(file) = args.html.as_ref().filter(|_| measured) {
-            braid_terminal::output::text(&format!("plots are in {}\n", file.display()));
+            braid_terminal::output::text(&format!("charts are in {}\n", file.display()));
         }
     }
     Ok(if document.mismatch_count() > 0 {
@@ -119,10 +128,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The file of the page: opened before anything is measured, so that a wrong name is not found out after a long run.
+/// The file of the page. It is opened before the run, so that a wrong path is not detected after a long run only.
 struct Page {
     path: PathBuf,
-    /// It is there because of this run, and goes again if that fails.
+    /// Whether this run created the file: then it is removed if the run fails.
     is_new: bool,
 }
 
@@ -151,7 +160,7 @@ impl Drop for Page {
     }
 }
 
-/// `--nop`: no target at all.
+/// Runs `--nop`: measures no-operations instead of targets.
 fn nop(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     let [depth] = args.depth.0[..] else {
         return Err(ErrorDetail::new(Kind::InvalidArgument, "--nop is measured at one depth")
@@ -169,7 +178,7 @@ fn nop(args: &BenchArgs) -> anyhow::Result<ExitCode> {
     } else {
         let text = format!(
             "no-operations of the kernel's ring, {depth} at a time: {} each, {rate:.0} a second\n",
-            report::time(cost)
+            figures::time(cost)
         );
         braid_terminal::output::text(&text);
     }

@@ -1,21 +1,21 @@
-//! What a run found: the JSON document, from which the tables and the page are made, too. `docs/bench.md` describes it.
+//! The document of results, as JSON. The tables and the page are made from it, too. `docs/guide/measuring.md` describes it.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::plan::{Named, Origin, Plan, Point};
-use super::profile::Published;
+use super::plan::{LabelledTarget, Origin, Plan, Point};
+use super::published::Published;
 use super::slice::Slice;
 use super::statistics::{Ratio, interval_of_median, median, ratio_of_medians};
 use super::{machine, target};
 
 /// Name of the format.
 pub const FORMAT: &str = "braid-bench";
-/// Its version: additions do not change it.
+/// Version of the format. Additions do not change it.
 pub const VERSION: u32 = 1;
 
-/// A whole run.
+/// The results of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Bench)]
 pub struct Document {
@@ -25,80 +25,80 @@ pub struct Document {
     pub version: u32,
     /// Version of Braid.
     pub braid: String,
-    /// When it began, in milliseconds since 1970.
+    /// Start of the run, in milliseconds since 1970.
     pub begun_unix_ms: u64,
     /// Cores, processor, memory and kernel.
     pub machine: String,
-    /// The profile, if it was one.
+    /// The profile, if there was one.
     pub profile: Option<ProfileInfo>,
-    /// What was measured.
+    /// The targets.
     pub targets: Vec<TargetInfo>,
-    /// With which loads.
+    /// The loads.
     pub points: Vec<PointInfo>,
-    /// Slices of each point on each target.
+    /// The number of slices of each point on each target.
     pub slices: u16,
-    /// Somebody ended it before all was measured: `points` are those that were begun, the last of them may lack targets and
-    /// slices, and what was written may not have been verified.
+    /// Whether the run was interrupted. Then `points` are those that were begun, the last of them may lack targets and slices, and written data may
+    /// not have been verified.
     #[serde(default)]
     pub interrupted: bool,
-    /// What came of each point on each target, by point, then by target.
+    /// The results of each point on each target, by point, then by target.
     pub results: Vec<Measured>,
-    /// Each target but the first against the first, by point.
+    /// Comparisons of each further target with the first, by point.
     pub comparisons: Vec<Comparison>,
 }
 
 /// The profile of a run.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ProfileInfo {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// In one line.
+    /// The title, in one line.
     pub title: String,
-    /// Where its figures were published.
+    /// Where the figures were published.
     pub source: String,
-    /// What is and is not comparable.
+    /// Notes on what is comparable and what is not.
     pub notes: Vec<String>,
-    /// Whether the disks were stand-ins of the profile.
+    /// Whether the disks were stand-ins in memory.
     pub stand_ins: bool,
 }
 
 /// One target.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TargetInfo {
-    /// What it is called.
+    /// The label.
     pub label: String,
-    /// What it is, in the notation of the command line.
+    /// The target, in the notation of the command line.
     pub target: String,
     /// `local` (disks of this process) or `nbd`.
     pub kind: String,
-    /// How the kernel is asked (`io_uring`, `libaio`, `threads`), or `nbd`.
+    /// The I/O driver (`io_uring`, `libaio`, `threads`), or `nbd`.
     pub driver: String,
-    /// For a name that the daemon was asked for: the NBD socket that was measured.
+    /// For the name of an object of the daemon: the URI of the export that was measured.
     pub uri: Option<String>,
-    /// Its size.
+    /// The size in bytes.
     pub size_bytes: u64,
 }
 
 /// One load.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PointInfo {
-    /// In words.
+    /// The load, as text.
     pub name: String,
     /// `random`, `sequential` or `zipf`.
     pub pattern: String,
-    /// How uneven, with `zipf`.
+    /// The exponent of `zipf`.
     pub theta: Option<f64>,
     /// `read`, `write` or `mixed`.
     pub op: String,
     /// Share of reads, in percent.
     pub reads_percent: u8,
-    /// Bytes of each I/O.
+    /// The block size in bytes.
     pub block_bytes: u64,
-    /// I/Os in flight of each job.
+    /// I/Os in flight per job.
     pub depth: u32,
-    /// Jobs.
+    /// The number of jobs.
     pub jobs: u16,
-    /// I/Os a second that the schedule wanted, of all jobs.
+    /// The scheduled I/Os per second of all jobs, if there was a rate.
     pub rate_iops: Option<u64>,
 }
 
@@ -109,54 +109,54 @@ pub struct Measured {
     pub target: usize,
     /// Number of the point.
     pub point: usize,
-    /// How long, in nanoseconds, over all slices.
+    /// The measured time of all slices, in nanoseconds.
     pub elapsed_ns: u64,
-    /// I/Os answered within that time.
+    /// I/Os completed within that time.
     pub ios: u64,
-    /// I/Os that failed, passes that verify included.
+    /// I/Os that failed, with those of passes that only verify.
     pub errors: u64,
     /// The first error.
     pub first_error: Option<String>,
-    /// I/Os that the schedule had wanted to begin and that had not when the time was over.
+    /// I/Os that were due by the schedule and had not begun when the time was over.
     pub behind_ios: u64,
-    /// I/Os a second: the median of the slices.
+    /// I/Os per second: the median of the slices.
     pub iops: f64,
     /// Lower end of the interval that holds 95 of 100 resamplings of the slices' median.
     pub iops_low: f64,
     /// Upper end.
     pub iops_high: f64,
-    /// Bytes a second, by `iops`.
+    /// Bytes per second, at `iops`.
     pub bytes_per_second: f64,
-    /// Processor time of this process for each I/O, in nanoseconds.
+    /// CPU time of this process per I/O, in nanoseconds.
     pub cpu_ns_per_io: f64,
     /// Latencies of reads and writes together.
     pub latency: LatencyInfo,
-    /// Of reads, if there were any.
+    /// Latencies of reads, if there were any.
     pub read_latency: Option<LatencyInfo>,
-    /// Of writes, if there were any.
+    /// Latencies of writes, if there were any.
     pub write_latency: Option<LatencyInfo>,
     /// The slices, in order.
     pub slices: Vec<SliceInfo>,
-    /// Bytes that were read and compared with what ought to stand there.
+    /// Bytes that were read and compared with the expected content.
     pub verified_bytes: u64,
-    /// Wrong blocks, in words; at most the first few.
+    /// The first mismatches, as text.
     pub mismatches: Vec<String>,
-    /// How many there were.
+    /// The number of all mismatches.
     pub mismatch_count: u64,
-    /// What was published for this, if anything.
+    /// The published figures for this, if there are any.
     pub published: Option<Published>,
 }
 
 /// One slice.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SliceInfo {
-    /// How long, in nanoseconds.
+    /// The measured time in nanoseconds.
     pub elapsed_ns: u64,
-    /// I/Os answered within that time.
+    /// I/Os completed within that time.
     pub ios: u64,
-    /// I/Os a second.
+    /// I/Os per second.
     pub iops: f64,
-    /// Processor time of this process, in nanoseconds.
+    /// CPU time of this process, in nanoseconds.
     pub cpu_ns: u64,
     /// Mean latency, in nanoseconds.
     pub latency_ns_mean: f64,
@@ -165,49 +165,49 @@ pub struct SliceInfo {
 /// A distribution of latencies, in nanoseconds.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LatencyInfo {
-    /// How many were counted: also of I/Os that were answered when the time was over.
+    /// The number of I/Os, with those that completed after the time was over.
     pub count: u64,
     /// The shortest.
     pub min_ns: u64,
     /// The mean.
     pub mean_ns: f64,
-    /// Half took no longer.
+    /// The median.
     pub p50_ns: u64,
-    /// Nine of ten.
+    /// The 90th percentile.
     pub p90_ns: u64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// 999 of 1,000.
+    /// The 99.9th percentile.
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
-    /// The curve: percentiles, ever closer to 100.
+    /// The curve of percentiles, rising to 100.
     pub percentiles: Vec<Percentile>,
 }
 
 /// A point of the curve.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Percentile {
-    /// So many of 100 took no longer.
+    /// The percentile.
     pub percentile: f64,
-    /// In nanoseconds.
+    /// The latency in nanoseconds.
     pub latency_ns: u64,
 }
 
-/// One target against the first, at one point. Above 1: more than the first. Absent where the first has nothing.
+/// One target compared with the first, at one point. A ratio above 1 is more than that of the first. A ratio is absent if the first has no figure.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Comparison {
     /// Number of the point.
     pub point: usize,
     /// Number of the target.
     pub target: usize,
-    /// Number of the target it is compared with.
+    /// Number of the target that it is compared with.
     pub against: usize,
-    /// Ratio of the medians of I/Os a second.
+    /// Ratio of the medians of I/Os per second.
     pub iops: Option<Ratio>,
     /// Ratio of the medians of the slices' mean latencies.
     pub latency_mean: Option<Ratio>,
-    /// Ratio of the medians of processor time for each I/O.
+    /// Ratio of the medians of CPU time per I/O.
     pub cpu_per_io: Option<Ratio>,
 }
 
@@ -218,14 +218,15 @@ const CURVE: [f64; 25] = [
 ];
 
 impl LatencyInfo {
-    /// Of a histogram in nanoseconds.
+    /// Returns the distribution of a histogram in nanoseconds.
     pub fn of(histogram: &Histogram<u64>) -> LatencyInfo {
         let at = |percentile: f64| histogram.value_at_quantile(percentile / 100.0);
-        // A percentile that no single I/O stands for says no more than the longest.
-        let said = |percentile: f64| histogram.len() as f64 * (1.0 - percentile / 100.0) >= 1.0 || percentile <= 50.0;
+        // Percentiles with less than one I/O above them are left out.
+        let is_known =
+            |percentile: f64| histogram.len() as f64 * (1.0 - percentile / 100.0) >= 1.0 || percentile <= 50.0;
         let mut percentiles: Vec<Percentile> = CURVE
             .iter()
-            .filter(|&&percentile| said(percentile))
+            .filter(|&&percentile| is_known(percentile))
             .map(|&percentile| Percentile { percentile, latency_ns: at(percentile) })
             .collect();
         percentiles.push(Percentile { percentile: 100.0, latency_ns: histogram.max() });
@@ -244,7 +245,7 @@ impl LatencyInfo {
 }
 
 impl Measured {
-    /// The slices of one point on one target put together; `findings` is of the passes that only verify.
+    /// Combines the slices of one point on one target. `findings` are the errors and mismatches of passes that only verify.
     pub fn of(target: usize, point: usize, block_bytes: u64, slices: &[Slice], findings: &Slice) -> Measured {
         let mut whole = Slice::new();
         for slice in slices {
@@ -293,10 +294,10 @@ impl Measured {
         }
     }
 
-    /// This against another of the same point.
+    /// Compares this with another result of the same point.
     fn against(&self, other: &Measured) -> Comparison {
         let ratio = |of: fn(&SliceInfo) -> f64| {
-            // Only where it was interrupted has one of them more slices than the other.
+            // The numbers of slices differ only if the run was interrupted.
             let pairs = self.slices.len().min(other.slices.len());
             let side = |measured: &Measured| measured.slices[..pairs].iter().map(of).collect::<Vec<f64>>();
             let ratio = ratio_of_medians(&side(self), &side(other));
@@ -329,7 +330,7 @@ impl PointInfo {
         }
     }
 
-    /// The load without size and depth: what a sweep goes over.
+    /// Formats the load without block size and depth, which a sweep varies.
     pub fn load(&self) -> String {
         let theta = self.theta.map_or(String::new(), |theta| format!(" {theta}"));
         match self.op.as_str() {
@@ -352,8 +353,8 @@ impl ProfileInfo {
 }
 
 impl TargetInfo {
-    /// What is known of a target when it has been opened.
-    pub fn of(named: &Named, driver: &str, uri: Option<String>, size_bytes: u64) -> TargetInfo {
+    /// Returns the description of an open target.
+    pub fn of(named: &LabelledTarget, driver: &str, uri: Option<String>, size_bytes: u64) -> TargetInfo {
         let kind = if matches!(named.target, target::Target::Local(_)) { "local" } else { "nbd" };
         TargetInfo {
             label: named.label.clone(),
@@ -367,7 +368,7 @@ impl TargetInfo {
 }
 
 impl Document {
-    /// A document of what a plan found; with fewer points where it was interrupted.
+    /// Returns the document of the results of a plan. If the run was interrupted, it has fewer points than the plan.
     pub fn new(
         plan: &Plan,
         begun_unix_ms: u64,
@@ -404,7 +405,7 @@ impl Document {
         }
     }
 
-    /// Points that belong together, in order: the same load at several depths or block sizes.
+    /// Returns groups of points in order: the points of a group are the same load at several depths or block sizes.
     pub fn groups(&self) -> Vec<Vec<usize>> {
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (number, point) in self.points.iter().enumerate() {
@@ -417,22 +418,22 @@ impl Document {
         groups
     }
 
-    /// What came of a point on a target.
+    /// Returns the result of a point on a target.
     pub fn result(&self, target: usize, point: usize) -> Option<&Measured> {
         self.results.iter().find(|result| result.target == target && result.point == point)
     }
 
-    /// A target at a point against the first.
+    /// Returns the comparison of a target with the first, at a point.
     pub fn comparison(&self, target: usize, point: usize) -> Option<&Comparison> {
         self.comparisons.iter().find(|one| one.target == target && one.point == point)
     }
 
-    /// Wrong blocks in all.
+    /// Returns the number of mismatches of all results.
     pub fn mismatch_count(&self) -> u64 {
         self.results.iter().map(|result| result.mismatch_count).sum()
     }
 
-    /// Errors in all.
+    /// Returns the number of errors of all results.
     pub fn errors(&self) -> u64 {
         self.results.iter().map(|result| result.errors).sum()
     }
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_become_a_median_with_sums() {
+    fn slices_are_combined_to_a_median_and_sums() {
         let slices =
             [slice(100, 1_000_000_000, &[5, 7]), slice(400, 2_000_000_000, &[9]), slice(50, 1_000_000_000, &[])];
         let mut findings = Slice::new();
@@ -465,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_rise_and_end_at_the_longest() {
+    fn percentiles_rise_to_the_longest_latency() {
         let mut histogram = super::super::latency::latency_histogram();
         (1..=10_000).for_each(|n| histogram.saturating_record(n * 1000));
         let info = LatencyInfo::of(&histogram);
@@ -474,11 +475,11 @@ mod tests {
                 .windows(2)
                 .all(|w| w[0].percentile < w[1].percentile && w[0].latency_ns <= w[1].latency_ns)
         );
-        // 10,000 I/Os say something of one in 10,000, and nothing of one in 100,000.
+        // 10,000 I/Os determine the latency of one in 10,000, and not that of one in 100,000.
         assert_eq!(info.percentiles[info.percentiles.len() - 2].percentile, 99.99);
         assert_eq!(info.percentiles.last().map(|last| last.latency_ns), Some(info.max_ns));
         assert!(info.p50_ns <= info.p90_ns && info.p90_ns <= info.p99_ns && info.p99_ns <= info.p999_ns);
-        // Of 1 to 10,000 µs each percentile is known, to the three digits that are kept.
+        // The percentiles of 1 to 10,000 µs are known, to the three digits of the histogram.
         for (percentile, ns) in [(50, info.p50_ns), (90, info.p90_ns), (99, info.p99_ns), (100, info.max_ns)]
             .map(|(p, ns)| (p * 100_000, ns))
         {

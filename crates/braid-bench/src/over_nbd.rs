@@ -1,5 +1,5 @@
-//! Targets that are NBD exports: a connection for each job, many requests in flight, few system calls. Lean, so that what
-//! is seen is the server. Replies are simple ones: a server cannot answer a read with a hole.
+//! Targets that are NBD exports: one connection per job, many requests in flight, few system calls. The client is lean, so that the server
+//! dominates the figures. Simple replies are negotiated: a server cannot reply to a read with a hole.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,15 +22,15 @@ use super::schedule::Schedule;
 use super::slice::Slice;
 use super::verify::{self, Mismatch};
 
-/// Most bytes in flight on one connection: as much as a shard has for disks.
+/// Most bytes in flight on one connection: the same limit as for a shard.
 const IN_FLIGHT_BYTES_MAX: u64 = 1 << 30;
-/// How often a block is drawn again because something is in flight on it.
+/// How often a block is drawn again because an I/O is in flight on it.
 const DRAWS_MAX: usize = 64;
 
-/// Connects to an export and stays silent.
+/// Connects to an export, and sends no request.
 ///
 /// # Errors
-/// The server cannot be reached, or refuses.
+/// The server cannot be reached, or refuses the export.
 pub fn connect(uri: &str) -> anyhow::Result<Client> {
     client(uri, &ClientConfig { structured: false, ..ClientConfig::default() })
 }
@@ -53,11 +53,11 @@ fn client(uri: &str, config: &ClientConfig) -> anyhow::Result<Client> {
         }
     };
     let endpoint: Endpoint = uri.parse().map_err(wrong)?;
-    let tls = endpoint.tls.as_ref().map(braid_tls::client_of_nbd).transpose()?;
+    let tls = endpoint.tls.as_ref().map(braid_tls::nbd_client).transpose()?;
     Ok(Client::connect_with(&endpoint, *config, tls).map_err(wrong)?)
 }
 
-/// An export, connected to as often as the plan has jobs.
+/// An export, with a connection for each job of the plan.
 pub struct Remote {
     connections: Vec<Connection>,
     size_bytes: u64,
@@ -65,34 +65,34 @@ pub struct Remote {
     run: Option<u64>,
 }
 
-/// One connection and what its job remembers.
+/// A connection, and the state of its job.
 struct Connection {
     client: Client,
-    state: State,
+    state: JobState,
 }
 
-/// What one job counts and remembers.
-struct State {
+/// The counters and the state of one job.
+struct JobState {
     epoch: u32,
     pattern: Pattern,
     ledger: Option<Ledger>,
     run: u64,
     payload: Arc<[u8]>,
-    /// When each slot's request was meant to begin, in nanoseconds since the pass began.
+    /// When the request of each slot was due or began, in nanoseconds since the start of the pass.
     begun_ns: Vec<u64>,
     block: Vec<u64>,
     reading: Vec<bool>,
-    /// Data of a read that came in parts, when verifying: one place for each slot.
+    /// When verifying, the data of the read of each slot, which arrives in parts.
     data: Vec<Vec<u8>>,
-    /// When the pass began.
+    /// The start of the pass.
     clock: Instant,
     now_ns: u64,
-    /// Whether `now_ns` is of before the last wait.
+    /// Whether `now_ns` was read before the last wait.
     stale: bool,
     in_time: bool,
     latency: Latencies,
     latency_sum: u64,
-    /// I/Os answered in time; those that failed.
+    /// I/Os completed in time.
     ios: u64,
     errors: u64,
     first_error: Option<u32>,
@@ -103,7 +103,7 @@ struct State {
     mismatch_count: u64,
 }
 
-impl Replies for State {
+impl Replies for JobState {
     fn data(&mut self, slot: u16, at: u32, data: &[u8]) {
         if self.ledger.is_some() {
             self.data[usize::from(slot)][at as usize..][..data.len()].copy_from_slice(data);
@@ -112,7 +112,7 @@ impl Replies for State {
 
     fn done(&mut self, slot: u16, result: Result<(), u32>) {
         if self.stale {
-            // Once for all replies of a turn.
+            // Read once for all replies of a turn.
             self.now_ns = self.clock.elapsed().as_nanos() as u64;
             self.stale = false;
         }
@@ -131,7 +131,7 @@ impl Replies for State {
     }
 }
 
-impl State {
+impl JobState {
     #[cold]
     fn settle(&mut self, slot: usize, read: bool, ok: bool) {
         let Some(ledger) = &mut self.ledger else { return };
@@ -154,7 +154,7 @@ impl State {
         self.verified_bytes += data.len() as u64;
     }
 
-    /// Forgets what the pass before counted.
+    /// Resets the counters of the last pass.
     fn reset(&mut self) {
         self.latency.reads.reset();
         self.latency.writes.reset();
@@ -166,10 +166,10 @@ impl State {
 }
 
 impl Remote {
-    /// Connects.
+    /// Opens a connection for each job of the plan.
     ///
     /// # Errors
-    /// The server cannot be reached or refuses; a part or a depth that cannot be.
+    /// The server cannot be reached or refuses the export, or the export or the connection is too small for a point.
     pub fn connect(plan: &Plan, uri: &str) -> anyhow::Result<Remote> {
         let depth = plan.points.iter().map(|point| point.depth).max().unwrap_or(1) as usize;
         if depth > SLOTS_MAX {
@@ -192,7 +192,7 @@ impl Remote {
             return Err(ErrorDetail::new(Kind::PermissionDenied, message).with("export", uri).remedy(remedy).into());
         }
         if plan.writes() && !plan.force {
-            refuse_somebodys(uri, &mut first)?;
+            refuse_foreign(uri, &mut first)?;
         }
         let mut clients = vec![first];
         for _ in 1..plan.jobs_max() {
@@ -202,31 +202,31 @@ impl Remote {
             parts(plan, size_bytes, point)?;
         }
         let live: Vec<Arc<LiveCell>> = clients.iter().map(|_| Arc::default()).collect();
-        let connections = clients.into_iter().map(|client| Connection { client, state: nothing() }).collect();
+        let connections = clients.into_iter().map(|client| Connection { client, state: initial_state() }).collect();
         let run = plan.verify.then(verify::new_run);
         Ok(Remote { connections, size_bytes, live, run })
     }
 
-    /// Bytes of the export.
+    /// Returns the size of the export in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Where each job shows how it is going.
+    /// Returns the progress of each job.
     pub fn live(&self) -> &[Arc<LiveCell>] {
         &self.live
     }
 
-    /// Runs one pass of a point. `epoch` is the point's number.
+    /// Runs one pass of a point. `epoch` is the number of the point.
     ///
     /// # Errors
-    /// A connection breaks; errors that the server answers with are counted instead.
+    /// A connection breaks. Errors in replies are counted in the result instead.
     pub fn pass(&mut self, plan: &Plan, epoch: u32, point: &Point, pass: Pass) -> anyhow::Result<Slice> {
         let parts = parts(plan, self.size_bytes, point)?;
         let jobs = parts.len() as u64;
         for (connection, part) in self.connections.iter_mut().zip(&parts) {
             let slots = connection.client.free() + connection.client.in_flight();
-            connection.state.turn_to(epoch, point, *part, self.run, slots);
+            connection.state.switch_to(epoch, point, *part, self.run, slots);
         }
         let (begun, cpu_before) = (Instant::now(), cpu::own());
         std::thread::scope(|scope| -> anyhow::Result<()> {
@@ -238,7 +238,7 @@ impl Remote {
                     let pass = share_out(pass, job as u64, jobs);
                     let schedule = matches!(pass, Pass::Run { .. }).then_some(point.rate_iops).flatten();
                     let schedule = schedule.map(|rate| Schedule::new(0, rate, job as u64, jobs));
-                    scope.spawn(move || connection.drive(point, pass, schedule, live, begun))
+                    scope.spawn(move || connection.run_pass(point, pass, schedule, live, begun))
                 })
                 .collect();
             threads.into_iter().try_for_each(|thread| thread.join().expect("a load thread does not panic"))
@@ -260,8 +260,8 @@ impl Remote {
     }
 }
 
-/// Looks for what may stand on the export: what a disk is refused for, an export is, too.
-fn refuse_somebodys(uri: &str, client: &mut Client) -> anyhow::Result<()> {
+/// Refuses an export that carries foreign data, as a disk is refused.
+fn refuse_foreign(uri: &str, client: &mut Client) -> anyhow::Result<()> {
     struct Bytes(Vec<u8>, Result<(), u32>);
     impl Replies for Bytes {
         fn data(&mut self, _: u16, at: u32, data: &[u8]) {
@@ -273,7 +273,7 @@ fn refuse_somebodys(uri: &str, client: &mut Client) -> anyhow::Result<()> {
     }
     let size_bytes = client.size_bytes();
     let found = braid_format::foreign::identify(size_bytes, |offset, len| -> anyhow::Result<Vec<u8>> {
-        // Whole sectors, and nothing beyond the end.
+        // Whole blocks of 4 KiB, and nothing beyond the end.
         let end = (offset + len as u64).next_multiple_of(4096).min(size_bytes);
         let from = offset / 4096 * 4096;
         if end <= offset {
@@ -292,23 +292,23 @@ fn refuse_somebodys(uri: &str, client: &mut Client) -> anyhow::Result<()> {
         Ok(bytes.0[inside..until].to_vec())
     })?;
     let Some(found) = found else { return Ok(()) };
-    Err(ErrorDetail::new(Kind::WouldDestroy, format!("the export {uri} carries {found}, which this would destroy"))
+    Err(ErrorDetail::new(Kind::WouldDestroy, format!("the export {uri} carries {found}, which writing would destroy"))
         .with("export", uri)
         .with("found", found)
         .remedy("measure another export, or only read; --force writes over it")
         .into())
 }
 
-/// The part of the export that one connection uses.
+/// The part of the export that one job uses.
 #[derive(Clone, Copy)]
-struct Part {
+struct JobPart {
     first_byte: u64,
     span_bytes: u64,
     seed: u64,
 }
 
-/// Verified or sequential blocks belong to one connection each; random ones to all.
-fn parts(plan: &Plan, size_bytes: u64, point: &Point) -> anyhow::Result<Vec<Part>> {
+/// Returns the part of each job. Jobs that verify or are sequential use a share of the export each; jobs of random I/Os use all of it.
+fn parts(plan: &Plan, size_bytes: u64, point: &Point) -> anyhow::Result<Vec<JobPart>> {
     let (first_byte, span_bytes) = plan.part(size_bytes, point.block_bytes)?;
     let jobs = u64::from(point.jobs);
     let split = jobs > 1 && (plan.verify || point.visit.order == Order::Sequential);
@@ -321,18 +321,18 @@ fn parts(plan: &Plan, size_bytes: u64, point: &Point) -> anyhow::Result<Vec<Part
     }
     let part = |job: u64| {
         if split {
-            Part { first_byte: first_byte + job * share, span_bytes: share, seed: job }
+            JobPart { first_byte: first_byte + job * share, span_bytes: share, seed: job }
         } else {
-            Part { first_byte, span_bytes, seed: job }
+            JobPart { first_byte, span_bytes, seed: job }
         }
     };
     Ok((0..jobs).map(part).collect())
 }
 
-/// What a connection has before its first pass.
-fn nothing() -> State {
+/// Returns the state of a job before its first pass.
+fn initial_state() -> JobState {
     let visit = super::pattern::Visit { order: Order::Sequential, theta: 1.0, reads_percent: 100 };
-    State {
+    JobState {
         epoch: u32::MAX,
         pattern: Pattern::new(0, &visit, 0, 4096, 4096),
         ledger: None,
@@ -359,9 +359,9 @@ fn nothing() -> State {
     }
 }
 
-impl State {
-    /// Makes another point the one in hand, and forgets what was counted.
-    fn turn_to(&mut self, epoch: u32, point: &Point, part: Part, run: Option<u64>, slots: usize) {
+impl JobState {
+    /// Makes a point the current one, and resets the counters.
+    fn switch_to(&mut self, epoch: u32, point: &Point, part: JobPart, run: Option<u64>, slots: usize) {
         self.reset();
         if self.epoch == epoch {
             return;
@@ -377,28 +377,29 @@ impl State {
     }
 }
 
-/// Where blocks come from in a pass.
-enum Source {
+/// Where a pass takes blocks from.
+enum BlockSource {
     Pattern,
-    /// The next block to look at.
+    /// Every block, from this one on.
     All(u64),
+    /// Every block of known content, from this one on.
     Known(u64),
 }
 
-impl State {
-    /// The next block, and whether it is read; none when there is no more, or none that is free now.
-    fn draw(&mut self, source: &mut Source, left: &mut u64) -> Option<(u64, bool)> {
+impl JobState {
+    /// Draws the next block, and whether it is read. Returns none if there are no more blocks, or none that is free now.
+    fn draw(&mut self, source: &mut BlockSource, left: &mut u64) -> Option<(u64, bool)> {
         if *left == 0 {
             return None;
         }
         for _ in 0..DRAWS_MAX {
             let (block, read) = match source {
-                Source::Pattern => self.pattern.next(),
-                Source::All(next) => {
+                BlockSource::Pattern => self.pattern.next(),
+                BlockSource::All(next) => {
                     *next += 1;
                     (*next - 1, false)
                 }
-                Source::Known(next) => {
+                BlockSource::Known(next) => {
                     let Some(found) = self.ledger.as_ref().and_then(|ledger| ledger.next_known(*next)) else {
                         *left = 0;
                         return None;
@@ -417,8 +418,8 @@ impl State {
 }
 
 impl Connection {
-    /// One pass: as many requests as fit, or as are due, are queued and sent together, and the replies taken as they come.
-    fn drive(
+    /// Runs one pass: queues as many requests as fit or are due, sends them together, and takes replies as they arrive.
+    fn run_pass(
         &mut self,
         point: &Point,
         pass: Pass,
@@ -429,23 +430,23 @@ impl Connection {
         let Connection { client, state } = self;
         state.clock = begun;
         let (mut source, mut left, time_ns) = match pass {
-            Pass::Run { ios, time_ns } => (Source::Pattern, ios, time_ns),
-            Pass::Fill => (Source::All(0), state.pattern.blocks(), u64::MAX),
-            Pass::ReadBack => (Source::Known(0), u64::MAX, u64::MAX),
+            Pass::Run { ios, time_ns } => (BlockSource::Pattern, ios, time_ns),
+            Pass::Fill => (BlockSource::All(0), state.pattern.blocks(), u64::MAX),
+            Pass::ReadBack => (BlockSource::Known(0), u64::MAX, u64::MAX),
         };
         let mut content = vec![0; if state.ledger.is_some() { point.block_bytes as usize } else { 0 }];
         loop {
             let now_ns = begun.elapsed().as_nanos() as u64;
             live.show(state.ios, state.latency_sum);
-            // A pass in which nothing was answered in time is as long as it took, unless a schedule says how long.
+            // A pass without a reply within its time lasts until the first one, unless a schedule defines its length.
             if now_ns >= time_ns && state.in_time && (state.ios > 0 || schedule.is_some()) {
                 left = 0;
-                state.over(now_ns, time_ns, schedule.as_ref());
+                state.end_time(now_ns, time_ns, schedule.as_ref());
             }
-            if interrupt::asked() && left > 0 {
+            if interrupt::requested() && left > 0 {
                 left = 0;
                 if state.in_time {
-                    state.over(now_ns, now_ns, schedule.as_ref());
+                    state.end_time(now_ns, now_ns, schedule.as_ref());
                 }
             }
             while client.in_flight() < point.depth as usize && client.free() > 0 {
@@ -470,7 +471,7 @@ impl Connection {
                     schedule.advance();
                 }
             }
-            // Replies are timed when they come, not when this turn began.
+            // The latency of a reply ends when it arrives, not when this turn began.
             state.stale = true;
             let waiting = schedule.as_ref().filter(|_| left > 0 && client.in_flight() < point.depth as usize);
             if let Some(schedule) = waiting {
@@ -485,17 +486,17 @@ impl Connection {
             }
         }
         if state.in_time {
-            state.over(begun.elapsed().as_nanos() as u64, time_ns, schedule.as_ref());
+            state.end_time(begun.elapsed().as_nanos() as u64, time_ns, schedule.as_ref());
         }
         Ok(())
     }
 }
 
-impl State {
-    /// The time is over, or everything is done: what is answered from now on is no part of the rate.
-    fn over(&mut self, now_ns: u64, time_ns: u64, schedule: Option<&Schedule>) {
+impl JobState {
+    /// Ends the measured time, because the time is over or all requests are done: later replies are not part of the rate.
+    fn end_time(&mut self, now_ns: u64, time_ns: u64, schedule: Option<&Schedule>) {
         self.in_time = false;
-        // By a schedule the time is what was asked for, however few I/Os that were.
+        // With a schedule, the pass is as long as its time limit, however few I/Os it had.
         (self.elapsed_ns, self.behind) = match schedule {
             Some(schedule) if now_ns >= time_ns => (time_ns, schedule.behind(time_ns)),
             _ => (now_ns, 0),

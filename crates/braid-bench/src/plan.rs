@@ -1,4 +1,4 @@
-//! What a run will do: targets, and points that are measured on each of them.
+//! The plan of a run: targets, and points that are measured on each target.
 
 use std::time::Duration;
 
@@ -6,105 +6,98 @@ use braid_api::{ErrorDetail, Kind};
 use braid_geometry::units::format_size;
 
 use super::BenchArgs;
+use super::figures::short_size;
 use super::pattern::{Mix, Order, Visit};
-use super::profile::Published;
+use super::published::Published;
 use super::target::{How, Target};
-use super::volume::Volume;
+use super::variant::Variant;
 
-/// Slices of a point, where nothing else is asked for.
+/// Default number of slices of a point.
 const SLICES: u16 = 5;
-/// Length of a point on a target, where nothing else is asked for.
+/// Default length of a point on a target.
 const TIME: Duration = Duration::from_secs(5);
 
 /// How long a point is measured on a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// So long.
+    /// This time.
     Time(Duration),
-    /// So many I/Os.
+    /// This number of I/Os.
     Count(u64),
 }
 
-/// One load; measured on every target.
+/// One load, which is measured on every target.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Which blocks, and how many of them are read.
+    /// The order of blocks, and the share of reads.
     pub visit: Visit,
-    /// What is done to them.
+    /// The operations.
     pub mix: Mix,
-    /// Bytes of each I/O.
+    /// The block size in bytes.
     pub block_bytes: u64,
-    /// I/Os in flight of each job.
+    /// I/Os in flight per job.
     pub depth: u32,
-    /// Jobs; over NBD, connections.
+    /// The number of jobs; over NBD, of connections.
     pub jobs: u16,
-    /// I/Os a second of all jobs.
+    /// I/Os per second of all jobs; none: as many as possible.
     pub rate_iops: Option<u64>,
 }
 
-/// One target.
+/// A target and its label.
 #[derive(Clone, Debug)]
-pub struct Named {
-    /// What it is called.
+pub struct LabelledTarget {
+    /// The label in tables and charts.
     pub label: String,
-    /// What it is.
+    /// The target.
     pub target: Target,
 }
 
-/// A profile that a plan came from.
+/// The profile of a plan.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// In one line.
+    /// The title, in one line.
     pub title: String,
     /// Where its figures were published.
     pub source: String,
-    /// What is and is not comparable.
+    /// Notes on what is comparable and what is not.
     pub notes: Vec<String>,
-    /// Whether the disks are stand-ins.
+    /// Whether the disks are stand-ins in memory.
     pub stand_ins: bool,
-    /// The figures.
+    /// The published figures.
     pub published: Vec<Published>,
 }
 
-/// A whole run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The profile, if it is one.
+    /// The profile, if there is one.
     pub origin: Option<Origin>,
-    /// What is measured.
-    pub targets: Vec<Named>,
-    /// How.
+    /// The targets.
+    pub targets: Vec<LabelledTarget>,
+    /// The loads.
     pub points: Vec<Point>,
     /// How long each point is measured on each target.
     pub length: Length,
-    /// In how many slices.
+    /// The number of slices of each point on each target.
     pub slices: u16,
-    /// How long before that without counting.
+    /// How long each point runs before it is measured.
     pub ramp: Option<Duration>,
-    /// Threads, if said.
+    /// The number of shards, if it is given.
     pub shards: Option<u16>,
-    /// First byte of the part that is used.
+    /// First byte of the used part of a device.
     pub from: u64,
-    /// Its length, if not all.
+    /// Length of the used part, if it does not reach to the end.
     pub span: Option<u64>,
-    /// Whether blocks say who they are.
+    /// Whether blocks have verifiable content, which is checked.
     pub verify: bool,
-    /// How the kernel is asked.
+    /// The I/O driver, if it is given.
     pub driver: Option<String>,
-    /// Whether somebody's data may be destroyed.
+    /// Whether foreign data may be overwritten.
     pub force: bool,
-    /// Bytes of memory that the data of one job's I/Os go through in turn, if they are more than what is in flight.
-    pub memory_bytes: u64,
-    /// This member of redundant targets is lost.
-    pub lost: Option<u16>,
-    /// The last disk of targets with parity holds their journal alone.
-    pub journal_last: bool,
-    /// Not the disks are measured, but a volume on them.
-    pub volume: Option<Volume>,
-    /// Whether the load is the bare one that the generator is compared with.
-    pub bare: bool,
+    /// Variations of targets of disks.
+    pub variant: Variant,
 }
 
 fn wrong(message: impl Into<String>, remedy: &str) -> ErrorDetail {
@@ -112,10 +105,10 @@ fn wrong(message: impl Into<String>, remedy: &str) -> ErrorDetail {
 }
 
 impl Plan {
-    /// The plan of a command line without a profile.
+    /// Returns the plan of a command line without a profile.
     ///
     /// # Errors
-    /// Arguments that contradict each other.
+    /// Arguments contradict each other.
     pub fn of(args: &BenchArgs) -> Result<Plan, ErrorDetail> {
         if args.targets.is_empty() {
             return Err(wrong(
@@ -180,20 +173,16 @@ impl Plan {
             verify: args.verify,
             driver: args.driver.clone(),
             force: args.force,
-            memory_bytes: args.memory.unwrap_or(0),
-            lost: args.lost,
-            journal_last: args.journal_last,
-            volume: args.volume,
-            bare: args.bare,
+            variant: Variant::default(),
         };
         plan.check()?;
         Ok(plan)
     }
 
-    /// What holds for every plan.
+    /// Checks the rules that every plan must obey.
     ///
     /// # Errors
-    /// Something contradicts.
+    /// A rule is violated.
     pub fn check(&self) -> Result<(), ErrorDetail> {
         if !self.from.is_multiple_of(4096) {
             return Err(wrong(
@@ -222,7 +211,7 @@ impl Plan {
         }
     }
 
-    fn check_jobs(&self, named: &Named) -> Result<(), ErrorDetail> {
+    fn check_jobs(&self, named: &LabelledTarget) -> Result<(), ErrorDetail> {
         let Target::Local(combination) = &named.target else { return Ok(()) };
         let disks = combination.disks.len();
         for point in &self.points {
@@ -239,20 +228,20 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether anything is written.
+    /// Returns whether the plan writes to its targets.
     pub fn writes(&self) -> bool {
         self.verify || self.points.iter().any(|point| point.visit.reads_percent < 100)
     }
 
-    /// The largest number of jobs of a point.
+    /// Returns the largest number of jobs of a point.
     pub fn jobs_max(&self) -> u16 {
         self.points.iter().map(|point| point.jobs).max().unwrap_or(1)
     }
 
-    /// The part that is used of a device of `size_bytes`: first byte and length, whole blocks.
+    /// Returns the used part of a device of `size_bytes`: its first byte and its length, in whole blocks.
     ///
     /// # Errors
-    /// It lies beyond the device, or holds no block.
+    /// The part lies beyond the device, or holds no block.
     pub fn part(&self, size_bytes: u64, block_bytes: u64) -> Result<(u64, u64), ErrorDetail> {
         let bad = |message: String| wrong(message, "for example: --from 150G --span 100G");
         let rest = size_bytes.checked_sub(self.from).filter(|&rest| rest > 0).ok_or_else(|| {
@@ -274,20 +263,20 @@ impl Plan {
     }
 }
 
-/// Gives every target a name of its own.
-fn labelled(targets: Vec<Target>, labels: &[String]) -> Result<Vec<Named>, ErrorDetail> {
+/// Gives every target a unique label.
+fn labelled(targets: Vec<Target>, labels: &[String]) -> Result<Vec<LabelledTarget>, ErrorDetail> {
     if labels.len() > targets.len() {
         return Err(wrong(
             format!("{} labels for {} target(s)", labels.len(), targets.len()),
             "give one --label for each target, in their order",
         ));
     }
-    let mut named: Vec<Named> = Vec::with_capacity(targets.len());
+    let mut named: Vec<LabelledTarget> = Vec::with_capacity(targets.len());
     for (at, target) in targets.into_iter().enumerate() {
         let wanted = labels.get(at).cloned().unwrap_or_else(|| target.to_string());
         let same = named.iter().filter(|other| other.label == wanted).count();
         let label = if same == 0 { wanted } else { format!("{wanted} #{}", same + 1) };
-        named.push(Named { label, target });
+        named.push(LabelledTarget { label, target });
     }
     Ok(named)
 }
@@ -314,15 +303,6 @@ impl Point {
     }
 }
 
-/// A block's size in the notation of the command line.
-pub fn short_size(bytes: u64) -> String {
-    match bytes {
-        b if b >= 1 << 20 && b.is_multiple_of(1 << 20) => format!("{}M", b >> 20),
-        b if b >= 1 << 10 && b.is_multiple_of(1 << 10) => format!("{}K", b >> 10),
-        b => b.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -339,32 +319,34 @@ mod tests {
     }
 
     #[test]
-    fn points_are_every_size_at_every_depth() {
-        let plan = plan(&["null:1T", "null:2T", "--block-size", "4K,8K", "--depth", "1..4"]).expect("it is right");
+    fn there_is_a_point_for_every_size_at_every_depth() {
+        let plan =
+            plan(&["null:1T", "null:2T", "--block-size", "4K,8K", "--depth", "1..4"]).expect("the arguments are valid");
         let points: Vec<_> = plan.points.iter().map(|point| (point.block_bytes, point.depth)).collect();
         assert_eq!(points, [(4096, 1), (4096, 2), (4096, 4), (8192, 1), (8192, 2), (8192, 4)]);
         assert_eq!((plan.targets.len(), plan.length, plan.slices), (2, Length::Time(TIME), SLICES));
     }
 
     #[test]
-    fn the_part_is_whole_blocks_inside_the_device() {
-        let some = plan(&["null:1T", "--from", "4K"]).expect("it is right");
+    fn the_used_part_is_whole_blocks_inside_the_device() {
+        let some = plan(&["null:1T", "--from", "4K"]).expect("the arguments are valid");
         assert_eq!(some.part(4096 + 30_000, 12 << 10).expect("two blocks fit"), (4096, 24_576));
         assert!(some.part(4096, 12 << 10).is_err() && some.part(8192, 12 << 10).is_err());
-        let some = plan(&["null:1T", "--span", "1G"]).expect("it is right");
+        let some = plan(&["null:1T", "--span", "1G"]).expect("the arguments are valid");
         assert!(some.part(1 << 29, 4096).is_err());
         assert_eq!(some.part(1 << 31, 4096).expect("it fits"), (0, 1 << 30));
     }
 
     #[test]
-    fn equal_targets_get_names_of_their_own() {
-        let plan = plan(&["null:1T", "null:1T", "null:1T", "--label", "a", "--label", "b"]).expect("it is right");
+    fn equal_targets_get_unique_labels() {
+        let plan =
+            plan(&["null:1T", "null:1T", "null:1T", "--label", "a", "--label", "b"]).expect("the arguments are valid");
         let labels: Vec<_> = plan.targets.iter().map(|target| target.label.as_str()).collect();
         assert_eq!(labels, ["a", "b", "null:1T"]);
     }
 
     #[test]
-    fn what_contradicts_names_itself_and_the_remedy() {
+    fn contradictions_are_named_with_a_remedy() {
         for (words, expected) in [
             (&[][..], "no target"),
             (&["null:1T", "--theta", "1"], "--pattern zipf"),

@@ -1,4 +1,4 @@
-//! The line that shows at a terminal how a run is going; on standard error, and nowhere else.
+//! The progress line of a run, on standard error if that is a terminal.
 
 use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,20 +8,21 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::figures::{rate, time};
 use super::live::LiveCell;
-use super::report::{rate, time};
 
-/// How often the line is drawn.
+/// The interval at which the line is drawn.
 const TICK: Duration = Duration::from_millis(250);
 
-/// What is being measured now.
+/// The measurement in progress.
 #[derive(Default)]
 struct Now {
     what: String,
     block_bytes: u64,
     live: Vec<Arc<LiveCell>>,
-    /// What the cells had shown, and when.
+    /// The counts at the last drawing.
     before: (u64, u64),
+    /// When the line was drawn last.
     at: Option<Instant>,
     step: usize,
 }
@@ -35,14 +36,14 @@ struct Shared {
     expected: Option<Duration>,
 }
 
-/// The line, while this lives.
+/// The progress line. It is cleared when this is dropped.
 pub struct Progress {
     shared: Option<Arc<Shared>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    /// Begins to draw, if standard error is a terminal. `steps` slices are to come, taking `expected` in all.
+    /// Starts drawing, if standard error is a terminal. The run has `steps` slices and is expected to take `expected`.
     pub fn start(steps: usize, expected: Option<Duration>) -> Progress {
         if !std::io::stderr().is_terminal() {
             return Progress { shared: None, thread: None };
@@ -60,15 +61,15 @@ impl Progress {
             expected,
         });
         let of_thread = Arc::clone(&shared);
-        // The line is decoration: without a thread for it the run goes on.
+        // Without a thread for the line, the run goes on.
         let thread = std::thread::Builder::new().name("bench-progress".into()).spawn(move || draw(&of_thread)).ok();
         Progress { shared: Some(shared), thread }
     }
 
-    /// Says what is measured from now on.
+    /// Sets the measurement in progress.
     pub fn step(&self, what: impl FnOnce() -> String, block_bytes: u64, live: &[Arc<LiveCell>]) {
         let Some(shared) = &self.shared else { return };
-        // The pass that begins now has shown nothing yet.
+        // The pass that begins now has no counts yet.
         live.iter().for_each(|cell| cell.show(0, 0));
         let mut now = shared.now.lock().unwrap_or_else(PoisonError::into_inner);
         let step = now.step + 1;
@@ -118,7 +119,7 @@ fn draw(shared: &Shared) {
     }
 }
 
-/// The line itself.
+/// Formats the line.
 fn line(what: &str, ios: u64, latency_sum: u64, block: u64, seconds: f64, step: (usize, usize), left: &str) -> String {
     let iops = ios as f64 / seconds;
     let mean = latency_sum as f64 / ios.max(1) as f64;
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_what_and_how_fast() {
+    fn the_line_has_the_target_and_the_rates() {
         let text = line("null:1T, random read 4K", 1000, 5_000_000, 4096, 0.5, (3, 20), ", about 7 s left");
         assert_eq!(text, "[3/20, about 7 s left] null:1T, random read 4K: 2000 IOPS, 8.19 MB/s, 5.00 µs");
     }

@@ -1,44 +1,19 @@
-//! What a run found, for people: a block of lines for one figure, a table for several.
+//! The report of a run as text: a block of lines for one result, a table for several.
 
 use std::fmt::Write as _;
 
 use braid_geometry::units::format_size;
 use comfy_table::{Table, presets};
 
+use super::figures::{count, rate, short_size, time};
 use super::model::{Document, Measured};
+use super::published::Published;
 
-/// A time for people.
-pub fn time(ns: f64) -> String {
-    match ns {
-        ns if ns < 1e3 => format!("{ns:.0} ns"),
-        ns if ns < 1e6 => format!("{:.2} µs", ns / 1e3),
-        ns if ns < 1e9 => format!("{:.2} ms", ns / 1e6),
-        ns => format!("{:.2} s", ns / 1e9),
-    }
-}
-
-/// A rate of bytes for people, in powers of 1000, as disks are sold by.
-pub fn rate(bytes_per_second: f64) -> String {
-    match bytes_per_second {
-        b if b < 1e6 => format!("{:.2} kB/s", b / 1e3),
-        b if b < 1e9 => format!("{:.2} MB/s", b / 1e6),
-        b => format!("{:.2} GB/s", b / 1e9),
-    }
-}
-
-/// A count for people.
-pub fn count(n: f64) -> String {
-    match n {
-        n if n < 100.0 => format!("{n:.1}"),
-        n => braid_terminal::output::thousands(n.round() as u64),
-    }
-}
-
-/// The whole document.
+/// Formats the whole document.
 pub fn text(document: &Document) -> String {
     let mut text = String::new();
     if let Some(profile) = &document.profile {
-        // Writing to a String cannot fail.
+        // Writing to a String never fails.
         let _ = writeln!(text, "{}: {}\npublished in: {}", profile.name, profile.title, profile.source);
         for note in &profile.notes {
             let _ = writeln!(text, "  {note}");
@@ -59,7 +34,7 @@ pub fn text(document: &Document) -> String {
         let what = if document.results.is_empty() {
             "before anything was measured"
         } else {
-            "what stands here was measured until then"
+            "these results were measured until then"
         };
         let _ = writeln!(text, "INTERRUPTED {what}");
     }
@@ -109,15 +84,15 @@ fn one(text: &mut String, document: &Document, result: &Measured) {
     }
 }
 
-/// What a reader must not miss, below a table too.
+/// Appends errors, mismatches and delays of a result.
 fn problems(text: &mut String, document: &Document, result: &Measured) {
     let (target, point) = (&document.targets[result.target].label, &document.points[result.point].name);
-    let place = if document.results.len() == 1 { String::new() } else { format!("{target}, {point}: ") };
+    let prefix = if document.results.len() == 1 { String::new() } else { format!("{target}, {point}: ") };
     let mut line = |label: &str, value: String| {
-        let _ = writeln!(text, "{label:<12}{place}{value}");
+        let _ = writeln!(text, "{label:<12}{prefix}{value}");
     };
     if result.behind_ios > 0 {
-        line("behind", format!("{} I/Os that the rate asked for could not begin in time", result.behind_ios));
+        line("behind", format!("{} I/Os did not begin when they were due by the rate", result.behind_ios));
     }
     if result.errors > 0 {
         let first = result.first_error.as_deref().unwrap_or("unknown");
@@ -137,10 +112,10 @@ fn problems(text: &mut String, document: &Document, result: &Measured) {
 fn several(text: &mut String, document: &Document) {
     let published = document.results.iter().any(|result| result.published.is_some());
     let compared = document.targets.len() > 1;
-    // One table a load: a sweep's points are rows of it.
-    for rows in document.groups() {
-        let point = &document.points[rows[0]];
-        let sweep = rows.len() > 1;
+    // One table per load: the points of a sweep are lines of it.
+    for points in document.groups() {
+        let point = &document.points[points[0]];
+        let sweep = points.len() > 1;
         let _ = writeln!(text, "{}", if sweep { point.load() } else { point.name.clone() });
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
@@ -157,9 +132,9 @@ fn several(text: &mut String, document: &Document) {
             header.push("PUBLISHED");
         }
         table.set_header(header.clone());
-        for &row in &rows {
+        for &number in &points {
             for target in 0..document.targets.len() {
-                if let Some(result) = document.result(target, row) {
+                if let Some(result) = document.result(target, number) {
                     table.add_row(cells(document, result, sweep, compared, published));
                 }
             }
@@ -187,7 +162,7 @@ fn cells(document: &Document, result: &Measured, sweep: bool, compared: bool, pu
     let at = |ns: u64| time(ns as f64);
     let mut cells = vec![document.targets[result.target].label.clone()];
     if sweep {
-        cells.extend([super::plan::short_size(point.block_bytes), point.depth.to_string()]);
+        cells.extend([short_size(point.block_bytes), point.depth.to_string()]);
     }
     cells.extend([
         count(result.iops),
@@ -196,7 +171,7 @@ fn cells(document: &Document, result: &Measured, sweep: bool, compared: bool, pu
     ]);
     if compared {
         let ratio = document.comparison(result.target, result.point).and_then(|one| one.iops);
-        // Against one of which nothing is known there is no ratio.
+        // There is no ratio if the first target has no result.
         let none = if result.target == 0 { "1" } else { "-" };
         cells.push(ratio.map_or(none.to_owned(), |ratio| format!("{:.3}", ratio.value)));
     }
@@ -209,7 +184,7 @@ fn cells(document: &Document, result: &Measured, sweep: bool, compared: bool, pu
         time(result.cpu_ns_per_io),
     ]);
     if published {
-        cells.push(result.published.as_ref().map(super::profile::Published::text).unwrap_or_default());
+        cells.push(result.published.as_ref().map(Published::text).unwrap_or_default());
     }
     cells
 }

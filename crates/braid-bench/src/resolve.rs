@@ -1,4 +1,4 @@
-//! Names of arrays and exports of the daemon: the daemon holds the disks, so the way to them is an export.
+//! Resolution of names of the daemon's objects to exports: only the daemon may open their disks.
 
 use std::path::Path;
 
@@ -7,21 +7,22 @@ use braid_api::{ErrorDetail, Export, ExportList, ExportState, Kind};
 
 use braid_api::address::escaped as segment;
 use braid_client::Client;
-use braid_config::places::Places;
+use braid_config::paths::DaemonPaths;
+use braid_terminal::progress::Waiting;
 
-/// The URI of the export of this name, or of an export of the array of this name.
+/// Returns the URI of the export of this name, or of the best export of the object of this name.
 ///
 /// # Errors
-/// No daemon answers, it has no such thing, or nothing of it is being served.
+/// The daemon cannot be reached, or it has no such object, or no export of it is served.
 pub fn uri(name: &str, socket: Option<&Path>, writes: bool) -> anyhow::Result<String> {
-    let client = Client::at_socket(&Places::find_socket(socket)?);
+    let client = Client::at_socket(&DaemonPaths::find_socket(socket)?).observed(Waiting::for_reply);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found: Result<Export, ErrorDetail> = runtime.block_on(async {
         let list: ExportList = client.get("/v1/exports").await?;
         if let Some(export) = choose(name, list.exports, writes)? {
             return Ok(export);
         }
-        // What there is, whichever it is: only its name is of interest.
+        // The reply is not used: the request fails if there is no such object.
         let (what, path) = match VolumeName::parse(name) {
             Some(VolumeName { snapshot: Some(_), .. }) => ("snapshot", "snapshots"),
             Some(_) => ("volume", "volumes"),
@@ -38,13 +39,13 @@ pub fn uri(name: &str, socket: Option<&Path>, writes: bool) -> anyhow::Result<St
     found.map(|export| export.uri).map_err(|error| unknown(name, error).into())
 }
 
-/// What to say when a word is neither a file nor anything that the daemon has.
+/// Returns the error for a word that is neither a file nor the name of an object of the daemon.
 fn unknown(name: &str, error: ErrorDetail) -> ErrorDetail {
     match error.kind {
         Kind::Unreachable => ErrorDetail::new(
             Kind::NotFound,
             format!(
-                "{name} is neither a file nor a disk's name, and no daemon can be asked for an array of that name: {}",
+                "{name} is neither a file nor a disk's name, and the daemon cannot be reached to look up an array of that name: {}",
                 error.message
             ),
         )
@@ -60,14 +61,14 @@ fn unknown(name: &str, error: ErrorDetail) -> ErrorDetail {
     }
 }
 
-/// The export of that name, or the best one of the array of that name: one that can be written if that is wanted, on a
-/// Unix socket rather than over TCP.
+/// Chooses the export of that name, or the best export of the object of that name: a writable one if `writes` is set, and a Unix socket rather than
+/// TCP. Returns none if there is no candidate.
 fn choose(name: &str, exports: Vec<Export>, writes: bool) -> Result<Option<Export>, ErrorDetail> {
-    let is_it = |export: &Export| export.name == name || export.uuid == name;
+    let is_named = |export: &Export| export.name == name || export.uuid == name;
     let of_array = |export: &Export| export.array == name || export.array_uuid == name;
-    let mut candidates: Vec<Export> = match exports.iter().find(|export| is_it(export)) {
+    let mut candidates: Vec<Export> = match exports.iter().find(|export| is_named(export)) {
         Some(export) => vec![export.clone()],
-        // What is a block device is no server: as such it is named by its path.
+        // A ublk export is not an NBD server: it is named by the path of its block device.
         None => exports.into_iter().filter(|export| of_array(export) && !export.nbd.starts_with("ublk:")).collect(),
     };
     if candidates.is_empty() {

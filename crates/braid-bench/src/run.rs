@@ -1,4 +1,4 @@
-//! Carries a plan out: every point on every target, in slices that take turns.
+//! Executes a plan: every point on every target, in slices in which the targets take turns.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,10 +17,10 @@ use super::slice::Slice;
 use super::target::Target;
 use std::sync::Arc;
 
-/// All targets, open.
+/// The open targets.
 struct Targets {
     local: Option<Local>,
-    /// By number of the target.
+    /// By number of the target; none for targets of disks.
     remote: Vec<Option<Remote>>,
 }
 
@@ -44,10 +44,10 @@ impl Targets {
     }
 }
 
-/// Opens all targets of `plan`, measures, and gives what was found.
+/// Opens all targets of `plan`, measures them, and returns the document of results.
 ///
 /// # Errors
-/// Whatever keeps it from measuring; I/O errors are counted in the document instead.
+/// A target cannot be measured. I/O errors are counted in the document instead.
 pub fn run(plan: &Plan, socket: Option<&Path>) -> anyhow::Result<Document> {
     let begun = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
     let (mut targets, infos) = open(plan, socket)?;
@@ -59,18 +59,18 @@ pub fn run(plan: &Plan, socket: Option<&Path>) -> anyhow::Result<Document> {
     let progress = Progress::start(plan.points.len() * plan.targets.len() * usize::from(plan.slices), expected(plan));
     let mut results = Vec::with_capacity(plan.points.len() * plan.targets.len());
     for (number, point) in plan.points.iter().enumerate() {
-        if interrupt::asked() {
+        if interrupt::requested() {
             break;
         }
         results.extend(measure(plan, &mut targets, number, point, &progress)?);
     }
     drop(progress);
     drop(targets);
-    Ok(Document::new(plan, begun, infos, results, interrupt::asked()))
+    Ok(Document::new(plan, begun, infos, results, interrupt::requested()))
 }
 
 fn open(plan: &Plan, socket: Option<&Path>) -> anyhow::Result<(Targets, Vec<TargetInfo>)> {
-    // Names first: a name that nobody knows is told before a disk is touched.
+    // Names are resolved first: an unknown name is reported before a disk is opened.
     let mut uris = Vec::with_capacity(plan.targets.len());
     for named in &plan.targets {
         uris.push(match &named.target {
@@ -100,8 +100,8 @@ fn open(plan: &Plan, socket: Option<&Path>) -> anyhow::Result<(Targets, Vec<Targ
     Ok((Targets { local, remote }, infos))
 }
 
-/// Writes every byte of a profile's stand-ins once: memory that nobody has written yet costs its first touch, 2 MiB of zeroing at a
-/// time, which is not what is measured. Of the targets that are made of all disks, the largest has all of them whole.
+/// Writes every byte of a profile's stand-ins once: page faults on untouched memory, which zero 2 MiB at a time, are not to be measured. Of the
+/// targets that use all disks, the largest covers all of them.
 fn touch(plan: &Plan, local: &Local) -> anyhow::Result<()> {
     const BLOCK_BYTES: u64 = 1 << 20;
     let disks = |target: usize| match &plan.targets[target].target {
@@ -118,12 +118,12 @@ fn touch(plan: &Plan, local: &Local) -> anyhow::Result<()> {
         jobs: plan.jobs_max(),
         rate_iops: None,
     };
-    // A last part of a block may stay untouched.
+    // The remainder below one block is not written.
     let pass = Pass::Run { ios: local.size_bytes(largest) / BLOCK_BYTES, time_ns: u64::MAX };
     local.pass(plan, largest, u32::MAX - 1, &point, pass).map(drop)
 }
 
-/// One point on all targets; where it is interrupted, on those that have anything to show.
+/// Measures one point on all targets. If the run is interrupted, returns the results of the targets that have any.
 fn measure(
     plan: &Plan,
     targets: &mut Targets,
@@ -148,29 +148,29 @@ fn measure(
     }
     'slices: for slice in 0..plan.slices {
         for turn in 0..count {
-            // Who goes first alternates too.
+            // The order of the targets alternates, too.
             let target = if slice % 2 == 0 { turn } else { count - 1 - turn };
             let what = || format!("{}, {}", plan.targets[target].label, point.whole());
             progress.step(what, point.block_bytes, targets.live(target, point.jobs));
-            if interrupt::asked() {
+            if interrupt::requested() {
                 break 'slices;
             }
             let found = targets.pass(plan, target, number, slice_pass(plan, slice))?;
-            // Beside whole slices a part of one is no figure; what was found wrong in it counts.
-            if interrupt::asked() && (found.ios == 0 || !slices[target].is_empty()) {
+            // The figures of an interrupted slice are dropped if there are whole ones; its errors count.
+            if interrupt::requested() && (found.ios == 0 || !slices[target].is_empty()) {
                 findings[target].add_findings(&found);
             } else {
                 slices[target].push(found);
             }
         }
     }
-    if plan.verify && reads < 100 && !interrupt::asked() {
+    if plan.verify && reads < 100 && !interrupt::requested() {
         for (target, found) in findings.iter_mut().enumerate() {
             found.add_findings(&targets.pass(plan, target, number, Pass::ReadBack)?);
         }
     }
     for (slices, found) in slices.iter_mut().zip(&findings) {
-        // Data that was found wrong is told, even if no rate can be.
+        // Errors and mismatches are reported even if there is no rate.
         if slices.is_empty() && (found.errors > 0 || found.mismatch_count > 0) {
             slices.push(Slice::new());
         }
@@ -179,7 +179,7 @@ fn measure(
     Ok((0..count).filter(|&target| !slices[target].is_empty()).map(measured).collect())
 }
 
-/// One slice; the first ones take what does not divide.
+/// Returns the pass of a slice. The first slices take the remainder of a number of I/Os.
 fn slice_pass(plan: &Plan, slice: u16) -> Pass {
     match plan.length {
         Length::Time(time) => Pass::Run { ios: u64::MAX, time_ns: (time / u32::from(plan.slices)).as_nanos() as u64 },
@@ -190,7 +190,7 @@ fn slice_pass(plan: &Plan, slice: u16) -> Pass {
     }
 }
 
-/// How long all of it will take, if that can be said.
+/// Returns the expected duration of the run, if it is known.
 fn expected(plan: &Plan) -> Option<Duration> {
     match plan.length {
         Length::Time(time) if !plan.verify => {

@@ -1,23 +1,23 @@
-//! When I/Os are meant to begin, at a given rate.
+//! The times at which I/Os are due, at a given rate (an open-loop load).
 //!
-//! The schedule does not wait for answers: an I/O that could not begin at its moment, because all places were in flight,
-//! begins later, and its latency still counts from its moment. Otherwise a disk that stalls would be asked less
-//! just then, and the stall would hardly show ("coordinated omission").
+//! The schedule does not wait for completions. An I/O that cannot begin when it is due, because all slots are in flight, begins later, and its
+//! latency counts from when it was due. Otherwise a stalled disk would get fewer I/Os during the stall, which would hardly show in the
+//! latencies ("coordinated omission").
 
-/// Fractions of a nanosecond: a day at full precision fits 64 bits.
+/// Times have fractions of a nanosecond: a day at this precision fits 64 bits.
 const FRACTION_BITS: u32 = 16;
 
-/// Moments at equal distances, in nanoseconds.
+/// Due times at equal intervals.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     begin_ns: u64,
     step: u64,
-    /// Of the next I/O, after `begin_ns`.
+    /// The due time of the next I/O, relative to `begin_ns`.
     next: u64,
 }
 
 impl Schedule {
-    /// The moments of job `job` of `jobs` that share `rate_iops`: evenly between those of the others.
+    /// Returns the schedule of job `job` of `jobs` that share `rate_iops`. The due times of the jobs are evenly interleaved.
     pub fn new(begin_ns: u64, rate_iops: u64, job: u64, jobs: u64) -> Schedule {
         let of = |count: u64| ((u128::from(count) * 1_000_000_000) << FRACTION_BITS) / u128::from(rate_iops.max(1));
         let (step, next) = (of(jobs.max(1)), of(job));
@@ -25,19 +25,19 @@ impl Schedule {
         Schedule { begin_ns, step: whole(step).max(1), next: whole(next) }
     }
 
-    /// When the next I/O is meant to begin.
+    /// Returns when the next I/O is due, in nanoseconds.
     #[inline]
     pub fn due_ns(&self) -> u64 {
         self.begin_ns.saturating_add(self.next >> FRACTION_BITS)
     }
 
-    /// The next I/O has begun.
+    /// Goes on to the next I/O.
     #[inline]
     pub fn advance(&mut self) {
         self.next = self.next.saturating_add(self.step);
     }
 
-    /// How many I/Os were meant to begin before `now_ns` and have not.
+    /// Returns the number of I/Os that were due before `now_ns` and have not begun.
     pub fn behind(&self, now_ns: u64) -> u64 {
         let until = u128::from(now_ns.saturating_sub(self.begin_ns)) << FRACTION_BITS;
         let late = until.saturating_sub(u128::from(self.next));
@@ -49,7 +49,7 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// I/Os that begin in `ns` of virtual time, over all jobs.
+    /// Returns the I/Os of all jobs that begin in `ns` of virtual time.
     fn begun_in(ns: u64, rate: u64, jobs: u64) -> u64 {
         (0..jobs)
             .map(|job| {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_begin_is_counted() {
+    fn ios_that_could_not_begin_are_counted() {
         let mut schedule = Schedule::new(0, 1000, 0, 1);
         assert_eq!((schedule.behind(0), schedule.behind(1), schedule.behind(10_000_000)), (0, 1, 10));
         schedule.advance();

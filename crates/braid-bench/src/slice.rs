@@ -1,35 +1,35 @@
-//! What one slice of a run counted, whichever way it was run.
+//! The result of one slice of a run, on disks or over NBD.
 
 use super::frontend::MISMATCHES_KEPT;
 use super::latency::Latencies;
 
-/// One pass over a target.
+/// The counters of one pass on a target.
 #[derive(Clone)]
 pub struct Slice {
-    /// I/Os answered within the time.
+    /// I/Os completed within the time.
     pub ios: u64,
-    /// Those that failed.
+    /// I/Os that failed.
     pub errors: u64,
-    /// The first failure, in words.
+    /// The first error, as text.
     pub first_error: Option<String>,
-    /// Latencies of all that were answered.
+    /// Latencies of all I/Os that completed.
     pub latency: Latencies,
-    /// From first to last, in nanoseconds.
+    /// The measured time in nanoseconds.
     pub elapsed_ns: u64,
-    /// Processor time of this process, in nanoseconds.
+    /// CPU time of this process, in nanoseconds.
     pub cpu_ns: u64,
-    /// I/Os that the schedule had wanted to begin and that had not when the time was over.
+    /// I/Os that were due by the schedule and had not begun when the time was over.
     pub behind: u64,
-    /// Bytes compared.
+    /// Bytes that were verified.
     pub verified_bytes: u64,
-    /// The first wrong blocks, in words.
+    /// The first mismatches, as text.
     pub mismatches: Vec<String>,
-    /// All wrong blocks.
+    /// The number of all mismatches.
     pub mismatch_count: u64,
 }
 
 impl Slice {
-    /// Nothing yet.
+    /// Returns a slice without I/Os.
     pub fn new() -> Slice {
         Slice {
             ios: 0,
@@ -45,14 +45,14 @@ impl Slice {
         }
     }
 
-    /// Keeps a failure in words, if it is the first.
+    /// Keeps an error, if it is the first.
     pub fn first_error(&mut self, error: Option<String>) {
         if self.first_error.is_none() {
             self.first_error = error;
         }
     }
 
-    /// Adds what was found wrong or right, but neither I/Os nor times: of a pass that only verifies.
+    /// Adds errors and results of verification of another pass, but neither its I/Os nor its times.
     pub fn add_findings(&mut self, other: &Slice) {
         self.errors += other.errors;
         self.first_error(other.first_error.clone());
@@ -61,7 +61,7 @@ impl Slice {
         self.wrong(&other.mismatches);
     }
 
-    /// Keeps wrong blocks in words, as many as there is room for.
+    /// Keeps mismatches, up to the limit.
     pub fn wrong(&mut self, mismatches: &[String]) {
         let room = MISMATCHES_KEPT.saturating_sub(self.mismatches.len());
         self.mismatches.extend(mismatches.iter().take(room).cloned());

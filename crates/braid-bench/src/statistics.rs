@@ -1,4 +1,4 @@
-//! Medians, and how far a ratio of medians can be trusted.
+//! Medians, ratios of medians, and their confidence intervals.
 
 /// A ratio of two medians and the interval in which 95 of 100 resamplings of the slices put it.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
@@ -11,7 +11,7 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// The middle of `values`, or the mean of the two in the middle; NaN of none.
+/// Returns the median of `values`: the middle value, or the mean of the two middle values. NaN if there are none.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -22,15 +22,15 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// `median(a) / median(b)` with its interval, by resampling pairs: slice i of `a` was run beside slice i of `b`,
-/// and what disturbed one disturbed the other, so they are drawn together.
+/// Returns `median(a) / median(b)` with its interval, by resampling pairs: slice i of `a` ran beside slice i of `b`, and a disturbance of one
+/// disturbed the other, so they are drawn together.
 ///
 /// # Panics
-/// When the two are not of the same length, or empty: then they are no pairs.
+/// The two have different lengths, or are empty.
 pub fn ratio_of_medians(a: &[f64], b: &[f64]) -> Ratio {
     assert!(!a.is_empty() && a.len() == b.len(), "{} and {} slices are no pairs", a.len(), b.len());
     const RESAMPLINGS: usize = 2000;
-    let mut random = super::pattern::Random::new(0x5eed); // always the same: an interval is no place for chance
+    let mut random = super::pattern::Random::new(0x5eed); // constant, so that the interval is reproducible
     let mut ratios: Vec<f64> = (0..RESAMPLINGS)
         .map(|_| {
             let drawn: Vec<usize> = a.iter().map(|_| random.below(a.len() as u64) as usize).collect();
@@ -43,7 +43,7 @@ pub fn ratio_of_medians(a: &[f64], b: &[f64]) -> Ratio {
     Ratio { value: median(a) / median(b), low: at(0.025), high: at(0.975) }
 }
 
-/// The interval in which 95 of 100 resamplings of `values` put their median; NaN of none.
+/// Returns the interval that holds the median of 95 of 100 resamplings of `values`. NaN if there are none.
 pub fn interval_of_median(values: &[f64]) -> (f64, f64) {
     if values.is_empty() {
         return (f64::NAN, f64::NAN);

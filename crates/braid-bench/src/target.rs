@@ -1,4 +1,4 @@
-//! What can be measured, by name.
+//! Names of targets.
 //!
 //! ```text
 //! target = uri | combination | disk | name
@@ -6,8 +6,8 @@
 //! combination = ("concat" | "raid0" | "raid1" | "raid10" | "raid5" | "raid6" | "jbod") "(" disk *("," disk) *("," option) ")"
 //! option = "chunk=" size | "zones=" ("all" | "single")
 //! ```
-//! A disk is what `braid array create` takes. A name is that of an array, a volume (`tank/db`), a snapshot (`tank/db@monday`) or an export of
-//! the daemon.
+//! A disk is what `braid array create` accepts. A name is that of an array, a volume (`tank/db`), a snapshot (`tank/db@monday`) or an export
+//! of the daemon.
 
 use std::fmt;
 
@@ -18,21 +18,21 @@ use braid_geometry::units::parse_size;
 use braid_geometry::{Level, Spec, ZonePolicy};
 use braid_ring::DiskSpec;
 
-/// One thing to measure.
+/// A target of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
     /// Disks, opened by this process.
     Local(Combination),
     /// An NBD export.
     Nbd(String),
-    /// An array or an export of the daemon, to be asked for.
+    /// An object of the daemon, whose export is looked up by this name.
     Named(String),
 }
 
-/// Disks, and what they are made into for the run.
+/// Disks, and how they are combined for the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Combination {
-    /// The disks' names.
+    /// The names of the disks.
     pub disks: Vec<String>,
     /// How they are combined.
     pub how: How,
@@ -41,11 +41,11 @@ pub struct Combination {
 /// How disks are combined.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum How {
-    /// One disk, as it is.
+    /// One disk, not combined.
     Bare,
-    /// Every disk by itself, each with jobs of its own.
+    /// Each disk is a device with jobs of its own.
     Jbod,
-    /// Into one device.
+    /// All disks form one array.
     Array(Spec),
 }
 
@@ -56,16 +56,16 @@ fn wrong(message: String) -> ErrorDetail {
     ErrorDetail::new(Kind::InvalidArgument, message).remedy(EXAMPLE)
 }
 
-/// Whether a name is that of an NBD export.
+/// Returns whether a name is the URI of an NBD export.
 pub fn is_uri(name: &str) -> bool {
     ["nbd://", "nbd+unix://", "nbds://", "nbds+unix://"].iter().any(|scheme| name.starts_with(scheme))
 }
 
 impl Target {
-    /// Reads a target's name.
+    /// Parses the name of a target.
     ///
     /// # Errors
-    /// Names the part that is wrong, and shows right ones.
+    /// The name is malformed. The error names the malformed part and examples.
     pub fn parse(text: &str) -> Result<Target, ErrorDetail> {
         if is_uri(text) {
             return Ok(Target::Nbd(text.to_owned()));
@@ -93,7 +93,7 @@ impl Target {
         Ok(Target::Local(Combination { disks: vec![text.to_owned()], how: How::Bare }))
     }
 
-    /// Disks of one device, as `--level` asks for.
+    /// Returns the target of the disks of one array, as `--level` requires.
     ///
     /// # Errors
     /// As [`Target::parse`].
@@ -112,7 +112,7 @@ impl Target {
     }
 }
 
-/// A word that could be the name of an array, an export, a volume or a snapshot (or a UUID) and is no file here.
+/// Returns whether a word may be the name or UUID of an object of the daemon, and is not the path of an existing file.
 fn may_be_a_name(text: &str) -> bool {
     if VolumeName::parse(text).is_some() {
         return !std::path::Path::new(text).exists();
@@ -134,7 +134,7 @@ fn combination(whole: &str, level: Option<Level>, inside: &str) -> Result<Combin
     let mut options = false;
     for part in split(inside).ok_or_else(|| wrong(format!("target {whole}: its parentheses do not match")))? {
         match part.split_once('=') {
-            // Those of a file belong to the disk before them, as in throttled(…).
+            // Options of a file belong to the disk before them, as in throttled(…).
             Some(("size" | "alloc", _)) if !options && disks.last().is_some_and(|disk| disk.starts_with("file:")) => {
                 let last = disks.last_mut().expect("there is one");
                 last.push(',');
@@ -171,7 +171,7 @@ fn combination(whole: &str, level: Option<Level>, inside: &str) -> Result<Combin
     Ok(Combination { disks, how: spec.map_or(How::Jbod, How::Array) })
 }
 
-/// Splits at the commas that are neither escaped nor inside parentheses.
+/// Splits at commas that are neither escaped nor inside parentheses. Returns none if the parentheses do not match.
 fn split(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut start, mut depth, mut escaped) = (Vec::new(), 0, 0usize, false);
     for (at, c) in text.char_indices() {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_read_and_written() {
+    fn targets_are_parsed_and_formatted() {
         assert_eq!(local("null:1T"), Combination { disks: vec!["null:1T".into()], how: How::Bare });
         let striped = local("raid0(file:a.img,size=1G,throttled(mem:1G,iops=5,bw=1M),chunk=128K,zones=single)");
         assert_eq!(striped.disks, ["file:a.img,size=1G", "throttled(mem:1G,iops=5,bw=1M)"]);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_ones_are_named() {
+    fn malformed_targets_are_named() {
         for (text, words) in [
             ("raid0(null:1T", "not closed"),
             ("raid0(null:1T))", "do not match"),

@@ -1,24 +1,24 @@
-//! Values of options as people type them: times, blocks, and lists or ranges of numbers to sweep over.
+//! Parsers of option values: times, block sizes, and lists or ranges of numbers to sweep over.
 
 use std::time::Duration;
 
 use braid_geometry::units::parse_size;
 
-/// Longest block, in bytes: the longest request of the engine.
+/// The largest block, in bytes: the largest request of the engine.
 pub const BLOCK_BYTES_MAX: u64 = 32 << 20;
-/// Most I/Os in flight of one job.
+/// The most I/Os in flight of one job.
 pub const DEPTH_MAX: u64 = 2048;
-/// Most values of one sweep.
+/// The most values of one sweep.
 const SWEEP_MAX: usize = 64;
 
-/// The values of a sweep, in the order in which they were given; a single value is a sweep of one.
+/// The values of a sweep, in the given order. A single value is a sweep of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sweep(pub Vec<u64>);
 
-/// A size in bytes, 0 included.
+/// Parses a size in bytes, which may be 0.
 ///
 /// # Errors
-/// Says what is wrong, and shows a right one.
+/// The text is malformed. The error says why, and shows an example.
 pub fn size(text: &str) -> Result<u64, String> {
     if text == "0" {
         return Ok(0);
@@ -26,7 +26,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
 }
 
-/// Block sizes: one, a list, or a range that doubles.
+/// Parses block sizes: one, a list, or a range that doubles.
 ///
 /// # Errors
 /// As [`size`].
@@ -40,7 +40,7 @@ pub fn blocks(text: &str) -> Result<Sweep, String> {
     })
 }
 
-/// Depths: one, a list, or a range that doubles.
+/// Parses depths: one, a list, or a range that doubles.
 ///
 /// # Errors
 /// As [`size`].
@@ -62,7 +62,7 @@ fn sweep(text: &str, example: &str, one: impl Fn(&str) -> Result<u64, String>) -
         }
         let mut values: Vec<u64> =
             std::iter::successors(Some(first), |n| n.checked_mul(2)).take_while(|&n| n < last).collect();
-        // Where doubling does not meet it, the end is still what was asked for.
+        // The end of the range is included, even if doubling does not reach it.
         values.push(last);
         values
     } else {
@@ -80,7 +80,7 @@ fn sweep(text: &str, example: &str, one: impl Fn(&str) -> Result<u64, String>) -
     Ok(Sweep(values))
 }
 
-/// A length of time from 1 ms to 24 hours.
+/// Parses a length of time from 1 ms to 24 hours.
 ///
 /// # Errors
 /// As [`size`].
@@ -100,7 +100,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(ms))
 }
 
-/// How uneven a zipf distribution is.
+/// Parses the exponent of a Zipf distribution.
 ///
 /// # Errors
 /// As [`size`].
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_blocks() {
+    fn times_and_block_sizes() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         for wrong in ["", "5", "s", "0s", "5h", "99999999999999999999s", "18446744073709551615m"] {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps_double_and_keep_their_end() {
+    fn sweeps_double_and_include_their_end() {
         assert_eq!(depths("1..128"), Ok(Sweep(vec![1, 2, 4, 8, 16, 32, 64, 128])));
         assert_eq!(depths("3..20"), Ok(Sweep(vec![3, 6, 12, 20])));
         assert_eq!(depths("1,4,16"), Ok(Sweep(vec![1, 4, 16])));

@@ -1,36 +1,36 @@
-//! Other names of verbs, which people's fingers know from elsewhere: one table, applied to every noun.
+//! Aliases of verbs, which users know from other tools: one table, applied to every noun.
 
 use clap::Command;
 
-/// Each alias, with the verbs that it may stand for: it stands for the first of them that a noun has, and is absent where the noun has none.
+/// Each alias, with the verbs that it may stand for: the first of them that a noun has. A noun without any of them has no such alias.
 ///
-/// So `rm` is `remove` of arrays, pools, exports, nodes and replicas, where a member or an entry is taken out and `delete` is something else.
-/// It is `delete` of volumes and snapshots, which have no `remove`. `destroy` is always `delete`. An alias is never the name of a verb.
+/// `rm` is `remove` of arrays, pools, exports, nodes and replicas, where it removes a member or an entry and differs from `delete`. It is
+/// `delete` of volumes and snapshots, which have no `remove`. `destroy` is always `delete`. An alias is never the name of a verb.
 const ALIASES: [(&str, &[&str]); 4] =
     [("ls", &["list"]), ("rm", &["remove", "delete"]), ("destroy", &["delete"]), ("scrub", &["check"])];
 
-/// Returns the command line with the aliases, which help shows.
+/// Returns the command line with the aliases, which are shown in help.
 #[must_use]
 pub fn added_to(command: Command) -> Command {
     command.mut_subcommands(|noun| ALIASES.into_iter().fold(noun, with_alias))
 }
 
 fn with_alias(noun: Command, (alias, verbs): (&'static str, &[&str])) -> Command {
-    match meant(verbs, |verb| noun.find_subcommand(verb).is_some()) {
+    match first_existing(verbs, |verb| noun.find_subcommand(verb).is_some()) {
         Some(verb) => noun.mut_subcommand(verb, |verb| verb.visible_alias(alias)),
         None => noun,
     }
 }
 
-/// The first of these verbs that there is.
-fn meant<'a>(verbs: &[&'a str], is_there: impl Fn(&str) -> bool) -> Option<&'a str> {
-    verbs.iter().copied().find(|verb| is_there(verb))
+/// Returns the first of these verbs that exists.
+fn first_existing<'a>(verbs: &[&'a str], exists: impl Fn(&str) -> bool) -> Option<&'a str> {
+    verbs.iter().copied().find(|verb| exists(verb))
 }
 
-/// The verb that an alias stands for, of a noun that has the verbs of which `is_there` is true.
-pub(crate) fn verb_of(alias: &str, is_there: impl Fn(&str) -> bool) -> Option<&'static str> {
+/// Returns the verb that an alias stands for, of a noun that has the verbs for which `exists` is true.
+pub(crate) fn verb_of(alias: &str, exists: impl Fn(&str) -> bool) -> Option<&'static str> {
     let (_, verbs) = ALIASES.into_iter().find(|(known, _)| *known == alias)?;
-    meant(verbs, is_there)
+    first_existing(verbs, exists)
 }
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
         _command: crate::Command,
     }
 
-    /// Each alias as it is typed, with the command that it is.
+    /// Returns each alias as it is typed, with its command.
     fn all(command: &Command) -> BTreeMap<String, String> {
         let mut all = BTreeMap::new();
         for noun in command.get_subcommands() {

@@ -1,10 +1,10 @@
-//! `braid completions SHELL`: what the shell needs to complete commands, options, and names of arrays and exports.
+//! `braid completions SHELL`: the script with which a shell completes commands, options, and names of arrays and exports.
 //!
-//! The names come from the daemon: the script asks `braid completions arrays` (or `exports`), which nobody types. Where no
-//! daemon answers at once there are none, and nothing is said.
+//! The names come from the daemon: the script runs the hidden commands `braid completions arrays` and `exports`. If no
+//! daemon replies within half a second, they print nothing.
 
+use super::endpoint::EndpointArgs;
 use super::output;
-use super::reach::Reach;
 use braid_api::{ArrayList, ErrorDetail, ExportList};
 use clap::{Args, Command, ValueEnum};
 use clap_complete::{Shell, generate};
@@ -12,20 +12,20 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Longest that somebody who presses Tab waits for the daemon.
-const ANSWER_MAX: Duration = Duration::from_millis(500);
+/// Maximum time that a completion waits for the daemon.
+const REPLY_MAX: Duration = Duration::from_millis(500);
 
 /// Arguments of `braid completions`.
 #[derive(Args)]
 pub struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
-    what: What,
+    topic: Topic,
 }
 
-/// The shells that are tested, and what their scripts ask for.
+/// The tested shells, and the kinds of names that their scripts request.
 #[derive(Clone, Copy, ValueEnum)]
-enum What {
+enum Topic {
     Bash,
     Zsh,
     Fish,
@@ -40,16 +40,16 @@ enum What {
 /// # Errors
 /// None today.
 pub fn run(args: &CompletionsArgs, mut command: Command) -> anyhow::Result<ExitCode> {
-    super::wait(run_on(args, &mut command))
+    super::block_on(run_on(args, &mut command))
 }
 
 async fn run_on(args: &CompletionsArgs, command: &mut Command) -> anyhow::Result<ExitCode> {
-    let text = match args.what {
-        What::Bash => bash(&script(Shell::Bash, command), command),
-        What::Zsh => zsh(&script(Shell::Zsh, command)),
-        What::Fish => fish(&script(Shell::Fish, command), command),
-        What::Arrays | What::Exports => {
-            let names = tokio::time::timeout(ANSWER_MAX, names(args.what)).await;
+    let text = match args.topic {
+        Topic::Bash => bash(&script(Shell::Bash, command), command),
+        Topic::Zsh => zsh(&script(Shell::Zsh, command)),
+        Topic::Fish => fish(&script(Shell::Fish, command), command),
+        Topic::Arrays | Topic::Exports => {
+            let names = tokio::time::timeout(REPLY_MAX, names(args.topic)).await;
             names.ok().and_then(Result::ok).unwrap_or_default()
         }
     };
@@ -57,10 +57,10 @@ async fn run_on(args: &CompletionsArgs, command: &mut Command) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-async fn names(what: What) -> Result<String, ErrorDetail> {
-    let client = Reach::default().client()?;
-    let names: Vec<String> = match what {
-        What::Arrays => {
+async fn names(topic: Topic) -> Result<String, ErrorDetail> {
+    let client = EndpointArgs::default().client()?;
+    let names: Vec<String> = match topic {
+        Topic::Arrays => {
             client.get::<ArrayList>("/v1/arrays").await?.arrays.into_iter().map(|array| array.name).collect()
         }
         _ => client.get::<ExportList>("/v1/exports").await?.exports.into_iter().map(|export| export.name).collect(),
@@ -74,7 +74,7 @@ fn script(shell: Shell, command: &mut Command) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// The commands whose first argument is the name of an array, or of an export: noun and verb, by its aliases, too.
+/// Returns the commands whose first argument is the name of an array or an export: noun and verb, also under its aliases.
 fn with_names_of(kind: &str, command: &Command) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for noun in command.get_subcommands() {
@@ -88,18 +88,18 @@ fn with_names_of(kind: &str, command: &Command) -> Vec<(String, String)> {
     found
 }
 
-/// Names stand behind noun and verb; options may stand before them, and then there is no help.
+/// Adds completion of names, which follow noun and verb. After an option before them, names are not completed.
 fn bash(script: &str, command: &Command) -> String {
     let mut text = script.replace("complete -F _braid ", "complete -F _braid_with_names ");
     text.push_str(
         "\n_braid_with_names() {\n    _braid \"$@\"\n    local cur=\"${COMP_WORDS[COMP_CWORD]}\" names\n    \
          [[ ${COMP_CWORD} -eq 3 && ${cur} != -* ]] || return 0\n    case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" in\n",
     );
-    for (kind, ask) in [("array", "arrays"), ("export", "exports")] {
+    for (kind, list) in [("array", "arrays"), ("export", "exports")] {
         let commands: Vec<String> =
             with_names_of(kind, command).into_iter().map(|(noun, verb)| format!("\"{noun} {verb}\"")).collect();
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "        {}) names=\"$(braid completions {ask} 2>/dev/null)\" ;;", commands.join("|"));
+        let _ = writeln!(text, "        {}) names=\"$(braid completions {list} 2>/dev/null)\" ;;", commands.join("|"));
     }
     text.push_str(
         "        *) return 0 ;;\n    esac\n    \
@@ -108,16 +108,16 @@ fn bash(script: &str, command: &Command) -> String {
     text
 }
 
-/// Arguments are described one a line, with what completes them at the end.
+/// Adds completion of names. The script describes one argument on each line, which ends with the function that completes it.
 fn zsh(script: &str) -> String {
     let mut text = String::with_capacity(script.len() + 1024);
     for line in script.lines() {
         if line.starts_with("if [ \"$funcstack[1]\"") {
-            for ask in ["arrays", "exports"] {
+            for list in ["arrays", "exports"] {
                 let _ = writeln!(
                     text,
-                    "_braid_{ask}() {{\n    local -a names\n    \
-                     names=(${{(f)\"$(braid completions {ask} 2>/dev/null)\"}})\n    compadd -a names\n}}\n"
+                    "_braid_{list}() {{\n    local -a names\n    \
+                     names=(${{(f)\"$(braid completions {list} 2>/dev/null)\"}})\n    compadd -a names\n}}\n"
                 );
             }
         }
@@ -139,12 +139,12 @@ fn zsh(script: &str) -> String {
 
 fn fish(script: &str, command: &Command) -> String {
     let mut text = script.to_owned();
-    for (kind, ask) in [("array", "arrays"), ("export", "exports")] {
+    for (kind, list) in [("array", "arrays"), ("export", "exports")] {
         for (noun, verb) in with_names_of(kind, command) {
             let _ = writeln!(
                 text,
                 "complete -c braid -n \"__fish_braid_using_subcommand {noun}; and __fish_seen_subcommand_from {verb}\" \
-                 -f -a \"(braid completions {ask} 2>/dev/null)\""
+                 -f -a \"(braid completions {list} 2>/dev/null)\""
             );
         }
     }
@@ -164,17 +164,17 @@ mod tests {
     }
 
     #[test]
-    fn every_script_asks_for_the_names_of_every_command_that_takes_one() {
+    fn every_script_completes_the_names_of_every_command_that_takes_one() {
         let command = &mut crate::aliases::added_to(Whole::command());
         let (arrays, exports) = (with_names_of("array", command).len(), with_names_of("export", command).len());
         assert!(arrays >= 6 && exports >= 4, "{arrays} {exports}");
-        let count = |text: &str, what: &str| text.matches(what).count();
+        let count = |text: &str, part: &str| text.matches(part).count();
         let text = zsh(&script(Shell::Zsh, command));
         assert_eq!((count(&text, ":_braid_arrays' "), count(&text, ":_braid_exports' ")), (arrays, exports));
         assert_eq!((count(&text, "_braid_arrays() {"), count(&text, "_braid_exports() {")), (1, 1));
         let text = fish(&script(Shell::Fish, command), command);
-        let asks = |of: &str| format!("(braid completions {of} 2>/dev/null)");
-        assert_eq!((count(&text, &asks("arrays")), count(&text, &asks("exports"))), (arrays, exports));
+        let requests = |of: &str| format!("(braid completions {of} 2>/dev/null)");
+        assert_eq!((count(&text, &requests("arrays")), count(&text, &requests("exports"))), (arrays, exports));
         let text = bash(&script(Shell::Bash, command), command);
         assert!(text.contains("\"array show\"") && text.contains("\"export set\"") && !text.contains("-F _braid "));
         assert!(text.contains("\"array scrub\"") && text.contains("\"export rm\""), "also by aliases");

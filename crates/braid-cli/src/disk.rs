@@ -2,18 +2,20 @@
 
 use super::confirm::confirm;
 use super::disk_names::absolute;
-use super::{AskList, output};
+use super::{ApiListArgs, output};
 use crate::examine;
-use braid_advice::errors::of_lifecycle;
+use braid_advice::errors::lifecycle_error;
 use braid_advice::errors::os_error;
 use braid_api::{DiskList, ErrorDetail, HostDiskList, Kind};
-use braid_engine::{LeafId, lifecycle};
+use braid_array_admin::lifecycle;
+use braid_engine::LeafId;
 use braid_format::foreign::SignatureClass;
 use braid_geometry::units::format_size;
 use braid_host::host;
 use braid_host::probe::Probe;
 use braid_ring::{Disk, DiskSpec, OpenOptions};
 use braid_terminal::listing::ListStyle;
+use braid_terminal::progress::Waiting;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,11 +24,11 @@ use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum Verb {
-    /// List the disks of this machine, what is on them, and whether Braid may use them
-    List(AskList),
-    /// Print the label of a disk in full, also when it is damaged
+    /// List the disks of this machine, their content, and whether Braid may use them
+    List(ApiListArgs),
+    /// Print the label of a disk in full, even if it is damaged
     Examine(examine::ExamineArgs),
-    /// Remove Braid's labels from a disk, and nothing else
+    /// Erase Braid's labels from a disk, and nothing else
     Wipe(WipeArgs),
 }
 
@@ -34,7 +36,7 @@ pub enum Verb {
 pub struct WipeArgs {
     /// The disk: a block device or a file
     disk: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
     /// Print one JSON document instead of text
@@ -46,39 +48,41 @@ pub struct WipeArgs {
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Wiped {
     disk: String,
-    /// Where labels were, in bytes from the start of the disk.
+    /// Offsets of the erased labels, in bytes from the start of the disk.
     label_offsets_bytes: Vec<u64>,
-    /// Where labels stand that are not this disk's, and were left.
+    /// Offsets of labels that belong to something else on this disk, which were not erased.
     left_offsets_bytes: Vec<u64>,
 }
 
 /// Runs one of the commands.
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
-        Verb::List(ask) => list(ask).await,
+        Verb::List(api) => list(api).await,
         Verb::Examine(args) => examine::run(args),
         Verb::Wipe(args) => wipe(&args).await,
     }
 }
 
-async fn list(ask: AskList) -> anyhow::Result<ExitCode> {
-    // A daemon is not needed; where one answers, it knows whose the disks are.
-    let ours: BTreeMap<PathBuf, String> = match ask.client()?.get::<DiskList>("/v1/disks").await {
+async fn list(api: ApiListArgs) -> anyhow::Result<ExitCode> {
+    // No daemon is needed; if one replies, it knows the arrays of the disks.
+    let arrays: BTreeMap<PathBuf, String> = match api.client()?.get::<DiskList>("/v1/disks").await {
         Ok(list) => list.disks.into_iter().filter_map(|disk| Some((device_of(&disk.name)?, disk.array))).collect(),
         Err(_) => BTreeMap::new(),
     };
-    let find = |path: &Path| ours.get(&path.canonicalize().unwrap_or_else(|_| path.to_owned())).cloned();
-    let list = HostDiskList { disks: host::Roots::default().list(&find) };
+    let find = |path: &Path| arrays.get(&path.canonicalize().unwrap_or_else(|_| path.to_owned())).cloned();
+    let waiting = Waiting::begin(|| "the disks of this machine".to_owned());
+    let list = HostDiskList { disks: host::SystemRoots::default().list(&find) };
+    drop(waiting);
     let names = list.disks.iter().map(|disk| disk.path.as_str());
-    ask.print(&list, names, &[], |style| table(&list, style));
+    api.print(&list, names, &[], |style| table(&list, style));
     Ok(ExitCode::SUCCESS)
 }
 
 fn table(list: &HostDiskList, style: ListStyle) -> String {
     if list.disks.is_empty() {
-        return "no block devices; files are all right, too: file:PATH,size=50G\n".to_owned();
+        return "no block devices; a file can be used as a disk. Example: file:PATH,size=50G\n".to_owned();
     }
-    let columns = ["DISK", "SIZE", "KIND", "MODEL", "ON IT", "BRAID MAY USE IT"];
+    let columns = ["DISK", "SIZE", "KIND", "MODEL", "CONTENT", "USABLE"];
     let mut table = style.table(columns, ["SERIAL", "BLOCK"]);
     for disk in &list.disks {
         let content = match disk.content.as_deref() {
@@ -98,11 +102,11 @@ fn table(list: &HostDiskList, style: ListStyle) -> String {
             [disk.serial.clone().unwrap_or_else(|| "-".to_owned()), disk.logical_block_bytes.to_string()],
         );
     }
-    table.right([1, 7]);
+    table.align_right([1, 7]);
     table.render()
 }
 
-/// The device file beneath a disk's name, links resolved.
+/// Returns the device file behind a disk's name, with links resolved.
 fn device_of(name: &str) -> Option<PathBuf> {
     let spec = DiskSpec::parse(name).ok()?;
     let path = spec.path()?;
@@ -114,39 +118,43 @@ async fn wipe(args: &WipeArgs) -> anyhow::Result<ExitCode> {
     let path = match &spec {
         DiskSpec::Path(path) | DiskSpec::File { path, .. } => path.clone(),
         _ => {
-            return Err(ErrorDetail::new(Kind::InvalidArgument, format!("{spec} has no label to remove"))
-                .remedy("name a block device or a file, for example: braid disk wipe /dev/sdb")
+            return Err(ErrorDetail::new(Kind::InvalidArgument, format!("{spec} has no label to erase"))
+                .remedy("name a block device or a file. Example: braid disk wipe /dev/sdb")
                 .into());
         }
     };
-    // Held for the whole time: whoever uses it, a daemon or a mount, has it, and then we do not.
+    let waiting = Waiting::for_disk(&args.disk);
+    // Held until the end. Opening fails while a daemon or a mount holds the disk.
     let _held = Disk::open(&DiskSpec::Path(path.clone()), OpenOptions { exclusive: true, write: true })
-        .map_err(|error| braid_advice::errors::of_ring(&error, &args.disk))?;
-    let failed = |error: std::io::Error| os_error(&error, "the disk cannot be looked at", &path);
+        .map_err(|error| braid_advice::errors::ring_error(&error, &args.disk))?;
+    let failed = |error: std::io::Error| os_error(&error, "the disk cannot be examined", &path);
     let probe = Probe::for_writing(&path).map_err(failed)?;
     let found = probe.identify().map_err(failed)?;
+    drop(waiting);
     let label =
         found.iter().flat_map(|found| &found.signatures).find(|signature| signature.class == SignatureClass::Braid);
     let Some(label) = label else {
         let none = Wiped { disk: args.disk.clone(), label_offsets_bytes: Vec::new(), left_offsets_bytes: Vec::new() };
-        output::show(args.json, &none, |_| format!("{} bears no label of Braid; nothing was done\n", args.disk));
+        output::show(args.json, &none, |_| format!("{} has no Braid label; nothing was changed\n", args.disk));
         return Ok(ExitCode::SUCCESS);
     };
-    let whose = if label.kind == "braid pool" { "pool" } else { "array" };
-    confirm(&format!("{} bears a {label}; its {whose} will lose this member for good", args.disk), args.yes)?;
+    let owner = if label.kind == "braid pool" { "pool" } else { "array" };
+    confirm(&format!("{} has a {label}; its {owner} will lose this member permanently", args.disk), args.yes)?;
+    let waiting = Waiting::for_disk(&args.disk);
     let wiped = lifecycle::wipe(&probe, LeafId(0))
         .await
-        .map_err(|error| of_lifecycle(&error, "", &|_| Some(args.disk.clone())))?;
+        .map_err(|error| lifecycle_error(&error, "", &|_| Some(args.disk.clone())))?;
+    drop(waiting);
     let wiped = Wiped { disk: args.disk.clone(), label_offsets_bytes: wiped.erased, left_offsets_bytes: wiped.left };
     output::show(args.json, &wiped, |wiped| {
         let count = wiped.label_offsets_bytes.len();
         let mut text = format!(
-            "{count} label{} removed from {}; nothing else was touched\n",
+            "erased {count} label{} from {}; nothing else was changed\n",
             if count == 1 { "" } else { "s" },
             wiped.disk
         );
         if !wiped.left_offsets_bytes.is_empty() {
-            text.push_str("a label that belongs to something else, such as a partition on this disk, was left\n");
+            text.push_str("a label that belongs to something else, such as a partition on this disk, was not erased\n");
         }
         text
     });

@@ -1,31 +1,31 @@
-//! Names of disks as they are sent to the daemon, which has another working folder.
+//! Converts disk names into the form that is sent to the daemon, whose working folder differs.
 
-use super::reach::Reach;
+use super::endpoint::EndpointArgs;
 use braid_api::names::VolumeName;
 use braid_api::{ErrorDetail, Kind};
 use braid_ring::DiskSpec;
 use std::path::{Path, PathBuf};
 
-/// Reads a disk's name and makes the path in it absolute, for a daemon on this machine.
+/// Parses a disk name and makes its path absolute, for a daemon on this machine.
 ///
 /// # Errors
-/// [`Kind::InvalidArgument`] naming what is wrong with it, and a right one.
+/// [`Kind::InvalidArgument`] with the reason and an example.
 pub fn absolute(name: &str) -> Result<DiskSpec, ErrorDetail> {
-    read(name, &|_| Ok(()))
+    parse_absolute(name, &|_| Ok(()))
 }
 
-/// The same for the daemon that is reached this way.
+/// Parses a disk name and makes its path absolute, for the daemon at this endpoint.
 ///
 /// # Errors
-/// The same; a relative path for a daemon on another machine.
-pub fn absolute_for(reach: &Reach, name: &str) -> Result<DiskSpec, ErrorDetail> {
-    read(name, &|path| reach.refuse_relative(path))
+/// See [`absolute`]; also if the path is relative and the daemon is on another machine.
+pub fn absolute_for(endpoint: &EndpointArgs, name: &str) -> Result<DiskSpec, ErrorDetail> {
+    parse_absolute(name, &|path| endpoint.refuse_relative(path))
 }
 
-fn read(name: &str, refuse: &dyn Fn(&Path) -> Result<(), ErrorDetail>) -> Result<DiskSpec, ErrorDetail> {
+fn parse_absolute(name: &str, refuse: &dyn Fn(&Path) -> Result<(), ErrorDetail>) -> Result<DiskSpec, ErrorDetail> {
     let volume = VolumeName::parse(name).filter(|volume| volume.snapshot.is_none());
     if volume.is_some() && !Path::new(name).exists() {
-        // A file of that name is meant where there is one, or with ./ before it.
+        // If a file of that name exists, the name means the file, as does a name that begins with ./.
         return Ok(DiskSpec::Volume { name: name.to_owned() });
     }
     let spec = DiskSpec::parse(name)
@@ -41,7 +41,7 @@ fn read(name: &str, refuse: &dyn Fn(&Path) -> Result<(), ErrorDetail>) -> Result
     })
 }
 
-/// The same disk with its path, however deep, put through `change`.
+/// Returns the disk with its path, at any nesting depth, replaced by `change` of it.
 fn with_path(
     spec: DiskSpec,
     change: &dyn Fn(PathBuf) -> Result<PathBuf, ErrorDetail>,
@@ -64,17 +64,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_become_absolute_however_deep() {
-        let here = std::env::current_dir().expect("tests run in a folder");
-        let name = absolute("throttled(file:a.img,size=1G,iops=3000)").expect("a right name").to_string();
-        assert_eq!(name, format!("throttled(file:{}/a.img,size=1G,iops=3000)", here.display()));
-        assert_eq!(absolute("mem:1G").expect("a right name").to_string(), "mem:1G");
+    fn paths_become_absolute_at_any_depth() {
+        let folder = std::env::current_dir().expect("tests run in a folder");
+        let name = absolute("throttled(file:a.img,size=1G,iops=3000)").expect("a valid name").to_string();
+        assert_eq!(name, format!("throttled(file:{}/a.img,size=1G,iops=3000)", folder.display()));
+        assert_eq!(absolute("mem:1G").expect("a valid name").to_string(), "mem:1G");
         assert_eq!(absolute("tank/db").expect("a volume").to_string(), "volume:tank/db");
         assert_eq!(
             absolute("src/lib.rs").expect("there is such a file").to_string(),
-            format!("{}/src/lib.rs", here.display())
+            format!("{}/src/lib.rs", folder.display())
         );
-        assert_eq!(absolute("/dev/sdb").expect("a right name").to_string(), "/dev/sdb");
+        assert_eq!(absolute("/dev/sdb").expect("a valid name").to_string(), "/dev/sdb");
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! What `braid disk examine` shows of a pool's label beside its fields.
+//! How `braid disk examine` shows the label of a pool, besides its fields.
 
 use braid_format::pool::PoolLabel;
 use braid_geometry::units::format_size;
 use serde_json::{Value, json};
 
-use super::examine::Shown;
+use super::examine::LabelView;
 
-impl Shown for PoolLabel {
+impl LabelView for PoolLabel {
     fn title(&self) -> String {
         format!("member {} of pool \"{}\" ({})", self.member, self.name, self.uuid)
     }
@@ -29,7 +29,7 @@ impl Shown for PoolLabel {
         text
     }
 
-    /// A pool has neither zones nor jobs in its label.
+    /// The label of a pool has neither zones nor jobs.
     fn tables_json(&self) -> [Value; 3] {
         let members = self.numbered().map(|(number, member)| {
             json!({

@@ -1,10 +1,10 @@
-//! Examples of every command: one table, from which help, usage errors and `docs/cli.md` take them, and a
-//! test checks that each of them is right.
+//! Examples of every command: the table from which help, manual pages, usage errors and `docs/reference/cli` take them. A test parses each
+//! example.
 
 use super::aliases::verb_of;
 use clap::Command;
 
-/// Command and what to type.
+/// Each command with its examples.
 pub const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "serve",
@@ -26,6 +26,8 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("top", &["braid top", "braid top --interval 5s", "braid top --once --json"]),
     ("events", &["braid events", "braid events --follow --json"]),
+    ("doctor", &["braid doctor", "braid doctor --json"]),
+    ("explain", &["braid explain array-degraded", "braid explain pool_nearly_full --json", "braid explain"]),
     (
         "plan",
         &[
@@ -107,6 +109,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         "pool create",
         &[
             "braid pool create tank /dev/sdb /dev/sdc",
+            "braid pool create tank /dev/sdb /dev/sdc /dev/sdd --level raid5",
             "braid pool create tank safe",
             "braid pool create trial file:a.img,size=50G file:b.img,size=100G",
         ],
@@ -119,6 +122,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         "volume create",
         &[
             "braid volume create tank/db 100G",
+            "braid volume create tank/home --size 10G --mount /srv/home --mkfs xfs",
             "braid volume create tank/guest 20G --limit iops=500,bw=50M",
             "braid volume create db 100G --replicas node1/tank,node2/tank --witness node3",
         ],
@@ -154,6 +158,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "braid volume resize tank/db 200G",
             "braid volume resize tank/db +10G",
+            "braid volume resize tank/db +10G --fs",
             "braid volume resize tank/db -10G",
             "braid volume resize tank/db 50G --force --yes",
         ],
@@ -233,9 +238,11 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "export add",
         &[
+            "braid export add fast",
             "braid export add fast --nbd unix:/run/braid/fast.sock",
             "braid export add fast --nbd tcp:127.0.0.1:10809 --name fast-ro --read-only",
             "braid export add tank/db --nbd unix:/run/braid/db.sock",
+            "braid export add tank/db --nbd",
             "braid export add tank/db --ublk --queues 2 --depth 256",
             "braid export add tank/db@monday --nbd unix:/run/braid/db.sock",
             "braid export add tank/db --fuse /srv/db.img --name db-file",
@@ -272,7 +279,7 @@ pub const EXAMPLES: &[(&str, &[&str])] = &[
     ("schema", &["braid schema", "braid schema array list"]),
 ];
 
-/// Returns the command line with the examples in every `--help`.
+/// Returns the command line with its examples in every `--help`.
 #[must_use]
 pub fn added_to(command: Command) -> Command {
     EXAMPLES.iter().fold(command, |command, (path, examples)| {
@@ -292,7 +299,7 @@ fn at(command: Command, path: &[&str], change: &dyn Fn(Command) -> Command) -> C
     }
 }
 
-/// The first example of the command that these arguments begin with.
+/// Returns the first example of the command that these arguments begin with.
 pub fn for_arguments(arguments: impl Iterator<Item = String>) -> Option<&'static str> {
     let words: Vec<String> = arguments.filter(|word| !word.starts_with('-')).take(2).collect();
     let matching =

@@ -1,6 +1,7 @@
 //! `braid job …`.
 
-use super::{Ask, AskList, output, redundant};
+use super::confirm::YesArgs;
+use super::{ApiArgs, ApiListArgs, job_progress, output};
 use braid_api::{Job, JobList, SetJob};
 use braid_geometry::units::{format_size, parse_size};
 use braid_terminal::listing::ListStyle;
@@ -9,18 +10,18 @@ use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum Verb {
-    /// List the jobs with how far each has come, and how those have ended that did lately
-    List(AskList),
-    /// Watch a job, or all there are, to the end; 7 if it has found damage
+    /// List the current jobs with their progress, and recently ended jobs with their outcome
+    List(ApiListArgs),
+    /// Watch one job, several or all until they end; exit status 7 if a job found damage
     Watch(WatchArgs),
-    /// Let a job wait; what clients wait for is done all the same
+    /// Pause a job; work that client requests wait for continues
     Pause(JobArgs),
-    /// Let a job go on
+    /// Resume a paused job
     Resume(JobArgs),
-    /// Limit how fast a job reads or writes on one disk; 0: it gives way to clients by itself
+    /// Limit the rate at which a job reads or writes on each disk; 0 removes the limit: the job yields to clients
     Limit(LimitArgs),
-    /// Give a job up; the member that a rebuild was filling is left out again
-    Cancel(JobArgs),
+    /// Cancel a job; the member that was being rebuilt is dropped again
+    Cancel(CancelArgs),
 }
 
 #[derive(Args)]
@@ -28,26 +29,34 @@ pub struct JobArgs {
     /// The job, as ARRAY:NUMBER or POOL:NUMBER
     job: String,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
+}
+
+#[derive(Args)]
+pub struct CancelArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    #[command(flatten)]
+    _yes: YesArgs,
 }
 
 #[derive(Args)]
 pub struct WatchArgs {
-    /// The job, as ARRAY:NUMBER or POOL:NUMBER [default: all that go on]
+    /// The job, as ARRAY:NUMBER or POOL:NUMBER [default: all current jobs]
     job: Vec<String>,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
 pub struct LimitArgs {
     /// The job, as ARRAY:NUMBER or POOL:NUMBER
     job: String,
-    /// Bytes a second at most
+    /// Maximum bytes per second
     #[arg(value_name = "RATE", value_parser = rate)]
     rate: u64,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 fn rate(text: &str) -> Result<u64, String> {
@@ -60,57 +69,57 @@ fn rate(text: &str) -> Result<u64, String> {
 /// Runs one of the commands.
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
-        Verb::List(ask) => {
-            let list: JobList = ask.client()?.get("/v1/jobs").await?;
+        Verb::List(api) => {
+            let list: JobList = api.client()?.get("/v1/jobs").await?;
             let names = list.jobs.iter().map(|job| job.name.as_str());
-            ask.print(&list, names, &[], |style| table(&list, style));
+            api.print(&list, names, &[], |style| table(&list, style));
         }
         Verb::Watch(args) => return watch(args).await,
         Verb::Pause(args) => set(&args, SetJob { paused: Some(true), ..SetJob::default() }).await?,
         Verb::Resume(args) => set(&args, SetJob { paused: Some(false), ..SetJob::default() }).await?,
         Verb::Limit(args) => {
             let limit = SetJob { limit_bytes_per_s: Some(args.rate), ..SetJob::default() };
-            set(&JobArgs { job: args.job, ask: args.ask }, limit).await?;
+            set(&JobArgs { job: args.job, api: args.api }, limit).await?;
         }
-        Verb::Cancel(args) => {
-            let job: Job = args.ask.client()?.delete(&format!("/v1/jobs/{}", args.job)).await?;
-            output::show(args.ask.json, &job, |job| format!("job {} was given up\n", job.name));
+        Verb::Cancel(CancelArgs { job: args, .. }) => {
+            let job: Job = args.api.client()?.delete(&format!("/v1/jobs/{}", args.job)).await?;
+            output::show(args.api.json, &job, |job| format!("cancelled job {}\n", job.name));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn watch(args: WatchArgs) -> anyhow::Result<ExitCode> {
-    let client = args.ask.client()?;
+    let client = args.api.client()?;
     let mut names = args.job;
     if names.is_empty() {
-        let going = client.get::<JobList>("/v1/jobs").await?.jobs.into_iter().filter(|job| !job.state.is_over());
-        names = going.map(|job| job.name).collect();
+        let running = client.get::<JobList>("/v1/jobs").await?.jobs.into_iter().filter(|job| !job.state.is_over());
+        names = running.map(|job| job.name).collect();
     }
-    let Some(jobs) = super::watch::follow(&client, &names, args.ask.json).await? else {
+    let Some(jobs) = super::watch::follow(&client, &names, args.api.json).await? else {
         return Ok(ExitCode::FAILURE);
     };
     let status = super::watch::status(&jobs);
-    output::show(args.ask.json, &JobList { jobs }, |list| {
+    output::show(args.api.json, &JobList { jobs }, |list| {
         if list.jobs.is_empty() {
-            return "no job goes on\n".to_owned();
+            return "no jobs are running\n".to_owned();
         }
-        list.jobs.iter().map(super::watch::ended).collect()
+        list.jobs.iter().map(super::watch::outcome_line).collect()
     });
     Ok(status)
 }
 
 async fn set(args: &JobArgs, body: SetJob) -> anyhow::Result<()> {
-    let job: Job = args.ask.client()?.patch(&format!("/v1/jobs/{}", args.job), &body).await?;
-    output::show(args.ask.json, &job, line);
+    let job: Job = args.api.client()?.patch(&format!("/v1/jobs/{}", args.job), &body).await?;
+    output::show(args.api.json, &job, line);
     Ok(())
 }
 
 fn line(job: &Job) -> String {
-    format!("job {}\n", super::watch::going(job))
+    format!("job {}\n", super::watch::progress_line(job))
 }
 
-/// What came of a job that has ended.
+/// Returns the outcome of a job that has ended.
 fn outcome(job: &Job) -> String {
     let share = format!("{} of {}", format_size(job.progress.done_bytes), format_size(job.progress.total_bytes));
     job.findings.as_ref().map_or(share, braid_advice::findings::sentence)
@@ -129,7 +138,7 @@ fn table(list: &JobList, style: ListStyle) -> String {
                 .or(job.member)
                 .map_or_else(|| job.volume.clone().unwrap_or_else(|| "all".to_owned()), |member| member.to_string()),
             job.state.word().to_owned(),
-            if job.state.is_over() { outcome(job) } else { redundant::progress(&job.progress) },
+            if job.state.is_over() { outcome(job) } else { job_progress::progress(&job.progress) },
             match job.limit_bytes_per_s {
                 0 => "none".to_owned(),
                 limit => format!("{}/s", format_size(limit)),
@@ -137,5 +146,6 @@ fn table(list: &JobList, style: ListStyle) -> String {
         ];
         table.row(cells, []);
     }
+    table.states([3]);
     table.render()
 }

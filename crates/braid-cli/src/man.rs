@@ -1,4 +1,4 @@
-//! `braid man --dir DIR`: a manual page for each command, made of what `--help` says.
+//! `braid man --dir DIR`: generates a manual page for each command from its `--help`.
 
 use super::examples::EXAMPLES;
 use super::output;
@@ -10,60 +10,60 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The date on the pages: of the last release that changed the command line.
+/// The date on the pages: that of the last release that changed the command line.
 const DATE: &str = "2026-11-21";
 
-/// What of the environment every command heeds.
+/// The environment variables that every command reads.
 const ENVIRONMENT: [(&str, &str); 11] = [
     ("BRAID_SOCKET", "the socket of the daemon's API"),
     ("BRAID_HOST", "a daemon on another machine instead, as https://NODE:10870"),
-    ("BRAID_CA", "the authority of that daemon's certificate"),
-    ("BRAID_TOKEN_FILE", "a file with the token to show it"),
-    ("BRAID_CERT", "the certificate to show it"),
-    ("BRAID_KEY", "the certificate's private key"),
+    ("BRAID_CA", "the certificate authority of that daemon"),
+    ("BRAID_TOKEN_FILE", "a file with the token for that daemon"),
+    ("BRAID_CERT", "the client certificate for that daemon"),
+    ("BRAID_KEY", "the private key of the client certificate"),
     ("BRAID_STATE", "the folder of the daemon's state"),
-    ("BRAID_SHARED_MEMORY", "the folder in shared memory of the tails of pools"),
+    ("BRAID_SHARED_MEMORY", "the folder for the pools' in-memory logs, in shared memory"),
     ("BRAID_CONFIG", "the configuration"),
-    ("NO_COLOR", "no colour, unless --color says otherwise"),
-    ("COLUMNS", "how wide tables are at a terminal, instead of its own width"),
+    ("NO_COLOR", "no colour, unless --color requests it"),
+    ("COLUMNS", "the width of tables at a terminal, instead of the terminal's width"),
 ];
 
-/// What the exit status says.
+/// The exit statuses and their meanings.
 pub const EXIT_STATUS: [(u8, &str); 8] = [
     (0, "done"),
     (1, "failed"),
-    (2, "the arguments are wrong"),
-    (3, "there is no such thing"),
+    (2, "invalid arguments"),
+    (3, "not found"),
     (4, "refused: in use, would destroy, or needs `--force` or `--yes`"),
     (5, "done, but something needs attention"),
-    (6, "the daemon is not reachable, is stopping, or does not know all disks yet"),
+    (6, "the daemon cannot be reached, is stopping, or does not know all disks yet"),
     (7, "damage found"),
 ];
 
 /// Arguments of `braid man`.
 #[derive(Args)]
 pub struct ManArgs {
-    /// The folder that the pages are written to; it is made if need be
+    /// The folder to write the pages to; it is created if it does not exist
     #[arg(long, value_name = "FOLDER")]
     dir: PathBuf,
 }
 
 /// Writes the pages.
 pub fn run(args: &ManArgs, root: Command) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(&args.dir).with_context(|| format!("the folder {} cannot be made", args.dir.display()))?;
+    std::fs::create_dir_all(&args.dir).with_context(|| format!("cannot create the folder {}", args.dir.display()))?;
     let mut root = root.disable_help_subcommand(true);
     root.build();
     let mut pages = Vec::new();
     collect(&root, "", &mut pages)?;
     for (name, page) in &pages {
         let path = args.dir.join(name);
-        std::fs::write(&path, page).with_context(|| format!("the page {} cannot be written", path.display()))?;
+        std::fs::write(&path, page).with_context(|| format!("cannot write the page {}", path.display()))?;
     }
-    output::text(&format!("{} manual pages are in {}\n", pages.len(), args.dir.display()));
+    output::text(&format!("wrote {} manual pages to {}\n", pages.len(), args.dir.display()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// The pages of a command and of those below it, by the names of their files.
+/// Adds the pages of a command and its subcommands, with the names of their files.
 fn collect(command: &Command, path: &str, into: &mut Vec<(String, Vec<u8>)>) -> anyhow::Result<()> {
     let name = format!("braid{}", path.replace(' ', "-"));
     into.push((format!("{name}.1"), page(command, path, &name)?));
@@ -121,7 +121,7 @@ fn page(command: &Command, path: &str, name: &str) -> std::io::Result<Vec<u8>> {
     Ok(tidy(&out))
 }
 
-/// The aliases of a command, if it has any.
+/// Returns a note with the aliases of a command; empty if it has none.
 fn also(command: &Command) -> String {
     let aliases: Vec<&str> = command.get_visible_aliases().collect();
     if aliases.is_empty() { String::new() } else { format!(" (also: {})", aliases.join(", ")) }
@@ -133,8 +133,8 @@ fn entry(page: &mut Roff, term: &str, text: &str) {
     page.text([roman(text)]);
 }
 
-/// The page without what the renderer leaves behind and checkers of manual pages complain of: empty lines, spaces at ends
-/// of lines, paragraphs before a heading, letters beyond ASCII.
+/// Returns the page without what checkers of manual pages report in the renderer's output: empty lines, trailing spaces,
+/// paragraph breaks before a heading, characters beyond ASCII.
 fn tidy(page: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(page);
     let mut lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
@@ -153,7 +153,7 @@ fn tidy(page: &[u8]) -> Vec<u8> {
     let mut tidy = String::with_capacity(page.len());
     for line in lines {
         for c in line.chars() {
-            // Any roff reads these, whatever it takes its input to be.
+            // Every roff reads these, whatever input encoding it assumes.
             if c.is_ascii() { tidy.push(c) } else { tidy.push_str(&format!("\\[u{:04X}]", u32::from(c))) }
         }
         tidy.push('\n');

@@ -1,7 +1,7 @@
 //! `braid node …`.
 
-use super::array::{name, name_or_uuid};
-use super::{Ask, AskList, confirm, output, segment};
+use super::object_names::{name, name_or_uuid};
+use super::{ApiArgs, ApiListArgs, color, confirm, output, segment};
 use braid_api::{InitCluster, Invitation, Invite, JoinCluster, Node, NodeList, NodeState};
 use braid_terminal::listing::ListStyle;
 use clap::{Args, Subcommand};
@@ -10,32 +10,32 @@ use std::process::ExitCode;
 
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Make a cluster, of this daemon alone
+    /// Create a cluster with this daemon as its only node
     Init(InitArgs),
-    /// Invite one more node: prints what it has to be told, which is a secret
+    /// Invite one more node: prints the invitation token, which is a secret
     Invite(InviteArgs),
-    /// Join the cluster of an invitation
+    /// Join the cluster of an invitation token
     Join(JoinArgs),
-    /// List the nodes, and how they do
-    List(AskList),
+    /// List the nodes and their states
+    List(ApiListArgs),
     /// Show everything about a node
     Show(NodeArgs),
-    /// Take a node out of the cluster
+    /// Remove a node from the cluster
     Remove(RemoveArgs),
-    /// Give a node a new certificate now; it does so by itself in time
+    /// Renew the certificate of a node now; it is renewed automatically before it expires
     Renew(RenewArgs),
 }
 
-/// Where this node is reached.
+/// The addresses of this node.
 #[derive(Args)]
-pub struct PlaceArgs {
-    /// Where to listen for other nodes, and where they reach this one; the port is 10870 unless named
+pub struct AddressArgs {
+    /// The address at which this node listens, and at which other nodes connect to it [default port: 10870]
     #[arg(long, value_name = "HOST[:PORT]")]
     listen: String,
-    /// The same for the data of replicas [default: the host of --listen, port 10871]
+    /// The address for the data of replicas [default: the host of --listen, port 10871]
     #[arg(long, value_name = "HOST[:PORT]")]
     data: Option<String>,
-    /// Offer the data of replicas without TLS, on a network that is trusted: whoever is on it can read and write them
+    /// Offer the data of replicas without TLS, on a trusted network: every host on it can read and write the data
     #[arg(long)]
     data_plain: bool,
 }
@@ -46,31 +46,31 @@ pub struct InitArgs {
     #[arg(value_parser = name)]
     name: String,
     #[command(flatten)]
-    place: PlaceArgs,
+    addresses: AddressArgs,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
 pub struct InviteArgs {
-    /// For how long the invitation holds [default: 1h]
+    /// How long the invitation is valid [default: 1h]
     #[arg(long, value_name = "TIME", value_parser = super::snapshot::every)]
     expires: Option<u32>,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
 pub struct JoinArgs {
-    /// The invitation, as `braid node invite` has printed it on a node of the cluster
+    /// The invitation token that `braid node invite` printed on a node of the cluster
     token: String,
     /// The name of this node
     #[arg(long, value_parser = name)]
     name: String,
     #[command(flatten)]
-    place: PlaceArgs,
+    addresses: AddressArgs,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
@@ -79,16 +79,16 @@ pub struct NodeArgs {
     #[arg(value_parser = name_or_uuid)]
     node: String,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
 pub struct RenewArgs {
-    /// The node, by name or UUID [default: the one that is asked]
+    /// The node, by name or UUID [default: the node of this daemon]
     #[arg(value_parser = name_or_uuid)]
     node: Option<String>,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
@@ -96,80 +96,80 @@ pub struct RemoveArgs {
     /// The node, by name or UUID
     #[arg(value_parser = name_or_uuid)]
     node: String,
-    /// Remove it although it keeps replicas, or cannot be asked whether it does; or, where it is the one that is asked, although
-    /// none of the others can be told
+    /// Remove it although it holds replicas, or does not reply whether it does; or, if it is the node of this daemon, although none of
+    /// the other nodes can be notified
     #[arg(long)]
     force: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 /// Runs one of the commands.
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
         Verb::Init(args) => {
-            let PlaceArgs { listen, data, data_plain } = args.place;
+            let AddressArgs { listen, data, data_plain } = args.addresses;
             let body = InitCluster { name: args.name, listen, data, data_plain };
-            let node: Node = args.ask.client()?.post("/v1/cluster/init", &body).await?;
-            output::show(args.ask.json, &node, |node| {
+            let node: Node = args.api.client()?.post("/v1/cluster/init", &body).await?;
+            output::show(args.api.json, &node, |node| {
                 format!(
-                    "node {} has made a cluster; other nodes reach it at {}\ninvite one with: braid node invite\n",
+                    "created a cluster with node {}; other nodes connect to it at {}\ninvite a node with: braid node invite\n",
                     node.name, node.api
                 )
             });
         }
         Verb::Invite(args) => {
             let body = Invite { expires_s: args.expires.map(u64::from) };
-            let invitation: Invitation = args.ask.client()?.post("/v1/cluster/invite", &body).await?;
-            output::show(args.ask.json, &invitation, |invitation| {
-                // The invitation alone on standard output, so that it can be handed on by a script.
+            let invitation: Invitation = args.api.client()?.post("/v1/cluster/invite", &body).await?;
+            output::show(args.api.json, &invitation, |invitation| {
+                // Only the token goes to standard output, so that a script can pass it on.
                 let until = moment(invitation.expires_unix_s);
-                output::complain(&format!(
-                    "one node may join with this until {until} UTC; whoever has it can: keep it secret\n\
+                output::error_text(&format!(
+                    "one node may join with this token until {until} UTC; keep it secret: it is all that a node needs to join\n\
                      on the new node: braid node join TOKEN --name NAME --listen ADDRESS\n"
                 ));
                 format!("{}\n", invitation.token)
             });
         }
         Verb::Join(args) => {
-            let PlaceArgs { listen, data, data_plain } = args.place;
+            let AddressArgs { listen, data, data_plain } = args.addresses;
             let body = JoinCluster { token: args.token, name: args.name, listen, data, data_plain };
-            let node: Node = args.ask.client()?.post("/v1/cluster/join", &body).await?;
-            output::show(args.ask.json, &node, |node| {
-                format!("node {} has joined; other nodes reach it at {}\n", node.name, node.api)
+            let node: Node = args.api.client()?.post("/v1/cluster/join", &body).await?;
+            output::show(args.api.json, &node, |node| {
+                format!("node {} has joined the cluster; other nodes connect to it at {}\n", node.name, node.api)
             });
         }
-        Verb::List(ask) => {
-            let list: NodeList = ask.client()?.get("/v1/nodes").await?;
+        Verb::List(api) => {
+            let list: NodeList = api.client()?.get("/v1/nodes").await?;
             let names = list.nodes.iter().map(|node| node.name.as_str());
-            ask.print(&list, names, &[], |style| table(&list, style));
+            api.print(&list, names, &[], |style| table(&list, style));
         }
         Verb::Show(args) => {
-            let node: Node = args.ask.client()?.get(&format!("/v1/nodes/{}", segment(&args.node))).await?;
-            output::show(args.ask.json, &node, show);
+            let node: Node = args.api.client()?.get(&format!("/v1/nodes/{}", segment(&args.node))).await?;
+            output::show(args.api.json, &node, show);
         }
         Verb::Remove(args) => {
-            confirm::confirm(&format!("node {} will belong to the cluster no more", args.node), args.yes)?;
+            confirm::confirm(&format!("Node {} will be removed from the cluster", args.node), args.yes)?;
             let path = format!("/v1/nodes/{}?force={}", segment(&args.node), args.force);
-            let node: Node = args.ask.client()?.delete(&path).await?;
-            output::show(args.ask.json, &node, |node| format!("node {} is removed\n", node.name));
+            let node: Node = args.api.client()?.delete(&path).await?;
+            output::show(args.api.json, &node, |node| format!("removed node {}\n", node.name));
         }
         Verb::Renew(args) => {
-            let client = args.ask.client()?;
+            let client = args.api.client()?;
             let node = match args.node {
                 Some(node) => node,
                 None => {
                     let list: NodeList = client.get("/v1/nodes").await?;
-                    let own = list.nodes.into_iter().find(|node| node.own);
+                    let own = list.nodes.into_iter().find(|node| node.local);
                     own.map(|node| node.uuid).unwrap_or_else(|| "own".to_owned())
                 }
             };
             let node: Node = client.post(&format!("/v1/nodes/{}/renew", segment(&node)), &()).await?;
-            output::show(args.ask.json, &node, |node| {
-                format!("node {} has a new certificate, which ends {}\n", node.name, ends(node))
+            output::show(args.api.json, &node, |node| {
+                format!("node {} has a new certificate, which expires {}\n", node.name, ends(node))
             });
         }
     }
@@ -177,30 +177,32 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
 }
 
 fn moment(unix_s: i64) -> String {
-    output::moment(u64::try_from(unix_s).unwrap_or(0).saturating_mul(1000))
+    output::utc_time(u64::try_from(unix_s).unwrap_or(0).saturating_mul(1000))
 }
 
 fn ends(node: &Node) -> String {
-    node.certificate_ends_unix_s.map_or_else(|| "unknown".to_owned(), moment)
+    node.certificate_expires_unix_s.map_or_else(|| "unknown".to_owned(), moment)
 }
 
 fn state(node: &Node) -> String {
-    match (node.state, node.away_since_unix_ms) {
-        (NodeState::Away, Some(since)) => format!("away since {}", output::moment(since)),
+    match (node.state, node.unreachable_since_unix_ms) {
+        (NodeState::Unreachable, Some(since)) => format!("unreachable since {}", output::utc_time(since)),
         (state, _) => state.word().to_owned(),
     }
 }
 
 fn table(list: &NodeList, style: ListStyle) -> String {
     if list.nodes.is_empty() {
-        return "this daemon belongs to no cluster; make one with: braid node init NAME --listen ADDRESS\n".to_owned();
+        return "this daemon belongs to no cluster; create one with: braid node init NAME --listen ADDRESS\n"
+            .to_owned();
     }
-    let mut table = style.table(["NAME", "ADDRESS", "STATE", "CERTIFICATE ENDS"], ["DATA", "UUID"]);
+    let mut table = style.table(["NAME", "ADDRESS", "STATE", "CERTIFICATE EXPIRES"], ["DATA", "UUID"]);
     for node in &list.nodes {
-        let own = if node.own { " (this one)" } else { "" };
+        let own = if node.local { " (this one)" } else { "" };
         let name = format!("{}{own}", output::cell(&node.name, 20));
         table.row([name, node.api.clone(), state(node), ends(node)], [node.data.clone(), node.uuid.clone()]);
     }
+    table.states([2]);
     table.render()
 }
 
@@ -210,11 +212,11 @@ fn show(node: &Node) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{label:<13}{value}");
     };
-    line("node", format!("{}{}", node.name, if node.own { " (this one)" } else { "" }));
+    line("node", format!("{}{}", node.name, if node.local { " (this one)" } else { "" }));
     line("uuid", node.uuid.clone());
     line("address", node.api.clone());
     line("data", format!("{}, {}", node.data, if node.tls_data { "over TLS" } else { "without TLS" }));
-    line("state", state(node));
+    line("state", color::state(&state(node)));
     if let Some(reason) = &node.reason {
         line("reason", reason.clone());
     }

@@ -1,7 +1,7 @@
-//! `braid plan`: what disks of given sizes would become, before anything is touched.
+//! `braid plan`: computes the arrays that disks of given sizes would make.
 //!
-//! Computes only: no disk is opened and no daemon asked. Also the door for checks of the layouts by others: `--map`
-//! prints where each block of an array would be.
+//! It opens no disk and needs no daemon. `--map` prints the location of each block of an array, so that other programs can
+//! verify the layouts.
 
 mod journal;
 pub mod level;
@@ -23,16 +23,16 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::process::ExitCode;
 use utoipa::ToSchema;
 
-/// What can be typed after `braid plan`.
+/// Arguments of `braid plan`.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
-    /// Sizes of the disks, such as 50G or 2TB
+    /// The sizes of the disks, such as 50G or 2TB
     #[arg(required = true, value_name = "SIZE", value_parser = size)]
     sizes: Vec<u64>,
     /// Only this level: concat, raid0, raid1, raid10, raid5, raid6; also as a number, or as raid-5, stripe, mirror
     #[arg(long, value_parser = level_name)]
     level: Option<Level>,
-    /// Contiguous bytes on one disk before the next disk's turn: a multiple of 4K up to 64M
+    /// Contiguous bytes on one disk before the next disk: a multiple of 4K up to 64M
     #[arg(long, value_name = "SIZE", default_value = "64K", value_parser = chunk)]
     chunk: u64,
     /// Copies of each chunk at raid10 [default: 2]
@@ -41,16 +41,16 @@ pub struct PlanArgs {
     /// How chunks are arranged: linear, alternate, original, mirror, near, left-symmetric [default: the level's own]
     #[arg(long, value_name = "NAME", value_parser = layout_name)]
     layout: Option<LayoutName>,
-    /// Size of a disk that holds the journal of raid5 and raid6, and nothing else
+    /// The size of a dedicated disk for the journal of raid5 and raid6
     #[arg(long, value_name = "SIZE", value_parser = size)]
     journal: Option<u64>,
-    /// Use all zones, or only the first, which all disks share
+    /// Use all zones, or only the first, which spans all disks
     #[arg(long, default_value = "all", value_name = "all|single")]
     zones: ZonePolicy,
-    /// The sizes are those of the data areas, without room for labels
+    /// The sizes are those of the data areas, without metadata
     #[arg(long)]
     data_sizes: bool,
-    /// Print where every block is (needs --level)
+    /// Print the location of every block (needs --level)
     #[arg(long, requires = "level")]
     map: bool,
     /// Print one JSON document instead of text
@@ -58,14 +58,14 @@ pub struct PlanArgs {
     json: bool,
 }
 
-/// A layout as it was typed: md's names for raid10 near say the copies too.
+/// The layout argument: md's names for raid10 near include the number of copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LayoutName {
     layout: Layout,
     copies: Option<u16>,
 }
 
-/// A disk, or a data area with nothing around it.
+/// A disk, or a data area without metadata.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(as = PlanDisk)]
 pub struct Disk {
@@ -74,20 +74,20 @@ pub struct Disk {
     data_size_bytes: u64,
 }
 
-/// Everything that was asked, checked.
+/// The validated arguments.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct PlanRequest {
     disks: Vec<Disk>,
-    /// The sizes given were data areas.
+    /// The given sizes are those of data areas.
     data_sizes: bool,
-    /// One for each level to be shown.
+    /// One for each level to show.
     specs: Vec<Spec>,
     chunk_bytes: u64,
     zones: ZonePolicy,
     journal: Option<journal::Journal>,
 }
 
-impl Asked {
+impl PlanRequest {
     fn data_sizes(&self) -> Vec<u64> {
         self.disks.iter().map(|disk| disk.data_size_bytes).collect()
     }
@@ -106,7 +106,7 @@ fn chunk(text: &str) -> Result<u64, String> {
 }
 
 fn level_name(text: &str) -> Result<Level, String> {
-    Level::typed(text).map_err(|error| format!("{error}; for example --level raid5"))
+    Level::parse_name_or_alias(text).map_err(|error| format!("{error}. Example: --level raid5"))
 }
 
 fn layout_name(text: &str) -> Result<LayoutName, String> {
@@ -115,28 +115,28 @@ fn layout_name(text: &str) -> Result<LayoutName, String> {
     }
     match text.parse() {
         Ok(layout) => Ok(LayoutName { layout, copies: None }),
-        Err(error) => Err(format!("{error}; for example --level raid0 --layout original")),
+        Err(error) => Err(format!("{error}. Example: --level raid0 --layout original")),
     }
 }
 
-/// An argument that cannot be right, and a command that would be.
+/// Returns the error for an invalid argument, with the arguments of a valid example.
 fn usage(argument: &str, reason: impl std::fmt::Display, example: &str) -> anyhow::Error {
     ErrorDetail::new(Kind::InvalidArgument, format!("{argument}: {reason}"))
         .with("argument", argument)
-        .remedy(format!("a right one: braid plan {example}"))
+        .remedy(format!("Example: braid plan {example}"))
         .into()
 }
 
 /// Prints the table of levels, or one level, or its map.
 ///
 /// # Errors
-/// An [`ErrorDetail`] that names the argument and gives a right example, for arguments that cannot be laid out; or that
+/// An [`ErrorDetail`] that names the argument and gives an example, for arguments that cannot be laid out; an I/O error if
 /// standard output cannot be written.
 pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(std::io::stdout().lock());
-    let written = answer(&args, &mut out).and_then(|()| Ok(out.flush()?));
+    let written = write_plan(&args, &mut out).and_then(|()| Ok(out.flush()?));
     match written {
-        // `braid plan … | head` has read what it wanted.
+        // The reader has closed the pipe, as in `braid plan … | head`.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
             Ok(ExitCode::SUCCESS)
         }
@@ -144,32 +144,32 @@ pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn answer(args: &PlanArgs, out: &mut impl Write) -> anyhow::Result<()> {
-    let asked = check(args)?;
+fn write_plan(args: &PlanArgs, out: &mut impl Write) -> anyhow::Result<()> {
+    let request = check(args)?;
     if args.map {
-        let spec = asked.specs[0];
-        let geometry = Geometry::plan(spec, &asked.data_sizes()).map_err(|error| name_argument(&spec, &error))?;
-        return if args.json { map::json(&asked, &geometry, out) } else { map::text(&asked, &geometry, out) };
+        let spec = request.specs[0];
+        let geometry = Geometry::plan(spec, &request.data_sizes()).map_err(|error| name_argument(&spec, &error))?;
+        return if args.json { map::json(&request, &geometry, out) } else { map::text(&request, &geometry, out) };
     }
-    let report = level::report(&asked);
+    let report = level::report(&request);
     if let [only] = report.levels.as_slice()
         && let Some(error) = &only.error
     {
-        return Err(name_argument(&asked.specs[0], error));
+        return Err(name_argument(&request.specs[0], error));
     }
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &report)?;
         writeln!(out)?;
     } else {
-        out.write_all(text::table(&asked, &report).as_bytes())?;
+        out.write_all(text::table(&request, &report).as_bytes())?;
     }
     Ok(())
 }
 
-/// Checks what clap cannot, and finds the data areas.
-fn check(args: &PlanArgs) -> anyhow::Result<Asked> {
+/// Validates what clap cannot, and computes the data areas.
+fn check(args: &PlanArgs) -> anyhow::Result<PlanRequest> {
     if args.sizes.len() > MEMBERS_MAX {
-        let reason = format!("an array has at most {MEMBERS_MAX} disks, these are {}", args.sizes.len());
+        let reason = format!("an array has at most {MEMBERS_MAX} disks, not {}", args.sizes.len());
         return Err(usage("SIZE", reason, "50G 100G 100G"));
     }
     let mut disks = Vec::with_capacity(args.sizes.len());
@@ -191,7 +191,7 @@ fn check(args: &PlanArgs) -> anyhow::Result<Asked> {
                 return Err(usage("--layout", "it needs --level", "--level raid0 --layout original 50G 100G 100G"));
             }
             if !level.layouts().contains(&name.layout) {
-                let error = GeometryError::LayoutNotOfLevel { level, layout: name.layout };
+                let error = GeometryError::UnsupportedLayout { level, layout: name.layout };
                 let example = format!("--level {level} --layout {} 50G 100G 100G", level.layouts()[0]);
                 return Err(usage("--layout", error, &example));
             }
@@ -200,7 +200,7 @@ fn check(args: &PlanArgs) -> anyhow::Result<Asked> {
         specs.push(spec);
     }
     let journal = args.journal.map(|size| journal::check(size, &disks, args.data_sizes, args.level)).transpose()?;
-    Ok(Asked { disks, data_sizes: args.data_sizes, specs, chunk_bytes: args.chunk, zones: args.zones, journal })
+    Ok(PlanRequest { disks, data_sizes: args.data_sizes, specs, chunk_bytes: args.chunk, zones: args.zones, journal })
 }
 
 fn disk(number: usize, size_bytes: u64, data_size: bool) -> anyhow::Result<Disk> {
@@ -219,13 +219,17 @@ fn copies(args: &PlanArgs) -> anyhow::Result<u16> {
     if let (Some(copies), Some(named)) = (args.copies, by_layout)
         && copies != named
     {
-        return Err(usage("--copies", format!("{copies}, but the layout says {named}"), example));
+        return Err(usage("--copies", format!("{copies}, but the layout has {named}"), example));
     }
     if args.copies.is_some()
         && let Some(level) = args.level
         && level != Level::Raid10
     {
-        return Err(usage("--copies", format!("{level} has none to choose, only raid10 has"), example));
+        return Err(usage(
+            "--copies",
+            format!("{level} has a fixed number of copies, only raid10 has a choice"),
+            example,
+        ));
     }
     let copies = args.copies.or(by_layout).unwrap_or(2);
     if copies < 2 || usize::from(copies) > args.sizes.len().max(2) {
@@ -235,7 +239,7 @@ fn copies(args: &PlanArgs) -> anyhow::Result<u16> {
     Ok(copies)
 }
 
-/// Concat and raid1 can do without a chunk, as with md: then nothing is rounded to more than a block.
+/// Returns the chunk of a level. Concat and raid1 may have none, as with md: sizes are then only rounded to whole blocks.
 fn chunk_of(level: Level, chunk_bytes: u64) -> anyhow::Result<u64> {
     match (level, chunk_bytes) {
         (Level::Concat | Level::Raid1, 0) => Ok(BLOCK_BYTES),
@@ -244,7 +248,7 @@ fn chunk_of(level: Level, chunk_bytes: u64) -> anyhow::Result<u64> {
     }
 }
 
-/// Which argument is to blame for disks that cannot be laid out.
+/// Returns the error for disks that cannot be laid out, with the argument that causes it.
 fn name_argument(spec: &Spec, error: &GeometryError) -> anyhow::Error {
     let level = spec.level;
     let example = format!("--level {level} 50G 100G 100G");

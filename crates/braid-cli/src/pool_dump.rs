@@ -1,4 +1,4 @@
-//! `braid pool dump`: what the tables of a pool's member hold, without a daemon, also where some of it is damaged.
+//! `braid pool dump`: prints the tables of a pool's member, even if they are damaged; needs no daemon.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -13,12 +13,13 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::examine::cannot_read;
-use super::pool_dump_ring::{Batch, look_at_ring};
-use braid_host::pool_tables::look;
+use super::pool_dump_log::{Batch, read_log};
+use braid_host::pool_tables::read_tables;
 use braid_host::probe::Probe;
 use braid_terminal::output;
+use braid_terminal::progress::Waiting;
 
-/// Lines of damage that people are shown.
+/// Maximum number of damage lines in the text output.
 const LINES_MAX: usize = 40;
 
 /// Arguments of `braid pool dump`.
@@ -26,7 +27,7 @@ const LINES_MAX: usize = 40;
 pub struct DumpArgs {
     /// The member: a block device or a file
     disk: String,
-    /// Also every record of the table that is not free
+    /// Include every record of the extent table that is not free
     #[arg(long)]
     records: bool,
     /// Print one JSON document instead of text
@@ -45,63 +46,63 @@ pub struct DumpedMember {
     uuid: String,
     /// The number of the member.
     member: u8,
-    /// Of the label: each opening of the pool has another one.
+    /// The session in the label: each opening of the pool has a new one.
     session: u64,
-    /// Of the label: whether the last session ended in order.
+    /// Whether the last session ended cleanly, by the label.
     clean: bool,
-    /// The starts of the ring that can be believed; the one with the larger generation counts.
+    /// The valid checkpoints; the one with the largest generation is current.
     ring_starts: Vec<DumpedStart>,
-    /// Batches in the ring that are whole, by where they stand; old ones among them.
+    /// The valid batches in the log, by position; old ones included.
     batches: Vec<DumpedBatch>,
-    /// Volumes, snapshots and what is left of deleted ones, as the tables have them: what is in batches comes on top.
+    /// Volumes, snapshots and remains of deleted ones, by the tables alone: the changes in the batches are not applied.
     owners: Vec<DumpedOwner>,
-    /// Records of extents that are free, whole and packed, and of ranges of zeros.
+    /// The number of records of free extents.
     free_records: u64,
-    /// See `free_records`.
+    /// The number of records of whole extents.
     whole_records: u64,
-    /// See `free_records`.
+    /// The number of records of packed extents.
     packed_records: u64,
-    /// See `free_records`.
+    /// The number of records of ranges of zeros.
     zero_records: u64,
-    /// What cannot be believed.
+    /// The damaged objects.
     damaged: Vec<DumpedDamage>,
-    /// With `--records`: those that are not free.
+    /// With `--records`: the records that are not free.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     records: Vec<DumpedRecord>,
 }
 
-/// A ring start.
+/// A checkpoint.
 #[derive(Serialize, ToSchema)]
 struct DumpedStart {
     generation: u64,
     session: u64,
     run: u64,
-    /// The first batch that counts, and the block of the ring in which it stands.
+    /// The first batch after the checkpoint. `position` is the block of the log in which it begins.
     sequence: u64,
     position: u32,
-    /// The last commit that the tables hold.
+    /// The last commit in the tables.
     commit: u64,
-    /// Members that the pool was opened without.
+    /// The members without which the pool was opened.
     absent: Vec<u8>,
 }
 
-/// A batch of the ring.
+/// A batch of the log.
 #[derive(Serialize, ToSchema)]
 struct DumpedBatch {
-    /// The block of the ring in which it begins.
+    /// The block of the log in which it begins.
     position: u32,
     run: u64,
     sequence: u64,
     commit: u64,
-    /// Which of how many of this commit on this member.
+    /// Its index among the `batches` of this commit on this member.
     index: u16,
     batches: u16,
-    /// How many changes it holds; fewer than were written where one cannot be read.
+    /// The number of its valid changes, up to the first invalid one.
     entries: u64,
 }
 
-/// An owner.
+/// An owner: a volume, a snapshot, or the remains of one.
 #[derive(Serialize, ToSchema)]
 struct DumpedOwner {
     slot: u32,
@@ -113,68 +114,67 @@ struct DumpedOwner {
     uuid: String,
     size_bytes: u64,
     thick: bool,
-    /// It is being made independent of its parent.
-    flattens: bool,
-    /// Of a snapshot: its file system was frozen while it was taken.
+    /// Whether it is being flattened.
+    flattening: bool,
+    /// Of a snapshot: whether its file system was frozen while it was taken.
     frozen: bool,
-    /// Its logical block has 512 bytes, otherwise 4096.
+    /// Whether its logical block has 512 bytes; otherwise 4096.
     in_sectors: bool,
-    /// Members on which it may have blocks, by number; absent: on all.
+    /// The members on which it may have blocks, by number; not present: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
     on: Option<Vec<u8>>,
 }
 
-/// What cannot be believed.
+/// A damaged object.
 #[derive(Serialize, ToSchema)]
 struct DumpedDamage {
-    /// `label` (0 at the start of the disk, 1 its copy), `ring_start`, `ring` (a block that cannot be read), `batch` (by the block of the ring where
-    /// one should begin that counts, as later ones are there), `owner`, `record` or `addresses`.
+    /// `label` (0 at the start of the disk, 1 its copy), `ring_start` (a checkpoint), `ring` (a block of the log that cannot be read), `batch` (by
+    /// the block of the log where a required batch is missing while later ones exist), `owner`, `record` or `addresses`.
     what: &'static str,
-    /// Which.
+    /// The number of the damaged object.
     index: u32,
 }
 
-/// A record.
+/// A record of the extent table.
 #[derive(Serialize, ToSchema)]
 struct DumpedRecord {
     index: u32,
     /// `whole`, `packed` or `zeros`.
     kind: &'static str,
     owner: u32,
-    /// The extent of the volume, or the first of a range of zeros; 4294967295: several.
+    /// The extent of the volume, or the first extent of a range of zeros; 4294967295: several.
     logical: u32,
     life: u16,
-    /// Blocks, or slots, that are in use, lowest bit first; of zeros how many extents.
+    /// The blocks or slots in use, lowest bit first; of zeros the number of extents.
     present: u64,
-    /// Blocks that read as zeros.
+    /// The blocks that read as zeros.
     zero: u64,
 }
 
-/// Runs the command. Exit status 7 where something is damaged, 3 where there is no label of a pool.
+/// Runs the command. Exit status 7 if something is damaged, 3 if there is no valid label of a pool.
 ///
 /// # Errors
-/// The disk cannot be read, or bears no label of a pool that can be believed.
+/// The disk cannot be read, or has no valid label of a pool.
 pub async fn run(args: DumpArgs) -> anyhow::Result<ExitCode> {
     let invalid = |message: String| ErrorDetail::new(Kind::InvalidArgument, message).with("disk", &args.disk);
     let spec = DiskSpec::parse(&args.disk).map_err(|error| invalid(error.to_string()))?;
     let path = spec.path().ok_or_else(|| {
         invalid(format!("{spec} keeps nothing, so it has no tables"))
-            .remedy("name a block device or a file, for example: braid pool dump /dev/sdb")
+            .remedy("name a block device or a file. Example: braid pool dump /dev/sdb")
     })?;
+    let waiting = Waiting::for_disk(&args.disk);
     let probe = Probe::open(path).map_err(|error| cannot_read(&error, path))?;
     let read = |offset, len| probe.read(offset, len);
     let found = label_on(read, probe.size_bytes()).map_err(|error| cannot_read(&error, path))?;
     let (label, bad_labels) = found.ok_or_else(|| {
-        ErrorDetail::new(Kind::NotFound, format!("{} bears no label of a pool that is whole", path.display()))
+        ErrorDetail::new(Kind::NotFound, format!("{} has no valid label of a pool", path.display()))
             .with("disk", &args.disk)
-            .remedy(
-                "braid disk examine shows what is there; where a pool stands on an array, its tables are in the array",
-            )
+            .remedy("see its content with braid disk examine; if the pool is on an array, its tables are in the array")
     })?;
     let mut records = Vec::new();
     let keep = args.records;
-    let found = look(&probe, &label, |index, record| {
+    let found = read_tables(&probe, &label, |index, record| {
         if keep {
             records.push(dumped_record(index, record));
         }
@@ -182,14 +182,15 @@ pub async fn run(args: DumpArgs) -> anyhow::Result<ExitCode> {
     let failed = |error: String| {
         ErrorDetail::new(Kind::DiskError, format!("{}: {error}", path.display()))
             .with("disk", &args.disk)
-            .remedy("look at that disk and at the kernel's log (dmesg)")
+            .remedy("check the disk and the kernel's log (dmesg)")
     };
     let found = found.await.map_err(failed)?;
-    let ring = look_at_ring(&probe, &label).await.map_err(failed)?;
+    let log = read_log(&probe, &label).await.map_err(failed)?;
+    drop(waiting);
     let labels = bad_labels.into_iter().map(|copy| ("label", copy));
-    let blocks = ring.unread.iter().map(|block| ("ring", *block));
-    let rotten = ring.rotten.into_iter().map(|block| ("batch", block));
-    let damaged = labels.chain(blocks).chain(rotten).chain(found.bad.iter().map(|bad| bad.word()));
+    let blocks = log.unreadable.iter().map(|block| ("ring", *block));
+    let batches = log.damaged_batch.into_iter().map(|block| ("batch", block));
+    let damaged = labels.chain(blocks).chain(batches).chain(found.damaged.iter().map(|bad| bad.api_name()));
     let [free_records, whole_records, packed_records, zero_records] = found.records;
     let dumped = DumpedMember {
         disk: args.disk.clone(),
@@ -198,8 +199,8 @@ pub async fn run(args: DumpArgs) -> anyhow::Result<ExitCode> {
         member: label.member,
         session: label.session,
         clean: label.clean,
-        ring_starts: found.starts.iter().flatten().map(dumped_start).collect(),
-        batches: ring.batches.iter().map(dumped_batch).collect(),
+        ring_starts: found.checkpoints.iter().flatten().map(dumped_start).collect(),
+        batches: log.batches.iter().map(dumped_batch).collect(),
         owners: found.owners.iter().map(|(slot, owner)| dumped_owner(*slot, owner)).collect(),
         free_records,
         whole_records,
@@ -212,17 +213,17 @@ pub async fn run(args: DumpArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(if dumped.damaged.is_empty() { 0 } else { Kind::Damaged.exit_status() }))
 }
 
-/// The newer of the two copies that are whole, and which of them are not, or cannot be read.
+/// Returns the newer of the valid copies of the label, and the numbers of the copies that are invalid or cannot be read.
 ///
 /// # Errors
-/// None of them is whole, and not all can be read.
+/// No copy is valid, and not both can be read.
 fn label_on(
     read: impl Fn(u64, usize) -> std::io::Result<Vec<u8>>,
     size: u64,
 ) -> std::io::Result<Option<(PoolLabel, Vec<u32>)>> {
     let start = read(0, LABEL_BYTES);
     let first = start.as_deref().unwrap_or_default();
-    let end = recorded_copy_offset(first, size).map_or(Ok(Vec::new()), |place| read(place, LABEL_BYTES));
+    let end = recorded_copy_offset(first, size).map_or(Ok(Vec::new()), |offset| read(offset, LABEL_BYTES));
     let examined = examine_pool(first, end.as_deref().unwrap_or_default(), size);
     let copies = [examined.start.label.ok(), examined.end.label.ok()];
     let Some(label) = copies.iter().flatten().max_by_key(|label| label.sequence).cloned() else {
@@ -270,7 +271,7 @@ fn dumped_owner(slot: u32, owner: &Owner) -> DumpedOwner {
         uuid: owner.uuid.to_string(),
         size_bytes: owner.size_bytes,
         thick: owner.thick,
-        flattens: owner.flattening,
+        flattening: owner.flattening,
         frozen: owner.frozen,
         in_sectors: owner.sectors_of_512,
         on: (owner.allocation != AllocationPolicy::Spread).then(|| numbers(owner.block_members())),
@@ -292,12 +293,12 @@ fn show(member: &DumpedMember) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{}: member {} of pool \"{}\" ({})", member.disk, member.member, member.pool, member.uuid);
-    let ended = if member.clean { "which ended in order" } else { "which has not ended in order, or goes on" };
+    let ended = if member.clean { "which ended cleanly" } else { "which is still open or did not end cleanly" };
     let _ = writeln!(text, "session {:016x}, {ended}", member.session);
     for start in &member.ring_starts {
         let _ = writeln!(
             text,
-            "ring start {}: run {:016x}, from batch {} at block {}; the tables hold commits up to {}",
+            "checkpoint {}: run {:016x}, from batch {} at block {}; the tables hold commits up to {}",
             start.generation, start.run, start.sequence, start.position, start.commit
         );
         if !start.absent.is_empty() {
@@ -317,8 +318,9 @@ fn show(member: &DumpedMember) -> String {
         let _ = match damage.what {
             "label" if index == 0 => writeln!(text, "! the label at the start of the disk is damaged"),
             "label" => writeln!(text, "! the copy of the label at the end of the disk is damaged"),
-            "ring" => writeln!(text, "! block {index} of the ring cannot be read"),
-            "batch" => writeln!(text, "! the batch at block {index} of the ring is damaged: later ones are there"),
+            "ring" => writeln!(text, "! block {index} of the log cannot be read"),
+            "batch" => writeln!(text, "! the batch at block {index} of the log is damaged: later ones exist"),
+            "ring_start" => writeln!(text, "! checkpoint {index} is damaged"),
             what => writeln!(text, "! {} {index} is damaged", what.replace('_', " ")),
         };
     }
@@ -377,7 +379,7 @@ mod tests {
     const BYTES: u64 = 96 << 20;
 
     #[test]
-    fn of_a_label_that_cannot_be_read_the_other_copy_counts() {
+    fn if_one_copy_of_the_label_cannot_be_read_the_other_is_used() {
         let places = PoolMemberLayout::new(BYTES, 1024).expect("there is room");
         let label = PoolLabel {
             features: braid_format::Features::default(),
@@ -415,7 +417,7 @@ mod tests {
         for (k, copy) in (0..).zip(at) {
             assert_eq!(found(&[copy], &[]).ok(), Some(Some((0, vec![k]))));
             assert_eq!(found(&[], &[copy]).ok(), Some(Some((0, vec![k]))));
-            assert!(found(&[copy], &[at[1 - k as usize]]).is_err(), "nobody knows what the other one is");
+            assert!(found(&[copy], &[at[1 - k as usize]]).is_err(), "the unreadable copy may be a valid label");
         }
         assert_eq!(found(&[], &at).ok(), Some(None));
     }

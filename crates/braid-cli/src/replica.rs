@@ -1,7 +1,7 @@
-//! `braid replica …`: what this node keeps of volumes that are kept on several nodes; and who votes in one that this node serves.
+//! `braid replica …`: the replicas and witnesses on this node, and the voters of a replicated volume that this node serves.
 
 use super::confirm::confirm;
-use super::{Ask, AskList, output, segment};
+use super::{ApiArgs, ApiListArgs, color, output, segment};
 use braid_api::{AddVoter, ErrorDetail, Kind, RebuildVoter, Replica, ReplicaList, ReplicatedVolume, Voter};
 use braid_geometry::units::format_size;
 use braid_terminal::listing::ListStyle;
@@ -12,23 +12,23 @@ use std::process::ExitCode;
 #[derive(Subcommand)]
 pub enum Verb {
     /// List the replicas and witnesses of this node
-    List(AskList),
-    /// Show everything about a replica or witness, with what it has promised
+    List(ApiListArgs),
+    /// Show everything about a replica or witness, with its vote and epoch
     Show(NameArgs),
-    /// Delete a replica with its data, or a witness, that its volume does not need any more
+    /// Delete a replica with its data, or a witness, that its volume no longer needs
     Delete(DeleteArgs),
-    /// Keep a volume that this node serves on one more node, or have one more node vote
+    /// Add a replica or a witness to a volume that this node serves
     ///
-    /// The new voter votes when this returns; a replica is filled from then on, while clients go on. Of each step of the volume (to open it, to
-    /// drop a replica) more voters may be needed then: docs/replication.md has the numbers.
+    /// The new voter votes when this command returns; a new replica is then rebuilt, online. A quorum of the volume (to attach it, to drop a
+    /// replica) may take more voters from then on: see docs/guide/replication.md.
     Add(AddArgs),
-    /// Keep a volume that this node serves on one node less, for good
+    /// Remove a replica or a witness of a volume that this node serves
     ///
-    /// What the replica had is removed on its node. A node that is gone for ever is left out all the same: most of the other voters have to answer.
+    /// The data of the replica is deleted on its node. The node may be lost for good; a majority of the other voters has to reply.
     Remove(RemoveArgs),
-    /// Make a replica of a volume that this node serves anew, from nothing
+    /// Rebuild a replica of a volume that this node serves, from nothing
     ///
-    /// For a replica whose disks were lost, or whose data are not to be trusted. It is left out, removed, made again and filled, with its
+    /// For a replica whose disks are lost, or whose data cannot be trusted. It is dropped, deleted, created again and filled, with its
     /// snapshots; meanwhile the volume has one replica less.
     Rebuild(RebuildArgs),
 }
@@ -38,14 +38,14 @@ pub struct AddArgs {
     /// The volume
     #[arg(value_name = "VOLUME")]
     volume: String,
-    /// Where the replica is to be
+    /// The node and the pool of the new replica
     #[arg(value_name = "NODE/POOL", required_unless_present = "witness", conflicts_with = "witness")]
     place: Option<String>,
-    /// A node that votes, and keeps no data
+    /// A node that votes and keeps no data
     #[arg(long, value_name = "NODE")]
     witness: Option<String>,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
@@ -56,11 +56,11 @@ pub struct RemoveArgs {
     /// The node of the replica or witness
     #[arg(value_name = "NODE")]
     node: String,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
@@ -71,14 +71,14 @@ pub struct RebuildArgs {
     /// The node of the replica
     #[arg(value_name = "NODE")]
     node: String,
-    /// Another pool of that node
+    /// The pool of that node for the new replica [default: the present one]
     #[arg(long, value_name = "POOL")]
     pool: Option<String>,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
@@ -87,7 +87,7 @@ pub struct NameArgs {
     #[arg(value_name = "REPLICA")]
     replica: String,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
@@ -95,34 +95,34 @@ pub struct DeleteArgs {
     /// The replica or witness, by name or by the volume's UUID
     #[arg(value_name = "REPLICA")]
     replica: String,
-    /// Delete it although a controller is connected, or it has promised a controller something
+    /// Delete it although a controller is connected, or its vote is granted to a controller
     #[arg(long)]
     force: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 /// Runs one of the commands.
 pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
     match verb {
-        Verb::List(ask) => {
-            let list: ReplicaList = ask.client()?.get("/v1/replicas").await?;
+        Verb::List(api) => {
+            let list: ReplicaList = api.client()?.get("/v1/replicas").await?;
             let names = list.replicas.iter().map(|replica| replica.name.as_str());
-            ask.print(&list, names, &list.incomplete, |style| table(&list, style));
+            api.print(&list, names, &list.incomplete, |style| table(&list, style));
         }
         Verb::Show(args) => {
-            let replica: Replica = args.ask.client()?.get(&path(&args.replica)).await?;
-            output::show(args.ask.json, &replica, show);
+            let replica: Replica = args.api.client()?.get(&path(&args.replica)).await?;
+            output::show(args.api.json, &replica, show);
         }
         Verb::Delete(args) => {
-            let lost = "will be lost here with its vote, and with its data, if it has any";
+            let lost = "will be deleted on this node, with its vote and its data";
             confirm(&format!("Replica {} {lost}", args.replica), args.yes)?;
             let url = format!("{}?force={}", path(&args.replica), args.force);
-            let replica: Replica = args.ask.client()?.delete(&url).await?;
-            output::show(args.ask.json, &replica, |replica| format!("replica {} is deleted here\n", replica.name));
+            let replica: Replica = args.api.client()?.delete(&url).await?;
+            output::show(args.api.json, &replica, |replica| format!("deleted replica {} on this node\n", replica.name));
         }
         Verb::Add(args) => {
             let (node, pool) = match (&args.place, &args.witness) {
@@ -130,20 +130,20 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                     Some((node, pool)) if !node.is_empty() && !pool.is_empty() => {
                         (node.to_owned(), Some(pool.to_owned()))
                     }
-                    _ => anyhow::bail!(wrong_place(place)),
+                    _ => anyhow::bail!(invalid_place(place)),
                 },
                 (None, witness) => (witness.clone().unwrap_or_default(), None),
             };
             let body = AddVoter { node, pool };
             let path = format!("/v1/replicated/{}/voters", segment(&args.volume));
-            let volume: ReplicatedVolume = args.ask.client()?.post(&path, &body).await?;
-            output::show(args.ask.json, &volume, |volume| {
-                let what = if body.pool.is_some() { "is being filled" } else { "votes" };
+            let volume: ReplicatedVolume = args.api.client()?.post(&path, &body).await?;
+            output::show(args.api.json, &volume, |volume| {
+                let what = if body.pool.is_some() { "is being rebuilt" } else { "votes" };
                 format!(
                     "volume {}: {} {what}\n{}",
                     volume.name,
                     args.place.as_ref().unwrap_or(&body.node),
-                    seats(volume)
+                    voter_lines(volume)
                 )
             });
         }
@@ -154,46 +154,51 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
             );
             confirm(&what, args.yes)?;
             let path = format!("/v1/replicated/{}/voters/{}", segment(&args.volume), segment(&args.node));
-            let volume: ReplicatedVolume = args.ask.client()?.delete(&path).await?;
-            output::show(args.ask.json, &volume, |volume| {
-                format!("volume {}: {} is out for good\n{}", volume.name, args.node, seats(volume))
+            let volume: ReplicatedVolume = args.api.client()?.delete(&path).await?;
+            output::show(args.api.json, &volume, |volume| {
+                format!("volume {}: {} was removed\n{}", volume.name, args.node, voter_lines(volume))
             });
         }
         Verb::Rebuild(args) => {
             let what = format!(
-                "The replica of volume {} on {} will be made anew: what it has is lost",
+                "The replica of volume {} on {} will be deleted and rebuilt: its present data will be lost",
                 args.volume, args.node
             );
             confirm(&what, args.yes)?;
             let path = format!("/v1/replicated/{}/voters/{}/rebuild", segment(&args.volume), segment(&args.node));
-            let volume: ReplicatedVolume = args.ask.client()?.post(&path, &RebuildVoter { pool: args.pool }).await?;
-            output::show(args.ask.json, &volume, |volume| {
-                format!("volume {}: the replica on {} is being filled\n{}", volume.name, args.node, seats(volume))
+            let volume: ReplicatedVolume = args.api.client()?.post(&path, &RebuildVoter { pool: args.pool }).await?;
+            output::show(args.api.json, &volume, |volume| {
+                format!(
+                    "volume {}: the replica on {} is being rebuilt\n{}",
+                    volume.name,
+                    args.node,
+                    voter_lines(volume)
+                )
             });
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn wrong_place(place: &str) -> ErrorDetail {
-    ErrorDetail::new(Kind::InvalidArgument, format!("{place:?} is no place of a replica"))
-        .remedy("write NODE/POOL, for example node4/tank; a witness is --witness node4")
+fn invalid_place(place: &str) -> ErrorDetail {
+    ErrorDetail::new(Kind::InvalidArgument, format!("{place:?} does not name the node and the pool of a replica"))
+        .remedy("write NODE/POOL, or --witness NODE for a witness. Examples: node4/tank; --witness node4")
 }
 
-/// Who votes now, a line each.
-fn seats(volume: &ReplicatedVolume) -> String {
+/// Returns a line for each voter of the volume.
+fn voter_lines(volume: &ReplicatedVolume) -> String {
     let place = |voter: &Voter| match &voter.pool {
         Some(pool) => format!("{}/{pool}", voter.node),
         None => voter.node.clone(),
     };
-    volume.voters.iter().map(|voter| format!("  {}: {}\n", place(voter), voter.state.word())).collect()
+    volume.voters.iter().map(|voter| format!("  {}: {}\n", place(voter), color::state(voter.state.word()))).collect()
 }
 
 fn path(replica: &str) -> String {
     format!("/v1/replicas/{}", segment(replica))
 }
 
-/// Which voters these bits name.
+/// Returns the voters that these bits name.
 fn voters(bits: u16) -> String {
     let voters: Vec<String> = (0..16).filter(|voter| bits >> voter & 1 == 1).map(|voter| voter.to_string()).collect();
     if voters.is_empty() { "none".to_owned() } else { voters.join(", ") }
@@ -218,7 +223,8 @@ fn table(list: &ReplicaList, style: ListStyle) -> String {
         ];
         table.row(cells, [replica.volume.clone()]);
     }
-    table.right([4, 5, 6]);
+    table.align_right([4, 5, 6]);
+    table.states([2]);
     table.render()
 }
 
@@ -234,25 +240,25 @@ fn show(replica: &Replica) -> String {
     line("of volume", replica.volume.clone());
     line("voter", format!("{} of {}", replica.voter, replica.voters));
     let why = replica.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    line("state", format!("{}{why}", replica.state.word()));
+    line("state", format!("{}{why}", color::state(replica.state.word())));
     if !replica.witness {
         line("data", or_none(&replica.data));
         line("size", bytes(replica.size_bytes));
-        line("beside them", format!("{} in front, {} behind", bytes(replica.head_bytes), bytes(replica.tail_bytes)));
+        line("around it", format!("{} in front, {} behind", bytes(replica.head_bytes), bytes(replica.tail_bytes)));
         line("connections", replica.connections.to_string());
     }
     line("boot", if replica.boot.is_empty() { "not known".to_owned() } else { replica.boot.clone() });
     if let Some(register) = &replica.register {
-        let let_go = if register.released { ", which has let go" } else { "" };
-        let controller = format!("of controller {}{let_go}", or_none(&register.controller));
+        let released = if register.released { ", which has released it" } else { "" };
+        let controller = format!("of controller {}{released}", or_none(&register.controller));
         line("epoch", format!("{} {controller}", register.epoch));
         let vote = &register.vote;
-        let when = format!("vote {} of epoch {}, line {}", vote.sequence, vote.epoch, vote.lineage);
+        let when = format!("vote {} of epoch {}, lineage {}", vote.sequence, vote.epoch, vote.lineage);
         line("in sync", format!("{} ({when})", voters(vote.in_sync)));
-        if vote.epoch > 0 && (vote.seating.voters | vote.seating.before) >> replica.voter & 1 == 0 {
-            line("votes no more", "its volume goes on without it; what it has is not believed".to_owned());
+        if vote.epoch > 0 && (vote.membership.voters | vote.membership.previous_voters) >> replica.voter & 1 == 0 {
+            line("no vote", "its volume continues without it; its data is not trusted".to_owned());
         }
-        line("believed in", register.boot.as_ref().map_or_else(|| "no boot".to_owned(), |boot| format!("boot {boot}")));
+        line("trusted in", register.boot.as_ref().map_or_else(|| "no boot".to_owned(), |boot| format!("boot {boot}")));
     }
     text
 }

@@ -1,26 +1,26 @@
-//! `braid volume` where a volume is kept on several nodes: its name has no pool.
+//! `braid volume` for replicated volumes, whose names have no pool.
 
 use super::confirm::confirm;
-use super::{Ask, AskList, output, segment};
+use super::{ApiArgs, ApiListArgs, color, output, segment};
 use braid_api::{
-    Array, ClusterVolumeList, ClusterVoter, CreateReplicated, ErrorDetail, ForcedOpening, Kind, ReplicatedList,
-    ReplicatedVolume, RollbackReplicated, Service, Standing,
+    Array, ClusterVolumeList, ClusterVoter, ClusterVoterState, CreateReplicated, ErrorDetail, ForcedOpening, Kind,
+    ReplicatedList, ReplicatedVolume, RollbackReplicated, Service,
 };
 use braid_client::Client;
 use braid_geometry::units::format_size;
 use braid_terminal::listing::ListStyle;
 use std::fmt::Write;
 
-/// Where replicas are to be, as `--replicas` says it.
+/// The value of `--replicas`: where the replicas are created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replicas {
-    /// So many, on the nodes with the most free space.
+    /// This many replicas, on the nodes with the most free space.
     Count(u8),
-    /// There.
+    /// One replica in each of these pools, each named NODE/POOL.
     At(Vec<String>),
 }
 
-/// Reads `--replicas`, for clap.
+/// Parses `--replicas`, for clap.
 pub fn replicas(text: &str) -> Result<Replicas, String> {
     if let Ok(count) = text.parse() {
         return Ok(Replicas::Count(count));
@@ -29,12 +29,12 @@ pub fn replicas(text: &str) -> Result<Replicas, String> {
     match named.iter().find(|place| place.split('/').filter(|part| !part.is_empty()).count() != 2) {
         None => Ok(Replicas::At(named)),
         Some(wrong) => {
-            Err(format!("{wrong:?}: write NODE/POOL,NODE/POOL,… or how many, for example node1/tank,node2/tank or 3"))
+            Err(format!("{wrong:?}: write NODE/POOL,NODE/POOL,… or a number. Examples: node1/tank,node2/tank; 3"))
         }
     }
 }
 
-/// Whether a volume is kept on several nodes, by how its name is written.
+/// Whether the name is that of a replicated volume: it has no pool and is not a UUID.
 pub fn is_replicated(name: &str) -> bool {
     !name.contains('/') && !braid_api::names::is_uuid(name)
 }
@@ -44,7 +44,7 @@ fn path(volume: &str) -> String {
 }
 
 pub async fn create(
-    ask: &Ask,
+    api: &ApiArgs,
     name: String,
     size_bytes: u64,
     replicas: Replicas,
@@ -56,24 +56,26 @@ pub async fn create(
         Replicas::Count(count) => (count, Vec::new()),
         Replicas::At(places) => (0, places),
     };
-    // A daemon of an earlier version knows the usual block only, and not this word.
+    // A daemon of an earlier version supports only the usual block size, and does not know this field.
     let block_bytes = Some(block_bytes).filter(|bytes| *bytes != braid_api::block_bytes_usual());
     let body = CreateReplicated { name, size_bytes, replicas, count, witnesses, level, block_bytes, snapshot: None };
-    let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
-    output::show(ask.json, &volume, |volume| {
+    let volume: ReplicatedVolume = api.client()?.post("/v1/replicated", &body).await?;
+    output::show(api.json, &volume, |volume| {
         let mut text = show(volume);
         if volume.level != "raid1" {
             let _ = writeln!(
                 text,
-                "a pool on it, which goes with it from node to node: braid pool create NAME {}",
+                "create a pool on it, which moves with it from node to node: braid pool create NAME {}",
                 volume.name
             );
         }
         if volume.voters.len() == 2 {
-            text.push_str("two replicas without a witness: after the loss of a node the volume goes on where it is served, and can be opened elsewhere only by force (braid volume attach --force), which may lose what was acknowledged; --witness NODE makes it three votes\n");
+            text.push_str("two replicas without a witness: after the loss of one node the other has no quorum to attach the volume, except by force (braid volume attach --force), which may lose acknowledged writes; --witness NODE adds a third vote\n");
         }
         if volume.voters.len() == 1 {
-            text.push_str("one replica: while its node is away the volume waits, and what it has is there once\n");
+            text.push_str(
+                "one replica: while its node is away the volume is unavailable, and its data has no second copy\n",
+            );
         }
         let _ = writeln!(text, "export it with: braid export add {} --nbd unix:PATH", volume.name);
         text
@@ -81,100 +83,100 @@ pub async fn create(
     Ok(())
 }
 
-pub async fn clone(ask: &Ask, snapshot: String, name: String) -> anyhow::Result<()> {
+pub async fn clone(api: &ApiArgs, snapshot: String, name: String) -> anyhow::Result<()> {
     let body = CreateReplicated { name, snapshot: Some(snapshot), ..CreateReplicated::default() };
-    let volume: ReplicatedVolume = ask.client()?.post("/v1/replicated", &body).await?;
-    output::show(ask.json, &volume, show);
+    let volume: ReplicatedVolume = api.client()?.post("/v1/replicated", &body).await?;
+    output::show(api.json, &volume, show);
     Ok(())
 }
 
-pub async fn rollback(ask: &Ask, name: &str, snapshot: String) -> anyhow::Result<()> {
+pub async fn rollback(api: &ApiArgs, name: &str, snapshot: String) -> anyhow::Result<()> {
     let body = RollbackReplicated { snapshot };
-    let volume: ReplicatedVolume = ask.client()?.post(&format!("{}/rollback", path(name)), &body).await?;
-    output::show(ask.json, &volume, |volume| {
-        format!("volume {} is as {} again; its other replicas are filled anew\n", volume.name, body.snapshot)
+    let volume: ReplicatedVolume = api.client()?.post(&format!("{}/rollback", path(name)), &body).await?;
+    output::show(api.json, &volume, |volume| {
+        format!("rolled back volume {} to {}; its other replicas are rebuilt\n", volume.name, body.snapshot)
     });
     Ok(())
 }
 
-pub async fn attach(ask: &Ask, name: &str, force: bool, yes: bool) -> anyhow::Result<()> {
-    let client = ask.client()?;
+pub async fn attach(api: &ApiArgs, name: &str, force: bool, yes: bool) -> anyhow::Result<()> {
+    let client = api.client()?;
     let mut query = String::new();
     if force {
         let forced: ForcedOpening = client.get(&format!("{}/forced", path(name))).await?;
-        // Said with --yes, too: whoever reads what a script has done finds it.
+        // Printed with --yes, too, so that the log of a script contains it.
         forced.losses.iter().for_each(|loss| eprintln!("volume {}: {loss}", forced.name));
-        confirm(&format!("Volume {} will be opened by force, with what that may lose", forced.name), yes)?;
+        confirm(&format!("Volume {} will be attached by force, with the loss named above", forced.name), yes)?;
         let nodes: Vec<String> = forced.without.iter().map(|node| segment(node)).collect();
         query = format!("?force=true&without={}", nodes.join(","));
     }
     let volume: ReplicatedVolume = client.post(&format!("{}/attach{query}", path(name)), &()).await?;
-    output::show(ask.json, &volume, show);
+    output::show(api.json, &volume, show);
     Ok(())
 }
 
-pub async fn detach(ask: &Ask, name: &str, force: bool) -> anyhow::Result<()> {
-    let volume: ReplicatedVolume = ask.client()?.post(&format!("{}/detach?force={force}", path(name)), &()).await?;
-    output::show(ask.json, &volume, |volume| {
-        format!("volume {0} is not served here any more; any of its nodes can: braid volume attach {0}\n", volume.name)
+pub async fn detach(api: &ApiArgs, name: &str, force: bool) -> anyhow::Result<()> {
+    let volume: ReplicatedVolume = api.client()?.post(&format!("{}/detach?force={force}", path(name)), &()).await?;
+    output::show(api.json, &volume, |volume| {
+        format!("detached volume {0}; serve it on any of its nodes with: braid volume attach {0}\n", volume.name)
     });
     Ok(())
 }
 
-pub async fn shown(ask: &Ask, name: &str) -> anyhow::Result<()> {
-    let volume: ReplicatedVolume = ask.client()?.get(&path(name)).await?;
-    output::show(ask.json, &volume, show);
+pub async fn print_volume(api: &ApiArgs, name: &str) -> anyhow::Result<()> {
+    let volume: ReplicatedVolume = api.client()?.get(&path(name)).await?;
+    output::show(api.json, &volume, show);
     Ok(())
 }
 
-pub async fn delete(ask: &Ask, name: &str, force: bool, yes: bool) -> anyhow::Result<()> {
-    let client = ask.client()?;
+pub async fn delete(api: &ApiArgs, name: &str, force: bool, yes: bool) -> anyhow::Result<()> {
+    let client = api.client()?;
     let volume: ReplicatedVolume = client.get(&path(name)).await?;
     let size = format_size(volume.size_bytes);
     confirm(&format!("Volume {} of {size} will be lost, on all of its nodes", volume.name), yes)?;
     let volume: ReplicatedVolume = client.delete(&format!("{}?force={force}", path(name))).await?;
-    output::show(ask.json, &volume, |volume| format!("volume {} is deleted\n", volume.name));
+    output::show(api.json, &volume, |volume| format!("deleted volume {}\n", volume.name));
     Ok(())
 }
 
-/// Refuses to delete the array above the replicas of a volume, before it is asked whether that is meant.
+/// Refuses to delete the array above the replicas of a volume, before the prompt for confirmation.
 pub async fn refuse_array(client: &Client, array: &Array) -> anyhow::Result<()> {
-    // A daemon of an earlier version has none of them.
+    // A daemon of an earlier version has no replicated volumes, and refuses the request.
     let list: ReplicatedList = client.get("/v1/replicated").await.unwrap_or_default();
     let name = &array.name;
     if list.volumes.iter().all(|volume| volume.uuid != array.uuid) {
         return Ok(());
     }
-    let message =
-        format!("{name} is a volume of several nodes, and the array above its replicas cannot be deleted by itself");
+    let message = format!("{name} is a replicated volume, and the array above its replicas cannot be deleted alone");
     Err(ErrorDetail::new(Kind::InUse, message)
         .with("volume", name)
-        .remedy(format!("to delete the volume on all of its nodes: braid volume delete {name}"))
+        .remedy(format!("delete the volume on all of its nodes: braid volume delete {name}"))
         .into())
 }
 
-/// Those of the whole cluster, whichever node is asked.
-pub async fn list_all(ask: &AskList) -> anyhow::Result<()> {
-    let list: ClusterVolumeList = ask.client()?.get("/v1/cluster/volumes").await?;
+/// Prints the replicated volumes of the whole cluster. The list is the same on every node.
+pub async fn list_all(api: &ApiListArgs) -> anyhow::Result<()> {
+    let list: ClusterVolumeList = api.client()?.get("/v1/cluster/volumes").await?;
     let names = list.volumes.iter().map(|volume| volume.name.as_str());
-    ask.print(&list, names, &list.incomplete, |style| table_of_cluster(&list, style));
+    api.print(&list, names, &list.incomplete, |style| table_of_cluster(&list, style));
     Ok(())
 }
 
 fn table_of_cluster(list: &ClusterVolumeList, style: ListStyle) -> String {
     if list.nodes.is_empty() {
-        return "this daemon belongs to no cluster; make one with: braid node init NAME --listen ADDRESS\n".to_owned();
+        return "this daemon belongs to no cluster; create one with: braid node init NAME --listen ADDRESS\n"
+            .to_owned();
     }
     if list.volumes.is_empty() {
         let make = "braid volume create NAME SIZE --replicas NODE/POOL,NODE/POOL";
-        return output::none("volumes of several nodes", &list.incomplete, make);
+        return output::empty_list("replicated volumes", &list.incomplete, make);
     }
     let mut table = style.table(["NAME", "SIZE", "SERVED BY", "REPLICAS"], ["UUID"]);
     for volume in &list.volumes {
         let place = |voter: &ClusterVoter| {
             let pool = voter.pool.iter().map(|pool| format!("/{pool}")).collect::<String>();
-            // What is not usable has its reason in the JSON; that it holds everything may be all that is left of it.
-            let reason = voter.reason.iter().filter(|_| voter.state == Standing::InSync);
+            // The reason of an unusable replica is only in the JSON. That of a replica in sync is shown: it may be the last full copy.
+            let reason = voter.reason.iter().filter(|_| voter.state == ClusterVoterState::InSync);
             let reason = reason.map(|why| format!("; {why}")).collect::<String>();
             format!("{}{pool} ({}{reason})", voter.node, voter.state.word())
         };
@@ -187,7 +189,8 @@ fn table_of_cluster(list: &ClusterVolumeList, style: ListStyle) -> String {
         ];
         table.row(cells, [volume.uuid.clone()]);
     }
-    table.right([1]);
+    table.align_right([1]);
+    table.states([3]);
     let mut text = table.render();
     for volume in list.volumes.iter().filter(|volume| volume.served_by.is_some()) {
         if let Some(why) = &volume.reason {
@@ -196,21 +199,21 @@ fn table_of_cluster(list: &ClusterVolumeList, style: ListStyle) -> String {
     }
     for volume in list.volumes.iter().filter(|volume| volume.served_by.is_none()) {
         let service = match volume.service {
-            Service::Nobody => "nobody serves it",
+            Service::Unserved => "no node serves it",
             _ => "whether a node serves it is unknown",
         };
         let why = volume.reason.iter().map(|why| format!(": {why}")).collect::<String>();
         text.push_str(&output::wrap(&format!("volume {}: {service}{why}", volume.name), ""));
         if let Some(remedy) = &volume.remedy {
             text.push_str(&output::wrap(remedy, "  "));
-            // Whole, however long: they are to be copied.
+            // Never wrapped: the commands are to be copied.
             volume.commands.iter().for_each(|command| text.push_str(&format!("    {command}\n")));
         }
     }
     text
 }
 
-/// All of them, for people; empty where there are none.
+/// Returns the table of replicated volumes; empty if there are none.
 pub fn table(volumes: &[ReplicatedVolume], style: ListStyle) -> String {
     if volumes.is_empty() {
         return String::new();
@@ -226,7 +229,8 @@ pub fn table(volumes: &[ReplicatedVolume], style: ListStyle) -> String {
         ];
         table.row(cells, [volume.level.clone(), volume.uuid.clone()]);
     }
-    table.right([1, 4]);
+    table.align_right([1, 4]);
+    table.states([2, 3]);
     table.render()
 }
 
@@ -243,7 +247,7 @@ fn voters(volume: &ReplicatedVolume) -> String {
     words.join(", ")
 }
 
-/// Everything about one, for people.
+/// Returns everything about a replicated volume, for people.
 pub fn show(volume: &ReplicatedVolume) -> String {
     let mut text = String::new();
     let mut line = |label: &str, value: String| {
@@ -255,13 +259,13 @@ pub fn show(volume: &ReplicatedVolume) -> String {
     line("size", format!("{} ({} bytes)", format_size(volume.size_bytes), output::thousands(volume.size_bytes)));
     line("blocks", format!("of {} bytes", volume.block_bytes));
     line("level", volume.level.clone());
-    line("state", volume.state.word().to_owned());
+    line("state", color::state(volume.state.word()));
     if let Some(pool) = &volume.pool {
         line("pool", pool.clone());
     }
     for voter in &volume.voters {
         let (what, state) = match voter.pool {
-            Some(_) => ("replica", format!(" {}", voter.state.word())),
+            Some(_) => ("replica", format!(" {}", color::state(voter.state.word()))),
             None => ("witness", String::new()),
         };
         let reason = voter.reason.iter().map(|why| format!("; {why}")).collect::<String>();
@@ -282,27 +286,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_witness_is_shown_without_a_state_and_with_the_reason_why_it_is_silent() {
+    fn a_witness_is_shown_without_a_state_and_with_the_reason_why_it_does_not_reply() {
         let voter = |node: &str, pool: Option<&str>, state: &str, reason: Option<&str>| {
-            let answers = reason.is_none();
-            serde_json::json!({"voter": 0, "node": node, "pool": pool, "state": state, "answers": answers, "reason": reason})
+            let reachable = reason.is_none();
+            serde_json::json!({"voter": 0, "node": node, "pool": pool, "state": state, "reachable": reachable, "reason": reason})
         };
         let volume: ReplicatedVolume = serde_json::from_value(serde_json::json!({
             "uuid": "", "name": "db", "size_bytes": 4096, "level": "raid1", "state": "serving", "epoch": 1, "exports": [], "attention": [],
             "voters": [
                 voter("one", Some("tank"), "in_sync", None),
-                voter("two", Some("tank"), "out", Some("no answer")),
+                voter("two", Some("tank"), "failed", Some("no answer")),
                 voter("three", None, "witness", None),
                 voter("four", None, "witness", Some("no answer")),
             ],
         }))
         .expect("it is one");
-        let shown = show(&volume);
+        let text = anstream::adapter::strip_str(&show(&volume)).to_string();
         let voters: Vec<&str> =
-            shown.lines().filter(|line| line.starts_with("replica") || line.starts_with("witness")).collect();
+            text.lines().filter(|line| line.starts_with("replica") || line.starts_with("witness")).collect();
         let wanted = [
             "replica     one/tank in sync",
-            "replica     two/tank out; no answer",
+            "replica     two/tank failed; no answer",
             "witness     three",
             "witness     four; no answer",
         ];

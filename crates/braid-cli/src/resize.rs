@@ -1,7 +1,9 @@
-//! `braid volume resize`: a new size, or by how much the present one changes.
+//! `braid volume resize`: sets a new size, or changes the present size by an amount.
 
 use super::confirm::confirm;
-use super::{Ask, output, segment};
+use super::mount::grow;
+use super::object_names::volume_or_name;
+use super::{ApiArgs, output, segment};
 use braid_api::{ErrorDetail, Kind, ResizeVolume, Volume};
 use braid_client::Client;
 use braid_geometry::units::{format_size, parse_size};
@@ -11,37 +13,40 @@ use clap::Args;
 #[derive(Args)]
 pub struct ResizeArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = super::volume::volume_or_name)]
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume_or_name)]
     volume: String,
-    /// Its new size; or by how much the present one changes: +10G, -10G
+    /// The new size, or the change of the present size: +10G, -10G
     #[arg(value_parser = new_size, allow_hyphen_values = true)]
     size: NewSize,
-    /// Make it smaller although it has data beyond the new end: they are lost (its snapshots keep what they have)
+    /// Shrink it although it has data beyond the new end, which is lost (its snapshots keep theirs)
     #[arg(long)]
     force: bool,
-    /// Do not ask
+    /// Grow the file system, too, that is mounted from it on this machine (ext4, xfs, btrfs); with the present size only the file system grows
+    #[arg(long, conflicts_with = "force")]
+    fs: bool,
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
-/// A size as it is typed, in bytes.
+/// The size argument, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NewSize {
-    /// The size itself.
+    /// An absolute size.
     Of(u64),
-    /// So much more than the present size.
+    /// An increase of the present size.
     More(u64),
-    /// So much less.
+    /// A decrease of the present size.
     Less(u64),
 }
 
-/// Reads a size or a change of it, for clap.
+/// Parses a size or a change of the size, for clap.
 fn new_size(text: &str) -> Result<NewSize, String> {
-    // What begins with - is taken for a size, also an option that is misspelt.
+    // An argument that begins with - is parsed as a size, even a misspelt option.
     if text.starts_with("--") {
-        return Err("there is no such option; a size is 50G, +10G or -10G, for example".to_owned());
+        return Err("there is no such option; sizes are written like 50G, +10G, -10G".to_owned());
     }
     let read = |size: &str| {
         parse_size(size).map_err(|error| format!("{error}; or +10G, -10G for a change of the present size"))
@@ -56,10 +61,10 @@ fn new_size(text: &str) -> Result<NewSize, String> {
 }
 
 impl NewSize {
-    /// The size that is meant for a volume of `present` bytes.
+    /// Returns the new size of a volume that has `present` bytes.
     ///
     /// # Errors
-    /// The change leaves nothing, or more than can be counted.
+    /// The change leaves nothing, or the new size overflows.
     fn of(self, volume: &str, present: u64) -> Result<u64, ErrorDetail> {
         let size = match self {
             NewSize::Of(bytes) => Some(bytes),
@@ -69,12 +74,12 @@ impl NewSize {
         size.ok_or_else(|| {
             let why = match self {
                 NewSize::Less(bytes) => format!("{} less would leave nothing", format_size(bytes)),
-                NewSize::Of(bytes) | NewSize::More(bytes) => format!("{} more is too much", format_size(bytes)),
+                NewSize::Of(bytes) | NewSize::More(bytes) => format!("{} more is too large", format_size(bytes)),
             };
             let message = format!("volume {volume} has {}: {why}", format_size(present));
             ErrorDetail::new(Kind::InvalidArgument, message)
                 .with("volume", volume)
-                .remedy(format!("write the size that it is to have, for example: braid volume resize {volume} 100G"))
+                .remedy(format!("name the new size. Example: braid volume resize {volume} 100G"))
         })
     }
 }
@@ -83,20 +88,31 @@ fn path(volume: &str) -> String {
     format!("/v1/volumes/{}", segment(volume))
 }
 
-/// Gives a volume another size.
+/// Resizes a volume.
 ///
 /// # Errors
-/// The daemon's; the size cannot be; what would be lost is not confirmed.
+/// The daemon's error; the size is invalid; the loss of data is not confirmed; the file system cannot grow.
 pub async fn resize(args: ResizeArgs) -> anyhow::Result<()> {
-    let client = args.ask.client()?;
+    let client = args.api.client()?;
     let size_bytes = wanted(&args, &client).await?;
+    let growing = match args.fs {
+        true => {
+            let volume: Volume = client.get(&path(&args.volume)).await?;
+            Some(grow::find(&args.api, &client, &volume, size_bytes).await?)
+        }
+        false => None,
+    };
     let body = ResizeVolume { size_bytes, force: args.force };
     let volume: Volume = client.post(&format!("{}/resize", path(&args.volume)), &body).await?;
-    output::show(args.ask.json, &volume, resized);
+    let grown = match growing {
+        Some(growing) => Some(growing.grow(&volume).await?),
+        None => None,
+    };
+    output::show(args.api.json, &volume, |volume| resized(volume, grown.as_deref()));
     Ok(())
 }
 
-/// The size that is asked for, in bytes. Where data may be lost by force, that is confirmed first.
+/// Returns the requested size, in bytes. Asks for confirmation first if data may be lost.
 async fn wanted(args: &ResizeArgs, client: &Client) -> anyhow::Result<u64> {
     if let (NewSize::Of(bytes), false) = (args.size, args.force) {
         return Ok(bytes);
@@ -104,16 +120,18 @@ async fn wanted(args: &ResizeArgs, client: &Client) -> anyhow::Result<u64> {
     let volume: Volume = client.get(&path(&args.volume)).await?;
     let size_bytes = args.size.of(&volume.name, volume.size_bytes)?;
     if args.force && size_bytes < volume.size_bytes {
-        let what = format!("What volume {} has beyond {} will be lost", volume.name, format_size(size_bytes));
+        let what = format!("Data of volume {} beyond {} will be lost", volume.name, format_size(size_bytes));
         confirm(&what, args.yes)?;
     }
     Ok(size_bytes)
 }
 
-fn resized(volume: &Volume) -> String {
-    let mut text = format!("volume {} has {} now\n", volume.name, format_size(volume.size_bytes));
-    if !volume.exports.is_empty() {
-        text.push_str("clients that are connected to its exports learn it when they connect again; beyond the end of a smaller one they get errors\n");
+fn resized(volume: &Volume, grown: Option<&str>) -> String {
+    let mut text = format!("resized volume {} to {}\n", volume.name, format_size(volume.size_bytes));
+    if let Some(grown) = grown {
+        text.push_str(grown);
+    } else if !volume.exports.is_empty() {
+        text.push_str("connected clients of its exports see the new size when they reconnect; beyond the end of a smaller volume they get errors\n");
     }
     text
 }
@@ -126,7 +144,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     #[test]
-    fn sizes_and_changes_are_read() {
+    fn sizes_and_changes_are_parsed() {
         for (text, size) in [
             ("50G", NewSize::Of(50 * GIB)),
             ("4096", NewSize::Of(4096)),

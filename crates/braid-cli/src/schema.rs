@@ -1,12 +1,12 @@
-//! `braid schema [COMMAND]`: what the documents look like that commands print with `--json`.
+//! `braid schema [COMMAND]`: the JSON schemas of the documents that commands print with `--json`.
 
 use super::output;
 use crate::pool_dump::DumpedMember;
 use braid_api::{
-    Activity, Array, ArrayList, Assembled, Attention, ClusterVolumeList, DiskList, ErrorBody, ErrorDetail, Event,
-    EventList, Export, ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits, MdImport, Node, NodeList,
-    OrphanList, Pool, PoolChecked, PoolList, Replica, ReplicaList, Snapshot, SnapshotDiff, SnapshotList, Status,
-    Upgraded, Volume, VolumeList,
+    Activity, Array, ArrayList, Assembled, Attention, ClusterVolumeList, DiskList, DoctorReport, ErrorBody,
+    ErrorDetail, Event, EventList, Export, ExportList, Growth, HostDiskList, Invitation, JobList, Kind, Limits,
+    MdImport, Node, NodeList, OrphanList, Pool, PoolChecked, PoolList, Replica, ReplicaList, Snapshot, SnapshotDiff,
+    SnapshotList, Status, Upgraded, Volume, VolumeList,
 };
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use utoipa::openapi::OpenApi as OpenApiDocument;
 use utoipa::{OpenApi, ToSchema};
 
-/// Each command with `--json`, and the schema of what it prints. Where an option changes that, it is named with it.
+/// Each command with `--json`, and the name of the schema of its document. An option that changes the document is part of the command.
 pub const COMMANDS: &[(&str, &str)] = &[
     ("serve --upgrade", "Upgraded"),
     ("status", "Status"),
@@ -23,6 +23,8 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("top", "Rates"),
     ("events", "EventList"),
     ("events --follow", "Event"),
+    ("doctor", "DoctorReport"),
+    ("explain", "RunbookList"),
     ("plan", "Plan"),
     ("plan --map", "PlanMap"),
     ("disk list", "HostDiskList"),
@@ -113,7 +115,7 @@ pub const COMMANDS: &[(&str, &str)] = &[
 /// Arguments of `braid schema`.
 #[derive(Args)]
 pub struct SchemaArgs {
-    /// The command, for example: array list; without it all of them
+    /// The command; without it, the schemas of all commands. Example: array list
     #[arg(value_name = "COMMAND", num_args = 0.., allow_hyphen_values = true)]
     command: Vec<String>,
 }
@@ -132,9 +134,9 @@ struct ExaminedDisk {
     disk: String,
     /// Its size, in bytes.
     size_bytes: u64,
-    /// Whether both copies are whole and say the same.
+    /// Whether both copies are valid and equal.
     sound: bool,
-    /// What is wrong, one sentence each.
+    /// The problems, one sentence each.
     problems: Vec<String>,
     /// Fields in which the copies differ.
     differences: Vec<Value>,
@@ -142,35 +144,7 @@ struct ExaminedDisk {
     copies: Vec<Value>,
 }
 
-/// One level over the disks of `braid plan`; what it gives is there only where it is possible.
-#[derive(ToSchema)]
-#[allow(dead_code, reason = "only its schema is used")]
-pub struct PlanLevel {
-    level: String,
-    layout: String,
-    /// Only of levels that have them.
-    copies: Option<u16>,
-    possible: bool,
-    /// Why it is not possible.
-    reason: Option<String>,
-    /// What could be written.
-    array_size_bytes: Option<u64>,
-    /// What of the disks could not.
-    lost_bytes: Option<u64>,
-    /// The parts of that.
-    #[schema(required = false)]
-    lost: Vec<crate::plan::level::Loss>,
-    /// However badly chosen.
-    disks_may_fail: Option<u64>,
-    /// Reads, uniform over the whole array, times one disk.
-    speedup_reads: Option<f64>,
-    /// Writes, the same.
-    speedup_writes: Option<f64>,
-    #[schema(required = false)]
-    zones: Vec<crate::plan::level::ZoneReport>,
-}
-
-/// Where every block would be: `braid plan --map`.
+/// The location of every block: `braid plan --map`.
 #[derive(ToSchema)]
 #[allow(dead_code, reason = "only its schema is used")]
 struct PlanMap {
@@ -198,6 +172,7 @@ struct PlanMap {
     Attention,
     AttentionList,
     DiskList,
+    DoctorReport,
     DumpedMember,
     ErrorBody,
     Event,
@@ -229,6 +204,7 @@ struct PlanMap {
     VolumeList,
     ClusterVolumeList,
     super::disk::Wiped,
+    super::explain::RunbookList,
     super::mount::Mounted,
     super::mount::Unmounted,
     super::snapshot::SnapshotsTaken,
@@ -237,9 +213,9 @@ struct PlanMap {
 )))]
 struct Documents;
 
-/// The schema of one document, with everything it refers to.
+/// Returns the schema of one document, with all definitions it refers to.
 ///
-/// `more` has the documents of commands that are not in this crate.
+/// `more` contains the documents of commands outside this crate.
 #[must_use]
 pub fn of(name: &str, more: &OpenApiDocument) -> Value {
     let mut definitions = definitions(more);
@@ -258,9 +234,9 @@ pub fn of(name: &str, more: &OpenApiDocument) -> Value {
     })
 }
 
-/// Every definition, referring to others as a schema by itself does.
+/// Returns every definition, with references as in a stand-alone schema.
 ///
-/// `more` has the documents of commands that are not in this crate.
+/// `more` contains the documents of commands outside this crate.
 #[must_use]
 pub fn definitions(more: &OpenApiDocument) -> Map<String, Value> {
     let mut all = definitions_of(&Documents::openapi());
@@ -304,7 +280,7 @@ pub fn run(args: &SchemaArgs, more: &OpenApiDocument) -> anyhow::Result<ExitCode
             COMMANDS.iter().map(|(command, name)| ((*command).to_owned(), Value::from(*name))).collect();
         output::json(&json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "description": "What commands print with --json: the names of definitions are in `commands`; errors are an ErrorBody.",
+            "description": "The documents that commands print with --json: `commands` contains the names of their definitions; errors are an ErrorBody.",
             "commands": all,
             "$defs": definitions(more),
         }));
@@ -319,7 +295,7 @@ pub fn run(args: &SchemaArgs, more: &OpenApiDocument) -> anyhow::Result<ExitCode
     let Some((_, name)) = COMMANDS.iter().find(|(command, _)| *command == wanted) else {
         let known: Vec<&str> = COMMANDS.iter().map(|(command, _)| *command).collect();
         return Err(ErrorDetail::new(Kind::NotFound, format!("no command `{wanted}` prints JSON"))
-            .remedy(format!("those that do: {}; and `error`", known.join(", ")))
+            .remedy(format!("name one of these: {}, `error`", known.join(", ")))
             .into());
     };
     output::json(&of(name, more));
@@ -332,12 +308,12 @@ mod tests {
 
     #[test]
     fn docs_json_lists_every_command() {
-        let text =
-            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).expect("it is there");
+        let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/json.md"))
+            .expect("docs/reference/json.md can be read");
         for (command, name) in COMMANDS {
             assert!(
                 text.contains(&format!("| `braid {command}` | `{name}` |")),
-                "docs/json.md has no row for {command}"
+                "docs/reference/json.md has no line for {command}"
             );
         }
     }

@@ -1,7 +1,7 @@
 //! `braid snapshot …`.
 
-use super::volume::snapshot;
-use super::{Ask, AskList, freeze, output, segment};
+use super::object_names::{name_or_uuid, snapshot, volume};
+use super::{ApiArgs, ApiListArgs, freeze, output, segment};
 use braid_api::{
     ChangeSnapshot, CreateSnapshots, ErrorDetail, RenameVolume, Snapshot, SnapshotConsistency, SnapshotDiff,
     SnapshotList, SnapshotPolicy, Volume, names,
@@ -17,46 +17,46 @@ use super::confirm::confirm;
 
 #[derive(Subcommand)]
 pub enum Verb {
-    /// Take snapshots of volumes of a pool, all at one instant
+    /// Create snapshots of volumes of one pool, all at the same instant
     Create(CreateArgs),
     /// List the snapshots
     List(ListArgs),
     /// Show everything about a snapshot
     Show(NameArgs),
-    /// Give a snapshot another name
+    /// Rename a snapshot
     Rename(RenameArgs),
-    /// Delete a snapshot, in any order, whatever was cloned from it
+    /// Delete a snapshot, in any order, even if it has clones
     Delete(DeleteArgs),
-    /// Take snapshots of a volume by themselves, or no more; without options show whether that is so
+    /// Set, show or disable the snapshot schedule of a volume; without options shows it
     Policy(PolicyArgs),
-    /// Show in what a volume or a later snapshot differs from a snapshot
+    /// Show which ranges of a volume or a later snapshot differ from a snapshot
     Diff(DiffArgs),
 }
 
 #[derive(Args)]
 pub struct CreateArgs {
-    /// Their names; all in one pool. Or one of a volume of several nodes, on all of its replicas: VOLUME@SNAPSHOT
+    /// Their names, all in one pool; or one of a replicated volume, on all of its replicas: VOLUME@SNAPSHOT
     #[arg(required = true, value_name = "POOL/VOLUME@SNAPSHOT", value_parser = new_snapshot)]
     snapshots: Vec<String>,
-    /// Freeze the file system at this folder while they are taken, for 10 s at most: one that `braid mount` has not mounted here, as on a
-    /// client of an export, or on LVM or encryption. What `braid mount` has mounted is frozen without this
+    /// Freeze the file system at this folder while they are taken, for at most 10 s: for one that `braid mount` did not mount here, as on a
+    /// client of an export, or on LVM or encryption. File systems mounted by `braid mount` are frozen without this option
     #[arg(long, value_name = "FOLDER")]
     freeze: Vec<PathBuf>,
-    /// Freeze nothing: the snapshots are crash-consistent
+    /// Freeze no file system: the snapshots are crash-consistent
     #[arg(long, conflicts_with = "freeze")]
     no_freeze: bool,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 /// What `braid snapshot create --json` prints.
 #[derive(serde::Serialize, utoipa::ToSchema)]
 pub struct SnapshotsTaken {
-    /// Those that were taken.
+    /// The snapshots.
     snapshots: Vec<Snapshot>,
-    /// File systems that were frozen meanwhile, by their folders.
+    /// The folders of the file systems that were frozen meanwhile.
     frozen: Vec<String>,
-    /// File systems that were to be frozen, and were not until the snapshots were there.
+    /// The file systems that were to be frozen, and were not frozen until the snapshots existed.
     not_frozen: Vec<NotFrozen>,
 }
 
@@ -71,11 +71,11 @@ pub struct NotFrozen {
 
 #[derive(Args)]
 pub struct ListArgs {
-    /// Only those of this pool or volume; of a volume of several nodes: its name
+    /// Only the snapshots of this pool or volume; a replicated volume is named without a pool
     #[arg(value_name = "POOL[/VOLUME]", value_parser = pool_or_volume)]
     of: Option<String>,
     #[command(flatten)]
-    ask: AskList,
+    api: ApiListArgs,
 }
 
 #[derive(Args)]
@@ -84,7 +84,7 @@ pub struct NameArgs {
     #[arg(value_name = "POOL/VOLUME@SNAPSHOT", value_parser = snapshot)]
     snapshot: String,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
@@ -92,10 +92,10 @@ pub struct RenameArgs {
     /// The snapshot, by name or UUID
     #[arg(value_name = "POOL/VOLUME@SNAPSHOT", value_parser = snapshot)]
     snapshot: String,
-    /// Its new name, without that of the volume
+    /// The new name of the snapshot, without its volume
     new_name: String,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
@@ -106,75 +106,71 @@ pub struct DeleteArgs {
     /// Delete it although it is exported; its exports are removed
     #[arg(long)]
     force: bool,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 #[derive(Args)]
 pub struct PolicyArgs {
     /// The volume, by name or UUID
-    #[arg(value_name = "POOL/VOLUME", value_parser = super::volume::volume)]
+    #[arg(value_name = "POOL/VOLUME", value_parser = volume)]
     volume: String,
-    /// One every so often, at round times of the clock in UTC: 30s, 15m, 1h, 1d, 1w; 10 seconds at least. They are called
-    /// auto-20261122T140000Z; one that is renamed is the policy's no more
+    /// The interval between snapshots, aligned to the clock in UTC: 30s, 15m, 1h, 1d, 1w; at least 10 seconds. They are called
+    /// auto-20261122T140000Z; a renamed one no longer belongs to the schedule
     #[arg(long, value_name = "TIME", value_parser = every, requires = "keep")]
     every: Option<u32>,
-    /// Keep the newest so many of them. One that is exported, or from which a volume was cloned, stays beside them
+    /// The number of newest snapshots to keep. One that is exported or has clones is kept, too
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..), requires = "every")]
     keep: Option<u32>,
-    /// Take none any more; those that there are stay
+    /// Disable the schedule; existing snapshots remain
     #[arg(long, conflicts_with = "every")]
     none: bool,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
-/// Reads a length of time, in seconds.
+/// Parses a duration, in seconds.
 pub(super) fn every(text: &str) -> Result<u32, String> {
-    const RIGHT: &str = "write 30s, 15m, 1h, 1d or 1w, for example";
-    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or(RIGHT)?;
+    const EXPECTED: &str = "write a number and a unit. Examples: 30s, 15m, 1h, 1d, 1w";
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or(EXPECTED)?;
     let seconds: u32 = match &text[at..] {
         "s" => 1,
         "m" => 60,
         "h" => 3600,
         "d" => 86_400,
         "w" => 7 * 86_400,
-        _ => return Err(RIGHT.into()),
+        _ => return Err(EXPECTED.into()),
     };
-    let number: u32 = text[..at].parse().map_err(|_| RIGHT)?;
-    number.checked_mul(seconds).filter(|every| *every > 0).ok_or_else(|| RIGHT.into())
+    let number: u32 = text[..at].parse().map_err(|_| EXPECTED)?;
+    number.checked_mul(seconds).filter(|every| *every > 0).ok_or_else(|| EXPECTED.into())
 }
 
 #[derive(Args)]
 pub struct DiffArgs {
-    /// The snapshot that is compared with, by name or UUID
+    /// The older snapshot, by name or UUID
     #[arg(value_name = "POOL/VOLUME@SNAPSHOT", value_parser = snapshot)]
     from: String,
-    /// What is compared with it: another snapshot (of this volume @SNAPSHOT is enough), a volume, a clone; the volume as it is now
-    /// unless given
+    /// What is compared with it: a later snapshot (@SNAPSHOT is short for one of this volume), a volume or a clone [default: the
+    /// volume as it is now]
     #[arg(value_name = "SNAPSHOT-OR-VOLUME")]
     to: Option<String>,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 fn new_snapshot(text: &str) -> Result<String, String> {
     if names::is_uuid(text) {
-        Err("write POOL/VOLUME@SNAPSHOT, for example tank/db@monday".into())
+        Err("write POOL/VOLUME@SNAPSHOT. Example: tank/db@monday".into())
     } else {
         snapshot(text)
     }
 }
 
 fn pool_or_volume(text: &str) -> Result<String, String> {
-    if text.contains('/') {
-        super::volume::volume(text)
-    } else {
-        super::array::name_or_uuid(text).map_err(|e| e.to_string())
-    }
+    if text.contains('/') { volume(text) } else { name_or_uuid(text).map_err(|e| e.to_string()) }
 }
 
 fn path(snapshot: &str) -> String {
@@ -187,33 +183,36 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Create(args) => return create(args).await,
         Verb::List(args) => {
             let query = args.of.map(|of| format!("?of={}", segment(&of))).unwrap_or_default();
-            let list: SnapshotList = args.ask.client()?.get(&format!("/v1/snapshots{query}")).await?;
+            let list: SnapshotList = args.api.client()?.get(&format!("/v1/snapshots{query}")).await?;
             let names = list.snapshots.iter().map(|snapshot| snapshot.name.as_str());
-            args.ask.print(&list, names, &list.incomplete, |style| table(&list, style));
+            args.api.print(&list, names, &list.incomplete, |style| table(&list, style));
         }
         Verb::Show(args) => {
-            let snapshot: Snapshot = args.ask.client()?.get(&path(&args.snapshot)).await?;
-            output::show(args.ask.json, &snapshot, show);
+            let snapshot: Snapshot = args.api.client()?.get(&path(&args.snapshot)).await?;
+            output::show(args.api.json, &snapshot, show);
         }
         Verb::Rename(args) => {
             let body = RenameVolume { name: args.new_name };
             let url = format!("{}/rename", path(&args.snapshot));
-            let snapshot: Snapshot = args.ask.client()?.post(&url, &body).await?;
-            output::show(args.ask.json, &snapshot, |snapshot| {
-                format!("snapshot {} is now called {}; names of exports stay\n", args.snapshot, snapshot.name)
+            let snapshot: Snapshot = args.api.client()?.post(&url, &body).await?;
+            output::show(args.api.json, &snapshot, |snapshot| {
+                format!(
+                    "renamed snapshot {} to {}; the names of its exports are unchanged\n",
+                    args.snapshot, snapshot.name
+                )
             });
         }
         Verb::Delete(args) => {
             confirm(&format!("Snapshot {} will be lost", args.snapshot), args.yes)?;
             let url = format!("{}?force={}", path(&args.snapshot), args.force);
-            let snapshot: Snapshot = args.ask.client()?.delete(&url).await?;
-            output::show(args.ask.json, &snapshot, |snapshot| {
-                format!("snapshot {} is deleted; its space becomes free little by little\n", snapshot.name)
+            let snapshot: Snapshot = args.api.client()?.delete(&url).await?;
+            output::show(args.api.json, &snapshot, |snapshot| {
+                format!("deleted snapshot {}; its space is freed in the background\n", snapshot.name)
             });
         }
         Verb::Policy(args) => {
             let url = format!("/v1/volumes/{}", segment(&args.volume));
-            let client = args.ask.client()?;
+            let client = args.api.client()?;
             let volume: Volume = match (args.every, args.keep) {
                 (Some(every_s), Some(keep)) => {
                     client.put(&format!("{url}/policy"), &SnapshotPolicy { every_s, keep }).await?
@@ -221,32 +220,33 @@ pub async fn run(verb: Verb) -> anyhow::Result<ExitCode> {
                 _ if args.none => client.delete(&format!("{url}/policy")).await?,
                 _ => client.get(&url).await?,
             };
-            output::show(args.ask.json, &volume, |volume| {
+            output::show(args.api.json, &volume, |volume| {
                 format!("volume {}: {}\n", volume.name, super::volume::policy(volume.policy))
             });
         }
         Verb::Diff(args) => {
             let diff = all_of_diff(&args).await?;
-            output::show(args.ask.json, &diff, changes);
+            output::show(args.api.json, &diff, changes);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes snapshots, with their file systems frozen meanwhile.
+/// Takes snapshots while their file systems are frozen.
 async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
-    let client = args.ask.client()?;
+    // Without progress: the output of this process may go to a file system that is frozen.
+    let client = args.api.endpoint.client()?;
     let frozen = if args.no_freeze {
         None
     } else {
         let volume = |snapshot: &String| snapshot.split_once('@').map_or("", |(volume, _)| volume).to_owned();
         let volumes: Vec<String> = args.snapshots.iter().map(volume).collect();
         let volumes: Vec<&str> = volumes.iter().map(String::as_str).collect();
-        Some(freeze::freeze(&client, args.ask.reach.is_remote()?, &volumes, &args.freeze).await?)
+        Some(freeze::freeze(&client, args.api.endpoint.is_remote()?, &volumes, &args.freeze).await?)
     };
     let body = CreateSnapshots { snapshots: args.snapshots };
     let taken = client.post::<SnapshotList>("/v1/snapshots", &body).await;
-    // Before anything is written: where it goes to may be one of them.
+    // Before any output: it may go to a frozen file system.
     let mut outcomes = match frozen {
         Some(frozen) => frozen.thaw().await,
         None => Vec::new(),
@@ -257,7 +257,7 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
             for stuck in
                 outcomes.iter().filter(|outcome| outcome.is_stuck).filter_map(|outcome| outcome.reason.as_ref())
             {
-                output::complain(&format!("braid: {}\n  {}\n", stuck.message, stuck.remedy));
+                output::error_text(&format!("braid: {}\n  {}\n", stuck.message, stuck.remedy));
             }
             return Err(error.into());
         }
@@ -268,19 +268,19 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
         if of.is_empty() || of.iter().any(|one| one.reason.is_some()) {
             continue;
         }
-        // Only now is it known.
+        // Only known after the thaw.
         let body = ChangeSnapshot { consistency: SnapshotConsistency::Frozen };
         match client.patch::<Snapshot>(&path(&snapshot.name), &body).await {
             Ok(changed) => *snapshot = changed,
             Err(error) => {
-                let message = format!("it was frozen, and that could not be noted: {}", error.message);
+                let message = format!("it was frozen, and that could not be recorded: {}", error.message);
                 of.iter_mut()
                     .for_each(|one| one.reason = Some(ErrorDetail { message: message.clone(), ..error.clone() }));
             }
         }
     }
     let text = taken_text(&snapshots, &outcomes);
-    let lacks = outcomes.iter().any(|one| one.is_stuck || one.is_named && one.reason.is_some());
+    let is_incomplete = outcomes.iter().any(|one| one.is_stuck || one.is_named && one.reason.is_some());
     let mut taken = SnapshotsTaken { snapshots, frozen: Vec::new(), not_frozen: Vec::new() };
     for outcome in outcomes {
         let folder = outcome.folder.display().to_string();
@@ -289,8 +289,8 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
             Some(error) => taken.not_frozen.push(NotFrozen { folder, error }),
         }
     }
-    output::show(args.ask.json, &taken, |_| text);
-    Ok(ExitCode::from(if lacks { super::failure::ATTENTION } else { 0 }))
+    output::show(args.api.json, &taken, |_| text);
+    Ok(ExitCode::from(if is_incomplete { super::failure::ATTENTION } else { 0 }))
 }
 
 fn taken_text(snapshots: &[Snapshot], outcomes: &[freeze::Outcome]) -> String {
@@ -311,14 +311,14 @@ fn taken_text(snapshots: &[Snapshot], outcomes: &[freeze::Outcome]) -> String {
             }
         };
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "took snapshot {name} ({how})");
+        let _ = writeln!(text, "created snapshot {name} ({how})");
     }
     text
 }
 
-/// Asks until there is no more.
+/// Requests the parts of the difference until it is complete.
 async fn all_of_diff(args: &DiffArgs) -> anyhow::Result<SnapshotDiff> {
-    let client = args.ask.client()?;
+    let client = args.api.client()?;
     let to = args.to.as_deref().map(|to| format!("&to={}", segment(to))).unwrap_or_default();
     let mut all: Option<SnapshotDiff> = None;
     loop {
@@ -329,7 +329,7 @@ async fn all_of_diff(args: &DiffArgs) -> anyhow::Result<SnapshotDiff> {
             Some(all) => {
                 all.changed_bytes += part.changed_bytes;
                 all.ranges.extend(part.ranges);
-                // A volume that shrinks meanwhile cannot make it go backwards.
+                // The offset never decreases, even if the volume shrinks meanwhile.
                 all.next_offset_bytes = part.next_offset_bytes.filter(|next| *next > offset);
                 all
             }
@@ -355,7 +355,7 @@ fn changes(diff: &SnapshotDiff) -> String {
             if range.zeros { "zeros" } else { "data" }.to_owned(),
         ]);
     }
-    output::right(&mut table, [0, 1, 2]);
+    output::align_right(&mut table, [0, 1, 2]);
     text.push('\n');
     text.push_str(&output::render(&table));
     text
@@ -363,7 +363,7 @@ fn changes(diff: &SnapshotDiff) -> String {
 
 fn table(list: &SnapshotList, style: ListStyle) -> String {
     if list.snapshots.is_empty() {
-        return output::none("snapshots", &list.incomplete, "braid snapshot create POOL/VOLUME@NAME");
+        return output::empty_list("snapshots", &list.incomplete, "braid snapshot create POOL/VOLUME@NAME");
     }
     let columns = ["NAME", "TAKEN", "FROZEN", "SIZE", "EXCLUSIVE", "SHARED"];
     let mut table = style.table(columns, ["EXPORTS", "UUID"]);
@@ -371,16 +371,16 @@ fn table(list: &SnapshotList, style: ListStyle) -> String {
         table.row(
             [
                 snapshot.name.clone(),
-                output::moment(snapshot.created_unix_s * 1000),
+                output::utc_time(snapshot.created_unix_s * 1000),
                 if snapshot.consistency == SnapshotConsistency::Frozen { "yes" } else { "no" }.to_owned(),
                 format_size(snapshot.size_bytes),
-                output::counted(snapshot.space.as_ref().map(|space| space.exclusive_bytes)),
-                output::counted(snapshot.space.as_ref().map(|space| space.shared_bytes)),
+                output::size_or_dash(snapshot.space.as_ref().map(|space| space.exclusive_bytes)),
+                output::size_or_dash(snapshot.space.as_ref().map(|space| space.shared_bytes)),
             ],
             [snapshot.exports.len().to_string(), snapshot.uuid.clone()],
         );
     }
-    table.right([3, 4, 5, 6]);
+    table.align_right([3, 4, 5, 6]);
     table.render()
 }
 
@@ -398,7 +398,7 @@ fn show(snapshot: &Snapshot) -> String {
     line("blocks", format!("of {} bytes", snapshot.block_bytes));
     line("allocated", format!("{} under its name", bytes(snapshot.allocated_bytes)));
     output::space(snapshot.space.as_ref(), &mut line);
-    line("taken", output::moment(snapshot.created_unix_s * 1000));
+    line("taken", output::utc_time(snapshot.created_unix_s * 1000));
     let consistency = match snapshot.consistency {
         SnapshotConsistency::Crash => "crash: what had not been flushed may be missing",
         SnapshotConsistency::Frozen => "frozen: its file system was frozen while it was taken",
@@ -407,7 +407,12 @@ fn show(snapshot: &Snapshot) -> String {
     for replica in &snapshot.replicas {
         line(
             "replica",
-            format!("{}/{} {}", replica.node, replica.pool, if replica.has { "has it" } else { "lacks it, or is out" }),
+            format!(
+                "{}/{} {}",
+                replica.node,
+                replica.pool,
+                if replica.has_snapshot { "has it" } else { "does not have it, or is not in sync" }
+            ),
         );
     }
     line("exports", if snapshot.exports.is_empty() { "none".to_owned() } else { snapshot.exports.join(", ") });

@@ -1,8 +1,8 @@
 //! `braid status`.
 
 use super::color::{BAD, GOOD, STRONG, paint};
-use super::{Ask, failure, output};
-use braid_api::{DiskList, Limits, Status};
+use super::{ApiArgs, failure, output};
+use braid_api::{AttentionCode, DiskList, Limits, Status};
 use braid_geometry::units::format_size;
 use clap::Args;
 use std::fmt::Write;
@@ -11,32 +11,32 @@ use std::process::ExitCode;
 /// Arguments of `braid status`.
 #[derive(Args)]
 pub struct StatusArgs {
-    /// Say only what needs attention, and exit with 5 if anything does
+    /// Show only what needs attention; exit status 5 if anything does
     #[arg(long, conflicts_with = "limits")]
     check: bool,
-    /// Print the limits of this build; needs no daemon
+    /// Show the limits of this build; needs no daemon
     #[arg(long)]
     limits: bool,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 /// Runs the command.
 pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     if args.limits {
-        output::show(args.ask.json, &Limits::current(), limits);
+        output::show(args.api.json, &Limits::current(), limits);
         return Ok(ExitCode::SUCCESS);
     }
-    let client = args.ask.client()?;
+    let client = args.api.client()?;
     let status: Status = client.get("/v1/status").await?;
     if args.check {
-        output::show(args.ask.json, &status.attention, |_| attention(&status));
-        // Unknown is not well.
+        output::show(args.api.json, &status.attention, |_| attention(&status));
+        // While the daemon starts, the state is unknown, which does not count as well.
         let well = status.attention.is_empty() && !status.starting;
         let needed = if well { 0 } else { failure::ATTENTION };
         return Ok(ExitCode::from(needed));
     }
-    if args.ask.json {
+    if args.api.json {
         output::json(&status);
         return Ok(ExitCode::SUCCESS);
     }
@@ -73,7 +73,7 @@ fn people(status: &Status, disks: &DiskList) -> String {
     line(
         "started",
         match status.start_ms {
-            Some(ms) => format!("everything that could be, in {ms} ms"),
+            Some(ms) => format!("in {ms} ms, with everything available"),
             None => "still looking for disks".to_owned(),
         },
     );
@@ -98,7 +98,7 @@ fn people(status: &Status, disks: &DiskList) -> String {
     text
 }
 
-/// The shards, those that are alike in one line.
+/// Returns a line for each run of neighbouring shards that are alike.
 fn shards(status: &Status) -> Vec<(String, String)> {
     let mut groups: Vec<(u16, u16, String)> = Vec::new();
     for one in &status.shards {
@@ -136,7 +136,8 @@ fn disk_table(disks: &DiskList) -> String {
             disk.stats.errors.to_string(),
         ]);
     }
-    output::right(&mut table, [3, 4, 5, 6]);
+    output::align_right(&mut table, [3, 4, 5, 6]);
+    output::states(&mut table, [2]);
     output::render(&table)
 }
 
@@ -144,12 +145,12 @@ fn counted(count: u64, one: &str, more: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {more}") }
 }
 
-/// Whether everything is all right, in one line.
-pub fn verdict(status: &Status) -> String {
+/// Returns the overall state, in one line.
+pub fn headline(status: &Status) -> String {
     match status.attention.len() {
         0 if status.starting || status.start_ms.is_none() => "The daemon is still looking for disks.".to_owned(),
         0 if status.arrays.total == 0 && status.pools.total == 0 => {
-            "All is well. There is no array yet: braid array create --help".to_owned()
+            "All is well. No array exists yet. Create one with: braid array create --help".to_owned()
         }
         0 => "All is well.".to_owned(),
         1 => "1 thing needs attention.".to_owned(),
@@ -157,21 +158,24 @@ pub fn verdict(status: &Status) -> String {
     }
 }
 
-/// The verdict, then each thing that needs attention: what it is, what it means, and what to type.
+/// Returns the overall state, then each item that needs attention: what happened, what it means, the commands to run, and its runbook.
 fn attention(status: &Status) -> String {
     let style = if status.attention.is_empty() { GOOD } else { BAD };
-    let mut text = paint(style, &verdict(status)) + "\n";
+    let mut text = paint(style, &headline(status)) + "\n";
     for (number, item) in status.attention.iter().enumerate() {
         let head = output::wrap(&format!("{}: {}", item.subject, item.message), "   ");
         text.push_str(&format!("\n{}. {}", number + 1, head.trim_start()));
-        for sentence in [&item.meaning, &item.remedy] {
+        for sentence in [&item.impact, &item.remedy] {
             if !sentence.is_empty() {
                 text.push_str(&output::wrap(sentence, "   "));
             }
         }
         for command in &item.commands {
-            // Whole, however long: it is to be copied.
+            // Never wrapped: the command is to be copied.
             text.push_str(&format!("     {}\n", paint(STRONG, command)));
+        }
+        if item.code != AttentionCode::Unknown {
+            text.push_str(&format!("   Runbook: {}\n", paint(STRONG, &format!("braid explain {}", item.code))));
         }
     }
     text
@@ -189,20 +193,20 @@ fn limits(limits: &Limits) -> String {
         ("connections to one export", limits.export_connections_max.to_string()),
         ("requests in flight on one connection (more wait)", limits.connection_requests_max.to_string()),
         ("longest request", format_size(limits.request_bytes_max)),
-        ("time limit of an I/O to a local disk", output::duration(limits.leaf_timeout_ms)),
+        ("time limit of an I/O to a local disk", output::duration(limits.disk_timeout_ms)),
         ("longest name, in characters", limits.name_bytes_max.to_string()),
-        ("smallest chunk, and what chunks are multiples of", format_size(limits.chunk_bytes_min)),
+        ("smallest chunk; chunks are multiples of it", format_size(limits.chunk_bytes_min)),
         ("largest chunk", format_size(limits.chunk_bytes_max)),
         ("longest body of an API request", format_size(limits.api_body_bytes_max)),
         ("clients of the API at a time (more wait)", limits.api_clients_max.to_string()),
-        ("the same over the network", limits.api_network_clients_max.to_string()),
+        ("clients of the API over the network", limits.api_network_clients_max.to_string()),
         ("tokens in one file", limits.api_tokens_max.to_string()),
-        ("time in which a request of the API has to arrive", output::duration(limits.api_request_timeout_ms)),
-        ("events that are remembered", limits.events_max.to_string()),
-        ("readers that may follow the events at once", limits.event_followers_max.to_string()),
+        ("time limit of an incoming API request", output::duration(limits.api_request_timeout_ms)),
+        ("events that are kept", limits.events_max.to_string()),
+        ("clients that may follow the events at a time", limits.event_followers_max.to_string()),
     ] {
         table.add_row([what.to_owned(), value]);
     }
-    output::right(&mut table, [1]);
+    output::align_right(&mut table, [1]);
     output::render(&table)
 }

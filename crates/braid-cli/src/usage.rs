@@ -1,12 +1,12 @@
-//! What is said of a command line that was not understood.
+//! Reports a command line that cannot be parsed.
 
 use super::{examples, output};
 use braid_api::{ErrorBody, ErrorDetail, Kind};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::process::ExitCode;
 
-/// What clap has to say: help and version on standard output with status 0, everything else with a right
-/// example and status 2. With `json`, standard output gets the error in the shape of the API besides.
+/// Prints what clap reports: help and version on standard output with status 0, everything else on standard error with an
+/// example and status 2. With `json`, also prints the error in the format of the API on standard output.
 pub fn report(error: &clap::Error, json: bool) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -14,7 +14,7 @@ pub fn report(error: &clap::Error, json: bool) -> ExitCode {
             ExitCode::SUCCESS
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            output::complain(&error.render().ansi().to_string());
+            output::error_text(&error.render().ansi().to_string());
             ExitCode::from(2)
         }
         _ => {
@@ -23,17 +23,17 @@ pub fn report(error: &clap::Error, json: bool) -> ExitCode {
             let first = plain.split("\n\n").next().unwrap_or_default();
             let words: Vec<&str> = first.trim_start_matches("error: ").split_whitespace().collect();
             detail.message = words.join(" ");
-            // Help of a command has its examples already; a usage error gets the first one.
+            // The help of a command has its examples already; a usage error gets the first one.
             if !matches!(error.get(ContextKind::Usage), Some(ContextValue::StyledStr(s)) if s.to_string().contains("Examples:"))
                 && let Some(example) = examples::for_arguments(std::env::args().skip(1))
             {
-                detail.remedy = format!("A right one: {example}");
+                detail.remedy = format!("Example: {example}");
                 text.push_str(&format!("\n{}\n", detail.remedy));
             }
             if json {
                 output::json(&ErrorBody { error: detail });
             }
-            output::complain(&text);
+            output::error_text(&text);
             ExitCode::from(2)
         }
     }

@@ -1,8 +1,9 @@
-//! The daemon's API from the other side: one call, one answer, errors in the shape of the API.
+//! A client of the daemon's API: each call sends a request and returns the reply or an API error.
 //!
 //! What it is: HTTP/1.1 over the daemon's Unix socket, or over TLS to a daemon on another machine.
-//! What it promises: one connection serves many calls, one after the other; one that the daemon has closed is made anew.
-//! What it never does: nothing is sent in the clear over a network, and no request is sent twice.
+//! What it guarantees: one connection carries many calls, one after the other, and the client replaces a connection that the daemon has
+//! closed.
+//! What it never does: send anything unencrypted over a network, or send a request twice.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::any::Any;
 use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,28 +31,33 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
 use tokio_rustls::TlsConnector;
 
-/// Longest that connecting to another machine may take, with the TLS handshake.
+/// Maximum duration of connecting to another machine, including the TLS handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Longest error that is read from a daemon, and longest answer.
-const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// Maximum size of a reply or an error from the daemon, in bytes.
+const REPLY_BYTES_MAX: usize = 256 << 20;
 
-/// How a daemon on another machine is reached.
+/// The address and the credentials for a daemon on another machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Its name or number.
+    /// The host name or IP address.
     pub host: String,
-    /// Its port.
+    /// The port.
     pub port: u16,
-    /// Whom to believe, and who we are.
+    /// The trusted authorities, and the client's own certificate and key.
     pub files: ClientFiles,
     /// The file with the token.
     pub token_file: Option<PathBuf>,
 }
 
+/// Is called before each request with its method, path and body. The returned value is dropped when the reply has arrived or the request
+/// has failed.
+pub type Observer = fn(&str, &str, &[u8]) -> Box<dyn Any + Send>;
+
 /// A client of one daemon.
 pub struct Client {
     target: Target,
-    /// The connection of the last call, if the daemon still holds it.
+    observer: Option<Observer>,
+    /// The connection of the last call, if there is one. The daemon may have closed it.
     connection: Mutex<Option<SendRequest<Full<Bytes>>>>,
 }
 
@@ -59,14 +66,14 @@ enum Target {
     Tls { host: String, port: u16, name: ServerName<'static>, config: Arc<ClientConfig>, token: Option<HeaderValue> },
 }
 
-/// An answer whose body has not been read.
+/// A reply whose body has not been read.
 pub struct Response(hyper::Response<Incoming>);
 
 impl Response {
-    /// The next piece of the body, or none at its end.
+    /// Returns the next chunk of the body, or `None` at its end.
     ///
     /// # Errors
-    /// The connection broke.
+    /// The connection failed.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, hyper::Error> {
         loop {
             match self.0.frame().await.transpose()? {
@@ -82,88 +89,100 @@ impl Response {
 }
 
 impl Client {
-    /// A client of the daemon that listens at `socket`. Nothing is sent yet.
+    /// Returns a client of the daemon that listens at `socket`. Does not connect yet.
     pub fn at_socket(socket: &Path) -> Client {
-        Client { target: Target::Unix(socket.to_owned()), connection: Mutex::new(None) }
+        Client { target: Target::Unix(socket.to_owned()), observer: None, connection: Mutex::new(None) }
     }
 
-    /// A client of a daemon on another machine. Files are read, nothing is sent yet.
+    /// Returns a client of a daemon on another machine. Reads the files, and does not connect yet.
     ///
     /// # Errors
-    /// A file cannot be read or holds something else; the host is no name.
-    pub fn of_host(remote: &Remote) -> Result<Client, ErrorDetail> {
+    /// A file cannot be read or has invalid content; the host name is invalid.
+    pub fn at_host(remote: &Remote) -> Result<Client, ErrorDetail> {
         let name = ServerName::try_from(remote.host.clone()).map_err(|_| {
-            ErrorDetail::new(Kind::InvalidArgument, format!("{:?} is no name of a host", remote.host))
-                .remedy("a right one: --host https://node1.example:10870")
+            ErrorDetail::new(Kind::InvalidArgument, format!("{:?} is not a valid host name", remote.host))
+                .remedy("a valid one: --host https://node1.example:10870")
         })?;
         let token = remote.token_file.as_deref().map(token).transpose()?;
         let config = braid_tls::client(&remote.files)?;
         let target = Target::Tls { host: remote.host.clone(), port: remote.port, name, config, token };
-        Ok(Client { target, connection: Mutex::new(None) })
+        Ok(Client { target, observer: None, connection: Mutex::new(None) })
     }
 
-    /// Reads `path`.
+    /// Returns the client with an observer of its requests, as for showing progress.
+    #[must_use]
+    pub fn observed(self, observer: Observer) -> Client {
+        Client { observer: Some(observer), ..self }
+    }
+
+    /// Gets the resource at `path`.
     ///
     /// # Errors
-    /// The daemon's, or [`Kind::Unreachable`].
+    /// The daemon's error, or [`Kind::Unreachable`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ErrorDetail> {
         self.read(self.send::<()>(Method::GET, path, None).await?).await
     }
 
-    /// Asks for a change.
+    /// Posts `body` to `path`.
     ///
     /// # Errors
-    /// The daemon's, or [`Kind::Unreachable`].
+    /// The daemon's error, or [`Kind::Unreachable`].
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorDetail> {
         self.read(self.send(Method::POST, path, Some(body)).await?).await
     }
 
-    /// Changes what is at `path`.
+    /// Changes the resource at `path`.
     ///
     /// # Errors
-    /// The daemon's, or [`Kind::Unreachable`].
+    /// The daemon's error, or [`Kind::Unreachable`].
     pub async fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorDetail> {
         self.read(self.send(Method::PATCH, path, Some(body)).await?).await
     }
 
-    /// Makes what is at `path` be this.
+    /// Replaces the resource at `path`.
     ///
     /// # Errors
-    /// The daemon's, or [`Kind::Unreachable`].
+    /// The daemon's error, or [`Kind::Unreachable`].
     pub async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, ErrorDetail> {
         self.read(self.send(Method::PUT, path, Some(body)).await?).await
     }
 
-    /// Removes what is at `path`.
+    /// Deletes the resource at `path`.
     ///
     /// # Errors
-    /// The daemon's, or [`Kind::Unreachable`].
+    /// The daemon's error, or [`Kind::Unreachable`].
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ErrorDetail> {
         self.read(self.send::<()>(Method::DELETE, path, None).await?).await
     }
 
-    /// Sends one request and returns the answer if it is a success, its body unread.
+    /// Sends one request and returns the reply with its body unread if the status is a success.
     ///
     /// # Errors
-    /// The daemon's, or [`Kind::Unreachable`].
+    /// The daemon's error, or [`Kind::Unreachable`].
     pub async fn send<B: Serialize>(
         &self,
         method: Method,
         path: &str,
         body: Option<&B>,
     ) -> Result<Response, ErrorDetail> {
+        let body = match body {
+            Some(body) => Some(serde_json::to_vec(body).map_err(|error| invalid_request(&error))?),
+            None => None,
+        };
+        let _observed =
+            self.observer.map(|observer| observer(method.as_str(), path, body.as_deref().unwrap_or_default()));
         let request = self.request(method, path, body)?;
-        let mut held = self.connection.lock().await;
-        let mut connection = match held.take() {
+        let mut idle_connection = self.connection.lock().await;
+        let mut connection = match idle_connection.take() {
             Some(old) => old,
             None => self.connect().await?,
         };
         if connection.ready().await.is_err() {
             connection = self.connect().await?;
         }
-        let answer = match connection.try_send_request(request).await {
-            Ok(answer) => answer,
-            // Closed while it was idle: the request never left, and so may go over another connection.
+        let reply = match connection.try_send_request(request).await {
+            Ok(reply) => reply,
+            // The daemon closed the idle connection: the request was not sent, so it can be sent over another connection.
             Err(mut error) => match error.take_message() {
                 Some(request) => {
                     connection = self.connect().await?;
@@ -172,26 +191,20 @@ impl Client {
                 None => return Err(self.unreachable(&error.into_error())),
             },
         };
-        *held = Some(connection);
-        drop(held);
-        if answer.status().is_success() {
-            return Ok(Response(answer));
+        *idle_connection = Some(connection);
+        drop(idle_connection);
+        if reply.status().is_success() {
+            return Ok(Response(reply));
         }
-        let status = answer.status();
-        let bytes = self.bytes(Response(answer)).await?;
+        let status = reply.status();
+        let bytes = self.bytes(Response(reply)).await?;
         match serde_json::from_slice::<ErrorBody>(&bytes) {
             Ok(body) => Err(body.error),
-            Err(_) => Err(self.no_braid(status)),
+            Err(_) => Err(self.unexpected_reply(status)),
         }
     }
 
-    fn request<B: Serialize>(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&B>,
-    ) -> Result<Request<Full<Bytes>>, ErrorDetail> {
-        let internal = |why: String| ErrorDetail::new(Kind::Internal, format!("a request cannot be made: {why}"));
+    fn request(&self, method: Method, path: &str, body: Option<Vec<u8>>) -> Result<Request<Full<Bytes>>, ErrorDetail> {
         let mut request = Request::builder().method(method).uri(path);
         match &self.target {
             Target::Unix(_) => request = request.header(HOST, "braid"),
@@ -202,14 +215,10 @@ impl Client {
                 }
             }
         }
-        let body = match body {
-            Some(body) => {
-                request = request.header(CONTENT_TYPE, "application/json");
-                serde_json::to_vec(body).map_err(|error| internal(error.to_string()))?
-            }
-            None => Vec::new(),
-        };
-        request.body(Full::new(Bytes::from(body))).map_err(|error| internal(error.to_string()))
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        request.body(Full::new(Bytes::from(body.unwrap_or_default()))).map_err(|error| invalid_request(&error))
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, ErrorDetail> {
@@ -239,7 +248,7 @@ impl Client {
     {
         let (sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.unreachable(&error))?;
-        // What goes wrong there is what the request says, too.
+        // An error of the connection is also the error of the request.
         tokio::spawn(connection);
         Ok(sender)
     }
@@ -247,7 +256,7 @@ impl Client {
     async fn read<T: DeserializeOwned>(&self, response: Response) -> Result<T, ErrorDetail> {
         let bytes = self.bytes(response).await?;
         serde_json::from_slice(&bytes).map_err(|error| {
-            ErrorDetail::new(Kind::Internal, format!("the daemon's answer cannot be understood: {error}"))
+            ErrorDetail::new(Kind::Internal, format!("the daemon's reply is invalid: {error}"))
                 .remedy("are this command and the daemon of the same version? (`braid --version`, `braid status`)")
         })
     }
@@ -255,8 +264,8 @@ impl Client {
     async fn bytes(&self, mut response: Response) -> Result<Vec<u8>, ErrorDetail> {
         let mut all = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
-            if all.len() + chunk.len() > ANSWER_BYTES_MAX {
-                return Err(ErrorDetail::new(Kind::Internal, "the daemon's answer does not end")
+            if all.len() + chunk.len() > REPLY_BYTES_MAX {
+                return Err(ErrorDetail::new(Kind::Internal, "the daemon's reply is too long")
                     .remedy("is it a Braid daemon that listens there?"));
             }
             all.extend_from_slice(&chunk);
@@ -264,35 +273,39 @@ impl Client {
         Ok(all)
     }
 
-    fn place(&self) -> String {
+    fn address(&self) -> String {
         match &self.target {
             Target::Unix(path) => path.display().to_string(),
             Target::Tls { host, port, .. } => format!("https://{}", authority(host, *port)),
         }
     }
 
-    fn no_braid(&self, status: StatusCode) -> ErrorDetail {
-        let message = format!("{} answered HTTP {status} without saying why", self.place());
+    fn unexpected_reply(&self, status: StatusCode) -> ErrorDetail {
+        let message = format!("{} replied HTTP {status} without an error message", self.address());
         ErrorDetail::new(Kind::Internal, message)
-            .remedy("is it a Braid daemon that listens there? `braid status` shows which one is asked")
+            .remedy("is it a Braid daemon that listens there? `braid status` shows the address in use")
     }
 
     fn unreachable(&self, error: &(dyn Error + 'static)) -> ErrorDetail {
-        let place = self.place();
+        let address = self.address();
         let (message, remedy) = match &self.target {
-            Target::Unix(_) => of_socket(&place, error),
-            Target::Tls { .. } => of_host(&place, error),
+            Target::Unix(_) => socket_error(&address, error),
+            Target::Tls { .. } => of_host(&address, error),
         };
         let key = if matches!(self.target, Target::Unix(_)) { "socket" } else { "host" };
-        ErrorDetail::new(Kind::Unreachable, message).with(key, place).remedy(remedy)
+        ErrorDetail::new(Kind::Unreachable, message).with(key, address).remedy(remedy)
     }
+}
+
+fn invalid_request(error: &(dyn Error + 'static)) -> ErrorDetail {
+    ErrorDetail::new(Kind::Internal, format!("a request cannot be made: {error}"))
 }
 
 fn authority(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The header that a token file stands for: its first token.
+/// Returns the authorization header with the first token of a token file.
 fn token(path: &Path) -> Result<HeaderValue, ErrorDetail> {
     let failed = |why: String, remedy: &str| {
         let kind = if path.exists() { Kind::InvalidArgument } else { Kind::NotFound };
@@ -314,45 +327,45 @@ fn token(path: &Path) -> Result<HeaderValue, ErrorDetail> {
     Ok(header)
 }
 
-fn of_socket(socket: &str, error: &(dyn Error + 'static)) -> (String, &'static str) {
+fn socket_error(socket: &str, error: &(dyn Error + 'static)) -> (String, &'static str) {
     match io_error_kind(error) {
         Some(io::ErrorKind::NotFound) => (
             format!("no daemon is running: there is no socket {socket}"),
             "start one with `braid serve` (or `systemctl start braid`), or name its socket with --socket or BRAID_SOCKET",
         ),
         Some(io::ErrorKind::ConnectionRefused) if !is_socket(socket) => (
-            format!("the daemon cannot be reached: {socket} is no socket"),
+            format!("the daemon cannot be reached: {socket} is not a socket"),
             "name the daemon's socket with --socket or BRAID_SOCKET",
         ),
         Some(io::ErrorKind::ConnectionRefused) => (
-            format!("no daemon is running: nobody answers at {socket}, which a daemon that died left behind"),
+            format!("no daemon is running: nothing listens at {socket}, which a crashed daemon left behind"),
             "start it again with `braid serve` (or `systemctl start braid`)",
         ),
         Some(io::ErrorKind::PermissionDenied) => (
-            format!("the daemon cannot be reached: you may not use its socket {socket}"),
+            format!("the daemon cannot be reached: you have no permission to use its socket {socket}"),
             "run the command as the daemon's user, or become a member of the group `braid`",
         ),
         _ => (
-            format!("the daemon at {socket} cannot be reached: {}", innermost(error)),
+            format!("the daemon at {socket} cannot be reached: {}", innermost_message(error)),
             "see its log; `braid status` tries again",
         ),
     }
 }
 
-/// Whether a socket is there; what cannot be looked at is taken for one.
+/// Returns whether the path is a socket. A path that cannot be examined counts as a socket.
 fn is_socket(path: &str) -> bool {
     use std::os::unix::fs::FileTypeExt;
     std::fs::metadata(path).map_or(true, |found| found.file_type().is_socket())
 }
 
-fn of_host(place: &str, error: &(dyn Error + 'static)) -> (String, &'static str) {
+fn of_host(address: &str, error: &(dyn Error + 'static)) -> (String, &'static str) {
     use rustls::{AlertDescription as Alert, CertificateError, Error as Tls};
-    let because = |why: &str| format!("the daemon at {place} cannot be reached: {why}");
-    let reason = innermost(error);
+    let because = |why: &str| format!("the daemon at {address} cannot be reached: {why}");
+    let reason = innermost_message(error);
     match tls_error(error) {
         Some(Tls::InvalidCertificate(why)) => match why {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => (
-                because(&format!("its certificate is another host's ({reason})")),
+                because(&format!("its certificate is for another host ({reason})")),
                 "name the host as its certificate does, or make a certificate for this name",
             ),
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => (
@@ -361,17 +374,17 @@ fn of_host(place: &str, error: &(dyn Error + 'static)) -> (String, &'static str)
             ),
             _ => (
                 because(&format!("its certificate is not trusted ({reason})")),
-                "name the authority that it comes from with --ca FILE or BRAID_CA",
+                "name its authority with --ca FILE or BRAID_CA",
             ),
         },
         Some(Tls::AlertReceived(Alert::CertificateRequired | Alert::BadCertificate | Alert::UnknownCA)) => (
-            because(&format!("it does not accept our certificate, or wants one ({reason})")),
+            because(&format!("it rejects the client's certificate, or requires one ({reason})")),
             "name the certificate and the key that it trusts with --cert and --key",
         ),
         Some(_) => (because(&reason), "is it the port of the API (10870), with TLS?"),
         None => match io_error_kind(error) {
             Some(io::ErrorKind::ConnectionRefused) => (
-                because("nobody listens there"),
+                because("no process listens there"),
                 "start it with `braid serve --api-listen …`, or name another port: --host https://HOST:PORT",
             ),
             Some(io::ErrorKind::TimedOut) => {
@@ -382,12 +395,12 @@ fn of_host(place: &str, error: &(dyn Error + 'static)) -> (String, &'static str)
     }
 }
 
-/// What an error comes from in the end, in words.
-pub fn innermost(error: &(dyn Error + 'static)) -> String {
+/// Returns the message of the innermost cause of an error.
+pub fn innermost_message(error: &(dyn Error + 'static)) -> String {
     chain(error).last().unwrap_or(error).to_string()
 }
 
-/// What an error comes from; an I/O error may wrap another one.
+/// Returns the cause of an error. An I/O error may wrap another error.
 fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(wrapped) => Some(wrapped),
@@ -395,19 +408,19 @@ fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'stati
     }
 }
 
-/// The error and everything that it comes from.
+/// Returns an error and all of its causes.
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&at| cause(at))
 }
 
-/// What TLS objected to, if it was that.
+/// Returns the TLS error among an error and its causes, if there is one.
 pub fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     chain(error).find_map(|at| at.downcast_ref::<rustls::Error>())
 }
 
-/// What the operating system objected to, if it was that.
+/// Returns the kind of the operating system's error, or of a timeout, among an error and its causes, if there is one.
 pub fn io_error_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
-    // Wrappers of the operating system's error say "other" themselves.
+    // Errors that wrap an error of the operating system have the kind "other" themselves.
     let kinds = chain(error).filter_map(|at| at.downcast_ref::<io::Error>());
     kinds.filter(|io| io.raw_os_error().is_some() || io.kind() == io::ErrorKind::TimedOut).map(io::Error::kind).last()
 }

@@ -1,12 +1,12 @@
-//! `braid.toml`: what `braid serve` takes as flags, kept in a file.
+//! `braid.toml`, which sets the flags of `braid serve` in a file.
 //!
-//! What it is: one table of keys, each with a right example, from which reading, errors and help come.
-//! What it promises: nothing in the file is ignored. A key that is not known, a value that cannot be right and text
-//! that is no TOML are errors that name file, line, key, reason and a right example.
-//! What it never does: it does not decide what wins over the file; `places` and `daemon` do.
+//! What it is: a table of keys, each with a valid example, which drives parsing, errors and help.
+//! What it guarantees: nothing in the file is ignored. An unknown key, an invalid value and text that is not TOML are errors that name
+//! the file, the line, the key, the reason and a valid example.
+//! What it never does: decide what takes precedence over the file. `paths` and `daemon` do.
 
+use crate::environment::config_file;
 use crate::listen::{ListenAddress, listen_address};
-use crate::places;
 use braid_api::{ErrorDetail, ExportTls, Kind};
 use braid_geometry::units::parse_size;
 use braid_ring::DriverKind;
@@ -17,13 +17,19 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 use tracing_subscriber::filter::LevelFilter;
 
-/// Longest file that is believed to be a configuration, in bytes.
+/// Maximum size of a configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Most shards of a daemon.
+/// Maximum number of shards of a daemon.
 pub const SHARDS_MAX: u16 = braid_ring::SHARDS_MAX;
+/// Maximum shards that the daemon starts by default.
+pub const SHARDS_DEFAULT_MAX: usize = 8;
+/// Default memory of each shard for data in flight, in bytes.
+pub const BUFFERS_BYTES_DEFAULT: u64 = 64 << 20;
+/// Fewer open files than this cause a warning: each disk, client and address needs one.
+pub const OPEN_FILES_FEW: u64 = 4096;
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// A line for people
@@ -32,75 +38,75 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the file says; none where it says nothing.
+/// The content of the configuration file. A field is `None` if the file does not set it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
     /// The socket of the daemon's API.
     pub socket: Option<PathBuf>,
-    /// The folder of the daemon's state.
+    /// The directory of the daemon's state.
     pub state: Option<PathBuf>,
-    /// Number of shards.
+    /// The number of shards.
     pub shards: Option<u16>,
-    /// How disks are read and written.
+    /// The I/O driver for disks.
     pub driver: Option<DriverKind>,
-    /// Memory for data in flight on each shard, in bytes.
+    /// The memory for data in flight on each shard, in bytes.
     pub buffers_bytes: Option<u64>,
-    /// How the log is written.
+    /// The format of the log.
     pub log_format: Option<LogFormat>,
-    /// How much is logged.
+    /// The maximum level of logged messages.
     pub log_level: Option<LevelFilter>,
-    /// Exports over TLS.
+    /// NBD exports over TLS.
     pub nbd: NbdConfig,
     /// The API on the network.
     pub api: ApiConfig,
 }
 
-/// What the file says of exports over TLS.
+/// The configuration of NBD exports over TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NbdConfig {
-    /// Their certificate.
+    /// The certificate of the server.
     pub cert: Option<PathBuf>,
     /// The certificate's key.
     pub key: Option<PathBuf>,
     /// The authority of clients' certificates.
     pub client_ca: Option<PathBuf>,
-    /// Whether exports on TCP use TLS unless told otherwise.
+    /// Whether exports on TCP use TLS by default.
     pub tls: Option<ExportTls>,
 }
 
-/// What the file says of the API on the network.
+/// The configuration of the API on the network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApiConfig {
-    /// Where it listens.
+    /// The address to listen on.
     pub listen: Option<ListenAddress>,
-    /// Its certificate.
+    /// The certificate of the API.
     pub cert: Option<PathBuf>,
     /// The certificate's key.
     pub key: Option<PathBuf>,
     /// The authority of clients' certificates.
     pub client_ca: Option<PathBuf>,
-    /// Tokens of those who may do everything.
+    /// The file with tokens that permit all requests.
     pub token_file: Option<PathBuf>,
-    /// Tokens of those who may look.
+    /// The file with tokens that permit reading requests only.
     pub read_token_file: Option<PathBuf>,
 }
 
-/// One key of the file.
+/// A key of the file.
 struct Key {
     name: &'static str,
-    /// A right line.
-    right: &'static str,
-    /// Takes the value in, or says why it cannot be right.
-    take: fn(&mut Config, &DeValue<'_>) -> Result<(), String>,
+    /// A valid line with this key.
+    example: &'static str,
+    /// Sets the value in the configuration, or returns why it is invalid.
+    set: fn(&mut Config, &DeValue<'_>) -> Result<(), String>,
 }
 
 impl Key {
     const fn new(
         name: &'static str,
-        right: &'static str,
-        take: fn(&mut Config, &DeValue<'_>) -> Result<(), String>,
+        example: &'static str,
+        set: fn(&mut Config, &DeValue<'_>) -> Result<(), String>,
     ) -> Key {
-        Key { name, right, take }
+        Key { name, example, set }
     }
 }
 
@@ -177,45 +183,45 @@ const KEYS: [Key; 17] = [
     }),
 ];
 
-/// Tables of the file: their keys are known as `TABLE.KEY`.
+/// The tables of the file. Their keys are named `TABLE.KEY`.
 const TABLES: [&str; 2] = ["api", "nbd"];
 
 fn text<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
-    value.as_str().ok_or_else(|| format!("it has to be a text in quotes, not of the type {}", value.type_str()))
+    value.as_str().ok_or_else(|| format!("it must be a quoted string, not of the type {}", value.type_str()))
 }
 
 fn path(value: &DeValue<'_>) -> Result<PathBuf, String> {
     let path = PathBuf::from(text(value)?);
-    // The daemon's working folder is an accident of who starts it.
+    // The daemon's working directory depends on how it is started.
     if path.is_absolute() { Ok(path) } else { Err(format!("the path {} is not absolute", path.display())) }
 }
 
 fn shards(value: &DeValue<'_>) -> Result<u16, String> {
-    let wanted = || format!("it has to be a whole number from 1 to {SHARDS_MAX}");
+    let requirement = || format!("it must be a whole number from 1 to {SHARDS_MAX}");
     let Some(number) = value.as_integer() else {
-        return Err(format!("{}, not of the type {}", wanted(), value.type_str()));
+        return Err(format!("{}, not of the type {}", requirement(), value.type_str()));
     };
     let read = u16::from_str_radix(number.as_str(), number.radix()).ok();
-    read.filter(|shards| (1..=SHARDS_MAX).contains(shards)).ok_or_else(wanted)
+    read.filter(|shards| (1..=SHARDS_MAX).contains(shards)).ok_or_else(requirement)
 }
 
 impl Config {
-    /// Reads the file that is named on the command line, else the one that `BRAID_CONFIG` names, else the one at this
-    /// user's place, which may be absent.
+    /// Reads the file that the command line names, else the file that `BRAID_CONFIG` names, else the default file of this user, which
+    /// may be missing.
     ///
     /// # Errors
-    /// A file that was named is not there; the file cannot be read; something in it is wrong.
+    /// A named file does not exist; the file cannot be read; its content is invalid.
     pub fn load(named: Option<&Path>) -> Result<Config, ErrorDetail> {
         if let Some(path) = named {
             return Config::read(path, Some("--config"));
         }
-        match places::config_file() {
+        match config_file() {
             (path, true) => Config::read(&path, Some("BRAID_CONFIG")),
             (path, false) => Config::read(&path, None),
         }
     }
 
-    /// Reads `path`, which may be absent unless somebody named it.
+    /// Reads `path`, which may be missing unless `named_by` says which setting names it.
     fn read(path: &Path, named_by: Option<&str>) -> Result<Config, ErrorDetail> {
         let failed = |error: &std::io::Error| {
             let (kind, remedy) = match error.kind() {
@@ -229,10 +235,10 @@ impl Config {
             (Ok(file), _) => file,
             (Err(error), None) if error.kind() == ErrorKind::NotFound => return Ok(Config::default()),
             (Err(error), Some(named_by)) if error.kind() == ErrorKind::NotFound => {
-                let message = format!("there is no configuration {}, which {named_by} names", path.display());
+                let message = format!("the configuration {}, which {named_by} names, does not exist", path.display());
                 return Err(ErrorDetail::new(Kind::NotFound, message)
                     .with("path", path.display())
-                    .remedy("make it, or name another file; /dev/null stands for none"));
+                    .remedy("create it, or name another file; /dev/null means no configuration"));
             }
             (Err(error), _) => return Err(failed(&error)),
         };
@@ -250,15 +256,15 @@ impl Config {
     fn parse(bytes: &[u8], path: &Path) -> Result<Config, ErrorDetail> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let line = line_of(bytes, error.valid_up_to());
-            wrong(path, line, "", "it is not UTF-8").remedy("write it in UTF-8")
+            invalid(path, line, "", "it is not UTF-8").remedy("write it in UTF-8")
         })?;
         let table = DeTable::parse(text).map_err(|error| {
             let line = line_of(bytes, error.span().map_or(0, |span| span.start));
             let written = text.lines().nth(line - 1).unwrap_or_default();
             let name = written.split('=').next().unwrap_or_default().trim();
-            let right = KEYS.iter().find(|key| key.name == name).map_or(KEYS[0].right, |key| key.right);
-            wrong(path, line, name, &format!("this is no TOML: {}", error.message()))
-                .remedy(format!("a right line: {right}"))
+            let example = KEYS.iter().find(|key| key.name == name).map_or(KEYS[0].example, |key| key.example);
+            invalid(path, line, name, &format!("this is not TOML: {}", error.message()))
+                .remedy(format!("a valid line: {example}"))
         })?;
         let mut config = Config::default();
         for (name, value) in table.get_ref() {
@@ -269,41 +275,41 @@ impl Config {
                     for (key, value) in inner {
                         let line = line_of(bytes, key.span().start);
                         let name = format!("{name}.{}", key.get_ref());
-                        config.take(path, line, &name, value.get_ref())?;
+                        config.set(path, line, &name, value.get_ref())?;
                     }
                 }
-                value => config.take(path, line, name, value)?,
+                value => config.set(path, line, name, value)?,
             }
         }
         Ok(config)
     }
 
-    fn take(&mut self, path: &Path, line: usize, name: &str, value: &DeValue<'_>) -> Result<(), ErrorDetail> {
+    fn set(&mut self, path: &Path, line: usize, name: &str, value: &DeValue<'_>) -> Result<(), ErrorDetail> {
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
-            return Err(unknown(path, line, name));
+            return Err(unknown_key(path, line, name));
         };
-        (key.take)(self, value)
-            .map_err(|why| wrong(path, line, name, &why).remedy(format!("a right line: {}", key.right)))
+        (key.set)(self, value)
+            .map_err(|why| invalid(path, line, name, &why).remedy(format!("a valid line: {}", key.example)))
     }
 }
 
-fn unknown(path: &Path, line: usize, name: &str) -> ErrorDetail {
-    let alike = |key: &&Key| key.name.replace('_', "") == name.to_lowercase().replace(['_', '-'], "");
-    let remedy = match KEYS.iter().find(alike) {
-        Some(key) => format!("a right line: {}", key.right),
-        None => format!("the keys are {}; a right line: {}", KEYS.map(|key| key.name).join(", "), KEYS[0].right),
+fn unknown_key(path: &Path, line: usize, name: &str) -> ErrorDetail {
+    let is_similar = |key: &&Key| key.name.replace('_', "") == name.to_lowercase().replace(['_', '-'], "");
+    let remedy = match KEYS.iter().find(is_similar) {
+        Some(key) => format!("a valid line: {}", key.example),
+        None => format!("the keys are {}; a valid line: {}", KEYS.map(|key| key.name).join(", "), KEYS[0].example),
     };
-    wrong(path, line, name, "there is no such key").remedy(remedy)
+    invalid(path, line, name, "there is no such key").remedy(remedy)
 }
 
-fn wrong(path: &Path, line: usize, key: &str, why: &str) -> ErrorDetail {
-    let place = format!("{}, line {line}", path.display());
-    let message = if key.is_empty() { format!("{place}: {why}") } else { format!("{place}: {key}: {why}") };
+fn invalid(path: &Path, line: usize, key: &str, why: &str) -> ErrorDetail {
+    let location = format!("{}, line {line}", path.display());
+    let message = if key.is_empty() { format!("{location}: {why}") } else { format!("{location}: {key}: {why}") };
     let detail = ErrorDetail::new(Kind::InvalidArgument, message).with("path", path.display()).with("line", line);
     if key.is_empty() { detail } else { detail.with("key", key) }
 }
 
-/// The line, from 1, that the byte at `at` is on.
+/// Returns the line number, from 1, of the byte at `at`.
 fn line_of(bytes: &[u8], at: usize) -> usize {
     1 + bytes[..at.min(bytes.len())].iter().filter(|byte| **byte == b'\n').count()
 }
@@ -317,8 +323,8 @@ mod tests {
     }
 
     #[test]
-    fn every_key_takes_its_example() {
-        let all = KEYS.map(|key| key.right).join("\n");
+    fn every_key_accepts_its_example() {
+        let all = KEYS.map(|key| key.example).join("\n");
         let config = parse(&all).expect("examples are right");
         let expected = Config {
             socket: Some("/run/braid/braid.sock".into()),
@@ -347,21 +353,21 @@ mod tests {
         let table = "[api]\nlisten = \"::1\"\n";
         assert_eq!(parse(table).expect("a table is right, too").api.listen, listen_address("::1").ok());
         for key in KEYS {
-            assert!(key.right.starts_with(&format!("{} = ", key.name)), "{}", key.right);
-            assert_ne!(parse(key.right), Ok(Config::default()), "{}", key.name);
+            assert!(key.example.starts_with(&format!("{} = ", key.name)), "{}", key.example);
+            assert_ne!(parse(key.example), Ok(Config::default()), "{}", key.name);
         }
         assert_eq!(parse(""), Ok(Config::default()));
         assert_eq!(parse("# nothing\n\n"), Ok(Config::default()));
     }
 
-    /// The complete example of the document is right, and complete.
+    /// The example in docs/reference/configuration.md is valid and contains every key.
     #[test]
-    fn docs_operations_shows_every_key() {
-        let document = include_str!("../../../docs/operations.md");
+    fn docs_configuration_shows_every_key() {
+        let document = include_str!("../../../docs/reference/configuration.md");
         let example = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
-        let example = example.expect("docs/operations.md has an example");
+        let example = example.expect("docs/reference/configuration.md has an example");
         parse(example).expect("it is right");
-        // The file of the package is the same, with every key switched off.
+        // The packaged file is the same, with every key commented out.
         let packaged = include_str!("../../../packaging/braid.toml");
         assert_eq!(parse(packaged).expect("it is right"), Config::default());
         let off = |line: &str| if line.starts_with("# ") { line.to_owned() } else { format!("#{line}") };
@@ -374,8 +380,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_line_key_and_a_right_example() {
-        // The text, and the line, the key and the words of the reason that the answer has to contain.
+    fn errors_name_line_key_and_a_valid_example() {
+        // The text, and the line, the key and a part of the reason that the error must contain.
         let cases = [
             ("sharts = 4", 1, "sharts", "no such key"),
             ("# a\n\nlog-level = \"info\"", 3, "log-level", "no such key"),
@@ -398,19 +404,19 @@ mod tests {
             ("buffers = 64", 1, "buffers", "type integer"),
             ("log_format = \"xml\"", 1, "log_format", "text or json"),
             ("log_level = \"loud\"", 1, "log_level", "trace"),
-            ("shards = 4\ndriver = io_uring", 2, "driver", "no TOML"),
-            ("shards = 4\nshards = 5", 2, "shards", "no TOML"),
-            ("socket = \"/a", 1, "socket", "no TOML"),
-            ("shards", 1, "shards", "no TOML"),
+            ("shards = 4\ndriver = io_uring", 2, "driver", "not TOML"),
+            ("shards = 4\nshards = 5", 2, "shards", "not TOML"),
+            ("socket = \"/a", 1, "socket", "not TOML"),
+            ("shards", 1, "shards", "not TOML"),
         ];
         for (text, line, key, reason) in cases {
             let error = parse(text).expect_err(text);
             assert_eq!(error.kind, Kind::InvalidArgument, "{text}");
             let head = format!("/etc/braid/braid.toml, line {line}: {key}: ");
             assert!(error.message.starts_with(&head) && error.message.contains(reason), "{text:?}: {error}");
-            assert!(error.remedy.contains("a right line: "), "{text:?}: {error}");
-            let (_, right) = error.remedy.split_once("a right line: ").expect("just seen");
-            parse(right).expect("the right line is right");
+            assert!(error.remedy.contains("a valid line: "), "{text:?}: {error}");
+            let (_, example) = error.remedy.split_once("a valid line: ").expect("just seen");
+            parse(example).expect("the right line is right");
         }
         let error = Config::parse(b"shards = 4\n\xff", Path::new("x")).expect_err("no UTF-8");
         assert!(error.message.contains("line 2"), "{error}");

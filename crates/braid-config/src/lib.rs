@@ -1,13 +1,18 @@
-//! The configuration file, and where the socket, the state and the shared memory are.
+//! The configuration file, the paths of the socket, the state and the shared memory, and the replacement of a file of the state.
 //!
-//! What it promises: an unknown key, a wrong value or a second one of the same name is an error that names the file and the line.
-//! What it never does: it does not decide which of the command line, the environment and the file wins; its callers do.
+//! What it guarantees: an unknown key, an invalid value or a duplicate key is an error that names the file and the line.
+//! What it never does: decide on the precedence of the command line, the environment and the file, except for the paths in [`paths`].
 
 #![forbid(unsafe_code)]
 
 mod config;
+mod environment;
 mod listen;
-pub mod places;
+pub mod paths;
+mod state_file;
 
-pub use config::{ApiConfig, Config, LogFormat, NbdConfig, SHARDS_MAX};
+pub use config::{
+    ApiConfig, BUFFERS_BYTES_DEFAULT, Config, LogFormat, NbdConfig, OPEN_FILES_FEW, SHARDS_DEFAULT_MAX, SHARDS_MAX,
+};
 pub use listen::{API_PORT, ListenAddress, listen_address};
+pub use state_file::replace_file;

@@ -1,9 +1,9 @@
-//! A pool of which so many GiB are allocated (4096 unless another number is given), as tables in a sparse file: how long it takes to open, and how
-//! long others wait for a slice of what goes through all of its records.
+//! A pool of which so many GiB are allocated (4096 by default), as tables in a sparse file: how long it takes to open,
+//! and how long other requests wait for a slice of work that goes through all of its records.
 //!
-//! `cargo run --release -p braid-engine --example large_pool -- 4096 FILE`, and `open` behind it to only open it, or `holes` for extents that
-//! lack a block each. The file gets 32 bytes for each 256 KiB, and is removed. Processor
-//! time is this process's; reads come from the page cache, so that what is measured is the work, not the disk.
+//! `cargo run --release -p braid-engine --example large_pool -- 4096 FILE`; add `open` to only open it, or `holes` for
+//! extents that lack a block each. The file has 32 bytes for each 256 KiB, and is removed. Processor time is this
+//! process's; reads come from the page cache, so that the work is measured, not the disk.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -25,10 +25,10 @@ const EXTENT: u64 = 256 << 10;
 const RING_BLOCKS: u64 = 16 << 10;
 const OWNER_SLOTS: u32 = 1024;
 const ZERO_SLOTS: u32 = 1024;
-/// What the daemon gives each slice.
+/// The daemon's limit of each slice.
 const SERVE_LOADS: u32 = 4096;
-const FOLD_RECORDS: u32 = 500;
-const LOOK_RECORDS: u32 = 2000;
+const MERGE_RECORDS: u32 = 500;
+const SCAN_RECORDS: u32 = 2000;
 
 struct Member(File);
 
@@ -83,19 +83,19 @@ fn owner(size_bytes: u64) -> Owner {
     Owner::volume(Uuid::from_u128(2), OwnerName::new("volume").expect("a good name"), size_bytes)
 }
 
-/// Processor time of this process.
+/// Returns the processor time of this process.
 fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/schedstat").expect("Linux tells it");
     Duration::from_nanos(stat.split(' ').next().and_then(|word| word.parse().ok()).expect("nanoseconds"))
 }
 
-/// Memory that this process has in use, in bytes.
+/// Returns the memory that this process has in use, in bytes.
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux tells it");
     statm.split(' ').nth(1).and_then(|word| word.parse::<u64>().ok()).expect("pages") * 4096
 }
 
-/// Takes the time of slices.
+/// Measures the time of slices.
 #[derive(Default)]
 struct Slices(Vec<Duration>);
 
@@ -115,7 +115,7 @@ impl Slices {
     }
 }
 
-/// Does what the pool wants done.
+/// Does the pool's pending I/O.
 fn pump(io: &Member, pool: &mut Pool, memory: &mut Memory) {
     while let Some(next) = pool.next_io(memory) {
         if let PoolOp::Write { buffer } = next.op {
@@ -142,7 +142,7 @@ fn main() {
     let data = (addresses + extents * 512).next_multiple_of(EXTENT);
     let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).expect("a new file");
     file.set_len(data).expect("a sparse file");
-    // It has no name any more: however this ends, it is gone.
+    // The file has no name any more: however this ends, it is removed.
     std::fs::remove_file(&path).expect("it was just made");
     let io = Member(file);
     let uuid = Uuid::from_u128(1);
@@ -214,12 +214,12 @@ fn main() {
     slices.tell("building the map");
     println!("memory for the map {} bytes an extent", (resident().saturating_sub(before)) / extents);
 
-    // Nothing is to be put together: the look alone.
+    // Nothing is compacted: only the scan is measured.
     pool.compact(vec![1]);
     let (before, mut most) = (resident(), 0);
     let mut slices = Slices::default();
     while pool.is_compacting() {
-        slices.time(|| pool.compact_step(LOOK_RECORDS));
+        slices.time(|| pool.compact_step(SCAN_RECORDS));
         most = most.max(resident());
     }
     slices.tell("looking for what to compact");
@@ -236,7 +236,7 @@ fn main() {
     let (mut slices, mut writing) = (Slices::default(), Duration::ZERO);
     let begun = Instant::now();
     loop {
-        match slices.time(|| pool.merge_step(FOLD_RECORDS)) {
+        match slices.time(|| pool.merge_step(MERGE_RECORDS)) {
             MergeStep::Some | MergeStep::Later => pool.commit_if_due(),
             MergeStep::LogFull => drop(pool.request_commit()),
             MergeStep::Nothing if pool.state().owners.iter().count() == 1 => break,

@@ -1,5 +1,5 @@
-//! Prints what a look into the map of a volume costs, by the form of what is there: for a map of 1 GiB of memory, where each
-//! look misses the processor's caches, and for a small one. With it what changes cost.
+//! Prints the cost of a lookup in the map of a volume, by the form of the extent: for a map of 1 GiB of memory, where
+//! each lookup misses the processor's caches, and for a small one; and the cost of changes.
 //! `cargo run --release -p braid-engine --example map_cost [LOOKS]`
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
@@ -20,7 +20,7 @@ enum Form {
     Table,
 }
 
-/// The map, and the nanoseconds that each of its logical extents took.
+/// Returns the map, and the nanoseconds that each of its logical extents took.
 fn make(form: Form, extents: u32) -> (Records, MapWriter, f64) {
     let (records, mut writer) = (Records::new(), MapWriter::new(extents));
     records.add_member(0, extents);
@@ -56,8 +56,8 @@ impl Random {
     }
 }
 
-/// Nanoseconds of each of `looks` looks at random blocks: one after the other, as fast as they come, and each only when
-/// the one before has been answered. What chance costs is taken off.
+/// Returns the nanoseconds of each of `looks` lookups of random blocks: contiguous in time, and each only after the
+/// previous one has returned. The cost of the random numbers is subtracted.
 fn looks(records: &Records, writer: &MapWriter, looks: u64) -> (f64, f64) {
     let (map, blocks) = (writer.map().clone(), u64::from(writer.map().extents()) * 64);
     let (mut free, mut bound, mut chance) = (f64::MAX, f64::MAX, f64::MAX);
@@ -77,13 +77,14 @@ fn looks(records: &Records, writer: &MapWriter, looks: u64) -> (f64, f64) {
         };
         chance = chance.min(time(&mut |block, _| black_box(block)));
         free = free.min(time(&mut |block, _| black_box(found(block))));
-        // What was found says where to look next, by one block more or less.
+        // The result of a lookup determines the next block, by one block more or less.
         bound = bound.min(time(&mut |block, last| found(block ^ (last & 1)) & 1));
     }
     (free - chance, bound - chance)
 }
 
-/// Nanoseconds of a block that becomes packed, and of one that becomes visible in another extent, at random places.
+/// Returns the nanoseconds of a block that becomes packed, and of one that becomes visible in another extent, at random
+/// offsets.
 fn changes(form: Form, extents: u32, count: u64) -> (f64, f64) {
     let time = |each: &mut dyn FnMut(&Records, &mut MapWriter, u64)| {
         let (records, mut writer, _) = make(form, extents);

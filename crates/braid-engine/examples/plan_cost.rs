@@ -1,5 +1,6 @@
-//! Prints what a 4 KiB request costs in the engine alone: planned, submitted to a sink that only
-//! remembers the cookie, and answered; also to a volume of a pool on such a device. `cargo run --release -p braid-engine --example plan_cost [ROUNDS]`
+//! Prints the cost of a 4 KiB request in the engine alone: planned, submitted to a sink that only records the cookie,
+//! and answered; also to a volume of a pool on such a device.
+//! `cargo run --release -p braid-engine --example plan_cost [ROUNDS]`
 #![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::future::Future;
@@ -17,7 +18,7 @@ use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
 struct Null {
     cookies: Vec<Cookie>,
     meta: [u8; 4096],
-    /// Answers within the call, as a disk in memory does.
+    /// Completes inline, as an in-memory disk does.
     at_once: bool,
 }
 
@@ -27,7 +28,7 @@ impl LeafSink for Null {
         self.cookies.push(io.cookie);
     }
     #[inline]
-    fn at_once(&mut self, _: LeafId, _: Op, _: u64, _: u64, _: Buf) -> Option<LeafResult> {
+    fn complete_inline(&mut self, _: LeafId, _: Op, _: u64, _: u64, _: Buf) -> Option<LeafResult> {
         self.at_once.then_some(Ok(()))
     }
     fn zero(&mut self, _: Buf, _: u64) {}
@@ -37,7 +38,7 @@ impl LeafSink for Null {
     fn scratch(&mut self) -> (Buf, u64) {
         unreachable!("nothing here has parity")
     }
-    fn compute(&mut self, _: &[Buf], _: &[Buf], _: u64, _: &mut RowWork<'_>) {
+    fn compute(&mut self, _: &[Buf], _: &[Buf], _: u64, _: &mut ComputeFn<'_>) {
         unreachable!("nothing here has parity")
     }
     fn meta_block(&mut self, _: u32) -> (Buf, &mut [u8; 4096]) {
@@ -49,7 +50,7 @@ fn measure(name: &str, node: &Node, op: Op) {
     measure_last(name, std::slice::from_ref(node), op);
 }
 
-/// The last of several devices.
+/// Measures the last of several devices.
 fn measure_last(name: &str, nodes: &[Node], op: Op) {
     let (slot, at_once) = (cost(nodes, op, false), cost(nodes, op, true));
     println!("{name:24} {op:?} {slot:6.1} ns by a slot {at_once:6.1} ns at once");
@@ -92,7 +93,7 @@ fn cost(nodes: &[Node], op: Op, at_once: bool) -> f64 {
     best
 }
 
-/// A mirror of disks of 100 GiB in which everything was written before.
+/// Returns a mirror of disks of 100 GiB in which everything was written before.
 fn mirrored(level: Level, members: u32) -> Node {
     let geometry = Geometry::plan(Spec::new(level), &vec![100 << 30; members as usize]).unwrap();
     let all = vec![u64::MAX; 1 << 12];
@@ -102,7 +103,7 @@ fn mirrored(level: Level, members: u32) -> Node {
         start: 16 << 20,
         len: 100 << 30,
         bitmap_start: 1 << 20,
-        role: Role::InSync,
+        role: MemberRole::InSync,
         write_mostly: false,
     };
     let members = (0..members).map(member).collect();
@@ -116,12 +117,12 @@ fn mirrored(level: Level, members: u32) -> Node {
     }))
 }
 
-/// Where the structures of the pool are, so that nothing of them meets.
+/// The layout of the pool's structures, without overlaps.
 const PLACES: MemberLayout =
     MemberLayout { starts: 4096, owners: 1 << 20, table: 1 << 30, addresses: 2 << 30, data: 4 << 30 };
 const VOLUME: Uuid = Uuid::from_u128(7);
 
-/// A pool of one member on which a volume has so many extents, all of them whole, one after the other. Nothing is kept of it.
+/// A pool of one member on which a volume has so many whole, contiguous extents. It stores no writes.
 struct Filled(u64);
 
 impl DeviceIo for Filled {
@@ -173,7 +174,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A volume of so many extents, on the first device.
+/// Returns a volume of so many extents, on the first device.
 fn volume(extents: u64) -> Node {
     let zero_slots = (128 - extents % 128) as u32;
     let (device, ring) = (DeviceId(0), (64 << 20, 128));
@@ -198,7 +199,7 @@ fn volume(extents: u64) -> Node {
         pool: Arc::clone(pool.shared()),
         volume: Arc::clone(pool.volume(id).unwrap()),
         id,
-        members: Arc::new(PoolMembers::new([(0, PoolPlace { device, data: PLACES.data })])),
+        members: Arc::new(PoolMembers::new([(0, PoolMemberLocation { device, data: PLACES.data })])),
         size_bytes: extents * EXTENT_BYTES,
         read_only: false,
     }))

@@ -1,83 +1,85 @@
-//! What of a device is known to read as zeros: the one answer to this question, for all that asks it.
+//! Which ranges of a device are known to read as zeros: the single answer to this question.
 //!
-//! The engine knows where bytes live, what was ever written to a redundant array and what a volume's map holds. What a disk
-//! without redundancy holds only the disk can say (a file by its holes), so that the caller brings that answer. NBD's
-//! `base:allocation`, FUSE's `SEEK_HOLE`, copies of snapshots and whatever else passes over holes use [`extents`] alone: a second
-//! reader of the same state errs as soon as the first one changes.
+//! The engine knows where bytes are stored, what was ever written to a redundant array and what a volume's map holds.
+//! What a disk without redundancy holds only the disk knows (a file by its holes), so that the caller supplies that
+//! answer. NBD's `base:allocation`, FUSE's `SEEK_HOLE`, copies of snapshots and every other component that skips holes
+//! use [`extents`] only: a second reader of the same state becomes wrong as soon as the first one changes.
 //!
-//! The rule: what a read does not give as zeros is never told to be a hole. Whatever is not known is data: a member that is
-//! lost or being filled, an array that has failed, a place that a disk says nothing of, a device that is not served. A question
-//! that is asked after a write was acknowledged finds the write.
+//! The rule: a range that does not read as zeros is never reported as a hole. Whatever is not known is data: a member
+//! that is lost or being rebuilt, an array that has failed, a range that a disk does not know, a device that is not
+//! served. A query that begins after a write was acknowledged finds the write.
 //!
-//! A hole is an answer like that to a read. A device that answers under a lease tells of none without it: another controller
-//! may have written there. Nor does a volume on such a device while what says so is not committed.
+//! A hole is an answer like that to a read. A device that answers under a lease reports none without it: another
+//! controller may have written there. Nor does a volume on such a device while the record of the hole is not committed.
 
 use crate::io::LeafId;
 use crate::layout::{COPIES_MAX, DeviceLayout};
-use crate::mirror::{Mirrored, Role};
-use crate::plan::{Place, locate};
-use crate::planted::{Planted, planted};
+use crate::mirror::{MemberRole, Mirrored};
+use crate::plan::{LeafLocation, locate};
 use crate::pool::{BLOCK_BYTES, BlockLocation, EXTENT_BLOCKS};
 use crate::volume::VolumeNode;
 
-/// A run of a device's bytes that are alike.
+/// A run of a device's bytes with the same state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
-    /// Bytes.
+pub struct AllocationRun {
+    /// Length in bytes.
     pub len: u64,
-    /// It reads as zeros, and nothing need be stored there.
+    /// It reads as zeros, and need not be stored.
     pub hole: bool,
 }
 
-/// What a leaf says of one place: whether it is a hole, and up to which byte that holds.
+/// A leaf's answer for one range: whether it is a hole.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct LeafAnswer {
     leaf: LeafId,
     from: u64,
     to: u64,
     hole: bool,
 }
 
-/// Leaves whose last answer is remembered while one question is worked on.
+/// Number of leaves whose last answer is remembered during one query.
 const KNOWN_MAX: usize = 16;
 
-/// Places that are looked at for one question: what comes after them is left to the next one. A millisecond or so.
+/// Maximum number of locations that one query looks up: the rest is left to the next query. About a millisecond.
 const PLACES_MAX: u32 = 1 << 16;
 
-/// The same for what the leaves themselves are asked.
+/// Maximum number of probes of leaves in one query.
 const PROBES_MAX: u32 = 1 << 10;
 
-/// Gives the runs of `[offset, offset + len)` in order to `each`, until that returns false.
+/// Calls `each` with the runs of `[offset, offset + len)` in order, until it returns false.
 ///
-/// `probe(leaf, offset, len)` says of the leaf's bytes from `offset` whether they are a hole, and for
-/// how many bytes, at least 1, that holds; more than `len` is welcome, it saves questions later.
-/// `lease_ns` is the clock of [`crate::LeafSink::lease_ns`]. What changes meanwhile may be told as it was or as it is. Where the
-/// answer takes too much looking, it ends early, after one run at least. Runs are whole blocks of the device: a block of which a
-/// part is stored is. What lies beyond the device's end is data.
+/// `probe(leaf, offset, len)` returns whether the leaf's bytes from `offset` on are a hole, and for how many bytes, at
+/// least 1, that is so; more than `len` saves later probes. `lease_ns` is the clock of [`crate::LeafSink::lease_ns`]. A
+/// concurrent change may be reported as before or as after it. If the query takes too many lookups it ends early, after
+/// one run at least. Runs are whole blocks of the device: a block that is stored in part is data. What lies beyond the
+/// device's end is data.
 pub fn extents(
     layout: &DeviceLayout,
     offset: u64,
     len: u64,
     lease_ns: impl Fn() -> u64,
-    probe: &mut impl FnMut(LeafId, u64, u64) -> Extent,
-    each: &mut impl FnMut(Extent) -> bool,
+    probe: &mut impl FnMut(LeafId, u64, u64) -> AllocationRun,
+    each: &mut impl FnMut(AllocationRun) -> bool,
 ) {
     let end = offset.saturating_add(len);
     let inside = end.min(layout.size_bytes());
-    let mut asked = Asked { layout, probe, known: Vec::with_capacity(KNOWN_MAX), probes: 0 };
-    // A hole counts by what holds when all of it was looked at.
-    let mut tell = |run: Extent| each(Extent { hole: run.hole && may_tell(layout, &lease_ns), ..run });
-    let mut run = Extent { len: 0, hole: false };
+    let mut query = Query { layout, probe, known: Vec::with_capacity(KNOWN_MAX), probes: 0 };
+    // A hole counts if it may be reported after all of it was looked up.
+    let mut tell = |run: AllocationRun| each(AllocationRun { hole: run.hole && may_tell(layout, &lease_ns), ..run });
+    let mut run = AllocationRun { len: 0, hole: false };
     let (mut at, mut places) = (offset, 0);
-    while at < inside && places < PLACES_MAX && asked.probes < PROBES_MAX {
+    while at < inside && places < PLACES_MAX && query.probes < PROBES_MAX {
         places += 1;
-        let here = asked.at(at, inside);
-        if !push(&mut run, here, &mut tell) {
+        let found = query.at(at, inside);
+        if !push(&mut run, found, &mut tell) {
             return;
         }
-        at += here.len;
+        at += found.len;
     }
-    if at >= inside && inside < end && !push(&mut run, Extent { len: end - at.max(inside), hole: false }, &mut tell) {
+    if at >= inside
+        && inside < end
+        && !push(&mut run, AllocationRun { len: end - at.max(inside), hole: false }, &mut tell)
+    {
         return;
     }
     if run.len > 0 {
@@ -85,71 +87,70 @@ pub fn extents(
     }
 }
 
-/// Whether a hole may be told of now that it was seen.
+/// Returns whether a hole may be reported now that it was found.
 fn may_tell(layout: &DeviceLayout, lease_ns: &impl Fn() -> u64) -> bool {
     let Some(lease) = &layout.lease else { return true };
-    // As for a read: what says that there is nothing is not committed, and who serves the pool next would find what was before.
+    // As for a read: if the record of the hole is not committed, the next controller that serves the pool would find
+    // the earlier content.
     let uncommitted = layout.volume().is_some_and(|volume| volume.pool.is_hot());
     !uncommitted && lease.holds(lease_ns())
 }
 
-/// One question that is being worked on.
-struct Asked<'a, P> {
+/// A query in progress.
+struct Query<'a, P> {
     layout: &'a DeviceLayout,
     probe: &'a mut P,
-    /// What leaves have said.
-    known: Vec<Known>,
+    /// The leaves' answers.
+    known: Vec<LeafAnswer>,
     probes: u32,
 }
 
-impl<P: FnMut(LeafId, u64, u64) -> Extent> Asked<'_, P> {
-    /// What is known of the bytes from `at` on, below `end`.
-    fn at(&mut self, at: u64, end: u64) -> Extent {
+impl<P: FnMut(LeafId, u64, u64) -> AllocationRun> Query<'_, P> {
+    /// Returns what is known of the bytes from `at` on, below `end`.
+    fn at(&mut self, at: u64, end: u64) -> AllocationRun {
         let layout = self.layout;
-        let here = match (layout.mirror(), layout.volume()) {
+        let found = match (layout.mirror(), layout.volume()) {
             (Some(mirror), _) => self.in_redundant(mirror, at, end),
             (None, Some(volume)) => in_volume(volume, at),
             (None, None) => {
-                let mut place = [Place { leaf: LeafId(0), offset: 0 }];
+                let mut place = [LeafLocation { leaf: LeafId(0), offset: 0 }];
                 let (_, len) = locate(layout, at, &mut place);
                 self.on_leaf(place[0], len.min(end - at))
             }
         };
-        Extent { len: here.len.min(end - at), ..here }
+        AllocationRun { len: found.len.min(end - at), ..found }
     }
 
-    /// The same of a redundant array: what was never written is zeros, whatever its members hold. What was written is data; only
-    /// of an array that nobody writes, and of which nobody keeps the regions, the members' own holes are looked at.
-    fn in_redundant(&mut self, mirror: &Mirrored, at: u64, end: u64) -> Extent {
+    /// Returns what is known of a redundant array's bytes. Regions that were never written are zeros, whatever its
+    /// members hold. Written regions are data; the members' own holes count only for a read-only array, whose regions
+    /// no component maintains.
+    fn in_redundant(&mut self, mirror: &Mirrored, at: u64, end: u64) -> AllocationRun {
         if mirror.failed {
-            // Reads of it are errors.
-            return Extent { len: end - at, hole: false };
+            // Reads fail.
+            return AllocationRun { len: end - at, hole: false };
         }
-        let (is_written, to) = match planted(Planted::HolesByOffset) {
-            true => (mirror.regions.written.has(mirror.regions.region_of(at)), mirror.regions.region_end(at)),
-            false => mirror.regions.run_at(&mirror.geometry, at),
-        };
-        let run = Extent { len: to.min(end) - at, hole: !is_written };
+        let (is_written, to) = mirror.regions.run_at(&mirror.geometry, at);
+        let run = AllocationRun { len: to.min(end) - at, hole: !is_written };
         if is_written && self.layout.read_only { self.on_copies(mirror, at, run.len) } else { run }
     }
 
-    /// Bytes that are holes on every member from which they may be read: which of them answers is not known, and where they were not
-    /// brought together they may differ.
-    fn on_copies(&mut self, mirror: &Mirrored, at: u64, mut len: u64) -> Extent {
-        let mut places = [Place { leaf: LeafId(0), offset: 0 }; COPIES_MAX];
+    /// Returns bytes that are holes on every member from which they may be read: it is not known which one a read would
+    /// use, and members that were not resynced may differ.
+    fn on_copies(&mut self, mirror: &Mirrored, at: u64, mut len: u64) -> AllocationRun {
+        let mut places = [LeafLocation { leaf: LeafId(0), offset: 0 }; COPIES_MAX];
         let mut count = 0;
         mirror.copies(at, &mut |piece| {
             len = len.min(piece.len);
             let member = &mirror.members[usize::from(piece.member)];
-            if member.role == Role::InSync && count < COPIES_MAX {
-                places[count] = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
+            if member.role == MemberRole::InSync && count < COPIES_MAX {
+                places[count] = LeafLocation { leaf: member.leaf, offset: member.start + piece.member_offset };
                 count += 1;
             }
         });
-        let mut run = Extent { len, hole: count > 0 };
+        let mut run = AllocationRun { len, hole: count > 0 };
         for place in &places[..count] {
             let said = self.on_leaf(*place, run.len);
-            run = Extent { len: said.len, hole: said.hole };
+            run = AllocationRun { len: said.len, hole: said.hole };
             if !said.hole {
                 break;
             }
@@ -157,8 +158,8 @@ impl<P: FnMut(LeafId, u64, u64) -> Extent> Asked<'_, P> {
         run
     }
 
-    /// What a leaf says of a place of its own, for at most so many bytes.
-    fn on_leaf(&mut self, Place { leaf, offset }: Place, len: u64) -> Extent {
+    /// Returns a leaf's answer for one of its ranges, for at most so many bytes.
+    fn on_leaf(&mut self, LeafLocation { leaf, offset }: LeafLocation, len: u64) -> AllocationRun {
         let block = u64::from(self.layout.block_bytes());
         let known = self.known.iter().find(|k| k.leaf == leaf && (k.from..k.to).contains(&offset)).copied();
         let known = known.unwrap_or_else(|| {
@@ -167,8 +168,8 @@ impl<P: FnMut(LeafId, u64, u64) -> Extent> Asked<'_, P> {
             let to = offset.saturating_add(said.len.max(1));
             let whole = to - to % block;
             let fresh = match said.hole && whole > offset {
-                true => Known { leaf, from: offset, to: whole, hole: true },
-                false => Known { leaf, from: offset, to: to.div_ceil(block).saturating_mul(block), hole: false },
+                true => LeafAnswer { leaf, from: offset, to: whole, hole: true },
+                false => LeafAnswer { leaf, from: offset, to: to.div_ceil(block).saturating_mul(block), hole: false },
             };
             match self.known.iter().position(|k| k.leaf == leaf) {
                 Some(old) => self.known[old] = fresh,
@@ -177,20 +178,23 @@ impl<P: FnMut(LeafId, u64, u64) -> Extent> Asked<'_, P> {
             }
             fresh
         });
-        Extent { len: len.min(known.to - offset), hole: known.hole }
+        AllocationRun { len: len.min(known.to - offset), hole: known.hole }
     }
 }
 
-/// What a volume's map says of the byte at `at`: what it has is stored, whatever the member makes of it; all else reads as zeros.
-fn in_volume(volume: &VolumeNode, at: u64) -> Extent {
+/// Returns what a volume's map says of the byte at `at`: mapped blocks are stored, whatever the member makes of them;
+/// everything else reads as zeros.
+fn in_volume(volume: &VolumeNode, at: u64) -> AllocationRun {
     let map = &volume.volume.map;
     let block = at / BLOCK_BYTES;
     let skipped = at % BLOCK_BYTES;
     match map.find(&volume.pool.records, block, EXTENT_BLOCKS) {
-        BlockLocation::At { blocks, .. } => Extent { len: u64::from(blocks) * BLOCK_BYTES - skipped, hole: false },
+        BlockLocation::At { blocks, .. } => {
+            AllocationRun { len: u64::from(blocks) * BLOCK_BYTES - skipped, hole: false }
+        }
         BlockLocation::Nothing { blocks } => {
             let next = block + u64::from(blocks);
-            // Whole extents of which nothing is mapped are passed over at once.
+            // Whole unmapped extents are skipped at once.
             let to = match next.is_multiple_of(u64::from(EXTENT_BLOCKS)) {
                 true => match map.next_mapped((next / u64::from(EXTENT_BLOCKS)) as u32) {
                     Some(logical) => u64::from(logical) * u64::from(EXTENT_BLOCKS) * BLOCK_BYTES,
@@ -198,19 +202,19 @@ fn in_volume(volume: &VolumeNode, at: u64) -> Extent {
                 },
                 false => next * BLOCK_BYTES,
             };
-            Extent { len: to.max(next * BLOCK_BYTES) - at, hole: true }
+            AllocationRun { len: to.max(next * BLOCK_BYTES) - at, hole: true }
         }
     }
 }
 
-/// Makes the run longer, or gives it to `tell` and begins another. False: that was enough.
-fn push(run: &mut Extent, next: Extent, tell: &mut impl FnMut(Extent) -> bool) -> bool {
+/// Extends the run, or passes it to `tell` and begins another. Returns false if no more runs are wanted.
+fn push(run: &mut AllocationRun, next: AllocationRun, tell: &mut impl FnMut(AllocationRun) -> bool) -> bool {
     if run.len > 0 && run.hole != next.hole {
         if !tell(*run) {
             return false;
         }
         run.len = 0;
     }
-    *run = Extent { len: run.len + next.len, hole: next.hole };
+    *run = AllocationRun { len: run.len + next.len, hole: next.hole };
     true
 }

@@ -24,8 +24,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::io::DeviceId;
-use crate::overlap::{Bucket, HELD, TAG_MASK, TAG_SHIFT, WAITING, part, refuses, tag};
-use crate::planted::{Planted, planted};
+use crate::overlap::{Bucket, HELD, TAG_MASK, TAG_SHIFT, WAITING, granule_part, refuses, tag};
 
 /// The longest range in bytes that words hold; a longer one joins the queue at once.
 pub const HELD_BYTES_MAX: u64 = 1 << 20;
@@ -54,7 +53,7 @@ pub(crate) enum Claim {
 }
 
 impl Claim {
-    /// Whether the request may not begin yet.
+    /// Returns whether the request may not begin yet.
     #[inline]
     pub fn is_wanted(self) -> bool {
         matches!(self, Claim::Wanted | Claim::Queued(_))
@@ -88,14 +87,14 @@ struct Queue {
 pub struct Claims {
     words: Box<[AtomicU64]>,
     queued: AtomicU32,
-    /// Of these the long ones, which no hint counts.
+    /// Number of long queued requests, which no hint counts.
     long: AtomicU32,
     hints: Box<[AtomicU32]>,
     queue: Mutex<Queue>,
 }
 
 impl Claims {
-    /// An empty table of `2^bits` words, with memory for a queue of `most` requests.
+    /// Creates an empty table of `2^bits` words, with memory for a queue of `most` requests.
     ///
     /// # Panics
     /// When `bits` is 0 or over 24.
@@ -115,7 +114,7 @@ impl Claims {
     /// request began to wait meanwhile.
     #[inline]
     pub fn hold(&self, device: DeviceId, start: u64, end: u64, woken: &mut impl FnMut(Bucket)) -> bool {
-        let (tag, mask, next) = part(device, start, end);
+        let (tag, mask, next) = granule_part(device, start, end);
         let held = if next >= end {
             self.take(self.word(tag), tag, mask)
         } else {
@@ -124,7 +123,7 @@ impl Claims {
         // Sequentially consistent, like the compare-and-swap before it: of a request that takes words and one that joins the queue at the
         // same moment, at least one sees the other.
         if held && self.is_queued(device, start, end) {
-            self.give_back(device, start, end, woken);
+            self.release(device, start, end, woken);
             return false;
         }
         held
@@ -132,10 +131,10 @@ impl Claims {
 
     /// Releases what [`Claims::hold`] claimed. Calls `woken` for each word on which a request waits.
     #[inline]
-    pub fn give_back(&self, device: DeviceId, start: u64, end: u64, woken: &mut impl FnMut(Bucket)) {
+    pub fn release(&self, device: DeviceId, start: u64, end: u64, woken: &mut impl FnMut(Bucket)) {
         let mut at = start;
         while at < end {
-            let (tag, mask, next) = part(device, at, end);
+            let (tag, mask, next) = granule_part(device, at, end);
             let word = self.word(tag);
             if self.give(word, mask) {
                 woken(Bucket(OF_CLAIMS | word as u32));
@@ -163,12 +162,12 @@ impl Claims {
     /// # Errors
     /// Returns the key to wait on if an earlier request of the queue overlaps, or a word holds blocks of the range.
     #[cold]
-    pub fn granted(&self, device: DeviceId, start: u64, end: u64, number: u32) -> Result<(), Bucket> {
+    pub fn try_grant(&self, device: DeviceId, start: u64, end: u64, number: u32) -> Result<(), Bucket> {
         let ahead = |other: &Queued| number.wrapping_sub(other.number);
         let before = |other: &&Queued| (1..1 << 31).contains(&ahead(other)) && other.overlaps(device, start, end);
         // Wait for the latest of the earlier requests: each release wakes few waiters.
         let last = self.lock().list.iter().filter(before).min_by_key(|other| ahead(other)).map(|other| other.number);
-        if let Some(last) = last.filter(|_| !planted(Planted::QueueJumped)) {
+        if let Some(last) = last {
             return Err(queue_bucket(last));
         }
         fence(Ordering::SeqCst);
@@ -178,7 +177,7 @@ impl Claims {
         if (end - start) >> GRANULE_SHIFT < self.words.len() as u64 / 8 {
             let mut at = start;
             while at < end {
-                let (tag, mask, next) = part(device, at, end);
+                let (tag, mask, next) = granule_part(device, at, end);
                 self.wait_on(self.word(tag), |seen| seen >> TAG_SHIFT == tag && seen & mask != 0)?;
                 at = next;
             }
@@ -189,7 +188,7 @@ impl Claims {
             let ahead = (seen >> TAG_SHIFT).wrapping_sub(first) & TAG_MASK;
             let granule = (start >> GRANULE_SHIFT) + ahead;
             let inside = seen & HELD != 0 && granule <= (end - 1) >> GRANULE_SHIFT;
-            inside && seen & part(device, start.max(granule << GRANULE_SHIFT), end).1 != 0
+            inside && seen & granule_part(device, start.max(granule << GRANULE_SHIFT), end).1 != 0
         };
         (0..self.words.len()).try_for_each(|word| self.wait_on(word, held))
     }
@@ -205,7 +204,7 @@ impl Claims {
 
     /// Removes a request from the queue. Returns the key whose waiters look again.
     #[cold]
-    pub fn leave(&self, number: u32) -> Bucket {
+    pub fn leave_queue(&self, number: u32) -> Bucket {
         let mut queue = self.lock();
         if let Some(at) = queue.list.iter().position(|queued| queued.number == number) {
             let queued = queue.list.swap_remove(at);
@@ -227,7 +226,7 @@ impl Claims {
     pub fn is_free(&self, device: DeviceId, start: u64, end: u64) -> bool {
         let mut at = start;
         while at < end {
-            let (tag, mask, next) = part(device, at, end);
+            let (tag, mask, next) = granule_part(device, at, end);
             if refuses(self.words[self.word(tag)].load(Ordering::SeqCst), tag, mask) {
                 return false;
             }
@@ -273,9 +272,9 @@ impl Claims {
     fn take_all(&self, device: DeviceId, start: u64, end: u64, woken: &mut impl FnMut(Bucket)) -> bool {
         let mut at = start;
         while at < end {
-            let (tag, mask, next) = part(device, at, end);
+            let (tag, mask, next) = granule_part(device, at, end);
             if !self.take(self.word(tag), tag, mask) {
-                self.give_back(device, start, at, woken);
+                self.release(device, start, at, woken);
                 return false;
             }
             at = next;
@@ -332,12 +331,12 @@ impl Claims {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nobody panics while holding it; and a list is whole after each of its operations.
+        // No holder of the lock panics; and the list is whole after each of its operations.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The wait key of the requests behind this one in the queue.
+/// Returns the wait key of the requests behind this one in the queue.
 fn queue_bucket(number: u32) -> Bucket {
     Bucket(OF_CLAIMS | OF_QUEUE | number & (OF_QUEUE - 1))
 }
@@ -350,12 +349,12 @@ mod tests {
     const K: u64 = 4096;
 
     fn hold(claims: &Claims, start: u64, end: u64) -> bool {
-        claims.hold(D, start, end, &mut |_| panic!("nobody waits"))
+        claims.hold(D, start, end, &mut |_| panic!("no request waits"))
     }
 
     fn give_back(claims: &Claims, start: u64, end: u64) -> Vec<Bucket> {
         let mut woken = Vec::new();
-        claims.give_back(D, start, end, &mut |bucket| woken.push(bucket));
+        claims.release(D, start, end, &mut |bucket| woken.push(bucket));
         woken
     }
 
@@ -368,57 +367,57 @@ mod tests {
         assert!(give_back(&claims, 0, K).is_empty() && hold(&claims, 0, 512));
         give_back(&claims, 0, 512);
         give_back(&claims, K, 5 * 65536);
-        claims.give_back(DeviceId(4), 0, K, &mut |_| ());
+        claims.release(DeviceId(4), 0, K, &mut |_| ());
         assert!(claims.is_empty());
     }
 
     #[test]
-    fn who_waits_comes_before_those_who_come_later() {
+    fn a_queued_request_precedes_later_ones() {
         let claims = Claims::new(16, 4);
         assert!(hold(&claims, 0, K));
         let second = claims.join(D, 0, 2 * K);
-        let word = claims.granted(D, 0, 2 * K, second).unwrap_err();
-        // Free, but somebody who came before wants it, too.
+        let word = claims.try_grant(D, 0, 2 * K, second).unwrap_err();
+        // Free, but an earlier request wants it, too.
         let mut woken = Vec::new();
         assert!(!claims.hold(D, K, 2 * K, &mut |bucket| woken.push(bucket)) && claims.is_queued(D, K, 2 * K));
-        assert_eq!((woken, claims.granted(D, 0, 2 * K, second)), (vec![word], Err(word)), "it looks again");
+        assert_eq!((woken, claims.try_grant(D, 0, 2 * K, second)), (vec![word], Err(word)), "it looks again");
         let third = claims.join(D, K, 2 * K);
-        assert_eq!(claims.granted(D, K, 2 * K, third), Err(queue_bucket(second)));
+        assert_eq!(claims.try_grant(D, K, 2 * K, third), Err(queue_bucket(second)));
         assert_eq!(give_back(&claims, 0, K), [word]);
-        assert_eq!(claims.granted(D, 0, 2 * K, second), Ok(()));
-        assert!(claims.granted(D, K, 2 * K, third).is_err());
-        assert_eq!(claims.leave(second), queue_bucket(second));
-        assert_eq!(claims.granted(D, K, 2 * K, third), Ok(()));
-        claims.leave(third);
+        assert_eq!(claims.try_grant(D, 0, 2 * K, second), Ok(()));
+        assert!(claims.try_grant(D, K, 2 * K, third).is_err());
+        assert_eq!(claims.leave_queue(second), queue_bucket(second));
+        assert_eq!(claims.try_grant(D, K, 2 * K, third), Ok(()));
+        claims.leave_queue(third);
         assert!(hold(&claims, 0, 2 * K));
     }
 
     #[test]
-    fn a_stranger_of_the_same_word_keeps_nobody_waiting() {
+    fn an_unrelated_granule_of_the_same_word_delays_no_queued_request() {
         let claims = Claims::new(1, 4);
         let mut granules = (0..64u64).map(|granule| granule << 16).filter(|at| claims.word(tag(D, at >> 16)) == 0);
         let (one, other) = (granules.next().unwrap(), granules.next().unwrap());
         assert!(hold(&claims, one, one + K) && !hold(&claims, other, other + K));
         let number = claims.join(D, other, other + K);
-        assert_eq!(claims.granted(D, other, other + K, number), Ok(()));
-        claims.leave(number);
+        assert_eq!(claims.try_grant(D, other, other + K, number), Ok(()));
+        claims.leave_queue(number);
     }
 
     #[test]
-    fn a_range_as_long_as_the_device_waits_for_what_is_held_in_it_and_gives_up_what_it_has_done() {
+    fn a_range_of_the_whole_device_waits_for_held_blocks_and_releases_what_is_done() {
         let claims = Claims::new(6, 4);
         let (start, end) = (K, 1 << 50);
         assert!(hold(&claims, 1 << 40, (1 << 40) + K) && hold(&claims, 0, K));
         let number = claims.join(D, start, end);
-        claims.granted(D, start, end, number).unwrap_err();
+        claims.try_grant(D, start, end, number).unwrap_err();
         assert_eq!(give_back(&claims, 1 << 40, (1 << 40) + K).len(), 1);
-        assert_eq!(claims.granted(D, start, end, number), Ok(()), "what lies beside it does not count");
+        assert_eq!(claims.try_grant(D, start, end, number), Ok(()), "what lies beside it does not count");
         assert!(!hold(&claims, 1 << 30, (1 << 30) + K));
         assert_eq!(claims.shorten(number, 1 << 35), queue_bucket(number));
         assert!(hold(&claims, 1 << 30, (1 << 30) + K) && !hold(&claims, 1 << 45, (1 << 45) + K));
     }
 
-    /// Threads write to blocks as those who have claimed them; two at a time on one would be seen.
+    /// Threads write to blocks that they have claimed: two writers of one block would be noticed.
     #[test]
     fn claims_exclude_between_threads() {
         let claims = Claims::new(4, 64);
@@ -435,7 +434,7 @@ mod tests {
                         let (from, to) = (start << 12, end << 12);
                         let held = claims.hold(D, from, to, &mut |_| ());
                         let number = if held { 0 } else { claims.join(D, from, to) };
-                        while !held && claims.granted(D, from, to, number).is_err() {
+                        while !held && claims.try_grant(D, from, to, number).is_err() {
                             std::thread::yield_now();
                         }
                         for block in &blocks[start as usize..end as usize] {
@@ -445,9 +444,9 @@ mod tests {
                             block.fetch_sub(1, Ordering::Relaxed);
                         }
                         if held {
-                            claims.give_back(D, from, to, &mut |_| ());
+                            claims.release(D, from, to, &mut |_| ());
                         } else {
-                            claims.leave(number);
+                            claims.leave_queue(number);
                         }
                     }
                 });

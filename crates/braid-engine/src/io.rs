@@ -1,21 +1,21 @@
-//! The words in which the engine speaks with the world: requests from above, leaf I/Os below.
+//! The engine's interfaces: requests from above, leaf I/Os below.
 //!
-//! Nothing here does I/O. A frontend hands a [`Request`] to a shard; the shard plans it into
-//! [`LeafIo`]s and gives each to a [`LeafSink`]; whoever drives the leaves (io_uring, libaio,
-//! threads, the simulator) answers each exactly once, by its [`Cookie`].
+//! This module does no I/O. A frontend submits a [`Request`] to a shard; the shard plans it into [`LeafIo`]s and
+//! submits each to a [`LeafSink`]; the driver of the leaves (io_uring, libaio, threads, the simulator) reports the
+//! result of each exactly once, by its [`Cookie`].
 
 use std::fmt;
 
-/// Largest read or write that a device accepts, in bytes (32 MiB).
+/// Maximum length of a read or write that a device accepts, in bytes (32 MiB).
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 
-/// Most pieces of memory that one leaf I/O may gather or scatter.
+/// Maximum number of pieces of memory that one leaf I/O may gather or scatter.
 pub const PIECES_MAX: u32 = 256;
 
-/// Most bytes that one leaf read or write moves (1 MiB); the planner cuts longer runs.
+/// Maximum length of a leaf read or write in bytes (1 MiB); the planner cuts longer runs.
 pub const LEAF_BYTES_MAX: u64 = 1 << 20;
 
-/// Blocks of 4 KiB that each shard's driver keeps for the engine's own metadata writes.
+/// Number of 4 KiB blocks that each shard's driver keeps for the engine's own metadata writes.
 pub const META_BLOCKS: u32 = 64;
 
 /// Index of a disk in the table of leaves, the same on every shard.
@@ -23,15 +23,15 @@ pub const META_BLOCKS: u32 = 64;
 pub struct LeafId(pub u32);
 
 /// A device (an array, a bare disk, or a volume), the same on every shard: its index in the table of devices, and above
-/// [`DeviceId::INDEX_BITS`] whatever else tells it from others of that index, which are devices of other engines.
+/// [`DeviceId::INDEX_BITS`] a number that distinguishes it from devices of other engines with the same index.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId(pub u32);
 
 impl DeviceId {
-    /// So many bits are the index.
+    /// Number of bits of the index.
     pub const INDEX_BITS: u32 = 20;
 
-    /// Where it is in the table of devices.
+    /// Returns its index in the table of devices.
     #[inline(always)]
     pub const fn index(self) -> usize {
         (self.0 & ((1 << DeviceId::INDEX_BITS) - 1)) as usize
@@ -42,13 +42,13 @@ impl DeviceId {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ShardId(pub u16);
 
-/// What is asked of a device or of a leaf.
+/// The operation of a request or a leaf I/O.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Op {
     /// Fill the buffer from the device.
     Read,
-    /// Put the buffer on the device.
+    /// Write the buffer to the device.
     Write,
     /// The range reads as zeros afterwards. With [`Flags::NO_UNMAP`] it also stays allocated.
     WriteZeroes,
@@ -71,40 +71,42 @@ impl Flags {
     pub const NO_UNMAP: Flags = Flags(2);
     /// Zero only if that is faster than writing; else fail with [`ErrorKind::Unsupported`].
     pub const FAST_ZERO: Flags = Flags(4);
-    /// Much of what is read may be holes: a disk far away is first asked where, and gives the rest. A hint.
+    /// Much of what is read may be holes: for a remote disk the holes are determined first, and only the rest is
+    /// transferred. A hint.
     pub const SPARSE: Flags = Flags(8);
-    /// Of a read of a leaf: another one holds the same, so that it may be given up with [`ErrorKind::Slow`] when it takes unusually long.
-    pub const OTHERS: Flags = Flags(16);
-    /// Where the number of [`Flags::others`] stands.
+    /// For a read of a leaf: another leaf has the same data, so that the read may be abandoned with [`ErrorKind::Slow`]
+    /// if it takes unusually long.
+    pub const HAS_ALTERNATIVE: Flags = Flags(16);
+    /// Position of the number of [`Flags::alternative_try`].
     const TRIES_SHIFT: u32 = 5;
-    /// How often one request may be given up. The last try is waited for.
+    /// How often one request may be abandoned. The last try is waited for.
     pub const TRIES_MAX: u8 = 7;
 
-    /// [`Flags::OTHERS`] of a request that was given up so often before, less than [`Flags::TRIES_MAX`] times: each try may take twice as long
-    /// as the one before it.
+    /// Returns [`Flags::OTHERS`] for a request that was abandoned `tries` times before, less than [`Flags::TRIES_MAX`]:
+    /// each try may take twice as long as the one before it.
     #[inline]
-    pub const fn others(tries: u8) -> Flags {
+    pub const fn alternative_try(tries: u8) -> Flags {
         assert!(tries < Flags::TRIES_MAX);
-        Flags(Flags::OTHERS.0 | tries << Flags::TRIES_SHIFT)
+        Flags(Flags::HAS_ALTERNATIVE.0 | tries << Flags::TRIES_SHIFT)
     }
 
-    /// Whether a read that has waited so long is given up, where a request's first try may take `limit_ns`.
+    /// Returns whether a read that has waited so long is abandoned, if a request's first try may take `limit_ns`.
     #[inline]
-    pub const fn gives_up(self, waited_ns: u64, limit_ns: u64) -> bool {
-        self.has(Flags::OTHERS) && waited_ns >= limit_ns << self.tries()
+    pub const fn is_abandoned_after(self, waited_ns: u64, limit_ns: u64) -> bool {
+        self.has(Flags::HAS_ALTERNATIVE) && waited_ns >= limit_ns << self.tries()
     }
 
     const fn tries(self) -> u8 {
         self.0 >> Flags::TRIES_SHIFT
     }
 
-    /// Whether every bit of `other` is set here.
+    /// Returns whether every bit of `other` is set here.
     #[inline]
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// The union of both sets.
+    /// Returns the union of both sets.
     #[inline]
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
@@ -119,22 +121,22 @@ impl fmt::Debug for Flags {
             (Flags::NO_UNMAP, "NO_UNMAP"),
             (Flags::FAST_ZERO, "FAST_ZERO"),
             (Flags::SPARSE, "SPARSE"),
-            (Flags::OTHERS, "OTHERS"),
+            (Flags::HAS_ALTERNATIVE, "OTHERS"),
         ];
         f.debug_set().entries(names.iter().filter(|n| self.has(n.0)).map(|n| n.1)).finish()?;
         if self.tries() > 0 { write!(f, "+{}", self.tries()) } else { Ok(()) }
     }
 }
 
-/// A place in memory, opaque to the engine, which only adds to it.
+/// A location in memory, opaque to the engine, which only adds to it.
 ///
-/// In the ring it is an address, in the simulator an offset into simulated memory. Whoever submits
-/// a request keeps `len` bytes valid there until the request's completion says the buffer is free.
+/// In the ring it is an address, in the simulator an offset into simulated memory. The submitter of a request keeps
+/// `len` bytes valid there until the request's completion says the buffer is free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Buf {
     /// Address or handle of the first byte.
     pub addr: u64,
-    /// Which registered buffer of the shard it lies in, or [`Buf::UNREGISTERED`].
+    /// The registered buffer of the shard that contains it, or [`Buf::UNREGISTERED`].
     pub region: u16,
 }
 
@@ -144,7 +146,7 @@ impl Buf {
     /// For requests that carry no data.
     pub const NONE: Buf = Buf { addr: 0, region: Buf::UNREGISTERED };
 
-    /// The place `bytes` further on.
+    /// Returns the location `bytes` further on.
     #[inline]
     #[must_use]
     pub const fn add(self, bytes: u64) -> Buf {
@@ -152,12 +154,12 @@ impl Buf {
     }
 }
 
-/// One request to a device.
+/// A request to a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// The device asked.
+    /// The device.
     pub device: DeviceId,
-    /// What is asked.
+    /// The operation.
     pub op: Op,
     /// Modifiers.
     pub flags: Flags,
@@ -171,15 +173,15 @@ pub struct Request {
     pub tag: u64,
 }
 
-/// How a request ended. Given exactly once for each accepted request.
+/// The result of a request. Given exactly once for each accepted request.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
     /// The request's own tag.
     pub tag: u64,
     /// Success, or the first error met.
     pub result: Result<(), IoError>,
-    /// The kernel may still touch the buffer: a leaf I/O ran into its time limit. The buffer must
-    /// not be used until [`crate::Shard::pop_released`] returns this tag.
+    /// The kernel may still access the buffer: a leaf I/O exceeded its time limit. The buffer must not be used until
+    /// [`crate::Shard::pop_released`] returns this tag.
     pub buffer_busy: bool,
 }
 
@@ -191,59 +193,62 @@ pub enum ErrorKind {
     Io,
     /// The disk is gone.
     Gone,
-    /// No answer within the time limit.
+    /// No completion within the time limit.
     TimedOut,
     /// No space left.
     NoSpace,
     /// Outside the device, unaligned, or too long.
     Invalid,
-    /// The device cannot do this.
+    /// The device does not support the operation.
     Unsupported,
     /// The device is read-only.
     ReadOnly,
     /// Too many requests in flight; try again after a completion.
     Busy,
-    /// The device is stopped or was never there. Never a reply to a client: see [`ErrorKind::is_unsettled`].
+    /// The device is stopped or never existed. Never a reply to a client: see [`ErrorKind::is_unsettled`].
     NoDevice,
-    /// The device answers under a lease, and its serving ends or has failed: the next serving, here or on another node, settles
-    /// what became of the request. Never a reply to a client: see [`ErrorKind::is_unsettled`].
+    /// The device answers under a lease, and its serving ends or has failed: the next serving, here or on another node,
+    /// decides the outcome of the request. Never a reply to a client: see [`ErrorKind::is_unsettled`].
     Unsettled,
     /// The array has lost more members than it tolerates.
     Failed,
-    /// An earlier FLUSH failed: what was acknowledged may not be durable. Sticks until the disk is reopened.
+    /// An earlier FLUSH failed: what was acknowledged may not be durable. Persists until the disk is reopened.
     FlushFailed,
-    /// A crash struck while a whole row of an array with parity was written, and a member was lost: nobody knows what that member
-    /// had of it, until it is written again. Or a block of a volume may be on a member of its pool that is absent.
+    /// A crash happened during a full-stripe write of an array with parity, and a member was lost: that member's
+    /// content of the stripe is unknown, until it is rewritten. Or a block of a volume may be on a missing member of
+    /// its pool.
     Unreadable,
-    /// Of a leaf and with [`Flags::OTHERS`] alone: it would have taken long, and was given up; nothing uses its memory any more.
+    /// Only for a leaf and with [`Flags::OTHERS`]: the read would have taken long, and was abandoned; no I/O uses its
+    /// memory any more.
     Slow,
 }
 
 impl ErrorKind {
-    /// Whether a later session settles the outcome of the request. Such a request is never answered: a file system that is handed an
-    /// error aborts its journal, although the same request would succeed some seconds later. A frontend whose clients connect
-    /// again (NBD) ends the connection without a reply; one whose device outlives the serving (FUSE, ublk) lets the request wait.
+    /// Returns whether a later session decides the outcome of the request. Such a request is never answered: a file
+    /// system that receives an error aborts its journal, although the same request would succeed some seconds later. A
+    /// frontend whose clients reconnect (NBD) ends the connection without a reply; one whose device outlives the
+    /// serving (FUSE, ublk) lets the request wait.
     #[inline]
     pub const fn is_unsettled(self) -> bool {
         matches!(self, ErrorKind::NoDevice | ErrorKind::Unsettled)
     }
 }
 
-/// An error of one request: its kind, and where known the leaf and the place on it.
+/// An error of a request: its kind, and if known the leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoError {
-    /// Which class of error.
+    /// The class of the error.
     pub kind: ErrorKind,
-    /// The disk it came from.
+    /// The disk that it came from, if known.
     pub leaf: Option<LeafId>,
     /// The operating system's error number, or 0.
     pub errno: i32,
-    /// Byte offset of the request on its device.
+    /// Byte offset on the device: of the request, or of the first byte that cannot be read.
     pub offset: u64,
 }
 
 impl IoError {
-    /// An error that no leaf is to blame for.
+    /// Returns an error that concerns no leaf.
     pub const fn of(kind: ErrorKind) -> IoError {
         IoError { kind, leaf: None, errno: 0, offset: 0 }
     }
@@ -264,20 +269,20 @@ impl fmt::Display for IoError {
 
 impl std::error::Error for IoError {}
 
-/// Names one leaf I/O in flight. The top 8 bits are the driver's own: the engine leaves them 0.
+/// Identifies a leaf I/O in flight. The top 8 bits are the driver's own: the engine leaves them 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Cookie(pub u64);
 
-/// One I/O to one leaf: a contiguous range there, in one or several equally spaced pieces of memory.
+/// An I/O to a leaf: a contiguous range there, in one or several equally spaced pieces of memory.
 ///
-/// Striping is regular, so pieces need no list: the first is `first_len` long, every further one
-/// `piece_len` (the last one less), and consecutive pieces after the first start `stride` bytes apart:
-/// piece 0 is at `buf`, piece k ≥ 1 at `buf + first_gap + (k - 1)·stride`.
+/// Striping is regular, so pieces need no list: the first is `first_len` long, every further one `piece_len` (the last
+/// one less), and consecutive pieces after the first start `stride` bytes apart: piece 0 is at `buf`, piece k ≥ 1 at
+/// `buf + first_gap + (k - 1)·stride`.
 #[derive(Clone, Copy, Debug)]
 pub struct LeafIo {
-    /// Which disk.
+    /// The disk.
     pub leaf: LeafId,
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// Modifiers; FUA on a write means durable when it completes.
     pub flags: Flags,
@@ -295,12 +300,12 @@ pub struct LeafIo {
     pub first_gap: u32,
     /// From the start of piece k to the start of piece k + 1, for k ≥ 1.
     pub stride: u32,
-    /// To be returned with the result.
+    /// Returned with the result.
     pub cookie: Cookie,
 }
 
 impl LeafIo {
-    /// An I/O with all its memory in one piece.
+    /// Returns an I/O with all its memory in one piece.
     #[inline]
     pub const fn simple(leaf: LeafId, op: Op, flags: Flags, offset: u64, len: u64, buf: Buf, cookie: Cookie) -> LeafIo {
         LeafIo {
@@ -318,7 +323,7 @@ impl LeafIo {
         }
     }
 
-    /// How many pieces of memory this I/O touches; 1 for operations without data.
+    /// Returns how many pieces of memory this I/O uses; 1 for operations without data.
     #[inline]
     pub fn pieces(&self) -> u32 {
         if u64::from(self.first_len) >= self.len || self.piece_len == 0 {
@@ -328,7 +333,7 @@ impl LeafIo {
         }
     }
 
-    /// Memory and length of piece `k`.
+    /// Returns memory and length of piece `k`.
     #[inline]
     pub fn piece(&self, k: u32) -> (Buf, u32) {
         if k == 0 {
@@ -340,20 +345,20 @@ impl LeafIo {
     }
 }
 
-/// How one leaf I/O ended.
+/// The result of a leaf I/O.
 pub type LeafResult = Result<(), LeafError>;
 
 /// Why a leaf I/O failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafError {
-    /// Which class of error.
+    /// The class of the error.
     pub kind: ErrorKind,
     /// The operating system's error number, or 0.
     pub errno: i32,
 }
 
 impl LeafError {
-    /// An error of this kind with no number.
+    /// Returns an error of this kind without an error number.
     pub const fn of(kind: ErrorKind) -> LeafError {
         LeafError { kind, errno: 0 }
     }
@@ -367,68 +372,69 @@ impl fmt::Display for LeafError {
 
 impl std::error::Error for LeafError {}
 
-/// What is done with the bytes of several places of memory: those to be read, then those to be changed.
-pub type RowWork<'a> = dyn FnMut(&[&[u8]], &mut [&mut [u8]]) + 'a;
+/// A computation on the bytes of several memory locations: the inputs, then the outputs.
+pub type ComputeFn<'a> = dyn FnMut(&[&[u8]], &mut [&mut [u8]]) + 'a;
 
-/// Takes leaf I/Os. Implemented by every driver; the one door from the engine to the disks.
+/// The sink of leaf I/Os, implemented by every driver: the only interface from the engine to the disks.
 ///
-/// A driver answers each I/O that was submitted exactly once through [`crate::Shard::leaf_done`], never from
-/// inside `submit`. An I/O that exceeds its time limit is answered through [`crate::Shard::leaf_late`] and,
-/// when the kernel finally gives it back, through [`crate::Shard::leaf_returned`].
+/// A driver reports the result of each submitted I/O exactly once through [`crate::Shard::leaf_done`], never from
+/// inside `submit`. An I/O that exceeds its time limit is reported through [`crate::Shard::leaf_late`] and, when the
+/// kernel finally returns it, through [`crate::Shard::leaf_returned`].
 pub trait LeafSink {
-    /// Starts one I/O. The engine never has more in flight than the limits that it was built with.
+    /// Submits an I/O. The engine never has more in flight than the limits that it was built with.
     fn submit(&mut self, io: &LeafIo);
 
-    /// Carries out a read or write, at most [`LEAF_BYTES_MAX`] long and in one piece of memory, on a leaf that answers
-    /// within the call: a disk in memory that is healthy and has no cache, so that FUA means nothing to it. `None`: on
-    /// this leaf I/O takes time, or something is wrong with this one; nothing was done, and it is to be submitted.
+    /// Carries out a read or write, at most [`LEAF_BYTES_MAX`] long and in one piece of memory, on a leaf that
+    /// completes it inline: a healthy in-memory disk without a cache, so that FUA has no meaning. `None`: I/O on this
+    /// leaf takes time, or this one cannot be carried out; nothing was done, and it must be submitted.
     #[inline]
-    fn at_once(&mut self, _leaf: LeafId, _op: Op, _offset: u64, _len: u64, _buf: Buf) -> Option<LeafResult> {
+    fn complete_inline(&mut self, _leaf: LeafId, _op: Op, _offset: u64, _len: u64, _buf: Buf) -> Option<LeafResult> {
         None
     }
 
-    /// Lets the processor fetch the line of memory at this address into its caches, if it has such a hint. Whatever the address is, nothing
-    /// else happens.
+    /// Prefetches the cache line at this address, if the processor has such a hint. There is no other effect, whatever
+    /// the address.
     #[inline(always)]
-    fn fetch(&self, _address: *const u8) {}
+    fn prefetch(&self, _address: *const u8) {}
 
     /// Fills memory of a request with zeros.
     fn zero(&mut self, buf: Buf, len: u64);
 
-    /// Whether two ranges of memory hold the same bytes.
+    /// Returns whether two ranges of memory hold the same bytes.
     fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool;
 
-    /// This shard's scratch memory: where it begins, a multiple of 4096, and its bytes, a multiple of 1 MiB and at least
-    /// [`crate::SCRATCH_BYTES_MIN`]. The engine's alone, for as long as the shard lives; asked for once, when the first array with
-    /// parity, pool or volume with small blocks is served.
+    /// Returns this shard's scratch memory: its start, a multiple of 4096, and its bytes, a multiple of 6 MiB and at
+    /// least [`crate::SCRATCH_BYTES_MIN`]. The engine owns it as long as the shard lives; called once, when the first
+    /// array with parity, pool or volume with small blocks is served.
     fn scratch(&mut self) -> (Buf, u64);
 
-    /// Calls `work` with the bytes of these places of memory, `len` at each, to be read and to be changed. Places of other
-    /// shards' requests may be among those to be read.
-    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>);
+    /// Calls `work` with the bytes of these memory locations, `len` at each: inputs and outputs. Inputs may belong to
+    /// requests of other shards.
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut ComputeFn<'_>);
 
-    /// Now, in nanoseconds of any clock that never goes back; 0 always where there is none.
+    /// Returns the time in nanoseconds of any monotonic clock; always 0 if there is none.
     fn now_ns(&self) -> u64 {
         0
     }
 
-    /// Now, by the clock that leases go by ([`crate::DeviceLease`]): it goes on while the machine sleeps. Asked for where there is a lease alone.
+    /// Returns the time of the clock of leases ([`crate::DeviceLease`]), which continues while the machine sleeps.
+    /// Called only for devices with a lease.
     fn lease_ns(&self) -> u64 {
         self.now_ns()
     }
 
-    /// The shard's block of metadata memory number `index`, below [`META_BLOCKS`]: where it is, and
-    /// its bytes. The engine fills it before it submits a write of it, and lets it be until that ended.
+    /// Returns the shard's block of metadata memory number `index`, below [`META_BLOCKS`]: its location and its bytes.
+    /// The engine fills it before it submits a write of it, and does not change it until that write has ended.
     fn meta_block(&mut self, index: u32) -> (Buf, &mut [u8; 4096]);
 }
 
-/// Labels and other metadata are read and written through this, by code that runs on no data core.
+/// I/O of labels and other metadata, for code that runs on no data core.
 ///
-/// Offsets and lengths are multiples of 4096 bytes. A `write` that returned is in the disk's cache;
-/// only a `flush` begun after it, or `fua`, makes it durable.
+/// Offsets and lengths are multiples of 4096 bytes. A `write` that returned is in the disk's cache; only a `flush`
+/// begun after it, or `fua`, makes it durable.
 #[allow(async_fn_in_trait)]
 pub trait MetaIo {
-    /// Size of the leaf in bytes.
+    /// Returns the size of the leaf in bytes.
     fn size_bytes(&self, leaf: LeafId) -> u64;
     /// Reads `len` bytes at `offset`.
     async fn read(&self, leaf: LeafId, offset: u64, len: usize) -> Result<Vec<u8>, LeafError>;
@@ -436,38 +442,39 @@ pub trait MetaIo {
     async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError>;
     /// Makes everything written before durable.
     async fn flush(&self, leaf: LeafId) -> Result<(), LeafError>;
-    /// Has it remembered, beside the labels of this array, that the members with these roles hold everything: where the array is a
-    /// volume that is kept on several nodes, by its voters. Returns when that is durable on as many as it takes, and gives those of
-    /// them that have failed meanwhile and do not count. It may wait as long as voters are away.
+    /// Records, besides the labels of this array, that the members with these roles hold everything: of a replicated
+    /// array, by its voters. Returns when that is durable on a quorum, with those members that have failed meanwhile
+    /// and do not count. It may wait as long as voters are unreachable.
     ///
-    /// Somebody who is left out is so here before any label says it; who is promoted has it from all labels before.
+    /// A dropped member is recorded here before any label says so; a promotion is in all labels before it is recorded
+    /// here.
     ///
     /// # Errors
-    /// Somebody else decides about the array now: nothing more may be written to it or answered.
-    async fn agree(&self, _in_sync: &[u16]) -> Result<Vec<u16>, LeafError> {
+    /// Another controller has taken over the array: nothing more may be written to it or answered.
+    async fn record_in_sync(&self, _in_sync: &[u16]) -> Result<Vec<u16>, LeafError> {
         Ok(Vec::new())
     }
 }
 
-/// Devices are read and written through this by code that runs on no data core: a pool keeps its labels, tables and rings on
-/// devices, so that the arrays below it do what they do for every request.
+/// I/O of devices, for code that runs on no data core: a pool keeps its labels, tables and rings on devices, so that
+/// the arrays below it protect them as every request.
 ///
-/// Offsets and lengths are bytes, multiples of the device's logical block. A read may be of any length; a long one is cut into
-/// requests of at most [`REQUEST_BYTES_MAX`], which are not one point in time. A `write` that returned is read by whoever
-/// reads after it, and is in the caches of the disks; only a `flush` of the device begun after it, or `fua`, makes it durable.
-/// After an error nobody knows how much was written, and after [`ErrorKind::TimedOut`] it may still happen; what the
-/// device is asked on the same range is refused until that is over. Where too much is under way, all of them wait.
+/// Offsets and lengths are bytes, multiples of the device's logical block. A read may be of any length; a long one is
+/// cut into requests of at most [`REQUEST_BYTES_MAX`], and is not atomic. A `write` that returned is visible to later
+/// reads, and is in the disks' caches; only a `flush` of the device begun after it, or `fua`, makes it durable. After
+/// an error it is unknown how much was written, and after [`ErrorKind::TimedOut`] the write may still happen; requests
+/// to the same range are refused until that is over. If too many requests are in flight, calls wait.
 #[allow(async_fn_in_trait)]
 pub trait DeviceIo {
-    /// Size of the device in bytes as it is now: arrays grow. 0 where there is no such device.
+    /// Returns the current size of the device in bytes: arrays grow. 0 if there is no such device.
     fn size_bytes(&self, device: DeviceId) -> u64;
-    /// The device's logical block in bytes. 0 where there is no such device.
+    /// Returns the device's logical block in bytes. 0 if there is no such device.
     fn block_bytes(&self, device: DeviceId) -> u32;
     /// Reads `len` bytes at `offset`.
     async fn read(&self, device: DeviceId, offset: u64, len: usize) -> Result<Vec<u8>, IoError>;
     /// Writes `data` at `offset`, at most [`REQUEST_BYTES_MAX`] of it. With `fua` it is durable when this returns.
     async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), IoError>;
-    /// Makes every write durable that was acknowledged before, to whomever and on whichever shard.
+    /// Makes every write durable that was acknowledged before, to any client and on any shard.
     async fn flush(&self, device: DeviceId) -> Result<(), IoError>;
     /// The range, of any length, is no longer needed: afterwards each sector reads as before or as zeros.
     async fn discard(&self, device: DeviceId, offset: u64, len: u64) -> Result<(), IoError>;

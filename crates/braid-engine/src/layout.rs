@@ -1,27 +1,26 @@
-//! A device's description, compiled into what the planner walks.
+//! A device's description, compiled for the planner.
 //!
-//! A [`DeviceLayout`] never changes. A change of the device makes a new one with a higher version;
-//! each slot remembers the version that it was planned with, so that everybody can tell when the
-//! last user of an old one has gone.
+//! A [`DeviceLayout`] is immutable. A change of the device creates a new one with a higher version; each slot records
+//! the version that it was planned with, so that the end of an old layout's last user can be detected.
 
 use std::sync::Arc;
 
-use braid_geometry::{CopyPlaces, Geometry, SinglePlaces};
+use braid_geometry::{Geometry, MirrorMap, SingleCopyMap};
 
 use crate::device_lease::DeviceLease;
 use crate::io::{DeviceId, LeafId};
-use crate::mirror::{MirrorNode, Mirrored, Roles, ShortMirror};
-use crate::missed::Missed;
+use crate::mirror::{FastMirror, MemberSet, MirrorNode, Mirrored};
+use crate::missed_writes::MissedWrites;
 use crate::parity::Parity;
 use crate::volume::VolumeNode;
 
 /// The largest logical block of a device, in bytes.
 pub(crate) const BLOCK_BYTES_MAX: u32 = 4096;
 
-/// Most places that one byte may have: as many as an array may have members.
+/// Maximum number of locations of one byte: the maximum number of members of an array.
 pub const COPIES_MAX: usize = 128;
 
-/// A device as a tree: what stands on what.
+/// A device as a tree.
 #[derive(Clone, Debug)]
 pub enum Node {
     /// A span of a disk.
@@ -35,20 +34,20 @@ pub enum Node {
     },
     /// concat or raid0: every byte on one member.
     Striped {
-        /// Where each byte lives; its members' sizes are the children's.
+        /// The location of each byte; its members' sizes are the children's.
         geometry: Geometry,
         /// The members, in slot order.
         members: Vec<Node>,
     },
-    /// raid1, raid10, raid5, raid6: every byte on several members, or in the parity of its row. Overlapping writes are put in
-    /// one order.
+    /// raid1, raid10, raid5, raid6: every byte on several members, or in the parity of its stripe. Overlapping writes
+    /// are ordered.
     Mirrored(Box<MirrorNode>),
     /// A volume of a pool: its blocks are on the devices that are the pool's members.
     Volume(Box<VolumeNode>),
 }
 
 impl Node {
-    /// Bytes that this node offers.
+    /// Returns the size of this node in bytes.
     pub fn size_bytes(&self) -> u64 {
         match self {
             Node::Leaf { len, .. } => *len,
@@ -68,7 +67,7 @@ pub(crate) enum FlatNode {
     Volume(Box<VolumeNode>),
 }
 
-/// A device, ready to be planned against. Immutable.
+/// A device, ready for planning. Immutable.
 #[derive(Debug)]
 pub struct DeviceLayout {
     version: u32,
@@ -78,37 +77,39 @@ pub struct DeviceLayout {
     pub(crate) nodes: Box<[FlatNode]>,
     pub(crate) leaves: Box<[LeafId]>,
     pub(crate) ordered: bool,
-    /// It is replicated: see [`DeviceLayout::replicated`]. Or a volume of a pool on such a one: see [`DeviceLayout::leased`].
+    /// It is replicated: see [`DeviceLayout::replicated`]; or a volume of a pool on such a device: see
+    /// [`DeviceLayout::leased`].
     pub(crate) lease: Option<Arc<DeviceLease>>,
-    /// Of a volume: whose lease that is.
+    /// Of a volume: the device whose lease it is.
     pub(crate) lessor: Option<DeviceId>,
     /// It is held: see [`DeviceLayout::held`].
     pub(crate) held: bool,
-    /// It is only read: see [`DeviceLayout::read_only`].
+    /// It is read-only: see [`DeviceLayout::read_only`].
     pub(crate) read_only: bool,
-    /// What members that are out miss is noted here.
-    pub(crate) missed: Box<[Arc<Missed>]>,
-    /// Roles that are nobody's: see [`DeviceLayout::vacant`].
-    vacant: Roles,
+    /// Records of the writes that failed members miss.
+    pub(crate) missed: Box<[Arc<MissedWrites>]>,
+    /// Vacant slots: see [`DeviceLayout::vacant`].
+    vacant: MemberSet,
     /// It takes whole sectors: see [`DeviceLayout::in_sectors`].
     in_sectors: bool,
     direct: Direct,
 }
 
-/// The short way to the one place of a byte, for layouts in which every byte has one and nothing has to be true first.
+/// The fast lookup of a byte's single location, for layouts in which every byte has one and can be accessed without
+/// further conditions.
 #[derive(Debug)]
 enum Direct {
     /// A part of a disk, from this byte on.
     Leaf(LeafId, u64),
     /// Parts of disks, one after the other.
     Linear(Linear),
-    /// Stripes over parts of disks: where each slot of the geometry begins.
-    Striped(SinglePlaces, Box<[(LeafId, u64)]>),
-    /// The same for geometries without a short form: more zones than are counted, a chunk that is no power of two. Where each
-    /// member begins.
+    /// Stripes over parts of disks, with the start of each slot of the geometry.
+    Striped(SingleCopyMap, Box<[(LeafId, u64)]>),
+    /// Stripes of geometries without a short form (more zones than are compared, or a chunk that is no power of two),
+    /// with the start of each member.
     General(Geometry, Box<[(LeafId, u64)]>),
-    /// Copies: many places, and something has to be true first.
-    Mirrored(Box<ShortMirror>),
+    /// Copies: several locations, subject to conditions.
+    Mirrored(Box<FastMirror>),
     /// There is none.
     No,
 }
@@ -116,13 +117,13 @@ enum Direct {
 /// Zones of one member each.
 #[derive(Debug)]
 struct Linear {
-    /// The ends of all zones but the last; the places left over hold what no offset reaches.
+    /// The ends of all zones but the last; unused entries hold an end that no offset reaches.
     ends: [u64; LINEAR_ZONES_MAX - 1],
-    /// Disk, what to add to an offset of the device (wrapping), and the end of the zone.
+    /// The disk, what to add to an offset of the device (wrapping), and the end of the zone.
     zones: Box<[(LeafId, u64, u64)]>,
 }
 
-/// Zones whose ends are counted at each look, all of them, instead of searched.
+/// Maximum number of zones whose ends are all compared at each lookup, instead of a search.
 const LINEAR_ZONES_MAX: usize = 5;
 
 impl Linear {
@@ -135,7 +136,7 @@ impl Linear {
         for (end, zone) in ends.iter_mut().zip(&zones[..zones.len() - 1]) {
             *end = zone.array_end();
         }
-        // With one member a zone, the slots are the zones.
+        // With one member in each zone, the slots are the zones.
         let zones = zones.iter().zip(places).map(|(zone, (leaf, start))| {
             (*leaf, start.wrapping_add(zone.member_start).wrapping_sub(zone.array_start), zone.array_end())
         });
@@ -163,16 +164,16 @@ impl Direct {
                     return Direct::No;
                 };
                 let of_slots: Box<[_]> = geometry.slots().iter().map(|slot| of_members[usize::from(*slot)]).collect();
-                match (Linear::new(geometry, &of_slots), SinglePlaces::new(geometry)) {
+                match (Linear::new(geometry, &of_slots), SingleCopyMap::new(geometry)) {
                     (Some(linear), _) => Direct::Linear(linear),
                     (None, Some(single)) => Direct::Striped(single, of_slots),
                     (None, None) => Direct::General(geometry.clone(), of_members),
                 }
             }
-            Node::Mirrored(mirror) => match CopyPlaces::new(&mirror.geometry) {
-                // While a member is being replaced, everything goes the long way.
+            Node::Mirrored(mirror) => match MirrorMap::new(&mirror.geometry) {
+                // While a member is being replaced, all requests take the regular path.
                 Some(places) if !mirror.failed && mirror.successors.is_empty() && mirror.parity.is_none() => {
-                    Direct::Mirrored(Box::new(ShortMirror::new(mirror, places)))
+                    Direct::Mirrored(Box::new(FastMirror::new(mirror, places)))
                 }
                 _ => Direct::No,
             },
@@ -184,12 +185,12 @@ impl Direct {
 impl DeviceLayout {
     /// Compiles `root`. Versions of one device rise; 0 is reserved for "never published".
     ///
-    /// `block_bytes` is the device's logical block, a power of two between 512 and 4096: requests are
-    /// multiples of it, so it must be one of every disk below.
+    /// `block_bytes` is the device's logical block, a power of two between 512 and 4096: requests are multiples of it,
+    /// so it must be a multiple of the logical block of every disk below.
     ///
     /// # Panics
-    /// When version is 0, the block is no such power of two, or a striped node's members differ in
-    /// number or size from its geometry's: whoever describes a device checks that first.
+    /// If version is 0, the block is no such power of two, or a striped node's members differ in number or size from
+    /// its geometry's: the caller checks that first.
     pub fn new(version: u32, block_bytes: u32, root: &Node) -> DeviceLayout {
         assert!(version > 0, "layout versions start at 1");
         assert!(
@@ -223,7 +224,7 @@ impl DeviceLayout {
             held: false,
             read_only: false,
             missed: Box::default(),
-            vacant: Roles::NONE,
+            vacant: MemberSet::NONE,
             in_sectors: false,
             direct,
         }
@@ -232,14 +233,14 @@ impl DeviceLayout {
     /// Bytes of a sector: the smallest unit that a device may take.
     pub const SECTOR_BYTES: u32 = 512;
 
-    /// Makes it one that also takes requests of whole sectors of 512 bytes. What begins or ends within a block is carried out by
-    /// reading that block and writing it back, while no other request changes it. That costs a read, and memory.
+    /// Makes it a layout that also takes requests of whole sectors of 512 bytes. A request that begins or ends within a
+    /// block reads that block and writes it back, while no other request changes it. That costs a read, and memory.
     ///
     /// # Panics
-    /// When it is neither a volume of a pool nor an array of copies under a lease: the short ways of other devices hold no claim,
-    /// and steps of arrays with parity keep memory of rows.
+    /// If it is neither a volume of a pool nor an array of copies under a lease: the fast paths of other devices hold
+    /// no claim, and steps of arrays with parity keep memory of stripes.
     #[must_use]
-    pub fn in_sectors(mut self) -> DeviceLayout {
+    pub fn with_sector_requests(mut self) -> DeviceLayout {
         let is_whole =
             self.block_bytes == BLOCK_BYTES_MAX && self.size_bytes.is_multiple_of(u64::from(BLOCK_BYTES_MAX));
         let leased_copies = self.lease.is_some() && self.mirror().is_some_and(|mirror| mirror.parity.is_none());
@@ -248,37 +249,37 @@ impl DeviceLayout {
         self
     }
 
-    /// Whether it takes requests of whole sectors.
+    /// Returns whether it takes requests of whole sectors.
     pub(crate) fn takes_sectors(&self) -> bool {
         self.in_sectors
     }
 
-    /// What the offset and the length of a request are multiples of, in bytes: the logical block, or a sector.
+    /// Returns the unit of a request's offset and length in bytes: the logical block, or a sector.
     pub fn request_bytes(&self) -> u32 {
         if self.in_sectors { DeviceLayout::SECTOR_BYTES } else { self.block_bytes }
     }
 
-    /// Makes it that of an array whose members are on several nodes, others of which may be served from: requests are answered under
-    /// this lease only, and a read only when what it has seen is on all members that are in sync. With parity every write goes into the
-    /// journal, also one of whole rows: the death of a node takes the controller and a member at the same time, and what was being written over must be readable
-    /// then.
+    /// Makes it the layout of a replicated array, whose members are on several nodes, and which another controller may
+    /// serve. Requests are answered under this lease only, and a read only when what it has read is on all members in
+    /// sync. With parity every write is logged in the journal, including full-stripe writes: the failure of a node
+    /// takes the controller and a member at the same time, and what was being overwritten must be readable then.
     ///
     /// # Panics
-    /// When it is no redundant array.
+    /// If it is no redundant array.
     #[must_use]
     pub fn replicated(mut self, lease: Arc<DeviceLease>) -> DeviceLayout {
         assert!(self.mirror().is_some(), "only a redundant array is replicated");
-        // The short way answers within the call.
+        // The fast path completes inline.
         (self.lease, self.direct) = (Some(lease), Direct::No);
         self
     }
 
-    /// Makes it that of a volume of a pool on a device that is replicated, this one: it answers under the lease of that, also what the
-    /// pool knows by itself. Nothing is answered that is not committed: what the pool has in its memory nobody finds who serves it next on
-    /// another node.
+    /// Makes it the layout of a volume of a pool on a replicated device, `of`: it answers under that device's lease,
+    /// including what the pool knows by itself. Nothing is answered that is not committed: a controller that serves the
+    /// pool later on another node does not find what is only in this pool's memory.
     ///
     /// # Panics
-    /// When it is no volume.
+    /// If it is no volume.
     #[must_use]
     pub fn leased(mut self, lease: Arc<DeviceLease>, of: DeviceId) -> DeviceLayout {
         assert!(self.volume().is_some(), "only a volume of a pool is leased");
@@ -286,11 +287,12 @@ impl DeviceLayout {
         self
     }
 
-    /// Makes it one under which nothing is begun and nothing answered: requests wait for the next layout. When the one before has
-    /// drained, nothing of the device is under way on any disk, and what is on its members stays as it is.
+    /// Makes it a layout under which no request begins and none is answered: requests wait for the next layout. When
+    /// the previous layout has drained, no I/O of the device is in flight on any disk, and the content of its members
+    /// does not change.
     ///
     /// # Panics
-    /// When it is no array of copies.
+    /// If it is no array of copies.
     #[must_use]
     pub fn held(mut self) -> DeviceLayout {
         let copies = self.mirror().is_some_and(|mirror| mirror.parity.is_none());
@@ -299,64 +301,64 @@ impl DeviceLayout {
         self
     }
 
-    /// Makes it one that is only read: nothing of it is written, flushed or repaired. `steady`: of several copies always the first is
-    /// read that can be, as they may differ.
+    /// Makes it a read-only layout: nothing of the device is written, flushed or repaired. `steady`: of several copies
+    /// always the first readable one is read, because they may differ.
     #[must_use]
     pub fn read_only(mut self, steady: bool) -> DeviceLayout {
         self.read_only = true;
         if steady && let FlatNode::Mirrored(mirror) = &mut self.nodes[self.root as usize] {
-            // The short way takes whichever answers first.
+            // The fast path reads another copy.
             (mirror.steady, self.direct) = (true, Direct::No);
         }
         self
     }
 
-    /// Has noted what is written with it, for members that are out, or were and do not hold everything yet.
+    /// Records what is written with this layout, for members that have failed, or that are being rebuilt.
     ///
     /// # Panics
-    /// When it is not replicated: others may be written on a short way, of which nothing is noted.
+    /// If it is not replicated: other devices may be written on a fast path, which records nothing.
     #[must_use]
-    pub fn noting(mut self, missed: impl Iterator<Item = Arc<Missed>>) -> DeviceLayout {
+    pub fn recording_missed(mut self, missed: impl Iterator<Item = Arc<MissedWrites>>) -> DeviceLayout {
         self.missed = missed.collect();
         assert!(self.missed.is_empty() || self.lease.is_some(), "only what a replicated device writes is noted");
         self
     }
 
-    /// Has these roles of an array of copies as nobody's: no member is out that lacks what is dirty, so that bits may be cleared without
-    /// them.
+    /// Declares these slots of an array of copies vacant: no failed member lacks what is dirty, so that bits may be
+    /// cleared without them.
     #[must_use]
-    pub fn vacant(mut self, roles: Roles) -> DeviceLayout {
+    pub fn vacant(mut self, roles: MemberSet) -> DeviceLayout {
         self.vacant = roles;
         self
     }
 
-    /// Whether all members of the redundant array that the device is are in sync, but for roles that are nobody's.
-    pub(crate) fn lacks_nobody(&self) -> bool {
-        self.mirror().is_some_and(|mirror| mirror.lacks_nobody_but(self.vacant))
+    /// Returns whether all members of the redundant array that the device is are in sync, except for vacant slots.
+    pub(crate) fn is_in_sync(&self) -> bool {
+        self.mirror().is_some_and(|mirror| mirror.is_in_sync_except(self.vacant))
     }
 
-    /// The version, from 1.
+    /// Returns the version, from 1.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// Bytes that the device offers.
+    /// Returns the size of the device in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The logical block in bytes.
+    /// Returns the logical block in bytes.
     pub fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
 
-    /// Every disk that the device stands on, once each, in rising order.
+    /// Returns every disk below the device, once each, in ascending order.
     pub fn leaves(&self) -> &[LeafId] {
         &self.leaves
     }
 
-    /// The one place of `[at, at + len)`, when all of it is in one chunk on one leaf and nothing has to be true
-    /// first: what nearly every small request comes to. `at + len` must lie inside the device.
+    /// Returns the single location of `[at, at + len)`, if all of it is in one chunk on one leaf and can be accessed
+    /// without further conditions, as nearly every small request. `at + len` must lie inside the device.
     #[inline(always)]
     pub(crate) fn single_place(&self, at: u64, len: u64) -> Option<(LeafId, u64)> {
         match &self.direct {
@@ -365,7 +367,7 @@ impl DeviceLayout {
             Direct::Striped(single, places) => {
                 let place = single.locate(at, len);
                 let (leaf, start) = places[place.slot];
-                place.whole.then_some((leaf, start + place.member_offset))
+                place.is_contiguous.then_some((leaf, start + place.member_offset))
             }
             Direct::General(geometry, places) => {
                 let piece = geometry.locate(at);
@@ -376,16 +378,16 @@ impl DeviceLayout {
         }
     }
 
-    /// The short form of a redundant array that serves.
+    /// Returns the data for the fast path of a redundant array that serves.
     #[inline(always)]
-    pub(crate) fn short_mirror(&self) -> Option<&ShortMirror> {
+    pub(crate) fn fast_mirror(&self) -> Option<&FastMirror> {
         match &self.direct {
             Direct::Mirrored(short) => Some(short),
             _ => None,
         }
     }
 
-    /// The redundant array that the device is; only the root may be one.
+    /// Returns the redundant array that the device is; only the root may be one.
     #[inline]
     pub(crate) fn mirror(&self) -> Option<&Mirrored> {
         match &self.nodes[self.root as usize] {
@@ -394,13 +396,13 @@ impl DeviceLayout {
         }
     }
 
-    /// What the device needs as an array with parity.
+    /// Returns the data of an array with parity.
     #[inline]
     pub(crate) fn parity(&self) -> Option<&Parity> {
         self.mirror().and_then(|mirror| mirror.parity.as_deref())
     }
 
-    /// The volume that the device is; only the root may be one.
+    /// Returns the volume that the device is; only the root may be one.
     #[inline]
     pub(crate) fn volume(&self) -> Option<&VolumeNode> {
         match &self.nodes[self.root as usize] {
@@ -409,7 +411,7 @@ impl DeviceLayout {
         }
     }
 
-    /// Whether overlapping writes must be put in one order.
+    /// Returns whether overlapping writes must be ordered.
     pub fn ordered(&self) -> bool {
         self.ordered
     }
@@ -419,8 +421,8 @@ fn flatten(node: &Node, nodes: &mut Vec<FlatNode>) -> u32 {
     let flat = match node {
         Node::Leaf { leaf, start, len } => FlatNode::Leaf { leaf: *leaf, start: *start, len: *len },
         Node::Striped { geometry, members } => {
-            assert_eq!(members.len(), geometry.members().len(), "members of a striped node");
-            for (member, bytes) in members.iter().zip(geometry.members()) {
+            assert_eq!(members.len(), geometry.member_data_bytes().len(), "members of a striped node");
+            for (member, bytes) in members.iter().zip(geometry.member_data_bytes()) {
                 assert!(member.size_bytes() >= *bytes, "a member is smaller than its geometry says");
             }
             FlatNode::Striped {

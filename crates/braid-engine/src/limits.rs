@@ -2,68 +2,69 @@
 
 use crate::io::META_BLOCKS;
 
-/// Bounds that a shard is built with. All memory is taken at start from these.
+/// The limits that a shard is built with. All memory is allocated at start from these.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Requests in flight on one shard; at most [`SLOTS_MAX`]. One more is refused with `Busy`.
+    /// Maximum number of requests in flight on one shard; at most [`SLOTS_MAX`]. Further ones are refused with `Busy`.
     pub slots: u32,
-    /// Devices: arrays and bare disks.
+    /// Maximum number of devices: arrays and bare disks.
     pub devices: u32,
-    /// Words of the range table, as a power of two.
+    /// Number of words of the range table, as a power of two.
     pub range_table_bits: u32,
 }
 
-/// Parts of jobs on one shard at a time; one more is refused with `Busy`.
+/// Maximum number of parts of jobs on one shard; further ones are refused with `Busy`.
 pub const SYNCS_MAX: u32 = 64;
 
-/// I/Os of journals on one shard at a time: batches and flushes of all arrays with parity that it is home to.
+/// Maximum number of I/Os of journals on one shard: batches and flushes of all arrays with parity that it is the home
+/// of.
 pub const JOURNAL_IOS_MAX: u32 = 64;
 
-/// Steps of requests to arrays with parity on one shard at a time; further ones wait.
-pub const ROW_STEPS_MAX: u32 = 512;
+/// Maximum number of steps of requests to arrays with parity on one shard; further ones wait.
+pub const STRIPE_STEPS_MAX: u32 = 512;
 
-/// Writes on one shard at a time that stand for several that lie one after the other, on arrays with parity; what comes while
-/// there are so many goes on as it came.
+/// Maximum number of gathers (coalesced writes to arrays with parity) on one shard; further writes are not coalesced.
 pub const GATHERS_MAX: u32 = 64;
 
-/// Parts of requests to volumes on one shard at a time that all pools share. A part is a request to a member of a pool.
+/// Maximum number of shared parts of requests to volumes on one shard. A part is a request to a member of a pool.
 pub const SHARED_PARTS_MAX: u32 = 288;
 
-/// A pool takes a further part while it holds fewer than this many times the shared parts that are free. One pool alone holds 257 parts, and
-/// leaves 32 shared ones.
+/// A pool takes a further part while it holds fewer than this many times the free shared parts. A single pool holds 257
+/// parts, and leaves 32 shared ones.
 pub const PARTS_PER_FREE: u32 = 8;
 
-/// Parts on one shard at a time: those that all pools share, and one for each pool. Requests that need a further one wait.
+/// Maximum number of parts on one shard: shared ones, and one for each pool. Requests that need a further one wait.
 pub const PARTS_MAX: u32 = SHARED_PARTS_MAX + POOLS_MAX as u32;
 
-/// I/Os of pools' own (rings, tables) on one shard at a time.
+/// Maximum number of pools' own I/Os (rings, tables) on one shard.
 pub const POOL_IOS_MAX: u32 = 64;
 
-/// Most pools that are served at a time.
+/// Maximum number of pools that are served.
 pub const POOLS_MAX: usize = 256;
 
-/// Most slots for requests: a cookie names 4,096, and the engine keeps one for each metadata block, each part of a job,
-/// each I/O of a journal, each gather, each part of a volume's request and each I/O of a pool.
+/// Maximum number of slots for requests: a cookie addresses 4,096, and the engine reserves one for each metadata block,
+/// each part of a job, each I/O of a journal, each gather, each part of a volume's request and each I/O of a pool.
 pub const SLOTS_MAX: u32 =
     (1 << 12) - META_BLOCKS - SYNCS_MAX - JOURNAL_IOS_MAX - GATHERS_MAX - PARTS_MAX - POOL_IOS_MAX;
 
-/// Most leaves that a cookie can name.
+/// Maximum number of leaves that a cookie can address.
 pub const LEAVES_MAX: u32 = 1 << 20;
 
-/// Requests of one device on one shard that were answered by their time limit and that the kernel still has: with so many,
-/// further ones are refused. Each keeps a slot, and a disk that hangs must not take those of all others.
+/// Maximum number of requests of one device on one shard that were answered at their time limit and that the kernel
+/// still has: at this number, further requests are refused. Each occupies a slot, and a disk that hangs must not occupy
+/// those of all others.
 pub const LATE_MAX: u32 = 64;
 
-/// The same for the bytes of their buffers (8 MiB).
+/// Maximum bytes of the buffers of such requests (8 MiB).
 pub const LATE_BYTES_MAX: u64 = 8 << 20;
 
-/// Leaf I/Os that one planning step may yield; longer requests go on when these are back.
+/// Maximum number of leaf I/Os of one planning step; longer requests continue when these have completed.
 pub const STEP_IOS_MAX: usize = 160;
 
-/// Pieces that one planning step may look at, so that a step takes bounded time.
+/// Maximum number of pieces that one planning step looks up, so that a step takes bounded time.
 pub const STEP_PIECES_MAX: u32 = 4096;
 
-/// Bytes that one step of an ordered write may hold in the range table (32 MiB).
+/// Maximum bytes that one step of an ordered write holds in the range table (32 MiB).
 pub const STEP_ORDERED_BYTES_MAX: u64 = 32 << 20;
 
 impl Default for Limits {

@@ -1,10 +1,10 @@
-//! Marks of the journal of an array with parity that are retired when a member is left out.
+//! Marks of the journal of an array with parity that are retired when a member is dropped.
 //!
-//! A row that is only marked is recovered from its data alone: its parity may not fit them. Once a label says that a member is out, the
-//! rows that were marked before could not be read any more, although all of them are in place on the survivors. So the keeper asks
-//! for the marks to be retired before it records a drop: it waits until nothing of a marked row is under way, the survivors flush, and
-//! the same label that records the drop says up to which batch marks do not count. A slot whose mark is retired before it has written
-//! its row logs that row.
+//! A stripe that is only marked is recovered from its data alone: its parity may not match. Once a label says that a
+//! member has failed, stripes that were marked before could not be read any more, although they are in place on the
+//! survivors. So the reconciler has the marks retired before it records a drop: it waits until no write to a marked
+//! stripe is in flight, the survivors flush, and the label that records the drop also says up to which batch marks do
+//! not count. A slot whose mark is retired before it has written its stripe logs that stripe.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,21 @@ use braid_format::RetiredMarks;
 
 use crate::io::LeafId;
 
-/// What the home of a journal has retired, shared by all shards and the keeper.
+/// The retired marks of a journal, shared by all shards and the reconciler.
 #[derive(Debug, Default)]
 pub struct Marks {
     run: AtomicU64,
     batch: AtomicU64,
-    /// The disks on which a row is not in place although its mark is retired. A disk and not a number: members get other numbers.
+    /// The disks on which a stripe is not in place although its mark is retired. Disks and not indices: a member's
+    /// index may change.
     failed: Mutex<Vec<LeafId>>,
 }
 
 impl Marks {
-    /// Marks of this run up to this batch do not count any more. `failed`: the disks on which one of these rows is not in place. What is
-    /// retired stays so, and so do they: only a layout without a disk takes it away ([`Marks::keep_failed`]).
-    pub(crate) fn retire(&self, run: u64, batch: u64, failed: &[LeafId]) {
+    /// Retires the marks of this run up to this batch. `failed`: the disks on which one of these stripes is not in
+    /// place. Marks stay retired, and disks stay listed: only a layout without a disk removes it
+    /// ([`Marks::retain_failed`]).
+    pub fn retire(&self, run: u64, batch: u64, failed: &[LeafId]) {
         let mut disks = self.disks();
         for disk in failed {
             if !disks.contains(disk) {
@@ -37,23 +39,25 @@ impl Marks {
         self.batch.fetch_max(batch, Ordering::AcqRel);
     }
 
-    /// A layout was published in which these disks serve. A disk that is out gets the row when it is filled.
-    pub(crate) fn keep_failed(&self, serves: impl Fn(LeafId) -> bool) {
+    /// Removes the disks that do not serve in a published layout. A failed disk gets the stripe when it is rebuilt.
+    pub(crate) fn retain_failed(&self, serves: impl Fn(LeafId) -> bool) {
         self.disks().retain(|disk| serves(*disk));
     }
 
-    /// Whether the mark of this batch counts. Numbers of batches go on while the array serves, in whatever run.
+    /// Returns whether the mark of this batch counts. Sequence numbers of batches continue while the array serves, in
+    /// any run.
     #[inline]
     pub(crate) fn counts(&self, batch: u64) -> bool {
         batch > self.batch.load(Ordering::Acquire)
     }
 
-    /// What is retired, as a label says it.
+    /// Returns what is retired, as a label records it.
     pub fn retired(&self) -> RetiredMarks {
         RetiredMarks { run: self.run.load(Ordering::Acquire), batch: self.batch.load(Ordering::Acquire) }
     }
 
-    /// The disks on which a row is not in place although its mark is retired: the label that retires the mark leaves them out.
+    /// Returns the disks on which a stripe is not in place although its mark is retired: the label that retires the
+    /// mark drops them.
     pub fn failed(&self) -> Vec<LeafId> {
         self.disks().clone()
     }

@@ -1,21 +1,21 @@
-//! The range table: overlapping writes to one device happen in one order.
+//! The range table: overlapping writes to one device are ordered.
 //!
 //! A granule is 64 KiB: sixteen blocks of 4 KiB. Each granule of each device hashes to one word:
 //!
 //! ```text
-//! bits 63..18  which granule (device and number), 46 bits      bits 15..0  blocks held
-//! bit 17  who comes in turn lets it become free               bit 16  somebody waits
+//! bits 63..18  granule (device and number), 46 bits      bits 15..0  blocks held
+//! bit 17  a request that takes turns waits                bit 16  a request waits
 //! ```
 //!
-//! Taking a range is one compare-and-swap for each granule it touches, and so is giving it back;
-//! nothing is allocated and nobody is asked. Two granules that hash to one word exclude each
-//! other for a moment: that costs time, never correctness. Two granules of one range share the word
-//! under the first one's name. A range is taken as a whole or not at all, so nobody holds and waits,
-//! and there is no deadlock.
+//! A range is acquired by one compare-and-swap for each granule it touches, and released likewise; nothing is allocated
+//! and no message is sent. Two granules that hash to one word exclude each other for a moment: that costs time, never
+//! correctness. Two granules of one range share the word under the first one's tag. A range is acquired as a whole or
+//! not at all, so that no request holds and waits, and there is no deadlock.
 //!
-//! Who finds the range taken sets the waiting bit and is woken when the word is given back: the
-//! giver clears the bit and tells every shard. Who only waits for what is held now to be given back, and wants nothing himself,
-//! does not compete with those who take it next: the giver leaves word of what became free ([`RangeTable::await_free`]).
+//! A request that finds the range held sets the waiting bit and is woken when the word is released: the releasing shard
+//! clears the bit and notifies every shard. A request that only waits for what is held now to be released, and acquires
+//! nothing itself, does not compete with those that acquire it next: a release records what became free
+//! ([`RangeTable::await_free`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,13 +28,13 @@ pub(crate) const HELD: u64 = 0xffff;
 pub(crate) const WAITING: u64 = 1 << 16;
 const TURN: u64 = 1 << 17;
 pub(crate) const TAG_SHIFT: u32 = 18;
-/// Below this the blocks that stayed held.
+/// Shift of a release's number in a `given` word; below it are the blocks that stayed held.
 const GIVEN_SHIFT: u32 = 16;
 pub(crate) const TAG_MASK: u64 = (1 << (64 - TAG_SHIFT)) - 1;
-/// Granules of 1 PiB for each of 4,096 devices; what lies behind shares names with the next device's, which does no harm.
+/// Granules of 1 PiB for each of 4,096 devices; tags beyond that coincide with the next device's, which is harmless.
 const DEVICE_SHIFT: u32 = 34;
 
-/// A word of the table on which somebody may wait.
+/// A word of the table on which requests may wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bucket(pub u32);
 
@@ -42,53 +42,53 @@ pub struct Bucket(pub u32);
 #[derive(Debug)]
 pub struct RangeTable {
     words: Box<[AtomicU64]>,
-    /// Of each word the last time that it was given back while somebody waited: that one's number, and which blocks stayed held.
+    /// For each word, its last release while a request waited: the release's number, and the blocks that stayed held.
     given: Box<[AtomicU64]>,
     /// The last of these numbers.
     gives: AtomicU64,
 }
 
-/// Blocks of one granule that somebody waits for.
+/// Blocks of one granule that a request waits for.
 #[derive(Clone, Copy, Debug)]
-pub struct Awaited {
+pub struct AwaitedBlocks {
     /// A byte of the granule.
     pub at: u64,
     /// A bit for each block of it.
     pub blocks: u16,
-    /// They were all held, and the waiting bit set, when so many words had been given back.
+    /// The number of releases when all these blocks were held and the waiting bit was set.
     pub since: u64,
 }
 
-impl Awaited {
-    /// Those of `[at, end)` that lie in the granule at `at`.
-    pub fn first(at: u64, end: u64) -> Awaited {
-        let (_, mask, _) = part(DeviceId(0), at, end);
-        // Nobody has waited for them yet: what was given back before says nothing.
-        Awaited { at, blocks: mask as u16, since: u64::MAX }
+impl AwaitedBlocks {
+    /// Returns those of `[at, end)` in the granule at `at`.
+    pub fn first(at: u64, end: u64) -> AwaitedBlocks {
+        let (_, mask, _) = granule_part(DeviceId(0), at, end);
+        // The wait has not begun: earlier releases do not count.
+        AwaitedBlocks { at, blocks: mask as u16, since: u64::MAX }
     }
 
-    /// Those of the next granule; none: there are no more.
-    pub fn next(&self, end: u64) -> Option<Awaited> {
+    /// Returns those of the next granule; `None` if there are no more.
+    pub fn next(&self, end: u64) -> Option<AwaitedBlocks> {
         let at = ((self.at >> GRANULE_SHIFT) + 1) << GRANULE_SHIFT;
-        (at < end).then(|| Awaited::first(at, end))
+        (at < end).then(|| AwaitedBlocks::first(at, end))
     }
 }
 
 impl RangeTable {
-    /// A table of `2^bits` words.
+    /// Creates a table of `2^bits` words.
     ///
     /// # Panics
-    /// When `bits` is 0 or over 24.
+    /// If `bits` is 0 or over 24.
     pub fn new(bits: u32) -> RangeTable {
         assert!((1..=24).contains(&bits), "a range table of 2^{bits} words");
         let words = || (0..1u32 << bits).map(|_| AtomicU64::new(0)).collect();
         RangeTable { words: words(), given: words(), gives: AtomicU64::new(0) }
     }
 
-    /// Takes `[start, end)` of the device, blocks of 4 KiB rounded outwards. On a conflict takes
-    /// nothing and names the word to wait on; its waiting bit is set, so the [`RangeTable::release`]
-    /// that frees it will report it. `woken` is called for words that were taken for a moment, in
-    /// vain, and on which somebody began to wait meanwhile.
+    /// Acquires `[start, end)` of the device, rounded outwards to blocks of 4 KiB. On a conflict acquires nothing and
+    /// returns the word to wait on; its waiting bit is set, so the [`RangeTable::release`] that frees it reports it.
+    /// `woken` is called for words that were held for a moment, in vain, and on which a request began to wait
+    /// meanwhile.
     #[inline]
     pub fn acquire(
         &self,
@@ -100,10 +100,11 @@ impl RangeTable {
         self.acquire_as::<false>(device, start, end, woken)
     }
 
-    /// The same, but as soon as somebody who came by this way waits for a granule, all others who do let it become free. Else who wants
-    /// all of it could wait for ever behind many who each hold a part.
+    /// Acquires a range as [`RangeTable::acquire`] does, but in turn: as soon as one of these requests waits for a
+    /// granule, the others let it become free. Otherwise a request for the whole granule could wait for ever behind
+    /// many that hold a part each.
     #[inline]
-    pub fn acquire_in_turn(
+    pub fn acquire_fair(
         &self,
         device: DeviceId,
         start: u64,
@@ -122,9 +123,9 @@ impl RangeTable {
         woken: &mut impl FnMut(Bucket),
     ) -> Result<(), Bucket> {
         loop {
-            // A range that is not free as a whole is not begun with: what is taken in vain makes others wait in vain,
-            // and two who wait would wake each other without end. What the look cannot see is another shard's
-            // taking at this very moment; then both back out of it and look again.
+            // A range that is not entirely free is not begun: words held in vain make other requests wait in vain, and
+            // two waiting requests would wake each other without end. The check cannot see another shard's simultaneous
+            // acquisition; then both back out and check again.
             let refused = match self.first_taken::<IN_TURN>(device, start, end) {
                 Some(refused) => refused,
                 None => match self.take_all::<IN_TURN>(device, start, end) {
@@ -138,20 +139,21 @@ impl RangeTable {
             if self.wait_on::<IN_TURN>(refused) {
                 return Err(refused.0);
             }
-            // The conflict passed between the two looks: look again.
+            // The conflict ended between the two checks: check again.
         }
     }
 
-    /// The first part of a range of several granules that somebody holds. One granule is taken at once or not at all.
+    /// Returns the first part of a range of several granules that is held. A single granule is acquired at once or not
+    /// at all.
     #[inline]
     fn first_taken<const IN_TURN: bool>(&self, device: DeviceId, start: u64, end: u64) -> Option<Part> {
-        let (_, _, mut at) = part(device, start, end);
+        let (_, _, mut at) = granule_part(device, start, end);
         if at >= end {
             return None;
         }
         at = start;
         while at < end {
-            let (tag, mask, next) = part(device, at, end);
+            let (tag, mask, next) = granule_part(device, at, end);
             let bucket = self.bucket(tag);
             let seen = self.words[bucket.0 as usize].load(Ordering::Relaxed);
             if refuses_now::<IN_TURN>(seen, tag, mask) {
@@ -162,12 +164,12 @@ impl RangeTable {
         None
     }
 
-    /// Takes part by part; on a conflict says how far it came, and which part was refused.
+    /// Acquires part by part; on a conflict returns how far it came, and the refused part.
     #[inline]
     fn take_all<const IN_TURN: bool>(&self, device: DeviceId, start: u64, end: u64) -> Result<(), (u64, Part)> {
         let mut at = start;
         while at < end {
-            let (tag, mask, next) = part(device, at, end);
+            let (tag, mask, next) = granule_part(device, at, end);
             let bucket = self.bucket(tag);
             if !self.take::<IN_TURN>(bucket, tag, mask) && !self.is_shared(device, start, at) {
                 return Err((at, (bucket, tag, mask)));
@@ -177,12 +179,12 @@ impl RangeTable {
         Ok(())
     }
 
-    /// Whether nobody holds any of `[start, end)` of the device, nor what shares a word with it.
+    /// Returns whether no request holds any of `[start, end)` of the device, nor a granule that shares a word with it.
     #[inline]
     pub fn is_free(&self, device: DeviceId, start: u64, end: u64) -> bool {
         let mut at = start;
         while at < end {
-            let (tag, mask, next) = part(device, at, end);
+            let (tag, mask, next) = granule_part(device, at, end);
             if refuses(self.words[self.bucket(tag).0 as usize].load(Ordering::Acquire), tag, mask) {
                 return false;
             }
@@ -191,12 +193,12 @@ impl RangeTable {
         true
     }
 
-    /// The first byte of `[start, end)` of the device that somebody may hold, rounded down to its granule; `end` where nobody holds any. It takes
-    /// as long as the table is large, whatever the range.
+    /// Returns the first byte of `[start, end)` of the device that may be held, rounded down to its granule; `end` if
+    /// none is. The time depends on the size of the table, not of the range.
     pub fn first_held(&self, device: DeviceId, start: u64, end: u64) -> u64 {
         let granules = start >> GRANULE_SHIFT..end.div_ceil(1 << GRANULE_SHIFT);
         if granules.end >> DEVICE_SHIFT != 0 {
-            // Names of granules behind those of the device are others', too.
+            // Tags of granules beyond the device's are also other devices'.
             return start;
         }
         let mut held = end;
@@ -207,7 +209,7 @@ impl RangeTable {
                 continue;
             }
             if self.may_share() {
-                // It may stand for another granule of the range that holds it.
+                // It may represent another granule of the range that holds it.
                 return start;
             }
             if granules.contains(&at) {
@@ -217,15 +219,15 @@ impl RangeTable {
         held
     }
 
-    /// Waits, without taking anything, for blocks of one granule to have been free, each at some moment from the first call on.
-    /// The word to wait on, whose release will be reported; none: all of them have been.
-    pub fn await_free(&self, device: DeviceId, awaited: &mut Awaited) -> Option<Bucket> {
+    /// Waits, without acquiring anything, until each of the blocks of one granule has been free at some moment from the
+    /// first call on. Returns the word to wait on, whose release will be reported; `None`: all blocks have been free.
+    pub fn await_free(&self, device: DeviceId, awaited: &mut AwaitedBlocks) -> Option<Bucket> {
         let tag = tag(device, awaited.at >> GRANULE_SHIFT);
         let bucket = self.bucket(tag);
         let given = self.given[bucket.0 as usize].load(Ordering::Acquire);
         if given >> GIVEN_SHIFT > awaited.since {
             let left = given as u16;
-            // What is left of another granule of the same range says nothing of this one.
+            // The remaining blocks of another granule of the same range say nothing of this one.
             awaited.blocks &= if left == 0 || !self.may_share() { left } else { u16::MAX };
         }
         while awaited.blocks > 0 {
@@ -237,7 +239,7 @@ impl RangeTable {
                 _ => 0,
             };
             if awaited.blocks > 0 && self.wait_on::<false>((bucket, tag, u64::from(awaited.blocks))) {
-                // After the waiting bit: whoever draws a later number gives the word back after that.
+                // After the waiting bit was set: a release with a later number happens after that.
                 awaited.since = self.gives.load(Ordering::Acquire);
                 return Some(bucket);
             }
@@ -245,20 +247,20 @@ impl RangeTable {
         None
     }
 
-    /// Whether a range may be so long that two of its granules share a word.
+    /// Returns whether a range may be so long that two of its granules share a word.
     fn may_share(&self) -> bool {
         self.words.len() as u64 / 4 <= STEP_ORDERED_BYTES_MAX >> GRANULE_SHIFT
     }
 
-    /// Gives `[start, end)` back and calls `woken` for every word on which somebody waits.
+    /// Releases `[start, end)` and calls `woken` for every word on which a request waits.
     ///
-    /// A range partly given back wakes all who wait on its words, also those who wait for the rest:
-    /// they look again and wait again.
+    /// Releasing a part of a range wakes all requests that wait on its words, including those that wait for the rest:
+    /// they check again and wait again.
     #[inline]
     pub fn release(&self, device: DeviceId, start: u64, end: u64, woken: &mut impl FnMut(Bucket)) {
         let mut at = start;
         while at < end {
-            let (tag, mask, next) = part(device, at, end);
+            let (tag, mask, next) = granule_part(device, at, end);
             let bucket = self.bucket(tag);
             if !self.is_shared(device, start, at) && self.give(bucket, tag, mask) {
                 woken(bucket);
@@ -267,7 +269,7 @@ impl RangeTable {
         }
     }
 
-    /// Whether no range is held at all: for tests and for a clean stop.
+    /// Returns whether no range is held: for tests and for a clean stop.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|w| w.load(Ordering::Relaxed) & HELD == 0)
     }
@@ -278,8 +280,9 @@ impl RangeTable {
         Bucket((hash >> (64 - self.words.len().trailing_zeros())) as u32)
     }
 
-    /// Whether the word of the granule at `at` is held already, for another granule of the range from `start` on. Whoever
-    /// wants this granule finds the word taken, so that holding it under the first one's name excludes as well.
+    /// Returns whether the word of the granule at `at` is held already, for another granule of the range from `start`
+    /// on. A request for this granule finds the word held, so that holding it under the first one's tag excludes as
+    /// well.
     #[inline]
     fn is_shared(&self, device: DeviceId, start: u64, at: u64) -> bool {
         // Neighbours are scattered evenly: n of them lie at least 1 / (n √5) of the table apart.
@@ -303,7 +306,7 @@ impl RangeTable {
                 return false;
             }
             let free = seen & HELD == 0;
-            // A waiting bit stays: those who wait are told at the next release, and look again.
+            // A waiting bit stays: the waiting requests are woken at the next release, and check again.
             let new = (tag << TAG_SHIFT) | (seen & (WAITING | TURN)) | (if free { 0 } else { seen & HELD }) | mask;
             match word.compare_exchange_weak(seen, new, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
@@ -312,7 +315,7 @@ impl RangeTable {
         }
     }
 
-    /// Gives back a part of a word; true when somebody waits on it, who shall look again.
+    /// Releases a part of a word. Returns whether a request waits on it, which must check again.
     #[inline]
     fn give(&self, bucket: Bucket, tag: u64, mask: u64) -> bool {
         let word = &self.words[bucket.0 as usize];
@@ -328,7 +331,7 @@ impl RangeTable {
             }
             match word.compare_exchange_weak(seen, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) if waited => {
-                    // Before those who wait are told.
+                    // Before the waiting requests are woken.
                     self.given[bucket.0 as usize].fetch_max(number << GIVEN_SHIFT | left, Ordering::Release);
                     return true;
                 }
@@ -338,19 +341,20 @@ impl RangeTable {
         }
     }
 
-    /// A number for a word that is about to be given back. Drawn before that: who began to wait after it does not see a later one.
+    /// Returns a number for a word that is about to be released. It is drawn before the release: a wait that begins
+    /// after it sees no later number.
     #[cold]
     fn next_give(&self) -> u64 {
         self.gives.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Sets the waiting bit of a word that still refuses this part; false when it no longer does.
+    /// Sets the waiting bit of a word that still refuses this part. Returns false if it no longer does.
     #[cold]
     fn wait_on<const IN_TURN: bool>(&self, (bucket, tag, mask): Part) -> bool {
         let word = &self.words[bucket.0 as usize];
         let mut seen = word.load(Ordering::Relaxed);
         while refuses_now::<IN_TURN>(seen, tag, mask) {
-            // Release and acquire: whoever takes the bit away at a release sees that somebody waits, and he who waits
+            // Release and acquire: a release that clears the bit sees that a request waits, and a request that waits
             // afterwards sees what was done before that release.
             let waits = if IN_TURN { WAITING | TURN } else { WAITING };
             match word.compare_exchange_weak(seen, seen | waits, Ordering::AcqRel, Ordering::Relaxed) {
@@ -362,30 +366,30 @@ impl RangeTable {
     }
 }
 
-/// What a range takes of one word: the word, the granule's name, its blocks.
+/// What a range acquires of one word: the word, the granule's tag, its blocks.
 type Part = (Bucket, u64, u64);
 
-/// Whether a word does not take this part now, for somebody who lets those go first who wait for it.
+/// Returns whether a word refuses this part now, for a request that lets waiting ones go first.
 #[inline]
 fn refuses_now<const IN_TURN: bool>(seen: u64, tag: u64, mask: u64) -> bool {
     refuses(seen, tag, mask) || (IN_TURN && seen & TURN != 0 && seen & HELD != 0)
 }
 
-/// Whether a word as it was seen has no room for these blocks of this granule.
+/// Returns whether a word as seen has no room for these blocks of this granule.
 #[inline]
 pub(crate) fn refuses(seen: u64, tag: u64, mask: u64) -> bool {
     seen & HELD != 0 && (seen >> TAG_SHIFT != tag || seen & mask != 0)
 }
 
-/// The name of a granule. Neighbours have neighbouring names.
+/// Returns the tag of a granule. Neighbours have neighbouring tags.
 #[inline]
 pub(crate) fn tag(device: DeviceId, granule: u64) -> u64 {
     (u64::from(device.0) << DEVICE_SHIFT).wrapping_add(granule) & TAG_MASK
 }
 
-/// The granule at `at`: its tag, the blocks of it below `end`, and where the next granule starts.
+/// Returns the granule at `at`: its tag, its blocks below `end`, and the start of the next granule.
 #[inline]
-pub(crate) fn part(device: DeviceId, at: u64, end: u64) -> (u64, u64, u64) {
+pub(crate) fn granule_part(device: DeviceId, at: u64, end: u64) -> (u64, u64, u64) {
     let granule = at >> GRANULE_SHIFT;
     let next = (at | ((1 << GRANULE_SHIFT) - 1)).saturating_add(1).min(end);
     let first = (at >> BLOCK_SHIFT) & 15;
@@ -401,7 +405,7 @@ mod tests {
     const D: DeviceId = DeviceId(3);
 
     fn acquire(table: &RangeTable, start: u64, end: u64) -> Result<(), Bucket> {
-        table.acquire(D, start, end, &mut |_| panic!("nobody waits"))
+        table.acquire(D, start, end, &mut |_| panic!("no request waits"))
     }
 
     fn release(table: &RangeTable, start: u64, end: u64) -> usize {
@@ -417,9 +421,9 @@ mod tests {
         for (table, exact) in [(RangeTable::new(12), true), (RangeTable::new(4), false)] {
             assert_eq!(table.first_held(D, 0, end), end);
             let other = DeviceId(4);
-            table.acquire(other, 0, 1 << 20, &mut |_| panic!("nobody waits")).unwrap();
+            table.acquire(other, 0, 1 << 20, &mut |_| panic!("no request waits")).unwrap();
             assert_eq!(table.first_held(D, 0, end), end, "another device's");
-            table.release(other, 0, 1 << 20, &mut |_| panic!("nobody waits"));
+            table.release(other, 0, 1 << 20, &mut |_| panic!("no request waits"));
             let at = (5 << 40) + 4096;
             acquire(&table, at, at + 4096).unwrap();
             assert_eq!(table.first_held(D, 0, end), if exact { 5 << 40 } else { 0 });
@@ -451,30 +455,31 @@ mod tests {
         acquire(&table, 1 << 20, (1 << 20) + 4096).unwrap();
         acquire(&table, 0, 2 << 20).unwrap_err();
         acquire(&table, 0, 1 << 20).unwrap();
-        assert_eq!(release(&table, 1 << 20, (1 << 20) + 4096), 1, "the one who waits is told");
+        assert_eq!(release(&table, 1 << 20, (1 << 20) + 4096), 1, "the waiting request is woken");
         release(&table, 0, 1 << 20);
         assert!(table.is_empty());
     }
 
-    /// Who writes next, and others of the same granule that never stop, do not keep who only waits for what was held.
+    /// Later writers of the block, and a continuous stream of writers of the same granule, do not delay a request that
+    /// only waits for what was held.
     #[test]
-    fn whoever_waits_without_taking_waits_for_each_block_once() {
-        // Where two granules of one range may share a word, and where they may not.
+    fn a_wait_without_acquiring_waits_for_each_block_once() {
+        // With tables in which two granules of one range may share a word, and may not.
         for bits in [4, 16] {
             let table = RangeTable::new(bits);
             let blocks = [0, 4096, 8192].map(|at| (at, at + 4096));
             let (first, second, other) = (blocks[0], blocks[1], blocks[2]);
             blocks.iter().for_each(|(start, end)| acquire(&table, *start, *end).unwrap());
-            let mut awaited = Awaited::first(0, 8192);
+            let mut awaited = AwaitedBlocks::first(0, 8192);
             assert!(table.await_free(D, &mut awaited).is_some() && awaited.next(8192).is_none());
-            assert_eq!(release(&table, first.0, first.1), 1, "the one who waits is told");
+            assert_eq!(release(&table, first.0, first.1), 1, "the waiting request is woken");
             acquire(&table, first.0, first.1).unwrap();
             let bucket = table.await_free(D, &mut awaited);
             assert_eq!((bucket.is_some(), awaited.blocks), (true, if bits == 4 { 3 } else { 2 }));
             release(&table, second.0, second.1);
             acquire(&table, second.0, second.1).unwrap();
             if bits == 4 {
-                // It is sure when all of the word was free.
+                // It is certain when all of the word was free.
                 for (start, end) in [other, first, second] {
                     assert!(table.await_free(D, &mut awaited).is_some());
                     release(&table, start, end);
@@ -483,9 +488,9 @@ mod tests {
             }
             assert!(table.await_free(D, &mut awaited).is_none());
             release(&table, first.0, first.1);
-            // What was given back before somebody began to wait says nothing of what is held now.
+            // Releases before the wait began say nothing of what is held now.
             acquire(&table, first.0, first.1).unwrap();
-            assert!(table.await_free(D, &mut Awaited::first(0, 4096)).is_some());
+            assert!(table.await_free(D, &mut AwaitedBlocks::first(0, 4096)).is_some());
         }
     }
 
@@ -494,7 +499,7 @@ mod tests {
         let table = RangeTable::new(16);
         acquire(&table, 3 << 16, (3 << 16) + 4096).unwrap();
         let (end, mut looked) = ((3 << 16) + 512, 0);
-        let mut awaited = Some(Awaited::first(61440, end));
+        let mut awaited = Some(AwaitedBlocks::first(61440, end));
         while let Some(one) = &mut awaited {
             looked += 1;
             if table.await_free(D, one).is_some() {
@@ -505,10 +510,10 @@ mod tests {
         assert!(looked == 4 && table.is_empty());
     }
 
-    /// Writers on two threads that never leave a block free for long, and one who waits for it: he is told that it was free only when
-    /// the write that he has met is over.
+    /// Writers on two threads never leave a block free for long, and a request waits for it: the wait ends only when
+    /// the write that it found has ended.
     #[test]
-    fn nobody_takes_a_write_for_ended_that_is_not() {
+    fn a_wait_does_not_end_before_the_write_that_it_found() {
         let table = RangeTable::new(16);
         let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
         let over = std::sync::atomic::AtomicBool::new(false);
@@ -530,7 +535,7 @@ mod tests {
             let (mut waited, mut early) = (0, false);
             while waited < 20_000 && !early {
                 let met = begun.load(Ordering::SeqCst);
-                let mut awaited = Awaited::first(0, 4096);
+                let mut awaited = AwaitedBlocks::first(0, 4096);
                 while table.await_free(D, &mut awaited).is_some() {
                     waited += 1;
                     std::thread::yield_now();
@@ -562,25 +567,25 @@ mod tests {
     fn every_device_that_there_may_be_has_granules_of_its_own() {
         let table = RangeTable::new(16);
         for device in [0, 1023, 1024, 4095].map(DeviceId) {
-            let mut nobody = |_| panic!("nobody waits");
+            let mut no_waiter = |_| panic!("no request waits");
             for (start, end) in [(0, 4096), (4096, 8192)] {
-                table.acquire(device, start, end, &mut nobody).unwrap();
+                table.acquire(device, start, end, &mut no_waiter).unwrap();
             }
             let last = (u64::MAX << 13, u64::MAX << 12);
-            table.acquire(device, last.0, last.1, &mut nobody).unwrap();
-            table.release(device, last.0, last.1, &mut nobody);
-            assert!(table.acquire(device, 0, 4096, &mut nobody).is_err());
+            table.acquire(device, last.0, last.1, &mut no_waiter).unwrap();
+            table.release(device, last.0, last.1, &mut no_waiter);
+            assert!(table.acquire(device, 0, 4096, &mut no_waiter).is_err());
             table.release(device, 4096, 8192, &mut |_| ());
-            table.acquire(device, 4096, 8192, &mut nobody).unwrap();
+            table.acquire(device, 4096, 8192, &mut no_waiter).unwrap();
         }
     }
 
-    /// Two who wait, each on a word that the other one tries first: their tries must come to an end.
+    /// Two waiting requests, each on a word that the other one tries first: their tries must come to an end.
     #[test]
-    fn tries_in_vain_wake_nobody_who_would_find_the_same() {
+    fn failed_tries_wake_no_request_in_vain() {
         let table = RangeTable::new(8);
         let word = |granule: u64| table.bucket(tag(D, granule));
-        // Granules far apart that meet in one word, so that each range runs into the other's first word.
+        // Distant granules that share a word, so that each range runs into the other's first word.
         let meet = |from: u64, with: u64| (from..).find(|g| word(*g) == word(with)).unwrap();
         let (a, b) = (0, 1000);
         let (a_end, b_end) = ((meet(a + 1, b) + 1) << 16, (meet(b + 1, a) + 1) << 16);
@@ -594,7 +599,11 @@ mod tests {
             }
         }
         assert_eq!(wakes, 0);
-        assert_eq!(release(&table, a << 16, (a << 16) + 4096), 1, "who waits is told when there is something to find");
+        assert_eq!(
+            release(&table, a << 16, (a << 16) + 4096),
+            1,
+            "a waiting request is woken when the word is released"
+        );
         assert_eq!(release(&table, b << 16, (b << 16) + 4096), 1);
         assert!(table.is_empty());
     }
@@ -608,7 +617,7 @@ mod tests {
         acquire(&table, 8192, 8704).unwrap();
     }
 
-    /// Threads increment plain counters under the lock of their range; a lost update shows a hole.
+    /// Threads increment plain counters under the lock of their range; a lost update would be noticed.
     #[test]
     fn ranges_exclude_between_threads() {
         use std::sync::atomic::AtomicU32;

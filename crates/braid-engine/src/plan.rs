@@ -1,55 +1,54 @@
-//! Planning: where the bytes of a request live, through the whole stack in one pass.
+//! Planning: where the bytes of a request are, through the whole stack in one pass.
 //!
-//! A pure function over an immutable layout. It yields leaf I/Os, or the precondition that must be
-//! established first. It submits nothing and waits for nothing.
+//! A pure function over an immutable layout. It returns leaf I/Os, or the precondition that must be established first.
+//! It submits nothing and waits for nothing.
 //!
-//! Each step of the pass asks one question of the stack: *where does this byte live, and for how
-//! many bytes does that hold?* ([`resolve`]). Places adjacent on one leaf become one leaf I/O, also
-//! when their memory is not adjacent, as long as it is regular, which striping is.
+//! Each iteration resolves one byte through the stack: its locations, and for how many bytes these continue
+//! ([`resolve`]). Ranges that are adjacent on one leaf become one leaf I/O, even if their memory is not adjacent, as
+//! long as it is regular, which striping is.
 
 use crate::io::{Buf, Cookie, Flags, LEAF_BYTES_MAX, LeafId, LeafIo, Op, PIECES_MAX};
 use crate::layout::{COPIES_MAX, DeviceLayout, FlatNode};
 use crate::limits::{STEP_IOS_MAX, STEP_PIECES_MAX};
-use crate::mirror::{Loads, Mirrored, Role, Roles};
-use crate::planted::{Planted, planted};
+use crate::mirror::{Loads, MemberRole, MemberSet, Mirrored};
 
-/// Something that must be true before the request may be planned.
+/// A condition that must hold before the request may be planned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Precondition {
-    /// This region must be readable, or, for what changes it, writable: its home shard sees to that.
+    /// This region must be readable, or, for a change, writable: its home shard prepares it.
     Region(u32),
 }
 
-/// What one planning step came to.
+/// The result of a planning step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum PlanStep {
     /// The I/Os in the plan cover the request up to this device offset.
     Planned(u64),
-    /// Nothing may be submitted before this holds.
+    /// Nothing may be submitted before this condition holds.
     Needs(Precondition),
-    /// Up to this device offset nothing was ever written: a read finds zeros, and zeroing has nothing to do.
+    /// Up to this device offset nothing was ever written: a read returns zeros, and zeroing has nothing to do.
     Zeros(u64),
-    /// What comes next cannot be read where it is: it is to be computed from the rest of its row.
+    /// The next bytes cannot be read: they must be computed from the rest of their stripe.
     Recover,
-    /// What comes next cannot be read until it is written again.
+    /// The next bytes cannot be read until they are rewritten.
     Unreadable,
-    /// No member is left that could take it.
+    /// No member is left that could serve the next bytes.
     Lost,
 }
 
-/// One place of a byte.
+/// A location of a byte.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct LeafLocation {
     pub leaf: LeafId,
     pub offset: u64,
 }
 
-/// What is being planned: a span of one device.
+/// The range of a device that is planned.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
-    /// The operation; not [`Op::Flush`], which has no place.
+pub struct PlanSpan {
+    /// The operation; not [`Op::Flush`], which has no location.
     pub op: Op,
-    /// Modifiers, handed on to every leaf I/O.
+    /// Modifiers, passed to every leaf I/O.
     pub flags: Flags,
     /// First byte on the device.
     pub start: u64,
@@ -57,31 +56,31 @@ pub struct Span {
     pub end: u64,
     /// Memory of the first byte, or [`Buf::NONE`].
     pub buf: Buf,
-    /// Members of a redundant array from which not to read.
-    pub avoid: Roles,
+    /// Members of a redundant array that must not be read.
+    pub avoid: MemberSet,
 }
 
-/// What can be said of the bytes from one on.
+/// What is known of the bytes from one on.
 enum Resolved {
-    /// They are at these first so many places, and for so many bytes that holds.
+    /// They are at this many locations, for this many bytes.
     Places(usize, u64),
-    /// For so many bytes they are zeros, as nothing was ever written there.
+    /// This many bytes are zeros, because they were never written.
     Zeros(u64),
-    /// Something must be true first.
+    /// A condition must hold first.
     Needs(Precondition),
-    /// They are to be computed from the rest of their row.
+    /// They must be computed from the rest of their stripe.
     Recover,
-    /// They cannot be read until they are written again.
+    /// They cannot be read until they are rewritten.
     Unreadable,
     /// Every copy of them is lost.
     Lost,
 }
 
-/// Leaf I/Os of one step: memory that is used again and again, one per shard.
+/// The leaf I/Os of one step: memory that is reused, one per shard.
 pub struct Plan {
     ios: Box<[LeafIo; STEP_IOS_MAX]>,
     count: usize,
-    places: Box<[Place; COPIES_MAX]>,
+    places: Box<[LeafLocation; COPIES_MAX]>,
 }
 
 impl Default for Plan {
@@ -91,38 +90,38 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// An empty plan, with all the memory that it will ever need.
+    /// Creates an empty plan, with all the memory that it will ever need.
     pub fn new() -> Plan {
         let io = LeafIo::simple(LeafId(0), Op::Read, Flags::NONE, 0, 0, Buf::NONE, Cookie(0));
         Plan {
             ios: Box::new([io; STEP_IOS_MAX]),
             count: 0,
-            places: Box::new([Place { leaf: LeafId(0), offset: 0 }; COPIES_MAX]),
+            places: Box::new([LeafLocation { leaf: LeafId(0), offset: 0 }; COPIES_MAX]),
         }
     }
 
-    /// The I/Os of the last step; their cookies are still to be filled in.
+    /// Returns the I/Os of the last step; their cookies are still to be filled in.
     #[inline]
     pub fn ios_mut(&mut self) -> &mut [LeafIo] {
         &mut self.ios[..self.count]
     }
 
-    /// Plans as much of the span as one step may hold. The plan replaces the one before.
+    /// Plans as much of the span as one step may hold. Replaces the previous plan.
     #[inline]
-    pub(crate) fn step(&mut self, layout: &DeviceLayout, span: &Span, loads: &mut Loads) -> Step {
+    pub(crate) fn step(&mut self, layout: &DeviceLayout, span: &PlanSpan, loads: &mut Loads) -> PlanStep {
         self.count = 0;
         let mut at = span.start;
         let mut looked = 0;
         while at < span.end && looked < STEP_PIECES_MAX {
             let (copies, len) = match resolve(layout, span, at, &mut self.places[..], loads) {
                 Resolved::Places(copies, len) => (copies, len),
-                // What was planned so far goes ahead; the rest asks again when it is back.
+                // What was planned so far is submitted; the rest is planned when it has completed.
                 _ if self.count > 0 => break,
-                Resolved::Needs(needs) => return Step::Needs(needs),
-                Resolved::Zeros(len) => return Step::Zeros(span.end.min(at + len)),
-                Resolved::Recover => return Step::Recover,
-                Resolved::Unreadable => return Step::Unreadable,
-                Resolved::Lost => return Step::Lost,
+                Resolved::Needs(needs) => return PlanStep::Needs(needs),
+                Resolved::Zeros(len) => return PlanStep::Zeros(span.end.min(at + len)),
+                Resolved::Recover => return PlanStep::Recover,
+                Resolved::Unreadable => return PlanStep::Unreadable,
+                Resolved::Lost => return PlanStep::Lost,
             };
             let mut len = len.min(span.end - at);
             if carries_data(span.op) {
@@ -139,14 +138,14 @@ impl Plan {
             at += len;
             looked += 1;
         }
-        Step::Planned(at)
+        PlanStep::Planned(at)
     }
 
-    /// Adds a piece: to the last I/O of its leaf where it continues it, else as one of its own.
+    /// Adds a piece: to the last I/O of its leaf if it continues that one, else as a new I/O.
     #[inline]
-    fn append(&mut self, span: &Span, place: Place, buf: Buf, len: u64, copies: usize) {
-        // In a step the pieces of a leaf come in rising order, so only its last I/O can be continued.
-        // A single copy whose leaf was the last one touched is found at once.
+    fn append(&mut self, span: &PlanSpan, place: LeafLocation, buf: Buf, len: u64, copies: usize) {
+        // In a step the pieces of a leaf come in ascending order, so only its last I/O can be continued. A single copy
+        // whose leaf was the last one used is found at once.
         if self.count > 0 {
             let last = self.ios[..self.count].iter_mut().rev().find(|io| io.leaf == place.leaf);
             if let Some(io) = last
@@ -162,13 +161,13 @@ impl Plan {
     }
 }
 
-/// Whether the operation moves the request's data.
+/// Returns whether the operation moves the request's data.
 #[inline]
 pub(crate) fn carries_data(op: Op) -> bool {
     matches!(op, Op::Read | Op::Write)
 }
 
-/// Makes `io` longer by a piece that follows it on the leaf, if the memory allows.
+/// Extends `io` by a piece that follows it on the leaf, if the memory allows. Returns whether it did.
 #[inline]
 fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
     if io.offset + io.len != offset {
@@ -183,7 +182,7 @@ fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
     }
     let gap = buf.addr - io.buf.addr;
     if io.piece_len == 0 {
-        if gap == io.len || planted(Planted::GapForgotten) {
+        if gap == io.len {
             io.first_len += len as u32;
         } else {
             io.first_gap = gap as u32;
@@ -207,22 +206,28 @@ fn extend(io: &mut LeafIo, offset: u64, buf: Buf, len: u64) -> bool {
     true
 }
 
-/// Every place of the byte at `at` that the span's operation must go to.
+/// Resolves every location of the byte at `at` that the span's operation must go to.
 #[inline]
-fn resolve(layout: &DeviceLayout, span: &Span, at: u64, places: &mut [Place], loads: &mut Loads) -> Resolved {
+fn resolve(
+    layout: &DeviceLayout,
+    span: &PlanSpan,
+    at: u64,
+    places: &mut [LeafLocation],
+    loads: &mut Loads,
+) -> Resolved {
     match layout.mirror() {
         None => {
             let (count, len) = locate(layout, at, places);
             Resolved::Places(count, len)
         }
-        Some(mirror) if mirror.parity.is_some() => in_row(mirror, span, at, places),
+        Some(mirror) if mirror.parity.is_some() => in_stripe(mirror, span, at, places),
         Some(mirror) => on_mirror(mirror, span, at, places, loads),
     }
 }
 
-/// The place from which a byte of an array with parity is read.
-fn in_row(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place]) -> Resolved {
-    debug_assert_eq!(span.op, Op::Read, "what changes rows is planned by rows");
+/// Resolves the location from which a byte of an array with parity is read.
+fn in_stripe(mirror: &Mirrored, span: &PlanSpan, at: u64, places: &mut [LeafLocation]) -> Resolved {
+    debug_assert_eq!(span.op, Op::Read, "changes are planned stripe by stripe");
     let regions = &mirror.regions;
     let stripe = mirror.geometry.stripe_of(at).expect("inside the array");
     let region = regions.region_of_stripe(&stripe);
@@ -236,7 +241,7 @@ fn in_row(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place]) -> Reso
         };
     }
     let mut piece = mirror.geometry.locate(at);
-    if let Some(parity) = mirror.parity.as_deref().filter(|parity| !parity.node.lost.is_empty()) {
+    if let Some(parity) = mirror.parity.as_deref().filter(|parity| !parity.node.lost_stripes.is_empty()) {
         let within = at - stripe.array_start;
         let (cell, column) = ((within / stripe.chunk_bytes) as usize, within % stripe.chunk_bytes);
         let (lost, until) = parity.lost_at(&stripe, cell, column);
@@ -247,19 +252,19 @@ fn in_row(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place]) -> Reso
     }
     let Some(reader) = mirror.reader(usize::from(piece.member), span.avoid) else { return Resolved::Recover };
     let member = &mirror.members[reader];
-    places[0] = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
+    places[0] = LeafLocation { leaf: member.leaf, offset: member.start + piece.member_offset };
     Resolved::Places(1, piece.len)
 }
 
-/// The one place of a byte of a device without redundancy.
+/// Returns the single location of a byte of a device without redundancy.
 #[inline]
-pub(crate) fn locate(layout: &DeviceLayout, mut at: u64, places: &mut [Place]) -> (usize, u64) {
+pub(crate) fn locate(layout: &DeviceLayout, mut at: u64, places: &mut [LeafLocation]) -> (usize, u64) {
     let mut node = layout.root;
     let mut len = u64::MAX;
     loop {
         match &layout.nodes[node as usize] {
             FlatNode::Leaf { leaf, start, len: size } => {
-                places[0] = Place { leaf: *leaf, offset: start + at };
+                places[0] = LeafLocation { leaf: *leaf, offset: start + at };
                 return (1, len.min(size - at));
             }
             FlatNode::Striped { geometry, members } => {
@@ -273,9 +278,9 @@ pub(crate) fn locate(layout: &DeviceLayout, mut at: u64, places: &mut [Place]) -
     }
 }
 
-/// The places of a byte of a redundant array: one to read from, or all to write to.
+/// Resolves the locations of a byte of a redundant array: one to read from, or all to write to.
 #[inline]
-fn on_mirror(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place], loads: &mut Loads) -> Resolved {
+fn on_mirror(mirror: &Mirrored, span: &PlanSpan, at: u64, places: &mut [LeafLocation], loads: &mut Loads) -> Resolved {
     let regions = &mirror.regions;
     let region = regions.region_of(at);
     let mut len = regions.region_end(at) - at;
@@ -288,8 +293,7 @@ fn on_mirror(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place], load
         }
         return to_read(mirror, span.avoid, at, len, places, loads);
     }
-    let open = regions.writable.has(region) || planted(Planted::BitAfterData) && regions.readable.has(region);
-    if !open {
+    if !regions.writable.has(region) {
         return match span.op == Op::WriteZeroes && !regions.written.has(region) {
             true => Resolved::Zeros(len),
             false => Resolved::Needs(Precondition::Region(region)),
@@ -299,34 +303,32 @@ fn on_mirror(mirror: &Mirrored, span: &Span, at: u64, places: &mut [Place], load
     mirror.copies(at, &mut |piece| {
         let member = &mirror.members[usize::from(piece.member)];
         len = len.min(piece.len);
-        let misses = planted(Planted::FillingMissesWrites) && member.role == Role::Filling;
-        if member.role != Role::Out && !misses {
-            places[count] = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
+        if member.role != MemberRole::Failed {
+            places[count] = LeafLocation { leaf: member.leaf, offset: member.start + piece.member_offset };
             count += 1;
         }
     });
     if count == 0 { Resolved::Lost } else { Resolved::Places(count, len) }
 }
 
-/// The copy that will answer first.
+/// Resolves the copy that is expected to respond first.
 #[inline]
 fn to_read(
     mirror: &Mirrored,
-    avoid: Roles,
+    avoid: MemberSet,
     at: u64,
     mut len: u64,
-    places: &mut [Place],
+    places: &mut [LeafLocation],
     loads: &mut Loads,
 ) -> Resolved {
-    let mut best: Option<(Place, bool)> = None;
+    let mut best: Option<(LeafLocation, bool)> = None;
     mirror.copies(at, &mut |piece| {
         let member = &mirror.members[usize::from(piece.member)];
         len = len.min(piece.len);
-        let filling = planted(Planted::FillingRead) && member.role == Role::Filling;
-        if member.role != Role::InSync && !filling || avoid.has(usize::from(piece.member)) {
+        if member.role != MemberRole::InSync || avoid.has(usize::from(piece.member)) {
             return;
         }
-        let place = Place { leaf: member.leaf, offset: member.start + piece.member_offset };
+        let place = LeafLocation { leaf: member.leaf, offset: member.start + piece.member_offset };
         if mirror.steady && best.is_some() {
             return;
         }

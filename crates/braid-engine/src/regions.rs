@@ -1,8 +1,8 @@
-//! What is known of the regions of a redundant array: unwritten, clean or dirty, and what follows for an I/O.
+//! The state of the regions of a redundant array: unwritten, clean or dirty, and what I/O they allow.
 //!
-//! Any shard learns by one load whether it may go on: a read needs a region that is *readable* (written, and equal on all
-//! members), a write one that is *writable* (readable, and its dirty bit is durable on all members). Only the map's home
-//! shard changes anything here. How the bits stand on the disks is in [`braid_format::bitmap`].
+//! A shard needs one load to check a region: a read needs a region that is *readable* (written, and equal on all
+//! members), a write one that is *writable* (readable, and its dirty bit is durable on all members). Only the map's
+//! home shard changes the map. The bits on the disks are described in [`braid_format::bitmap`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,31 +13,31 @@ use braid_geometry::{Geometry, Stripe};
 
 use crate::io::ShardId;
 
-/// A bit for each region. A clone is the same plane.
+/// A bit for each region. A clone shares the bits.
 #[derive(Clone, Debug)]
-pub struct Plane(Arc<[AtomicU64]>);
+pub struct RegionBits(Arc<[AtomicU64]>);
 
-impl Plane {
-    fn new(regions: u32) -> Plane {
-        Plane((0..u64::from(regions).div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+impl RegionBits {
+    fn new(regions: u32) -> RegionBits {
+        RegionBits((0..u64::from(regions).div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Whether the region's bit is set.
+    /// Returns whether the region's bit is set.
     #[inline]
     pub fn has(&self, region: u32) -> bool {
-        // Acquire: pairs with the home shard's release, so that who sees the bit also sees what went before it.
+        // Acquire: pairs with the home shard's release, so that a shard that sees the bit also sees what preceded it.
         self.0[region as usize / 64].load(Ordering::Acquire) & (1 << (region % 64)) != 0
     }
 
-    /// The bits of 64 regions; 0 beyond the end.
+    /// Returns the bits of 64 regions; 0 beyond the end.
     #[inline]
     pub fn word(&self, index: usize) -> u64 {
         self.0.get(index).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// The same bits, and those of further regions, which are not set.
-    fn longer(&self, regions: u32) -> Plane {
-        Plane((0..u64::from(regions).div_ceil(64)).map(|word| AtomicU64::new(self.word(word as usize))).collect())
+    /// Returns a longer plane with the same bits; those of further regions are clear.
+    fn longer(&self, regions: u32) -> RegionBits {
+        RegionBits((0..u64::from(regions).div_ceil(64)).map(|word| AtomicU64::new(self.word(word as usize))).collect())
     }
 
     fn add(&self, word: usize, bits: u64) {
@@ -48,17 +48,17 @@ impl Plane {
 
     fn remove(&self, word: usize, bits: u64) {
         if bits != 0 {
-            // In the one order of all such operations and of what is read afterwards.
+            // In the single order of all such operations and of later reads.
             self.0[word].fetch_and(!bits, Ordering::AcqRel);
         }
     }
 
-    /// How many are set.
+    /// Returns the number of set bits.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
     }
 
-    /// The first that is set, from `region` on.
+    /// Returns the first region with a set bit, from `region` on.
     pub fn next(&self, region: u32) -> Option<u32> {
         let first = region as usize / 64;
         for (k, word) in self.0.iter().enumerate().skip(first) {
@@ -73,7 +73,7 @@ impl Plane {
         None
     }
 
-    /// The first that is not set, from `region` on, below `regions`.
+    /// Returns the first region with a clear bit, from `region` on, below `regions`.
     fn next_clear(&self, region: u32, regions: u32) -> Option<u32> {
         let first = region as usize / 64;
         for (k, word) in self.0.iter().enumerate().skip(first) {
@@ -89,7 +89,7 @@ impl Plane {
     }
 }
 
-/// All regions of one array, for as long as it serves.
+/// All regions of one array, while it serves.
 #[derive(Debug)]
 pub struct RegionMap {
     home: ShardId,
@@ -97,26 +97,26 @@ pub struct RegionMap {
     shift: u32,
     regions: u32,
     size_bytes: u64,
-    /// Written since the array was created, durably noted on all members.
-    pub written: Plane,
+    /// Written since the array was created, as recorded durably on all members.
+    pub written: RegionBits,
     /// The dirty bit is durable on all members.
-    pub dirty: Plane,
+    pub dirty: RegionBits,
     /// May be read: written and equal.
-    pub readable: Plane,
-    /// May be written without asking.
-    pub writable: Plane,
-    /// Dirty since before this run, and not equal yet: nobody may read it.
-    pub unsettled: Plane,
-    /// Somebody waits for it to become equal.
-    pub wanted: Plane,
+    pub readable: RegionBits,
+    /// May be written without asking the home shard.
+    pub writable: RegionBits,
+    /// Dirty since before this run, and not equal yet: it must not be read.
+    pub unequal: RegionBits,
+    /// A request waits for it to become equal.
+    pub wanted: RegionBits,
 }
 
 impl RegionMap {
-    /// The map of an array of `size_bytes` in regions of `region_bytes`, with the bits that its members bear. `equal`: what
-    /// is dirty is equal and durable on all members nevertheless.
+    /// Creates the map of an array of `size_bytes` in regions of `region_bytes`, with the bits on its members. `equal`:
+    /// dirty regions are nevertheless equal and durable on all members.
     ///
     /// # Panics
-    /// When `region_bytes` is no power of two of at least 4096, or there are 2^32 regions or more.
+    /// If `region_bytes` is no power of two of at least 4096, or there are 2^32 regions or more.
     pub fn new(
         home: ShardId,
         array: Uuid,
@@ -127,7 +127,7 @@ impl RegionMap {
     ) -> RegionMap {
         assert!(region_bytes.is_power_of_two() && region_bytes >= 4096, "region of {region_bytes} bytes");
         let regions = u32::try_from(size_bytes.div_ceil(u64::from(region_bytes))).expect("fewer than 2^32 regions");
-        let plane = || Plane::new(regions);
+        let plane = || RegionBits::new(regions);
         let map = RegionMap {
             home,
             array,
@@ -138,7 +138,7 @@ impl RegionMap {
             dirty: plane(),
             readable: plane(),
             writable: plane(),
-            unsettled: plane(),
+            unequal: plane(),
             wanted: plane(),
         };
         for word in 0..map.written.0.len() {
@@ -151,21 +151,21 @@ impl RegionMap {
             map.written.add(word, written);
             map.dirty.add(word, dirty);
             let unsettled = if equal { 0 } else { written & dirty };
-            map.unsettled.add(word, unsettled);
+            map.unequal.add(word, unsettled);
             map.readable.add(word, written & !unsettled);
             map.writable.add(word, written & dirty & !unsettled);
         }
         map
     }
 
-    /// The map of the same array when it has become larger: what is known of its regions stays known, further ones are
-    /// unwritten. Nobody may change this one any more: the device is frozen.
+    /// Returns the map of the same array after growth: the state of its regions is kept, further ones are unwritten.
+    /// This map must not change any more: the device is frozen.
     ///
     /// # Panics
-    /// When there are 2^32 regions or more.
+    /// If there are 2^32 regions or more.
     pub fn grown(&self, size_bytes: u64) -> RegionMap {
         let regions = u32::try_from(size_bytes.div_ceil(1 << self.shift)).expect("fewer than 2^32 regions");
-        let longer = |plane: &Plane| plane.longer(regions.max(self.regions));
+        let longer = |plane: &RegionBits| plane.longer(regions.max(self.regions));
         RegionMap {
             home: self.home,
             array: self.array,
@@ -176,53 +176,54 @@ impl RegionMap {
             dirty: longer(&self.dirty),
             readable: longer(&self.readable),
             writable: longer(&self.writable),
-            unsettled: longer(&self.unsettled),
+            unequal: longer(&self.unequal),
             wanted: longer(&self.wanted),
         }
     }
 
-    /// The shard that alone changes it.
+    /// Returns the only shard that changes it.
     pub fn home(&self) -> ShardId {
         self.home
     }
 
-    /// How many regions there are.
+    /// Returns the number of regions.
     pub fn regions(&self) -> u32 {
         self.regions
     }
 
-    /// Blocks of 4 KiB that hold the bits on each member.
+    /// Returns the number of 4 KiB blocks that hold the bits on each member.
     pub fn blocks(&self) -> u32 {
         self.regions.div_ceil(REGIONS_PER_BLOCK)
     }
 
-    /// Whether every byte below `size_bytes` has a region.
+    /// Returns whether every byte below `size_bytes` has a region.
     pub fn covers(&self, size_bytes: u64) -> bool {
         size_bytes <= self.size_bytes
     }
 
-    /// The region that holds this byte.
+    /// Returns the region that holds this byte.
     #[inline]
     pub fn region_of(&self, offset: u64) -> u32 {
         (offset >> self.shift) as u32
     }
 
-    /// The region that a stripe belongs to: the one that holds its first byte. A stripe is zeroed, marked and made equal as a whole,
-    /// so that one region's bits speak for all of it, also for what lies in the regions behind.
+    /// Returns the region that a stripe of the geometry belongs to: the one that holds its first byte. A stripe is
+    /// zeroed, marked and resynced as a whole, so that one region's bits apply to all of it, including the part in
+    /// later regions.
     #[inline]
     pub fn region_of_stripe(&self, stripe: &Stripe<'_>) -> u32 {
         self.region_of(stripe.array_start)
     }
 
-    /// The region whose bits speak for a byte of an array of this geometry.
+    /// Returns the region whose bits apply to a byte of an array of this geometry.
     #[inline]
     pub fn region_at(&self, geometry: &Geometry, at: u64) -> u32 {
         geometry.stripe_of(at).map_or_else(|| self.region_of(at), |stripe| self.region_of_stripe(&stripe))
     }
 
-    /// Whether the array may hold something at a byte, and the first byte behind it of which the same is not known: the inverse of
-    /// [`RegionMap::region_at`], for runs. Where it holds nothing, reads give zeros, whatever is on its members. What is written
-    /// meanwhile may be told as it was or as it is.
+    /// Returns whether the array may hold data at a byte, and the first later byte for which this may be different: the
+    /// inverse of [`RegionMap::region_at`], for runs. Where it holds no data, reads return zeros, whatever is on its
+    /// members. A concurrent write may be reported as before or as after it.
     pub fn run_at(&self, geometry: &Geometry, at: u64) -> (bool, u64) {
         let region = self.region_at(geometry, at);
         let is_written = self.written.has(region);
@@ -232,30 +233,30 @@ impl RegionMap {
         };
         let end = other.map_or(u64::MAX, |other| {
             let start = u64::from(other) << self.shift;
-            // The stripe over the edge between two regions is the former's.
+            // The stripe across the boundary of two regions belongs to the former.
             geometry.stripe_of(start).filter(|stripe| stripe.array_start < start).map_or(start, |s| s.array_end())
         });
         (is_written, end.min(geometry.size_bytes()))
     }
 
-    /// Bytes of a region, as a shift.
-    pub(crate) fn shift(&self) -> u32 {
+    /// Returns the bytes of a region, as the number of bits that its number is shifted by.
+    pub fn shift(&self) -> u32 {
         self.shift
     }
 
-    /// First byte of a region, and the byte after its last.
+    /// Returns the first byte of a region, and the byte after its last.
     pub fn range(&self, region: u32) -> (u64, u64) {
         let start = u64::from(region) << self.shift;
         (start, (start + (1 << self.shift)).min(self.size_bytes))
     }
 
-    /// The first byte after the region that holds `offset`.
+    /// Returns the first byte after the region that holds `offset`.
     #[inline]
     pub fn region_end(&self, offset: u64) -> u64 {
         ((offset >> self.shift) + 1) << self.shift
     }
 
-    /// The block's bits as they count as durable.
+    /// Returns the block's durable bits.
     pub(crate) fn bits(&self, block: u32) -> BitmapBlock {
         let first = block as usize * WORDS_PER_BLOCK;
         let mut bits = BitmapBlock::EMPTY;
@@ -271,20 +272,20 @@ impl RegionMap {
         bitmap::encode(&self.array, block, bits, bytes);
     }
 
-    /// These bits are durable now, `fresh` ones as written regions, zeroed and equal on all members.
+    /// Notes that these bits are durable, `fresh` ones as written regions, zeroed and equal on all members.
     pub(crate) fn marked(&self, block: u32, marked: &Bits, fresh: &Bits) {
         let first = block as usize * WORDS_PER_BLOCK;
         for (k, (marked, fresh)) in marked.iter().zip(fresh).enumerate().filter(|(_, (m, f))| **m | **f != 0) {
             self.dirty.add(first + k, *marked);
             self.written.add(first + k, *fresh);
-            let unsettled = self.unsettled.word(first + k);
+            let unsettled = self.unequal.word(first + k);
             let open = (marked | fresh) & self.written.word(first + k) & !unsettled;
             self.readable.add(first + k, open);
             self.writable.add(first + k, open);
         }
     }
 
-    /// These bits are no longer set on the members.
+    /// Notes that these bits are no longer set on the members.
     pub(crate) fn cleared(&self, block: u32, bits: &Bits) {
         let first = block as usize * WORDS_PER_BLOCK;
         for (k, bits) in bits.iter().enumerate().filter(|(_, bits)| **bits != 0) {
@@ -292,21 +293,21 @@ impl RegionMap {
         }
     }
 
-    /// A region is equal on all members, durably: it may be read and written.
-    pub(crate) fn settle(&self, region: u32) {
+    /// Notes that a region is equal on all members, durably: it may be read and written.
+    pub(crate) fn mark_equal(&self, region: u32) {
         let (word, bit) = (region as usize / 64, 1 << (region % 64));
-        self.unsettled.remove(word, bit);
+        self.unequal.remove(word, bit);
         self.wanted.remove(word, bit);
         self.readable.add(word, bit & self.written.word(word));
         self.writable.add(word, bit & self.written.word(word) & self.dirty.word(word));
     }
 
-    /// From now on who wants to write there has to ask first.
+    /// Closes a region: from now on a write there must ask the home shard first.
     pub(crate) fn close(&self, region: u32) {
         self.writable.remove(region as usize / 64, 1 << (region % 64));
     }
 
-    /// Somebody waits for this one.
+    /// Notes that a request waits for this region.
     pub(crate) fn want(&self, region: u32) {
         self.wanted.add(region as usize / 64, 1 << (region % 64));
     }
@@ -315,7 +316,7 @@ impl RegionMap {
 /// A bit for each region of one block.
 pub(crate) type Bits = [u64; WORDS_PER_BLOCK];
 
-/// Word and bit of a region within its block.
+/// Returns word and bit of a region within its block.
 pub(crate) fn place_in_block(region: u32) -> (usize, u64) {
     let within = region % REGIONS_PER_BLOCK;
     (within as usize / 64, 1 << (within % 64))
@@ -332,11 +333,11 @@ mod tests {
     #[test]
     fn what_is_dirty_after_a_crash_may_not_be_read() {
         let after_a_crash = map(0b011, 0b110, false);
-        let states = |m: &RegionMap, r| (m.readable.has(r), m.writable.has(r), m.unsettled.has(r));
+        let states = |m: &RegionMap, r| (m.readable.has(r), m.writable.has(r), m.unequal.has(r));
         assert_eq!(states(&after_a_crash, 0), (true, false, false), "clean");
         assert_eq!(states(&after_a_crash, 1), (false, false, true), "dirty");
         assert_eq!(states(&after_a_crash, 2), (false, false, false), "it was being prepared: unwritten again");
-        after_a_crash.settle(1);
+        after_a_crash.mark_equal(1);
         assert_eq!(states(&after_a_crash, 1), (true, true, false));
         assert_eq!(states(&map(2, 2, true), 1), (true, true, false));
     }
@@ -364,15 +365,16 @@ mod tests {
         assert_eq!((longer.covers(70 << 16), longer.covers((70 << 16) + 1)), (true, false));
     }
 
-    /// A region may be written between any two looks of a question: what was written before it is found all the same.
+    /// A region may be written between any two lookups of a query: what was written before the query is found all the
+    /// same.
     #[test]
-    fn what_was_written_before_a_question_is_no_hole() {
+    fn what_was_written_before_a_query_is_no_hole() {
         const REGIONS: u32 = 640;
         let spec =
             braid_geometry::Spec { chunk_bytes: 20_480, ..braid_geometry::Spec::new(braid_geometry::Level::Raid5) };
         let geometry = Geometry::plan(spec, &[4 << 20; 4]).expect("a plan");
         let map = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), 16_384, (&[], &[]), true);
-        // Every region once, far from the one before.
+        // Every region once, far from the previous one.
         let order = |k: u32| k * 269 % REGIONS;
         let answered = std::sync::atomic::AtomicU32::new(0);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! A volume of a pool, in a layout: what every shard needs to find its blocks.
+//! A volume of a pool, in a layout: what every shard needs to locate its blocks.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,16 +8,16 @@ use crate::pool::{
     unmapped_blocks,
 };
 
-/// Names a pool that is served, the same on every shard: its index, below [`crate::limits::POOLS_MAX`], and above
-/// [`PoolKey::INDEX_BITS`] what tells it from pools of other engines.
+/// Identifies a pool that is served, the same on every shard: its index, below [`crate::limits::POOLS_MAX`], and above
+/// [`PoolKey::INDEX_BITS`] a number that distinguishes it from pools of other engines.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PoolKey(pub u16);
 
 impl PoolKey {
-    /// So many bits are the index.
+    /// Number of bits of the index.
     pub const INDEX_BITS: u32 = 8;
 
-    /// Where it is in the table of pools.
+    /// Returns its index in the table of pools.
     #[inline(always)]
     pub const fn index(self) -> usize {
         (self.0 & ((1 << PoolKey::INDEX_BITS) - 1)) as usize
@@ -28,44 +28,44 @@ const _: () = assert!(crate::limits::POOLS_MAX <= 1 << PoolKey::INDEX_BITS);
 
 /// A member of a pool that is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolPlace {
+pub struct PoolMemberLocation {
     /// The device that it is.
     pub device: DeviceId,
     /// The first byte of its first extent.
     pub data: u64,
 }
 
-/// The members of a pool that is served, by number. All shards read them while members are added. A number stands for one member only
-/// as long as the pool serves, as somebody may still have it in mind.
+/// The members of a pool that is served, by number. All shards read them while members are added. A number is not
+/// reused as long as the pool serves, because a request may still refer to it.
 #[derive(Debug)]
-pub struct PoolMembers([OnceLock<PoolPlace>; MEMBERS_MAX]);
+pub struct PoolMembers([OnceLock<PoolMemberLocation>; MEMBERS_MAX]);
 
 impl PoolMembers {
-    /// Of these members, each with its number.
+    /// Creates the table of these members, each with its number.
     ///
     /// # Panics
     /// See [`PoolMembers::add`].
-    pub fn new(members: impl IntoIterator<Item = (u8, PoolPlace)>) -> PoolMembers {
+    pub fn new(members: impl IntoIterator<Item = (u8, PoolMemberLocation)>) -> PoolMembers {
         let all = PoolMembers([const { OnceLock::new() }; MEMBERS_MAX]);
         members.into_iter().for_each(|(number, place)| all.add(number, place));
         all
     }
 
-    /// One more. To be called before the pool puts anything there.
+    /// Adds a member. Must be called before the pool writes anything there.
     ///
     /// # Panics
-    /// When the number is none, or is taken.
-    pub fn add(&self, number: u8, place: PoolPlace) {
+    /// If the number is invalid or in use.
+    pub fn add(&self, number: u8, place: PoolMemberLocation) {
         assert!(self.0[usize::from(number)].set(place).is_ok(), "member {number} has a place already");
     }
 
-    /// Where a member is that the pool has spoken of.
+    /// Returns the location of a member that the pool refers to.
     ///
     /// # Panics
-    /// When it is nowhere.
+    /// If the member was not added.
     #[inline(always)]
-    pub(crate) fn of(&self, number: u8) -> PoolPlace {
-        *self.0[usize::from(number)].get().expect("a member has a place before anything is there")
+    pub(crate) fn of(&self, number: u8) -> PoolMemberLocation {
+        *self.0[usize::from(number)].get().expect("a member is added before it is used")
     }
 }
 
@@ -76,43 +76,44 @@ pub struct VolumeNode {
     pub key: PoolKey,
     /// The shard that is the pool's home.
     pub home: ShardId,
-    /// What all shards read of the pool, and of the volume.
+    /// The state of the pool, and of the volume, that all shards read.
     pub pool: Arc<PoolShared>,
     /// See `pool`.
     pub volume: Arc<VolumeShared>,
-    /// Its name at home.
+    /// Its id at the home.
     pub id: VolumeId,
     /// The pool's members, by number.
     pub members: Arc<PoolMembers>,
     /// Bytes, whole blocks of 4096.
     pub size_bytes: u64,
-    /// A snapshot.
+    /// It is a snapshot.
     pub read_only: bool,
 }
 
 impl VolumeNode {
-    /// Where a block of an extent is: device and byte.
+    /// Returns the location of a block of an extent: device and offset.
     #[inline(always)]
     pub(crate) fn place(&self, extent: ExtentId, position: u32) -> (DeviceId, u64) {
         let member = self.members.of(extent.member);
         (member.device, member.data + u64::from(extent.index) * EXTENT_BYTES + u64::from(position) * BLOCK_BYTES)
     }
 
-    /// Where a run of at most so many blocks is, within one logical extent.
+    /// Returns the location of a run of at most so many blocks, within one logical extent.
     #[inline(always)]
     pub(crate) fn find(&self, block: u64, blocks_max: u64) -> BlockLocation {
         let most = blocks_max.min(u64::from(EXTENT_BLOCKS)) as u32;
         self.volume.map.find(&self.pool.records, block, most)
     }
 
-    /// How many blocks from `block` on, below `end`, are in logical extents that are not mapped: they read as zeros, and nothing is there that
-    /// could be taken away. It may say fewer than there are, but none only where the first one is mapped.
+    /// Returns how many blocks from `block` on, below `end`, are in logical extents that are not mapped: they read as
+    /// zeros, and have nothing to unmap. It may return fewer than there are, but 0 only if the first one is mapped.
     pub(crate) fn unmapped(&self, block: u64, end: u64) -> u64 {
         unmapped_blocks(&self.volume.map, block, end)
     }
 
-    /// How far the blocks from `block` on, at most `blocks_max`, stand one after the other from `first` on, of which the first `blocks`
-    /// are known to. Extents that stand in a row on a member are so gone through as one, if all of them are `usable`.
+    /// Returns how many blocks from `block` on, at most `blocks_max`, are contiguous from `first` on, of which the
+    /// first `blocks` are known to be. So extents that are contiguous on a member are accessed as one, if all of them
+    /// are `usable`.
     pub(crate) fn run(
         &self,
         block: u64,

@@ -1,18 +1,18 @@
-//! Where bytes live and what parity gives back, together: every geometry of raid5 and raid6 up to eight members with heights
-//! from a few, filled with data and parity, loses every combination of members that its level survives, and each row of each
-//! zone comes back byte for byte.
+//! Geometry and parity together: every geometry of raid5 and raid6 up to eight members with a few member sizes, filled
+//! with data and parity, loses every combination of members that its level tolerates, and each stripe of each zone is
+//! recovered byte for byte.
 //!
-//! A block of 4 KiB is stood for by a few bytes, as all bytes of a block share their place.
+//! A few bytes represent a block of 4 KiB, because all bytes of a block have the same location.
 
 use braid_geometry::{BLOCK_BYTES, Geometry, Level, Spec, Stripe, StripeRole};
-use braid_parity::{Damage, Parity, Role};
+use braid_parity::{BlockRole, Parity, StripeDamage};
 
-/// What stands for a block.
+/// The size of a block's sample.
 const SAMPLE: usize = 24;
 
 type Sample = [u8; SAMPLE];
 
-/// A splitmix64 sequence: the same numbers at every run.
+/// A splitmix64 sequence: the same numbers in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -29,7 +29,7 @@ impl Numbers {
     }
 }
 
-/// What is on the members, block by block. Nothing stands where the array has nothing.
+/// The content of the members, block by block. Blocks that the array does not use are missing.
 struct Disks {
     members: Vec<Vec<Option<Sample>>>,
 }
@@ -44,10 +44,10 @@ impl Disks {
         self.members[usize::from(member)][(offset / BLOCK_BYTES) as usize].as_ref().expect("written")
     }
 
-    /// Random data all over the array, by the map from its offsets; then parity, row by row.
+    /// Fills the array with random data, by its offsets; then with parity, stripe by stripe.
     fn filled(geometry: &Geometry, numbers: &mut Numbers) -> Disks {
         let blocks = |bytes: &u64| vec![None; bytes.div_ceil(BLOCK_BYTES) as usize];
-        let mut disks = Disks { members: geometry.members().iter().map(blocks).collect() };
+        let mut disks = Disks { members: geometry.member_data_bytes().iter().map(blocks).collect() };
         for offset in (0..geometry.size_bytes()).step_by(BLOCK_BYTES as usize) {
             let piece = geometry.locate(offset);
             disks.put(piece.member, piece.member_offset, numbers.sample());
@@ -63,7 +63,7 @@ impl Disks {
         disks
     }
 
-    /// The data of a row in the order of the coefficients, empty where a member is lost.
+    /// Returns the data of a stripe in the order of the coefficients, empty for lost members.
     fn data(&self, stripe: Stripe<'_>, offset: u64, lost: &[u16]) -> Vec<&[u8]> {
         (0..stripe.data_chunks()).map(|i| self.left(stripe.data(i), offset, lost)).collect()
     }
@@ -73,7 +73,7 @@ impl Disks {
     }
 }
 
-/// Every stripe, and the offset on its members of every block of it.
+/// Returns every stripe, with the offset on its members of every block of it.
 fn rows(geometry: &Geometry) -> impl Iterator<Item = (Stripe<'_>, u64)> {
     (0..geometry.stripes()).filter_map(|number| geometry.stripe(number)).flat_map(|stripe| {
         let blocks = (0..stripe.chunk_bytes).step_by(BLOCK_BYTES as usize);
@@ -81,28 +81,28 @@ fn rows(geometry: &Geometry) -> impl Iterator<Item = (Stripe<'_>, u64)> {
     })
 }
 
-fn role(of: StripeRole) -> Role {
+fn role(of: StripeRole) -> BlockRole {
     match of {
-        StripeRole::Data(index) => Role::Data(usize::from(index)),
-        StripeRole::P => Role::P,
-        StripeRole::Q => Role::Q,
+        StripeRole::Data(index) => BlockRole::Data(usize::from(index)),
+        StripeRole::P => BlockRole::P,
+        StripeRole::Q => BlockRole::Q,
     }
 }
 
-/// What was lost of a row, with its members; `None` where it was too much.
+/// Returns the lost cells of a stripe, with their members; `None` if too many were lost.
 fn recover(disks: &Disks, stripe: Stripe<'_>, offset: u64, lost: &[u16]) -> Option<Vec<(u16, Sample)>> {
     let data = disks.data(stripe, offset, lost);
     let p = disks.left(stripe.p(), offset, lost);
     let q = stripe.q().map_or(&[][..], |member| disks.left(member, offset, lost));
-    let of_row: Vec<(u16, Role)> = lost.iter().filter_map(|m| Some((*m, role(stripe.role(*m)?)))).collect();
+    let of_row: Vec<(u16, BlockRole)> = lost.iter().filter_map(|m| Some((*m, role(stripe.role(*m)?)))).collect();
     let mut samples = vec![[0xee; SAMPLE]; of_row.len()];
-    let mut out: Vec<(Role, &mut [u8])> =
+    let mut out: Vec<(BlockRole, &mut [u8])> =
         of_row.iter().zip(&mut samples).map(|((_, role), sample)| (*role, &mut sample[..])).collect();
     Parity::best().recover(&data, p, q, &mut out).ok()?;
     Some(of_row.into_iter().map(|(member, _)| member).zip(samples).collect())
 }
 
-/// All sets of up to `most` members.
+/// Returns all sets of up to `most` members.
 fn losses(members: u16, most: usize) -> Vec<Vec<u16>> {
     let mut all = vec![Vec::new()];
     let mut from = 0;
@@ -142,7 +142,7 @@ fn check(spec: Spec, sizes: &[u64], numbers: &mut Numbers, counts: &mut Counts) 
                 counts.recovered += 1;
             }
         }
-        // The same from the lost members' side, as a rebuild goes: every block of them leads to a row that has it.
+        // The reverse direction, as in a rebuild: every block of a lost member leads to a stripe that contains it.
         for &member in &lost {
             for (block, held) in disks.members[usize::from(member)].iter().enumerate() {
                 let offset = block as u64 * BLOCK_BYTES;
@@ -150,15 +150,15 @@ fn check(spec: Spec, sizes: &[u64], numbers: &mut Numbers, counts: &mut Counts) 
                     assert_eq!(*held, None, "{offset} of {member} is of no stripe");
                     continue;
                 };
-                assert_eq!(place.stripe.member_offset + place.within, offset);
+                assert_eq!(place.stripe.member_offset + place.chunk_offset, offset);
                 let back = recover(&disks, place.stripe, offset, &lost).expect("the level survives it");
-                let (_, sample) = back.iter().find(|(m, _)| *m == member).expect("it is of the row");
+                let (_, sample) = back.iter().find(|(m, _)| *m == member).expect("it belongs to the stripe");
                 assert_eq!(Some(sample), held.as_ref());
             }
         }
     }
-    // One more, among the members of the first row, is refused: nothing is invented.
-    let stripe = geometry.stripe(0).expect("there is a row");
+    // One more loss, among the members of the first stripe, is refused: no data is invented.
+    let stripe = geometry.stripe(0).expect("there is a stripe");
     for lost in losses(sizes.len() as u16, tolerated + 1).into_iter().filter(|lost| lost.len() > tolerated) {
         let data_lost = lost.iter().filter(|m| matches!(stripe.role(**m), Some(StripeRole::Data(_)))).count();
         if lost.iter().all(|m| stripe.role(*m).is_some()) && data_lost > 0 {
@@ -169,7 +169,7 @@ fn check(spec: Spec, sizes: &[u64], numbers: &mut Numbers, counts: &mut Counts) 
     check_damage(&geometry, &disks, numbers);
 }
 
-/// At raid6 each row names the member whose block is wrong.
+/// At raid6 each stripe identifies the member whose block is wrong.
 fn check_damage(geometry: &Geometry, disks: &Disks, numbers: &mut Numbers) {
     if geometry.spec().level != Level::Raid6 {
         return;
@@ -182,16 +182,16 @@ fn check_damage(geometry: &Geometry, disks: &Disks, numbers: &mut Numbers) {
         let data: Vec<&[u8]> = (0..stripe.data_chunks()).map(|i| &block(stripe.data(i))[..]).collect();
         let q = stripe.q().expect("raid6");
         let named = match Parity::best().check(block(stripe.p()), block(q), &data) {
-            Damage::P => stripe.p(),
-            Damage::Q => q,
-            Damage::Data(index) => stripe.data(index),
+            StripeDamage::P => stripe.p(),
+            StripeDamage::Q => q,
+            StripeDamage::Data(index) => stripe.data(index),
             other => panic!("{other:?}"),
         };
         assert_eq!(named, stripe.members[at], "{stripe:?}");
     }
 }
 
-/// All sequences of `members` heights out of `heights`.
+/// Returns all sequences of `members` sizes out of `heights`.
 fn sequences(members: usize, heights: &[u64]) -> Vec<Vec<u64>> {
     (0..members).fold(vec![Vec::new()], |all, _| {
         all.iter().flat_map(|s| heights.iter().map(|h| s.iter().copied().chain([*h]).collect())).collect()
@@ -199,18 +199,19 @@ fn sequences(members: usize, heights: &[u64]) -> Vec<Vec<u64>> {
 }
 
 #[test]
-fn every_tolerated_loss_gives_every_row_back() {
+fn every_stripe_is_recovered_after_every_tolerated_loss() {
     let (mut numbers, mut counts) = (Numbers(1), Counts::default());
     for level in [Level::Raid5, Level::Raid6] {
-        let least = Spec::new(level).members_min();
+        let least = Spec::new(level).min_members();
         for members in least..=8 {
-            // In chunks: so high that parity comes around, and lower ones. With many members not in all orders.
+            // Sizes in chunks: so large that parity rotates completely, and smaller ones. With many members not in all
+            // orders.
             let around = members as u64 + 1;
             let heights: &[u64] = if members <= 6 { &[1, 3, around] } else { &[2, around] };
             for (number, chunks) in sequences(members, heights).into_iter().enumerate() {
                 let chunk_blocks = if number % 4 == 0 { 2 } else { 1 };
                 let spec = Spec { chunk_bytes: chunk_blocks * BLOCK_BYTES, ..Spec::new(level) };
-                // Some members are no whole number of chunks.
+                // Some members are not a whole number of chunks.
                 let odd = |(member, chunks): (usize, u64)| {
                     chunks * spec.chunk_bytes + if (number + member) % 3 == 0 { 512 } else { 0 }
                 };
@@ -221,12 +222,12 @@ fn every_tolerated_loss_gives_every_row_back() {
     }
     let Counts { geometries, zones, recovered, refused } = counts;
     println!("{geometries} geometries of {zones} zones: {recovered} blocks recovered, {refused} losses refused");
-    // All sequences: of 3 heights for 2 (raid6: 3) to 6 members, of 2 for 7 and 8.
+    // All sequences: of 3 sizes for 2 (raid6: 3) to 6 members, of 2 for 7 and 8.
     assert_eq!(geometries, 9 + 2 * (27 + 81 + 243 + 729 + 128 + 256));
     assert!(zones > geometries && refused > geometries, "{zones} zones, {refused} refused");
 }
 
-/// The narrow ones: raid5 of two is a mirror, raid6 of three a triple one.
+/// The narrowest ones: raid5 of two is a mirror, raid6 of three a triple mirror.
 #[test]
 fn parity_over_one_block_of_data_is_a_copy_of_it() {
     for (level, members) in [(Level::Raid5, 2), (Level::Raid6, 3)] {

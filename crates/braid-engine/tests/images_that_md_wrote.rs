@@ -1,17 +1,18 @@
-//! Members of arrays that Linux md wrote, whole, read back as data by Braid's own arithmetic: where each block is, and what
-//! gives it back when a member is lost.
+//! Images of members of arrays that Linux md wrote, read back by Braid's own arithmetic: the location of each block,
+//! and its recovery when a member is lost.
 //!
-//! The images are in `tests/golden/md-layouts/images`, and what stands in them is in the README beside them. `xz` unpacks them.
+//! The images are in `tests/golden/md-layouts/images`, and the README beside them describes their content. `xz` unpacks
+//! them.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use braid_geometry::{BLOCK_BYTES, Geometry, Level, Spec, Stripe, StripeRole, ZonePolicy};
-use braid_parity::{Parity, Role};
+use braid_parity::{BlockRole, Parity};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Where md put the data areas of these arrays.
+/// The offset of the data areas of these md arrays.
 const DATA_OFFSET_BYTES: usize = 1 << 20;
 
 /// The data areas of the members of an array.
@@ -42,7 +43,7 @@ impl Members {
     }
 }
 
-/// What was written into block `number` of each array, as the README says.
+/// Returns the content of block `number` of each array, as the README describes.
 fn pattern(number: u64) -> [u8; BLOCK] {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -56,7 +57,8 @@ fn pattern(number: u64) -> [u8; BLOCK] {
     block
 }
 
-/// Every block of the array is where the geometry says, in every copy; gives how many copies it looked at.
+/// Checks that every block of the array is where the geometry says, in every copy. Returns the number of copies
+/// checked.
 fn read_back(geometry: &Geometry, members: &Members) -> u64 {
     let mut looked = 0;
     for number in 0..geometry.size_bytes() / BLOCK_BYTES {
@@ -85,12 +87,12 @@ fn raid0_with_two_zones() {
 }
 
 #[test]
-fn raid10_of_three_without_any_one() {
+fn raid10_of_three_without_any_one_member() {
     let sizes = [32_505_856; 3];
     let geometry = planned(Level::Raid10, &sizes, ZonePolicy::Single, 48_758_784);
     let members = Members::unpack("raid10_n2_3", &sizes);
     assert_eq!(read_back(&geometry, &members), 2 * 48_758_784 / BLOCK_BYTES);
-    // All copies are right, so it is enough that each block keeps one.
+    // All copies are right, so that it is enough that each block keeps one.
     for lost in 0..3 {
         for offset in (0..geometry.size_bytes()).step_by(BLOCK) {
             let mut left = 0;
@@ -100,7 +102,7 @@ fn raid10_of_three_without_any_one() {
     }
 }
 
-/// The row of a stripe at an offset on its members, without one: its data, and P.
+/// Returns the data and P of a stripe at an offset on its members, without one member.
 fn row<'a>(members: &'a Members, stripe: Stripe<'_>, lost: Option<u16>) -> (Vec<&'a [u8]>, &'a [u8]) {
     let left = |member: u16| match lost {
         Some(lost) if lost == member => &[],
@@ -110,7 +112,7 @@ fn row<'a>(members: &'a Members, stripe: Stripe<'_>, lost: Option<u16>) -> (Vec<
 }
 
 #[test]
-fn raid5_of_four_without_any_one() {
+fn raid5_of_four_without_any_one_member() {
     let sizes = [24_117_248; 4];
     let geometry = planned(Level::Raid5, &sizes, ZonePolicy::Single, 72_351_744);
     let members = Members::unpack("raid5_ls_4", &sizes);
@@ -124,8 +126,8 @@ fn raid5_of_four_without_any_one() {
             assert!(parity.agrees(p, &data), "{parity:?}: P of stripe {}", stripe.number);
             for lost in 0..4 {
                 let role = match stripe.role(lost).expect("all four are in each stripe") {
-                    StripeRole::Data(index) => Role::Data(usize::from(index)),
-                    StripeRole::P => Role::P,
+                    StripeRole::Data(index) => BlockRole::Data(usize::from(index)),
+                    StripeRole::P => BlockRole::P,
                     StripeRole::Q => unreachable!("raid5 has none"),
                 };
                 let (data, p) = row(&members, stripe, Some(lost));
@@ -137,9 +139,10 @@ fn raid5_of_four_without_any_one() {
     }
 }
 
-/// With Braid's Q beside md's data and md's P, any two chunks of data of a stripe come back: md's P is the P that Q goes with.
+/// With Braid's Q added to md's data and md's P, any two data chunks of a stripe are recovered: md's P is the P that Q
+/// goes with.
 #[test]
-fn with_q_beside_it_what_md_wrote_survives_two_losses() {
+fn md_data_with_q_survives_two_losses() {
     let sizes = [24_117_248; 4];
     let geometry = planned(Level::Raid5, &sizes, ZonePolicy::Single, 72_351_744);
     let members = Members::unpack("raid5_ls_4", &sizes);
@@ -154,7 +157,7 @@ fn with_q_beside_it_what_md_wrote_survives_two_losses() {
             let mut left = data.clone();
             (left[a], left[b]) = (&[], &[]);
             let (mut out_a, mut out_b) = (vec![0; chunk], vec![0; chunk]);
-            let mut wanted = [(Role::Data(a), &mut out_a[..]), (Role::Data(b), &mut out_b[..])];
+            let mut wanted = [(BlockRole::Data(a), &mut out_a[..]), (BlockRole::Data(b), &mut out_b[..])];
             parity.recover(&left, p, &q, &mut wanted).expect("two may be lost");
             assert!(out_a == data[a] && out_b == data[b], "{a} and {b} of stripe {number}");
         }

@@ -1,7 +1,8 @@
-//! Arrays that md laid out, read through a shard: every layout, whole and with every loss that it tolerates, at random places.
+//! Arrays with md's layouts, read through a shard: every layout, complete and with every loss that it tolerates, at
+//! random offsets.
 //!
-//! The members are filled here by the rules that the kernel has for P and Q (`raid6_d0`: coefficients are given out from the member after
-//! Q on), not by what the engine makes of them.
+//! The test fills the members by the kernel's rules for P and Q (`raid6_d0`: coefficients are assigned from the member
+//! after Q on), independently of the engine.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -38,7 +39,7 @@ impl LeafSink for Sink {
     fn scratch(&mut self) -> (Buf, u64) {
         (Buf { addr: SCRATCH, region: Buf::UNREGISTERED }, SCRATCH_BYTES_MIN)
     }
-    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut ComputeFn<'_>) {
         let mut memory = self.memory.borrow_mut();
         let range = |buf: &Buf| buf.addr as usize..(buf.addr + len) as usize;
         let read: Vec<Vec<u8>> = inputs.iter().map(|buf| memory[range(buf)].to_vec()).collect();
@@ -63,7 +64,7 @@ struct Rig {
     members: Vec<Vec<u8>>,
     /// A disk whose reads fail.
     failing: Option<u32>,
-    /// From which disks was read.
+    /// The disks that were read.
     read_from: Vec<u32>,
     version: u32,
 }
@@ -88,23 +89,23 @@ impl Rig {
         let member = |role: usize| MirrorMember {
             leaf: LeafId(role as u32),
             start: START,
-            len: geometry.members()[role],
+            len: geometry.member_data_bytes()[role],
             bitmap_start: 0,
-            role: if lost.contains(&role) { Role::Out } else { Role::InSync },
+            role: if lost.contains(&role) { MemberRole::Failed } else { MemberRole::InSync },
             write_mostly: false,
         };
-        let count = geometry.members().len();
+        let count = geometry.member_data_bytes().len();
         let regions = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), 1 << 30, (&[1], &[]), true);
         let parity = (geometry.spec().level.parity() > 0).then(|| ParityNode {
             array: Uuid::nil(),
             run: 1,
             rings: vec![0; count],
             ring_blocks: 176,
-            least_ring_blocks: 176,
+            ring_blocks_min: 176,
             generation: 1,
-            lost: Arc::default(),
+            lost_stripes: Arc::default(),
             marks: Arc::default(),
-            ring_on: RingPlace::Members,
+            ring_location: RingState::Members,
         });
         let node = MirrorNode {
             geometry: geometry.clone(),
@@ -138,7 +139,7 @@ impl Rig {
             }
             self.shard.leaf_done(io.cookie, Ok(()), &mut self.sink);
         }
-        while self.shard.pop_trouble().is_some() {}
+        while self.shard.pop_fault().is_some() {}
         let mut done = Vec::new();
         self.shard.swap_done(&mut done);
         assert_eq!(done.len(), 1, "exactly one answer");
@@ -160,9 +161,10 @@ impl Random {
     }
 }
 
-/// The members of an array that holds `data`, filled as md does.
+/// Returns the members of an array that holds `data`, filled as md does.
 fn filled(geometry: &Geometry, data: &[u8]) -> Vec<Vec<u8>> {
-    let mut members: Vec<Vec<u8>> = geometry.members().iter().map(|bytes| vec![0xee; *bytes as usize]).collect();
+    let mut members: Vec<Vec<u8>> =
+        geometry.member_data_bytes().iter().map(|bytes| vec![0xee; *bytes as usize]).collect();
     for at in (0..data.len()).step_by(512) {
         geometry.copies(at as u64, &mut |piece| {
             let place = piece.member_offset as usize;
@@ -174,7 +176,7 @@ fn filled(geometry: &Geometry, data: &[u8]) -> Vec<Vec<u8>> {
         let stripe = geometry.stripe(number).expect("below the count");
         let place = stripe.member_offset as usize..(stripe.member_offset + stripe.chunk_bytes) as usize;
         let width = members.len();
-        // From the member after Q on, around the end; without Q the order does not matter.
+        // From the member after Q on, with wrap-around; without Q the order does not matter.
         let first = stripe.q().map_or(0, |q| usize::from(q) + 1);
         let order = (0..width).map(|step| (first + step) % width);
         let is_data = |member: &usize| matches!(stripe.role(*member as u16), Some(StripeRole::Data(_)));
@@ -202,7 +204,7 @@ fn every_layout_without_every_member_that_it_can_lose() {
     let mut random = Random(1);
     let mut reads = 0;
     for level in [Level::Raid5, Level::Raid6, Level::Raid10, Level::Raid1] {
-        for &layout in [level.layouts(), level.layouts_of_md()].concat().iter() {
+        for &layout in [level.layouts(), level.md_only_layouts()].concat().iter() {
             for width in [4, 5usize] {
                 let spec = Spec { layout, chunk_bytes: CHUNK, ..Spec::new(level) };
                 let members = vec![(2 * width as u64 + 1) * CHUNK; width];
@@ -212,7 +214,7 @@ fn every_layout_without_every_member_that_it_can_lose() {
                 let pairs = (0..width).flat_map(|a| (0..a).map(move |b| vec![a, b]));
                 let tolerated = |lost: &Vec<usize>| match level {
                     Level::Raid5 => lost.len() <= 1,
-                    // Neighbours have copies of the same.
+                    // Neighbours have copies of the same data.
                     Level::Raid10 => lost.len() <= 1,
                     _ => true,
                 };
@@ -232,7 +234,7 @@ fn every_layout_without_every_member_that_it_can_lose() {
                         );
                         reads += 1;
                     }
-                    // One more fails while it is read: computed, or read elsewhere, where that can be.
+                    // One more member fails while it is read: the data is computed, or read elsewhere, if possible.
                     let failing = (lost.first().copied().unwrap_or(0) + 1) % width;
                     if level == Level::Raid1 || (level == Level::Raid6 || lost.is_empty()) && lost.len() <= 1 {
                         rig.failing = Some(failing as u32).filter(|_| !lost.contains(&failing));
@@ -261,9 +263,9 @@ fn nothing_is_written_and_nothing_flushed() {
     assert!(rig.read(8192, 4096).expect("it can be read") == data[8192..12_288]);
 }
 
-/// Copies of an array that was not stopped in order may differ: who reads twice is not told two things.
+/// Copies of an array that was not stopped cleanly may differ: repeated reads return the same data.
 #[test]
-fn of_copies_that_may_differ_always_the_same_is_read() {
+fn of_copies_that_may_differ_always_the_same_one_is_read() {
     let geometry = Geometry::imported(Spec::new(Level::Raid1), &[1 << 20; 3]).expect("a mirror");
     let data = some_data(1 << 20, &mut Random(3));
     let mut rig = Rig::new(filled(&geometry, &data));

@@ -1,5 +1,6 @@
-//! One thread changes the map of a volume while two others read it. Every version of a logical extent is another arrangement, and
-//! what is found names its version: it must be right for one version that was there during the look.
+//! One thread changes the map of a volume while two others read it. Every version of a logical extent is a different
+//! arrangement, and a lookup's result identifies its version: it must be right for one version that existed during the
+//! lookup.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -7,13 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use braid_engine::pool::{BlockLocation, ExtentId, MapWriter, PackedBlock, Piece, Records, Visible, VolumeMap};
 
 const VERSIONS: u32 = 120_000;
-/// Extents that one version may name. None is used again by a later version: ordering rule 4 of pools.
+/// Maximum number of extents that one version names. None is reused by a later version: ordering rule 4 of pools.
 const EXTENTS: u32 = 4;
-/// In the first part of the map, in another one, and beyond what the map was made for.
+/// In the first part of the map, in another one, and beyond the map's initial size.
 const LOGICAL: [u32; 4] = [0, 511, 2_048, 70_000];
 const SIZE: u32 = 70_001;
 
-/// Where each block of a logical extent is in one version: the extent, and its position there.
+/// The location of each block of a logical extent in one version: the extent, and the position in it.
 type Arrangement = [Option<(ExtentId, u32)>; 64];
 
 fn mix(x: u64) -> u64 {
@@ -21,7 +22,7 @@ fn mix(x: u64) -> u64 {
     (x ^ (x >> 27)).wrapping_mul(0x81da_def4_bc2d_d44d)
 }
 
-/// The extents of a version of the `which`-th logical extent: their number says both.
+/// Returns the extents of a version of the `which`-th logical extent: their number identifies both.
 fn extent(which: usize, version: u32, k: u32) -> ExtentId {
     ExtentId { member: which as u8, index: version * EXTENTS + k }
 }
@@ -31,7 +32,7 @@ fn version_of(which: usize, extent: ExtentId) -> u32 {
     extent.index / EXTENTS
 }
 
-/// The form of a version: 0 nothing, 1 whole, 2 single, 3 to 7 lists and tables.
+/// Returns the form of a version: 0 unmapped, 1 whole, 2 single, 3 to 7 lists and tables.
 fn form(which: usize, version: u32) -> u64 {
     match version {
         0 => 0,
@@ -39,7 +40,7 @@ fn form(which: usize, version: u32) -> u64 {
     }
 }
 
-/// The blocks of a version, by pieces and packed.
+/// Returns the blocks of a version, as pieces and packed blocks.
 fn arrange(which: usize, version: u32) -> (Vec<Piece>, Vec<PackedBlock>) {
     let seed = mix(u64::from(version) << 16 | which as u64);
     let piece = |k, mask| Piece { extent: extent(which, version, k), mask };
@@ -91,15 +92,15 @@ fn expected(which: usize, version: u32, at: u32, most: u32) -> BlockLocation {
 
 struct Shared {
     records: Records,
-    /// The version of each logical extent that is being made, and the one that has been made.
+    /// The version of each logical extent that is being written, and the one that has been written.
     begun: [AtomicU32; LOGICAL.len()],
     made: [AtomicU32; LOGICAL.len()],
     over: AtomicBool,
-    /// Looks during which the version changed: without them nothing was tried.
+    /// Lookups during which the version changed: without them nothing was tested.
     overtaken: AtomicU64,
 }
 
-/// Lets the readers end however the writer does.
+/// Ends the readers, however the writer ends.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -128,7 +129,7 @@ fn write(shared: &Shared, mut writer: MapWriter) {
                 writer.replace(&shared.records, logical, &pieces, &packed, form(which, version) == 2);
             }
             shared.made[which].store(version, Ordering::SeqCst);
-            // The extents of the version before are free now, and say so at once.
+            // The extents of the previous version are free now, and their records say so at once.
             (0..EXTENTS).for_each(|k| shared.records.set_present(extent(which, version - 1, k), 0));
         }
     }
@@ -187,7 +188,7 @@ fn check_visible(which: usize, visible: &Visible, mut versions: std::ops::RangeI
 }
 
 #[test]
-fn what_is_found_was_true_during_the_look() {
+fn a_lookup_returns_what_was_true_during_it() {
     let shared = Shared {
         records: Records::new(),
         begun: [const { AtomicU32::new(0) }; LOGICAL.len()],

@@ -11,13 +11,13 @@ use support::*;
 
 const KIB: u64 = 1024;
 const SIZES: [u64; 3] = [2 << 20; 3];
-const BOTH: [Role; 2] = [Role::InSync; 2];
+const BOTH: [MemberRole; 2] = [MemberRole::InSync; 2];
 
 fn rig(shards: u16) -> Rig {
     Rig::new(shards, &SIZES)
 }
 
-/// The bits that stand on a disk.
+/// Returns the bitmap block on a disk.
 fn bits_on(rig: &Rig, disk: usize) -> BitmapBlock {
     let bytes: [u8; 4096] = rig.disks[disk][BITMAP as usize..][..4096].try_into().unwrap();
     let read = bitmap::decode(&Uuid::from_u128(9), 0, &bytes);
@@ -71,7 +71,7 @@ fn a_first_write_is_prepared_in_the_right_order() {
             }
         }
         let metadata = log.iter().filter(|e| e.offset >= BITMAP && e.op == Op::Write).count();
-        assert!(metadata <= 2 * 2 * 4, "bits asked for together are written together: {metadata}");
+        assert!(metadata <= 2 * 2 * 4, "bits that are requested together are written together: {metadata}");
         assert!(rig.disks[0][..960 << 10] == rig.disks[1][..960 << 10]);
         assert_eq!(rig.disks[0][4096..16384], [0; 12288], "around what was written there are zeros");
         let bits = bits_on(&rig, 0);
@@ -93,9 +93,9 @@ fn a_clean_region_needs_its_bit_only() {
     assert_eq!((bits_on(&rig, 0).written[0], bits_on(&rig, 1).dirty[0]), (0b11, 0b01));
 }
 
-/// A member fails a write: nobody is told anything until a layout without it is there, on any shard.
+/// A member fails a write: no request is answered, on any shard, until a layout without the member is published.
 #[test]
-fn a_failed_write_is_answered_when_the_member_is_left_out() {
+fn a_failed_write_is_answered_when_the_member_is_dropped() {
     let mut rig = rig(2);
     let map = regions(0, u64::MAX, u64::MAX, true);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&BOTH, &map))));
@@ -103,30 +103,30 @@ fn a_failed_write_is_answered_when_the_member_is_left_out() {
     rig.memory[..4096].fill(3);
     rig.submit(0, request(Op::Write, 0, 4096, 0)).unwrap();
     rig.settle(&mut Random(1));
-    let troubles = rig.troubles();
-    assert_eq!((troubles.len(), troubles[0].role, troubles[0].op), (1, 1, Op::Write));
-    assert!(troubles[0].is_frozen() && troubles[0].is_fatal());
+    let faults = rig.faults();
+    assert_eq!((faults.len(), faults[0].role, faults[0].op), (1, 1, Op::Write));
+    assert!(faults[0].freezes_device() && faults[0].is_fatal());
     rig.freeze(0);
-    // What is asked now waits, too.
+    // A later request waits, too.
     rig.submit(0, request(Op::Read, 0, 4096, 8192)).unwrap();
     rig.submit(1, request(Op::Write, 0, 8192, 16384)).unwrap();
     rig.submit(1, request(Op::Flush, 0, 0, 0)).unwrap();
     rig.settle(&mut Random(1));
     assert_eq!((rig.done(0).len(), rig.done(1).len()), (0, 0));
-    let out = [Role::InSync, Role::Out];
+    let out = [MemberRole::InSync, MemberRole::Failed];
     rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&out, &map))));
     rig.settle(&mut Random(1));
     let (first, second) = (rig.done(0), rig.done(1));
     assert_eq!((first.len(), second.len()), (2, 2));
     assert!(first.iter().chain(&second).all(|d| d.result.is_ok()), "{first:?} {second:?}");
-    assert!(rig.troubles().is_empty());
+    assert!(rig.faults().is_empty());
     assert_eq!((rig.shards[0].0.slots_in_use(), rig.shards[1].0.slots_in_use()), (0, 0));
 }
 
-/// What is written for the first time is zeroed around that on the members that are left: who was left out while a read was under way
-/// must not answer the rest of it.
+/// A first write zeroes the rest of its region on the remaining members only: a member that was dropped while a read
+/// was in flight must not supply the rest of that read.
 #[test]
-fn a_read_goes_on_without_the_member_that_was_left_out_meanwhile() {
+fn a_read_continues_without_a_member_that_was_dropped_meanwhile() {
     for out in 0..2 {
         let mut rig = rig(1);
         let map = regions(0, 0b01, 0, true);
@@ -137,7 +137,7 @@ fn a_read_goes_on_without_the_member_that_was_left_out_meanwhile() {
         assert!(reads > 0, "the first region is read");
         rig.freeze(0);
         let mut roles = BOTH;
-        roles[out] = Role::Out;
+        roles[out] = MemberRole::Failed;
         rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&roles, &map))));
         rig.memory[..4096].fill(3);
         rig.submit(0, request(Op::Write, 64 * KIB, 4096, 0)).unwrap();
@@ -152,21 +152,27 @@ fn a_read_goes_on_without_the_member_that_was_left_out_meanwhile() {
     }
 }
 
-/// A layout that leaves out somebody else does not excuse the member that failed.
+/// A layout that drops another member does not clear the failure.
 #[test]
-fn a_second_failure_is_told_again() {
+fn a_second_failure_is_reported_again() {
     let mut rig = rig(1);
     let map = regions(0, u64::MAX, u64::MAX, true);
-    rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&[Role::InSync; 3], &map))));
+    rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&[MemberRole::InSync; 3], &map))));
     rig.failing = Some(1);
     rig.submit(0, request(Op::Write, 0, 4096, 0)).unwrap();
     rig.settle(&mut Random(1));
-    rig.troubles();
-    rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[Role::Out, Role::InSync, Role::InSync], &map))));
+    rig.faults();
+    rig.publish(
+        0,
+        Some(DeviceLayout::new(2, 512, &mirror(&[MemberRole::Failed, MemberRole::InSync, MemberRole::InSync], &map))),
+    );
     rig.settle(&mut Random(1));
-    assert_eq!(rig.troubles().iter().map(|t| t.role).collect::<Vec<_>>(), [1]);
+    assert_eq!(rig.faults().iter().map(|t| t.role).collect::<Vec<_>>(), [1]);
     assert!(rig.done(0).is_empty());
-    rig.publish(0, Some(DeviceLayout::new(3, 512, &mirror(&[Role::Out, Role::Out, Role::InSync], &map))));
+    rig.publish(
+        0,
+        Some(DeviceLayout::new(3, 512, &mirror(&[MemberRole::Failed, MemberRole::Failed, MemberRole::InSync], &map))),
+    );
     rig.settle(&mut Random(1));
     assert!(rig.done(0)[0].result.is_ok());
 }
@@ -193,7 +199,7 @@ fn a_failed_array_answers_with_errors_and_writes_nothing() {
 }
 
 #[test]
-fn a_read_goes_to_another_member_and_the_trouble_is_told() {
+fn a_read_goes_to_another_member_and_the_fault_is_reported() {
     for failing in 0..2 {
         let mut rig = rig(1);
         rig.publish(0, Some(DeviceLayout::new(1, 512, &open_mirror())));
@@ -205,18 +211,21 @@ fn a_read_goes_to_another_member_and_the_trouble_is_told() {
             rig.run(request(Op::Read, 4096 * (k % 2), 4096, 4096 * k)).unwrap();
         }
         assert_eq!(rig.memory[..16384], [5; 16384]);
-        let troubles = rig.troubles();
-        assert!(troubles.iter().all(|t| t.role == failing as u16 && !t.is_fatal()), "{troubles:?}");
+        let faults = rig.faults();
+        assert!(faults.iter().all(|t| t.role == failing as u16 && !t.is_fatal()), "{faults:?}");
         assert_eq!(rig.shards[0].0.slots_in_use(), 0);
     }
     let mut rig = rig(1);
-    rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&[Role::InSync, Role::Out], &regions(0, 1, 1, true)))));
+    rig.publish(
+        0,
+        Some(DeviceLayout::new(1, 512, &mirror(&[MemberRole::InSync, MemberRole::Failed], &regions(0, 1, 1, true)))),
+    );
     rig.failing = Some(0);
     assert_eq!(rig.run(request(Op::Read, 0, 4096, 0)).unwrap_err().kind, ErrorKind::Io, "there is no other");
 }
 
-/// A server that is silent ends its I/O when nothing can come any more: the memory is free for another member. What the kernel holds of
-/// a disk that hangs it may yet fill: nobody else may.
+/// A server that does not respond has its I/O ended when no reply can arrive any more: the memory is free for another
+/// member. Memory of I/O that the kernel holds of a disk that hangs may yet be filled: no other I/O may use it.
 #[test]
 fn a_read_that_timed_out_goes_to_another_member_when_its_memory_is_free() {
     for is_free in [true, false] {
@@ -234,8 +243,8 @@ fn a_read_that_timed_out_goes_to_another_member_when_its_memory_is_free() {
         rig.settle(&mut Random(1));
         let done = rig.done(0).remove(0);
         assert_eq!((done.result.is_ok(), done.buffer_busy), (is_free, !is_free), "{done:?}");
-        let troubles = rig.troubles();
-        assert!(troubles.len() == 1 && troubles[0].is_fatal() && !troubles[0].is_frozen(), "{troubles:?}");
+        let faults = rig.faults();
+        assert!(faults.len() == 1 && faults[0].is_fatal() && !faults[0].freezes_device(), "{faults:?}");
         let other: Vec<u32> = rig.log.borrow().iter().map(|event| event.leaf).collect();
         assert_eq!(other, if is_free { vec![1 - silent.leaf.0] } else { vec![] });
         assert_eq!(rig.memory[0], if is_free { 5 } else { 0 });
@@ -247,9 +256,9 @@ fn a_read_that_timed_out_goes_to_another_member_when_its_memory_is_free() {
     }
 }
 
-/// The write of bits fails: the region is prepared anew without the member, and who waits for it goes on.
+/// A bitmap write fails: the region is prepared again without the member, and waiting requests continue.
 #[test]
-fn a_failed_write_of_bits_begins_anew_with_the_next_layout() {
+fn a_failed_bitmap_write_is_repeated_with_the_next_layout() {
     for fails_after in 0..8 {
         let mut rig = rig(2);
         let map = regions(1, 0b100, 0, true);
@@ -265,10 +274,10 @@ fn a_failed_write_of_bits_begins_anew_with_the_next_layout() {
         }
         rig.failing = Some(1);
         rig.settle(&mut Random(3));
-        assert!(!rig.troubles().is_empty(), "after {fails_after}");
+        assert!(!rig.faults().is_empty(), "after {fails_after}");
         rig.freeze(0);
         rig.settle(&mut Random(3));
-        rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[Role::InSync, Role::Out], &map))));
+        rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[MemberRole::InSync, MemberRole::Failed], &map))));
         rig.settle(&mut Random(3));
         let done: Vec<_> = rig.done(0).into_iter().chain(rig.done(1)).collect();
         assert!(done.len() == 2 && done.iter().all(|d| d.result.is_ok()), "after {fails_after}: {done:?}");
@@ -295,17 +304,17 @@ fn what_a_crash_left_unequal_is_read_when_it_has_been_copied() {
         device: DeviceId(0),
         offset: 64 * KIB,
         len: 64 * KIB,
-        kind: SyncKind::Copy { from: 1, to: Roles(u128::MAX) },
+        kind: SyncKind::Copy { from: 1, to: MemberSet(u128::MAX) },
         buf: Buf { addr: 1 << 20, region: Buf::UNREGISTERED },
         tag: 5,
     };
     let (shard, sink) = &mut rig.shards[0];
-    shard.sync(&part, sink).unwrap();
+    shard.submit_sync(&part, sink).unwrap();
     rig.settle(&mut Random(1));
     let done = rig.shards[0].0.pop_sync_done().unwrap();
     assert!(done.tag == 5 && done.result.is_ok() && !done.buffer_lost);
     assert_eq!(rig.disks[0][64 << 10..128 << 10], rig.disks[1][64 << 10..128 << 10]);
-    rig.call(1, RegionCall::Settle(vec![1]));
+    rig.call(1, RegionCall::MarkEqual(vec![1]));
     rig.settle(&mut Random(1));
     assert_eq!(rig.done(0).len(), 2);
     assert_eq!(rig.memory[..4096], [2; 4096]);
@@ -320,13 +329,13 @@ fn a_part_of_a_job_holds_its_range_and_never_waits_in_a_freeze() {
         device: DeviceId(0),
         offset: 0,
         len: 8192,
-        kind: SyncKind::Copy { from: 0, to: Roles(2) },
+        kind: SyncKind::Copy { from: 0, to: MemberSet(2) },
         buf: Buf { addr: 1 << 20, region: Buf::UNREGISTERED },
         tag,
     };
     let sync = |rig: &mut Rig, tag| {
         let (shard, sink) = &mut rig.shards[0];
-        shard.sync(&part(tag), sink)
+        shard.submit_sync(&part(tag), sink)
     };
     sync(&mut rig, 1).unwrap();
     rig.submit(0, request(Op::Write, 4096, 4096, 0)).unwrap();
@@ -341,7 +350,10 @@ fn a_part_of_a_job_holds_its_range_and_never_waits_in_a_freeze() {
     assert_eq!(rig.shards[0].0.pop_sync_done().unwrap().result.unwrap_err().kind, ErrorKind::Busy);
     assert_eq!(sync(&mut rig, 3).unwrap_err().kind, ErrorKind::Busy);
     rig.settle(&mut Random(1));
-    rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[Role::InSync, Role::Out], &regions(0, 1, 1, true)))));
+    rig.publish(
+        0,
+        Some(DeviceLayout::new(2, 512, &mirror(&[MemberRole::InSync, MemberRole::Failed], &regions(0, 1, 1, true)))),
+    );
     rig.settle(&mut Random(1));
     assert!(rig.done(0)[0].result.is_ok());
     assert_eq!(rig.shards[0].0.slots_in_use(), 0);
@@ -352,40 +364,40 @@ fn a_failed_write_of_a_job_freezes_as_well() {
     let mut rig = rig(1);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &open_mirror())));
     let buf = Buf { addr: 1 << 20, region: Buf::UNREGISTERED };
-    let kind = SyncKind::Copy { from: 0, to: Roles(2) };
+    let kind = SyncKind::Copy { from: 0, to: MemberSet(2) };
     let part = SyncRequest { device: DeviceId(0), offset: 0, len: 8192, kind, buf, tag: 1 };
     rig.failing = Some(1);
     let (shard, sink) = &mut rig.shards[0];
-    shard.sync(&part, sink).unwrap();
+    shard.submit_sync(&part, sink).unwrap();
     rig.settle(&mut Random(1));
     assert!(rig.shards[0].0.pop_sync_done().unwrap().result.is_err());
-    let troubles = rig.troubles();
-    assert!(troubles.len() == 1 && troubles[0].is_frozen());
+    let faults = rig.faults();
+    assert!(faults.len() == 1 && faults[0].freezes_device());
     rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
     rig.settle(&mut Random(1));
     assert!(rig.done(0).is_empty());
 }
 
 #[test]
-fn a_source_that_cannot_be_read_fails_the_copy_and_interrupts_nobody() {
+fn a_source_that_cannot_be_read_fails_the_copy_without_a_fault_report() {
     let mut rig = rig(1);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &open_mirror())));
     let buf = Buf { addr: 1 << 20, region: Buf::UNREGISTERED };
-    let kind = SyncKind::Copy { from: 0, to: Roles(2) };
+    let kind = SyncKind::Copy { from: 0, to: MemberSet(2) };
     let part = SyncRequest { device: DeviceId(0), offset: 0, len: 8192, kind, buf, tag: 1 };
     rig.failing = Some(0);
     let (shard, sink) = &mut rig.shards[0];
-    shard.sync(&part, sink).unwrap();
+    shard.submit_sync(&part, sink).unwrap();
     rig.settle(&mut Random(1));
     assert_eq!(rig.shards[0].0.pop_sync_done().unwrap().result.unwrap_err().kind, ErrorKind::Io);
-    assert!(rig.troubles().is_empty(), "who has it copied knows, and goes to another source");
+    assert!(rig.faults().is_empty(), "the caller of the copy knows, and uses another source");
     rig.submit(0, request(Op::Read, 0, 4096, 0)).unwrap();
     rig.settle(&mut Random(1));
     assert_eq!(rig.done(0).len(), 1, "nothing is frozen");
 }
 
 #[test]
-fn bits_are_taken_away_only_where_nobody_came_back() {
+fn bits_are_cleared_only_if_no_request_came_back() {
     let mut rig = rig(1);
     let map = regions(0, 0b111, 0b111, true);
     let layout = |version| Some(DeviceLayout::new(version, 512, &mirror(&BOTH, &map)));
@@ -402,24 +414,24 @@ fn bits_are_taken_away_only_where_nobody_came_back() {
     assert_eq!(bits_on(&rig, 1).dirty[0], 0b111);
 }
 
-/// A member fails while a bit is being taken away: the survivor may have lost the bit already, so that it is written again
-/// before anybody writes there.
+/// A member fails while a bit is being cleared: the survivor may have cleared the bit already, so that it is written
+/// again before a write to the region begins.
 #[test]
-fn a_bit_that_was_taken_away_on_some_is_set_again_first() {
+fn a_bit_that_was_cleared_on_some_members_is_set_again_first() {
     for answered in [0, 1] {
         let mut rig = rig(1);
         let map = regions(0, 0b1, 0b1, true);
         rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&BOTH, &map))));
         rig.call(0, RegionCall::Close(vec![0]));
         let (shard, sink) = &mut rig.shards[0];
-        shard.call(5, DeviceId(0), RegionCall::Clear(vec![0]), sink);
-        // The survivor has the block without the bit, the other one fails.
+        shard.begin_call(5, DeviceId(0), RegionCall::Clear(vec![0]), sink);
+        // The survivor has the block without the bit, the other member fails.
         rig.answer(0, answered);
         rig.failing = Some(1 - rig.log.borrow().last().unwrap().leaf);
         let survivor = rig.log.borrow().last().unwrap().leaf as usize;
         rig.answer(0, 0);
-        let mut roles = [Role::Out; 2];
-        roles[survivor] = Role::InSync;
+        let mut roles = [MemberRole::Failed; 2];
+        roles[survivor] = MemberRole::InSync;
         rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&roles, &map))));
         rig.settle(&mut Random(1));
         rig.run(request(Op::Write, 0, 4096, 0)).unwrap();
@@ -429,14 +441,14 @@ fn a_bit_that_was_taken_away_on_some_is_set_again_first() {
 }
 
 #[test]
-fn bits_stay_while_a_member_is_missing_and_a_newcomer_gets_them_all() {
+fn bits_stay_while_a_member_is_missing_and_a_new_member_gets_them_all() {
     let mut rig = rig(1);
     let map = regions(0, 0b111, 0b111, true);
-    rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&[Role::InSync, Role::Out], &map))));
+    rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&[MemberRole::InSync, MemberRole::Failed], &map))));
     rig.call(0, RegionCall::Close(vec![0]));
     rig.call(0, RegionCall::Clear(vec![0]));
     assert!(map.dirty.has(0) && rig.log.borrow().is_empty());
-    rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[Role::InSync, Role::Filling], &map))));
+    rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[MemberRole::InSync, MemberRole::Rebuilding], &map))));
     rig.call(0, RegionCall::Rewrite);
     assert_eq!(bits_on(&rig, 1).dirty[0], 0b111);
     rig.run(request(Op::Write, 64 * KIB, 4096, 0)).unwrap();
@@ -447,13 +459,13 @@ fn bits_stay_while_a_member_is_missing_and_a_newcomer_gets_them_all() {
         assert!(last.iter().all(|e| e.op == op) && both, "{last:?}");
     }
     rig.run(request(Op::Read, 64 * KIB, 4096, 0)).unwrap();
-    assert_eq!(rig.log.borrow().last().unwrap().leaf, 0, "nobody reads from a member that is being filled");
+    assert_eq!(rig.log.borrow().last().unwrap().leaf, 0, "a rebuilding member is not read");
 }
 
-/// A member hangs: its write is answered by the time limit, the member is left out, the write is done; its memory is
-/// free when the kernel gives it back, and others write there meanwhile.
+/// A member hangs: its write is answered at the time limit, the member is dropped, and the request succeeds. Its memory
+/// is free when the kernel returns the I/O, and others write there meanwhile.
 #[test]
-fn a_late_write_is_done_when_the_member_is_left_out() {
+fn a_late_write_succeeds_when_the_member_is_dropped() {
     let mut rig = rig(1);
     let map = regions(0, u64::MAX, u64::MAX, true);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&BOTH, &map))));
@@ -463,8 +475,8 @@ fn a_late_write_is_done_when_the_member_is_left_out() {
     let (shard, sink) = &mut rig.shards[0];
     shard.leaf_late(late.cookie, sink);
     assert!(rig.done(0).is_empty());
-    assert_eq!(rig.troubles()[0].kind, ErrorKind::TimedOut);
-    rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[Role::InSync, Role::Out], &map))));
+    assert_eq!(rig.faults()[0].kind, ErrorKind::TimedOut);
+    rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[MemberRole::InSync, MemberRole::Failed], &map))));
     let done = rig.done(0);
     assert!(done[0].result.is_ok() && done[0].buffer_busy);
     rig.run(request(Op::Write, 0, 8192, 8192)).unwrap();
@@ -475,22 +487,22 @@ fn a_late_write_is_done_when_the_member_is_left_out() {
     assert_eq!(rig.shards[0].0.slots_in_use(), 0);
 }
 
-/// A member is left out while old requests are still out on it: those that fail there now are excused.
+/// A member is dropped while I/Os to it are in flight: their failures are ignored.
 #[test]
-fn who_fails_after_having_been_left_out_freezes_nobody() {
+fn a_failure_of_a_dropped_member_freezes_nothing() {
     let mut rig = rig(1);
     let map = regions(0, u64::MAX, u64::MAX, true);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &mirror(&BOTH, &map))));
     rig.submit(0, request(Op::Write, 0, 4096, 0)).unwrap();
-    rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[Role::InSync, Role::Out], &map))));
+    rig.publish(0, Some(DeviceLayout::new(2, 512, &mirror(&[MemberRole::InSync, MemberRole::Failed], &map))));
     rig.failing = Some(1);
     rig.settle(&mut Random(1));
-    assert!(rig.done(0)[0].result.is_ok() && rig.troubles().is_empty());
+    assert!(rig.done(0)[0].result.is_ok() && rig.faults().is_empty());
     rig.run(request(Op::Write, 0, 4096, 0)).unwrap();
 }
 
 #[test]
-fn a_mirror_zeroes_what_is_discarded_and_promises_no_haste() {
+fn a_mirror_zeroes_discarded_ranges_and_has_no_fast_zero() {
     let mut rig = rig(1);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &open_mirror())));
     rig.disks[0][..8192].fill(1);
@@ -516,7 +528,7 @@ fn raid10_writes_each_byte_to_its_two_members() {
         start: 0,
         len: *len,
         bitmap_start: BITMAP,
-        role: Role::InSync,
+        role: MemberRole::InSync,
         write_mostly: k == 0,
     };
     let members = sizes.iter().enumerate().map(member).collect();

@@ -1,4 +1,5 @@
-//! A request goes through the whole stack in one pass, to where the geometry says, in few leaf I/Os.
+//! A request is planned through the whole stack in one pass, to the locations that the geometry gives, in few leaf
+//! I/Os.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -15,7 +16,7 @@ fn rig(node: &Node, disks: &[u64]) -> Rig {
     rig
 }
 
-/// Random requests against a plain array of bytes.
+/// Compares random requests with a plain array of bytes.
 fn check_content(node: &Node, disks: &[u64], seed: u64) {
     let mut rig = rig(node, disks);
     let size = node.size_bytes();
@@ -74,7 +75,7 @@ fn a_stack_of_arrays_is_one_pass() {
     check_content(&upper, &[a[0], a[1], b[0], b[1]], 42);
 }
 
-/// How many leaf I/Os a read of the range becomes.
+/// Returns the number of leaf I/Os of a read of the range.
 fn leaf_ios(node: &Node, offset: u64, len: u64) -> usize {
     let mut rig = rig(node, &[]);
     rig.submit(0, request(Op::Read, offset, len, 0)).unwrap();
@@ -92,7 +93,7 @@ fn adjacent_pieces_are_one_io() {
 }
 
 #[test]
-fn a_request_longer_than_a_step_goes_on() {
+fn a_request_longer_than_a_step_continues() {
     let disks = [40 * MIB; 3];
     let node = raid0(4096, &disks);
     let mut rig = rig(&node, &disks);
@@ -109,7 +110,7 @@ fn a_request_longer_than_a_step_goes_on() {
 }
 
 #[test]
-fn flush_asks_every_disk_once() {
+fn a_flush_goes_to_every_disk_once() {
     let disks = [MIB, 2 * MIB, 2 * MIB];
     let mut rig = rig(&raid0(65536, &disks), &disks);
     rig.run(request(Op::Flush, 0, 0, 0)).unwrap();

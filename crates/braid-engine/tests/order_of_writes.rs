@@ -24,7 +24,7 @@ fn serve(rig: &mut Rig, node: &Node) {
     rig.publish(0, Some(DeviceLayout::new(1, 512, node)));
 }
 
-/// A write of blocks that all hold `value`, on a shard.
+/// Writes blocks that all hold `value`, on a shard.
 fn write(rig: &mut Rig, shard: usize, (block, blocks): (u64, u64), value: u8) {
     let addr = u64::from(value) * MIB / 8;
     rig.memory[addr as usize..][..(blocks * BLOCK) as usize].fill(value);
@@ -32,7 +32,7 @@ fn write(rig: &mut Rig, shard: usize, (block, blocks): (u64, u64), value: u8) {
     rig.submit(shard, request).unwrap();
 }
 
-/// A client writes on a shard; the shard takes the request in, and does not begin it.
+/// Enters a client's write on a shard, which does not begin it.
 fn enter(rig: &mut Rig, shard: usize, (block, blocks): (u64, u64), value: u8) {
     let addr = u64::from(value) * MIB / 8;
     rig.memory[addr as usize..][..(blocks * BLOCK) as usize].fill(value);
@@ -43,7 +43,7 @@ fn enter(rig: &mut Rig, shard: usize, (block, blocks): (u64, u64), value: u8) {
 
 fn go_on(rig: &mut Rig, shard: usize, is_there: bool) {
     let (shard, sink) = &mut rig.shards[shard];
-    if is_there { shard.begin_entered(sink) } else { shard.call_off_entered(sink) }
+    if is_there { shard.begin_entered(sink) } else { shard.cancel_entered(sink) }
 }
 
 fn answered(rig: &mut Rig) -> Vec<u64> {
@@ -52,13 +52,13 @@ fn answered(rig: &mut Rig) -> Vec<u64> {
     tags
 }
 
-/// What a read finds at the beginning of a block.
+/// Returns what a read finds at the beginning of a block.
 fn read(rig: &mut Rig, block: u64) -> u8 {
     rig.run(request(Op::Read, block * BLOCK, BLOCK, 63 * MIB)).unwrap();
     rig.memory[63 * MIB as usize]
 }
 
-/// All that is under way on a shard ends.
+/// Completes all I/O in flight on a shard.
 fn answer_all(rig: &mut Rig, shard: usize) {
     while !rig.shards[shard].1.queue.is_empty() {
         rig.answer(shard, 0);
@@ -94,9 +94,10 @@ fn a_write_that_is_repeated_waits_for_the_first_one_and_a_newer_one_for_both() {
     }
 }
 
-/// A request that has entered has its place in the order of writes, and changes nothing before its client was looked for.
+/// A request that has entered has its position in the order of writes, and changes nothing before its frontend has
+/// checked the client.
 #[test]
-fn a_write_that_has_entered_keeps_its_place_and_begins_when_its_client_is_there() {
+fn a_write_that_has_entered_keeps_its_position_and_begins_when_its_client_is_connected() {
     for (name, node) in levels() {
         let mut rig = Rig::new(2, &[2 * MIB, 2 * MIB]);
         serve(&mut rig, &node);
@@ -114,13 +115,13 @@ fn a_write_that_has_entered_keeps_its_place_and_begins_when_its_client_is_there(
 }
 
 #[test]
-fn what_was_called_off_has_changed_nothing_and_others_go_on() {
+fn a_request_that_was_called_off_has_changed_nothing_and_others_continue() {
     for (name, node) in levels() {
         let mut rig = Rig::new(2, &[2 * MIB, 2 * MIB]);
         serve(&mut rig, &node);
         write(&mut rig, 0, (3, 1), 9);
         rig.settle(&mut Random(1));
-        // The newer write is done when the older one enters, whose client has repeated it there.
+        // The newer write is done when the older one enters, which the client has repeated there.
         write(&mut rig, 1, (3, 1), 8);
         rig.settle(&mut Random(1));
         assert_eq!(answered(&mut rig), [8, 9]);
@@ -145,7 +146,7 @@ fn what_was_called_off_has_changed_nothing_and_others_go_on() {
 }
 
 #[test]
-fn the_last_that_came_is_what_stays() {
+fn the_last_write_in_arrival_order_stays() {
     for (name, node) in levels() {
         for seed in 0..60 {
             let mut rig = Rig::with_table(2, &[2 * MIB, 2 * MIB], 1 + (seed % 9) as u32);
@@ -161,7 +162,7 @@ fn the_last_that_came_is_what_stays() {
                 } else {
                     let shard = random.below(2) as usize;
                     if random.below(3) == 0 {
-                        // Of a client that has gone.
+                        // Of a client that has disconnected.
                         enter(&mut rig, shard, (random.below(24), 1 + random.below(12)), 255);
                         go_on(&mut rig, shard, false);
                     }
@@ -190,7 +191,7 @@ fn the_last_that_came_is_what_stays() {
     }
 }
 
-/// A write that waits keeps its place: a later one that overlaps only the waiting one does not overtake it.
+/// A waiting write keeps its position: a later one that overlaps only the waiting one does not overtake it.
 #[test]
 fn a_waiting_write_is_not_overtaken() {
     for (name, node) in levels() {
@@ -231,7 +232,8 @@ fn a_write_behind_one_that_hangs_fails_with_it() {
     }
 }
 
-/// A long zeroing takes several steps: it keeps its claim to the part that it has not reached, and releases the part that it has done.
+/// A long zeroing takes several steps: it keeps its claim to the part that it has not reached, and releases the part
+/// that it has done.
 #[test]
 fn a_long_request_keeps_its_claim_to_the_rest_of_its_range() {
     let mut rig = Rig::new(2, &[32 * MIB, 32 * MIB]);
@@ -262,9 +264,9 @@ fn read_late(rig: &mut Rig, block: u64) -> u8 {
     read(rig, block)
 }
 
-/// A request that enters a device which has failed ends once, when its frontend settles it; its slot serves others then.
+/// A request that enters a device which has failed ends once, when its frontend settles it; its slot is reused then.
 #[test]
-fn what_enters_a_failed_array_ends_once() {
+fn a_request_that_enters_a_failed_array_ends_once() {
     for is_there in [true, false] {
         let mut rig = Rig::new(2, &[2 * MIB, 2 * MIB]);
         let mut node = open_mirror();

@@ -1,5 +1,5 @@
-//! A replicated device with members that are lost and a lease that runs out, at random: whatever a read has told stands on all members
-//! that are in sync, so that nobody can find an older state afterwards.
+//! A replicated device with members that are lost and a lease that expires, at random: whatever a read has returned is
+//! on all members in sync, so that no later read finds an older state.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -14,9 +14,9 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 24;
 const ROOM: u64 = 48;
 
-/// What a client has asked.
+/// A client's request.
 #[derive(Clone, Copy)]
-struct Asked {
+struct PendingRequest {
     op: Op,
     first: u64,
     blocks: u64,
@@ -28,18 +28,18 @@ struct Story {
     random: Random,
     lease: Arc<DeviceLease>,
     regions: Arc<RegionMap>,
-    roles: [Role; 3],
+    roles: [MemberRole; 3],
     version: u32,
     now_ns: u64,
     /// By tag.
-    asked: Vec<Option<Asked>>,
+    pending: Vec<Option<PendingRequest>>,
     last: u64,
-    /// Of each block its states, the oldest first.
+    /// The states of each block, the oldest first.
     states: Vec<Vec<u64>>,
     reads: u64,
-    /// Reads of a member that were given up for another one.
+    /// Reads of a member that were abandoned for another one.
     slow: u64,
-    /// Answers that came out as the lease was renewed.
+    /// Requests that were answered when the lease was renewed.
     kept: u64,
     lost: u64,
 }
@@ -50,17 +50,17 @@ fn value(bytes: &[u8]) -> u64 {
 
 impl Story {
     fn new(seed: u64) -> Story {
-        // With few words all blocks are in each other's way.
+        // With few words all blocks conflict with each other.
         let rig = Rig::with_table(2, &[2 << 20; 3], if seed.is_multiple_of(2) { 3 } else { 14 });
         let mut story = Story {
             rig,
             random: Random(seed),
             lease: Arc::new(DeviceLease::new(100)),
             regions: regions(0, u64::MAX, u64::MAX, true),
-            roles: [Role::InSync; 3],
+            roles: [MemberRole::InSync; 3],
             version: 0,
             now_ns: 0,
-            asked: vec![None; ROOM as usize],
+            pending: vec![None; ROOM as usize],
             last: 0,
             states: vec![vec![0]; BLOCKS as usize],
             reads: 0,
@@ -79,7 +79,7 @@ impl Story {
     }
 
     fn submit(&mut self) {
-        let Some(tag) = self.asked.iter().position(Option::is_none) else { return };
+        let Some(tag) = self.pending.iter().position(Option::is_none) else { return };
         let op = [Op::Read, Op::Write][self.random.below(2) as usize];
         let first = self.random.below(BLOCKS);
         let blocks = 1 + self.random.below((BLOCKS - first).min(20));
@@ -91,16 +91,16 @@ impl Story {
                 self.rig.memory[at..at + 8].copy_from_slice(&self.last.to_le_bytes());
             }
         }
-        let asked = Asked { op, first, blocks, memory };
+        let pending = PendingRequest { op, first, blocks, memory };
         let shard = self.random.below(2) as usize;
         let request = Request { tag: tag as u64, ..request(op, first * BLOCK, blocks * BLOCK, memory) };
         if self.rig.submit(shard, request).is_ok() {
-            self.asked[tag] = Some(asked);
+            self.pending[tag] = Some(pending);
         }
         self.answers();
     }
 
-    /// Answers one leaf I/O, and notes what it wrote.
+    /// Completes one leaf I/O, and records what it wrote.
     fn leaf(&mut self) {
         let shard = self.random.below(2) as usize;
         let queued = self.rig.shards[shard].1.queue.len() as u64;
@@ -109,7 +109,7 @@ impl Story {
         }
         let at = self.random.below(queued) as usize;
         let io = self.rig.shards[shard].1.queue[at];
-        if io.flags.has(Flags::OTHERS) && self.random.below(4) == 0 {
+        if io.flags.has(Flags::HAS_ALTERNATIVE) && self.random.below(4) == 0 {
             self.slow += 1;
             let (shard, sink) = &mut self.rig.shards[shard];
             sink.queue.remove(at);
@@ -134,25 +134,25 @@ impl Story {
         value(&self.rig.disks[disk][(block * BLOCK) as usize..])
     }
 
-    /// Looks at what was answered.
+    /// Checks the completions.
     fn answers(&mut self) -> u64 {
         let done: Vec<_> = (0..2).flat_map(|shard| self.rig.done(shard)).collect();
         for completion in &done {
-            let asked = self.asked[completion.tag as usize].take().expect("one answer to each request");
+            let pending = self.pending[completion.tag as usize].take().expect("one answer to each request");
             assert_eq!(completion.result, Ok(()));
             assert!(self.now_ns < self.lease.until_ns(), "the lease has run out");
-            self.reads += u64::from(asked.op == Op::Read);
-            for k in 0..asked.blocks {
-                let block = asked.first + k;
+            self.reads += u64::from(pending.op == Op::Read);
+            for k in 0..pending.blocks {
+                let block = pending.first + k;
                 let states = &self.states[block as usize];
                 let age = |state: u64| states.iter().position(|s| *s == state).expect("it was written");
-                let told = value(&self.rig.memory[(asked.memory + k * BLOCK) as usize..]);
-                for disk in (0..3).filter(|disk| self.roles[*disk] == Role::InSync) {
+                let returned = value(&self.rig.memory[(pending.memory + k * BLOCK) as usize..]);
+                for disk in (0..3).filter(|disk| self.roles[*disk] == MemberRole::InSync) {
                     let has = self.on_disk(disk, block);
                     assert!(
-                        age(has) >= age(told),
-                        "{:?} told {told} of block {block}, disk {disk} has {has}",
-                        asked.op
+                        age(has) >= age(returned),
+                        "{:?} returned {returned} of block {block}, disk {disk} has {has}",
+                        pending.op
                     );
                 }
             }
@@ -160,13 +160,13 @@ impl Story {
         done.len() as u64
     }
 
-    /// What the keeper does when a member has failed.
-    fn troubles(&mut self) {
-        let troubles = self.rig.troubles();
-        for trouble in troubles.iter().filter(|trouble| trouble.is_frozen()) {
-            self.roles[usize::from(trouble.role)] = Role::Out;
+    /// Acts as the reconciler when a member has failed.
+    fn faults(&mut self) {
+        let faults = self.rig.faults();
+        for fault in faults.iter().filter(|fault| fault.freezes_device()) {
+            self.roles[usize::from(fault.role)] = MemberRole::Failed;
         }
-        if troubles.iter().any(Trouble::is_frozen) {
+        if faults.iter().any(Fault::freezes_device) {
             self.rig.freeze(0);
             self.lost += 1;
             self.rig.failing = None;
@@ -179,7 +179,7 @@ impl Story {
         if self.lease.renew(until_ns) {
             for shard in 0..2 {
                 let (shard, sink) = &mut self.rig.shards[shard];
-                shard.renewed(DeviceId(0), sink);
+                shard.lease_renewed(DeviceId(0), sink);
             }
             self.kept += self.answers();
         }
@@ -190,7 +190,7 @@ impl Story {
             0..20 => self.submit(),
             20..80 => self.leaf(),
             80..92 => drop(self.rig.deliver()),
-            92..95 => self.troubles(),
+            92..95 => self.faults(),
             95..98 => {
                 self.now_ns += self.random.below(40);
                 self.rig.shards.iter_mut().for_each(|(_, sink)| sink.now_ns = self.now_ns);
@@ -200,10 +200,10 @@ impl Story {
                 self.renew(until_ns);
             }
             _ => {
-                let in_sync = self.roles.iter().filter(|role| **role == Role::InSync).count();
+                let in_sync = self.roles.iter().filter(|role| **role == MemberRole::InSync).count();
                 if in_sync > 1 && self.rig.failing.is_none() && self.random.below(10) == 0 {
                     let disk = self.random.below(3);
-                    self.rig.failing = (self.roles[disk as usize] == Role::InSync).then_some(disk as u32);
+                    self.rig.failing = (self.roles[disk as usize] == MemberRole::InSync).then_some(disk as u32);
                 }
             }
         }
@@ -214,22 +214,22 @@ impl Story {
         self.rig.failing = None;
         self.renew(u64::MAX);
         for _ in 0..100_000 {
-            if self.asked.iter().all(Option::is_none) {
+            if self.pending.iter().all(Option::is_none) {
                 break;
             }
             self.rig.deliver();
-            self.troubles();
+            self.faults();
             self.leaf();
             self.answers();
         }
         self.rig.deliver();
-        assert!(self.asked.iter().all(Option::is_none), "somebody is never answered");
+        assert!(self.pending.iter().all(Option::is_none), "a request is never answered");
         assert!(self.rig.shards.iter().all(|(shard, _)| shard.slots_in_use() == 0));
     }
 }
 
 #[test]
-fn what_a_read_has_told_is_on_all_members() {
+fn what_a_read_has_returned_is_on_all_members() {
     let (mut reads, mut slow, mut kept, mut lost) = (0, 0, 0, 0);
     for seed in 0..60 {
         let mut story = Story::new(seed);

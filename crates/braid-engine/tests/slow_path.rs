@@ -1,4 +1,4 @@
-//! What a request may have to wait for: a range that is held, a region's first touch, the kernel.
+//! What a request may have to wait for: a range that is held, a region's first write, the kernel.
 
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
@@ -33,7 +33,7 @@ fn overlapping_writes_leave_both_members_equal() {
             }
         }
         rig.settle(&mut random);
-        assert_eq!([rig.done(0).len(), rig.done(1).len()], sent, "seed {seed}: everybody is answered");
+        assert_eq!([rig.done(0).len(), rig.done(1).len()], sent, "seed {seed}: every request is answered");
         assert!(rig.disks[0] == rig.disks[1], "seed {seed}: the members have diverged");
     }
 }
@@ -72,9 +72,9 @@ fn an_old_layout_drains_when_its_last_request_ends() {
     assert_eq!(rig.submit(0, request(Op::Read, 0, 512, 0)).unwrap_err().kind, ErrorKind::NoDevice);
 }
 
-/// No mirror, so no order of writes; and yet nothing may be written where a late write may still land.
+/// Without a mirror writes are not ordered; nevertheless nothing may be written to the range of a late write.
 #[test]
-fn a_late_write_to_a_bare_disk_keeps_others_away() {
+fn a_late_write_to_a_bare_disk_bars_other_writes() {
     let mut rig = Rig::new(2, &[MIB]);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &leaf(0, MIB))));
     rig.submit(0, request(Op::Write, 8192, 4096, 0)).unwrap();
@@ -93,9 +93,9 @@ fn a_late_write_to_a_bare_disk_keeps_others_away() {
     rig.settle(&mut Random(1));
 }
 
-/// A disk that hangs takes its own share of slots and memory, and no more, however often its clients try again.
+/// A disk that hangs takes its own share of slots and memory, and no more, however often its clients retry.
 #[test]
-fn a_hung_device_is_refused_before_it_takes_what_others_need() {
+fn a_hung_device_is_refused_before_it_takes_all_resources() {
     let mut rig = Rig::new(1, &[MIB, MIB]);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &leaf(0, MIB))));
     rig.publish(1, Some(DeviceLayout::new(1, 512, &leaf(1, MIB))));
@@ -124,7 +124,7 @@ fn a_hung_device_is_refused_before_it_takes_what_others_need() {
 }
 
 #[test]
-fn a_stopped_device_answers_those_who_wait() {
+fn a_stopped_device_answers_waiting_requests() {
     let mut rig = Rig::new(1, &[MIB, MIB]);
     rig.publish(0, Some(DeviceLayout::new(1, 512, &open_mirror())));
     rig.submit(0, request(Op::Write, 0, 4096, 0)).unwrap();

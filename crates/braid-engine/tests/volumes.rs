@@ -1,5 +1,6 @@
-//! Volumes of a pool, on several shards, over simulated disks: requests, snapshots, clones, deletions, disks that fail, hang or leave, all from a
-//! seed; against what each block may read as, and with nothing left over at the end.
+//! Volumes of a pool, on several shards, over simulated disks: requests, snapshots, clones, deletions, disks that fail,
+//! hang or are dropped, all from a seed; compared with what each block may read as, and with no resources in use at the
+//! end.
 
 mod volumes {
     pub mod disk;
@@ -40,8 +41,8 @@ fn setup(random: &mut Random, kinds: &[Kind]) -> Setup {
     }
 }
 
-/// What a user would do next.
-fn use_it(world: &mut World) {
+/// Makes the next request of a user.
+fn user_step(world: &mut World) {
     let random = &mut world.rig.random;
     let shard = random.below(u64::from(world.setup.shards)) as usize;
     let draw = random.below(100);
@@ -61,7 +62,7 @@ fn use_it(world: &mut World) {
     };
     let count = 1 + random.below(most.min(size));
     let block = match random.below(3) {
-        // Whole extents come, too.
+        // Whole extents are among them.
         0 => random.below(size) / 64 * 64,
         _ => random.below(size),
     };
@@ -78,7 +79,7 @@ fn use_it(world: &mut World) {
         _ => (Op::Write, fua),
     };
     let asked = world.ask(shard, uuid, op, flags, block, count);
-    // Somebody else writes when he has heard of that.
+    // Another write begins after the first was answered.
     if asked && count < 4 && world.rig.random.one_in(4) {
         for _ in 0..12 {
             world.step();
@@ -86,8 +87,8 @@ fn use_it(world: &mut World) {
     }
 }
 
-/// What whoever manages it would do next.
-fn manage(world: &mut World) {
+/// Takes the next step of an administrator.
+fn admin_step(world: &mut World) {
     if world.calls() > 12 {
         return;
     }
@@ -120,7 +121,7 @@ fn manage(world: &mut World) {
         }
         43..60 => {
             let records = 1 + random.below(40) as u32;
-            world.fold(records);
+            world.merge(records);
         }
         60..63 => world.checkpoint(),
         63..66 => world.drain(),
@@ -132,7 +133,7 @@ fn manage(world: &mut World) {
             let which = one(random, &all);
             let again = random.one_in(2);
             if world.is_serving(which) {
-                world.count("asked while it is being built");
+                world.count("requests while it is being built");
             } else if !world.is_served(which) && world.rig.random.one_in(2) {
                 world.serve_slowly(which);
             } else if !world.is_served(which) {
@@ -157,7 +158,7 @@ fn manage(world: &mut World) {
     }
 }
 
-/// Every snapshot that is served is read as a whole now and then, so that what it holds is settled, and clones can begin with it.
+/// Reads a whole snapshot that is served now and then, so that its content is known, and clones can begin with it.
 fn read_snapshot(world: &mut World) {
     let there: Vec<_> = world.ready(true).into_iter().filter(|uuid| world.is_published(*uuid)).collect();
     if there.is_empty() {
@@ -186,8 +187,8 @@ fn run_in(mut world: World, seed: u64, faults: Faults, steps: u64) -> World {
     world.rig.faults = faults;
     for _ in 0..steps {
         match world.rig.random.below(100) {
-            0..14 => use_it(&mut world),
-            14..17 => manage(&mut world),
+            0..14 => user_step(&mut world),
+            14..17 => admin_step(&mut world),
             17 if world.rig.random.one_in(8) => read_snapshot(&mut world),
             18 if world.rig.hangs() && world.rig.random.one_in(4) => world.rig.give_back(),
             _ => {
@@ -200,7 +201,7 @@ fn run_in(mut world: World, seed: u64, faults: Faults, steps: u64) -> World {
     world
 }
 
-/// A pool that is nearly always full: its users take and give back whole extents, and others.
+/// A pool that is nearly always full: its users allocate and discard whole extents, and parts.
 fn fill(seed: u64, snapshots: bool, late: u64) -> World {
     let mut random = Random(seed ^ 0xf111);
     let extents = 5 + random.below(6) as u32;
@@ -219,7 +220,8 @@ fn fill(seed: u64, snapshots: bool, late: u64) -> World {
         volume_blocks: blocks,
     };
     let mut world = World::new(setup, seed);
-    // Only whole extents are discarded, and nobody keeps older ones: each of the volume's has one to itself, or one comes free for it.
+    // Only whole extents are discarded, and no snapshot keeps older ones: each extent of the volume has one of its own,
+    // or one becomes free for it.
     world.roomy = !snapshots && late == 0;
     world.create(None);
     world.settle();
@@ -250,14 +252,14 @@ fn fill(seed: u64, snapshots: bool, late: u64) -> World {
                 None => world.snapshot(&[volume]),
                 Some(snapshot) => world.leave(snapshot),
             },
-            14 | 15 if snapshots => drop(world.fold(20)),
+            14 | 15 if snapshots => drop(world.merge(20)),
             16 if world.rig.hangs() && world.rig.random.one_in(16) => world.rig.give_back(),
             _ => drop(world.step()),
         }
     }
     world.rig.faults = Faults::default();
     world.settle();
-    // So that those can be read that had failed.
+    // So that reads that had failed succeed.
     while world.rig.hangs() {
         world.rig.give_back();
         world.settle();
@@ -266,8 +268,9 @@ fn fill(seed: u64, snapshots: bool, late: u64) -> World {
     world
 }
 
-/// Snapshots that depend on others are served in slices, while those are deleted and folded, and their volume is written to.
-fn build_and_fold(seed: u64) -> World {
+/// Snapshots that depend on others are served in slices, while those are deleted and merged, and their volume is
+/// written to.
+fn build_and_merge(seed: u64) -> World {
     let mut random = Random(seed ^ 0xb11d);
     let limits = Limits { slots: 24, devices: 0, range_table_bits: 6 };
     let members = vec![(Kind::Bare, 30), (Kind::Bare, 30)];
@@ -297,8 +300,8 @@ fn build_and_fold(seed: u64) -> World {
                 2 => drop(world.ask(shard, volume, Op::Write, Flags::NONE, extent, 64)),
                 3 => drop(world.ask(shard, volume, Op::Discard, Flags::NONE, extent, 64)),
                 4..7 => {
-                    let folded = world.fold(1 + step % 4);
-                    world.count(&format!("fold: {folded:?}"));
+                    let merged = world.merge(1 + step % 4);
+                    world.count(&format!("merge: {merged:?}"));
                 }
                 7 if step % 8 == 0 && snapshots.len() > 3 => {
                     let which = snapshots[world.rig.random.below(snapshots.len() as u64) as usize];
@@ -328,7 +331,7 @@ fn tell(all: &std::collections::BTreeMap<String, u64>, needed: &[&str]) {
     }
 }
 
-/// Nothing fails.
+/// Without faults.
 #[test]
 fn volumes_read_as_they_were_written() {
     let mut all = std::collections::BTreeMap::new();
@@ -340,10 +343,10 @@ fn volumes_read_as_they_were_written() {
     let needed = ["refused: Busy", "NoDevice", "ReadOnly", "clones", "deletions", "snapshots of several", "power cuts"];
     tell(&all, &needed);
     tell(&all, &["blocks moved", "members emptied", "no space to empty a member"]);
-    tell(&all, &["served in slices", "asked while it is being built"]);
+    tell(&all, &["served in slices", "requests while it is being built"]);
 }
 
-/// Bare disks fail reads and writes and hang; disks of mirrors fail, hang and are left out.
+/// Bare disks fail reads and writes and hang; disks of mirrors fail, hang and are dropped.
 #[test]
 fn disks_fail_and_hang() {
     let mut all = std::collections::BTreeMap::new();
@@ -357,7 +360,8 @@ fn disks_fail_and_hang() {
     tell(&all, &["Io", "TimedOut", "refused: TimedOut", "answered late", "snapshots of several", "power cuts"]);
 }
 
-/// Whoever is cut off answers nothing: not what it would read from its members, and not what the pool knows by itself.
+/// A controller that is cut off answers nothing: neither what it would read from its members, nor what the pool knows
+/// by itself.
 #[test]
 fn without_a_lease_a_volume_answers_nothing_until_it_is_renewed() {
     for (seed, op) in (0..).zip([Op::Read, Op::Write, Op::WriteZeroes, Op::Discard, Op::Flush]) {
@@ -380,9 +384,9 @@ fn without_a_lease_a_volume_answers_nothing_until_it_is_renewed() {
     }
 }
 
-/// A pool on a device of several nodes: whoever opens it elsewhere has nothing of the memory of who served it.
+/// A pool on a replicated device: another controller that opens it has nothing of the previous one's memory.
 #[test]
-fn what_is_answered_under_a_lease_is_there_for_others() {
+fn what_is_answered_under_a_lease_survives_a_takeover() {
     let mut all = std::collections::BTreeMap::new();
     for seed in seeds(16) {
         let mut random = Random(seed ^ 0x1ea5);
@@ -394,7 +398,7 @@ fn what_is_answered_under_a_lease_is_there_for_others() {
     tell(&all, &["taken over", "clones", "deletions"]);
 }
 
-/// Members with parity, whose rows are read, logged and gathered; a disk of them fails.
+/// Members with parity, whose stripes are read, logged and coalesced; a disk of them fails.
 #[test]
 fn members_have_parity() {
     let mut all = std::collections::BTreeMap::new();
@@ -407,11 +411,12 @@ fn members_have_parity() {
     tell(&all, &["snapshots of several", "clones"]);
 }
 
-/// A member is emptied whose rows are read without one disk that is out and one that is late: what is copied meanwhile has been copied, or
-/// stays where it is.
-fn empty_a_late_one(seeds: std::ops::Range<u64>) {
+/// Empties a member whose stripes are read without one failed disk and one late disk: what is copied meanwhile has been
+/// copied, or stays where it is.
+#[test]
+fn a_late_copy_completes_or_has_no_effect() {
     let mut all = std::collections::BTreeMap::new();
-    for seed in seeds {
+    for seed in seeds(32) {
         let mut random = Random(seed ^ 0x6a7e);
         let members = vec![(Kind::TwoParities, 30), (Kind::Bare, 60)];
         let mut world = World::new(Setup { members, volume_blocks: 1000, ..setup(&mut random, &[Kind::Bare]) }, seed);
@@ -429,7 +434,7 @@ fn empty_a_late_one(seeds: std::ops::Range<u64>) {
             match world.rig.random.below(20) {
                 0 if step % 500 < 20 => world.close_or_open(),
                 1 => world.move_on(60),
-                2 => use_it(&mut world),
+                2 => user_step(&mut world),
                 3 if world.rig.hangs() => world.rig.give_back(),
                 _ => drop(world.step()),
             }
@@ -441,28 +446,7 @@ fn empty_a_late_one(seeds: std::ops::Range<u64>) {
     tell(&all, &["answered late", "blocks moved"]);
 }
 
-#[test]
-fn what_is_read_late_is_copied_or_stays() {
-    empty_a_late_one(seeds(32));
-}
-
-#[cfg(feature = "planted")]
-#[test]
-#[should_panic(expected = "answered")]
-fn who_waits_for_a_job_that_waits_for_a_disk_that_hangs_is_noticed() {
-    braid_engine::plant(Some(braid_engine::Planted::MoveHeldByHanging));
-    empty_a_late_one(29..30);
-}
-
-#[cfg(feature = "planted")]
-#[test]
-#[should_panic(expected = "reads")]
-fn what_is_read_late_and_not_written_counts_as_copied() {
-    braid_engine::plant(Some(braid_engine::Planted::LateCopyCounts));
-    empty_a_late_one(108..109);
-}
-
-/// What the pool writes of its own fails, too: nothing is committed any more, and whoever asks is told so.
+/// The pool's own writes fail, too: nothing is committed any more, and requests fail.
 #[test]
 fn pools_fail() {
     let mut all = std::collections::BTreeMap::new();
@@ -475,9 +459,9 @@ fn pools_fail() {
     tell(&all, &["Failed"]);
 }
 
-/// A full pool is not too full for those who only have to wait until what was given back is free.
+/// A full pool does not refuse requests that only have to wait until discarded space is free.
 #[test]
-fn a_full_pool_waits_for_what_is_given_back() {
+fn a_full_pool_waits_for_discarded_space() {
     let mut all = std::collections::BTreeMap::new();
     for seed in seeds(12) {
         add(&mut all, &fill(seed, false, 0));
@@ -485,7 +469,8 @@ fn a_full_pool_waits_for_what_is_given_back() {
     tell(&all, &["full while space is on its way"]);
 }
 
-/// The same while snapshots are taken and deleted: what waits holds up none of them, and comes to the volume alone.
+/// The same while snapshots are taken and deleted: waiting requests delay none of them, and freed space goes to the
+/// volume.
 #[test]
 fn a_full_pool_waits_while_snapshots_are_taken() {
     let mut all = std::collections::BTreeMap::new();
@@ -495,7 +480,7 @@ fn a_full_pool_waits_while_snapshots_are_taken() {
     tell(&all, &["full while space is on its way", "NoSpace", "snapshots", "deletions"]);
 }
 
-/// A disk that hangs keeps what is freed, for ever perhaps: nobody waits for that.
+/// A disk that hangs may keep freed space for ever: no request waits for that.
 #[test]
 fn a_full_pool_does_not_wait_for_a_disk_that_hangs() {
     let mut all = std::collections::BTreeMap::new();
@@ -505,19 +490,7 @@ fn a_full_pool_does_not_wait_for_a_disk_that_hangs() {
     tell(&all, &["full while space is on its way", "NoSpace beside a disk that hangs", "TimedOut"]);
 }
 
-/// Were those counted who wait for space, it would never come.
-#[cfg(feature = "planted")]
-#[test]
-fn who_waits_for_space_is_not_waited_for() {
-    braid_engine::plant(Some(braid_engine::Planted::WaitsCounted));
-    let result = std::panic::catch_unwind(|| (0..12).for_each(|seed| drop(fill(seed, false, 0))));
-    braid_engine::plant(None);
-    let why = result.expect_err("somebody waits for himself");
-    let why = why.downcast_ref::<String>().expect("a message");
-    assert!(why.contains("are never answered"), "{why}");
-}
-
-/// A pool that has failed does nothing any more by itself: calls that want a commit end all the same.
+/// A failed pool does nothing any more by itself: calls that want a commit end all the same.
 #[test]
 fn calls_of_a_pool_that_has_failed_end() {
     let limits = Limits { slots: 24, devices: 0, range_table_bits: 4 };
@@ -538,30 +511,20 @@ fn calls_of_a_pool_that_has_failed_end() {
     }
 }
 
-/// Maps are built in slices while others are changed of which they are built.
+/// Maps are built in slices while the maps that they are built from change.
 #[test]
 fn maps_are_built_while_others_change() {
     let mut all = std::collections::BTreeMap::new();
     for seed in seeds(12) {
-        add(&mut all, &build_and_fold(seed));
+        add(&mut all, &build_and_merge(seed));
     }
-    tell(&all, &["served in slices", "deletions", "fold: Some", "fold: Later", "fold: Nothing"]);
+    tell(&all, &["served in slices", "deletions", "merge: Some", "merge: Later", "merge: Nothing"]);
 }
 
-/// Were they built on whatever is relabelled, blocks would be missing.
-#[cfg(feature = "planted")]
+/// A volume whose first extent, which is its own, is followed by a snapshot's on the member: both are written in one
+/// request.
 #[test]
-fn what_a_map_is_built_of_is_not_relabelled() {
-    braid_engine::plant(Some(braid_engine::Planted::RelabelledWhileBuilt));
-    let result = std::panic::catch_unwind(|| (0..12).for_each(|seed| drop(build_and_fold(seed))));
-    braid_engine::plant(None);
-    let why = result.expect_err("a map lacks what was relabelled");
-    let why = why.downcast_ref::<String>().expect("a message");
-    assert!(why.contains("is found elsewhere"), "{why}");
-}
-
-/// A volume whose first extent, which is its own, stands before its second one, which is a snapshot's: both are written in one.
-fn write_over_both() {
+fn a_run_ends_where_a_snapshot_begins() {
     let limits = Limits { slots: 24, devices: 0, range_table_bits: 6 };
     let members = vec![(Kind::Bare, 8)];
     let mut world =
@@ -585,30 +548,12 @@ fn write_over_both() {
     ask(&mut world, volume, Op::Write, 0, 64);
     let owner = |pool: &mut Pool, index| pool.shared().records.owner(ExtentId { member: 0, index });
     let owners = world.look(move |pool| (owner(pool, 0), owner(pool, 1)));
-    assert!(owners.0 > owners.1 && owners.1 > 0, "they stand in a row, and the first is newer: {owners:?}");
+    assert!(owners.0 > owners.1 && owners.1 > 0, "they are contiguous, and the first is newer: {owners:?}");
     ask(&mut world, volume, Op::Write, 0, 128);
     world.end();
 }
 
-/// What goes on where the volume's own ends is the snapshot's.
-#[test]
-fn a_run_ends_where_a_snapshot_begins() {
-    write_over_both();
-}
-
-/// Were only the first of them looked at, the snapshot would change.
-#[cfg(feature = "planted")]
-#[test]
-fn a_run_is_looked_at_to_its_end() {
-    braid_engine::plant(Some(braid_engine::Planted::RunUnchecked));
-    let result = std::panic::catch_unwind(write_over_both);
-    braid_engine::plant(None);
-    let why = result.expect_err("the snapshot has changed");
-    let why = why.downcast_ref::<String>().expect("a message");
-    assert!(why.contains("reads as"), "{why}");
-}
-
-/// A volume of so many blocks on two shards, and the shard that is not the pool's home.
+/// Returns a volume of so many blocks on two shards, and the shard that is not the pool's home.
 fn large(seed: u64, range_table_bits: u32, volume_blocks: u64) -> (World, Uuid, usize) {
     let limits = Limits { slots: 24, devices: 0, range_table_bits };
     let members = vec![(Kind::Bare, 40)];
@@ -622,9 +567,9 @@ fn large(seed: u64, range_table_bits: u32, volume_blocks: u64) -> (World, Uuid, 
     (world, volume, other)
 }
 
-/// The old way took two messages for each extent: 8192 for these.
+/// With two messages for each extent it would take 8192 for these.
 #[test]
-fn discarding_what_was_never_written_asks_nobody() {
+fn discarding_unmapped_blocks_sends_no_message() {
     for (seed, op) in (0..).zip([Op::Discard, Op::WriteZeroes]) {
         let (mut world, volume, other) = large(seed, 12, 1 << 18);
         let steps_of = |world: &mut World, op, block, blocks| {
@@ -637,7 +582,7 @@ fn discarding_what_was_never_written_asks_nobody() {
             steps
         };
         assert_eq!(steps_of(&mut world, op, 0, 1 << 18), 0, "{op:?} of nothing");
-        // Also short ones, which are held, and such as begin within an extent.
+        // Also short ranges, which are held, and ranges that begin within an extent.
         assert_eq!(steps_of(&mut world, op, 5, 200), 0, "{op:?} of nothing");
         for block in [0, 700, 701, 100_000, 262_143] {
             assert!(world.ask(other, volume, Op::Write, Flags::NONE, block, 1));
@@ -657,7 +602,7 @@ fn discarding_what_was_never_written_asks_nobody() {
     }
 }
 
-/// What stands in a row of extents is taken away by few messages, instead of two for each extent.
+/// Contiguous extents are unmapped by few messages, instead of two for each extent.
 #[test]
 fn discarding_many_extents_takes_few_messages() {
     const EXTENTS: u64 = 16;
@@ -681,13 +626,14 @@ fn discarding_many_extents_takes_few_messages() {
     world.end();
 }
 
-/// Long ranges are looked at as a whole while others write there: what is read later is what the order of requests allows.
+/// Long ranges are looked up as a whole while other requests write there: later reads are consistent with an order of
+/// the requests.
 #[test]
 fn long_discards_beside_writes_are_in_one_order() {
     // Twice as long as what is held at a time.
     const BLOCKS: u64 = 1 << 14;
     for seed in seeds(12) {
-        // In a small table a word may stand for another granule.
+        // In a small table a word may represent another granule.
         let (mut world, volume, _) = large(seed, [4, 12][seed as usize % 2], BLOCKS);
         for _ in 0..120 {
             let (shard, op) = (world.rig.random.below(2) as usize, world.rig.random.below(12));
@@ -711,7 +657,7 @@ fn long_discards_beside_writes_are_in_one_order() {
     }
 }
 
-/// Requests need more parts than there are, also such as begin with a hole: all of them wait, and go on.
+/// Requests need more parts than there are, also requests that begin with a hole: all of them wait, and continue.
 #[test]
 fn parts_run_out() {
     for seed in seeds(4) {
@@ -745,10 +691,10 @@ fn parts_run_out() {
     }
 }
 
-/// A small write over what is there has its own slot and no part, also where it has entered before: a disk that hangs takes no parts from
+/// A small overwrite has its own slot and no part, even if it has entered before: a disk that hangs takes no parts from
 /// other pools.
 #[test]
-fn an_overwrite_in_one_place_takes_no_part() {
+fn an_overwrite_at_one_location_takes_no_part() {
     for enters in [false, true] {
         let limits = Limits { slots: 60, devices: 0, range_table_bits: 10 };
         let members = vec![(Kind::Bare, 60)];
@@ -774,8 +720,9 @@ fn an_overwrite_in_one_place_takes_no_part() {
     }
 }
 
-/// Two pools, the first on a member of this kind, and a volume of each. Nothing of what is written stands in a row, so that each extent is a part of
-/// its own; the second volume has room for new blocks from block 640 on. Calls go to the second pool.
+/// Returns two pools, the first on a member of this kind, and a volume of each. Nothing that is written is contiguous,
+/// so that each extent is a part of its own; the second volume has room for new blocks from block 640 on. Calls go to
+/// the second pool.
 fn two_pools(seed: u64, kind: Kind, shards: u16) -> (World, [Uuid; 2]) {
     let limits = Limits { slots: 1000, devices: 0, range_table_bits: 12 };
     let members = vec![(kind, 60)];
@@ -798,9 +745,10 @@ fn two_pools(seed: u64, kind: Kind, shards: u16) -> (World, [Uuid; 2]) {
     (world, [first, second])
 }
 
-/// A disk that hangs keeps the parts of its pool, and none of those that another pool needs: for large requests, new blocks, commits and snapshots.
+/// A disk that hangs keeps the parts of its pool, and none of those that another pool needs: for large requests, new
+/// blocks, commits and snapshots.
 #[test]
-fn a_disk_that_hangs_lets_other_pools_go_on() {
+fn a_disk_that_hangs_does_not_stop_other_pools() {
     let zeroes = u64::from(PARTS_MAX) + 100;
     for (seed, kind) in (0..).zip([Kind::Bare, Kind::Mirror]) {
         let (mut world, [hung, other]) = two_pools(seed, kind, 1);
@@ -839,10 +787,10 @@ fn a_disk_that_hangs_lets_other_pools_go_on() {
     }
 }
 
-/// Many more requests than parts, to two pools, whose parts end in any order, while a disk hangs for some time, and volumes are withdrawn and come
-/// back: each request that waits is served or fails, and none is forgotten.
+/// Many more requests than parts, to two pools, whose parts end in any order, while a disk hangs for some time, and
+/// volumes are withdrawn and served again: each waiting request succeeds or fails, and none is forgotten.
 #[test]
-fn all_requests_that_wait_for_parts_go_on() {
+fn all_requests_that_wait_for_parts_end() {
     let mut all = std::collections::BTreeMap::new();
     for seed in seeds(8) {
         println!("seed {seed}");

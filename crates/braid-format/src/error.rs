@@ -49,7 +49,7 @@ pub enum LabelError {
     /// The checksum is right, but a field is invalid.
     #[error("the label's field `{field}` makes no sense: {reason}")]
     Field {
-        /// Its name, as in `docs/format.md`.
+        /// Its name, as in `docs/internals/format/`.
         field: &'static str,
         /// What is wrong with it.
         reason: String,

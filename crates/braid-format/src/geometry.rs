@@ -42,7 +42,7 @@ impl ArrayPart {
         let cut = array_start.saturating_sub(self.array_bytes);
         if let Some(last) = zones.last_mut()
             && cut < last.array_bytes
-            && cut <= self.spec.cut_bytes_max(self.members.len())
+            && cut <= self.spec.truncated_bytes_max(self.members.len())
         {
             last.array_bytes -= cut;
             array_start -= cut;

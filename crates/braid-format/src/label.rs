@@ -4,15 +4,13 @@ use std::fmt;
 
 use braid_geometry::{Spec, TOTAL_BYTES_MAX};
 use uuid::Uuid;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::limits::{COUNTER_MAX, too_large};
-use crate::raw::{RawJob, RawLabel, RawMember, get48, put48};
-use crate::{
-    ANCESTORS_MAX, BLOCK_BYTES, DiskLayout, HEADER_BYTES, JOBS_MAX, LABEL_BYTES, LabelError, MAGIC, MEMBERS_MAX, Name,
-    VERSION, ZoneSpan, crc, validate, words, zones,
-};
+use crate::raw::{RawJob, RawLabel, RawMember, get48};
+use crate::states::{ArrayState, JobKind, JobState, MemberState, StartPolicy};
+use crate::{BLOCK_BYTES, DiskLayout, LabelError, MAGIC, Name, ZoneSpan, words};
 
 /// A label: a description of the array, identical on every member, and a description of this member.
 #[derive(Clone, PartialEq, Debug)]
@@ -58,7 +56,7 @@ pub struct ArrayPart {
     pub epoch: u64,
     /// The controller that raised the epoch; nil: none.
     pub controller: Uuid,
-    /// Checkpoints of jobs, at most [`JOBS_MAX`].
+    /// Checkpoints of jobs, at most [`JOBS_MAX`](crate::JOBS_MAX).
     pub jobs: Vec<Job>,
     /// Every member, by slot.
     pub members: Vec<MemberEntry>,
@@ -138,43 +136,6 @@ impl fmt::Display for MemberId {
     }
 }
 
-/// Lifecycle state of an array.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ArrayState {
-    /// Being created: not yet on every member, never served.
-    Forming,
-    /// In use.
-    Active,
-    /// Being deleted: labels are being wiped.
-    Deleting,
-}
-
-/// State of a member of an array.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum MemberState {
-    /// The slot has no member.
-    Empty,
-    /// Holds all data that it should.
-    InSync,
-    /// Being rebuilt or resynced; receives every write.
-    Rebuilding,
-    /// Failed, removed or stale.
-    Failed,
-    /// Waits to take over a slot.
-    Spare,
-    /// A dedicated journal disk of an array with parity: holds the journal's ring and no data.
-    Journal,
-}
-
-/// When an array may start degraded.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum StartPolicy {
-    /// Where the level makes it safe.
-    ByLevel,
-    /// Whenever it is possible.
-    Auto,
-}
-
 /// One slot of the array and its member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemberEntry {
@@ -194,7 +155,7 @@ pub struct MemberEntry {
 pub struct Lineage {
     /// Random id of the current lineage.
     pub id: u64,
-    /// Earlier lineages, the nearest first; at most [`ANCESTORS_MAX`].
+    /// Earlier lineages, the nearest first; at most [`ANCESTORS_MAX`](crate::ANCESTORS_MAX).
     pub ancestors: Vec<Ancestor>,
 }
 
@@ -243,34 +204,6 @@ impl Lineage {
     pub fn knows(&self, id: u64) -> bool {
         self.id == id || self.ancestor(id).is_some()
     }
-}
-
-/// The kind of a job.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum JobKind {
-    /// Rebuilds a member.
-    Rebuild,
-    /// Resyncs dirty regions after a crash.
-    Resync,
-    /// Reads all copies and compares them (scrub).
-    Check,
-    /// As [`JobKind::Check`], and repairs what differs.
-    Repair,
-    /// Copies a member to its replacement while the member still serves.
-    Replace,
-    /// Moves data off a member.
-    Evacuate,
-    /// Adds new space to the array.
-    Grow,
-}
-
-/// Whether a job runs or is paused.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum JobState {
-    /// Continues by itself after a start.
-    Running,
-    /// Waits to be resumed by a command.
-    Paused,
 }
 
 /// The checkpoint of a job.
@@ -323,103 +256,6 @@ impl ArrayPart {
 }
 
 impl Label {
-    /// Decodes a label.
-    ///
-    /// Validates both checksums, then version and features, then every field against the others.
-    /// [`ArrayPart::geometry`] validates the zones, [`Label::fits`] the layout against the actual size of the disk.
-    pub fn decode(bytes: &[u8]) -> Result<Label, LabelError> {
-        let raw = raw_of(bytes)?;
-        validate::checksum(raw)?;
-        validate::version(raw)?;
-        let mut first = None;
-        let label = validate::fields(raw, &mut |problem| {
-            first.get_or_insert(problem);
-        });
-        match first {
-            Some(problem) => Err(LabelError::Field { field: problem.field, reason: problem.reason }),
-            None => label.ok_or_else(|| LabelError::Field { field: "version", reason: "unreadable".into() }),
-        }
-    }
-
-    /// Encodes the label. Fails when the format cannot represent a field, or when `decode` would refuse it.
-    pub fn encode(&self) -> Result<[u8; LABEL_BYTES], LabelError> {
-        let too_much = |field: &'static str, reason: String| LabelError::Field { field, reason };
-        let (array, member) = (&self.array, &self.member);
-        for (field, len, limit) in [
-            ("member_count", array.members.len(), MEMBERS_MAX),
-            ("zone_count", array.zones.len(), zones::form_limit(zones::form_of(&array.zones))),
-            ("ancestor_count", array.lineage.ancestors.len(), ANCESTORS_MAX),
-            ("jobs", array.jobs.len(), JOBS_MAX),
-        ] {
-            if len > limit {
-                return Err(too_much(field, format!("the label has room for {limit}, not for {len}")));
-            }
-        }
-        let mut zone_table = [0; 1792];
-        zones::write(&array.zones, &mut zone_table)
-            .ok_or_else(|| too_much("zones", "a place is not a whole number of blocks, or too large".into()))?;
-        let raw = RawLabel {
-            magic: MAGIC,
-            crc: U32::ZERO,
-            version: U32::new(VERSION),
-            features_compatible: U64::new(array.features.compatible),
-            features_read_only: U64::new(array.features.read_only),
-            features_incompatible: U64::new(array.features.incompatible),
-            array_uuid: array.uuid.into_bytes(),
-            sequence: U64::new(array.sequence),
-            name: pad(array.name.as_str().as_bytes()),
-            array_state: words::array_state_code(array.state),
-            level: words::level_code(array.spec.level),
-            layout: words::layout_code(array.spec.layout),
-            zone_policy: words::zone_policy_code(array.spec.zones),
-            copies: U16::new(array.spec.copies),
-            member_count: U16::new(array.members.len() as u16),
-            zone_count: U16::new(array.zones.len() as u16),
-            zone_form: zones::form_of(&array.zones),
-            clean: u8::from(array.clean),
-            start_policy: words::start_policy_code(array.start_policy),
-            ancestor_count: array.lineage.ancestors.len() as u8,
-            reserved_a: array.reserved,
-            chunk_bytes: U32::new(
-                u32::try_from(array.spec.chunk_bytes)
-                    .map_err(|_| too_much("chunk_bytes", format!("{} is too large", array.spec.chunk_bytes)))?,
-            ),
-            region_bytes: U32::new(array.region_bytes),
-            array_bytes: U64::new(array.array_bytes),
-            created_unix_s: U64::new(array.created_unix_s),
-            lineage: U64::new(array.lineage.id),
-            ancestors: std::array::from_fn(|i| U64::new(array.lineage.ancestors.get(i).map_or(0, |a| a.id))),
-            session: U64::new(array.session),
-            epoch: U64::new(array.epoch),
-            controller: array.controller.into_bytes(),
-            jobs: std::array::from_fn(|i| array.jobs.get(i).map_or(RawJob::new_zeroed_job(), |job| job.to_raw())),
-            believed_from: raw_believed_from(&array.lineage)?,
-            member_id: put48(member.id.0).ok_or_else(|| too_much("member_id", "wider than 48 bits".into()))?,
-            role: U16::new(member.slot),
-            device_bytes: U64::new(member.layout.device_bytes),
-            label_start: U64::new(member.layout.label_start),
-            copy_start: U64::new(member.layout.copy_start),
-            data_start: U64::new(member.layout.data.start),
-            data_bytes: U64::new(member.layout.data.bytes),
-            bitmap_start: U64::new(member.layout.bitmap.start),
-            bitmap_bytes: U64::new(member.layout.bitmap.bytes),
-            journal_start: U64::new(member.layout.journal.start),
-            journal_bytes: U64::new(member.layout.journal.bytes),
-            retired_run: U64::new(member.retired.run),
-            retired_batch: U64::new(member.retired.batch),
-            reserved_c: member.reserved,
-            session_before: U64::new(array.previous_session),
-            header_crc: U32::ZERO,
-            members: raw_members(&array.members)?,
-            zones: zone_table,
-        };
-        let mut bytes = [0; LABEL_BYTES];
-        bytes.copy_from_slice(raw.as_bytes());
-        crc::seal(&mut bytes);
-        Label::decode(&bytes)?;
-        Ok(bytes)
-    }
-
     /// Returns whether this label belongs at this byte of the disk.
     pub fn belongs_at(&self, offset: u64) -> bool {
         offset == self.member.layout.label_start || offset == self.member.layout.copy_start
@@ -464,67 +300,15 @@ pub fn newest<'a>(labels: impl IntoIterator<Item = &'a Label>) -> Option<&'a Lab
     labels.into_iter().max_by_key(|label| label.order())
 }
 
-impl Header {
-    /// Decodes the first sector of a label, even if the rest is damaged. `None` when the sector itself is damaged, its
-    /// version is unknown or its fields are invalid.
-    pub fn decode(bytes: &[u8]) -> Option<Header> {
-        let raw = raw_of(bytes).ok()?;
-        let whole: &[u8; LABEL_BYTES] = raw.as_bytes().try_into().ok()?;
-        const _: () = assert!(core::mem::offset_of!(RawLabel, members) == HEADER_BYTES);
-        if crc::header_crc(whole) != raw.header_crc.get() || validate::version(raw).is_err() {
-            return None;
-        }
-        validate::header(raw, &mut |_| {})
-    }
-}
-
 /// Returns the bytes as a raw label if they begin with the magic.
 pub(crate) fn raw_of(bytes: &[u8]) -> Result<&RawLabel, LabelError> {
     let (raw, _) = RawLabel::ref_from_prefix(bytes).map_err(|_| LabelError::Short { len: bytes.len() })?;
     if raw.magic == MAGIC { Ok(raw) } else { Err(LabelError::NoMagic) }
 }
 
-pub(crate) fn pad<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    std::array::from_fn(|i| bytes.get(i).copied().unwrap_or(0))
-}
-
-fn raw_believed_from(lineage: &Lineage) -> Result<[[u8; 6]; ANCESTORS_MAX], LabelError> {
-    let mut numbers = [[0; 6]; ANCESTORS_MAX];
-    for (ancestor, raw) in lineage.ancestors.iter().zip(&mut numbers) {
-        *raw = put48(ancestor.accepted_from).ok_or_else(|| LabelError::Field {
-            field: "believed_from",
-            reason: format!("{} is wider than 48 bits", ancestor.accepted_from),
-        })?;
-    }
-    Ok(numbers)
-}
-
-fn raw_members(members: &[MemberEntry]) -> Result<[RawMember; MEMBERS_MAX], LabelError> {
-    let mut table = [RawMember { id: [0; 6], data_blocks: [0; 6], state: 0, flags: 0 }; MEMBERS_MAX];
-    for (slot, (entry, raw)) in members.iter().zip(&mut table).enumerate() {
-        let data_blocks = put48(entry.data_bytes / BLOCK_BYTES).filter(|_| entry.data_bytes % BLOCK_BYTES == 0);
-        let data_blocks = data_blocks.ok_or_else(|| LabelError::Field {
-            field: "members",
-            reason: format!("member {slot}: {} bytes of data are not whole blocks", entry.data_bytes),
-        })?;
-        *raw = RawMember {
-            id: entry.id.and_then(|id| put48(id.0)).unwrap_or_default(),
-            data_blocks,
-            state: words::member_state_code(entry.state),
-            flags: u8::from(entry.write_mostly),
-        };
-    }
-    Ok(table)
-}
-
-impl RawJob {
-    fn new_zeroed_job() -> RawJob {
-        zerocopy::FromZeros::new_zeroed()
-    }
-}
-
 impl Job {
-    fn to_raw(self) -> RawJob {
+    /// Encodes one checkpoint.
+    pub(crate) fn to_raw(self) -> RawJob {
         RawJob {
             kind: words::job_kind_code(self.kind),
             state: words::job_state_code(self.state),

@@ -1,6 +1,6 @@
 //! Braid's on-disk formats, and detection of the formats of others.
 //!
-//! - [`Label`]: the 4 KiB with which Braid marks a disk as its own, encoded byte by byte as in `docs/format.md`.
+//! - [`Label`]: the 4 KiB with which Braid marks a disk as its own, encoded byte by byte as in `docs/internals/format/label.md`.
 //! - [`examine()`]: the same label field by field for display, even when it is damaged.
 //! - [`journal`]: the write-ahead journal of arrays with parity.
 //! - [`pool`]: what pools write on their members: label, tables and log rings.
@@ -15,6 +15,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod bitmap;
+mod codec;
 mod crc;
 mod error;
 pub mod examine;
@@ -30,6 +31,7 @@ mod name;
 pub mod pool;
 mod raw;
 pub mod register;
+mod states;
 mod validate;
 mod words;
 mod zones;
@@ -38,8 +40,7 @@ pub use error::LabelError;
 pub use examine::{Examined, examine, examine_pool};
 pub use geometry::zone_table;
 pub use label::{
-    Ancestor, ArrayPart, ArrayState, Features, Header, Job, JobKind, JobState, Label, Lineage, MemberEntry, MemberId,
-    MemberPart, MemberState, RetiredMarks, StartPolicy, newest,
+    Ancestor, ArrayPart, Features, Header, Job, Label, Lineage, MemberEntry, MemberId, MemberPart, RetiredMarks, newest,
 };
 pub use layout::{
     BITMAP_BYTES, ByteRange, DATA_START_BYTES, DATA_START_SMALL_BYTES, DiskLayout, LayoutError, SMALL_DEVICE_BYTES,
@@ -47,6 +48,7 @@ pub use layout::{
 };
 pub use name::{Name, NameError};
 pub use raw::{FIELDS, FieldKind, LabelField, RawJob, RawLabel, RawMember, RawSpan, RawZone};
+pub use states::{ArrayState, JobKind, JobState, MemberState, StartPolicy};
 pub use uuid::Uuid;
 pub use zones::ZoneSpan;
 

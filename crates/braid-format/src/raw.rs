@@ -1,7 +1,7 @@
 //! The label as it is on disk: types of fixed size, little-endian, without padding.
 //!
 //! The one list of fields below defines the type, the compile-time checks of every offset, and the table [`FIELDS`],
-//! which `examine` displays and a test compares with `docs/format.md`.
+//! which `examine` displays and a test compares with `docs/internals/format/label.md`.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -19,7 +19,7 @@ pub struct RawMember {
     pub id: [u8; 6],
     /// Size of its data area in blocks of 4 KiB, 48 bits.
     pub data_blocks: [u8; 6],
-    /// 0 absent, 1 in sync, 2 filling, 3 out, 4 spare, 5 journal.
+    /// 0 vacant, 1 in sync, 2 rebuilding, 3 failed, 4 spare, 5 journal.
     pub state: u8,
     /// Bit 0: read only when no other member can serve the read.
     pub flags: u8,
@@ -105,7 +105,7 @@ pub enum FieldKind {
 /// One field of the label.
 #[derive(Clone, Copy, Debug)]
 pub struct LabelField {
-    /// Its name, the same in the code, in `docs/format.md` and in the output of `examine`.
+    /// Its name, the same in the code, in `docs/internals/format/label.md` and in the output of `examine`.
     pub name: &'static str,
     /// Offset in the label, in bytes.
     pub offset: usize,
@@ -284,4 +284,9 @@ pub(crate) fn get48(bytes: [u8; 6]) -> u64 {
 pub(crate) fn put48(value: u64) -> Option<[u8; 6]> {
     let [a, b, c, d, e, f, 0, 0] = value.to_le_bytes() else { return None };
     Some([a, b, c, d, e, f])
+}
+
+/// Returns whether these bytes, at most [`LABEL_BYTES`], are all zeros.
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
+    bytes == &[0; LABEL_BYTES][..bytes.len()]
 }

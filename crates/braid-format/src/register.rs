@@ -40,7 +40,7 @@ struct RawRegister {
     version: U64,
     since: U64,
     replicas: U16,
-    further: u8,
+    extra_replicas: u8,
     /// Zero.
     reserved: [u8; 3973],
 }
@@ -52,7 +52,7 @@ macro_rules! offsets {
 }
 offsets!(RawRegister: magic 0, crc 4, volume 8, voter 24, released 25, in_sync 26, voters 28, before 30,
     generation 32, epoch 40, controller 48, boot 64, vote_epoch 80, vote_sequence 88, lineage 96, version 104, since 112,
-    replicas 120, further 122, reserved 123);
+    replicas 120, extra_replicas 122, reserved 123);
 const _: () = assert!(size_of::<RawRegister>() == REGISTER_BYTES);
 /// Where the checksum is.
 const CRC: std::ops::Range<usize> = 4..8;
@@ -163,7 +163,7 @@ impl StoredRegister {
         raw.voters.set(self.voters);
         raw.before.set(self.previous_voters);
         raw.replicas.set(self.replicas);
-        raw.further = self.extra_replicas;
+        raw.extra_replicas = self.extra_replicas;
         raw.version.set(self.voters_version);
         raw.since.set(self.added_in_version);
         raw.generation.set(self.generation);
@@ -208,7 +208,7 @@ impl StoredRegister {
             voters: raw.voters.get(),
             previous_voters: raw.before.get(),
             replicas: raw.replicas.get(),
-            extra_replicas: raw.further,
+            extra_replicas: raw.extra_replicas,
             added_in_version: raw.since.get(),
         };
         register.problem().map_or(Ok(register), |problem| Err(RegisterError::Invalid(problem)))
@@ -314,7 +314,7 @@ mod tests {
             (&|raw| raw.in_sync.set(0), "nobody is in sync"),
             (&|raw| raw.in_sync.set(0b10000), "in sync who is no voter"),
             (&|raw| raw.replicas.set(0b10000), "data who is no voter"),
-            (&|raw| raw.further = 2, "more replicas than are in sync"),
+            (&|raw| raw.extra_replicas = 2, "more replicas than are in sync"),
             (&|raw| raw.released = 2, "unused"),
             (&|raw| raw.reserved[3972] = 1, "unused"),
             (&|raw| (raw.epoch.set(0), raw.controller = [0; 16]).0, "let go"),

@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 use crate::bitmap::{self, REGIONS_MAX};
 use crate::label::{Job, raw_of};
 use crate::limits::{COUNTER_MAX, EPOCH_MAX, TIME_MAX_S, too_large};
-use crate::raw::{RawLabel, get48};
+use crate::raw::{RawLabel, get48, is_zero};
 use crate::{
     ANCESTORS_MAX, Ancestor, ArrayPart, BLOCK_BYTES, ByteRange, DiskLayout, Features, Header, LABEL_BYTES, Label,
     LabelError, Lineage, MEMBERS_MAX, MemberEntry, MemberId, MemberPart, Name, RetiredMarks, VERSION, ZoneSpan, crc,
@@ -35,11 +35,6 @@ pub struct Problem {
     pub field: &'static str,
     /// What is wrong with it.
     pub reason: String,
-}
-
-/// Returns whether these bytes, at most [`LABEL_BYTES`], are all zeros.
-pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    bytes == &[0; LABEL_BYTES][..bytes.len()]
 }
 
 pub(crate) type Found<'a> = &'a mut dyn FnMut(Problem);

@@ -4,8 +4,12 @@
 
 use braid_geometry::{Layout, Level, ZonePolicy};
 
-use crate::label::{ArrayState, JobKind, JobState, MemberState, StartPolicy};
-use crate::pool::{PoolMemberState, PoolState};
+use crate::states::{ArrayState, JobKind, JobState, MemberState, PoolMemberState, PoolState, StartPolicy};
+
+/// Form of a zone table: each entry is a set of members.
+pub(crate) const FORM_SETS: u8 = 1;
+/// Form of a zone table: each entry is one member.
+pub(crate) const FORM_SPANS: u8 = 2;
 
 /// Defines the conversions from a type to its codes and back, and from a code to its word.
 macro_rules! codes {
@@ -33,7 +37,7 @@ codes!(ZonePolicy, zone_policy_code, zone_policy_from, zone_policy_word: All = 1
 codes!(ArrayState, array_state_code, array_state_from, array_state_word:
     Forming = 1 "forming", Active = 2 "active", Deleting = 3 "deleting");
 codes!(MemberState, member_state_code, member_state_from, member_state_word:
-    Empty = 0 "absent", InSync = 1 "in sync", Rebuilding = 2 "filling", Failed = 3 "out", Spare = 4 "spare",
+    Empty = 0 "vacant", InSync = 1 "in sync", Rebuilding = 2 "rebuilding", Failed = 3 "failed", Spare = 4 "spare",
     Journal = 5 "journal");
 codes!(StartPolicy, start_policy_code, start_policy_from, start_policy_word:
     ByLevel = 0 "by level", Auto = 1 "auto");
@@ -44,7 +48,7 @@ codes!(JobState, job_state_code, job_state_from, job_state_word: Running = 1 "ru
 codes!(PoolState, pool_state_code, pool_state_from, pool_state_word:
     Forming = 1 "forming", Active = 2 "active", Deleting = 3 "deleting");
 codes!(PoolMemberState, pool_member_state_code, pool_member_state_from, pool_member_state_word:
-    InUse = 1 "in use", Removing = 2 "being removed", Missing = 3 "absent, accepted", Joining = 4 "being added",
+    InUse = 1 "in use", Removing = 2 "being removed", Missing = 3 "missing, accepted", Joining = 4 "being added",
     Abandoned = 5 "given up");
 
 pub(crate) fn clean_word(code: u8) -> Option<&'static str> {
@@ -57,8 +61,8 @@ pub(crate) fn clean_word(code: u8) -> Option<&'static str> {
 
 pub(crate) fn zone_form_word(code: u8) -> Option<&'static str> {
     match code {
-        crate::zones::FORM_SETS => Some("sets of members"),
-        crate::zones::FORM_SPANS => Some("single members"),
+        FORM_SETS => Some("sets of members"),
+        FORM_SPANS => Some("single members"),
         _ => None,
     }
 }

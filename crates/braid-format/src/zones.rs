@@ -6,14 +6,9 @@
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::raw::{RawSpan, RawZone, get48, put48};
-use crate::validate::is_zero;
+use crate::raw::{RawSpan, RawZone, get48, is_zero, put48};
+use crate::words::{FORM_SETS, FORM_SPANS};
 use crate::{BLOCK_BYTES, SPANS_MAX, ZONES_MAX};
-
-/// Each entry is a set of members.
-pub(crate) const FORM_SETS: u8 = 1;
-/// Each entry is one member.
-pub(crate) const FORM_SPANS: u8 = 2;
 
 /// A zone as the label stores it. Its span of the array follows from the level and the zones before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

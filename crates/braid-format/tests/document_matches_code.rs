@@ -1,11 +1,18 @@
-//! `docs/format.md` specifies the formats byte by byte. Its tables are compared with the code.
+//! `docs/internals/format/` specifies the formats byte by byte. Its tables are compared with the code.
 #![allow(clippy::unwrap_used)]
 
 use std::mem::{offset_of, size_of};
 
 use braid_format::{FIELDS, LABEL_BYTES, MAGIC, RawLabel, RawMember, RawSpan, RawZone, VERSION};
 
-const DOCUMENT: &str = include_str!("../../../docs/format.md");
+const DOCUMENT: &str = concat!(
+    include_str!("../../../docs/internals/format/README.md"),
+    include_str!("../../../docs/internals/format/label.md"),
+    include_str!("../../../docs/internals/format/bitmap-and-journal.md"),
+    include_str!("../../../docs/internals/format/lineages.md"),
+    include_str!("../../../docs/internals/format/pools.md"),
+    include_str!("../../../docs/internals/format/registers.md"),
+);
 
 /// Returns offset, size and name of each field in the table under a heading.
 fn table(heading: &str) -> Vec<(usize, usize, String)> {

@@ -39,7 +39,7 @@ fn golden_labels_decode_and_encode_alike() {
     }
 }
 
-/// The same files, decoded by hand at the offsets in `docs/format.md`, independently of the decoder.
+/// The same files, decoded by hand at the offsets in `docs/internals/format/label.md`, independently of the decoder.
 #[test]
 fn golden_labels_hold_these_bytes() {
     let bytes = std::fs::read(file("raid0_50_100_100_member1.bin")).unwrap();

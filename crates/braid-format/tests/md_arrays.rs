@@ -2,7 +2,7 @@
 //! every kind of problem.
 
 use braid_format::md::{self, AssembleOptions, AssembleProblem, MdError, Role, SlotState, Superblock};
-use braid_geometry::{Layout, Place};
+use braid_geometry::{Layout, MemberContent};
 use serde_json::Value;
 use std::path::PathBuf;
 
@@ -223,13 +223,12 @@ fn every_layout_that_md_filled() {
             let field = |index: usize| number(&row[index]);
             let data = row[4] == "data";
             let mut check = |at: u64, what: u64| {
-                let place = geometry.place(field(0) as u16, at * 4096);
+                let place = geometry.content_at(field(0) as u16, at * 4096);
                 let matches = match (row[4].as_str().expect("a kind"), place) {
-                    ("data", Place::Data { array_offset, .. }) => array_offset == what * 4096,
-                    ("P", Place::Parity { stripe, q: false, .. }) | ("Q", Place::Parity { stripe, q: true, .. }) => {
-                        stripe == what
-                    }
-                    ("unused", Place::Unused { .. }) => true,
+                    ("data", MemberContent::Data { array_offset, .. }) => array_offset == what * 4096,
+                    ("P", MemberContent::Parity { stripe, q: false, .. })
+                    | ("Q", MemberContent::Parity { stripe, q: true, .. }) => stripe == what,
+                    ("unused", MemberContent::Unused { .. }) => true,
                     _ => false,
                 };
                 assert!(matches, "{name}: member {} block {at}: {place:?}, not {row}", field(0));
@@ -347,13 +346,13 @@ fn missing_stale_and_rebuilding_members() {
     });
     assert_eq!(assembled(&left_out).slots[1].state, SlotState::Stale { behind: 1 });
     // Being rebuilt.
-    let filling = members(&raid5, |made| {
+    let rebuilding = members(&raid5, |made| {
         if made.number == 3 {
             (made.features, made.recovery_sectors) = (2, 64);
         }
     });
-    assert_eq!(assembled(&filling).slots[3].state, SlotState::Rebuilding { done_bytes: 64 * 512 });
-    assert!(assembled(&filling).is_degraded() && assembled(&filling).problems.is_empty());
+    assert_eq!(assembled(&rebuilding).slots[3].state, SlotState::Rebuilding { done_bytes: 64 * 512 });
+    assert!(assembled(&rebuilding).is_degraded() && assembled(&rebuilding).problems.is_empty());
     // A spare is not a member.
     let mut spare = without(&[]);
     spare.push(Made { number: 4, roles: vec![0, 1, 2, 3, 0xffff], ..raid5.clone() }.superblock());

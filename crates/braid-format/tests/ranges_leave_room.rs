@@ -1,4 +1,4 @@
-//! Every number used in arithmetic has a range, as in the table in `docs/format.md`: its largest value is accepted, and
+//! Every number used in arithmetic has a range, as in the table in `docs/internals/format/README.md`: its largest value is accepted, and
 //! the next one is refused, under right checksums.
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,14 @@ use braid_format::pool::{
 use braid_format::register::{REGISTER_BYTES, StoredRegister};
 use braid_format::{Label, Uuid};
 
-const DOCUMENT: &str = include_str!("../../../docs/format.md");
+const DOCUMENT: &str = concat!(
+    include_str!("../../../docs/internals/format/README.md"),
+    include_str!("../../../docs/internals/format/label.md"),
+    include_str!("../../../docs/internals/format/bitmap-and-journal.md"),
+    include_str!("../../../docs/internals/format/lineages.md"),
+    include_str!("../../../docs/internals/format/pools.md"),
+    include_str!("../../../docs/internals/format/registers.md"),
+);
 const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
 
 /// Returns the cells of the rows of the table under a heading.

@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use braid_engine::ShardId;
-use braid_nbd::Export;
-use braid_nbd::export::OpenExport;
+use braid_export::{Export, OpenExport};
 use braid_ring::RingHandle;
 
 use crate::order::Order;
-use crate::server::RetryWrites;
 use crate::wire::{Attr, ROOT};
 
 /// The attributes of the file besides its size.
@@ -25,6 +23,9 @@ pub struct Look {
     /// Its access, change and modification time, in seconds since 1970.
     pub time_s: u64,
 }
+
+/// Message of a file to all shards that serve it: retry the writes that wait for others.
+pub(crate) struct RetryWrites;
 
 /// A served file. It lives as long as its export serves; the kernel's connection may outlive it and get another `FuseFile`.
 pub struct FuseFile {

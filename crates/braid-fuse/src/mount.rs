@@ -5,9 +5,10 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use braid_ring::mounts::{self, Mount};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::write;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -99,8 +100,7 @@ pub fn resend(channel: impl AsFd) -> io::Result<()> {
 /// # Errors
 /// The mount table cannot be read.
 pub fn mounted(path: &Path) -> io::Result<Option<String>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(topmost(&table, path))
+    Ok(topmost(mounts::all()?, path))
 }
 
 /// Returns the mounts of every Braid daemon: their paths and their sources.
@@ -108,35 +108,16 @@ pub fn mounted(path: &Path) -> io::Result<Option<String>> {
 /// # Errors
 /// The mount table cannot be read.
 pub fn all() -> io::Result<Vec<(PathBuf, String)>> {
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(entries(&table).filter_map(|(at, source)| Some((at, source?))).collect())
+    let ours = |mount: Mount| Some((mount.mount_point.clone(), source_of_ours(mount)?));
+    Ok(mounts::all()?.into_iter().filter_map(ours).collect())
 }
 
-fn topmost(table: &[u8], path: &Path) -> Option<String> {
-    entries(table).filter(|(at, _)| at == path).last()?.1
+fn topmost(mounts: Vec<Mount>, path: &Path) -> Option<String> {
+    source_of_ours(mounts.into_iter().rev().find(|mount| mount.mount_point == path)?)
 }
 
-/// Yields every mount: its path, and its source if it is Braid's.
-fn entries(table: &[u8]) -> impl Iterator<Item = (PathBuf, Option<String>)> {
-    table.split(|byte| *byte == b'\n').filter_map(|line| {
-        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-")?;
-        let (at, kind, source) = (fields.get(4)?, fields.get(dash + 1)?, fields.get(dash + 2)?);
-        let ours = (*kind == KIND.as_bytes()).then(|| String::from_utf8_lossy(source).into_owned());
-        Some((unescaped(at), ours))
-    })
-}
-
-/// Decodes a path of the mount table, which writes blanks and the like as three octal digits.
-pub fn unescaped(text: &[u8]) -> PathBuf {
-    let (mut bytes, mut at) = (Vec::with_capacity(text.len()), 0);
-    while at < text.len() {
-        let octal = text.get(at + 1..at + 4).filter(|_| text[at] == b'\\');
-        let value = octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        bytes.push(value.unwrap_or(text[at]));
-        at += if value.is_some() { 4 } else { 1 };
-    }
-    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+fn source_of_ours(mount: Mount) -> Option<String> {
+    (mount.file_system == KIND).then(|| mount.source.to_string_lossy().into_owned())
 }
 
 /// Returns the processes and loop devices that have a file open, as far as this process may see them.
@@ -173,8 +154,8 @@ mod tests {
             23 1 8:1 / /srv/c rw - ext4 /dev/sda1 rw\n\
             24 1 8:1 / /srv/d rw - fuse.braid braid:x rw\n\
             25 1 8:1 / /srv/d rw - tmpfs none rw\n";
-        assert_eq!(topmost(table, Path::new("/srv/a b")), Some("braid:db".to_owned()));
-        assert_eq!(topmost(table, Path::new("/srv/c")), None);
-        assert_eq!(topmost(table, Path::new("/srv/d")), None);
+        assert_eq!(topmost(mounts::parse(table), Path::new("/srv/a b")), Some("braid:db".to_owned()));
+        assert_eq!(topmost(mounts::parse(table), Path::new("/srv/c")), None);
+        assert_eq!(topmost(mounts::parse(table), Path::new("/srv/d")), None);
     }
 }

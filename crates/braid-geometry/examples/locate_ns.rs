@@ -1,4 +1,4 @@
-//! Prints how long `Geometry::locate` takes at random offsets: `cargo run --release -p braid-geometry --example locate_ns`.
+//! Prints the duration of `Geometry::locate` at random offsets: `cargo run --release -p braid-geometry --example locate_ns`.
 
 use braid_geometry::{Geometry, Level, Spec, ZonePolicy};
 use std::hint::black_box;
@@ -16,7 +16,7 @@ fn offsets(size_bytes: u64) -> Vec<u64> {
     (0..OFFSETS).map(|_| next()).collect()
 }
 
-/// The fastest of several rounds: what else runs on the machine only adds.
+/// Returns the nanoseconds per call of the fastest round: other load on the machine only adds time.
 fn measure(offsets: &[u64], mut each: impl FnMut(u64) -> u64) -> f64 {
     let mut best = f64::MAX;
     for _ in 0..ROUNDS {
@@ -41,8 +41,8 @@ fn main() {
                 Geometry::plan(Spec { chunk_bytes, zones, ..Spec::new(level) }, &disks).expect("three disks");
             let offsets = offsets(geometry.size_bytes());
             let ns = measure(&offsets, |offset| {
-                let piece = geometry.locate(offset);
-                piece.member_offset ^ piece.len ^ u64::from(piece.member)
+                let range = geometry.locate(offset);
+                range.member_offset ^ range.len ^ u64::from(range.member)
             });
             println!("{level:7} chunk {:3}K, {} zones: {ns:.2} ns", chunk_bytes >> 10, geometry.zones().len());
         }

@@ -1,23 +1,24 @@
-//! A zone in the form in which it is computed with.
+//! The precomputed form of a zone, from which locations are calculated.
 //!
-//! One arithmetic serves all levels. A zone is a grid of cells, one chunk each: `width` slots wide, as many rows as
-//! its height has chunks. Without parity, array chunk *c* with *k* copies takes the *k* cells from cell *c · k* on,
-//! counted along the rows: raid0 is *k* = 1, raid10 near any *k*, raid1 *k* = width. With parity, each row holds
-//! `width - parity` array chunks, and where they begin moves with the row.
+//! The same arithmetic serves all levels. A zone is a grid of cells of one chunk each: it is `width` slots wide and has one
+//! row for each chunk of its height. Without parity, array chunk *c* with *k* copies occupies the *k* cells from cell
+//! *c · k* on, counted along the rows: raid0 has *k* = 1, raid10 near any *k*, raid1 *k* = width. With parity, a row is one
+//! stripe: it holds `width - parity` array chunks, and the slot of the first one rotates from row to row.
 //!
-//! Where nothing alternates (one member, or as many copies as members), the whole zone is a single cell a slot, so
-//! that `len` is as long as it can be and the same arithmetic needs no further branch.
+//! If the data does not alternate between slots (one member, or as many copies as members), each slot of the zone is a single
+//! cell. `len` is then as long as possible, and the same arithmetic needs no additional branch.
 
-use crate::foreign::{Foreign, Order};
+use crate::cell::Cell;
+use crate::foreign::{Foreign, RowOrder};
 use crate::{Layout, Spec, Zone};
 
-/// Says that the chunk is no power of two.
+/// Value of `cell_shift` if the chunk size is not a power of two.
 const NO_SHIFT: u32 = u32::MAX;
 
-/// Division by a small constant as one multiplication.
+/// A small constant divisor that divides by one multiplication.
 ///
-/// With r = ceil(2^63 / d), floor(x · r / 2^63) = floor(x / d) as long as x · d < 2^63. Here x is a number of
-/// cells, below 2^62 / 4096 = 2^50, and d a number of members, at most 2^7.
+/// With r = ceil(2^63 / d), floor(x · r / 2^63) = floor(x / d) if x · d < 2^63. In this module x is a number of cells, at most
+/// 2^62 / 4096 = 2^50, and d is a number of members, at most 2^7.
 #[derive(Clone, Copy, Debug)]
 struct Divisor {
     value: u64,
@@ -30,7 +31,7 @@ impl Divisor {
         Divisor { value, reciprocal: (1u64 << 63).div_ceil(value) }
     }
 
-    /// Quotient and remainder.
+    /// Returns the quotient and the remainder of `x`.
     #[inline]
     fn divide(self, x: u64) -> (u64, u64) {
         let quotient = ((u128::from(x) * u128::from(self.reciprocal)) >> 63) as u64;
@@ -38,27 +39,14 @@ impl Divisor {
     }
 }
 
-/// What a cell of the grid holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cell {
-    /// Copy `copy` of the chunk `chunk` of the zone: the first `data_bytes` of the cell, the rest is unused.
-    Data { chunk: u64, copy: u16, data_bytes: u64 },
-    /// The parity of its row.
-    P,
-    /// The second parity of its row.
-    Q,
-    /// Nothing.
-    Unused,
-}
-
-/// A place within the zone, before the member is looked up.
+/// A location within a zone, by slot: the member is not looked up yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
-    /// Index into the table of slots of the geometry.
+pub(crate) struct SlotLocation {
+    /// Index into the slot table of the geometry.
     pub slot_index: usize,
     /// Bytes from the start of the member's data area.
     pub member_offset: u64,
-    /// Bytes from here to the end of the cell.
+    /// Bytes to the end of the cell, or to the end of the zone if that comes first.
     pub len: u64,
 }
 
@@ -67,26 +55,26 @@ pub(crate) struct CompiledZone {
     pub array_start: u64,
     pub array_bytes: u64,
     pub member_start: u64,
-    /// Bytes of one cell.
+    /// Size of a cell, in bytes.
     pub cell_bytes: u64,
     cell_shift: u32,
     parity: u32,
     copies: u64,
-    /// How it differs from what Braid makes.
+    /// Set if the layout is one that Braid reads but does not create.
     foreign: Option<Foreign>,
-    /// By what the number of a cell (with parity: of a chunk) is divided to find its row.
+    /// The divisor that gives the row of a cell number or, with parity, of a chunk number.
     per_row: Divisor,
     width: Divisor,
-    /// Where the members of this zone begin in the table of slots.
+    /// Index of the zone's first member in the slot table.
     pub slots_start: usize,
-    /// Rows of cells.
+    /// Number of rows of cells.
     pub rows: u64,
-    /// Rows of chunks in all zones before: the stripe number of row 0.
+    /// Number of rows of chunks in all preceding zones: the stripe number of row 0.
     pub first_stripe: u64,
 }
 
 impl CompiledZone {
-    /// Compiles a zone that was checked, and appends its members to the table of slots.
+    /// Compiles a validated zone, and appends its members to the slot table.
     pub fn new(spec: &Spec, zone: &Zone, first_stripe: u64, slots: &mut Vec<u16>) -> CompiledZone {
         let width = zone.members.len();
         let copies = spec.copies_over(width);
@@ -102,9 +90,9 @@ impl CompiledZone {
         let slots_start = slots.len();
         slots.extend_from_slice(&zone.members);
         if spec.layout == Layout::Original {
-            // The turn goes by the chunk's number in the whole array: turn the members instead, once.
-            let turn = (zone.array_start / spec.chunk_bytes) % width as u64;
-            slots[slots_start..].rotate_left(turn as usize);
+            // This layout selects the slot by the chunk's number in the whole array. The members are rotated once instead.
+            let rotation = (zone.array_start / spec.chunk_bytes) % width as u64;
+            slots[slots_start..].rotate_left(rotation as usize);
         }
         CompiledZone {
             array_start: zone.array_start,
@@ -123,27 +111,27 @@ impl CompiledZone {
         }
     }
 
-    /// Members of the zone.
+    /// Returns the number of members of the zone.
     pub fn width(&self) -> u64 {
         self.width.value
     }
 
-    /// Array chunks in each row that is all data.
+    /// Returns the number of cells in a row that are not parity.
     pub fn chunks_per_row(&self) -> u64 {
         self.per_row.value
     }
 
-    /// Copies of each chunk.
+    /// Returns the number of copies of each chunk.
     pub fn copies(&self) -> u64 {
         self.copies
     }
 
-    /// Which parities each row has: 0, 1 or 2.
+    /// Returns the number of parity chunks in each row: 0, 1 or 2.
     pub fn parity(&self) -> u32 {
         self.parity
     }
 
-    /// Cuts an offset within the zone into the number of the chunk and the offset within it.
+    /// Splits an offset within the zone into the cell-sized chunk's number and the offset within that chunk.
     #[inline]
     fn split(&self, zone_offset: u64) -> (u64, u64) {
         if self.cell_shift != NO_SHIFT {
@@ -155,58 +143,59 @@ impl CompiledZone {
         }
     }
 
-    /// The bytes above row `row`.
+    /// Returns the offset of row `row` from the start of the zone on each member, in bytes.
     #[inline]
     fn row_offset(&self, row: u64) -> u64 {
         if self.cell_shift != NO_SHIFT { row << self.cell_shift } else { row.wrapping_mul(self.cell_bytes) }
     }
 
-    /// Where copy `copy` of the byte at `zone_offset` is.
+    /// Returns the location of copy `copy` of the byte at `zone_offset`.
     #[inline]
-    pub fn spot(&self, zone_offset: u64, copy: u64) -> Spot {
+    pub fn locate(&self, zone_offset: u64, copy: u64) -> SlotLocation {
         let (chunk, within) = self.split(zone_offset);
         let (row, slot) = if self.foreign.is_some() {
-            self.foreign_spot(chunk, copy)
+            self.locate_foreign(chunk, copy)
         } else if self.parity == 0 {
             self.per_row.divide(chunk * self.copies + copy)
         } else {
             let (row, index) = self.per_row.divide(chunk);
-            (row, self.turned(self.parity_slot(row), u64::from(self.parity) + index))
+            (row, self.slot_after(self.parity_slot(row), u64::from(self.parity) + index))
         };
-        Spot {
+        SlotLocation {
             slot_index: self.slots_start + slot as usize,
             member_offset: self.member_start + self.row_offset(row) + within,
-            // The last chunk can be cut; then the zone ends before the cell does.
+            // If the last chunk is truncated, the zone ends before the cell does.
             len: self.cell_bytes.wrapping_sub(within).min(self.array_bytes.saturating_sub(zone_offset)),
         }
     }
 
-    /// Row and slot in a layout that only md makes.
+    /// Returns the row and the slot of a chunk's copy in a layout that Braid only reads.
     #[cold]
-    fn foreign_spot(&self, chunk: u64, copy: u64) -> (u64, u64) {
+    fn locate_foreign(&self, chunk: u64, copy: u64) -> (u64, u64) {
         if let Some(copies @ Foreign::Copies { .. }) = self.foreign {
             return copies.copy_at(chunk, copy, self.width.value);
         }
         let (row, index) = self.per_row.divide(chunk);
-        let slot = self.order(row).map_or(0, |order| order.data(index as u16));
+        let slot = self.row_order(row).map_or(0, |row_order| row_order.data(index as u16));
         (row, u64::from(slot))
     }
 
-    /// What the slots of a row hold, where parity does not go as Braid has it.
+    /// Returns the roles of a row's slots if the layout has parity and Braid only reads it.
     #[inline]
-    pub fn order(&self, row: u64) -> Option<Order> {
+    pub fn row_order(&self, row: u64) -> Option<RowOrder> {
         match self.foreign {
-            Some(Foreign::Rows(layout)) => Some(Order::of(layout, self.parity, self.width.value, row)),
+            Some(Foreign::Parity(layout)) => Some(RowOrder::of(layout, self.parity, self.width.value, row)),
             _ => None,
         }
     }
 
-    /// Whether the layout is one that only md makes.
+    /// Returns whether Braid only reads this layout.
     pub fn is_foreign(&self) -> bool {
         self.foreign.is_some()
     }
 
-    /// With parity: the row of a byte, the index of its chunk among the row's data, and its offset within the chunk.
+    /// Returns, for a zone with parity, the row of a byte, the index of its chunk among the row's data, and its offset within
+    /// the chunk.
     #[inline]
     pub fn row_of(&self, zone_offset: u64) -> (u64, u64, u64) {
         let (chunk, within) = self.split(zone_offset);
@@ -214,46 +203,47 @@ impl CompiledZone {
         (row, index, within)
     }
 
-    /// The slot of P in a row. Left: it begins at the last slot and moves to the left.
+    /// Returns the slot of P in a row. Left: P starts in the last slot and moves one slot to the left with each row.
     #[inline]
     pub fn parity_slot(&self, row: u64) -> u64 {
-        let (_, turn) = self.width.divide(row);
-        self.width.value - 1 - turn
+        let (_, rotation) = self.width.divide(row);
+        self.width.value - 1 - rotation
     }
 
-    /// `steps` slots to the right of `slot`, around the end. Symmetric: after P come Q and then the data.
+    /// Returns the slot that is `steps` slots to the right of `slot`, wrapping around. Symmetric: P is followed by Q and then
+    /// by the data.
     #[inline]
-    pub fn turned(&self, slot: u64, steps: u64) -> u64 {
+    pub fn slot_after(&self, slot: u64, steps: u64) -> u64 {
         let sum = slot + steps;
         if sum >= self.width.value { sum - self.width.value } else { sum }
     }
 
-    /// What stands in a cell.
+    /// Returns the content of a cell.
     pub fn cell(&self, slot: u64, row: u64) -> Cell {
         if let Some(copies @ Foreign::Copies { .. }) = self.foreign {
             let chunks = self.array_bytes / self.cell_bytes;
             return copies.cell_of_copies(slot, row, self.width.value, chunks, self.cell_bytes);
         }
-        if let Some(order) = self.order(row) {
-            return match order.index(slot as u16) {
+        if let Some(row_order) = self.row_order(row) {
+            return match row_order.index(slot as u16) {
                 Some(index) => Cell::Data {
                     chunk: row * self.per_row.value + u64::from(index),
                     copy: 0,
                     data_bytes: self.cell_bytes,
                 },
-                None if u64::from(order.p()) == slot => Cell::P,
+                None if u64::from(row_order.p()) == slot => Cell::P,
                 None => Cell::Q,
             };
         }
         if self.parity == 0 {
-            let number = row * self.width.value + slot;
-            let chunk = number / self.copies;
-            let left_bytes = self.array_bytes.saturating_sub(chunk * self.cell_bytes);
-            if left_bytes == 0 {
+            let cell_number = row * self.width.value + slot;
+            let chunk = cell_number / self.copies;
+            let remaining_bytes = self.array_bytes.saturating_sub(chunk * self.cell_bytes);
+            if remaining_bytes == 0 {
                 return Cell::Unused;
             }
-            let data_bytes = left_bytes.min(self.cell_bytes);
-            return Cell::Data { chunk, copy: (number % self.copies) as u16, data_bytes };
+            let data_bytes = remaining_bytes.min(self.cell_bytes);
+            return Cell::Data { chunk, copy: (cell_number % self.copies) as u16, data_bytes };
         }
         let p = self.parity_slot(row);
         let after_p = if slot >= p { slot - p } else { slot + self.width.value - p };
@@ -268,10 +258,10 @@ impl CompiledZone {
         }
     }
 
-    /// How many rows, from the first one, have no unused bytes.
+    /// Returns the number of leading rows without unused bytes; 0 for layouts that Braid only reads.
     pub fn full_rows(&self) -> u64 {
         if self.is_foreign() {
-            // Nothing comes again that would be worth it: nobody asks for the map of what was imported.
+            // The map of an imported array is not needed, so that its period is not worth computing.
             return 0;
         }
         if self.parity > 0 {
@@ -280,7 +270,7 @@ impl CompiledZone {
         self.array_bytes / self.cell_bytes * self.copies / self.width.value
     }
 
-    /// After how many rows the pattern of the cells of a slot comes again.
+    /// Returns the number of rows after which the pattern of a slot's cells repeats.
     pub fn period_rows(&self) -> u64 {
         if self.parity > 0 { self.width.value } else { self.copies / gcd(self.width.value, self.copies) }
     }
@@ -296,7 +286,7 @@ mod tests {
     use crate::{BLOCK_BYTES, MEMBERS_MAX, TOTAL_BYTES_MAX};
 
     #[test]
-    fn dividing_by_multiplication_is_exact() {
+    fn division_by_multiplication_is_exact() {
         let largest = TOTAL_BYTES_MAX / BLOCK_BYTES;
         for value in 1..=MEMBERS_MAX as u64 {
             let divisor = Divisor::new(value);
@@ -307,9 +297,9 @@ mod tests {
                     check(x.min(largest));
                 }
             }
-            for below in 0..1000 {
-                check(largest - below);
-                check(below);
+            for distance in 0..1000 {
+                check(largest - distance);
+                check(distance);
             }
         }
     }

@@ -1,8 +1,8 @@
-//! All places of each byte of a mirror, in the form that is quickest to compute with.
+//! The locations of all copies of a byte of a mirror, in the form that is fastest to compute.
 //!
-//! What [`Geometry::copies`] gives, for the layouts through which nearly all small requests go: few zones, cells whose
-//! length is a power of two (or the whole zone). The copies of a chunk stand in neighbouring cells, so that one
-//! multiplication finds the first, and a step each further one.
+//! The result is that of [`Geometry::copies`], for the layouts that serve nearly all small requests: few zones, and cells
+//! whose size is a power of two (or the whole zone). The copies of a chunk are in consecutive cells: one multiplication
+//! finds the first copy, and one step each further copy.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ struct CopyZone {
     array_bytes: u64,
     member_start: u64,
     cell_bytes: u64,
-    /// As in [`crate::SinglePlaces`]: ceil(2^64 / width) for a number of cells below 2^50; 0 where a zone is one row.
+    /// As in [`crate::SingleCopyMap`]: ceil(2^64 / width) for cell numbers below 2^50; 0 if the zone is a single row.
     reciprocal: u64,
     cell_shift: u32,
     width: u32,
@@ -24,21 +24,21 @@ struct CopyZone {
     slots_start: u32,
 }
 
-/// The short form of a geometry with copies. Immutable.
+/// The fast form of a geometry with copies. Immutable.
 #[derive(Clone, Debug)]
-pub struct CopyPlaces {
-    /// The ends of all zones but the last; the places left over hold what no offset reaches.
+pub struct MirrorMap {
+    /// The ends of all zones but the last. Unused entries hold [`u64::MAX`], which no offset reaches.
     ends: [u64; COUNTED_ENDS],
     zones: Box<[CopyZone]>,
 }
 
-/// The places of one byte, the first copy first: an index in [`Geometry::slots`], which names the member, and bytes from the
-/// start of the member's data area.
+/// An iterator over the locations of one byte, the first copy first. An item is an index into [`Geometry::slots`], which gives
+/// the member, and the offset in the member's data area, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Copies {
-    /// Whether all of the range is in one cell on each.
-    pub whole: bool,
-    left: u32,
+pub struct CopyLocations {
+    /// Whether the whole range is in one cell on each member.
+    pub is_contiguous: bool,
+    remaining: u32,
     width: u32,
     slot: u32,
     slots_start: u32,
@@ -46,11 +46,11 @@ pub struct Copies {
     member_offset: u64,
 }
 
-impl CopyPlaces {
-    /// The short form of `geometry`; `None` if it has none: no copies, more than five zones, or a chunk that is no power of
-    /// two.
+impl MirrorMap {
+    /// Returns the fast form of `geometry`; `None` for a geometry without copies, with a layout that Braid only reads, with more
+    /// than five zones, or with a chunk size that is not a power of two (unless each zone has as many copies as members).
     #[must_use]
-    pub fn new(geometry: &Geometry) -> Option<CopyPlaces> {
+    pub fn new(geometry: &Geometry) -> Option<MirrorMap> {
         let compiled = &geometry.compiled;
         let mirrored = matches!(geometry.spec().level, Level::Raid1 | Level::Raid10);
         if !mirrored || compiled.iter().any(|zone| zone.is_foreign()) || compiled.len() > COUNTED_ENDS + 1 {
@@ -78,15 +78,15 @@ impl CopyPlaces {
                 slots_start: zone.slots_start as u32,
             })
         });
-        Some(CopyPlaces { ends, zones: zones.collect::<Option<_>>()? })
+        Some(MirrorMap { ends, zones: zones.collect::<Option<_>>()? })
     }
 
-    /// Where the byte at `array_offset` is, and whether the `len` bytes from there on are all in the same cells.
+    /// Returns the locations of the byte at `array_offset`, and whether all `len` bytes from there on are in the same cells.
     ///
-    /// `array_offset` must be below [`Geometry::size_bytes`]; beyond it the places mean nothing.
+    /// `array_offset` must be below [`Geometry::size_bytes`]. Beyond it the locations are undefined.
     #[must_use]
     #[inline(always)]
-    pub fn locate(&self, array_offset: u64, len: u64) -> Copies {
+    pub fn locate(&self, array_offset: u64, len: u64) -> CopyLocations {
         let index: usize = self.ends.iter().map(|&end| usize::from(array_offset >= end)).sum();
         let zone = &self.zones[index];
         let zone_offset = array_offset - zone.array_start;
@@ -94,10 +94,10 @@ impl CopyPlaces {
         let cell = (zone_offset >> zone.cell_shift) * u64::from(zone.copies);
         let row = ((u128::from(cell) * u128::from(zone.reciprocal)) >> 64) as u64;
         let slot = cell.wrapping_sub(row.wrapping_mul(u64::from(zone.width)));
-        Copies {
-            // The last chunk can be cut; then the zone ends before the cell does.
-            whole: within + len <= zone.cell_bytes && zone_offset + len <= zone.array_bytes,
-            left: zone.copies,
+        CopyLocations {
+            // If the last chunk is truncated, the zone ends before the cell does.
+            is_contiguous: within + len <= zone.cell_bytes && zone_offset + len <= zone.array_bytes,
+            remaining: zone.copies,
             width: zone.width,
             slot: slot as u32,
             slots_start: zone.slots_start,
@@ -107,31 +107,32 @@ impl CopyPlaces {
     }
 }
 
-impl Copies {
-    /// All that are left, where they are in one row, which they mostly are: their slots, and bytes from the start of the data
-    /// area of each of these members.
+impl CopyLocations {
+    /// Returns all remaining copies if they are in one row of cells, as they mostly are: their indices into
+    /// [`Geometry::slots`], and the offset in the data area of each of these members, in bytes. Else `None`.
     #[must_use]
     #[inline(always)]
-    pub fn in_one_row(&self) -> Option<(Range<usize>, u64)> {
+    pub fn in_one_stripe(&self) -> Option<(Range<usize>, u64)> {
         let first = (self.slots_start + self.slot) as usize;
-        (self.slot + self.left <= self.width).then_some((first..first + self.left as usize, self.member_offset))
+        (self.slot + self.remaining <= self.width)
+            .then_some((first..first + self.remaining as usize, self.member_offset))
     }
 }
 
-impl Iterator for Copies {
+impl Iterator for CopyLocations {
     type Item = (usize, u64);
 
     #[inline(always)]
     fn next(&mut self) -> Option<(usize, u64)> {
-        self.left = self.left.checked_sub(1)?;
-        let place = ((self.slots_start + self.slot) as usize, self.member_offset);
+        self.remaining = self.remaining.checked_sub(1)?;
+        let location = ((self.slots_start + self.slot) as usize, self.member_offset);
         self.slot += 1;
         if self.slot == self.width {
-            // On to the next row.
+            // The next copy is in the next row.
             self.slot = 0;
             self.member_offset = self.member_offset.wrapping_add(self.cell_bytes);
         }
-        Some(place)
+        Some(location)
     }
 }
 
@@ -140,9 +141,9 @@ mod tests {
     use super::*;
     use crate::Spec;
 
-    /// Against [`Geometry::copies`], which brute force has checked: every block, and ranges of several lengths.
+    /// Compares every sector, and ranges of several lengths, with [`Geometry::copies`], which the brute-force test verifies.
     #[test]
-    fn the_short_form_says_the_same() {
+    fn fast_form_agrees_with_geometry() {
         let (k, mut seen, mut rows) = (4096u64, 0, 0);
         let all_sizes: [&[u64]; 6] = [
             &[64, 64],
@@ -159,17 +160,17 @@ mod tests {
             {
                 let spec = Spec { chunk_bytes: chunk * k, copies, ..Spec::new(level) };
                 let Ok(geometry) = Geometry::plan(spec, &sizes) else { continue };
-                let Some(short) = CopyPlaces::new(&geometry) else {
+                let Some(fast) = MirrorMap::new(&geometry) else {
                     assert!(geometry.zones().len() > COUNTED_ENDS + 1 || chunk == 3, "{level} over {sizes:?}");
                     continue;
                 };
                 for at in (0..geometry.size_bytes()).step_by(512) {
                     let mut expected = Vec::new();
-                    geometry.copies(at, &mut |piece| expected.push(piece));
+                    geometry.copies(at, &mut |range| expected.push(range));
                     for len in [512, 4096, 16 * k] {
-                        let found = short.locate(at, len);
-                        assert_eq!(found.whole, expected.iter().all(|piece| piece.len >= len), "{at} {len}");
-                        if let Some((slots, offset)) = found.in_one_row() {
+                        let found = fast.locate(at, len);
+                        assert_eq!(found.is_contiguous, expected.iter().all(|range| range.len >= len), "{at} {len}");
+                        if let Some((slots, offset)) = found.in_one_stripe() {
                             assert!(found.eq(slots.map(|slot| (slot, offset))), "{level} over {sizes:?} at {at}");
                             rows += 1;
                         }
@@ -182,6 +183,6 @@ mod tests {
             }
         }
         assert!(seen > 5000 && rows > 2500 && rows < seen, "{seen} {rows}");
-        assert!(CopyPlaces::new(&Geometry::plan(Spec::new(Level::Raid0), &[1 << 20; 2]).unwrap()).is_none());
+        assert!(MirrorMap::new(&Geometry::plan(Spec::new(Level::Raid0), &[1 << 20; 2]).unwrap()).is_none());
     }
 }

@@ -1,116 +1,117 @@
-//! Why a geometry cannot be.
+//! Errors of laying out an array.
 
 use crate::{BLOCK_BYTES, CHUNK_BYTES_MAX, Layout, Level, MEMBERS_MAX, TOTAL_BYTES_MAX, units::format_size};
 use std::fmt;
 
-/// Why members cannot be laid out as asked for, or why a table of zones that was read is not one.
+/// The reason why members cannot be laid out as specified, or why a zone table that was read is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GeometryError {
-    /// Fewer members than the level (or the number of copies) needs.
+    /// The array has fewer members than the level (or the number of copies) needs.
     TooFewMembers {
-        /// The level asked for.
+        /// The requested level.
         level: Level,
-        /// How many members there are.
+        /// The number of members.
         given: usize,
-        /// How many there must be.
+        /// The minimum number of members.
         needed: usize,
     },
-    /// More members than [`MEMBERS_MAX`].
+    /// The array has more than [`MEMBERS_MAX`] members.
     TooManyMembers {
-        /// How many members there are.
+        /// The number of members.
         given: usize,
     },
-    /// A chunk that is no multiple of 4 KiB, is zero, or is above 64 MiB.
+    /// The chunk size is zero, not a multiple of 4 KiB, or above 64 MiB.
     BadChunk {
-        /// The chunk asked for, in bytes.
+        /// The requested chunk size, in bytes.
         chunk_bytes: u64,
     },
-    /// A number of copies below two, or above the number of members.
+    /// The number of copies is below 2 or above the number of members.
     BadCopies {
-        /// The number of copies asked for.
+        /// The requested number of copies.
         copies: u16,
-        /// How many members there are.
+        /// The number of members.
         members: usize,
     },
-    /// A layout that is not one of this level.
-    LayoutNotOfLevel {
-        /// The level asked for.
+    /// The level does not have this layout.
+    UnsupportedLayout {
+        /// The requested level.
         level: Level,
-        /// The layout asked for.
+        /// The requested layout.
         layout: Layout,
     },
-    /// A member that has not even room for one chunk (or, where the level has no chunks, one block).
+    /// A member is too small for one chunk (with raid1, one block), or smaller than what it already holds.
     MemberTooSmall {
-        /// Which member, counted from 0.
+        /// The member, counted from 0.
         member: usize,
-        /// Its data area, in bytes.
+        /// The size of its data area, in bytes.
         data_bytes: u64,
-        /// What it needs at least, in bytes.
+        /// The minimum size of its data area, in bytes.
         needed_bytes: u64,
     },
-    /// All members together have more than [`TOTAL_BYTES_MAX`] bytes.
+    /// The members together have more than [`TOTAL_BYTES_MAX`] bytes.
     TooLarge,
-    /// Members have no new room that the array could take up.
+    /// The members have no free space by which the array could grow.
     NoGrowth {
-        /// On how many members a zone must lie.
+        /// The minimum number of members of a zone.
         needed: usize,
-        /// Whether the array has one zone only, on all members.
+        /// Whether the array is limited to a single zone.
         single_zone: bool,
     },
-    /// A table of zones that cannot be true.
+    /// A zone of the table is invalid.
     BadZone {
-        /// Which zone, counted from 0.
+        /// The zone, counted from 0.
         zone: usize,
-        /// What is wrong with it.
+        /// The fault of the zone.
         fault: ZoneFault,
     },
 }
 
-/// What is wrong with a zone of a table that was read.
+/// The fault of a zone in a zone table that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ZoneFault {
-    /// The table has no zones, more than the members allow, or more than the policy allows.
+    /// The table has no zones, or more zones than the limit or the zone policy allows.
     Count,
-    /// It does not start where the zone before it ends (the first one: at 0).
+    /// The zone does not start where the preceding zone ends (the first zone: at 0).
     Start {
-        /// Where it must start in the array, in bytes.
+        /// The expected start in the array, in bytes.
         expected: u64,
-        /// Where it says that it starts, in bytes.
+        /// The start in the table, in bytes.
         found: u64,
     },
-    /// Its size in the array is not what its height and its members give.
+    /// The size of the zone in the array does not follow from its height and its members.
     Size {
-        /// What it must be, in bytes.
+        /// The expected size, in bytes.
         expected: u64,
-        /// What it says, in bytes.
+        /// The size in the table, in bytes.
         found: u64,
     },
-    /// Its start or height on the members is not a multiple of a block or of the chunk, or the height is zero.
+    /// The zone's start on the members is not a multiple of a block, or its height is zero or not a multiple of the chunk (with
+    /// raid1, of a block).
     Unaligned,
-    /// It lists too few members for the level, or more than one for concat.
+    /// The zone has too few members for the level, more members than the array, or, with concat, more than one.
     Width {
-        /// How many it lists.
+        /// The number of members in the table.
         found: usize,
     },
-    /// It names a member that does not exist.
+    /// The zone refers to a member that does not exist.
     UnknownMember {
-        /// The number that it names.
+        /// The number of the member.
         member: u16,
     },
-    /// Its members are not in ascending order, or one is named twice.
+    /// The members of the zone are not in ascending order, or one of them is repeated.
     MemberOrder,
-    /// It ends beyond the data area of a member.
+    /// The zone ends beyond the data area of a member.
     BeyondMember {
-        /// Which member, counted from 0.
+        /// The member, counted from 0.
         member: u16,
     },
-    /// It overlaps another zone on a member.
+    /// The zone overlaps an earlier zone on a member.
     Overlap {
-        /// On which member, counted from 0.
+        /// The member on which the zones overlap, counted from 0.
         member: u16,
-        /// With which other zone, counted from 0.
+        /// The earlier zone, counted from 0.
         other: usize,
     },
 }
@@ -119,10 +120,10 @@ impl fmt::Display for GeometryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GeometryError::TooFewMembers { level, given, needed } => {
-                write!(f, "{level} needs at least {needed} members, there {}", are(*given))
+                write!(f, "{level} needs at least {needed} members, there {}", is_or_are(*given))
             }
             GeometryError::TooManyMembers { given } => {
-                write!(f, "at most {MEMBERS_MAX} members, there are {given}")
+                write!(f, "too many members: {given}, at most {MEMBERS_MAX}")
             }
             GeometryError::BadChunk { chunk_bytes } => write!(
                 f,
@@ -134,7 +135,7 @@ impl fmt::Display for GeometryError {
             GeometryError::BadCopies { copies, members } => {
                 write!(f, "{copies} copies over {members} members: from 2 to the number of members, for example 2")
             }
-            GeometryError::LayoutNotOfLevel { level, layout } => {
+            GeometryError::UnsupportedLayout { level, layout } => {
                 write!(f, "{level} has no layout {layout}: ")?;
                 for (index, layout) in level.layouts().iter().enumerate() {
                     write!(f, "{}{layout}", if index == 0 { "" } else { " or " })?;
@@ -153,35 +154,37 @@ impl fmt::Display for GeometryError {
             GeometryError::NoGrowth { single_zone: true, .. } => {
                 write!(
                     f,
-                    "nothing would be gained: the array has a single zone, which grows only when all members have"
+                    "no capacity would be gained: the array has a single zone, which grows only if all members have grown"
                 )
             }
-            GeometryError::NoGrowth { needed: 1, .. } => write!(f, "nothing would be gained: no member has new room"),
+            GeometryError::NoGrowth { needed: 1, .. } => {
+                write!(f, "no capacity would be gained: no member has new free space")
+            }
             GeometryError::NoGrowth { needed, .. } => write!(
                 f,
-                "nothing would be gained: a further zone needs {needed} members with new room at the same place, above all that they hold"
+                "no capacity would be gained: a further zone needs {needed} members with new free space at the same offset, after everything that they hold"
             ),
             GeometryError::BadZone { zone, fault } => write!(f, "zone {zone}: {fault}"),
         }
     }
 }
 
-fn are(count: usize) -> String {
+fn is_or_are(count: usize) -> String {
     if count == 1 { "is 1".to_owned() } else { format!("are {count}") }
 }
 
 impl fmt::Display for ZoneFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ZoneFault::Count => write!(f, "the table has a number of zones that cannot be"),
+            ZoneFault::Count => write!(f, "the table has an invalid number of zones"),
             ZoneFault::Start { expected, found } => {
                 write!(f, "starts at {found} of the array instead of {expected}")
             }
             ZoneFault::Size { expected, found } => {
                 write!(f, "has {found} bytes of the array instead of {expected}")
             }
-            ZoneFault::Unaligned => write!(f, "its span on the members is no whole number of chunks"),
-            ZoneFault::Width { found } => write!(f, "{found} members do not suit the level"),
+            ZoneFault::Unaligned => write!(f, "its span on the members is not a whole number of chunks"),
+            ZoneFault::Width { found } => write!(f, "{found} members are invalid for the level"),
             ZoneFault::UnknownMember { member } => write!(f, "there is no member {member}"),
             ZoneFault::MemberOrder => write!(f, "its members are not in ascending order"),
             ZoneFault::BeyondMember { member } => write!(f, "ends beyond the data area of member {member}"),

@@ -1,34 +1,34 @@
-//! The array as a whole: from an offset in the array to a place on a member.
+//! The geometry of an array: maps an offset in the array to a location on a member.
 
 use crate::compiled::CompiledZone;
 use crate::{GeometryError, Spec, Zone, zones};
 
-/// Up to one zone more than this, the right one is found by counting the ends that lie before: four comparisons and no
-/// branch to be guessed wrong.
+/// Number of zone ends that are compared without a branch. With at most one zone more than this, the zone of an offset is
+/// the number of ends at or before it: four comparisons and no branch that could be mispredicted.
 pub(crate) const COUNTED_ENDS: usize = 4;
 
-/// A contiguous place on one member.
+/// A contiguous range of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct MemberRange {
     /// The member, counted from 0.
     pub member: u16,
     /// The zone, counted from 0.
     pub zone: u16,
-    /// Where it is in the member's data area, in bytes.
+    /// The offset of the range in the member's data area, in bytes.
     pub member_offset: u64,
-    /// Bytes from here on that are contiguous both on this member and in the array. At least 1.
+    /// The number of bytes that are contiguous both on this member and in the array. At least 1.
     pub len: u64,
 }
 
-/// Where every byte of an array lives. Immutable.
+/// The location of every byte of an array. Immutable.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    /// The ends of the first zones, without the last one; the places left over hold what no offset reaches.
+    /// The ends of the first zones, without the last one. Unused entries hold [`u64::MAX`], which no offset reaches.
     counted_ends: [u64; COUNTED_ENDS],
-    /// The ends of all zones in the array.
+    /// The ends of all zones, as offsets in the array.
     ends: Vec<u64>,
     pub(crate) compiled: Vec<CompiledZone>,
-    /// The members of all zones, one zone after the other.
+    /// The members of all zones, in the order of the zones.
     pub(crate) slots: Vec<u16>,
     spec: Spec,
     member_data_bytes: Vec<u64>,
@@ -36,32 +36,33 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// Lays out an array over members whose data areas have these sizes (in bytes), and derives its zones.
+    /// Lays out an array over members whose data areas have these sizes, in bytes, and derives its zones.
     ///
     /// # Errors
-    /// Too few or too many members, a chunk, a number of copies or a layout that cannot be, a member too small for
-    /// one chunk.
+    /// Too few or too many members; an invalid chunk size, number of copies or layout; a member too small for one chunk;
+    /// members that are too large together.
     pub fn plan(spec: Spec, member_data_bytes: &[u64]) -> Result<Geometry, GeometryError> {
         let zones = zones::plan(&spec, member_data_bytes)?;
         Ok(Geometry::compile(spec, member_data_bytes, zones))
     }
 
-    /// Takes a table of zones that was read from a label. It may be damaged or hostile: everything is checked.
+    /// Builds the geometry from a zone table that was read from a label. The table may be damaged or hostile: all of it is
+    /// validated.
     ///
-    /// The table need not be the one that [`Geometry::plan`] would derive: it is a fact. Members may be larger than
-    /// what it uses.
+    /// The table need not be the one that [`Geometry::plan`] would derive: it records what was written. Members may be
+    /// larger than what the table uses.
     ///
     /// # Errors
-    /// As [`Geometry::plan`], and [`GeometryError::BadZone`] for zones that do not follow one another without gap,
-    /// overlap on a member, end beyond one, or are not what their members and the level give.
+    /// As [`Geometry::plan`], and [`GeometryError::BadZone`] for zones that have gaps between them in the array, that
+    /// overlap on a member, that end beyond a member, or whose size does not follow from their members and the level.
     pub fn from_zones(spec: Spec, member_data_bytes: &[u64], zones: Vec<Zone>) -> Result<Geometry, GeometryError> {
         zones::check(&spec, member_data_bytes, &zones)?;
         Ok(Geometry::compile(spec, member_data_bytes, zones))
     }
 
-    /// Lays out an array that Linux md made, to be read. `member_bytes`: what md uses of each member, in bytes, and at levels with
-    /// redundancy the same of all. Besides what [`Geometry::plan`] knows, the layouts are right that only md makes, and mirrors and concats
-    /// need not end with a block, only with a sector.
+    /// Lays out an existing Linux md array for reading. `member_bytes` is what md uses of each member, in bytes. At levels with
+    /// redundancy md uses the same size of all members. Besides the layouts of [`Geometry::plan`], it accepts those of
+    /// [`crate::Level::md_only_layouts`]. Mirrors and concats need not end on a block boundary, only on a sector boundary.
     ///
     /// # Errors
     /// As [`Geometry::plan`].
@@ -86,32 +87,32 @@ impl Geometry {
         Geometry { counted_ends, ends, compiled, slots, spec, member_data_bytes: member_data_bytes.to_vec(), zones }
     }
 
-    /// The array's size in bytes. Always above 0.
+    /// Returns the size of the array, in bytes. Always above 0.
     #[must_use]
     #[inline]
     pub fn size_bytes(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The zones, in the order of the array.
+    /// Returns the zones, in the order of the array.
     #[must_use]
     pub fn zones(&self) -> &[Zone] {
         &self.zones
     }
 
-    /// What was asked for.
+    /// Returns the specification that the geometry was built from.
     #[must_use]
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// The sizes of the members' data areas, in bytes.
+    /// Returns the sizes of the members' data areas, in bytes.
     #[must_use]
-    pub fn members(&self) -> &[u64] {
+    pub fn member_data_bytes(&self) -> &[u64] {
         &self.member_data_bytes
     }
 
-    /// The number of the zone that holds an offset of the array; the last zone for offsets beyond the end.
+    /// Returns the index of the zone that holds an offset of the array; the last zone for offsets beyond the end.
     #[inline]
     pub(crate) fn zone_index(&self, array_offset: u64) -> usize {
         if self.ends.len() <= COUNTED_ENDS + 1 {
@@ -121,47 +122,48 @@ impl Geometry {
         }
     }
 
-    /// Where the byte at `array_offset` is: its one place at concat and raid0, its first copy at raid1 and raid10, the
-    /// place of the data at raid5 and raid6.
+    /// Returns the location of the byte at `array_offset`: its only location with concat and raid0, its first copy with raid1
+    /// and raid10, the location of the data with raid5 and raid6.
     ///
-    /// `array_offset` must be below [`Geometry::size_bytes`]. Beyond it a debug build panics, and a release build
-    /// gives a piece that means nothing.
+    /// `array_offset` must be below [`Geometry::size_bytes`]. Beyond it a debug build panics, and a release build returns an
+    /// undefined range.
     #[must_use]
     #[inline]
-    pub fn locate(&self, array_offset: u64) -> Piece {
+    pub fn locate(&self, array_offset: u64) -> MemberRange {
         debug_assert!(array_offset < self.size_bytes());
         let index = self.zone_index(array_offset);
         let zone = &self.compiled[index];
-        self.piece(index, zone, array_offset - zone.array_start, 0)
+        self.member_range(index, zone, array_offset - zone.array_start, 0)
     }
 
-    /// Which member stands at each place: the members of all zones, one zone after the other.
+    /// Returns the member in each slot: the members of all zones, in the order of the zones.
     #[must_use]
     pub fn slots(&self) -> &[u16] {
         &self.slots
     }
 
     #[inline]
-    fn piece(&self, index: usize, zone: &CompiledZone, zone_offset: u64, copy: u64) -> Piece {
-        let spot = zone.spot(zone_offset, copy);
-        Piece {
-            member: self.slots[spot.slot_index],
+    fn member_range(&self, index: usize, zone: &CompiledZone, zone_offset: u64, copy: u64) -> MemberRange {
+        let location = zone.locate(zone_offset, copy);
+        MemberRange {
+            member: self.slots[location.slot_index],
             zone: index as u16,
-            member_offset: spot.member_offset,
-            len: spot.len,
+            member_offset: location.member_offset,
+            len: location.len,
         }
     }
 
-    /// Gives every copy of the byte at `array_offset`, the first one first; a single one at levels without copies.
+    /// Passes every copy of the byte at `array_offset` to `out`, the first copy first; a single location at levels without
+    /// copies.
     ///
-    /// `array_offset` as for [`Geometry::locate`].
+    /// `array_offset` must be below [`Geometry::size_bytes`], as for [`Geometry::locate`].
     #[inline]
-    pub fn copies(&self, array_offset: u64, out: &mut impl FnMut(Piece)) {
+    pub fn copies(&self, array_offset: u64, out: &mut impl FnMut(MemberRange)) {
         debug_assert!(array_offset < self.size_bytes());
         let index = self.zone_index(array_offset);
         let zone = &self.compiled[index];
         for copy in 0..zone.copies() {
-            out(self.piece(index, zone, array_offset - zone.array_start, copy));
+            out(self.member_range(index, zone, array_offset - zone.array_start, copy));
         }
     }
 }

@@ -1,40 +1,41 @@
-//! Taking up room that members have gained: behind what is there, so that nothing moves.
+//! Growing an array into capacity that its members have gained, without moving data.
 
 use crate::zones::{Zone, check_total};
 use crate::{Geometry, GeometryError, Level, Spec, ZonePolicy};
 
 impl Geometry {
-    /// The array over members that have become larger, or more: `member_data_bytes` are the sizes of all data areas now,
-    /// those of new members after those of the old ones.
+    /// Returns the geometry of the array after members have grown or were added. `member_data_bytes` are the new sizes of all
+    /// data areas, in bytes, with the new members after the existing ones.
     ///
-    /// Every byte that the array has stays where it is. What is new comes at its end: the last zone becomes higher where
-    /// all of its members have room right behind it; between one height and the next, the members that have room above all
-    /// that they hold form further zones. With [`ZonePolicy::Single`] the one zone becomes higher, or nothing does.
+    /// Every existing byte of the array keeps its location, and the new capacity is added at the end of the array. The last
+    /// zone is extended if all of its members have free space directly after it. The remaining free space is divided into
+    /// further zones: between one height and the next, the members with free space after everything that they hold form a
+    /// zone. With [`ZonePolicy::Single`] the only zone is extended, or the array does not grow.
     ///
-    /// Room that lies lower on a member than what it holds already, as it had it alone when others took a zone above,
-    /// stays unused.
+    /// Free space below something that a member already holds stays unused. It exists where a member was the only one with
+    /// free space at that height and was later used by a higher zone.
     ///
     /// # Errors
-    /// [`GeometryError::NoGrowth`] where that gives nothing; a member that is smaller than what it holds; and as
+    /// [`GeometryError::NoGrowth`] if no capacity would be gained; a member that is smaller than what it holds; and as
     /// [`Geometry::plan`].
     pub fn grown(&self, member_data_bytes: &[u64]) -> Result<Geometry, GeometryError> {
-        let zones = further_zones(self.spec(), self.zones(), member_data_bytes)?;
+        let zones = grown_zones(self.spec(), self.zones(), member_data_bytes)?;
         Geometry::from_zones(*self.spec(), member_data_bytes, zones)
     }
 }
 
-/// A span of new room, on some members.
+/// A span of free space at the same height of some members.
 struct Span {
     start: u64,
     end: u64,
     members: Vec<u16>,
 }
 
-fn further_zones(spec: &Spec, old: &[Zone], sizes: &[u64]) -> Result<Vec<Zone>, GeometryError> {
+fn grown_zones(spec: &Spec, old: &[Zone], sizes: &[u64]) -> Result<Vec<Zone>, GeometryError> {
     spec.check(sizes.len())?;
     check_total(sizes)?;
     let unit = spec.unit_bytes();
-    // From where on each member is free, and to where it can be used.
+    // For each member, the start and the end of its usable free space.
     let mut free = Vec::with_capacity(sizes.len());
     for (member, &data_bytes) in (0u16..).zip(sizes) {
         let used =
@@ -45,25 +46,25 @@ fn further_zones(spec: &Spec, old: &[Zone], sizes: &[u64]) -> Result<Vec<Zone>, 
         }
         free.push((used, used + (data_bytes - used) / unit * unit));
     }
-    let mut spans = if spec.level == Level::Concat { own_spans(&free) } else { shared_spans(&free) };
+    let mut spans = if spec.level == Level::Concat { spans_per_member(&free) } else { shared_spans(&free) };
     spans.iter_mut().for_each(|span| span.end -= (span.end - span.start) % unit);
-    spans.retain(|span| span.end > span.start && span.members.len() >= spec.members_min());
+    spans.retain(|span| span.end > span.start && span.members.len() >= spec.min_members());
 
     let mut zones = old.to_vec();
-    let behind_last = |last: &Zone| {
+    let directly_after = |last: &Zone| {
         let follows = |span: &Span| span.start == last.member_end() && span.members == last.members;
         spans.iter().position(follows)
     };
-    let higher = zones.last().and_then(behind_last).map(|at| spans.remove(at));
+    let extension = zones.last().and_then(directly_after).map(|at| spans.remove(at));
     if is_single(spec) {
         spans.clear();
     }
-    if higher.is_none() && spans.is_empty() {
-        return Err(GeometryError::NoGrowth { needed: spec.members_min(), single_zone: is_single(spec) });
+    if extension.is_none() && spans.is_empty() {
+        return Err(GeometryError::NoGrowth { needed: spec.min_members(), single_zone: is_single(spec) });
     }
     if let Some(last) = zones.last_mut() {
-        last.member_bytes += higher.map_or(0, |span| span.end - span.start);
-        // Whole again, where it ended early: what follows begins at its end.
+        last.member_bytes += extension.map_or(0, |span| span.end - span.start);
+        // The last zone may have been truncated. It gets its full size, because the next zone starts at its end.
         last.array_bytes = zone_bytes(spec, last.members.len(), last.member_bytes)?;
     }
     for Span { start, end, members } in spans {
@@ -82,12 +83,12 @@ fn zone_bytes(spec: &Spec, width: usize, height_bytes: u64) -> Result<u64, Geome
     spec.zone_bytes(width, height_bytes).ok_or(GeometryError::TooLarge)
 }
 
-/// Each member by itself, in their order.
-fn own_spans(free: &[(u64, u64)]) -> Vec<Span> {
+/// Returns one span for each member, in the order of the members.
+fn spans_per_member(free: &[(u64, u64)]) -> Vec<Span> {
     (0u16..).zip(free).map(|(member, &(start, end))| Span { start, end, members: vec![member] }).collect()
 }
 
-/// From the bottom to the top: between one height and the next, all members that are free there.
+/// Returns the spans in ascending order: between one height and the next, all members that are free there.
 fn shared_spans(free: &[(u64, u64)]) -> Vec<Span> {
     let mut heights: Vec<u64> = free.iter().flat_map(|&(start, end)| [start, end]).collect();
     heights.sort_unstable();
@@ -119,13 +120,13 @@ mod tests {
         geometry.grown(&chunks.iter().map(|n| n * C).collect::<Vec<_>>())
     }
 
-    /// Zones as (first chunk and chunks on the members, members).
+    /// Returns the zones as (first chunk on the members, number of chunks on the members, members).
     fn zones(geometry: &Geometry) -> Vec<(u64, u64, &[u16])> {
         geometry.zones().iter().map(|z| (z.member_start / C, z.member_bytes / C, &z.members[..])).collect()
     }
 
     #[test]
-    fn members_that_grow_together_make_the_last_zone_higher() {
+    fn equal_growth_of_all_members_extends_the_last_zone() {
         for level in Level::ALL.into_iter().filter(|level| *level != Level::Concat) {
             let before = plan(Spec::new(level), &[10, 10, 10]);
             let after = grow(&before, &[25, 25, 25]).expect("they have grown");
@@ -134,34 +135,34 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_grows_as_far_as_two_members_do() {
+    fn mirror_grows_to_the_second_largest_member() {
         let before = plan(Spec::new(Level::Raid1), &[5, 10, 10]);
-        let none = grow(&before, &[10, 10, 10]).expect_err("only one has room there");
+        let none = grow(&before, &[10, 10, 10]).expect_err("only one has free space there");
         assert_eq!(none, GeometryError::NoGrowth { needed: 2, single_zone: false });
-        // From 5 to 10 the first has room alone.
+        // Between 5 and 10 only the first member has free space.
         let after = grow(&before, &[20, 15, 20]).expect("they have grown");
         assert_eq!(zones(&after), [(0, 5, &[0, 1, 2][..]), (5, 5, &[1, 2]), (10, 5, &[0, 1, 2]), (15, 5, &[0, 2])]);
     }
 
     #[test]
-    fn concat_takes_room_member_by_member_and_new_members_last() {
+    fn concat_appends_free_space_in_member_order() {
         let before = plan(Spec::new(Level::Concat), &[4, 4]);
         let after = grow(&before, &[6, 7, 5]).expect("they have grown");
         assert_eq!(zones(&after), [(0, 4, &[0][..]), (0, 7, &[1]), (4, 2, &[0]), (0, 5, &[2])]);
     }
 
     #[test]
-    fn new_members_of_raid0_form_a_zone_of_their_own() {
+    fn new_members_of_raid0_form_a_separate_zone() {
         let before = plan(Spec::new(Level::Raid0), &[4, 4]);
         let after = grow(&before, &[4, 4, 6, 9]).expect("two are new");
         assert_eq!(zones(&after), [(0, 4, &[0, 1][..]), (0, 6, &[2, 3]), (6, 3, &[3])]);
-        // Where old ones have grown as well, they share it as far as they have room at the same place.
+        // Existing members that have grown as well share the new zones at the heights where they have free space.
         let after = grow(&before, &[8, 4, 6]).expect("one is new");
         assert_eq!(zones(&after), [(0, 4, &[0, 1][..]), (0, 4, &[2]), (4, 2, &[0, 2]), (6, 2, &[0])]);
     }
 
     #[test]
-    fn a_single_zone_becomes_higher_or_nothing_does() {
+    fn single_zone_policy_only_extends_the_zone() {
         let single = Spec { zones: ZonePolicy::Single, ..Spec::new(Level::Raid0) };
         let before = plan(single, &[4, 6]);
         assert_eq!(zones(&before), [(0, 4, &[0, 1][..])]);
@@ -171,9 +172,9 @@ mod tests {
         assert_eq!(grow(&before, &[4, 6, 9]).expect_err("one is new"), none);
     }
 
-    /// A raid0 whose chunk is no power of two ends before its last zone does, as md has it.
+    /// A raid0 array whose chunk size is not a power of two ends before its last zone does, as with md.
     #[test]
-    fn an_end_that_was_cut_is_whole_before_what_follows() {
+    fn truncated_last_zone_gets_its_full_size_before_a_new_zone() {
         let spec = Spec { chunk_bytes: 96 << 10, ..Spec::new(Level::Raid0) };
         let sizes = [(96 << 10) * 5, (96 << 10) * 5];
         let before = Geometry::plan(spec, &sizes).expect("two members");

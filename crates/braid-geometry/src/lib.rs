@@ -1,25 +1,29 @@
-//! Where every byte of an array lives: integer arithmetic and nothing else.
+//! Maps every byte of an array to its location on the members, with integer arithmetic alone.
 //!
-//! An array stands on members of different sizes. It is cut into [`Zone`]s: over each span where *k* members still
-//! have room, the level is laid out across those *k*. [`Geometry`] holds the table of zones, compiled for a fast
-//! [`Geometry::locate`], and answers the same question in the other directions: all copies of a byte
-//! ([`Geometry::copies`]), what stands at a place of a member ([`Geometry::place`]), which members carry which part of
-//! a stripe ([`Geometry::stripe_place`], [`Geometry::stripe`], [`Geometry::stripe_at`]), and the whole map as a list
+//! The members of an array may differ in size. The array is divided into [`Zone`]s: over each span in which *k* members
+//! still have capacity, the level is laid out across those *k*. [`Geometry`] holds the zone table, compiled for a fast
+//! [`Geometry::locate`], and maps in the other directions as well: all copies of a byte ([`Geometry::copies`]), the
+//! content of a member at an offset ([`Geometry::content_at`]), the members that hold the parts of a stripe
+//! ([`Geometry::stripe_position`], [`Geometry::stripe`], [`Geometry::stripe_at`]), and the whole map as a list
 //! ([`Geometry::runs`], [`Geometry::runs_strided`]).
 //!
-//! What it promises: every byte of the array has exactly one place (or exactly *n*, with *n* copies), no place serves
-//! two, none lies outside its member, and the map inverts. Within a zone the layouts are those of Linux md.
+//! What it guarantees: every byte of the array has exactly one location (or exactly *n*, with *n* copies), no location
+//! holds two bytes of the array, no location is outside its member, and the map has an inverse. Within a zone the layouts
+//! are those of Linux md.
 //!
-//! What it never does: I/O, reading a clock, allocating in `locate`, `copies` or what concerns stripes, depending on another crate.
+//! What it never does: perform I/O, read a clock, allocate memory in `locate`, `copies` or the stripe functions, or depend
+//! on another crate.
 
 #![forbid(unsafe_code)]
 
+mod cell;
 mod compiled;
 mod copies;
 mod error;
 mod foreign;
 mod geometry;
 mod grow;
+mod level;
 mod map;
 mod single;
 mod spec;
@@ -28,27 +32,28 @@ mod stripe;
 pub mod units;
 mod zones;
 
-pub use copies::{Copies, CopyPlaces};
+pub use copies::{CopyLocations, MirrorMap};
 pub use error::{GeometryError, ZoneFault};
-pub use geometry::{Geometry, Piece};
-pub use map::{Kind, Place, Run, Runs};
-pub use single::{SinglePlace, SinglePlaces};
-pub use spec::{Layout, Level, ParseNameError, Spec, ZonePolicy};
+pub use geometry::{Geometry, MemberRange};
+pub use level::{Layout, Level, ParseNameError, ZonePolicy};
+pub use map::{ContentKind, MemberContent, Run, Runs};
+pub use single::{SingleCopyLocation, SingleCopyMap};
+pub use spec::Spec;
 pub use strided::{RunsStrided, StridedRun};
-pub use stripe::{Stripe, StripePart, StripePlace, StripeRole};
+pub use stripe::{Stripe, StripePart, StripePosition, StripeRole};
 pub use zones::Zone;
 
-/// The unit of everything on a disk, in bytes. Chunks, zones and member spans are multiples of it.
+/// The allocation unit on a disk, in bytes. Chunks, zones and member spans are multiples of it.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// The largest chunk, in bytes.
+/// The maximum chunk size, in bytes.
 pub const CHUNK_BYTES_MAX: u64 = 64 << 20;
 
-/// The chunk used where none is asked for, in bytes.
+/// The default chunk size, in bytes.
 pub const CHUNK_BYTES_DEFAULT: u64 = 64 << 10;
 
-/// The most members that an array can have.
+/// The maximum number of members of an array.
 pub const MEMBERS_MAX: usize = 128;
 
-/// The most bytes that all members of an array can have together. Below it no arithmetic here can overflow.
+/// The maximum size of all members of an array together, in bytes. Up to this size no arithmetic in this crate overflows.
 pub const TOTAL_BYTES_MAX: u64 = 1 << 62;

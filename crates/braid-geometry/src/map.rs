@@ -1,68 +1,69 @@
-//! The other direction: what stands at a place of a member, and the whole map as a list of runs.
+//! The inverse map: from a location on a member to its content, and the whole map as a list of runs.
 
-use crate::compiled::{Cell, CompiledZone};
+use crate::cell::Cell;
+use crate::compiled::CompiledZone;
 use crate::{BLOCK_BYTES, Geometry};
 
-/// What a place of a member holds.
+/// The kind of content of a location on a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ContentKind {
     /// A copy of the array's data.
     Data,
-    /// The parity of a stripe.
+    /// The first parity of a stripe.
     P,
     /// The second parity of a stripe.
     Q,
-    /// Nothing.
+    /// Neither data nor parity.
     Unused,
 }
 
-impl Kind {
-    /// `data`, `P`, `Q` or `unused`.
+impl ContentKind {
+    /// Returns `data`, `P`, `Q` or `unused`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Data => "data",
-            Kind::P => "P",
-            Kind::Q => "Q",
-            Kind::Unused => "unused",
+            ContentKind::Data => "data",
+            ContentKind::P => "P",
+            ContentKind::Q => "Q",
+            ContentKind::Unused => "unused",
         }
     }
 }
 
-/// What stands at an offset of a member's data area.
+/// The content of a member's data area at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MemberContent {
     /// A copy of a byte of the array.
     Data {
-        /// Which byte.
+        /// The offset of the byte in the array.
         array_offset: u64,
-        /// Which copy, counted from 0.
+        /// The number of the copy, counted from 0.
         copy: u16,
-        /// Bytes from here on that are contiguous on this member and in the array.
+        /// The number of bytes that are contiguous on this member and in the array.
         len: u64,
     },
     /// Parity.
     Parity {
-        /// The stripe that it belongs to.
+        /// The number of its stripe.
         stripe: u64,
         /// False: P. True: Q.
         q: bool,
-        /// Bytes from here to the end of the chunk.
+        /// The number of bytes to the end of the chunk.
         len: u64,
     },
-    /// Nothing.
+    /// Neither data nor parity.
     Unused {
-        /// Bytes from here on that hold nothing. Beyond the data area 0.
+        /// The number of unused bytes from the offset on. 0 beyond the data area.
         len: u64,
     },
 }
 
 impl Geometry {
-    /// What stands at `member_offset` (in bytes) of the data area of a member: the inverse of [`Geometry::locate`] and
-    /// [`Geometry::copies`]. Not meant for the path of an I/O.
+    /// Returns the content at `member_offset` (in bytes) of the data area of a member: the inverse of [`Geometry::locate`] and
+    /// [`Geometry::copies`]. Not intended for the I/O path.
     #[must_use]
-    pub fn place(&self, member: u16, member_offset: u64) -> Place {
-        let data_bytes = self.members().get(usize::from(member)).copied().unwrap_or(0);
+    pub fn content_at(&self, member: u16, member_offset: u64) -> MemberContent {
+        let data_bytes = self.member_data_bytes().get(usize::from(member)).copied().unwrap_or(0);
         let mut unused_end = data_bytes.max(member_offset);
         for (zone, compiled) in self.zones().iter().zip(&self.compiled) {
             let Some(slot) = self.slot_of(compiled, member) else { continue };
@@ -70,41 +71,41 @@ impl Geometry {
                 continue;
             }
             if member_offset >= zone.member_start {
-                return place_in_zone(compiled, slot, member_offset - zone.member_start);
+                return content_in_zone(compiled, slot, member_offset - zone.member_start);
             }
             unused_end = unused_end.min(zone.member_start);
         }
-        Place::Unused { len: unused_end - member_offset }
+        MemberContent::Unused { len: unused_end - member_offset }
     }
 
-    /// The slot of a member in a zone, in the order in which the chunks go over the members.
+    /// Returns the slot of a member in a zone, in the order in which the layout distributes chunks over the members.
     pub(crate) fn slot_of(&self, zone: &CompiledZone, member: u16) -> Option<u64> {
         let slots = &self.slots[zone.slots_start..zone.slots_start + zone.width() as usize];
         slots.iter().position(|&m| m == member).map(|slot| slot as u64)
     }
 
-    /// The whole map: for each member in turn, its data area from begin to end as runs.
+    /// Returns the whole map: for each member in order, the runs of its data area from start to end.
     ///
-    /// There can be very many: [`Geometry::runs_strided`] says the same in few words.
+    /// The number of runs grows with the size of the members. [`Geometry::runs_strided`] returns the same map in compact form.
     #[must_use]
     pub fn runs(&self) -> Runs<'_> {
         Runs { geometry: self, member: 0, member_offset: 0 }
     }
 }
 
-fn place_in_zone(zone: &CompiledZone, slot: u64, zone_member_offset: u64) -> Place {
+fn content_in_zone(zone: &CompiledZone, slot: u64, zone_member_offset: u64) -> MemberContent {
     let row = zone_member_offset / zone.cell_bytes;
     let within = zone_member_offset % zone.cell_bytes;
     let len = zone.cell_bytes - within;
     match zone.cell(slot, row) {
-        Cell::Data { chunk, copy, data_bytes } if within < data_bytes => Place::Data {
+        Cell::Data { chunk, copy, data_bytes } if within < data_bytes => MemberContent::Data {
             array_offset: zone.array_start + chunk * zone.cell_bytes + within,
             copy,
             len: data_bytes - within,
         },
-        Cell::P => Place::Parity { stripe: zone.first_stripe + row, q: false, len },
-        Cell::Q => Place::Parity { stripe: zone.first_stripe + row, q: true, len },
-        Cell::Data { .. } | Cell::Unused => Place::Unused { len },
+        Cell::P => MemberContent::Parity { stripe: zone.first_stripe + row, q: false, len },
+        Cell::Q => MemberContent::Parity { stripe: zone.first_stripe + row, q: true, len },
+        Cell::Data { .. } | Cell::Unused => MemberContent::Unused { len },
     }
 }
 
@@ -113,26 +114,26 @@ fn place_in_zone(zone: &CompiledZone, slot: u64, zone_member_offset: u64) -> Pla
 pub struct Run {
     /// The member, counted from 0.
     pub member: u16,
-    /// Its first block in the member's data area.
+    /// The first block of the run in the member's data area.
     pub member_start_block: u64,
-    /// Data: the first block of the array that it holds. P and Q: the number of the stripe. Unused: 0.
+    /// Data: the first block of the array that the run holds. P and Q: the number of the stripe. Unused: 0.
     pub array_start_block: u64,
-    /// How many blocks it has.
+    /// The number of blocks in the run.
     pub length_blocks: u64,
-    /// What it holds.
-    pub kind: Kind,
+    /// The kind of content.
+    pub kind: ContentKind,
 }
 
 impl Run {
-    /// Appends `next` if it continues this run, and says whether it did.
+    /// Merges `next` into this run if it continues the run, and returns whether it did.
     pub(crate) fn merge(&mut self, next: &Run) -> bool {
         let continues = self.member == next.member
             && self.kind == next.kind
             && self.member_start_block + self.length_blocks == next.member_start_block
             && match self.kind {
-                Kind::Data => self.array_start_block + self.length_blocks == next.array_start_block,
-                Kind::P | Kind::Q => false,
-                Kind::Unused => true,
+                ContentKind::Data => self.array_start_block + self.length_blocks == next.array_start_block,
+                ContentKind::P | ContentKind::Q => false,
+                ContentKind::Unused => true,
             };
         if continues {
             self.length_blocks += next.length_blocks;
@@ -141,8 +142,8 @@ impl Run {
     }
 }
 
-/// The iterator of [`Geometry::runs`]: members in order, each from its first to its last block, runs as long as they
-/// can be.
+/// The iterator of [`Geometry::runs`]: members in order, each from its first to its last block, in runs of maximum
+/// length.
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
     geometry: &'a Geometry,
@@ -151,11 +152,11 @@ pub struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    fn run_here(&self, data_bytes: u64) -> Run {
-        let (kind, array_start_block, len) = match self.geometry.place(self.member as u16, self.member_offset) {
-            Place::Data { array_offset, len, .. } => (Kind::Data, array_offset / BLOCK_BYTES, len),
-            Place::Parity { stripe, q, len } => (if q { Kind::Q } else { Kind::P }, stripe, len),
-            Place::Unused { len } => (Kind::Unused, 0, len.min(data_bytes - self.member_offset)),
+    fn next_run(&self, data_bytes: u64) -> Run {
+        let (kind, array_start_block, len) = match self.geometry.content_at(self.member as u16, self.member_offset) {
+            MemberContent::Data { array_offset, len, .. } => (ContentKind::Data, array_offset / BLOCK_BYTES, len),
+            MemberContent::Parity { stripe, q, len } => (if q { ContentKind::Q } else { ContentKind::P }, stripe, len),
+            MemberContent::Unused { len } => (ContentKind::Unused, 0, len.min(data_bytes - self.member_offset)),
         };
         Run {
             member: self.member as u16,
@@ -171,17 +172,17 @@ impl Iterator for Runs<'_> {
     type Item = Run;
 
     fn next(&mut self) -> Option<Run> {
-        // Only whole blocks are on the map.
-        let mut data_bytes = *self.geometry.members().get(self.member)? & !(BLOCK_BYTES - 1);
+        // The map contains whole blocks only.
+        let mut data_bytes = *self.geometry.member_data_bytes().get(self.member)? & !(BLOCK_BYTES - 1);
         while self.member_offset >= data_bytes {
             self.member += 1;
             self.member_offset = 0;
-            data_bytes = *self.geometry.members().get(self.member)? & !(BLOCK_BYTES - 1);
+            data_bytes = *self.geometry.member_data_bytes().get(self.member)? & !(BLOCK_BYTES - 1);
         }
-        let mut run = self.run_here(data_bytes);
+        let mut run = self.next_run(data_bytes);
         self.member_offset += run.length_blocks * BLOCK_BYTES;
         while self.member_offset < data_bytes {
-            let next = self.run_here(data_bytes);
+            let next = self.next_run(data_bytes);
             if !run.merge(&next) {
                 break;
             }

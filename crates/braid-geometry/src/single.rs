@@ -1,7 +1,7 @@
-//! The one place of each byte, in the form that is quickest to compute with.
+//! The location of each byte of an array without redundancy, in the form that is fastest to compute.
 //!
-//! What [`Geometry::locate`] gives, for the layouts through which nearly all small requests go: one copy, no parity,
-//! cells whose length is a power of two (or the whole zone). A zone is one cache line, and a division one
+//! The result is that of [`Geometry::locate`], for the layouts that serve nearly all small requests: one copy, no parity,
+//! and cells whose size is a power of two (or the whole zone). A zone takes one cache line, and a division is one
 //! multiplication.
 
 use crate::geometry::COUNTED_ENDS;
@@ -14,38 +14,38 @@ struct SingleZone {
     array_bytes: u64,
     member_start: u64,
     cell_bytes: u64,
-    /// ceil(2^64 / width), and 0 where the zone is a single cell. floor(x · this / 2^64) = floor(x / width) as long as
-    /// x · width < 2^64; x, a number of cells, is below 2^50, and the width at most 2^7.
+    /// ceil(2^64 / width), or 0 if the zone is a single cell. floor(x · this / 2^64) = floor(x / width) if x · width < 2^64.
+    /// Here x is a number of cells, below 2^50, and the width is at most 2^7.
     reciprocal: u64,
     cell_shift: u32,
     width: u32,
     slots_start: u32,
 }
 
-/// A geometry's short form. Immutable.
+/// The fast form of a geometry without redundancy. Immutable.
 #[derive(Clone, Debug)]
-pub struct SinglePlaces {
-    /// The ends of all zones but the last; the places left over hold what no offset reaches.
+pub struct SingleCopyMap {
+    /// The ends of all zones but the last. Unused entries hold [`u64::MAX`], which no offset reaches.
     ends: [u64; COUNTED_ENDS],
     zones: Box<[SingleZone]>,
 }
 
-/// A place in a [`SinglePlaces`].
+/// The location of a range, as [`SinglePlaces::locate`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SinglePlace {
-    /// Index in [`Geometry::slots`], which names the member.
+pub struct SingleCopyLocation {
+    /// Index into [`Geometry::slots`], which gives the member.
     pub slot: usize,
     /// Bytes from the start of the member's data area.
     pub member_offset: u64,
-    /// Whether all of the range is here.
-    pub whole: bool,
+    /// Whether the whole range is contiguous at this location.
+    pub is_contiguous: bool,
 }
 
-impl SinglePlaces {
-    /// The short form of `geometry`; `None` if it has none: redundancy, more than five zones, or a chunk that is no
-    /// power of two.
+impl SingleCopyMap {
+    /// Returns the fast form of `geometry`; `None` for a geometry with redundancy, with more than five zones, or with a chunk
+    /// size that is not a power of two (unless each zone has a single member).
     #[must_use]
-    pub fn new(geometry: &Geometry) -> Option<SinglePlaces> {
+    pub fn new(geometry: &Geometry) -> Option<SingleCopyMap> {
         let compiled = &geometry.compiled;
         let single = matches!(geometry.spec().level, Level::Concat | Level::Raid0);
         if !single || compiled.len() > COUNTED_ENDS + 1 {
@@ -73,15 +73,15 @@ impl SinglePlaces {
                 slots_start: zone.slots_start as u32,
             })
         });
-        Some(SinglePlaces { ends, zones: zones.collect::<Option<_>>()? })
+        Some(SingleCopyMap { ends, zones: zones.collect::<Option<_>>()? })
     }
 
-    /// Where the byte at `array_offset` is, and whether the `len` bytes from there on are all in the same chunk.
+    /// Returns the location of the byte at `array_offset`, and whether all `len` bytes from there on are in the same cell.
     ///
-    /// `array_offset` must be below [`Geometry::size_bytes`]; beyond it the place means nothing.
+    /// `array_offset` must be below [`Geometry::size_bytes`]. Beyond it the location is undefined.
     #[must_use]
     #[inline]
-    pub fn locate(&self, array_offset: u64, len: u64) -> SinglePlace {
+    pub fn locate(&self, array_offset: u64, len: u64) -> SingleCopyLocation {
         let index: usize = self.ends.iter().map(|&end| usize::from(array_offset >= end)).sum();
         let zone = &self.zones[index];
         let zone_offset = array_offset - zone.array_start;
@@ -89,11 +89,11 @@ impl SinglePlaces {
         let within = zone_offset & ((1u64 << zone.cell_shift) - 1);
         let row = ((u128::from(chunk) * u128::from(zone.reciprocal)) >> 64) as u64;
         let slot = chunk.wrapping_sub(row.wrapping_mul(u64::from(zone.width)));
-        SinglePlace {
+        SingleCopyLocation {
             slot: zone.slots_start as usize + slot as usize,
             member_offset: zone.member_start + (row << zone.cell_shift) + within,
-            // The last chunk can be cut; then the zone ends before the cell does.
-            whole: within + len <= zone.cell_bytes && zone_offset + len <= zone.array_bytes,
+            // If the last chunk is truncated, the zone ends before the cell does.
+            is_contiguous: within + len <= zone.cell_bytes && zone_offset + len <= zone.array_bytes,
         }
     }
 }
@@ -103,9 +103,9 @@ mod tests {
     use super::*;
     use crate::{Layout, Spec, ZonePolicy};
 
-    /// Against [`Geometry::locate`], which brute force has checked: every block, and ranges of several lengths.
+    /// Compares every sector, and ranges of several lengths, with [`Geometry::locate`], which the brute-force test verifies.
     #[test]
-    fn the_short_form_says_the_same() {
+    fn fast_form_agrees_with_geometry() {
         let (k, mut seen) = (4096u64, 0);
         for sizes in
             [&[9, 20, 20][..], &[7], &[64, 64], &[5, 9, 13, 17, 21], &[40, 3, 3, 11], &[9, 9, 9, 30, 31, 31, 5]]
@@ -116,26 +116,30 @@ mod tests {
                     for chunk_bytes in [k, 2 * k, 8 * k] {
                         let spec = Spec { level, layout, chunk_bytes, copies: 1, zones: ZonePolicy::All };
                         let Ok(geometry) = Geometry::plan(spec, &sizes) else { continue };
-                        let Some(places) = SinglePlaces::new(&geometry) else { continue };
+                        let Some(fast) = SingleCopyMap::new(&geometry) else { continue };
                         seen += 1;
                         for at in (0..geometry.size_bytes()).step_by(512) {
-                            let piece = geometry.locate(at);
+                            let range = geometry.locate(at);
                             for len in [512, k, 3 * k, 1 << 20] {
-                                let place = places.locate(at, len);
-                                assert_eq!(geometry.slots()[place.slot], piece.member, "{spec:?} {sizes:?} at {at}");
-                                assert_eq!(place.member_offset, piece.member_offset, "{spec:?} {sizes:?} at {at}");
-                                assert_eq!(place.whole, len <= piece.len, "{spec:?} {sizes:?} at {at}, {len}");
+                                let location = fast.locate(at, len);
+                                assert_eq!(geometry.slots()[location.slot], range.member, "{spec:?} {sizes:?} at {at}");
+                                assert_eq!(location.member_offset, range.member_offset, "{spec:?} {sizes:?} at {at}");
+                                assert_eq!(
+                                    location.is_contiguous,
+                                    len <= range.len,
+                                    "{spec:?} {sizes:?} at {at}, {len}"
+                                );
                             }
                         }
                     }
                 }
             }
         }
-        assert!(seen > 20, "{seen} layouts have a short form");
+        assert!(seen > 20, "{seen} layouts have a fast form");
     }
 
     #[test]
-    fn dividing_is_exact_as_far_as_arrays_reach() {
+    fn division_is_exact_up_to_the_maximum_size() {
         for width in 2..=crate::MEMBERS_MAX as u64 {
             let reciprocal = u64::MAX / width + 1;
             let divide = |x: u64| ((u128::from(x) * u128::from(reciprocal)) >> 64) as u64;

@@ -1,21 +1,22 @@
-//! The whole map in few words: runs that come again at a fixed step are one row.
+//! The whole map in compact form: runs that repeat at a fixed step are one entry.
 //!
-//! Computed from the period of each zone's pattern, not by looking for repetition: time and memory depend on the number
-//! of members and zones, not on their size.
+//! The entries are computed from the period of each zone's pattern, not by searching for repetition: time and memory depend
+//! on the number of members and zones, not on their size.
 
-use crate::compiled::{Cell, CompiledZone};
-use crate::{BLOCK_BYTES, Geometry, Kind, Run};
+use crate::cell::Cell;
+use crate::compiled::CompiledZone;
+use crate::{BLOCK_BYTES, ContentKind, Geometry, Run};
 
-/// `count` runs at a fixed step: run *k* is `first` moved by *k* steps.
+/// `count` runs at a fixed step: run *k* is `first` shifted by *k* steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StridedRun {
     /// The first run.
     pub first: Run,
-    /// How many runs there are, at least 1.
+    /// The number of runs, at least 1.
     pub count: u64,
-    /// How far the next run is on the member, in blocks; 0 with a single run.
+    /// The distance between consecutive runs on the member, in blocks; 0 with a single run.
     pub member_step_blocks: u64,
-    /// How far the next run is in the array, in blocks; in stripes for P and Q; 0 with a single run.
+    /// The distance between consecutive runs in the array, in blocks, or in stripes for P and Q; 0 with a single run.
     pub array_step: u64,
 }
 
@@ -24,7 +25,7 @@ impl StridedRun {
         StridedRun { first, count: 1, member_step_blocks: 0, array_step: 0 }
     }
 
-    /// The runs that this row stands for.
+    /// Returns the runs of this entry.
     pub fn expand(self) -> impl Iterator<Item = Run> {
         (0..self.count).map(move |k| Run {
             member_start_block: self.first.member_start_block + k * self.member_step_blocks,
@@ -35,13 +36,13 @@ impl StridedRun {
 }
 
 impl Geometry {
-    /// The whole map, as [`Geometry::runs`], with runs that come again at a fixed step as one row.
+    /// Returns the same map as [`Geometry::runs`], with runs that repeat at a fixed step as one entry.
     #[must_use]
     pub fn runs_strided(&self) -> RunsStrided<'_> {
-        RunsStrided { geometry: self, member: 0, rows: Vec::new().into_iter() }
+        RunsStrided { geometry: self, member: 0, entries: Vec::new().into_iter() }
     }
 
-    /// The rows of one member, in the order of their first runs.
+    /// Returns the entries of one member, in the order of their first runs.
     fn strided_of_member(&self, member: u16) -> Vec<StridedRun> {
         let mut spans: Vec<(u64, u64, &CompiledZone, u64)> = self
             .zones()
@@ -53,42 +54,47 @@ impl Geometry {
             })
             .collect();
         spans.sort_unstable_by_key(|span| span.0);
-        let mut rows = Vec::new();
+        let mut entries = Vec::new();
         let mut block = 0;
         for (start, end, zone, slot) in spans {
-            push_unused(&mut rows, member, block, start);
-            push_zone(&mut rows, member, zone, slot);
+            push_unused(&mut entries, member, block, start);
+            push_zone(&mut entries, member, zone, slot);
             block = end;
         }
-        push_unused(&mut rows, member, block, self.members()[usize::from(member)] / BLOCK_BYTES);
-        rows
+        push_unused(&mut entries, member, block, self.member_data_bytes()[usize::from(member)] / BLOCK_BYTES);
+        entries
     }
 }
 
-fn push_unused(rows: &mut Vec<StridedRun>, member: u16, from_block: u64, to_block: u64) {
+fn push_unused(entries: &mut Vec<StridedRun>, member: u16, from_block: u64, to_block: u64) {
     if from_block < to_block {
         let length_blocks = to_block - from_block;
-        let run =
-            Run { member, member_start_block: from_block, array_start_block: 0, length_blocks, kind: Kind::Unused };
-        push(rows, StridedRun::single(run));
+        let run = Run {
+            member,
+            member_start_block: from_block,
+            array_start_block: 0,
+            length_blocks,
+            kind: ContentKind::Unused,
+        };
+        push(entries, StridedRun::single(run));
     }
 }
 
-/// Appends a row; a single run that continues the one before it is merged with it.
-fn push(rows: &mut Vec<StridedRun>, row: StridedRun) {
-    if let Some(last) = rows.last_mut()
+/// Appends an entry. A single run that continues the preceding single run is merged into it.
+fn push(entries: &mut Vec<StridedRun>, entry: StridedRun) {
+    if let Some(last) = entries.last_mut()
         && last.count == 1
-        && row.count == 1
-        && last.first.merge(&row.first)
+        && entry.count == 1
+        && last.first.merge(&entry.first)
     {
         return;
     }
-    rows.push(row);
+    entries.push(entry);
 }
 
-fn push_zone(rows: &mut Vec<StridedRun>, member: u16, zone: &CompiledZone, slot: u64) {
+fn push_zone(entries: &mut Vec<StridedRun>, member: u16, zone: &CompiledZone, slot: u64) {
     let period = zone.period_rows();
-    // Rows at the end that are not all used are not part of what comes again; they are few.
+    // The last rows may be partially unused. They are not part of the repeating pattern, and there are few of them.
     let repeats = zone.full_rows() / period;
     if repeats > 0 {
         let cell_blocks = zone.cell_bytes / BLOCK_BYTES;
@@ -96,35 +102,35 @@ fn push_zone(rows: &mut Vec<StridedRun>, member: u16, zone: &CompiledZone, slot:
             0 => period * zone.width() / zone.copies(),
             _ => period * zone.chunks_per_row(),
         };
-        for first in merged_rows(member, zone, slot, 0..period) {
+        for first in merged_runs(member, zone, slot, 0..period) {
             let array_step = match first.kind {
-                Kind::Data => chunks_per_period * cell_blocks,
-                Kind::P | Kind::Q => period,
-                Kind::Unused => 0,
+                ContentKind::Data => chunks_per_period * cell_blocks,
+                ContentKind::P | ContentKind::Q => period,
+                ContentKind::Unused => 0,
             };
             let (member_step_blocks, array_step) =
                 if repeats > 1 { (period * cell_blocks, array_step) } else { (0, 0) };
-            push(rows, StridedRun { first, count: repeats, member_step_blocks, array_step });
+            push(entries, StridedRun { first, count: repeats, member_step_blocks, array_step });
         }
     }
-    for run in merged_rows(member, zone, slot, repeats * period..zone.rows) {
-        push(rows, StridedRun::single(run));
+    for run in merged_runs(member, zone, slot, repeats * period..zone.rows) {
+        push(entries, StridedRun::single(run));
     }
 }
 
-/// The runs of a few rows of cells of one slot.
-fn merged_rows(member: u16, zone: &CompiledZone, slot: u64, cells: std::ops::Range<u64>) -> Vec<Run> {
+/// Returns the runs of a range of rows of cells of one slot.
+fn merged_runs(member: u16, zone: &CompiledZone, slot: u64, rows: std::ops::Range<u64>) -> Vec<Run> {
     let cell_blocks = zone.cell_bytes / BLOCK_BYTES;
     let array_start_block = zone.array_start / BLOCK_BYTES;
     let mut runs: Vec<Run> = Vec::new();
-    for row in cells {
+    for row in rows {
         let (kind, array_start_block, length_blocks) = match zone.cell(slot, row) {
             Cell::Data { chunk, data_bytes, .. } => {
-                (Kind::Data, array_start_block + chunk * cell_blocks, data_bytes / BLOCK_BYTES)
+                (ContentKind::Data, array_start_block + chunk * cell_blocks, data_bytes / BLOCK_BYTES)
             }
-            Cell::P => (Kind::P, zone.first_stripe + row, cell_blocks),
-            Cell::Q => (Kind::Q, zone.first_stripe + row, cell_blocks),
-            Cell::Unused => (Kind::Unused, 0, cell_blocks),
+            Cell::P => (ContentKind::P, zone.first_stripe + row, cell_blocks),
+            Cell::Q => (ContentKind::Q, zone.first_stripe + row, cell_blocks),
+            Cell::Unused => (ContentKind::Unused, 0, cell_blocks),
         };
         let member_start_block = zone.member_start / BLOCK_BYTES + row * cell_blocks;
         let run = Run { member, member_start_block, array_start_block, length_blocks, kind };
@@ -132,7 +138,7 @@ fn merged_rows(member: u16, zone: &CompiledZone, slot: u64, cells: std::ops::Ran
             member_start_block: member_start_block + length_blocks,
             array_start_block: 0,
             length_blocks: cell_blocks - length_blocks,
-            kind: Kind::Unused,
+            kind: ContentKind::Unused,
             ..run
         };
         for run in [run, rest] {
@@ -144,12 +150,12 @@ fn merged_rows(member: u16, zone: &CompiledZone, slot: u64, cells: std::ops::Ran
     runs
 }
 
-/// The iterator of [`Geometry::runs_strided`]: members in order; it holds the rows of one member at a time.
+/// The iterator of [`Geometry::runs_strided`]: members in order. It holds the entries of one member at a time.
 #[derive(Clone, Debug)]
 pub struct RunsStrided<'a> {
     geometry: &'a Geometry,
     member: usize,
-    rows: std::vec::IntoIter<StridedRun>,
+    entries: std::vec::IntoIter<StridedRun>,
 }
 
 impl Iterator for RunsStrided<'_> {
@@ -157,13 +163,13 @@ impl Iterator for RunsStrided<'_> {
 
     fn next(&mut self) -> Option<StridedRun> {
         loop {
-            if let Some(row) = self.rows.next() {
-                return Some(row);
+            if let Some(entry) = self.entries.next() {
+                return Some(entry);
             }
-            if self.member >= self.geometry.members().len() {
+            if self.member >= self.geometry.member_data_bytes().len() {
                 return None;
             }
-            self.rows = self.geometry.strided_of_member(self.member as u16).into_iter();
+            self.entries = self.geometry.strided_of_member(self.member as u16).into_iter();
             self.member += 1;
         }
     }

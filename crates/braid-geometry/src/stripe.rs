@@ -1,137 +1,138 @@
-//! Stripes: the rows of chunks at the levels with parity, and what each member is to one of them.
+//! Stripes of the levels with parity, and the role of each member in a stripe.
 
-use crate::foreign::Order;
-use crate::{Geometry, Place};
+use crate::foreign::RowOrder;
+use crate::{Geometry, MemberContent};
 
-/// What a chunk is to its stripe.
+/// The role of a chunk in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StripeRole {
-    /// The data with this index, counted from 0 in the order of the array. Q gives it the coefficient 2^index (but see
+    /// The data chunk with this index, counted from 0 in the order of the array. Its coefficient in Q is 2^index (but see
     /// [`Stripe::first_coefficient`]).
     Data(u16),
-    /// The parity.
+    /// The first parity.
     P,
     /// The second parity.
     Q,
 }
 
-/// A row of chunks at a level with parity. It borrows the list of its members and nothing else.
+/// A stripe: one chunk of each member of a zone, at a level with parity. Borrows only the list of its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stripe<'a> {
-    /// Its number; stripes count over the whole array, zone after zone.
+    /// The number of the stripe. Stripes are numbered from 0 over the whole array, in the order of the zones.
     pub number: u64,
     /// The zone, counted from 0.
     pub zone: u16,
-    /// Its number within the zone.
-    pub row: u64,
-    /// Where its first byte of data is in the array.
+    /// The number of the stripe within its zone, counted from 0.
+    pub index_in_zone: u64,
+    /// The offset of the stripe's first byte of data in the array.
     pub array_start: u64,
-    /// Where its chunks are in the data area of each of its members, in bytes.
+    /// The offset of the stripe's chunk in the data area of each of its members, in bytes.
     pub member_offset: u64,
-    /// Bytes of each chunk.
+    /// Size of each chunk, in bytes.
     pub chunk_bytes: u64,
-    /// The members of the zone in slot order.
+    /// The members of the zone, in slot order.
     pub members: &'a [u16],
     p_slot: u16,
     parity: u16,
-    /// Where its chunks are, in a layout that only md makes.
-    order: Option<Order>,
+    /// The roles of the slots, if Braid only reads the layout.
+    row_order: Option<RowOrder>,
 }
 
 /// A byte of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StripePlace<'a> {
+pub struct StripePosition<'a> {
     /// Its stripe.
     pub stripe: Stripe<'a>,
-    /// What its chunk is there.
+    /// The role of its chunk in the stripe.
     pub role: StripeRole,
-    /// Bytes from the start of the chunk.
-    pub within: u64,
+    /// The offset of the byte in the chunk.
+    pub chunk_offset: u64,
 }
 
-/// A part of one chunk of a stripe's data.
+/// A part of one data chunk of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripePart {
-    /// The index of the data.
+    /// The index of the data chunk.
     pub index: u16,
-    /// Where it begins, in bytes from the start of the chunk.
-    pub within: u64,
-    /// How long it is, in bytes.
+    /// The offset of the part in the chunk, in bytes.
+    pub chunk_offset: u64,
+    /// The length of the part, in bytes.
     pub len: u64,
 }
 
 impl<'a> Stripe<'a> {
-    /// The member that holds P.
+    /// Returns the member that holds P.
     #[must_use]
     #[inline]
     pub fn p(&self) -> u16 {
-        match self.order {
+        match self.row_order {
             None => self.after_p(0),
-            Some(order) => self.members[usize::from(order.p())],
+            Some(row_order) => self.members[usize::from(row_order.p())],
         }
     }
 
-    /// The member that holds Q; `None` at raid5.
+    /// Returns the member that holds Q; `None` with raid5.
     #[must_use]
     #[inline]
     pub fn q(&self) -> Option<u16> {
-        match self.order {
+        match self.row_order {
             None => (self.parity == 2).then(|| self.after_p(1)),
-            Some(order) => order.q().map(|slot| self.members[usize::from(slot)]),
+            Some(row_order) => row_order.q().map(|slot| self.members[usize::from(slot)]),
         }
     }
 
-    /// How many chunks of data the stripe has: at least 1.
+    /// Returns the number of data chunks of the stripe. At least 1.
     #[must_use]
     #[inline]
     pub fn data_chunks(&self) -> usize {
         self.members.len() - usize::from(self.parity)
     }
 
-    /// How many chunks of parity it has: 1 at raid5, 2 at raid6. So many of its members can be lost.
+    /// Returns the number of parity chunks of the stripe: 1 with raid5, 2 with raid6. The stripe tolerates the failure of as many
+    /// members.
     #[must_use]
     #[inline]
     pub fn parity_chunks(&self) -> usize {
         usize::from(self.parity)
     }
 
-    /// Bytes of data that it holds.
+    /// Returns the number of bytes of data in the stripe.
     #[must_use]
     #[inline]
     pub fn array_bytes(&self) -> u64 {
         self.chunk_bytes * self.data_chunks() as u64
     }
 
-    /// Where its data ends in the array.
+    /// Returns the offset in the array at which the stripe's data ends.
     #[must_use]
     #[inline]
     pub fn array_end(&self) -> u64 {
         self.array_start + self.array_bytes()
     }
 
-    /// The member that holds chunk `index` of the stripe's data, `index` below [`Stripe::data_chunks`].
+    /// Returns the member that holds data chunk `index` of the stripe. `index` must be below [`Stripe::data_chunks`].
     ///
-    /// The data stands in this order in the array, and in this order it takes the coefficients of Q, from
-    /// [`Stripe::first_coefficient`] on.
+    /// The indices follow the order of the data in the array. The coefficients of Q follow the same order, starting at
+    /// [`Stripe::first_coefficient`].
     #[must_use]
     #[inline]
     pub fn data(&self, index: usize) -> u16 {
         debug_assert!(index < self.data_chunks());
-        match self.order {
+        match self.row_order {
             None => self.after_p(usize::from(self.parity) + index),
-            Some(order) => self.members[usize::from(order.data(index as u16))],
+            Some(row_order) => self.members[usize::from(row_order.data(index as u16))],
         }
     }
 
-    /// Which coefficient of Q the first data take. 0 in all that Braid makes; in some layouts of md the data with index *i* take
-    /// the one of index (*i* + this) mod [`Stripe::data_chunks`].
+    /// Returns the exponent of the Q coefficient of the first data chunk. It is 0 in all layouts that Braid creates. In some
+    /// layouts of md, data chunk *i* has the exponent (*i* + this) mod [`Stripe::data_chunks`].
     #[must_use]
     #[inline]
     pub fn first_coefficient(&self) -> usize {
-        self.order.map_or(0, |order| usize::from(order.first_coefficient()))
+        self.row_order.map_or(0, |row_order| usize::from(row_order.first_coefficient()))
     }
 
-    /// The member in a role; `None` where there is no such role.
+    /// Returns the member with a role; `None` if the stripe has no such role.
     #[must_use]
     #[inline]
     pub fn member(&self, role: StripeRole) -> Option<u16> {
@@ -142,22 +143,22 @@ impl<'a> Stripe<'a> {
         }
     }
 
-    /// What a member is to this stripe; `None` for one that is not of its zone.
+    /// Returns the role of a member in this stripe; `None` if the member does not belong to the zone.
     #[must_use]
     #[inline]
     pub fn role(&self, member: u16) -> Option<StripeRole> {
-        // In slot order is in rising order.
+        // Slot order is ascending order.
         let slot = self.members.binary_search(&member).ok()?;
-        if let Some(order) = self.order {
-            let other = || if order.p() as usize == slot { StripeRole::P } else { StripeRole::Q };
-            return Some(order.index(slot as u16).map_or_else(other, StripeRole::Data));
+        if let Some(row_order) = self.row_order {
+            let other = || if row_order.p() as usize == slot { StripeRole::P } else { StripeRole::Q };
+            return Some(row_order.index(slot as u16).map_or_else(other, StripeRole::Data));
         }
         let p_slot = usize::from(self.p_slot);
         let after_p = if slot >= p_slot { slot - p_slot } else { slot + self.members.len() - p_slot };
         Some(self.role_after_p(after_p))
     }
 
-    /// All roles with their members: P, at raid6 Q, then the data in its order.
+    /// Returns all roles with their members: P, with raid6 Q, then the data in the order of its indices.
     #[inline]
     pub fn roles(self) -> impl Iterator<Item = (StripeRole, u16)> + use<'a> {
         (0..self.members.len()).filter_map(move |steps| {
@@ -166,8 +167,8 @@ impl<'a> Stripe<'a> {
         })
     }
 
-    /// The part of each chunk that holds bytes of the array's range from `array_offset` on, `len` bytes long; what lies
-    /// outside of the stripe is left out.
+    /// Returns the parts of the stripe's data chunks that hold the `len` bytes of the array from `array_offset` on. Bytes outside
+    /// the stripe are omitted.
     #[inline]
     pub fn parts(self, array_offset: u64, len: u64) -> impl Iterator<Item = StripePart> + use<'a> {
         let from = array_offset.max(self.array_start) - self.array_start;
@@ -176,7 +177,11 @@ impl<'a> Stripe<'a> {
         indices.map(move |index| {
             let start = index * self.chunk_bytes;
             let within = from.max(start) - start;
-            StripePart { index: index as u16, within, len: to.min(start + self.chunk_bytes) - start - within }
+            StripePart {
+                index: index as u16,
+                chunk_offset: within,
+                len: to.min(start + self.chunk_bytes) - start - within,
+            }
         })
     }
 
@@ -197,13 +202,13 @@ impl<'a> Stripe<'a> {
 }
 
 impl Geometry {
-    /// How many stripes there are in all zones. Meaningful at levels with parity.
+    /// Returns the number of stripes in all zones. Only meaningful at levels with parity.
     #[must_use]
     pub fn stripes(&self) -> u64 {
         self.compiled.last().map_or(0, |zone| zone.first_stripe + zone.rows)
     }
 
-    /// The stripe with a number; `None` at levels without parity and beyond the last one.
+    /// Returns the stripe with a number; `None` at levels without parity and beyond the last stripe.
     #[must_use]
     #[inline]
     pub fn stripe(&self, number: u64) -> Option<Stripe<'_>> {
@@ -214,36 +219,40 @@ impl Geometry {
         Some(self.stripe_in_zone(index, number - self.compiled[index].first_stripe))
     }
 
-    /// The stripe that holds an offset of the array; `None` at levels without parity and beyond the end.
+    /// Returns the stripe that holds an offset of the array; `None` at levels without parity and beyond the end.
     #[must_use]
     #[inline]
     pub fn stripe_of(&self, array_offset: u64) -> Option<Stripe<'_>> {
-        self.stripe_place(array_offset).map(|place| place.stripe)
+        self.stripe_position(array_offset).map(|place| place.stripe)
     }
 
-    /// Where an offset of the array is in its stripe; `None` at levels without parity and beyond the end.
+    /// Returns the position of an offset of the array in its stripe; `None` at levels without parity and beyond the end.
     #[must_use]
     #[inline]
-    pub fn stripe_place(&self, array_offset: u64) -> Option<StripePlace<'_>> {
+    pub fn stripe_position(&self, array_offset: u64) -> Option<StripePosition<'_>> {
         if self.spec().level.parity() == 0 || array_offset >= self.size_bytes() {
             return None;
         }
         let index = self.zone_index(array_offset);
         let zone = &self.compiled[index];
         let (row, data_index, within) = zone.row_of(array_offset - zone.array_start);
-        Some(StripePlace { stripe: self.stripe_in_zone(index, row), role: StripeRole::Data(data_index as u16), within })
+        Some(StripePosition {
+            stripe: self.stripe_in_zone(index, row),
+            role: StripeRole::Data(data_index as u16),
+            chunk_offset: within,
+        })
     }
 
-    /// What stands at `member_offset` (in bytes) of the data area of a member: which stripe, and what the member is to it.
-    /// `None` at levels without parity and where nothing stands.
+    /// Returns the stripe at `member_offset` (in bytes) of the data area of a member, and the role of the member in the stripe.
+    /// `None` at levels without parity and for unused space.
     #[must_use]
-    pub fn stripe_at(&self, member: u16, member_offset: u64) -> Option<StripePlace<'_>> {
-        let stripe = match self.place(member, member_offset) {
-            Place::Data { array_offset, .. } => self.stripe_of(array_offset)?,
-            Place::Parity { stripe, .. } => self.stripe(stripe)?,
-            Place::Unused { .. } => return None,
+    pub fn stripe_at(&self, member: u16, member_offset: u64) -> Option<StripePosition<'_>> {
+        let stripe = match self.content_at(member, member_offset) {
+            MemberContent::Data { array_offset, .. } => self.stripe_of(array_offset)?,
+            MemberContent::Parity { stripe, .. } => self.stripe(stripe)?,
+            MemberContent::Unused { .. } => return None,
         };
-        Some(StripePlace { stripe, role: stripe.role(member)?, within: member_offset - stripe.member_offset })
+        Some(StripePosition { stripe, role: stripe.role(member)?, chunk_offset: member_offset - stripe.member_offset })
     }
 
     #[inline]
@@ -252,14 +261,14 @@ impl Geometry {
         Stripe {
             number: zone.first_stripe + row,
             zone: index as u16,
-            row,
+            index_in_zone: row,
             array_start: zone.array_start + row * zone.chunks_per_row() * zone.cell_bytes,
             member_offset: zone.member_start + row * zone.cell_bytes,
             chunk_bytes: zone.cell_bytes,
             members: &self.slots[zone.slots_start..zone.slots_start + zone.width() as usize],
             p_slot: zone.parity_slot(row) as u16,
             parity: zone.parity() as u16,
-            order: zone.order(row),
+            row_order: zone.row_order(row),
         }
     }
 }

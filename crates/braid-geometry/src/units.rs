@@ -1,22 +1,23 @@
-//! Sizes and rates as people write and read them.
+//! Parsing and formatting of sizes and rates.
 //!
-//! `K M G T P E` (also `Ki`, `KiB`) are powers of 1024, `KB MB GB TB PB` powers of 1000; capital letters do not matter.
-//! A rate is a size per second, with or without `/s`. Fractions such as `1.5G` are cut down to whole bytes.
+//! `K M G T P E` (also `Ki`, `KiB`) are powers of 1024, `KB MB GB TB PB EB` powers of 1000. Case is not significant. A rate is
+//! a size per second, with or without `/s`. Fractions such as `1.5G` are rounded down to whole bytes. Decimals after the
+//! twelfth are ignored.
 
 use std::fmt;
 
-/// Why a size or a rate could not be understood. Its text names what was written, and gives a right example.
+/// The error of parsing a size or a rate. Its message quotes the input and gives a valid example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError {
     argument: Option<String>,
     what: &'static str,
-    given: String,
+    input: String,
     reason: String,
     example: &'static str,
 }
 
 impl UnitError {
-    /// The same error, naming the argument that it was written for, such as `size` or `--chunk`.
+    /// Returns the error with the name of the argument that the input was for, such as `size` or `--chunk`.
     #[must_use]
     pub fn for_argument(mut self, argument: &str) -> UnitError {
         self.argument = Some(argument.to_owned());
@@ -29,9 +30,9 @@ impl fmt::Display for UnitError {
         if let Some(argument) = &self.argument {
             write!(f, "{argument}: ")?;
         }
-        // What was given can be hostile: it is quoted, escaped and cut.
-        let shown: String = self.given.chars().take(40).collect();
-        write!(f, "{shown:?} is not a {}: {}; write for example {}", self.what, self.reason, self.example)
+        // The input may be hostile: it is quoted, escaped and truncated.
+        let excerpt: String = self.input.chars().take(40).collect();
+        write!(f, "{excerpt:?} is not a {}: {}; write for example {}", self.what, self.reason, self.example)
     }
 }
 
@@ -40,21 +41,21 @@ impl std::error::Error for UnitError {}
 const SIZE_EXAMPLE: &str = "50G, 64K, 1.5TB or 1048576";
 const RATE_EXAMPLE: &str = "125M (125 MiB a second) or 100MB/s";
 
-/// Reads a size, such as `50G`, `64KiB`, `1.5TB` or `4096`, in bytes.
+/// Parses a size, such as `50G`, `64KiB`, `1.5TB` or `4096`, and returns it in bytes.
 ///
 /// # Errors
-/// Nothing written, no number in front, an unknown unit, or more than 2^64 - 1 bytes.
+/// The input is empty, does not start with a number, has an unknown unit, or is more than 2^64 - 1 bytes.
 pub fn parse_size(text: &str) -> Result<u64, UnitError> {
     parse(text.trim()).map_err(|reason| UnitError {
         argument: None,
         what: "size",
-        given: text.to_owned(),
+        input: text.to_owned(),
         reason,
         example: SIZE_EXAMPLE,
     })
 }
 
-/// Reads a rate, such as `125M` or `100MB/s`, in bytes per second.
+/// Parses a rate, such as `125M` or `100MB/s`, and returns it in bytes per second.
 ///
 /// # Errors
 /// As [`parse_size`].
@@ -63,7 +64,7 @@ pub fn parse_rate(text: &str) -> Result<u64, UnitError> {
     parse(size.strip_suffix("/s").unwrap_or(size)).map_err(|reason| UnitError {
         argument: None,
         what: "rate",
-        given: text.to_owned(),
+        input: text.to_owned(),
         reason,
         example: RATE_EXAMPLE,
     })
@@ -71,7 +72,7 @@ pub fn parse_rate(text: &str) -> Result<u64, UnitError> {
 
 fn parse(text: &str) -> Result<u64, String> {
     if text.is_empty() {
-        return Err("nothing is written".to_owned());
+        return Err("it is empty".to_owned());
     }
     let number_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(number_end);
@@ -80,17 +81,17 @@ fn parse(text: &str) -> Result<u64, String> {
         return Err("it must begin with a number".to_owned());
     }
     let scale = scale(unit.trim()).ok_or_else(|| {
-        let shown: String = unit.trim().chars().take(12).collect();
-        format!("unknown unit {shown:?} (known: K M G T P E, also KiB.. of 1024 and KB.. of 1000)")
+        let excerpt: String = unit.trim().chars().take(12).collect();
+        format!("unknown unit {excerpt:?} (known: K M G T P E, also KiB.. of 1024 and KB.. of 1000)")
     })?;
     let too_large = || "more than 16 EiB".to_owned();
     let whole: u128 = whole.parse().map_err(|_| too_large())?;
     let mut bytes = whole.checked_mul(scale).ok_or_else(too_large)?;
-    // Twelve digits after the point tell single bytes of a terabyte apart; 10^12 * 2^50 fits easily.
-    let digits = &fraction[..fraction.len().min(12)];
-    if !digits.is_empty() {
-        let value: u128 = digits.parse().map_err(|_| too_large())?;
-        let part = value * scale / 10u128.pow(digits.len() as u32);
+    // Twelve decimals resolve one byte of a TB, and further ones are ignored. The product is below 10^12 · 2^60, which fits in 128 bits.
+    let decimals = &fraction[..fraction.len().min(12)];
+    if !decimals.is_empty() {
+        let value: u128 = decimals.parse().map_err(|_| too_large())?;
+        let part = value * scale / 10u128.pow(decimals.len() as u32);
         bytes = bytes.checked_add(part).ok_or_else(too_large)?;
     }
     u64::try_from(bytes).map_err(|_| too_large())
@@ -111,9 +112,9 @@ fn scale(unit: &str) -> Option<u128> {
 
 const BINARY_UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// A size for people: binary units with two decimals, such as `250.00 GiB`; below 1 KiB whole bytes, such as `512 B`.
+/// Formats a size in binary units with two decimals, such as `250.00 GiB`; below 1 KiB in whole bytes, such as `512 B`.
 ///
-/// Cut, not rounded: a capacity shown is never more than what there is.
+/// Rounds down: the formatted size is never larger than the actual size.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     if bytes < 1024 {
@@ -124,7 +125,7 @@ pub fn format_size(bytes: u64) -> String {
     format!("{}.{:02} {}", hundredths / 100, hundredths % 100, BINARY_UNITS[power as usize - 1])
 }
 
-/// A rate for people, such as `125.00 MiB/s`.
+/// Formats a rate in binary units per second, such as `125.00 MiB/s`.
 #[must_use]
 pub fn format_rate(bytes_per_second: u64) -> String {
     format!("{}/s", format_size(bytes_per_second))
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         let cases: [(&str, u64); 22] = [
             ("0", 0),
             ("4096", 4096),
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_an_example() {
+    fn invalid_sizes_are_rejected_with_an_example() {
         let texts =
             ["", " ", "G", "x", "-1", "+1", "1.", ".5G", "1..2", "1.2.3", "5X", "5KK", "5KiBB", "5iB", "1e9", "5 0"]
                 .into_iter()
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_read_and_shown() {
+    fn rates_are_parsed_and_formatted() {
         assert_eq!(parse_rate("125M"), Ok(125 << 20));
         assert_eq!(parse_rate("100MB/s"), Ok(100_000_000));
         assert!(parse_rate("125M/m").expect_err("no rate").to_string().contains("125M (125 MiB a second)"));
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown_cut_to_two_decimals() {
+    fn sizes_are_rounded_down_to_two_decimals() {
         let cases: [(u64, &str); 10] = [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -222,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn a_size_shown_is_never_more_than_there_is() {
+    fn formatted_size_is_never_larger_than_the_size() {
         let mut bytes: u64 = 1;
         for step in 0..4000u64 {
             bytes = bytes.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step) >> (step % 50);
-            let shown = parse_size(&format_size(bytes)).expect("what is shown can be read");
-            assert!(shown <= bytes, "{bytes}");
-            assert!(bytes - shown <= bytes / 100 + 1, "{bytes}");
+            let formatted = parse_size(&format_size(bytes)).expect("a formatted size can be parsed");
+            assert!(formatted <= bytes, "{bytes}");
+            assert!(bytes - formatted <= bytes / 100 + 1, "{bytes}");
         }
     }
 }

@@ -1,34 +1,34 @@
-//! The table of zones: deriving one from the members' sizes, and checking one that was read from a label.
+//! The zone table: derives it from the members' sizes, and validates one that was read from a label.
 
 use crate::{BLOCK_BYTES, GeometryError, Level, MEMBERS_MAX, Spec, TOTAL_BYTES_MAX, ZoneFault, ZonePolicy};
 
-/// More zones than this no array has: twice as many as it may have members.
+/// The maximum number of zones of an array: twice the maximum number of members.
 const ZONES_MAX: usize = 2 * MEMBERS_MAX;
 
-/// A span of an array over which the set of members is the same.
+/// A span of an array that is laid out over one set of members.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Zone {
-    /// Where it begins in the array, in bytes.
+    /// The offset of the zone in the array, in bytes.
     pub array_start: u64,
-    /// How much of the array it holds, in bytes. Whole chunks, but for the last zone of a raid0 whose chunk is no power
-    /// of two (see [`Spec::raid0_end_bytes`]).
+    /// The size of the zone in the array, in bytes. A whole number of chunks (with raid1, of blocks), except for the last zone of
+    /// a raid0 array whose chunk size is not a power of two (see [`Spec::raid0_end_bytes`]).
     pub array_bytes: u64,
-    /// Where it begins in the data area of each of its members, in bytes.
+    /// The offset of the zone in the data area of each of its members, in bytes.
     pub member_start: u64,
-    /// How much of each of its members it takes, in bytes.
+    /// The size of the zone on each of its members, in bytes.
     pub member_bytes: u64,
-    /// Its members (numbers counted from 0), in slot order: ascending.
+    /// The members of the zone (numbers counted from 0), in slot order, which is ascending.
     pub members: Vec<u16>,
 }
 
 impl Zone {
-    /// Where it ends in the array, in bytes.
+    /// Returns the end of the zone in the array, in bytes.
     #[must_use]
     pub fn array_end(&self) -> u64 {
         self.array_start + self.array_bytes
     }
 
-    /// Where it ends on each of its members, in bytes.
+    /// Returns the end of the zone on each of its members, in bytes.
     #[must_use]
     pub fn member_end(&self) -> u64 {
         self.member_start + self.member_bytes
@@ -43,8 +43,8 @@ pub(crate) fn check_total(member_data_bytes: &[u64]) -> Result<(), GeometryError
     Ok(())
 }
 
-/// Derives the zones: each member is rounded down to whole chunks; between one height and the next, the members that
-/// still have room form a zone; zones too narrow for the level are left out.
+/// Derives the zones of an array. Each member is rounded down to whole chunks (with raid1, blocks). Between one height and the
+/// next, the members that still have capacity form a zone. Zones with too few members for the level are omitted.
 pub(crate) fn plan(spec: &Spec, member_data_bytes: &[u64]) -> Result<Vec<Zone>, GeometryError> {
     spec.check(member_data_bytes.len())?;
     check_total(member_data_bytes)?;
@@ -58,7 +58,8 @@ pub(crate) fn plan(spec: &Spec, member_data_bytes: &[u64]) -> Result<Vec<Zone>, 
     zones.ok_or(GeometryError::TooLarge)
 }
 
-/// The zones of an array of md's. Concats and mirrors are not rounded: what md uses of their members is all used.
+/// Derives the zones of an existing md array. Members of concats and mirrors are rounded to sectors only: everything that md
+/// uses of them is used.
 pub(crate) fn imported(spec: &Spec, member_bytes: &[u64]) -> Result<Vec<Zone>, GeometryError> {
     const SECTOR_BYTES: u64 = 512;
     spec.check_imported(member_bytes.len())?;
@@ -80,7 +81,7 @@ pub(crate) fn imported(spec: &Spec, member_bytes: &[u64]) -> Result<Vec<Zone>, G
     let zones = zones.ok_or(GeometryError::TooLarge)?;
     match zones.last().is_some_and(|last| last.array_end() > 0) {
         true => Ok(zones),
-        // A far layout with fewer rows than copies.
+        // The layout is far or offset, with fewer rows than copies.
         false => Err(GeometryError::MemberTooSmall {
             member: 0,
             data_bytes: member_bytes[0],
@@ -111,7 +112,7 @@ fn shared_zones(spec: &Spec, rounded: &[u64]) -> Option<Vec<Zone>> {
     let (mut array_start, mut member_start) = (0u64, 0u64);
     for height in heights {
         let members: Vec<u16> = (0u16..).zip(rounded).filter(|(_, bytes)| **bytes >= height).map(|(m, _)| m).collect();
-        if members.len() < spec.members_min() {
+        if members.len() < spec.min_members() {
             break;
         }
         let member_bytes = height - member_start;
@@ -122,25 +123,25 @@ fn shared_zones(spec: &Spec, rounded: &[u64]) -> Option<Vec<Zone>> {
     }
     if spec.level == Level::Raid0 {
         let end = rounded.iter().map(|&bytes| spec.raid0_end_bytes(bytes.min(member_start))).sum();
-        cut(&mut zones, end);
+        truncate(&mut zones, end);
     }
     Some(zones)
 }
 
-/// Ends the array at `end`.
-fn cut(zones: &mut Vec<Zone>, end: u64) {
+/// Truncates the array at the offset `end`.
+fn truncate(zones: &mut Vec<Zone>, end: u64) {
     zones.retain(|zone| zone.array_start < end);
     if let Some(last) = zones.last_mut() {
         last.array_bytes = last.array_bytes.min(end - last.array_start);
     }
 }
 
-/// Checks a table that was read. Nothing in it is trusted: it may come from a damaged or hostile disk.
+/// Validates a zone table that was read. Nothing in it is trusted: it may come from a damaged or hostile disk.
 pub(crate) fn check(spec: &Spec, member_data_bytes: &[u64], zones: &[Zone]) -> Result<(), GeometryError> {
     spec.check(member_data_bytes.len())?;
     check_total(member_data_bytes)?;
     let shared = spec.level != Level::Concat;
-    // Each growth may add some; the bound keeps the check below short.
+    // Each growth may add zones. The limit bounds the time of the check below.
     let zones_max = if shared && spec.zones == ZonePolicy::Single { 1 } else { ZONES_MAX };
     if zones.is_empty() || zones.len() > zones_max {
         return Err(GeometryError::BadZone { zone: zones.len().min(zones_max), fault: ZoneFault::Count });
@@ -164,7 +165,7 @@ fn check_zone(
     last: bool,
 ) -> Result<(), ZoneFault> {
     let width = zone.members.len();
-    if width < spec.members_min() || width > member_data_bytes.len() || spec.level == Level::Concat && width != 1 {
+    if width < spec.min_members() || width > member_data_bytes.len() || spec.level == Level::Concat && width != 1 {
         return Err(ZoneFault::Width { found: width });
     }
     if zone.array_start != array_start {
@@ -187,10 +188,10 @@ fn check_zone(
             return Err(ZoneFault::BeyondMember { member });
         }
     }
-    // It cannot overflow: the height fits every one of the members, and all members together have a bound.
+    // The size cannot overflow: the height fits each member, and the total size of the members is limited.
     let expected = spec.zone_bytes(width, zone.member_bytes).unwrap_or(0);
-    let cut_max = if last { spec.cut_bytes_max(member_data_bytes.len()) } else { 0 };
-    let sizes = expected.saturating_sub(cut_max).max(1)..=expected;
+    let truncated_max = if last { spec.truncated_bytes_max(member_data_bytes.len()) } else { 0 };
+    let sizes = expected.saturating_sub(truncated_max).max(1)..=expected;
     if !sizes.contains(&zone.array_bytes) || !zone.array_bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(ZoneFault::Size { expected, found: zone.array_bytes });
     }

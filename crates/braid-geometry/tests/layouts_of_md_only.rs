@@ -1,13 +1,13 @@
-//! The layouts that md makes and Braid only reads, against a transcript of the kernel's own arithmetic, chunk by chunk.
+//! Compares the layouts that md creates and Braid only reads with a transcript of the kernel's arithmetic, chunk by chunk.
 //!
-//! The transcript keeps the kernel's names and its way of counting, so that it can be held beside `raid5_compute_sector` and
-//! `raid6_idx_to_slot` in drivers/md/raid5.c, and `__raid10_find_phys` and `raid10_size` in raid10.c.
+//! The transcript keeps the kernel's names and numbering, so that it can be compared with `raid5_compute_sector` and
+//! `raid6_idx_to_slot` in drivers/md/raid5.c, and with `__raid10_find_phys` and `raid10_size` in raid10.c.
 
-use braid_geometry::{Geometry, Layout, Level, Place, Spec, StripeRole};
+use braid_geometry::{Geometry, Layout, Level, MemberContent, Spec, StripeRole};
 
 const CHUNK: u64 = 8192;
 
-/// Where chunk `r_sector` of the array is: row, member, member of P, member of Q.
+/// Returns the location of chunk `r_chunk` of the array: stripe, member, member of P, member of Q.
 fn raid5_compute_sector(
     algorithm: Layout,
     level: Level,
@@ -102,7 +102,8 @@ fn raid5_compute_sector(
     (stripe, dd_idx, pd_idx, Some(qd_idx))
 }
 
-/// The coefficient that each member's data take: `raid6_d0` says where to begin, `raid6_idx_to_slot` counts on.
+/// Returns the exponent of the Q coefficient of each member's data: `raid6_d0` gives the first member, and `raid6_idx_to_slot`
+/// counts from there.
 fn coefficients(raid_disks: u64, pd_idx: u64, qd_idx: u64) -> Vec<Option<usize>> {
     let mut coefficients = vec![None; raid_disks as usize];
     let mut i = if qd_idx == raid_disks - 1 { 0 } else { qd_idx + 1 };
@@ -118,12 +119,12 @@ fn coefficients(raid_disks: u64, pd_idx: u64, qd_idx: u64) -> Vec<Option<usize>>
 }
 
 #[test]
-fn rows_with_parity() {
+fn layouts_with_parity() {
     let mut chunks = 0;
     for level in [Level::Raid5, Level::Raid6] {
-        for &layout in [level.layouts(), level.layouts_of_md()].concat().iter() {
-            let narrowest = if level == Level::Raid5 { 2 } else { 4 };
-            for disks in narrowest..=9u64 {
+        for &layout in [level.layouts(), level.md_only_layouts()].concat().iter() {
+            let disks_min = if level == Level::Raid5 { 2 } else { 4 };
+            for disks in disks_min..=9u64 {
                 let rows = 3 * disks + 1;
                 let spec = Spec { layout, chunk_bytes: CHUNK, ..Spec::new(level) };
                 let members = vec![rows * CHUNK + 4096; disks as usize];
@@ -131,33 +132,33 @@ fn rows_with_parity() {
                 let data_disks = disks - u64::from(level.parity());
                 assert_eq!(geometry.size_bytes(), rows * data_disks * CHUNK);
                 for chunk in 0..rows * data_disks {
-                    let what = format!("{level} {layout} over {disks}: chunk {chunk}");
+                    let context = format!("{level} {layout} over {disks}: chunk {chunk}");
                     let (row, dd, pd, qd) = raid5_compute_sector(layout, level, disks, chunk);
                     let at = chunk * CHUNK + 512;
-                    let piece = geometry.locate(at);
-                    let place = (u64::from(piece.member), piece.member_offset, piece.len);
-                    assert_eq!(place, (dd, row * CHUNK + 512, CHUNK - 512), "{what}");
+                    let range = geometry.locate(at);
+                    let place = (u64::from(range.member), range.member_offset, range.len);
+                    assert_eq!(place, (dd, row * CHUNK + 512, CHUNK - 512), "{context}");
                     let stripe = geometry.stripe_of(at).expect("it has parity");
-                    assert_eq!((stripe.row, u64::from(stripe.p())), (row, pd), "{what}");
-                    assert_eq!(stripe.q().map(u64::from), qd, "{what}");
+                    assert_eq!((stripe.index_in_zone, u64::from(stripe.p())), (row, pd), "{context}");
+                    assert_eq!(stripe.q().map(u64::from), qd, "{context}");
                     let index = (chunk % data_disks) as usize;
-                    assert_eq!(u64::from(stripe.data(index)), dd, "{what}");
-                    assert_eq!(stripe.role(dd as u16), Some(StripeRole::Data(index as u16)), "{what}");
-                    assert_eq!(stripe.role(pd as u16), Some(StripeRole::P), "{what}");
-                    assert!(stripe.roles().all(|(role, member)| stripe.role(member) == Some(role)), "{what}");
-                    assert_eq!(stripe.roles().count() as u64, disks, "{what}");
-                    let back = Place::Data { array_offset: at, copy: 0, len: CHUNK - 512 };
-                    assert_eq!(geometry.place(piece.member, piece.member_offset), back, "{what}");
-                    let p = Place::Parity { stripe: row, q: false, len: CHUNK };
-                    assert_eq!(geometry.place(pd as u16, row * CHUNK), p, "{what}");
+                    assert_eq!(u64::from(stripe.data(index)), dd, "{context}");
+                    assert_eq!(stripe.role(dd as u16), Some(StripeRole::Data(index as u16)), "{context}");
+                    assert_eq!(stripe.role(pd as u16), Some(StripeRole::P), "{context}");
+                    assert!(stripe.roles().all(|(role, member)| stripe.role(member) == Some(role)), "{context}");
+                    assert_eq!(stripe.roles().count() as u64, disks, "{context}");
+                    let expected_content = MemberContent::Data { array_offset: at, copy: 0, len: CHUNK - 512 };
+                    assert_eq!(geometry.content_at(range.member, range.member_offset), expected_content, "{context}");
+                    let p = MemberContent::Parity { stripe: row, q: false, len: CHUNK };
+                    assert_eq!(geometry.content_at(pd as u16, row * CHUNK), p, "{context}");
                     if let Some(qd) = qd {
-                        assert_eq!(stripe.role(qd as u16), Some(StripeRole::Q), "{what}");
-                        let q = Place::Parity { stripe: row, q: true, len: CHUNK };
-                        assert_eq!(geometry.place(qd as u16, row * CHUNK), q, "{what}");
+                        assert_eq!(stripe.role(qd as u16), Some(StripeRole::Q), "{context}");
+                        let q = MemberContent::Parity { stripe: row, q: true, len: CHUNK };
+                        assert_eq!(geometry.content_at(qd as u16, row * CHUNK), q, "{context}");
                         let coefficient = (index + stripe.first_coefficient()) % stripe.data_chunks();
-                        assert_eq!(coefficients(disks, pd, qd)[dd as usize], Some(coefficient), "{what}");
+                        assert_eq!(coefficients(disks, pd, qd)[dd as usize], Some(coefficient), "{context}");
                     } else {
-                        assert_eq!(stripe.first_coefficient(), 0, "{what}");
+                        assert_eq!(stripe.first_coefficient(), 0, "{context}");
                     }
                     chunks += 1;
                 }
@@ -167,7 +168,7 @@ fn rows_with_parity() {
     assert!(chunks > 10_000, "{chunks}");
 }
 
-/// Where the copies of a chunk are: member, and chunk on it.
+/// Returns the locations of the copies of a chunk: the member, and the chunk on it.
 fn raid10_find_phys(far_offset: bool, far_copies: u64, raid_disks: u64, stride: u64, chunk: u64) -> Vec<(u64, u64)> {
     let near_copies = 1;
     let mut stripe = chunk * near_copies;
@@ -187,7 +188,7 @@ fn raid10_find_phys(far_offset: bool, far_copies: u64, raid_disks: u64, stride: 
 }
 
 #[test]
-fn copies_far_away() {
+fn raid10_far_and_offset() {
     let mut chunks = 0;
     for layout in [Layout::Far, Layout::Offset] {
         for (disks, copies) in (2..=7u64).flat_map(|disks| (2..=disks).map(move |copies| (disks, copies))) {
@@ -195,29 +196,34 @@ fn copies_far_away() {
                 let spec = Spec { layout, chunk_bytes: CHUNK, copies: copies as u16, ..Spec::new(Level::Raid10) };
                 let members = vec![rows * CHUNK; disks as usize];
                 let geometry = Geometry::imported(spec, &members).expect("md can lay it out");
-                // raid10_size, and calc_sectors for the stride.
+                // The size as in raid10_size, and the stride as in calc_sectors.
                 let size = rows / copies * disks;
                 assert_eq!(geometry.size_bytes(), size * CHUNK);
                 let stride = if layout == Layout::Offset { 1 } else { (size * copies).div_ceil(disks) / copies };
                 let mut used = 0;
                 for chunk in 0..size {
-                    let what = format!("{layout} {copies} over {disks} of {rows}: chunk {chunk}");
+                    let context = format!("{layout} {copies} over {disks} of {rows}: chunk {chunk}");
                     let expected = raid10_find_phys(layout == Layout::Offset, copies, disks, stride, chunk);
                     let (at, mut found) = (chunk * CHUNK + 512, Vec::new());
-                    geometry.copies(at, &mut |piece| {
-                        assert_eq!((piece.member_offset % CHUNK, piece.len), (512, CHUNK - 512), "{what}");
+                    geometry.copies(at, &mut |range| {
+                        assert_eq!((range.member_offset % CHUNK, range.len), (512, CHUNK - 512), "{context}");
                         let copy = found.len() as u16;
-                        let back = Place::Data { array_offset: at, copy, len: CHUNK - 512 };
-                        assert_eq!(geometry.place(piece.member, piece.member_offset), back, "{what}");
-                        found.push((u64::from(piece.member), piece.member_offset / CHUNK));
+                        let expected_content = MemberContent::Data { array_offset: at, copy, len: CHUNK - 512 };
+                        assert_eq!(
+                            geometry.content_at(range.member, range.member_offset),
+                            expected_content,
+                            "{context}"
+                        );
+                        found.push((u64::from(range.member), range.member_offset / CHUNK));
                     });
-                    assert_eq!(found, expected, "{what}");
+                    assert_eq!(found, expected, "{context}");
                     used += found.len() as u64;
                     chunks += 1;
                 }
                 let all = (0..disks as u16).flat_map(|member| (0..rows).map(move |row| (member, row)));
-                let unused =
-                    all.filter(|(member, row)| matches!(geometry.place(*member, row * CHUNK), Place::Unused { .. }));
+                let unused = all.filter(|(member, row)| {
+                    matches!(geometry.content_at(*member, row * CHUNK), MemberContent::Unused { .. })
+                });
                 assert_eq!(unused.count() as u64, disks * rows - used, "{layout} {copies} over {disks}");
             }
         }
@@ -225,11 +231,11 @@ fn copies_far_away() {
     assert!(chunks > 5_000, "{chunks}");
 }
 
-/// What only md makes can neither be planned nor stand in a label.
+/// Layouts that Braid only reads can neither be planned nor read from a label.
 #[test]
-fn nobody_makes_them_here() {
+fn md_only_layouts_are_not_created() {
     for level in Level::ALL {
-        for &layout in level.layouts_of_md() {
+        for &layout in level.md_only_layouts() {
             let spec = Spec { layout, ..Spec::new(level) };
             assert!(Geometry::plan(spec, &[1 << 20; 6]).is_err(), "{level} {layout}");
             let made = Geometry::imported(spec, &[1 << 20; 6]).expect("it can be read");
@@ -239,16 +245,16 @@ fn nobody_makes_them_here() {
     }
 }
 
-/// Mirrors and concats of md end with a sector, not with a block.
+/// Mirrors and concats of md end on a sector boundary that need not be a block boundary.
 #[test]
-fn odd_sizes() {
+fn sizes_that_are_not_a_multiple_of_a_block() {
     let mirror = Geometry::imported(Spec::new(Level::Raid1), &[1_000_448; 2]).expect("a mirror");
     assert_eq!(mirror.size_bytes(), 1_000_448);
     let spec = Spec { chunk_bytes: 4096, ..Spec::new(Level::Concat) };
     let concat = Geometry::imported(spec, &[1_000_448, 512, 70_144]).expect("a concat");
     assert_eq!(concat.size_bytes(), 1_000_448 + 512 + 70_144);
-    let piece = concat.locate(1_000_448);
-    assert_eq!((piece.member, piece.member_offset, piece.len), (1, 0, 512));
+    let range = concat.locate(1_000_448);
+    assert_eq!((range.member, range.member_offset, range.len), (1, 0, 512));
     let spec = Spec { layout: Layout::Far, copies: 3, ..Spec::new(Level::Raid10) };
     assert!(Geometry::imported(spec, &[2 * 65_536; 4]).is_err(), "fewer rows than copies");
 }

@@ -1,44 +1,44 @@
-//! Small arrays whose every chunk was placed by hand.
+//! Compares small arrays with layouts written by hand, chunk by chunk.
 
-use braid_geometry::{Geometry, Layout, Level, Place, Spec};
+use braid_geometry::{Geometry, Layout, Level, MemberContent, Spec};
 
 const K: u64 = 1024;
 
-/// Each string is one member: a letter per chunk of 4 KiB, from the chunk numbers of the array ("0-9a-z"), `P`, `Q`,
-/// and `.` for unused.
+/// Checks a layout. Each string is one member, with a character for each 4 KiB chunk: the number of the array's chunk in base 36
+/// ("0-9a-z"), `P`, `Q`, or `.` for unused.
 fn check(spec: Spec, members: &[&str]) {
     let chunk = spec.chunk_bytes;
     let sizes: Vec<u64> = members.iter().map(|cells| cells.len() as u64 * chunk).collect();
     let geometry = Geometry::plan(spec, &sizes).expect("it can be laid out");
-    let name = |number: u64| char::from_digit(number as u32, 36).expect("few chunks");
+    let digit = |number: u64| char::from_digit(number as u32, 36).expect("few chunks");
     for (member, cells) in members.iter().enumerate() {
-        let drawn: String = (0..cells.len() as u64)
-            .map(|cell| match geometry.place(member as u16, cell * chunk) {
-                Place::Data { array_offset, .. } => name(array_offset / chunk),
-                Place::Parity { q, .. } => {
+        let actual: String = (0..cells.len() as u64)
+            .map(|cell| match geometry.content_at(member as u16, cell * chunk) {
+                MemberContent::Data { array_offset, .. } => digit(array_offset / chunk),
+                MemberContent::Parity { q, .. } => {
                     if q {
                         'Q'
                     } else {
                         'P'
                     }
                 }
-                Place::Unused { .. } => '.',
+                MemberContent::Unused { .. } => '.',
             })
             .collect();
-        assert_eq!(&drawn, cells, "member {member} of {spec:?}");
+        assert_eq!(&actual, cells, "member {member} of {spec:?}");
     }
     for number in 0..geometry.size_bytes() / chunk {
         let mut found = Vec::new();
-        geometry.copies(number * chunk, &mut |piece| found.push((piece.member, piece.member_offset / chunk)));
-        let mut drawn = Vec::new();
+        geometry.copies(number * chunk, &mut |range| found.push((range.member, range.member_offset / chunk)));
+        let mut expected = Vec::new();
         for (member, cells) in members.iter().enumerate() {
-            let cells = cells.chars().enumerate().filter(|(_, cell)| *cell == name(number));
-            drawn.extend(cells.map(|(cell, _)| (member as u16, cell as u64)));
+            let cells = cells.chars().enumerate().filter(|(_, cell)| *cell == digit(number));
+            expected.extend(cells.map(|(cell, _)| (member as u16, cell as u64)));
         }
         let first = geometry.locate(number * chunk + 1);
         assert_eq!((first.member, first.member_offset), (found[0].0, found[0].1 * chunk + 1), "{spec:?}");
         found.sort_unstable();
-        assert_eq!(found, drawn, "chunk {number} of {spec:?}");
+        assert_eq!(found, expected, "chunk {number} of {spec:?}");
     }
 }
 
@@ -52,7 +52,7 @@ fn concat() {
 }
 
 #[test]
-fn raid0_goes_on_with_the_larger_members() {
+fn raid0_continues_on_the_larger_members() {
     check(spec(Level::Raid0), &["03", "1468", "2579"]);
     check(spec(Level::Raid0), &["0369", "147a", "258b"]);
     check(spec(Level::Raid0), &["02", "13456"]);
@@ -61,16 +61,16 @@ fn raid0_goes_on_with_the_larger_members() {
 }
 
 #[test]
-fn raid0_original_keeps_the_turn_of_the_whole_array() {
+fn raid0_original_selects_members_by_array_chunk_number() {
     let original = Spec { layout: Layout::Original, ..spec(Level::Raid0) };
-    // The second zone begins with chunk 3; 3 mod 2 is 1, so it begins with its second member.
+    // The second zone starts with chunk 3. 3 mod 2 is 1, so that the zone starts with its second member.
     check(original, &["0", "146", "235"]);
-    // Here with chunk 6: both layouts agree.
+    // The second zone starts with chunk 6: both layouts agree.
     check(original, &["03", "1468", "2579"]);
 }
 
 #[test]
-fn raid1_mirrors_where_two_have_room() {
+fn raid1_mirrors_to_the_second_largest_member() {
     check(spec(Level::Raid1), &["01", "0123", "0123"]);
     check(spec(Level::Raid1), &["01", "01..", "01"]);
 }
@@ -78,9 +78,9 @@ fn raid1_mirrors_where_two_have_room() {
 #[test]
 fn raid10_near() {
     check(spec(Level::Raid10), &["0134", "0235", "1245"]);
-    // Nine cells are four pairs and one left over.
+    // Nine cells are four pairs and one unused cell.
     check(spec(Level::Raid10), &["013", "023", "12."]);
-    // The cell left over in the first zone stays so; the second zone is a mirror.
+    // The odd cell of the first zone stays unused. The second zone is a mirror.
     check(spec(Level::Raid10), &["013", "02345", "12.45"]);
     check(Spec { copies: 3, ..spec(Level::Raid10) }, &["012", "013", "023", "123"]);
 }
@@ -88,15 +88,15 @@ fn raid10_near() {
 #[test]
 fn raid5_left_symmetric() {
     check(spec(Level::Raid5), &["03P69P", "1P47Pa", "P25P8b"]);
-    // As docs/layouts.md draws it.
+    // The layout of the figure in docs/internals/layouts.md.
     check(spec(Level::Raid5), &["048Pc", "15P9d", "2P6ae", "P37bP"]);
-    // The second zone, over two, is a mirror in effect.
+    // The second zone, over two members, is effectively a mirror.
     check(spec(Level::Raid5), &["03P", "1P46P8", "P25P7P"]);
 }
 
 #[test]
 fn raid6_left_symmetric() {
-    // As docs/layouts.md draws it.
+    // The layout of the figure in docs/internals/layouts.md.
     check(spec(Level::Raid6), &["Q37bP", "048PQ", "15PQc", "2PQ9d", "PQ6ae"]);
     check(spec(Level::Raid6), &["Q25P", "03PQ", "1PQ6", "PQ47"]);
 }

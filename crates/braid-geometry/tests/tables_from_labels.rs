@@ -1,9 +1,10 @@
-//! Zones read from a label are not trusted: what cannot be is refused, and what is accepted is laid out rightly.
+//! Zone tables read from a label are not trusted: invalid ones are rejected, and accepted ones are laid out correctly.
 
 mod common;
 
 use braid_geometry::{
-    BLOCK_BYTES, CHUNK_BYTES_MAX, Geometry, GeometryError, Layout, Level, Place, Spec, Zone, ZoneFault, ZonePolicy,
+    BLOCK_BYTES, CHUNK_BYTES_MAX, Geometry, GeometryError, Layout, Level, MemberContent, Spec, Zone, ZoneFault,
+    ZonePolicy,
 };
 use common::Numbers;
 
@@ -16,7 +17,7 @@ fn planned(level: Level) -> (Spec, Vec<u64>, Vec<Zone>) {
     (spec, sizes, zones)
 }
 
-/// Changes the zones of a planned array and says how the second one is refused.
+/// Changes the zones of a planned array, and returns the fault for which zone `zone` is rejected.
 fn fault(level: Level, zone: usize, change: impl Fn(&mut Vec<Zone>)) -> ZoneFault {
     let (spec, sizes, mut zones) = planned(level);
     change(&mut zones);
@@ -27,7 +28,7 @@ fn fault(level: Level, zone: usize, change: impl Fn(&mut Vec<Zone>)) -> ZoneFaul
 }
 
 #[test]
-fn each_fault_is_named() {
+fn each_zone_fault_is_reported() {
     let level = Level::Raid0;
     assert_eq!(fault(level, 0, Vec::clear), ZoneFault::Count);
     assert_eq!(fault(level, 256, |z| z.resize(257, z[0].clone())), ZoneFault::Count);
@@ -36,7 +37,7 @@ fn each_fault_is_named() {
     assert_eq!(fault(level, 0, |z| drop(z.remove(0))), ZoneFault::Start { expected: 0, found: start });
     let size = 30 * C;
     assert_eq!(fault(level, 1, |z| z[1].array_bytes += C), ZoneFault::Size { expected: size, found: size + C });
-    // A raid0 whose chunk is a power of two has no cut end.
+    // A raid0 array whose chunk size is a power of two is not truncated.
     assert_eq!(
         fault(level, 2, |z| z[2].array_bytes -= 4096),
         ZoneFault::Size { expected: 10 * C, found: 10 * C - 4096 }
@@ -61,7 +62,7 @@ fn each_fault_is_named() {
 }
 
 #[test]
-fn what_is_wrong_with_the_rest() {
+fn other_faults_of_a_table_are_reported() {
     let (spec, sizes, zones) = planned(Level::Raid5);
     let error = |spec: Spec, sizes: &[u64]| Geometry::from_zones(spec, sizes, zones.clone()).expect_err("a bad table");
     let chunk = |chunk_bytes| Spec { chunk_bytes, ..spec };
@@ -70,7 +71,10 @@ fn what_is_wrong_with_the_rest() {
         assert_eq!(Geometry::plan(chunk(bytes), &sizes).err(), Some(GeometryError::BadChunk { chunk_bytes: bytes }));
     }
     let layout = Layout::Near;
-    assert_eq!(error(Spec { layout, ..spec }, &sizes), GeometryError::LayoutNotOfLevel { level: Level::Raid5, layout });
+    assert_eq!(
+        error(Spec { layout, ..spec }, &sizes),
+        GeometryError::UnsupportedLayout { level: Level::Raid5, layout }
+    );
     assert_eq!(error(spec, &[u64::MAX, u64::MAX]), GeometryError::TooLarge);
     assert_eq!(error(spec, &[C; 129]), GeometryError::TooManyMembers { given: 129 });
     let single = Spec { zones: ZonePolicy::Single, ..spec };
@@ -81,7 +85,7 @@ fn what_is_wrong_with_the_rest() {
 }
 
 #[test]
-fn what_cannot_be_planned() {
+fn invalid_plans_are_rejected_with_a_message() {
     let error = |spec: Spec, sizes: &[u64]| Geometry::plan(spec, sizes).expect_err("it cannot be").to_string();
     for (level, needed) in [(Level::Raid1, 2), (Level::Raid10, 2), (Level::Raid5, 2), (Level::Raid6, 3)] {
         let text = error(Spec::new(level), &[C]);
@@ -96,7 +100,7 @@ fn what_cannot_be_planned() {
     let text = "member 1 has room for 60.00 KiB of data, and needs at least 64.00 KiB";
     assert_eq!(error(Spec::new(Level::Raid0), &[C, C - 4096, C]), text);
     assert_eq!(error(Spec::new(Level::Raid0), &[1 << 61; 3]), "the members together have more than 4.00 EiB");
-    assert_eq!(error(Spec::new(Level::Raid0), &[C; 129]), "at most 128 members, there are 129");
+    assert_eq!(error(Spec::new(Level::Raid0), &[C; 129]), "too many members: 129, at most 128");
     let text = error(Spec { layout: Layout::Near, ..Spec::new(Level::Raid0) }, &[C]);
     assert_eq!(text, "raid0 has no layout near: alternate or original");
     let text = error(Spec { chunk_bytes: 1000, ..Spec::new(Level::Raid0) }, &[C]);
@@ -106,9 +110,10 @@ fn what_cannot_be_planned() {
     );
 }
 
-/// Members have grown, zones have a gap between them on a member, one comes before another: all right.
+/// A table is valid although members have grown, zones have a gap between them on a member, and a later zone is below an earlier
+/// one.
 #[test]
-fn a_table_need_not_be_what_would_be_planned() {
+fn valid_table_may_differ_from_the_planned_one() {
     let spec = Spec { chunk_bytes: BLOCK_BYTES, ..Spec::new(Level::Raid0) };
     let b = BLOCK_BYTES;
     let zone = |array: u64, start: u64, height: u64, members: &[u16]| Zone {
@@ -121,31 +126,31 @@ fn a_table_need_not_be_what_would_be_planned() {
     let zones = vec![zone(0, 3, 2, &[0, 1]), zone(4, 0, 1, &[1, 2]), zone(6, 6, 1, &[0, 1, 2])];
     let geometry = Geometry::from_zones(spec, &[9 * b, 7 * b, 100 * b], zones).expect("nothing overlaps");
     assert_eq!(geometry.size_bytes(), 9 * b);
-    check_both_ways(&geometry);
-    let unused = |member, at| geometry.place(member, at * b);
-    assert_eq!(unused(0, 0), Place::Unused { len: 3 * b });
-    assert_eq!(unused(1, 1), Place::Unused { len: 2 * b });
-    assert_eq!(unused(2, 1), Place::Unused { len: 5 * b });
-    assert_eq!(unused(2, 7), Place::Unused { len: 93 * b });
+    check_both_directions(&geometry);
+    let unused = |member, at| geometry.content_at(member, at * b);
+    assert_eq!(unused(0, 0), MemberContent::Unused { len: 3 * b });
+    assert_eq!(unused(1, 1), MemberContent::Unused { len: 2 * b });
+    assert_eq!(unused(2, 1), MemberContent::Unused { len: 5 * b });
+    assert_eq!(unused(2, 7), MemberContent::Unused { len: 93 * b });
 }
 
-fn check_both_ways(geometry: &Geometry) {
-    let blocks: Vec<usize> = geometry.members().iter().map(|bytes| (bytes / BLOCK_BYTES) as usize).collect();
+fn check_both_directions(geometry: &Geometry) {
+    let blocks: Vec<usize> = geometry.member_data_bytes().iter().map(|bytes| (bytes / BLOCK_BYTES) as usize).collect();
     let table = common::expand(geometry.runs(), &blocks);
-    assert_eq!(table, common::expand(geometry.runs_strided().flat_map(|row| row.expand()), &blocks));
+    assert_eq!(table, common::expand(geometry.runs_strided().flat_map(|entry| entry.expand()), &blocks));
     let mut data_blocks = 0;
     for block in 0..geometry.size_bytes() / BLOCK_BYTES {
-        geometry.copies(block * BLOCK_BYTES, &mut |piece| {
-            let at = (piece.member_offset / BLOCK_BYTES) as usize;
-            assert_eq!(table[usize::from(piece.member)][at], (braid_geometry::Kind::Data, block));
+        geometry.copies(block * BLOCK_BYTES, &mut |range| {
+            let at = (range.member_offset / BLOCK_BYTES) as usize;
+            assert_eq!(table[usize::from(range.member)][at], (braid_geometry::ContentKind::Data, block));
             data_blocks += 1;
         });
     }
-    let drawn = table.iter().flatten().filter(|content| content.0 == braid_geometry::Kind::Data).count();
-    assert_eq!(drawn, data_blocks, "no other block holds data");
+    let mapped = table.iter().flatten().filter(|content| content.0 == braid_geometry::ContentKind::Data).count();
+    assert_eq!(mapped, data_blocks, "no other block holds data");
 }
 
-/// Tables damaged at random: nothing panics, and what is accepted is right in both directions.
+/// Randomly damaged tables cause no panic, and accepted ones map correctly in both directions.
 #[test]
 fn damaged_tables() {
     let mut numbers = Numbers(30);
@@ -163,7 +168,7 @@ fn damaged_tables() {
         match Geometry::from_zones(spec, &sizes, zones) {
             Ok(geometry) => {
                 accepted += 1;
-                check_both_ways(&geometry);
+                check_both_directions(&geometry);
             }
             Err(error) => {
                 refused += 1;
@@ -180,8 +185,8 @@ fn damage(zones: &mut Vec<Zone>, chunk_bytes: u64, numbers: &mut Numbers) {
         return;
     }
     let index = numbers.below(count) as usize;
-    let wild = [0, 1, 4096, chunk_bytes, 2 * chunk_bytes, u64::MAX, 1 << 63, u64::MAX - 4095, 1 << 40];
-    let value = numbers.pick(&wild);
+    let extreme_values = [0, 1, 4096, chunk_bytes, 2 * chunk_bytes, u64::MAX, 1 << 63, u64::MAX - 4095, 1 << 40];
+    let value = numbers.pick(&extreme_values);
     let zone = &mut zones[index];
     match numbers.below(9) {
         0 => zone.array_start = value,

@@ -1,8 +1,8 @@
-//! Every array in `tests/golden/md-layouts`: what Braid computes is what md did, block for block.
+//! Compares the layout that Braid computes with what md wrote, block by block, for every array in `tests/golden/md-layouts`.
 
 mod common;
 
-use braid_geometry::{BLOCK_BYTES, Geometry, Kind, Layout, Level, Run, Spec, ZonePolicy};
+use braid_geometry::{BLOCK_BYTES, ContentKind, Geometry, Layout, Level, Run, Spec, ZonePolicy};
 use common::{Content, expand, model};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn read(text: &str) -> Golden {
         (Level::Raid1, None) => {}
         (Level::Raid0, Some("dangerous")) => {
             spec.zones = ZonePolicy::All;
-            // The kernel's parameter default_layout: 1 and 2 as in md's superblock.
+            // The kernel parameter default_layout, with the values 1 and 2 of md's superblock.
             spec.layout = match json["raid0_modparam"].as_str().expect("the parameter") {
                 "default_layout=1" => Layout::Original,
                 "default_layout=2" => Layout::Alternate,
@@ -49,7 +49,7 @@ fn read(text: &str) -> Golden {
         }
         (Level::Raid0, layout) => {
             spec.zones = ZonePolicy::All;
-            // mdadm 4.2 takes original where none is asked for.
+            // mdadm 4.2 uses original by default.
             let layout = layout.unwrap_or("original");
             spec.layout = layout.parse().expect("a layout of Braid");
         }
@@ -58,7 +58,7 @@ fn read(text: &str) -> Golden {
         (_, None) => panic!("{name} has no layout"),
     }
     match number(&json["chunk_bytes"]) {
-        // linear without a chunk rounds to blocks.
+        // linear without a chunk size rounds to blocks.
         0 => spec.chunk_bytes = BLOCK_BYTES,
         bytes => spec.chunk_bytes = bytes,
     }
@@ -70,14 +70,14 @@ fn read(text: &str) -> Golden {
     Golden { name, level, spec, sizes, array_bytes: number(&json["array_size_bytes"]), members }
 }
 
-/// Expands a row of the file, as its README says; not with the code of the crate.
+/// Expands a line of the file as its README defines, without the code of the crate.
 fn runs(row: &Value) -> Vec<Run> {
     let field = |index: usize| number(&row[index]);
     let kind = match row[4].as_str().expect("a kind") {
-        "data" => Kind::Data,
-        "P" => Kind::P,
-        "Q" => Kind::Q,
-        "unused" => Kind::Unused,
+        "data" => ContentKind::Data,
+        "P" => ContentKind::P,
+        "Q" => ContentKind::Q,
+        "unused" => ContentKind::Unused,
         other => panic!("{other}"),
     };
     (0..field(5))
@@ -102,34 +102,34 @@ fn all() -> Vec<Golden> {
     paths.iter().map(|path| read(&std::fs::read_to_string(path).expect("a file"))).collect()
 }
 
-/// Where both hold data at a place, it is the same data; and both agree on what is data at all but for rounding.
+/// Checks that a block that holds data in both layouts holds the same data, and that the layouts differ otherwise only by rounding.
 fn check_common_blocks(golden: &Golden, ours: &[Vec<Content>]) {
     let mut both = 0u64;
     let mut only_one = 0u64;
     for (ours, theirs) in ours.iter().zip(&golden.members) {
         for (ours, theirs) in ours.iter().zip(theirs) {
             match (ours.0, theirs.0) {
-                (Kind::Data, Kind::Data) => {
+                (ContentKind::Data, ContentKind::Data) => {
                     both += 1;
                     assert_eq!(ours, theirs, "{}", golden.name);
                 }
-                (Kind::Unused, Kind::Unused) => {}
+                (ContentKind::Unused, ContentKind::Unused) => {}
                 _ => only_one += 1,
             }
         }
     }
-    assert!(both * BLOCK_BYTES >= golden.array_bytes, "{}: all that md has is compared", golden.name);
+    assert!(both * BLOCK_BYTES >= golden.array_bytes, "{}: all data of md is compared", golden.name);
     assert!(only_one < 16 * golden.sizes.len() as u64, "{}: rounding to 64 KiB explains it", golden.name);
 }
 
 #[test]
-fn every_array_block_for_block() {
+fn every_array_matches_block_by_block() {
     let mut compared: BTreeMap<Level, usize> = BTreeMap::new();
     for golden in all() {
         let geometry = Geometry::plan(golden.spec, &golden.sizes).expect("md could lay it out");
         let ours = expand(geometry.runs(), &golden.blocks());
         assert!(
-            ours == expand(geometry.runs_strided().flat_map(|row| row.expand()), &golden.blocks()),
+            ours == expand(geometry.runs_strided().flat_map(|entry| entry.expand()), &golden.blocks()),
             "{}",
             golden.name
         );
@@ -157,48 +157,48 @@ fn every_array_block_for_block() {
     assert_eq!(counts, expected, "every file of the folder was compared");
 }
 
-/// `locate`, `copies` and `stripe`, byte by byte of the array, against md.
+/// Compares `locate`, `copies` and `stripe` with md, block by block of the array.
 #[test]
-fn every_array_from_the_arrays_side() {
+fn forward_map_matches_every_array() {
     for golden in all() {
         let geometry = Geometry::plan(golden.spec, &golden.sizes).expect("md could lay it out");
         let at = |member: u16, offset: u64| golden.members[usize::from(member)][(offset / BLOCK_BYTES) as usize];
         let mut offset = 0;
         while offset < golden.array_bytes {
             let mut shortest = u64::MAX;
-            geometry.copies(offset, &mut |piece| {
+            geometry.copies(offset, &mut |range| {
                 assert_eq!(
-                    at(piece.member, piece.member_offset),
-                    (Kind::Data, offset / BLOCK_BYTES),
+                    at(range.member, range.member_offset),
+                    (ContentKind::Data, offset / BLOCK_BYTES),
                     "{}",
                     golden.name
                 );
-                shortest = shortest.min(piece.len);
+                shortest = shortest.min(range.len);
             });
             assert_eq!(shortest, geometry.locate(offset).len);
             offset += BLOCK_BYTES.min(shortest);
         }
         for number in 0..if golden.spec.level.parity() > 0 { geometry.stripes() } else { 0 } {
             let stripe = geometry.stripe(number).expect("it is below the count");
-            assert_eq!(at(stripe.p(), stripe.member_offset), (Kind::P, number), "{}", golden.name);
+            assert_eq!(at(stripe.p(), stripe.member_offset), (ContentKind::P, number), "{}", golden.name);
             if let Some(q) = stripe.q() {
-                assert_eq!(at(q, stripe.member_offset), (Kind::Q, number), "{}", golden.name);
+                assert_eq!(at(q, stripe.member_offset), (ContentKind::Q, number), "{}", golden.name);
             }
-            // Q takes its coefficients in the order that starts right after Q, which is the order of the data.
+            // The coefficients of Q follow the slots from the one after Q on, which is the order of the data.
             let last = stripe.q().unwrap_or(stripe.p());
             let slot = stripe.members.iter().position(|&m| m == last).expect("a member of the stripe");
             for index in 0..stripe.data_chunks() {
                 assert_eq!(stripe.data(index), stripe.members[(slot + 1 + index) % stripe.members.len()]);
                 let block = (stripe.array_start + index as u64 * stripe.chunk_bytes) / BLOCK_BYTES;
-                assert_eq!(at(stripe.data(index), stripe.member_offset), (Kind::Data, block), "{}", golden.name);
+                assert_eq!(at(stripe.data(index), stripe.member_offset), (ContentKind::Data, block), "{}", golden.name);
             }
         }
     }
 }
 
-/// The model that the brute force compares with is itself what md does.
+/// Compares the model, which the brute-force test uses as its oracle, with md.
 #[test]
-fn the_model_is_true() {
+fn model_matches_every_array() {
     for golden in all() {
         let table = model(&golden.spec, &golden.blocks());
         if golden.level == Level::Raid1 {
@@ -210,23 +210,29 @@ fn the_model_is_true() {
     }
 }
 
-/// Where md stops after the smallest member, Braid goes on: the first zone is the same.
+/// Beyond the capacity of the smallest member, where md ends, Braid adds zones. The first zone is unchanged.
 #[test]
-fn further_zones_leave_the_first_one_as_it_is() {
+fn additional_zones_do_not_change_the_first_zone() {
     for golden in all() {
         let all = Spec { zones: ZonePolicy::All, ..golden.spec };
         let sizes: Vec<u64> = golden.sizes.iter().enumerate().map(|(m, bytes)| bytes + m as u64 * (5 << 20)).collect();
-        let (one, more) = (Geometry::plan(golden.spec, &golden.sizes), Geometry::plan(all, &sizes));
-        let (one, more) = (one.expect("it could be laid out"), more.expect("larger members can be, too"));
+        let (single, extended) = (Geometry::plan(golden.spec, &golden.sizes), Geometry::plan(all, &sizes));
+        let (single, extended) = (single.expect("it could be laid out"), extended.expect("larger members can be, too"));
         if golden.spec.zones == ZonePolicy::All {
             continue;
         }
-        let first_rows = one.zones()[0].member_bytes - one.zones()[0].member_bytes % golden.spec.chunk_bytes;
-        assert!(more.zones().len() > 1 || golden.sizes.len() == 2, "{}", golden.name);
+        let first_zone_bytes =
+            single.zones()[0].member_bytes - single.zones()[0].member_bytes % golden.spec.chunk_bytes;
+        assert!(extended.zones().len() > 1 || golden.sizes.len() == 2, "{}", golden.name);
         for member in 0..golden.sizes.len() as u16 {
-            // The last row of raid10 may be used differently: a chunk more can begin in it.
-            for offset in (0..first_rows - golden.spec.chunk_bytes).step_by(BLOCK_BYTES as usize) {
-                assert_eq!(one.place(member, offset), more.place(member, offset), "{} {member}:{offset}", golden.name);
+            // The last row of raid10 may be used differently: one more chunk can start in it.
+            for offset in (0..first_zone_bytes - golden.spec.chunk_bytes).step_by(BLOCK_BYTES as usize) {
+                assert_eq!(
+                    single.content_at(member, offset),
+                    extended.content_at(member, offset),
+                    "{} {member}:{offset}",
+                    golden.name
+                );
             }
         }
     }

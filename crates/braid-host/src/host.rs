@@ -1,11 +1,11 @@
-//! The block devices of the machine, from `/sys` and `/proc`: which there are and who uses them.
+//! The block devices of the machine and their users, from `/sys` and `/proc`.
 //!
-//! Reads only. Everything goes through [`Roots`], so that tests bring a machine of their own.
+//! Read only. All access goes through [`SystemRoots`], so that tests can substitute a fake machine.
 
-use super::aside::{self, Answer, Question};
 use super::probe::Probe;
+use super::probe_process::{self, ProbeRequest, ProbeResult};
 use braid_api::HostDisk;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, makedev, openat2, statx};
+use braid_ring::mounts;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,159 +13,107 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longest that the file systems of files behind loop devices are waited for.
-const BACKING_MAX: Duration = Duration::from_secs(2);
-/// Longest that disks are waited for whose content is listed.
-const LISTED_MAX: Duration = Duration::from_secs(2);
-/// How often the kernel's memory is asked for a path. What is mounted elsewhere meanwhile has it look again.
-const TRIES: usize = 4;
+pub use super::identity::{FileSystemEntry, Identity};
 
-/// Where the kernel's views are mounted.
-pub struct Roots {
+/// Maximum time to wait for the file systems of files behind loop devices.
+const BACKING_MAX: Duration = Duration::from_secs(2);
+/// Maximum time to wait for disks whose content is listed.
+const LISTED_MAX: Duration = Duration::from_secs(2);
+
+/// The mount points of the kernel's file systems.
+pub struct SystemRoots {
     sys: PathBuf,
     proc: PathBuf,
     dev: PathBuf,
 }
 
-impl Default for Roots {
-    fn default() -> Roots {
-        Roots { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into() }
+impl Default for SystemRoots {
+    fn default() -> SystemRoots {
+        SystemRoots { sys: "/sys".into(), proc: "/proc".into(), dev: "/dev".into() }
+    }
+}
+
+impl SystemRoots {
+    /// Returns the roots of a machine whose file systems of the kernel are at these folders.
+    pub fn at(sys: PathBuf, proc: PathBuf, dev: PathBuf) -> SystemRoots {
+        SystemRoots { sys, proc, dev }
     }
 }
 
 /// A block device as the kernel describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockDevice {
-    /// Its device file.
+    /// The device file.
     pub path: PathBuf,
-    /// Major and minor number, as in `259:0`.
+    /// The major and minor number, such as `259:0`.
     pub number: String,
     /// `disk`, `partition` or `loop`.
     pub kind: &'static str,
-    /// The whole disk of a partition.
+    /// The major and minor number of a partition's whole disk.
     pub parent: Option<String>,
-    /// Its size, in bytes.
+    /// The size, in bytes.
     pub size_bytes: u64,
-    /// Smallest unit of reads and writes, in bytes.
+    /// The minimum unit of reads and writes, in bytes.
     pub logical_block_bytes: u32,
-    /// Model, as the kernel knows it.
+    /// The model, as the kernel reports it.
     pub model: Option<String>,
-    /// Serial number, as the kernel knows it.
+    /// The serial number, as the kernel reports it.
     pub serial: Option<String>,
-    /// Whether it has rotating platters.
+    /// Whether the device is rotational.
     pub rotational: bool,
-    /// Whether the kernel lets nobody write to it.
+    /// Whether the kernel rejects all writes to the device.
     pub read_only: bool,
-    /// Devices built on it.
+    /// The names of the devices on top of it.
     pub holders: Vec<String>,
-    /// Devices that it is built on.
+    /// The names of the devices beneath it.
     pub slaves: Vec<String>,
     /// The file behind a loop device.
     pub backing_file: Option<PathBuf>,
-    /// That file, where its file system answers.
+    /// The identity of the backing file, if its file system responds.
     pub backing: Option<Identity>,
-    /// Number of partitions on it.
+    /// The number of partitions on the device.
     pub partitions: usize,
 }
 
-/// What makes two paths the same disk: the device number, or file system and inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Identity {
-    /// A block device.
-    Device(u64),
-    /// A file.
-    File(u64, u64),
-}
-
-impl Identity {
-    /// That of the file or block device at `path`; none when there is nothing.
-    pub fn of(path: &Path) -> Option<Identity> {
-        fs::metadata(path).ok().map(|found| Identity::in_metadata(&found))
-    }
-
-    /// The same, as the kernel has it in memory. No file system is asked, so that this does not wait for any.
-    ///
-    /// # Errors
-    /// [`Errno::NOENT`]: there is nothing. Others: it is not in memory, or the kernel cannot say.
-    pub(super) fn in_memory(path: &Path) -> Result<Identity, Errno> {
-        let mut tries = 0;
-        let at = loop {
-            tries += 1;
-            match openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::CACHED) {
-                Err(Errno::AGAIN) if tries < TRIES => {}
-                opened => break opened?,
-            }
-        };
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let found = statx(&at, "", flags, StatxFlags::TYPE | StatxFlags::INO)?;
-        Ok(match FileType::from_raw_mode(found.stx_mode.into()) {
-            FileType::BlockDevice => Identity::Device(makedev(found.stx_rdev_major, found.stx_rdev_minor)),
-            _ => Identity::File(makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino),
-        })
-    }
-
-    pub(super) fn in_metadata(found: &fs::Metadata) -> Identity {
-        use std::os::unix::fs::{FileTypeExt, MetadataExt};
-        if found.file_type().is_block_device() {
-            Identity::Device(found.rdev())
-        } else {
-            Identity::File(found.dev(), found.ino())
-        }
-    }
-}
-
-/// The very entry of a file system that a path leads to: a device that was pulled and plugged in again has another one, also
-/// under the same name and number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry(u64, u64);
-
-impl Entry {
-    /// That at `path`; none when there is nothing.
-    pub fn of(path: &Path) -> Option<Entry> {
-        use std::os::unix::fs::MetadataExt;
-        fs::metadata(path).ok().map(|found| Entry(found.dev(), found.ino()))
-    }
-}
-
-/// Notes the files behind loop devices. A file system may hang, and may wait for this very daemon to start or to end, as one does that stands
-/// on its exports: so it is not asked for what the kernel has in memory, and by another process for the rest. Of a file that does not
-/// answer nothing is known then.
-fn note_backing(devices: &mut [BlockDevice]) {
-    let (mut asked, mut questions) = (Vec::new(), Vec::new());
+/// Sets the identities of the files behind loop devices. A file system may hang, and one on the daemon's own exports may wait for the
+/// daemon to start or to stop. Identities are therefore taken from the kernel's cache, and the probe process queries the others. The
+/// identity of a file without a result in time stays unset.
+fn find_backing_files(devices: &mut [BlockDevice]) {
+    let (mut indices, mut questions) = (Vec::new(), Vec::new());
     for (at, device) in devices.iter_mut().enumerate() {
         let Some(file) = &device.backing_file else { continue };
         match Identity::in_memory(file) {
             Ok(id) => device.backing = Some(id),
             Err(Errno::NOENT) => {}
             Err(_) => {
-                asked.push(at);
-                questions.push(Question::Identity(file.clone()));
+                indices.push(at);
+                questions.push(ProbeRequest::Identity(file.clone()));
             }
         }
     }
-    for (number, answer) in aside::answers(questions, BACKING_MAX) {
-        if let Answer::Is(id) = answer {
-            devices[asked[number]].backing = Some(id);
+    for (number, answer) in probe_process::probe_all(questions, BACKING_MAX) {
+        if let ProbeResult::Identity(id) = answer {
+            devices[indices[number]].backing = Some(id);
         }
     }
 }
 
-/// Whether a block device of that name is served from user space, by Linux' ublk driver.
-fn is_served(name: &str) -> bool {
+/// Returns whether the block device of this name is served from user space, by Linux' ublk driver.
+fn is_ublk(name: &str) -> bool {
     name.starts_with("ublkb")
 }
 
-/// Logical volumes and md's arrays on such devices wait as these do.
-fn leave_out_what_stands_on_served(devices: &mut Vec<BlockDevice>) {
-    let mut out: BTreeSet<String> = BTreeSet::new();
+/// Removes devices on top of ublk devices (logical volumes, md arrays), which can block as ublk devices do.
+fn remove_devices_on_ublk(devices: &mut Vec<BlockDevice>) {
+    let mut removed: BTreeSet<String> = BTreeSet::new();
     loop {
         let before = devices.len();
         devices.retain(|device| {
-            let waits = device.slaves.iter().any(|name| is_served(name) || out.contains(name));
-            if waits {
-                out.extend(device.path.file_name().map(|name| name.to_string_lossy().into_owned()));
+            let on_ublk = device.slaves.iter().any(|name| is_ublk(name) || removed.contains(name));
+            if on_ublk {
+                removed.extend(device.path.file_name().map(|name| name.to_string_lossy().into_owned()));
             }
-            !waits
+            !on_ublk
         });
         if devices.len() == before {
             return;
@@ -173,26 +121,26 @@ fn leave_out_what_stands_on_served(devices: &mut Vec<BlockDevice>) {
     }
 }
 
-impl Roots {
-    /// What a disk stands on, itself included: the devices that it is built on, the files behind loop devices.
-    pub fn beneath(&self, path: &Path, devices: &[BlockDevice]) -> BTreeSet<Identity> {
+impl SystemRoots {
+    /// Returns the identities of a disk and of everything beneath it: underlying devices, and the files behind loop devices.
+    pub fn underlying_devices(&self, path: &Path, devices: &[BlockDevice]) -> BTreeSet<Identity> {
         let mut all = BTreeSet::new();
-        let mut wanted = vec![path.to_owned()];
-        while let Some(path) = wanted.pop() {
+        let mut queue = vec![path.to_owned()];
+        while let Some(path) = queue.pop() {
             let Some(id) = Identity::of(&path) else { continue };
             if !all.insert(id) {
                 continue;
             }
             if let Some(device) = devices.iter().find(|device| Identity::of(&device.path) == Some(id)) {
                 all.extend(device.backing);
-                wanted.extend(device.slaves.iter().map(|name| self.dev.join(name)));
+                queue.extend(device.slaves.iter().map(|name| self.dev.join(name)));
             }
         }
         all
     }
 
-    /// Who uses a disk in a way that its own lock does not show, or that deserves its name: mounts, swap, holders,
-    /// loop devices over a file.
+    /// Returns a user of a disk that the disk's own lock does not show or does not identify: a mount, swap, a holder, or a loop
+    /// device over a file.
     pub fn user_of(
         &self,
         path: &Path,
@@ -203,20 +151,21 @@ impl Roots {
         if let Some(device) = devices.iter().find(|device| Identity::of(&device.path) == Some(id)) {
             return users.get(&device.number).and_then(|users| users.first().cloned());
         }
-        let behind = |device: &&BlockDevice| device.backing == Some(id);
-        if let Some(device) = devices.iter().find(behind) {
+        let is_backed = |device: &&BlockDevice| device.backing == Some(id);
+        if let Some(device) = devices.iter().find(is_backed) {
             return Some(format!("{} is a loop device over it", device.path.display()));
         }
         let swapped = self.swaps().iter().any(|swap| Identity::of(swap) == Some(id));
         swapped.then(|| "swap space in use".to_owned())
     }
 
-    /// Every block device with a size, by path: disks, partitions, loop devices; no RAM disks.
+    /// Returns every block device with a nonzero size, sorted by path: disks, partitions and loop devices. RAM disks, ublk devices and
+    /// devices on top of ublk devices are omitted.
     pub fn block_devices(&self) -> Vec<BlockDevice> {
         let mut devices = Vec::new();
         for name in names(&self.sys.join("block")) {
-            // What is served from user space may wait for this very daemon: whoever reads it then waits for ever.
-            if name.starts_with("ram") || name.starts_with("zram") || is_served(&name) {
+            // A ublk device may wait for this daemon itself: a read of it by the daemon would then never return.
+            if name.starts_with("ram") || name.starts_with("zram") || is_ublk(&name) {
                 continue;
             }
             let folder = self.sys.join("block").join(&name);
@@ -228,9 +177,9 @@ impl Roots {
             }
             devices.push(whole);
         }
-        leave_out_what_stands_on_served(&mut devices);
+        remove_devices_on_ublk(&mut devices);
         devices.sort_by(|a, b| a.path.cmp(&b.path));
-        note_backing(&mut devices);
+        find_backing_files(&mut devices);
         devices
     }
 
@@ -241,7 +190,7 @@ impl Roots {
         parent: Option<(&BlockDevice, &Path)>,
         partitions: usize,
     ) -> Option<BlockDevice> {
-        // The kernel counts in units of 512 bytes here, whatever the device's block.
+        // The kernel gives this size in units of 512 bytes, whatever the device's block size.
         let size_bytes = number(&folder.join("size"))?.checked_mul(512)?;
         if size_bytes == 0 {
             return None;
@@ -249,7 +198,7 @@ impl Roots {
         let queue = parent.map_or(folder, |(_, whole)| whole).join("queue");
         let is_loop = name.starts_with("loop") && parent.is_none();
         Some(BlockDevice {
-            // The kernel writes the slash of a name such as cciss/c0d0 as an exclamation mark.
+            // In /sys the kernel replaces the slash of a name such as cciss/c0d0 by an exclamation mark.
             path: self.dev.join(name.replace('!', "/")),
             number: text(&folder.join("dev"))?,
             kind: if parent.is_some() {
@@ -274,8 +223,8 @@ impl Roots {
         })
     }
 
-    /// Who uses each of the devices, by device number: mount points, swap, holders; those of a partition count
-    /// for its disk, too.
+    /// Returns the users of each device, by device number: mount points, swap and holders. The users of a partition are also users of
+    /// its disk.
     pub fn users(&self, devices: &[BlockDevice]) -> BTreeMap<String, Vec<String>> {
         let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let mut add = |device: &BlockDevice, what: String| {
@@ -285,13 +234,13 @@ impl Roots {
                 users.entry(parent.clone()).or_default().insert(format!("{what} ({of})"));
             }
         };
-        let mounts = self.mounts();
+        let mounts = mounts::parse(&fs::read(self.proc.join("self/mountinfo")).unwrap_or_default());
         let swaps = self.swaps();
         for device in devices {
-            for (number, source, point) in &mounts {
-                // File systems with several devices (btrfs) have numbers of their own: go by the source, too.
-                if *number == device.number || Path::new(source) == device.path {
-                    add(device, format!("mounted on {point}"));
+            for mount in &mounts {
+                // File systems on several devices (btrfs) have their own device numbers, so the source is compared as well.
+                if mount.device == device.number || mount.source == device.path {
+                    add(device, format!("mounted on {}", mount.mount_point.display()));
                 }
             }
             if swaps.contains(&device.path) {
@@ -304,42 +253,32 @@ impl Roots {
         users.into_iter().map(|(number, users)| (number, users.into_iter().collect())).collect()
     }
 
-    /// Device number, source and mount point of every mount.
-    fn mounts(&self) -> Vec<(String, String, String)> {
-        let text = fs::read_to_string(self.proc.join("self/mountinfo")).unwrap_or_default();
-        let line = |line: &str| {
-            // 36 35 98:0 /root /mnt rw,noatime shared:1 - ext3 /dev/root rw
-            let (before, after) = line.split_once(" - ")?;
-            let mut before = before.split(' ');
-            let number = before.nth(2)?.to_owned();
-            let point = unescape(before.nth(1)?);
-            let source = unescape(after.split(' ').nth(1)?);
-            Some((number, source, point))
-        };
-        text.lines().filter_map(line).collect()
-    }
-
-    /// Devices and files that are swapped on.
+    /// Returns the devices and files in use as swap space.
     pub fn swaps(&self) -> Vec<PathBuf> {
         let text = fs::read_to_string(self.proc.join("swaps")).unwrap_or_default();
-        text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(|p| unescape(p).into()).collect()
+        text.lines()
+            .skip(1)
+            .filter_map(|line| line.split_whitespace().next())
+            .map(|path| mounts::unescaped(path.as_bytes()))
+            .collect()
     }
 
-    /// The machine's disks with what is on them and whether Braid may use them. `ours` says of a path which
-    /// array of the daemon it belongs to.
+    /// Returns the machine's disks with their content, and whether Braid may use them. `ours` returns the name of the daemon's array
+    /// that a path belongs to.
     pub fn list(&self, ours: &dyn Fn(&Path) -> Option<String>) -> Vec<HostDisk> {
         let devices = self.block_devices();
         let users = self.users(&devices);
-        let answering = aside::answering(devices.iter().map(|device| device.path.clone()).collect(), LISTED_MAX);
-        let answers = |device: &BlockDevice| answering.contains(&device.path);
-        devices.iter().map(|device| describe(device, answers(device), users.get(&device.number), ours)).collect()
+        let responsive =
+            probe_process::responsive_paths(devices.iter().map(|device| device.path.clone()).collect(), LISTED_MAX);
+        let is_responsive = |device: &BlockDevice| responsive.contains(&device.path);
+        devices.iter().map(|device| describe(device, is_responsive(device), users.get(&device.number), ours)).collect()
     }
 }
 
-/// `answers`: it can be read without waiting for ever.
+/// Describes a device. `responsive` says that the device can be read without blocking.
 fn describe(
     device: &BlockDevice,
-    answers: bool,
+    responsive: bool,
     users: Option<&Vec<String>>,
     ours: &dyn Fn(&Path) -> Option<String>,
 ) -> HostDisk {
@@ -348,12 +287,12 @@ fn describe(
     if let Some(array) = &array {
         used_by.insert(0, format!("array {array}"));
     }
-    let looked = if answers {
+    let probed = if responsive {
         Probe::open(&device.path).and_then(|probe| probe.identify())
     } else {
-        Err(io::Error::other(format!("it has not answered within {} s", LISTED_MAX.as_secs())))
+        Err(io::Error::other(format!("it did not reply within {} s", LISTED_MAX.as_secs())))
     };
-    let (content, trouble) = match &looked {
+    let (content, fault) = match &probed {
         Ok(None) => (Some(String::new()), None),
         Ok(Some(found)) => (Some(found.to_string()), None),
         Err(error) => (None, Some(format!("it cannot be read: {error}"))),
@@ -364,8 +303,8 @@ fn describe(
         Some(format!("it has {} partition{}", device.partitions, if device.partitions == 1 { "" } else { "s" }))
     } else if device.read_only {
         Some("it is read-only".to_owned())
-    } else if let Some(trouble) = trouble {
-        Some(trouble)
+    } else if let Some(fault) = fault {
+        Some(fault)
     } else if let Some(found) = content.as_deref().filter(|content| !content.is_empty()) {
         Some(format!("not empty: {found}"))
     } else if braid_format::DiskLayout::for_device(device.size_bytes).is_err() {
@@ -406,57 +345,38 @@ fn number(path: &Path) -> Option<u64> {
     text(path)?.parse().ok()
 }
 
-/// Undoes the octal escapes of `/proc`: `\040` is a blank.
-fn unescape(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let octal = (byte == b'\\').then(|| after.get(..3)).flatten();
-        match octal.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()) {
-            Some(escaped) => {
-                bytes.push(escaped);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
+/// Decodes the octal escapes of `/proc`: `\040` is a space.
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A machine on paper.
-    struct Machine(PathBuf);
+    /// The files of a fake machine, in a temporary folder.
+    struct FakeMachine(PathBuf);
 
-    impl Machine {
-        fn new(name: &str, files: &[(&str, &str)]) -> Machine {
+    impl FakeMachine {
+        fn new(name: &str, files: &[(&str, &str)]) -> FakeMachine {
             let root = std::env::temp_dir().join(format!("braid-host-{}-{name}", std::process::id()));
             for (path, content) in files {
                 let path = root.join(path);
                 fs::create_dir_all(path.parent().expect("files have folders")).expect("it can be written");
                 fs::write(path, content).expect("it can be written");
             }
-            Machine(root)
+            FakeMachine(root)
         }
 
-        fn roots(&self) -> Roots {
-            Roots { sys: self.0.join("sys"), proc: self.0.join("proc"), dev: "/nowhere".into() }
+        fn roots(&self) -> SystemRoots {
+            SystemRoots { sys: self.0.join("sys"), proc: self.0.join("proc"), dev: "/nowhere".into() }
         }
     }
 
-    impl Drop for Machine {
+    impl Drop for FakeMachine {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
     }
 
-    fn machine(name: &str) -> Machine {
-        Machine::new(
+    fn machine(name: &str) -> FakeMachine {
+        FakeMachine::new(
             name,
             &[
                 ("sys/block/sda/size", "2097152\n"),
@@ -511,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_served_from_user_space_is_left_out_and_what_stands_on_it() {
+    fn ublk_devices_and_devices_on_them_are_omitted() {
         let mut files = vec![];
         let names = ["ublkb0", "dm-0", "dm-1", "dm-2", "sda"];
         let texts: Vec<(String, String)> = names
@@ -523,11 +443,11 @@ mod tests {
             })
             .collect();
         files.extend(texts.iter().map(|(path, text)| (path.as_str(), text.as_str())));
-        // A logical volume on a partition of it, another one on that, and one on a disk.
+        // A logical volume on a partition of the ublk device, another one on that volume, and one on a disk.
         files.push(("sys/block/dm-1/slaves/ublkb0p1", ""));
         files.push(("sys/block/dm-0/slaves/dm-1", ""));
         files.push(("sys/block/dm-2/slaves/sda", ""));
-        let machine = Machine::new("served", &files);
+        let machine = FakeMachine::new("served", &files);
         let devices = machine.roots().block_devices();
         let paths: Vec<_> = devices.iter().map(|device| device.path.to_str().expect("ASCII")).collect();
         assert_eq!(paths, ["/nowhere/dm-2", "/nowhere/sda"]);
@@ -546,7 +466,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_not_usable_and_says_why() {
+    fn a_mount_point_that_is_not_utf8_hides_no_mount() {
+        let machine = machine("bytes");
+        let table = b"36 35 8:1 / /mnt/\xff rw - ext4 /dev/sda1 rw\n37 35 0:50 / /mnt/b rw - btrfs /nowhere/sdb rw\n";
+        fs::write(machine.0.join("proc/self/mountinfo"), table).expect("it can be written");
+        let roots = machine.roots();
+        let users = roots.users(&roots.block_devices());
+        assert_eq!(users["8:1"], ["mounted on /mnt/\u{fffd}"]);
+        assert_eq!(users["8:16"], ["held by dm-0", "mounted on /mnt/b"]);
+    }
+
+    #[test]
+    fn disks_in_use_are_not_usable_and_have_a_reason() {
         let machine = machine("usable");
         let disks = machine.roots().list(&|path| path.ends_with("sdb").then(|| "fast".to_owned()));
         assert!(disks.iter().all(|disk| !disk.usable && disk.reason.is_some()));

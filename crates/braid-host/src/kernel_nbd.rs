@@ -1,8 +1,10 @@
-//! The kernel's NBD client: block devices `/dev/nbdN` on exports of this machine. By its netlink interface, as its older one (ioctl, which
-//! the tool `nbd-client` keeps to where it can) neither lets a device wait for a server that is gone nor gives it other connections.
+//! The kernel's NBD client: block devices `/dev/nbdN` on exports of this machine. This module uses the client's netlink interface. With
+//! the older ioctl interface, which the tool `nbd-client` prefers, a device can neither wait for a server that is gone nor get new
+//! connections.
 //!
-//! A device bears a mark (Linux 5.14) that says which export it is of: who mounts finds it by that, and the daemon gives it new connections
-//! when it comes back. Everything here blocks: it is not for the runtime's own threads.
+//! A device has a backend identifier (Linux 5.14) that names its export. The mount command finds the device by this identifier, and the
+//! daemon uses it to reconnect the device after a restart. All functions of this module block: they must not run on the threads of the
+//! asynchronous runtime.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,19 +15,19 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, netlink, recv, sendto, socket};
 use uuid::Uuid;
 
-/// What a mark begins with.
-const MARK: &str = "braid-";
-/// A request that has not been answered for so long is sent again, on another connection if there is one: in seconds. What is under
-/// way when a daemon ends waits for this. It is longer than the daemon's own time limit of an I/O: what one disk delays is answered by then,
-/// and is not carried out after a newer write. Requests that wait longer, for a lease or for votes, say, are sent again on a connection
-/// that is new then, and the old one, closed by the kernel, takes what it had not begun with it.
+/// The prefix of backend identifiers.
+const IDENTIFIER_PREFIX: &str = "braid-";
+/// Time after which the kernel sends a request without a reply again, on another connection if there is one, in seconds. Requests in
+/// flight when a daemon stops wait for this time. It is longer than the daemon's own I/O timeout: a request that a disk delays has its
+/// reply by then, and is not executed after a newer write. A request that waits longer, for a lease or for votes, for example, is sent
+/// again on a new connection. The kernel closes the old connection, which discards its requests that have not started.
 const TIMEOUT_SECONDS: u64 = 35;
-/// Without any connection requests wait for so long, and fail then.
+/// Time that requests wait without any connection before they fail, in seconds.
 const DEAD_SECONDS: u64 = 24 * 60 * 60;
-/// Longest that the daemon may take for a handshake.
+/// Maximum duration of a handshake with the daemon, in milliseconds.
 const HANDSHAKE_MS: u64 = 10_000;
 
-/// The family `nbd` of generic netlink (linux/nbd-netlink.h): commands and attributes.
+/// The generic netlink family `nbd` (linux/nbd-netlink.h): commands and attributes.
 mod family {
     pub const NAME: &[u8] = b"nbd\0";
     pub const VERSION: u8 = 1;
@@ -40,12 +42,12 @@ mod family {
     pub const SOCKETS: u16 = 7;
     pub const DEAD_TIMEOUT: u16 = 8;
     pub const BACKEND: u16 = 10;
-    /// Within the sockets, and within one of them.
+    /// The attribute of an item of the socket list, and the attribute of the descriptor in an item.
     pub const ITEM: u16 = 1;
     pub const FD: u16 = 1;
 }
 
-/// The family that knows the others, and the parts of a message (linux/genetlink.h, linux/netlink.h).
+/// The control family, which resolves the others, and the parts of a message (linux/genetlink.h, linux/netlink.h).
 mod generic {
     pub const CONTROL: u16 = 16;
     pub const GET_FAMILY: u8 = 3;
@@ -54,117 +56,123 @@ mod generic {
     pub const REQUEST: u16 = 1;
     pub const ACKNOWLEDGE: u16 = 4;
     pub const ERROR: u16 = 2;
-    /// Of a message: its own header, and that of a generic one.
+    /// Size of the netlink header and the generic netlink header of a message, in bytes.
     pub const HEADER_BYTES: usize = 20;
 }
 
-/// A device that bears a mark.
+/// An NBD device with a backend identifier of Braid.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its number.
+pub struct NbdDevice {
+    /// The number of the device.
     pub index: u32,
-    /// The export that it is of.
+    /// The export of the device.
     pub export: Uuid,
-    /// How many connections it was made with.
+    /// The number of connections that the device was created with.
     pub connections: u32,
 }
 
-impl Device {
-    /// The block device.
+impl NbdDevice {
+    /// Returns the path of the block device.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/nbd{}", self.index))
     }
 
-    /// Gives it so many connections in the place of those that are gone.
+    /// Opens `missing` connections, which replace those that are closed.
     ///
     /// # Errors
-    /// The daemon cannot be reached; the kernel refuses.
+    /// The daemon is unreachable, or the kernel rejects the request.
     pub fn reconnect(&self, uri: &str, missing: u32) -> Result<()> {
-        let kernel = Kernel::open()?;
-        let (sockets, _) = open(uri, missing)?;
+        let netlink_socket = NbdNetlink::open()?;
+        let (sockets, _) = open_connections(uri, missing)?;
         let mut attributes = attribute(family::INDEX, &self.index.to_ne_bytes());
-        attributes.extend(times());
-        attributes.extend(attribute(family::SOCKETS, &items(&sockets)));
-        attributes.extend(backend(self.export, self.connections));
-        kernel.ask(family::RECONFIGURE, &attributes).map(drop)
+        attributes.extend(timeout_attributes());
+        attributes.extend(attribute(family::SOCKETS, &socket_list(&sockets)));
+        attributes.extend(backend_attribute(self.export, self.connections));
+        netlink_socket.request(family::RECONFIGURE, &attributes).map(drop)
     }
 
-    /// Takes it from its users. What waits fails.
+    /// Disconnects the device, even while it is in use. Pending requests fail.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// The kernel rejects the request.
     pub fn disconnect(&self) -> Result<()> {
-        Kernel::open()?.ask(family::DISCONNECT, &attribute(family::INDEX, &self.index.to_ne_bytes())).map(drop)
+        NbdNetlink::open()?.request(family::DISCONNECT, &attribute(family::INDEX, &self.index.to_ne_bytes())).map(drop)
     }
 }
 
-/// Whether this kernel has an NBD client that can be used from here.
+/// Checks that this process can use the kernel's NBD client.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`]: it has none.
-pub fn look() -> Result<()> {
-    Kernel::open().map(drop)
+/// [`ErrorKind::NotFound`] if the kernel has no NBD client.
+pub fn check_available() -> Result<()> {
+    NbdNetlink::open().map(drop)
 }
 
-/// Makes a device of an export, with so many connections (one, where the server wants no more).
+/// Creates a device of an export, with `connections` connections, at least one.
 ///
 /// # Errors
-/// As [`look`]; the server cannot be reached; the kernel refuses, or has no marks ([`ErrorKind::Unsupported`]).
-pub fn connect(uri: &str, export: Uuid, block_bytes: u32, connections: u32) -> Result<Device> {
-    let kernel = Kernel::open()?;
-    let (sockets, terms) = open(uri, connections.max(1))?;
+/// As [`look`]. The server is unreachable; the kernel rejects the request, or has no backend identifiers
+/// ([`ErrorKind::Unsupported`]).
+pub fn connect(uri: &str, export: Uuid, block_bytes: u32, connections: u32) -> Result<NbdDevice> {
+    let netlink_socket = NbdNetlink::open()?;
+    let (sockets, terms) = open_connections(uri, connections.max(1))?;
     let mut attributes = attribute(family::SIZE_BYTES, &terms.size_bytes.to_ne_bytes());
     attributes.extend(attribute(family::BLOCK_BYTES, &u64::from(block_bytes).to_ne_bytes()));
     attributes.extend(attribute(family::SERVER_FLAGS, &u64::from(terms.flags).to_ne_bytes()));
-    attributes.extend(times());
-    attributes.extend(attribute(family::SOCKETS, &items(&sockets)));
-    attributes.extend(backend(export, sockets.len() as u32));
-    // Without a number the kernel chooses a device that is free, or makes one, and answers with its number.
-    let said = kernel.ask(family::CONNECT, &attributes)?;
-    let index = find(said.get(generic::HEADER_BYTES..).unwrap_or_default(), family::INDEX)
+    attributes.extend(timeout_attributes());
+    attributes.extend(attribute(family::SOCKETS, &socket_list(&sockets)));
+    attributes.extend(backend_attribute(export, sockets.len() as u32));
+    // Without a device number the kernel chooses a free device or creates one, and replies with its number.
+    let reply = netlink_socket.request(family::CONNECT, &attributes)?;
+    let index = find_attribute(reply.get(generic::HEADER_BYTES..).unwrap_or_default(), family::INDEX)
         .and_then(|data| data.first_chunk::<4>().map(|bytes| u32::from_ne_bytes(*bytes)))
-        .ok_or_else(|| Error::new(ErrorKind::InvalidData, "the kernel does not say which device it is"))?;
-    let device = Device { index, export, connections: sockets.len() as u32 };
-    if of(export).as_ref() != Some(&device) {
-        // Nobody would find it again.
+        .ok_or_else(|| Error::new(ErrorKind::InvalidData, "the kernel did not report the number of the device"))?;
+    let device = NbdDevice { index, export, connections: sockets.len() as u32 };
+    if device_of_export(export).as_ref() != Some(&device) {
+        // Without an identifier the device could not be found again.
         let _ = device.disconnect();
-        return Err(Error::new(ErrorKind::Unsupported, "this kernel's NBD devices bear no marks (Linux 5.14)"));
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            "NBD devices of this kernel have no backend identifier (Linux 5.14 or later is needed)",
+        ));
     }
     Ok(device)
 }
 
-/// The device of an export, if there is one.
-pub fn of(export: Uuid) -> Option<Device> {
+/// Returns the device of an export, if there is one.
+pub fn device_of_export(export: Uuid) -> Option<NbdDevice> {
     devices().into_iter().find(|device| device.export == export)
 }
 
-/// All devices with marks of Braid's, whichever daemon's.
-pub fn devices() -> Vec<Device> {
+/// Returns all devices with a backend identifier of Braid, of any daemon.
+pub fn devices() -> Vec<NbdDevice> {
     devices_in(Path::new("/sys/block"))
 }
 
-fn devices_in(folder: &Path) -> Vec<Device> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn devices_in(directory: &Path) -> Vec<NbdDevice> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let device = |entry: std::fs::DirEntry| {
         let index = entry.file_name().to_str()?.strip_prefix("nbd")?.parse().ok()?;
-        let (export, connections) = read_mark(std::fs::read_to_string(entry.path().join("backend")).ok()?.trim_end())?;
-        Some(Device { index, export, connections })
+        let (export, connections) =
+            decode_identifier(std::fs::read_to_string(entry.path().join("backend")).ok()?.trim_end())?;
+        Some(NbdDevice { index, export, connections })
     };
     entries.filter_map(device).collect()
 }
 
-fn mark(export: Uuid, connections: u32) -> String {
-    format!("{MARK}{}-{connections}", export.simple())
+fn encode_identifier(export: Uuid, connections: u32) -> String {
+    format!("{IDENTIFIER_PREFIX}{}-{connections}", export.simple())
 }
 
-fn read_mark(text: &str) -> Option<(Uuid, u32)> {
-    let (export, connections) = text.strip_prefix(MARK)?.split_once('-')?;
+fn decode_identifier(text: &str) -> Option<(Uuid, u32)> {
+    let (export, connections) = text.strip_prefix(IDENTIFIER_PREFIX)?.split_once('-')?;
     Some((Uuid::try_parse(export).ok()?, connections.parse().ok()?))
 }
 
-/// Opens connections to an export, ready for requests as the kernel makes them: with simple replies. Returns their sockets, and what the first
-/// one agreed on. The kernel holds sockets of its own that it is given, so that the connections outlive the descriptors.
-fn open(uri: &str, count: u32) -> Result<(Vec<OwnedFd>, Negotiated)> {
+/// Opens connections to an export, negotiated as the kernel needs them: with simple replies. Returns their sockets, and the negotiated
+/// properties of the first one. The kernel keeps its own references to the sockets that it receives, so that the connections outlive
+/// the descriptors.
+fn open_connections(uri: &str, count: u32) -> Result<(Vec<OwnedFd>, Negotiated)> {
     let refused = |error: ClientError| match error {
         ClientError::Socket(error) => error,
         other => Error::other(other.to_string()),
@@ -178,19 +186,19 @@ fn open(uri: &str, count: u32) -> Result<(Vec<OwnedFd>, Negotiated)> {
     Ok((clients.into_iter().map(Client::into_socket).collect::<Result<_>>()?, terms))
 }
 
-fn times() -> Vec<u8> {
+fn timeout_attributes() -> Vec<u8> {
     let mut both = attribute(family::TIMEOUT, &TIMEOUT_SECONDS.to_ne_bytes());
     both.extend(attribute(family::DEAD_TIMEOUT, &DEAD_SECONDS.to_ne_bytes()));
     both
 }
 
-fn backend(export: Uuid, connections: u32) -> Vec<u8> {
-    let mut text = mark(export, connections).into_bytes();
+fn backend_attribute(export: Uuid, connections: u32) -> Vec<u8> {
+    let mut text = encode_identifier(export, connections).into_bytes();
     text.push(0);
     attribute(family::BACKEND, &text)
 }
 
-fn items(sockets: &[OwnedFd]) -> Vec<u8> {
+fn socket_list(sockets: &[OwnedFd]) -> Vec<u8> {
     let one = |socket: &OwnedFd| {
         let fd = socket.as_raw_fd() as u32;
         attribute(family::ITEM, &attribute(family::FD, &fd.to_ne_bytes()))
@@ -206,8 +214,8 @@ fn attribute(kind: u16, data: &[u8]) -> Vec<u8> {
     all
 }
 
-/// The data of the first attribute of a kind.
-fn find(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
+/// Returns the data of the first attribute of a kind.
+fn find_attribute(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
     while let [a, b, c, d, ..] = *rest {
         let (length, kind) = (usize::from(u16::from_ne_bytes([a, b])), u16::from_ne_bytes([c, d]));
         if kind == wanted {
@@ -218,35 +226,35 @@ fn find(mut rest: &[u8], wanted: u16) -> Option<&[u8]> {
     None
 }
 
-/// A way to the kernel's NBD client.
-struct Kernel {
+/// A netlink socket to the kernel's NBD client.
+struct NbdNetlink {
     socket: OwnedFd,
     family: u16,
 }
 
-impl Kernel {
-    fn open() -> Result<Kernel> {
+impl NbdNetlink {
+    fn open() -> Result<NbdNetlink> {
         let socket = socket(AddressFamily::NETLINK, SocketType::RAW, Some(netlink::GENERIC))?;
-        let mut kernel = Kernel { socket, family: generic::CONTROL };
+        let mut netlink_socket = NbdNetlink { socket, family: generic::CONTROL };
         let name = attribute(generic::FAMILY_NAME, family::NAME);
-        let answer = kernel.ask(generic::GET_FAMILY, &name)?;
-        let found = find(answer.get(generic::HEADER_BYTES..).unwrap_or_default(), generic::FAMILY_ID);
+        let answer = netlink_socket.request(generic::GET_FAMILY, &name)?;
+        let found = find_attribute(answer.get(generic::HEADER_BYTES..).unwrap_or_default(), generic::FAMILY_ID);
         let id = found.and_then(|data| data.first_chunk::<2>()).ok_or(ErrorKind::InvalidData)?;
-        kernel.family = u16::from_ne_bytes(*id);
-        Ok(kernel)
+        netlink_socket.family = u16::from_ne_bytes(*id);
+        Ok(netlink_socket)
     }
 
-    /// Sends one message, and reads until it is acknowledged; what else was said before.
-    fn ask(&self, command: u8, attributes: &[u8]) -> Result<Vec<u8>> {
+    /// Sends one message, and waits for its acknowledgement. Returns the last message that the kernel sent before the acknowledgement.
+    fn request(&self, command: u8, attributes: &[u8]) -> Result<Vec<u8>> {
         let mut message = ((generic::HEADER_BYTES + attributes.len()) as u32).to_ne_bytes().to_vec();
         message.extend(self.family.to_ne_bytes());
         message.extend((generic::REQUEST | generic::ACKNOWLEDGE).to_ne_bytes());
-        // A number and a port, of which there is no need.
+        // The sequence number and the port, which are not needed.
         message.extend([0; 8]);
         message.extend([command, family::VERSION, 0, 0]);
         message.extend(attributes);
         sendto(&self.socket, &message, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-        let mut said = Vec::new();
+        let mut reply = Vec::new();
         loop {
             let mut buffer = [0; 8192];
             let (_, length) = recv(&self.socket, &mut buffer[..], RecvFlags::empty())?;
@@ -254,11 +262,11 @@ impl Kernel {
             if answer.get(4..6) == Some(&generic::ERROR.to_ne_bytes()[..]) {
                 let code = answer.get(16..20).and_then(|code| code.first_chunk::<4>());
                 return match code.map_or(0, |code| i32::from_ne_bytes(*code)) {
-                    0 => Ok(said),
+                    0 => Ok(reply),
                     code => Err(Error::from_raw_os_error(-code)),
                 };
             }
-            said = answer.to_vec();
+            reply = answer.to_vec();
         }
     }
 }
@@ -268,36 +276,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_read_as_they_were_written() {
+    fn backend_identifiers_round_trip() {
         let export = Uuid::from_u128(0x1234);
-        assert_eq!(read_mark(&mark(export, 4)), Some((export, 4)));
+        assert_eq!(decode_identifier(&encode_identifier(export, 4)), Some((export, 4)));
         for other in ["", "braid-", "braid-x-4", "rbd-00000000000000000000000000001234-4", &format!("braid-{export}")] {
-            assert_eq!(read_mark(other), None, "{other}");
+            assert_eq!(decode_identifier(other), None, "{other}");
         }
     }
 
     #[test]
-    fn devices_are_found_by_their_marks() {
-        let folder = std::env::temp_dir().join(format!("braid-nbd-{}", std::process::id()));
+    fn devices_are_found_by_their_backend_identifiers() {
+        let directory = std::env::temp_dir().join(format!("braid-nbd-{}", std::process::id()));
         for (name, text) in [("nbd0", None), ("nbd1", Some("other\n")), ("nbd12", Some("")), ("sda", None)] {
-            std::fs::create_dir_all(folder.join(name)).expect("a folder can be made");
+            std::fs::create_dir_all(directory.join(name)).expect("a folder can be made");
             if let Some(text) = text {
-                std::fs::write(folder.join(name).join("backend"), text).expect("a file can be written");
+                std::fs::write(directory.join(name).join("backend"), text).expect("a file can be written");
             }
         }
         let export = Uuid::from_u128(7);
-        std::fs::write(folder.join("nbd12/backend"), mark(export, 2) + "\n").expect("a file can be written");
-        assert_eq!(devices_in(&folder), [Device { index: 12, export, connections: 2 }]);
-        std::fs::remove_dir_all(&folder).expect("it is ours");
+        std::fs::write(directory.join("nbd12/backend"), encode_identifier(export, 2) + "\n")
+            .expect("a file can be written");
+        assert_eq!(devices_in(&directory), [NbdDevice { index: 12, export, connections: 2 }]);
+        std::fs::remove_dir_all(&directory).expect("it is ours");
     }
 
     #[test]
-    fn attributes_are_found_again() {
+    fn encoded_attributes_are_found() {
         let mut all = attribute(1, b"abc");
         all.extend(attribute(2, b"defg"));
         assert_eq!(all.len(), 16);
-        assert_eq!((find(&all, 1), find(&all, 2), find(&all, 3)), (Some(&b"abc"[..]), Some(&b"defg"[..]), None));
-        assert_eq!(find(&all[..13], 2), None, "one that is cut off");
-        assert_eq!(find(&[0; 8], 5), None);
+        assert_eq!(
+            (find_attribute(&all, 1), find_attribute(&all, 2), find_attribute(&all, 3)),
+            (Some(&b"abc"[..]), Some(&b"defg"[..]), None)
+        );
+        assert_eq!(find_attribute(&all[..13], 2), None, "a truncated attribute");
+        assert_eq!(find_attribute(&[0; 8], 5), None);
     }
 }

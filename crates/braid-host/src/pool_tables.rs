@@ -1,4 +1,4 @@
-//! The tables of a pool's member, read one after the other: what can be believed of them, and what not.
+//! Reads the metadata tables of a pool member, and separates valid from damaged entries.
 
 use crate::probe::Probe;
 use std::future::Future;
@@ -10,100 +10,100 @@ use braid_format::pool::{
 };
 
 const BLOCK: usize = 4096;
-/// A read that fails only after so long is not tried again in smaller pieces.
-const HANGS: Duration = Duration::from_secs(10);
-/// Bytes that are read at a time.
+/// A read that fails only after this time is not retried page by page.
+const HANG_THRESHOLD: Duration = Duration::from_secs(10);
+/// Size of a read, in bytes.
 const READ_BYTES: u64 = 1 << 20;
 
-/// For [`is_bad`]: any block may be in use.
+/// The number of blocks for [`is_bad`] if every block number is valid.
 pub const ANY_BLOCK: u64 = u64::MAX;
 
-/// Where bytes of a member come from.
-pub trait Member {
-    /// Bytes of it; what cannot be read is said in words.
+/// A source of a member's bytes.
+pub trait MemberReader {
+    /// Reads bytes of the member. The error is a message.
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = Result<Vec<u8>, String>> + Send;
 }
 
-/// What cannot be believed.
+/// A damaged entry of the tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Bad {
-    /// A ring start: the first or the second.
-    Start(u32),
-    /// A slot of the list of owners.
+pub enum DamagedEntry {
+    /// A checkpoint: the first (0) or the second (1).
+    Checkpoint(u32),
+    /// The owner table entry in this slot.
     Owner(u32),
-    /// A record.
+    /// The extent record with this index.
     Record(u32),
-    /// Addresses of a packed extent.
+    /// The block addresses of the packed extent with this index.
     Addresses(u32),
 }
 
-impl Bad {
-    /// What it is, as the API calls it, and which.
-    pub fn word(self) -> (&'static str, u32) {
+impl DamagedEntry {
+    /// Returns the kind of the entry, as the API names it, and its index.
+    pub fn api_name(self) -> (&'static str, u32) {
         match self {
-            Bad::Start(index) => ("ring_start", index),
-            Bad::Owner(index) => ("owner", index),
-            Bad::Record(index) => ("record", index),
-            Bad::Addresses(index) => ("addresses", index),
+            DamagedEntry::Checkpoint(index) => ("checkpoint", index),
+            DamagedEntry::Owner(index) => ("owner", index),
+            DamagedEntry::Record(index) => ("record", index),
+            DamagedEntry::Addresses(index) => ("addresses", index),
         }
     }
 }
 
-/// What a member's tables hold.
+/// The content of a member's tables.
 #[derive(Clone, Debug, Default)]
-pub struct Tables {
-    /// The ring starts, where they can be believed.
-    pub starts: [Option<Checkpoint>; 2],
-    /// Owners, with their slots.
+pub struct PoolTables {
+    /// The valid checkpoints.
+    pub checkpoints: [Option<Checkpoint>; 2],
+    /// The valid owners, with their slots.
     pub owners: Vec<(u32, Owner)>,
-    /// Records: free ones of extents, whole, packed, zeros.
+    /// The numbers of valid records, by kind: free extents, whole, packed, zeros.
     pub records: [u64; 4],
-    /// What cannot be believed.
-    pub bad: Vec<Bad>,
+    /// The damaged entries.
+    pub damaged: Vec<DamagedEntry>,
 }
 
-/// Reads all of them. `tell` gets every record that is not free.
+/// Reads all tables. Passes every valid record that is not free, with its index, to `on_record`.
 ///
 /// # Errors
-/// Nothing of it can be read.
-pub async fn look(
-    member: &(impl Member + Sync),
+/// All pages of a read of several pages are unreadable, or the member hangs.
+pub async fn read_tables(
+    member: &(impl MemberReader + Sync),
     label: &PoolLabel,
-    mut tell: impl FnMut(u32, &Record) + Send,
-) -> Result<Tables, String> {
-    let places = &label.layout;
-    let mut tables = Tables::default();
-    let starts = pages(member, places.checkpoints.start, 2 * CHECKPOINT_BYTES as u64).await?;
+    mut on_record: impl FnMut(u32, &Record) + Send,
+) -> Result<PoolTables, String> {
+    let layout = &label.layout;
+    let mut tables = PoolTables::default();
+    let starts = pages(member, layout.checkpoints.start, 2 * CHECKPOINT_BYTES as u64).await?;
     for (k, block) in (0u32..).zip(starts.as_chunks::<CHECKPOINT_BYTES>().0) {
-        match start_of(label, block) {
-            Ok(start) => tables.starts[k as usize] = start,
-            Err(()) => tables.bad.push(Bad::Start(k)),
+        match decode_checkpoint(label, block) {
+            Ok(start) => tables.checkpoints[k as usize] = start,
+            Err(()) => tables.damaged.push(DamagedEntry::Checkpoint(k)),
         }
     }
     let mut slot = 0;
-    for (at, len) in steps(u64::from(places.owner_slots) * OWNER_BYTES as u64) {
-        let bytes = pages(member, places.owners.start + at, len).await?;
-        for image in bytes.as_chunks::<OWNER_BYTES>().0.iter().take((places.owner_slots - slot) as usize) {
+    for (at, len) in split_reads(u64::from(layout.owner_slots) * OWNER_BYTES as u64) {
+        let bytes = pages(member, layout.owners.start + at, len).await?;
+        for image in bytes.as_chunks::<OWNER_BYTES>().0.iter().take((layout.owner_slots - slot) as usize) {
             match Owner::decode(image, slot) {
                 Ok(owner) => tables.owners.extend(owner.map(|owner| (slot, owner))),
-                Err(_) => tables.bad.push(Bad::Owner(slot)),
+                Err(_) => tables.damaged.push(DamagedEntry::Owner(slot)),
             }
             slot += 1;
         }
     }
-    let all = places.extents + places.zero_slots;
+    let all = layout.extents + layout.zero_slots;
     let mut index = 0;
-    for (at, len) in steps(u64::from(all) * RECORD_BYTES as u64) {
-        let bytes = pages(member, places.table.start + at, len).await?;
+    for (at, len) in split_reads(u64::from(all) * RECORD_BYTES as u64) {
+        let bytes = pages(member, layout.table.start + at, len).await?;
         let mut packed = Vec::new();
         for image in bytes.as_chunks::<RECORD_BYTES>().0.iter().take((all - index) as usize) {
-            match record_of(label, index, image) {
+            match decode_record(label, index, image) {
                 Some(record) => {
                     if record.kind != RecordKind::Free {
-                        tell(index, &record);
+                        on_record(index, &record);
                     }
                     match record.kind {
-                        RecordKind::Free => tables.records[0] += u64::from(index < places.extents),
+                        RecordKind::Free => tables.records[0] += u64::from(index < layout.extents),
                         RecordKind::Whole => tables.records[1] += 1,
                         RecordKind::Packed => {
                             tables.records[2] += 1;
@@ -112,66 +112,71 @@ pub async fn look(
                         RecordKind::Zeros => tables.records[3] += 1,
                     }
                 }
-                None => tables.bad.push(Bad::Record(index)),
+                None => tables.damaged.push(DamagedEntry::Record(index)),
             }
             index += 1;
         }
-        bad_addresses(member, label, &packed, ANY_BLOCK, &mut tables.bad).await?;
+        find_damaged_addresses(member, label, &packed, ANY_BLOCK, &mut tables.damaged).await?;
     }
     Ok(tables)
 }
 
-/// Whether one of these, which could not be believed, still cannot. Addresses count as bad also where they name a block from `blocks` on.
+/// Returns whether an entry that was damaged is still damaged. An address of block number `blocks` or above also counts as damaged.
 ///
 /// # Errors
-/// It cannot be read.
-pub async fn is_bad(member: &(impl Member + Sync), label: &PoolLabel, what: Bad, blocks: u64) -> Result<bool, String> {
-    let places = &label.layout;
+/// The member hangs.
+pub async fn is_damaged(
+    member: &(impl MemberReader + Sync),
+    label: &PoolLabel,
+    what: DamagedEntry,
+    blocks: u64,
+) -> Result<bool, String> {
+    let layout = &label.layout;
     let record = async |index: u32| {
         let at = u64::from(index) * RECORD_BYTES as u64;
-        let page = pages(member, places.table.start + at / BLOCK as u64 * BLOCK as u64, BLOCK as u64).await?;
+        let page = pages(member, layout.table.start + at / BLOCK as u64 * BLOCK as u64, BLOCK as u64).await?;
         let image = &page.as_chunks::<RECORD_BYTES>().0[at as usize % BLOCK / RECORD_BYTES];
-        Ok::<_, String>(record_of(label, index, image))
+        Ok::<_, String>(decode_record(label, index, image))
     };
     match what {
-        Bad::Start(k) => {
-            let block = pages(member, places.checkpoints.start + u64::from(k) * BLOCK as u64, BLOCK as u64).await?;
-            Ok(start_of(label, &block.as_chunks::<CHECKPOINT_BYTES>().0[0]).is_err())
+        DamagedEntry::Checkpoint(k) => {
+            let block = pages(member, layout.checkpoints.start + u64::from(k) * BLOCK as u64, BLOCK as u64).await?;
+            Ok(decode_checkpoint(label, &block.as_chunks::<CHECKPOINT_BYTES>().0[0]).is_err())
         }
-        Bad::Owner(slot) => {
+        DamagedEntry::Owner(slot) => {
             let at = u64::from(slot) * OWNER_BYTES as u64;
-            let page = pages(member, places.owners.start + at / BLOCK as u64 * BLOCK as u64, BLOCK as u64).await?;
+            let page = pages(member, layout.owners.start + at / BLOCK as u64 * BLOCK as u64, BLOCK as u64).await?;
             let image = &page.as_chunks::<OWNER_BYTES>().0[at as usize % BLOCK / OWNER_BYTES];
             Ok(Owner::decode(image, slot).is_err())
         }
-        Bad::Record(index) => Ok(record(index).await?.is_none()),
-        Bad::Addresses(index) => {
+        DamagedEntry::Record(index) => Ok(record(index).await?.is_none()),
+        DamagedEntry::Addresses(index) => {
             let packed = record(index).await?.filter(|record| record.kind == RecordKind::Packed);
             let packed: Vec<(u32, Record)> = packed.map(|record| (index, record)).into_iter().collect();
             let mut bad = Vec::new();
-            bad_addresses(member, label, &packed, blocks, &mut bad).await?;
+            find_damaged_addresses(member, label, &packed, blocks, &mut bad).await?;
             Ok(!bad.is_empty())
         }
     }
 }
 
-/// The ring start in a block of this member; `None`: none was written there yet.
-fn start_of(label: &PoolLabel, block: &[u8; CHECKPOINT_BYTES]) -> Result<Option<Checkpoint>, ()> {
+/// Decodes the checkpoint in a block of this member; `None` if none was written yet. Fails if the checkpoint is damaged or of another pool.
+fn decode_checkpoint(label: &PoolLabel, block: &[u8; CHECKPOINT_BYTES]) -> Result<Option<Checkpoint>, ()> {
     match Checkpoint::decode(block) {
         Ok(start) if start.pool_tag == pool_tag(&label.uuid) => Ok(Some(start)),
-        // The second one is written for the first time by a checkpoint.
+        // The second checkpoint stays all zeros until the pool writes it for the first time.
         _ if block.iter().all(|byte| *byte == 0) => Ok(None),
         _ => Err(()),
     }
 }
 
-/// A record of this member, where it can be believed.
-fn record_of(label: &PoolLabel, index: u32, image: &[u8; RECORD_BYTES]) -> Option<Record> {
+/// Decodes a record of this member; `None` if it is damaged or its kind is not valid at this index.
+fn decode_record(label: &PoolLabel, index: u32, image: &[u8; RECORD_BYTES]) -> Option<Record> {
     let record = Record::decode(image, label.member, index).ok();
-    record.filter(|record| belongs(record, index < label.layout.extents))
+    record.filter(|record| kind_is_valid(record, index < label.layout.extents))
 }
 
-fn belongs(record: &Record, is_extent: bool) -> bool {
+fn kind_is_valid(record: &Record, is_extent: bool) -> bool {
     match record.kind {
         RecordKind::Free => true,
         RecordKind::Whole | RecordKind::Packed => is_extent,
@@ -179,61 +184,62 @@ fn belongs(record: &Record, is_extent: bool) -> bool {
     }
 }
 
-async fn bad_addresses(
-    member: &(impl Member + Sync),
+async fn find_damaged_addresses(
+    member: &(impl MemberReader + Sync),
     label: &PoolLabel,
     packed: &[(u32, Record)],
     blocks: u64,
-    bad: &mut Vec<Bad>,
+    bad: &mut Vec<DamagedEntry>,
 ) -> Result<(), String> {
-    let each = (BLOCK / ADDRESS_SECTOR_BYTES) as u32;
-    for of_page in packed.chunk_by(|a, b| a.0 / each == b.0 / each) {
-        let first = of_page[0].0 / each;
+    let sectors_per_page = (BLOCK / ADDRESS_SECTOR_BYTES) as u32;
+    for page_records in packed.chunk_by(|a, b| a.0 / sectors_per_page == b.0 / sectors_per_page) {
+        let first = page_records[0].0 / sectors_per_page;
         let page = pages(member, label.layout.addresses.start + u64::from(first) * BLOCK as u64, BLOCK as u64).await?;
-        for (index, record) in of_page {
-            let sector = &page[(index % each) as usize * ADDRESS_SECTOR_BYTES..][..ADDRESS_SECTOR_BYTES];
+        for (index, record) in page_records {
+            let sector = &page[(index % sectors_per_page) as usize * ADDRESS_SECTOR_BYTES..][..ADDRESS_SECTOR_BYTES];
             let words = (0u8..).zip(sector.as_chunks::<8>().0);
             let is_bad = |(slot, word): (u8, &[u8; 8])| {
                 let address = decode_address(u64::from_le_bytes(*word), label.member, *index, slot, record.life);
                 record.present >> slot & 1 == 1 && !matches!(address, Ok(Some(block)) if block < blocks)
             };
             if words.into_iter().any(is_bad) {
-                bad.push(Bad::Addresses(*index));
+                bad.push(DamagedEntry::Addresses(*index));
             }
         }
     }
     Ok(())
 }
 
-impl Member for Probe {
+impl MemberReader for Probe {
     async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
         let bytes = Probe::read(self, offset, len).map_err(|error| error.to_string())?;
-        if bytes.len() == len { Ok(bytes) } else { Err("the disk ends before".to_owned()) }
+        if bytes.len() == len { Ok(bytes) } else { Err("the disk ends before the range".to_owned()) }
     }
 }
 
-/// Cuts a range of bytes into reads, as offset and length, which together cover whole blocks.
-pub fn steps(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+/// Splits the range from 0 to `bytes` into reads, as offset and length, which cover whole blocks.
+pub fn split_reads(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let bytes = bytes.next_multiple_of(BLOCK as u64);
     (0..bytes).step_by(READ_BYTES as usize).map(move |at| (at, READ_BYTES.min(bytes - at)))
 }
 
-/// Reads whole pages. Those that cannot be read have bytes of which no structure is made; if none can, that is an error.
-async fn pages(member: &(impl Member + Sync), offset: u64, len: u64) -> Result<Vec<u8>, String> {
-    let (bytes, unread) = pages_and_gaps(member, offset, len).await?;
-    // A single page is asked for by those who look at what is known to be bad.
+/// Reads whole pages. Unreadable pages are filled with bytes that no structure decodes from. Fails if none of several pages is readable.
+async fn pages(member: &(impl MemberReader + Sync), offset: u64, len: u64) -> Result<Vec<u8>, String> {
+    let (bytes, unread) = read_pages(member, offset, len).await?;
+    // A single page is read to check an entry that is known to be damaged: there an unreadable page is not an error.
     match unread.first() {
         Some((_, error)) if len > BLOCK as u64 && unread.len() as u64 == len / BLOCK as u64 => Err(error.clone()),
         _ => Ok(bytes),
     }
 }
 
-/// Reads whole pages, and tells which of them, by their number from `offset` on, could not be read, and why: of their bytes no structure is made.
+/// Reads whole pages. Returns their bytes, and the unreadable pages, by their number from `offset` on, with the error messages. Unreadable
+/// pages are filled with bytes that no structure decodes from.
 ///
 /// # Errors
 /// The member hangs.
-pub async fn pages_and_gaps(
-    member: &(impl Member + Sync),
+pub async fn read_pages(
+    member: &(impl MemberReader + Sync),
     offset: u64,
     len: u64,
 ) -> Result<(Vec<u8>, Vec<(u32, String)>), String> {
@@ -242,8 +248,8 @@ pub async fn pages_and_gaps(
         Ok(bytes) => return Ok((bytes, Vec::new())),
         Err(error) => error,
     };
-    // One that hangs would hang for each page.
-    if begun.elapsed() >= HANGS {
+    // A member that hangs would hang again for each page.
+    if begun.elapsed() >= HANG_THRESHOLD {
         return Err(error);
     }
     let mut bytes = Vec::with_capacity(len as usize);
@@ -269,10 +275,10 @@ mod tests {
 
     const BYTES: u64 = 96 << 20;
 
-    /// Pages by where they begin; all others are zeros.
+    /// Pages by their offset. All other pages are zeros.
     struct Pages(BTreeMap<u64, Vec<u8>>);
 
-    impl Member for Pages {
+    impl MemberReader for Pages {
         async fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, String> {
             let pages = (offset..offset + len as u64).step_by(BLOCK);
             Ok(pages.flat_map(|at| self.0.get(&at).cloned().unwrap_or_else(|| vec![0; BLOCK])).collect())
@@ -300,32 +306,32 @@ mod tests {
         }
     }
 
-    async fn found(label: &PoolLabel, pages: &[(u64, &[u8])]) -> Vec<Bad> {
+    async fn found(label: &PoolLabel, pages: &[(u64, &[u8])]) -> Vec<DamagedEntry> {
         let member = Pages(pages.iter().map(|(at, page)| (*at, page.to_vec())).collect());
-        let bad = look(&member, label, |_, _| {}).await.expect("it reads").bad;
+        let bad = read_tables(&member, label, |_, _| {}).await.expect("it reads").damaged;
         for k in [0, 1] {
-            let again = is_bad(&member, label, Bad::Start(k), ANY_BLOCK).await.expect("it reads");
-            assert_eq!(again, bad.contains(&Bad::Start(k)), "start {k} of {bad:?}");
+            let again = is_damaged(&member, label, DamagedEntry::Checkpoint(k), ANY_BLOCK).await.expect("it reads");
+            assert_eq!(again, bad.contains(&DamagedEntry::Checkpoint(k)), "start {k} of {bad:?}");
         }
         bad
     }
 
     #[tokio::test]
-    async fn a_ring_start_of_another_pool_is_bad_at_every_look() {
+    async fn checkpoint_of_another_pool_is_damaged() {
         let label = label();
         let [first, second] = [0, BLOCK as u64].map(|at| label.layout.checkpoints.start + at);
         let own = Checkpoint::first(&label.uuid, 5).encode();
         let foreign = Checkpoint::first(&Uuid::from_u128(9 << 96), 5).encode();
-        let nothing = [Bad::Start(0); 0];
+        let nothing = [DamagedEntry::Checkpoint(0); 0];
         assert_eq!(found(&label, &[(first, &own)]).await, nothing, "the second one is not written yet");
         assert_eq!(found(&label, &[(first, &own), (second, &own)]).await, nothing);
-        assert_eq!(found(&label, &[(first, &own), (second, &foreign)]).await, [Bad::Start(1)]);
-        assert_eq!(found(&label, &[(first, &foreign)]).await, [Bad::Start(0)]);
-        assert_eq!(found(&label, &[(first, &own), (second, &[7; BLOCK])]).await, [Bad::Start(1)]);
+        assert_eq!(found(&label, &[(first, &own), (second, &foreign)]).await, [DamagedEntry::Checkpoint(1)]);
+        assert_eq!(found(&label, &[(first, &foreign)]).await, [DamagedEntry::Checkpoint(0)]);
+        assert_eq!(found(&label, &[(first, &own), (second, &[7; BLOCK])]).await, [DamagedEntry::Checkpoint(1)]);
     }
 
     #[tokio::test]
-    async fn an_address_that_no_volume_can_have_is_bad_where_that_is_asked_for() {
+    async fn address_beyond_the_block_limit_is_damaged() {
         let label = label();
         let record = Record { kind: RecordKind::Packed, owner: 1, logical: u32::MAX, present: 1, ..Record::free(3) };
         let (mut table, mut addresses) = (vec![0; BLOCK], vec![0; BLOCK]);
@@ -333,10 +339,14 @@ mod tests {
         addresses[..8].copy_from_slice(&encode_address(0, 0, 0, 1000, 3).to_le_bytes());
         let pages = [(label.layout.table.start, table), (label.layout.addresses.start, addresses)];
         let member = Pages(pages.into_iter().collect());
-        let tables = look(&member, &label, |_, _| {}).await.expect("it reads");
-        assert_eq!((tables.records[2], tables.bad.len()), (1, 0));
+        let tables = read_tables(&member, &label, |_, _| {}).await.expect("it reads");
+        assert_eq!((tables.records[2], tables.damaged.len()), (1, 0));
         for (blocks, bad) in [(ANY_BLOCK, false), (1001, false), (1000, true)] {
-            assert_eq!(is_bad(&member, &label, Bad::Addresses(0), blocks).await, Ok(bad), "{blocks} blocks");
+            assert_eq!(
+                is_damaged(&member, &label, DamagedEntry::Addresses(0), blocks).await,
+                Ok(bad),
+                "{blocks} blocks"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Looks at what is on a disk, without taking it.
+//! Examines the content of a disk without locking it.
 
 use braid_engine::{ErrorKind, LeafError, LeafId, MetaIo};
 use braid_format::foreign::{self, Signatures};
@@ -8,22 +8,22 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// A file or block device, open for looking, or, by [`Probe::for_writing`], for more.
+/// A file or block device, opened for reading, or for writing by [`Probe::for_writing`].
 pub struct Probe {
     file: File,
     size_bytes: u64,
 }
 
 impl Probe {
-    /// Opens a file or block device for reading. Never waits, never blocks others out.
+    /// Opens a file or block device for reading, without blocking and without locking it.
     ///
     /// # Errors
-    /// The operating system's; `InvalidInput` for what is neither a file nor a block device.
+    /// Errors of the operating system; `InvalidInput` if the path is neither a file nor a block device.
     pub fn open(path: &Path) -> io::Result<Probe> {
         Probe::with(path, OFlags::RDONLY)
     }
 
-    /// Opens it for reading and writing. That nobody else uses it is for the caller to know.
+    /// Opens a file or block device for reading and writing. The caller must ensure that it is not in use.
     ///
     /// # Errors
     /// As [`Probe::open`].
@@ -42,15 +42,15 @@ impl Probe {
         Ok(Probe { file, size_bytes })
     }
 
-    /// Its size, in bytes.
+    /// Returns the size, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// `len` bytes at `offset`; fewer where it ends.
+    /// Reads `len` bytes at `offset`, or fewer at the end of the disk.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Errors of the operating system.
     pub fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; len];
         let mut done = 0;
@@ -66,19 +66,19 @@ impl Probe {
         Ok(bytes)
     }
 
-    /// What is on it; `None` where nothing is known.
+    /// Identifies the content; `None` if there is no known signature.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Errors of the operating system.
     pub fn identify(&self) -> io::Result<Option<Signatures>> {
         foreign::identify(self.size_bytes, |offset, len| self.read(offset, len))
     }
 
-    /// Whether one of the two places of a label begins like one, intact or not.
+    /// Returns whether one of the two label locations starts with the magic number of a label, intact or not.
     ///
     /// # Errors
-    /// The operating system's.
-    pub fn may_bear_label(&self) -> io::Result<bool> {
+    /// Errors of the operating system.
+    pub fn may_have_label(&self) -> io::Result<bool> {
         let magics = [braid_format::MAGIC, braid_format::pool::POOL_MAGIC];
         let starts =
             |offset: u64| Ok::<bool, io::Error>(magics.iter().any(|m| self.read(offset, 8).is_ok_and(|r| r == m)));
@@ -86,7 +86,7 @@ impl Probe {
     }
 }
 
-/// Label procedures on the one disk, whatever leaf they name: for commands that need no daemon. Blocks.
+/// I/O of label procedures on this disk, whatever leaf they address, for commands that need no daemon. Blocks.
 impl MetaIo for Probe {
     fn size_bytes(&self, _leaf: LeafId) -> u64 {
         self.size_bytes

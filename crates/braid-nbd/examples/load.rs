@@ -1,5 +1,5 @@
-//! Loads an NBD server and tells what it cost: `load URI read|write BLOCK DEPTH SECONDS [PID] [random|sequential]`.
-//! With the server's process id, its CPU time for each I/O is told too.
+//! Load generator for NBD servers: `load URI read|write BLOCK DEPTH SECONDS [PID] [random|sequential]`. Given the
+//! server's process id, it also reports the server's CPU time per I/O.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ impl Replies for Count {
     }
 }
 
-/// CPU time of a process, user and system, in seconds.
+/// Returns the CPU time of a process, user and system, in seconds.
 fn cpu(pid: &str) -> Option<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();

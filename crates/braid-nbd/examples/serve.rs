@@ -1,12 +1,13 @@
-//! Serves a disk on a Unix socket until killed: `serve SOCKET DISK [SHARDS]`, for example
-//! `serve /tmp/a.sock mem:1G`. The daemon does this and much more; this is the server alone.
+//! Serves a disk on a Unix socket until killed: `serve SOCKET DISK [SHARDS]`. Example: `serve /tmp/a.sock mem:1G`. It
+//! is the server alone, without the daemon.
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use braid_engine::{DeviceId, DeviceLayout, Node, ShardId};
+use braid_export::{ExportInfo, ExportTable};
+use braid_nbd::EventQueue;
 use braid_nbd::server::{NbdFrontend, NewConnection, ServerConfig};
-use braid_nbd::{EventQueue, ExportInfo, ExportTable};
 use braid_ring::{Disk, DiskSpec, OpenOptions, Ring, RingConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

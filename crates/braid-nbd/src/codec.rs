@@ -1,7 +1,7 @@
-//! What is on the wire: numbers and structures of the NBD protocol, big-endian, and nothing else.
+//! The wire format: numbers and structures of the NBD protocol, big-endian.
 //!
-//! Source of every number: the protocol's own document, `doc/proto.md` of the project
-//! NetworkBlockDevice/nbd. The conformance tests hold the same bytes again, written by hand.
+//! Source: `doc/proto.md` of the NetworkBlockDevice/nbd project. The conformance tests repeat the bytes, written by
+//! hand.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -28,9 +28,12 @@ pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 pub const STRING_BYTES_MAX: usize = 4096;
 /// Longest READ or WRITE that is served, in bytes (32 MiB).
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
-/// A WRITE longer than [`PAYLOAD_BYTES_MAX`] and up to this is received, thrown away and refused; a
-/// longer one costs the client its connection.
-pub const PAYLOAD_BYTES_ABSURD: u32 = 64 << 20;
+/// A WRITE longer than [`PAYLOAD_BYTES_MAX`] and up to this is received, discarded and refused. A longer one ends the
+/// connection.
+pub const PAYLOAD_BYTES_DISCARDED_MAX: u32 = 64 << 20;
+
+const _: () =
+    assert!(braid_export::BLOCK_BYTES_PREFERRED_MAX <= PAYLOAD_BYTES_MAX, "one request reads a preferred block");
 
 /// Flags of the server's greeting.
 pub mod handshake_flags {
@@ -40,7 +43,7 @@ pub mod handshake_flags {
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// Flags of the client's answer to the greeting.
+/// Flags of the client's reply to the greeting.
 pub mod client_flags {
     /// The client speaks the fixed newstyle handshake.
     pub const FIXED_NEWSTYLE: u32 = 1;
@@ -48,13 +51,13 @@ pub mod client_flags {
     pub const NO_ZEROES: u32 = 1 << 1;
 }
 
-/// What a client may ask during the handshake.
+/// Options of the handshake.
 pub mod option {
-    /// Take this export and go; an error can only be a closed connection.
+    /// Enter transmission with this export. The only error reply is to close the connection.
     pub const EXPORT_NAME: u32 = 1;
-    /// Leave.
+    /// End the handshake.
     pub const ABORT: u32 = 2;
-    /// Name the exports.
+    /// List the exports.
     pub const LIST: u32 = 3;
     /// Begin TLS.
     pub const STARTTLS: u32 = 5;
@@ -64,7 +67,7 @@ pub mod option {
     pub const GO: u32 = 7;
     /// Use structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Name the metadata contexts.
+    /// List the metadata contexts.
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Choose the metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
@@ -74,31 +77,31 @@ pub mod option {
 
 /// Types of replies to options.
 pub mod option_reply {
-    /// Done.
+    /// Success.
     pub const ACK: u32 = 1;
-    /// One export's name.
+    /// An export's name.
     pub const SERVER: u32 = 2;
-    /// One piece of information on an export.
+    /// Information on an export.
     pub const INFO: u32 = 3;
-    /// One metadata context.
+    /// A metadata context.
     pub const META_CONTEXT: u32 = 4;
     /// The bit that all errors have.
     pub const ERROR_BIT: u32 = 1 << 31;
-    /// Option not known here.
+    /// The option is not supported.
     pub const ERR_UNSUP: u32 = ERROR_BIT | 1;
-    /// Option forbidden here.
+    /// The option is forbidden.
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
-    /// Option malformed.
+    /// The option is malformed.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
-    /// TLS must be begun first.
+    /// TLS is required first.
     pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
-    /// Export not known here.
+    /// The export does not exist.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
     /// The server is stopping.
     pub const ERR_SHUTDOWN: u32 = ERROR_BIT | 7;
-    /// The option or its answer is too large.
+    /// The option or its reply is too large.
     pub const ERR_TOO_BIG: u32 = ERROR_BIT | 9;
-    /// Extended headers are in use, or wanted.
+    /// Extended headers are required, or already in use.
     pub const ERR_EXT_HEADER_REQD: u32 = ERROR_BIT | 10;
 }
 
@@ -106,35 +109,35 @@ pub mod option_reply {
 pub mod info {
     /// Size and transmission flags.
     pub const EXPORT: u16 = 0;
-    /// The export's proper name.
+    /// The export's canonical name.
     pub const NAME: u16 = 1;
-    /// Text for people.
+    /// Human-readable description.
     pub const DESCRIPTION: u16 = 2;
     /// Block size constraints.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// Capabilities of an export.
 pub mod transmission_flags {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1;
     /// Writes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// FLUSH is understood.
+    /// FLUSH is supported.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// The FUA flag is understood.
+    /// The FUA flag is supported.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// TRIM is understood.
+    /// TRIM is supported.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// WRITE_ZEROES and NO_HOLE are understood.
+    /// WRITE_ZEROES and NO_HOLE are supported.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// The DF flag is understood.
+    /// The DF flag is supported.
     pub const SEND_DF: u16 = 1 << 7;
-    /// FLUSH and FUA count for all connections.
+    /// FLUSH and FUA cover all connections.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// CACHE is understood.
+    /// CACHE is supported.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// The FAST_ZERO flag is understood.
+    /// The FAST_ZERO flag is supported.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -144,13 +147,13 @@ pub mod command {
     pub const READ: u16 = 0;
     /// Write bytes.
     pub const WRITE: u16 = 1;
-    /// Leave; there is no answer.
+    /// Disconnect; there is no reply.
     pub const DISC: u16 = 2;
     /// Make acknowledged writes durable.
     pub const FLUSH: u16 = 3;
-    /// The range is no longer needed.
+    /// Discard the range.
     pub const TRIM: u16 = 4;
-    /// The range will soon be needed.
+    /// Prefetch the range.
     pub const CACHE: u16 = 5;
     /// Make the range read as zeros.
     pub const WRITE_ZEROES: u16 = 6;
@@ -160,7 +163,7 @@ pub mod command {
 
 /// Flags of requests.
 pub mod command_flags {
-    /// Durable before it is acknowledged.
+    /// Durable before the reply.
     pub const FUA: u16 = 1;
     /// WRITE_ZEROES: keep the space.
     pub const NO_HOLE: u16 = 1 << 1;
@@ -170,13 +173,13 @@ pub mod command_flags {
     pub const REQ_ONE: u16 = 1 << 3;
     /// WRITE_ZEROES: only if faster than writing.
     pub const FAST_ZERO: u16 = 1 << 4;
-    /// With extended headers: the length is that of a payload which follows.
+    /// With extended headers: the length is that of a payload that follows.
     pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// Types of chunks in structured replies.
 pub mod chunk {
-    /// Nothing more.
+    /// No payload.
     pub const NONE: u16 = 0;
     /// Offset and data.
     pub const OFFSET_DATA: u16 = 1;
@@ -196,32 +199,17 @@ pub mod chunk {
     pub const FLAG_DONE: u16 = 1;
 }
 
-/// States of an extent in the context `base:allocation`.
-pub mod state {
-    /// Not allocated.
-    pub const HOLE: u32 = 1;
-    /// Reads as zeros.
-    pub const ZERO: u32 = 1 << 1;
-}
-
-/// States of an extent in the contexts [`DIFFERENCE`].
-pub mod difference {
-    /// It has changed.
-    pub const CHANGED: u32 = 1;
-    /// It reads as zeros now; told where that is known.
-    pub const ZERO: u32 = 1 << 1;
-}
-
-/// What the names of contexts begin with that tell differences; what it differs from follows.
+/// Prefix of the names of difference contexts; the name of the compared content follows. States of extents are those of
+/// [`braid_export::extents::difference`].
 pub const DIFFERENCE: &str = "braid:diff:";
-/// The number of the first such context in replies; further ones follow it.
+/// Id of the first difference context in replies; further ones follow it.
 pub const DIFFERENCE_ID: u32 = 2;
-/// Name of the metadata context that tells holes.
+/// Name of the allocation context. States of extents are those of [`braid_export::extents::state`].
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// The number that stands for [`BASE_ALLOCATION`] in replies.
+/// Id of [`BASE_ALLOCATION`] in replies.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// What the server says first.
+/// The server's greeting.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct Greeting {
@@ -233,7 +221,7 @@ pub struct Greeting {
     pub flags: U16,
 }
 
-/// What precedes each option's data.
+/// The header of an option.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct OptionHeader {
@@ -245,13 +233,13 @@ pub struct OptionHeader {
     pub len: U32,
 }
 
-/// What precedes the data of each reply to an option.
+/// The header of an option reply.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct OptionReplyHeader {
     /// [`OPTION_REPLY_MAGIC`].
     pub magic: U64,
-    /// The option that is answered.
+    /// The option that this replies to.
     pub option: U32,
     /// One of [`option_reply`].
     pub kind: U32,
@@ -271,9 +259,9 @@ pub struct RequestHeader {
     pub kind: U16,
     /// Chosen by the client, returned in every reply.
     pub cookie: U64,
-    /// First byte.
+    /// First byte of the range.
     pub offset: U64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: U32,
 }
 
@@ -289,9 +277,9 @@ pub struct ExtendedRequestHeader {
     pub kind: U16,
     /// Chosen by the client, returned in every reply.
     pub cookie: U64,
-    /// First byte.
+    /// First byte of the range.
     pub offset: U64,
-    /// Bytes, of the payload or of what the request is about.
+    /// Length in bytes, of the payload or of the range.
     pub len: U64,
 }
 
@@ -303,11 +291,11 @@ pub struct SimpleReply {
     pub magic: U32,
     /// An error number, 0 for success.
     pub error: U32,
-    /// The request's own.
+    /// The request's cookie.
     pub cookie: U64,
 }
 
-/// What precedes each chunk's payload.
+/// The header of a chunk.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ChunkHeader {
@@ -317,13 +305,13 @@ pub struct ChunkHeader {
     pub flags: U16,
     /// One of [`chunk`].
     pub kind: U16,
-    /// The request's own.
+    /// The request's cookie.
     pub cookie: U64,
     /// Bytes of payload.
     pub len: U32,
 }
 
-/// What precedes each chunk's payload, with extended headers.
+/// The header of a chunk, extended.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ExtendedChunkHeader {
@@ -333,9 +321,9 @@ pub struct ExtendedChunkHeader {
     pub flags: U16,
     /// One of [`chunk`].
     pub kind: U16,
-    /// The request's own.
+    /// The request's cookie.
     pub cookie: U64,
-    /// The request's own, whatever the chunk is about.
+    /// The request's offset, whatever range the chunk covers.
     pub offset: U64,
     /// Bytes of payload.
     pub len: U64,
@@ -362,7 +350,7 @@ const _: () = {
 };
 
 impl RequestHeader {
-    /// A request as a client sends it.
+    /// Returns a request header as a client sends it.
     #[inline]
     pub fn new(kind: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> RequestHeader {
         RequestHeader {
@@ -377,7 +365,7 @@ impl RequestHeader {
 }
 
 impl ChunkHeader {
-    /// The header of a chunk with `len` bytes of payload.
+    /// Returns the header of a chunk with `len` bytes of payload.
     #[inline]
     pub fn new(kind: u16, done: bool, cookie: u64, len: u32) -> ChunkHeader {
         ChunkHeader {
@@ -391,7 +379,7 @@ impl ChunkHeader {
 }
 
 impl ExtendedRequestHeader {
-    /// A request as a client sends it.
+    /// Returns a request header as a client sends it.
     #[inline]
     pub fn new(kind: u16, flags: u16, cookie: u64, offset: u64, len: u64) -> ExtendedRequestHeader {
         ExtendedRequestHeader {
@@ -405,27 +393,27 @@ impl ExtendedRequestHeader {
     }
 }
 
-/// A request, whichever headers it came with.
+/// A request, decoded from either header form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// As it came.
+pub struct DecodedRequest {
+    /// The magic number, unchecked.
     pub magic: u32,
     /// [`command_flags`].
     pub flags: u16,
     /// One of [`command`].
     pub kind: u16,
-    /// The client's own.
+    /// The client's cookie.
     pub cookie: u64,
-    /// First byte.
+    /// First byte of the range.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-impl From<&RequestHeader> for Asked {
+impl From<&RequestHeader> for DecodedRequest {
     #[inline]
-    fn from(header: &RequestHeader) -> Asked {
-        Asked {
+    fn from(header: &RequestHeader) -> DecodedRequest {
+        DecodedRequest {
             magic: header.magic.get(),
             flags: header.flags.get(),
             kind: header.kind.get(),
@@ -436,10 +424,10 @@ impl From<&RequestHeader> for Asked {
     }
 }
 
-impl From<&ExtendedRequestHeader> for Asked {
+impl From<&ExtendedRequestHeader> for DecodedRequest {
     #[inline]
-    fn from(header: &ExtendedRequestHeader) -> Asked {
-        Asked {
+    fn from(header: &ExtendedRequestHeader) -> DecodedRequest {
+        DecodedRequest {
             magic: header.magic.get(),
             flags: header.flags.get(),
             kind: header.kind.get(),
@@ -450,16 +438,16 @@ impl From<&ExtendedRequestHeader> for Asked {
     }
 }
 
-/// What chunks begin with.
+/// The header form of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkStyle {
     /// [`ChunkHeader`].
     Structured,
-    /// [`ExtendedChunkHeader`], with the offset of the request.
+    /// [`ExtendedChunkHeader`], with the request's offset.
     Extended(u64),
 }
 
-/// Writes a chunk's header at the front of `out`. Returns its bytes.
+/// Writes a chunk header to the front of `out`. Returns its length.
 #[inline]
 pub fn encode_chunk(out: &mut [u8], style: ChunkStyle, kind: u16, done: bool, cookie: u64, len: u32) -> usize {
     match style {
@@ -482,7 +470,7 @@ pub fn encode_chunk(out: &mut [u8], style: ChunkStyle, kind: u16, done: bool, co
     }
 }
 
-/// Writes a simple reply at the front of `out`; the data of a READ follows it. Returns its bytes.
+/// Writes a simple reply to the front of `out`; the data of a READ follows it. Returns its length.
 #[inline]
 pub fn encode_simple(out: &mut [u8], cookie: u64, error: u32) -> usize {
     let reply = SimpleReply { magic: U32::new(SIMPLE_REPLY_MAGIC), error: U32::new(error), cookie: U64::new(cookie) };
@@ -490,7 +478,7 @@ pub fn encode_simple(out: &mut [u8], cookie: u64, error: u32) -> usize {
     SIMPLE_BYTES
 }
 
-/// Writes the front of a chunk of `len` data bytes (not 0) at `offset`; the data follows it. Returns its bytes.
+/// Writes the front of a chunk of `len` data bytes (not 0) at `offset`; the data follows it. Returns its length.
 #[inline]
 pub fn encode_offset_data(out: &mut [u8], style: ChunkStyle, cookie: u64, done: bool, offset: u64, len: u32) -> usize {
     let at = encode_chunk(out, style, chunk::OFFSET_DATA, done, cookie, len + 8);
@@ -498,7 +486,7 @@ pub fn encode_offset_data(out: &mut [u8], style: ChunkStyle, cookie: u64, done: 
     at + 8
 }
 
-/// Writes a chunk that says: `len` zeros (not 0) at `offset`. Returns its bytes.
+/// Writes a chunk of `len` zeros (not 0) at `offset`. Returns its length.
 pub fn encode_offset_hole(out: &mut [u8], cookie: u64, done: bool, offset: u64, len: u32) -> usize {
     out[..CHUNK_BYTES].copy_from_slice(ChunkHeader::new(chunk::OFFSET_HOLE, done, cookie, 12).as_bytes());
     out[CHUNK_BYTES..CHUNK_BYTES + 8].copy_from_slice(&offset.to_be_bytes());
@@ -506,8 +494,8 @@ pub fn encode_offset_hole(out: &mut [u8], cookie: u64, done: bool, offset: u64, 
     CHUNK_BYTES + 12
 }
 
-/// Writes the front of a chunk with `bytes` of extents of one context, the last one if it is `done`; they follow it, each as
-/// [`encode_extent`] writes it, or [`encode_extent_ext`] with extended headers. Returns its bytes.
+/// Writes the front of a chunk with `bytes` of extents of one context. `done` marks the last chunk. The extents follow
+/// it, each from [`encode_extent`], or from [`encode_extent_ext`] with extended headers. Returns its length.
 pub fn encode_block_status(
     out: &mut [u8],
     style: ChunkStyle,
@@ -531,23 +519,23 @@ pub fn encode_block_status(
     }
 }
 
-/// Bytes of one extent, and of one with extended headers.
+/// Bytes of one extent.
 pub const EXTENT_BYTES: usize = 8;
 /// Bytes of one extent with extended headers.
 pub const EXTENT_EXT_BYTES: usize = 16;
 
-/// One extent of a block status with extended headers.
+/// Encodes one extent of a block status with extended headers.
 pub fn encode_extent_ext(len: u64, state: u32) -> [u8; EXTENT_EXT_BYTES] {
     (u128::from(len) << 64 | u128::from(state)).to_be_bytes()
 }
 
-/// One extent of a block status, as it stands on the wire.
+/// Encodes one extent of a block status.
 pub fn encode_extent(len: u32, state: u32) -> [u8; 8] {
     (u64::from(len) << 32 | u64::from(state)).to_be_bytes()
 }
 
-/// Writes a last chunk with an error (not 0), its text cut to what fits. Returns its bytes. `out`
-/// has room for 46 bytes at least.
+/// Writes a final chunk with an error (not 0), its text truncated to fit. Returns its length. `out` must have room for
+/// at least 46 bytes.
 pub fn encode_error(
     out: &mut [u8],
     style: ChunkStyle,

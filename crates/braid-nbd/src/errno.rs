@@ -1,8 +1,8 @@
-//! Error numbers on the wire, and which one a client gets for which error of the engine.
+//! Error numbers on the wire, and their mapping from the engine's errors.
 
 use braid_engine::ErrorKind;
 
-/// An error number of the protocol; the only ones that a client may be shown.
+/// An error number of the protocol. A client is sent no others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Errno {
@@ -12,25 +12,25 @@ pub enum Errno {
     Io = 5,
     /// No memory.
     NoMemory = 12,
-    /// The request is wrong.
+    /// The request is invalid.
     Invalid = 22,
     /// No space, or a write beyond the end.
     NoSpace = 28,
-    /// Too long to answer in one chunk.
+    /// Too long for one reply chunk.
     Overflow = 75,
     /// A fast zero that would not be fast.
     NotSupported = 95,
 }
 
 impl Errno {
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[inline]
     pub const fn code(self) -> u32 {
         self as u32
     }
 
-    /// The error for an I/O that failed in the engine. `fast_zero`: the request asked for it, and may be
-    /// told that there is none.
+    /// Returns the error number for an I/O that failed in the engine. `fast_zero`: the request has the flag FAST_ZERO,
+    /// so that `NotSupported` is a valid reply.
     pub const fn of_io(kind: ErrorKind, fast_zero: bool) -> Errno {
         match kind {
             ErrorKind::NoSpace => Errno::NoSpace,
@@ -38,12 +38,12 @@ impl Errno {
             ErrorKind::Unsupported if fast_zero => Errno::NotSupported,
             ErrorKind::Unsupported => Errno::Invalid,
             ErrorKind::ReadOnly => Errno::Perm,
-            // What a later session settles is never told ([`ErrorKind::is_unsettled`]).
+            // Requests that a later session settles get no reply ([`ErrorKind::is_unsettled`]).
             _ => Errno::Io,
         }
     }
 
-    /// A few words for people who see the error; at most 30 bytes.
+    /// Returns a short error text for the client, at most 30 bytes.
     pub const fn io_text(kind: ErrorKind) -> &'static str {
         match kind {
             ErrorKind::Io => "the disk reported an error",
@@ -55,7 +55,7 @@ impl Errno {
             ErrorKind::Unsupported => "the device cannot do this",
             ErrorKind::ReadOnly => "the device is read-only",
             ErrorKind::FlushFailed => "an earlier flush failed",
-            ErrorKind::Unreadable => "row lost: write all of it",
+            ErrorKind::Unreadable => "stripe lost: rewrite it fully",
             _ => "the request failed",
         }
     }

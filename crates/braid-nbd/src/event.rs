@@ -1,124 +1,128 @@
-//! What happened to connections, for whoever keeps the log. Bounded: what nobody fetched is counted, not kept.
+//! Connection events for the log. The queue is bounded: events beyond its capacity are counted, not kept.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// Most events that wait to be fetched.
+/// Maximum number of queued events.
 pub const EVENTS_MAX: usize = 1024;
 
 /// Why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// The client said goodbye (DISC, or ABORT in the handshake).
-    #[error("the client left")]
-    Left,
-    /// The client closed without a word.
+    /// The client disconnected (DISC, or ABORT in the handshake).
+    #[error("the client disconnected")]
+    Disconnected,
+    /// The client closed the connection without DISC.
     #[error("the client closed the connection with {in_flight} requests in flight")]
-    Gone {
-        /// Requests that were not answered yet.
+    ConnectionClosed {
+        /// Requests that were not answered.
         in_flight: u32,
     },
     /// The socket failed.
     #[error("the socket failed (errno {0})")]
     Socket(i32),
-    /// The handshake took too long.
-    #[error("the handshake was not finished within its time limit")]
-    HandshakeLate,
-    /// Too many others were in their handshake, and this one had been longest at it.
-    #[error("the handshake was not finished when too many newer clients came")]
+    /// The handshake timed out.
+    #[error("the handshake timed out")]
+    HandshakeTimeout,
+    /// Too many handshakes were in progress, and this was the oldest.
+    #[error("the handshake was displaced: too many newer handshakes are in progress")]
     HandshakeDisplaced,
-    /// The client set flags that it was not offered, or a client of the older handshake asked for an option.
-    #[error("client flags {0:#x} do not fit what was offered")]
+    /// The client set flags that were not offered, or a client without fixed newstyle sent an option other than
+    /// EXPORT_NAME.
+    #[error("client flags {0:#x} were not offered")]
     ClientFlags(u32),
     /// An option did not begin with its magic number.
     #[error("an option began with {0:#018x}, not with its magic number")]
     OptionMagic(u64),
-    /// More options, or more bytes of them, than any honest client sends.
-    #[error("too many options, or too long ones, in one handshake")]
+    /// The options of one handshake exceed their maximum number or total length.
+    #[error("the options of the handshake exceed their limits")]
     OptionFlood,
-    /// EXPORT_NAME asked for what does not exist.
+    /// EXPORT_NAME named an export that does not exist.
     #[error("there is no export {0:?}")]
     NoSuchExport(String),
-    /// EXPORT_NAME asked for an export that has no place left.
-    #[error("export {0:?} has no connection to spare")]
-    NoPlace(String),
+    /// EXPORT_NAME named an export at its connection limit.
+    #[error("export {0:?} has reached its connection limit")]
+    ConnectionLimit(String),
     /// A request did not begin with its magic number.
     #[error("a request began with {0:#010x}, not with its magic number")]
     RequestMagic(u32),
-    /// A WRITE with an absurd payload.
-    #[error("a write of {0} bytes is longer than any that could be taken")]
-    PayloadAbsurd(u64),
-    /// A payload did not advance.
+    /// A WRITE whose payload is too long even to be discarded.
+    #[error("a write of {0} bytes exceeds the maximum payload")]
+    PayloadTooLong(u64),
+    /// A payload made no progress within its time limit.
     #[error("the payload of a write made no progress within its time limit")]
-    PayloadLate,
-    /// Replies were not taken, and others waited for the memory or the connection was closing.
+    PayloadTimeout,
+    /// The client did not take its replies in time, while other connections waited for memory or the connection was
+    /// closing.
     #[error("the client did not take its replies within the time limit")]
-    RepliesLate,
+    ReplyTimeout,
     /// The export was removed.
     #[error("the export was removed")]
     ExportRemoved,
-    /// What the export is of serves no more, or not for now, and a request was under way: it is not answered, as a later session settles it.
-    #[error("what the export is of serves no more: requests under way are left to the next session")]
+    /// The exported device stopped serving while a request was in flight. The request gets no reply: a later session
+    /// settles it.
+    #[error("the exported device stopped serving: requests in flight are left to the next session")]
     Unsettled,
     /// The server is stopping.
     #[error("the server is stopping")]
     Stopping,
-    /// TLS could not be agreed on, or was broken.
+    /// The TLS handshake failed, or the peer violated the protocol.
     #[error("TLS failed: {0}")]
     Tls(String),
-    /// EXPORT_NAME without TLS, where TLS is required.
+    /// EXPORT_NAME without TLS for an export that requires it.
     #[error("the client chose an export without TLS, which is required")]
     TlsRequired,
-    /// EXPORT_NAME after extended headers were agreed on, which the protocol forbids.
+    /// EXPORT_NAME after extended headers were negotiated, which the protocol forbids.
     #[error("the client chose an export by EXPORT_NAME with extended headers")]
     NameWithExtended,
-    /// The client sent more in the clear behind STARTTLS, which could be anybody's.
-    #[error("the client sent bytes in the clear behind its request for TLS")]
+    /// The client sent plaintext after STARTTLS, which an attacker could have injected.
+    #[error("the client sent plaintext after STARTTLS")]
     TlsInjected,
-    /// The export, or all of them, are not for the client's address.
-    #[error("its address is not among those that are allowed")]
+    /// Neither this export nor, where the listener checks it, any export admits the client's address.
+    #[error("the client's address is not allowed")]
     NotAllowed,
-    /// The gate of its export has cut it off, or did not let it in.
-    #[error("it is not its turn any more: another connection, session or controller has taken its place")]
-    CutOff,
-    /// No memory or no place for one more connection on this shard.
+    /// Admission control revoked the connection's admission.
+    #[error("admission was revoked: another connection, session or controller has taken over")]
+    AdmissionRevoked,
+    /// The shard has no memory or connection slot left.
     #[error("this shard has no room for another connection")]
-    NoRoom,
+    ShardFull,
 }
 
 impl Cause {
-    /// Nothing is wrong: the client left as it should, or the server wanted it.
+    /// Returns whether the end is ordinary: the client closed with nothing in flight, or the server ended the
+    /// connection on purpose.
     pub fn is_ordinary(&self) -> bool {
         matches!(
             self,
-            Cause::Left
-                | Cause::Gone { in_flight: 0 }
+            Cause::Disconnected
+                | Cause::ConnectionClosed { in_flight: 0 }
                 | Cause::ExportRemoved
                 | Cause::Stopping
-                | Cause::CutOff
+                | Cause::AdmissionRevoked
                 | Cause::Unsettled
         )
     }
 }
 
-/// Something that happened to a connection.
+/// A connection event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NbdEvent {
     /// A client entered transmission.
     Connected {
-        /// Who it is, as the listener named it.
+        /// The client, as the listener named it.
         peer: String,
-        /// Which export it uses.
+        /// The export that it uses.
         export: String,
     },
     /// A connection ended.
     Disconnected {
-        /// Who it was.
+        /// The client, as the listener named it.
         peer: String,
-        /// Which export it used; none when the handshake did not get so far.
+        /// The export that it used; `None` if the handshake did not finish.
         export: Option<String>,
-        /// Why.
+        /// The reason.
         cause: Cause,
     },
 }
@@ -129,7 +133,7 @@ struct Inner {
     lost: u64,
 }
 
-/// A bounded queue from the data cores to the log. Touched only when connections come and go.
+/// A bounded queue from the shards to the log. Used only when connections open and close.
 pub struct EventQueue(Mutex<Inner>);
 
 impl Default for EventQueue {
@@ -139,12 +143,12 @@ impl Default for EventQueue {
 }
 
 impl EventQueue {
-    /// An empty queue.
+    /// Returns an empty queue.
     pub fn new() -> EventQueue {
         EventQueue::default()
     }
 
-    /// Adds an event, or counts it as lost when the queue is full.
+    /// Adds an event, or counts it as lost if the queue is full.
     pub fn push(&self, event: NbdEvent) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if inner.queue.len() >= EVENTS_MAX {
@@ -154,12 +158,12 @@ impl EventQueue {
         }
     }
 
-    /// The oldest event.
+    /// Removes and returns the oldest event.
     pub fn pop(&self) -> Option<NbdEvent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).queue.pop_front()
     }
 
-    /// How many events were lost since the last call.
+    /// Returns the number of events lost since the last call.
     pub fn take_lost(&self) -> u64 {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).lost)
     }

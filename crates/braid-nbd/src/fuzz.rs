@@ -1,35 +1,36 @@
-//! Doors for fuzzers: any bytes go in, nothing may panic, and everything is given back at the end.
+//! Entry points for fuzzers. Any input is valid; none may cause a panic, and every resource must be released at the
+//! end.
 
 use std::sync::Arc;
 
 use braid_engine::DeviceId;
+use braid_export::{ExportInfo, ExportTable};
 
 use crate::event::EventQueue;
-use crate::export::{ExportInfo, ExportTable};
 use crate::memory::MemoryHost;
 use crate::server::{Arrival, Server, ServerConfig};
 
-/// Size of the export that the doors serve, in bytes.
+/// Size of the fuzzed export in bytes.
 pub const EXPORT_BYTES: usize = 1 << 20;
 
-/// The bytes of a client that chooses export "a" and nothing else.
+/// The bytes of a client that chooses export "a" without negotiating anything else.
 const CHOOSE: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x01a";
 /// The same, with structured replies and `base:allocation`.
 const CHOOSE_STRUCTURED: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x08\0\0\0\0\
     IHAVEOPT\0\0\0\x0a\0\0\0\x1c\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation\
     IHAVEOPT\0\0\0\x01\0\0\0\x01a";
 
-/// The same, with extended headers, by GO: EXPORT_NAME is forbidden with them.
+/// The same, with extended headers and GO, since EXPORT_NAME is forbidden with them.
 const CHOOSE_EXTENDED: &[u8] = b"\0\0\0\x03IHAVEOPT\0\0\0\x0b\0\0\0\0\
     IHAVEOPT\0\0\0\x0a\0\0\0\x1c\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation\
     IHAVEOPT\0\0\0\x07\0\0\0\x07\0\0\0\x01a\0\0";
 
-/// A client sends these bytes, `step` at a time, and closes. Returns what the server said.
+/// Runs a client that sends these bytes, `step` at a time, and closes. Returns the server's output.
 pub fn converse(bytes: &[u8], step: usize) -> Vec<u8> {
     converse_with(bytes, step, false)
 }
 
-/// The same, with a disk that `lends` its memory. What is written to it shows in reads that are on their way.
+/// The same, on a disk that lends its memory if `lends` is set. Writes to lent memory show in reads being sent.
 fn converse_with(bytes: &[u8], step: usize, lends: bool) -> Vec<u8> {
     let table = Arc::new(ExportTable::new());
     let mut second = ExportInfo::new("second", DeviceId(0), EXPORT_BYTES as u64);
@@ -58,20 +59,25 @@ fn converse_with(bytes: &[u8], step: usize, lends: bool) -> Vec<u8> {
     host.take_output(socket)
 }
 
-/// Any bytes as a handshake.
+/// Fuzzes the handshake.
 pub fn fuzz_handshake(bytes: &[u8]) {
     converse(bytes, usize::MAX);
 }
 
-/// Any bytes after a handshake; the first chooses how they arrive, which style of reply is used, and whether the disk
-/// lends its memory.
+/// Fuzzes transmission. The first byte selects the size of the pieces, the reply style, and whether the disk lends its
+/// memory.
 pub fn fuzz_transmission(bytes: &[u8]) {
-    let Some((&how, rest)) = bytes.split_first() else { return };
-    let choose = match (how & 1, how & 8) {
+    let Some((&mode, rest)) = bytes.split_first() else { return };
+    let choose = match (mode & 1, mode & 8) {
         (_, 8) => CHOOSE_EXTENDED,
         (0, _) => CHOOSE,
         _ => CHOOSE_STRUCTURED,
     };
-    let step = if how & 2 == 0 { usize::MAX } else { 1 + usize::from(how >> 4) };
-    converse_with(&[choose, rest].concat(), step, how & 4 != 0);
+    let step = if mode & 2 == 0 { usize::MAX } else { 1 + usize::from(mode >> 4) };
+    converse_with(&[choose, rest].concat(), step, mode & 4 != 0);
+}
+
+/// Fuzzes the protection of TLS records against rustls: the same records from both, and nothing opens that was changed.
+pub fn fuzz_tls_records(bytes: &[u8]) {
+    crate::tls::protection::fuzz(bytes);
 }

@@ -1,31 +1,31 @@
-//! A host in memory, for tests and fuzz targets: an arena, one disk, sockets made of queues, a clock that
-//! stands still until it is moved. It checks what a ring could not forgive: memory freed twice or used
-//! after it was freed, loans used after they were given back, two receives on one socket, requests outside the disk.
+//! An in-memory host for tests and fuzzers: an arena, one disk, sockets made of queues, and a clock that only the test
+//! advances. It checks what corrupts a real ring: double free, use after free, use of a returned loan, two receives on
+//! one socket, requests outside the disk.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-use braid_engine::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op, Request, Soon};
+use braid_engine::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op, Request, UpcomingRequest};
 
 use crate::server::{Host, Loan, SEND_PIECES_MAX, SendPiece, Server};
 
-/// Where the arena begins: not at 0, so that [`Buf::NONE`] lies outside.
+/// Base address of the arena: not 0, so that [`Buf::NONE`] lies outside.
 const ARENA_BASE: u64 = 1 << 20;
-/// Each loan of the disk's memory begins so far from the last, whatever it lends: a loan that was given back is told from
-/// another of the same bytes. The first lies far above any arena.
+/// Loans begin this far apart, whatever their length, so that a returned loan differs from a later loan of the same
+/// bytes. The first lies far above any arena.
 const LOAN_BASE: u64 = 1 << 40;
 const LOAN_STRIDE: u64 = 1 << 32;
 const UNIT: usize = 4096;
-/// What fills memory that was given back.
+/// Fills freed memory.
 const POISON: u8 = 0xa5;
 
 #[derive(Default)]
 struct Socket {
     inbox: VecDeque<u8>,
-    /// The client sends no more.
+    /// The client has shut down its sending side.
     ended: bool,
     recv: Option<(Buf, u32, bool, u64)>,
-    /// What is left of the pieces being sent.
+    /// The unsent rest of the send in flight: pieces, token, total bytes.
     send: Option<(VecDeque<SendPiece>, u64, i32)>,
     outbox: Vec<u8>,
     /// How many more bytes the client takes.
@@ -33,63 +33,63 @@ struct Socket {
     closed: bool,
 }
 
-/// How requests to the disk end.
+/// How disk requests complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Disk {
-    /// At once, in order.
+pub enum DiskBehaviour {
+    /// Immediately, in order.
     Prompt,
-    /// Only when [`MemoryHost::finish_io`] says so.
+    /// When [`MemoryHost::finish_io`] is called.
     Held,
-    /// With this error, at once.
+    /// Immediately, with this error.
     Failing(ErrorKind),
-    /// Refused before they begin, as an engine with no slot left does.
+    /// Refused at submission, as by an engine without a free slot.
     Busy,
 }
 
-/// The host. Its fields that are public are knobs.
+/// The in-memory host. Public fields configure it.
 pub struct MemoryHost {
-    /// The clock.
+    /// The current time.
     pub now_ns: u64,
-    /// How requests to the disk end.
-    pub behaviour: Disk,
+    /// How disk requests complete.
+    pub behaviour: DiskBehaviour,
     /// Whether the disk lends its memory.
     pub lends: bool,
-    /// Whether the disk is one of several with the same content.
+    /// Whether another disk holds the same content.
     pub is_redundant: bool,
     /// The disk's bytes.
     pub disk: Vec<u8>,
-    /// The engine heeds what it is told.
-    pub heeds: bool,
-    /// What it was told, with how many requests it had been given before.
-    pub told: Vec<(usize, Soon)>,
-    /// Every request that the engine was given, in order.
+    /// Whether the engine uses prefetch hints.
+    pub benefits_from_prefetch: bool,
+    /// Prefetch hints received, each with the number of requests submitted before it.
+    pub prefetches: Vec<(usize, UpcomingRequest)>,
+    /// All submitted requests, in order.
     pub log: Vec<(Op, Flags, u64, u64)>,
     arena: Vec<u8>,
     used: BTreeMap<u64, usize>,
     used_bytes: usize,
-    /// What is lent: from where it seems to lie, to the range of the disk.
+    /// Loans: from their address to the range of the disk.
     lent: BTreeMap<u64, Range<usize>>,
     loans: u64,
     sockets: Vec<Socket>,
     started: VecDeque<Request>,
-    /// Of these the ones that wait to be begun.
+    /// Tags of entered requests that have not begun.
     entered: Vec<u64>,
-    /// The client that hangs up while the server takes in the next request that changes something.
+    /// The client that disconnects while the next modifying request is entered.
     pub ends_when_entered: Option<usize>,
     done: VecDeque<Completion>,
     timers: Vec<(u64, u64)>,
 }
 
 impl MemoryHost {
-    /// A host with an arena and a disk of these many bytes.
+    /// Returns a host with an arena and a disk of these sizes in bytes.
     pub fn new(arena_bytes: usize, disk_bytes: usize) -> MemoryHost {
         MemoryHost {
             now_ns: 1,
-            behaviour: Disk::Prompt,
+            behaviour: DiskBehaviour::Prompt,
             lends: false,
             is_redundant: false,
-            heeds: false,
-            told: Vec::new(),
+            benefits_from_prefetch: false,
+            prefetches: Vec::new(),
             disk: vec![0; disk_bytes],
             log: Vec::new(),
             arena: vec![0; arena_bytes],
@@ -106,83 +106,84 @@ impl MemoryHost {
         }
     }
 
-    /// A new socket whose client takes everything.
+    /// Adds a socket whose client takes all output.
     pub fn socket(&mut self) -> usize {
         self.sockets.push(Socket { window: usize::MAX, ..Socket::default() });
         self.sockets.len() - 1
     }
 
-    /// The client sends bytes.
+    /// Adds bytes to the server's input.
     pub fn client_sends(&mut self, socket: usize, bytes: &[u8]) {
         self.sockets[socket].inbox.extend(bytes);
     }
 
-    /// The client sends no more.
+    /// Shuts down the client's sending side.
     pub fn client_ends(&mut self, socket: usize) {
         self.sockets[socket].ended = true;
     }
 
-    /// The client takes so many more bytes, and then none.
+    /// Lets the client take this many more bytes, and none after them.
     pub fn client_takes(&mut self, socket: usize, bytes: usize) {
         self.sockets[socket].window = bytes;
     }
 
-    /// What was sent to the client since the last call.
+    /// Returns the output since the last call.
     pub fn take_output(&mut self, socket: usize) -> Vec<u8> {
         std::mem::take(&mut self.sockets[socket].outbox)
     }
 
-    /// Bytes that the server has not taken yet.
+    /// Returns the number of bytes that the server has not received.
     pub fn untaken(&self, socket: usize) -> usize {
         self.sockets[socket].inbox.len()
     }
 
-    /// The server closed it.
+    /// Returns whether the server has closed the socket.
     pub fn is_closed(&self, socket: usize) -> bool {
         self.sockets[socket].closed
     }
 
-    /// Bytes of the arena in use.
+    /// Returns the bytes of the arena in use.
     pub fn used_bytes(&self) -> usize {
         self.used_bytes
     }
 
-    /// Loans that did not come back yet.
+    /// Returns the number of loans that were not returned.
     pub fn lent(&self) -> usize {
         self.lent.len()
     }
 
-    /// Loans there ever were.
+    /// Returns the number of loans ever made.
     pub fn loans(&self) -> u64 {
         self.loans
     }
 
-    /// Requests that wait for [`MemoryHost::finish_io`].
+    /// Returns the number of requests that wait for [`MemoryHost::finish_io`].
     pub fn held_io(&self) -> usize {
         self.started.len()
     }
 
-    /// Puts the oldest held request behind all others.
+    /// Moves the oldest held request behind all others.
     pub fn defer_io(&mut self) {
         if !self.started.is_empty() {
             self.started.rotate_left(1);
         }
     }
 
-    /// Ends the oldest held request: as it should, with an error, or late (its buffer stays busy).
+    /// Completes the oldest held request: successfully, with an error, or late (its buffer stays busy). Returns its
+    /// tag.
     pub fn finish_io(&mut self, result: Result<(), ErrorKind>, buffer_busy: bool) -> Option<u64> {
         let request = self.started.pop_front()?;
-        let result = result.map_err(IoError::of).and_then(|()| self.carry_out(&request));
+        let result = result.map_err(IoError::of).and_then(|()| self.execute(&request));
         self.done.push_back(Completion { tag: request.tag, result, buffer_busy });
         Some(request.tag)
     }
 
-    /// Lets everything happen that can happen now.
+    /// Runs the loop until nothing more can happen.
     pub fn run(&mut self, server: &mut Server<usize>) {
         while self.turn(server) {}
     }
 
-    /// One turn of the loop; false: nothing happened.
+    /// Runs one turn of the loop. Returns false if nothing happened.
     pub fn turn(&mut self, server: &mut Server<usize>) -> bool {
         let mut moved = false;
         let due: Vec<u64> = self.timers.iter().filter(|timer| timer.0 <= self.now_ns).map(|timer| timer.1).collect();
@@ -197,8 +198,8 @@ impl MemoryHost {
                 moved = true;
             }
         }
-        while self.behaviour != Disk::Held && !self.started.is_empty() {
-            let error = if let Disk::Failing(kind) = self.behaviour { Err(kind) } else { Ok(()) };
+        while self.behaviour != DiskBehaviour::Held && !self.started.is_empty() {
+            let error = if let DiskBehaviour::Failing(kind) = self.behaviour { Err(kind) } else { Ok(()) };
             self.finish_io(error, false);
         }
         while let Some(completion) = self.done.pop_front() {
@@ -209,7 +210,7 @@ impl MemoryHost {
         moved || self.sockets.iter().any(Socket::can_move) || !self.done.is_empty()
     }
 
-    fn carry_out(&mut self, request: &Request) -> Result<(), IoError> {
+    fn execute(&mut self, request: &Request) -> Result<(), IoError> {
         let (from, len) = (request.offset as usize, request.len as usize);
         let end = from.checked_add(len).filter(|&end| end <= self.disk.len());
         let end = end.ok_or(IoError::of(ErrorKind::Invalid))?;
@@ -228,14 +229,14 @@ impl MemoryHost {
         Ok(())
     }
 
-    /// Index of a buffer in the arena; it must lie in memory that is in use.
+    /// Returns the index of a buffer in the arena. The buffer must be allocated.
     fn at(&self, buf: Buf, len: usize) -> usize {
         let (&start, &held) = self.used.range(..=buf.addr).next_back().expect("memory in use");
         assert!(buf.addr + len as u64 <= start + held as u64, "the range leaves its buffer");
         (buf.addr - ARENA_BASE) as usize
     }
 
-    /// Bytes to be sent: of the arena, or lent.
+    /// Returns bytes to be sent, from the arena or a loan.
     fn to_send(&self, buf: Buf, len: usize) -> &[u8] {
         if buf.addr < LOAN_BASE {
             let at = self.at(buf, len);
@@ -247,7 +248,7 @@ impl MemoryHost {
         &self.disk[from..from + len]
     }
 
-    /// The next thing that a socket's operations in flight come to.
+    /// Returns the next completion of a socket's operations in flight.
     fn network(&mut self, socket: usize) -> Option<(u64, i32)> {
         if let Some(done) = self.network_recv(socket) {
             return Some(done);
@@ -319,7 +320,7 @@ impl Host for MemoryHost {
     }
 
     fn submit(&mut self, request: &Request) -> Result<(), IoError> {
-        if self.behaviour == Disk::Busy {
+        if self.behaviour == DiskBehaviour::Busy {
             return Err(IoError::of(ErrorKind::Busy));
         }
         assert!(request.tag < 1 << 48, "tags have 48 bits");
@@ -339,9 +340,9 @@ impl Host for MemoryHost {
         Ok(())
     }
 
-    fn settle_entered(&mut self, _device: DeviceId, is_there: bool) {
+    fn begin_or_cancel_entered(&mut self, _device: DeviceId, is_connected: bool) {
         let entered = std::mem::take(&mut self.entered);
-        if is_there {
+        if is_connected {
             return;
         }
         for tag in entered {
@@ -354,13 +355,13 @@ impl Host for MemoryHost {
         }
     }
 
-    fn heeds(&self, _device: DeviceId) -> bool {
-        self.heeds
+    fn benefits_from_prefetch(&self, _device: DeviceId) -> bool {
+        self.benefits_from_prefetch
     }
 
-    fn foresee(&mut self, _device: DeviceId, soon: &[Soon]) {
+    fn prefetch(&mut self, _device: DeviceId, soon: &[UpcomingRequest]) {
         let before = self.log.len();
-        self.told.extend(soon.iter().map(|&soon| (before, soon)));
+        self.prefetches.extend(soon.iter().map(|&soon| (before, soon)));
     }
 
     fn is_redundant(&self, _device: DeviceId) -> bool {
@@ -370,13 +371,13 @@ impl Host for MemoryHost {
     fn lend(&mut self, _device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
         let (from, len) = (usize::try_from(offset).ok()?, len as usize);
         let to = from.checked_add(len).filter(|&to| to <= self.disk.len())?;
-        if !self.lends || matches!(self.behaviour, Disk::Failing(_) | Disk::Busy) {
+        if !self.lends || matches!(self.behaviour, DiskBehaviour::Failing(_) | DiskBehaviour::Busy) {
             return None;
         }
         let addr = LOAN_BASE + self.loans * LOAN_STRIDE;
         self.loans += 1;
         self.lent.insert(addr, from..to);
-        Some(Loan { buf: Buf { addr, region: Buf::UNREGISTERED }, of_ring: None })
+        Some(Loan { buf: Buf { addr, region: Buf::UNREGISTERED }, ring_loan: None })
     }
 
     fn is_lent(&self, buf: Buf, _len: usize) -> bool {
@@ -388,7 +389,7 @@ impl Host for MemoryHost {
         self.memory(to, len).copy_from_slice(&bytes);
     }
 
-    fn give_back(&mut self, loan: Loan) {
+    fn return_loan(&mut self, loan: Loan) {
         self.lent.remove(&loan.buf.addr).expect("gave back what was not lent");
     }
 

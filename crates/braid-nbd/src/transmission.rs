@@ -1,113 +1,114 @@
-//! Is a request one that may be served? Pure: a header and what was negotiated in, a command or a refusal out.
+//! Validates requests. Pure: maps a header and the negotiated terms to a command or a refusal.
 
 use braid_engine::Flags;
 
 use crate::codec::{
-    Asked, EXTENDED_REQUEST_MAGIC, PAYLOAD_BYTES_ABSURD, PAYLOAD_BYTES_MAX, REQUEST_MAGIC, command, command_flags,
+    DecodedRequest, EXTENDED_REQUEST_MAGIC, PAYLOAD_BYTES_DISCARDED_MAX, PAYLOAD_BYTES_MAX, REQUEST_MAGIC, command,
+    command_flags,
 };
 use crate::errno::Errno;
 
-/// What was agreed on for one connection, as far as its requests depend on it.
+/// The negotiated terms of one connection that its requests depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Size of the export in bytes.
     pub size_bytes: u64,
     /// Smallest block, a power of two.
     pub block_bytes_min: u32,
-    /// Most bytes of a READ: what was announced as the largest block.
+    /// Maximum bytes of a READ: the announced largest block.
     pub read_bytes_max: u32,
-    /// Nothing may change.
+    /// The export is read-only.
     pub read_only: bool,
     /// Replies are structured.
     pub structured: bool,
-    /// Headers are extended, which makes replies structured, too.
+    /// Headers are extended, which implies structured replies.
     pub extended: bool,
     /// Metadata contexts were chosen for this export.
     pub allocation: bool,
 }
 
-/// A request that may be served.
+/// A valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Read.
     Read,
     /// Write; the payload follows on the wire.
     Write(Flags),
-    /// Leave.
+    /// Disconnect.
     Disconnect,
     /// Flush.
     Flush,
     /// Discard.
     Trim(Flags),
-    /// A hint.
+    /// Prefetch hint.
     Cache,
     /// Write zeros.
     WriteZeroes(Flags),
-    /// Describe extents; only one if set.
+    /// Describe extents.
     BlockStatus {
-        /// The client wants one extent, no longer than it asked.
+        /// The client wants a single extent, no longer than the requested range.
         one: bool,
     },
 }
 
-/// A request that is answered with an error.
+/// A request that gets an error reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The error.
     pub errno: Errno,
-    /// Words for people, at most 38 bytes.
+    /// Text for the client, at most 38 bytes.
     pub text: &'static str,
 }
 
-/// A request after which the stream cannot be understood any more, or should not be.
+/// A protocol violation after which the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Breach {
-    /// No request begins here.
+pub enum ProtocolViolation {
+    /// The request does not begin with the magic number.
     Magic(u32),
     /// A WRITE of more than [`PAYLOAD_BYTES_ABSURD`].
     Payload(u64),
 }
 
-/// What to do with a request.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RequestDecision {
     /// Serve it.
     Serve(Command),
-    /// Answer with an error, after `payload` bytes of data were thrown away.
+    /// Reply with an error after discarding this many bytes of payload.
     Refuse(Refusal, u32),
     /// Close the connection.
-    Close(Breach),
+    Close(ProtocolViolation),
 }
 
 const fn refusal(errno: Errno, text: &'static str) -> Refusal {
     Refusal { errno, text }
 }
 
-/// Judges one request.
+/// Validates one request.
 #[inline]
-pub fn judge(header: &Asked, terms: &Terms) -> Verdict {
+pub fn validate(header: &DecodedRequest, terms: &Terms) -> RequestDecision {
     let magic = if terms.extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
     if header.magic != magic {
-        return Verdict::Close(Breach::Magic(header.magic));
+        return RequestDecision::Close(ProtocolViolation::Magic(header.magic));
     }
     let kind = header.kind;
-    // With extended headers a flag says whether there is a payload, without them the command.
+    // With extended headers a flag says whether a payload follows; without them the command does.
     let has_payload =
         if terms.extended { header.flags & command_flags::PAYLOAD_LEN != 0 } else { kind == command::WRITE };
     let payload = if has_payload && kind != command::DISC { header.len } else { 0 };
-    if payload > u64::from(PAYLOAD_BYTES_ABSURD) {
-        return Verdict::Close(Breach::Payload(payload));
+    if payload > u64::from(PAYLOAD_BYTES_DISCARDED_MAX) {
+        return RequestDecision::Close(ProtocolViolation::Payload(payload));
     }
     match check(header, kind, terms) {
         Ok(_) if kind == command::WRITE && !has_payload => {
-            Verdict::Refuse(refusal(Errno::Invalid, "a write without the flag PAYLOAD_LEN"), 0)
+            RequestDecision::Refuse(refusal(Errno::Invalid, "a write without the flag PAYLOAD_LEN"), 0)
         }
-        Ok(command) => Verdict::Serve(command),
-        Err(refusal) => Verdict::Refuse(refusal, payload as u32),
+        Ok(command) => RequestDecision::Serve(command),
+        Err(refusal) => RequestDecision::Refuse(refusal, payload as u32),
     }
 }
 
-/// Which flags a command may have. FUA is valid for all of them.
+/// Returns the flags that a command may have. FUA is valid for all commands.
 fn flags_allowed(kind: u16, terms: &Terms) -> u16 {
     use command_flags::*;
     FUA | match kind {
@@ -119,7 +120,7 @@ fn flags_allowed(kind: u16, terms: &Terms) -> u16 {
     }
 }
 
-fn check(header: &Asked, kind: u16, terms: &Terms) -> Result<Command, Refusal> {
+fn check(header: &DecodedRequest, kind: u16, terms: &Terms) -> Result<Command, Refusal> {
     let flags = header.flags;
     if kind == command::DISC {
         return Ok(Command::Disconnect);
@@ -128,7 +129,7 @@ fn check(header: &Asked, kind: u16, terms: &Terms) -> Result<Command, Refusal> {
         return Err(refusal(Errno::Invalid, "unknown command"));
     }
     if flags & !flags_allowed(kind, terms) != 0 {
-        return Err(refusal(Errno::Invalid, "a flag that this command does not have"));
+        return Err(refusal(Errno::Invalid, "a flag invalid for this command"));
     }
     if kind == command::FLUSH {
         if header.offset != 0 || header.len != 0 {
@@ -162,8 +163,8 @@ fn check(header: &Asked, kind: u16, terms: &Terms) -> Result<Command, Refusal> {
     })
 }
 
-/// The range must not be empty, must lie inside, be aligned, and be no longer than a payload may be.
-fn check_range(header: &Asked, kind: u16, terms: &Terms) -> Result<(), Refusal> {
+/// Checks that the range is not empty, lies inside the export, is aligned, and is not longer than the command allows.
+fn check_range(header: &DecodedRequest, kind: u16, terms: &Terms) -> Result<(), Refusal> {
     let (offset, len) = (header.offset, header.len);
     if len == 0 {
         return Err(refusal(Errno::Invalid, "the range is empty"));

@@ -1,4 +1,4 @@
-//! No bytes make the server panic, leak or depend on how they were cut into pieces.
+//! No input makes the server panic or leak, or depends on how it is split.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,7 +7,7 @@ use braid_nbd::fuzz::{converse, fuzz_handshake, fuzz_transmission};
 use common::bytes;
 use proptest::prelude::*;
 
-/// Bits of handshakes and requests that make sense, to be strung together and damaged.
+/// Valid parts of handshakes and requests, to be concatenated and damaged.
 fn sensible() -> Vec<Vec<u8>> {
     [
         "00000003",
@@ -89,8 +89,8 @@ proptest! {
     }
 
     #[test]
-    fn pieces_do_not_matter(bytes in mutated(), step in 1..97usize) {
-        // Replies may come in another order: what needs no disk overtakes what does.
+    fn splitting_the_input_does_not_matter(bytes in mutated(), step in 1..97usize) {
+        // The order of replies may differ: requests without disk I/O overtake those with it.
         let (whole, pieces) = (converse(&bytes, usize::MAX), converse(&bytes, step));
         prop_assert_eq!(histogram(&whole), histogram(&pieces), "in pieces of {}", step);
     }
@@ -102,7 +102,7 @@ fn histogram(bytes: &[u8]) -> Vec<usize> {
     counts
 }
 
-/// The messages of a session with structured replies, sorted; each tells its own length.
+/// Returns the messages of a session with structured replies, sorted. Each contains its length.
 fn messages(output: &[u8]) -> Vec<&[u8]> {
     let (mut rest, mut found) = (output, Vec::new());
     while !rest.is_empty() {
@@ -112,7 +112,7 @@ fn messages(output: &[u8]) -> Vec<&[u8]> {
             0x0003_e889 => 20 + number(16),
             0x6744_6698 => 16,
             0x668e_33ef => 20 + number(16),
-            // The answer to EXPORT_NAME, from its size.
+            // The reply to EXPORT_NAME, beginning with the size.
             0 => 10,
             other => panic!("{other:x}"),
         };
@@ -124,11 +124,11 @@ fn messages(output: &[u8]) -> Vec<&[u8]> {
     found
 }
 
-/// Cut in two at every place, and byte by byte: always the same answer.
+/// Splits the input into pieces of every length; the output is always the same.
 #[test]
 fn every_boundary() {
     let parts = sensible();
-    // A whole session with structured replies, a refused write in its middle, a long write, a goodbye.
+    // A complete session with structured replies, a refused write, a long write, and a DISC.
     let picks = [0, 2, 3, 6, 9, 10, 14, 17, 18, 23, 22, 21, 15, 20, 25];
     let mut session: Vec<u8> = Vec::new();
     for k in picks {
@@ -140,7 +140,7 @@ fn every_boundary() {
     let whole = converse(&session, usize::MAX);
     assert!(whole.len() > 20_000, "the session does something: {}", whole.len());
     assert_eq!(messages(&whole).len(), 1 + 9 + 11, "greeting, options, requests");
-    // In pieces of so many bytes: each length cuts at its first multiple, and at others.
+    // Each length splits the input at its multiples.
     for piece in 1..session.len() {
         assert!(messages(&converse(&session, piece)) == messages(&whole), "in pieces of {piece} bytes");
     }

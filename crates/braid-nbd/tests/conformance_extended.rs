@@ -1,4 +1,4 @@
-//! Extended headers, byte by byte: what is sent and what comes back is written by hand from the protocol's document.
+//! Conformance of extended headers, with bytes written by hand from the protocol's document.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,7 +8,7 @@ use common::*;
 const ASK: &str = "'IHAVEOPT' 0000000b 00000000";
 const ACK: &str = "0003e889045565a9 0000000b 00000001 00000000";
 
-/// A client past the handshake: extended headers, `base:allocation`, GO.
+/// Returns a client after the handshake: extended headers, `base:allocation`, GO.
 fn extended(export: &str) -> Client {
     let mut client = Client::connect();
     client.say("00000003");
@@ -21,12 +21,12 @@ fn extended(export: &str) -> Client {
     client
 }
 
-/// A request: flags and type, offset, length; the cookie is always the same.
+/// Returns a request: flags and type, offset, length; with a fixed cookie.
 fn request(flags_and_kind: &str, offset: u64, len: u64) -> String {
     format!("21e41c71 {flags_and_kind} 'a cookie' {offset:016x} {len:016x}")
 }
 
-/// A last chunk: its type, the request's offset, the length of what follows.
+/// Returns the header of a final chunk: its type, the request's offset, the payload length.
 fn chunk(kind: &str, offset: u64, len: u64) -> String {
     format!("6e8a278c 0001 {kind} 'a cookie' {offset:016x} {len:016x}")
 }
@@ -49,7 +49,7 @@ fn negotiated_once_and_for_all() {
     client.ask("it stands", ASK, ACK);
     client.ask("once is enough", ASK, &refused("80000003", "0000000b"));
     client.ask("there is no way back", "'IHAVEOPT' 00000008 00000000", &refused("8000000a", "00000008"));
-    // EXPORT_NAME is forbidden, and can only be answered by closing.
+    // EXPORT_NAME is forbidden, and can only be refused by closing.
     assert_eq!(client.say("'IHAVEOPT' 00000001 00000001 'a'"), b"");
     assert!(client.is_closed());
 }
@@ -96,14 +96,14 @@ fn reads_and_writes() {
 }
 
 #[test]
-fn what_is_refused() {
+fn refused_requests() {
     let mut client = extended("a");
-    // A WRITE must say that its payload follows; without that, nothing follows.
+    // A WRITE must have PAYLOAD_LEN; without it no payload follows.
     client.ask("WRITE without PAYLOAD_LEN", &request("0000 0001", 0, 512), &error(0, 22));
-    // Elsewhere it is taken in, thrown away and refused.
+    // On other commands the payload is received, discarded and refused.
     for kind in ["0000", "0003", "0004", "0005", "0006", "0007", "0063"] {
-        let asked = format!("{} {}", request(&format!("0020 {kind}"), 512, 16), "77".repeat(16));
-        client.ask("a payload that nobody asked for", &asked, &error(512, 22));
+        let requested = format!("{} {}", request(&format!("0020 {kind}"), 512, 16), "77".repeat(16));
+        client.ask("a payload on a command without one", &requested, &error(512, 22));
     }
     client.ask("beyond the end", &request("0000 0000", 1 << 20, 512), &error(1 << 20, 22));
     client.ask("far beyond", &request("0000 0004", 512, u64::MAX - 511), &error(512, 22));
@@ -116,7 +116,7 @@ fn what_is_refused() {
         &error(1 << 20, 28),
     );
     client.ask("it goes on", &request("0000 0003", 0, 0), &chunk("0000", 0, 0));
-    // The compact header's magic number is wrong here, and a payload beyond all measure is the end, too.
+    // A compact header has the wrong magic number here. A payload that is too long also closes the connection.
     assert_eq!(client.say("25609513 0000 0003 'a cookie' 0000000000000000 00000000 00000000"), b"");
     assert!(client.is_closed());
     let mut client = extended("a");
@@ -154,22 +154,22 @@ fn ranges_of_more_than_32_bits() {
         &request("0008 0007", 0, five_tib),
         &format!("{} 00000001 00000001 {five_tib:016x} 0000000000000000", chunk("0006", 0, 24)),
     );
-    // The memory behind is smaller, and says so; what counts is what the engine was asked.
+    // The in-memory disk is smaller and fails the requests; the test checks what was submitted.
     client.host.log.clear();
     client.say(&request("0000 0004", 4096, five_tib));
     client.say(&request("0002 0006", 8192, five_tib));
     client.say(&request("0000 0005", 8192, five_tib));
-    let asked: Vec<_> = client.host.log.iter().map(|entry| (entry.2, entry.3)).collect();
-    assert_eq!(asked, [(4096, five_tib), (8192, five_tib)]);
+    let requested: Vec<_> = client.host.log.iter().map(|entry| (entry.2, entry.3)).collect();
+    assert_eq!(requested, [(4096, five_tib), (8192, five_tib)]);
 }
 
-/// As many errors as there can be at once, each with its place and its words: they do not fit one send.
+/// The maximum number of errors at once, each with offset and text: they exceed one send.
 #[test]
 fn many_errors_at_once() {
     let mut client = extended("a");
-    client.host.behaviour = braid_nbd::memory::Disk::Held;
-    let asked: String = (0..256).map(|k| request("0000 0000", k * 512, 512)).collect();
-    assert_eq!(client.say(&asked), b"");
+    client.host.behaviour = braid_nbd::memory::DiskBehaviour::Held;
+    let requested: String = (0..256).map(|k| request("0000 0000", k * 512, 512)).collect();
+    assert_eq!(client.say(&requested), b"");
     while client.host.held_io() > 0 {
         client.host.finish_io(Err(braid_engine::ErrorKind::FlushFailed), false);
     }

@@ -1,4 +1,4 @@
-//! Every option of the handshake, with bytes written from the protocol's document by hand.
+//! Conformance of all handshake options, with bytes written by hand from the protocol's document.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,10 +6,10 @@ mod common;
 use braid_nbd::{Cause, NbdEvent};
 use common::*;
 
-/// Magic number of replies to options.
+/// Magic number of option replies.
 const R: &str = "0003e889045565a9";
 
-/// An option, as a client sends it: its data's length is counted here, not by the codec.
+/// Returns an option as a client sends it. The data length is computed here, not by the codec.
 fn opt(option: u32, data: &str) -> String {
     format!("'IHAVEOPT' {option:08x} {:08x} {data}", bytes(data).len())
 }
@@ -61,7 +61,7 @@ fn client_flags() {
         client.say(flags);
         assert_eq!(!client.is_closed(), open, "{flags}");
     }
-    // Without the fixed newstyle there is one option only.
+    // Without fixed newstyle, EXPORT_NAME is the only option.
     let mut client = Client::connect();
     client.say("00000002");
     client.ask("option of the fixed newstyle", &opt(3, ""), "");
@@ -83,11 +83,11 @@ fn export_name() {
         client.ask(name, &opt(1, name), &expected);
         assert!(!client.is_closed());
     }
-    // With structured replies agreed on, DF is offered.
+    // With structured replies, DF is offered.
     let mut client = fixed();
     client.ask("structured", &opt(8, ""), &ack(8));
     client.ask("then the name", &opt(1, "'a'"), "0000000000100000 0ded");
-    // What cannot be served ends the session.
+    // Names that cannot be served end the session.
     for (name, why) in [
         ("'nosuch'", Cause::NoSuchExport("nosuch".into())),
         ("", Cause::NoSuchExport("".into())),
@@ -116,7 +116,7 @@ fn abort() {
     for data in ["", "'bye'"] {
         let mut client = fixed();
         client.ask("abort", &opt(2, data), &ack(2));
-        assert_eq!(cause(&mut client), Cause::Left);
+        assert_eq!(cause(&mut client), Cause::Disconnected);
     }
 }
 
@@ -138,15 +138,15 @@ fn list() {
     client.ask("nothing to list", &opt(3, ""), &ack(3));
 }
 
-/// A long list is told in parts, so that a client that reads nothing costs little.
+/// A long list is sent in parts, so that a client that reads nothing costs little memory.
 #[test]
 fn a_long_list() {
     for exports in [29, 30, 61, 4093] {
         let mut client = fixed();
         let long = "y".repeat(200);
         for k in 0..exports {
-            let info = braid_nbd::ExportInfo::new(format!("x{k:05}"), braid_engine::DeviceId(0), 4096);
-            client.table.add(braid_nbd::ExportInfo { description: long.clone(), ..info }).unwrap();
+            let info = braid_export::ExportInfo::new(format!("x{k:05}"), braid_engine::DeviceId(0), 4096);
+            client.table.add(braid_export::ExportInfo { description: long.clone(), ..info }).unwrap();
         }
         client.host.client_takes(client.socket, 0);
         client.say(&opt(3, ""));
@@ -162,10 +162,10 @@ fn a_long_list() {
             + &err(5, UNSUP);
         expect("list", &got, &expected);
     }
-    // Behind it the client says more than the server keeps at a time.
+    // After LIST the client sends more than the server buffers.
     let mut client = fixed();
     for k in 0..100 {
-        client.table.add(braid_nbd::ExportInfo::new(format!("x{k}"), braid_engine::DeviceId(0), 4096)).unwrap();
+        client.table.add(braid_export::ExportInfo::new(format!("x{k}"), braid_engine::DeviceId(0), 4096)).unwrap();
     }
     let one = client.say(&opt(3, ""));
     let before = client.host.used_bytes();
@@ -176,23 +176,23 @@ fn a_long_list() {
     client.host.client_takes(client.socket, usize::MAX);
     let got = client.say(&opt(8, ""));
     assert_eq!(&got[..one.len()], one);
-    expect("the rest", &got[101 * one.len() + 5 * (20 + 28)..], &ack(8));
+    expect("the rest", &got[101 * one.len() + 5 * (20 + 27)..], &ack(8));
     let client = Client::connect();
     let mut out = Vec::new();
     for k in 0..4000 {
-        let info = braid_nbd::ExportInfo::new(format!("{k:0255}"), braid_engine::DeviceId(0), 4096);
-        client.table.add(braid_nbd::ExportInfo { description: "z".repeat(255), ..info }).unwrap();
+        let info = braid_export::ExportInfo::new(format!("{k:0255}"), braid_engine::DeviceId(0), 4096);
+        client.table.add(braid_export::ExportInfo { description: "z".repeat(255), ..info }).unwrap();
     }
     let mut handshake = braid_nbd::handshake::Handshake::new(client.table.clone(), u64::MAX, &mut out);
     let said = bytes(&("00000003".to_owned() + &opt(3, "")));
-    let (mut from, mut told) = (0, 0);
+    let (mut from, mut listed_bytes) = (0, 0);
     while from < said.len() {
         out.clear();
         from += handshake.feed(&said[from..], &mut out).0;
         assert!(out.len() <= 20 << 10, "one part");
-        told += out.len();
+        listed_bytes += out.len();
     }
-    assert!(told > 4000 * 530);
+    assert!(listed_bytes > 4000 * 530);
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn info_and_go() {
             assert_eq!(entered, option == 7, "only GO enters transmission");
         }
     }
-    // After structured replies were agreed on, DF is offered.
+    // After structured replies are negotiated, DF is offered.
     let mut client = fixed();
     client.ask("structured", &opt(8, ""), &ack(8));
     client.ask("info", &opt(6, "00000001 'a' 0000"), &(export(6, "0ded") + &ack(6)));
@@ -353,7 +353,7 @@ fn set_meta_context() {
     client.ask("malformed", &opt(10, "00000001 'a' 00000009"), &err(10, INVALID));
 }
 
-/// BLOCK_STATUS works after the last SET_META_CONTEXT succeeded for the export that was then chosen.
+/// BLOCK_STATUS works if the last SET_META_CONTEXT succeeded for the export that is then chosen.
 #[test]
 fn set_meta_context_holds_for_its_export_only() {
     let set = |export: &str| opt(10, &format!("{:08x} '{export}' 00000001 0000000f 'base:allocation'", export.len()));
@@ -424,10 +424,10 @@ fn the_handshake_has_a_time_limit() {
             client.host.now_ns += 1_000_000_000;
             client.run();
         }
-        assert_eq!(cause(&mut client), Cause::HandshakeLate);
+        assert_eq!(cause(&mut client), Cause::HandshakeTimeout);
         assert_eq!((client.server.connections(), client.host.used_bytes()), (0, 0));
     }
-    // Once through, there is none.
+    // After the handshake there is no time limit.
     let mut client = Client::simple("a");
     client.host.now_ns += 3_600_000_000_000;
     client.run();
@@ -435,7 +435,7 @@ fn the_handshake_has_a_time_limit() {
 }
 
 #[test]
-fn an_export_has_so_many_places() {
+fn the_connection_limit_of_an_export() {
     let mut client = Client::simple("a");
     for _ in 1..64 {
         client.reconnect();
@@ -446,6 +446,6 @@ fn an_export_has_so_many_places() {
     client.ask("info", &opt(6, "00000001 'a' 0000"), &err(6, POLICY));
     client.ask("go", &opt(7, "00000001 'a' 0000"), &err(7, POLICY));
     client.ask("name", &opt(1, "'a'"), "");
-    assert_eq!(cause(&mut client), Cause::NoPlace("a".into()));
+    assert_eq!(cause(&mut client), Cause::ConnectionLimit("a".into()));
     assert_eq!(client.table.find("a").unwrap().connections(), 64);
 }

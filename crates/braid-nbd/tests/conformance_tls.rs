@@ -1,4 +1,4 @@
-//! TLS's place in the handshake, byte by byte, up to where it begins.
+//! Conformance of TLS in the handshake, with bytes written by hand, up to the beginning of TLS.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -7,15 +7,16 @@ mod pki;
 use std::net::IpAddr;
 
 use braid_engine::DeviceId;
+use braid_export::{ExportInfo, ExportLimits, ExportTable, ExportTls};
 use braid_nbd::server::Arrival;
-use braid_nbd::{Cause, ExportInfo, ExportLimits, ExportTable, ExportTls, NbdEvent};
+use braid_nbd::{Cause, NbdEvent};
 use common::*;
 use std::sync::Arc;
 
 const STARTTLS: &str = "'IHAVEOPT' 00000005 00000000";
 const LIST: &str = "'IHAVEOPT' 00000003 00000000";
 
-/// A client at 192.0.2.7 of a server with these exports, which has a certificate.
+/// Returns a client at 192.0.2.7 of a server with these exports and a certificate.
 fn client(exports: &[(&str, ExportTls)], allow: &[&str]) -> Client {
     let mut client = Client::connect();
     let table = Arc::new(ExportTable::new());
@@ -61,19 +62,19 @@ fn cause(client: &Client) -> Cause {
 }
 
 #[test]
-fn where_all_need_it_nothing_else_is_said() {
+fn nothing_else_is_served_before_tls_if_all_exports_require_it() {
     let exports = [("a", ExportTls::Required), ("b", ExportTls::Required)];
     let mut client = client(&exports, &[]);
     for option in [3, 4, 8, 9, 10, 11, 99] {
         client.ask("before TLS", &format!("'IHAVEOPT' {option:08x} 00000000"), &refused(option, TLS_REQD));
     }
-    for name in ["a", "nobody", ""] {
+    for name in ["a", "absent", ""] {
         client.ask("INFO", &choose(6, name), &refused(6, TLS_REQD));
         client.ask("GO", &choose(7, name), &refused(7, TLS_REQD));
     }
     client.ask("STARTTLS with data", "'IHAVEOPT' 00000005 00000001 00", &refused(5, INVALID));
     client.ask("STARTTLS", STARTTLS, &ack(5));
-    // From here on it is TLS: an option in the clear is no record, and its end.
+    // From here on the server expects TLS: a plaintext option is not a record, and ends the connection.
     client.say(LIST);
     assert!(client.is_closed());
     assert!(matches!(cause(&client), Cause::Tls(_)));
@@ -92,12 +93,12 @@ fn abort_and_export_name_before_tls() {
 }
 
 #[test]
-fn where_some_need_it_they_are_hidden() {
+fn exports_that_require_tls_are_hidden_before_it() {
     let mut client = client(&[("hidden", ExportTls::Required), ("open", ExportTls::Optional)], &[]);
     let server = "0003e889045565a9 00000003 00000002 00000008 00000004 'open'";
     client.ask("LIST", LIST, &format!("{server} {}", ack(3)));
     client.ask("INFO", &choose(6, "hidden"), &refused(6, TLS_REQD));
-    client.ask("one that is not there", &choose(6, "nobody"), &refused(6, TLS_REQD));
+    client.ask("an export that does not exist", &choose(6, "absent"), &refused(6, TLS_REQD));
     client.ask("STRUCTURED_REPLY", "'IHAVEOPT' 00000008 00000000", &ack(8));
     let query = "'IHAVEOPT' 0000000a 0000000e 00000006 'hidden' 00000000";
     client.ask("SET_META_CONTEXT", query, &refused(10, TLS_REQD));
@@ -106,21 +107,21 @@ fn where_some_need_it_they_are_hidden() {
 }
 
 #[test]
-fn where_none_needs_it_nothing_is_hidden() {
+fn nothing_is_hidden_if_no_export_requires_tls() {
     let mut client = client(&[("a", ExportTls::Optional), ("b", ExportTls::Off)], &[]);
-    client.ask("one that is not there", &choose(6, "nobody"), &refused(6, UNKNOWN));
+    client.ask("an export that does not exist", &choose(6, "absent"), &refused(6, UNKNOWN));
     client.ask("STARTTLS", STARTTLS, &ack(5));
 }
 
 #[test]
-fn what_is_sent_behind_starttls_in_the_clear_is_refused() {
+fn plaintext_after_starttls_is_refused() {
     for behind in [LIST, "16", "'IHAVEOPT' 00000001 00000001 'a'"] {
         let mut client = client(&[("a", ExportTls::Optional)], &[]);
         assert_eq!(client.say(&format!("{STARTTLS} {behind}")), b"", "not even the agreement");
         assert!(client.is_closed());
         assert_eq!(cause(&client), Cause::TlsInjected);
     }
-    // The same, when the answer to an earlier option is still on its way and the server listens again.
+    // The same while the reply to an earlier option is being sent and the server receives again.
     let mut client = client(&[("a", ExportTls::Optional)], &[]);
     let used = client.host.used_bytes();
     client.host.client_takes(client.socket, 10);

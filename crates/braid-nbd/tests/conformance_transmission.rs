@@ -1,38 +1,38 @@
-//! Every command of transmission, in both styles of reply, with bytes written from the protocol's document by hand.
+//! Conformance of all commands in both reply styles, with bytes written by hand from the protocol's document.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use std::sync::Arc;
 
-use braid_engine::{DeviceId, ErrorKind, Flags, Op, Soon};
-use braid_nbd::export::Allocation;
-use braid_nbd::memory::Disk;
-use braid_nbd::server::FORESEEN_MAX;
-use braid_nbd::{Cause, ExportInfo, NbdEvent};
+use braid_engine::{DeviceId, ErrorKind, Flags, Op, UpcomingRequest};
+use braid_export::{Allocation, ExportInfo};
+use braid_nbd::memory::DiskBehaviour;
+use braid_nbd::server::PREFETCH_REQUESTS_MAX;
+use braid_nbd::{Cause, NbdEvent};
 use common::*;
 
-/// A request: magic, flags, type, cookie, offset, length.
+/// Returns a request: magic, flags, type, cookie, offset, length.
 fn req(flags: u16, kind: u16, cookie: u64, offset: u64, len: u32) -> String {
     format!("25609513 {flags:04x} {kind:04x} {cookie:016x} {offset:016x} {len:08x}")
 }
 
-/// A simple reply.
+/// Returns a simple reply.
 fn simple(error: u32, cookie: u64) -> String {
     format!("67446698 {error:08x} {cookie:016x}")
 }
 
-/// A last chunk of type ERROR.
+/// Returns a final chunk of type ERROR.
 fn chunk_error(error: u32, cookie: u64) -> String {
     format!("668e33ef 0001 8001 {cookie:016x} ???????? {error:08x} ~2")
 }
 
-/// A last chunk of type ERROR_OFFSET.
+/// Returns a final chunk of type ERROR_OFFSET.
 fn chunk_error_at(error: u32, cookie: u64, offset: u64) -> String {
     format!("668e33ef 0001 8002 {cookie:016x} ???????? {error:08x} ~2 {offset:016x}")
 }
 
-/// A last chunk with data.
+/// Returns a final chunk with data.
 fn chunk_data(cookie: u64, offset: u64, data: &[u8]) -> String {
     format!("668e33ef 0001 0001 {cookie:016x} {:08x} {offset:016x} {}", data.len() + 8, hex(data))
 }
@@ -63,28 +63,29 @@ const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
 const ENOTSUP: u32 = 95;
 
-/// Both styles of reply, by name.
+/// Returns clients of both reply styles.
 fn both(export: &str) -> [(bool, Client); 2] {
     [(false, Client::simple(export)), (true, Client::structured(export))]
 }
 
-/// An error in either style.
+/// Returns an error in either style.
 fn error(structured: bool, error: u32, cookie: u64) -> String {
     if structured { chunk_error(error, cookie) } else { simple(error, cookie) }
 }
 
 #[test]
-fn the_engine_is_told_of_what_the_stream_holds_before_it_is_asked() {
+fn buffered_requests_are_prefetched_before_submission() {
     for (structured, mut client) in both("a") {
-        client.host.heeds = true;
+        client.host.benefits_from_prefetch = true;
         let data = "'d'".repeat(512);
-        let told = |client: &mut Client| std::mem::take(&mut client.host.told);
-        let soon = |offset, write| Soon { offset, write };
+        let prefetches = |client: &mut Client| std::mem::take(&mut client.host.prefetches);
+        let soon = |offset, write| UpcomingRequest { offset, write };
 
         client.say(&req(0, READ, 1, 4096, 512));
-        assert_eq!(told(&mut client), [], "one alone");
+        assert_eq!(prefetches(&mut client), [], "one alone");
 
-        // What has no place to be found, and what is refused, is passed over with its payload; of the last one not all is there.
+        // Requests without a range, and refused ones, are skipped together with their payload. The last request is
+        // incomplete.
         let sent = [
             req(0, WRITE, 2, 512, 512) + &data,
             req(0, FLUSH, 3, 0, 0),
@@ -99,21 +100,24 @@ fn the_engine_is_told_of_what_the_stream_holds_before_it_is_asked() {
         stream.extend(&last[..20]);
         client.say_raw(&stream);
         let expected = [soon(512, true), soon(1024, false), soon(2048, true)].map(|soon| (before, soon));
-        assert_eq!(told(&mut client), expected, "structured: {structured}");
+        assert_eq!(prefetches(&mut client), expected, "structured: {structured}");
         client.say_raw(&last[20..]);
-        assert_eq!(told(&mut client), []);
+        assert_eq!(prefetches(&mut client), []);
 
-        // No further ahead than the caches hold, and each once.
+        // No further ahead than the maximum, and each request only once.
         let before = client.host.log.len();
-        client.say(&(0..FORESEEN_MAX as u64 + 3).map(|k| req(0, READ, k, k * 512, 512)).collect::<String>());
-        let all = told(&mut client);
+        client.say(&(0..PREFETCH_REQUESTS_MAX as u64 + 3).map(|k| req(0, READ, k, k * 512, 512)).collect::<String>());
+        let all = prefetches(&mut client);
         assert!(all.iter().enumerate().all(|(k, of)| of.1 == soon(k as u64 * 512, false)), "{all:?}");
-        assert_eq!(all.len(), FORESEEN_MAX + 3);
-        assert_eq!((all[FORESEEN_MAX - 1].0, all[FORESEEN_MAX].0), (before, before + FORESEEN_MAX));
+        assert_eq!(all.len(), PREFETCH_REQUESTS_MAX + 3);
+        assert_eq!(
+            (all[PREFETCH_REQUESTS_MAX - 1].0, all[PREFETCH_REQUESTS_MAX].0),
+            (before, before + PREFETCH_REQUESTS_MAX)
+        );
 
-        client.host.heeds = false;
+        client.host.benefits_from_prefetch = false;
         client.say(&(0..3).map(|k| req(0, READ, k, k * 512, 512)).collect::<String>());
-        assert_eq!(told(&mut client), [], "who does not heed is not told");
+        assert_eq!(prefetches(&mut client), [], "no prefetch for a device that does not benefit");
     }
 }
 
@@ -161,7 +165,7 @@ fn read_refused() {
     }
 }
 
-/// A chunk of an error, to the last byte.
+/// An error chunk, to the last byte.
 #[test]
 fn error_chunk_in_full() {
     let mut client = Client::structured("a");
@@ -170,7 +174,7 @@ fn error_chunk_in_full() {
         &req(0, READ, 5, 0, 0),
         "668e33ef 0001 8001 0000000000000005 00000018 00000016 0012 'the range is empty'",
     );
-    client.host.behaviour = Disk::Failing(ErrorKind::Gone);
+    client.host.behaviour = DiskBehaviour::Failing(ErrorKind::Gone);
     client.ask(
         "error with a place",
         &req(0, READ, 5, 0x1000, 0x1000),
@@ -211,7 +215,7 @@ fn write_refused() {
         }
         assert!(client.host.log.iter().all(|l| l.0 == Op::Flush), "nothing was written");
     }
-    // A payload between 32 and 64 MiB is thrown away, a longer one is the end.
+    // A payload between 32 and 64 MiB is discarded; a longer one closes the connection.
     let mut client = Client::simple("big");
     let mut sent = bytes(&req(0, WRITE, 5, 0, (32 << 20) + 4096));
     sent.resize(sent.len() + (32 << 20) + 4096, 0xee);
@@ -220,7 +224,7 @@ fn write_refused() {
     client.ask("absurd", &req(0, WRITE, 5, 0, (64 << 20) + 4096), "");
     assert!(client.is_closed());
     let last = client.events().pop().unwrap();
-    let cause = Cause::PayloadAbsurd((64 << 20) + 4096);
+    let cause = Cause::PayloadTooLong((64 << 20) + 4096);
     assert_eq!(last, NbdEvent::Disconnected { peer: "peer".into(), export: Some("big".into()), cause });
 }
 
@@ -247,7 +251,7 @@ fn flush() {
         client.ask("with an offset", &req(0, FLUSH, 3, 512, 0), &error(structured, EINVAL, 3));
         client.ask("with a length", &req(0, FLUSH, 4, 0, 512), &error(structured, EINVAL, 4));
         client.ask("with a flag", &req(DF, FLUSH, 5, 0, 0), &error(structured, EINVAL, 5));
-        client.host.behaviour = Disk::Failing(ErrorKind::FlushFailed);
+        client.host.behaviour = DiskBehaviour::Failing(ErrorKind::FlushFailed);
         client.ask("that failed", &req(0, FLUSH, 6, 0, 0), &error(structured, EIO, 6));
     }
 }
@@ -268,7 +272,7 @@ fn trim() {
         }
     }
     let mut client = Client::simple("big");
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     client.ask("4 GiB less a block at once", &req(0, TRIM, 1, 4096, 0xffff_f000), "");
     assert_eq!(client.host.log, [(Op::Discard, Flags::NONE, 4096, 0xffff_f000)]);
 }
@@ -296,7 +300,7 @@ fn write_zeroes() {
         client.ask("beyond the end", &req(0, WRITE_ZEROES, 3, SIZE as u64, 512), &error(structured, ENOSPC, 3));
         client.ask("unaligned", &req(0, WRITE_ZEROES, 3, 512, 7), &error(structured, EINVAL, 3));
         client.ask("flag", &req(DF, WRITE_ZEROES, 3, 0, 512), &error(structured, EINVAL, 3));
-        client.host.behaviour = Disk::Failing(ErrorKind::Unsupported);
+        client.host.behaviour = DiskBehaviour::Failing(ErrorKind::Unsupported);
         let failed = |errno| if structured { chunk_error_at(errno, 4, 512) } else { simple(errno, 4) };
         client.ask("not fast", &req(FAST_ZERO, WRITE_ZEROES, 4, 512, 512), &failed(ENOTSUP));
         client.ask("never ENOTSUP unasked", &req(0, WRITE_ZEROES, 4, 512, 512), &failed(EINVAL));
@@ -325,7 +329,7 @@ fn block_status() {
     client.ask("not negotiated", &req(0, BLOCK_STATUS, 3, 0, 512), &simple(EINVAL, 3));
 }
 
-/// Alternately data and holes, 64 KiB each, reported in pieces of 4 KiB.
+/// Alternating data and holes, 64 KiB each, reported in pieces of 4 KiB.
 struct Stripes;
 
 impl Allocation for Stripes {
@@ -376,7 +380,7 @@ fn unknown_commands() {
 #[test]
 fn disconnect() {
     for (_, mut client) in both("a") {
-        client.host.behaviour = Disk::Held;
+        client.host.behaviour = DiskBehaviour::Held;
         let sent = req(0, WRITE, 1, 0, 512) + &"aa".repeat(512) + &req(0, DISC, 2, 0, 0) + "ffff";
         client.ask("nothing yet", &sent, "");
         assert!(!client.is_closed(), "what is in flight is finished first");
@@ -385,7 +389,7 @@ fn disconnect() {
         expect("answered", &client.host.take_output(client.socket), &simple(0, 1));
         assert!(client.is_closed());
         assert_eq!(client.host.disk[..512], [0xaa; 512]);
-        let left = NbdEvent::Disconnected { peer: "peer".into(), export: Some("a".into()), cause: Cause::Left };
+        let left = NbdEvent::Disconnected { peer: "peer".into(), export: Some("a".into()), cause: Cause::Disconnected };
         assert_eq!(client.events().pop(), Some(left));
         assert_eq!((client.server.connections(), client.host.used_bytes()), (0, 0));
     }
@@ -416,19 +420,19 @@ fn errors_of_the_engine() {
         (FlushFailed, EIO),
     ] {
         for (structured, mut client) in both("a") {
-            client.host.behaviour = Disk::Failing(kind);
+            client.host.behaviour = DiskBehaviour::Failing(kind);
             let failed = |cookie| if structured { chunk_error_at(errno, cookie, 512) } else { simple(errno, cookie) };
             client.ask("read", &req(0, READ, 1, 512, 512), &failed(1));
             client.ask("write", &(req(0, WRITE, 2, 512, 512) + &"aa".repeat(512)), &failed(2));
             client.ask("trim", &req(0, TRIM, 3, 512, 512), &failed(3));
             client.ask("flush", &req(0, FLUSH, 4, 0, 0), &error(structured, errno, 4));
-            client.host.behaviour = Disk::Prompt;
+            client.host.behaviour = DiskBehaviour::Prompt;
             client.ask("goes on", &req(0, FLUSH, 5, 0, 0), &simple(0, 5));
         }
     }
 }
 
-/// Memory that never comes: ENOMEM at last, for each kind of request that needs some.
+/// Memory that never becomes available: ENOMEM after the time limit, for each kind of request that needs memory.
 #[test]
 fn no_memory() {
     let mut client = Client::with(Default::default(), 64 << 10);
@@ -443,11 +447,11 @@ fn no_memory() {
     expect("refused", &got, &(chunk_error(ENOMEM, 1) + &chunk_error(ENOMEM, 2) + &simple(0, 3)));
 }
 
-/// The flags of one reply are those of its own request; replies go out in the order in which they end.
+/// Each reply has the cookie of its own request; replies are sent in order of completion.
 #[test]
 fn replies_in_any_order() {
     let mut client = Client::simple("a");
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     let sent = req(0, FLUSH, 1, 0, 0) + &req(0, READ, 2, 0, 512) + &req(0, CACHE, 3, 0, 512);
     client.ask("what needs no disk comes first", &sent, &simple(0, 3));
     client.host.finish_io(Ok(()), false).unwrap();
@@ -456,13 +460,13 @@ fn replies_in_any_order() {
     expect("the rest", &client.host.take_output(client.socket), &(simple(0, 1) + &simple(EIO, 2)));
 }
 
-/// What a later session settles gets no reply, nor does what is sent behind it: the replies that were earned are sent, then the connection
-/// ends.
+/// A request that a later session settles gets no reply, nor do requests after it. Replies of completed requests are
+/// sent, then the connection closes.
 #[test]
 fn unsettled_requests_are_not_answered() {
     for kind in [ErrorKind::NoDevice, ErrorKind::Unsettled] {
         for (structured, mut client) in both("a") {
-            client.host.behaviour = Disk::Held;
+            client.host.behaviour = DiskBehaviour::Held;
             let data = "aa".repeat(512);
             let sent = req(0, WRITE, 1, 0, 512) + &data + &req(0, READ, 2, 0, 512) + &req(0, FLUSH, 3, 0, 0);
             client.ask("all wait", &sent, "");
@@ -480,9 +484,9 @@ fn unsettled_requests_are_not_answered() {
                 NbdEvent::Disconnected { peer: "peer".into(), export: Some("a".into()), cause: Cause::Unsettled };
             assert_eq!(client.events().pop(), Some(ended));
 
-            // The next one is refused by the engine as soon as it is asked, or fails at once.
+            // The engine refuses the next request at submission, or fails it at once.
             let (_, mut client) = both("a").into_iter().find(|(of, _)| *of == structured).unwrap();
-            client.host.behaviour = Disk::Failing(kind);
+            client.host.behaviour = DiskBehaviour::Failing(kind);
             client.ask("a write of some length", &(req(0, WRITE, 1, 0, 4096) + &"aa".repeat(4096)), "");
             assert!(client.is_closed());
         }

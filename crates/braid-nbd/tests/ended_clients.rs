@@ -1,5 +1,5 @@
-//! Requests that the server has not begun end with their connection, once the export serves another one: the client may have repeated them there,
-//! and written newer data after them.
+//! Requests that have not begun end with their connection if the export serves another one: the client may have resent
+//! them there, followed by newer writes.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -9,9 +9,10 @@ use std::io::Write;
 use std::sync::Arc;
 
 use braid_engine::{DeviceId, Op};
-use braid_nbd::memory::{Disk, MemoryHost};
+use braid_export::{Export, ExportInfo, ExportLimits, ExportTable, ExportTls};
+use braid_nbd::EventQueue;
+use braid_nbd::memory::{DiskBehaviour, MemoryHost};
 use braid_nbd::server::{Arrival, Server, ServerConfig};
-use braid_nbd::{EventQueue, Export, ExportInfo, ExportLimits, ExportTable, ExportTls};
 use braid_ring::Rates;
 use common::bytes;
 
@@ -38,7 +39,7 @@ impl Bed {
         Bed { host, server, table, export }
     }
 
-    /// One request a second.
+    /// Returns a bed with a limit of one request per second.
     fn slow() -> Bed {
         Bed::new(Rates { iops: Some(1), bandwidth_bytes: None })
     }
@@ -57,7 +58,7 @@ impl Bed {
         socket
     }
 
-    /// The client writes blocks of 512 bytes, one each.
+    /// Writes blocks of 512 bytes, one request each.
     fn write(&mut self, socket: usize, blocks: std::ops::Range<usize>, value: u8) {
         self.send_writes(socket, blocks, value);
         self.run();
@@ -71,7 +72,7 @@ impl Bed {
         }
     }
 
-    /// Nothing has to wait any more.
+    /// Lifts the limits.
     fn let_all_go(&mut self) {
         self.export.set_limits(ExportLimits::default());
         self.server.exports_changed(&mut self.host);
@@ -88,7 +89,7 @@ impl Bed {
 }
 
 #[test]
-fn what_waits_for_its_turn_ends_with_its_client() {
+fn throttled_requests_end_with_their_client() {
     let mut bed = Bed::slow();
     let old = bed.client();
     bed.write(old, 0..9, 1);
@@ -101,23 +102,23 @@ fn what_waits_for_its_turn_ends_with_its_client() {
     assert_eq!((bed.writes(), bed.host.is_closed(old), bed.host.is_closed(new)), (2, true, false));
 }
 
-/// The look at the client comes when its requests have their place in the order of writes. A look before that is too early: the shard may be
-/// interrupted after it, while the client writes through another connection.
+/// The server checks for the disconnect after the requests have their place in the order of writes. An earlier check
+/// would be too early: the shard may be interrupted after it, while the client writes through another connection.
 #[test]
-fn a_client_that_hangs_up_while_its_request_is_taken_in_has_changed_nothing() {
+fn a_request_entered_during_a_disconnect_changes_nothing() {
     let mut bed = Bed::new(Rates::default());
     let (other, old) = (bed.client(), bed.client());
     bed.host.ends_when_entered = Some(old);
     bed.write(old, 0..3, 1);
     assert_eq!((bed.writes(), bed.at(0), bed.host.is_closed(old)), (0, 0, true));
-    assert!(bed.host.take_output(old).is_empty(), "it is told nothing");
+    assert!(bed.host.take_output(old).is_empty(), "it gets no reply");
     bed.write(other, 0..1, 2);
     assert_eq!((bed.at(0), bed.host.is_closed(other)), (2, false));
 }
 
-/// The same over TLS, where the end may be told behind the requests, in the same packet.
+/// The same over TLS, where a close_notify may follow the requests in the same packet.
 #[test]
-fn a_client_that_ends_its_tls_behind_a_request_has_changed_nothing() {
+fn a_request_followed_by_close_notify_changes_nothing() {
     let pki = pki::Pki::new();
     let mut bed = Bed::new(Rates::default());
     let other = bed.client();
@@ -166,7 +167,7 @@ fn a_client_that_ends_its_tls_behind_a_request_has_changed_nothing() {
     assert_eq!(bed.at(0), 2);
 }
 
-/// The same where the client's other way is another export of the device.
+/// The same, where the client's other path is another export of the device.
 #[test]
 fn another_export_of_the_device_counts_as_another_connection() {
     let mut bed = Bed::new(Rates::default());
@@ -174,17 +175,17 @@ fn another_export_of_the_device_counts_as_another_connection() {
     bed.host.ends_when_entered = Some(old);
     bed.write(old, 0..1, 1);
     assert_eq!(bed.at(0), 1, "it has no other way");
-    let siblings = bed.export.info().siblings.clone();
-    bed.table.add(ExportInfo { siblings, ..ExportInfo::new("b", DeviceId(0), SIZE as u64) }).unwrap();
+    let device_export_count = bed.export.info().device_export_count.clone();
+    bed.table.add(ExportInfo { device_export_count, ..ExportInfo::new("b", DeviceId(0), SIZE as u64) }).unwrap();
     let old = bed.client();
     bed.host.ends_when_entered = Some(old);
     bed.write(old, 0..1, 2);
     assert_eq!((bed.at(0), bed.host.is_closed(old)), (1, true));
 }
 
-/// The same where the newer client has come and gone meanwhile.
+/// The same, where the newer client has connected and disconnected meanwhile.
 #[test]
-fn it_is_not_begun_either_when_the_later_client_has_left() {
+fn requests_are_not_started_after_the_newer_client_has_left() {
     let mut bed = Bed::slow();
     let old = bed.client();
     bed.write(old, 0..9, 1);
@@ -197,9 +198,9 @@ fn it_is_not_begun_either_when_the_later_client_has_left() {
     assert_eq!((bed.writes(), bed.host.is_closed(old)), (1, true));
 }
 
-/// Two connections of one client: what was sent on the one that broke goes out again on the other one.
+/// Two connections of one client: requests of the broken one are resent on the other.
 #[test]
-fn a_connection_that_was_there_before_counts_as_a_later_one() {
+fn an_older_connection_counts_as_another_one() {
     let mut bed = Bed::slow();
     let (other, old) = (bed.client(), bed.client());
     bed.write(old, 0..9, 1);
@@ -210,9 +211,9 @@ fn a_connection_that_was_there_before_counts_as_a_later_one() {
     assert_eq!((bed.at(3), bed.at(4), bed.writes(), bed.host.is_closed(old)), (2, 0, 3, true));
 }
 
-/// The same where that one has left before the server goes on with what waits.
+/// The same, where that connection has closed before the server continues with the waiting requests.
 #[test]
-fn a_connection_that_was_there_before_and_has_left_counts_as_a_later_one() {
+fn an_older_connection_that_has_closed_counts_as_another_one() {
     let mut bed = Bed::slow();
     let (other, old) = (bed.client(), bed.client());
     bed.write(old, 0..9, 1);
@@ -225,18 +226,18 @@ fn a_connection_that_was_there_before_and_has_left_counts_as_a_later_one() {
     assert_eq!((bed.at(3), bed.at(4), bed.host.is_closed(old)), (2, 0, true));
 }
 
-/// More than the server takes at a time is still in the socket.
+/// Input beyond the server's limits is still in the socket.
 #[test]
-fn what_is_unread_ends_with_its_client() {
+fn unread_requests_end_with_their_client() {
     let mut bed = Bed::new(Rates::default());
-    bed.host.behaviour = Disk::Held;
+    bed.host.behaviour = DiskBehaviour::Held;
     let old = bed.client();
     bed.write(old, 0..1000, 1);
     let begun = bed.writes();
     assert!(begun < 900 && bed.host.untaken(old) > 0, "{begun}");
     bed.host.client_ends(old);
     let _new = bed.client();
-    bed.host.behaviour = Disk::Prompt;
+    bed.host.behaviour = DiskBehaviour::Prompt;
     while bed.host.finish_io(Ok(()), false).is_some() {
         bed.run();
     }
@@ -244,9 +245,10 @@ fn what_is_unread_ends_with_its_client() {
     assert_eq!((bed.writes(), bed.host.is_closed(old)), (begun, true));
 }
 
-/// Nobody else was served: what it has sent can harm nobody, and a client may end its side while it waits for replies.
+/// No other client was served: the requests can harm none, and a client may shut down its side while it waits for
+/// replies.
 #[test]
-fn a_client_alone_is_served_to_the_end() {
+fn a_sole_client_is_served_to_the_end() {
     let mut bed = Bed::slow();
     let old = bed.client();
     bed.write(old, 0..9, 1);
@@ -257,7 +259,7 @@ fn a_client_alone_is_served_to_the_end() {
 }
 
 #[test]
-fn one_that_takes_its_leave_is_served_to_the_end() {
+fn a_client_that_sends_disc_is_served_to_the_end() {
     let mut bed = Bed::slow();
     let (old, _other) = (bed.client(), bed.client());
     bed.send_writes(old, 0..9, 1);

@@ -1,18 +1,19 @@
-//! Clients that ask for much and take none of the replies, beside others: by the order of events, in virtual time.
+//! Clients that request much and read no replies, beside others: checks the order of events, in virtual time.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use braid_engine::DeviceId;
+use braid_export::{ExportInfo, ExportLimits, ExportTable};
 use braid_nbd::memory::MemoryHost;
 use braid_nbd::server::{Arrival, Server, ServerConfig};
-use braid_nbd::{Cause, EventQueue, ExportInfo, ExportLimits, ExportTable, NbdEvent};
+use braid_nbd::{Cause, EventQueue, NbdEvent};
 use common::bytes;
 use std::sync::Arc;
 
 const MIB: u32 = 1 << 20;
 const SECOND: u64 = 1_000_000_000;
-/// Bytes before the data of a simple reply.
+/// Length of the header of a simple reply.
 const HEAD: usize = 16;
 
 struct Shard {
@@ -35,7 +36,7 @@ impl Shard {
         Shard { host, server: Server::new(ServerConfig::default(), events.clone()), table, events }
     }
 
-    /// A client of an export, in transmission.
+    /// Returns a client in transmission.
     fn client(&mut self, export: char) -> usize {
         let socket = self.host.socket();
         self.server.connect(&mut self.host, socket, Arrival::plain("", self.table.clone()));
@@ -46,7 +47,7 @@ impl Shard {
         socket
     }
 
-    /// One that asks for `count` READs and takes nothing from then on.
+    /// Returns a client that sends `count` READs and takes no output from then on.
     fn hog(&mut self, export: char, count: usize, len: u32) -> usize {
         let socket = self.client(export);
         self.host.client_takes(socket, 0);
@@ -60,7 +61,7 @@ impl Shard {
         self.host.client_sends(socket, &request.repeat(count));
     }
 
-    /// Asks for a READ, and says whether it is answered without that anybody else does anything.
+    /// Sends a READ. Returns whether it is answered without any action of other clients.
     fn is_served(&mut self, socket: usize, len: u32) -> bool {
         self.ask(socket, 1, len);
         self.host.run(&mut self.server);
@@ -77,7 +78,7 @@ impl Shard {
         }
     }
 
-    /// Seconds until the answer comes.
+    /// Returns the seconds until the reply arrives.
     fn seconds_until(&mut self, socket: usize, len: u32) -> u64 {
         for second in 0..400 {
             if self.has_answer(socket, len) {
@@ -91,13 +92,13 @@ impl Shard {
 
     fn cut_off(&self) -> usize {
         let events = std::iter::from_fn(|| self.events.pop());
-        events.filter(|event| matches!(event, NbdEvent::Disconnected { cause: Cause::RepliesLate, .. })).count()
+        events.filter(|event| matches!(event, NbdEvent::Disconnected { cause: Cause::ReplyTimeout, .. })).count()
     }
 }
 
-/// Whatever they ask for, and however many they are: a reader of one block at a time never waits for them.
+/// Whatever the greedy clients request, and however many they are: reads of single blocks never wait for them.
 #[test]
-fn small_requests_pass_those_whose_replies_nobody_takes() {
+fn small_requests_pass_clients_that_read_no_replies() {
     for (count, len) in [(2, 32 * MIB), (40, MIB), (100, 256 << 10), (250, 16 << 10), (250, 4096)] {
         for hogs in [1, 2, 8, 64] {
             let mut shard = Shard::new(64 << 20);
@@ -112,15 +113,15 @@ fn small_requests_pass_those_whose_replies_nobody_takes() {
                     assert!(shard.is_served(socket, 4096), "round {round} beside {hogs} that ask for {count} x {len}");
                 }
             }
-            assert_eq!(shard.cut_off(), 0, "nobody had to go for that");
+            assert_eq!(shard.cut_off(), 0, "no client was disconnected");
         }
     }
 }
 
-/// Long requests of others go on, too: those of another export at once, as one export's clients cannot have all of it in
-/// many requests; and those for which there is nothing left when clients that take nothing have been cut off.
+/// Long requests of other clients progress too. Those of another export are served at once, since one export's clients
+/// cannot hold all memory with many requests. Others are served once stalled clients have been disconnected.
 #[test]
-fn long_requests_are_served_beside_them() {
+fn long_requests_are_served_beside_clients_that_read_no_replies() {
     for hogs in [1, 2, 8, 64] {
         let mut shard = Shard::new(64 << 20);
         for _ in 0..hogs {
@@ -130,7 +131,7 @@ fn long_requests_are_served_beside_them() {
         assert!(shard.is_served(other, MIB), "of another export, beside {hogs}");
         shard.ask(same, 1, MIB);
         shard.host.run(&mut shard.server);
-        // Of the same export it has its turn among them.
+        // A request of the same export waits for its turn.
         let seconds = shard.seconds_until(same, MIB);
         assert!(seconds <= 30 || hogs == 64, "{seconds} s beside {hogs}");
         shard.ask(other, 1, 16 * MIB);
@@ -140,9 +141,10 @@ fn long_requests_are_served_beside_them() {
     }
 }
 
-/// Progress counts: who takes its replies, however slowly, is not cut off for others; who takes none is.
+/// Progress counts: a client that takes its replies, however slowly, is not disconnected in favour of others. A client
+/// that takes none is.
 #[test]
-fn who_takes_its_replies_slowly_stays() {
+fn a_client_that_reads_slowly_stays_connected() {
     let mut shard = Shard::new(16 << 20);
     let slow = shard.hog('a', 1, 8 * MIB);
     let stuck = shard.hog('b', 8, MIB);
@@ -161,15 +163,15 @@ fn who_takes_its_replies_slowly_stays() {
     assert!(shard.has_answer(waiting, 8 * MIB), "the memory of what the slow one has taken was free");
 }
 
-/// What is announced as the largest block works, with any memory; what is longer is refused at once.
+/// Reads of the announced largest block succeed with any amount of memory; longer ones are refused at once.
 #[test]
-fn what_is_announced_works() {
+fn reads_of_the_announced_size_succeed() {
     for arena in [2u32 << 20, 5 << 20, 16 << 20, 32 << 20, 48 << 20, 64 << 20, 256 << 20] {
         let mut shard = Shard::new(arena as usize);
         let socket = shard.host.socket();
         shard.server.connect(&mut shard.host, socket, Arrival::plain("", shard.table.clone()));
         shard.host.run(&mut shard.server);
-        // GO, and what is the size of a block?
+        // GO with a request for the block sizes.
         let go = "00000003 'IHAVEOPT' 00000007 00000009 00000001 'a' 0001 0003";
         shard.host.client_sends(socket, &bytes(go));
         shard.host.run(&mut shard.server);

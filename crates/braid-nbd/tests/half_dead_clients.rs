@@ -1,10 +1,10 @@
-//! Clients that stop in the middle of something, and servers whose memory or engine is full.
+//! Clients that stop midway, and servers whose memory or engine is full.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use braid_engine::{ErrorKind, Op};
-use braid_nbd::memory::Disk;
+use braid_nbd::memory::DiskBehaviour;
 use braid_nbd::server::{BYTES_MAX, Host, REQUESTS_MAX, ServerConfig};
 use braid_nbd::{Cause, NbdEvent};
 use common::*;
@@ -42,7 +42,7 @@ fn all_given_back(client: &Client) {
 }
 
 #[test]
-fn a_client_that_takes_no_replies_is_not_read_any_more() {
+fn a_client_that_reads_no_replies_is_not_read_from() {
     for len in [512, 4096, 1 << 20] {
         let mut client = Client::simple("a");
         let before = client.host.used_bytes();
@@ -53,7 +53,7 @@ fn a_client_that_takes_no_replies_is_not_read_any_more() {
         let room = (BYTES_MAX as usize).min(REQUESTS_MAX * (len as usize).max(4096)) + (256 << 10);
         assert!(client.host.used_bytes() - before <= room, "bounded memory");
         assert!(client.host.untaken(client.socket) > 0, "the rest waits in the socket");
-        // Nobody else is in want: it may be as slow as it likes.
+        // No other client needs the memory: this one may be arbitrarily slow.
         wait(&mut client, 120);
         assert!(!client.is_closed());
         client.host.client_takes(client.socket, usize::MAX);
@@ -64,7 +64,7 @@ fn a_client_that_takes_no_replies_is_not_read_any_more() {
 }
 
 #[test]
-fn a_payload_that_stops_is_cut_after_30_seconds() {
+fn a_stalled_payload_ends_the_connection_after_30_seconds() {
     for (len, sent) in [(4096, 100), (1 << 20, 100), (1 << 20, 300_000), (1 << 20, 1 << 19)] {
         let mut client = Client::simple("a");
         client.say_raw(&req(1, 1, 0, len));
@@ -72,15 +72,15 @@ fn a_payload_that_stops_is_cut_after_30_seconds() {
         wait(&mut client, 29);
         assert!(!client.is_closed(), "{len} {sent}");
         wait(&mut client, 2);
-        ended(&mut client, Cause::PayloadLate);
+        ended(&mut client, Cause::PayloadTimeout);
         all_given_back(&client);
     }
-    // Also when it is only being thrown away.
+    // The same while the payload is discarded.
     let mut client = Client::simple("a");
     client.say_raw(&req(1, 1, SIZE as u64, 4096));
     wait(&mut client, 31);
-    ended(&mut client, Cause::PayloadLate);
-    // But a client that is slow and gets on is served.
+    ended(&mut client, Cause::PayloadTimeout);
+    // A slow client that makes progress is served.
     let mut client = Client::simple("a");
     client.say_raw(&req(1, 1, 0, 1 << 20));
     for _ in 0..4 {
@@ -88,7 +88,7 @@ fn a_payload_that_stops_is_cut_after_30_seconds() {
         client.say_raw(&[7; 256 << 10]);
     }
     assert!(client.host.disk.iter().all(|byte| *byte == 7));
-    // One whose payload is thrown away too, even slower.
+    // So is one whose payload is discarded, even more slowly.
     client.say_raw(&req(1, 2, SIZE as u64, 1 << 20));
     for _ in 0..32 {
         wait(&mut client, 25);
@@ -99,14 +99,14 @@ fn a_payload_that_stops_is_cut_after_30_seconds() {
         "25609513 0000 0003 0000000000000003 0000000000000000 00000000",
         "67446698 00000000 0000000000000003",
     );
-    // And one that sends nothing at all may stay.
+    // An idle client may stay connected.
     wait(&mut client, 3600);
     assert!(!client.is_closed());
 }
 
-/// A byte now and then is no progress: it would keep a segment of 1 MiB for ever.
+/// Single bytes are no progress: they would keep a segment of 1 MiB for ever.
 #[test]
-fn a_payload_that_trickles_is_cut_after_30_seconds() {
+fn a_trickling_payload_ends_the_connection_after_30_seconds() {
     let (own, refused) = (0, SIZE as u64);
     for (offset, len, sent) in [
         (own, 4096, 0),
@@ -125,13 +125,13 @@ fn a_payload_that_trickles_is_cut_after_30_seconds() {
         wait(&mut client, 4);
         client.say_raw(&[1]);
         wait(&mut client, 3);
-        ended(&mut client, Cause::PayloadLate);
+        ended(&mut client, Cause::PayloadTimeout);
         all_given_back(&client);
     }
 }
 
 #[test]
-fn closing_in_the_middle_gives_everything_back() {
+fn closing_mid_stream_frees_everything() {
     let write = [req(1, 1, 0, 1 << 20), vec![3; 1 << 20]].concat();
     for cut in [1, 27, 28, 29, 5000, 40_000, 300_000, (1 << 20) + 27, (1 << 20) + 28] {
         let mut client = Client::simple("a");
@@ -139,7 +139,7 @@ fn closing_in_the_middle_gives_everything_back() {
         client.host.client_ends(client.socket);
         client.run();
         let in_flight = if cut < 28 || cut == write.len() { 0 } else { 1 };
-        ended(&mut client, Cause::Gone { in_flight });
+        ended(&mut client, Cause::ConnectionClosed { in_flight });
         all_given_back(&client);
         let written = client.host.log.iter().any(|l| l.0 == Op::Write);
         assert_eq!(written, cut == write.len(), "only what came in full is written");
@@ -149,7 +149,7 @@ fn closing_in_the_middle_gives_everything_back() {
 #[test]
 fn requests_in_flight_outlive_their_client() {
     let mut client = Client::simple("a");
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     client.say_raw(&[reads(10, 4096), req(1, 1, 0, 4096), vec![9; 4096]].concat());
     client.host.client_ends(client.socket);
     client.run();
@@ -169,7 +169,7 @@ fn requests_in_flight_outlive_their_client() {
 fn a_late_io_keeps_its_buffer_until_it_ends() {
     for kind in [0, 1] {
         let mut client = Client::simple("a");
-        client.host.behaviour = Disk::Held;
+        client.host.behaviour = DiskBehaviour::Held;
         client.say_raw(&[req(kind, 5, 0, 4096), if kind == 1 { vec![9; 4096] } else { vec![] }].concat());
         let before = client.host.used_bytes();
         let tag = client.host.finish_io(Err(ErrorKind::TimedOut), true).unwrap();
@@ -184,12 +184,12 @@ fn a_late_io_keeps_its_buffer_until_it_ends() {
     }
 }
 
-/// What one disk of a mirror does not give in time is asked for once more, with other memory; and no third time.
+/// A read that times out on one disk of a mirror is retried once, with another buffer, and not a second time.
 #[test]
-fn a_read_that_a_mirror_lost_is_asked_again_once() {
+fn a_timed_out_read_of_a_mirror_is_retried_once() {
     for second in [Ok(()), Err(ErrorKind::TimedOut)] {
         let mut client = Client::simple("a");
-        client.host.behaviour = Disk::Held;
+        client.host.behaviour = DiskBehaviour::Held;
         client.host.is_redundant = true;
         client.host.disk[..4096].fill(6);
         client.say_raw(&req(0, 5, 0, 4096));
@@ -218,12 +218,12 @@ fn a_read_that_a_mirror_lost_is_asked_again_once() {
         tags.into_iter().for_each(|tag| client.server.released(&mut client.host, tag));
         all_given_back(&client);
     }
-    // The engine takes no more: then it is an error.
+    // If the engine is busy, the retry fails the request.
     let mut client = Client::simple("a");
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     client.host.is_redundant = true;
     client.say_raw(&req(0, 5, 0, 4096));
-    client.host.behaviour = Disk::Busy;
+    client.host.behaviour = DiskBehaviour::Busy;
     let tag = client.host.finish_io(Err(ErrorKind::TimedOut), true).unwrap();
     client.run();
     expect("EIO", &client.host.take_output(client.socket), "67446698 00000005 0000000000000005");
@@ -233,11 +233,11 @@ fn a_read_that_a_mirror_lost_is_asked_again_once() {
     all_given_back(&client);
 }
 
-/// A write that stands on the disks that are left is answered well, while the kernel still has its buffer for one that hangs.
+/// A write that the remaining disks completed succeeds, while the kernel still holds its buffer for a hanging disk.
 #[test]
 fn a_write_may_be_done_while_its_buffer_is_busy() {
     let mut client = Client::simple("a");
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     client.say_raw(&[req(1, 5, 0, 4096), vec![9; 4096]].concat());
     let before = client.host.used_bytes();
     let tag = client.host.finish_io(Ok(()), true).unwrap();
@@ -252,9 +252,9 @@ fn a_write_may_be_done_while_its_buffer_is_busy() {
 }
 
 #[test]
-fn a_full_engine_is_asked_again() {
+fn requests_are_retried_while_the_engine_is_busy() {
     let mut client = Client::simple("a");
-    client.host.behaviour = Disk::Busy;
+    client.host.behaviour = DiskBehaviour::Busy;
     let mut sent = reads(3, 4096);
     sent.extend(req(1, 3, 4096, 2 << 19));
     sent.extend(vec![4; 2 << 19]);
@@ -262,17 +262,17 @@ fn a_full_engine_is_asked_again() {
     assert!(client.say_raw(&sent).is_empty());
     wait(&mut client, 3);
     assert!(!client.is_closed());
-    client.host.behaviour = Disk::Prompt;
+    client.host.behaviour = DiskBehaviour::Prompt;
     wait(&mut client, 1);
     let got = client.host.take_output(client.socket);
     assert_eq!(got.len(), 3 * (16 + 4096) + 16);
-    // The write lay across the end.
+    // The write exceeds the end of the export.
     expect("ENOSPC", &got[3 * (16 + 4096)..], "67446698 0000001c 0000000000000003");
 }
 
 #[test]
 fn clients_share_scarce_memory_in_turn() {
-    // Room for about ten reads of 64 KiB, and forty clients that each want four at a time.
+    // Room for about ten reads of 64 KiB, and forty clients that each send four at a time.
     let mut client = Client::with(ServerConfig::default(), 40 * (52 << 10) + (640 << 10));
     let sockets: Vec<usize> = (0..40)
         .map(|_| {
@@ -292,7 +292,7 @@ fn clients_share_scarce_memory_in_turn() {
             assert_eq!(client.host.take_output(socket).len(), 4 * (16 + 65536), "round {round}");
         }
     }
-    // Ten clients that take nothing hold it all; when others wait, they are cut after 30 seconds.
+    // Ten clients that take nothing hold all memory. When others wait, they are disconnected after 30 seconds.
     for &socket in &sockets[..10] {
         client.host.client_takes(socket, 0);
         client.host.client_sends(socket, &reads(4, 65536));
@@ -301,20 +301,20 @@ fn clients_share_scarce_memory_in_turn() {
     client.host.client_sends(sockets[20], &reads(1, 65536));
     wait(&mut client, 29);
     assert!(client.host.take_output(sockets[20]).is_empty());
-    // Those of the ten that waited too come first, two or three at a time.
+    // Those of the ten that also wait come first, two or three at a time.
     wait(&mut client, 4 * 31);
     assert_eq!(client.host.take_output(sockets[20]).len(), 16 + 65536);
     let cut = client
         .events()
         .iter()
-        .filter(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::RepliesLate, .. }))
+        .filter(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::ReplyTimeout, .. }))
         .count();
     assert!((1..=10).contains(&cut), "{cut} were cut");
 }
 
-/// For want of memory a request fails that has waited for it, and no other.
+/// For lack of memory only a request that has waited fails.
 #[test]
-fn only_what_has_waited_is_given_up() {
+fn only_requests_that_waited_fail_with_enomem() {
     let read = |cookie| req(0, cookie, 0, 1 << 20);
     let write = |cookie| [req(1, cookie, 0, 1 << 20), vec![7; 1 << 20]].concat();
     let status = |cookie| req(7, cookie, 0, 4096);
@@ -329,7 +329,7 @@ fn only_what_has_waited_is_given_up() {
         client.choose("a", false);
         client.host.client_takes(hog, 0);
         client.say_raw(&reads(1, 1 << 20));
-        // What is left besides, in ever smaller pieces, but for the reserve, which is for what is small.
+        // Allocate the rest in ever smaller pieces, except for the reserve, which is for small requests.
         let reserve = if what == "statuses" { 0 } else { 900 << 10 };
         for len in [256 << 10, 64 << 10, 16 << 10, 4096, 4096, 4096, 4096] {
             while client.host.memory_bytes().1 >= reserve + len as u64 && client.host.alloc(len).is_some() {}
@@ -357,7 +357,7 @@ fn a_removed_export_finishes_and_closes() {
     let idle = client.socket;
     client.reconnect();
     client.choose("a", false);
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     client.say_raw(&req(0, 1, 0, 512));
     let other = client.reconnect();
     client.choose("ro", false);
@@ -377,12 +377,12 @@ fn a_removed_export_finishes_and_closes() {
     assert!(causes.iter().all(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::ExportRemoved, .. })));
 }
 
-/// Whatever ends a connection, what the disk lent comes back once no send uses it, and not before.
+/// Whatever ends a connection, loans are returned once no send uses them, and not before.
 #[test]
-fn what_a_disk_lends_comes_back() {
+fn loans_are_returned_after_their_last_send() {
     type End = fn(&mut Client);
     let ends: [(End, Cause); 4] = [
-        (|client| client.host.client_ends(client.socket), Cause::Gone { in_flight: 3 }),
+        (|client| client.host.client_ends(client.socket), Cause::ConnectionClosed { in_flight: 3 }),
         (|client| drop(client.say_raw(&[0xff; 28])), Cause::RequestMagic(u32::MAX)),
         (|client| client.server.stop(&mut client.host), Cause::Stopping),
         (
@@ -403,7 +403,7 @@ fn what_a_disk_lends_comes_back() {
             assert_eq!((client.host.lent(), client.host.log.len()), (3, 0), "lent, and nothing read");
             end(&mut client);
             client.run();
-            assert!(!client.is_closed() && client.host.lent() == 3, "what was asked is answered");
+            assert!(!client.is_closed() && client.host.lent() == 3, "requests in flight are answered");
             if takes {
                 client.host.client_takes(client.socket, usize::MAX);
                 client.run();
@@ -417,12 +417,12 @@ fn what_a_disk_lends_comes_back() {
     }
 }
 
-/// A client that takes its last replies one by one, each in time, keeps what it holds of a removed disk no longer than
-/// a minute; what the engine takes for its answers is not counted.
+/// A client that takes its last replies one by one, each in time, keeps its loans of a removed disk for a minute at
+/// most. The time that the engine needs is not counted.
 #[test]
-fn a_removed_export_is_not_kept_by_slow_clients() {
+fn slow_clients_do_not_keep_a_removed_export() {
     let mut client = Client::simple("a");
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     client.host.client_takes(client.socket, 0);
     client.say_raw(&reads(20, 1 << 20));
     client.table.remove("a").unwrap();
@@ -430,7 +430,7 @@ fn a_removed_export_is_not_kept_by_slow_clients() {
     client.run();
     wait(&mut client, 100);
     assert!(!client.is_closed(), "the engine has them still");
-    client.host.behaviour = Disk::Prompt;
+    client.host.behaviour = DiskBehaviour::Prompt;
     client.run();
     for _ in 0..2 {
         wait(&mut client, 28);
@@ -446,7 +446,7 @@ fn a_removed_export_is_not_kept_by_slow_clients() {
 #[test]
 fn stopping_answers_what_is_in_flight() {
     let mut client = Client::simple("a");
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     client.host.take_output(client.socket);
     client.say_raw(&req(3, 1, 0, 0));
     let idle = client.reconnect();
@@ -454,7 +454,7 @@ fn stopping_answers_what_is_in_flight() {
     client.run();
     assert!(client.host.is_closed(idle) && !client.host.is_closed(0));
     let late = client.reconnect();
-    assert!(client.host.is_closed(late), "nobody new");
+    assert!(client.host.is_closed(late), "new clients are refused");
     client.host.finish_io(Ok(()), false).unwrap();
     client.run();
     expect("flushed", &client.host.take_output(0), "67446698 00000000 0000000000000001");
@@ -466,14 +466,14 @@ fn a_full_shard_refuses_new_clients() {
     let mut client = Client::with(ServerConfig { connections_max: 2, ..ServerConfig::default() }, 1 << 20);
     client.reconnect();
     client.reconnect();
-    ended(&mut client, Cause::NoRoom);
+    ended(&mut client, Cause::ShardFull);
     let mut client = Client::with(ServerConfig::default(), 64 << 10);
     client.reconnect();
-    ended(&mut client, Cause::NoRoom);
+    ended(&mut client, Cause::ShardFull);
     assert_eq!(client.server.connections(), 1);
 }
 
-/// Whoever says nothing makes way for those who come later, the first first; whoever is served stays.
+/// Silent clients are displaced by newer ones, the oldest first; a served client stays connected.
 #[test]
 fn silent_clients_do_not_keep_others_out() {
     let config = ServerConfig { connections_max: 16, handshakes_max: 4, ..ServerConfig::default() };
@@ -491,20 +491,20 @@ fn silent_clients_do_not_keep_others_out() {
     );
     client.reconnect();
     client.choose("a", false);
-    assert!(client.say_raw(&req(0, 7, 0, 512)).len() > 512, "the newcomer is served");
-    assert!(!client.host.is_closed(served), "who is served stays");
-    // Silence has its limit all the same.
+    assert!(client.say_raw(&req(0, 7, 0, 512)).len() > 512, "the new client is served");
+    assert!(!client.host.is_closed(served), "the served client stays");
+    // Silent clients also have a time limit.
     wait(&mut client, 11);
     assert_eq!(client.server.connections(), 2);
 }
 
-/// Long requests go to the engine in segments of 1 MiB, and come back as one reply.
+/// Long requests are submitted in segments of 1 MiB, and get one reply.
 #[test]
 fn long_requests() {
     for structured in [false, true] {
         let mut client = Client::connect();
         client.host.disk = (0..40u32 << 20).map(|i| (i >> 12) as u8 ^ i as u8).collect();
-        let info = braid_nbd::ExportInfo::new("long", braid_engine::DeviceId(0), 40 << 20);
+        let info = braid_export::ExportInfo::new("long", braid_engine::DeviceId(0), 40 << 20);
         client.table.add(info).unwrap();
         client.choose("long", structured);
         client.host.take_output(client.socket);
@@ -522,15 +522,15 @@ fn long_requests() {
     }
 }
 
-/// One bad segment fails the whole request, and says where.
+/// One failed segment fails the whole request; the error names its offset.
 #[test]
 fn one_bad_segment() {
     let mut client = Client::connect();
     client.host.disk = vec![1; 8 << 20];
-    client.table.add(braid_nbd::ExportInfo::new("long", braid_engine::DeviceId(0), 8 << 20)).unwrap();
+    client.table.add(braid_export::ExportInfo::new("long", braid_engine::DeviceId(0), 8 << 20)).unwrap();
     client.choose("long", true);
     client.host.take_output(client.socket);
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     client.say_raw(&req(0, 7, 0, 4 << 20));
     for k in 0..4 {
         client.host.finish_io(if k == 2 { Err(ErrorKind::Io) } else { Ok(()) }, false).unwrap();

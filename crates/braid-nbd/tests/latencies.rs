@@ -1,4 +1,4 @@
-//! How long requests took, in virtual time: every one is in the bucket in which it must be, and none is anywhere else.
+//! Request latencies in virtual time: each request is counted in the expected bucket, and in no other.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,9 +6,9 @@ mod common;
 use std::sync::Arc;
 
 use braid_engine::ErrorKind;
-use braid_nbd::memory::Disk;
+use braid_export::{Export, ExportLimits, RequestClass};
+use braid_nbd::memory::DiskBehaviour;
 use braid_nbd::server::{Arrival, ServerConfig};
-use braid_nbd::{Export, ExportLimits, RequestClass};
 use braid_ring::Rates;
 use braid_ring::stats::{BUCKETS, bucket_floor_ns};
 use common::{Client, bytes};
@@ -23,7 +23,7 @@ const FLUSH: &str = "25609513 0000 0003 'a cookie' 0000000000000000 00000000";
 const TRIM: &str = "25609513 0000 0004 'a cookie' 0000000000000000 00000200";
 const CACHE: &str = "25609513 0000 0005 'a cookie' 0000000000000000 00000200";
 const ZERO: &str = "25609513 0000 0006 'a cookie' 0000000000000000 00000200";
-/// A READ beyond the end, a WRITE that is not aligned (it has a payload of 1 byte), a command that does not exist.
+/// A READ beyond the end, an unaligned WRITE (with a payload of 1 byte), an unknown command.
 const FAR_READ: &str = "25609513 0000 0000 'a cookie' 0000010000000000 00000200";
 const ODD_WRITE: &str = "25609513 0000 0001 'a cookie' 0000000000000000 00000001 ff";
 const UNKNOWN: &str = "25609513 0000 0063 'a cookie' 0000000000000000 00000000";
@@ -32,7 +32,7 @@ fn export(client: &Client) -> Arc<Export> {
     client.table.find("a").unwrap()
 }
 
-/// Sends without a look at the answer.
+/// Sends without checking the reply.
 fn send(client: &mut Client, socket: usize, text: &str) {
     client.host.client_sends(socket, &bytes(text));
     client.run();
@@ -49,7 +49,7 @@ fn pass(client: &mut Client, ns: u64) {
     client.run();
 }
 
-/// The disk answers so many of the oldest requests.
+/// Completes the oldest disk requests.
 fn answer(client: &mut Client, count: usize) {
     for _ in 0..count {
         client.host.finish_io(Ok(()), false).unwrap();
@@ -57,7 +57,8 @@ fn answer(client: &mut Client, count: usize) {
     client.run();
 }
 
-/// Holds the histograms against the latencies that requests had, in nanoseconds: by their buckets' bounds, and by how many.
+/// Checks the histograms against the latencies of all requests, in nanoseconds: the count of every bucket, and the
+/// request counters.
 #[track_caller]
 fn expect(export: &Export, expected: [&[u64]; 3]) {
     for (class, expected) in RequestClass::ALL.into_iter().zip(expected) {
@@ -78,7 +79,7 @@ fn each_request_is_in_its_bucket() {
     let mut client = Client::simple("a");
     let (socket, export) = (client.socket, export(&client));
     expect(&export, [&[], &[], &[]]);
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     send(&mut client, socket, READ);
     pass(&mut client, 150 * US);
     expect(&export, [&[], &[], &[]]);
@@ -93,13 +94,13 @@ fn each_request_is_in_its_bucket() {
         answer(&mut client, 1);
     }
     expect(&export, [&[150 * US], &[3 * MS], &[40 * MS; 3]]);
-    // What needs no disk is answered at once; refusals are of their command's class.
+    // Requests without disk I/O are answered at once. Refusals count in their command's class.
     for at_once in [CACHE, FAR_READ, ODD_WRITE, UNKNOWN] {
         send(&mut client, socket, at_once);
     }
     expect(&export, [&[150 * US, 0], &[3 * MS, 0], &[40 * MS, 40 * MS, 40 * MS, 0, 0]]);
     assert_eq!(export.stats().errors, 3);
-    // Errors of the disk take as long as they take, and half an hour is not forgotten.
+    // Failed requests count too, even after half an hour.
     send(&mut client, socket, READ);
     pass(&mut client, 1800 * 1000 * MS);
     client.host.finish_io(Err(ErrorKind::Io), false).unwrap();
@@ -107,9 +108,10 @@ fn each_request_is_in_its_bucket() {
     expect(&export, [&[150 * US, 0, 1800 * 1000 * MS], &[3 * MS, 0], &[40 * MS, 40 * MS, 40 * MS, 0, 0]]);
 }
 
-/// Replies that go out together came in apart, mixed, and over several connections of two shards.
+/// Replies that are sent together arrived at different times, of different classes, on several connections of two
+/// shards.
 #[test]
-fn replies_of_one_batch_are_told_apart() {
+fn replies_of_one_batch_are_counted_separately() {
     let mut client = Client::simple("a");
     let export = export(&client);
     let first = client.socket;
@@ -122,11 +124,11 @@ fn replies_of_one_batch_are_told_apart() {
     other.server.connect(&mut other.host, third, arrival);
     other.run();
     other.choose("a", false);
-    client.host.behaviour = Disk::Held;
-    other.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
+    other.host.behaviour = DiskBehaviour::Held;
 
     let (mut reads, mut writes, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
-    // When each came, from the first one on.
+    // Arrival times, relative to the first.
     let mut now = 0;
     for step in 0..60u64 {
         let socket = if step % 3 == 0 { second } else { first };
@@ -146,7 +148,7 @@ fn replies_of_one_batch_are_told_apart() {
                 flushes.extend([now; 2]);
             }
         }
-        // Many of one bucket, then some that are not.
+        // First many of one bucket, then others.
         let step = if step < 40 { 10 } else { step * MS };
         pass(&mut client, step);
         pass(&mut other, step);
@@ -162,9 +164,9 @@ fn replies_of_one_batch_are_told_apart() {
     assert!(took(&reads).iter().any(|ns| *ns > 900 * MS) && took(&reads).iter().any(|ns| *ns < 300 * MS));
 }
 
-/// A payload that is slow to come counts, and so does a reply that nobody takes; a wait for the limits does not.
+/// A slow payload counts, and so does a reply that the client does not take; the wait for the limits does not.
 #[test]
-fn from_the_header_to_the_socket() {
+fn latency_spans_header_to_socket() {
     let mut client = Client::simple("a");
     let (socket, export) = (client.socket, export(&client));
     send(&mut client, socket, WRITE);
@@ -172,7 +174,7 @@ fn from_the_header_to_the_socket() {
     client.host.client_sends(socket, &[7; 512]);
     client.run();
     expect(&export, [&[], &[5 * MS], &[]]);
-    // The first reply is with the socket at once; the second waits until it is gone.
+    // The first reply is handed to the socket at once; the second waits until it is sent.
     client.host.client_takes(socket, 0);
     send(&mut client, socket, READ);
     send(&mut client, socket, READ);
@@ -181,7 +183,7 @@ fn from_the_header_to_the_socket() {
     client.host.client_takes(socket, usize::MAX);
     client.run();
     expect(&export, [&[0, 70 * MS], &[5 * MS], &[]]);
-    // One a second: the second waits for its turn, and is then answered at once.
+    // One request per second: the second waits for the limit, and is then answered at once.
     let rates = Rates { iops: Some(1), bandwidth_bytes: None };
     export.set_limits(ExportLimits { rates, ..ExportLimits::default() });
     client.server.exports_changed(&mut client.host);
@@ -193,14 +195,14 @@ fn from_the_header_to_the_socket() {
     expect(&export, [&[0, 70 * MS, 0, 0], &[5 * MS], &[]]);
 }
 
-/// A READ that finds no memory is taken in anew when there is some.
+/// A READ that waits for memory is timed from when it has it.
 #[test]
-fn without_the_wait_for_memory() {
-    // Room for the connection and, beside the reserve, one READ of 512 KiB.
+fn the_wait_for_memory_is_not_counted() {
+    // Room for the connection and, above the reserve, one READ of 512 KiB.
     let mut client = Client::with(ServerConfig::default(), 1 << 20);
     client.choose("a", false);
     let (socket, export) = (client.socket, export(&client));
-    client.host.behaviour = Disk::Held;
+    client.host.behaviour = DiskBehaviour::Held;
     let long = "25609513 0000 0000 'a cookie' 0000000000000000 00080000";
     send(&mut client, socket, &long.repeat(2));
     assert_eq!(client.host.held_io(), 1);

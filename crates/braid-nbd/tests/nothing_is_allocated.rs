@@ -1,6 +1,7 @@
-//! Once connections are set up, a million requests allocate nothing on the heap of the server; over TLS 1.3 neither.
+//! Once connections are established, a million requests allocate nothing on the server's heap, neither in plaintext nor
+//! over TLS 1.3.
 //!
-//! The client runs in this process too, so that its allocations would count: it makes none either.
+//! The client runs in the same process, so its allocations would count: it makes none either.
 #![allow(clippy::unwrap_used, unsafe_code)]
 
 mod bed;
@@ -19,22 +20,22 @@ struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: every call goes to the system's allocator as it came; counting touches no memory of the caller's.
+// SAFETY: every call is passed unchanged to the system's allocator; counting touches none of the caller's memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(ptr, layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `realloc`.
         unsafe { System.realloc(ptr, layout, size) }
     }
 }
@@ -52,7 +53,7 @@ impl Replies for Count {
     }
 }
 
-/// All kinds of requests, 4 KiB mostly.
+/// Sends all kinds of requests, mostly of 4 KiB.
 fn run(client: &mut Client, long: &Arc<[u8]>, random: &mut Random, requests: u64) {
     let (mut count, mut queued) = (Count::default(), 0);
     while count.0 < requests {
@@ -76,7 +77,7 @@ fn run(client: &mut Client, long: &Arc<[u8]>, random: &mut Random, requests: u64
     }
 }
 
-/// One after the other: whatever a test allocates counts.
+/// The parts run one after the other, since all allocations of the process count.
 #[test]
 fn a_million_requests() {
     in_the_clear();

@@ -1,4 +1,4 @@
-//! The server on the shards' threads: random I/O, flushes, clients that vanish, storms.
+//! The server on a real ring: random I/O, flushes, vanishing clients, connection storms.
 #![allow(clippy::unwrap_used)]
 
 mod bed;
@@ -47,14 +47,14 @@ fn write_and_read_back() {
     }
 }
 
-/// What each block of 512 bytes should hold: its writer and a number.
+/// The expected content of each block of 512 bytes.
 struct Model {
     base: u64,
     blocks: Vec<u64>,
     next: u64,
 }
 
-/// Reads in flight, with what they must bring.
+/// Reads in flight and their expected data.
 struct Expected {
     reads: HashMap<u16, Vec<u64>>,
     offsets: HashMap<u16, (u64, u64)>,
@@ -84,7 +84,7 @@ impl Replies for Expected {
     }
 }
 
-/// One connection's random reads, writes and zeroes over its own part of the disk, many at a time.
+/// Runs random reads, writes and zeroes of one connection on its own part of the disk, many in flight.
 fn random_io(client: &mut Client, seed: u64, base: u64, operations: u64) {
     let mut random = Random(seed | 1);
     let blocks = 4 * MIB / 512;
@@ -93,7 +93,7 @@ fn random_io(client: &mut Client, seed: u64, base: u64, operations: u64) {
     let mut queued = 0;
     while expected.done < operations {
         while client.free() > 0 && queued < operations {
-            // Mostly small, sometimes longer than what is received straight, or than a segment.
+            // Mostly small; sometimes longer than the threshold of direct receives, or than a segment.
             let len = match random.below(20) {
                 0 => 1 + random.below(2500),
                 1..4 => 1 + random.below(200),
@@ -175,7 +175,7 @@ fn random_io_over_several_connections() {
     }
 }
 
-/// A write on one connection is made durable by a flush on another, on another shard.
+/// A flush makes writes of a connection on another shard durable.
 #[test]
 fn flush_covers_other_connections() {
     let bed = Bed::new(2, ServerConfig::default());
@@ -212,7 +212,7 @@ fn half_dead_clients_are_cut() {
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).unwrap();
     };
-    // Says nothing.
+    // Sends nothing.
     let start = Instant::now();
     closed(bed.connect());
     assert!(start.elapsed() >= Duration::from_millis(180));
@@ -226,13 +226,13 @@ fn half_dead_clients_are_cut() {
     stream.write_all(b"\x25\x60\x95\x13\0\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\0\0\x10\0\0 and no more").unwrap();
     closed(stream);
     let mut causes = Vec::new();
-    eventually("each end is told", || {
+    eventually("each end is reported", || {
         let ended = |e| if let NbdEvent::Disconnected { cause, .. } = e { Some(cause) } else { None };
         causes.extend(bed.events().into_iter().filter_map(ended));
         causes.len() == 3
     });
-    assert_eq!(causes, [Cause::HandshakeLate, Cause::HandshakeLate, Cause::PayloadLate]);
-    // An idle client may stay, and others go on.
+    assert_eq!(causes, [Cause::HandshakeTimeout, Cause::HandshakeTimeout, Cause::PayloadTimeout]);
+    // An idle client may stay connected, and others are served.
     let mut idle = bed.client("m", ClientConfig::default());
     std::thread::sleep(Duration::from_millis(400));
     idle.flush().unwrap();
@@ -240,7 +240,7 @@ fn half_dead_clients_are_cut() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_holds_up_nobody() {
+fn a_client_that_reads_nothing_does_not_block_others() {
     let bed = Bed::new(1, ServerConfig::default());
     bed.export("m", "mem:16M");
     let mut greedy = bed.client("m", ClientConfig { depth: 1024, ..ClientConfig::default() });
@@ -281,11 +281,11 @@ fn a_storm_of_connections() {
                 let mut random = Random(99 + thread);
                 for round in 0..150 {
                     match random.below(4) {
-                        // Gone at once.
+                        // Disconnects at once.
                         0 => drop(bed.connect()),
-                        // Gone in the handshake.
+                        // Disconnects in the handshake.
                         1 => bed.connect().write_all(b"\0\0\0\x03IHAVE").unwrap(),
-                        // Gone with requests in flight.
+                        // Disconnects with requests in flight.
                         2 => {
                             let mut client = bed.client("m", ClientConfig::default());
                             for _ in 0..40 {
@@ -337,7 +337,7 @@ fn a_removed_export_closes_its_connections() {
     bed.stop();
 }
 
-/// A disk that errs, vanishes or hangs: errors for its clients, and no harm to others.
+/// A faulty disk causes errors for its clients and does not affect others.
 #[test]
 fn a_bad_disk_gives_errors() {
     let bed = Bed::new(1, ServerConfig::default());
@@ -352,11 +352,11 @@ fn a_bad_disk_gives_errors() {
     bed.stop();
 }
 
-/// A disk that hangs fails its clients' requests within the time limit, keeps their buffers until it answers, and holds
-/// up nobody else.
+/// Requests to a hanging disk fail within the time limit and keep their buffers until the disk answers. Other exports
+/// are not blocked.
 #[test]
-fn a_hanging_disk_holds_up_nobody() {
-    let ring = braid_ring::RingConfig { leaf_timeout_ms: 1500, ..braid_ring::RingConfig::default() };
+fn a_hanging_disk_does_not_block_other_exports() {
+    let ring = braid_ring::RingConfig { disk_timeout_ms: 1500, ..braid_ring::RingConfig::default() };
     let bed = Bed::start(ring, ServerConfig::default());
     bed.export("good", "mem:16M");
     let disk = bed.export("bad", "faulty(mem:16M,hang@0-1M)");
@@ -378,7 +378,7 @@ fn a_hanging_disk_holds_up_nobody() {
     }
     ends.0.sort();
     assert_eq!(ends.0, [(0, Err(5)), (1, Ok(())), (2, Err(5))]);
-    // Its client may go while the disk still hangs; then the disk comes back to life.
+    // The client may disconnect while the disk hangs; then the disk recovers.
     bad.disconnect().unwrap();
     eventually("the place is free", || bed.table.find("bad").unwrap().connections() == 0);
     disk.set_faults(&braid_ring::FaultRules::default()).unwrap();
@@ -399,7 +399,7 @@ impl Replies for Ends {
     }
 }
 
-/// A device that is stopped under its clients: the connection ends without a reply, and so does each one that comes back.
+/// When a device stops under its clients, the connection ends without a reply, and so does each further one.
 #[test]
 fn a_stopped_device() {
     let bed = Bed::new(1, ServerConfig::default());

@@ -1,4 +1,4 @@
-//! TLS on a real ring: our own client, the clients that people use, and those who mean no good.
+//! TLS on a real ring: our own client, common clients, and hostile ones.
 #![allow(clippy::unwrap_used)]
 
 mod bed;
@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bed::*;
+use braid_export::ExportLimits;
 use braid_nbd::client::{Client, ClientConfig, ClientError};
 use braid_nbd::server::ServerConfig;
-use braid_nbd::{Cause, ExportLimits, NbdEvent};
+use braid_nbd::{Cause, NbdEvent};
 use pki::Pki;
 use rustls::version::{TLS12, TLS13};
 
@@ -33,7 +34,7 @@ fn connect(at: &TcpListening, tls: Arc<rustls::ClientConfig>, host: &str) -> Res
     Client::connect_with(&uri.parse().unwrap(), ClientConfig::default(), Some(tls))
 }
 
-/// Writes and reads back pieces of all lengths, some of them longer than a record, and checks every byte.
+/// Writes and reads ranges of various lengths, some longer than a record, and checks every byte.
 fn exercise(client: &mut Client, seed: u64) {
     let mut random = Random(seed);
     let mut disk = vec![0u8; 8 << 20];
@@ -67,7 +68,7 @@ fn our_client_in_both_versions_of_tls() {
         client.disconnect().unwrap();
     }
     eventually("both have left", || {
-        bed.events.pop().is_some_and(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::Left, .. }))
+        bed.events.pop().is_some_and(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::Disconnected, .. }))
     });
 }
 
@@ -112,12 +113,12 @@ fn many_requests_in_flight() {
 }
 
 #[test]
-fn who_is_believed() {
+fn certificates_are_verified() {
     let (pki, stranger) = (Pki::new(), Pki::new());
     let tls_error = |result: Result<Client, ClientError>, word: &str| match result {
         Err(ClientError::Tls(why)) => assert!(why.to_lowercase().contains(word), "{why}"),
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("it was believed"),
+        Ok(_) => panic!("the certificate was accepted"),
     };
     let bed_of = |config: &Arc<rustls::ServerConfig>| {
         let bed = bed(config, true);
@@ -130,14 +131,14 @@ fn who_is_believed() {
     tls_error(connect(&at, stranger.client(None, BOTH), "localhost"), "certificate");
     let (_bed, at) = bed_of(&pki.server_until(false, 2020));
     tls_error(connect(&at, pki.client(None, BOTH), "localhost"), "expired");
-    // Certificates of clients.
+    // Client certificates.
     let (bed, at) = bed_of(&pki.server(true));
     connect(&at, pki.client(Some(&pki), BOTH), "localhost").unwrap();
     connect(&at, pki.client(None, BOTH), "localhost").map(|_| ()).unwrap_err();
     connect(&at, pki.client(Some(&stranger), BOTH), "localhost").map(|_| ()).unwrap_err();
     let refused = |event: NbdEvent| matches!(event, NbdEvent::Disconnected { cause: Cause::Tls(_), .. });
     let mut seen = 0;
-    eventually("both refusals are told", || {
+    eventually("both refusals are reported", || {
         seen += bed.events().into_iter().filter(|event| refused(event.clone())).count();
         seen == 2
     });
@@ -178,13 +179,13 @@ fn nbdinfo_nbdcopy_and_qemu_img() {
     let (folder, bed) = (pki.folder(true).to_str().unwrap().to_owned(), bed(&pki.server(true), true));
     let at = bed.listen_tcp();
     let uri = |export: &str| format!("nbds://localhost:{}/{export}?tls-certificates={folder}", at.port());
-    let (done, told) = run("nbdinfo", &["--json", &uri("disk")]);
-    assert!(done && told.contains("\"TLS\": true") && told.contains("\"export-size\": 67108864"), "{told}");
-    let (done, told) = run("nbdinfo", &["--list", &uri("")]);
-    assert!(done && told.contains("export=\"disk\"") && told.contains("export=\"second\""), "{told}");
-    // In the clear nothing is told, and why is.
-    let (done, told) = run("nbdinfo", &[&format!("nbd://localhost:{}/disk", at.port())]);
-    assert!(!done && told.contains("TLS"), "{told}");
+    let (done, output) = run("nbdinfo", &["--json", &uri("disk")]);
+    assert!(done && output.contains("\"TLS\": true") && output.contains("\"export-size\": 67108864"), "{output}");
+    let (done, output) = run("nbdinfo", &["--list", &uri("")]);
+    assert!(done && output.contains("export=\"disk\"") && output.contains("export=\"second\""), "{output}");
+    // In plaintext nothing is disclosed but the reason.
+    let (done, output) = run("nbdinfo", &[&format!("nbd://localhost:{}/disk", at.port())]);
+    assert!(!done && output.contains("TLS"), "{output}");
 
     let path = std::env::temp_dir().join(format!("braid-nbd-tls-{}", std::process::id()));
     let (source, back) = (path.with_extension("source"), path.with_extension("back"));
@@ -195,35 +196,35 @@ fn nbdinfo_nbdcopy_and_qemu_img() {
     }
     std::fs::write(&source, &data).unwrap();
     let (source, back) = (source.to_str().unwrap(), back.to_str().unwrap());
-    let (done, told) = run("nbdcopy", &[source, &uri("disk")]);
-    assert!(done, "{told}");
-    let (done, told) = run("nbdcopy", &[&uri("disk"), back]);
-    assert!(done && std::fs::read(back).unwrap() == data, "{told}");
+    let (done, output) = run("nbdcopy", &[source, &uri("disk")]);
+    assert!(done, "{output}");
+    let (done, output) = run("nbdcopy", &[&uri("disk"), back]);
+    assert!(done && std::fs::read(back).unwrap() == data, "{output}");
 
     let secret = format!("tls-creds-x509,id=tls0,endpoint=client,dir={folder}");
     let image = format!("driver=nbd,host=localhost,port={},export=disk,tls-creds=tls0", at.port());
-    let (done, told) = run("qemu-img", &["convert", "--object", &secret, "--image-opts", &image, "-O", "raw", back]);
-    assert!(done && std::fs::read(back).unwrap() == data, "{told}");
-    let (done, told) = run(
+    let (done, output) = run("qemu-img", &["convert", "--object", &secret, "--image-opts", &image, "-O", "raw", back]);
+    assert!(done && std::fs::read(back).unwrap() == data, "{output}");
+    let (done, output) = run(
         "qemu-img",
         &["compare", "--object", &secret, "--image-opts", &image, &format!("driver=raw,file.filename={source}")],
     );
-    assert!(done, "{told}");
+    assert!(done, "{output}");
     std::fs::remove_file(source).unwrap();
     std::fs::remove_file(back).unwrap();
 
-    // A client without a certificate does not come in.
-    let (done, told) = run(
+    // A client without a certificate is refused.
+    let (done, output) = run(
         "nbdinfo",
         &[&{
             pki.folder(false);
             uri("disk")
         }],
     );
-    assert!(!done, "{told}");
+    assert!(!done, "{output}");
 }
 
-/// Reads the greeting, answers it and asks for TLS; `behind` goes out together with that.
+/// Reads the greeting and sends STARTTLS; `behind` follows in the same write.
 fn ask_for_tls(at: &TcpListening, behind: &[u8]) -> TcpStream {
     let mut socket = TcpStream::connect(("127.0.0.1", at.port())).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -242,7 +243,7 @@ fn answer(socket: &mut TcpStream) -> [u8; 20] {
 
 fn is_closed(socket: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
-    // A reset is an end too.
+    // A reset also ends the connection.
     let _ = socket.read_to_end(&mut rest);
     rest.len() < 100
 }
@@ -256,13 +257,13 @@ fn bytes_in_the_clear_behind_starttls_are_refused() {
     let mut got = Vec::new();
     let _ = socket.read_to_end(&mut got);
     assert_eq!(got, b"", "not even the agreement");
-    eventually("it is told", || {
+    eventually("the end is reported", || {
         bed.events().iter().any(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::TlsInjected, .. }))
     });
 }
 
 #[test]
-fn those_who_mean_no_good() {
+fn hostile_clients() {
     let pki = Pki::new();
     let mut config = ServerConfig::default();
     (config.handshake_ns, config.tick_ns) = (1_500_000_000, 100_000_000);
@@ -275,7 +276,7 @@ fn those_who_mean_no_good() {
     let mut random = Random(5);
     let mut garbage = vec![0; 1 << 20];
     garbage.iter_mut().for_each(|byte| *byte = random.next() as u8);
-    // A record that says it is part of a handshake, whose message has 16 MiB, over and over.
+    // A record of a handshake message of 16 MiB, repeated.
     let mut endless = b"\x16\x03\x01\x40\x00\x01\xff\xff\xff".to_vec();
     endless.resize(5 + 0x4000, 7);
     let endless: Vec<u8> = std::iter::repeat_n(endless, 16).flatten().collect();
@@ -286,25 +287,25 @@ fn those_who_mean_no_good() {
     for attack in [&garbage[..], &endless, &alerts, &empty, &changes, &long, b"IHAVEOPT\0\0\0\x03\0\0\0\0"] {
         let mut socket = ask_for_tls(&at, b"");
         answer(&mut socket);
-        // It may be closed while this is still being sent.
+        // The server may close the connection during the write.
         let _ = socket.write_all(attack);
         assert!(is_closed(&mut socket), "{:?}", &attack[..9.min(attack.len())]);
         exercise(&mut honest, 21);
     }
-    // Half a handshake, and then nothing: it ends with the handshake's time limit.
+    // Half a handshake and then silence: the handshake's time limit ends it.
     let mut silent = ask_for_tls(&at, b"");
     answer(&mut silent);
     silent.write_all(b"\x16\x03\x01\x02\0\x01\0\x01\xfc").unwrap();
     assert!(is_closed(&mut silent));
-    eventually("it is told", || {
-        bed.events().iter().any(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::HandshakeLate, .. }))
+    eventually("the end is reported", || {
+        bed.events().iter().any(|e| matches!(e, NbdEvent::Disconnected { cause: Cause::HandshakeTimeout, .. }))
     });
     drop(silent);
     exercise(&mut honest, 22);
 }
 
 #[test]
-fn a_client_that_goes_away_within_a_record() {
+fn a_client_that_disconnects_within_a_record() {
     let pki = Pki::new();
     let bed = bed(&pki.server(false), true);
     let at = bed.listen_tcp();
@@ -317,11 +318,11 @@ fn a_client_that_goes_away_within_a_record() {
         }
         relay.join();
     }
-    eventually("nobody is left", || bed.table.list().iter().all(|export| export.connections() == 0));
+    eventually("no connection is left", || bed.table.list().iter().all(|export| export.connections() == 0));
     connect(&at, pki.client(None, BOTH), "localhost").unwrap();
 }
 
-/// What is sent by rustls whole, with new keys again and again, is what the disk holds; a changed byte is the end.
+/// Data sent by rustls alone, with frequent key changes, arrives on the disk. A changed byte ends the connection.
 #[test]
 fn keys_change_and_a_byte_changes() {
     let pki = Pki::new();
@@ -331,7 +332,7 @@ fn keys_change_and_a_byte_changes() {
     answer(&mut socket);
     let session = rustls::ClientConnection::new(pki.client(None, &[&TLS13]), "localhost".try_into().unwrap()).unwrap();
     let mut secure = rustls::StreamOwned::new(session, socket);
-    // EXPORT_NAME; no zeroes were agreed on.
+    // EXPORT_NAME, without NO_ZEROES.
     secure.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\x04disk").unwrap();
     let mut granted = [0; 10];
     secure.read_exact(&mut granted).unwrap();
@@ -356,7 +357,7 @@ fn keys_change_and_a_byte_changes() {
         secure.read_exact(&mut got).unwrap();
         assert!(got == data, "round {round}");
     }
-    // A write, one byte of which somebody changes on its way.
+    // A write, one byte of which is changed in transit.
     secure.conn.writer().write_all(&[request(1, 0), vec![0xee; len]].concat()[..60_000]).unwrap();
     let mut bytes = Vec::new();
     while secure.conn.wants_write() {
@@ -364,20 +365,20 @@ fn keys_change_and_a_byte_changes() {
     }
     bytes[20_000] ^= 1;
     secure.sock.write_all(&bytes).unwrap();
-    let told = secure.read(&mut reply).unwrap_err().to_string();
-    assert!(told.contains("BadRecordMac"), "{told}");
-    eventually("it is told", || {
+    let output = secure.read(&mut reply).unwrap_err().to_string();
+    assert!(output.contains("BadRecordMac"), "{output}");
+    eventually("the end is reported", || {
         let broken = |cause: &Cause| matches!(cause, Cause::Tls(why) if why.contains("changed"));
         bed.events().iter().any(|e| matches!(e, NbdEvent::Disconnected { cause, .. } if broken(cause)))
     });
-    // What was half there was not written.
+    // The incomplete write was not carried out.
     let mut client = connect(&at, pki.client(None, BOTH), "localhost").unwrap();
     let mut got = vec![0; 4096];
     client.read_at(0, &mut got).unwrap();
     assert_eq!(got[..3], [0, 7, 14], "as the first round left it");
 }
 
-/// Passes on what a client sends, up to so many bytes, and all that the server says.
+/// Forwards what the client sends, up to a number of bytes, and everything that the server sends.
 struct Relay {
     port: u16,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -428,14 +429,14 @@ fn addresses_that_are_not_allowed() {
         other => panic!("{:?}", other.err()),
     }
     bed.exports_changed();
-    eventually("who is inside has to go", || inside.flush().is_err());
-    // On a Unix socket there are no addresses.
+    eventually("a connected client that is no longer allowed is disconnected", || inside.flush().is_err());
+    // Clients on Unix sockets have no address.
     bed.client("disk", ClientConfig::default()).flush().unwrap();
 }
 
-/// What somebody in between could have asked for in the clear does not count behind STARTTLS.
+/// Plaintext options that an attacker could have injected have no effect after STARTTLS.
 #[test]
-fn nothing_agreed_on_in_the_clear_stays() {
+fn plaintext_negotiation_is_discarded_at_starttls() {
     let pki = Pki::new();
     let bed = bed(&pki.server(false), false);
     let at = bed.listen_tcp();
@@ -454,14 +455,14 @@ fn nothing_agreed_on_in_the_clear_stays() {
         let name = "localhost".try_into().unwrap();
         let session = rustls::ClientConnection::new(pki.client(None, BOTH), name).unwrap();
         let mut secure = rustls::StreamOwned::new(session, socket);
-        // A context needs structured replies, which nobody has asked for.
+        // A context needs structured replies, which were not requested after STARTTLS.
         secure.write_all(&option(10, b"\0\0\0\x04disk\0\0\0\0")).unwrap();
         let mut reply = [0; 20];
         secure.read_exact(&mut reply).unwrap();
         assert_eq!(kind(&reply), 0x8000_0003, "NBD_REP_ERR_INVALID");
         let mut text = vec![0; u32::from_be_bytes(reply[16..20].try_into().unwrap()) as usize];
         secure.read_exact(&mut text).unwrap();
-        // And STARTTLS is over.
+        // STARTTLS cannot be repeated.
         secure.write_all(&option(5, b"")).unwrap();
         secure.read_exact(&mut reply).unwrap();
         assert_eq!(kind(&reply), 0x8000_0003, "NBD_REP_ERR_INVALID");

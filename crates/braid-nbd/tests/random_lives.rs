@@ -1,6 +1,6 @@
-//! Several clients at a time, each with requests in flight, on a server with little memory, an engine that is sometimes
-//! full, a disk that answers in any order and sometimes errs or answers late, sockets that take and give a few bytes at
-//! a time, clients that vanish. From a seed; every byte read is checked, and at the end everything is given back.
+//! Several clients with requests in flight, on a server with little memory: the engine is sometimes full, the disk
+//! completes in any order and sometimes fails or is late, sockets pass a few bytes at a time, and clients vanish. Each
+//! run follows from a seed. Every byte read is checked, and at the end all resources must be freed.
 #![allow(clippy::unwrap_used)]
 
 mod bed;
@@ -12,23 +12,23 @@ use bed::Random;
 use braid_engine::ErrorKind;
 use braid_nbd::client::{Negotiated, Pipeline, Replies};
 use braid_nbd::codec::command;
-use braid_nbd::memory::Disk;
+use braid_nbd::memory::DiskBehaviour;
 use braid_nbd::server::ServerConfig;
 use common::{Client as Harness, bytes};
 
-/// Bytes of the disk that one client has for itself.
+/// Bytes of the disk that each client uses alone.
 const SHARE: u64 = 128 << 10;
 const BLOCK: u64 = 512;
 
-/// What a request in flight does to the model when it ends.
+/// What the end of a request in flight does to the model.
 struct Flight {
     range: (u64, u64),
-    /// Values that a read must bring; none: unknown.
+    /// Expected values of a read; `None`: unknown.
     reads: Option<Vec<Option<u8>>>,
     write: Option<u8>,
 }
 
-/// What the client knows of its share: one value a block, none where a write failed.
+/// A client's knowledge of its part of the disk: one value per block, `None` where a write failed.
 struct Model {
     blocks: Vec<Option<u8>>,
     flights: HashMap<u16, Flight>,
@@ -91,7 +91,7 @@ impl Life {
         Life { socket, pipeline, model, out: out.into(), input: Vec::new(), greeted: false, structured }
     }
 
-    /// Begins a request, unless it would overlap one in flight.
+    /// Sends a request, unless it would overlap one in flight.
     fn ask(&mut self, random: &mut Random, base: u64) {
         let blocks = SHARE / BLOCK;
         let len = if random.below(8) == 0 { 1 + random.below(blocks / 2) } else { 1 + random.below(12) };
@@ -145,10 +145,10 @@ struct Counts {
 fn live(seed: u64, counts: &mut Counts) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let lives = 1 + random.below(6) as usize;
-    // From plenty to barely enough for the connections and one long request.
+    // From plenty of memory to barely enough for the connections and one long request.
     let arena = (lives + 1) * (96 << 10) + (128 << 10) + random.below(2 << 20) as usize / 4096 * 4096;
     let mut harness = Harness::with(ServerConfig::default(), arena);
-    // The harness's own client takes part in nothing.
+    // The harness's own client stays idle.
     let idle = harness.socket;
     harness.host.disk.fill(0);
     let fresh = || vec![Some(0u8); (SHARE / BLOCK) as usize];
@@ -156,7 +156,7 @@ fn live(seed: u64, counts: &mut Counts) {
     let mut late: Vec<u64> = Vec::new();
     let faults = random.below(3) == 0;
     harness.host.lends = random.below(2) == 0;
-    harness.host.behaviour = Disk::Held;
+    harness.host.behaviour = DiskBehaviour::Held;
     for _ in 0..2000 {
         let k = random.below(lives as u64) as usize;
         match random.below(16) {
@@ -179,9 +179,9 @@ fn live(seed: u64, counts: &mut Counts) {
                 late.extend(tag.filter(|_| busy));
             }
             14 => match random.below(20) {
-                0 => harness.host.behaviour = Disk::Busy,
+                0 => harness.host.behaviour = DiskBehaviour::Busy,
                 1 if faults && !all[k].model.flights.is_empty() => {
-                    // It vanishes; what it was writing is unknown, for the next one too.
+                    // The client vanishes: the blocks that it was writing are unknown, also to its successor.
                     harness.host.client_ends(all[k].socket);
                     all[k].out.clear();
                     counts.vanished += 1;
@@ -191,10 +191,10 @@ fn live(seed: u64, counts: &mut Counts) {
                         blocks[range(flight.range)].fill(None);
                     }
                     all[k] = Life::begin(&mut harness, random.below(2) == 0, blocks);
-                    harness.host.behaviour = Disk::Held;
+                    harness.host.behaviour = DiskBehaviour::Held;
                 }
                 2..5 => {
-                    // The engine gives a buffer back after it has answered, never before.
+                    // The engine releases a late buffer after the completion, never before.
                     harness.host.turn(&mut harness.server);
                     if let Some(tag) = late.pop() {
                         harness.server.released(&mut harness.host, tag);
@@ -202,7 +202,7 @@ fn live(seed: u64, counts: &mut Counts) {
                     }
                 }
                 5 => harness.host.now_ns += random.below(1_500_000_000),
-                _ => harness.host.behaviour = Disk::Held,
+                _ => harness.host.behaviour = DiskBehaviour::Held,
             },
             _ => drop(harness.host.turn(&mut harness.server)),
         }
@@ -213,7 +213,7 @@ fn live(seed: u64, counts: &mut Counts) {
         harness.server.released(&mut harness.host, tag);
         counts.late += 1;
     }
-    // Everything is well now: all that was asked is answered.
+    // Without faults, every request is answered.
     settle(&mut harness, &mut all);
     for life in &mut all {
         let left = life.model.flights.len();
@@ -229,9 +229,9 @@ fn live(seed: u64, counts: &mut Counts) {
     counts.loans += harness.host.loans();
 }
 
-/// Lets everything in flight end.
+/// Lets all requests in flight end.
 fn settle(harness: &mut Harness, all: &mut [Life]) {
-    harness.host.behaviour = Disk::Prompt;
+    harness.host.behaviour = DiskBehaviour::Prompt;
     for life in all.iter_mut() {
         harness.host.client_takes(life.socket, usize::MAX);
         let rest: Vec<u8> = life.out.drain(..).collect();
@@ -239,7 +239,7 @@ fn settle(harness: &mut Harness, all: &mut [Life]) {
     }
     for _ in 0..40 {
         harness.run();
-        // A tick, for those who wait without anything else to wake them.
+        // A tick, for connections that nothing else wakes.
         harness.host.now_ns += 1_000_000_000;
         for life in all.iter_mut() {
             life.take(harness);

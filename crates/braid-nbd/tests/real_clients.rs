@@ -1,4 +1,4 @@
-//! The clients that people use, against the server on the ring. They are needed: `make test` installs them.
+//! Common clients against the server on a real ring. `make test` installs them.
 #![allow(clippy::unwrap_used)]
 
 mod bed;
@@ -61,7 +61,7 @@ fn bed() -> Arc<Bed> {
 fn nbdinfo() {
     let bed = bed();
     let listener = bed.listen("info");
-    let told = run("nbdinfo", &["--json", &listener.uri("disk")]);
+    let output = run("nbdinfo", &["--json", &listener.uri("disk")]);
     for part in [
         "\"protocol\": \"newstyle-fixed\"",
         "\"structured\": true",
@@ -81,7 +81,7 @@ fn nbdinfo() {
         "\"block_size_preferred\": 4096",
         "\"block_size_maximum\": 33554432",
     ] {
-        assert!(told.contains(part), "{part} is missing in {told}");
+        assert!(output.contains(part), "{part} is missing in {output}");
     }
     let list = run("nbdinfo", &["--list", &listener.uri("")]);
     assert!(list.contains("export=\"disk\"") && list.contains("export=\"second\""), "{list}");
@@ -149,7 +149,7 @@ fn fio_with_verify_from_several_connections() {
     let bed = bed();
     let listener = bed.listen("fio");
     let uri = format!("--uri={}", listener.uri("disk"));
-    let told = run(
+    let output = run(
         "fio",
         &[
             "--ioengine=nbd",
@@ -170,5 +170,5 @@ fn fio_with_verify_from_several_connections() {
             "--group_reporting",
         ],
     );
-    assert!(told.contains("err= 0"), "{told}");
+    assert!(output.contains("err= 0"), "{output}");
 }

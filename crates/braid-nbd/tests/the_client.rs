@@ -1,28 +1,28 @@
-//! The client's side of the protocol, with a server's bytes written from the protocol's document by hand.
+//! The client side of the protocol, with the server's bytes written by hand from the protocol's document.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use braid_nbd::client::negotiate::Negotiation;
-use braid_nbd::client::{ClientError, Negotiated, Pipeline, Replies, Wishes};
+use braid_nbd::client::{ClientError, Negotiated, NegotiationOptions, Pipeline, Replies};
 use braid_nbd::codec::{self, command};
 use common::{bytes, expect};
 use proptest::prelude::*;
 
 const R: &str = "0003e889045565a9";
 
-fn wishes(structured: bool) -> Wishes {
-    Wishes { export: "a".into(), tls: false, extended: false, structured, allocation: structured }
+fn wishes(structured: bool) -> NegotiationOptions {
+    NegotiationOptions { export: "a".into(), tls: false, extended: false, structured, allocation: structured }
 }
 
-/// One handshake: what the server says, what the client must answer, in turn.
+/// Runs one handshake: the server's messages and the client's expected replies, in turn.
 #[track_caller]
-fn negotiate(wishes: Wishes, turns: &[(&str, &str)]) -> Result<Option<Negotiated>, ClientError> {
+fn negotiate(wishes: NegotiationOptions, turns: &[(&str, &str)]) -> Result<Option<Negotiated>, ClientError> {
     let mut negotiation = Negotiation::new(wishes);
     let mut done = None;
     for (said, answer) in turns {
         let (said, mut out) = (bytes(said), Vec::new());
-        // Byte by byte: it must never take what is only half there.
+        // Byte by byte: the client must never take an incomplete message.
         let (mut from, mut to) = (0, 0);
         while to <= said.len() {
             let (took, terms) = negotiation.feed(&said[from..to], &mut out)?;
@@ -74,7 +74,7 @@ fn a_full_handshake() {
 
 #[test]
 fn servers_that_know_less() {
-    // No structured replies, no GO, zeroes after the name.
+    // No structured replies, no GO, and zeroes after EXPORT_NAME.
     let terms = negotiate(
         wishes(true),
         &[
@@ -129,7 +129,7 @@ fn servers_that_refuse_or_lie() {
     }
 }
 
-/// Writes down what replies bring.
+/// Records the calls of the pipeline.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Seen(Vec<String>);
 
@@ -153,7 +153,7 @@ impl Replies for Seen {
     }
 }
 
-/// A pipeline with a read of 4 bytes at 256 (slot 0), a write (1), a block status (2), a flush (3).
+/// Returns a pipeline with a read of 4 bytes at 256 (slot 0), a write (1), a block status (2), a flush (3).
 fn pipeline(structured: bool) -> Pipeline {
     let terms = Negotiated { size_bytes: 1 << 20, structured, allocation: Some(1), ..Negotiated::default() };
     let mut pipeline = Pipeline::new(5, &terms);
@@ -170,7 +170,7 @@ fn pipeline(structured: bool) -> Pipeline {
     pipeline
 }
 
-/// Feeds replies whole, then byte by byte; both must bring the same.
+/// Feeds replies whole, then byte by byte. Both must have the same effect.
 #[track_caller]
 fn replies(structured: bool, said: &str) -> Result<Vec<String>, ClientError> {
     let said = bytes(said);
@@ -205,7 +205,8 @@ fn simple_replies() {
 
 #[test]
 fn structured_replies() {
-    // Data in two chunks, the second first; a hole between; other replies between them; a status; an error with text.
+    // Data in two chunks, the second first; a hole between; other replies in between; a block status; an error with
+    // text.
     let seen = replies(
         true,
         "668e33ef 0000 0001 0000000000000000 0000000a 0000000000000102 a3a4
@@ -228,7 +229,7 @@ fn structured_replies() {
         "3: Err(5)",
     ];
     assert_eq!(seen.unwrap(), expected);
-    // An error with an offset, then the end; a context that was not asked for; an error of an unknown kind.
+    // An error with an offset, then the end; a context that was not selected; an error of an unknown type.
     let seen = replies(
         true,
         "668e33ef 0000 8002 0000000000000000 0000000e 00000005 0000 0000000000000101
@@ -271,7 +272,7 @@ fn replies_that_break_the_protocol() {
     }
 }
 
-/// As many bytes as were asked for, some twice and others never: no answer to the read.
+/// As many bytes as requested, but some twice and others never: not a valid reply.
 #[test]
 fn chunks_that_overlap() {
     for said in [
@@ -288,7 +289,7 @@ fn chunks_that_overlap() {
     }
 }
 
-/// Near the end of all offsets, where a sum with the length overflows to a place that lies inside.
+/// Near the maximum offset, where adding the length overflows into the range.
 #[test]
 fn offsets_that_overflow() {
     for said in [
@@ -305,7 +306,7 @@ fn offsets_that_overflow() {
     }
 }
 
-/// The one chunk that the server does not send yet, encoded.
+/// The only chunk type that the server does not send yet.
 #[test]
 fn offset_hole() {
     let mut out = [0; 64];
@@ -325,7 +326,7 @@ fn a_full_pipeline_takes_no_more() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// No server's bytes make the client panic or take what is not there.
+    /// No bytes from a server make the client panic or take more than the input.
     #[test]
     fn any_bytes(
         structured in any::<bool>(),

@@ -1,4 +1,4 @@
-//! How fast each implementation is outside of the caches: XOR and P + Q of rows, and copying the same data.
+//! Measures the throughput of each implementation outside the caches: XOR and P + Q of stripes, and copying the same data.
 //!
 //! `cargo run --release -p braid-parity --example speed [working set in MiB] [chunk in KiB]`
 
@@ -12,7 +12,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// GiB of data a second.
+/// Returns the throughput of a pass, in GiB of data per second.
 fn rate(data_bytes: usize, mut pass: impl FnMut()) -> f64 {
     let started = Instant::now();
     pass();
@@ -26,7 +26,7 @@ fn main() {
     let source: Vec<u8> = (0..data_bytes).map(|i| ((i * 31) >> 7) as u8).collect();
     let mut target = vec![1u8; data_bytes];
     for width in [4, 8, 16, 32] {
-        let row = width * chunk;
+        let stripe_bytes = width * chunk;
         for parity in Parity::available() {
             let (mut copies, mut whole, mut xors, mut pqs) = (vec![], vec![], vec![], vec![]);
             for _ in 0..9 {
@@ -38,13 +38,13 @@ fn main() {
                 }));
                 let mut blocks: Vec<&[u8]> = vec![&[]; width];
                 xors.push(rate(data_bytes, || {
-                    for (out, data) in target.chunks_exact_mut(2 * chunk).zip(source.chunks_exact(row)) {
+                    for (out, data) in target.chunks_exact_mut(2 * chunk).zip(source.chunks_exact(stripe_bytes)) {
                         blocks.iter_mut().zip(data.chunks_exact(chunk)).for_each(|(block, part)| *block = part);
                         parity.xor(black_box(&mut out[..chunk]), black_box(&blocks));
                     }
                 }));
                 pqs.push(rate(data_bytes, || {
-                    for (out, data) in target.chunks_exact_mut(2 * chunk).zip(source.chunks_exact(row)) {
+                    for (out, data) in target.chunks_exact_mut(2 * chunk).zip(source.chunks_exact(stripe_bytes)) {
                         blocks.iter_mut().zip(data.chunks_exact(chunk)).for_each(|(block, part)| *block = part);
                         let (p, q) = out.split_at_mut(chunk);
                         parity.pq(black_box(p), black_box(q), black_box(&blocks));
@@ -53,7 +53,7 @@ fn main() {
             }
             let [copies, whole, xors, pqs] = [copies, whole, xors, pqs].map(median);
             println!(
-                "{width:2} of {:4} KiB, {:8}: xor {xors:5.1} ({:.2}), P+Q {pqs:5.1} ({:.2}) GiB/s; copy {copies:.1}, at once {whole:.1}",
+                "{width:2} of {:4} KiB, {:8}: xor {xors:5.1} ({:.2}), P+Q {pqs:5.1} ({:.2}) GiB/s; copy {copies:.1}, in one call {whole:.1}",
                 chunk >> 10,
                 parity.name(),
                 xors / copies.max(whole),

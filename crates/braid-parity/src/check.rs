@@ -1,61 +1,64 @@
-//! Whether a row agrees with its parity, and which block is wrong where it does not.
+//! Checks a stripe against its parity, and finds the damaged block.
 
 use crate::Parity;
 use crate::field::{inverse, logarithm, multiply, power};
 use crate::parity::check_lengths;
 
-/// What is wrong with a row that has P and Q, if its damage is in a single block.
+/// The damage of a stripe with P and Q, as [`Parity::check`] finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Damage {
-    /// Nothing: data, P and Q agree.
+pub enum StripeDamage {
+    /// None: the data agrees with P and Q.
     None,
-    /// P alone: the data agrees with Q.
+    /// P is damaged: the data agrees with Q.
     P,
-    /// Q alone: the data agrees with P.
+    /// Q is damaged: the data agrees with P.
     Q,
-    /// The block of data with this index: with any other content of it, the row cannot agree with both P and Q.
+    /// The data block with this index is damaged: only a change of this block makes the stripe agree with both P and Q.
     Data(usize),
-    /// More than one block.
-    Several,
+    /// At least two blocks are damaged: no change of a single block makes the stripe agree with both P and Q.
+    Multiple,
 }
 
 impl Parity {
-    /// Whether P is the XOR of the data.
+    /// Returns whether P is the XOR of the data.
     ///
     /// # Panics
-    /// When blocks differ in length, or there are more than [`crate::DATA_MAX`].
+    /// If blocks differ in length, or if there are more than [`crate::DATA_MAX`] data blocks.
     #[must_use]
     pub fn agrees(self, p: &[u8], data: &[&[u8]]) -> bool {
         check_lengths(p.len(), data);
         !(self.kernels.syndromes)(0, p, &[], data).of_p
     }
 
-    /// Which block of a row is wrong.
+    /// Finds the damaged block of a stripe.
     ///
-    /// Where one block is, however many of its bytes, it is named for sure. Where several are, one that is right can be named
-    /// instead of [`Damage::Several`]: of damage at one byte, with a chance of about one in 255 / blocks of data; each further
-    /// byte that is damaged makes it as much less likely again. So give blocks as long as what is written at once (4 KiB), not
-    /// longer: two wrong blocks in different places of a chunk are two rows with one wrong block each.
+    /// If a single block is damaged, at any number of its bytes, the result is always that block. If two or more blocks are
+    /// damaged, the result is usually [`StripeDamage::Multiple`], but it can be a single block, even an intact one. If two blocks of a
+    /// stripe with *n* data blocks are damaged at random at the same single byte offset, the probability of this is about
+    /// *n* / 255. Each further byte offset at which both are damaged at random multiplies it by about 1 / 255. Blocks should
+    /// therefore be as long as the unit of damage (4 KiB), and not longer: two damaged blocks at different offsets of a chunk are
+    /// then two stripes with one damaged block each.
     ///
     /// # Panics
-    /// When `p`, `q` and the blocks of data differ in length (data can be empty: it counts as zeros), or there are more than
-    /// [`crate::DATA_MAX`].
+    /// If `p`, `q` and the data blocks differ in length (a data block may be empty: it counts as zeros), or if there are more than
+    /// [`crate::DATA_MAX`] data blocks.
     #[must_use]
-    pub fn check(self, p: &[u8], q: &[u8], data: &[&[u8]]) -> Damage {
+    pub fn check(self, p: &[u8], q: &[u8], data: &[&[u8]]) -> StripeDamage {
         assert_eq!(p.len(), q.len(), "the lengths of P and Q");
         check_lengths(p.len(), data);
         let found = (self.kernels.syndromes)(0, p, q, data);
         match (found.of_p, found.of_q) {
-            (false, false) => Damage::None,
-            (true, false) => Damage::P,
-            (false, true) => Damage::Q,
-            (true, true) => self.wrong_data(p, q, data),
+            (false, false) => StripeDamage::None,
+            (true, false) => StripeDamage::P,
+            (false, true) => StripeDamage::Q,
+            (true, true) => self.find_damaged_data(p, q, data),
         }
     }
 
-    /// A wrong byte e in D*i* leaves e in P and g^i · e in Q: the first such byte suggests i, all others have to agree.
-    fn wrong_data(self, p: &[u8], q: &[u8], data: &[&[u8]]) -> Damage {
-        let suggested = (0..p.len()).find_map(|at| {
+    /// Finds the damaged data block of a stripe that agrees neither with P nor with Q. An error e in a byte of D*i* gives the P
+    /// syndrome e and the Q syndrome g^i · e: the first byte with an error gives the candidate i, and all other bytes must agree.
+    fn find_damaged_data(self, p: &[u8], q: &[u8], data: &[&[u8]]) -> StripeDamage {
+        let candidate = (0..p.len()).find_map(|at| {
             let bytes = data.iter().enumerate().filter(|(_, block)| !block.is_empty());
             let (of_p, of_q) = bytes.fold((p[at], q[at]), |(of_p, of_q), (i, block)| {
                 (of_p ^ block[at], of_q ^ multiply(power(i), block[at]))
@@ -66,11 +69,11 @@ impl Parity {
                 _ => Some(usize::from(logarithm(multiply(of_q, inverse(of_p))))),
             }
         });
-        match suggested {
-            // One that is not there is zeros, and cannot be wrong.
-            Some(i) if data.get(i).is_none_or(|block| block.is_empty()) => Damage::Several,
-            Some(i) if !(self.kernels.syndromes)(power(i), p, q, data).apart => Damage::Data(i),
-            _ => Damage::Several,
+        match candidate {
+            // An empty or absent block counts as zeros, and cannot be damaged.
+            Some(i) if data.get(i).is_none_or(|block| block.is_empty()) => StripeDamage::Multiple,
+            Some(i) if !(self.kernels.syndromes)(power(i), p, q, data).ratio_differs => StripeDamage::Data(i),
+            _ => StripeDamage::Multiple,
         }
     }
 }

@@ -1,9 +1,9 @@
-//! GF(2^8) with the polynomial 0x11d, a byte at a time: tables, computed when this is compiled.
+//! Arithmetic in GF(2^8) with the polynomial 0x11d, byte by byte, with tables that are computed at compile time.
 
-/// The polynomial without its highest term: what is added when doubling runs over.
+/// The polynomial without its highest term, which is added if doubling overflows.
 pub const POLYNOMIAL: u8 = 0x1d;
 
-/// g^i for i below 255, and again from there on, so that sums of two logarithms need no reduction.
+/// g^i for i below 510. The values repeat from 255 on, so that the sum of two logarithms needs no reduction.
 const POWERS: [u8; 510] = {
     let mut powers = [0; 510];
     let mut value: u8 = 1;
@@ -16,7 +16,7 @@ const POWERS: [u8; 510] = {
     powers
 };
 
-/// i for g^i. What stands at 0 means nothing: 0 is no power.
+/// The logarithm i of g^i. The entry of 0 is undefined: 0 is not a power of g.
 const LOGARITHMS: [u8; 256] = {
     let mut logarithms = [0; 256];
     let mut i = 0;
@@ -27,7 +27,7 @@ const LOGARITHMS: [u8; 256] = {
     logarithms
 };
 
-/// For each factor, its products with 0 to 15 and with 0, 16, … 240: two look-ups and an XOR multiply any byte.
+/// The products of each factor with 0 to 15 and with 0, 16, … 240. Two look-ups and an XOR multiply any byte.
 pub static NIBBLES: [[u8; 32]; 256] = {
     let mut tables = [[0; 32]; 256];
     let mut factor = 0;
@@ -47,7 +47,7 @@ const fn double(value: u8) -> u8 {
     (value << 1) ^ if value & 0x80 != 0 { POLYNOMIAL } else { 0 }
 }
 
-/// The product of two.
+/// Returns the product of two elements.
 pub const fn multiply(a: u8, b: u8) -> u8 {
     if a == 0 || b == 0 {
         return 0;
@@ -55,22 +55,22 @@ pub const fn multiply(a: u8, b: u8) -> u8 {
     POWERS[LOGARITHMS[a as usize] as usize + LOGARITHMS[b as usize] as usize]
 }
 
-/// g^i, for any i.
+/// Returns g^i, for any i.
 pub const fn power(i: usize) -> u8 {
     POWERS[i % 255]
 }
 
-/// g^-i, for i up to 255.
+/// Returns g^-i, for i up to 255.
 pub const fn negative_power(i: usize) -> u8 {
     POWERS[255 - i]
 }
 
-/// 1 / `value`, which must not be 0.
+/// Returns 1 / `value`. `value` must not be 0.
 pub const fn inverse(value: u8) -> u8 {
     POWERS[255 - LOGARITHMS[value as usize] as usize]
 }
 
-/// The i below 255 for which `value` is g^i; `value` must not be 0.
+/// Returns the i below 255 for which `value` is g^i. `value` must not be 0.
 pub const fn logarithm(value: u8) -> u8 {
     LOGARITHMS[value as usize]
 }
@@ -79,7 +79,7 @@ pub const fn logarithm(value: u8) -> u8 {
 mod tests {
     use super::*;
 
-    /// From the definition: polynomials over GF(2), multiplied and reduced bit by bit.
+    /// Returns the product by definition: polynomials over GF(2), multiplied and reduced bit by bit.
     fn by_definition(a: u8, b: u8) -> u8 {
         let mut product = (0..8).filter(|bit| b >> bit & 1 == 1).fold(0u16, |sum, bit| sum ^ (u16::from(a) << bit));
         for bit in (8..16).rev() {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn all_products_are_those_of_the_definition() {
+    fn all_products_match_the_definition() {
         for a in 0..=255 {
             for b in 0..=255 {
                 let expected = by_definition(a, b);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn two_generates_all_but_zero() {
+    fn two_generates_all_nonzero_elements() {
         let mut value = 1;
         for i in 0..255 {
             assert_eq!((power(i), logarithm(value)), (value, i as u8));

@@ -1,13 +1,14 @@
-//! Each implementation against the definition: all lengths, any alignment, any number of blocks, and not a byte beyond.
+//! Compares each implementation with the definition, for many lengths, alignments and numbers of blocks, and checks that no byte
+//! beyond a block is written.
 
 mod common;
 
-use braid_parity::{DATA_MAX, Damage, Parity};
+use braid_parity::{DATA_MAX, Parity, StripeDamage};
 use common::{Numbers, lengths, naive_pq, power, slices, times};
 
 const GUARD: u8 = 0xa5;
 
-/// A place for `len` bytes at an address that is `shift` off an aligned one, between guards.
+/// A buffer of `len` bytes at `shift` bytes from an aligned address, between guard bytes.
 struct Guarded {
     bytes: Vec<u8>,
     start: usize,
@@ -30,7 +31,7 @@ impl Guarded {
         &mut self.bytes[self.start..self.start + self.len]
     }
 
-    /// The content, after a look at the guards.
+    /// Returns the content, after a check of the guard bytes.
     fn checked(&self) -> &[u8] {
         let (before, after) = (&self.bytes[..self.start], &self.bytes[self.start + self.len..]);
         assert!(before.iter().chain(after).all(|byte| *byte == GUARD), "written beyond the block");
@@ -38,38 +39,39 @@ impl Guarded {
     }
 }
 
-fn each(check: impl Fn(Parity)) {
+fn for_each_implementation(check: impl Fn(Parity)) {
     let mut names = Vec::new();
     for parity in Parity::available() {
         check(parity);
         names.push(parity.name());
     }
-    // What ran is said, so that a machine without vectors does not look like one with them.
+    // Print the tested implementations, so that a run without vector instructions can be told from one with them.
     println!("compared: {}", names.join(", "));
     assert_eq!(names.last(), Some(&"portable"));
     assert_eq!(Parity::best().name(), names[0]);
 }
 
 #[test]
-fn p_and_q_are_those_of_the_definition() {
-    each(|parity| {
+fn p_and_q_match_the_definition() {
+    for_each_implementation(|parity| {
         let mut numbers = Numbers(1);
         for len in lengths() {
             let count = 1 + numbers.below(9);
             let mut data = numbers.blocks(count, len);
             if numbers.below(3) == 0 {
-                let left_out = numbers.below(count);
-                data[left_out].clear();
+                let empty_index = numbers.below(count);
+                data[empty_index].clear();
             }
             let (p, q) = naive_pq(&data, len);
             let data: Vec<Guarded> = data.iter().map(|block| Guarded::new(block, numbers.below(64))).collect();
             let data: Vec<&[u8]> = data.iter().map(Guarded::get).collect();
-            let place = |numbers: &mut Numbers| Guarded::new(&numbers.bytes(len), numbers.below(64));
-            let (mut out_p, mut out_q) = (place(&mut numbers), place(&mut numbers));
+            let output = |numbers: &mut Numbers| Guarded::new(&numbers.bytes(len), numbers.below(64));
+            let (mut out_p, mut out_q) = (output(&mut numbers), output(&mut numbers));
             parity.pq(out_p.get_mut(), out_q.get_mut(), &data);
             assert!(out_p.checked() == p && out_q.checked() == q, "{parity:?}: {count} blocks of {len}");
 
-            let (mut alone_p, mut alone_q, mut xored) = (place(&mut numbers), place(&mut numbers), place(&mut numbers));
+            let (mut alone_p, mut alone_q, mut xored) =
+                (output(&mut numbers), output(&mut numbers), output(&mut numbers));
             parity.pq(alone_p.get_mut(), &mut [], &data);
             parity.pq(&mut [], alone_q.get_mut(), &data);
             parity.xor(xored.get_mut(), &data);
@@ -78,17 +80,17 @@ fn p_and_q_are_those_of_the_definition() {
             let before = xored.get().to_vec();
             parity.xor_into(xored.get_mut(), &data);
             assert!(xored.checked().iter().zip(before).all(|(byte, before)| *byte == before ^ before), "{parity:?}");
-            let mut kept = place(&mut numbers);
-            let expected: Vec<u8> = kept.get().iter().zip(&p).map(|(byte, p)| byte ^ p).collect();
-            parity.xor_into(kept.get_mut(), &data);
-            assert!(kept.checked() == expected, "{parity:?}: {len}");
+            let mut accumulated = output(&mut numbers);
+            let expected: Vec<u8> = accumulated.get().iter().zip(&p).map(|(byte, p)| byte ^ p).collect();
+            parity.xor_into(accumulated.get_mut(), &data);
+            assert!(accumulated.checked() == expected, "{parity:?}: {len}");
         }
     });
 }
 
 #[test]
-fn an_update_is_a_new_row() {
-    each(|parity| {
+fn updates_match_the_definition() {
+    for_each_implementation(|parity| {
         let mut numbers = Numbers(2);
         for len in lengths() {
             let index = numbers.below(DATA_MAX);
@@ -108,7 +110,7 @@ fn an_update_is_a_new_row() {
             parity.update(&mut [], only_q.get_mut(), index, old.get(), new.get());
             assert!(only_p.checked() == expected_p && only_q.checked() == expected_q, "{parity:?}: {index} of {len}");
 
-            // From zeros to `old` and from there on to `new` is the same as from zeros to `new`.
+            // An update from zeros to `old` and one from `old` to `new` equal an update from zeros to `new`.
             let (mut steps_p, mut steps_q) = (guarded(&mut numbers, &p), guarded(&mut numbers, &q));
             let (mut once_p, mut once_q) = (guarded(&mut numbers, &p), guarded(&mut numbers, &q));
             parity.update(steps_p.get_mut(), steps_q.get_mut(), index, &[], old.get());
@@ -120,29 +122,29 @@ fn an_update_is_a_new_row() {
 }
 
 #[test]
-fn rows_of_any_width() {
-    each(|parity| {
+fn stripes_of_any_width() {
+    for_each_implementation(|parity| {
         let mut numbers = Numbers(3);
         for width in (0..=40).chain([63, 64, 65, 126, 127, 254, DATA_MAX]) {
-            // Wide rows are gone through in tiles: also with several of them, and a part of one.
+            // Wide stripes are processed in tiles: these lengths are a part of a tile, and several tiles and a part.
             let len = [200, 4096, 9000][width % 3] + numbers.below(200);
             let data = numbers.blocks(width, len);
             let (p, q) = naive_pq(&data, len);
             let (mut out_p, mut out_q) = (numbers.bytes(len), numbers.bytes(len));
             parity.pq(&mut out_p, &mut out_q, &slices(&data));
             assert!(out_p == p && out_q == q, "{parity:?}: {width} blocks of {len}");
-            assert_eq!(parity.check(&p, &q, &slices(&data)), Damage::None, "{parity:?}: {width} blocks of {len}");
-            let mut kept = numbers.bytes(len);
-            let expected: Vec<u8> = kept.iter().zip(&p).map(|(byte, p)| byte ^ p).collect();
-            parity.xor_into(&mut kept, &slices(&data));
-            assert!(kept == expected, "{parity:?}: {width} blocks of {len}");
+            assert_eq!(parity.check(&p, &q, &slices(&data)), StripeDamage::None, "{parity:?}: {width} blocks of {len}");
+            let mut accumulated = numbers.bytes(len);
+            let expected: Vec<u8> = accumulated.iter().zip(&p).map(|(byte, p)| byte ^ p).collect();
+            parity.xor_into(&mut accumulated, &slices(&data));
+            assert!(accumulated == expected, "{parity:?}: {width} blocks of {len}");
         }
     });
 }
 
 #[test]
-fn a_row_of_one_block_has_it_as_its_parity() {
-    each(|parity| {
+fn parity_of_a_single_block_is_the_block() {
+    for_each_implementation(|parity| {
         let data = Numbers(4).bytes(777);
         let (mut p, mut q) = (vec![1; 777], vec![2; 777]);
         parity.pq(&mut p, &mut q, &[&data]);
@@ -151,23 +153,23 @@ fn a_row_of_one_block_has_it_as_its_parity() {
 }
 
 #[test]
-fn blocks_of_unlike_lengths_are_refused() {
-    let refused = |call: &dyn Fn(Parity)| {
+fn blocks_of_different_lengths_panic() {
+    let check_panics = |call: &dyn Fn(Parity)| {
         for parity in Parity::available() {
             let call = std::panic::AssertUnwindSafe(|| call(parity));
             assert!(std::panic::catch_unwind(call).is_err(), "{parity:?}");
         }
     };
     let (short, long) = ([0u8; 64], [0u8; 65]);
-    refused(&|parity| parity.xor(&mut [0; 64], &[&short, &long]));
-    refused(&|parity| parity.xor_into(&mut [0; 65], &[&long, &short]));
-    refused(&|parity| parity.xor(&mut [], &[&short]));
-    refused(&|parity| parity.pq(&mut [0; 64], &mut [0; 65], &[&long]));
-    refused(&|parity| parity.pq(&mut [0; 64], &mut [0; 64], &[&long]));
-    refused(&|parity| parity.pq(&mut [0; 64], &mut [0; 64], &vec![&short[..]; DATA_MAX + 1]));
-    refused(&|parity| parity.update(&mut [0; 64], &mut [0; 64], 0, &short, &long));
-    refused(&|parity| parity.update(&mut [0; 64], &mut [0; 64], DATA_MAX, &short, &short));
-    refused(&|parity| assert_eq!(parity.recover(&[&long, &[]], &short, &[], &mut []), Ok(())));
-    refused(&|parity| assert!(!parity.agrees(&short, &[&long])));
-    refused(&|parity| assert_eq!(parity.check(&short, &long, &[&short]), Damage::None));
+    check_panics(&|parity| parity.xor(&mut [0; 64], &[&short, &long]));
+    check_panics(&|parity| parity.xor_into(&mut [0; 65], &[&long, &short]));
+    check_panics(&|parity| parity.xor(&mut [], &[&short]));
+    check_panics(&|parity| parity.pq(&mut [0; 64], &mut [0; 65], &[&long]));
+    check_panics(&|parity| parity.pq(&mut [0; 64], &mut [0; 64], &[&long]));
+    check_panics(&|parity| parity.pq(&mut [0; 64], &mut [0; 64], &vec![&short[..]; DATA_MAX + 1]));
+    check_panics(&|parity| parity.update(&mut [0; 64], &mut [0; 64], 0, &short, &long));
+    check_panics(&|parity| parity.update(&mut [0; 64], &mut [0; 64], DATA_MAX, &short, &short));
+    check_panics(&|parity| assert_eq!(parity.recover(&[&long, &[]], &short, &[], &mut []), Ok(())));
+    check_panics(&|parity| assert!(!parity.agrees(&short, &[&long])));
+    check_panics(&|parity| assert_eq!(parity.check(&short, &long, &[&short]), StripeDamage::None));
 }

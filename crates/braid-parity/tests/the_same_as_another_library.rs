@@ -1,9 +1,9 @@
-//! P, Q and what is recovered, against `rusty_erasure`, which computes as Intel's ISA-L does: a library that shares no line
-//! with this crate, over the same field.
+//! Compares P, Q and recovered blocks with `rusty_erasure`, which computes as Intel's ISA-L does: an independent library over the
+//! same field.
 
 mod common;
 
-use braid_parity::{Damage, Parity, Role};
+use braid_parity::{BlockRole, Parity, StripeDamage};
 use common::{Numbers, lengths, slices};
 use rusty_erasure::raid::{pq_check, pq_gen, xor_gen};
 use rusty_erasure::{Coder, Matrix, gf};
@@ -27,7 +27,7 @@ fn p_and_q() {
     }
 }
 
-/// Their check accepts our rows after updates, ours accepts theirs.
+/// The other library's check accepts this crate's stripes after updates, and this crate's check accepts its stripes.
 #[test]
 fn updates() {
     for parity in Parity::available() {
@@ -37,7 +37,7 @@ fn updates() {
             let mut data = numbers.blocks(width, len);
             let (mut p, mut q) = (vec![0; len], vec![0; len]);
             pq_gen(&slices(&data), &mut p, &mut q).expect("two sources and more");
-            assert_eq!(parity.check(&p, &q, &slices(&data)), Damage::None);
+            assert_eq!(parity.check(&p, &q, &slices(&data)), StripeDamage::None);
             let i = numbers.below(width);
             let new = numbers.bytes(len);
             parity.update(&mut p, &mut q, i, &data[i], &new);
@@ -47,7 +47,7 @@ fn updates() {
     }
 }
 
-/// The matrix of raid6: the data as it is, their sum, and their sum with powers of 2.
+/// Returns the coder with the matrix of raid6: the identity, a row of ones, and a row of powers of 2.
 fn coder(width: usize) -> Coder {
     let mut rows = vec![0; (width + 2) * width];
     let mut power = 1;
@@ -60,7 +60,7 @@ fn coder(width: usize) -> Coder {
     Coder::new(Matrix::from_bytes(width + 2, width, rows).expect("a matrix")).expect("a matrix of a code")
 }
 
-/// It inverts the matrix of what is left, whatever was lost; this crate has a formula for each case.
+/// Compares recovery: the other library inverts the matrix of the surviving blocks, while this crate has a formula for each case.
 #[test]
 fn every_pair_of_losses() {
     let mut numbers = Numbers(33);
@@ -68,23 +68,26 @@ fn every_pair_of_losses() {
         let (coder, len) = (coder(width), 261);
         let data = numbers.blocks(width, len);
         let (mut p, mut q) = (vec![0; len], vec![0; len]);
-        coder.encode(&slices(&data), &mut [&mut p, &mut q]).expect("a row");
-        let row: Vec<&[u8]> = data.iter().chain([&p, &q]).map(Vec::as_slice).collect();
-        let all_pairs = (0..row.len()).flat_map(|a| (0..row.len()).map(move |b| (a, b))).filter(|(a, b)| a != b);
+        coder.encode(&slices(&data), &mut [&mut p, &mut q]).expect("a stripe");
+        let stripe: Vec<&[u8]> = data.iter().chain([&p, &q]).map(Vec::as_slice).collect();
+        let all_pairs = (0..stripe.len()).flat_map(|a| (0..stripe.len()).map(move |b| (a, b))).filter(|(a, b)| a != b);
         for (a, b) in all_pairs.step_by(if width > 15 { 37 } else { 1 }) {
-            let left: Vec<Option<&[u8]>> = (0..row.len()).map(|i| (i != a && i != b).then_some(row[i])).collect();
+            let surviving: Vec<Option<&[u8]>> =
+                (0..stripe.len()).map(|i| (i != a && i != b).then_some(stripe[i])).collect();
             let (mut theirs_a, mut theirs_b) = (vec![0; len], vec![0; len]);
-            coder.recover(&left, &[a, b], &mut [&mut theirs_a, &mut theirs_b]).expect("two may be lost");
+            coder.recover(&surviving, &[a, b], &mut [&mut theirs_a, &mut theirs_b]).expect("two may be lost");
             let role = |i: usize| match i - width.min(i) {
-                0 if i < width => Role::Data(i),
-                0 => Role::P,
-                _ => Role::Q,
+                0 if i < width => BlockRole::Data(i),
+                0 => BlockRole::P,
+                _ => BlockRole::Q,
             };
-            let left: Vec<&[u8]> = left.into_iter().map(Option::unwrap_or_default).collect();
+            let surviving: Vec<&[u8]> = surviving.into_iter().map(Option::unwrap_or_default).collect();
             for parity in Parity::available() {
                 let (mut ours_a, mut ours_b) = (vec![1; len], vec![1; len]);
                 let mut lost = [(role(a), &mut ours_a[..]), (role(b), &mut ours_b[..])];
-                parity.recover(&left[..width], left[width], left[width + 1], &mut lost).expect("two may be lost");
+                parity
+                    .recover(&surviving[..width], surviving[width], surviving[width + 1], &mut lost)
+                    .expect("two may be lost");
                 assert!(ours_a == theirs_a && ours_b == theirs_b, "{parity:?}: {a} and {b} of {width}");
             }
         }

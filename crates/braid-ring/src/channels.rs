@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::driver::{Driver, Event, FileRef, Job};
 use crate::net::NetDone;
+use crate::tokens::CHANNEL_TOKEN;
 
 /// Maximum number of channels of a shard.
 pub const CHANNELS_MAX: u32 = 256;
@@ -20,8 +21,6 @@ pub const CHANNEL_CALLS_MAX: usize = 192;
 /// Maximum number of pieces of one message.
 pub const MESSAGE_PIECES_MAX: usize = 3;
 
-/// Marks the driver tokens of channels. Below it are the channel's index and the call's.
-pub(crate) const CHANNEL_TOKEN: u64 = 4 << 56;
 const INDEX_SHIFT: u32 = 16;
 /// The call numbers of the wait for a message, and of its cancellation.
 const WAIT_CALL: u16 = CHANNEL_CALLS_MAX as u16;

@@ -15,15 +15,10 @@ use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use crate::driver::Event;
-use crate::frontend::{TAG_BITS, TAG_LIMIT};
+use crate::tokens::{COMMAND_TOKEN, TAG_BITS, TAG_LIMIT};
 
-/// Bytes of a frontend command.
-pub const SHORT_COMMAND_BYTES: usize = 16;
 /// Bytes of a blocking command.
 pub const COMMAND_BYTES_MAX: usize = 80;
-
-/// Marks the driver tokens of commands. Below it are the frontend's index and its own token.
-pub(crate) const COMMAND_TOKEN: u64 = 5 << 56;
 
 pub(crate) fn token_of(frontend: u16, token: u64) -> u64 {
     COMMAND_TOKEN | u64::from(frontend) << TAG_BITS | token

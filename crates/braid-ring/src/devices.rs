@@ -1,12 +1,8 @@
 //! Access of the control plane to devices, from any thread and any executor.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use braid_engine::{
-    Buf, DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, IoError, LeafError, Op, REQUEST_BYTES_MAX, Request,
-};
+use braid_engine::{Buf, DeviceId, DeviceIo, ErrorKind, Flags, IoError, LeafError, Op, REQUEST_BYTES_MAX, Request};
 
 use crate::link::Control;
 use crate::map::Map;
@@ -124,31 +120,5 @@ impl DeviceIo for RingDevices {
 
     async fn discard(&self, device: DeviceId, offset: u64, len: u64) -> Result<(), IoError> {
         self.request(device, Op::Discard, Flags::NONE, offset, len, &[]).await.map(drop)
-    }
-}
-
-/// The last published layout of every device. No shard has a later one.
-#[derive(Default)]
-pub(crate) struct Layouts(Mutex<BTreeMap<u32, Arc<DeviceLayout>>>);
-
-impl Layouts {
-    fn with<R>(&self, work: impl FnOnce(&mut BTreeMap<u32, Arc<DeviceLayout>>) -> R) -> R {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn of(&self, device: DeviceId) -> Option<Arc<DeviceLayout>> {
-        self.with(|layouts| layouts.get(&device.0).cloned())
-    }
-
-    pub(crate) fn set(&self, device: DeviceId, layout: Option<&Arc<DeviceLayout>>) {
-        // The previous layout is dropped outside the lock.
-        let _before = self.with(|layouts| match layout {
-            Some(layout) => layouts.insert(device.0, Arc::clone(layout)),
-            None => layouts.remove(&device.0),
-        });
-    }
-
-    pub(crate) fn clear(&self) {
-        self.with(BTreeMap::clear);
     }
 }

@@ -4,18 +4,17 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use braid_engine::keeper::{EngineIo, SyncPart};
 use braid_engine::{
-    Compared, DeviceId, DeviceLayout, ErrorKind, IoError, LEAF_BYTES_MAX, LeafError, LeafId, MetaIo, Op, RegionCall,
-    ShardId, Trouble,
+    Compared, DeviceId, DeviceLayout, EngineIo, ErrorKind, Fault, IoError, LEAF_BYTES_MAX, LeafError, LeafId, MetaIo,
+    Op, RegionCall, ShardId, SyncPart,
 };
 
+use crate::clock::clock_ns;
 use crate::link::{Control, Countdown};
 use crate::meta::RingMeta;
 use crate::parts::PartJob;
 use crate::pending::pending;
 use crate::ring::{Inner, RingHandle};
-use crate::shard::clock_ns;
 use crate::stack_level::stack_level_of;
 
 impl RingHandle {
@@ -23,7 +22,7 @@ impl RingHandle {
     /// a failed read.
     pub fn report_lost(&self, device: DeviceId, slot: u16, leaf: LeafId) {
         let (kind, errno) = (ErrorKind::Gone, libc::ENXIO);
-        let lost = Trouble { device, version: 0, role: slot, leaf, op: Op::Read, kind, errno, offset: 0, len: 0 };
+        let lost = Fault { device, version: 0, role: slot, leaf, op: Op::Read, kind, errno, offset: 0, len: 0 };
         self.inner.member_faults.report(lost);
     }
 }
@@ -117,7 +116,7 @@ impl EngineIo for RingEngine {
         let _ = reply.await;
     }
 
-    async fn next_fault(&self, device: DeviceId) -> Trouble {
+    async fn next_fault(&self, device: DeviceId) -> Fault {
         poll_fn(|cx| self.inner().member_faults.poll(device, cx)).await
     }
 

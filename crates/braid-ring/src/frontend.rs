@@ -4,21 +4,16 @@
 use std::any::Any;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use braid_engine::{Buf, Completion, DeviceId, ErrorKind, IoError, LeafId, Op, Request, ShardId, Soon};
+use braid_engine::{Buf, Completion, DeviceId, ErrorKind, IoError, LeafId, Op, Request, ShardId, UpcomingRequest};
 
 use crate::channels::{ChannelId, MESSAGE_PIECES_MAX};
-use crate::commands::{SHORT_COMMAND_BYTES, token_of};
-use crate::driver::Job;
+use crate::commands::token_of;
+use crate::core::Core;
+use crate::driver::{Job, SHORT_COMMAND_BYTES};
 use crate::net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
-use crate::shard::Core;
 use crate::stack_level::stack_level_of;
-
-/// Maximum number of frontends on a shard.
-pub const FRONTENDS_MAX: usize = 256;
-
-/// Tags and tokens are below this. The ring puts the frontend's index above.
-pub const TAG_LIMIT: u64 = 1 << TAG_BITS;
-pub(crate) const TAG_BITS: u32 = 48;
+use crate::tokens::TAG_BITS;
+pub use crate::tokens::{FRONTENDS_MAX, TAG_LIMIT};
 
 /// A component that lives on a shard's thread and is called when it has work. It must not block.
 pub trait Frontend: Send + 'static {
@@ -113,7 +108,7 @@ impl Cx<'_> {
     pub fn begin_or_cancel_entered(&mut self, device: DeviceId, is_there: bool) {
         self.core.on(stack_level_of(device), |engine, port| match is_there {
             true => engine.begin_entered(port),
-            false => engine.call_off_entered(port),
+            false => engine.cancel_entered(port),
         });
     }
 
@@ -131,14 +126,14 @@ impl Cx<'_> {
     /// Returns whether [`Cx::prefetch`] is useful for this device: whether its lookup structures may exceed the
     /// processor's caches.
     pub fn benefits_from_prefetch(&self, device: DeviceId) -> bool {
-        stack_level_of(device) == 0 && self.core.engine.heeds(device)
+        stack_level_of(device) == 0 && self.core.engine.uses_prefetch(device)
     }
 
     /// Prefetches, in parallel, the lookup structures for reads and writes that are about to be submitted. Pass a few
     /// dozen at a time, since the caches must hold the data until then. The requests need not follow.
-    pub fn prefetch(&self, device: DeviceId, soon: &[Soon]) {
+    pub fn prefetch(&self, device: DeviceId, soon: &[UpcomingRequest]) {
         if stack_level_of(device) == 0 {
-            self.core.engine.foresee(device, soon, &self.core.port);
+            self.core.engine.prefetch(device, soon, &self.core.port);
         }
     }
 
@@ -149,7 +144,7 @@ impl Cx<'_> {
         if stack_level_of(device) != 0 {
             return None;
         }
-        let (leaf, at) = self.core.engine.place_to_read(device, offset, len)?;
+        let (leaf, at) = self.core.engine.location_to_read(device, offset, len)?;
         let buf = self.core.port.lend(leaf, at, len)?;
         self.core.engine.count_read(device, len);
         Some(Loan { buf, leaf })

@@ -54,7 +54,7 @@ impl Jobs {
     ) {
         self.next_call += 1;
         self.calls.push_back((self.next_call, done));
-        engine.call(self.next_call, device, call, port);
+        engine.begin_call(self.next_call, device, call, port);
     }
 
     /// Sets a timer at a time of the shard's clock.
@@ -81,10 +81,10 @@ impl Jobs {
             let Some(index) = self.running.iter().position(Option::is_none) else {
                 return self.waiting.push_front(job);
             };
-            match engine.sync(&job.request(index as u64), port) {
+            match engine.submit_sync(&job.request(index as u64), port) {
                 Ok(()) => self.running[index] = Some(job),
                 // No slot is free. One will be when a request ends, and another turn follows that.
-                Err(e) if e.kind == ErrorKind::Busy && !engine.is_held_up(job.part.device) => {
+                Err(e) if e.kind == ErrorKind::Busy && !engine.is_stalled(job.part.device) => {
                     return self.waiting.push_front(job);
                 }
                 Err(e) => job.reply.send(Err(e)),
@@ -102,7 +102,7 @@ impl Jobs {
             }
             reply.send(done.result.map(|()| done.compared));
         }
-        while let Some(id) = engine.pop_called() {
+        while let Some(id) = engine.pop_call_done() {
             if let Some(at) = self.calls.iter().position(|call| call.0 == id)
                 && let Some((_, done)) = self.calls.remove(at)
             {

@@ -10,15 +10,19 @@
 //!
 //! This crate never decides where a byte lives or in which order writes happen. The engine does.
 //!
-//! Modules: `spec` parses disk names and `disk` opens disks; `shard` is the event loop, `port` executes leaf I/Os, and
-//! `driver` makes the system calls; `frontend` and `net` are the interface for servers, and `remote` carries I/O to
-//! other machines; `ring`, `meta`, `devices` and `link` are the interface for the control plane.
+//! Modules: `spec` parses disk names and `disk` opens disks, of which `medium` is what the shards need; `shard` is the
+//! event loop, `core` what frontends reach of it, `port` executes leaf I/Os, and `driver` makes the system calls;
+//! `frontend` and `net` are the interface for servers, and `remote` carries I/O to other machines; `ring`, `meta`,
+//! `devices` and `link` are the interface for the control plane; `mounts` parses the mount table.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod arena;
 mod channels;
+mod clock;
 mod commands;
+mod control_work;
+mod core;
 mod devices;
 pub mod disk;
 pub mod driver;
@@ -28,18 +32,24 @@ mod faults;
 pub mod frontend;
 mod jobs;
 pub mod kept;
+mod layouts;
+mod limits;
 mod link;
 mod map;
+mod medium;
 mod member_faults;
 mod meta;
 mod meta_requests;
+pub mod mounts;
 mod net;
 mod nop;
 mod parts;
 mod pending;
+mod pool_handle;
 mod pools;
 mod port;
 pub mod remote;
+mod remote_part;
 mod requests;
 mod ring;
 mod shard;
@@ -49,24 +59,27 @@ mod stack_level;
 pub mod stats;
 mod throttle;
 mod timer;
+mod tokens;
 mod wake;
 mod zeros;
 
 pub use channels::{CHANNEL_CALLS_MAX, CHANNELS_MAX, ChannelId, MESSAGE_PIECES_MAX};
-pub use commands::{COMMAND_BYTES_MAX, SHORT_COMMAND_BYTES, command};
+pub use clock::{ClockState, clock_state};
+pub use commands::{COMMAND_BYTES_MAX, command};
 pub use devices::RingDevices;
 pub use disk::{Disk, OpenOptions};
-pub use driver::{DriverInfo, DriverKind};
+pub use driver::{DriverInfo, DriverKind, SHORT_COMMAND_BYTES};
 pub use engine::RingEngine;
 pub use error::{RingError, RingErrorKind};
 pub use frontend::{Cx, Frontend, Loan, TAG_LIMIT};
+pub use limits::{LEAVES_MAX, SOCKETS_MAX};
+pub use medium::Medium;
 pub use meta::RingMeta;
-pub use net::{RecvMode, SEND_PIECES_MAX, SOCKETS_MAX, SendPiece, SocketId};
+pub use net::{RecvMode, SEND_PIECES_MAX, SendPiece, SocketId};
 pub use nop::nop_bench;
 pub use parts::PARTS_MAX;
 pub use pending::Pending;
-pub use pools::PoolCallError;
-pub use port::LEAVES_MAX;
+pub use pool_handle::PoolCallError;
 pub use remote::{
     Carrier, INPUT_BYTES, OUTPUT_BYTES, PartLimits, REMOTE_CONNECTIONS_MAX, RemoteCx, RemoteDisk, RemotePart,
     SLOW_ERRNO,

@@ -5,18 +5,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_engine::pool::Pool;
-use braid_engine::{
-    DeviceCounters, DeviceId, DeviceLayout, LeafId, LeafIo, LeafResult, Op, PoolCall, PoolKey, RegionCall, ShardId,
-};
+use braid_engine::{DeviceCounters, DeviceId, DeviceLayout, LeafId, PoolCall, PoolKey, RegionCall, ShardId};
 
+use crate::core::AddLevel;
 use crate::disk::Disk;
-use crate::map::Map;
+use crate::meta_requests::MetaRequest;
 use crate::parts::PartJob;
 use crate::pending::ReplySender;
 use crate::pools::PoolToServe;
 use crate::port::ForwardedIo;
 use crate::requests::DeviceRequest;
-use crate::stack_level::AddLevel;
 use crate::stats::LeafCounters;
 use crate::wake::Wake;
 
@@ -37,25 +35,6 @@ impl Countdown {
         {
             done();
         }
-    }
-}
-
-/// A leaf I/O of the control plane, and its memory.
-pub(crate) struct MetaRequest {
-    /// Its memory; `io.buf` points into it.
-    pub(crate) memory: Option<Map>,
-    pub(crate) io: LeafIo,
-    /// Receives the result and the memory, or no memory if the kernel still has it. `None` once the I/O is late.
-    pub(crate) reply: Option<ReplySender<(LeafResult, Option<Map>)>>,
-}
-
-impl MetaRequest {
-    /// Returns whether this is a late write that may still overwrite what `io` writes.
-    pub(crate) fn may_land_on(&self, io: &LeafIo) -> bool {
-        let writes = |io: &LeafIo| !matches!(io.op, Op::Read | Op::Flush);
-        let end = |io: &LeafIo| io.offset.saturating_add(io.len);
-        let overlap = self.io.leaf == io.leaf && self.io.offset < end(io) && io.offset < end(&self.io);
-        self.reply.is_none() && overlap && writes(&self.io) && writes(io)
     }
 }
 

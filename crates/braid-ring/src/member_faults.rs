@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use braid_engine::{DeviceId, Trouble};
+use braid_engine::{DeviceId, Fault};
 
 /// Maximum number of queued read faults of one array. Further ones are dropped: the next read of the same range fails
 /// again.
@@ -12,18 +12,18 @@ const READS_MAX: usize = 64;
 
 #[derive(Default)]
 struct DeviceFaults {
-    queue: VecDeque<Trouble>,
+    queue: VecDeque<Fault>,
     wakers: Vec<Waker>,
 }
 
 impl DeviceFaults {
     /// Adds a fault, unless it is redundant. A fault that freezes the device is queued once for each member and layout
     /// version, which bounds the queue, and is never dropped.
-    fn add(&mut self, fault: Trouble) {
-        let same = |t: &Trouble| (t.version, t.role, t.is_frozen()) == (fault.version, fault.role, true);
-        let redundant = match fault.is_frozen() {
+    fn add(&mut self, fault: Fault) {
+        let same = |t: &Fault| (t.version, t.role, t.freezes_device()) == (fault.version, fault.role, true);
+        let redundant = match fault.freezes_device() {
             true => self.queue.iter().any(same),
-            false => self.queue.iter().filter(|t| !t.is_frozen()).count() >= READS_MAX,
+            false => self.queue.iter().filter(|t| !t.freezes_device()).count() >= READS_MAX,
         };
         if !redundant {
             self.queue.push_back(fault);
@@ -42,7 +42,7 @@ impl MemberFaults {
 
     /// Queues a fault that a shard reports.
     #[cold]
-    pub(crate) fn report(&self, fault: Trouble) {
+    pub(crate) fn report(&self, fault: Fault) {
         let wakers = self.with(|all| {
             let faults = all.entry(fault.device).or_default();
             faults.add(fault);
@@ -52,7 +52,7 @@ impl MemberFaults {
     }
 
     /// Takes the next fault of a device, or registers the waker for it.
-    pub(crate) fn poll(&self, device: DeviceId, cx: &Context<'_>) -> Poll<Trouble> {
+    pub(crate) fn poll(&self, device: DeviceId, cx: &Context<'_>) -> Poll<Fault> {
         self.with(|all| {
             let faults = all.entry(device).or_default();
             if let Some(fault) = faults.queue.pop_front() {
@@ -77,9 +77,9 @@ mod tests {
 
     use super::*;
 
-    fn fault(op: Op, role: u16, version: u32) -> Trouble {
+    fn fault(op: Op, role: u16, version: u32) -> Fault {
         let (device, leaf) = (DeviceId(3), LeafId(u32::from(role)));
-        Trouble { device, version, role, leaf, op, kind: ErrorKind::Io, errno: 5, offset: 0, len: 4096 }
+        Fault { device, version, role, leaf, op, kind: ErrorKind::Io, errno: 5, offset: 0, len: 4096 }
     }
 
     #[test]
@@ -97,9 +97,9 @@ mod tests {
             Poll::Ready(fault) => Some(fault),
             Poll::Pending => None,
         };
-        let all: Vec<Trouble> = std::iter::from_fn(next).collect();
+        let all: Vec<Fault> = std::iter::from_fn(next).collect();
         assert_eq!(all.iter().filter(|t| t.op == Op::Read).count(), READS_MAX);
-        let frozen: Vec<(u32, u16)> = all.iter().filter(|t| t.is_frozen()).map(|t| (t.version, t.role)).collect();
+        let frozen: Vec<(u32, u16)> = all.iter().filter(|t| t.freezes_device()).map(|t| (t.version, t.role)).collect();
         let expected: Vec<(u32, u16)> = (0..128).map(|role| (1, role)).chain([(2, 0)]).collect();
         assert_eq!(frozen, expected);
         member_faults.report(fault(Op::Write, 0, 3));

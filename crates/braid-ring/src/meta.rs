@@ -4,8 +4,9 @@ use braid_engine::{
     Buf, Cookie, ErrorKind, Flags, LeafError, LeafId, LeafIo, LeafResult, MetaIo, Op, REQUEST_BYTES_MAX,
 };
 
-use crate::link::{Control, MetaRequest};
+use crate::link::Control;
 use crate::map::Map;
+use crate::meta_requests::MetaRequest;
 use crate::pending::pending;
 use crate::ring::RingHandle;
 

@@ -2,13 +2,31 @@
 
 use std::collections::VecDeque;
 
-use braid_engine::{Cookie, ErrorKind, LeafError, LeafResult, LeafSink};
+use braid_engine::{Cookie, ErrorKind, LeafError, LeafIo, LeafResult, LeafSink, Op};
 
-use crate::link::MetaRequest;
+use crate::limits::META_MAX;
+use crate::map::Map;
+use crate::pending::ReplySender;
 use crate::port::Port;
 
-/// Maximum number of such I/Os in progress on one shard and stack level. Further ones wait.
-pub(crate) const META_MAX: usize = 64;
+/// A leaf I/O of the control plane, and its memory.
+pub(crate) struct MetaRequest {
+    /// Its memory; `io.buf` points into it.
+    pub(crate) memory: Option<Map>,
+    pub(crate) io: LeafIo,
+    /// Receives the result and the memory, or no memory if the kernel still has it. `None` once the I/O is late.
+    pub(crate) reply: Option<ReplySender<(LeafResult, Option<Map>)>>,
+}
+
+impl MetaRequest {
+    /// Returns whether this is a late write that may still overwrite what `io` writes.
+    pub(crate) fn may_land_on(&self, io: &LeafIo) -> bool {
+        let writes = |io: &LeafIo| !matches!(io.op, Op::Read | Op::Flush);
+        let end = |io: &LeafIo| io.offset.saturating_add(io.len);
+        let overlap = self.io.leaf == io.leaf && self.io.offset < end(io) && io.offset < end(&self.io);
+        self.reply.is_none() && overlap && writes(&self.io) && writes(io)
+    }
+}
 
 /// The leaf I/Os of the control plane at one stack level.
 pub(crate) struct MetaRequests {

@@ -11,18 +11,12 @@ use braid_engine::Buf;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::driver::{Driver, Event, FileRef, Job};
+use crate::limits::{LEAVES_MAX, SOCKETS_MAX};
 use crate::map::Map;
-use crate::port::LEAVES_MAX;
-
-/// Maximum number of sockets of a shard.
-pub const SOCKETS_MAX: u32 = 1024;
+use crate::tokens::{RECV_TOKEN, SEND_TOKEN};
 
 /// Maximum number of pieces of one send.
 pub const SEND_PIECES_MAX: usize = 256;
-
-/// Mark the driver tokens of receives and sends.
-pub(crate) const RECV_TOKEN: u64 = 2 << 56;
-pub(crate) const SEND_TOKEN: u64 = 3 << 56;
 
 /// A socket that a frontend has added to its shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

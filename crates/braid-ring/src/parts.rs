@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use braid_engine::keeper::SyncPart;
-use braid_engine::{Buf, Compared, ErrorKind, IoError, LEAF_BYTES_MAX, SyncRequest};
+use braid_engine::{Buf, Compared, ErrorKind, IoError, LEAF_BYTES_MAX, SyncPart, SyncRequest};
 
 use crate::map::Map;
 use crate::pending::{ReplySender, pending};

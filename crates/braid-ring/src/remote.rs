@@ -8,12 +8,11 @@
 
 use std::os::fd::OwnedFd;
 
-use braid_engine::{Flags, Op};
-
-use crate::frontend::FRONTENDS_MAX;
+use crate::core::Core;
 use crate::map::Map;
 use crate::net::{RecvMode, SEND_PIECES_MAX, SocketId};
-use crate::shard::Core;
+pub use crate::remote_part::{PartLimits, RemotePart, SLOW_ERRNO};
+use crate::tokens::FRONTENDS_MAX;
 
 /// Maximum number of remote disks of a shard.
 pub const REMOTES_MAX: usize = 256;
@@ -26,10 +25,6 @@ pub const OUTPUT_BYTES: usize = 256 << 10;
 
 /// Maximum number of connections of a carrier.
 pub const REMOTE_CONNECTIONS_MAX: usize = 8;
-
-/// The error number of a part with [`Flags::OTHERS`] that is given up because it takes unusually long. No disk returns
-/// it.
-pub const SLOW_ERRNO: i32 = libc::EINPROGRESS;
 
 const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
@@ -76,44 +71,6 @@ pub trait Carrier {
     fn timer(&mut self, cx: &mut RemoteCx<'_>, connection: usize);
     /// The disk is removed from the shard, and gets no further I/O. The carrier must close its connections.
     fn close(&mut self, cx: &mut RemoteCx<'_>);
-}
-
-/// A part of a leaf I/O.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RemotePart {
-    /// The I/O: a number of the port.
-    pub io: u32,
-    /// The operation.
-    pub op: Op,
-    /// Modifiers. A write with FUA must be durable when it completes.
-    pub flags: Flags,
-    /// First byte on the disk.
-    pub offset: u64,
-    /// Length in bytes.
-    pub len: u64,
-    /// First byte in the I/O.
-    pub at: u64,
-    /// When the I/O was submitted.
-    pub start_ns: u64,
-}
-
-impl RemotePart {
-    /// Returns whether it is a read that another member can serve and that has waited for too long, where the first
-    /// attempt of a request may take `limit_ns`.
-    pub fn is_slow(&self, now_ns: u64, limit_ns: u64) -> bool {
-        self.flags.gives_up(now_ns.saturating_sub(self.start_ns), limit_ns)
-    }
-}
-
-/// Limits by which I/Os are split into parts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PartLimits {
-    /// Maximum bytes of a part with data.
-    pub data_bytes: u64,
-    /// Maximum bytes of a part that zeroes or discards.
-    pub range_bytes: u64,
-    /// Maximum pieces of memory of a part with data.
-    pub pieces: usize,
 }
 
 /// The buffers and the socket of one connection of a carrier.

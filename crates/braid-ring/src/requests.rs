@@ -4,21 +4,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use braid_engine::{Completion, ErrorKind, IoError, Op, Request, Shard};
 
-use crate::frontend::{FRONTENDS_MAX, TAG_BITS, TAG_LIMIT};
 use crate::map::Map;
 use crate::pending::ReplySender;
 use crate::port::Port;
+use crate::tokens::{CONTROL_PLANE, TAG_BITS, TAG_LIMIT};
 
 /// Maximum number of requests of the control plane in progress on one shard and stack level. Further ones wait.
 const REQUESTS_MAX: usize = 64;
-
-/// In the tags of these requests, stands in place of a frontend's index.
-pub(crate) const CONTROL_PLANE: u64 = (1 << (64 - TAG_BITS)) - 1;
-
-/// The same for requests of a leaf that is a device of the stack level below: see [`crate::stack_level`].
-pub(crate) const BELOW: u64 = CONTROL_PLANE - 1;
-
-const _: () = assert!(FRONTENDS_MAX as u64 <= BELOW);
 
 /// The outcome of a request.
 pub(crate) struct RequestOutcome {

@@ -12,24 +12,28 @@ use braid_engine::{
 
 use crate::arena::Arena;
 use crate::channels::Channels;
-use crate::devices::Layouts;
-use crate::disk::{Base, Disk};
+use crate::clock::{clock_ns, lease_clock_ns};
+use crate::core::{AddLevel, Core};
+use crate::disk::Disk;
 use crate::driver::{Driver, DriverConfig, DriverInfo, DriverKind};
 use crate::error::{RingError, RingErrorKind};
-use crate::frontend::{FRONTENDS_MAX, Frontend};
+use crate::frontend::Frontend;
+use crate::layouts::Layouts;
+use crate::limits::{LEAVES_MAX, META_MAX, SOCKETS_MAX};
 use crate::link::{Control, Countdown, Link};
 use crate::map::Map;
+use crate::medium::Base;
 use crate::member_faults::MemberFaults;
-use crate::meta_requests::META_MAX;
-use crate::net::{Net, SOCKETS_MAX};
+use crate::net::Net;
 use crate::parts::BufferPool;
 use crate::pending::{Pending, pending};
-use crate::port::{DEPTH, LEAVES_MAX, Port, PortConfig};
+use crate::port::{DEPTH, Port, PortConfig};
 use crate::remote::REMOTES_MAX;
-use crate::shard::{Core, LevelMessage, Peers, Runner, clock_ns, lease_clock_ns};
-use crate::stack_level::{AddLevel, STACK_LEVELS_MAX, stack_level_of};
+use crate::shard::{LevelMessage, Peers, Runner};
+use crate::stack_level::{STACK_LEVELS_MAX, stack_level_of};
 use crate::stats::{LeafCounters, LeafStats};
 use crate::timer::Timers;
+use crate::tokens::FRONTENDS_MAX;
 use crate::wake::Wake;
 
 /// Maximum number of shards.
@@ -51,7 +55,7 @@ pub struct RingConfig {
     /// The processor for each shard's thread. Empty: the scheduler decides.
     pub pin: Vec<usize>,
     /// Time limit of a leaf I/O in milliseconds. After it the I/O counts as failed.
-    pub leaf_timeout_ms: u64,
+    pub disk_timeout_ms: u64,
     /// Limits of the engine.
     pub limits: Limits,
 }
@@ -63,7 +67,7 @@ impl Default for RingConfig {
             driver: None,
             arena_bytes: 64 << 20,
             pin: Vec::new(),
-            leaf_timeout_ms: 30_000,
+            disk_timeout_ms: 30_000,
             limits: Limits::default(),
         }
     }
@@ -255,7 +259,7 @@ fn check(config: &RingConfig) -> Result<(), RingError> {
     if !config.pin.is_empty() && config.pin.len() != usize::from(config.shards) {
         return invalid(format!("{} processors for {} shards", config.pin.len(), config.shards), "name one for each");
     }
-    if config.limits.slots > SLOTS_MAX || config.leaf_timeout_ms == 0 {
+    if config.limits.slots > SLOTS_MAX || config.disk_timeout_ms == 0 {
         return invalid("limits of the engine".into(), "keep slots within its maximum, and the time limit above 0");
     }
     Ok(())
@@ -332,7 +336,7 @@ fn build(
     };
     let (driver, info) = Driver::start(config.driver, &driver_config)?;
     let arena = Arena::new(map, info.registered_buffer_bytes as usize);
-    let time_limit_ns = config.leaf_timeout_ms.saturating_mul(1_000_000);
+    let time_limit_ns = config.disk_timeout_ms.saturating_mul(1_000_000);
     let port_config = PortConfig {
         shard: id,
         ios_max: config.limits.slots as usize * STEP_IOS_MAX
@@ -441,7 +445,7 @@ impl RingHandle {
         reply
     }
 
-    /// Tells all shards the current size of a disk (see [`Disk::refresh_size`]). Resolves when every shard has it.
+    /// Tells all shards the current size of a disk (see [`crate::Medium::refresh_size`]). Resolves when every shard has it.
     pub fn resize_leaf(&self, leaf: LeafId) -> Pending<()> {
         let (sender, reply) = pending();
         let known = Countdown::new(self.inner.links.len(), Box::new(move || sender.send(())));
@@ -486,7 +490,7 @@ impl RingHandle {
             let Some(LeafEntry::Used(record)) = leaves.get(leaf.0 as usize) else { return None };
             let mut stats = LeafStats::default();
             record.counters.iter().for_each(|c| stats.add(c));
-            if record.disk.is_plain() && !matches!(record.disk.base(), Base::File(_) | Base::Remote(_)) {
+            if record.disk.is_plain() && !matches!(record.disk.base(), Base::File(_) | Base::Remote { .. }) {
                 stats.add_untimed();
             }
             Some(stats)

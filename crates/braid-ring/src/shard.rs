@@ -11,35 +11,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use braid_engine::{Completion, Cookie, DeviceId, LeafResult, META_BLOCKS, Shard, ShardId, ShardMessage};
 use rtrb::{Consumer, Producer};
 
-use crate::channels::{CHANNEL_TOKEN, Channels};
+use crate::clock::clock_ns;
 use crate::commands;
+use crate::control_work::ControlWork;
+use crate::core::Core;
 use crate::driver::{Event, Wait};
-use crate::frontend::{Cx, FRONTENDS_MAX, Frontend, TAG_BITS, TAG_LIMIT};
+use crate::frontend::{Cx, Frontend};
 use crate::link::{Control, Countdown, Link};
 use crate::member_faults::MemberFaults;
-use crate::net::Net;
 use crate::pools::PoolToServe;
-use crate::port::{Done, ForwardedIo, LEAF_TOKEN, Port};
+use crate::port::{Done, ForwardedIo};
 use crate::remote::Remotes;
-use crate::requests::{BELOW, CONTROL_PLANE};
-use crate::stack_level::{ControlWork, META_COOKIE, bare, level_of_cookie, stack_level_of, stack_level_of_pool};
-use crate::timer::Timers;
+use crate::stack_level::{META_COOKIE, bare, level_of_cookie, stack_level_of, stack_level_of_pool};
+use crate::tokens::{BELOW, CHANNEL_TOKEN, CONTROL_PLANE, FRONTENDS_MAX, LEAF_TOKEN, TAG_BITS, TAG_LIMIT};
 
 /// Rounds of inline results (null and memory disks) that one turn processes before it polls the kernel again.
 const ROUNDS_MAX: usize = 16;
-
-/// The part of a shard that frontends reach through [`Cx`].
-pub(crate) struct Core {
-    pub(crate) id: ShardId,
-    /// The engine of the first stack level.
-    pub(crate) engine: Shard,
-    /// The engines of the levels above the first.
-    pub(crate) upper: Vec<Shard>,
-    pub(crate) port: Port,
-    pub(crate) net: Net,
-    pub(crate) channels: Channels,
-    pub(crate) timers: Timers,
-}
 
 /// A message between the engines of one stack level on different shards, with its level.
 pub(crate) type LevelMessage = (usize, ShardMessage);
@@ -379,7 +366,7 @@ impl Runner {
                     let shard = u32::from(self.core.id.0);
                     let host = ShardId((id.0 % self.peers.links.len() as u32) as u16);
                     if disk.remote().is_some_and(|remote| remote.has_one_connection()) && host != self.core.id {
-                        self.core.port.add_leaf(id, disk, counters);
+                        self.core.port.add_leaf(id, disk.medium(), counters);
                         self.core.port.set_host(id, host);
                         continue;
                     }
@@ -388,7 +375,7 @@ impl Runner {
                         // Without memory for its carrier the disk is not added here: I/O to it is refused.
                         continue;
                     }
-                    self.core.port.add_leaf(id, disk, counters);
+                    self.core.port.add_leaf(id, disk.medium(), counters);
                     if let Some(carrier) = carrier.flatten() {
                         self.core.port.set_remote(id, carrier);
                     }
@@ -414,7 +401,7 @@ impl Runner {
                     frozen.arrive();
                 }
                 Control::LeaseRenewed { device } => {
-                    self.core.on(stack_level_of(device), |engine, port| engine.renewed(device, port));
+                    self.core.on(stack_level_of(device), |engine, port| engine.lease_renewed(device, port));
                 }
                 Control::Part(job) => {
                     if let Some(control_work) = self.control_work.get_mut(stack_level_of(job.part.device)) {
@@ -446,7 +433,7 @@ impl Runner {
                     }
                 }
                 Control::KnowPool { key, home, done } => {
-                    self.core.on(stack_level_of_pool(key), |engine, _| engine.know_pool(key, home));
+                    self.core.on(stack_level_of_pool(key), |engine, _| engine.set_pool_home(key, home));
                     done.send(());
                 }
                 Control::ServePool(served) => {
@@ -463,7 +450,7 @@ impl Runner {
                 }
                 Control::LeavePool { key, done, ended } => {
                     let level = stack_level_of_pool(key);
-                    let left = self.core.on(level, |engine, port| engine.leave_pool(key, port)).flatten();
+                    let left = self.core.on(level, |engine, port| engine.withdraw_pool(key, port)).flatten();
                     if let Some(control_work) = self.control_work.get_mut(level).filter(|_| left.is_some()) {
                         control_work.pool_calls.add_leaving(key, ended);
                     }
@@ -492,14 +479,14 @@ impl Runner {
         for at in 0..self.peers.from.len() {
             while let Some(Ok((level, message))) = self.peers.from[at].as_mut().map(Consumer::pop) {
                 if level == 0 {
-                    self.core.engine.message(message, &mut self.core.port);
+                    self.core.engine.handle_message(message, &mut self.core.port);
                     continue;
                 }
                 if level > self.core.upper.len() {
                     // This shard was told to add the level as well, but has not read its mailbox yet.
                     self.take_mail();
                 }
-                self.core.on(level, |engine, port| engine.message(message, port));
+                self.core.on(level, |engine, port| engine.handle_message(message, port));
             }
         }
     }
@@ -513,7 +500,7 @@ impl Runner {
                 control_work.jobs.end(engine);
                 control_work.requests.begin(engine, port);
                 control_work.pool_calls.end(engine);
-                while let Some(fault) = engine.pop_trouble() {
+                while let Some(fault) = engine.pop_fault() {
                     self.peers.member_faults.report(fault);
                 }
                 while let Some((to, message)) = engine.pop_message() {
@@ -676,25 +663,6 @@ fn route_leaf_done(core: &mut Core, control_work: &mut [ControlWork], cookie: Co
         return control_work[level].meta_requests.done(cookie, result);
     }
     core.on(level, |engine, port| engine.leaf_done(bare(cookie), result, port));
-}
-
-/// Returns the time of the monotonic clock in nanoseconds.
-pub(crate) fn clock_ns() -> u64 {
-    read_clock(libc::CLOCK_MONOTONIC)
-}
-
-/// Returns the time of the clock for leases in nanoseconds. It cannot be set, and it advances while this machine is
-/// suspended, as time does for a node that waits for the lease to expire.
-pub(crate) fn lease_clock_ns() -> u64 {
-    read_clock(libc::CLOCK_BOOTTIME)
-}
-
-#[allow(unsafe_code)]
-fn read_clock(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is written to a local variable. The call cannot fail: every Linux has these clocks.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 const _: () = assert!(META_BLOCKS > 0);

@@ -20,8 +20,8 @@ use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, O
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::disk::holder;
 use crate::error::{RingError, RingErrorKind};
+use crate::medium::holder;
 
 /// Identifies the boot of the machine. The same in all its containers.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

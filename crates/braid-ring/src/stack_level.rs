@@ -9,17 +9,7 @@
 //! The number of a device contains its stack level, and so does the key of a pool. A level above the first is created
 //! before its first device.
 
-use std::sync::Arc;
-
-use braid_engine::{Cookie, DeviceId, ErrorKind, IoError, Limits, PoolKey, Request, Shard, ShardId, Shared};
-
-use crate::error::RingError;
-use crate::jobs::Jobs;
-use crate::meta_requests::MetaRequests;
-use crate::pools::PoolCalls;
-use crate::port::LevelMemory;
-use crate::requests::Requests;
-use crate::shard::Core;
+use braid_engine::{Cookie, DeviceId, PoolKey};
 
 /// Maximum number of stack levels.
 pub const STACK_LEVELS_MAX: usize = 4;
@@ -62,77 +52,4 @@ pub(crate) fn level_of_cookie(cookie: Cookie) -> usize {
 /// Returns a cookie as its engine created it.
 pub(crate) fn bare(cookie: Cookie) -> Cookie {
     Cookie(cookie.0 & (META_COOKIE - 1))
-}
-
-/// The control plane's work on a shard at one stack level.
-pub(crate) struct ControlWork {
-    pub(crate) jobs: Jobs,
-    pub(crate) requests: Requests,
-    pub(crate) pool_calls: PoolCalls,
-    pub(crate) meta_requests: MetaRequests,
-}
-
-impl ControlWork {
-    pub(crate) fn new(level: usize) -> ControlWork {
-        ControlWork {
-            jobs: Jobs::new(),
-            requests: Requests::default(),
-            pool_calls: PoolCalls::default(),
-            meta_requests: MetaRequests::new(META_COOKIE | mark_of(level)),
-        }
-    }
-}
-
-/// Everything that a shard needs for one more stack level. Created outside the shard, because allocating memory may
-/// fail.
-pub(crate) struct AddLevel {
-    pub(crate) level: usize,
-    shared: Arc<Shared>,
-    memory: LevelMemory,
-    limits: Limits,
-}
-
-impl AddLevel {
-    pub(crate) fn new(level: usize, shared: Arc<Shared>, limits: Limits) -> Result<AddLevel, RingError> {
-        let memory = LevelMemory::new().map_err(|e| RingError::os(e, format!("taking memory for tier {level}")))?;
-        Ok(AddLevel { level, shared, memory, limits })
-    }
-}
-
-impl Core {
-    /// Adds a stack level.
-    pub(crate) fn add_level(&mut self, level: AddLevel) {
-        debug_assert_eq!(level.level, self.upper.len() + 1, "levels are added in order");
-        self.port.add_level(level.memory, level.limits.slots as usize);
-        self.upper.push(Shard::new(ShardId(self.id.0), &level.limits, level.shared));
-    }
-
-    /// Calls `work` with the engine of a stack level and the port, which is set to that level meanwhile. `None` if the
-    /// level does not exist.
-    pub(crate) fn on<R>(
-        &mut self,
-        level: usize,
-        work: impl FnOnce(&mut Shard, &mut crate::port::Port) -> R,
-    ) -> Option<R> {
-        if level == 0 {
-            return Some(work(&mut self.engine, &mut self.port));
-        }
-        let engine = self.upper.get_mut(level - 1)?;
-        self.port.set_level(level);
-        let result = work(engine, &mut self.port);
-        self.port.set_level(0);
-        Some(result)
-    }
-
-    /// Returns the engine of a stack level for reading.
-    pub(crate) fn engine_of(&self, level: usize) -> Option<&Shard> {
-        if level == 0 { Some(&self.engine) } else { self.upper.get(level - 1) }
-    }
-
-    /// Submits a request to a device above the first stack level.
-    #[cold]
-    pub(crate) fn submit_above(&mut self, request: &Request) -> Result<(), IoError> {
-        let submitted = self.on(stack_level_of(request.device), |engine, port| engine.submit(request, port));
-        submitted.unwrap_or(Err(IoError::of(ErrorKind::NoDevice)))
-    }
 }

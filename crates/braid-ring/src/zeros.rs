@@ -6,14 +6,15 @@
 
 use std::sync::{Arc, Weak};
 
-use braid_engine::allocation::{Extent, extents};
+use braid_engine::allocation::{AllocationRun, extents};
 use braid_engine::{DeviceId, LeafId};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 
-use crate::disk::{Base, Disk, FileDisk};
+use crate::clock::lease_clock_ns;
+use crate::disk::Disk;
+use crate::medium::{Base, FileDisk};
 use crate::ring::{Inner, RingHandle};
-use crate::shard::lease_clock_ns;
 
 /// Reports which ranges of a device are known to read as zeros, as long as the device is served. Keeps nothing alive.
 #[derive(Clone)]
@@ -55,14 +56,14 @@ impl Disk {
         let knows = match self.base() {
             Base::File(file) => !file.block_device,
             Base::Device(_) => true,
-            Base::Mem(_) | Base::Null | Base::Remote(_) => false,
+            Base::Mem(_) | Base::Null | Base::Remote { .. } => false,
         };
         knows && self.faults.is_empty()
     }
 
     /// Returns the extent at `offset`, of at most `len` bytes.
-    fn extent(&self, ring: &Inner, offset: u64, len: u64) -> Extent {
-        let data = Extent { len, hole: false };
+    fn extent(&self, ring: &Inner, offset: u64, len: u64) -> AllocationRun {
+        let data = AllocationRun { len, hole: false };
         match self.base() {
             _ if !self.reports_holes() => data,
             Base::File(file) => file.extent(offset, len),
@@ -74,36 +75,38 @@ impl Disk {
                 });
                 first
             }
-            Base::Mem(_) | Base::Null | Base::Remote(_) => data,
+            Base::Mem(_) | Base::Null | Base::Remote { .. } => data,
         }
     }
 }
 
-fn of_device(ring: &Inner, device: DeviceId, offset: u64, len: u64, each: &mut dyn FnMut(Extent) -> bool) {
+fn of_device(ring: &Inner, device: DeviceId, offset: u64, len: u64, each: &mut dyn FnMut(AllocationRun) -> bool) {
     let Some(layout) = ring.layouts.of(device) else {
-        each(Extent { len, hole: false });
+        each(AllocationRun { len, hole: false });
         return;
     };
     let mut probe = |leaf: LeafId, offset, len| match ring.disk(leaf) {
         Some(disk) => disk.extent(ring, offset, len),
-        None => Extent { len, hole: false },
+        None => AllocationRun { len, hole: false },
     };
     extents(&layout, offset, len, lease_clock_ns, &mut probe, &mut |run| each(run));
 }
 
 impl FileDisk {
     /// Returns the extent at `offset`. Moves the file offset, which nothing else uses.
-    fn extent(&self, offset: u64, len: u64) -> Extent {
-        let data = Extent { len, hole: false };
+    fn extent(&self, offset: u64, len: u64) -> AllocationRun {
+        let data = AllocationRun { len, hole: false };
         match rustix::fs::seek(&self.fd, SeekFrom::Data(offset)) {
-            Ok(next) if next > offset => Extent { len: next - offset, hole: true },
+            Ok(next) if next > offset => AllocationRun { len: next - offset, hole: true },
             // A hole up to the end of the file. Data beyond it cannot be read: the file was truncated.
             Err(Errno::NXIO) => match rustix::fs::fstat(&self.fd) {
-                Ok(found) if found.st_size as u64 > offset => Extent { len: found.st_size as u64 - offset, hole: true },
+                Ok(found) if found.st_size as u64 > offset => {
+                    AllocationRun { len: found.st_size as u64 - offset, hole: true }
+                }
                 _ => data,
             },
             Ok(_) => match rustix::fs::seek(&self.fd, SeekFrom::Hole(offset)) {
-                Ok(next) if next > offset => Extent { len: next - offset, hole: false },
+                Ok(next) if next > offset => AllocationRun { len: next - offset, hole: false },
                 _ => data,
             },
             Err(_) => data,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use braid_engine::{
-    DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, LeafId, Limits, LostRows, MirrorMember, MirrorNode, Node,
-    ParityNode, RegionMap, RingPlace, Role, ShardId, Uuid,
+    DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, LeafId, Limits, LostStripes, MemberRole, MirrorMember,
+    MirrorNode, Node, ParityNode, RegionMap, RingState, ShardId, Uuid,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::{DriverKind, FaultRules, RingConfig};
@@ -21,14 +21,17 @@ const RING: u64 = MEMBER + (2 << 20);
 const RING_BLOCKS: u64 = 2048;
 const DISK: &str = "36M";
 
-fn array(bed: &TestBed, level: Level, leaves: &[LeafId], roles: &[Role], regions: &Arc<RegionMap>) -> Node {
+fn array(bed: &TestBed, level: Level, leaves: &[LeafId], roles: &[MemberRole], regions: &Arc<RegionMap>) -> Node {
     let geometry = Geometry::plan(Spec::new(level), &vec![MEMBER; leaves.len()]).unwrap();
     if level == Level::Concat {
         let member = |(leaf, len): (&LeafId, &u64)| Node::Leaf { leaf: *leaf, start: 0, len: *len };
-        return Node::Striped { members: leaves.iter().zip(geometry.members()).map(member).collect(), geometry };
+        return Node::Striped {
+            members: leaves.iter().zip(geometry.member_data_bytes()).map(member).collect(),
+            geometry,
+        };
     }
     assert!(leaves.iter().all(|leaf| bed.handle.disk(*leaf).unwrap().size_bytes() == 36 << 20));
-    let member = |(leaf, role): (&LeafId, &Role)| MirrorMember {
+    let member = |(leaf, role): (&LeafId, &MemberRole)| MirrorMember {
         leaf: *leaf,
         start: 0,
         len: MEMBER,
@@ -41,10 +44,10 @@ fn array(bed: &TestBed, level: Level, leaves: &[LeafId], roles: &[Role], regions
         run: 1,
         rings: vec![RING; leaves.len()],
         ring_blocks: RING_BLOCKS,
-        least_ring_blocks: RING_BLOCKS,
+        ring_blocks_min: RING_BLOCKS,
         generation: 1,
-        lost: Arc::new(LostRows::new(&[])),
-        ring_on: RingPlace::Members,
+        lost_stripes: Arc::new(LostStripes::new(&[])),
+        ring_location: RingState::Members,
         marks: Arc::default(),
     });
     Node::Mirrored(Box::new(MirrorNode {
@@ -127,7 +130,7 @@ fn every_device_keeps_written_data(driver: DriverKind) {
         // Arrays with parity have blocks of 4 KiB.
         let block = if level.parity() > 0 { 4096 } else { 512 };
         let device = DeviceId(100 + level as u32);
-        let node = array(&bed, level, &leaves, &vec![Role::InSync; members], &regions);
+        let node = array(&bed, level, &leaves, &vec![MemberRole::InSync; members], &regions);
         let publish = |version, node| {
             let layout = Arc::new(DeviceLayout::new(version, block, node));
             bed.handle.publish_and_drain(device, Some(layout)).wait().unwrap();
@@ -141,8 +144,8 @@ fn every_device_keeps_written_data(driver: DriverKind) {
         let data = Random(5).bytes(1 << 20);
         let devices = bed.handle.devices();
         block_on(devices.write(device, 4096, data.clone(), true)).unwrap();
-        let mut roles = vec![Role::InSync; members];
-        roles[0] = Role::Out;
+        let mut roles = vec![MemberRole::InSync; members];
+        roles[0] = MemberRole::Failed;
         publish(2, &array(&bed, level, &leaves, &roles, &regions));
         assert!(block_on(devices.read(device, 4096, 1 << 20)).unwrap() == data);
     }
@@ -222,7 +225,7 @@ fn requests_without_a_slot_wait() {
 
 #[test]
 fn a_hundred_hung_requests_block_no_other() {
-    let mut bed = TestBed::new(&RingConfig { leaf_timeout_ms: 150, ..RingConfig::default() });
+    let mut bed = TestBed::new(&RingConfig { disk_timeout_ms: 150, ..RingConfig::default() });
     let devices = bed.handle.devices();
     let mut hung = Vec::new();
     let mut threads = Vec::new();
@@ -257,9 +260,9 @@ fn a_hundred_hung_requests_block_no_other() {
 
 #[test]
 fn a_slow_read_is_retried_on_another_member() {
-    let mut bed = TestBed::new(&RingConfig { shards: 2, leaf_timeout_ms: 100, ..RingConfig::default() });
+    let mut bed = TestBed::new(&RingConfig { shards: 2, disk_timeout_ms: 100, ..RingConfig::default() });
     let leaves = ["faulty(mem:36M,read-hang)", "mem:36M"].map(|name| bed.leaf(name));
-    let device = bed.publish(&array(&bed, Level::Raid1, &leaves, &[Role::InSync; 2], &regions(MEMBER)));
+    let device = bed.publish(&array(&bed, Level::Raid1, &leaves, &[MemberRole::InSync; 2], &regions(MEMBER)));
     let devices = bed.handle.devices();
     let data = Random(3).bytes(1 << 20);
     block_on(devices.write(device, 0, data.clone(), true)).unwrap();
@@ -275,7 +278,7 @@ fn a_slow_read_is_retried_on_another_member() {
 #[test]
 fn a_stop_completes_all_requests() {
     for name in ["throttled(mem:8M,latency=30ms)", "faulty(mem:8M,hang)"] {
-        let mut bed = TestBed::new(&RingConfig { shards: 2, leaf_timeout_ms: 200, ..RingConfig::default() });
+        let mut bed = TestBed::new(&RingConfig { shards: 2, disk_timeout_ms: 200, ..RingConfig::default() });
         let (device, _) = bed.bare(name);
         let devices = bed.handle.devices();
         let is_slow = name.starts_with("throttled");

@@ -70,7 +70,7 @@ fn concurrent_metadata_ios_queue() {
 
 #[test]
 fn a_late_label_write_is_an_error_within_the_limit() {
-    let bed = TestBed::new(&RingConfig { leaf_timeout_ms: 150, ..RingConfig::default() });
+    let bed = TestBed::new(&RingConfig { disk_timeout_ms: 150, ..RingConfig::default() });
     let leaf = bed.leaf("faulty(mem:1M,write-hang*1)");
     let meta = bed.handle.meta();
     let error = block_on(meta.write(leaf, 0, vec![1; 4096], false)).unwrap_err();

@@ -11,8 +11,8 @@ use common::{Folder, Random, TestBed};
 
 const MIB: u64 = 1 << 20;
 
-fn bed(leaf_timeout_ms: u64) -> TestBed {
-    TestBed::new(&RingConfig { shards: 2, leaf_timeout_ms, ..RingConfig::default() })
+fn bed(disk_timeout_ms: u64) -> TestBed {
+    TestBed::new(&RingConfig { shards: 2, disk_timeout_ms, ..RingConfig::default() })
 }
 
 fn rules(text: &str) -> FaultRules {

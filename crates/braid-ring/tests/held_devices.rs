@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use braid_engine::{
-    DeviceId, DeviceIo, DeviceLayout, LeafId, MetaIo, MirrorMember, MirrorNode, Node, RegionMap, Role, ShardId, Uuid,
+    DeviceId, DeviceIo, DeviceLayout, LeafId, MemberRole, MetaIo, MirrorMember, MirrorNode, Node, RegionMap, ShardId,
+    Uuid,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::RingConfig;
@@ -24,7 +25,7 @@ fn mirror(version: u32, leaves: [LeafId; 2], regions: &Arc<RegionMap>) -> Device
         start: 0,
         len: MEMBER,
         bitmap_start: MEMBER,
-        role: Role::InSync,
+        role: MemberRole::InSync,
         write_mostly: false,
     };
     let node = MirrorNode {

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use braid_engine::{
-    DeviceId, DeviceIo, DeviceLayout, DeviceLease, ErrorKind, IoError, MirrorMember, MirrorNode, Node, RegionMap, Role,
-    ShardId, Uuid,
+    DeviceId, DeviceIo, DeviceLayout, DeviceLease, ErrorKind, IoError, MemberRole, MirrorMember, MirrorNode, Node,
+    RegionMap, ShardId, Uuid,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::{RingConfig, RingHandle};
@@ -26,7 +26,7 @@ fn mirror(bed: &TestBed, lease: &Arc<DeviceLease>) -> DeviceLayout {
         start: 0,
         len: MEMBER,
         bitmap_start: MEMBER,
-        role: Role::InSync,
+        role: MemberRole::InSync,
         write_mostly: false,
     };
     let all = [u64::MAX];

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use braid_engine::SyncKind;
-use braid_engine::keeper::{EngineIo, SyncPart};
 use braid_engine::{
-    DeviceId, DeviceLayout, ErrorKind, Flags, LeafId, MirrorMember, MirrorNode, Node, Op, RegionCall, RegionMap, Role,
-    Roles, ShardId, Trouble, Uuid,
+    DeviceId, DeviceLayout, ErrorKind, Fault, Flags, LeafId, MemberRole, MemberSet, MirrorMember, MirrorNode, Node, Op,
+    RegionCall, RegionMap, ShardId, Uuid,
 };
+use braid_engine::{EngineIo, SyncKind, SyncPart};
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::{DriverKind, FaultRules, PARTS_MAX, RingConfig};
 use common::{Folder, Random, Reply, TestBed, block_on};
@@ -22,12 +21,12 @@ use common::{Folder, Random, Reply, TestBed, block_on};
 const SIZE: u64 = 8 << 20;
 const REGION: u64 = 64 << 10;
 const REGIONS: u64 = SIZE / REGION;
-const IN_SYNC: [Role; 2] = [Role::InSync; 2];
+const IN_SYNC: [MemberRole; 2] = [MemberRole::InSync; 2];
 /// Longer than anything that is expected to happen.
 const LONG: Duration = Duration::from_secs(60);
 
-fn bed(driver: DriverKind, leaf_timeout_ms: u64) -> TestBed {
-    let bed = TestBed::new(&RingConfig { shards: 2, driver: Some(driver), leaf_timeout_ms, ..RingConfig::default() });
+fn bed(driver: DriverKind, disk_timeout_ms: u64) -> TestBed {
+    let bed = TestBed::new(&RingConfig { shards: 2, driver: Some(driver), disk_timeout_ms, ..RingConfig::default() });
     assert_eq!(bed.handle.driver(ShardId(1)).kind, driver);
     bed
 }
@@ -64,7 +63,7 @@ fn regions(all: bool) -> Arc<RegionMap> {
     Arc::new(RegionMap::new(ShardId(1), Uuid::from_u128(7), SIZE, REGION as u32, (&bits, &bits), true))
 }
 
-fn mirror(leaves: [LeafId; 2], roles: [Role; 2], regions: &Arc<RegionMap>) -> Node {
+fn mirror(leaves: [LeafId; 2], roles: [MemberRole; 2], regions: &Arc<RegionMap>) -> Node {
     let member =
         |(leaf, role)| MirrorMember { leaf, start: 0, len: SIZE, bitmap_start: SIZE, role, write_mostly: false };
     let members = leaves.into_iter().zip(roles).map(member).collect();
@@ -93,7 +92,7 @@ fn fill(bed: &mut TestBed, leaf: LeafId, byte: u8) {
     bed.write(0, device, Flags::NONE, 0, &vec![byte; SIZE as usize]);
 }
 
-fn next_fault(bed: &TestBed, device: DeviceId) -> Trouble {
+fn next_fault(bed: &TestBed, device: DeviceId) -> Fault {
     block_on(bed.handle.engine().next_fault(device))
 }
 
@@ -187,7 +186,7 @@ fn a_failed_member_is_dropped(driver: DriverKind) {
             let write = bed.begin(0, device, Op::Write, Flags::NONE, 1 << 20, 64 << 10, &data);
             let fault = next_fault(bed, device);
             assert_eq!((fault.role, fault.leaf, fault.kind, fault.op), (1, leaves[1], ErrorKind::Io, Op::Write));
-            assert!(fault.is_frozen() && fault.version == 1);
+            assert!(fault.freezes_device() && fault.version == 1);
             let engine = bed.handle.engine();
             block_on(engine.freeze(device));
             let held = [
@@ -197,10 +196,16 @@ fn a_failed_member_is_dropped(driver: DriverKind) {
             ];
             std::thread::sleep(Duration::from_millis(100));
             assert!(write.try_recv().is_err() && held.iter().all(|h| h.try_recv().is_err()), "nothing completes");
-            let part =
-                SyncPart { device, offset: 0, len: 4096, kind: SyncKind::Copy { from: 0, to: Roles::NONE.with(1) } };
+            let part = SyncPart {
+                device,
+                offset: 0,
+                len: 4096,
+                kind: SyncKind::Copy { from: 0, to: MemberSet::NONE.with(1) },
+            };
             assert_eq!(block_on(engine.sync(part)).unwrap_err().kind, ErrorKind::Busy, "a part fails");
-            block_on(engine.publish(device, layout(2, &mirror(leaves, [Role::InSync, Role::Out], &map))));
+            block_on(
+                engine.publish(device, layout(2, &mirror(leaves, [MemberRole::InSync, MemberRole::Failed], &map))),
+            );
             ended(&write).result.expect("it is on the remaining member");
             for held in held {
                 ended(&held).result.expect("all continue");
@@ -226,7 +231,7 @@ fn a_hung_member_is_dropped(driver: DriverKind) {
         assert_eq!((fault.role, fault.kind, fault.op), (1, ErrorKind::TimedOut, Op::Write));
         let engine = bed.handle.engine();
         block_on(engine.freeze(device));
-        let without = mirror(leaves, [Role::InSync, Role::Out], &map);
+        let without = mirror(leaves, [MemberRole::InSync, MemberRole::Failed], &map);
         block_on(engine.publish(device, layout(2, &without)));
         for write in &writes {
             let reply = ended(write);
@@ -257,7 +262,7 @@ fn a_hung_member_is_dropped(driver: DriverKind) {
 fn a_hung_read_blocks_no_other_request(driver: DriverKind) {
     with_a_faulty_member(driver, "read-hang", |bed, leaves| {
         let map = regions(true);
-        let roles = [Role::InSync, Role::InSync];
+        let roles = [MemberRole::InSync, MemberRole::InSync];
         // Reads go to the hung member until the fault is known.
         let mut node = mirror(leaves, roles, &map);
         if let Node::Mirrored(mirror) = &mut node {
@@ -268,11 +273,11 @@ fn a_hung_read_blocks_no_other_request(driver: DriverKind) {
         let hung = bed.begin(0, device, Op::Read, Flags::NONE, 0, 4096, &[]);
         let fault = next_fault(bed, device);
         assert_eq!((fault.role, fault.kind, fault.op), (1, ErrorKind::TimedOut, Op::Read));
-        assert!(fault.is_fatal() && !fault.is_frozen());
+        assert!(fault.is_fatal() && !fault.freezes_device());
         let reply = ended(&hung);
         assert_eq!((reply.result.unwrap_err().kind, reply.buffer_busy), (ErrorKind::TimedOut, true));
         bed.write(1, device, Flags::NONE, 0, &[9; 4096]);
-        let without = mirror(leaves, [Role::InSync, Role::Out], &map);
+        let without = mirror(leaves, [MemberRole::InSync, MemberRole::Failed], &map);
         block_on(bed.handle.engine().publish(device, layout(2, &without)));
         assert_eq!(bed.read(0, device, 0, 4096), [9; 4096]);
         assert!(hung.try_recv().is_err());
@@ -290,7 +295,7 @@ fn parts_copy_to_a_rebuilding_member(driver: DriverKind) {
         bed.write(0, device, Flags::NONE, 0, &source);
         fill(bed, leaves[1], 0x33);
         let map = regions(true);
-        let device = bed.publish(&mirror(leaves, [Role::InSync, Role::Filling], &map));
+        let device = bed.publish(&mirror(leaves, [MemberRole::InSync, MemberRole::Rebuilding], &map));
         let part_bytes = 128 << 10;
         let parts = SIZE / part_bytes;
         assert!(parts as usize > 2 * PARTS_MAX, "some have to wait for memory");
@@ -300,7 +305,7 @@ fn parts_copy_to_a_rebuilding_member(driver: DriverKind) {
             let copies: Vec<_> = (0..parts)
                 .map(|k| {
                     let engine = engine.clone();
-                    let to = Roles::NONE.with(1);
+                    let to = MemberSet::NONE.with(1);
                     let part = SyncPart {
                         device,
                         offset: k * part_bytes,
@@ -325,7 +330,7 @@ fn parts_copy_to_a_rebuilding_member(driver: DriverKind) {
         let [a, b] = leaves.map(|leaf| content(bed, leaf, SIZE, 4096));
         assert!(a == b && a[16..16 + REGIONS as usize / 8].iter().all(|&b| b == 0xff), "and the bits");
         let too_long =
-            SyncPart { device, offset: 0, len: 2 << 20, kind: SyncKind::Copy { from: 0, to: Roles::NONE.with(1) } };
+            SyncPart { device, offset: 0, len: 2 << 20, kind: SyncKind::Copy { from: 0, to: MemberSet::NONE.with(1) } };
         assert_eq!(block_on(engine.sync(too_long)).unwrap_err().kind, ErrorKind::Invalid);
     });
 }
@@ -346,7 +351,7 @@ fn a_stopped_ring_ends_all_waits() {
     assert!(!sleeper.is_finished());
     bed.ring.stop();
     sleeper.join().unwrap();
-    let part = SyncPart { device, offset: 0, len: 4096, kind: SyncKind::Copy { from: 0, to: Roles::NONE.with(1) } };
+    let part = SyncPart { device, offset: 0, len: 4096, kind: SyncKind::Copy { from: 0, to: MemberSet::NONE.with(1) } };
     assert_eq!(block_on(engine.sync(part)).unwrap_err().kind, ErrorKind::NoDevice);
     block_on(engine.freeze(device));
     block_on(engine.publish(device, None));

@@ -49,7 +49,7 @@ impl Frontend for Script {
 
 fn ring(shards: u16) -> (Ring, RingHandle, Receiver<u64>) {
     let (ended, tags) = channel();
-    let config = RingConfig { shards, arena_bytes: 1 << 20, leaf_timeout_ms: 20_000, ..RingConfig::default() };
+    let config = RingConfig { shards, arena_bytes: 1 << 20, disk_timeout_ms: 20_000, ..RingConfig::default() };
     let script = |_| vec![Box::new(Script { ended: ended.clone(), at_end: vec![] }) as Box<dyn Frontend>];
     let ring = Ring::start(&config, script).expect("the ring starts");
     let handle = ring.handle();

@@ -12,8 +12,8 @@ use braid_engine::allocation;
 use braid_engine::pool::on_disk::{Checkpoint, Owner, OwnerKind, OwnerName, PoolMemberLayout, owner_slots_for};
 use braid_engine::pool::{LogMemory, OpenPool, PoolDevice, open};
 use braid_engine::{
-    DeviceId, DeviceIo, DeviceLayout, Flags, MirrorMember, MirrorNode, Node, Op, PoolKey, PoolMembers, PoolNext,
-    PoolPlace, RegionMap, Role, ShardId, Uuid, VolumeNode,
+    DeviceId, DeviceIo, DeviceLayout, Flags, MemberRole, MirrorMember, MirrorNode, Node, Op, PoolKey,
+    PoolMemberLocation, PoolMembers, PoolNext, RegionMap, ShardId, Uuid, VolumeNode,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::RingConfig;
@@ -59,7 +59,7 @@ impl Pool {
             start: 0,
             len: MEMBER,
             bitmap_start: MEMBER,
-            role: Role::InSync,
+            role: MemberRole::InSync,
             write_mostly: false,
         };
         let mirror = Node::Mirrored(Box::new(MirrorNode {
@@ -77,7 +77,7 @@ impl Pool {
             PoolDevice::new(number, device, &places)
         };
         let devices: Vec<PoolDevice> = [(0, bare), (1, mirror)].map(member).to_vec();
-        let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.layout.data });
+        let place = |of: &PoolDevice| (of.number, PoolMemberLocation { device: of.device, data: of.layout.data });
         let places = Arc::new(PoolMembers::new(devices.iter().map(place)));
         let uuid = Uuid::from_u128(0x55aa);
         let pool = Pool {
@@ -271,7 +271,7 @@ fn volumes_and_snapshots_keep_their_data() {
     while at < VOLUME {
         let layout = pool.layout(db);
         let from = at;
-        let mut each = |run: allocation::Extent| {
+        let mut each = |run: allocation::AllocationRun| {
             stored[(at / BLOCK) as usize..((at + run.len) / BLOCK) as usize].fill(!run.hole);
             at += run.len;
             true

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use braid_engine::{
-    DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, LeafId, Limits, MirrorMember, MirrorNode, Node, Op, PoolKey,
-    RegionMap, Role, ShardId, Uuid,
+    DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, LeafId, Limits, MemberRole, MirrorMember, MirrorNode, Node, Op,
+    PoolKey, RegionMap, ShardId, Uuid,
 };
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
 use braid_ring::{Disk, DiskSpec, FaultRules, RingConfig, device_at_level};
@@ -18,8 +18,8 @@ use common::{Folder, Random, TestBed, block_on};
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 8 * MIB;
 
-fn bed(limits: Limits, leaf_timeout_ms: u64) -> TestBed {
-    TestBed::new(&RingConfig { shards: 2, limits, leaf_timeout_ms, ..RingConfig::default() })
+fn bed(limits: Limits, disk_timeout_ms: u64) -> TestBed {
+    TestBed::new(&RingConfig { shards: 2, limits, disk_timeout_ms, ..RingConfig::default() })
 }
 
 /// Adds a device as a disk.
@@ -44,7 +44,7 @@ fn mirror(leaves: &[LeafId], size: u64) -> Node {
         start: 0,
         len: size,
         bitmap_start: size,
-        role: Role::InSync,
+        role: MemberRole::InSync,
         write_mostly: false,
     };
     Node::Mirrored(Box::new(MirrorNode {

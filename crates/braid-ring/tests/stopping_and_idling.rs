@@ -61,7 +61,7 @@ fn an_idle_ring_makes_no_turns() {
 
 #[test]
 fn a_hung_disk_delays_the_stop_by_its_time_limit_only() {
-    let mut bed = TestBed::new(&RingConfig { shards: 2, leaf_timeout_ms: 200, ..RingConfig::default() });
+    let mut bed = TestBed::new(&RingConfig { shards: 2, disk_timeout_ms: 200, ..RingConfig::default() });
     let (device, _) = bed.bare("faulty(mem:1M,hang)");
     let late = bed.begin(0, device, Op::Write, Flags::NONE, 0, 4096, &[1; 4096]);
     std::thread::sleep(Duration::from_millis(20));
@@ -90,7 +90,7 @@ fn a_wrong_configuration_is_refused() {
         RingConfig { arena_bytes: 4096, ..RingConfig::default() },
         RingConfig { pin: vec![0], shards: 2, ..RingConfig::default() },
         RingConfig { pin: vec![900], ..RingConfig::default() },
-        RingConfig { leaf_timeout_ms: 0, ..RingConfig::default() },
+        RingConfig { disk_timeout_ms: 0, ..RingConfig::default() },
     ] {
         let error = braid_ring::Ring::start(&config, |_| vec![]).err().expect("refused");
         assert!(!error.to_string().is_empty());

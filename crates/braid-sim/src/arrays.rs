@@ -1,4 +1,4 @@
-//! The arrays of a run, as their administrator knows them: what they are, what stands where.
+//! The kinds of arrays, and the plain arrays of a run as the administrator knows them: level, chunk size and disks.
 
 use std::sync::Arc;
 
@@ -10,83 +10,84 @@ use crate::content::BLOCK_BYTES;
 use crate::meta::Port;
 use crate::rng::Rng;
 
-/// How an array is put together.
+/// The level of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// One member after the other.
+pub enum ArrayKind {
+    /// The members are concatenated.
     Concat,
     /// Striped by zones.
     Raid0,
-    /// Every byte on every member.
+    /// Every byte is on every member.
     Raid1,
-    /// Every byte on some members.
+    /// Every byte is on some of the members.
     Raid10,
-    /// Every byte on one member, with a parity.
+    /// Every byte is on one member, with one parity.
     Raid5,
-    /// The same with two.
+    /// Every byte is on one member, with two parities.
     Raid6,
 }
 
-impl Kind {
-    /// All of them: what a run is about unless it is told.
-    pub const ALL: [Kind; 6] = [Kind::Concat, Kind::Raid0, Kind::Raid1, Kind::Raid10, Kind::Raid5, Kind::Raid6];
+impl ArrayKind {
+    /// All kinds: the default of a run.
+    pub const ALL: [ArrayKind; 6] =
+        [ArrayKind::Concat, ArrayKind::Raid0, ArrayKind::Raid1, ArrayKind::Raid10, ArrayKind::Raid5, ArrayKind::Raid6];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Concat => "concat",
-            Kind::Raid0 => "raid0",
-            Kind::Raid1 => "raid1",
-            Kind::Raid10 => "raid10",
-            Kind::Raid5 => "raid5",
-            Kind::Raid6 => "raid6",
+            ArrayKind::Concat => "concat",
+            ArrayKind::Raid0 => "raid0",
+            ArrayKind::Raid1 => "raid1",
+            ArrayKind::Raid10 => "raid10",
+            ArrayKind::Raid5 => "raid5",
+            ArrayKind::Raid6 => "raid6",
         }
     }
 
-    /// The level of arrays of this kind.
+    /// Returns the level of arrays of this kind.
     pub fn level(self) -> Level {
         match self {
-            Kind::Concat => Level::Concat,
-            Kind::Raid0 => Level::Raid0,
-            Kind::Raid1 => Level::Raid1,
-            Kind::Raid10 => Level::Raid10,
-            Kind::Raid5 => Level::Raid5,
-            Kind::Raid6 => Level::Raid6,
+            ArrayKind::Concat => Level::Concat,
+            ArrayKind::Raid0 => Level::Raid0,
+            ArrayKind::Raid1 => Level::Raid1,
+            ArrayKind::Raid10 => Level::Raid10,
+            ArrayKind::Raid5 => Level::Raid5,
+            ArrayKind::Raid6 => Level::Raid6,
         }
     }
 
-    /// Whether arrays of this kind have parity.
+    /// Returns whether arrays of this kind have parity.
     pub fn has_parity(self) -> bool {
-        matches!(self, Kind::Raid5 | Kind::Raid6)
+        matches!(self, ArrayKind::Raid5 | ArrayKind::Raid6)
     }
 
-    /// Whether arrays of this kind go on when members fail.
+    /// Returns whether arrays of this kind survive the failure of a member.
     pub fn is_redundant(self) -> bool {
-        !matches!(self, Kind::Concat | Kind::Raid0)
+        !matches!(self, ArrayKind::Concat | ArrayKind::Raid0)
     }
 }
 
-/// Where trial arrays keep their data.
+/// Offset in bytes at which the data of plain arrays begins on each disk.
 const DATA_START: u64 = 64 << 10;
 
-/// One array without labels: the simulator remembers what the label would.
+/// An array without labels: the simulator remembers what a label would hold.
 #[derive(Clone, Debug)]
-pub struct Trial {
-    /// How it is put together: without redundancy.
-    pub kind: Kind,
+pub struct PlainArray {
+    /// The level: one without redundancy.
+    pub kind: ArrayKind,
     /// The disks, in slot order.
     pub disks: Vec<usize>,
     chunk_bytes: u64,
 }
 
-impl Trial {
-    /// Any array over these disks.
-    pub fn draw(kind: Kind, disks: Vec<usize>, rng: &mut Rng) -> Trial {
+impl PlainArray {
+    /// Draws the chunk size of an array over these disks.
+    pub fn draw(kind: ArrayKind, disks: Vec<usize>, rng: &mut Rng) -> PlainArray {
         let chunk_bytes = 4096 * rng.between(1, 16).next_power_of_two() + if rng.below(4) == 0 { 4096 } else { 0 };
-        Trial { kind, disks, chunk_bytes }
+        PlainArray { kind, disks, chunk_bytes }
     }
 
-    /// Blocks that it offers on disks of these sizes in bytes.
+    /// Returns its size in blocks on disks of these sizes in bytes.
     pub fn blocks(&self, size_of: impl Fn(usize) -> u64) -> u64 {
         let sizes: Vec<u64> = self.disks.iter().map(|d| size_of(*d) - DATA_START).collect();
         self.node(|d| LeafId(d as u32), &sizes).size_bytes() / BLOCK_BYTES as u64
@@ -100,23 +101,38 @@ impl Trial {
         Node::Striped { geometry, members }
     }
 
-    /// Everything that must be done before the array may serve.
+    /// Flushes the disks, which makes the array ready to serve.
     ///
     /// # Errors
-    /// As the disks.
+    /// The error of a disk.
     pub async fn start(&self, port: &Port, order: &[LeafId]) -> Result<(), braid_engine::io::LeafError> {
-        // What is read from a cache must not be gone after the next power cut.
+        // Data read from a disk's cache must survive the next power cut.
         for leaf in order {
             port.flush(*leaf).await?;
         }
         Ok(())
     }
 
-    /// The layout of this version.
+    /// Builds its layout with this version.
     pub fn layout(&self, version: u32, order: &[LeafId], sizes: &[u64]) -> Arc<DeviceLayout> {
-        let ordered = Trial { disks: (0..order.len()).collect(), ..self.clone() };
+        let ordered = PlainArray { disks: (0..order.len()).collect(), ..self.clone() };
         let data: Vec<u64> = sizes.iter().map(|s| s - DATA_START).collect();
         let node = ordered.node(|slot| order[slot], &data);
         Arc::new(DeviceLayout::new(version, BLOCK_BYTES as u32, &node))
+    }
+}
+
+/// A plain array and what is known of it across lives.
+pub struct ArrayState {
+    /// The array.
+    pub plain: PlainArray,
+    /// The oracle's number; `None` until the array was first started.
+    pub number: Option<u64>,
+}
+
+impl ArrayState {
+    /// Returns its disks.
+    pub fn disks(&self) -> &[usize] {
+        &self.plain.disks
     }
 }

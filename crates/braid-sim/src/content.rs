@@ -1,48 +1,48 @@
-//! Sectors that say what they are.
+//! Sectors that identify themselves.
 //!
-//! Every 512 bytes that the workload writes name the device, the block, the sector in it and the
-//! version, and the rest is a pattern that follows from those. So a stray, torn or foreign sector
-//! identifies itself, and nothing passes for data by luck.
+//! Every sector of 512 bytes that the workload writes names the device, the block, the sector within the block and the
+//! version. A pattern that follows from those fills the rest. So a stray, torn or foreign sector identifies itself,
+//! and no other content passes for data by luck.
 
 use crate::rng::mix;
 
-/// Bytes in the unit that a disk writes whole in the worst case.
+/// Size in bytes of the smallest unit that a disk writes atomically.
 pub const SECTOR_BYTES: usize = 512;
-/// Bytes in one block, the unit of the workload's requests.
+/// Size in bytes of a block, the unit of the workload's requests.
 pub const BLOCK_BYTES: usize = 4096;
-/// Sectors in one block.
+/// Number of sectors in a block.
 pub const BLOCK_SECTORS: usize = BLOCK_BYTES / SECTOR_BYTES;
 
 const MAGIC_DATA: u64 = u64::from_le_bytes(*b"simdata1");
 const MAGIC_JUNK: u64 = u64::from_le_bytes(*b"simjunk1");
-/// What simulated memory holds where nobody put anything.
+/// The byte that fills simulated memory that was never written.
 pub const POISON: u8 = 0xdb;
 
-/// Which write a sector came from.
+/// The write that a sector comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// The workload's own number of the device; never used twice in a run.
+    /// The workload's number of the device. A run never reuses it.
     pub device: u64,
-    /// Block on that device.
+    /// The block on that device.
     pub block: u64,
-    /// Version of the block; never used twice in a run.
+    /// The version of the block. A run never reuses it.
     pub version: u64,
 }
 
-/// What one sector turned out to be.
+/// The content found in a sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sector {
     /// All zeros.
     Zero,
-    /// Written by the workload, whole and in the right place within its block.
+    /// Data of the workload, whole and at the right sector of its block.
     Data(Identity),
-    /// Written by the workload, but bytes are wrong.
+    /// Data of the workload, with wrong bytes.
     Damaged(Identity),
-    /// What a disk held when it was new.
+    /// The initial content of a new disk.
     Junk,
-    /// The poison of memory that nobody filled.
+    /// Poison of memory that was never written.
     Poison,
-    /// Something else (a label, for example).
+    /// Anything else (a label, for example).
     Other,
 }
 
@@ -71,12 +71,12 @@ pub fn write_block(id: &Identity, out: &mut [u8]) {
     }
 }
 
-/// Fills one sector of a disk that has never been written.
+/// Fills one sector of a disk that was never written.
 pub fn write_junk(disk: u64, sector: u64, out: &mut [u8]) {
     fill(&[MAGIC_JUNK, disk, sector, mix(disk ^ mix(sector))], out);
 }
 
-/// Says what a sector is that was found as number `sector` of a block.
+/// Identifies the content of a sector that was read as number `sector` of a block.
 pub fn read_sector(bytes: &[u8], sector: usize) -> Sector {
     assert_eq!(bytes.len(), SECTOR_BYTES);
     let word = |i: usize| u64::from_le_bytes(bytes[i * 8..i * 8 + 8].try_into().expect("a slice of 8 bytes"));

@@ -1,39 +1,40 @@
-//! The copies of a redundant array on its members' disks, seen from outside: what each would answer, and what its label says.
+//! The copies of a redundant array on the disks of its members, seen from outside: their data and their labels.
 
 use std::sync::Arc;
 
 use braid_engine::RegionMap;
-use braid_format::{DiskLayout, Label, MemberState};
+use braid_format::{DiskLayout, Label};
 use braid_geometry::Geometry;
 use braid_parity::Parity;
 
 use crate::content::BLOCK_BYTES;
 use crate::oracle::{Oracle, Violation};
-use crate::plot::mirrors::Mirror;
 use crate::world::World;
 
-/// What is on the disks of a redundant array's members that are in sync, while nobody uses it.
+/// The disks of the in-sync members of a redundant array that is not in use.
 pub struct Copies {
-    /// The oracle's number of it.
+    /// The oracle's number of the array.
     pub number: u64,
-    /// Where each copy of each byte lives.
+    /// Maps each byte to its copies.
     pub geometry: Geometry,
-    /// The disk of each member and where its data area begins; `None` where it is not in sync.
+    /// The disk of each member and the start of its data area; `None` if the member is not in sync.
     pub members: Vec<Option<(usize, u64)>>,
-    /// Which regions may be read.
+    /// The region map: which regions may be read.
     pub regions: Arc<RegionMap>,
 }
 
 impl Copies {
-    /// Every copy is read as a client might have read it, and all must be equal: nothing is in flight.
+    /// Reads every copy as a client might and checks it against the oracle and the other copies. No request is in
+    /// flight.
     ///
     /// # Errors
-    /// What one of them holds must not be there, or two differ.
-    pub fn judge(&self, world: &World, oracle: &mut Oracle) -> Result<(), Violation> {
+    /// A copy holds content that must not be there, or two copies differ.
+    pub fn verify(&self, world: &World, oracle: &mut Oracle) -> Result<(), Violation> {
         let block_bytes = BLOCK_BYTES as u64;
         for block in 0..oracle.blocks(self.number) {
             let at = block * block_bytes;
-            let rotten = oracle.is_doubted(self.number, block) || oracle.is_broken(self.number, u64::MAX - 1, block, 1);
+            let rotten = oracle.is_rotten(self.number, block)
+                || oracle.is_stripe_unreadable(self.number, u64::MAX - 1, block, 1);
             if rotten || !self.regions.readable.has(self.regions.region_at(&self.geometry, at)) {
                 continue;
             }
@@ -65,11 +66,11 @@ impl Copies {
                 return Err(why);
             }
         }
-        (0..self.geometry.stripes()).try_for_each(|stripe| self.judge_stripe(stripe, world))
+        (0..self.geometry.stripes()).try_for_each(|stripe| self.verify_stripe(stripe, world))
     }
 
-    /// The parity of a stripe must agree with its data.
-    fn judge_stripe(&self, number: u64, world: &World) -> Result<(), Violation> {
+    /// Checks that the parity of a stripe agrees with its data.
+    fn verify_stripe(&self, number: u64, world: &World) -> Result<(), Violation> {
         let Some(stripe) = self.geometry.stripe(number) else { return Ok(()) };
         if !self.regions.readable.has(self.regions.region_of_stripe(&stripe)) {
             return Ok(());
@@ -99,7 +100,7 @@ impl Copies {
     }
 }
 
-/// The newest whole label on a disk.
+/// Returns the newest valid label on a disk.
 pub fn label_on(world: &World, disk: usize) -> Option<Label> {
     let disk = &world.disks[disk];
     let places = DiskLayout::for_device(disk.size_bytes()).ok()?;
@@ -108,28 +109,7 @@ pub fn label_on(world: &World, disk: usize) -> Option<Label> {
         disk.read(at, &mut bytes).then(|| Label::decode(&bytes).ok()).flatten()
     };
     let start = label_at(places.label_start);
-    // The disk may have become larger since the label was written.
+    // The disk may have grown since the label was written.
     let copy_start = start.as_ref().map_or(places.copy_start, |label| label.member.layout.copy_start);
     [start, label_at(copy_start)].into_iter().flatten().max_by_key(|label| label.array.order())
-}
-
-/// Whether a disk that lost what it had answered (it was pulled, or a flush of it failed) is still called in sync by the
-/// newest label, that of the member that is well where there is one: then what was not flushed may be gone, as a crash and a loss came together.
-pub fn is_weak(world: &World, mirror: &Mirror) -> bool {
-    let broken = |disk: &&usize| world.disks[**disk].gone || world.disks[**disk].flush_failed;
-    let mut broken = mirror.disks.iter().chain(&mirror.others).filter(broken).peekable();
-    if broken.peek().is_none() {
-        return false;
-    }
-    let all = || mirror.disks.iter().chain(&mirror.others).filter_map(|disk| label_on(world, *disk));
-    let newest = match mirror.well {
-        Some(well) => label_on(world, well),
-        None => all().filter(|label| Some(label.array.uuid) == mirror.uuid).max_by_key(|label| label.array.order()),
-    };
-    let Some(newest) = newest else { return true };
-    broken.any(|disk| {
-        let Some(own) = label_on(world, *disk) else { return false };
-        let in_sync = |m: &braid_format::MemberEntry| m.id == Some(own.member.id) && m.state == MemberState::InSync;
-        own.array.uuid == newest.array.uuid && newest.array.members.iter().any(in_sync)
-    })
 }

@@ -1,52 +1,63 @@
-//! What a run exercised: operations, crashes by kind and by what was going on, faults by kind.
+//! Counts what a run exercises: operations, crashes by kind and phase, faults by kind.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Named counts. Names have one dot: what is counted, and of which kind.
+/// Kinds that must have happened at least once, by the number of seeds from which that is demanded.
+pub type Required = &'static [(u64, &'static [&'static str])];
+
+/// Named counts. A name is `group.kind`, with one dot.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Counters {
     counts: BTreeMap<String, u64>,
 }
 
 impl Counters {
-    /// Counts one.
+    /// Adds one to `group.kind`.
     pub fn add(&mut self, group: &str, kind: &str) {
         self.add_many(group, kind, 1);
     }
 
-    /// Counts several at once.
+    /// Adds `n` to `group.kind`.
     pub fn add_many(&mut self, group: &str, kind: &str, n: u64) {
         let key = format!("{group}.{kind}");
         *self.counts.entry(key).or_insert(0) += n;
     }
 
-    /// Adds another run's counts.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Counters) {
         for (key, n) in &other.counts {
             *self.counts.entry(key.clone()).or_insert(0) += n;
         }
     }
 
-    /// The same counts, with this before the name of each group.
+    /// Returns the same counts, with `prefix` before the name of each group.
     pub fn prefixed(self, prefix: &str) -> Counters {
         Counters { counts: self.counts.into_iter().map(|(key, n)| (format!("{prefix}{key}"), n)).collect() }
     }
 
-    /// How often `group.kind` happened.
+    /// Returns the count of `group.kind`.
     pub fn get(&self, key: &str) -> u64 {
         self.counts.get(key).copied().unwrap_or(0)
     }
 
-    /// Everything of one group together.
+    /// Returns the sum of all counts of a group.
     pub fn sum(&self, group: &str) -> u64 {
         let prefix = format!("{group}.");
         self.counts.iter().filter(|(k, _)| k.starts_with(&prefix)).map(|(_, n)| n).sum()
     }
 
-    /// Which of `required` never happened.
+    /// Returns those of `required` whose count is 0.
     pub fn missing<'a>(&self, required: &[&'a str]) -> Vec<&'a str> {
         required.iter().copied().filter(|k| self.get(k) == 0).collect()
+    }
+
+    /// Returns a sentence that lists the kinds that this many seeds must have exercised and have not; `None` if none is
+    /// missing, or if there are too few seeds to tell.
+    pub fn lacks(&self, required: Required, seeds: u64) -> Option<String> {
+        let demanded = required.iter().filter(|(least, _)| seeds >= *least);
+        let missing: Vec<&str> = demanded.flat_map(|(_, kinds)| self.missing(kinds)).collect();
+        (!missing.is_empty()).then(|| format!("never exercised: {}", missing.join(", ")))
     }
 }
 

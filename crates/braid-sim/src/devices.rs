@@ -1,141 +1,130 @@
-//! Devices that tasks read and write: requests among those of the clients, with memory of their own.
+//! Devices that tasks read and write: their requests are mixed with those of the clients and have their own memory.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use braid_engine::io::{Buf, Completion, DeviceId, DeviceIo, ErrorKind, Flags, IoError, Op, Request};
 
+use crate::device_request::{DeviceReply, DeviceRequest};
 use crate::memory::Memory;
 use crate::meta::Port;
 
-/// Longer reads are cut into such pieces: simulated memory is small.
+/// Maximum size in bytes of one read: longer reads are split, because simulated memory is small.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// Set in the tags of such requests; those of clients are small.
+/// Set in the tags of requests of tasks; the tags of client requests are small.
 pub(crate) const OF_TASKS: u64 = 1 << 63;
 
-/// What a task asks of a device.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    /// The device.
-    pub device: DeviceId,
-    /// What is asked.
-    pub op: Op,
-    /// FUA, or nothing.
-    pub flags: Flags,
-    /// First byte.
-    pub offset: u64,
-    /// Bytes.
-    pub len: u64,
-    /// As many of them, for a write.
-    pub data: Vec<u8>,
-    /// It is asked once more, as the first time a disk that has a twin did not answer in time.
-    pub again: bool,
-}
-
-impl Asked {
+impl DeviceRequest {
     fn bytes(&self) -> usize {
         if matches!(self.op, Op::Read | Op::Write) { self.len as usize } else { 0 }
     }
 }
 
-/// What came of it: the bytes of a read, nothing for others.
-pub type Given = Result<Vec<u8>, IoError>;
-
-/// One that the engine has, or whose memory a disk may still use.
+/// A request that the engine has, or whose memory a disk may still use.
 struct Running {
-    asked: Asked,
+    task_request: DeviceRequest,
     shard: u16,
     buf: Buf,
     answered: bool,
 }
 
-/// What a completion leads to.
-pub(crate) enum Next {
-    /// The task is told.
-    Tell(u64, Given),
-    /// The same shard, which knows which disk has not answered, is asked once more.
-    Again(u16, u64, Asked),
+/// What follows from a completion.
+pub(crate) enum Completed {
+    /// The task gets the reply.
+    Reply(u64, DeviceReply),
+    /// The request is retried on the same shard, which knows which disk did not reply.
+    Retry(u16, u64, DeviceRequest),
 }
 
-/// Those of one process.
+/// The requests of one process.
 #[derive(Default)]
 pub(crate) struct Requests {
-    /// By tag.
+    /// By tag: the task's number and the request.
     running: BTreeMap<u64, (u64, Running)>,
-    /// For want of a slot, by shard.
-    waiting: BTreeMap<u16, VecDeque<(u64, Asked)>>,
+    /// Requests that wait for a slot, by shard.
+    waiting: BTreeMap<u16, VecDeque<(u64, DeviceRequest)>>,
     last_tag: u64,
 }
 
 impl Requests {
-    /// Gives one its memory.
+    /// Allocates memory for a request and returns it in the engine's form.
     ///
     /// # Errors
-    /// There is none.
-    pub fn prepare(&mut self, memory: &mut Memory, shard: u16, number: u64, asked: &Asked) -> Result<Request, IoError> {
-        let bytes = asked.bytes();
+    /// `Busy` if there is no free memory.
+    pub fn prepare(
+        &mut self,
+        memory: &mut Memory,
+        shard: u16,
+        number: u64,
+        task_request: &DeviceRequest,
+    ) -> Result<Request, IoError> {
+        let bytes = task_request.bytes();
         let buf = match bytes {
             0 => Buf::NONE,
             _ => memory.alloc(bytes).ok_or(IoError::of(ErrorKind::Busy))?,
         };
-        if asked.op == Op::Write && bytes > 0 {
-            memory.slice_mut(buf, bytes).copy_from_slice(&asked.data);
+        if task_request.op == Op::Write && bytes > 0 {
+            memory.slice_mut(buf, bytes).copy_from_slice(&task_request.data);
         }
         self.last_tag += 1;
         let tag = OF_TASKS | self.last_tag;
-        self.running.insert(tag, (number, Running { asked: asked.clone(), shard, buf, answered: false }));
-        let Asked { device, op, flags, offset, len, .. } = *asked;
+        self.running.insert(tag, (number, Running { task_request: task_request.clone(), shard, buf, answered: false }));
+        let DeviceRequest { device, op, flags, offset, len, .. } = *task_request;
         Ok(Request { device, op, flags, offset, len, buf, tag })
     }
 
-    /// The engine did not take it.
+    /// Frees the memory of a request that the engine refused.
     pub fn refused(&mut self, memory: &mut Memory, tag: u64) {
         self.forget(memory, tag);
     }
 
-    /// It waits until something ends on its shard.
-    pub fn wait(&mut self, shard: u16, number: u64, asked: Asked) {
-        self.waiting.entry(shard).or_default().push_back((number, asked));
+    /// Queues a request until a slot of its shard is free.
+    pub fn wait(&mut self, shard: u16, number: u64, task_request: DeviceRequest) {
+        self.waiting.entry(shard).or_default().push_back((number, task_request));
     }
 
-    /// Those that have waited.
-    pub fn take_waiting(&mut self, shard: u16) -> VecDeque<(u64, Asked)> {
+    /// Takes the queued requests of a shard.
+    pub fn take_waiting(&mut self, shard: u16) -> VecDeque<(u64, DeviceRequest)> {
         self.waiting.remove(&shard).unwrap_or_default()
     }
 
-    /// The engine has answered one.
+    /// Handles the engine's completion of a request.
     pub fn done(
         &mut self,
         memory: &mut Memory,
         completion: &Completion,
         is_redundant: impl Fn(DeviceId) -> bool,
-    ) -> Next {
+    ) -> Completed {
         let (number, running) = self.running.get_mut(&completion.tag).expect("each request is answered once");
         assert!(!std::mem::replace(&mut running.answered, true), "answered twice");
-        let (number, asked) = (*number, &running.asked);
-        let reads = asked.op == Op::Read;
+        let (number, task_request) = (*number, &running.task_request);
+        let reads = task_request.op == Op::Read;
         if completion.buffer_busy {
-            if reads && !asked.again && is_redundant(asked.device) {
-                return Next::Again(running.shard, number, Asked { again: true, ..asked.clone() });
+            if reads && !task_request.is_retry && is_redundant(task_request.device) {
+                return Completed::Retry(
+                    running.shard,
+                    number,
+                    DeviceRequest { is_retry: true, ..task_request.clone() },
+                );
             }
-            // What was read may yet be overwritten.
+            // A disk may still overwrite the memory that was read into.
             let late = if reads { Err(IoError::of(ErrorKind::TimedOut)) } else { Ok(Vec::new()) };
-            return Next::Tell(number, completion.result.and(late));
+            return Completed::Reply(number, completion.result.and(late));
         }
-        let bytes = if reads { memory.slice(running.buf, asked.bytes()).to_vec() } else { Vec::new() };
+        let bytes = if reads { memory.slice(running.buf, task_request.bytes()).to_vec() } else { Vec::new() };
         self.forget(memory, completion.tag);
-        Next::Tell(number, completion.result.map(|()| bytes))
+        Completed::Reply(number, completion.result.map(|()| bytes))
     }
 
-    /// No disk can use the memory of this one any more.
+    /// Frees the memory of a request that no disk can use any more.
     pub fn released(&mut self, memory: &mut Memory, tag: u64) {
         self.forget(memory, tag);
     }
 
     fn forget(&mut self, memory: &mut Memory, tag: u64) {
         let (_, running) = self.running.remove(&tag).expect("memory is given back once");
-        if running.asked.bytes() > 0 {
-            memory.free(running.buf, running.asked.bytes());
+        if running.task_request.bytes() > 0 {
+            memory.free(running.buf, running.task_request.bytes());
         }
     }
 }
@@ -145,17 +134,17 @@ impl Requests {
 pub struct Devices(Port);
 
 impl Port {
-    /// The door for tasks that keep something on devices.
+    /// Returns the [`DeviceIo`] for tasks that store data on devices.
     pub fn devices(&self) -> Devices {
         Devices(self.clone())
     }
 }
 
 impl Devices {
-    async fn request(&self, device: DeviceId, op: Op, range: (u64, u64), data: Vec<u8>, fua: bool) -> Given {
+    async fn request(&self, device: DeviceId, op: Op, range: (u64, u64), data: Vec<u8>, fua: bool) -> DeviceReply {
         let flags = if fua { Flags::FUA } else { Flags::NONE };
         let (offset, len) = range;
-        self.0.request(Asked { device, op, flags, offset, len, data, again: false }).await
+        self.0.request(DeviceRequest { device, op, flags, offset, len, data, is_retry: false }).await
     }
 }
 
@@ -203,8 +192,7 @@ mod tests {
     use std::sync::Arc;
 
     use braid_engine::io::{LeafId, ShardId};
-    use braid_engine::keeper::EngineIo;
-    use braid_engine::{DeviceLayout, Limits, MirrorMember, MirrorNode, Node, RegionMap, Role, Uuid};
+    use braid_engine::{DeviceLayout, EngineIo, Limits, MemberRole, MirrorMember, MirrorNode, Node, RegionMap, Uuid};
     use braid_geometry::{Geometry, Level, Spec};
 
     use super::*;
@@ -212,8 +200,8 @@ mod tests {
     use crate::host::Host;
     use crate::meta::Tasks;
     use crate::rng::Rng;
+    use crate::run_state::RunState;
     use crate::serve::Run;
-    use crate::stage::Stage;
     use crate::trace::Trace;
     use crate::workload::Workload;
     use crate::world::{Crash, World};
@@ -228,23 +216,23 @@ mod tests {
         (world, rng)
     }
 
-    /// One life: some tasks, until all have ended and no disk has anything left to do.
+    /// Runs one life: some tasks, until all have ended and no disk I/O is in flight.
     fn live(world: &mut World, rng: &mut Rng, port: &Port, tasks: &mut Tasks) {
         world.leaves = vec![0, 1];
         let limits = Limits { slots: 4, devices: 4, range_table_bits: 6 };
         let host = Host::new(rng.between(1, 3) as u16, &limits, world, rng.fork());
-        let stage = Rc::new(RefCell::new(Stage::new(Workload::new(rng.fork()))));
+        let state = Rc::new(RefCell::new(RunState::new(Workload::new(rng.fork()))));
         let before = world.memory.free_units();
         let port = port.clone();
-        let mut run = Run { host, port, publishing: Vec::new(), quiescing: Vec::new(), world, stage: &stage };
+        let mut run = Run { host, port, publishing: Vec::new(), quiescing: Vec::new(), world, state: &state };
         loop {
             tasks.poll();
             run.serve_tasks();
             if tasks.is_empty() && run.world.in_flight() == 0 {
                 break;
             }
-            let next = run.world.next_happening().expect("something is left to happen");
-            run.happens(next).expect("nobody is there to be wronged");
+            let next = run.world.next_event().expect("something is left to happen");
+            run.handle_event(next).expect("no client can see a violation");
         }
         assert!(run.host.is_calm());
         assert_eq!(run.world.memory.free_units(), before, "all memory has come back");
@@ -268,7 +256,7 @@ mod tests {
             start: 0,
             len,
             bitmap_start: len,
-            role: Role::InSync,
+            role: MemberRole::InSync,
             write_mostly: false,
         };
         let all = [u64::MAX; 4];
@@ -294,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_flushed_outlives_a_power_cut() {
+    fn flushed_data_survives_a_power_cut() {
         let mut waited = 0;
         for (seed, node) in (0..30).map(|seed| (seed, [bare(), on_both(Level::Raid0), on_both(Level::Raid1)])) {
             let node = node[seed as usize % 3].clone();
@@ -302,7 +290,7 @@ mod tests {
             let port = Port::new(vec![DISK; 2]);
             let mut tasks = Tasks::default();
             let ready = Rc::new(RefCell::new(0));
-            // Five at a time find no room in four slots.
+            // Five concurrent requests exceed four slots.
             for part in 0..5u64 {
                 let (port, node, ready) = (port.clone(), node.clone(), Rc::clone(&ready));
                 let mut rng = rng.fork();
@@ -371,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_what_is_late_waits_for_the_disk() {
+    fn the_memory_of_a_late_request_waits_for_the_disk() {
         let mut late = 0;
         for seed in 0..20 {
             let (mut world, mut rng) = world(seed, |rng| Profile {

@@ -3,17 +3,18 @@
 use crate::content::BLOCK_SECTORS;
 use crate::rng::Rng;
 
-/// How many sectors of the first block a request leaves out at its beginning, and of the last one at its end; less than all of one.
+/// How many sectors of its first block a request skips at the beginning, and of its last block at the end. At least
+/// one sector remains.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Edges {
-    /// Left out at the beginning.
+    /// Sectors skipped at the beginning.
     pub skip: u64,
-    /// Left out at the end.
+    /// Sectors skipped at the end.
     pub cut: u64,
 }
 
 impl Edges {
-    /// For a request of so many blocks.
+    /// Draws the edges of a request of `blocks` blocks.
     pub fn draw(rng: &mut Rng, blocks: u64) -> Edges {
         let all = BLOCK_SECTORS as u64;
         match rng.below(4) {
@@ -28,14 +29,14 @@ impl Edges {
         }
     }
 
-    /// Which sectors of block `k` a request of `blocks` blocks from `first` on is about: a bit each.
+    /// Returns which sectors of block `k` a request of `blocks` blocks from `first` on covers, one bit per sector.
     pub fn sectors_of(&self, k: u64, (first, blocks): (u64, u64)) -> u8 {
         let skip = if k == first { self.skip } else { 0 };
         let cut = if k + 1 == first + blocks { self.cut } else { 0 };
         u8::MAX << skip & u8::MAX >> cut
     }
 
-    /// Whether the request is of whole blocks.
+    /// Returns whether the request covers whole blocks.
     pub fn is_whole(&self) -> bool {
         *self == Edges::default()
     }

@@ -1,6 +1,6 @@
-//! The process: its shards, the messages between them, and layouts on their way to each of them.
+//! The simulated process: its shards, the messages between them, and the publication of layouts to each shard.
 //!
-//! Nothing here decides anything about data: it is what `braid-ring` is in the real program.
+//! It makes no decisions about data. It stands for `braid-ring` of the real program.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,48 +9,48 @@ use braid_engine::io::{
     Buf, Completion, Cookie, DeviceId, ErrorKind, IoError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op,
     Request,
 };
-use braid_engine::keeper::SyncPart;
 use braid_engine::layout::DeviceLayout;
 use braid_engine::pool::Pool;
 use braid_engine::{
-    Compared, Limits, PoolCall, PoolKey, PoolMembers, RegionCall, RowWork, SCRATCH_BYTES_MIN, Shard, ShardMessage,
-    Shared, SyncRequest, Trouble,
+    Compared, ComputeFn, Fault, Limits, PoolCall, PoolKey, PoolMembers, RegionCall, SCRATCH_BYTES_MIN, Shard,
+    ShardMessage, Shared, SyncPart, SyncRequest,
 };
 
-use crate::devices::{Asked, Given, Next, OF_TASKS, Requests};
+use crate::device_request::{DeviceReply, DeviceRequest};
+use crate::devices::{Completed, OF_TASKS, Requests};
 use crate::memory::Memory;
 use crate::rng::Rng;
-use crate::world::{Happening, World};
+use crate::world::{World, WorldEvent};
 
-/// Marks requests of clients that have gone before they began: no simulated client's.
+/// Tag of requests whose client disconnects before they begin. No simulated client uses it.
 const CALLED_OFF: u64 = OF_TASKS - 1;
 
-/// What the shards have to tell the world above.
+/// An event that the shards report to the simulated world.
 #[derive(Debug)]
-pub enum Told {
+pub enum HostEvent {
     /// A request was answered.
     Done(Completion),
     /// The buffer of a request that was answered earlier is free.
     Released(u64),
-    /// Nothing uses the layout any more that a publish replaced: the publish of this number is complete.
+    /// The publish with this number is complete: no request uses the layout any more that it replaced.
     Drained(u64),
-    /// Every shard has frozen the device: the freeze of this number is complete.
+    /// The freeze with this number is complete: every shard has frozen the device.
     Frozen(u64),
-    /// The request of a task of this number has ended.
-    Given(u64, Given),
-    /// The part of a job of this number has ended.
+    /// The task request with this number has ended.
+    TaskReply(u64, DeviceReply),
+    /// The part of a job with this number has ended.
     Synced(u64, Result<Compared, IoError>),
-    /// The home of an array's regions has done what was asked under this number.
-    Called(u64),
+    /// The home shard of an array's regions has completed the call with this number.
+    RegionCallDone(u64),
     /// A member failed.
-    Trouble(Trouble),
-    /// The call of a pool of this number has ended; and whether what it changed was committed, where it was to be.
-    PoolCalled(u64, bool),
+    Fault(Fault),
+    /// The pool call with this number has ended. The flag says whether a requested commit succeeded.
+    PoolCallDone(u64, bool),
 }
 
-/// Where a publish stands on one shard.
+/// The state of a publish on one shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum PublishStage {
     Posted,
     Draining(u32),
     Done,
@@ -58,15 +58,15 @@ enum Stage {
 
 struct Publish {
     device: DeviceId,
-    stages: Vec<Stage>,
+    stages: Vec<PublishStage>,
 }
 
-/// What the control plane tells a shard.
+/// A message of the control plane to a shard.
 enum Mail {
     Publish(u64, DeviceId, Option<Arc<DeviceLayout>>),
     Freeze(u64, DeviceId),
     Renewed(DeviceId),
-    Request(u64, Asked),
+    Request(u64, DeviceRequest),
     Sync(u64, SyncPart),
     Call(u64, DeviceId, RegionCall),
 }
@@ -79,23 +79,23 @@ pub struct Host {
     channels: Vec<Channel<ShardMessage>>,
     mailboxes: Vec<Channel<Mail>>,
     publishes: BTreeMap<u64, Publish>,
-    /// Shards that have not frozen yet.
+    /// By number of the freeze: how many shards have not frozen yet.
     freezes: BTreeMap<u64, usize>,
-    /// Memory of parts of jobs.
+    /// Memory of the parts of jobs, by number.
     syncs: BTreeMap<u64, (Buf, usize)>,
-    /// What tasks ask of devices.
+    /// Requests of tasks to devices.
     requests: Requests,
-    /// Shards whose driver is going to end its turn.
+    /// By shard: whether an end of turn is scheduled for its driver.
     turns: Vec<bool>,
-    /// Longest time until each shard takes what comes for it.
+    /// Maximum delay of a message to each shard, in nanoseconds.
     message_ns_max: Vec<u64>,
     rng: Rng,
-    /// To be worked off after every call.
-    pub told: VecDeque<Told>,
+    /// Events that the caller handles after every call.
+    pub events: VecDeque<HostEvent>,
     ended: Vec<Completion>,
 }
 
-/// Things on their way, which arrive in order.
+/// Messages in flight, which arrive in order.
 struct Channel<T> {
     queue: VecDeque<T>,
     last_ns: u64,
@@ -120,7 +120,7 @@ impl LeafSink for Sink<'_> {
         self.world.submit(self.shard, io);
     }
 
-    fn at_once(&mut self, leaf: LeafId, op: Op, offset: u64, len: u64, buf: Buf) -> Option<LeafResult> {
+    fn complete_inline(&mut self, leaf: LeafId, op: Op, offset: u64, len: u64, buf: Buf) -> Option<LeafResult> {
         self.world.at_once(leaf, op, offset, len, buf)
     }
 
@@ -133,11 +133,11 @@ impl LeafSink for Sink<'_> {
     }
 
     fn scratch(&mut self) -> (Buf, u64) {
-        let buf = self.world.memory.alloc(SCRATCH_BYTES_MIN as usize).expect("memory for rows");
+        let buf = self.world.memory.alloc(SCRATCH_BYTES_MIN as usize).expect("memory for stripes");
         (buf, SCRATCH_BYTES_MIN)
     }
 
-    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut ComputeFn<'_>) {
         let memory = &mut self.world.memory;
         let bytes = |memory: &Memory, buf: &Buf| memory.slice(*buf, len as usize).to_vec();
         let mut changed: Vec<Vec<u8>> = outputs.iter().map(|buf| bytes(memory, buf)).collect();
@@ -160,7 +160,7 @@ impl LeafSink for Sink<'_> {
 }
 
 impl Host {
-    /// A process with this many shards, in a world whose memory is free.
+    /// Creates a process with this many shards, in a world whose memory is free.
     pub fn new(shards: u16, limits: &Limits, world: &mut World, mut rng: Rng) -> Host {
         let shared = Arc::new(Shared::new(shards, limits));
         let mut block = || world.memory.alloc(4096).expect("memory for metadata blocks");
@@ -179,41 +179,42 @@ impl Host {
             message_ns_max: vec![rng.between(0, 500_000); usize::from(shards)],
             turns: vec![false; usize::from(shards)],
             rng,
-            told: VecDeque::new(),
+            events: VecDeque::new(),
             ended: Vec::new(),
         }
     }
 
-    /// One of the shards takes what comes for it much later than the others.
+    /// Makes one of the shards process its messages much later than the others.
     pub fn make_busy(&mut self) {
         let busy = self.rng.index(self.message_ns_max.len());
         self.message_ns_max[busy] = 40 * self.message_ns_max[busy].max(250_000);
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u16 {
         self.shards.len() as u16
     }
 
-    /// Whether nothing is in flight and no range is held.
+    /// Returns whether no I/O is in flight and no range is locked.
     pub fn is_calm(&self) -> bool {
         let is_calm = |s: &Shard| s.in_flight() == 0 && s.slots_in_use() == 0 && s.pools_in_use() == 0;
         self.shared.ranges().is_empty() && self.shared.volume_ranges().is_empty() && self.shards.iter().all(is_calm)
     }
 
-    /// Hands a request to a shard.
+    /// Submits a request to a shard.
     ///
     /// # Errors
     /// As [`Shard::submit`].
     pub fn submit(&mut self, world: &mut World, shard: u16, request: &Request) -> Result<(), IoError> {
-        // By the number, so that no other choice depends on it.
+        // Derived from the tag, so that it draws no random number.
         let choice = request.tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61;
         if choice == 0 && request.op == Op::Write {
-            // Before it another client sends the same to another place, and has hung up when that is looked at.
+            // Another client first sends the same data to another offset, and disconnects before the shard looks at
+            // the request.
             let gone = Request { offset: request.offset + request.len, tag: CALLED_OFF, ..*request };
             self.with(world, shard, |shard, sink| {
                 if shard.enter(&gone, sink).is_ok() {
-                    shard.call_off_entered(sink);
+                    shard.cancel_entered(sink);
                 }
             });
         }
@@ -227,33 +228,33 @@ impl Host {
         })
     }
 
-    /// Tells a shard about a leaf I/O that ended.
+    /// Reports to a shard that a leaf I/O completed.
     pub fn leaf_done(&mut self, world: &mut World, shard: u16, cookie: Cookie, result: LeafResult) {
         self.with(world, shard, |shard, sink| shard.leaf_done(cookie, result, sink));
     }
 
-    /// Tells a shard about a leaf I/O that ran into its time limit.
+    /// Reports to a shard that a leaf I/O exceeded its time limit.
     pub fn leaf_late(&mut self, world: &mut World, shard: u16, cookie: Cookie) {
         self.with(world, shard, |shard, sink| shard.leaf_late(cookie, sink));
     }
 
-    /// Tells a shard about a late leaf I/O that came back.
+    /// Reports to a shard that a late leaf I/O completed.
     pub fn leaf_returned(&mut self, world: &mut World, shard: u16, cookie: Cookie) {
         self.with(world, shard, |shard, sink| shard.leaf_returned(cookie, sink));
     }
 
-    /// Lets a shard take the oldest message of another.
+    /// Delivers the oldest message from one shard to another.
     pub fn deliver(&mut self, world: &mut World, from: u16, to: u16) {
         let channel = self.channel(from, to);
         let message = self.channels[channel].queue.pop_front().expect("one message for each delivery");
         world.note(format_args!("message {from} to {to}: {}", name_of(&message)));
-        self.with(world, to, |shard, sink| shard.message(message, sink));
+        self.with(world, to, |shard, sink| shard.handle_message(message, sink));
     }
 
-    /// Starts publishing a layout on every shard, under a number of the caller's.
+    /// Starts publishing a layout on every shard, under a number that the caller chooses.
     pub fn publish(&mut self, world: &mut World, number: u64, device: DeviceId, layout: Option<&Arc<DeviceLayout>>) {
         let count = self.shards.len();
-        self.publishes.insert(number, Publish { device, stages: vec![Stage::Posted; count] });
+        self.publishes.insert(number, Publish { device, stages: vec![PublishStage::Posted; count] });
         for shard in 0..count {
             self.mail(world, shard, Mail::Publish(number, device, layout.cloned()));
         }
@@ -262,7 +263,7 @@ impl Host {
     fn mail(&mut self, world: &mut World, shard: usize, mail: Mail) {
         let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max[shard]);
         let at_ns = self.mailboxes[shard].put(mail, at_ns);
-        world.at(at_ns, Happening::Publish(shard as u16));
+        world.at(at_ns, WorldEvent::Publish(shard as u16));
     }
 
     /// Freezes a device on every shard.
@@ -273,42 +274,42 @@ impl Host {
         }
     }
 
-    /// Tells every shard that a device's lease was renewed.
+    /// Reports to every shard that a device's lease was renewed.
     pub fn renewed(&mut self, world: &mut World, device: DeviceId) {
         for shard in 0..self.shards.len() {
             self.mail(world, shard, Mail::Renewed(device));
         }
     }
 
-    /// Requests to a device that were answered in this life.
+    /// Returns the number of requests to a device that were answered in this life.
     pub fn requests(&self, device: DeviceId) -> u64 {
         self.shards.iter().map(|shard| shard.counters(device).requests()).sum()
     }
 
-    /// Whether every shard has a layout of the device that is so large.
+    /// Returns whether every shard has a layout of the device of at least this size.
     pub fn offers(&self, device: DeviceId, size_bytes: u64) -> bool {
         let is = |shard: &Shard| shard.layout(device).is_some_and(|layout| layout.size_bytes() >= size_bytes);
         self.shards.iter().all(is)
     }
 
-    /// Asks something of a device, on any shard.
-    pub fn request(&mut self, world: &mut World, number: u64, asked: Asked) {
+    /// Sends a task's request to a device, on a random shard.
+    pub fn request(&mut self, world: &mut World, number: u64, task_request: DeviceRequest) {
         let shard = self.rng.index(self.shards.len());
-        self.mail(world, shard, Mail::Request(number, asked));
+        self.mail(world, shard, Mail::Request(number, task_request));
     }
 
-    /// Does a part of a job, on any shard.
+    /// Sends a part of a job to a random shard.
     pub fn sync(&mut self, world: &mut World, number: u64, part: SyncPart) {
         let shard = self.rng.index(self.shards.len());
         self.mail(world, shard, Mail::Sync(number, part));
     }
 
-    /// Asks the home of an array's regions.
+    /// Sends a call to the home shard of an array's regions.
     pub fn call(&mut self, world: &mut World, number: u64, device: DeviceId, home: u16, call: RegionCall) {
         self.mail(world, usize::from(home), Mail::Call(number, device, call));
     }
 
-    /// Serves a pool that was opened, at its home; all shards know where that is.
+    /// Serves an opened pool at its home shard, and reports the home to all shards.
     pub fn serve_pool(
         &mut self,
         world: &mut World,
@@ -317,21 +318,21 @@ impl Host {
         pool: Box<Pool>,
         places: Arc<PoolMembers>,
     ) {
-        self.shards.iter_mut().for_each(|shard| shard.know_pool(key, braid_engine::io::ShardId(home)));
+        self.shards.iter_mut().for_each(|shard| shard.set_pool_home(key, braid_engine::io::ShardId(home)));
         self.with(world, home, |shard, sink| shard.serve_pool(key, pool, places, sink));
     }
 
-    /// Makes a call at a pool's home, at once.
+    /// Makes a call at a pool's home shard at once.
     pub fn pool_call(&mut self, world: &mut World, number: u64, key: PoolKey, home: u16, call: PoolCall) {
         self.with(world, home, |shard, sink| shard.pool_call(number, key, call, sink));
     }
 
-    /// Takes a pool from its home. Nothing of it is under way.
+    /// Takes a pool from its home shard. The caller guarantees that no operation on it is in flight.
     pub fn leave_pool(&mut self, world: &mut World, key: PoolKey, home: u16) -> Option<Box<Pool>> {
-        self.with(world, home, |shard, sink| shard.leave_pool(key, sink))
+        self.with(world, home, |shard, sink| shard.withdraw_pool(key, sink))
     }
 
-    /// Lets a shard take the oldest mail from its mailbox.
+    /// Delivers the oldest mail to a shard.
     pub fn take_mail(&mut self, world: &mut World, shard: u16) {
         let at = usize::from(shard);
         match self.mailboxes[at].queue.pop_front().expect("one mail for each delivery") {
@@ -340,7 +341,7 @@ impl Host {
                 world.note(format_args!("shard {shard} takes version {version} of device {}", device.0));
                 let mut sink = Sink { world, shard, meta: &self.meta_blocks[at] };
                 let old = self.shards[at].publish(device, layout, &mut sink);
-                let stage = old.map_or(Stage::Done, Stage::Draining);
+                let stage = old.map_or(PublishStage::Done, PublishStage::Draining);
                 self.publishes.get_mut(&number).expect("a publish that runs").stages[at] = stage;
                 self.collect(world, shard);
                 self.finish_publishes(world);
@@ -352,39 +353,39 @@ impl Host {
                 *left -= 1;
                 if *left == 0 {
                     self.freezes.remove(&number);
-                    self.told.push_back(Told::Frozen(number));
+                    self.events.push_back(HostEvent::Frozen(number));
                 }
             }
             Mail::Renewed(device) => {
-                world.note(format_args!("shard {shard} hears that the lease of device {} was renewed", device.0));
-                self.with(world, shard, |shard, sink| shard.renewed(device, sink));
+                world.note(format_args!("shard {shard} receives the renewal of the lease of device {}", device.0));
+                self.with(world, shard, |shard, sink| shard.lease_renewed(device, sink));
             }
-            Mail::Request(number, asked) => self.begin_request(world, shard, number, asked),
+            Mail::Request(number, task_request) => self.begin_request(world, shard, number, task_request),
             Mail::Sync(number, part) => self.begin_sync(world, shard, number, part),
             Mail::Call(number, device, call) => {
-                world.note(format_args!("shard {shard} is asked {call:?} of device {}", device.0));
-                self.with(world, shard, |shard, sink| shard.call(number, device, call, sink));
+                world.note(format_args!("shard {shard} receives {call:?} of device {}", device.0));
+                self.with(world, shard, |shard, sink| shard.begin_call(number, device, call, sink));
             }
         }
     }
 
-    fn begin_request(&mut self, world: &mut World, shard: u16, number: u64, asked: Asked) {
-        let Asked { device, op, flags, offset, len, .. } = asked;
+    fn begin_request(&mut self, world: &mut World, shard: u16, number: u64, task_request: DeviceRequest) {
+        let DeviceRequest { device, op, flags, offset, len, .. } = task_request;
         world.note(format_args!(
             "shard {shard} begins {op:?} {flags:?} of {offset}+{len} of device {} for a task",
             device.0
         ));
-        let request = match self.requests.prepare(&mut world.memory, shard, number, &asked) {
+        let request = match self.requests.prepare(&mut world.memory, shard, number, &task_request) {
             Ok(request) => request,
-            Err(error) => return self.told.push_back(Told::Given(number, Err(error))),
+            Err(error) => return self.events.push_back(HostEvent::TaskReply(number, Err(error))),
         };
         if let Err(error) = self.with(world, shard, |shard, sink| shard.submit(&request, sink)) {
             self.requests.refused(&mut world.memory, request.tag);
             if error.kind == ErrorKind::Busy {
                 world.counters.add("devices", "waited for a slot");
-                self.requests.wait(shard, number, asked);
+                self.requests.wait(shard, number, task_request);
             } else {
-                self.told.push_back(Told::Given(number, Err(error)));
+                self.events.push_back(HostEvent::TaskReply(number, Err(error)));
             }
         }
     }
@@ -392,13 +393,13 @@ impl Host {
     fn request_done(&mut self, world: &mut World, shard: u16, completion: &Completion) {
         let engine = &self.shards[usize::from(shard)];
         match self.requests.done(&mut world.memory, completion, |device| engine.is_redundant(device)) {
-            Next::Tell(number, given) => {
-                world.counters.add("devices", if given.is_ok() { "request" } else { "request failed" });
-                self.told.push_back(Told::Given(number, given));
+            Completed::Reply(number, reply) => {
+                world.counters.add("devices", if reply.is_ok() { "request" } else { "request failed" });
+                self.events.push_back(HostEvent::TaskReply(number, reply));
             }
-            Next::Again(shard, number, asked) => {
+            Completed::Retry(shard, number, task_request) => {
                 world.counters.add("devices", "read again");
-                self.mail(world, usize::from(shard), Mail::Request(number, asked));
+                self.mail(world, usize::from(shard), Mail::Request(number, task_request));
             }
         }
     }
@@ -408,12 +409,12 @@ impl Host {
         let SyncPart { device, offset, len, kind } = part;
         let memory = kind.memory_bytes(len) as usize;
         let Some(buf) = world.memory.alloc(memory) else {
-            return self.told.push_back(Told::Synced(number, busy));
+            return self.events.push_back(HostEvent::Synced(number, busy));
         };
         world.note(format_args!("shard {shard} begins {kind:?} of {offset}+{len} of device {}", device.0));
         self.syncs.insert(number, (buf, memory));
         let request = SyncRequest { device, offset, len, kind, buf, tag: number };
-        if let Err(error) = self.with(world, shard, |shard, sink| shard.sync(&request, sink)) {
+        if let Err(error) = self.with(world, shard, |shard, sink| shard.submit_sync(&request, sink)) {
             self.end_sync(world, number, Err(error), false);
         }
     }
@@ -424,7 +425,7 @@ impl Host {
             world.memory.free(buf, len);
         }
         world.counters.add("jobs", if result.is_ok() { "part" } else { "part failed" });
-        self.told.push_back(Told::Synced(number, result));
+        self.events.push_back(HostEvent::Synced(number, result));
     }
 
     fn with<T>(&mut self, world: &mut World, shard: u16, call: impl FnOnce(&mut Shard, &mut Sink<'_>) -> T) -> T {
@@ -434,7 +435,7 @@ impl Host {
         out
     }
 
-    /// Tells a shard that its driver has taken in all that there was.
+    /// Reports to a shard that its driver has submitted everything it received.
     pub fn end_turn(&mut self, world: &mut World, shard: u16) {
         self.turns[usize::from(shard)] = false;
         let before = self.shards[usize::from(shard)].writes_gathered();
@@ -442,7 +443,7 @@ impl Host {
         let gathered = self.shards[usize::from(shard)].writes_gathered() - before;
         if gathered > 0 {
             world.note(format_args!("shard {shard} carries out {gathered} writes together with their neighbours"));
-            world.counters.add("rows", "writes gathered");
+            world.counters.add("stripes", "writes gathered");
         }
     }
 
@@ -450,13 +451,13 @@ impl Host {
         usize::from(from) * self.shards.len() + usize::from(to)
     }
 
-    /// Takes everything that a shard has to say.
+    /// Collects all events and messages of a shard.
     fn collect(&mut self, world: &mut World, shard: u16) {
         let at = usize::from(shard);
         if self.shards[at].is_turn_open() && !std::mem::replace(&mut self.turns[at], true) {
-            // Much or little may come before the driver has no more.
+            // The driver may receive much or little before its turn ends.
             let at_ns = world.now_ns + self.rng.between(0, self.message_ns_max[at]);
-            world.at(at_ns, Happening::EndTurn(shard));
+            world.at(at_ns, WorldEvent::EndTurn(shard));
         }
         self.shards[at].swap_done(&mut self.ended);
         let mut ended = std::mem::take(&mut self.ended);
@@ -467,7 +468,7 @@ impl Host {
                 continue;
             }
             if completion.tag & OF_TASKS == 0 {
-                self.told.push_back(Told::Done(completion));
+                self.events.push_back(HostEvent::Done(completion));
             } else {
                 self.request_done(world, shard, &completion);
             }
@@ -476,15 +477,15 @@ impl Host {
         while let Some(tag) = self.shards[at].pop_released() {
             freed = true;
             if tag & OF_TASKS == 0 {
-                self.told.push_back(Told::Released(tag));
+                self.events.push_back(HostEvent::Released(tag));
             } else {
                 self.requests.released(&mut world.memory, tag);
             }
         }
         if freed {
-            // A slot is free.
-            for (number, asked) in self.requests.take_waiting(shard) {
-                self.mail(world, at, Mail::Request(number, asked));
+            // A slot is free: retry the requests that wait for one.
+            for (number, task_request) in self.requests.take_waiting(shard) {
+                self.mail(world, at, Mail::Request(number, task_request));
             }
         }
         while let Some((to, message)) = self.shards[at].pop_message() {
@@ -492,28 +493,30 @@ impl Host {
             let channel = self.channel(shard, to.0);
             let at_ns = self.channels[channel].put(message, at_ns);
             world.counters.add("messages", "between shards");
-            world.at(at_ns, Happening::Deliver(shard, to.0));
+            world.at(at_ns, WorldEvent::Deliver(shard, to.0));
         }
         while let Some(done) = self.shards[at].pop_sync_done() {
             self.end_sync(world, done.tag, done.result.map(|()| done.compared), done.buffer_lost);
         }
-        while let Some(number) = self.shards[at].pop_called() {
-            self.told.push_back(Told::Called(number));
+        while let Some(number) = self.shards[at].pop_call_done() {
+            self.events.push_back(HostEvent::RegionCallDone(number));
         }
         while let Some((number, good)) = self.shards[at].pop_pool_call() {
-            self.told.push_back(Told::PoolCalled(number, good));
+            self.events.push_back(HostEvent::PoolCallDone(number, good));
         }
-        while let Some(trouble) = self.shards[at].pop_trouble() {
-            world.note(format_args!("shard {shard}: {trouble:?}"));
-            world.counters.add("troubles", if trouble.is_fatal() { "fatal" } else { "to be mended" });
-            self.told.push_back(Told::Trouble(trouble));
+        while let Some(fault) = self.shards[at].pop_fault() {
+            world.note(format_args!("shard {shard}: {fault:?}"));
+            world.counters.add("member faults", if fault.is_fatal() { "fatal" } else { "repairable" });
+            self.events.push_back(HostEvent::Fault(fault));
         }
         let mut any = false;
         while let Some((device, version)) = self.shards[at].pop_drained() {
             any = true;
-            let publish =
-                self.publishes.values_mut().find(|p| p.device == device && p.stages[at] == Stage::Draining(version));
-            publish.expect("only what a publish replaced can drain").stages[at] = Stage::Done;
+            let publish = self
+                .publishes
+                .values_mut()
+                .find(|p| p.device == device && p.stages[at] == PublishStage::Draining(version));
+            publish.expect("only what a publish replaced can drain").stages[at] = PublishStage::Done;
         }
         if any {
             self.finish_publishes(world);
@@ -521,11 +524,11 @@ impl Host {
     }
 
     fn finish_publishes(&mut self, world: &mut World) {
-        let complete = |p: &Publish| p.stages.iter().all(|s| *s == Stage::Done);
+        let complete = |p: &Publish| p.stages.iter().all(|s| *s == PublishStage::Done);
         while let Some(number) = self.publishes.iter().find(|(_, p)| complete(p)).map(|(n, _)| *n) {
             self.publishes.remove(&number);
             world.note(format_args!("publish {number} has drained"));
-            self.told.push_back(Told::Drained(number));
+            self.events.push_back(HostEvent::Drained(number));
         }
     }
 }
@@ -533,22 +536,22 @@ impl Host {
 fn name_of(message: &ShardMessage) -> &'static str {
     match message {
         ShardMessage::Released(_) => "released",
-        ShardMessage::Need { .. } => "need",
-        ShardMessage::Changed { .. } => "changed",
+        ShardMessage::NeedRegion { .. } => "need",
+        ShardMessage::RegionsChanged { .. } => "changed",
         ShardMessage::Log { .. } => "log",
         ShardMessage::Logged { .. } => "logged",
-        ShardMessage::InPlace { .. } => "in place",
-        ShardMessage::Settle { .. } => "settle",
-        ShardMessage::Settled { .. } => "settled",
-        ShardMessage::Still { .. } => "still",
-        ShardMessage::IsStill { .. } => "is still",
-        ShardMessage::PoolAsk { .. } => "pool ask",
-        ShardMessage::PoolTold { .. } => "pool told",
-        ShardMessage::PoolTurn { .. } => "pool turn",
-        ShardMessage::PoolTurned { .. } => "pool turned",
-        ShardMessage::PoolAgain { .. } => "pool again",
+        ShardMessage::EntryInPlace { .. } => "in place",
+        ShardMessage::FlushJournal { .. } => "settle",
+        ShardMessage::JournalFlushed { .. } => "settled",
+        ShardMessage::DrainMarked { .. } => "still",
+        ShardMessage::MarkedDrained { .. } => "is still",
+        ShardMessage::PoolRequest { .. } => "pool request",
+        ShardMessage::PoolReply { .. } => "pool reply",
+        ShardMessage::PoolBeginPeriod { .. } => "pool turn",
+        ShardMessage::PoolPeriodEnded { .. } => "pool turned",
+        ShardMessage::PoolRetry { .. } => "pool again",
         ShardMessage::PoolLate { .. } => "pool late",
-        ShardMessage::PoolLeft { .. } => "pool left",
-        ShardMessage::PoolEnded { .. } => "pool ended",
+        ShardMessage::PoolWithdrawn { .. } => "pool left",
+        ShardMessage::PoolDrained { .. } => "pool ended",
     }
 }

@@ -1,25 +1,25 @@
-//! The jobs of arrays, as their keepers tell of them, and whether what they tell makes sense.
+//! The jobs of arrays as their reconcilers report them, and a check that the reports are consistent.
 
 use std::collections::BTreeMap;
 
+use braid_array_admin::reconciler::{JobInfo, JobStage};
 use braid_engine::io::DeviceId;
-use braid_engine::keeper::{JobInfo, JobStage};
 
 use crate::oracle::Violation;
 
-/// What is known of the jobs of all arrays that serve.
+/// The jobs of all arrays that serve.
 #[derive(Default)]
 pub struct JobList {
     jobs: BTreeMap<u32, BTreeMap<u64, JobInfo>>,
 }
 
 impl JobList {
-    /// A keeper tells of a job.
+    /// Records a report of a reconciler about a job.
     ///
     /// # Errors
-    /// What it tells cannot be.
-    pub fn told(&mut self, device: DeviceId, info: &JobInfo) -> Result<(), Violation> {
-        let wrong = |why: &str| Err(Violation(format!("device {} tells of a job that {why}: {info:?}", device.0)));
+    /// The report contradicts earlier ones or itself.
+    pub fn report(&mut self, device: DeviceId, info: &JobInfo) -> Result<(), Violation> {
+        let wrong = |why: &str| Err(Violation(format!("device {} reports a job that {why}: {info:?}", device.0)));
         if info.done_bytes > info.total_bytes {
             return wrong("has done more than there is");
         }
@@ -37,33 +37,33 @@ impl JobList {
         Ok(())
     }
 
-    /// The newest job of a device.
+    /// Returns the newest job of a device.
     pub fn newest(&self, device: DeviceId) -> Option<&JobInfo> {
         self.jobs.get(&device.0)?.last_key_value().map(|(_, info)| info)
     }
 
-    /// A job, whether it has ended or not.
+    /// Returns a job, whether it has ended or not.
     pub fn job(&self, device: DeviceId, number: u64) -> Option<&JobInfo> {
         self.jobs.get(&device.0)?.get(&number)
     }
 
-    /// The jobs of a device that have not ended.
+    /// Returns the jobs of a device that have not ended.
     pub fn of(&self, device: DeviceId) -> Vec<JobInfo> {
         let all = self.jobs.get(&device.0).into_iter().flat_map(BTreeMap::values);
         all.filter(|info| !info.stage.is_over()).cloned().collect()
     }
 
-    /// Those of them that wait for a person.
+    /// Returns the numbers of the jobs of a device that are paused.
     pub fn paused(&self, device: DeviceId) -> Vec<u64> {
         self.of(device).iter().filter(|info| info.stage == JobStage::Paused).map(|info| info.number).collect()
     }
 
-    /// Another array may get the number.
+    /// Forgets the jobs of a device: another array may get its number.
     pub fn forget(&mut self, device: DeviceId) {
         self.jobs.remove(&device.0);
     }
 
-    /// The process is gone.
+    /// Forgets all jobs: the process has ended.
     pub fn clear(&mut self) {
         self.jobs.clear();
     }

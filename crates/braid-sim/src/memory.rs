@@ -1,11 +1,11 @@
 //! Simulated memory: what a [`Buf`] points into.
 //!
-//! Bytes move at the moment a simulated disk moves them, not when an I/O is submitted. What is freed
-//! is poisoned at once, and a place is not handed out again before all others have been: an engine or
-//! a driver that gives a buffer back too early writes poison or destroys somebody's data, and is seen.
+//! Bytes move when a simulated disk moves them, not when an I/O is submitted. Freed memory is poisoned at once, and is
+//! reused only after all other memory. An engine or driver that frees a buffer too early writes poison or destroys
+//! other data, and the oracle notices it.
 //!
-//! Most of an arena is never touched, and a thread runs one run after the other: it keeps the arena for the next, and only what
-//! was touched is poisoned again. To fill all of it took half of a run.
+//! Most of an arena is never touched. A thread runs one run after the other: it keeps the arena for the next run and
+//! poisons only what was touched. Filling all of it took half of the time of a run.
 
 use std::cell::RefCell;
 
@@ -13,27 +13,27 @@ use braid_engine::io::{Buf, LeafIo};
 
 use crate::content::{BLOCK_BYTES, POISON};
 
-/// Bytes in one allocation unit.
+/// Size in bytes of an allocation unit.
 const UNIT_BYTES: usize = BLOCK_BYTES;
 
 thread_local! {
-    /// The arena of the run before: all poison.
+    /// The arena of the previous run, all poison.
     static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One arena.
+/// A memory arena.
 pub struct Memory {
     bytes: Vec<u8>,
     used: Vec<bool>,
-    /// Units that may hold something else than poison.
+    /// Units that may hold something other than poison.
     touched: Vec<bool>,
     next: usize,
-    /// Units that were ever handed out since all were forgotten lie below this one.
+    /// Units allocated since the last `clear` lie below this one.
     reached: usize,
 }
 
 impl Memory {
-    /// An arena of `len` bytes, a multiple of 4096.
+    /// Creates an arena of `len` bytes, a multiple of 4096.
     pub fn new(len: usize) -> Memory {
         assert_eq!(len % UNIT_BYTES, 0);
         let spare = SPARE.take();
@@ -42,7 +42,7 @@ impl Memory {
         Memory { bytes, used: none.clone(), touched: none, next: 0, reached: 0 }
     }
 
-    /// `len` bytes of poison, or nothing when no run of units is free.
+    /// Allocates `len` bytes of poison; `None` if no run of units is free.
     pub fn alloc(&mut self, len: usize) -> Option<Buf> {
         let want = len.div_ceil(UNIT_BYTES).max(1);
         let total = self.used.len();
@@ -65,7 +65,7 @@ impl Memory {
         None
     }
 
-    /// Gives `len` bytes back.
+    /// Frees `len` bytes.
     pub fn free(&mut self, buf: Buf, len: usize) {
         let first = buf.addr as usize / UNIT_BYTES;
         let want = len.div_ceil(UNIT_BYTES).max(1);
@@ -83,34 +83,34 @@ impl Memory {
         }
     }
 
-    /// Forgets all allocations: the process died.
+    /// Forgets all allocations: the process has ended.
     pub fn clear(&mut self) {
         self.used.fill(false);
         self.poison(0, self.used.len());
         (self.next, self.reached) = (0, 0);
     }
 
-    /// Units that are not in use.
+    /// Returns the number of free units.
     pub fn free_units(&self) -> usize {
         self.used.iter().filter(|u| !**u).count()
     }
 
-    /// The bytes at a place.
+    /// Returns the bytes at an address.
     pub fn slice(&self, buf: Buf, len: usize) -> &[u8] {
         &self.bytes[buf.addr as usize..buf.addr as usize + len]
     }
 
-    /// The bytes at a place, to be changed.
+    /// Returns the bytes at an address for writing.
     pub fn slice_mut(&mut self, buf: Buf, len: usize) -> &mut [u8] {
         let first = buf.addr as usize / UNIT_BYTES;
         self.touched[first..(buf.addr as usize + len).div_ceil(UNIT_BYTES)].fill(true);
         &mut self.bytes[buf.addr as usize..buf.addr as usize + len]
     }
 
-    /// Wherever the one is in memory, as this sector of a block, there is the other.
+    /// Replaces `wrong` by `right` wherever it is in memory as this sector of a block.
     pub fn replace(&mut self, sector: usize, wrong: &[u8], right: &[u8]) {
         let first = sector * wrong.len();
-        // What is replaced is no poison: it stands where somebody put something.
+        // The replaced content is never poison: it is in memory that was written.
         for block in self.bytes[..self.reached * UNIT_BYTES].chunks_exact_mut(UNIT_BYTES) {
             let bytes = &mut block[first..first + wrong.len()];
             if *bytes == *wrong {
@@ -165,7 +165,7 @@ mod tests {
     use braid_engine::io::{Cookie, Flags, LeafId, Op};
 
     #[test]
-    fn allocations_do_not_meet() {
+    fn allocations_do_not_overlap() {
         let mut m = Memory::new(8 * UNIT_BYTES);
         let a = m.alloc(3 * UNIT_BYTES).unwrap();
         let b = m.alloc(3 * UNIT_BYTES).unwrap();
@@ -174,13 +174,13 @@ mod tests {
         m.slice_mut(a, 10).fill(1);
         m.free(a, 3 * UNIT_BYTES);
         assert_eq!(m.slice(a, 10), [POISON; 10]);
-        // No run may wrap around the end: two units there and three here are no five.
+        // No run wraps around the end: two units at one end and three at the other are not five.
         assert!(m.alloc(5 * UNIT_BYTES).is_none());
         assert!(m.alloc(3 * UNIT_BYTES).is_some());
     }
 
     #[test]
-    fn an_arena_that_is_used_again_is_all_poison() {
+    fn a_reused_arena_is_all_poison() {
         let mut m = Memory::new(4 * UNIT_BYTES);
         let buf = m.alloc(3 * UNIT_BYTES).unwrap();
         m.slice_mut(buf.add(UNIT_BYTES as u64 + 8), UNIT_BYTES).fill(1);

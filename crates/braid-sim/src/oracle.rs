@@ -1,44 +1,45 @@
-//! Which versions of each block may be read, judged from outside: by requests, answers and crashes only.
+//! The oracle: which versions of each block a read may return, derived from requests, replies and crashes only.
 //!
-//! Every write has a version. A version is *possible* in a sector until one that began after it certainly
-//! replaced it, also while it is still in flight: its client may have given it up, as its connection broke.
+//! Every write has a version. A version is *possible* in a sector until a write that began after it has certainly
+//! replaced it. This holds even if the version itself is still in flight: its client may have abandoned it when its
+//! connection broke.
 //!
-//! - While the process lives, and after it was killed, an acknowledged write is certain.
-//! - After a power cut only a *required* one is: acknowledged with FUA, or acknowledged before a
-//!   flush began that was itself acknowledged; or read after a recovery, for what was once read after
-//!   a recovery never goes back.
-//! - Of writes that were all acknowledged, and whose order nothing else tells, the one that is read when nothing is in
-//!   flight is the one that stays, until a power cut: copies must not differ.
+//! - While the process lives, and after a kill, an acknowledged write is certain.
+//! - After a power cut only a *required* write is certain: it was acknowledged with FUA, or acknowledged before a
+//!   flush began that was itself acknowledged, or read after a recovery. Data that was once read after a recovery
+//!   never goes back.
+//! - Of writes that were all acknowledged and that nothing else orders, the one that is read while nothing is in
+//!   flight stays until a power cut: copies must not differ.
 //!
-//! Everything else (in flight at the crash, failed, unflushed at a power cut) may be there or not,
-//! each sector for itself. What is none of the possible versions is a violation.
+//! Every other write (in flight at the crash, failed, unflushed at a power cut) may have taken effect or not, each
+//! sector on its own. A read of anything but a possible version is a violation.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use std::sync::Arc;
 
-use braid_engine::{DeviceLease, Roles};
+use braid_engine::{DeviceLease, MemberSet};
 
 use crate::content::{self, BLOCK_BYTES, BLOCK_SECTORS, Identity, SECTOR_BYTES, Sector};
-use crate::rows::{Broken, BrokenRows, Excuse, RowWrites};
+use crate::stripe_writes::{Excuse, StripeWrites, UnreadableBlocks, UnreadableStripes};
 use crate::world::Crash;
 
 /// All sectors of a block.
 pub const ALL: u8 = 0xff;
 
-/// What a version puts into a block.
+/// The content that a version gives a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// What stood on the disks when the device was made: anything but data of a device that is in use.
+    /// The content of the disks when the device was created: anything but data of a device that is in use.
     Initial,
-    /// The same of what a device has taken up as it grew, when there were devices up to this number.
+    /// The initial content of blocks that a device gained by growing, when there were devices up to this number.
     Found(u64),
     /// Blocks that identify themselves.
     Data,
     /// Zeros.
     Zero,
-    /// Zeros, or what was there before: a discard.
+    /// Zeros, or the previous content: a discard.
     MaybeZero,
 }
 
@@ -46,9 +47,9 @@ pub enum Content {
 enum State {
     /// Not answered yet.
     Running,
-    /// Answered with success, in this life of the machine.
+    /// Acknowledged in this life of the machine.
     Acknowledged,
-    /// Whether it happened is not known.
+    /// It is unknown whether it took effect.
     Unknown,
 }
 
@@ -63,14 +64,14 @@ struct Version {
     possible: u8,
     /// Sectors in which a power cut does not undo it.
     required: u8,
-    /// For each sector, since when another is known to stay there until the next power cut: it was
-    /// read when nothing was in flight.
+    /// For each sector, since when another version is known to stay until the next power cut: a read returned that one
+    /// while nothing was in flight.
     hidden: [u64; BLOCK_SECTORS],
-    /// For each sector, since when a reader of a device that is replicated has been told it.
-    told: [u64; BLOCK_SECTORS],
-    /// Which life of the process wrote it.
+    /// For each sector, since when a read of a leased device has returned it.
+    observed: [u64; BLOCK_SECTORS],
+    /// The life of the process that wrote it.
     life: u32,
-    /// Sectors that the request was about.
+    /// Sectors that the request covered.
     covers: u8,
 }
 
@@ -78,11 +79,11 @@ const NOT_ENDED: u64 = u64::MAX;
 const NEVER: [u64; BLOCK_SECTORS] = [u64::MAX; BLOCK_SECTORS];
 
 impl Version {
-    /// Whether, for a reader that began at `reader`, this version has replaced `older` in `sector`.
+    /// Returns whether, for a read that began at `reader`, this version has replaced `older` in `sector`.
     fn replaced(&self, older: &Version, sector: usize, reader: u64) -> bool {
         let certain = self.state == State::Acknowledged || self.required & (1 << sector) != 0;
-        let since = if certain { self.ended } else { NOT_ENDED }.min(self.told[sector]);
-        // Overlapping writes execute in arrival order, also where the older one is still in flight.
+        let since = if certain { self.ended } else { NOT_ENDED }.min(self.observed[sector]);
+        // Overlapping writes execute in arrival order, even if the older one is still in flight.
         let hides = self.content != Content::MaybeZero && self.covers & (1 << sector) != 0;
         hides && self.begun > older.begun && since < reader
     }
@@ -92,30 +93,31 @@ struct Device {
     name: String,
     redundant: bool,
     may_fail: bool,
-    /// It answers under this: what a read has told no later one takes back.
+    /// The lease under which the device answers: no later read contradicts an earlier one.
     lease: Option<Arc<DeviceLease>>,
-    /// It takes requests of whole sectors.
+    /// The device accepts requests of whole sectors.
     in_sectors: bool,
     blocks: Vec<Vec<Version>>,
     reads: BTreeMap<u64, u32>,
     live: bool,
-    /// Blocks that are not judged: of those trusted again, reads that began before that.
-    doubted: BTreeMap<u64, u64>,
-    /// Blocks that no copy gives: whoever began to read before this may be told so.
+    /// Blocks that reads do not check because a copy has rotted. For a repaired block: until when reads that began
+    /// earlier are not checked.
+    rotten: BTreeMap<u64, u64>,
+    /// Blocks that no copy can supply: until when a read that began earlier may report so.
     unreadable: BTreeMap<u64, u64>,
-    /// Blocks of rows that a crash and a loss together have made unreadable: whoever asks for them may be refused.
-    broken: Broken,
-    /// What may be the reason for that.
-    rows: RowWrites,
+    /// Blocks of stripes that a crash together with a loss made unreadable: a read of them may be refused.
+    unreadable_stripes: UnreadableBlocks,
+    /// The writes that can justify unreadable stripes.
+    stripe_writes: StripeWrites,
 }
 
-/// A write that was begun: to be ended by [`Oracle::write_ended`].
+/// A write that has begun. [`Oracle::write_ended`] ends it.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteToken {
     device: u64,
     first: u64,
     count: u64,
-    /// The version that the blocks must bear.
+    /// The version that the blocks must carry.
     pub version: u64,
     /// When it began.
     pub begun: u64,
@@ -123,7 +125,7 @@ pub struct WriteToken {
 }
 
 impl WriteToken {
-    /// The first block that was written.
+    /// Returns the first block of the write.
     pub fn first_block(&self) -> u64 {
         self.first
     }
@@ -132,13 +134,13 @@ impl WriteToken {
 /// How a write ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Acknowledged.
+    /// It was acknowledged.
     Done,
-    /// Answered with an error: it may have happened in part.
+    /// It was answered with an error: it may have taken effect in part.
     Failed,
 }
 
-/// Something was read that must not be.
+/// A guarantee of the engine was broken, for example by a read of wrong content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation(pub String);
 
@@ -148,7 +150,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Judges all devices of a run.
+/// Checks all devices of a run.
 #[derive(Default)]
 pub struct Oracle {
     devices: BTreeMap<u64, Device>,
@@ -164,55 +166,56 @@ impl Oracle {
         self.clock
     }
 
-    /// A device of `blocks` blocks came into being. Returns the number under which it is known.
+    /// Registers a new device of `blocks` blocks. Returns the number of the device.
     pub fn device_made(&mut self, name: &str, blocks: u64) -> u64 {
         self.make(name, blocks, false)
     }
 
-    /// A redundant array of `blocks` blocks came into being: it reads as zeros, and a discard makes zeros.
+    /// Registers a new redundant array of `blocks` blocks: it reads as zeros, and a discard makes zeros. Returns its
+    /// number.
     pub fn redundant_made(&mut self, name: &str, blocks: u64) -> u64 {
         self.make(name, blocks, true)
     }
 
-    /// Whether the device is a redundant array.
+    /// Returns whether the device is a redundant array.
     pub fn is_redundant(&self, device: u64) -> bool {
         self.devices[&device].redundant
     }
 
-    /// More of its members may be lost than it tolerates: then errors are right, wrong data never.
+    /// Allows errors: more members may be lost than the array tolerates. Wrong data stays a violation.
     pub fn may_fail(&mut self, device: u64) {
         self.devices.get_mut(&device).expect("a device that was made").may_fail = true;
     }
 
-    /// Whether requests to the device may fail when disks do.
+    /// Returns whether requests to the device may fail when disks do.
     pub fn fails(&self, device: u64) -> bool {
         self.devices[&device].may_fail
     }
 
-    /// From now on the device answers under this lease, as one whose members are on several nodes.
+    /// Makes the device answer under this lease, as an array whose members are on several nodes does.
     pub fn answers_under(&mut self, device: u64, lease: Arc<DeviceLease>) {
         self.devices.get_mut(&device).expect("a device that was made").lease = Some(lease);
     }
 
-    /// From now on the device takes requests of whole sectors.
+    /// Makes the device accept requests of whole sectors.
     pub fn takes_sectors(&mut self, device: u64) {
         self.devices.get_mut(&device).expect("a device that was made").in_sectors = true;
     }
 
-    /// Whether the device takes requests of whole sectors.
+    /// Returns whether the device accepts requests of whole sectors.
     pub fn is_in_sectors(&self, device: u64) -> bool {
         self.devices[&device].in_sectors
     }
 
-    /// Whether the device answers under a lease.
+    /// Returns whether the device answers under a lease.
     pub fn is_leased(&self, device: u64) -> bool {
         self.devices[&device].lease.is_some()
     }
 
-    /// A request to the device is answered, and not with an error.
+    /// Checks a successful reply of the device against its lease.
     ///
     /// # Errors
-    /// Its lease has run out.
+    /// The lease has expired.
     pub fn answered(&self, device: u64, now_ns: u64) -> Result<(), Violation> {
         let Device { name, lease, .. } = &self.devices[&device];
         match lease {
@@ -234,10 +237,10 @@ impl Oracle {
             blocks,
             reads: BTreeMap::new(),
             live: true,
-            doubted: BTreeMap::new(),
+            rotten: BTreeMap::new(),
             unreadable: BTreeMap::new(),
-            broken: Broken::default(),
-            rows: RowWrites::default(),
+            unreadable_stripes: UnreadableBlocks::default(),
+            stripe_writes: StripeWrites::default(),
         };
         self.devices.insert(self.last_device, device);
         self.last_device
@@ -254,13 +257,13 @@ impl Oracle {
             possible: ALL,
             required: ALL,
             hidden: NEVER,
-            told: NEVER,
+            observed: NEVER,
             life: self.life,
             covers: ALL,
         }
     }
 
-    /// The device has grown to so many blocks.
+    /// Records that the device has grown to `blocks` blocks.
     pub fn grown(&mut self, device: u64, blocks: u64) {
         let redundant = self.is_redundant(device);
         let initial = self.first(if redundant { Content::Zero } else { Content::Found(self.last_device) });
@@ -268,22 +271,22 @@ impl Oracle {
         of.blocks.resize(blocks as usize, vec![initial]);
     }
 
-    /// The device was deleted: what stood on it may be seen by a bare array made later.
+    /// Records that the device was deleted: a plain array created later may show its content.
     pub fn device_deleted(&mut self, device: u64) {
         self.devices.get_mut(&device).expect("a device that was made").live = false;
     }
 
-    /// Blocks of a device.
+    /// Returns the number of blocks of a device.
     pub fn blocks(&self, device: u64) -> u64 {
         self.devices[&device].blocks.len() as u64
     }
 
-    /// A write of `count` blocks from `first` on is about to be submitted.
+    /// Records that a write of `count` blocks from `first` on is about to be submitted.
     pub fn write_begun(&mut self, device: u64, first: u64, count: u64, content: Content, fua: bool) -> WriteToken {
         self.write_begun_in(device, (first, count), &|_| ALL, content, fua)
     }
 
-    /// The same of a write that is about these `sectors` of each block.
+    /// As [`Oracle::write_begun`], for a write that covers these `sectors` of each block.
     pub fn write_begun_in(
         &mut self,
         device: u64,
@@ -296,7 +299,7 @@ impl Oracle {
         let (version, begun, life) = (self.last_version, self.tick(), self.life);
         let of = self.devices.get_mut(&device).expect("a device that was made");
         let oldest_read = of.reads.keys().next().copied().unwrap_or(begun);
-        of.rows.begun(version, first, count, begun, content == Content::Data && !fua);
+        of.stripe_writes.begun(version, first, count, begun, content == Content::Data && !fua);
         for block in first..first + count {
             let versions = &mut of.blocks[block as usize];
             prune(versions, oldest_read);
@@ -309,7 +312,7 @@ impl Oracle {
                 possible: sectors(block),
                 required: 0,
                 hidden: NEVER,
-                told: NEVER,
+                observed: NEVER,
                 life,
                 covers: sectors(block),
             });
@@ -317,13 +320,13 @@ impl Oracle {
         WriteToken { device, first, count, version, begun, fua }
     }
 
-    /// The write was answered.
+    /// Records that the write was answered.
     pub fn write_ended(&mut self, write: &WriteToken, ending: Ending) {
         let now = self.tick();
         let of = self.devices.get_mut(&write.device).expect("a device that was made");
-        of.rows.ended(write.version, now, ending == Ending::Done);
+        of.stripe_writes.ended(write.version, now, ending == Ending::Done);
         if ending == Ending::Done {
-            of.broken.written(write.first, write.count, now);
+            of.unreadable_stripes.written(write.first, write.count, now);
         }
         for block in write.first..write.first + write.count {
             let version = of.blocks[block as usize].iter_mut().find(|v| v.id == write.version);
@@ -343,24 +346,24 @@ impl Oracle {
         }
     }
 
-    /// The write was refused before it was accepted: it never happened.
+    /// Records that the write was refused before it was accepted: it never takes effect.
     pub fn write_refused(&mut self, write: &WriteToken) {
         let of = self.devices.get_mut(&write.device).expect("a device that was made");
-        of.rows.refused(write.version);
+        of.stripe_writes.refused(write.version);
         for block in write.first..write.first + write.count {
             of.blocks[block as usize].retain(|v| v.id != write.version);
         }
     }
 
-    /// A flush is about to be submitted.
+    /// Records that a flush is about to be submitted. Returns when it begins.
     pub fn flush_begun(&mut self) -> u64 {
         self.tick()
     }
 
-    /// A flush that began at `begun` was acknowledged.
+    /// Records that a flush that began at `begun` was acknowledged.
     pub fn flush_done(&mut self, device: u64, begun: u64) {
         let of = self.devices.get_mut(&device).expect("a device that was made");
-        of.rows.flushed(begun);
+        of.stripe_writes.flushed(begun);
         for version in of.blocks.iter_mut().flatten() {
             if version.state == State::Acknowledged && version.ended < begun && version.content != Content::MaybeZero {
                 version.required = version.possible;
@@ -368,100 +371,108 @@ impl Oracle {
         }
     }
 
-    /// A copy of a block has rotted: whatever is read there may be that.
-    pub fn doubt(&mut self, device: u64, block: u64) {
-        self.devices.get_mut(&device).expect("a device that was made").doubted.insert(block, u64::MAX);
+    /// Records that a copy of a block has rotted: reads of the block are not checked.
+    pub fn mark_rotten(&mut self, device: u64, block: u64) {
+        self.devices.get_mut(&device).expect("a device that was made").rotten.insert(block, u64::MAX);
     }
 
-    /// Whether a copy of a block has rotted and was not mended.
-    pub fn is_doubted(&self, device: u64, block: u64) -> bool {
-        self.devices[&device].doubted.get(&block) == Some(&u64::MAX)
+    /// Returns whether a copy of a block has rotted and is not repaired.
+    pub fn is_rotten(&self, device: u64, block: u64) -> bool {
+        self.devices[&device].rotten.get(&block) == Some(&u64::MAX)
     }
 
-    /// The copies of a block are well again, for those who read from now on.
-    pub fn trust(&mut self, device: u64, block: u64) {
+    /// Records that the copies of a block are equal again: reads that begin from now on are checked.
+    pub fn mark_repaired(&mut self, device: u64, block: u64) {
         let now = self.tick();
-        self.devices.get_mut(&device).expect("a device that was made").doubted.insert(block, now);
+        self.devices.get_mut(&device).expect("a device that was made").rotten.insert(block, now);
     }
 
-    /// No copy of a block can be read, until it is written.
-    pub fn lose(&mut self, device: u64, block: u64) {
+    /// Records that no copy of a block can be read until it is written.
+    pub fn mark_unreadable(&mut self, device: u64, block: u64) {
         self.devices.get_mut(&device).expect("a device that was made").unreadable.insert(block, u64::MAX);
     }
 
-    /// Whether a read of these blocks that began then may find one of them unreadable.
+    /// Returns whether a read of these blocks that began at `begun` may find one of them unreadable.
     pub fn may_be_unreadable(&self, device: u64, begun: u64, first: u64, count: u64) -> bool {
         self.devices[&device].unreadable.range(first..first + count).any(|(_, until)| begun < *until)
     }
 
-    /// An array with parity begins to serve, all its members but these being in sync; of these rows these blocks cannot be read.
-    /// `excused`: nobody asks whether that may be so; of those that could not be read before nobody does where the journal is lost.
+    /// Records which stripes an array with parity cannot read when it begins to serve. `missing` are its members that
+    /// are not in sync.
+    ///
+    /// With `excused.all` no stripe is checked. With `excused.journal_lost` blocks that were unreadable before are not
+    /// checked.
     ///
     /// # Errors
-    /// One of them has no right to be unreadable.
-    pub fn rows_broken(
+    /// A stripe is unreadable without a justification.
+    pub fn stripes_unreadable(
         &mut self,
         device: u64,
-        broken: &BrokenRows,
-        missing: Roles,
+        unreadable_stripes: &UnreadableStripes,
+        missing: MemberSet,
         excused: Excuse,
     ) -> Result<(), Violation> {
         let of = self.devices.get_mut(&device).expect("a device that was made");
         let is_new = |block: &u64| {
-            broken.blocks.binary_search(block).is_ok()
-                && !of.broken.knows(*block)
-                && !(excused.journal_lost && of.broken.knew(*block))
+            unreadable_stripes.blocks.binary_search(block).is_ok()
+                && !of.unreadable_stripes.is_unreadable(*block)
+                && !(excused.journal_lost && of.unreadable_stripes.was_unreadable(*block))
         };
-        for row in broken.rows.iter().filter(|row| !excused.all && row.blocks.iter().any(is_new)) {
-            of.rows.judge(row).map_err(|why| Violation(format!("{}: {why}", of.name)))?;
+        for stripe in
+            unreadable_stripes.stripes.iter().filter(|stripe| !excused.all && stripe.blocks.iter().any(is_new))
+        {
+            of.stripe_writes.check_unreadable(stripe).map_err(|why| Violation(format!("{}: {why}", of.name)))?;
         }
-        of.rows.begin(missing);
-        of.broken = Broken::new(&broken.blocks);
+        of.stripe_writes.begin(missing);
+        of.unreadable_stripes = UnreadableBlocks::new(&unreadable_stripes.blocks);
         Ok(())
     }
 
-    /// These blocks cannot be read, whatever the reason.
-    pub fn break_rows(&mut self, device: u64, broken: &BrokenRows) {
-        self.devices.get_mut(&device).expect("a device that was made").broken = Broken::new(&broken.blocks);
+    /// Records that these blocks cannot be read, without a check.
+    pub fn mark_stripes_unreadable(&mut self, device: u64, unreadable_stripes: &UnreadableStripes) {
+        self.devices.get_mut(&device).expect("a device that was made").unreadable_stripes =
+            UnreadableBlocks::new(&unreadable_stripes.blocks);
     }
 
-    /// What was written to an array with parity and may be only marked.
-    pub fn rows(&mut self, device: u64) -> &mut RowWrites {
-        &mut self.devices.get_mut(&device).expect("a device that was made").rows
+    /// Returns the writes to an array with parity that the journal may only mark.
+    pub fn stripe_writes(&mut self, device: u64) -> &mut StripeWrites {
+        &mut self.devices.get_mut(&device).expect("a device that was made").stripe_writes
     }
 
-    /// Whether any of these blocks could not be read, as a row had lost it, at that time or later.
-    pub fn is_broken(&self, device: u64, since: u64, first: u64, count: u64) -> bool {
-        self.devices[&device].broken.has(since, first, count)
+    /// Returns whether any of these blocks could not be read at time `since` or later because its stripe had lost it.
+    pub fn is_stripe_unreadable(&self, device: u64, since: u64, first: u64, count: u64) -> bool {
+        self.devices[&device].unreadable_stripes.has(since, first, count)
     }
 
-    /// Such blocks in ranges, each as its first block and how many: what is to be written to make them readable again.
-    pub fn broken_ranges(&self, device: u64) -> Vec<(u64, u64)> {
-        self.devices[&device].broken.ranges()
+    /// Returns the ranges that cannot be read because a stripe has lost them, as first block and count: writing them
+    /// makes them readable.
+    pub fn unreadable_ranges(&self, device: u64) -> Vec<(u64, u64)> {
+        self.devices[&device].unreadable_stripes.ranges()
     }
 
-    /// Blocks that no copy gives.
-    pub fn lost(&self, device: u64) -> Vec<u64> {
+    /// Returns the blocks that no copy can supply.
+    pub fn unreadable_blocks(&self, device: u64) -> Vec<u64> {
         let all = self.devices[&device].unreadable.iter();
         all.filter(|(_, until)| **until == u64::MAX).map(|(block, _)| *block).collect()
     }
 
-    /// A read is about to be submitted.
+    /// Records that a read is about to be submitted. Returns when it begins.
     pub fn read_begun(&mut self, device: u64) -> u64 {
         let now = self.tick();
         *self.devices.get_mut(&device).expect("a device that was made").reads.entry(now).or_insert(0) += 1;
         now
     }
 
-    /// A read that began at `begun` was answered: with these bytes from block `first` on, or with an error.
+    /// Checks a read that began at `begun` and was answered with these bytes from block `first` on, or with an error.
     pub fn read_ended(&mut self, device: u64, begun: u64, first: u64, data: Option<&[u8]>) -> Result<(), Violation> {
         self.read_ended_in(device, begun, first, &|_| ALL, data)
     }
 
-    /// The same of a read that is about these `sectors` of each block: what stands in the others of `data` is not looked at.
+    /// As [`Oracle::read_ended`], for a read that covers these `sectors` of each block. The other sectors of `data`
+    /// are ignored.
     ///
     /// # Errors
-    /// What was read must not be there.
+    /// The data must not be there.
     pub fn read_ended_in(
         &mut self,
         device: u64,
@@ -482,16 +493,16 @@ impl Oracle {
         let Some(data) = data else { return Ok(()) };
         for (i, bytes) in data.chunks_exact(BLOCK_BYTES).enumerate() {
             let block = first + i as u64;
-            if of.doubted.get(&block).is_some_and(|until| begun < *until) {
+            if of.rotten.get(&block).is_some_and(|until| begun < *until) {
                 continue;
             }
             let ordered = of.lease.is_some();
-            let judge = Judge { device, block, begun, now, life: self.life, live: &live, ordered };
+            let check = ReadCheck { device, block, begun, now, life: self.life, live: &live, ordered };
             let versions = &mut of.blocks[block as usize];
             let of_request = |(sector, _): &(usize, &[u8])| sectors(block) & (1 << sector) != 0;
             for (sector, bytes) in bytes.chunks_exact(SECTOR_BYTES).enumerate().filter(of_request) {
                 let seen = content::read_sector(bytes, sector);
-                judge.sector(versions, sector, &seen).map_err(|why| {
+                check.sector(versions, sector, &seen).map_err(|why| {
                     Violation(format!("block {block} of {} (device {device}), sector {sector}: {why}", of.name))
                 })?;
             }
@@ -500,19 +511,19 @@ impl Oracle {
         Ok(())
     }
 
-    /// The process is gone. Devices in `weak` lost more than the crash explains (a flush of theirs had
-    /// failed, or a disk of theirs was pulled): of those only what is required is certain.
+    /// Records the end of the process. Devices in `weak` lost more than the crash explains (a flush failed, or a disk
+    /// was pulled): only their required versions are certain.
     pub fn crashed(&mut self, how: Crash, weak: &[u64]) {
         let now = self.tick();
         self.life += 1;
         for (number, device) in &mut self.devices {
             let weak = weak.contains(number);
             device.reads.clear();
-            device.rows.crashed(now);
+            device.stripe_writes.crashed(now);
             for versions in &mut device.blocks {
                 for version in versions.iter_mut() {
                     if how == Crash::Power || weak {
-                        (version.hidden, version.told) = (NEVER, NEVER);
+                        (version.hidden, version.observed) = (NEVER, NEVER);
                     }
                     match version.state {
                         State::Running => {
@@ -529,19 +540,19 @@ impl Oracle {
     }
 }
 
-/// One block of one read.
-struct Judge<'a> {
+/// The check of one block of one read.
+struct ReadCheck<'a> {
     device: u64,
     block: u64,
     begun: u64,
     now: u64,
     life: u32,
     live: &'a [u64],
-    /// Reads have one order.
+    /// Reads are totally ordered: the device answers under a lease.
     ordered: bool,
 }
 
-impl Judge<'_> {
+impl ReadCheck<'_> {
     fn initial(&self, seen: &Sector, last: u64) -> bool {
         match seen {
             Sector::Data(id) | Sector::Damaged(id) => {
@@ -580,21 +591,21 @@ impl Judge<'_> {
             return Err(format!("read {seen:?}; possible: {possible}; known: {known}"));
         }
         let shows_through = versions.iter().filter(may_be).any(|v| v.content == Content::MaybeZero);
-        if let (true, [told]) = (self.ordered, &found[..]) {
-            for version in versions.iter_mut().filter(|v| v.id == *told) {
-                version.told[sector] = version.told[sector].min(self.now);
+        if let (true, [version_id]) = (self.ordered, &found[..]) {
+            for version in versions.iter_mut().filter(|v| v.id == *version_id) {
+                version.observed[sector] = version.observed[sector].min(self.now);
             }
         }
-        // Where a discard may show through, nothing follows from what was seen.
+        // If the result of a discard may show through, the content read proves nothing.
         if shows_through {
             return Ok(());
         }
-        // What a disk held at first is not known: where it may be what was seen, nothing follows either.
+        // The initial content of a disk is unknown: if the content read may be initial, it proves nothing.
         let initial = |v: &Version| matches!(v.content, Content::Initial | Content::Found(_)) && found.contains(&v.id);
         if versions.iter().any(initial) {
             return Ok(());
         }
-        // Seen after a recovery: it must never be an older one again.
+        // Data read after a recovery must never be replaced by older data.
         if found.iter().all(|id| versions.iter().any(|v| v.id == *id && v.life < self.life)) {
             for version in versions.iter_mut().filter(|v| v.life < self.life) {
                 if found.contains(&version.id) {
@@ -605,7 +616,7 @@ impl Judge<'_> {
                 }
             }
         }
-        // Seen while nothing was in flight and nothing had failed: it stays until the power fails.
+        // Content read while no write was in flight or had failed stays until the power fails.
         let calm = |v: &Version| v.ended < self.begun && (v.state == State::Acknowledged || v.life < self.life);
         if versions.iter().all(calm) {
             for version in versions.iter_mut().filter(|v| !found.contains(&v.id)) {
@@ -616,7 +627,7 @@ impl Judge<'_> {
     }
 }
 
-/// Drops what no read that began at or after `oldest_read` can see, whatever crashes come.
+/// Drops versions that no read that began at or after `oldest_read` can return, whatever crashes follow.
 fn prune(versions: &mut Vec<Version>, oldest_read: u64) {
     if versions.len() < 2 {
         return;

@@ -1,4 +1,4 @@
-//! Things to come, by virtual time; those of one instant in the order in which they were put.
+//! Future events by virtual time; events of one instant come in insertion order.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -25,12 +25,12 @@ impl<T> PartialOrd for Entry<T> {
 
 impl<T> Ord for Entry<T> {
     fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives its greatest first: the earliest is the greatest.
+        // The heap returns its greatest entry first: the earliest event is the greatest.
         (other.at_ns, other.order).cmp(&(self.at_ns, self.order))
     }
 }
 
-/// A queue by virtual time.
+/// A queue of events, ordered by virtual time.
 pub struct EventQueue<T> {
     heap: BinaryHeap<Entry<T>>,
     order: u64,
@@ -43,23 +43,23 @@ impl<T> Default for EventQueue<T> {
 }
 
 impl<T> EventQueue<T> {
-    /// Puts one thing that happens at `at_ns`.
+    /// Adds an event that happens at `at_ns`.
     pub fn push(&mut self, at_ns: u64, what: T) {
         self.heap.push(Entry { at_ns, order: self.order, what });
         self.order += 1;
     }
 
-    /// The earliest, with its time.
+    /// Takes the earliest event, with its time.
     pub fn pop(&mut self) -> Option<(u64, T)> {
         self.heap.pop().map(|e| (e.at_ns, e.what))
     }
 
-    /// When the earliest happens.
+    /// Returns the time of the earliest event.
     pub fn next_at(&self) -> Option<u64> {
         self.heap.peek().map(|e| e.at_ns)
     }
 
-    /// Forgets everything that `keep` does not want, leaving the order of the rest.
+    /// Keeps only the events that `keep` accepts, in their order.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         self.heap.retain(|e| keep(&e.what));
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn earliest_first_then_first_come() {
+    fn events_come_by_time_and_then_in_insertion_order() {
         let mut q = EventQueue::default();
         for (at, name) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
             q.push(at, name);

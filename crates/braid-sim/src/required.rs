@@ -1,11 +1,15 @@
-//! What an ordinary run of many seeds must have exercised, or it has shown too little.
+//! The kinds of events that an ordinary run of many seeds must exercise.
 
-use crate::counters::Counters;
+use crate::counters::Required;
 
-/// So many seeds are enough for every kind, by far.
+/// Every requirement, with the number of seeds from which it holds.
+pub const BY_SEEDS: Required =
+    &[(SEEDS_MIN, REQUIRED), (SEEDS_MANY, RARE), (SEEDS_PARITY, PARITY), (SEEDS_MOST, RAREST)];
+
+/// This many seeds exercise every kind of `REQUIRED`, by a wide margin.
 pub const SEEDS_MIN: u64 = 100;
 
-/// Every kind that must have happened at least once: as counted, group and kind.
+/// Kinds that must have happened at least once, as `group.kind`.
 pub const REQUIRED: &[&str] = &[
     "requests.read",
     "requests.write",
@@ -65,7 +69,7 @@ pub const REQUIRED: &[&str] = &[
     "actions.deletion finished",
     "actions.assemble",
     "actions.assemble one",
-    "leases.renewed with answers kept",
+    "leases.renewed with replies held",
     "actions.create a mirror",
     "actions.start a mirror",
     "actions.stop a mirror",
@@ -73,7 +77,7 @@ pub const REQUIRED: &[&str] = &[
     "actions.pull a member",
     "actions.fail a member",
     "actions.return a member",
-    "actions.fill a member anew",
+    "actions.rebuild a member as new",
     "actions.order refused",
     "copies.compared",
     "crashes.kill while starting a mirror",
@@ -82,18 +86,18 @@ pub const REQUIRED: &[&str] = &[
     "ends.clean, then power off",
     "jobs.part",
     "jobs.part failed",
-    "keepers.clearing",
-    "keepers.dropped",
-    "keepers.filling",
-    "keepers.in sync",
-    "keepers.resynced",
-    "troubles.fatal",
+    "reconcilers.clearing",
+    "reconcilers.dropped",
+    "reconcilers.rebuilding",
+    "reconcilers.in sync",
+    "reconcilers.resynced",
+    "member faults.fatal",
 ];
 
-/// So many are enough for what is rare.
+/// This many seeds exercise the rare kinds.
 pub const SEEDS_MANY: u64 = 1000;
 
-/// What must have happened at least once in so many: kinds of which a hundred seeds may show none.
+/// Kinds that must have happened at least once in `SEEDS_MANY` seeds: a hundred seeds may show none.
 pub const RARE: &[&str] = &[
     "fault.old copy where all are needed",
     "actions.old copy refused",
@@ -104,20 +108,20 @@ pub const RARE: &[&str] = &[
     "fault.no copy can be read",
     "actions.a mirror waits",
     "actions.add a spare",
-    "actions.fill a new member",
+    "actions.rebuild a new member",
     "actions.pull all members",
     "actions.return a member that has lost nothing",
     "actions.start half a mirror",
     "actions.stop half a mirror",
     "actions.start refused",
     "actions.replace a member",
-    "keepers.replaced",
+    "reconcilers.replaced",
     "actions.grow a mirror",
     "actions.grow a mirror by disks",
     "actions.grow by disks",
     "actions.widen a mirror",
     "actions.narrow a mirror",
-    "actions.take a new role",
+    "actions.take a new slot",
     "actions.cancel a job",
     "actions.limit a job",
     "actions.pause a job",
@@ -133,44 +137,47 @@ pub const RARE: &[&str] = &[
     "crashes.power while growing",
     "crashes.power while pulling a member",
     "crashes.power while stopping a mirror",
-    "drills.a promotion that is cut",
-    "drills.an early return",
-    "drills.an old copy",
-    "drills.bits half cleared",
-    "drills.checking",
-    "drills.clearing",
-    "drills.dropping",
-    "drills.filling under load",
-    "drills.growing",
-    "drills.halves apart",
-    "drills.merging bits",
-    "drills.refilling",
-    "drills.replacing",
-    "drills.settling",
-    "drills.succession",
-    "drills.taking over",
-    "drills.unreadable blocks",
+    "scenarios.interrupted promotion",
+    "scenarios.an early return",
+    "scenarios.an old copy",
+    "scenarios.bits partly cleared",
+    "scenarios.checking",
+    "scenarios.clearing",
+    "scenarios.dropping",
+    "scenarios.rebuilding under load",
+    "scenarios.growing",
+    "scenarios.split brain",
+    "scenarios.merging bits",
+    "scenarios.refilling",
+    "scenarios.replacing",
+    "scenarios.settling",
+    "scenarios.succession",
+    "scenarios.failed takeover",
+    "scenarios.unreadable blocks",
     "failed.Failed",
     "fault.all but one lost",
     "fault.label rot of a grown disk",
     "fault.old copy",
-    "keepers.failed",
-    "keepers.grown",
-    "troubles.to be mended",
+    "reconcilers.failed",
+    "reconcilers.grown",
+    "member faults.repairable",
 ];
 
-/// So many are enough for what a thousand may not show.
+/// This many seeds exercise the kinds that a thousand may not show.
 pub const SEEDS_MOST: u64 = 4000;
 
-/// What must have happened at least once in so many.
-pub const RAREST: &[&str] =
-    &["actions.a member lacks what cannot be read", "keepers.repaired", "keepers.resynced but for what cannot be read"];
+/// Kinds that must have happened at least once in `SEEDS_MOST` seeds.
+pub const RAREST: &[&str] = &[
+    "actions.a member lacks what cannot be read",
+    "reconcilers.repaired",
+    "reconcilers.resynced but for what cannot be read",
+];
 
-/// So many are enough for all that must happen to arrays with parity, which are a fifth of them.
-pub const SEEDS_OF_ROWS: u64 = 2000;
+/// This many seeds exercise all kinds of arrays with parity, which are a fifth of them.
+pub const SEEDS_PARITY: u64 = 2000;
 
-/// What must have happened to those at least once in so many.
-pub const OF_ROWS: &[&str] = &[
+/// Kinds that must have happened to arrays with parity at least once in `SEEDS_PARITY` seeds.
+pub const PARITY: &[&str] = &[
     "parity: requests.read",
     "parity: requests.write",
     "parity: requests.write zeroes",
@@ -191,7 +198,7 @@ pub const OF_ROWS: &[&str] = &[
     "parity: actions.a mirror waits",
     "parity: actions.add a spare",
     "parity: actions.fail a member",
-    "parity: actions.fill a member anew",
+    "parity: actions.rebuild a member as new",
     "parity: actions.return a member",
     "parity: actions.replace a member",
     "parity: actions.pull a member",
@@ -210,8 +217,8 @@ pub const OF_ROWS: &[&str] = &[
     "parity: actions.several arrays at one home",
     "parity: actions.check a mirror",
     "parity: actions.repair a mirror",
-    "parity: actions.write parts of unreadable rows",
-    "parity: actions.write unreadable rows",
+    "parity: actions.write parts of unreadable stripes",
+    "parity: actions.write unreadable stripes",
     "parity: copies.compared",
     "parity: crashes.kill while checking a mirror",
     "parity: crashes.kill while creating a mirror",
@@ -238,28 +245,28 @@ pub const OF_ROWS: &[&str] = &[
     "parity: crashes aimed at.ring nowhere",
     "parity: crashes aimed at.ring quiet",
     "parity: crashes aimed at.starting a mirror",
-    "parity: crashes aimed at.trouble of a member",
+    "parity: crashes aimed at.fault of a member",
     "parity: crashes aimed at.writing a head",
     "parity: crashes aimed at.writing a label",
     "parity: crashes aimed at.writing bits",
-    "parity: drills.journal fails",
-    "parity: drills.journal lost",
-    "parity: drills.journal moves",
-    "parity: drills.journal old",
-    "parity: drills.rows beyond tolerance",
-    "parity: drills.rows degraded",
-    "parity: drills.rows in turn",
-    "parity: drills.rows mended",
-    "parity: drills.rows of newcomers",
-    "parity: drills.rows read on",
-    "parity: drills.rows torn",
-    "parity: drills.rows torn twice",
-    "parity: drills.rows widened",
-    "parity: drills.an old copy",
-    "parity: drills.checking",
+    "parity: scenarios.journal fails",
+    "parity: scenarios.journal lost",
+    "parity: scenarios.journal moves",
+    "parity: scenarios.journal old",
+    "parity: scenarios.stripes beyond tolerance",
+    "parity: scenarios.stripes degraded",
+    "parity: scenarios.stripes in turn",
+    "parity: scenarios.stripes repaired",
+    "parity: scenarios.stripes of new members",
+    "parity: scenarios.stripes read on",
+    "parity: scenarios.stripes torn",
+    "parity: scenarios.stripes torn twice",
+    "parity: scenarios.stripes widened",
+    "parity: scenarios.an old copy",
+    "parity: scenarios.checking",
     "parity: failed.Failed",
-    "parity: failed.as a row is unreadable",
-    "parity: failed.rows found unreadable",
+    "parity: failed.as a stripe is unreadable",
+    "parity: failed.stripes found unreadable",
     "parity: fault.a journal disk is not there",
     "parity: fault.a parity rots",
     "parity: fault.data rot",
@@ -284,53 +291,39 @@ pub const OF_ROWS: &[&str] = &[
     "parity: journal.logged again",
     "parity: journal.logged on a disk of its own",
     "parity: journal.replayed",
-    "parity: keepers.clearing",
-    "parity: keepers.dropped",
-    "parity: keepers.failed",
-    "parity: keepers.filling",
-    "parity: keepers.grown",
-    "parity: keepers.in sync",
-    "parity: keepers.repaired",
-    "parity: keepers.replaced",
-    "parity: rows.writes gathered",
-    "parity: troubles.fatal",
-    "parity: troubles.to be mended",
+    "parity: reconcilers.clearing",
+    "parity: reconcilers.dropped",
+    "parity: reconcilers.failed",
+    "parity: reconcilers.rebuilding",
+    "parity: reconcilers.grown",
+    "parity: reconcilers.in sync",
+    "parity: reconcilers.repaired",
+    "parity: reconcilers.replaced",
+    "parity: stripes.writes gathered",
+    "parity: member faults.fatal",
+    "parity: member faults.repairable",
 ];
-
-/// What these counts lack, as a sentence; `None` where nothing is missing, or where it may be.
-pub fn lacks(counters: &Counters, seeds: u64) -> Option<String> {
-    let mut missing = counters.missing(REQUIRED);
-    if seeds >= SEEDS_MANY {
-        missing.extend(counters.missing(RARE));
-    }
-    if seeds >= SEEDS_OF_ROWS {
-        missing.extend(counters.missing(OF_ROWS));
-    }
-    if seeds >= SEEDS_MOST {
-        missing.extend(counters.missing(RAREST));
-    }
-    (seeds >= SEEDS_MIN && !missing.is_empty()).then(|| format!("never exercised: {}", missing.join(", ")))
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::Counters;
 
     #[test]
-    fn what_never_happened_is_named() {
+    fn a_kind_that_never_happened_is_named() {
         let mut counters = Counters::default();
         for kind in &REQUIRED[1..] {
             let (group, kind) = kind.split_once('.').unwrap();
             counters.add(group, kind);
         }
-        assert_eq!(lacks(&counters, 100).as_deref(), Some("never exercised: requests.read"));
-        assert_eq!(lacks(&counters, 99), None, "too few seeds to tell");
+        assert_eq!(counters.lacks(BY_SEEDS, 100).as_deref(), Some("never exercised: requests.read"));
+        assert_eq!(counters.lacks(BY_SEEDS, 99), None, "too few seeds to tell");
         counters.add("requests", "read");
-        assert_eq!(lacks(&counters, 100), None);
-        assert!(lacks(&counters, SEEDS_MANY).is_some_and(|lacks| lacks.contains(RARE[0])));
+        assert_eq!(counters.lacks(BY_SEEDS, 100), None);
+        assert!(counters.lacks(BY_SEEDS, SEEDS_MANY).is_some_and(|lacks| lacks.contains(RARE[0])));
         RARE.iter().map(|kind| kind.split_once('.').unwrap()).for_each(|(group, kind)| counters.add(group, kind));
-        assert_eq!(lacks(&counters, SEEDS_MANY), None);
-        let of_rows = OF_ROWS.join(", ");
-        assert_eq!(lacks(&counters, SEEDS_OF_ROWS), Some(format!("never exercised: {of_rows}")));
+        assert_eq!(counters.lacks(BY_SEEDS, SEEDS_MANY), None);
+        let parity = PARITY.join(", ");
+        assert_eq!(counters.lacks(BY_SEEDS, SEEDS_PARITY), Some(format!("never exercised: {parity}")));
     }
 }

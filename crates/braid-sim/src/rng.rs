@@ -1,14 +1,14 @@
-//! Chance, from one seed: xoshiro256** (Blackman and Vigna), its state filled by splitmix64.
+//! Random numbers from one seed: xoshiro256** (Blackman and Vigna), its state filled by splitmix64.
 //!
-//! Only integers come out, so that a seed means the same everywhere.
+//! It produces integers only, so that a seed means the same on every platform.
 
-/// The one source of chance in a run.
+/// The only source of randomness in a run.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: [u64; 4],
 }
 
-/// One step of splitmix64: a bijective mix of 64 bits. Also what fills simulated sectors.
+/// One step of splitmix64: a bijective mix of 64 bits. It also fills simulated sectors.
 #[inline]
 pub fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -18,7 +18,7 @@ pub fn mix(x: u64) -> u64 {
 }
 
 impl Rng {
-    /// A generator whose whole future follows from `seed`.
+    /// Creates a generator whose sequence follows from `seed`.
     pub fn new(seed: u64) -> Rng {
         let mut state = [0; 4];
         let mut x = seed;
@@ -29,7 +29,7 @@ impl Rng {
         Rng { state }
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         let s = &mut self.state;
         let out = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -43,47 +43,47 @@ impl Rng {
         out
     }
 
-    /// A number from 0 up to but not including `n`, which must not be 0.
+    /// Returns a number from 0 up to but not including `n`, which must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "no number lies below 0");
-        // The bias of multiply-and-shift is below n / 2^64: of no consequence here.
+        // The bias of multiply-and-shift is below n / 2^64, which does not matter here.
         ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         assert!(low <= high, "an empty range");
         low + self.below(high - low + 1)
     }
 
-    /// An index into something of `len` elements, which must not be 0.
+    /// Returns an index into a sequence of `len` elements, which must not be 0.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// True with `per_million` chances in a million.
+    /// Returns true with a probability of `per_million` in a million.
     pub fn chance(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.below(1_000_000) < u64::from(per_million)
     }
 
-    /// True in half of all cases.
+    /// Returns true with a probability of one half.
     pub fn coin(&mut self) -> bool {
         self.bits() >> 63 == 1
     }
 
-    /// One element of a slice that is not empty.
+    /// Returns one element of a slice that is not empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.index(of.len())]
     }
 
-    /// Puts a slice into random order.
+    /// Shuffles a slice.
     pub fn shuffle<T>(&mut self, slice: &mut [T]) {
         for i in (1..slice.len()).rev() {
             slice.swap(i, self.index(i + 1));
         }
     }
 
-    /// The index of one of `weights`, each as likely as its share of the sum, which must not be 0.
+    /// Returns the index of one of `weights`, with a probability in proportion to its weight. The sum must not be 0.
     pub fn weighted(&mut self, weights: &[u32]) -> usize {
         let sum: u64 = weights.iter().map(|w| u64::from(*w)).sum();
         let mut at = self.below(sum);
@@ -96,7 +96,7 @@ impl Rng {
         unreachable!("the number drawn lies below the sum of the weights")
     }
 
-    /// A probability that is itself drawn: often never, else spread over the decades up to `most` per million.
+    /// Draws a probability: 0 in one of four cases, otherwise spread over the decades up to `most` per million.
     pub fn probability(&mut self, most: u32) -> u32 {
         match self.below(4) {
             0 => 0,
@@ -106,7 +106,7 @@ impl Rng {
         }
     }
 
-    /// A generator of its own, so that one part's draws do not shift another's.
+    /// Returns a separate generator, so that the draws of one part do not shift those of another.
     pub fn fork(&mut self) -> Rng {
         Rng::new(self.bits())
     }
@@ -118,14 +118,14 @@ mod tests {
 
     #[test]
     fn a_seed_means_the_same_forever() {
-        // Taken from this implementation once; a change would make every noted seed meaningless.
+        // Recorded from this implementation: a change would make every recorded seed meaningless.
         let mut rng = Rng::new(1);
         let first: Vec<u64> = (0..3).map(|_| rng.bits()).collect();
         assert_eq!(first, [12_966_619_160_104_079_557, 9_600_361_134_598_540_522, 10_590_380_919_521_690_900]);
     }
 
     #[test]
-    fn mixes_as_published() {
+    fn mix_matches_the_published_values() {
         // The first outputs of splitmix64 for seed 1234567.
         assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
         assert_eq!(mix(1_234_567u64.wrapping_add(0x9e37_79b9_7f4a_7c15)), 3_203_168_211_198_807_973);

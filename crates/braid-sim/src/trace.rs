@@ -1,10 +1,10 @@
-//! What happened, as one hash and, when asked for, as text.
+//! The trace: what happened, as one hash and, on request, as text.
 //!
-//! Every event is written through [`Trace::event`]: what is hashed is exactly what can be read.
+//! Every event passes through [`Trace::event`]: the hash covers exactly the text.
 
 use std::fmt::{self, Write as _};
 
-/// FNV-1a over 64 bits, eight bytes a step where it can. Not for security: two runs of one seed are compared.
+/// FNV-1a over 64 bits, eight bytes a step where possible. It is not for security: it compares two runs of one seed.
 #[derive(Clone, Debug)]
 struct Hash64(u64);
 
@@ -37,22 +37,22 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty trace. `print` also writes each line to standard output as it happens, so that a
-    /// run that panics has shown how it came there.
+    /// Creates an empty trace. `print` also writes each line to standard output as it happens, so that a run that
+    /// panics has shown how it got there.
     pub fn new(print: bool) -> Trace {
         Trace { hash: Hash64(0xcbf2_9ce4_8422_2325), events: 0, text: None, print }
     }
 
-    /// A trace that keeps its lines.
-    pub fn keeping() -> Trace {
+    /// Creates a trace that keeps its lines.
+    pub fn recording() -> Trace {
         Trace { text: Some(String::new()), ..Trace::new(false) }
     }
 
-    /// Notes one event at a time in nanoseconds since the start of the run.
+    /// Records an event at a time in nanoseconds since the start of the run.
     pub fn event(&mut self, now_ns: u64, what: fmt::Arguments<'_>) {
         self.events += 1;
         self.hash.add(now_ns);
-        // Writing into the hash cannot fail; neither can writing into a string.
+        // Neither the hash nor a string can fail to be written to.
         let _ = self.hash.write_fmt(what);
         if self.print {
             println!("{:>14} {what}", Micros(now_ns));
@@ -62,17 +62,17 @@ impl Trace {
         }
     }
 
-    /// The hash of all events so far.
+    /// Returns the hash of all events so far.
     pub fn hash(&self) -> u64 {
         self.hash.0
     }
 
-    /// How many events there were.
+    /// Returns the number of events.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// The lines, where they were kept.
+    /// Returns the lines, if they were kept.
     pub fn text(&self) -> &str {
         self.text.as_deref().unwrap_or("")
     }
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn the_hash_tells_traces_apart() {
         let run = |n: u64, t: u64| {
-            let mut trace = Trace::keeping();
+            let mut trace = Trace::recording();
             trace.event(t, format_args!("write {n}"));
             (trace.hash(), trace.text().to_owned())
         };

@@ -1,6 +1,6 @@
-//! Time, chance, disks and memory: everything outside the process that is being simulated.
+//! Time, randomness, disks and memory: everything outside the simulated process.
 //!
-//! I/Os are submitted here; [`World::next`] lets time pass to the next thing that the process notices.
+//! The process submits I/Os here. [`World::next_event`] advances time to the next event that the process notices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +9,9 @@ use braid_format::journal::RING_OFFSET_BYTES;
 
 use crate::content::SECTOR_BYTES;
 use crate::counters::Counters;
-use crate::disk::{SimDisk, Survival};
+use crate::disk::{Profile, SimDisk, Survival};
 use crate::memory::Memory;
-use crate::meta::{Answer, Wanted};
+use crate::meta::{Answer, TaskRequest};
 use crate::queue::EventQueue;
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -19,35 +19,35 @@ use crate::trace::Trace;
 /// The time limit of a leaf I/O, in nanoseconds.
 pub const TIME_LIMIT_NS: u64 = 30_000_000_000;
 
-/// How a process ends that does not end by itself.
+/// How a process ends other than by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Crash {
-    /// The machine loses power: so do the disks' caches.
+    /// The machine loses power, and with it the caches of the disks.
     Power,
-    /// The process is killed: what it had submitted lands, or does not, and the disks go on.
+    /// The process is killed: its submitted I/Os land or not, and the disks continue.
     Kill,
 }
 
-/// What the process notices.
+/// An event that the process notices.
 #[derive(Debug)]
-pub enum Happening {
-    /// A leaf I/O of a shard was answered.
+pub enum WorldEvent {
+    /// A leaf I/O of a shard completed.
     LeafDone(u16, Cookie, LeafResult),
-    /// A leaf I/O of a shard ran into its time limit.
+    /// A leaf I/O of a shard exceeded its time limit.
     LeafLate(u16, Cookie),
-    /// One that had been late came back.
+    /// A late leaf I/O of a shard completed.
     LeafReturned(u16, Cookie),
-    /// An I/O of a label procedure was answered.
+    /// An I/O of a label procedure completed.
     MetaDone(u64, Answer),
-    /// The oldest message from the first shard may be taken by the second.
+    /// The second shard may take the oldest message from the first.
     Deliver(u16, u16),
-    /// A shard may take a layout from its mailbox.
+    /// A shard may take the oldest mail from its mailbox.
     Publish(u16),
-    /// A shard's driver has taken in all that there was.
+    /// The driver of a shard has submitted everything it received.
     EndTurn(u16),
-    /// Somebody asked to be woken.
+    /// The wake-up that was requested under this number is due.
     Wake(u64),
-    /// The moment of a crash that was planned has come.
+    /// The planned time of a crash has come.
     CrashPoint,
 }
 
@@ -55,7 +55,7 @@ enum Event {
     Land(u64, usize),
     Answer(u64),
     Late(u64),
-    Pass(Happening),
+    Pass(WorldEvent),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,11 +64,11 @@ enum Owner {
     Meta(u64),
 }
 
-/// Where an I/O's bytes are.
-enum Place {
-    /// In the arena of the process, behind the pieces of a leaf I/O.
+/// The memory of an I/O's data.
+enum IoMemory {
+    /// The arena of the process, behind the pieces of a leaf I/O.
     Arena,
-    /// In the kernel's or the procedure's own memory.
+    /// Memory of the kernel or of the label procedure.
     Own(Vec<u8>),
 }
 
@@ -76,7 +76,7 @@ struct Running {
     disk: usize,
     io: LeafIo,
     owner: Owner,
-    place: Place,
+    memory: IoMemory,
     /// Parts that have not landed: offset and length within the I/O.
     parts: Vec<Option<(u64, u64)>>,
     result: LeafResult,
@@ -88,47 +88,47 @@ struct Running {
 pub struct World {
     /// Nanoseconds since the start of the run.
     pub now_ns: u64,
-    /// The chance of disks and delays.
+    /// Randomness of disks and delays.
     pub rng: Rng,
-    /// What happened.
+    /// The trace.
     pub trace: Trace,
     /// What was exercised.
     pub counters: Counters,
     /// All disks, plugged in or not.
     pub disks: Vec<SimDisk>,
-    /// Which disk each leaf of the process is.
+    /// The disk of each leaf of the process.
     pub leaves: Vec<usize>,
     /// The memory of the process.
     pub memory: Memory,
-    /// Steps so far that changed what a crash leaves behind.
+    /// Number of durable steps so far: events that change what a crash leaves behind.
     pub steps: u64,
-    /// Where members of redundant arrays keep their bitmap, by disk: first byte, and the one after the last.
+    /// Byte range of the bitmap on each member of a redundant array: first byte and end.
     pub bitmaps: BTreeMap<usize, (u64, u64)>,
-    /// The same of the journal of those with parity. Data lie behind it.
+    /// Byte range of the journal on each member of an array with parity. The data area follows it.
     pub journals: BTreeMap<usize, (u64, u64)>,
     /// Disks that may hold the journal of an array, and nothing else.
     pub journal_disks: BTreeSet<usize>,
-    /// Disks of which only what lies from here on makes errors and hangs, and no flush does.
+    /// Disks on which only I/Os from this byte on fail and hang, and no flush does.
     pub spared: BTreeMap<usize, u64>,
-    /// Disks on which what is written before this byte finds no space until this time, with this chance.
+    /// Disks on which writes before this byte find no space until this time: byte, time and chance in a million.
     pub starving: BTreeMap<usize, (u64, u64, u32)>,
-    /// Where the last batch was written there.
+    /// Offset of the last journal batch on each disk.
     logged: BTreeMap<usize, u64>,
     /// Moments at which a crash is worth more than at others, since they were last taken.
     pub moments: Vec<&'static str>,
-    /// Report a crash point when this many steps have been made.
+    /// Reports a crash point when this many steps were made.
     pub crash_at_step: Option<u64>,
     queue: EventQueue<Event>,
     running: BTreeMap<u64, Running>,
     last_op: u64,
     crash_due: bool,
     faults: u64,
-    /// Some I/O has run into its time limit since the process started.
+    /// An I/O has exceeded its time limit since the process started, or is about to.
     hung: bool,
 }
 
 impl World {
-    /// A world without disks.
+    /// Creates a world without disks.
     pub fn new(rng: Rng, trace: Trace, memory_bytes: usize) -> World {
         World {
             now_ns: 0,
@@ -156,34 +156,41 @@ impl World {
         }
     }
 
-    /// Notes an event in the trace.
+    /// Adds a disk. Returns its number.
+    pub fn add_disk(&mut self, size_bytes: u64, junk: bool, profile: Profile) -> usize {
+        let number = self.disks.len();
+        self.disks.push(SimDisk::new(number as u64, size_bytes, junk, profile));
+        number
+    }
+
+    /// Records an event in the trace.
     pub fn note(&mut self, what: std::fmt::Arguments<'_>) {
         self.trace.event(self.now_ns, what);
     }
 
-    /// Lets something happen `in_ns` from now.
-    pub fn after(&mut self, in_ns: u64, what: Happening) {
+    /// Schedules an event `in_ns` nanoseconds from now.
+    pub fn after(&mut self, in_ns: u64, what: WorldEvent) {
         self.queue.push(self.now_ns + in_ns, Event::Pass(what));
     }
 
-    /// Lets something happen at a time that has not passed.
-    pub fn at(&mut self, at_ns: u64, what: Happening) {
+    /// Schedules an event at a time that has not passed.
+    pub fn at(&mut self, at_ns: u64, what: WorldEvent) {
         assert!(at_ns >= self.now_ns);
         self.queue.push(at_ns, Event::Pass(what));
     }
 
-    /// I/Os that are out.
+    /// Returns the number of I/Os in flight.
     pub fn in_flight(&self) -> usize {
         self.running.len()
     }
 
-    /// Takes a leaf I/O from a shard.
+    /// Submits a leaf I/O of a shard.
     pub fn submit(&mut self, shard: u16, io: &LeafIo) {
         assert_eq!(io.cookie.0 >> 56, 0, "the top of a cookie is the driver's");
-        self.start(Owner::Shard(shard, io.cookie), *io, Place::Arena);
+        self.start(Owner::Shard(shard, io.cookie), *io, IoMemory::Arena);
     }
 
-    /// Carries a read or write of a shard out within the call, if the disk is one that can.
+    /// Executes a read or write of a shard within the call, if the disk supports that.
     pub fn at_once(&mut self, leaf: LeafId, op: Op, offset: u64, len: u64, buf: Buf) -> Option<LeafResult> {
         let index = self.leaves[leaf.0 as usize];
         let disk = &mut self.disks[index];
@@ -211,12 +218,12 @@ impl World {
         Some(Ok(()))
     }
 
-    /// Takes an I/O from a label procedure. Anything else is given back.
-    pub fn submit_meta(&mut self, id: u64, wanted: Wanted) -> Option<Wanted> {
+    /// Submits an I/O of a label procedure. Returns any other request.
+    pub fn submit_meta(&mut self, id: u64, wanted: TaskRequest) -> Option<TaskRequest> {
         let (leaf, op, offset, data, fua) = match wanted {
-            Wanted::Read(leaf, offset, len) => (leaf, Op::Read, offset, vec![0; len], false),
-            Wanted::Write(leaf, offset, data, fua) => (leaf, Op::Write, offset, data, fua),
-            Wanted::Flush(leaf) => (leaf, Op::Flush, 0, Vec::new(), false),
+            TaskRequest::Read(leaf, offset, len) => (leaf, Op::Read, offset, vec![0; len], false),
+            TaskRequest::Write(leaf, offset, data, fua) => (leaf, Op::Write, offset, data, fua),
+            TaskRequest::Flush(leaf) => (leaf, Op::Flush, 0, Vec::new(), false),
             other => return Some(other),
         };
         assert!(offset % 4096 == 0 && data.len() % 4096 == 0, "label I/O is in blocks of 4096 bytes");
@@ -233,11 +240,11 @@ impl World {
             stride: 0,
             cookie: Cookie(0),
         };
-        self.start(Owner::Meta(id), io, Place::Own(data));
+        self.start(Owner::Meta(id), io, IoMemory::Own(data));
         None
     }
 
-    fn start(&mut self, owner: Owner, io: LeafIo, place: Place) {
+    fn start(&mut self, owner: Owner, io: LeafIo, memory: IoMemory) {
         self.last_op += 1;
         let op = self.last_op;
         let disk = self.leaves[io.leaf.0 as usize];
@@ -270,7 +277,7 @@ impl World {
                     }
                 }
                 Owner::Shard(..) => self.moments.push("placing"),
-                // A copy of a label is written there as well.
+                // A label copy is written there, too.
                 Owner::Meta(_) if io.offset < *first + RING_OFFSET_BYTES => self.moments.push("writing a head"),
                 Owner::Meta(_) => {
                     self.moments.push("recovering");
@@ -282,7 +289,7 @@ impl World {
             disk,
             io,
             owner,
-            place,
+            memory,
             parts: Vec::new(),
             result: Ok(()),
             flush_begun: self.disks[disk].flush_begins(),
@@ -302,8 +309,8 @@ impl World {
         let mutates = matches!(io.op, Op::Write | Op::WriteZeroes | Op::Discard);
         let late = |r: &Running| r.late && r.disk == disk && matches!(r.owner, Owner::Meta(_)) && r.io.op == Op::Write;
         if matches!(owner, Owner::Meta(_)) && mutates && self.running.values().any(late) {
-            // A label write that ran into its time limit may still land: nothing may be written after it until it
-            // is back, or it would land on top of that.
+            // A label write that exceeded its time limit may still land. No write may follow it before it completes:
+            // it could land on top.
             running.result = Err(LeafError::of(ErrorKind::TimedOut));
             self.queue.push(self.now_ns, Event::Answer(op));
             self.running.insert(op, running);
@@ -311,7 +318,7 @@ impl World {
         }
         let wants_durable = io.op == Op::Flush || (io.op == Op::Write && io.flags.has(Flags::FUA));
         if wants_durable && self.disks[disk].flush_failed {
-            // The driver's part of the promise: after a failed flush nothing is called durable any more.
+            // The driver's part of the guarantee: after a failed flush nothing counts as durable any more.
             running.result = Err(LeafError::of(ErrorKind::FlushFailed));
             self.queue.push(self.now_ns, Event::Answer(op));
             self.running.insert(op, running);
@@ -320,7 +327,7 @@ impl World {
         let is_spared = |from: &u64| io.op == Op::Flush || io.offset < *from;
         let spared = self.spared.get(&disk).is_some_and(is_spared);
         let profile = self.disks[disk].profile;
-        // What may be written while it is late is a question; what is read is none.
+        // Late writes affect later requests, late reads do not: writes of shards hang more often.
         let often = if mutates && matches!(owner, Owner::Shard(..)) { 3 } else { 1 };
         if mutates && self.disks[disk].lacks_space(io.offset, io.len) {
             running.result = Err(LeafError { kind: ErrorKind::NoSpace, errno: 28 });
@@ -329,14 +336,14 @@ impl World {
             running.result = Err(LeafError { kind: ErrorKind::NoSpace, errno: 28 });
             self.fault("no space for a pool's own");
         } else if spared {
-            // Nothing goes wrong.
-        } else if io.flags.has(Flags::OTHERS) && self.rng.below(16) == 0 {
+            // No fault on this part of the disk.
+        } else if io.flags.has(Flags::HAS_ALTERNATIVE) && self.rng.below(16) == 0 {
             running.result = Err(LeafError::of(ErrorKind::Slow));
             self.counters.add("fault", "slow read");
         } else if self.rng.chance(profile.hang.max((often * profile.hang).min(50_000))) {
             takes = TIME_LIMIT_NS + self.rng.below(TIME_LIMIT_NS);
             if io.op == Op::Read && matches!(owner, Owner::Shard(..)) && self.rng.coin() {
-                // As of a server that is silent: the connection is closed, and nothing can come any more.
+                // Like a silent server: the connection is closed, and no reply can arrive any more.
                 takes = TIME_LIMIT_NS;
                 self.hung = true;
                 running.result = Err(LeafError::of(ErrorKind::TimedOut));
@@ -350,7 +357,7 @@ impl World {
             self.decide_result(&mut running);
         }
         self.cut_into_parts(&mut running);
-        // Of those that are late, half come late to the disk as well: after others have been there.
+        // Half of the late I/Os reach the disk late, too: after other I/Os.
         let least = if takes > TIME_LIMIT_NS && self.rng.coin() { TIME_LIMIT_NS } else { 0 };
         for part in 0..running.parts.len() {
             let at = self.now_ns + self.rng.between(least, takes);
@@ -382,12 +389,12 @@ impl World {
         }
     }
 
-    /// Whether any disk made an error since the process started.
+    /// Returns whether any disk failed since the process started.
     pub fn had_faults(&self) -> bool {
         self.faults > 0
     }
 
-    /// Whether any I/O ran into its time limit since the process started, or is about to.
+    /// Returns whether any I/O exceeded its time limit since the process started, or is about to.
     pub fn has_hung(&self) -> bool {
         self.hung
     }
@@ -404,7 +411,7 @@ impl World {
             Op::Flush => {}
             Op::Read => running.parts.push(Some((0, len))),
             Op::Write | Op::WriteZeroes | Op::Discard => {
-                // A long write lands in several parts, in any order; each part is seen as a whole.
+                // A long write lands in several parts, in any order; each part lands atomically.
                 let sectors = len / SECTOR_BYTES as u64;
                 let mut at = 0;
                 while at < sectors {
@@ -418,11 +425,11 @@ impl World {
         }
     }
 
-    /// Lets time pass until the process notices something; `None` when nothing is left to happen.
-    pub fn next_happening(&mut self) -> Option<Happening> {
+    /// Advances time to the next event that the process notices; `None` if no event is left.
+    pub fn next_event(&mut self) -> Option<WorldEvent> {
         loop {
             if std::mem::take(&mut self.crash_due) {
-                return Some(Happening::CrashPoint);
+                return Some(WorldEvent::CrashPoint);
             }
             let (at_ns, event) = self.queue.pop()?;
             debug_assert!(at_ns >= self.now_ns);
@@ -462,22 +469,22 @@ impl World {
                     running.result = Err(LeafError { kind: ErrorKind::Io, errno: 5 });
                     self.faults += 1;
                 }
-                match &mut running.place {
-                    Place::Arena => self.memory.scatter(&running.io, skip, &data),
-                    Place::Own(own) => *own = data,
+                match &mut running.memory {
+                    IoMemory::Arena => self.memory.scatter(&running.io, skip, &data),
+                    IoMemory::Own(own) => *own = data,
                 }
             }
             return;
         }
-        // A write that fails may have landed in part.
+        // A failed write may have landed in part.
         if running.result.is_err() && self.rng.coin() {
             return;
         }
         let mut data = vec![0; len as usize];
-        match (running.io.op, &running.place) {
-            (Op::Write, Place::Arena) => self.memory.gather(&running.io, skip, &mut data),
-            (Op::Write, Place::Own(own)) => data.copy_from_slice(&own[skip as usize..(skip + len) as usize]),
-            // What a disk does with a discarded range is its own affair: zeros, or nothing.
+        match (running.io.op, &running.memory) {
+            (Op::Write, IoMemory::Arena) => self.memory.gather(&running.io, skip, &mut data),
+            (Op::Write, IoMemory::Own(own)) => data.copy_from_slice(&own[skip as usize..(skip + len) as usize]),
+            // A disk may fill a discarded range with zeros, or leave it.
             (Op::Discard, _) if self.rng.coin() => return,
             _ => {}
         }
@@ -487,12 +494,12 @@ impl World {
         self.step();
     }
 
-    fn answer(&mut self, op: u64) -> Option<Happening> {
+    fn answer(&mut self, op: u64) -> Option<WorldEvent> {
         let mut running = self.running.remove(&op)?;
         let fua = running.io.flags.has(Flags::FUA);
         let disk = &mut self.disks[running.disk];
         match (running.io.op, running.result) {
-            // A write that failed may still be flushed later, as far as it landed.
+            // The landed part of a failed write may still be flushed later.
             (Op::Write | Op::WriteZeroes | Op::Discard, result) => {
                 disk.complete_write(op, running.io.offset, running.io.len as usize, fua && result.is_ok());
                 if fua && result.is_ok() {
@@ -500,7 +507,7 @@ impl World {
                 }
             }
             (Op::Flush, Ok(())) if disk.flush_failed => {
-                // Another one failed while this was under way: who knows which of them was told.
+                // Another flush failed meanwhile: it is undefined which of the two reports the error.
                 running.result = Err(LeafError::of(ErrorKind::FlushFailed));
             }
             (Op::Flush, Ok(())) => {
@@ -514,41 +521,41 @@ impl World {
         let result = running.result;
         self.note(format_args!("op {op} answered {result:?}"));
         match running.owner {
-            Owner::Shard(shard, cookie) if running.late => Some(Happening::LeafReturned(shard, cookie)),
-            Owner::Shard(shard, cookie) => Some(Happening::LeafDone(shard, cookie, result)),
+            Owner::Shard(shard, cookie) if running.late => Some(WorldEvent::LeafReturned(shard, cookie)),
+            Owner::Shard(shard, cookie) => Some(WorldEvent::LeafDone(shard, cookie, result)),
             Owner::Meta(_) if running.late => None,
             Owner::Meta(id) => {
-                let data = match &mut running.place {
-                    Place::Own(data) if running.io.op == Op::Read => std::mem::take(data),
+                let data = match &mut running.memory {
+                    IoMemory::Own(data) if running.io.op == Op::Read => std::mem::take(data),
                     _ => Vec::new(),
                 };
-                Some(Happening::MetaDone(id, result.map(|()| data)))
+                Some(WorldEvent::MetaDone(id, result.map(|()| data)))
             }
         }
     }
 
-    fn late(&mut self, op: u64) -> Option<Happening> {
+    fn late(&mut self, op: u64) -> Option<WorldEvent> {
         let running = self.running.get_mut(&op)?;
         running.late = true;
         let owner = running.owner;
         if running.io.op == Op::Flush {
-            // Nobody will learn what came of it.
+            // The result of a late flush is never reported.
             self.disks[running.disk].flush_failed = true;
         }
         self.note(format_args!("op {op} exceeds its time limit"));
         match owner {
-            Owner::Shard(shard, cookie) => Some(Happening::LeafLate(shard, cookie)),
-            Owner::Meta(id) => Some(Happening::MetaDone(id, Err(LeafError::of(ErrorKind::TimedOut)))),
+            Owner::Shard(shard, cookie) => Some(WorldEvent::LeafLate(shard, cookie)),
+            Owner::Meta(id) => Some(WorldEvent::MetaDone(id, Err(LeafError::of(ErrorKind::TimedOut)))),
         }
     }
 
-    /// Whether the block at `offset` of a disk is being written, or was and is not durable.
+    /// Returns whether the block at `offset` of a disk is being written, or was written and is not durable.
     pub fn is_under_way(&self, disk: usize, offset: u64) -> bool {
         let covers = |io: &LeafIo| io.op == Op::Write && (io.offset..io.offset + io.len).contains(&offset);
         self.disks[disk].is_under_way(offset) || self.running.values().any(|r| r.disk == disk && covers(&r.io))
     }
 
-    /// A disk is pulled: what is in flight on it fails, and its cache loses power.
+    /// Pulls a disk: its I/Os in flight fail, and its cache loses power.
     pub fn pull(&mut self, disk: usize) {
         self.fault("pull");
         self.note(format_args!("disk {disk} is pulled"));
@@ -564,25 +571,25 @@ impl World {
         self.note(format_args!("disk {disk} lost {lost} units"));
     }
 
-    /// Whether something is under way on a leaf.
+    /// Returns whether an I/O is in flight on a leaf.
     pub fn is_busy(&self, leaf: LeafId) -> bool {
         let disk = self.leaves[leaf.0 as usize];
         self.running.values().any(|running| running.disk == disk)
     }
 
-    /// A disk that was pulled is put back, or one that is there is opened anew: only when nothing is under way on it.
+    /// Puts a pulled disk back, or reopens a present one, if no I/O is in flight on it. Returns whether it did.
     pub fn reopen(&mut self, leaf: LeafId) -> bool {
         let disk = self.leaves[leaf.0 as usize];
         if self.running.values().any(|running| running.disk == disk) {
             return false;
         }
-        self.note(format_args!("disk {disk} is opened anew"));
+        self.note(format_args!("disk {disk} is reopened"));
         self.disks[disk].gone = false;
         self.disks[disk].reopen(&mut self.rng);
         true
     }
 
-    /// Of an I/O that nobody will answer properly, each part lands or does not.
+    /// Lands each part of an I/O that will not complete normally, or drops it.
     fn land_the_rest(&mut self, op: u64) {
         for part in 0..self.running[&op].parts.len() {
             if self.running[&op].io.op != Op::Read && self.rng.coin() {
@@ -601,7 +608,7 @@ impl World {
         }
     }
 
-    /// The process is no more; nothing that was to happen to it happens.
+    /// Ends the process by a crash and drops its events.
     pub fn crash(&mut self, how: Crash) {
         self.note(format_args!("crash: {how:?}"));
         let ops: Vec<u64> = self.running.keys().copied().collect();
@@ -620,7 +627,7 @@ impl World {
         self.forget();
     }
 
-    /// The process ended by itself; its files are closed.
+    /// Ends the process by itself, which closes its files.
     pub fn leave(&mut self) {
         assert!(self.running.is_empty(), "the process ended with I/Os in flight");
         for disk in self.disks.iter_mut() {
@@ -639,7 +646,7 @@ impl World {
         (self.faults, self.hung) = (0, false);
     }
 
-    /// Whether a failed flush or a pull made this leaf lose what it had answered.
+    /// Returns whether a failed flush or a pull made this leaf lose acknowledged writes.
     pub fn leaf_is_broken(&self, leaf: LeafId) -> bool {
         let disk = &self.disks[self.leaves[leaf.0 as usize]];
         disk.gone || disk.flush_failed

@@ -1,16 +1,16 @@
-//! How a command fails: what it prints, and its exit status.
+//! Failure of a command: its error output and its exit status.
 
 use crate::output;
 use braid_api::{ErrorBody, ErrorDetail, Kind};
 use std::process::ExitCode;
 
-/// Done, but something needs attention.
+/// Exit status of a command that succeeded and found something that needs attention.
 pub const ATTENTION: u8 = 5;
-/// Damage was found.
+/// Exit status of a command that found damage.
 pub const DAMAGE: u8 = 7;
 
-/// Prints an error and returns its exit status. With `json`, standard output gets the error in the shape of
-/// the API; standard error always gets it for people.
+/// Prints an error and returns its exit status. The error is always printed as text to standard error and, with `json`, also in the API's
+/// form to standard output.
 pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     let detail = detail(error);
     if json {
@@ -20,11 +20,11 @@ pub fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     if !detail.remedy.is_empty() {
         text.push_str(&format!("  {}\n", detail.remedy));
     }
-    output::complain(&text);
+    output::error_text(&text);
     ExitCode::from(detail.kind.exit_status())
 }
 
-/// What an error is in the shape of the API.
+/// Converts an error to an API error.
 pub fn detail(error: &anyhow::Error) -> ErrorDetail {
     if let Some(detail) = error.downcast_ref::<ErrorDetail>() {
         return detail.clone();

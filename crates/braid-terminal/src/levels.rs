@@ -1,14 +1,14 @@
-//! `--level`: the levels as people type them.
+//! The parser of `--level`.
 
 use braid_geometry::Level;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-/// Returns a parser of `--level` that takes these levels, by name or by alias. Help and completions show the names.
+/// Returns a parser of `--level` that accepts these levels, by name or by alias. Help and completions show the names.
 ///
-/// The argument sets `ignore_case`, so that capital letters are taken, too.
+/// The argument must set `ignore_case`, so that capital letters are accepted as well.
 pub fn parser(levels: &'static [Level]) -> impl TypedValueParser<Value = Level> {
     let value = |level: &Level| PossibleValue::new(level.name()).aliases(level.aliases().iter().copied());
-    PossibleValuesParser::new(levels.iter().map(value)).try_map(|word: String| Level::typed(&word))
+    PossibleValuesParser::new(levels.iter().map(value)).try_map(|word: String| Level::parse_name_or_alias(&word))
 }
 
 #[cfg(test)]
@@ -16,8 +16,8 @@ mod tests {
     use super::*;
     use clap::{Arg, Command};
 
-    /// What `--level` makes of a word, where only copies and two parities can be had.
-    fn read(word: &str) -> Result<Level, String> {
+    /// Parses a `--level` value of a command that accepts raid1 and raid6 only.
+    fn parse(word: &str) -> Result<Level, String> {
         let parser = parser(&[Level::Raid1, Level::Raid6]);
         let level = Arg::new("level").long("level").ignore_case(true).value_parser(parser);
         let matches = Command::new("braid").arg(level).try_get_matches_from(["braid", "--level", word]);
@@ -26,18 +26,18 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_taken_by_name_and_alias() {
+    fn levels_are_accepted_by_name_and_alias() {
         for (word, level) in
             [("raid1", Level::Raid1), ("mirror", Level::Raid1), ("Mirror", Level::Raid1), ("RAID-6", Level::Raid6)]
         {
-            assert_eq!(read(word), Ok(level), "{word}");
+            assert_eq!(parse(word), Ok(level), "{word}");
         }
     }
 
     #[test]
-    fn other_levels_are_refused_with_the_names_of_the_right_ones() {
+    fn other_levels_are_rejected_with_the_valid_names() {
         for word in ["raid0", "stripe", "5", "7"] {
-            let error = read(word).expect_err(word);
+            let error = parse(word).expect_err(word);
             assert!(error.contains("raid1, raid6") && !error.contains("mirror"), "{word}: {error}");
         }
     }

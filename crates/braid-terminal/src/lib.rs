@@ -1,6 +1,7 @@
-//! What people and programs read of a command: text, tables, JSON and colour; and the options that say how.
+//! Output of commands: text, tables, JSON, color and progress, and the options that select them.
 //!
-//! What it promises: JSON goes to standard output as one document; a pipe that is closed early ends the command quietly.
+//! What it guarantees: JSON is written to standard output as one document, and a pipe that is closed early ends the command without an
+//! error.
 
 #![forbid(unsafe_code)]
 
@@ -9,3 +10,6 @@ pub mod failure;
 pub mod levels;
 pub mod listing;
 pub mod output;
+pub mod progress;
+mod requests;
+mod width;

@@ -1,15 +1,18 @@
-//! Certificates, keys and authorities, from PEM files to what a TLS connection needs.
+//! TLS configuration from PEM files: certificates, keys and authorities.
 //!
-//! What it is: the one place that reads such files, for the daemon's exports, its API and the clients of both.
-//! What it promises: an error names the file, the reason and the remedy. Certificates are renewed under a running
-//! daemon: [`ServerTls`] notices changed files and gives new connections the new ones; while the new ones are wrong it
-//! keeps the old ones and says so.
-//! What it never does: no TLS 1.1 or older, no renegotiation, no OpenSSL, no password-protected keys.
+//! What it is: the only code that reads such files, for the daemon's exports, its API and the clients of both.
+//! What it guarantees: an error names the file, the reason and the remedy. Certificates can be renewed while the daemon runs:
+//! [`ServerTls`] detects changed files and uses them for new connections. If the new files are invalid, it keeps the old
+//! configuration and returns the error.
+//! What it never does: support TLS 1.1 or older, renegotiation, OpenSSL or password-protected keys.
 
 #![forbid(unsafe_code)]
 
+pub mod digest;
+pub mod expiry;
+
 use braid_api::{ErrorDetail, Kind};
-use braid_nbd::client::TlsWishes;
+use braid_nbd::client::TlsOptions;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
@@ -25,9 +28,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// Longest file of certificates or keys that is read, in bytes. Bundles of all public authorities take some 250 KiB.
+/// Maximum size of a file of certificates or keys, in bytes. Bundles of all public authorities have about 250 KiB.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Where systems keep the authorities that they trust.
+/// The common paths of the system's trusted authorities.
 const SYSTEM_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -35,44 +38,44 @@ const SYSTEM_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Whether clients have to show a certificate.
+/// Whether clients must present a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// They are not asked.
+    /// No certificate is requested.
     #[default]
     None,
-    /// Whoever shows one has to show a right one.
+    /// A certificate is requested. A client without one is accepted, and one with an invalid certificate is rejected.
     Optional,
-    /// Nobody comes in without.
+    /// A valid certificate is required.
     Required,
 }
 
-/// The files of a server.
+/// The TLS files of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// The server's certificate, followed by those between it and its authority.
+    /// The server's certificate, followed by the intermediate certificates up to its authority.
     pub certificate: PathBuf,
     /// The certificate's private key.
     pub key: PathBuf,
     /// The authorities of clients' certificates.
     pub client_authorities: Option<PathBuf>,
-    /// Whether clients have to show a certificate; anything but none needs `client_authorities`.
+    /// Whether clients must present a certificate. All values except `None` need `client_authorities`.
     pub client_certificates: ClientCertificates,
 }
 
-/// The files of a client.
+/// The TLS files of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// Authorities that the server's certificate may come from; none: those that the system trusts.
+    /// The trusted authorities of the server's certificate, or `None` for those that the system trusts.
     pub authorities: Option<PathBuf>,
     /// The client's certificate and its private key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Reads a server's files.
+/// Reads the files of a server, and returns its TLS configuration.
 ///
 /// # Errors
-/// A file is not there, cannot be read or holds something else; the key is another certificate's.
+/// A file is missing, cannot be read or has invalid content; the key does not match the certificate; `client_authorities` is missing.
 pub fn server(files: &ServerFiles) -> Result<Arc<ServerConfig>, ErrorDetail> {
     let provider = provider();
     let chain = certificates(&files.certificate)?;
@@ -83,7 +86,7 @@ pub fn server(files: &ServerFiles) -> Result<Arc<ServerConfig>, ErrorDetail> {
     let builder = match (files.client_certificates, &files.client_authorities) {
         (ClientCertificates::None, _) => builder.with_no_client_auth(),
         (_, None) => {
-            let message = "clients are to show a certificate, and no file says whose certificates count";
+            let message = "client certificates are requested, and no file names their authority";
             return Err(ErrorDetail::new(Kind::InvalidArgument, message)
                 .remedy("name the file with the authority's certificate (tls_ca)"));
         }
@@ -94,25 +97,27 @@ pub fn server(files: &ServerFiles) -> Result<Arc<ServerConfig>, ErrorDetail> {
                 _ => verifier,
             };
             let verifier = verifier.build().map_err(|error| {
-                wrong(path, &format!("its certificates cannot be used for clients: {error}"))
+                invalid_file(path, &format!("its certificates cannot be used for clients: {error}"))
                     .remedy("put the certificate of the clients' authority there, in PEM")
             })?;
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config =
-        builder.with_single_cert(chain, key).map_err(|error| does_not_fit(&error, &files.certificate, &files.key))?;
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|error| unusable_certificate(&error, &files.certificate, &files.key))?;
     config.ignore_client_order = true;
-    // Connections last. Each one shows its certificate anew, so that what is no longer trusted stays out.
+    // Connections are long-lived. Sessions are not resumed, so that each connection presents its certificate again, and a certificate
+    // that is no longer trusted is rejected.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// Reads a client's files.
+/// Reads the files of a client, and returns its TLS configuration.
 ///
 /// # Errors
-/// A file is not there, cannot be read or holds something else; the key is another certificate's.
+/// A file is missing, cannot be read or has invalid content; the key does not match the certificate.
 pub fn client(files: &ClientFiles) -> Result<Arc<ClientConfig>, ErrorDetail> {
     let authorities = match &files.authorities {
         Some(path) => authorities(path)?,
@@ -126,59 +131,59 @@ pub fn client(files: &ClientFiles) -> Result<Arc<ClientConfig>, ErrorDetail> {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => builder
             .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
-            .map_err(|error| does_not_fit(&error, certificate, key))?,
+            .map_err(|error| unusable_certificate(&error, certificate, key))?,
     };
     Ok(Arc::new(config))
 }
 
-/// Reads what the address of an NBD server says of TLS: a folder with `ca-cert.pem` (without it, what the system trusts),
-/// and perhaps `client-cert.pem` and `client-key.pem`.
+/// Returns the TLS configuration that the address of an NBD server specifies: a directory with `ca-cert.pem` (without it, the
+/// system's authorities are trusted), and optionally `client-cert.pem` and `client-key.pem`.
 ///
 /// # Errors
 /// As [`client`].
-pub fn client_of_nbd(wishes: &TlsWishes) -> Result<Arc<ClientConfig>, ErrorDetail> {
-    let there = |name: &str| wishes.certificates.as_ref().map(|folder| folder.join(name)).filter(|path| path.exists());
-    if let Some(folder) = &wishes.certificates
-        && !folder.is_dir()
+pub fn nbd_client(request: &TlsOptions) -> Result<Arc<ClientConfig>, ErrorDetail> {
+    let existing =
+        |name: &str| request.certificates.as_ref().map(|directory| directory.join(name)).filter(|path| path.exists());
+    if let Some(directory) = &request.certificates
+        && !directory.is_dir()
     {
         return Err(ErrorDetail::new(
             Kind::NotFound,
-            format!("tls-certificates: there is no folder {}", folder.display()),
+            format!("tls-certificates: there is no folder {}", directory.display()),
         )
-        .with("path", folder.display())
+        .with("path", directory.display())
         .remedy("name a folder with ca-cert.pem, and client-cert.pem and client-key.pem if the server asks for them"));
     }
     let files = ClientFiles {
-        authorities: there("ca-cert.pem"),
-        identity: there("client-cert.pem").zip(there("client-key.pem")),
+        authorities: existing("ca-cert.pem"),
+        identity: existing("client-cert.pem").zip(existing("client-key.pem")),
     };
-    if wishes.verify {
+    if request.verify {
         return client(&files);
     }
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| internal(&error))?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Anybody(provider())));
+        .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider())));
     match &files.identity {
         None => Ok(Arc::new(builder.with_no_client_auth())),
         Some((certificate, key)) => builder
             .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
             .map(Arc::new)
-            .map_err(|error| does_not_fit(&error, certificate, key)),
+            .map_err(|error| unusable_certificate(&error, certificate, key)),
     }
 }
 
-/// Believes every certificate, for who asks for that (`tls-verify-peer=0`): whoever is in between can read and change
-/// everything.
+/// Accepts every certificate, as `tls-verify-peer=0` requests: a machine in the middle can read and change all data.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _certificate: &CertificateDer<'_>,
-        _between: &[CertificateDer<'_>],
+        _intermediates: &[CertificateDer<'_>],
         _name: &ServerName<'_>,
         _ocsp: &[u8],
         _now: UnixTime,
@@ -209,11 +214,11 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// What rustls takes by itself, but AES with keys of 128 bits before that with 256: as safe for what is known, and a third
-/// faster.
+/// Returns rustls' default cryptography provider, but with AES-128-GCM preferred: it is as secure as far as is known, and a third
+/// faster than AES-256-GCM.
 pub fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
-    let short = |suite: &SupportedCipherSuite| {
+    let is_aes_128 = |suite: &SupportedCipherSuite| {
         matches!(
             suite.suite(),
             CipherSuite::TLS13_AES_128_GCM_SHA256
@@ -221,8 +226,10 @@ pub fn provider() -> Arc<CryptoProvider> {
                 | CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256
         )
     };
-    // TLS 1.3 stays before 1.2: the order is kept but for this.
-    provider.cipher_suites.sort_by_key(|suite| (suite.version().version == ProtocolVersion::TLSv1_2, !short(suite)));
+    // TLS 1.3 suites stay before those of TLS 1.2. The sort is stable: the order is otherwise unchanged.
+    provider
+        .cipher_suites
+        .sort_by_key(|suite| (suite.version().version == ProtocolVersion::TLSv1_2, !is_aes_128(suite)));
     Arc::new(provider)
 }
 
@@ -230,16 +237,16 @@ fn internal(error: &rustls::Error) -> ErrorDetail {
     ErrorDetail::new(Kind::Internal, format!("TLS cannot be set up: {error}"))
 }
 
-fn wrong(path: &Path, why: &str) -> ErrorDetail {
+fn invalid_file(path: &Path, why: &str) -> ErrorDetail {
     ErrorDetail::new(Kind::InvalidArgument, format!("{}: {why}", path.display())).with("path", path.display())
 }
 
-/// Reads a file whole, if it is one and of a sane length.
+/// Reads a whole file. Fails if the path is not a regular file or the file is too long.
 fn read(path: &Path) -> Result<(Vec<u8>, std::fs::Metadata), ErrorDetail> {
     let failed = |error: std::io::Error| match error.kind() {
         ErrorKind::NotFound => ErrorDetail::new(Kind::NotFound, format!("there is no file {}", path.display()))
             .with("path", path.display())
-            .remedy("make it, or name another one"),
+            .remedy("create it, or name another one"),
         ErrorKind::PermissionDenied => {
             ErrorDetail::new(Kind::PermissionDenied, format!("{} cannot be read: {error}", path.display()))
                 .with("path", path.display())
@@ -248,17 +255,17 @@ fn read(path: &Path) -> Result<(Vec<u8>, std::fs::Metadata), ErrorDetail> {
         _ => ErrorDetail::new(Kind::Internal, format!("{} cannot be read: {error}", path.display()))
             .with("path", path.display()),
     };
-    // Opening a pipe would wait for somebody who writes to it.
+    // Opening a pipe without this flag would wait for a writer.
     let flags = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(wrong(path, "it is not a file").remedy("name a file in PEM"));
+        return Err(invalid_file(path, "it is not a file").remedy("name a file in PEM"));
     }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(wrong(path, "it is longer than 4 MiB").remedy("name a file in PEM; is it another one?"));
+        return Err(invalid_file(path, "it is longer than 4 MiB").remedy("name a file in PEM; is it another one?"));
     }
     Ok((bytes, metadata))
 }
@@ -267,9 +274,9 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ErrorDetail
     let remedy = "a certificate in PEM begins with -----BEGIN CERTIFICATE-----";
     let (bytes, _) = read(path)?;
     let found: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(&bytes).collect();
-    let found = found.map_err(|error| wrong(path, &format!("it is no PEM: {error}")).remedy(remedy))?;
+    let found = found.map_err(|error| invalid_file(path, &format!("it is not PEM: {error}")).remedy(remedy))?;
     if found.is_empty() {
-        return Err(wrong(path, "there is no certificate in it").remedy(remedy));
+        return Err(invalid_file(path, "there is no certificate in it").remedy(remedy));
     }
     Ok(found)
 }
@@ -277,17 +284,17 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ErrorDetail
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ErrorDetail> {
     let (bytes, metadata) = read(path)?;
     if metadata.mode() & 0o004 != 0 {
-        // Not refused: secrets mounted into a container look like this, where nobody else is.
+        // This is not an error: secrets that are mounted into a container have such modes, and a container has no other users.
         tracing::warn!("the private key {} can be read by every user; chmod o-rwx it", path.display());
     }
     let remedy = "a key in PEM begins with -----BEGIN PRIVATE KEY----- (or RSA or EC PRIVATE KEY)";
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
         PemError::NoItemsFound if bytes.windows(17).any(|part| part == b"BEGIN ENCRYPTED P") => {
-            wrong(path, "the key is protected by a password, which nobody is here to type")
+            invalid_file(path, "the key is protected by a password, which is not supported")
                 .remedy("store it without: openssl pkey -in KEY -out NEWKEY, and chmod 0600 it")
         }
-        PemError::NoItemsFound => wrong(path, "there is no private key in it").remedy(remedy),
-        error => wrong(path, &format!("it is no PEM: {error}")).remedy(remedy),
+        PemError::NoItemsFound => invalid_file(path, "there is no private key in it").remedy(remedy),
+        error => invalid_file(path, &format!("it is not PEM: {error}")).remedy(remedy),
     })
 }
 
@@ -295,14 +302,14 @@ fn authorities(path: &Path) -> Result<RootCertStore, ErrorDetail> {
     let mut store = RootCertStore::empty();
     for certificate in certificates(path)? {
         store.add(certificate).map_err(|error| {
-            wrong(path, &format!("one of its certificates is no authority's: {error}"))
+            invalid_file(path, &format!("one of its certificates is not an authority's: {error}"))
                 .remedy("put the authority's own certificate there, in PEM")
         })?;
     }
     Ok(store)
 }
 
-/// What the system trusts. Some of it may be of a kind that is not understood here, which is left out.
+/// Returns the authorities that the system trusts. Unsupported certificates are omitted.
 fn system_authorities() -> Result<RootCertStore, ErrorDetail> {
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let known = SYSTEM_AUTHORITIES.iter().map(PathBuf::from).find(|path| path.exists());
@@ -315,11 +322,11 @@ fn system_authorities() -> Result<RootCertStore, ErrorDetail> {
     Ok(store)
 }
 
-fn does_not_fit(error: &rustls::Error, certificate: &Path, key: &Path) -> ErrorDetail {
+fn unusable_certificate(error: &rustls::Error, certificate: &Path, key: &Path) -> ErrorDetail {
     let detail = match error {
         rustls::Error::InconsistentKeys(_) => ErrorDetail::new(
             Kind::InvalidArgument,
-            format!("the key {} is not that of the certificate {}", key.display(), certificate.display()),
+            format!("the key {} does not match the certificate {}", key.display(), certificate.display()),
         )
         .remedy("name the key and the certificate that were made together"),
         error => ErrorDetail::new(
@@ -331,68 +338,73 @@ fn does_not_fit(error: &rustls::Error, certificate: &Path, key: &Path) -> ErrorD
     detail.with("certificate", certificate.display()).with("key", key.display())
 }
 
-/// What tells a file from the one that takes its place, or from itself rewritten.
-type Stamp = Option<(u64, u64, u64, i64, i64)>;
+/// The attributes that change if a file is replaced or rewritten: device, inode, size, and modification time in seconds and nanoseconds.
+/// `None` if the file cannot be examined.
+type FileAttributes = Option<(u64, u64, u64, i64, i64)>;
 
-fn stamps(files: &ServerFiles) -> Vec<Stamp> {
+fn attributes_of(files: &ServerFiles) -> Vec<FileAttributes> {
     let all = [Some(&files.certificate), Some(&files.key), files.client_authorities.as_ref()];
-    let stamp = |path: &PathBuf| {
+    let attributes = |path: &PathBuf| {
         let found = std::fs::metadata(path).ok()?;
         Some((found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
     };
-    all.into_iter().flatten().map(stamp).collect()
+    all.into_iter().flatten().map(attributes).collect()
 }
 
-/// A server's certificate and key, which may be renewed while it runs.
+/// The TLS configuration of a server, whose files can be renewed while the server runs.
 #[derive(Debug)]
 pub struct ServerTls {
-    /// None where it is somebody else's to renew it.
+    /// The files; `None` if the configuration renews itself.
     files: Option<ServerFiles>,
     current: RwLock<Arc<ServerConfig>>,
-    /// The files as they were last looked at.
-    seen: Mutex<Vec<Stamp>>,
+    /// The attributes of the files at the last check.
+    last_attributes: Mutex<Vec<FileAttributes>>,
 }
 
 impl ServerTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// Those of [`server`].
+    /// As [`server`].
     pub fn load(files: ServerFiles) -> Result<ServerTls, ErrorDetail> {
-        // Looked at before they are read: what changes meanwhile is read once more.
-        let seen = stamps(&files);
+        // The attributes are read before the files, so that files that change in between are read again by the next refresh.
+        let last_attributes = attributes_of(&files);
         let current = server(&files)?;
-        Ok(ServerTls { files: Some(files), current: RwLock::new(current), seen: Mutex::new(seen) })
+        Ok(ServerTls {
+            files: Some(files),
+            current: RwLock::new(current),
+            last_attributes: Mutex::new(last_attributes),
+        })
     }
 
-    /// What is made ready already, and renews itself.
-    pub fn ready(current: Arc<ServerConfig>) -> ServerTls {
-        ServerTls { files: None, current: RwLock::new(current), seen: Mutex::default() }
+    /// Returns a server configuration that is ready and renews itself.
+    pub fn from_config(current: Arc<ServerConfig>) -> ServerTls {
+        ServerTls { files: None, current: RwLock::new(current), last_attributes: Mutex::default() }
     }
 
-    /// What new connections are to use. Does not touch the files.
+    /// Returns the configuration for new connections. Does not access the files.
     pub fn current(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where the certificate comes from; nowhere where it is from no file.
+    /// Returns the path of the certificate; an empty path if the configuration does not come from files.
     pub fn certificate(&self) -> &Path {
         self.files.as_ref().map_or(Path::new(""), |files| &files.certificate)
     }
 
-    /// Reads the files again if they are not those that were read last, or if `anyway`. True: new connections use new
-    /// ones. It reads files, and so may take its time.
+    /// Reads the files again if they have changed since the last check, or if `force` is set. Returns whether new connections use a new
+    /// configuration. May block on file I/O.
     ///
     /// # Errors
-    /// Those of [`server`]; the old ones go on. The same wrong files are an error once, not each time.
-    pub fn refresh(&self, anyway: bool) -> Result<bool, ErrorDetail> {
+    /// As [`server`]. The old configuration stays in use. The same invalid files are reported once, unless `force` is set.
+    pub fn refresh(&self, force: bool) -> Result<bool, ErrorDetail> {
         let Some(files) = &self.files else { return Ok(false) };
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = stamps(files);
-        if *seen == now && !anyway {
+        let mut last_attributes = self.last_attributes.lock().unwrap_or_else(PoisonError::into_inner);
+        let current_attributes = attributes_of(files);
+        if *last_attributes == current_attributes && !force {
             return Ok(false);
         }
-        *seen = now;
+        *last_attributes = current_attributes;
         let new = server(files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
         Ok(true)

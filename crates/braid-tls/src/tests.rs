@@ -5,7 +5,7 @@ use rustls::{ClientConnection, ServerConnection};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder with an authority, which goes when it is dropped.
+/// A temporary directory with a certificate authority, which is removed when this is dropped.
 struct Folder {
     path: PathBuf,
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -37,7 +37,7 @@ impl Folder {
         path
     }
 
-    /// A certificate for `name` and its key, in files called after `files`.
+    /// Issues a certificate for `name`, and writes it and its key to files with the prefix `files`.
     fn issue(&self, files: &str, name: &str, purpose: ExtendedKeyUsagePurpose) -> (PathBuf, PathBuf) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a right name");
         params.extended_key_usages = vec![purpose];
@@ -61,8 +61,8 @@ impl Drop for Folder {
     }
 }
 
-/// Lets the two shake hands in memory. `Err`: what the first of them objected to.
-fn shake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> Result<(), rustls::Error> {
+/// Performs a handshake in memory. Returns the first error of either side.
+fn handshake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> Result<(), rustls::Error> {
     let name = ServerName::try_from(name.to_owned()).expect("a right name");
     let mut client = ClientConnection::new(Arc::clone(client), name)?;
     let mut server = ServerConnection::new(Arc::clone(server))?;
@@ -71,49 +71,49 @@ fn shake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> 
         while client.wants_write() {
             client.write_tls(&mut bytes).expect("memory");
         }
-        let mut left = &bytes[..];
-        while !left.is_empty() {
-            server.read_tls(&mut left).expect("memory");
+        let mut unread = &bytes[..];
+        while !unread.is_empty() {
+            server.read_tls(&mut unread).expect("memory");
             server.process_new_packets()?;
         }
         let mut bytes = Vec::new();
         while server.wants_write() {
             server.write_tls(&mut bytes).expect("memory");
         }
-        let mut left = &bytes[..];
-        while !left.is_empty() {
-            client.read_tls(&mut left).expect("memory");
+        let mut unread = &bytes[..];
+        while !unread.is_empty() {
+            client.read_tls(&mut unread).expect("memory");
             client.process_new_packets()?;
         }
     }
-    assert!(!client.is_handshaking() && !server.is_handshaking(), "ten rounds are enough for everybody");
+    assert!(!client.is_handshaking() && !server.is_handshaking(), "ten rounds are enough");
     Ok(())
 }
 
-fn trusting(folder: &Folder) -> ClientFiles {
+fn client_files(folder: &Folder) -> ClientFiles {
     ClientFiles { authorities: Some(folder.path("ca.pem")), identity: None }
 }
 
 #[test]
-fn a_client_believes_its_authority_and_the_right_name() {
+fn client_accepts_only_its_authority_and_the_right_name() {
     let folder = Folder::new();
     let server = server(&folder.server_files()).expect("right files");
-    let one = client(&trusting(&folder)).expect("right files");
-    shake(&server, &one, "localhost").expect("all is right");
-    shake(&server, &one, "elsewhere").expect_err("another name");
+    let one = client(&client_files(&folder)).expect("right files");
+    handshake(&server, &one, "localhost").expect("all is right");
+    handshake(&server, &one, "elsewhere").expect_err("another name");
     let stranger = Folder::new();
-    let other = client(&trusting(&stranger)).expect("right files");
-    shake(&server, &other, "localhost").expect_err("another authority");
+    let other = client(&client_files(&stranger)).expect("right files");
+    handshake(&server, &other, "localhost").expect_err("another authority");
 }
 
 #[test]
-fn clients_show_certificates_where_they_have_to() {
+fn client_certificates_are_verified_as_configured() {
     let folder = Folder::new();
     let stranger = Folder::new();
     let identity = |from: &Folder| Some(from.issue("client", "a client", ExtendedKeyUsagePurpose::ClientAuth));
-    let with = |identity| client(&ClientFiles { identity, ..trusting(&folder) }).expect("right files");
-    let (nobody, known, unknown) = (with(None), with(identity(&folder)), with(identity(&stranger)));
-    // Not asked, whoever wants to, everybody: who comes in.
+    let with = |identity| client(&ClientFiles { identity, ..client_files(&folder) }).expect("right files");
+    let (anonymous, known, unknown) = (with(None), with(identity(&folder)), with(identity(&stranger)));
+    // For each setting, whether clients are accepted without a certificate, with a valid one, and with one of another authority.
     for (wanted, admitted) in [
         (ClientCertificates::None, [true, true, true]),
         (ClientCertificates::Optional, [true, true, false]),
@@ -125,7 +125,7 @@ fn clients_show_certificates_where_they_have_to() {
             ..folder.server_files()
         };
         let server = server(&files).expect("right files");
-        let found = [&nobody, &known, &unknown].map(|client| shake(&server, client, "localhost").is_ok());
+        let found = [&anonymous, &known, &unknown].map(|client| handshake(&server, client, "localhost").is_ok());
         assert_eq!(found, admitted, "{wanted:?}");
     }
     let files = ServerFiles { client_certificates: ClientCertificates::Required, ..folder.server_files() };
@@ -134,7 +134,7 @@ fn clients_show_certificates_where_they_have_to() {
 }
 
 #[test]
-fn wrong_files_are_named_with_reason_and_remedy() {
+fn errors_name_the_file_with_reason_and_remedy() {
     let folder = Folder::new();
     let right = folder.server_files();
     let (other, _) = folder.issue("other", "localhost", ExtendedKeyUsagePurpose::ServerAuth);
@@ -148,8 +148,8 @@ fn wrong_files_are_named_with_reason_and_remedy() {
         (certificate(folder.path("absent")), Kind::NotFound, "absent", "there is no file"),
         (certificate(folder.path.clone()), Kind::InvalidArgument, "braid-tls", "not a file"),
         (certificate(text.clone()), Kind::InvalidArgument, "text", "no certificate"),
-        (certificate(broken), Kind::InvalidArgument, "broken", "no PEM"),
-        (certificate(other), Kind::InvalidArgument, "other-cert.pem", "is not that of the certificate"),
+        (certificate(broken), Kind::InvalidArgument, "broken", "not PEM"),
+        (certificate(other), Kind::InvalidArgument, "other-cert.pem", "does not match the certificate"),
         (key(folder.path("absent")), Kind::NotFound, "absent", "there is no file"),
         (key(text), Kind::InvalidArgument, "text", "no private key"),
         (key(secret), Kind::InvalidArgument, "secret", "password"),
@@ -161,34 +161,34 @@ fn wrong_files_are_named_with_reason_and_remedy() {
         assert!(error.message.contains(name) && error.message.contains(why), "{error}");
         assert!(!error.remedy.is_empty(), "{error}");
     }
-    let error = client(&ClientFiles { authorities: Some(folder.path("text")), identity: None }).expect_err("no PEM");
+    let error = client(&ClientFiles { authorities: Some(folder.path("text")), identity: None }).expect_err("not PEM");
     assert!(error.message.contains("no certificate"), "{error}");
 }
 
 #[test]
-fn renewed_files_count_from_the_next_connection_on() {
+fn renewed_files_are_used_for_new_connections() {
     let folder = Folder::new();
     let tls = ServerTls::load(folder.server_files()).expect("right files");
     let first = tls.current();
     assert_eq!(tls.refresh(false), Ok(false), "nothing has changed");
     assert!(Arc::ptr_eq(&first, &tls.current()));
-    // The key alone, as when half of a renewal is written.
+    // Only the key is replaced, as in the middle of a renewal.
     let other = KeyPair::generate().expect("a key");
     std::fs::remove_file(folder.path("server-key.pem")).expect("it is there");
     folder.write("server-key.pem", &other.serialize_pem());
     tls.refresh(false).expect_err("the key is not the certificate's");
-    assert!(Arc::ptr_eq(&first, &tls.current()), "the old one goes on");
-    assert_eq!(tls.refresh(false), Ok(false), "it is said once");
+    assert!(Arc::ptr_eq(&first, &tls.current()), "the old configuration stays in use");
+    assert_eq!(tls.refresh(false), Ok(false), "the error is reported once");
     folder.server_files();
     assert_eq!(tls.refresh(false), Ok(true));
     assert!(!Arc::ptr_eq(&first, &tls.current()));
-    let client = client(&trusting(&folder)).expect("right files");
-    shake(&tls.current(), &client, "localhost").expect("the new one is right");
+    let client = client(&client_files(&folder)).expect("right files");
+    handshake(&tls.current(), &client, "localhost").expect("the new one is right");
     assert_eq!(tls.refresh(true), Ok(true), "when asked for");
 }
 
 #[test]
-fn the_fastest_cipher_of_the_newest_version_comes_first() {
+fn fastest_cipher_of_the_newest_version_is_preferred() {
     let suites = provider().cipher_suites.clone();
     assert_eq!(suites[0].suite(), CipherSuite::TLS13_AES_128_GCM_SHA256);
     assert_eq!(suites.len(), ring::default_provider().cipher_suites.len());

@@ -6,7 +6,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use braid_engine::{Buf, Completion, DeviceId, IoError, Request};
-use braid_nbd::Export;
+use braid_export::Export;
 use braid_ring::{Cx, Frontend};
 use zerocopy::IntoBytes;
 

@@ -14,7 +14,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use braid_engine::{Buf, Completion, DeviceId, ErrorKind, Flags, IoError, Op, Request};
-use braid_nbd::{Export, ExportStats, RequestClass};
+use braid_export::{Export, ExportStats, RequestClass};
 
 use crate::abi::{self, IoCommand, IoDescriptor, IoOp};
 
@@ -539,7 +539,7 @@ impl<D: DriverQueue> Queue<D> {
             self.wake_in(host, if self.stopping { RETRY_NS } else { COMMITTED_MAX_NS });
         }
         if self.stats != ExportStats::default() {
-            self.export.add(&std::mem::take(&mut self.stats));
+            self.export.add_stats(&std::mem::take(&mut self.stats));
         }
     }
 }

@@ -5,7 +5,7 @@ use braid_cli::completions::{self, CompletionsArgs};
 use braid_cli::man::{self, ManArgs};
 use braid_cli::schema::{self, SchemaArgs};
 use braid_cli::{aliases, examples, usage};
-use braid_terminal::{color, failure, listing, output};
+use braid_terminal::{color, failure, listing, output, progress};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 use utoipa::OpenApi;
@@ -42,7 +42,7 @@ enum Command {
     Schema(SchemaArgs),
 }
 
-/// What commands of this program print with `--json` that are not in `braid-cli`.
+/// The `--json` documents of commands that are not in `braid-cli`.
 #[derive(OpenApi)]
 #[openapi(components(schemas(braid_bench::model::Document, demo::Report)))]
 struct Documents;
@@ -62,10 +62,11 @@ pub fn main() -> ExitCode {
     if let Some(status) = braid_cli::run_as_helper() {
         return status;
     }
-    // Known before anything is read, as what cannot be read is said in colour, too.
+    // Chosen before the command line is parsed, because errors of parsing are coloured, too.
     color::choose(std::env::args_os().skip(1));
-    // Those commands that print JSON print their errors as JSON too, also of a command line that was not understood.
-    let json = listing::is_json_wanted(std::env::args_os().skip(1));
+    // Commands that print JSON print their errors as JSON, too, even if the command line cannot be parsed.
+    let json = listing::requests_json(std::env::args_os().skip(1));
+    progress::choose(json);
     let mut command = command();
     if !std::io::IsTerminal::is_terminal(&std::io::stdout()) {
         command = command.term_width(output::columns());

@@ -1,10 +1,10 @@
-//! `braid`: mixed disks become fast block volumes. The one binary, and its daemon.
+//! The `braid` binary: turns mixed disks into fast block volumes, and runs their daemon.
 //!
-//! What it is: [`commands`] is the table of what there is to type; `daemon` is the control plane beside the shards. Commands that ask the daemon
-//! are in `braid-cli`, measurements and the demonstration in `braid-bench`.
-//! What it promises: every command takes `--json` and ends with an exit status of [`braid_cli::man::EXIT_STATUS`]; every error names the
-//! object, the reason and the remedy.
-//! What it never does: no I/O of users passes through here; that is the ring's.
+//! [`commands`] is the table of all commands; `daemon` is the control plane beside the shards. Commands that call the
+//! daemon are in `braid-cli`, measurements and the demonstration in `braid-bench`.
+//! Guarantees: every command takes `--json` and ends with an exit status of [`braid_cli::man::EXIT_STATUS`]; every
+//! error names the object, the reason and the remedy.
+//! Never: no I/O of clients passes through this crate; the ring does it.
 
 #![forbid(unsafe_code)]
 

@@ -1,16 +1,17 @@
-//! What holds of the command line as a whole.
+//! Properties of the command line as a whole.
 
 use crate::commands::{command, documents};
 use braid_cli::examples::{EXAMPLES, for_arguments};
 use braid_cli::schema::{self, COMMANDS, references};
 use clap::Command;
+use std::path::PathBuf;
 
-/// Every command that can be run, with its path.
-fn leaves(command: &Command, path: &str, into: &mut Vec<(String, Command)>) {
+/// Collects every command that can be run, with its path.
+fn collect_commands(command: &Command, path: &str, into: &mut Vec<(String, Command)>) {
     for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
         let path = format!("{path} {}", inner.get_name()).trim().to_owned();
         if inner.has_subcommands() {
-            leaves(inner, &path, into);
+            collect_commands(inner, &path, into);
         } else {
             into.push((path, inner.clone()));
         }
@@ -19,7 +20,7 @@ fn leaves(command: &Command, path: &str, into: &mut Vec<(String, Command)>) {
 
 fn all() -> Vec<(String, Command)> {
     let mut all = Vec::new();
-    leaves(&command(), "", &mut all);
+    collect_commands(&command(), "", &mut all);
     all
 }
 
@@ -33,7 +34,7 @@ fn every_command_has_json_and_examples() {
     let all = all();
     assert!(all.len() >= 18, "{}", all.len());
     for (path, command) in &all {
-        // The daemon answers nobody, and its log has a format of its own; these print what others read.
+        // The daemon prints no result, and its log has a format of its own; the others print text for other programs.
         let other = ["serve", "completions", "man", "schema"].contains(&path.as_str());
         let json = command.get_arguments().any(|argument| argument.get_long() == Some("json"));
         assert!(json || other, "{path} has no --json");
@@ -100,7 +101,7 @@ fn levels_are_taken_by_number_and_by_other_names_wherever_there_are_any() {
     }
 }
 
-/// The words of an example up to the first that is the shell's.
+/// Returns the words of an example, up to the first one of the shell.
 fn words(example: &str) -> Vec<String> {
     let end = [" || ", " > "].into_iter().filter_map(|mark| example.find(mark)).min().unwrap_or(example.len());
     example[..end].split_whitespace().map(|word| word.trim_matches('\'').to_owned()).collect()
@@ -117,6 +118,20 @@ fn every_example_is_right() {
             }
         }
     }
+}
+
+#[test]
+fn every_command_of_the_runbooks_is_right() {
+    let mut count = 0;
+    for page in braid_cli::explain::pages() {
+        for line in page.text().lines().filter(|line| line.starts_with("braid ")) {
+            if let Err(error) = command().try_get_matches_from(words(line)) {
+                panic!("{}: {line}: {error}", page.name());
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 60, "only {count} were found");
 }
 
 #[test]
@@ -142,22 +157,81 @@ fn help_fits_a_terminal() {
     }
 }
 
-/// A paragraph that names the aliases of a command, if it has any.
-fn also(path: &str, command: &Command) -> String {
+/// Returns a paragraph that names the aliases of a command, if it has any.
+fn alias_paragraph(path: &str, command: &Command) -> String {
     let noun = path.rsplit_once(' ').map_or("", |(noun, _)| noun);
     let aliases: Vec<String> = command.get_visible_aliases().map(|alias| format!("`braid {noun} {alias}`")).collect();
     if aliases.is_empty() { String::new() } else { format!("Also {}.\n\n", aliases.join(", ")) }
 }
 
-/// `docs/cli.md`, made of what clap knows.
-fn reference() -> String {
-    let mut text = String::from(
-        "# The command line\n\n\
-         Made from the program itself; a test keeps it so (`BRAID_WRITE_DOCS=1 cargo test -p braid docs_cli` writes it anew).\n\n\
-         Every command takes `--help`, and `--json` for one JSON document on standard output; then errors are printed there, too, in the\n\
-         shape of the API; what the documents look like says `docs/json.md`. Every `list` takes `-o wide|json|name` and `--no-headers`. Tables fit\n\
-         the terminal; where there is none, nothing is wrapped or cut. `braid serve` answers nobody, but for `--upgrade`: its log goes to standard error. Sizes: `K M G T P` are powers of 1024,\n\
-         `KB MB GB TB PB` powers of 1000.\n\n\
+/// What every page of the reference begins with, below its title.
+const GENERATED: &str =
+    "Generated from the program; do not edit. `BRAID_WRITE_DOCS=1 cargo test -p braid docs_cli` writes it.\n";
+
+/// Returns the page of a command: the page of its noun, or `general` for a command without one.
+fn page_of(path: &str) -> &str {
+    path.split_once(' ').map_or("general", |(noun, _)| noun)
+}
+
+/// Returns a help text without the options that the overview lists once: those of the daemon's address, `--json` and `--help`.
+fn without_common(help: &str) -> String {
+    let mut text = String::new();
+    let (mut section, mut printed) = ("", true);
+    for paragraph in help.split("\n\n") {
+        let mut body = paragraph;
+        if let Some((first, rest)) = paragraph.split_once('\n')
+            && first.ends_with(':')
+            && !first.starts_with(' ')
+        {
+            (section, printed, body) = (first, false, rest);
+        }
+        let option = body.lines().next().unwrap_or_default().trim();
+        if section == "Which daemon:" || ["--json", "-h, --help"].contains(&option) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str("\n\n");
+        }
+        if !printed {
+            text.push_str(section);
+            text.push('\n');
+            printed = true;
+        }
+        text.push_str(body);
+    }
+    text
+}
+
+/// Returns the overview of the command line: common options, exit statuses and variables of the environment.
+fn overview(pages: &[String]) -> String {
+    let mut text = format!("# The command line\n\n{GENERATED}\n");
+    text.push_str(
+        "Commands are `braid NOUN VERB`. Each noun has a page:\n\n\
+         | page | commands |\n|---|---|\n",
+    );
+    for page in pages {
+        let all = all();
+        let verbs: Vec<&str> = all
+            .iter()
+            .filter(|(path, _)| page_of(path) == page)
+            .map(|(path, _)| path.split_once(' ').map_or(path.as_str(), |(_, verb)| verb))
+            .collect();
+        text.push_str(&format!("| [{page}]({page}.md) | {} |\n", verbs.join(", ")));
+    }
+    text.push_str(
+        "\n\
+         Every `list` takes `-o wide|json|name` and `--no-headers`. Tables use the width of the terminal; piped tables are neither\n\
+         wrapped nor cut. Sizes: `K M G T P` are powers of 1024, `KB MB GB TB PB` powers of 1000.\n\n\
+         ## Common options\n\n\
+         Every command takes `--help`. Every command except `serve`, `completions`, `man` and `schema` takes `--json`: it prints one\n\
+         JSON document to standard output, and errors in the shape of the API. [JSON](../json.md) describes the documents.\n\
+         `--color never|always|auto` is accepted everywhere. Commands that talk to the daemon also take:\n\n\
+         | option | meaning |\n|---|---|\n\
+         | `--socket PATH` | the daemon's socket; default: `BRAID_SOCKET`, else the one in `braid.toml`, else the user's own |\n\
+         | `--host URL` | a daemon on another machine, over TLS: `https://NODE:10870`; default: `BRAID_HOST` |\n\
+         | `--ca FILE` | the authority of that daemon's certificate (PEM); default: `BRAID_CA`, else those that the system trusts |\n\
+         | `--token-file FILE` | a file with the token to show that daemon; default: `BRAID_TOKEN_FILE` |\n\
+         | `--cert FILE`, `--key FILE` | the certificate to show and its private key (PEM); default: `BRAID_CERT`, `BRAID_KEY` |\n\n\
          ## Exit status\n\n| status | meaning |\n|---|---|\n",
     );
     for (status, meaning) in braid_cli::man::EXIT_STATUS {
@@ -168,44 +242,66 @@ fn reference() -> String {
          ## Environment\n\n\
          | variable | meaning |\n|---|---|\n\
          | `BRAID_SOCKET` | the socket of the daemon's API, else `/run/braid/braid.sock` for root and `$XDG_RUNTIME_DIR/braid/braid.sock` for others |\n\
-         | `BRAID_HOST` | a daemon on another machine instead (`https://NODE:10870`); it wins over `BRAID_SOCKET`, and `--socket` over both |\n\
-         | `BRAID_CA`, `BRAID_TOKEN_FILE`, `BRAID_CERT`, `BRAID_KEY` | files for that daemon: its authority, the token, the certificate and key to show it |\n\
+         | `BRAID_HOST` | a daemon on another machine instead (`https://NODE:10870`); it takes precedence over `BRAID_SOCKET`, and `--socket` over both |\n\
+         | `BRAID_CA`, `BRAID_TOKEN_FILE`, `BRAID_CERT`, `BRAID_KEY` | files for that daemon: its certificate authority, the token, the client certificate and its private key |\n\
          | `BRAID_STATE` | the folder of the daemon's state, else `/var/lib/braid` for root and `$XDG_STATE_HOME/braid` (`~/.local/state/braid`) for others |\n\
-         | `BRAID_SHARED_MEMORY` | the folder in shared memory of the tails of pools, else `/dev/shm/braid` for root and `/dev/shm/braid-UID` for others |\n\
+         | `BRAID_SHARED_MEMORY` | the folder in shared memory of the in-memory logs of pools, else `/dev/shm/braid` for root and `/dev/shm/braid-UID` for others |\n\
          | `BRAID_CONFIG` | the configuration, else `/etc/braid/braid.toml` for root and `$XDG_CONFIG_HOME/braid/braid.toml` (`~/.config/braid/braid.toml`) for others |\n\
          | `NO_COLOR` | no colour, unless `--color` says otherwise |\n\
          | `COLUMNS` | how wide tables are at a terminal, instead of its own width |\n",
     );
-    for (path, command) in all() {
-        let help = command.clone().term_width(100).render_long_help().to_string();
-        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
-        let usage = help.join("\n").replace(&format!("Usage: {}", command.get_name()), &format!("Usage: braid {path}"));
-        text.push_str(&format!("\n## braid {path}\n\n{}```text\n{}\n```\n", also(&path, &command), usage.trim()));
-    }
     text
+}
+
+/// Returns the pages of `docs/reference/cli`, made of what clap knows: the name of each file, and its text.
+fn reference() -> Vec<(String, String)> {
+    let mut names: Vec<String> = all().iter().map(|(path, _)| page_of(path).to_owned()).collect();
+    names.sort();
+    names.dedup();
+    let mut pages = vec![("README.md".to_owned(), overview(&names))];
+    for name in &names {
+        let title = if name == "general" { "Commands without a noun".to_owned() } else { format!("braid {name}") };
+        let mut text =
+            format!("# {title}\n\n{GENERATED}Options that all commands share are in [the overview](README.md).\n");
+        for (path, command) in all().into_iter().filter(|(path, _)| page_of(path) == name) {
+            let help = command.clone().term_width(100).render_long_help().to_string();
+            let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+            let usage =
+                help.join("\n").replace(&format!("Usage: {}", command.get_name()), &format!("Usage: braid {path}"));
+            let usage = without_common(usage.trim());
+            text.push_str(&format!("\n## braid {path}\n\n{}```text\n{usage}\n```\n", alias_paragraph(&path, &command)));
+        }
+        pages.push((format!("{name}.md"), text));
+    }
+    pages
 }
 
 #[test]
 fn docs_cli_is_what_the_program_says() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
-    let made = reference();
-    if std::env::var_os("BRAID_WRITE_DOCS").is_some() {
-        std::fs::write(path, &made).expect("the docs can be written");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/cli");
+    for (name, made) in reference() {
+        let path = format!("{folder}/{name}");
+        if std::env::var_os("BRAID_WRITE_DOCS").is_some() {
+            std::fs::write(&path, &made).expect("the docs can be written");
+        }
+        let there = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            there == made,
+            "docs/reference/cli/{name} is not up to date: BRAID_WRITE_DOCS=1 cargo test -p braid docs_cli"
+        );
     }
-    let there = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(there == made, "docs/cli.md is not up to date: BRAID_WRITE_DOCS=1 cargo test -p braid docs_cli");
 }
 
 #[test]
 fn docs_errors_lists_every_kind_with_its_statuses() {
-    let text =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/errors.md")).expect("it is there");
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/errors.md"))
+        .expect("it is there");
     for kind in braid_api::Kind::ALL {
-        let row = text.lines().find(|line| line.starts_with(&format!("| `{kind}` |")));
-        let row = row.unwrap_or_else(|| panic!("{kind} is not in docs/errors.md"));
-        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-        assert_eq!(cells[3], kind.http_status().to_string(), "{row}");
-        assert_eq!(cells[4], kind.exit_status().to_string(), "{row}");
+        let line = text.lines().find(|line| line.starts_with(&format!("| `{kind}` |")));
+        let line = line.unwrap_or_else(|| panic!("{kind} is not in docs/reference/errors.md"));
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        assert_eq!(cells[3], kind.http_status().to_string(), "{line}");
+        assert_eq!(cells[4], kind.exit_status().to_string(), "{line}");
     }
 }
 
@@ -222,4 +318,70 @@ fn every_command_has_a_schema_that_is_whole() {
             assert!(schema["$defs"].get(&name).is_some(), "{command}: {name} is missing");
         }
     }
+}
+
+/// The crates that report events.
+const REPORTERS: [&str; 8] = [
+    "braid",
+    "braid-arrays",
+    "braid-cluster",
+    "braid-exports",
+    "braid-inventory",
+    "braid-pools",
+    "braid-replication",
+    "braid-server",
+];
+
+/// Returns whether a text of the source is the kind of an event, not a message.
+fn is_kind(text: &str) -> bool {
+    text.contains('_') && text.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_')
+}
+
+/// Every event kind in the source is in the document's table, and has a runbook.
+#[test]
+fn the_reference_lists_every_event() {
+    let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let text = std::fs::read_to_string(format!("{crates}/../docs/reference/events.md")).expect("it is there");
+    let mut kinds = 0;
+    let mut folders: Vec<PathBuf> = REPORTERS.iter().map(|name| format!("{crates}/{name}/src").into()).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("it is a folder") {
+            let path = entry.expect("it can be listed").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let source = std::fs::read_to_string(&path).expect("it is text");
+            let source = source.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            // Nodes add events through two short functions of their own, the server through one.
+            let source = source
+                .replace("reports.report(Severity::Info, ", ".events().info(")
+                .replace("reports.report(Severity::Error, ", ".events().error(")
+                .replace("self.report_event(", ".events().info(")
+                .replace("self.report_warning(", ".events().warn(")
+                .replace(".events.", ".events().");
+            for call in source.split(".events()").skip(1) {
+                let head = call.split(';').next().unwrap_or_default();
+                let Some(kind) = head.split('"').nth(1) else { continue };
+                if head.trim_start().trim_start_matches('.').starts_with(['i', 'w', 'e']) && is_kind(kind) {
+                    kinds += 1;
+                    assert!(
+                        text.contains(&format!("`{kind}`")),
+                        "{}: docs/reference/events.md does not list the event {kind}",
+                        path.display()
+                    );
+                }
+            }
+        }
+    }
+    assert!(kinds > 100, "only {kinds} events were found in the source");
+    let mut explained = 0;
+    for line in text.lines().filter(|line| line.starts_with("| `")) {
+        let cell = line.split('|').nth(1).unwrap_or_default();
+        for kind in cell.split('`').skip(1).step_by(2) {
+            assert!(braid_cli::explain::find(kind).is_some(), "no runbook is about the event {kind}");
+            explained += 1;
+        }
+    }
+    assert!(explained > 100, "only {explained} events were found in docs/reference/events.md");
 }

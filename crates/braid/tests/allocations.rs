@@ -1,7 +1,7 @@
-//! After start, a shard's thread allocates nothing: not at any level, not for a server of NBD.
+//! After the start, the thread of a shard allocates nothing: neither at any level, nor for an NBD server.
 //!
-//! A counting allocator counts by thread; a wrapper around each frontend tells its thread's count. What is measured
-//! is between the second I/O and the last: starting a phase and reporting on it may allocate, I/Os may not.
+//! A counting allocator counts by thread; a wrapper around each frontend reports the count of its thread. The
+//! measurement covers the second to the last I/O: starting a phase and reporting on it may allocate, I/Os may not.
 
 #![allow(unsafe_code)]
 
@@ -15,18 +15,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use braid_engine::{
-    Completion, DeviceId, DeviceLayout, DeviceLease, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingDisk,
-    RingPlace, Role, ShardId, Uuid,
+    Completion, DeviceId, DeviceLayout, DeviceLease, MemberRole, MirrorMember, MirrorNode, Node, ParityNode, RegionMap,
+    RingDisk, RingState, ShardId, Uuid,
 };
+use braid_export::{ExportInfo, ExportTable};
 use braid_format::MemberId;
 use braid_format::journal::RING_OFFSET_BYTES;
 use braid_geometry::{Geometry, Level, Spec};
+use braid_nbd::EventQueue;
 use braid_nbd::client::{Client, ClientConfig, Replies};
 use braid_nbd::server::{NbdFrontend, NewConnection, ServerConfig};
-use braid_nbd::{EventQueue, ExportInfo, ExportTable};
 use braid_ring::{Cx, Disk, DiskSpec, DriverKind, Frontend, OpenOptions, Ring, RingConfig, RingHandle};
 
-/// The load of `braid bench`, as it is.
+/// The load generator of `braid bench`, unchanged.
 #[path = "../../braid-bench/src"]
 #[allow(dead_code)]
 mod bench {
@@ -51,29 +52,29 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that is ending has no counter any more, and nobody asks for it.
+    // A thread that is ending has no counter any more, and no test reads it.
     let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
 }
 
-// SAFETY: everything is passed on to the system's allocator as it came; counting allocates nothing.
+// SAFETY: every call is passed on unchanged to the system's allocator; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's guarantee, passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's guarantee, passed on.
         unsafe { System.dealloc(at, layout) }
     }
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's guarantee, passed on.
         unsafe { System.realloc(at, layout, bytes) }
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller's promise, passed on.
+        // SAFETY: the caller's guarantee, passed on.
         unsafe { System.alloc_zeroed(layout) }
     }
 }
@@ -84,10 +85,10 @@ static ALLOCATOR: Counting = Counting;
 const DEVICE: DeviceId = DeviceId(0);
 const IOS: u64 = 1_000_000;
 
-/// Asks a [`Counted`] for its thread's count.
+/// Requests the count of a [`Counted`] frontend's thread.
 struct Probe(SyncSender<u64>);
 
-/// A frontend that tells how many allocations its thread has made before the latest call.
+/// A frontend that records how many allocations its thread had made before the latest call.
 struct Counted<F> {
     inner: F,
     seen: Arc<AtomicU64>,
@@ -131,26 +132,26 @@ impl<F: Frontend> Frontend for Counted<F> {
     }
 }
 
-/// The count of the shard's thread now.
+/// Returns the current count of the shard's thread.
 fn probe(handle: &RingHandle) -> u64 {
     let (sender, answer) = sync_channel(1);
     handle.post(ShardId(0), 0, Box::new(Probe(sender)));
     answer.recv().expect("the shard answers")
 }
 
-/// What stands on the disks.
+/// The array that is built on the disks.
 #[derive(Clone, Copy, Default)]
-struct Kind {
+struct ArrayKind {
     level: Option<Level>,
-    /// The last disk holds the journal alone.
+    /// The last disk holds only the journal.
     journal_last: bool,
-    /// It answers under a lease, and reads wait for writes.
+    /// It serves under a lease, and reads wait for writes.
     replicated: bool,
 }
 
-/// A device of these disks, published on the ring; and its size.
-fn publish(handle: &RingHandle, kind: Kind, names: &[String]) -> u64 {
-    let Kind { level, journal_last, replicated } = kind;
+/// Publishes a device on these disks. Returns its size in bytes.
+fn publish(handle: &RingHandle, kind: ArrayKind, names: &[String]) -> u64 {
+    let ArrayKind { level, journal_last, replicated } = kind;
     let parity = level.is_some_and(|level| level.parity() > 0);
     let mut members = Vec::new();
     for name in names {
@@ -181,41 +182,42 @@ fn publish(handle: &RingHandle, kind: Kind, names: &[String]) -> u64 {
     size_bytes
 }
 
-/// Behind the data of each member of an array with parity (8 MiB).
+/// Bytes behind the data of each member of an array with parity (8 MiB).
 const JOURNAL_BYTES: u64 = 8 << 20;
 
-/// A redundant array in which everything was written before, with its journal on the members or on a disk of its own.
+/// Returns a redundant array in which every region was written, with its journal on the members or on a disk of its
+/// own.
 fn mirrored(geometry: Geometry, members: &[Node], journal: Option<&Node>) -> Node {
     let all = [u64::MAX; 16];
     let map = RegionMap::new(ShardId(0), Uuid::nil(), geometry.size_bytes(), 64 << 10, (&all, &all), true);
     let member = |node: &Node| match *node {
         Node::Leaf { leaf, start, len } => {
-            MirrorMember { leaf, start, len, bitmap_start: 0, role: Role::InSync, write_mostly: false }
+            MirrorMember { leaf, start, len, bitmap_start: 0, role: MemberRole::InSync, write_mostly: false }
         }
         _ => unreachable!("the members are disks"),
     };
     let members: Vec<MirrorMember> = members.iter().map(member).collect();
     let ring_blocks = (JOURNAL_BYTES - RING_OFFSET_BYTES) / 4096;
     let ring_on = match journal {
-        Some(Node::Leaf { leaf, .. }) => RingPlace::Disk(RingDisk {
+        Some(Node::Leaf { leaf, .. }) => RingState::Disk(RingDisk {
             leaf: *leaf,
             role: members.len() as u16,
             ring: RING_OFFSET_BYTES,
             id: MemberId::from_random(1),
             member_blocks: ring_blocks as u16,
         }),
-        _ => RingPlace::Members,
+        _ => RingState::Members,
     };
     let parity = (geometry.spec().level.parity() > 0).then(|| ParityNode {
         array: Uuid::nil(),
         run: 1,
         rings: members.iter().map(|member| member.start + member.len + RING_OFFSET_BYTES).collect(),
         ring_blocks,
-        least_ring_blocks: ring_blocks,
+        ring_blocks_min: ring_blocks,
         generation: 1,
-        lost: Arc::default(),
+        lost_stripes: Arc::default(),
         marks: Arc::default(),
-        ring_on,
+        ring_location: ring_on,
     });
     Node::Mirrored(Box::new(MirrorNode {
         geometry,
@@ -227,7 +229,7 @@ fn mirrored(geometry: Geometry, members: &[Node], journal: Option<&Node>) -> Nod
     }))
 }
 
-/// Files of 16 MiB that are gone at the end.
+/// Files of 16 MiB that are removed on drop.
 struct Files(PathBuf);
 
 impl Files {
@@ -247,7 +249,7 @@ impl Drop for Files {
     }
 }
 
-/// Runs the load of `braid bench` on a device and counts.
+/// Runs the load of `braid bench` on a device, and asserts that it allocates nothing.
 fn bench_allocates_nothing(
     what: &str,
     driver: DriverKind,
@@ -255,11 +257,11 @@ fn bench_allocates_nothing(
     names: &[String],
     (order, ios): (Order, u64),
 ) {
-    allocates_nothing(what, driver, Kind { level, ..Kind::default() }, names, (order, ios));
+    allocates_nothing(what, driver, ArrayKind { level, ..ArrayKind::default() }, names, (order, ios));
 }
 
-/// The same, of any kind.
-fn allocates_nothing(what: &str, driver: DriverKind, kind: Kind, names: &[String], (order, ios): (Order, u64)) {
+/// Does the same for an array of any kind.
+fn allocates_nothing(what: &str, driver: DriverKind, kind: ArrayKind, names: &[String], (order, ios): (Order, u64)) {
     let level = kind.level;
     let (sender, done) = sync_channel(1);
     let seen = Arc::new(AtomicU64::new(0));
@@ -302,7 +304,7 @@ fn allocates_nothing(what: &str, driver: DriverKind, kind: Kind, names: &[String
         let found = done.recv().expect("the shard answers");
         assert_eq!((found.ios, found.errors), (ios, 0), "{what}");
     };
-    // What is allocated at the first use of something belongs to the start.
+    // Allocations at the first use of something belong to the start.
     phase(ios.min(100_000));
     let before = probe(&handle);
     phase(ios);
@@ -332,17 +334,17 @@ fn no_level_allocates_for_an_io() {
                 let what = format!("{level} of 3 {kind} disks, {order:?}");
                 bench_allocates_nothing(&what, DriverKind::Uring, Some(level), names, (order, IOS / 4));
                 let (what, names) = (format!("{what}, journal on a fourth"), [&names[..], &names[..1]].concat());
-                let kind = Kind { level: Some(level), journal_last: true, ..Kind::default() };
+                let kind = ArrayKind { level: Some(level), journal_last: true, ..ArrayKind::default() };
                 allocates_nothing(&what, DriverKind::Uring, kind, &names, (order, IOS / 4));
             }
         }
     }
 }
 
-/// Many of these reads wait for writes, on few blocks.
+/// Many of these reads wait for writes, as they hit few blocks.
 #[test]
 fn a_replicated_array_allocates_nothing_for_an_io() {
-    let kind = Kind { level: Some(Level::Raid1), replicated: true, ..Kind::default() };
+    let kind = ArrayKind { level: Some(Level::Raid1), replicated: true, ..ArrayKind::default() };
     for disk in ["null", "mem"] {
         let names = vec![format!("{disk}:16M"); 3];
         let what = format!("a replicated raid1 of 3 {disk} disks");
@@ -354,7 +356,7 @@ fn a_replicated_array_allocates_nothing_for_an_io() {
 fn no_driver_allocates_for_an_io() {
     for driver in DriverKind::ALL {
         let files = Files::new(driver.name());
-        // Real I/O: fewer, but enough that anything that grows would have to grow.
+        // Real I/O: fewer requests, but enough that any growing structure would have to grow.
         for level in [Level::Raid0, Level::Raid1] {
             let what = format!("{level} of 3 files by {driver}");
             bench_allocates_nothing(&what, driver, Some(level), &files.names(), (Order::Random, 20_000));
@@ -362,26 +364,26 @@ fn no_driver_allocates_for_an_io() {
     }
 }
 
-/// Counts ends of requests.
-struct Ends(u64);
+/// Counts completed requests.
+struct Completions(u64);
 
-impl Replies for Ends {
+impl Replies for Completions {
     fn done(&mut self, _: u16, result: Result<(), u32>) {
         assert_eq!(result, Ok(()));
         self.0 += 1;
     }
 }
 
-/// So many reads and writes, mixed, from one client.
+/// Sends this many mixed reads and writes from one client.
 fn drive(client: &mut Client, ios: u64) {
     let mut random = Random::new(7);
     let payload: Arc<[u8]> = vec![0x5a; 4096].into();
-    let (mut sent, mut ends) = (0, Ends(0));
-    while ends.0 < ios {
+    let (mut sent, mut completions) = (0, Completions(0));
+    while completions.0 < ios {
         while sent < ios && client.free() > 0 {
             let offset = random.below(client.size_bytes() / 4096) * 4096;
             let slot = match random.below(20) {
-                // Now and then what is not a read or a write.
+                // Now and then a request that is neither a read nor a write.
                 0 => client.queue(braid_nbd::codec::command::FLUSH, 0, 0, 0),
                 1..10 => client.queue_read(offset, 4096),
                 _ => client.queue_write_shared(offset, &payload, 0, 4096, 0),
@@ -389,7 +391,7 @@ fn drive(client: &mut Client, ios: u64) {
             slot.expect("a slot was free");
             sent += 1;
         }
-        client.exchange(true, &mut ends).expect("the connection holds");
+        client.exchange(true, &mut completions).expect("the connection holds");
     }
 }
 
@@ -403,7 +405,7 @@ fn the_nbd_server_allocates_nothing_for_an_io() {
     })
     .expect("the ring starts");
     let handle = ring.handle();
-    let kind = Kind { level: Some(Level::Raid0), ..Kind::default() };
+    let kind = ArrayKind { level: Some(Level::Raid0), ..ArrayKind::default() };
     let size_bytes = publish(&handle, kind, &vec!["mem:16M".to_owned(); 3]);
     exports.add(ExportInfo::new("data", DEVICE, size_bytes)).expect("there is room");
     for structured in [false, true] {

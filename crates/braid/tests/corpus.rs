@@ -1,7 +1,7 @@
-//! Every fuzz entry over its kept corpus, and over random mutations of it: no fuzzer, no other toolchain needed.
+//! Runs every fuzz entry over its corpus and over random mutations of it, without a fuzzer or another toolchain.
 //!
-//! The seed of the mutations is printed, and `BRAID_FUZZ_SEED=N` replays it; `BRAID_FUZZ_ROUNDS=N` is how many
-//! inputs each entry gets. `make fuzz` looks further, guided by coverage.
+//! The seed of the mutations is printed, and `BRAID_FUZZ_SEED=N` replays it; `BRAID_FUZZ_ROUNDS=N` sets the number of
+//! inputs for each entry. `make fuzz` looks further, guided by coverage.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +28,7 @@ fn the_kept_corpus_is_survived() {
     }
 }
 
-/// A number for the environment's variable, or else `otherwise`.
+/// Returns the number in an environment variable, or else `otherwise`.
 fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable)
         .ok()
@@ -50,7 +50,7 @@ impl Random {
         (self.next() % bound.max(1) as u64) as usize
     }
 
-    /// A number of the kind that breaks things.
+    /// Returns a number of the kind that breaks things.
     fn interesting(&mut self) -> u64 {
         let near = [
             0,
@@ -178,8 +178,8 @@ fn every_entry_has_seeds_that_it_accepts() {
     }
 }
 
-/// Whether these bytes are one of the structures of a pool, with all that it holds.
-fn of_pool(data: &[u8]) -> bool {
+/// Returns whether these bytes are a complete, valid structure of a pool.
+fn is_of_pool(data: &[u8]) -> bool {
     use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER};
     use braid_format::pool::{Checkpoint, LogEntry, Owner, Record, batch_entries, validate_batch};
     data.first_chunk().is_some_and(|bytes| Record::decode(bytes, POOL_MEMBER, POOL_INDEX).is_ok())
@@ -189,7 +189,7 @@ fn of_pool(data: &[u8]) -> bool {
         || validate_batch(data).is_ok_and(|header| batch_entries(data, &header).all(|entry| entry.is_ok()))
 }
 
-/// Else nothing that a mutation changes would get past the checksums.
+/// Otherwise no mutation would get past the checksums.
 #[test]
 fn what_was_changed_in_a_pool_is_accepted_under_right_checksums() {
     let kept = corpus("pool");
@@ -207,18 +207,18 @@ fn what_was_changed_in_a_pool_is_accepted_under_right_checksums() {
     ] {
         let found = kept.iter().find(|(path, _)| path.ends_with(name)).unwrap_or_else(|| panic!("{name} is gone"));
         let mut data = found.1.clone();
-        assert!(of_pool(&data), "{name}");
+        assert!(is_of_pool(&data), "{name}");
         data[at] ^= 4;
-        assert!(!of_pool(&data), "{name} is accepted under a wrong checksum");
+        assert!(!is_of_pool(&data), "{name} is accepted under a wrong checksum");
         let sealed = entries::POOL_SEALS.iter().any(|seal| {
             let mut data = data.clone();
-            seal(&mut data).is_some() && of_pool(&data)
+            seal(&mut data).is_some() && is_of_pool(&data)
         });
         assert!(sealed, "{name}, changed at byte {at}");
     }
 }
 
-/// Whether an input gets past the entry's first door.
+/// Returns whether an input gets past the entry's first check.
 fn accepts(entry: &str, data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     match entry {
@@ -234,7 +234,7 @@ fn accepts(entry: &str, data: &[u8]) -> bool {
             data.first_chunk().is_some_and(|block| braid_format::journal::decode_batch(&array, block).is_some())
         }
         "pool_label" => braid_format::pool::PoolLabel::decode(data).is_ok(),
-        "pool" => of_pool(data),
+        "pool" => is_of_pool(data),
         "register" => {
             use braid_format::register::StoredRegister;
             data.first_chunk().is_some_and(|block| StoredRegister::decode(block).is_ok())
@@ -247,20 +247,22 @@ fn accepts(entry: &str, data: &[u8]) -> bool {
         "api_bodies" => {
             data.first() == Some(&0) && serde_json::from_slice::<braid_api::CreateArray>(&data[1..]).is_ok()
         }
-        // A request's magic stands behind the eight bytes of terms.
+        // A request's magic follows the eight bytes of terms.
         "nbd_transmission" => data.get(8..12) == Some(&[0x25, 0x60, 0x95, 0x13]),
-        // The client's flags and GO for an export that is there.
+        // The client's flags, and GO for an export that exists.
         "nbd_handshake" => data.windows(8).any(|w| w == b"IHAVEOPT") && data.windows(4).any(|w| w == b"data"),
-        // A whole conversation with the server: it says more than its greeting of 18 bytes.
+        // A cipher and keys, and content for several records.
+        "tls_records" => data.len() > 8 + 64,
+        // A whole conversation with the server: its reply is longer than its greeting of 18 bytes.
         "nbd_server" => braid_nbd::fuzz::converse(data, usize::MAX).len() > 18,
-        // A reply's magic behind the byte of choices, or the server's greeting.
-        // A message of the kernel that asks for something there is.
+        // A message of the kernel with a request that is supported.
         "fuse_ask" => {
             let message = data.get(2..).unwrap_or_default();
             let (head, rest) = message.split_at(message.len().min(braid_fuse::wire::HEAD_BYTES));
-            let asked = braid_fuse::ask::read(head, rest, message.len()).map(|message| message.ask);
-            asked.is_ok_and(|ask| !matches!(ask, braid_fuse::ask::Ask::Refuse(_)))
+            let parsed = braid_fuse::ask::read(head, rest, message.len()).map(|message| message.ask);
+            parsed.is_ok_and(|ask| !matches!(ask, braid_fuse::ask::Ask::Refuse(_)))
         }
+        // A reply's magic after the byte of options, or the server's greeting.
         "nbd_client" => data.get(1..5).is_some_and(|w| w == [0x67, 0x44, 0x66, 0x98] || w == *b"NBDM"),
         other => panic!("{other} has no rule here: add one"),
     }

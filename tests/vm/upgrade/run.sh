@@ -41,6 +41,6 @@ kill -9 $daemon
 wait $daemon 2>/dev/null || true
 rm state/state.json
 start_daemon --buffers 8M
-braid export repair --dry-run | grep -q "of no export" && [ -e /dev/ublkb0 ] && result "found, and not removed by looking"
-braid export repair | grep -q "is removed" && result "removed"
+braid export repair --dry-run | grep -q "to no export" && [ -e /dev/ublkb0 ] && result "found, and not removed by looking"
+braid export repair | grep -q "was removed" && result "removed"
 result "left behind: $(ls /dev/ublkb* /dev/ublkc* /dev/braid/lost 2>/dev/null | wc -l)"

@@ -1,7 +1,6 @@
-//! Writing data and reading it back: with the tools that others use where they are installed, else with the
-//! client that is built in.
+//! Writes data and reads it back: with nbdcopy and fio if they are installed, else with the built-in client.
 
-use super::stage::Stage;
+use super::sandbox::Sandbox;
 use crate::verify;
 use anyhow::Context;
 use braid_api::{Array, ErrorDetail, Kind};
@@ -12,39 +11,39 @@ use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::process::{Command, Stdio};
 
-/// Bytes in one request of the built-in client's sequential part.
+/// Request size of the sequential check, in bytes.
 const SEQUENTIAL_BYTES: usize = 1 << 20;
-/// Bytes in one request of its random part.
+/// Request size of the built-in client in the second check, in bytes.
 const RANDOM_BYTES: usize = 4096;
-/// From which the data of the two parts is made.
+/// The seeds of the data of the two checks.
 const SEEDS: [u64; 2] = [50, 100];
 
-/// One round of writing and reading back that found every byte as it was written.
+/// A check that wrote data and read back the same data.
 #[derive(Serialize, utoipa::ToSchema)]
 #[schema(as = DemoCheck)]
 pub struct Check {
-    /// What did it: `nbdcopy`, `fio`, `the built-in client`.
+    /// The tool: `nbdcopy`, `fio`, or `the built-in client`.
     pub tool: &'static str,
-    /// What was done.
+    /// The order and the place of the writes.
     pub what: &'static str,
     /// Bytes written and read back.
     pub bytes: u64,
 }
 
-/// Copies `bytes` in at the beginning of the array, and out again.
+/// Writes `bytes` at the beginning of the array, and reads them back.
 ///
 /// # Errors
-/// A tool fails, or [`Kind::Damaged`] when something else was read than written.
-pub fn copy(stage: &Stage, uri: &str, bytes: u64) -> anyhow::Result<Check> {
+/// A tool fails. [`Kind::Damaged`]: other data was read than written.
+pub fn copy(sandbox: &Sandbox, uri: &str, bytes: u64) -> anyhow::Result<Check> {
     if !installed("nbdcopy", &["--version"]) {
-        stage.say(&format!(
+        sandbox.say(&format!(
             "nbdcopy is not installed: the built-in client writes {} and reads it back.\n",
             format_size(bytes)
         ));
         built_in(uri, 0, bytes, SEQUENTIAL_BYTES, SEEDS[0])?;
         return Ok(Check { tool: "the built-in client", what: "sequential, from the beginning", bytes });
     }
-    let (source, back) = (stage.path("source"), stage.path("back"));
+    let (source, back) = (sandbox.path("source"), sandbox.path("back"));
     let mut file = BufWriter::new(File::create(&source).context("the data cannot be made")?);
     let mut data = vec![0; SEQUENTIAL_BYTES];
     for at in (0..bytes).step_by(SEQUENTIAL_BYTES) {
@@ -53,30 +52,30 @@ pub fn copy(stage: &Stage, uri: &str, bytes: u64) -> anyhow::Result<Check> {
     }
     file.into_inner().context("the data cannot be made")?;
     let (source_name, back_name) = (source.display().to_string(), back.display().to_string());
-    run(stage, "nbdcopy", &["--flush", &source_name, uri])?;
-    run(stage, "nbdcopy", &[uri, &back_name])?;
+    run(sandbox, "nbdcopy", &["--flush", &source_name, uri])?;
+    run(sandbox, "nbdcopy", &[uri, &back_name])?;
     let mut file = File::open(&back).context("what was read back is not there")?;
     for at in (0..bytes).step_by(SEQUENTIAL_BYTES) {
         file.read_exact(&mut data).context("what was read back is too short")?;
-        judge(&data, at, SEEDS[0])?;
+        compare(&data, at, SEEDS[0])?;
     }
-    // It is as long as the whole array, though sparse.
+    // The file is as long as the whole array, though sparse.
     let _ = std::fs::remove_file(&back);
     let _ = std::fs::remove_file(&source);
-    stage.say(&format!("(all {} came back as they were written)\n", format_size(bytes)));
+    sandbox.say(&format!("(all {} came back as they were written)\n", format_size(bytes)));
     Ok(Check { tool: "nbdcopy", what: "in and out again, from the beginning", bytes })
 }
 
-/// Writes `bytes` in random order at the beginning of the last zone, and reads them back.
+/// Writes `bytes` in blocks of 4 KiB at the beginning of the last zone, in random order with fio, and reads them back.
 ///
 /// # Errors
 /// As [`copy`].
-pub fn random(stage: &Stage, uri: &str, array: &Array, bytes: u64) -> anyhow::Result<Check> {
+pub fn random(sandbox: &Sandbox, uri: &str, array: &Array, bytes: u64) -> anyhow::Result<Check> {
     let offset = array.zones.last().map_or(0, |zone| zone.array_start_bytes);
     if !installed("fio", &["--enghelp=nbd"]) {
-        // One request at a time: less of it, so that nobody waits.
+        // The client has one request in flight: less data keeps the demo short.
         let bytes = (bytes / 4).next_multiple_of(RANDOM_BYTES as u64);
-        stage.say(&format!(
+        sandbox.say(&format!(
             "fio with its NBD engine is not installed: the built-in client writes {} and reads it back.\n",
             format_size(bytes)
         ));
@@ -98,8 +97,8 @@ pub fn random(stage: &Stage, uri: &str, array: &Array, bytes: u64) -> anyhow::Re
         "--output-format=terse",
         "--verify_state_save=0",
     ];
-    run(stage, "fio", &arguments)?;
-    stage.say(&format!("(fio found all {} as it had written them)\n", format_size(bytes)));
+    run(sandbox, "fio", &arguments)?;
+    sandbox.say(&format!("(fio found all {} as it had written them)\n", format_size(bytes)));
     Ok(Check { tool: "fio", what: "4 KiB blocks in random order, in the last zone", bytes })
 }
 
@@ -109,15 +108,15 @@ fn installed(program: &str, arguments: &[&str]) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-fn run(stage: &Stage, program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+fn run(sandbox: &Sandbox, program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let shown: Vec<String> = arguments
         .iter()
         .map(|a| if a.contains(['?', '&', ' ']) { format!("'{a}'") } else { (*a).to_owned() })
         .collect();
-    stage.say(&format!("$ {program} {}\n", shown.join(" ")));
+    sandbox.say(&format!("$ {program} {}\n", shown.join(" ")));
     let out = Command::new(program)
         .args(arguments)
-        .current_dir(stage.folder())
+        .current_dir(sandbox.folder())
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("{program} cannot be run"))?;
@@ -131,7 +130,7 @@ fn run(stage: &Stage, program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes and reads back with the client of this program, block by block, the writes before all reads.
+/// Writes all blocks with the built-in client, then reads all of them back and checks them.
 fn built_in(uri: &str, offset: u64, bytes: u64, block: usize, seed: u64) -> anyhow::Result<()> {
     let endpoint: Endpoint = uri.parse().context("the export's address is not understood")?;
     let mut client = Client::connect(&endpoint, ClientConfig::default()).context("the export cannot be reached")?;
@@ -143,12 +142,12 @@ fn built_in(uri: &str, offset: u64, bytes: u64, block: usize, seed: u64) -> anyh
     client.flush().context("flushing")?;
     for at in (offset..offset + bytes).step_by(block) {
         client.read_at(at, &mut data).with_context(|| format!("reading at byte {at}"))?;
-        judge(&data, at, seed)?;
+        compare(&data, at, seed)?;
     }
     client.disconnect().context("saying goodbye")
 }
 
-fn judge(data: &[u8], at: u64, seed: u64) -> Result<(), ErrorDetail> {
+fn compare(data: &[u8], at: u64, seed: u64) -> Result<(), ErrorDetail> {
     match verify::check(data, at, seed) {
         None => Ok(()),
         Some(mismatch) => {

@@ -1,10 +1,9 @@
-//! `braid demo`: the whole of it in a minute, in a folder of its own, without root and without a spare disk.
+//! `braid demo`: shows an array from creation to verified data in a minute, in a folder of its own, without root and without a spare disk.
 //!
-//! What it shows is what anybody could type: each step is printed as the command that it is. The daemon is a
-//! process of its own, as it would be otherwise.
+//! Each step is printed as the command that a user would type, and the daemon is a process of its own.
 
 mod check;
-mod stage;
+mod sandbox;
 
 use anyhow::Context;
 use braid_api::{Array, ErrorDetail, Kind};
@@ -12,8 +11,8 @@ use braid_geometry::units::format_size;
 use braid_terminal::output;
 use check::Check;
 use clap::Args;
+use sandbox::Sandbox;
 use serde::Serialize;
-use stage::Stage;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,9 +23,9 @@ use utoipa::ToSchema;
 const DISKS: [(&str, &str); 3] = [("a.img", "50G"), ("b.img", "100G"), ("c.img", "100G")];
 /// Name of the array and of its export.
 const NAME: &str = "demo";
-/// Most bytes that are written and read back, at each of the two places.
+/// The most bytes that are written and read back in the first check.
 const BYTES_MAX: u64 = 192 << 20;
-/// The least that is worth showing.
+/// The fewest bytes of the first check.
 const BYTES_MIN: u64 = 8 << 20;
 
 /// Arguments of `braid demo`.
@@ -48,9 +47,9 @@ pub struct Report {
     array: Array,
     uri: String,
     checks: Vec<Check>,
-    /// Bytes that each disk's file takes, in the order of the roles.
+    /// Allocated bytes of each disk's file, in the order of the slots.
     allocated_bytes: Vec<u64>,
-    /// Only with `--keep`.
+    /// What is left running; only with `--keep`.
     kept: Option<Kept>,
 }
 
@@ -62,15 +61,15 @@ struct Kept {
     pid: u32,
 }
 
-/// Runs the command. An interrupt cleans up as well.
+/// Runs `braid demo`. An interruption cleans up, too.
 pub fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("the demo cannot start")?;
-    let stage = Arc::new(Stage::new(args.json)?);
+    let sandbox = Arc::new(Sandbox::new(args.json)?);
     let result = runtime.block_on(async {
         let show = {
-            let (stage, args) = (Arc::clone(&stage), args.clone());
-            tokio::task::spawn_blocking(move || show(&stage, &args))
+            let (sandbox, args) = (Arc::clone(&sandbox), args.clone());
+            tokio::task::spawn_blocking(move || show(&sandbox, &args))
         };
         tokio::select! {
             shown = show => shown.context("the demo ended unexpectedly").and_then(|shown| shown),
@@ -81,50 +80,50 @@ pub fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     });
     let keep = args.keep && result.is_ok();
     if !keep {
-        stage.clear();
+        sandbox.clear();
         if result.is_ok() {
-            stage.say("\nThe daemon has ended and its folder is removed; `braid demo --keep` leaves both.\n");
+            sandbox.say("\nThe daemon has stopped and its folder is removed; `braid demo --keep` keeps both.\n");
         }
     }
-    // A step that was interrupted may still be under way; its process ends with this one's terminal.
+    // An interrupted step may still run. Its process ends with this one's terminal.
     runtime.shutdown_background();
     result
 }
 
-fn show(stage: &Stage, args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    let socket = stage.path("nbd.sock");
-    stage.say("Three disks of different sizes become one. They are sparse files: they take what is written.\n\n");
-    stage.start_daemon()?;
+fn show(sandbox: &Sandbox, args: &DemoArgs) -> anyhow::Result<ExitCode> {
+    let socket = sandbox.path("nbd.sock");
+    sandbox.say("Three disks of different sizes become one array. They are sparse files, which use only the space that is written.\n\n");
+    sandbox.start_daemon()?;
     let disks: Vec<String> =
-        DISKS.iter().map(|(file, size)| format!("file:{},size={size}", stage.path(file).display())).collect();
+        DISKS.iter().map(|(file, size)| format!("file:{},size={size}", sandbox.path(file).display())).collect();
     let mut create = vec!["array", "create", NAME, "--level", "raid0"];
     create.extend(disks.iter().map(String::as_str));
-    stage.braid(&create)?;
-    stage.braid(&["export", "add", NAME, "--nbd", &format!("unix:{}", socket.display())])?;
-    let before: Array = stage.ask(&format!("/v1/arrays/{NAME}"))?;
+    sandbox.braid(&create)?;
+    sandbox.braid(&["export", "add", NAME, "--nbd", &format!("unix:{}", socket.display())])?;
+    let before: Array = sandbox.get(&format!("/v1/arrays/{NAME}"))?;
     let uri = braid_api::address::Address::Unix(socket).uri(NAME, false);
 
-    stage.say(&capacity(&before));
-    let bytes = stage.bytes_to_write(BYTES_MIN, BYTES_MAX)?;
-    let checks = vec![check::copy(stage, &uri, bytes)?, check::random(stage, &uri, &before, bytes / 4)?];
-    stage.say("\nWhere the bytes went:\n\n");
-    stage.braid(&["array", "show", NAME])?;
-    let after: Array = stage.ask(&format!("/v1/arrays/{NAME}"))?;
-    let allocated: Vec<u64> = DISKS.iter().map(|(file, _)| allocated(&stage.path(file))).collect();
+    sandbox.say(&capacity(&before));
+    let bytes = sandbox.bytes_to_write(BYTES_MIN, BYTES_MAX)?;
+    let checks = vec![check::copy(sandbox, &uri, bytes)?, check::random(sandbox, &uri, &before, bytes / 4)?];
+    sandbox.say("\nWhere the bytes went:\n\n");
+    sandbox.braid(&["array", "show", NAME])?;
+    let after: Array = sandbox.get(&format!("/v1/arrays/{NAME}"))?;
+    let allocated: Vec<u64> = DISKS.iter().map(|(file, _)| allocated(&sandbox.path(file))).collect();
     let kept = args.keep.then(|| Kept {
-        folder: stage.folder().display().to_string(),
-        socket: stage.socket().display().to_string(),
-        pid: stage.daemon_pid(),
+        folder: sandbox.folder().display().to_string(),
+        socket: sandbox.socket().display().to_string(),
+        pid: sandbox.daemon_pid(),
     });
-    stage.say(&went(&after, &allocated, &checks));
-    stage.say(&go_on(kept.as_ref(), &uri));
+    sandbox.say(&usage(&after, &allocated, &checks));
+    sandbox.say(&next_steps(kept.as_ref(), &uri));
     if args.json {
         output::json(&Report { array: after, uri, checks, allocated_bytes: allocated, kept });
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// This program's path, if typing `braid` would not find it.
+/// Returns the path of this executable, unless a shell finds it as `braid`.
 fn unless_on_path() -> Option<String> {
     let this = std::env::current_exe().ok()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -138,9 +137,9 @@ fn allocated(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |found| found.blocks() * 512)
 }
 
-/// Capacity and zones in words.
+/// Formats the capacity and the zones.
 fn capacity(array: &Array) -> String {
-    // Writing to a String cannot fail.
+    // Writing to a String never fails.
     let mut text = String::new();
     let disks: u64 = DISKS.iter().filter_map(|(_, size)| braid_geometry::units::parse_size(size).ok()).sum();
     let _ = writeln!(
@@ -165,11 +164,12 @@ fn capacity(array: &Array) -> String {
     text
 }
 
-fn went(array: &Array, allocated: &[u64], checks: &[Check]) -> String {
+/// Formats where data was written, and the results of the checks.
+fn usage(array: &Array, allocated: &[u64], checks: &[Check]) -> String {
     let mut text = String::from("\n");
     for (member, allocated) in array.members.iter().zip(allocated) {
         let written = member.stats.as_ref().map_or(0, |stats| stats.written_bytes);
-        let file = DISKS.get(usize::from(member.role)).map_or("?", |(file, _)| *file);
+        let file = DISKS.get(usize::from(member.slot)).map_or("?", |(file, _)| *file);
         let _ =
             writeln!(text, "  {file}: {} written, its file takes {}", format_size(written), format_size(*allocated));
     }
@@ -179,7 +179,8 @@ fn went(array: &Array, allocated: &[u64], checks: &[Check]) -> String {
     text
 }
 
-fn go_on(kept: Option<&Kept>, uri: &str) -> String {
+/// Formats commands to go on with.
+fn next_steps(kept: Option<&Kept>, uri: &str) -> String {
     let mut text = String::from("\nTo go on:\n");
     if let Some(program) = unless_on_path() {
         let _ = writeln!(text, "  alias braid={program}");

@@ -1,4 +1,4 @@
-//! Bars: one value for each target, with its interval, and what was published for it.
+//! Bar charts: one value for each target, with its interval and its published value.
 
 use std::fmt::Write as _;
 
@@ -7,37 +7,42 @@ use super::scale::{Kind, Scale};
 
 /// One bar.
 pub struct Bar {
-    /// What it is called.
+    /// The label.
     pub label: String,
-    /// Its colour.
+    /// The number of the colour.
     pub colour: usize,
-    /// Its length.
+    /// The value: the length of the bar.
     pub value: f64,
-    /// The interval around it.
+    /// The interval of the value.
     pub interval: (f64, f64),
-    /// What was published for it.
+    /// The published value.
     pub published: Option<f64>,
-    /// What to say of it.
+    /// The text of the tooltip.
     pub tip: String,
 }
 
-const WIDTH: f64 = 560.0;
-const LEFT: f64 = 148.0;
+const WIDTH: f64 = 460.0;
+const LEFT: f64 = 140.0;
 const RIGHT: f64 = 84.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 44.0;
+/// Height of a bar with its margins; more if its label has more lines.
 const EACH: f64 = 34.0;
-/// Letters of a name that fit left of its bar.
-const NAME: usize = 20;
+/// Height of a line of a label.
+const LINE: f64 = 15.0;
+/// Characters of a label that fit in a line to the left of its bar.
+const NAME: usize = 15;
 
-/// The figure. `text` says a value, `unit` what the axis is of.
+/// Returns the figure. `text` formats a value, and `unit` is the title of the axis.
 pub fn figure(title: &str, under: &str, unit: &str, bars: &[Bar], text: fn(f64) -> String) -> String {
     let all = bars.iter().flat_map(|bar| [bar.value, bar.interval.1, bar.published.unwrap_or(0.0)]);
     let scale = Scale::over(Kind::Linear, all);
-    let (width, height) = (WIDTH - LEFT - RIGHT, EACH * bars.len() as f64);
-    let at = |v: f64| LEFT + scale.place(v).unwrap_or(0.0) * width;
+    let names: Vec<Vec<String>> = bars.iter().map(|bar| wrapped(&bar.label, NAME)).collect();
+    let each = |number: usize| EACH.max(names[number].len() as f64 * LINE + 10.0);
+    let (width, height) = (WIDTH - LEFT - RIGHT, (0..bars.len()).map(each).sum::<f64>());
+    let at = |v: f64| LEFT + scale.position(v).unwrap_or(0.0) * width;
     let mut svg = String::new();
-    // Writing to a String cannot fail.
+    // Writing to a String never fails.
     let _ = write!(svg, r#"<rect class="plot" x="{LEFT}" y="{TOP}" width="{width}" height="{height}"/>"#);
     for tick in scale.ticks() {
         let place = at(tick);
@@ -49,15 +54,20 @@ pub fn figure(title: &str, under: &str, unit: &str, bars: &[Bar], text: fn(f64) 
             escape(&text(tick))
         );
     }
-    for (row, bar) in bars.iter().enumerate() {
-        let top = TOP + EACH * row as f64 + 7.0;
-        let (middle, end) = (top + (EACH - 14.0) / 2.0, at(bar.value));
+    let mut above = TOP;
+    for (number, bar) in bars.iter().enumerate() {
+        let (middle, end) = (above + each(number) / 2.0, at(bar.value));
+        let top = middle - (EACH - 14.0) / 2.0;
+        above += each(number);
+        let first = middle + 4.0 - (names[number].len() - 1) as f64 * LINE / 2.0;
+        let mut name = String::new();
+        for (line, text) in names[number].iter().enumerate() {
+            let y = first + line as f64 * LINE;
+            let _ = write!(name, r#"<tspan x="{:.1}" y="{y:.1}">{}</tspan>"#, LEFT - 8.0, escape(text));
+        }
         let _ = write!(
             svg,
-            r#"<text class="name" x="{:.1}" y="{:.1}" text-anchor="end">{}<title>{}</title></text><rect class="bar" style="fill:var(--s{})" x="{LEFT}" y="{top:.1}" width="{:.1}" height="{:.1}"><title>{}</title></rect>"#,
-            LEFT - 8.0,
-            middle + 4.0,
-            escape(&braid_terminal::output::cut(&bar.label, NAME)),
+            r#"<text class="name" text-anchor="end">{name}<title>{}</title></text><rect class="bar" style="fill:var(--s{})" x="{LEFT}" y="{top:.1}" width="{:.1}" height="{:.1}"><title>{}</title></rect>"#,
             escape(&bar.label),
             bar.colour,
             (end - LEFT).max(1.0),
@@ -111,4 +121,59 @@ pub fn figure(title: &str, under: &str, unit: &str, bars: &[Bar], text: fn(f64) 
         escape(under),
         escape(title)
     )
+}
+
+/// Splits a label into lines of at most `max` characters, after separators if possible. Nothing is left out.
+fn wrapped(label: &str, max: usize) -> Vec<String> {
+    let mut rest: Vec<char> = label.chars().collect();
+    let mut lines = Vec::new();
+    while rest.len() > max {
+        let separates = |letter: &char| !letter.is_alphanumeric() && !matches!(letter, '(' | '\'' | '"');
+        // A line before a separator must not be too short.
+        let end = rest[max / 2..max].iter().rposition(separates).map_or(max, |at| max / 2 + at + 1);
+        lines.push(rest.drain(..end).collect());
+    }
+    lines.push(rest.into_iter().collect());
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_labels_are_wrapped_and_not_cut() {
+        let check = |label: &str, lines: &[&str]| assert_eq!(wrapped(label, 15), lines, "{label}");
+        check("", &[""]);
+        check("null:1T", &["null:1T"]);
+        check("fifteen letters", &["fifteen letters"]);
+        check("raid0(mem:1G,mem:1G)", &["raid0(mem:1G,", "mem:1G)"]);
+        check(&"x".repeat(40), &[&"x".repeat(15), &"x".repeat(15), &"x".repeat(10)]);
+        for label in ["throttled(mem:8M,iops=20000)", "nbd+unix:///export?socket=/run/braid/a.sock", "größe: 10 µs, ä"]
+        {
+            let lines = wrapped(label, 15);
+            assert_eq!(lines.concat(), label);
+            assert!(lines.iter().all(|line| line.chars().count() <= 15), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_chart_is_as_high_as_its_labels() {
+        let bar = |label: &str| Bar {
+            label: label.to_owned(),
+            colour: 0,
+            value: 1.0,
+            interval: (1.0, 1.0),
+            published: None,
+            tip: String::new(),
+        };
+        let height = |label: &str| {
+            let figure = figure("title", "under", "IOPS", &[bar(label)], |value| value.to_string());
+            let (_, rest) = figure.split_once("viewBox=\"0 0 460 ").expect("it has a viewBox");
+            let (height, _) = rest.split_once('"').expect("it ends");
+            assert!(!figure.contains('…'), "{figure}");
+            height.parse::<f64>().expect("a number")
+        };
+        assert!(height(&"long ".repeat(30)) > height("short") + 50.0);
+    }
 }

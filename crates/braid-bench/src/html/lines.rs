@@ -1,60 +1,60 @@
-//! Curves: values over an axis, one line for each series.
+//! Line charts: one curve for each series.
 
 use std::fmt::Write as _;
 
 use super::escape;
 use super::scale::Scale;
 
-/// One value of a series.
+/// One point of a series.
 pub struct Dot {
-    /// Where on the horizontal axis.
+    /// The position on the horizontal axis.
     pub x: f64,
     /// The value.
     pub y: f64,
-    /// Its interval, to be drawn as a band.
+    /// The interval of the value, drawn as a band.
     pub interval: Option<(f64, f64)>,
-    /// What to say of it.
+    /// The text of the tooltip.
     pub tip: String,
 }
 
 /// One curve.
 pub struct Series {
-    /// What it is called.
+    /// The label.
     pub label: String,
-    /// Its colour.
+    /// The number of the colour.
     pub colour: usize,
-    /// Somebody else's figures.
+    /// Whether these are published figures.
     pub published: bool,
-    /// Its values.
+    /// The points.
     pub dots: Vec<Dot>,
 }
 
 /// An axis.
 pub struct Axis {
-    /// What is on it, with its unit.
+    /// The title, with the unit.
     pub title: String,
-    /// How.
+    /// The scale.
     pub scale: Scale,
-    /// Where its ticks are.
+    /// The values of the ticks.
     pub ticks: Vec<f64>,
-    /// A tick's text.
+    /// Formats the value of a tick.
     pub text: fn(f64) -> String,
 }
 
-const WIDTH: f64 = 560.0;
-const HEIGHT: f64 = 330.0;
+const WIDTH: f64 = 460.0;
+const HEIGHT: f64 = 290.0;
 const LEFT: f64 = 74.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 46.0;
 
-/// The figure.
+/// Returns the figure.
 pub fn figure(title: &str, under: &str, x: &Axis, y: &Axis, series: &[Series]) -> String {
     let mut svg = String::new();
     let (width, height) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
-    let at_x = |v: f64| x.scale.place(v).map(|place| LEFT + place * width);
-    let at_y = |v: f64| y.scale.place(v).map(|place| TOP + (1.0 - place) * height);
-    // Writing to a String cannot fail.
+    let at_x = |v: f64| x.scale.position(v).map(|place| LEFT + place * width);
+    let at_y = |v: f64| y.scale.position(v).map(|place| TOP + (1.0 - place) * height);
+    // Writing to a String never fails.
     let _ = write!(svg, r#"<rect class="plot" x="{LEFT}" y="{TOP}" width="{width}" height="{height}"/>"#);
     for &tick in &y.ticks {
         let Some(place) = at_y(tick) else { continue };
@@ -75,10 +75,10 @@ pub fn figure(title: &str, under: &str, x: &Axis, y: &Axis, series: &[Series]) -
             r#"<line class="gridline" x1="{place:.1}" x2="{place:.1}" y1="{TOP}" y2="{:.1}"/>"#,
             TOP + height
         );
-        // Texts do not run into each other.
+        // Labels that would overlap are left out.
         let text = (x.text)(tick);
-        let room = 7.0 * text.chars().count() as f64 + 6.0;
-        // Nor over the edge.
+        let room = 7.5 * text.chars().count() as f64 + 6.0;
+        // The last label stays inside the figure.
         let place = place.min(WIDTH - room / 2.0);
         if place - last >= room {
             let _ = write!(
@@ -111,8 +111,12 @@ pub fn figure(title: &str, under: &str, x: &Axis, y: &Axis, series: &[Series]) -
     let mut legend = String::new();
     for one in series {
         let (class, of) = if one.published { (" class=\"dash\"", "border-color") } else { ("", "background") };
-        let _ =
-            write!(legend, r#"<span><i{class} style="{of}:var(--s{})"></i>{}</span>"#, one.colour, escape(&one.label));
+        let _ = write!(
+            legend,
+            r#"<span><i{class} style="{of}:var(--s{})"></i><b>{}</b></span>"#,
+            one.colour,
+            escape(&one.label)
+        );
     }
     format!(
         r#"<figure class="lines"><figcaption>{}<small>{}</small></figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{}">{svg}</svg><div class="legend">{legend}</div></figure>"#,
@@ -122,9 +126,10 @@ pub fn figure(title: &str, under: &str, x: &Axis, y: &Axis, series: &[Series]) -
     )
 }
 
-type Place<'a> = &'a dyn Fn(f64) -> Option<f64>;
+/// Maps a value to a coordinate, or to none if it cannot be drawn.
+type Projection<'a> = &'a dyn Fn(f64) -> Option<f64>;
 
-fn band(svg: &mut String, series: &Series, at_x: Place<'_>, at_y: Place<'_>) {
+fn band(svg: &mut String, series: &Series, at_x: Projection<'_>, at_y: Projection<'_>) {
     let edge = |upper: bool| {
         series.dots.iter().filter_map(move |dot| {
             let (low, high) = dot.interval?;
@@ -141,7 +146,7 @@ fn band(svg: &mut String, series: &Series, at_x: Place<'_>, at_y: Place<'_>) {
         write!(svg, r#"<polygon class="band" style="fill:var(--s{})" points="{}"/>"#, series.colour, points.join(" "));
 }
 
-fn line(svg: &mut String, series: &Series, at_x: Place<'_>, at_y: Place<'_>) {
+fn line(svg: &mut String, series: &Series, at_x: Projection<'_>, at_y: Projection<'_>) {
     let places: Vec<(f64, f64, &Dot)> =
         series.dots.iter().filter_map(|dot| Some((at_x(dot.x)?, at_y(dot.y)?, dot))).collect();
     let points: Vec<String> = places.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
@@ -170,7 +175,7 @@ fn line(svg: &mut String, series: &Series, at_x: Place<'_>, at_y: Place<'_>) {
                 series.colour
             );
         }
-        // A larger one that cannot be seen is easier to point at.
+        // A larger, invisible circle is easier to point at.
         let _ = write!(svg, r#"<circle class="hit" cx="{x:.1}" cy="{y:.1}" r="9"><title>{tip}</title></circle>"#);
     }
 }

@@ -1,4 +1,4 @@
-//! The document as one page with plots: self-contained, no script, nothing loaded from elsewhere, light and dark.
+//! The document as an HTML page with charts: self-contained, without scripts or external resources, light and dark.
 
 mod bars;
 mod lines;
@@ -8,18 +8,19 @@ use std::fmt::Write as _;
 
 use braid_geometry::units::format_size;
 
+use super::figures::{count, rate, short_size, time};
 use super::model::{Document, Measured};
-use super::plan::short_size;
-use super::report::{count, rate, time};
 use bars::Bar;
 use lines::{Axis, Dot, Series};
 use scale::{Kind, Scale};
 
-/// Colours of targets; more targets use them again.
+/// The number of colours. Further targets reuse them.
 const COLOURS: usize = 8;
+/// Maximum number of targets of a load whose result is shown in large type.
+const LEADS_MAX: usize = 4;
 const STYLE: &str = include_str!("style.css");
 
-/// Text between tags, or in an attribute.
+/// Escapes text for an element or an attribute.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -35,7 +36,7 @@ fn escape(text: &str) -> String {
     out
 }
 
-/// The page.
+/// Formats the page.
 pub fn page(document: &Document) -> String {
     let title = match &document.profile {
         Some(profile) => format!("{}: {}", profile.name, profile.title),
@@ -56,9 +57,13 @@ pub fn page(document: &Document) -> String {
 }
 
 fn head(body: &mut String, document: &Document, title: &str) {
-    let when = braid_terminal::output::moment(document.begun_unix_ms);
-    // Writing to a String cannot fail.
+    let when = braid_terminal::output::utc_time(document.begun_unix_ms);
+    // Writing to a String never fails.
     let _ = writeln!(body, "<h1>{}</h1>", escape(title));
+    if document.interrupted {
+        body.push_str("<p class=\"wrong\">Interrupted: these results were measured until then.</p>\n");
+    }
+    leads(body, document);
     let _ = writeln!(
         body,
         "<p class=\"soft\">Measured by <code>braid bench</code> {} on {}, {when} UTC. Targets take turns in {} slice(s) a point; \
@@ -67,9 +72,6 @@ fn head(body: &mut String, document: &Document, title: &str) {
         escape(&document.machine),
         document.slices
     );
-    if document.interrupted {
-        body.push_str("<p class=\"wrong\">Interrupted: what stands here was measured until then.</p>\n");
-    }
     if let Some(profile) = &document.profile {
         let _ = writeln!(body, "<p>Published figures: {}.</p><ul class=\"notes\">", escape(&profile.source));
         for note in &profile.notes {
@@ -82,9 +84,9 @@ fn head(body: &mut String, document: &Document, title: &str) {
         };
         let _ = writeln!(body, "<li>{disks}</li></ul>");
     }
-    // Many targets with long names would push the plots off the first screen.
-    let fold = document.targets.len() > 4;
-    if fold {
+    // The list of many targets is collapsed, so that the charts stay on the first screen.
+    let collapsed = document.targets.len() > 4;
+    if collapsed {
         let _ = write!(body, "<details><summary>What the {} targets are</summary>", document.targets.len());
     }
     body.push_str("<ul class=\"targets\">\n");
@@ -100,10 +102,74 @@ fn head(body: &mut String, document: &Document, title: &str) {
             escape(&target.driver)
         );
     }
-    body.push_str(if fold { "</ul></details>\n" } else { "</ul>\n" });
+    body.push_str(if collapsed { "</ul></details>\n" } else { "</ul>\n" });
 }
 
-/// Everything of one load.
+/// Appends the result: the few figures of each load and target that matter, in large type.
+fn leads(body: &mut String, document: &Document) {
+    for group in document.groups() {
+        let best = |target: usize| {
+            let results = group.iter().filter_map(|&point| document.result(target, point));
+            results.max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
+        };
+        let mut shown: Vec<&Measured> = (0..document.targets.len()).filter_map(best).collect();
+        let count = shown.len();
+        // The first target, to which the others are compared, and the fastest others, in the order of the targets.
+        if count > LEADS_MAX {
+            shown[1..].sort_by(|a, b| b.bytes_per_second.total_cmp(&a.bytes_per_second));
+            shown.truncate(LEADS_MAX);
+            shown[1..].sort_by_key(|result| result.target);
+        }
+        if shown.is_empty() {
+            continue;
+        }
+        let first = &document.points[group[0]];
+        let title = if group.len() > 1 { format!("{}, at its fastest", first.load()) } else { first.name.clone() };
+        let _ = writeln!(body, "<section class=\"result\"><p class=\"load\">{}</p>", escape(&capital(&title)));
+        for result in shown {
+            lead(body, document, result, group.len() > 1);
+        }
+        if count > LEADS_MAX {
+            let _ =
+                writeln!(body, "<p class=\"soft\">The first and the fastest of {count} targets; all are below.</p>");
+        }
+        body.push_str("</section>\n");
+    }
+}
+
+/// Appends the large figures of one result.
+fn lead(body: &mut String, document: &Document, result: &Measured, is_sweep: bool) {
+    let of_target = &document.targets[result.target].label;
+    let at = if is_sweep {
+        format!(" <small>{}</small>", escape(&document.points[result.point].name))
+    } else {
+        String::new()
+    };
+    let _ = write!(
+        body,
+        "<div class=\"lead\" style=\"border-left-color:var(--s{})\"><h3>{}{at}{}</h3><dl>",
+        result.target % COLOURS,
+        escape(of_target),
+        problems(result)
+    );
+    let mut figure = |label: &str, value: String| {
+        let _ = write!(body, "<div><dt>{label}</dt><dd>{}</dd></div>", escape(&value));
+    };
+    figure("IOPS", count(result.iops));
+    figure("throughput", rate(result.bytes_per_second));
+    figure("latency, p50", time(result.latency.p50_ns as f64));
+    figure("latency, p99", time(result.latency.p99_ns as f64));
+    if result.cpu_ns_per_io > 0.0 {
+        figure("CPU per I/O", time(result.cpu_ns_per_io));
+    }
+    let ratio = document.comparison(result.target, result.point).and_then(|one| one.iops);
+    if let Some(ratio) = ratio {
+        figure("times the first", format!("{:.3}", ratio.value));
+    }
+    body.push_str("</dl></div>\n");
+}
+
+/// Appends the charts of one load.
 fn section(body: &mut String, document: &Document, group: &[usize]) {
     let first = &document.points[group[0]];
     let title = if group.len() > 1 { first.load() } else { first.name.clone() };
@@ -130,7 +196,7 @@ fn section(body: &mut String, document: &Document, group: &[usize]) {
             over_size(body, document, &points, depth);
         }
     }
-    // Of a sweep, the ends say the most.
+    // Percentiles of the first and the last point of a sweep.
     let mut shown = vec![group[0], group[group.len() - 1]];
     shown.dedup();
     for point in shown {
@@ -144,7 +210,7 @@ fn capital(text: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// A value's words for whoever points at it.
+/// Formats the tooltip of a result.
 fn tip(document: &Document, result: &Measured) -> String {
     let ratio = document.comparison(result.target, result.point).and_then(|one| one.iops);
     let ratio =
@@ -161,7 +227,7 @@ fn tip(document: &Document, result: &Measured) -> String {
     )
 }
 
-/// One point: bars.
+/// Appends the bar charts of one point.
 fn single(body: &mut String, document: &Document, point: usize) {
     let results: Vec<&Measured> =
         (0..document.targets.len()).filter_map(|target| document.result(target, point)).collect();
@@ -174,7 +240,7 @@ fn single(body: &mut String, document: &Document, point: usize) {
         published,
         tip: tip(document, result),
     };
-    // Large blocks are told in bytes, small ones in I/Os.
+    // Throughput of large blocks is shown in bytes, that of small blocks in I/Os.
     let large = block >= 65_536.0;
     let throughput: Vec<Bar> = results
         .iter()
@@ -210,13 +276,13 @@ fn single(body: &mut String, document: &Document, point: usize) {
     body.push_str(&bars::figure("Mean latency", name, "time", &latency, short_time));
 }
 
-/// A curve for each target over `points`, and one for each published series.
+/// Returns a curve for each target over `points`, and one for each published series.
 fn curves(
     document: &Document,
     points: &[usize],
     x: impl Fn(usize) -> f64,
     y: impl Fn(&Measured) -> (f64, Option<(f64, f64)>),
-    published: impl Fn(&super::profile::Published) -> Option<f64>,
+    published: impl Fn(&super::published::Published) -> Option<f64>,
 ) -> Vec<Series> {
     let mut all = Vec::new();
     for (target, info) in document.targets.iter().enumerate() {
@@ -255,7 +321,7 @@ fn axis(title: &str, scale: Scale, text: fn(f64) -> String) -> Axis {
     Axis { title: title.to_owned(), scale, ticks, text }
 }
 
-/// An axis whose ticks are the values that were measured.
+/// Returns an axis whose ticks are the measured values.
 fn steps(title: &str, values: &[f64], text: fn(f64) -> String) -> Axis {
     Axis {
         title: title.to_owned(),
@@ -297,7 +363,7 @@ fn over_size(body: &mut String, document: &Document, points: &[usize], depth: u3
     latency_curves(body, document, points, size, &x, "over block size", &under);
 }
 
-/// Mean and 99th percentile, each in a figure of its own.
+/// Appends charts of the mean and of the 99th percentile.
 fn latency_curves(
     body: &mut String,
     document: &Document,
@@ -342,61 +408,64 @@ fn percentiles(body: &mut String, document: &Document, point: usize) {
     body.push_str(&lines::figure("Percentiles of latency", &document.points[point].name, &x, &y, &series));
 }
 
-/// All figures once more.
+/// Appends the table of all figures. On a narrow screen each line of it becomes a list, with the labels of the columns.
 fn table(body: &mut String, document: &Document) {
-    let published = document.results.iter().any(|result| result.published.is_some());
-    body.push_str("<h2>All figures</h2>\n<div class=\"wide\"><table><thead><tr><th>load and target</th><th>IOPS</th><th>interval</th><th>rate</th>");
-    if document.targets.len() > 1 {
-        body.push_str("<th>ratio</th>");
+    let is_compared = document.targets.len() > 1;
+    let is_published = document.results.iter().any(|result| result.published.is_some());
+    let mut columns = vec!["load and target", "IOPS", "interval", "rate"];
+    if is_compared {
+        columns.push("ratio");
     }
-    body.push_str("<th>mean</th><th>p50</th><th>p90</th><th>p99</th><th>p99.9</th><th>longest</th><th>CPU/IO</th>");
-    if published {
-        body.push_str("<th>published</th>");
+    columns.extend(["mean", "p50", "p90", "p99", "p99.9", "longest", "CPU/IO"]);
+    if is_published {
+        columns.push("published");
+    }
+    body.push_str("<h2>All figures</h2>\n<div class=\"wide\"><table><thead><tr>");
+    let class = |column: &str| if column == "published" { " class=\"published\"" } else { "" };
+    for column in &columns {
+        let _ = write!(body, "<th{}>{column}</th>", class(column));
     }
     body.push_str("</tr></thead><tbody>\n");
     for result in &document.results {
         let (target, point) = (&document.targets[result.target], &document.points[result.point]);
         let at = |ns: u64| time(ns as f64);
         let latency = &result.latency;
-        let _ = write!(
-            body,
-            "<tr><td>{}, <b>{}</b>{}</td><td>{}</td><td>{} – {}</td><td>{}</td>",
-            escape(&point.name),
-            escape(&target.label),
-            problems(result),
+        let mut cells = vec![
+            format!("{}, <b>{}</b>{}", escape(&point.name), escape(&target.label), problems(result)),
             count(result.iops),
-            count(result.iops_low),
-            count(result.iops_high),
-            rate(result.bytes_per_second)
-        );
-        if document.targets.len() > 1 {
+            format!("{}\u{a0}– {}", count(result.iops_low), count(result.iops_high)),
+            rate(result.bytes_per_second),
+        ];
+        if is_compared {
             let ratio = document.comparison(result.target, result.point).and_then(|one| one.iops);
             let none = if result.target == 0 { "1" } else { "–" };
-            let text = ratio.map_or(none.to_owned(), |r| format!("{:.3} ({:.3} – {:.3})", r.value, r.low, r.high));
-            let _ = write!(body, "<td>{text}</td>");
+            cells.push(
+                ratio.map_or(none.to_owned(), |r| format!("{:.3} ({:.3}\u{a0}–\u{a0}{:.3})", r.value, r.low, r.high)),
+            );
         }
-        let _ = write!(
-            body,
-            "<td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>",
+        cells.extend([
             time(latency.mean_ns),
             at(latency.p50_ns),
             at(latency.p90_ns),
             at(latency.p99_ns),
             at(latency.p999_ns),
             at(latency.max_ns),
-            time(result.cpu_ns_per_io)
-        );
-        if published {
-            let text =
-                result.published.as_ref().map(|one| format!("{}: {}", one.label, one.text())).unwrap_or_default();
-            let _ = write!(body, "<td class=\"published\">{}</td>", escape(&text));
+            time(result.cpu_ns_per_io),
+        ]);
+        if is_published {
+            let text = result.published.as_ref().map(|one| format!("{}: {}", one.label, one.text()));
+            cells.push(escape(&text.unwrap_or_default()));
+        }
+        body.push_str("<tr>");
+        for (column, cell) in columns.iter().zip(&cells) {
+            let _ = write!(body, "<td{} data-label=\"{column}\">{cell}</td>", class(column));
         }
         body.push_str("</tr>\n");
     }
     body.push_str("</tbody></table></div>\n");
 }
 
-/// What nobody must miss.
+/// Formats errors, mismatches and delays of a result.
 fn problems(result: &Measured) -> String {
     let mut text = String::new();
     if result.mismatch_count > 0 {
@@ -414,7 +483,7 @@ fn problems(result: &Measured) -> String {
     text
 }
 
-/// A number with its power of 1000, three digits: for ticks.
+/// Formats a number with three digits and a unit of a power of 1000, for ticks.
 fn short(n: f64, units: &[(f64, &str)]) -> String {
     let (size, unit) = units.iter().copied().find(|(size, _)| n.abs() >= *size).unwrap_or(units[units.len() - 1]);
     let value = n / size;
@@ -453,7 +522,94 @@ mod tests {
     }
 
     #[test]
-    fn text_of_users_stays_text() {
+    fn text_of_users_is_escaped() {
         assert_eq!(escape("<script>\"a\" & 'b'"), "&lt;script&gt;&quot;a&quot; &amp; &#39;b&#39;");
+    }
+
+    /// Returns a document of one load on these targets; the second target is twice as fast as the first, and so on.
+    fn document(labels: &[&str], depths: &[u32]) -> Document {
+        let targets = labels.iter().map(|label| {
+            serde_json::json!({
+                "label": label, "target": "mem:1G", "kind": "local", "driver": "io_uring", "uri": null, "size_bytes": 1 << 30
+            })
+        });
+        let points = depths.iter().map(|depth| {
+            serde_json::json!({
+                "name": format!("random read, 4K, depth {depth}"), "pattern": "random", "theta": null, "op": "read",
+                "reads_percent": 100, "block_bytes": 4096, "depth": depth, "jobs": 1, "rate_iops": null
+            })
+        });
+        let latency = serde_json::json!({
+            "count": 1000, "min_ns": 1000, "mean_ns": 3000.0, "p50_ns": 2500, "p90_ns": 5000, "p99_ns": 9000, "p999_ns": 12000,
+            "max_ns": 20000, "percentiles": [{"percentile": 50.0, "latency_ns": 2500}, {"percentile": 99.0, "latency_ns": 9000}]
+        });
+        let all = (0..depths.len()).flat_map(|point| (0..labels.len()).map(move |target| (target, point)));
+        let results = all.map(|(target, point)| {
+            let iops = 123_456.0 * (target + 1) as f64 * f64::from(depths[point]);
+            serde_json::json!({
+                "target": target, "point": point, "elapsed_ns": 1_000_000_000, "ios": 123_456, "errors": 0, "first_error": null,
+                "behind_ios": 0, "iops": iops, "iops_low": iops, "iops_high": iops, "bytes_per_second": iops * 4096.0,
+                "cpu_ns_per_io": 1500.0, "latency": latency, "read_latency": null, "write_latency": null, "slices": [],
+                "verified_bytes": 0, "mismatches": [], "mismatch_count": 0, "published": null
+            })
+        });
+        serde_json::from_value(serde_json::json!({
+            "format": "braid-bench", "version": 1, "braid": "0", "begun_unix_ms": 0, "machine": "a machine", "profile": null,
+            "targets": targets.collect::<Vec<_>>(), "points": points.collect::<Vec<_>>(), "slices": 3,
+            "results": results.collect::<Vec<_>>(), "comparisons": []
+        }))
+        .expect("it is a document")
+    }
+
+    #[test]
+    fn the_page_leads_with_its_result() {
+        let page = page(&document(&["mem:1G"], &[1]));
+        let (head, rest) = page.split_once("</section>").expect("it has a result");
+        for figure in [
+            "<dt>IOPS</dt><dd>123,456</dd>",
+            "<dt>throughput</dt><dd>505.68 MB/s</dd>",
+            "<dt>latency, p50</dt><dd>2.50 µs</dd>",
+            "<dt>latency, p99</dt><dd>9.00 µs</dd>",
+            "<dt>CPU per I/O</dt><dd>1.50 µs</dd>",
+        ] {
+            assert!(head.contains(figure), "{figure}: {head}");
+        }
+        assert!(
+            !head.contains("<svg") && !head.contains("<ul") && rest.contains("<svg"),
+            "nothing comes before the result"
+        );
+    }
+
+    #[test]
+    fn a_sweep_leads_with_its_fastest_point_and_many_targets_with_the_fastest() {
+        let head = |labels: &[&str], depths: &[u32]| {
+            let page = page(&document(labels, depths));
+            page.split_once("</section>").expect("it has a result").0.to_owned()
+        };
+        let sweep = head(&["mem:1G"], &[1, 4, 2]);
+        assert!(sweep.contains("<small>random read, 4K, depth 4</small>") && sweep.contains("493,824"), "{sweep}");
+        let many = head(&["first", "second", "third", "fourth", "fifth", "sixth"], &[1]);
+        let shown: Vec<&str> =
+            many.split("<h3>").skip(1).map(|rest| rest.split('<').next().unwrap_or_default()).collect();
+        assert_eq!(shown, ["first", "fourth", "fifth", "sixth"]);
+        assert!(many.contains("of 6 targets"), "{many}");
+    }
+
+    #[test]
+    fn nothing_is_cut_and_every_cell_has_its_label() {
+        let long = "throttled(raid0(/dev/disk/by-id/nvme-eui.0025385971b0a9f1,/dev/disk/by-id/nvme-eui.0025385971b0a9f2),iops=3000)";
+        let page = page(&document(&[long, "other"], &[1]));
+        assert!(!page.contains('…'));
+        // A label in a chart is several lines, whose texts are those of the label.
+        let (_, name) = page.split_once("<text class=\"name\" text-anchor=\"end\">").expect("a bar has a name");
+        let (name, _) = name.split_once("<title>").expect("it has a tooltip");
+        let text: String =
+            name.split("<tspan").skip(1).filter_map(|line| Some(line.split_once('>')?.1.split_once('<')?.0)).collect();
+        assert_eq!(text, long);
+        let body = page.split_once("<tbody>").expect("it has a table").1;
+        assert_eq!(body.matches("<td").count(), body.matches(" data-label=\"").count());
+        for rule in ["@media (max-width: 720px)", "content: attr(data-label)", "width=device-width", "viewBox"] {
+            assert!(page.contains(rule), "{rule}");
+        }
     }
 }

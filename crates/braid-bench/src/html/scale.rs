@@ -1,17 +1,17 @@
-//! From values to places: scales of axes, and where their ticks stand.
+//! Scales of axes, which map values to positions, and their ticks.
 
-/// How values are spread over an axis.
+/// The kind of a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// Evenly, from 0.
+    /// Linear, from 0.
     Linear,
-    /// By powers.
+    /// Logarithmic.
     Log,
-    /// Percentiles: each nine takes as much room as the one before.
+    /// Percentiles: each further nine takes the same room.
     Nines,
 }
 
-/// An axis from `low` to `high`, over places from 0 to 1.
+/// A scale from `low` to `high`, which are mapped to positions from 0 to 1.
 #[derive(Clone, Debug)]
 pub struct Scale {
     kind: Kind,
@@ -19,18 +19,18 @@ pub struct Scale {
     high: f64,
 }
 
-/// Nines of a percentile: 0 for 0, 1 for 90, 2 for 99.
+/// Returns the number of nines of a percentile: 0 for 0, 1 for 90, 2 for 99.
 fn nines(percentile: f64) -> f64 {
     -(1.0 - (percentile / 100.0).clamp(0.0, 0.999_999_99)).log10()
 }
 
 impl Scale {
-    /// An axis that shows all `values`, with a little room; those that it cannot show (0 on a logarithmic one) are left out.
+    /// Returns a scale that covers all `values`, with some margin. Values that it cannot show (0 on a logarithmic scale) are left out.
     pub fn over(kind: Kind, values: impl IntoIterator<Item = f64>) -> Scale {
         let shown = values.into_iter().filter(|v| v.is_finite() && (kind != Kind::Log || *v > 0.0));
         let (low, high) = shown.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
         if low > high {
-            // Nothing to show: any axis will do.
+            // There are no values: any scale will do.
             return Scale { kind, low: if kind == Kind::Log { 1.0 } else { 0.0 }, high: 10.0 };
         }
         match kind {
@@ -41,7 +41,7 @@ impl Scale {
         }
     }
 
-    /// A little more room at both ends of a logarithmic axis.
+    /// Adds a margin at both ends of a logarithmic scale.
     pub fn roomy(mut self) -> Scale {
         if self.kind == Kind::Log {
             let room = (self.high / self.low).powf(0.06).max(1.05);
@@ -51,18 +51,18 @@ impl Scale {
         self
     }
 
-    /// Where a value stands, from 0 to 1; none for what cannot be shown.
-    pub fn place(&self, value: f64) -> Option<f64> {
-        let place = match self.kind {
+    /// Returns the position of a value, from 0 to 1, or none if the value cannot be shown.
+    pub fn position(&self, value: f64) -> Option<f64> {
+        let position = match self.kind {
             Kind::Linear => (value - self.low) / (self.high - self.low),
             Kind::Log if value <= 0.0 => return None,
             Kind::Log => (value / self.low).ln() / (self.high / self.low).ln(),
             Kind::Nines => nines(value) / nines(self.high),
         };
-        place.is_finite().then_some(place.clamp(0.0, 1.0))
+        position.is_finite().then_some(position.clamp(0.0, 1.0))
     }
 
-    /// Values for ticks, rising, at most about eight.
+    /// Returns rising values for ticks, about eight at most.
     pub fn ticks(&self) -> Vec<f64> {
         match self.kind {
             Kind::Linear => {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_rise_from_0_to_1() {
+    fn positions_rise_from_0_to_1() {
         for (kind, values) in [
             (Kind::Linear, vec![5.0, 10.0, 100.0]),
             (Kind::Log, vec![0.01, 3.0, 1e6]),
@@ -103,22 +103,22 @@ mod tests {
             (Kind::Nines, vec![0.0, 50.0, 99.999]),
         ] {
             let scale = Scale::over(kind, values.clone()).roomy();
-            let places: Vec<f64> = values.iter().map(|&v| scale.place(v).expect("it can be shown")).collect();
-            assert!(places.iter().all(|place| (0.0..=1.0).contains(place)), "{kind:?} {places:?}");
-            assert!(places.windows(2).all(|w| w[0] <= w[1]), "{kind:?} {places:?}");
+            let positions: Vec<f64> = values.iter().map(|&v| scale.position(v).expect("it can be shown")).collect();
+            assert!(positions.iter().all(|position| (0.0..=1.0).contains(position)), "{kind:?} {positions:?}");
+            assert!(positions.windows(2).all(|w| w[0] <= w[1]), "{kind:?} {positions:?}");
             let ticks = scale.ticks();
             assert!((2..=20).contains(&ticks.len()) && ticks.windows(2).all(|w| w[0] < w[1]), "{kind:?} {ticks:?}");
         }
     }
 
     #[test]
-    fn what_cannot_be_shown_does_no_harm() {
+    fn values_that_cannot_be_shown_are_left_out() {
         let scale = Scale::over(Kind::Log, [0.0, f64::NAN, f64::INFINITY]);
-        assert_eq!((scale.place(0.0), scale.place(-1.0), scale.place(f64::NAN)), (None, None, None));
+        assert_eq!((scale.position(0.0), scale.position(-1.0), scale.position(f64::NAN)), (None, None, None));
         assert!(!scale.ticks().is_empty());
         let scale = Scale::over(Kind::Linear, [0.0]);
-        assert_eq!(scale.place(0.0), Some(0.0));
+        assert_eq!(scale.position(0.0), Some(0.0));
         let scale = Scale::over(Kind::Linear, []);
-        assert!(scale.place(3.0).is_some());
+        assert!(scale.position(3.0).is_some());
     }
 }

@@ -1,10 +1,8 @@
-//! Loads that others have published figures of, to be measured here with those figures beside ours.
+//! Profiles: loads of published measurements, which are measured here and compared with the published figures.
 //!
-//! A profile needs no disk: it brings stand-ins in memory, throttled as the published ones were. Disks that are named
-//! take their place.
+//! A profile needs no disks: it has stand-ins in memory, throttled like the published disks. Disks on the command line replace them.
 
 pub mod nodes;
-mod published;
 
 use std::time::Duration;
 
@@ -12,30 +10,27 @@ use braid_api::{ErrorDetail, Kind};
 
 use super::BenchArgs;
 use super::pattern::{Mix, Order, Visit};
-use super::plan::{Length, Named, Origin, Plan, Point};
+use super::plan::{LabelledTarget, Length, Origin, Plan, Point};
+use super::published::{self, PROFILES};
 use super::target::Target;
+use super::variant::Variant;
 
-pub use published::Published;
-
-/// Every profile.
-pub const NAMES: [&str; 6] = ["disk-aggregation", "jbod", "queue-depth", "striping", nodes::NAMES[0], nodes::NAMES[1]];
-
-/// How a target is made of the disks' names.
+/// Returns the name of a target, given the names of the disks.
 type Make = fn(&[String]) -> String;
 
-/// One profile: targets over its disks, and points.
+/// A profile: targets over its disks, and points.
 struct Profile {
     name: &'static str,
-    /// Its stand-ins.
+    /// The stand-ins.
     disks: Vec<String>,
-    /// Label, and how it is made.
+    /// The label and the name of each target.
     targets: Vec<(&'static str, Make)>,
-    /// Tag, by which published figures are found, and load.
+    /// The tag, which identifies published figures, and the load.
     points: Vec<(String, Point)>,
-    /// Each point on each target.
+    /// The default time of each point on each target.
     short: Duration,
     slices: u16,
-    /// Ramp and length of the published runs; where they said none, ours.
+    /// The ramp and the time of the published runs; values of our own where none were published.
     full: (Duration, Duration),
 }
 
@@ -67,8 +62,8 @@ fn disk_aggregation() -> Profile {
         }
     }
     Profile {
-        name: NAMES[0],
-        // 50, 100 and 100 GiB by 1024: what counts are the ratios. A write takes as long as was published.
+        name: PROFILES[0],
+        // 50, 100 and 100 GiB, divided by 1024: only the ratios matter. A write has the published latency.
         disks: ["50M", "100M", "100M"]
             .map(|size| format!("throttled(faulty(mem:{size},write-delay=941us),iops=3000,bw=125M,latency=638us)"))
             .to_vec(),
@@ -89,7 +84,7 @@ fn disk_aggregation() -> Profile {
 
 fn jbod() -> Profile {
     Profile {
-        name: NAMES[1],
+        name: PROFILES[1],
         disks: vec!["throttled(mem:64M,bw=125MB,latency=100us)".to_owned(); 4],
         targets: vec![
             ("raid0", |disks| combined("raid0", disks, ",chunk=64K")),
@@ -108,7 +103,7 @@ fn queue_depth() -> Profile {
         depths.map(|depth| (format!("{} {depth}", mix.word()), point(Order::Random, mix, 4 << 10, depth, 1)))
     };
     Profile {
-        name: NAMES[2],
+        name: PROFILES[2],
         disks: vec!["throttled(mem:64M,iops=200000,latency=25us)".to_owned(); 2],
         targets: vec![("raid1", |disks| combined("raid1", disks, "")), ("single disk", |disks| disks[0].clone())],
         points: BOTH.into_iter().flat_map(of).collect(),
@@ -130,7 +125,7 @@ fn striping() -> Profile {
         }
     }
     Profile {
-        name: NAMES[3],
+        name: PROFILES[3],
         disks: vec!["throttled(mem:64M,bw=100MB,latency=100us)".to_owned(); 2],
         targets: vec![
             ("raid0", |disks| combined("raid0", disks, ",chunk=64K")),
@@ -143,10 +138,10 @@ fn striping() -> Profile {
     }
 }
 
-/// The plan of `--profile`.
+/// Returns the plan of `--profile`.
 ///
 /// # Errors
-/// Another number of disks than the profile is of; disks that are none.
+/// There is no such profile, or the disks do not fit it.
 pub fn plan(name: &str, args: &BenchArgs) -> Result<Plan, ErrorDetail> {
     let profile = match name {
         "disk-aggregation" => disk_aggregation(),
@@ -155,7 +150,7 @@ pub fn plan(name: &str, args: &BenchArgs) -> Result<Plan, ErrorDetail> {
         "striping" => striping(),
         other => {
             return Err(ErrorDetail::new(Kind::InvalidArgument, format!("there is no profile {other}"))
-                .remedy(format!("one of {}", NAMES.join(", "))));
+                .remedy(format!("one of {}", PROFILES.join(", "))));
         }
     };
     let stand_ins = args.targets.is_empty();
@@ -167,10 +162,10 @@ pub fn plan(name: &str, args: &BenchArgs) -> Result<Plan, ErrorDetail> {
         )
         .remedy("name that many disks, or none for stand-ins in memory"));
     }
-    let targets: Vec<Named> = profile
+    let targets: Vec<LabelledTarget> = profile
         .targets
         .iter()
-        .map(|(label, of)| Ok(Named { label: (*label).to_owned(), target: Target::parse(&of(&disks))? }))
+        .map(|(label, of)| Ok(LabelledTarget { label: (*label).to_owned(), target: Target::parse(&of(&disks))? }))
         .collect::<Result<_, ErrorDetail>>()?;
     if let Some(other) = targets.iter().find(|named| !matches!(named.target, Target::Local(_))) {
         return Err(ErrorDetail::new(
@@ -183,18 +178,23 @@ pub fn plan(name: &str, args: &BenchArgs) -> Result<Plan, ErrorDetail> {
         return Err(ErrorDetail::new(Kind::InvalidArgument, "--from and --span are of disks that are named")
             .remedy("name the disks that the profile is to be measured on"));
     }
-    made_of(profile, targets, args, stand_ins)
+    plan_of(profile, targets, args, stand_ins)
 }
 
-/// The plan of a profile whose targets were made for it.
+/// Returns the plan of a profile whose targets are volumes of these nodes.
 ///
 /// # Errors
 /// As [`plan`].
 pub fn plan_on(name: &str, args: &BenchArgs, nodes: &nodes::Nodes) -> Result<Plan, ErrorDetail> {
-    made_of(nodes::profile(name), nodes.targets.clone(), args, true)
+    plan_of(nodes::profile(name), nodes.targets.clone(), args, true)
 }
 
-fn made_of(profile: Profile, targets: Vec<Named>, args: &BenchArgs, stand_ins: bool) -> Result<Plan, ErrorDetail> {
+fn plan_of(
+    profile: Profile,
+    targets: Vec<LabelledTarget>,
+    args: &BenchArgs,
+    stand_ins: bool,
+) -> Result<Plan, ErrorDetail> {
     let known = published::of(profile.name);
     let labels: Vec<&str> = profile.targets.iter().map(|(label, _)| *label).collect();
     let tags: Vec<&str> = profile.points.iter().map(|(tag, _)| tag.as_str()).collect();
@@ -219,11 +219,7 @@ fn made_of(profile: Profile, targets: Vec<Named>, args: &BenchArgs, stand_ins: b
         verify: false,
         driver: args.driver.clone(),
         force: args.force,
-        memory_bytes: 0,
-        lost: None,
-        journal_last: false,
-        volume: None,
-        bare: false,
+        variant: Variant::default(),
     };
     plan.check()?;
     Ok(plan)
@@ -232,6 +228,7 @@ fn made_of(profile: Profile, targets: Vec<Named>, args: &BenchArgs, stand_ins: b
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::published::Published;
 
     #[derive(clap::Parser)]
     struct Line {
@@ -246,16 +243,16 @@ mod tests {
     }
 
     #[test]
-    fn every_profile_has_its_published_figures_in_place() {
+    fn every_profile_has_its_published_figures() {
         for (name, targets, points, figures) in
             [("disk-aggregation", 6, 6, 36), ("jbod", 2, 1, 1), ("queue-depth", 2, 16, 12), ("striping", 2, 40, 4)]
         {
-            let plan = of(&["--profile", name]).expect("it is right");
+            let plan = of(&["--profile", name]).expect("the arguments are valid");
             assert_eq!((plan.targets.len(), plan.points.len()), (targets, points), "{name}");
             let origin = plan.origin.expect("it is a profile");
             assert_eq!(origin.published.len(), figures, "{name}");
             assert!(origin.stand_ins && !origin.notes.is_empty() && !origin.source.is_empty());
-            // Each figure belongs to one place, and none to a place that is not there.
+            // Each figure belongs to an existing target and point, and no two to the same.
             for (at, figure) in origin.published.iter().enumerate() {
                 assert!((0..targets).any(|t| (0..points).any(|p| figure.is_of(t, p))), "{name}: {figure:?}");
                 let same = |other: &Published| {
@@ -267,10 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_as_it_was_published() {
-        let plan = of(&["--profile", "disk-aggregation"]).expect("it is right");
+    fn figures_are_as_published() {
+        let plan = of(&["--profile", "disk-aggregation"]).expect("the arguments are valid");
         let published = plan.origin.expect("it is a profile").published;
-        let figure = |target, point| published.iter().find(|one| one.is_of(target, point)).expect("it is there");
+        let figure = |target, point| published.iter().find(|one| one.is_of(target, point)).expect("the figure exists");
         assert_eq!(
             (figure(1, 2).bytes_per_second, figure(1, 2).label.as_str()),
             (Some(11_939.0 * 1024.0), "SPDK concat 4K")
@@ -280,9 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn disks_take_the_place_of_stand_ins() {
+    fn named_disks_replace_stand_ins() {
         let plan = of(&["--profile", "queue-depth", "null:1G", "null:2G", "--time", "50ms", "--slices", "1"])
-            .expect("it is right");
+            .expect("the arguments are valid");
         assert_eq!(plan.targets[0].target.to_string(), "raid1(null:1G,null:2G)");
         assert_eq!((plan.length, plan.slices), (Length::Time(Duration::from_millis(50)), 1));
         for (words, expected) in [
@@ -295,8 +292,8 @@ mod tests {
     }
 
     #[test]
-    fn the_published_lengths_are_used_when_asked_for() {
-        let plan = of(&["--profile", "disk-aggregation", "--full"]).expect("it is right");
+    fn full_runs_have_the_published_lengths() {
+        let plan = of(&["--profile", "disk-aggregation", "--full"]).expect("the arguments are valid");
         assert_eq!((plan.ramp, plan.length), (Some(Duration::from_secs(60)), Length::Time(Duration::from_secs(60))));
     }
 }

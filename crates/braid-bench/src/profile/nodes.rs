@@ -1,4 +1,4 @@
-//! Profiles whose targets are volumes of several nodes: the daemons are started for them, on loopback, and end with them.
+//! Profiles whose targets are replicated volumes. The daemons of the nodes are started for the run, on loopback, and are killed at its end.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,37 +7,35 @@ use braid_api::{ErrorDetail, Kind};
 
 use super::super::cluster::Cluster;
 use super::super::pattern::{Mix, Order};
-use super::super::plan::Named;
-use super::super::table::{Folder, bench_anywhere};
+use super::super::plan::LabelledTarget;
+use super::super::process::{Folder, bench_anywhere};
+use super::super::published::PROFILES_OF_NODES;
 use super::super::target::Target;
 use super::{BOTH, Profile, point};
 
-/// The profiles of this kind.
-pub const NAMES: [&str; 2] = ["replicated-aggregation", "replicated-engine"];
-
-/// Of a volume, as a whole number of MiB: all of it is written before anything is measured.
+/// The size of a volume, a whole number of MiB. All of it is written before it is measured.
 const SIZE: &str = "64M";
 const SIZE_MIB: &str = "64";
 
-/// In memory, throttled as the published disks were. No two of a pool are of the same name, and so of the same size.
+/// Returns disks in memory, throttled like the published disks. Their sizes differ, because the disks of a pool must have different names.
 fn cloud_disks(count: u32) -> Vec<String> {
     let disk = |mib| format!("throttled(faulty(mem:{mib}M,write-delay=941us),iops=3000,bw=125M,latency=638us)");
     (128..128 + count).map(disk).collect()
 }
 
-/// The daemons, and what is measured on them.
+/// The nodes, and the targets on them.
 pub struct Nodes {
-    /// Target by target, in the order of the profile's.
-    pub targets: Vec<Named>,
+    /// The targets, in the order of the profile.
+    pub targets: Vec<LabelledTarget>,
     _clusters: Vec<Cluster>,
     _memory: Option<Folder>,
 }
 
 impl Nodes {
-    /// Starts what a profile needs.
+    /// Starts the nodes of a profile, and creates its volumes.
     ///
     /// # Errors
-    /// Disks were named, or a daemon does not start.
+    /// Disks are named, or a daemon does not start.
     pub fn start(name: &str, disks_named: bool) -> anyhow::Result<Nodes> {
         if disks_named {
             let message = format!("profile {name} makes nodes of its own, with disks in memory, and takes none");
@@ -47,7 +45,7 @@ impl Nodes {
                 )
                 .into());
         }
-        let nodes = if name == NAMES[0] { aggregation()? } else { engine()? };
+        let nodes = if name == PROFILES_OF_NODES[0] { aggregation()? } else { engine()? };
         for named in &nodes.targets {
             fill(&named.target.to_string())?;
         }
@@ -55,8 +53,8 @@ impl Nodes {
     }
 }
 
-fn named(label: &str, uri: String) -> anyhow::Result<Named> {
-    Ok(Named { label: label.to_owned(), target: Target::parse(&uri)? })
+fn named(label: &str, uri: String) -> anyhow::Result<LabelledTarget> {
+    Ok(LabelledTarget { label: label.to_owned(), target: Target::parse(&uri)? })
 }
 
 fn fill(uri: &str) -> anyhow::Result<()> {
@@ -100,14 +98,14 @@ fn aggregation() -> anyhow::Result<Nodes> {
     Ok(Nodes { targets, _clusters: vec![single, three], _memory: None })
 }
 
-/// What is measured on them.
+/// Returns the points and labels of a profile.
 pub(super) fn profile(name: &str) -> Profile {
     let mut points = Vec::new();
     let mut add = |tag: &str, mix: Mix, order, block, depth, jobs| {
         points.push((format!("{tag} {}", mix.word()), point(order, mix, block, depth, jobs)));
     };
     for mix in BOTH {
-        if name == NAMES[0] {
+        if name == PROFILES_OF_NODES[0] {
             add("random", mix, Order::Random, 4 << 10, 128, 8);
             add("sequential", mix, Order::Sequential, 128 << 10, 16, 4);
             add("latency", mix, Order::Random, 4 << 10, 1, 1);
@@ -116,9 +114,9 @@ pub(super) fn profile(name: &str) -> Profile {
             add("sequential", mix, Order::Sequential, 1 << 20, 8, 1);
         }
     }
-    let labels = if name == NAMES[0] { &AGGREGATION[..] } else { &ENGINE[..] };
+    let labels = if name == PROFILES_OF_NODES[0] { &AGGREGATION[..] } else { &ENGINE[..] };
     Profile {
-        name: if name == NAMES[0] { NAMES[0] } else { NAMES[1] },
+        name: if name == PROFILES_OF_NODES[0] { PROFILES_OF_NODES[0] } else { PROFILES_OF_NODES[1] },
         disks: Vec::new(),
         targets: labels.iter().map(|label| (*label, (|_| String::new()) as super::Make)).collect(),
         points,
@@ -130,12 +128,12 @@ pub(super) fn profile(name: &str) -> Profile {
 
 #[cfg(test)]
 mod tests {
-    use super::super::published;
     use super::*;
+    use crate::published;
 
     #[test]
-    fn published_figures_belong_to_targets_and_loads_that_are_there() {
-        for (name, figures) in [(NAMES[0], 12), (NAMES[1], 12)] {
+    fn published_figures_belong_to_existing_targets_and_points() {
+        for (name, figures) in [(PROFILES_OF_NODES[0], 12), (PROFILES_OF_NODES[1], 12)] {
             let profile = profile(name);
             assert_eq!(profile.name, name);
             let labels: Vec<&str> = profile.targets.iter().map(|(label, _)| *label).collect();
@@ -144,8 +142,8 @@ mod tests {
             let published = known.figures(&labels, &tags);
             assert_eq!(published.len(), figures);
             for figure in &published {
-                let is_there = |target| (0..tags.len()).any(|point| figure.is_of(target, point));
-                assert!((0..labels.len()).any(is_there), "{name}: {figure:?}");
+                let is_of = |target| (0..tags.len()).any(|point| figure.is_of(target, point));
+                assert!((0..labels.len()).any(is_of), "{name}: {figure:?}");
             }
             assert!(!known.notes.is_empty() && !known.source.is_empty());
         }

@@ -1,7 +1,7 @@
-//! What is on a device: asked of libblkid, which knows what anybody might have put there, and looked at where it knows nothing. A file
-//! system is only made where there is nothing at all. How small its blocks are decides which devices it can be mounted from.
+//! Identifies the content of a device with libblkid, and scans for data that libblkid does not know. A file system is created only on an empty
+//! device. The block size of a file system decides from which devices it can be mounted.
 
-use super::{run, said};
+use super::{error_output, run};
 use crate::segment;
 use braid_api::limits::VOLUME_BLOCK_BYTES;
 use braid_api::{ErrorDetail, Kind, Volume};
@@ -13,13 +13,13 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// At both ends of a device so much is looked at, in bytes.
+/// Number of bytes that are scanned at each end of a device.
 const ENDS_BYTES: u64 = 1 << 20;
-/// In between, so many places.
-const PLACES: u64 = 256;
-const PLACE_BYTES: u64 = 4096;
+/// Number of samples between the ends, and the size of each in bytes.
+const SAMPLES: u64 = 256;
+const SAMPLE_BYTES: u64 = 4096;
 
-/// A file system that can be made.
+/// A type of file system that can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FileSystem {
     /// The usual one
@@ -31,7 +31,7 @@ pub enum FileSystem {
 }
 
 impl FileSystem {
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             FileSystem::Ext4 => "ext4",
@@ -41,52 +41,53 @@ impl FileSystem {
     }
 }
 
-/// What was found.
+/// The content of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing that anybody knows.
+    /// Nothing that libblkid knows.
     Nothing,
-    /// A file system, and the smallest block that it reads and writes, in bytes, where libblkid says that (util-linux 2.36).
+    /// A file system by type, and its smallest I/O size in bytes, if libblkid reports it (since util-linux 2.36).
     FileSystem(String, Option<u32>),
-    /// A table of partitions, as libblkid calls it, and the sectors that it counts in, in bytes, where that is known.
+    /// A partition table by type, and the sector size in bytes that it counts in, if known.
     Partitions(String, Option<u32>),
-    /// Something else, as libblkid calls it.
+    /// Something else, as named by libblkid.
     Other(String),
 }
 
-/// What is to be done.
+/// What to do with a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is mounted as this.
+pub enum MountDecision {
+    /// Mount the file system of this type.
     Mount(String),
-    /// This is made before.
+    /// Create a file system of this type, and mount it.
     Make(FileSystem),
 }
 
-/// Asks what is on a device.
+/// Identifies the content of a device.
 ///
 /// # Errors
-/// It cannot be read, or bears marks of several.
+/// The device cannot be read.
 pub fn look(device: &Path) -> Result<Content, ErrorDetail> {
     let out = run("blkid", &["--probe", "--output", "export"], &[device.as_os_str()])?;
     match out.status.code() {
         Some(0) => {
-            let content = read(&String::from_utf8_lossy(&out.stdout));
+            let content = parse_blkid(&String::from_utf8_lossy(&out.stdout));
             Ok(match content {
                 Content::Partitions(table, _) => Content::Partitions(table, table_sector_bytes(device)),
                 other => other,
             })
         }
         Some(2) => Ok(Content::Nothing),
-        Some(8) => Ok(Content::Other("marks of several file systems".to_owned())),
-        _ => {
-            Err(ErrorDetail::new(Kind::DiskError, format!("{} cannot be looked at: {}", device.display(), said(&out)))
-                .with("device", device.display()))
-        }
+        Some(8) => Ok(Content::Other("signatures of several file systems".to_owned())),
+        _ => Err(ErrorDetail::new(
+            Kind::DiskError,
+            format!("{} cannot be identified: {}", device.display(), error_output(&out)),
+        )
+        .with("device", device.display())),
     }
 }
 
-fn read(text: &str) -> Content {
+fn parse_blkid(text: &str) -> Content {
     let values: BTreeMap<&str, &str> = text.lines().filter_map(|line| line.split_once('=')).collect();
     match (values.get("TYPE"), values.get("USAGE"), values.get("PTTYPE")) {
         (Some(kind), Some(&"filesystem"), _) => {
@@ -95,12 +96,12 @@ fn read(text: &str) -> Content {
         }
         (Some(kind), _, _) => Content::Other((*kind).to_owned()),
         (None, _, Some(table)) => Content::Partitions((*table).to_owned(), None),
-        (None, _, None) => Content::Other("something that libblkid has no name for".to_owned()),
+        (None, _, None) => Content::Other("something that libblkid cannot name".to_owned()),
     }
 }
 
-/// The sectors that a table of partitions counts in, in bytes: where the header of a GPT stands, or those in which the partitions of
-/// another table end within the device.
+/// Returns the sector size that a partition table counts in, in bytes: by the position of the header of a GPT, or, of another table, the one
+/// with which all partitions end within the device.
 fn table_sector_bytes(device: &Path) -> Option<u32> {
     let mut file = File::open(device).ok()?;
     let size_bytes = file.seek(SeekFrom::End(0)).ok()?;
@@ -118,70 +119,72 @@ fn sectors_of(first: &[u8], size_bytes: u64) -> Option<u32> {
     let number = |at: usize| u64::from(u32::from_le_bytes(first[at..][..4].try_into().expect("four bytes")));
     let end = (0..4).map(|place| 446 + 16 * place).map(|at| number(at + 8) + number(at + 12)).max().unwrap_or(0);
     let fitting: Vec<u32> = sizes().filter(|bytes| end * u64::from(*bytes) <= size_bytes).collect();
-    // Where larger ones fit, too, it is not known.
+    // If larger sizes fit, too, the size is unknown.
     (fitting == [512]).then_some(512)
 }
 
-/// The logical blocks of a block device, in bytes.
+/// Returns the logical block size of a block device, in bytes.
 ///
 /// # Errors
-/// It cannot be asked.
+/// The device cannot be queried.
 pub fn sector_bytes(device: &Path) -> Result<u32, ErrorDetail> {
-    let asked = File::open(device).and_then(|file| Ok(rustix::fs::ioctl_blksszget(&file)?));
-    asked.map_err(|error| {
-        ErrorDetail::new(Kind::DiskError, format!("{} cannot be asked for its sectors: {error}", device.display()))
+    let queried = File::open(device).and_then(|file| Ok(rustix::fs::ioctl_blksszget(&file)?));
+    queried.map_err(|error| {
+        ErrorDetail::new(Kind::DiskError, format!("cannot query the sector size of {}: {error}", device.display()))
             .with("device", device.display())
     })
 }
 
-/// Decides what is done with what is there.
+/// Decides what to do with the content of a device.
 ///
 /// # Errors
-/// It is something else than was wanted, or nothing and nobody asked for a file system.
-pub fn judge(name: &str, found: Content, wanted: Option<FileSystem>, mkfs: bool) -> Result<Verdict, ErrorDetail> {
+/// The content is not of the requested type; or there is none, and no file system is to be created.
+pub fn decide(
+    name: &str,
+    found: Content,
+    wanted: Option<FileSystem>,
+    mkfs: bool,
+) -> Result<MountDecision, ErrorDetail> {
     match (found, wanted) {
         (Content::FileSystem(kind, _), Some(wanted)) if kind != wanted.name() => {
-            let message = format!("{name} holds a file system {kind}, and {} was asked for", wanted.name());
+            let message = format!("{name} holds a file system {kind}, and {} was requested", wanted.name());
             Err(ErrorDetail::new(Kind::WouldDestroy, message)
-                .remedy("leave --fs out to mount what is there; a file system is made only where there is nothing"))
+                .remedy("leave --fs out to mount the present file system; --mkfs creates one only on an empty device"))
         }
-        (Content::FileSystem(kind, _), _) => Ok(Verdict::Mount(kind)),
+        (Content::FileSystem(kind, _), _) => Ok(MountDecision::Mount(kind)),
         (Content::Partitions(table, sector_bytes), _) => {
             let of =
                 sector_bytes.map_or_else(String::new, |bytes| format!(", which counts in sectors of {bytes} bytes"));
             let bytes = sector_bytes.unwrap_or(512);
             Err(ErrorDetail::new(
                 Kind::WouldDestroy,
-                format!("{name} holds no file system, but a table of partitions ({table}){of}"),
+                format!("{name} holds no file system, but a partition table ({table}){of}"),
             )
             .remedy(format!(
-                "nothing was written. Its partitions become devices by a file and a loop device with such sectors: `braid export add {name} --fuse FILE`, then `losetup --find --show --partscan --sector-size {bytes} FILE`; if the table is not needed any more, wipefs --all on that device removes it"
+                "nothing was written. To attach its partitions, create a file and a loop device with such sectors: `braid export add {name} --fuse FILE`, then `losetup --find --show --partscan --sector-size {bytes} FILE`; to remove the table, run wipefs --all on that device"
             )))
         }
-        (Content::Other(what), _) => Err(ErrorDetail::new(
-            Kind::WouldDestroy,
-            format!("{name} holds no file system, but {what}"),
-        )
-        .remedy(
-            "nothing was written; if that is not needed any more, wipefs --all on the device of an export removes it",
-        )),
-        (Content::Nothing, wanted) if mkfs => Ok(Verdict::Make(wanted.unwrap_or(FileSystem::Ext4))),
+        (Content::Other(what), _) => {
+            Err(ErrorDetail::new(Kind::WouldDestroy, format!("{name} holds no file system, but {what}"))
+                .remedy("nothing was written; to remove that, run wipefs --all on the device of an export"))
+        }
+        (Content::Nothing, wanted) if mkfs => Ok(MountDecision::Make(wanted.unwrap_or(FileSystem::Ext4))),
         (Content::Nothing, _) => Err(ErrorDetail::new(Kind::NotFound, format!("{name} holds no file system"))
-            .remedy("add --mkfs (with --fs xfs or btrfs for another one than ext4) to make one, if it is empty")),
+            .remedy("create one, if it is empty, with --mkfs (and --fs xfs or --fs btrfs instead of ext4)")),
     }
 }
 
-/// Refuses what holds anything, although nobody knows what.
+/// Refuses a device that is not empty, even if its content is unknown.
 ///
 /// # Errors
-/// It does, or cannot be read.
+/// The device is not empty, or cannot be read.
 pub async fn refuse_used(client: &Client, name: &str, device: &Path) -> Result<(), ErrorDetail> {
     let refused = |why: String| {
         ErrorDetail::new(Kind::WouldDestroy, format!("{name} is not empty: {why}"))
             .with("device", device.display())
-            .remedy("nothing was written; blkdiscard --zeroout on the device of an export empties it, if its content is not needed")
+            .remedy("nothing was written; if its content is not needed, empty it with blkdiscard --zeroout on the device of an export")
     };
-    // Of a volume it is known to the last block.
+    // For a volume, the pool knows every allocated block.
     if name.contains('/') && !name.contains('@') {
         let volume: Volume = client.get(&format!("/v1/volumes/{}", segment(name))).await?;
         if let Some(why) = why_used(&volume) {
@@ -190,17 +193,17 @@ pub async fn refuse_used(client: &Client, name: &str, device: &Path) -> Result<(
     }
     match first_byte(device) {
         Ok(None) => Ok(()),
-        Ok(Some(at)) => Err(refused(format!("there is something at byte {at}"))),
+        Ok(Some(at)) => Err(refused(format!("there is data at byte {at}"))),
         Err(error) => Err(ErrorDetail::new(Kind::DiskError, format!("{} cannot be read: {error}", device.display()))),
     }
 }
 
-/// Why a volume may hold data, by what its pool knows of it; none where nothing was ever written to it.
+/// Returns why a volume may hold data, by the tables of its pool; `None` if nothing was ever written to it.
 fn why_used(volume: &Volume) -> Option<String> {
     let own = |parent: &str| parent.strip_prefix(&volume.name).is_some_and(|rest| rest.starts_with('@'));
     match (volume.allocated_bytes, &volume.parent) {
         (0, None) if volume.snapshots == 0 => None,
-        // What was written before a snapshot belongs to the snapshot, and is read through it.
+        // Blocks that were written before a snapshot belong to the snapshot, and the volume reads them through it.
         (0, None) => Some("it has snapshots".to_owned()),
         (0, Some(parent)) if own(parent) => {
             Some(format!("it has snapshots, and {parent} may hold what was written to it"))
@@ -210,28 +213,27 @@ fn why_used(volume: &Volume) -> Option<String> {
     }
 }
 
-/// Where something other than zeros was found: everything at both ends, and samples between them.
+/// Returns the offset of a byte other than zero: scans both ends of the device, and samples between them.
 fn first_byte(device: &Path) -> std::io::Result<Option<u64>> {
     let mut file = File::open(device)?;
     let size_bytes = file.seek(SeekFrom::End(0))?;
     let ends = [(0, ENDS_BYTES), (size_bytes.saturating_sub(ENDS_BYTES), ENDS_BYTES)];
-    let samples = (1..PLACES).map(|place| (size_bytes / PLACES * place, PLACE_BYTES));
+    let samples = (1..SAMPLES).map(|place| (size_bytes / SAMPLES * place, SAMPLE_BYTES));
     let mut buffer = vec![0; ENDS_BYTES as usize];
     for (at, bytes) in ends.into_iter().chain(samples) {
-        let piece = &mut buffer[..bytes.min(size_bytes - at) as usize];
-        file.read_exact_at(piece, at)?;
-        if let Some(found) = piece.iter().position(|byte| *byte != 0) {
+        let part = &mut buffer[..bytes.min(size_bytes - at) as usize];
+        file.read_exact_at(part, at)?;
+        if let Some(found) = part.iter().position(|byte| *byte != 0) {
             return Ok(Some(at + found as u64));
         }
     }
     Ok(None)
 }
 
-/// Makes a file system. `usual_blocks`: with blocks of 4096 bytes, also where the device has smaller ones and its program would choose
-/// those.
+/// Creates a file system. With `usual_blocks`, its blocks have 4096 bytes even if the device has smaller ones, which the mkfs program would choose.
 ///
 /// # Errors
-/// What its program says.
+/// The mkfs program fails.
 pub fn make(kind: FileSystem, device: &Path, usual_blocks: bool) -> Result<(), ErrorDetail> {
     let program = format!("mkfs.{}", kind.name());
     let blocks: &[&str] = match kind {
@@ -244,9 +246,9 @@ pub fn make(kind: FileSystem, device: &Path, usual_blocks: bool) -> Result<(), E
     if out.status.success() {
         return Ok(());
     }
-    Err(ErrorDetail::new(Kind::DiskError, format!("no file system could be made: {program}: {}", said(&out)))
+    Err(ErrorDetail::new(Kind::DiskError, format!("cannot create a file system: {program}: {}", error_output(&out)))
         .with("device", device.display())
-        .remedy("is it large enough? ext4 takes some MiB, btrfs 109 MiB, xfs 300 MiB"))
+        .remedy("check that it is large enough: ext4 takes a few MiB, btrfs 109 MiB, xfs 300 MiB"))
 }
 
 #[cfg(test)]
@@ -254,25 +256,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_decides() {
-        let ext4 = read("DEVNAME=/dev/loop0\nUUID=x\nBLOCK_SIZE=4096\nTYPE=ext4\nUSAGE=filesystem\n");
+    fn the_content_decides() {
+        let ext4 = parse_blkid("DEVNAME=/dev/loop0\nUUID=x\nBLOCK_SIZE=4096\nTYPE=ext4\nUSAGE=filesystem\n");
         assert_eq!(ext4, Content::FileSystem("ext4".to_owned(), Some(4096)));
-        assert_eq!(read("TYPE=swap\nUSAGE=other\n"), Content::Other("swap".to_owned()));
-        assert_eq!(read("PTUUID=1\nPTTYPE=dos\n"), Content::Partitions("dos".to_owned(), None));
-        let mount = Ok(Verdict::Mount("ext4".to_owned()));
-        assert_eq!(judge("a", ext4.clone(), None, false), mount);
-        assert_eq!(judge("a", ext4.clone(), Some(FileSystem::Ext4), true), mount, "asked twice, made once");
-        let refused = |found: Content, wanted, mkfs| judge("a", found, wanted, mkfs).map_err(|error| error.kind);
+        assert_eq!(parse_blkid("TYPE=swap\nUSAGE=other\n"), Content::Other("swap".to_owned()));
+        assert_eq!(parse_blkid("PTUUID=1\nPTTYPE=dos\n"), Content::Partitions("dos".to_owned(), None));
+        let mount = Ok(MountDecision::Mount("ext4".to_owned()));
+        assert_eq!(decide("a", ext4.clone(), None, false), mount);
+        assert_eq!(decide("a", ext4.clone(), Some(FileSystem::Ext4), true), mount, "an existing file system is kept");
+        let refused = |found: Content, wanted, mkfs| decide("a", found, wanted, mkfs).map_err(|error| error.kind);
         assert_eq!(refused(ext4, Some(FileSystem::Xfs), true), Err(Kind::WouldDestroy));
         assert_eq!(refused(Content::Other("swap".to_owned()), None, true), Err(Kind::WouldDestroy));
         assert_eq!(refused(Content::Partitions("gpt".to_owned(), Some(512)), None, true), Err(Kind::WouldDestroy));
         assert_eq!(refused(Content::Nothing, Some(FileSystem::Xfs), false), Err(Kind::NotFound));
-        assert_eq!(refused(Content::Nothing, None, true), Ok(Verdict::Make(FileSystem::Ext4)));
-        assert_eq!(refused(Content::Nothing, Some(FileSystem::Xfs), true), Ok(Verdict::Make(FileSystem::Xfs)));
+        assert_eq!(refused(Content::Nothing, None, true), Ok(MountDecision::Make(FileSystem::Ext4)));
+        assert_eq!(refused(Content::Nothing, Some(FileSystem::Xfs), true), Ok(MountDecision::Make(FileSystem::Xfs)));
     }
 
     #[test]
-    fn tables_of_partitions_say_what_they_count_in() {
+    fn partition_tables_reveal_their_sector_size() {
         let gpt = |at: usize| {
             let mut first = vec![0; 8192];
             first[at..at + 8].copy_from_slice(b"EFI PART");
@@ -285,7 +287,7 @@ mod tests {
             first[446 + 16 * place + 12..][..4].copy_from_slice(&count.to_le_bytes());
             sectors_of(&first, 1 << 30)
         };
-        // To the end of the device, or nearly; a small one says nothing.
+        // Partitions that end near the end of the device; a small one reveals nothing.
         assert_eq!((dos(0, 2048, (1 << 21) - 2048), dos(3, 1 << 20, 2048)), (Some(512), Some(512)));
         assert_eq!((dos(0, 2048, 2048), dos(0, u32::MAX, u32::MAX)), (None, None));
     }

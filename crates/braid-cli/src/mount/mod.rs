@@ -1,22 +1,26 @@
 //! `braid mount NAME DIR` and `braid umount DIR`: the file system of an array, a volume or a snapshot, at a folder of this machine.
 //!
-//! What it is: the daemon is asked for an export, which becomes a block device here (`device`); what is on it is looked at, and a file
-//! system is made where there is nothing and somebody asked for one (`content`); the system's own programs mount it (`mounts` knows what
-//! they did), that of a snapshot with the options that it needs (`options`). Mounting is this command's, and never the daemon's: it must not stand among the users of its own devices.
-//! What it promises: what was said twice is done once. What fails leaves nothing behind that it has made. No byte is written to what
-//! holds anything.
+//! What it is: the command requests an export from the daemon, which becomes a block device of this machine (`device`). It identifies the
+//! content of the device, and creates a file system if the device is empty and `--mkfs` was given (`content`). The system's own programs
+//! mount it (`mounts` reads the mount table), the file system of a snapshot with the options that it needs (`options`). The command mounts,
+//! and never the daemon: the daemon must not be a user of its own devices.
+//! What it promises: both commands are idempotent. A command that fails removes everything that it has created. No byte is written to a
+//! device that is not empty.
 
 mod content;
 pub(super) mod device;
+pub(super) mod grow;
 mod options;
 
-use super::{Ask, output};
+use super::{ApiArgs, output, segment};
 use braid_api::limits::VOLUME_BLOCK_BYTES;
-use braid_api::{ErrorDetail, Export, ExportList, Kind, names};
+use braid_api::{ErrorDetail, Export, ExportList, Kind, Volume, names};
+use braid_client::Client;
 use braid_host::mounts::{self, Mount};
+use braid_terminal::progress::Waiting;
 use clap::Args;
-use content::FileSystem;
-use device::Way;
+pub use content::FileSystem;
+use device::Attachment;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 use std::time::Duration;
@@ -27,86 +31,86 @@ pub struct MountArgs {
     /// The array, POOL/VOLUME or POOL/VOLUME@SNAPSHOT (read-only)
     #[arg(value_parser = exported_name, value_name = "NAME")]
     name: String,
-    /// The folder to mount it at
+    /// The folder at which to mount it
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
-    /// The file system: what is there has to be this one, and --mkfs makes this one [default: what is there; with --mkfs: ext4]
+    /// The type that the file system must have, and that --mkfs creates [default: the present type; with --mkfs: ext4]
     #[arg(long, value_enum, value_name = "FS")]
     fs: Option<FileSystem>,
-    /// Make a file system if it is empty; one that is there already is mounted as it is
+    /// Create a file system if it is empty; an existing file system is mounted unchanged
     #[arg(long)]
     mkfs: bool,
     /// Mount it read-only
     #[arg(long)]
     read_only: bool,
-    /// Options for mount(8), such as noatime,discard. What the file system of a snapshot needs (noload; norecovery,nouuid;
-    /// rescue=nologreplay) is added by itself
+    /// Options for mount(8), such as noatime,discard. The options that the file system of a snapshot needs (noload; norecovery,nouuid;
+    /// rescue=nologreplay) are added automatically
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     options: Option<String>,
-    /// What makes it a block device: ublk, the kernel's NBD client, or a FUSE file and a loop device [default: the first of them that the
-    /// kernel has]
+    /// How it becomes a block device: ublk, the kernel's NBD client, or a FUSE file and a loop device [default: the first that the kernel
+    /// supports]
     #[arg(long, value_enum, value_name = "WAY")]
-    via: Option<Way>,
-    /// The sectors of its device: 512, 1024, 2048 or 4096. Smaller ones than it has take a FUSE file and a loop device; writes that are smaller
-    /// than its blocks are slower [default: those it has; for a file system with smaller blocks: 512]
+    via: Option<Attachment>,
+    /// The sector size of its device: 512, 1024, 2048 or 4096. A size other than its own takes a FUSE file and a loop device; writes smaller than
+    /// its blocks are slower [default: its own; for a file system with smaller blocks: 512]
     #[arg(long, value_name = "BYTES", value_parser = sectors)]
     sector_size: Option<u32>,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
 /// Arguments of `braid umount`.
 #[derive(Args)]
 pub struct UmountArgs {
-    /// The folder that it is mounted at
+    /// The folder at which it is mounted
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
     #[command(flatten)]
-    ask: Ask,
+    api: ApiArgs,
 }
 
-/// What `braid mount --json` prints.
+/// The document of `braid mount --json`.
 #[derive(serde::Serialize, utoipa::ToSchema)]
 pub struct Mounted {
-    /// What is mounted.
+    /// The mounted array, volume or snapshot.
     name: String,
-    /// Where.
+    /// The folder.
     folder: String,
     /// Its block device.
     device: String,
-    /// What makes it one: `ublk`, `nbd` or `fuse`.
+    /// How it is attached: `ublk`, `nbd` or `fuse`.
     via: String,
     /// The logical blocks of that device, in bytes.
     sector_bytes: u32,
-    /// The export that was made for that.
+    /// The export that was created for the mount.
     export: String,
-    /// The file system.
+    /// The type of the file system.
     fs: String,
-    /// The options that mount(8) was given, with commas between them; absent where it was mounted before.
+    /// The options that mount(8) was given, separated by commas; null if it was mounted already.
     options: Option<String>,
-    /// Whether the file system was made now.
+    /// Whether the file system was created now.
     made_fs: bool,
-    /// Whether it was mounted there before.
+    /// Whether it was mounted there already.
     was_mounted: bool,
 }
 
-/// What `braid umount --json` prints.
+/// The document of `braid umount --json`.
 #[derive(serde::Serialize, utoipa::ToSchema)]
 pub struct Unmounted {
-    /// Where nothing of Braid is mounted now.
+    /// The folder.
     folder: String,
-    /// What was; absent where nothing was.
+    /// The array, volume or snapshot that was mounted there; null if none was.
     name: Option<String>,
-    /// The export that was removed; absent where it is still mounted elsewhere, or is not one that `braid mount` made.
+    /// The export that was removed; null if it is still mounted elsewhere, or was not created by `braid mount`.
     removed_export: Option<String>,
 }
 
-/// Reads the name of what may be exported, for clap.
+/// Parses the name of an object that can be exported, for clap.
 fn exported_name(text: &str) -> Result<String, names::NameError> {
     names::check_export_name(text).map(|()| text.to_owned())
 }
 
-/// Reads the size of sectors, for clap.
+/// Parses a sector size, for clap.
 fn sectors(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(bytes @ (512 | 1024 | 2048 | 4096)) => Ok(bytes),
@@ -117,147 +121,226 @@ fn sectors(text: &str) -> Result<u32, String> {
 /// Runs `braid mount`.
 ///
 /// # Errors
-/// It holds something else, or nothing; it is in use; a program that is needed is missing; the daemon's.
+/// The device holds something else, or nothing; it is in use; a required program is missing; the daemon's error.
 pub async fn mount(args: MountArgs) -> anyhow::Result<ExitCode> {
-    refuse_elsewhere(&args.ask, "mount")?;
+    require_local_root(&args.api, "mount")?;
+    let client = args.api.client()?;
+    let done = mount_source(&client, &args, &mut "").await?;
+    output::show(args.api.json, &done.mounted, |_| done.text());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is checked before a volume is created that is to be mounted at once.
+pub struct NewMount {
+    folder: PathBuf,
+    fs: FileSystem,
+}
+
+impl NewMount {
+    /// Checks the folder and the program for the file system.
+    ///
+    /// # Errors
+    /// The daemon is remote, or the user not root; the folder does not exist, or is in use; the program is missing.
+    pub fn check(api: &ApiArgs, path: &Path, fs: Option<FileSystem>) -> Result<NewMount, ErrorDetail> {
+        require_local_root(api, "volume create --mount")?;
+        let (folder, fs) = (folder(path)?, fs.unwrap_or(FileSystem::Ext4));
+        if let Some(over) = mounts::mount_at(&folder)? {
+            return Err(folder_in_use(&folder, &over, None));
+        }
+        let program = format!("mkfs.{}", fs.name());
+        if !find_program(&program) {
+            let message = format!("the program {program} is needed and is not installed");
+            return Err(ErrorDetail::new(Kind::Unsupported, message)
+                .remedy("install its package (e2fsprogs, xfsprogs or btrfs-progs), or name another type with --mkfs"));
+        }
+        Ok(NewMount { folder, fs })
+    }
+
+    /// Creates the file system of a volume that was just created, and mounts it. Returns what was done, for people.
+    /// After an error the volume is removed again.
+    ///
+    /// # Errors
+    /// A step failed: the error names it.
+    pub async fn mount(self, api: &ApiArgs, client: &Client, volume: &str) -> Result<String, ErrorDetail> {
+        let args = MountArgs {
+            name: volume.to_owned(),
+            folder: self.folder,
+            fs: Some(self.fs),
+            mkfs: true,
+            read_only: false,
+            options: None,
+            via: None,
+            sector_size: None,
+            api: api.clone(),
+        };
+        let mut step = "looking it up";
+        let error = match mount_source(client, &args, &mut step).await {
+            Ok(done) => return Ok(done.text()),
+            Err(error) => error,
+        };
+        let removed = client.delete::<Volume>(&format!("/v1/volumes/{}?force=false", segment(volume))).await;
+        let message = format!("volume {volume} was not created: {step} failed: {}", error.message);
+        Err(match removed {
+            Ok(_) => ErrorDetail { message, ..error },
+            Err(left) => {
+                let message = format!("{message}; and the volume could not be removed again: {}", left.message);
+                let remedy = format!("{}; remove it with: braid volume delete {volume}", error.remedy);
+                ErrorDetail { message, ..error }.remedy(remedy)
+            }
+        }
+        .with("volume", volume))
+    }
+}
+
+/// Mounts an array, a volume or a snapshot. `step` is what is being done, for errors.
+async fn mount_source(client: &Client, args: &MountArgs, step: &mut &'static str) -> Result<MountDone, ErrorDetail> {
     let folder = folder(&args.folder)?;
-    let client = args.ask.client()?;
     let read_only = args.read_only || args.name.contains('@');
-    let over = mounts::at(&folder)?;
-    let of = device::Named::find(&client, &args.name).await?;
-    // Devices of every kind have sectors as large as its blocks.
+    let over = mounts::mount_at(&folder)?;
+    let of = device::MountSource::find(client, &args.name).await?;
+    // Without this option, the sectors of the device are as large as the blocks of the object.
     let other = args.sector_size.filter(|bytes| *bytes != of.block_bytes);
     let via = match (other, args.via) {
         (None, via) => via,
-        (Some(_), None | Some(Way::Fuse)) => Some(Way::Fuse),
+        (Some(_), None | Some(Attachment::Fuse)) => Some(Attachment::Fuse),
         (Some(_), Some(_)) => {
-            let message = "a device with sectors of another size takes a file and a loop device";
+            let message = "a device with another sector size takes a FUSE file and a loop device";
             return Err(ErrorDetail::new(Kind::InvalidArgument, message)
-                .remedy("leave --via out, or say --via fuse; or leave --sector-size out")
-                .into());
+                .remedy("leave --via out, or use --via fuse; or leave --sector-size out"));
         }
     };
-    let asked = device::Asked { of: &of, read_only, via, sector_bytes: args.sector_size };
+    let request = device::DeviceRequest { of: &of, read_only, via, sector_bytes: args.sector_size };
     if let Some(over) = over {
         let exports: ExportList = client.get("/v1/exports").await?;
         let export = exports.exports.iter().find(|export| device::is_of(export, &over.source));
         return match export {
             Some(export) if device::is_ours(export, &of) => {
-                let mounting = Mounting::before(&over.kind);
-                done(&args, &folder, (export, &over.source), mounting, (content::sector_bytes(&over.source)?, &of));
-                Ok(ExitCode::SUCCESS)
+                let mounting = Mounting::existing(&over.file_system);
+                let sector_bytes = content::sector_bytes(&over.source)?;
+                Ok(MountDone::new(args, &folder, (export, &over.source), mounting, (sector_bytes, &of)))
             }
-            other => Err(taken(&folder, &over, other).into()),
+            other => Err(folder_in_use(&folder, &over, other)),
         };
     }
-    let mut made = device::provide(&client, &asked).await?;
-    match small(&made, &asked) {
+    *step = "attaching it as a block device";
+    let mut made = device::provide(client, &request).await?;
+    match check_sectors(&made, &request) {
         Ok(None) => {}
         Ok(Some(too_small)) => {
-            made.undo(&client).await;
-            made = with_small_sectors(&client, &asked, too_small).await?;
+            made.undo(client).await;
+            made = with_small_sectors(client, &request, too_small).await?;
         }
         Err(error) => {
-            made.undo(&client).await;
-            return Err(error.into());
+            made.undo(client).await;
+            return Err(error);
         }
     }
-    let mounted = match mount_device(&client, &args, &made, &folder, read_only).await {
+    let mounted = match mount_device(client, args, &made, &folder, read_only, step).await {
         Ok(mounting) => content::sector_bytes(&made.device).map(|sector_bytes| (mounting, sector_bytes)),
         Err(error) => Err(error),
     };
     match mounted {
         Ok((mounting, sector_bytes)) => {
-            done(&args, &folder, (&made.export, &made.device), mounting, (sector_bytes, &of));
-            Ok(ExitCode::SUCCESS)
+            Ok(MountDone::new(args, &folder, (&made.export, &made.device), mounting, (sector_bytes, &of)))
         }
         Err(error) => {
-            made.undo(&client).await;
-            Err(error.into())
+            made.undo(client).await;
+            Err(error)
         }
     }
 }
 
-/// Smallest sectors of a device.
+/// The smallest sector size of a device.
 const SMALL_SECTOR_BYTES: u32 = 512;
 
-/// Why a file system cannot be mounted from a device whose sectors are larger than its blocks.
-fn small(made: &device::Made, asked: &device::Asked<'_>) -> Result<Option<ErrorDetail>, ErrorDetail> {
+/// Checks the sector size of a device. Returns the reason if its sectors are larger than the blocks of its file system and another
+/// device may be created instead.
+fn check_sectors(
+    made: &device::MountDevice,
+    request: &device::DeviceRequest<'_>,
+) -> Result<Option<ErrorDetail>, ErrorDetail> {
     let sector_bytes = content::sector_bytes(&made.device)?;
-    if let Some(wanted) = asked.sector_bytes.filter(|wanted| *wanted != sector_bytes) {
+    if let Some(wanted) = request.sector_bytes.filter(|wanted| *wanted != sector_bytes) {
         let device = made.device.display();
         let message = format!("{device} has sectors of {sector_bytes} bytes and not {wanted}");
         return Err(ErrorDetail::new(Kind::Unsupported, message)
             .with("device", device)
-            .remedy("leave --sector-size out to mount it with those that it has"));
+            .remedy("leave --sector-size out to mount it with the sectors that it has"));
     }
     let content::Content::FileSystem(kind, Some(block_bytes)) = content::look(&made.device)? else { return Ok(None) };
     if block_bytes >= sector_bytes {
         return Ok(None);
     }
-    let name = &asked.of.name;
+    let name = &request.of.name;
     let message = format!(
         "{name} holds a file system {kind} with blocks of {block_bytes} bytes, which cannot be mounted from a device with sectors of {sector_bytes} bytes"
     );
     let error = ErrorDetail::new(Kind::Unsupported, message)
         .with("device", made.device.display())
-        .remedy("leave --via and --sector-size out, or say --via fuse --sector-size 512: a file and a loop device have smaller sectors");
-    let is_free = asked.sector_bytes.is_none() && asked.via.is_none_or(|via| via == Way::Fuse);
+        .remedy("leave --via and --sector-size out, or use --via fuse --sector-size 512: a FUSE file and a loop device have smaller sectors");
+    let is_free = request.sector_bytes.is_none() && request.via.is_none_or(|via| via == Attachment::Fuse);
     if is_free { Ok(Some(error)) } else { Err(error) }
 }
 
-/// Makes a device with small sectors.
+/// Creates a device with small sectors.
 async fn with_small_sectors(
     client: &braid_client::Client,
-    asked: &device::Asked<'_>,
+    request: &device::DeviceRequest<'_>,
     too_small: ErrorDetail,
-) -> Result<device::Made, ErrorDetail> {
-    let device::Asked { of, read_only, .. } = *asked;
-    let asked = device::Asked { of, read_only, via: Some(Way::Fuse), sector_bytes: Some(SMALL_SECTOR_BYTES) };
-    device::provide(client, &asked).await.map_err(|error| {
-        let message = format!("{}; and there is none with smaller ones: {}", too_small.message, error.message);
+) -> Result<device::MountDevice, ErrorDetail> {
+    let device::DeviceRequest { of, read_only, .. } = *request;
+    let request =
+        device::DeviceRequest { of, read_only, via: Some(Attachment::Fuse), sector_bytes: Some(SMALL_SECTOR_BYTES) };
+    device::provide(client, &request).await.map_err(|error| {
+        let message =
+            format!("{}; and no device with smaller sectors can be created: {}", too_small.message, error.message);
         ErrorDetail { message, ..error }
     })
 }
 
-/// What came of mounting.
+/// The result of mounting.
 struct Mounting {
-    /// The file system.
+    /// The type of the file system.
     kind: String,
+    /// Whether the file system was created now.
     made_fs: bool,
-    /// The options that mount(8) was given, where it was run.
+    /// The options that mount(8) was given; `None` if it was not run.
     options: Option<String>,
-    /// Whether some of them were added as the file system of a snapshot needs them.
+    /// Whether some of them were added because the file system of a snapshot needs them.
     options_added: bool,
 }
 
 impl Mounting {
-    /// It was mounted already.
-    fn before(kind: &str) -> Mounting {
+    /// Returns the result for a file system that was mounted already.
+    fn existing(kind: &str) -> Mounting {
         Mounting { kind: kind.to_owned(), made_fs: false, options: None, options_added: false }
     }
 }
 
-/// What is on the device is mounted, and made before if that was asked for.
+/// Mounts the file system of the device, after creating it if that was requested.
 async fn mount_device(
     client: &braid_client::Client,
     args: &MountArgs,
-    made: &device::Made,
+    made: &device::MountDevice,
     folder: &Path,
     read_only: bool,
+    step: &mut &'static str,
 ) -> Result<Mounting, ErrorDetail> {
+    *step = "identifying its content";
     let found = content::look(&made.device)?;
-    let (kind, made_fs) = match content::judge(&args.name, found, args.fs, args.mkfs && !read_only)? {
-        content::Verdict::Mount(kind) => (kind, false),
-        content::Verdict::Make(kind) => {
+    let (kind, made_fs) = match content::decide(&args.name, found, args.fs, args.mkfs && !read_only)? {
+        content::MountDecision::Mount(kind) => (kind, false),
+        content::MountDecision::Make(kind) => {
             content::refuse_used(client, &args.name, &made.device).await?;
+            *step = "creating the file system";
             content::make(kind, &made.device, args.sector_size.is_none())?;
             (kind.name().to_owned(), true)
         }
     };
+    *step = "mounting it";
     let needed = if args.name.contains('@') { options::of_snapshot(&kind, &made.device)? } else { Vec::new() };
-    // The user's come later, and count where they say something else.
-    let mut options = options::lacking(needed, args.options.as_deref());
+    // The user's options come last, and take precedence.
+    let mut options = options::missing(needed, args.options.as_deref());
     let options_added = !options.is_empty();
     options.extend(args.options.as_deref());
     if read_only {
@@ -271,123 +354,141 @@ async fn mount_device(
     let paths = [made.device.as_os_str(), folder.as_os_str()];
     let out = run("mount", &arguments, &paths)?;
     if !out.status.success() {
-        let message = format!("{} cannot be mounted at {}: {}", args.name, folder.display(), said(&out));
+        let message = format!("{} cannot be mounted at {}: {}", args.name, folder.display(), error_output(&out));
         return Err(ErrorDetail::new(Kind::DiskError, message)
             .with("device", made.device.display())
-            .remedy("the kernel's log (dmesg) says more; options for mount are given with -o"));
+            .remedy("see the kernel's log (dmesg); pass options for mount with -o"));
     }
     Ok(Mounting { kind, made_fs, options: Some(options), options_added })
 }
 
-fn done(
-    args: &MountArgs,
-    folder: &Path,
-    (export, device): (&Export, &Path),
-    mounting: Mounting,
-    (sector_bytes, of): (u32, &device::Named),
-) {
-    let was_mounted = mounting.options.is_none();
-    let added = mounting.options.clone().filter(|_| mounting.options_added);
-    let added = added.map_or_else(String::new, |options| format!("; options {options}"));
-    let mounted = Mounted {
-        name: args.name.clone(),
-        folder: folder.display().to_string(),
-        device: device.display().to_string(),
-        via: device::way_of(export).to_owned(),
-        sector_bytes,
-        export: export.name.clone(),
-        fs: mounting.kind,
-        options: mounting.options,
-        made_fs: mounting.made_fs,
-        was_mounted,
-    };
-    output::show(args.ask.json, &mounted, |mounted| {
-        let Mounted { name, folder, device, fs, .. } = mounted;
-        let before = if mounted.was_mounted { " already" } else { "" };
-        let new = if mounted.made_fs { ", made now" } else { "" };
-        let small = if is_small(of, mounted.sector_bytes) {
+/// What was mounted.
+struct MountDone {
+    mounted: Mounted,
+    /// The options, if some of them were added because the file system of a snapshot needs them.
+    added: Option<String>,
+    /// Whether the sectors are smaller than the blocks in which the data is stored.
+    is_small: bool,
+}
+
+impl MountDone {
+    fn new(
+        args: &MountArgs,
+        folder: &Path,
+        (export, device): (&Export, &Path),
+        mounting: Mounting,
+        (sector_bytes, of): (u32, &device::MountSource),
+    ) -> MountDone {
+        let was_mounted = mounting.options.is_none();
+        let added = mounting.options.clone().filter(|_| mounting.options_added);
+        let mounted = Mounted {
+            name: args.name.clone(),
+            folder: folder.display().to_string(),
+            device: device.display().to_string(),
+            via: device::attachment_of(export).to_owned(),
+            sector_bytes,
+            export: export.name.clone(),
+            fs: mounting.kind,
+            options: mounting.options,
+            made_fs: mounting.made_fs,
+            was_mounted,
+        };
+        MountDone { mounted, added, is_small: is_small(of, sector_bytes) }
+    }
+
+    /// Returns what was done, for people.
+    fn text(&self) -> String {
+        let Mounted { name, folder, device, fs, .. } = &self.mounted;
+        let already = if self.mounted.was_mounted { " already" } else { "" };
+        let new = if self.mounted.made_fs { ", newly created" } else { "" };
+        let added = self.added.as_ref().map_or_else(String::new, |options| format!("; options {options}"));
+        let small = if self.is_small {
             format!(
-                "its device has sectors of {} bytes, and the data of {name} stand in blocks of 4096: a write that is smaller than those reads first\n",
-                mounted.sector_bytes
+                "its device has sectors of {} bytes, and the data of {name} is stored in blocks of 4096: a smaller write takes a read-modify-write\n",
+                self.mounted.sector_bytes
             )
         } else {
             String::new()
         };
-        format!("{name} is mounted at {folder}{before} ({fs}{new}{added}; {device})\n{small}")
-    });
+        format!("{name} is mounted at {folder}{already} ({fs}{new}{added}; {device})\n{small}")
+    }
 }
 
-/// Whether sectors are smaller than the blocks in which the data of a volume stand. Those of an array are its disks'.
-fn is_small(of: &device::Named, sector_bytes: u32) -> bool {
+/// Whether the sectors are smaller than the blocks in which the data of a volume is stored. An array has the blocks of its disks.
+fn is_small(of: &device::MountSource, sector_bytes: u32) -> bool {
     of.name.contains('/') && sector_bytes < VOLUME_BLOCK_BYTES
 }
 
-/// How often, and after which time each, a file system is unmounted again that is in use: programs look at all mounts for a moment, and one
-/// that is being started has the open files of its parent until it executes.
-const UMOUNT_TRIES: u32 = 10;
-const UMOUNT_AGAIN: Duration = Duration::from_millis(100);
+/// Number of retries of an unmount while the file system is busy, and the pause before each. Programs scan all mounts for a moment, and a process
+/// that is being started holds the open files of its parent until it executes.
+const UMOUNT_RETRIES: u32 = 10;
+const UMOUNT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Runs `braid umount`.
 ///
 /// # Errors
-/// It is in use, or no file system of Braid; the daemon's.
+/// The file system is in use, or not one of Braid; the daemon's error.
 pub async fn umount(args: UmountArgs) -> anyhow::Result<ExitCode> {
-    refuse_elsewhere(&args.ask, "umount")?;
+    require_local_root(&args.api, "umount")?;
     let folder = folder(&args.folder)?;
-    let Some(over) = mounts::at(&folder)? else {
+    let Some(over) = mounts::mount_at(&folder)? else {
         let unmounted = Unmounted { folder: folder.display().to_string(), name: None, removed_export: None };
-        output::show(args.ask.json, &unmounted, |_| format!("nothing is mounted at {}\n", folder.display()));
+        output::show(args.api.json, &unmounted, |_| format!("nothing is mounted at {}\n", folder.display()));
         return Ok(ExitCode::SUCCESS);
     };
-    let client = args.ask.client()?;
+    let client = args.api.client()?;
     let exports: ExportList = client.get("/v1/exports").await?;
     let Some(export) = exports.exports.into_iter().find(|export| device::is_of(export, &over.source)) else {
-        let message =
-            format!("what is mounted at {} ({}) is nothing of this daemon", folder.display(), over.source.display());
+        let message = format!(
+            "the file system at {} ({}) belongs to no export of this daemon",
+            folder.display(),
+            over.source.display()
+        );
         return Err(ErrorDetail::new(Kind::InvalidArgument, message)
             .with("path", folder.display())
             .remedy(format!("umount '{}'", folder.display()))
             .into());
     };
     let mut out = run("umount", &[], &[folder.as_os_str()])?;
-    for _ in 0..UMOUNT_TRIES {
-        if out.status.success() || !said(&out).contains("busy") {
+    for _ in 0..UMOUNT_RETRIES {
+        if out.status.success() || !error_output(&out).contains("busy") {
             break;
         }
-        tokio::time::sleep(UMOUNT_AGAIN).await;
+        tokio::time::sleep(UMOUNT_PAUSE).await;
         out = run("umount", &[], &[folder.as_os_str()])?;
     }
     if !out.status.success() {
-        let message = format!("{} cannot be unmounted: {}", folder.display(), said(&out));
+        let message = format!("{} cannot be unmounted: {}", folder.display(), error_output(&out));
         return Err(ErrorDetail::new(Kind::InUse, message)
             .with("path", folder.display())
-            .remedy(format!("end who uses it (fuser -vm '{}')", folder.display()))
+            .remedy(format!("end the processes that use it (fuser -vm '{}')", folder.display()))
             .into());
     }
-    let is_last = device::is_made(&export) && !mounts::is_mounted(&over.source)?;
+    let is_last = device::is_of_mount(&export) && !mounts::is_mounted(&over.source)?;
     if is_last {
-        device::take_away(&client, &export, &over.source).await?;
+        device::remove_device(&client, &export, &over.source).await?;
     }
     let unmounted = Unmounted {
         folder: folder.display().to_string(),
         name: Some(export.array.clone()),
         removed_export: is_last.then(|| export.name.clone()),
     };
-    output::show(args.ask.json, &unmounted, |_| {
-        format!("{} is mounted at {} no more\n", export.array, folder.display())
-    });
+    output::show(args.api.json, &unmounted, |_| format!("unmounted {} from {}\n", export.array, folder.display()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Mounting is of this machine, and of root.
-fn refuse_elsewhere(ask: &Ask, what: &str) -> Result<(), ErrorDetail> {
-    if ask.reach.is_remote()? {
-        return Err(ErrorDetail::new(Kind::InvalidArgument, format!("braid {what} is for the daemon of this machine"))
-            .remedy("run it on that machine, or export it over NBD and connect to that"));
+/// Refuses a daemon on another machine, and users other than root.
+fn require_local_root(api: &ApiArgs, what: &str) -> Result<(), ErrorDetail> {
+    if api.endpoint.is_remote()? {
+        return Err(ErrorDetail::new(
+            Kind::InvalidArgument,
+            format!("braid {what} works only with the daemon of this machine"),
+        )
+        .remedy("run it on that machine, or export over NBD and connect to the export"));
     }
     if !rustix::process::geteuid().is_root() {
-        return Err(ErrorDetail::new(Kind::PermissionDenied, format!("braid {what} takes root"))
-            .remedy("run it as root, for example with sudo"));
+        return Err(ErrorDetail::new(Kind::PermissionDenied, format!("braid {what} needs root"))
+            .remedy(format!("run it as root. Example: sudo braid {what} …")));
     }
     Ok(())
 }
@@ -399,42 +500,54 @@ pub(super) fn folder(path: &Path) -> Result<PathBuf, ErrorDetail> {
             .remedy(format!("mkdir -p '{}', or name another folder", path.display()))
     };
     let found = std::fs::canonicalize(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => refused(Kind::NotFound, "is not there".to_owned()),
-        _ => refused(Kind::InvalidArgument, format!("cannot be looked at: {error}")),
+        std::io::ErrorKind::NotFound => refused(Kind::NotFound, "does not exist".to_owned()),
+        _ => refused(Kind::InvalidArgument, format!("cannot be accessed: {error}")),
     })?;
     if !found.is_dir() {
-        return Err(refused(Kind::InvalidArgument, "is no folder".to_owned()));
+        return Err(refused(Kind::InvalidArgument, "is not a folder".to_owned()));
     }
     Ok(found)
 }
 
-fn taken(folder: &Path, over: &Mount, export: Option<&Export>) -> ErrorDetail {
+fn folder_in_use(folder: &Path, over: &Mount, export: Option<&Export>) -> ErrorDetail {
     let what = match export {
         Some(export) => export.array.clone(),
-        None => format!("{} ({})", over.source.display(), over.kind),
+        None => format!("{} ({})", over.source.display(), over.file_system),
     };
     ErrorDetail::new(Kind::InUse, format!("{what} is mounted at {} already", folder.display()))
         .with("path", folder.display())
         .remedy(format!("choose another folder, or unmount that first (braid umount '{}')", folder.display()))
 }
 
-/// Runs one of the system's programs to its end.
+/// The folders of administrative programs, which the path of a user may lack.
+const PROGRAM_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
+
+/// Returns whether a program of the system is installed.
+fn find_program(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(PROGRAM_FOLDERS.map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).any(|file| file.is_file())
+}
+
+/// Runs a program of the system until it ends.
 fn run(program: &str, arguments: &[&str], paths: &[&std::ffi::OsStr]) -> Result<Output, ErrorDetail> {
     let mut command = Command::new(program);
-    // Administrators' programs are not on everybody's path.
     let path = std::env::var("PATH").unwrap_or_default();
-    command.args(arguments).args(paths).env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
+    let path = format!("{path}:{}", PROGRAM_FOLDERS.join(":"));
+    command.args(arguments).args(paths).env("PATH", path).env("LC_ALL", "C");
+    let name = program.to_owned();
+    let _waiting = Waiting::begin(move || format!("the program {name}"));
     command.stdin(std::process::Stdio::null()).output().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            ErrorDetail::new(Kind::Unsupported, format!("the program {program} is not here, and is needed for this"))
-                .remedy("install what has it: util-linux, and e2fsprogs, xfsprogs or btrfs-progs for the file system")
+            ErrorDetail::new(Kind::Unsupported, format!("the program {program} is needed and is not installed"))
+                .remedy("install its package: util-linux, or e2fsprogs, xfsprogs or btrfs-progs for the file system")
         }
-        _ => ErrorDetail::new(Kind::Internal, format!("{program} cannot be run: {error}")),
+        _ => ErrorDetail::new(Kind::Internal, format!("cannot run {program}: {error}")),
     })
 }
 
-/// What a program complained of, in one line.
-fn said(out: &Output) -> String {
+/// Returns the error output of a program, in one line.
+fn error_output(out: &Output) -> String {
     let text = String::from_utf8_lossy(&out.stderr);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.is_empty() { out.status.to_string() } else { lines.join("; ") }

@@ -1,4 +1,4 @@
-//! A disk of its own for the journal of raid5 and raid6: whether it is large enough, and what of it is used.
+//! A dedicated disk for the journal of raid5 and raid6: validates its size, and computes how much of it is used.
 
 use super::{Disk, usage};
 use braid_format::journal::{DISK_RING_BLOCKS_MAX, RING_OFFSET_BYTES, ring_blocks, ring_blocks_min};
@@ -7,16 +7,16 @@ use braid_geometry::Level;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// The disk of the journal, at the levels that have one.
+/// The dedicated disk of the journal, at the levels with a journal.
 #[derive(Clone, Copy, Debug, Serialize, ToSchema)]
 #[schema(as = PlanJournal)]
 pub struct Journal {
     pub disk_size_bytes: u64,
-    /// What the journal takes of it at most.
+    /// The maximum size of the journal on it.
     pub journal_bytes: u64,
 }
 
-/// Looks at a disk for the journal of an array of these disks. It holds at least what the disks themselves could hold.
+/// Validates a disk for the journal of an array of these disks. The journal on it holds at least as much as one on the members.
 pub fn check(size_bytes: u64, disks: &[Disk], are_data_areas: bool, level: Option<Level>) -> anyhow::Result<Journal> {
     let example = "--level raid5 --journal 1G 50G 100G 100G";
     if let Some(level) = level.filter(|level| level.parity() == 0) {
@@ -26,7 +26,7 @@ pub fn check(size_bytes: u64, disks: &[Disk], are_data_areas: bool, level: Optio
     let places = DiskLayout::for_journal(size_bytes).map_err(|error| refused(error.to_string()))?;
     let of_disk = |disk: &Disk| DiskLayout::for_device(disk.size_bytes).map_or(0, |p| ring_blocks(p.journal.bytes));
     let common = if are_data_areas { None } else { disks.iter().map(of_disk).min() };
-    // The disk of the journal is one of the members as well.
+    // The journal disk counts as a member, too.
     let least = common.unwrap_or(0).max(ring_blocks_min(disks.len() as u64 + 1));
     let needed_bytes = RING_OFFSET_BYTES + least * BLOCK_BYTES;
     if places.journal.bytes < needed_bytes {

@@ -1,11 +1,11 @@
-//! What becomes of the disks at each level: the figures, before they are printed.
+//! Computes the figures of each level over the disks, before they are printed.
 
-use super::{Asked, Disk, speed};
+use super::{Disk, PlanRequest, speed};
 use braid_geometry::{Geometry, GeometryError, Level, Spec, ZonePolicy};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// All that is known about what was asked.
+/// The plan: the figures of all requested levels.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Plan)]
 pub struct Report {
@@ -14,14 +14,42 @@ pub struct Report {
     pub disks: Vec<Disk>,
     pub chunk_bytes: u64,
     pub zone_policy: &'static str,
-    /// Only where one was named.
+    /// Present if `--journal` was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal: Option<super::journal::Journal>,
-    #[schema(value_type = Vec<crate::schema::PlanLevel>)]
+    #[schema(value_type = Vec<PlanLevel>)]
     pub levels: Vec<LevelReport>,
 }
 
-/// One level over these disks.
+/// One level over the disks of `braid plan`. The fields of the result are present only if the level is possible.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "only its schema is used")]
+pub struct PlanLevel {
+    level: String,
+    layout: String,
+    /// Only of levels with copies.
+    copies: Option<u16>,
+    possible: bool,
+    /// Why it is not possible.
+    reason: Option<String>,
+    /// The usable size.
+    array_size_bytes: Option<u64>,
+    /// The part of the disks that is not usable.
+    lost_bytes: Option<u64>,
+    /// The parts of `lost_bytes`.
+    #[schema(required = false)]
+    lost: Vec<Loss>,
+    /// The number of disks of which any may fail.
+    disks_may_fail: Option<u64>,
+    /// Read speed, uniform over the whole array, as a multiple of one disk.
+    speedup_reads: Option<f64>,
+    /// Write speed, uniform over the whole array, as a multiple of one disk.
+    speedup_writes: Option<f64>,
+    #[schema(required = false)]
+    zones: Vec<ZoneReport>,
+}
+
+/// The figures of one level over the disks.
 #[derive(Debug, Serialize)]
 pub struct LevelReport {
     pub level: &'static str,
@@ -38,21 +66,21 @@ pub struct LevelReport {
     pub result: Option<LevelResult>,
 }
 
-/// What a level that is possible gives.
+/// The figures of a level that is possible.
 #[derive(Debug, Serialize)]
 pub struct LevelResult {
     pub array_size_bytes: u64,
     pub lost_bytes: u64,
     pub lost: Vec<Loss>,
-    /// However badly chosen.
+    /// The number of disks of which any may fail.
     pub disks_may_fail: usize,
-    /// Uniform over the whole array, times one disk.
+    /// Uniform over the whole array, as a multiple of one disk.
     pub speedup_reads: f64,
     pub speedup_writes: f64,
     pub zones: Vec<ZoneReport>,
 }
 
-/// A part of the disks that cannot be written by the user.
+/// A part of the disks that is not usable.
 #[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = PlanLoss)]
 pub struct Loss {
@@ -77,32 +105,32 @@ pub struct ZoneReport {
     pub speedup_writes: f64,
 }
 
-pub fn report(asked: &Asked) -> Report {
+pub fn report(request: &PlanRequest) -> Report {
     Report {
-        sizes_are: if asked.data_sizes { "data_areas" } else { "disks" },
-        disks: asked.disks.clone(),
-        chunk_bytes: asked.chunk_bytes,
-        zone_policy: asked.zones.name(),
-        journal: asked.journal,
-        levels: asked.specs.iter().map(|spec| level(asked, *spec)).collect(),
+        sizes_are: if request.data_sizes { "data_areas" } else { "disks" },
+        disks: request.disks.clone(),
+        chunk_bytes: request.chunk_bytes,
+        zone_policy: request.zones.name(),
+        journal: request.journal,
+        levels: request.specs.iter().map(|spec| level(request, *spec)).collect(),
     }
 }
 
-fn level(asked: &Asked, spec: Spec) -> LevelReport {
-    let planned = Geometry::plan(spec, &asked.data_sizes());
+fn level(request: &PlanRequest, spec: Spec) -> LevelReport {
+    let planned = Geometry::plan(spec, &request.data_sizes());
     LevelReport {
         level: spec.level.name(),
         layout: spec.layout.name(),
         copies: (spec.level == Level::Raid10).then_some(spec.copies),
         possible: planned.is_ok(),
         reason: planned.as_ref().err().map(ToString::to_string),
-        result: planned.as_ref().ok().map(|geometry| result(asked, geometry)),
+        result: planned.as_ref().ok().map(|geometry| result(request, geometry)),
         error: planned.err(),
     }
 }
 
-fn result(asked: &Asked, geometry: &Geometry) -> LevelResult {
-    let lost = losses(asked, geometry);
+fn result(request: &PlanRequest, geometry: &Geometry) -> LevelResult {
+    let lost = losses(request, geometry);
     let uniform = speed::uniform(geometry);
     let zones = zones(geometry);
     LevelResult {
@@ -134,19 +162,19 @@ pub fn zones(geometry: &Geometry) -> Vec<ZoneReport> {
     each.collect()
 }
 
-/// Four decimals: more would only show how the figure was computed.
+/// Rounds to four decimals; more would depend on the order of the computation.
 fn decimals(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-/// Where all bytes went that the user cannot write. Together with the array they are all of the disks.
-fn losses(asked: &Asked, geometry: &Geometry) -> Vec<Loss> {
+/// Returns the losses. Their sum and the size of the array are exactly the sum of the disks.
+fn losses(request: &PlanRequest, geometry: &Geometry) -> Vec<Loss> {
     let spec = geometry.spec();
     let unit = spec.unit_bytes();
-    let sizes: u64 = asked.disks.iter().map(|disk| disk.size_bytes).sum();
-    let data: u64 = geometry.members().iter().sum();
-    let whole: u64 = geometry.members().iter().map(|bytes| bytes - bytes % unit).sum();
-    let (mut used, mut redundant, mut last_row) = (0, 0, 0);
+    let sizes: u64 = request.disks.iter().map(|disk| disk.size_bytes).sum();
+    let data: u64 = geometry.member_data_bytes().iter().sum();
+    let whole: u64 = geometry.member_data_bytes().iter().map(|bytes| bytes - bytes % unit).sum();
+    let (mut used, mut redundant, mut last_stripe) = (0, 0, 0);
     for zone in geometry.zones() {
         let width = zone.members.len();
         let taken = zone.member_bytes * width as u64;
@@ -156,7 +184,7 @@ fn losses(asked: &Asked, geometry: &Geometry) -> Vec<Loss> {
         };
         used += taken;
         redundant += extra;
-        last_row += taken - zone.array_bytes - extra;
+        last_stripe += taken - zone.array_bytes - extra;
     }
     let mut losses = Vec::new();
     let mut lose = |bytes: u64, to: &'static str, why: String| {
@@ -167,30 +195,30 @@ fn losses(asked: &Asked, geometry: &Geometry) -> Vec<Loss> {
     let (to, why) = match spec.level {
         Level::Raid5 => ("parity", "parity"),
         Level::Raid6 => ("parity", "parity (P and Q)"),
-        _ => ("copies", "further copies"),
+        _ => ("copies", "additional copies"),
     };
     lose(redundant, to, why.to_owned());
     let (to, why) = unused_reason(spec);
     lose(whole - used, to, why);
     let (to, why) = match spec.level {
-        Level::Raid0 => ("rounding", "the end, as md ends a chunk that is no power of two"),
-        _ => ("last_row", "the end of the last row, where no whole chunk fits"),
+        Level::Raid0 => ("rounding", "the end, as md rounds a chunk that is no power of two"),
+        _ => ("last_row", "the end of the last stripe, where no whole chunk fits"),
     };
-    lose(last_row, to, why.to_owned());
+    lose(last_stripe, to, why.to_owned());
     let unit = braid_geometry::units::format_size(unit);
     lose(data - whole, "rounding", format!("whole multiples of {unit} on each disk"));
     lose(sizes - data, "metadata", "label, bitmap and journal on each disk".to_owned());
     losses
 }
 
-/// Why room above the last zone is not used.
+/// Returns why the space above the last zone is not used.
 fn unused_reason(spec: &Spec) -> (&'static str, String) {
     match (spec.zones, spec.level) {
-        // Whole zones at the end can be cut away.
+        // Whole zones at the end may be cut off.
         (ZonePolicy::All, Level::Raid0) => {
-            ("rounding", "the end, as md ends a chunk that is no power of two".to_owned())
+            ("rounding", "the end, as md rounds a chunk that is no power of two".to_owned())
         }
-        (ZonePolicy::Single, _) => ("zones_single", "room that not all disks have (--zones single)".to_owned()),
-        _ => ("too_few_disks", format!("room that fewer than {} disks have", spec.members_min())),
+        (ZonePolicy::Single, _) => ("zones_single", "space that not all disks have (--zones single)".to_owned()),
+        _ => ("too_few_disks", format!("space that fewer than {} disks have", spec.min_members())),
     }
 }

@@ -1,16 +1,16 @@
-//! Where every block would be: as JSON in the shape of `tests/golden/md-layouts`, or as text with a drawing.
+//! Writes the location of every block: as JSON in the format of `tests/golden/md-layouts`, or as text with a drawing.
 //!
-//! Row after row is written as it is computed, so that disks of 100 TiB need no more memory than small ones.
+//! Each run is written as it is computed, so that disks of 100 TiB need no more memory than small ones.
 
 use super::level::{ZoneReport, zones};
 use super::text::{disks, head};
-use super::{Asked, Disk};
+use super::{Disk, PlanRequest};
 use braid_geometry::units::format_size;
-use braid_geometry::{BLOCK_BYTES, Geometry, Level, Place, StridedRun, Zone};
+use braid_geometry::{BLOCK_BYTES, Geometry, Level, MemberContent, StridedRun, Zone};
 use serde::Serialize;
 use std::io::Write;
 
-/// Everything before the rows.
+/// The fields before the runs.
 #[derive(Serialize)]
 struct Head<'a> {
     name: String,
@@ -25,27 +25,27 @@ struct Head<'a> {
     zones: Vec<ZoneReport>,
 }
 
-/// Writes the map as one JSON document, a row a line.
-pub fn json(asked: &Asked, geometry: &Geometry, out: &mut impl Write) -> anyhow::Result<()> {
+/// Writes the map as one JSON document, one run on each line.
+pub fn json(request: &PlanRequest, geometry: &Geometry, out: &mut impl Write) -> anyhow::Result<()> {
     let spec = geometry.spec();
     let head = Head {
-        name: format!("{}_{}_{}_disks", spec.level, spec.layout, asked.disks.len()),
+        name: format!("{}_{}_{}_disks", spec.level, spec.layout, request.disks.len()),
         level: spec.level.name(),
         layout: spec.layout.name(),
         copies: (spec.level == Level::Raid10).then_some(spec.copies),
         chunk_bytes: spec.chunk_bytes,
         zone_policy: spec.zones.name(),
-        members: &asked.disks,
+        members: &request.disks,
         array_size_bytes: geometry.size_bytes(),
         zones: zones(geometry),
     };
     let head = serde_json::to_string_pretty(&head)?;
-    // The rows become the last field of the same object.
+    // The runs become the last field of the same object.
     let open = head.strip_suffix("\n}").unwrap_or(&head);
     write!(out, "{open},\n  \"runs_strided\": [")?;
-    for (index, row) in geometry.runs_strided().enumerate() {
+    for (index, run) in geometry.runs_strided().enumerate() {
         let separator = if index == 0 { "" } else { "," };
-        let StridedRun { first, count, member_step_blocks, array_step } = row;
+        let StridedRun { first, count, member_step_blocks, array_step } = run;
         write!(
             out,
             "{separator}\n    [{}, {}, {}, {}, \"{}\", {count}, {member_step_blocks}, {array_step}]",
@@ -60,29 +60,29 @@ pub fn json(asked: &Asked, geometry: &Geometry, out: &mut impl Write) -> anyhow:
     Ok(())
 }
 
-/// As many rows of a zone are drawn.
-const ROWS_DRAWN: u64 = 6;
-/// A drawing has so many columns of disks at most.
+/// Maximum number of stripes drawn for each zone.
+const STRIPES_DRAWN: u64 = 6;
+/// Maximum number of disks in a drawing; a zone of more disks is not drawn.
 const DISKS_DRAWN: usize = 8;
 
-/// Writes the map for people: each zone with a drawing of its first rows, then the rows of the map.
-pub fn text(asked: &Asked, geometry: &Geometry, out: &mut impl Write) -> anyhow::Result<()> {
+/// Writes the map for people: each zone with a drawing of its first stripes, then the runs.
+pub fn text(request: &PlanRequest, geometry: &Geometry, out: &mut impl Write) -> anyhow::Result<()> {
     let spec = geometry.spec();
-    out.write_all(head(asked).as_bytes())?;
+    out.write_all(head(request).as_bytes())?;
     let size = format_size(geometry.size_bytes());
     writeln!(out, "{} ({}): {size}, {} bytes.", spec.level, spec.layout, geometry.size_bytes())?;
     for (number, zone) in geometry.zones().iter().enumerate() {
         draw(geometry, number, zone, out)?;
     }
     writeln!(out, "\nA line stands for TIMES runs, STEP blocks apart on the disk, ASTEP in the array.")?;
-    writeln!(out, "Blocks of {BLOCK_BYTES} bytes from the data area on. At P and Q, ARRAY is the stripe.\n")?;
+    writeln!(out, "Blocks of {BLOCK_BYTES} bytes in the data area. At P and Q, ARRAY is the stripe.\n")?;
     writeln!(
         out,
         "{:>4} {:>12} {:>6} {:>13} {:>12} {:>11} {:>7} {:>7}",
         "DISK", "BLOCK", "HOLDS", "ARRAY", "LENGTH", "TIMES", "STEP", "ASTEP"
     )?;
-    for row in geometry.runs_strided() {
-        let StridedRun { first, count, member_step_blocks, array_step } = row;
+    for run in geometry.runs_strided() {
+        let StridedRun { first, count, member_step_blocks, array_step } = run;
         writeln!(
             out,
             "{:>4} {:>12} {:>6} {:>13} {:>12} {count:>11} {member_step_blocks:>7} {array_step:>7}",
@@ -114,20 +114,20 @@ fn draw(geometry: &Geometry, number: usize, zone: &Zone, out: &mut impl Write) -
         write!(out, " {:>7}", format!("disk {member}"))?;
     }
     writeln!(out)?;
-    let rows = zone.member_bytes / chunk_bytes;
-    for row in 0..rows.min(ROWS_DRAWN) {
-        write!(out, "  {:>15}", zone.member_start / chunk_bytes + row)?;
+    let stripes = zone.member_bytes / chunk_bytes;
+    for stripe in 0..stripes.min(STRIPES_DRAWN) {
+        write!(out, "  {:>15}", zone.member_start / chunk_bytes + stripe)?;
         for &member in &zone.members {
-            let cell = match geometry.place(member, zone.member_start + row * chunk_bytes) {
-                Place::Data { array_offset, .. } => (array_offset / chunk_bytes).to_string(),
-                Place::Parity { q, .. } => if q { "Q" } else { "P" }.to_owned(),
-                Place::Unused { .. } => "-".to_owned(),
+            let cell = match geometry.content_at(member, zone.member_start + stripe * chunk_bytes) {
+                MemberContent::Data { array_offset, .. } => (array_offset / chunk_bytes).to_string(),
+                MemberContent::Parity { q, .. } => if q { "Q" } else { "P" }.to_owned(),
+                MemberContent::Unused { .. } => "-".to_owned(),
             };
             write!(out, " {cell:>7}")?;
         }
         writeln!(out)?;
     }
-    if rows > ROWS_DRAWN {
+    if stripes > STRIPES_DRAWN {
         writeln!(out, "  {:>15}", "...")?;
     }
     Ok(())

@@ -1,21 +1,20 @@
-//! How much faster than one disk an array is at best, if all its disks are equally fast and nothing else limits.
+//! Computes the maximum speed of an array as a multiple of one disk, if all disks are equally fast and nothing else limits it.
 //!
-//! The busiest disk decides. Within a zone all disks are equally busy. Over the whole array those disks are the
-//! busiest that have a share of the most zones; reads of mirrors can be moved between the copies, which is done as
-//! well as possible.
+//! The busiest disk determines the speed. Within a zone all disks are equally busy. Over the whole array, the busiest disks
+//! are those in the most zones. Reads of mirrors are balanced between the copies as well as possible.
 
 use braid_geometry::{Geometry, Level, Zone};
 
-/// Times one disk.
+/// The speed of an array, as multiples of one disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
-    /// Reads of any size, and many at once.
+    /// Reads of any size, many in flight.
     pub reads: f64,
-    /// Writes; of whole stripes where there is parity.
+    /// Writes; with parity, full-stripe writes.
     pub writes: f64,
 }
 
-/// What a zone gives to I/O that stays within it.
+/// Returns the speed of I/O within one zone.
 pub fn of_zone(geometry: &Geometry, zone: &Zone) -> Speed {
     let width = zone.members.len();
     let spec = geometry.spec();
@@ -26,9 +25,9 @@ pub fn of_zone(geometry: &Geometry, zone: &Zone) -> Speed {
     Speed { reads: width as f64, writes }
 }
 
-/// What the array gives to I/O that is spread evenly over all of it.
+/// Returns the speed of I/O that is spread evenly over the array.
 pub fn uniform(geometry: &Geometry) -> Speed {
-    let count = geometry.members().len();
+    let count = geometry.member_data_bytes().len();
     let mut write_load = vec![0.0; count];
     for zone in geometry.zones() {
         let share = share(geometry, zone);
@@ -39,7 +38,7 @@ pub fn uniform(geometry: &Geometry) -> Speed {
     Speed { reads: 1.0 / busiest(&read_load), writes: 1.0 / busiest(&write_load) }
 }
 
-/// The part of the array that a zone holds.
+/// Returns the fraction of the array that a zone holds.
 fn share(geometry: &Geometry, zone: &Zone) -> f64 {
     zone.array_bytes as f64 / geometry.size_bytes() as f64
 }
@@ -48,7 +47,7 @@ fn busiest(load: &[f64]) -> f64 {
     load.iter().copied().fold(0.0, f64::max)
 }
 
-/// A share of the reads, and the disks that can answer it.
+/// A share of the reads, and the disks that can serve it.
 struct Choice {
     share: f64,
     members: Vec<usize>,
@@ -60,7 +59,7 @@ fn choices(geometry: &Geometry) -> Vec<Choice> {
         let share = share(geometry, zone);
         let width = zone.members.len();
         let copies = geometry.spec().copies_over(width);
-        // Chunk after chunk takes the next `copies` slots, until the pattern comes again.
+        // Each chunk uses the next `copies` slots, until the pattern repeats.
         let patterns = width / gcd(width, copies);
         for pattern in 0..patterns {
             let slots = (0..copies).map(|copy| (pattern * copies + copy) % width);
@@ -75,10 +74,11 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Hands out each share to the disks that can take it, so that the busiest has as little to do as can be.
+/// Distributes each share over the disks that can serve it, so that the load of the busiest disk is minimal. Returns the load
+/// of each disk.
 ///
-/// Share after share is levelled over its disks while the others stay, again and again: each step lowers the sum of
-/// the squares, and where no step lowers it the busiest disk cannot be relieved.
+/// Levels one share after the other over its disks while the other shares stay, repeatedly. Each step lowers the sum of the
+/// squares of the loads; when no step lowers it, the load of the busiest disk is minimal.
 fn balance(choices: &[Choice], count: usize) -> Vec<f64> {
     const WORK_MAX: usize = 20_000_000;
     let work: usize = choices.iter().map(|choice| choice.members.len()).sum();
@@ -106,7 +106,7 @@ fn balance(choices: &[Choice], count: usize) -> Vec<f64> {
     load
 }
 
-/// Up to where the disks of a choice are filled when its share is poured onto what they have already.
+/// Returns the load to which the disks of a choice rise when its share is distributed on top of their present loads.
 fn water_level(choice: &Choice, load: &[f64]) -> f64 {
     let mut floors: Vec<f64> = choice.members.iter().map(|&member| load[member]).collect();
     floors.sort_by(f64::total_cmp);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn only_disks_that_hold_a_copy_can_answer() {
+    fn only_disks_that_hold_a_copy_serve_reads() {
         // Pairs (0, 1) and (2, 3) share 100 parts, (2, 3) hold 50 more: 50 parts over two, 100 over two.
         check(Spec::new(Level::Raid10), &[50, 50, 100, 100], 1.5 * 2.0, 1.5);
         check(Spec::new(Level::Raid10), &[10, 10, 100, 100], 110.0 / 50.0, 1.1);

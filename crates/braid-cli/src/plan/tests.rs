@@ -1,6 +1,6 @@
-//! `braid plan` from its arguments to its output.
+//! Tests `braid plan` from its arguments to its output.
 
-use super::{PlanArgs, answer};
+use super::{PlanArgs, write_plan};
 use braid_api::{ErrorDetail, Kind};
 use clap::Parser;
 use serde_json::Value;
@@ -20,7 +20,7 @@ fn parse(line: &str) -> Result<PlanArgs, clap::Error> {
 fn output(line: &str) -> String {
     let args = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     let mut out = Vec::new();
-    answer(&args, &mut out).unwrap_or_else(|error| panic!("{line}: {error}"));
+    write_plan(&args, &mut out).unwrap_or_else(|error| panic!("{line}: {error}"));
     String::from_utf8(out).expect("text")
 }
 
@@ -28,12 +28,12 @@ fn json(line: &str) -> Value {
     serde_json::from_str(&output(line)).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// The output is what stands in `snapshots/NAME.txt`, to the letter.
+/// Asserts that the output equals `snapshots/NAME.txt`.
 macro_rules! snapshot {
     ($name:literal, $line:expr) => {
         let found = output($line);
         let expected = include_str!(concat!("snapshots/", $name, ".txt"));
-        assert!(found == expected, "{} is not as in snapshots/{}.txt any more:\n{found}", $line, $name);
+        assert!(found == expected, "{} differs from snapshots/{}.txt:\n{found}", $line, $name);
     };
 }
 
@@ -64,15 +64,15 @@ fn text_fits_eighty_columns() {
         lines.push(format!("plan --level {level} --map --chunk 96K --data-sizes 50M 100M 90M"));
     }
     for line in lines {
-        for row in output(&line).lines() {
-            assert!(row.chars().count() <= 80, "{line}: {row}");
+        for text in output(&line).lines() {
+            assert!(text.chars().count() <= 80, "{line}: {text}");
         }
     }
 }
 
-/// What can be written and what is lost are together all of the disks, to the byte.
+/// The usable and the lost bytes add up to all bytes of the disks.
 #[test]
-fn nothing_is_unaccounted_for() {
+fn usable_and_lost_bytes_add_up_to_the_disks() {
     let mut state = 7u64;
     let mut below = |end: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -107,12 +107,12 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("a number, not {value}"))
 }
 
-/// Rows as the README of the golden files explains them, block by block: (member, block) to (kind, array block).
-fn expand(rows: &Value) -> HashMap<(u64, u64), (String, u64)> {
+/// Expands runs, as the README of the golden files explains them, block by block: (member, block) to (kind, array block).
+fn expand(runs: &Value) -> HashMap<(u64, u64), (String, u64)> {
     let mut blocks = HashMap::new();
-    for row in rows.as_array().expect("rows") {
-        let field = |index: usize| number(&row[index]);
-        let kind = row[4].as_str().expect("a kind");
+    for run in runs.as_array().expect("runs") {
+        let field = |index: usize| number(&run[index]);
+        let kind = run[4].as_str().expect("a kind");
         for k in 0..field(5) {
             for block in 0..field(3) {
                 let array = field(2) + k * field(7) + if kind == "data" { block } else { 0 };
@@ -124,7 +124,7 @@ fn expand(rows: &Value) -> HashMap<(u64, u64), (String, u64)> {
     blocks
 }
 
-/// The command line that asks for an array of the golden files.
+/// Returns the command line for an array of the golden files.
 fn line_for(golden: &Value) -> String {
     let level = golden["level"].as_str().expect("a level");
     let mut line = format!("plan --map --json --data-sizes --level {level} --chunk {}", golden["chunk_bytes"]);
@@ -144,9 +144,9 @@ fn line_for(golden: &Value) -> String {
     line + &members.iter().map(|member| format!(" {}", member["data_size_bytes"])).collect::<String>()
 }
 
-/// The door for checks by others: what is printed is what md did.
+/// The printed map is the layout that md used.
 #[test]
-fn the_map_is_what_md_did() {
+fn the_map_is_the_layout_of_md() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/md-layouts");
     let mut compared = 0;
     for entry in std::fs::read_dir(folder).expect("the folder is in the checkout") {
@@ -156,14 +156,14 @@ fn the_map_is_what_md_did() {
         }
         let golden: Value = serde_json::from_str(&std::fs::read_to_string(&path).expect("a file")).expect("JSON");
         let ours = json(&line_for(&golden));
-        let (here, there) = (expand(&ours["runs_strided"]), expand(&golden["runs_strided"]));
+        let (planned, of_md) = (expand(&ours["runs_strided"]), expand(&golden["runs_strided"]));
         let name = golden["name"].as_str().expect("a name");
         if golden["level"] == "raid1" {
-            // md rounds to 64 KiB: what both have is the same.
-            let common = there.iter().filter(|(_, content)| content.0 == "data");
-            common.for_each(|(place, content)| assert_eq!(here.get(place), Some(content), "{name}"));
+            // md rounds to 64 KiB: the common part is the same.
+            let common = of_md.iter().filter(|(_, content)| content.0 == "data");
+            common.for_each(|(place, content)| assert_eq!(planned.get(place), Some(content), "{name}"));
         } else {
-            assert!(here == there, "{name}");
+            assert!(planned == of_md, "{name}");
             assert_eq!(ours["array_size_bytes"], golden["array_size_bytes"], "{name}");
         }
         compared += 1;
@@ -171,27 +171,27 @@ fn the_map_is_what_md_did() {
     assert_eq!(compared, 35);
 }
 
-/// A hundred members of 100 TiB and more, in chunks of 4 KiB: a few rows each.
+/// A hundred members of 100 TiB, in chunks of 4 KiB: a few runs for each member.
 #[test]
 fn huge_disks_have_short_maps() {
     let sizes: String = (1..=100).map(|_| " 100T").collect();
     for level in LEVELS {
         let line = format!("plan --map --json --level {level} --chunk 4K{sizes}");
-        let rows = json(&line)["runs_strided"].as_array().expect("rows").len();
-        assert!(rows <= 100 * 202, "{level}: {rows}");
+        let runs = json(&line)["runs_strided"].as_array().expect("runs").len();
+        assert!(runs <= 100 * 202, "{level}: {runs}");
     }
 }
 
 fn refused(line: &str) -> ErrorDetail {
     let args = parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     let mut out = Vec::new();
-    let error = answer(&args, &mut out).expect_err(line);
+    let error = write_plan(&args, &mut out).expect_err(line);
     assert!(out.is_empty(), "{line}: nothing is printed before the error");
     error.downcast::<ErrorDetail>().unwrap_or_else(|error| panic!("{line}: {error:?}"))
 }
 
 #[test]
-fn wrong_arguments_are_named_with_a_right_example() {
+fn invalid_arguments_are_named_with_an_example() {
     let many: String = (0..129).map(|_| " 50G").collect();
     let cases = [
         ("--level raid6 50G 60G", "SIZE", "raid6 needs at least 3 members, there are 2"),
@@ -199,26 +199,26 @@ fn wrong_arguments_are_named_with_a_right_example() {
         ("--level raid5 --data-sizes 1M 60K", "SIZE (disk 1)", "60.00 KiB are left for data"),
         ("--level raid0 --layout near 50G", "--layout", "alternate or original"),
         ("--layout original 50G", "--layout", "it needs --level"),
-        ("--level raid1 --copies 2 50G 50G", "--copies", "only raid10 has"),
+        ("--level raid1 --copies 2 50G 50G", "--copies", "only raid10 has a choice"),
         ("--level raid10 --copies 3 50G 50G", "--copies", "3 copies over 2 members"),
         ("--level raid10 --copies 1 50G 50G", "--copies", "1 copies over 2 members"),
-        ("--level raid10 --copies 2 --layout n3 50G 50G 50G", "--copies", "the layout says 3"),
+        ("--level raid10 --copies 2 --layout n3 50G 50G 50G", "--copies", "the layout has 3"),
         ("--level raid0 --chunk 0 50G", "--chunk", "multiple of 4.00 KiB"),
         ("--data-sizes 15E", "SIZE", "more than 4.00 EiB"),
-        (&many, "SIZE", "at most 128 disks, these are 129"),
+        (&many, "SIZE", "at most 128 disks, not 129"),
     ];
     for (rest, argument, reason) in cases {
         let error = refused(&format!("plan {rest}"));
         assert_eq!(error.kind, Kind::InvalidArgument);
         assert_eq!(error.context["argument"], argument, "{rest}: {error:?}");
         assert!(error.message.starts_with(argument) && error.message.contains(reason), "{rest}: {error:?}");
-        let example = error.remedy.strip_prefix("a right one: braid ").expect("an example").to_owned();
+        let example = error.remedy.strip_prefix("Example: braid ").expect("an example").to_owned();
         output(&example);
     }
 }
 
 #[test]
-fn what_clap_refuses_names_the_argument() {
+fn errors_of_clap_name_the_argument() {
     let cases = [
         ("", "SIZE"),
         ("50X", "SIZE"),
@@ -238,7 +238,7 @@ fn what_clap_refuses_names_the_argument() {
 }
 
 #[test]
-fn names_that_md_uses_are_understood() {
+fn names_of_md_are_accepted() {
     let map = |line: &str| json(&format!("plan --map --json --data-sizes {line} 5M 7M 7M"))["runs_strided"].clone();
     assert_eq!(map("--level linear"), map("--level concat --layout linear"));
     assert_eq!(map("--level raid10 --layout n3"), map("--level raid10 --copies 3"));
@@ -247,10 +247,10 @@ fn names_that_md_uses_are_understood() {
 }
 
 #[test]
-fn a_disk_for_the_journal_is_judged() {
+fn a_disk_for_the_journal_is_validated() {
     let line = "plan --level raid5 --journal 256M 50G 100G 100G";
     let text = output(line);
-    assert!(text.contains("Journal of raid5 and raid6: 64.06 MiB on a disk of its own of 256.00 MiB."), "{text}");
+    assert!(text.contains("Journal of raid5 and raid6: 64.06 MiB on a dedicated disk of 256.00 MiB."), "{text}");
     let journal = &json(&format!("{line} --json"))["journal"];
     assert_eq!(
         (&journal["disk_size_bytes"], &journal["journal_bytes"]),
@@ -259,12 +259,12 @@ fn a_disk_for_the_journal_is_judged() {
     assert_eq!(json("plan --json 50G 100G")["journal"], Value::Null);
     assert!(refused("plan --level raid10 --journal 1G 50G 100G").message.contains("raid10 has no journal"));
     assert!(refused("plan --journal 1M 50G 100G").message.contains("1056768"));
-    // It says how large it has to be, and that is enough.
+    // The error names the minimum size, which is accepted.
     let said = refused("plan --journal 2M 50G 100G").message;
     let needed = said.split("one of ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
     let needed = needed.unwrap_or_else(|| panic!("{said}"));
     assert!(refused(&format!("plan --journal {} 50G 100G", needed - 4096)).message.contains(&needed.to_string()));
     assert!(output(&format!("plan --journal {needed} 50G 100G")).contains("Journal of raid5"));
-    // Small disks have a small one.
+    // Small disks have a small journal.
     assert!(output("plan --journal 2M 300M 400M").contains("Journal of raid5"));
 }

@@ -1,27 +1,27 @@
-//! The table for people: one line a level, then each level's zones and losses. Fits 80 columns.
+//! Formats the table for people: one line for each level, then the zones and losses of each level. Fits 80 columns.
 
 use super::level::{LevelReport, LevelResult, Report};
-use super::{Asked, Disk};
+use super::{Disk, PlanRequest};
 use braid_format::{DATA_START_BYTES, DATA_START_SMALL_BYTES, SMALL_DEVICE_BYTES};
 use braid_geometry::BLOCK_BYTES;
 use braid_geometry::units::format_size;
 use std::fmt::Write;
 
-/// As many zones of a level are shown; `--json` has all.
+/// Maximum number of zones shown for each level; `--json` has all.
 const ZONES_SHOWN: usize = 8;
 
-pub fn table(asked: &Asked, report: &Report) -> String {
-    let mut text = head(asked);
-    text.push_str("\nLEVEL         USABLE          LOST   MAY FAIL    READS   WRITES   ZONES\n");
+pub fn table(request: &PlanRequest, report: &Report) -> String {
+    let mut text = head(request);
+    text.push_str("\nLEVEL         USABLE          LOST  TOLERATES    READS   WRITES   ZONES\n");
     for level in &report.levels {
         line(&mut text, level);
     }
     text.push_str(
-        "MAY FAIL: so many disks, whichever. READS, WRITES: at best so many times one\n\
-         disk, all being equally fast: here over the whole array, below in each zone.\n",
+        "TOLERATES: failures of any N disks. READS, WRITES: maximum speed in multiples of\n\
+         one disk, if all are equally fast; here of the whole array, below of each zone.\n",
     );
     if report.levels.iter().any(|level| level.possible && matches!(level.level, "raid5" | "raid6")) {
-        text.push_str("raid5, raid6: writes of whole stripes; smaller ones also renew the parity.\n");
+        text.push_str("raid5, raid6: full-stripe writes; smaller writes take a read-modify-write.\n");
     }
     for level in &report.levels {
         if let Some(result) = &level.result {
@@ -36,30 +36,30 @@ macro_rules! put {
     ($text:expr, $($arg:tt)*) => { let _ = writeln!($text, $($arg)*); };
 }
 
-/// The disks, and what of them is Braid's own.
-pub fn head(asked: &Asked) -> String {
+/// Returns the summary of the disks, and the space that Braid's metadata takes.
+pub fn head(request: &PlanRequest) -> String {
     let mut text = String::new();
-    let what = if asked.data_sizes { "data area" } else { "disk" };
-    let total: u64 = asked.disks.iter().map(|disk| disk.size_bytes).sum();
-    let count = asked.disks.len();
+    let what = if request.data_sizes { "data area" } else { "disk" };
+    let total: u64 = request.disks.iter().map(|disk| disk.size_bytes).sum();
+    let count = request.disks.len();
     let plural = if count == 1 { "" } else { "s" };
-    put!(text, "{count} {what}{plural}: {}; together {}.", sizes(&asked.disks), format_size(total));
-    if asked.data_sizes {
-        text.push_str("The sizes are the data areas alone (--data-sizes).\n");
+    put!(text, "{count} {what}{plural}: {}; together {}.", sizes(&request.disks), format_size(total));
+    if request.data_sizes {
+        text.push_str("The sizes are those of the data areas (--data-sizes).\n");
     } else {
         let (start, small) = (format_size(DATA_START_BYTES), format_size(DATA_START_SMALL_BYTES));
-        put!(text, "Braid keeps {start} at the start of each disk ({small} on disks under");
+        put!(text, "Metadata takes {start} at the start of each disk ({small} on disks under");
         put!(text, "{}) and {} at its end.", format_size(SMALL_DEVICE_BYTES), format_size(BLOCK_BYTES));
     }
-    put!(text, "Chunk {}, zones {}.", format_size(asked.chunk_bytes), asked.zones);
-    if let Some(journal) = &asked.journal {
+    put!(text, "Chunk {}, zones {}.", format_size(request.chunk_bytes), request.zones);
+    if let Some(journal) = &request.journal {
         let (used, size) = (format_size(journal.journal_bytes), format_size(journal.disk_size_bytes));
-        put!(text, "Journal of raid5 and raid6: {used} on a disk of its own of {size}.");
+        put!(text, "Journal of raid5 and raid6: {used} on a dedicated disk of {size}.");
     }
     text
 }
 
-/// Equal neighbours are counted; many different ones are only bounded.
+/// Formats the sizes: counts runs of equal sizes; many different sizes are only bounded.
 fn sizes(disks: &[Disk]) -> String {
     let mut groups: Vec<(u64, usize)> = Vec::new();
     for disk in disks {
@@ -106,12 +106,12 @@ fn line(text: &mut String, level: &LevelReport) {
 fn details(text: &mut String, level: &LevelReport, result: &LevelResult) {
     let copies = level.copies.map_or(String::new(), |copies| format!(", {copies} copies"));
     put!(text, "\n{} ({}{copies})", level.level, level.layout);
-    // One more than the limit is shown rather than a line that says so.
+    // A single zone beyond the limit is shown instead of a line that replaces it.
     let shown = if result.zones.len() <= ZONES_SHOWN + 1 { result.zones.len() } else { ZONES_SHOWN };
     for (number, zone) in result.zones[..shown].iter().enumerate() {
         put!(
             text,
-            "  zone {number:<2} {:>12} on {}: reads {:.2}, writes {:.2}, {} may fail",
+            "  zone {number:<2} {:>12} on {}: reads {:.2}, writes {:.2}, tolerates {}",
             format_size(zone.array_size_bytes),
             disks(&zone.members),
             zone.speedup_reads,

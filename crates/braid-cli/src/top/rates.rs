@@ -1,34 +1,34 @@
-//! What happened between two looks at a daemon: rates and latencies of disks, arrays and exports.
+//! Computes rates and latencies of disks, arrays and exports from two samples of the daemon's counters.
 
-use crate::redundant;
+use crate::job_progress;
 use braid_api::{Activity, DiskActivity, DiskState, ExportActivity, ExportState, Health, LatencyBucket, MemberState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// What `braid top --json` prints: averages over one interval.
+/// The document of `braid top --json`: averages over one interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Rates {
-    /// How long the interval was, in nanoseconds.
+    /// The length of the interval, in nanoseconds.
     pub interval_ns: u64,
-    /// The exports, by name: what clients asked for.
+    /// The exports, by name: the requests of their clients.
     pub exports: Vec<ExportRates>,
-    /// The arrays, by name: what their disks did, all together.
+    /// The arrays, by name: the sums over their disks.
     pub arrays: Vec<ArrayRates>,
-    /// The disks, by array and role.
+    /// The disks, by array and slot.
     pub disks: Vec<DiskRates>,
 }
 
-/// Operations and bytes each second.
+/// Operations and bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Flow {
-    /// Reads each second.
+    /// Reads per second.
     pub reads_per_second: f64,
-    /// Writes each second; of disks with zeroings and discards.
+    /// Writes per second; of disks including zeroing and discards.
     pub writes_per_second: f64,
-    /// Bytes read each second.
+    /// Bytes read per second.
     pub read_bytes_per_second: f64,
-    /// Bytes written each second.
+    /// Bytes written per second.
     pub written_bytes_per_second: f64,
     /// Errors in the interval.
     pub errors: u64,
@@ -45,12 +45,12 @@ pub struct ExportRates {
     pub state: ExportState,
     /// Clients connected now.
     pub connections: u32,
-    /// What its clients did.
+    /// The rates of its clients.
     pub flow: Flow,
-    /// Half of the requests in the interval took no longer than this, in nanoseconds, from a request taken in to its reply
-    /// handed to the socket, without the wait for the export's limits; 0 without any.
+    /// The median latency of the requests in the interval, in nanoseconds, from the receipt of a request to the hand-over of its
+    /// reply to the socket, without the wait for the export's limits; 0 without any.
     pub latency_ns_p50: u64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile of the same latencies.
     pub latency_ns_p99: u64,
 }
 
@@ -59,21 +59,21 @@ pub struct ExportRates {
 pub struct ArrayRates {
     /// Its name.
     pub name: String,
-    /// Disks of it that do badly.
+    /// The number of its disks that are not in order.
     pub bad_disks: u64,
-    /// How it stands; only of redundant ones.
+    /// Its health; only of redundant arrays.
     #[serde(default)]
     pub health: Option<Health>,
-    /// How far work in the background has come, in percent, where some goes on.
+    /// The progress of its background job, in percent, if one is running.
     #[serde(default)]
     pub done_percent: Option<u64>,
-    /// What its disks did, all together.
+    /// The sum of the rates of its disks.
     pub flow: Flow,
-    /// I/Os that its disks have not answered yet.
+    /// I/Os in flight on its disks.
     pub in_flight: u64,
-    /// Half of its disks' I/Os in the interval took no longer than this, in nanoseconds; 0 without any.
+    /// The median latency of its disks' I/Os in the interval, in nanoseconds; 0 without any.
     pub latency_ns_p50: u64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile of the same latencies.
     pub latency_ns_p99: u64,
 }
 
@@ -84,27 +84,27 @@ pub struct DiskRates {
     pub name: String,
     /// The array that it is a member of.
     pub array: String,
-    /// Its role there.
-    pub role: u16,
-    /// How it does.
+    /// Its slot there.
+    pub slot: u16,
+    /// Its state.
     pub state: DiskState,
-    /// What it is to its array.
+    /// Its state as a member of the array.
     #[serde(default)]
     pub member: Option<MemberState>,
-    /// What it did.
+    /// Its rates.
     pub flow: Flow,
-    /// I/Os that it has not answered yet.
+    /// I/Os in flight on it.
     pub in_flight: u64,
-    /// Half of its I/Os in the interval took no longer than this, in nanoseconds; 0 without any.
+    /// The median latency of its I/Os in the interval, in nanoseconds; 0 without any.
     pub latency_ns_p50: u64,
-    /// 99 of 100 took no longer.
+    /// The 99th percentile of the same latencies.
     pub latency_ns_p99: u64,
 }
 
 /// Latencies by the upper bounds of their buckets.
 type Buckets = BTreeMap<u64, u64>;
 
-/// What happened between two looks. Whatever was not there at the first, or began to count anew, has done nothing yet.
+/// Returns the rates between two samples. An object that is missing from the first sample, or whose counters restarted, has rates of 0.
 pub fn between(before: &Activity, after: &Activity) -> Rates {
     let interval_ns = after.at_ns.saturating_sub(before.at_ns);
     let seconds = interval_ns as f64 / 1e9;
@@ -114,7 +114,7 @@ pub fn between(before: &Activity, after: &Activity) -> Rates {
         let old = before.disks.iter().find(|old| is_same(old, disk));
         let flow = old.map(|old| disk_flow(old, disk, seconds)).unwrap_or_default();
         let latency = old.map(|old| new_latencies(&old.latency, &disk.latency)).unwrap_or_default();
-        let (array, of_array) = arrays.entry(&disk.array).or_insert_with(|| (no_array(&disk.array), Buckets::new()));
+        let (array, of_array) = arrays.entry(&disk.array).or_insert_with(|| (empty_array(&disk.array), Buckets::new()));
         array.flow.add(&flow);
         array.in_flight += disk.stats.in_flight;
         array.bad_disks += u64::from(disk.state != DiskState::Ok);
@@ -124,7 +124,7 @@ pub fn between(before: &Activity, after: &Activity) -> Rates {
         disks.push(DiskRates {
             name: disk.name.clone(),
             array: disk.array.clone(),
-            role: disk.role,
+            slot: disk.slot,
             state: disk.state,
             member: disk.member,
             flow,
@@ -133,10 +133,10 @@ pub fn between(before: &Activity, after: &Activity) -> Rates {
             latency_ns_p99: quantile(&latency, 0.99),
         });
     }
-    for stands in &after.arrays {
-        if let Some((array, _)) = arrays.get_mut(stands.name.as_str()) {
-            array.health = stands.health;
-            array.done_percent = stands.progress.as_ref().map(redundant::percent);
+    for activity in &after.arrays {
+        if let Some((array, _)) = arrays.get_mut(activity.name.as_str()) {
+            array.health = activity.health;
+            array.done_percent = activity.progress.as_ref().map(job_progress::percent);
         }
     }
     let arrays = arrays.into_values().map(|(array, latency)| ArrayRates {
@@ -160,20 +160,20 @@ pub fn between(before: &Activity, after: &Activity) -> Rates {
     Rates { interval_ns, exports: exports.collect(), arrays: arrays.collect(), disks }
 }
 
-/// The same disk, which has gone on counting.
+/// Whether both are the same disk, and its counters have not restarted.
 fn is_same(old: &DiskActivity, new: &DiskActivity) -> bool {
     let started = |disk: &DiskActivity| disk.stats.reads + disk.stats.writes + disk.stats.flushes;
-    (&old.array, old.role, &old.name) == (&new.array, new.role, &new.name) && started(old) <= started(new)
+    (&old.array, old.slot, &old.name) == (&new.array, new.slot, &new.name) && started(old) <= started(new)
 }
 
-/// The same export, which has gone on counting.
+/// Whether both are the same export, and its counters have not restarted.
 fn is_same_export(old: &ExportActivity, new: &ExportActivity) -> bool {
-    let answered =
+    let completed =
         |export: &ExportActivity| export.stats.as_ref().map(|stats| stats.reads + stats.writes + stats.others);
-    (&old.name, &old.array) == (&new.name, &new.array) && answered(old).is_some() && answered(old) <= answered(new)
+    (&old.name, &old.array) == (&new.name, &new.array) && completed(old).is_some() && completed(old) <= completed(new)
 }
 
-fn no_array(name: &str) -> ArrayRates {
+fn empty_array(name: &str) -> ArrayRates {
     ArrayRates {
         name: name.to_owned(),
         bad_disks: 0,
@@ -250,12 +250,12 @@ mod tests {
     use super::*;
     use braid_api::{ArrayActivity, DiskStats, ExportStats};
 
-    fn disk(role: u16, reads: u64, latency: &[(u64, u64)]) -> DiskActivity {
+    fn disk(slot: u16, reads: u64, latency: &[(u64, u64)]) -> DiskActivity {
         DiskActivity {
-            name: format!("disk{role}"),
+            name: format!("disk{slot}"),
             array: "data".to_owned(),
-            role,
-            state: if role == 9 { DiskState::Gone } else { DiskState::Ok },
+            slot,
+            state: if slot == 9 { DiskState::Gone } else { DiskState::Ok },
             member: None,
             stats: DiskStats {
                 reads,
@@ -284,7 +284,7 @@ mod tests {
             arrays: Vec::new(),
         };
         let progress = braid_api::Progress { done_bytes: 7, total_bytes: 20, rate_bytes_per_s: 0, remaining_s: None };
-        let stands =
+        let activity =
             ArrayActivity { name: "data".to_owned(), health: Some(Health::Rebuilding), progress: Some(progress) };
         let after = Activity {
             at_ns: 3_000_000_000,
@@ -294,17 +294,17 @@ mod tests {
                 disk(9, 50, &[]),
             ],
             exports: vec![export("e", 30, &[(1000, 19), (5000, 10), (80_000, 1)]), export("new", 99, &[(9, 99)])],
-            arrays: vec![stands],
+            arrays: vec![activity],
         };
         let rates = between(&before, &after);
         assert_eq!(rates.interval_ns, 2_000_000_000);
         let [first, second, new] = rates.disks.as_slice() else { panic!("{rates:?}") };
         assert_eq!((first.flow.reads_per_second, first.flow.read_bytes_per_second), (200.0, 200.0 * 4096.0));
-        // Only what came in between counts: 390 of 400 below 2 µs, the others below 64 µs.
+        // Only I/Os of the interval count: 390 of 400 below 2 µs, the others below 64 µs.
         assert_eq!((first.latency_ns_p50, first.latency_ns_p99), (1999, 63_999));
         assert_eq!((second.latency_ns_p50, second.latency_ns_p99), (999, 999));
         assert_eq!((first.flow.errors, second.flow.errors), (4, 2));
-        // What was not there before has done nothing yet.
+        // A disk that is missing from the first sample has rates of 0.
         assert_eq!((new.flow, new.latency_ns_p99), (Flow::default(), 0));
         let [array] = rates.arrays.as_slice() else { panic!("{rates:?}") };
         assert_eq!((array.health, array.done_percent), (Some(Health::Rebuilding), Some(35)));
@@ -319,14 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_anew_is_not_taken_for_a_rate() {
-        let look = |at_ns, reads| Activity {
+    fn counters_that_restarted_yield_no_rate() {
+        let sample = |at_ns, reads| Activity {
             at_ns,
             disks: vec![disk(0, reads, &[])],
             exports: Vec::new(),
             arrays: Vec::new(),
         };
-        assert_eq!(between(&look(0, 1000), &look(1_000_000_000, 10)).disks[0].flow, Flow::default());
+        assert_eq!(between(&sample(0, 1000), &sample(1_000_000_000, 10)).disks[0].flow, Flow::default());
         let served = |at_ns, writes, slow| Activity {
             at_ns,
             disks: Vec::new(),
@@ -337,8 +337,8 @@ mod tests {
             panic!("one export")
         };
         assert_eq!((again.flow, again.latency_ns_p50), (Flow::default(), 0));
-        // Two looks at one moment, or a daemon that was started anew in between.
-        assert_eq!(between(&look(5, 10), &look(5, 20)).disks[0].flow.reads_per_second, 0.0);
-        assert_eq!(between(&look(9, 10), &look(5, 20)).interval_ns, 0);
+        // Two samples at the same time, or a daemon that restarted in between.
+        assert_eq!(between(&sample(5, 10), &sample(5, 20)).disks[0].flow.reads_per_second, 0.0);
+        assert_eq!(between(&sample(9, 10), &sample(5, 20)).interval_ns, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! The whole screen of a terminal, given back as it was however the program ends.
+//! The whole screen of a terminal, which is restored however the program ends.
 
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -9,23 +9,23 @@ use crossterm::{event, execute, queue};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// A screen that is ours until this is dropped.
+/// A screen that this program owns until the value is dropped.
 pub struct Screen(());
 
-/// What the user did.
+/// An input of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// Wants to leave.
+    /// Quit the program.
     Quit,
-    /// Wants it drawn anew, or changed the size of the screen.
+    /// Redraw: requested by key, or the size of the screen has changed.
     Redraw,
 }
 
 impl Screen {
-    /// Takes the terminal of standard output.
+    /// Takes over the terminal of standard output.
     ///
     /// # Errors
-    /// There is none, or it does not let itself be set.
+    /// Standard output is no terminal, or the terminal cannot be set up.
     pub fn take() -> io::Result<Screen> {
         enable_raw_mode()?;
         let screen = Screen(());
@@ -33,26 +33,26 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Columns and rows.
+    /// Returns the numbers of columns and lines.
     pub fn size() -> (usize, usize) {
-        let (columns, rows) = size().unwrap_or((80, 24));
-        (usize::from(columns.max(1)), usize::from(rows.max(1)))
+        let (columns, lines) = size().unwrap_or((80, 24));
+        (usize::from(columns.max(1)), usize::from(lines.max(1)))
     }
 
-    /// Shows these lines; those that the screen has no room for are left out.
+    /// Shows these lines; lines beyond the end of the screen are omitted.
     ///
     /// # Errors
     /// The terminal is gone.
     pub fn draw(&mut self, lines: &[String]) -> io::Result<()> {
-        let (_, rows) = Screen::size();
-        // In one piece, so that nothing flickers.
+        let (_, height) = Screen::size();
+        // Written at once, to avoid flicker.
         let mut frame = Vec::new();
-        for (row, line) in lines.iter().take(rows).enumerate() {
-            queue!(frame, MoveTo(0, row as u16))?;
+        for (number, line) in lines.iter().take(height).enumerate() {
+            queue!(frame, MoveTo(0, number as u16))?;
             frame.extend_from_slice(line.as_bytes());
             queue!(frame, Clear(ClearType::UntilNewLine))?;
         }
-        if lines.len() < rows {
+        if lines.len() < height {
             queue!(frame, MoveTo(0, lines.len() as u16), Clear(ClearType::FromCursorDown))?;
         }
         let mut out = anstream::stdout().lock();
@@ -60,7 +60,7 @@ impl Screen {
         out.flush()
     }
 
-    /// Waits for the user for at most this long.
+    /// Waits for an input for at most `longest`.
     ///
     /// # Errors
     /// The terminal is gone.
@@ -84,7 +84,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing any more.
+        // Errors are ignored: the terminal may be gone.
         let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
         let _ = disable_raw_mode();
     }

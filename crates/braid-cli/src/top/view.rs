@@ -1,21 +1,21 @@
-//! Rates as lines of text that fit a width.
+//! Formats rates as lines of text that fit a width.
 
 use super::rates::{ArrayRates, DiskRates, ExportRates, Flow, Rates};
 use crate::color::{BAD, STRONG, paint};
 use braid_api::{DiskState, ExportState, Health, MemberState};
 use braid_terminal::output;
 
-/// Narrowest screen that lines are made for; on a narrower one they are cut.
+/// The minimum width that lines are laid out for, in columns; on a narrower screen they are cut.
 const COLUMNS_MIN: usize = 60;
 
-/// Columns of a table that is not shown at a terminal, unless a name is longer.
+/// The width of a table that is not shown at a terminal, in columns, unless a name is longer.
 const COLUMNS_USUAL: usize = 80;
 
-/// Columns in which no name is cut.
+/// Returns the number of columns with which no name is cut.
 pub fn columns_wanted(rates: &Rates) -> usize {
     let length = |name: &str, note: &str| name.chars().count() + note.chars().count();
     let exports = rates.exports.iter().map(|export| length(&export.name, &note(export)));
-    let arrays = rates.arrays.iter().map(|array| length(&array.name, &stands(array)));
+    let arrays = rates.arrays.iter().map(|array| length(&array.name, &array_note(array)));
     let disks = rates.disks.iter().map(|disk| {
         let (name, note) = name(disk);
         length(name, &note)
@@ -24,7 +24,7 @@ pub fn columns_wanted(rates: &Rates) -> usize {
     COLUMNS_USUAL.max(longest + WIDTHS.iter().sum::<usize>())
 }
 
-/// Everything, section after section: exports, arrays, disks.
+/// Returns the lines of all sections: exports, arrays, disks.
 pub fn lines(rates: &Rates, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     section(&mut lines, columns, "EXPORT", ["READ/S", "WRITE/S", "READ", "WRITTEN", "P50", "P99", "CONN"]);
@@ -38,8 +38,8 @@ pub fn lines(rates: &Rates, columns: usize) -> Vec<String> {
     section(&mut lines, columns, "ARRAY", ["READ/S", "WRITE/S", "READ", "WRITTEN", "P50", "P99", "BUSY"]);
     for array in &rates.arrays {
         let cells = timed(&array.flow, array.latency_ns_p50, array.latency_ns_p99, array.in_flight);
-        let bad = array.bad_disks > 0 || array.flow.errors > 0 || is_short(array);
-        lines.push(line(columns, (&array.name, &stands(array)), cells, bad));
+        let bad = array.bad_disks > 0 || array.flow.errors > 0 || lacks_redundancy(array);
+        lines.push(line(columns, (&array.name, &array_note(array)), cells, bad));
     }
     lines.push(String::new());
     section(&mut lines, columns, "DISK", ["READ/S", "WRITE/S", "READ", "WRITTEN", "P50", "P99", "BUSY"]);
@@ -51,13 +51,13 @@ pub fn lines(rates: &Rates, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Whether another failure may be one too many.
-fn is_short(array: &ArrayRates) -> bool {
+/// Whether the array has less redundancy than it should have.
+fn lacks_redundancy(array: &ArrayRates) -> bool {
     matches!(array.health, Some(Health::Rebuilding | Health::Degraded | Health::Failed))
 }
 
-/// What is to be said of an array.
-fn stands(array: &ArrayRates) -> String {
+/// Returns the note on an array.
+fn array_note(array: &ArrayRates) -> String {
     let percent = array.done_percent.map(|percent| format!("{percent} %"));
     match (array.health.filter(|health| *health != Health::Whole), percent) {
         (None, None) => String::new(),
@@ -67,7 +67,7 @@ fn stands(array: &ArrayRates) -> String {
     }
 }
 
-/// What is to be said of an export.
+/// Returns the note on an export.
 fn note(export: &ExportRates) -> String {
     match (export.state, export.flow.errors) {
         (ExportState::Listening, 0) => String::new(),
@@ -80,13 +80,13 @@ fn errors_note(errors: u64) -> String {
     format!(" ({} {})", number(errors as f64), if errors == 1 { "error" } else { "errors" })
 }
 
-/// What a disk is called, and what is to be said of it.
+/// Returns the name of a disk, and the note on it.
 fn name(disk: &DiskRates) -> (&str, String) {
-    // The end of a path tells disks apart, not its beginning.
+    // Disks differ in the ends of their paths, not in the beginnings.
     let name = disk.name.rsplit('/').next().filter(|_| !disk.name.contains('(')).unwrap_or(&disk.name);
     match (disk.state, disk.flow.errors) {
         (DiskState::Ok, 0) => match disk.member {
-            Some(member @ (MemberState::Filling | MemberState::Spare | MemberState::Journal)) => {
+            Some(member @ (MemberState::Rebuilding | MemberState::Spare | MemberState::Journal)) => {
                 (name, format!(" ({})", member.word()))
             }
             _ => (name, String::new()),
@@ -96,7 +96,7 @@ fn name(disk: &DiskRates) -> (&str, String) {
     }
 }
 
-/// Widths of the columns behind the name, with the space before each.
+/// Widths of the columns after the name, including the space before each.
 const WIDTHS: [usize; 7] = [8, 8, 9, 9, 8, 8, 5];
 
 fn section(lines: &mut Vec<String>, columns: usize, name: &str, cells: [&str; 7]) {
@@ -110,14 +110,14 @@ fn line(columns: usize, name: (&str, &str), cells: [String; 7], bad: bool) -> St
 
 fn plain(columns: usize, (name, note): (&str, &str), cells: &[String; 7]) -> String {
     let room = columns.max(COLUMNS_MIN) - WIDTHS.iter().sum::<usize>();
-    // What is wrong stays, however long the name.
-    let named = output::cut(name, room.saturating_sub(note.chars().count())) + note;
-    let mut text = output::cut(&named, room);
+    // The note is never cut in favour of the name.
+    let named = output::truncate(name, room.saturating_sub(note.chars().count())) + note;
+    let mut text = output::truncate(&named, room);
     text.push_str(&" ".repeat(room.saturating_sub(text.chars().count())));
     for (cell, width) in cells.iter().zip(WIDTHS) {
         text.push_str(&format!("{cell:>width$}"));
     }
-    output::cut(text.trim_end(), columns)
+    output::truncate(text.trim_end(), columns)
 }
 
 fn timed(flow: &Flow, p50: u64, p99: u64, last: u64) -> [String; 7] {
@@ -133,12 +133,12 @@ fn timed(flow: &Flow, p50: u64, p99: u64, last: u64) -> [String; 7] {
     ]
 }
 
-/// A number in at most five characters: `0`, `950`, `12.3k`, `4.0M`.
+/// Formats a number in at most five characters: `0`, `950`, `12.3k`, `4.0M`.
 fn number(value: f64) -> String {
     scaled(value, 1000.0, ["", "k", "M", "G", "T"])
 }
 
-/// Bytes each second in at most seven: `0`, `512B`, `12.3M`.
+/// Formats bytes per second in at most seven characters: `0`, `512B`, `12.3M`.
 fn bytes(value: f64) -> String {
     scaled(value, 1024.0, ["B", "K", "M", "G", "T"])
 }
@@ -148,7 +148,7 @@ fn scaled(value: f64, step: f64, units: [&str; 5]) -> String {
         return "0".to_owned();
     }
     let (mut value, mut unit) = (value, 0);
-    // What would be rounded up to the next unit's one is written in it.
+    // A value that would round up to 1 of the next unit is written in that unit.
     while value >= step - 0.5 && unit + 1 < units.len() {
         value /= step;
         unit += 1;
@@ -160,7 +160,7 @@ fn scaled(value: f64, step: f64, units: [&str; 5]) -> String {
     }
 }
 
-/// A latency in at most six characters: `850ns`, `12.3µs`, `4.0ms`, `1.5s`.
+/// Formats a latency in at most six characters: `850ns`, `12.3µs`, `4.0ms`, `1.5s`.
 fn short_time(ns: u64) -> String {
     let ns = ns as f64;
     let (unit, size) = match ns {
@@ -231,9 +231,9 @@ mod tests {
             disks: vec![DiskRates {
                 name: format!("/dev/disk/by-id/{name}"),
                 array,
-                role: 127,
+                slot: 127,
                 state: DiskState::Hanging,
-                member: Some(MemberState::Filling),
+                member: Some(MemberState::Rebuilding),
                 flow: big,
                 in_flight: 99_999,
                 latency_ns_p50: 999,
@@ -246,10 +246,10 @@ mod tests {
                 assert!(plain.chars().count() <= columns, "{columns}: {plain}");
             }
         }
-        // Where there is no limit nothing is cut.
+        // With enough columns, nothing is cut.
         let whole = lines(&rates, columns_wanted(&rates)).join("\n");
         assert!(!whole.contains('…') && whole.contains(&long), "{whole}");
-        // Neighbours do not run into each other.
+        // Neighbouring columns are separated.
         let lines = lines(&rates, 80);
         let cells = |line: &String| anstream::adapter::strip_str(line).to_string().split_whitespace().count();
         assert_eq!(lines.iter().map(cells).collect::<Vec<_>>(), [8, 10, 0, 8, 11, 0, 8, 9], "{lines:?}");

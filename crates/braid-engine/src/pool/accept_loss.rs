@@ -7,8 +7,8 @@
 
 use braid_format::pool::{AllocationPolicy, Change, MissingMember, MissingMembers, Owner};
 
+use super::Pool;
 use super::admin::AdminError;
-use super::home::Pool;
 use super::owners::OwnerId;
 
 impl Pool {
@@ -21,7 +21,7 @@ impl Pool {
     /// Accepts the loss of these members (a bit mask): they were missing, and are in no label any longer.
     ///
     /// # Errors
-    /// `InUse`: a volume in doubt is served. `TailFull`: call again after a commit.
+    /// `InUse`: a volume in doubt is served. `LogFull`: call again after a commit.
     pub fn accept_loss(&mut self, members: u128) -> Result<(), AdminError> {
         if self.serves_in_doubt() {
             return Err(AdminError::InUse);
@@ -43,7 +43,7 @@ impl Pool {
     /// may use all members.
     ///
     /// # Errors
-    /// `TailFull`: call again after a commit.
+    /// `LogFull`: call again after a commit.
     pub fn remove_from_placement(&mut self, members: u128) -> Result<(), AdminError> {
         let named = |owner: &&Owner| (owner.on | owner.also_on) & members != 0;
         let owners: Vec<OwnerId> = self.state.owners.iter().filter(named).map(|owner| owner.id).collect();

@@ -9,7 +9,8 @@ use braid_format::pool::{Owner, OwnerKind};
 
 use super::owners::OwnerId;
 use super::state::PoolTables;
-use super::walk::{ExtentDefinition, Ranges, Walk};
+use super::walk::{Ranges, Walk};
+use super::walked::ExtentDefinition;
 
 /// Space of one owner.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -193,8 +194,9 @@ pub(super) mod tests {
     use braid_format::Uuid;
     use braid_format::pool::{AllocationPolicy, Owner, OwnerKind, OwnerName, Record, RecordKind};
 
-    use super::super::state::{PoolTables, RecordId};
+    use super::super::state::PoolTables;
     use super::super::units::EXTENT_BLOCKS;
+    use super::super::units::RecordId;
     use super::super::walk::Walk;
     use super::Accounts;
 

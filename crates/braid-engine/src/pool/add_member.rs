@@ -10,11 +10,12 @@
 
 use braid_format::pool::Checkpoint;
 
-use super::commit::LogRing;
-use super::home::{Pool, Room};
-use super::open::{PoolDevice, log_units_of_ring};
+use super::commit_ring::LogRing;
+use super::device::PoolDevice;
+use super::open::log_units_of_ring;
 use super::space::{Free, Freed};
 use super::units::MEMBERS_MAX;
+use super::{Pool, Room};
 
 /// Why a member cannot be added. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -5,10 +5,10 @@
 use braid_format::Uuid;
 use braid_format::pool::{AllocationPolicy, Change, Owner, OwnerKind, OwnerName};
 
-use super::home::{Pool, VolumeId};
+use super::Pool;
 use super::owners::OwnerId;
+use super::shared::VolumeId;
 use super::units::EXTENT_BYTES;
-use crate::planted::{Planted, planted};
 
 /// Why an administrative call cannot be carried out. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum AdminError {
     #[error("less space is free than is to be kept for it")]
     NoSpace,
     /// A missing member may have blocks of it: its records are not all known.
-    #[error("a member is absent on which it may have blocks")]
+    #[error("a member is missing on which it may have blocks")]
     InDoubt,
     /// Damaged records of the pool may have been of it: its records are not all known.
     #[error("records of the pool are damaged, and some may have been of it")]
@@ -234,9 +234,6 @@ impl Pool {
         self.state.reserves.remove(id);
         let sequence = self.change(&[self.put(slot, owner)]);
         self.deleted.push((sequence, id));
-        if planted(Planted::FoldBeforeCommitted) {
-            self.deleted.retain(|(_, deleted)| *deleted != id);
-        }
         Ok(())
     }
 

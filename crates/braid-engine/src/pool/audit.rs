@@ -1,12 +1,11 @@
 //! An audit of everything that a pool knows of its tables: is it consistent? In steps, as its home shard has other
 //! work.
 
-use super::checkpoint::SECTORS_EACH;
-use super::damage::Page;
-use super::home::Pool;
+use super::Pool;
+use super::damaged::Page;
 use super::records::LOGICAL_PACKED;
-use super::state::{NO_BLOCK, RecordId};
-use super::units::{BLOCK_BYTES, EXTENT_BLOCKS};
+use super::state::NO_BLOCK;
+use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, RecordId, SECTORS_EACH};
 use braid_format::pool::RecordKind;
 
 /// Maximum problems that are described.

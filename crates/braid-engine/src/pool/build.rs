@@ -9,29 +9,18 @@
 
 use braid_format::pool::{Change, Owner, OwnerKind, RecordKind};
 
+use super::Pool;
 use super::admin::{AdminError, extents_for};
-use super::defined_blocks::DefinedBlocks;
-use super::home::{Pool, VolumeId, mask};
+use super::defined_blocks::{DefinedBlocks, Definition};
 use super::map::MapWriter;
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
-use super::state::{PoolTables, RecordId};
-use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId};
-use crate::planted::{Planted, planted};
+use super::shared::VolumeId;
+use super::state::PoolTables;
+use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId, RecordId, mask};
 
 /// Restarts after which a build runs to its end in one step.
 const RESTARTS_MAX: u32 = 3;
-
-/// What an owner defines.
-pub(super) enum Definition {
-    /// Blocks of a whole extent, each at its own position: the extent, its logical extent, the blocks with data, and
-    /// the blocks that read as zeros.
-    Whole(ExtentId, u32, u64, u64),
-    /// A block in a slot of a packed extent: the extent, the slot, and the block.
-    Slot(ExtentId, u8, u64),
-    /// A zero range: the first logical extent, how many there are, and which blocks of each read as zeros.
-    Zeros(u32, u64, u64),
-}
 
 /// A scan of everything that one owner defines: its extents, then its zero ranges.
 pub(super) struct OwnerScan {
@@ -188,7 +177,7 @@ impl Build {
             if !scan.records(state, budget, &mut show) {
                 return false;
             }
-            if state.may_miss_records(*owner) && !planted(Planted::LookupFallsThrough) {
+            if state.may_miss_records(*owner) {
                 // Data on present members are certain. Every other block may be defined on a missing member, so it is
                 // in doubt and never looked up in an ancestor. Zeros in an extent are not certain either: data
                 // elsewhere would take precedence.
@@ -200,10 +189,7 @@ impl Build {
             for (logical, zero) in zeros.drain(..) {
                 defined.add_blocks(logical, zero);
             }
-            let done = scan.zeros(state, budget, |definition| match definition {
-                Definition::Zeros(..) if planted(Planted::ZerosForgottenByClones) => {}
-                definition => defined.add(&definition),
-            });
+            let done = scan.zeros(state, budget, |definition| defined.add(&definition));
             if !done {
                 return false;
             }
@@ -236,7 +222,7 @@ impl Pool {
     /// Builds the map of a volume or snapshot at once, and serves it. Scans all records.
     ///
     /// # Errors
-    /// `NoSuch`, `InUse`; `TailFull`: data are in flight to it. Call again after a commit.
+    /// `NoSuch`, `InUse`; `LogFull`: data are in flight to it. Call again after a commit.
     pub fn serve(&mut self, id: OwnerId) -> Result<VolumeId, AdminError> {
         loop {
             if let Some(id) = self.serve_step(id, u32::MAX)? {
@@ -325,15 +311,12 @@ impl Pool {
     /// Returns whether a map that covers this owner's records is being built: these are not to be moved or relabelled
     /// then, if that can wait.
     pub fn is_being_mapped(&self, id: OwnerId) -> bool {
-        self.builds.iter().any(|build| build.chain.contains(&id)) && !planted(Planted::RelabelledWhileBuilt)
+        self.builds.iter().any(|build| build.chain.contains(&id))
     }
 
     /// Notes that a record is about to change: builds may have read the old one.
     #[cold]
     pub(super) fn note_for_builds(&mut self, id: RecordId, change: &Change) {
-        if planted(Planted::RelabelledWhileBuilt) {
-            return;
-        }
         let new = match change {
             Change::Record { record } | Change::Slot { record, .. } => record,
             Change::Owner { .. } | Change::Padding => return,

@@ -13,38 +13,18 @@ use braid_format::pool::{
     ADDRESS_SECTOR_BYTES, Checkpoint, OWNER_BYTES, RECORD_BYTES, checkpoint_slot, encode_address,
 };
 
-use super::commit::{IoPurpose, PoolIo, PoolMemory, PoolOp};
-use super::home::Pool;
-use super::open::PoolDevice;
+use super::Pool;
+use super::device::{MemberLayout, PoolDevice};
+use super::pool_io::{IoPurpose, PageRun, PoolIo, PoolMemory, PoolOp};
 use super::present_members::PresentMembers;
 use super::starved::Attempts;
-use super::state::{NO_BLOCK, PoolTables, RecordId};
-use super::units::{EXTENT_BLOCKS, ExtentId, MEMBERS_MAX};
-use crate::planted::{Planted, planted};
+use super::state::{NO_BLOCK, PoolTables};
+use super::units::{EXTENT_BLOCKS, ExtentId, MEMBERS_MAX, RECORDS_EACH, RecordId, SECTORS_EACH};
 
 const BLOCK: u64 = 4096;
-/// Records in a page of a table.
-pub(super) const RECORDS_EACH: u32 = (BLOCK as usize / RECORD_BYTES) as u32;
-/// Sectors of addresses in a page.
-pub(super) const SECTORS_EACH: u32 = (BLOCK as usize / ADDRESS_SECTOR_BYTES) as u32;
 const OWNERS_EACH: u32 = (BLOCK as usize / OWNER_BYTES) as u32;
 /// Maximum blocks of one write.
 const RUN_MAX: u32 = 16;
-
-/// Where a member's structures begin, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemberLayout {
-    /// Two blocks for ring starts.
-    pub starts: u64,
-    /// Owners.
-    pub owners: u64,
-    /// Records.
-    pub table: u64,
-    /// Addresses of packed extents.
-    pub addresses: u64,
-    /// The first extent.
-    pub data: u64,
-}
 
 /// A set of blocks that have to be written.
 #[derive(Clone, Default)]
@@ -98,15 +78,6 @@ struct Dirty {
     addresses: Blocks,
     owners: Blocks,
     from: [usize; 3],
-}
-
-/// Blocks of a table that are being written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct PageRun {
-    /// 0: owners, 1: addresses, 2: records.
-    table: u8,
-    first: u32,
-    count: u8,
 }
 
 /// The stage of a checkpoint.
@@ -326,14 +297,10 @@ impl Pool {
             *head = ring.committed;
         }
         checkpoint.stage = Stage::Pages { member: 0 };
-        if planted(Planted::StartBeforeTables) {
-            checkpoint.stage = Stage::Starts { next: 0 };
-        }
     }
 
     /// Returns the next write of a member's tables, if there is one; outer `None`: no buffer is free.
     fn page_io(&mut self, member: usize, memory: &mut impl PoolMemory) -> Option<Option<PoolIo>> {
-        let planted_table = planted(Planted::TableAheadOfRing);
         let Pool { commits, state, .. } = self;
         if commits.checkpoint.writing[member].is_empty() {
             return Some(None);
@@ -362,7 +329,6 @@ impl Pool {
             for index in first * RECORDS_EACH..(first + count) * RECORDS_EACH {
                 let id = RecordId { member: number, index };
                 let image = match index < records {
-                    true if planted_table => state.record(id).encode(number, index),
                     true => image(state, id),
                     false => [0; RECORD_BYTES],
                 };
@@ -382,7 +348,7 @@ impl Pool {
         let checkpoint = &mut commits.checkpoint;
         let ring = &commits.rings[member];
         let (position, sequence) = checkpoint.heads[member];
-        let first_block = super::commit::LogRing::next_position(position, ring.blocks) % ring.blocks;
+        let first_block = super::commit_ring::LogRing::next_position(position, ring.blocks) % ring.blocks;
         let generation = checkpoint.next_generation(member);
         let start = Checkpoint {
             pool_tag: commits.tag,
@@ -446,18 +412,14 @@ impl Pool {
         };
         // Everything that was written found space.
         checkpoint.attempts.end();
-        let free = checkpoint.stage == Stage::Idle
-            || checkpoint.stage == (Stage::StartsFlush { next: 0 }) && planted(Planted::StartNotFlushed);
-        if !free {
+        if checkpoint.stage != Stage::Idle {
             return;
         }
-        if checkpoint.stage == Stage::Idle {
-            let next = checkpoint.newest_generation() + 1;
-            for generation in &mut checkpoint.generations {
-                *generation = generation_after(*generation, next);
-            }
-            checkpoint.done += 1;
+        let next = checkpoint.newest_generation() + 1;
+        for generation in &mut checkpoint.generations {
+            *generation = generation_after(*generation, next);
         }
+        checkpoint.done += 1;
         for (ring, (head, _)) in self.commits.rings.iter_mut().zip(&self.commits.checkpoint.heads) {
             ring.start = *head;
         }
@@ -492,7 +454,7 @@ fn piece(bytes: &mut [u8], number: u32, image: &[u8]) {
 
 /// Returns the committed image of a record, or its bytes on the member if it is damaged.
 fn image(state: &PoolTables, id: RecordId) -> [u8; RECORD_BYTES] {
-    if let Some(bytes) = state.damage.bytes(id).filter(|_| !planted(Planted::DamageWrittenOver)) {
+    if let Some(bytes) = state.damage.bytes(id) {
         return *bytes;
     }
     state.committed(id).encode(id.member, id.index)

@@ -10,126 +10,22 @@
 //! again later: see [`super::starved`]. Any other failure is the end of all commits.
 
 use braid_format::pool::{
-    BATCH_BYTES_MAX, BATCH_HEADER_BYTES, BATCH_UNITS_MAX, Change, LogBatchHeader, MissingMembers, RecordKind,
-    UNIT_BYTES, seal_batch,
+    BATCH_HEADER_BYTES, BATCH_UNITS_MAX, Change, LogBatchHeader, MissingMembers, RecordKind, UNIT_BYTES, seal_batch,
 };
 
-use super::checkpoint::{CheckpointWriter, PageRun};
-use super::home::Pool;
+use super::Pool;
+use super::checkpoint::CheckpointWriter;
+use super::commit_ring::LogRing;
+use super::pool_io::{BUFFERS, IoPurpose, PoolIo, PoolMemory, PoolOp};
 use super::starved::{Attempts, CommitFailed};
-use super::state::RecordId;
-use super::units::{ExtentId, MEMBERS_MAX};
+use super::units::{ExtentId, MEMBERS_MAX, RecordId};
 use crate::io::ErrorKind;
-use crate::planted::{Planted, planted};
 
-/// Buffers for a pool's own writes, of [`BATCH_BYTES_MAX`] bytes each.
-pub const BUFFERS: u32 = 16;
 const BLOCK: u64 = 4096;
-/// Blocks of the longest batch.
-pub(super) const BATCH_BLOCKS_MAX: u64 = BATCH_BYTES_MAX as u64 / BLOCK;
 /// Maximum discards among these: requests wait for the other I/Os, but not for discards.
 const DISCARDS_MAX: usize = 16;
 /// Maximum I/Os of a pool's own in flight.
 pub const POOL_IOS_MAX: usize = 64;
-
-/// Memory for a pool's own writes.
-pub trait PoolMemory {
-    /// Returns a buffer, [`BATCH_BYTES_MAX`] bytes long. What is written from it stays until the write has ended.
-    fn buffer(&mut self, index: u32) -> &mut [u8];
-}
-
-/// An operation that a pool needs on one of its members.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PoolOp {
-    /// Makes earlier writes durable.
-    Flush,
-    /// Writes the first bytes of a buffer.
-    Write {
-        /// The buffer.
-        buffer: u32,
-    },
-    /// Discards data that are no longer needed.
-    Discard,
-    /// Copies data from elsewhere.
-    Copy {
-        /// The source member.
-        from_member: u8,
-        /// First byte on the source member.
-        from_offset: u64,
-    },
-}
-
-/// One I/O of a pool's own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolIo {
-    /// To be returned with the result.
-    pub token: u32,
-    /// The member.
-    pub member: u8,
-    /// The operation.
-    pub op: PoolOp,
-    /// First byte on the member; 0 for a flush.
-    pub offset: u64,
-    /// Bytes; 0 for a flush.
-    pub len: u64,
-}
-
-/// The purpose of an I/O.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum IoPurpose {
-    /// A flush of the commit.
-    Commit,
-    /// A batch of the commit, for this member.
-    Batch {
-        member: u8,
-    },
-    /// A flush of the checkpoint.
-    Checkpoint,
-    /// Blocks of a member's tables.
-    Page {
-        member: u8,
-        run: PageRun,
-    },
-    /// The start of a member's ring.
-    Start {
-        member: u8,
-    },
-    Discard {
-        member: u8,
-        index: u32,
-    },
-    /// A copy of the move with this number.
-    Copy {
-        number: u8,
-    },
-}
-
-/// The log ring of one member. Positions count blocks from the ring's first use on, and never go back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LogRing {
-    /// First byte on the member.
-    pub offset: u64,
-    pub blocks: u64,
-    /// The position of the next batch, and its sequence.
-    pub head: u64,
-    pub sequence: u64,
-    /// The same of the first batch after the last valid commit.
-    pub committed: (u64, u64),
-    /// The first block that recovery may need.
-    pub start: u64,
-}
-
-impl LogRing {
-    /// Returns where the next batch is written: no batch begins so near the end that the longest one would not fit.
-    pub fn next_position(position: u64, blocks: u64) -> u64 {
-        let at = position % blocks;
-        if at + BATCH_BLOCKS_MAX > blocks { position + blocks - at } else { position }
-    }
-
-    fn has_room(&self, needed: u64) -> bool {
-        self.head - self.start + needed + BATCH_BLOCKS_MAX <= self.blocks
-    }
-}
 
 /// The stage of a commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -372,10 +268,6 @@ impl Pool {
         if self.commits.stage != Stage::Starved {
             return;
         }
-        if planted(Planted::MarkChosenAnew) {
-            self.commits.mark = self.log.published();
-            self.count_units();
-        }
         let commits = &mut self.commits;
         commits.attempts.retry();
         for ring in &mut commits.rings {
@@ -548,9 +440,6 @@ impl Pool {
 
     /// Begins to write the entries: the data that they describe are durable.
     fn data_flushed(&mut self) {
-        if planted(Planted::MarkAfterFlush) {
-            self.commits.mark = self.log.published();
-        }
         if self.commits.mark == self.commits.committed {
             // Nothing has changed: only the flush was needed.
             self.commits.stage = Stage::Idle;
@@ -612,10 +501,6 @@ impl Pool {
                     self.commits.begun += 1;
                     self.commits.mark = self.log.published();
                     self.commits.stage = Stage::Data { next: 0 };
-                    if planted(Planted::BatchBeforeDataFlush) {
-                        self.commits.stage = Stage::Data { next: members };
-                        self.data_flushed();
-                    }
                 }
                 Stage::Data { next } if next < members => {
                     self.commits.stage = Stage::Data { next: next + 1 };

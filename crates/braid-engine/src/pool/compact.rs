@@ -12,14 +12,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use braid_format::pool::RecordKind;
 
+use super::Pool;
 use super::fragmentation::{Choice, Fragmentation};
-use super::home::Pool;
 use super::moves::MoveStep;
 use super::one_move::{Move, Part};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
-use super::state::RecordId;
-use super::units::{EXTENT_BLOCKS, ExtentId};
+use super::units::{EXTENT_BLOCKS, ExtentId, RecordId};
 
 /// Minimum blocks of a logical extent that are worth an extent of their own, as when they are written together.
 const DENSE_MIN: usize = 32;

@@ -7,11 +7,21 @@
 
 use std::collections::BTreeMap;
 
-use super::build::Definition;
-use super::units::EXTENT_BLOCKS;
+use super::units::{EXTENT_BLOCKS, ExtentId};
 
 /// Words of a part, which is allocated when the first of them is needed.
 const PART_WORDS: usize = 2048;
+
+/// What an owner defines.
+pub(super) enum Definition {
+    /// Blocks of a whole extent, each at its own position: the extent, its logical extent, the blocks with data, and
+    /// the blocks that read as zeros.
+    Whole(ExtentId, u32, u64, u64),
+    /// A block in a slot of a packed extent: the extent, the slot, and the block.
+    Slot(ExtentId, u8, u64),
+    /// A zero range: the first logical extent, how many there are, and which blocks of each read as zeros.
+    Zeros(u32, u64, u64),
+}
 
 /// The blocks that an owner defines: a bit for each block, of each logical extent below an end.
 pub(super) struct DefinedBlocks {
@@ -107,7 +117,6 @@ impl DefinedBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::units::ExtentId;
 
     const NOWHERE: ExtentId = ExtentId { member: 0, index: 0 };
 

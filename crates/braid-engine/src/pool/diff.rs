@@ -6,10 +6,11 @@
 
 use std::ops::Range;
 
-use super::home::Pool;
+use super::Pool;
 use super::owners::{OwnerId, Owners};
 use super::units::EXTENT_BLOCKS;
-use super::walk::{ExtentDefinition, Ranges, Walk, Watch};
+use super::walk::{Ranges, Walk};
+use super::walked::{ExtentDefinition, Watch};
 
 /// The two owners have no common ancestor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -310,12 +311,12 @@ mod tests {
     }
 
     trait IntoId {
-        fn into_id(self) -> super::super::state::RecordId;
+        fn into_id(self) -> super::super::units::RecordId;
     }
 
     impl IntoId for u32 {
-        fn into_id(self) -> super::super::state::RecordId {
-            super::super::state::RecordId { member: 0, index: self }
+        fn into_id(self) -> super::super::units::RecordId {
+            super::super::units::RecordId { member: 0, index: self }
         }
     }
 
@@ -337,7 +338,7 @@ mod tests {
     fn long_ranges_of_zeros_stay_one_run() {
         let difference = Difference { from: vec![], to: vec![3] };
         let mut walk = Walk::new(0..1 << 28, vec![3]);
-        let zero_range = |first, count| super::super::walk::ZeroRange { owner: 3, first, count, zero: u64::MAX };
+        let zero_range = |first, count| super::super::walked::ZeroRange { owner: 3, first, count, zero: u64::MAX };
         walk.ranges = vec![zero_range(10, 1 << 20), zero_range(1 << 21, 5)];
         walk.definitions = vec![ExtentDefinition { logical: 100, owner: 3, present: 0xf0, zero: 0 }];
         let changed = difference.changed(&walk);

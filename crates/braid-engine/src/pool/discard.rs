@@ -3,13 +3,12 @@
 
 use braid_format::pool::{Change, Record, RecordKind};
 
-use super::home::{Pool, VolumeId, mask};
+use super::Pool;
 use super::map::{Piece, VolumeMap};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
-use super::state::RecordId;
-use super::units::{EXTENT_BLOCKS, ExtentId};
-use crate::planted::{Planted, planted};
+use super::shared::VolumeId;
+use super::units::{EXTENT_BLOCKS, ExtentId, RecordId, mask};
 
 /// Maximum logical extents that one call works on.
 const EXTENTS_MAX: u64 = 64;
@@ -72,9 +71,6 @@ impl Pool {
         let owner = self.volumes[&volume].owner;
         let (mut zero, defined) = (gone.zero, gone.zero | gone.swapped);
         zero &= !self.state.zero_range_word(owner, logical);
-        if planted(Planted::ZeroRangeForgotten) {
-            zero = 0;
-        }
         if zero != 0 && !self.say_zero(owner, logical, zero, &mut changes) {
             return DiscardOutcome::Full(u64::from(count));
         }
@@ -117,10 +113,8 @@ impl Pool {
                 Err(()) => {
                     // Changes found before the held extent are dropped, too: maps are updated for whole logical extents
                     // only.
-                    if !planted(Planted::DiscardHalf) {
-                        changes.truncate(before.0);
-                        freed.truncate(before.1);
-                    }
+                    changes.truncate(before.0);
+                    freed.truncate(before.1);
                     break;
                 }
             }

@@ -14,17 +14,15 @@ use std::collections::BTreeMap;
 
 use braid_format::pool::{Change, Owner, OwnerKind, Record, RecordKind};
 
+use super::Pool;
 use super::admin::{AdminError, extents_for};
-use super::build::{Definition, OwnerScan};
-use super::defined_blocks::DefinedBlocks;
-use super::home::Pool;
+use super::build::OwnerScan;
+use super::defined_blocks::{DefinedBlocks, Definition};
 use super::map::{MapWriter, Visible};
 use super::one_move::{Move, Part};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
-use super::state::RecordId;
-use super::units::{EXTENT_BLOCKS, ExtentId};
-use crate::planted::{Planted, planted};
+use super::units::{EXTENT_BLOCKS, ExtentId, RecordId};
 
 /// Minimum blocks of a logical extent that get an extent of their own, as when they are written together.
 const DENSE_MIN: u32 = 32;
@@ -104,10 +102,7 @@ impl Flatten {
                 self.wholes.insert(*logical, *extent);
             }
         }
-        match definition {
-            Definition::Zeros(..) if planted(Planted::FlattenForgetsZeros) => {}
-            definition => self.defined.add(definition),
-        }
+        self.defined.add(definition);
     }
 
     /// The map of what shows through the parent.
@@ -415,11 +410,11 @@ impl Pool {
                 }
                 continue;
             }
-            if self.moves.copies_for(job.owner) && !planted(Planted::FlattenCutsEarly) {
+            if self.moves.copies_for(job.owner) {
                 return FlattenStep::Some;
             }
             // Once more from the first on: a copy may have been cancelled.
-            if !job.clean && !planted(Planted::FlattenCutsEarly) {
+            if !job.clean {
                 (job.at, job.clean) = (0, true);
                 continue;
             }
@@ -499,9 +494,7 @@ impl Pool {
                 return false;
             }
             let own_life = Some(life(own));
-            if !planted(Planted::FlattenNotHeld) {
-                self.hold_extent(own);
-            }
+            self.hold_extent(own);
             self.begin_move(Move::copy(own, logical, sources, parts, job.owner, own_life));
             return true;
         }

@@ -2,10 +2,9 @@
 
 use braid_format::pool::{Change, Record, RecordKind};
 
-use super::home::Pool;
+use super::Pool;
 use super::one_move::{Move, Part};
 use super::owners::OwnerId;
-use crate::planted::{Planted, planted};
 
 impl Pool {
     /// Ends a copy, all of which was copied. Returns it if it has to wait.
@@ -40,10 +39,7 @@ impl Pool {
         }
         self.change(&changes);
         let owners: Vec<OwnerId> = self.volumes.values().map(|volume| volume.owner).collect();
-        let below = |id: OwnerId| match planted(Planted::FlattenForgetsMaps) {
-            true => id == recipient,
-            false => self.state.owners.chain(id).contains(&recipient),
-        };
+        let below = |id: OwnerId| self.state.owners.chain(id).contains(&recipient);
         let shown: Vec<OwnerId> = owners.into_iter().filter(|id| below(*id)).collect();
         self.update_maps(&one, |id| shown.contains(&id));
         self.copied += self.state.record(one.target.into()).present.count_ones() as u64;
@@ -79,8 +75,7 @@ impl Pool {
         let before = record.present;
         let mut changes = Vec::new();
         for part in &one.parts {
-            let defined = job.defines(part.block) && !planted(Planted::FlattenOverNewer);
-            if defined || !self.is_source_unchanged(one, part) {
+            if job.defines(part.block) || !self.is_source_unchanged(one, part) {
                 continue;
             }
             record.present |= 1 << part.to_slot;

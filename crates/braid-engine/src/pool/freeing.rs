@@ -3,7 +3,8 @@
 
 use braid_format::pool::AllocationPolicy;
 
-use super::home::{Pool, Room, VolumeId};
+use super::shared::VolumeId;
+use super::{Pool, Room};
 
 impl Pool {
     /// Returns whether space is being freed on a member that the volume may use.

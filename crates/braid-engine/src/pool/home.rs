@@ -11,180 +11,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use braid_format::Uuid;
 use braid_format::pool::{Change, OWNER_UNITS, Owner, Record, RecordKind};
 
-use super::build::Build;
 use super::commit::Commits;
-use super::compact::Compaction;
-use super::flatten::Flatten;
 use super::int_map::IntMap;
 use super::map::{MapWriter, Visible, VolumeMap};
 use super::memory_log::MemoryLog;
-use super::merge::Merge;
 use super::moves::Moves;
 use super::owners::OwnerId;
-use super::records::{OWNER_HELD, Records};
+use super::records::OWNER_HELD;
+use super::shared::{BlockAllocation, PoolShared, Reservation, VolumeId, VolumeShared};
 use super::space::{Free, Freed, Spread};
-use super::state::{PoolTables, RecordId};
-use super::units::{EXTENT_BLOCKS, ExtentId};
-use crate::planted::{Planted, planted};
-
-/// Identifies a volume or snapshot that is served, for as long as the pool is open.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct VolumeId(pub u32);
+use super::state::PoolTables;
+use super::units::{EXTENT_BLOCKS, ExtentId, RecordId, mask};
+use super::{OpenPacked, Pool, Room, Volume};
 
 /// Minimum new blocks of a logical extent over a snapshot that get an extent of their own.
 const WHOLE_BLOCKS_MIN: u32 = 32;
-
-/// What all shards read of a pool.
-#[derive(Debug)]
-pub struct PoolShared {
-    /// Its records.
-    pub records: Arc<Records>,
-    /// Its lowest bit selects the current one of each volume's two owners. One store, so that all volumes change at one
-    /// instant.
-    turn: AtomicU32,
-    /// The last published unit of the in-memory log, and the last committed one.
-    pub(super) published: AtomicU64,
-    committed: AtomicU64,
-}
-
-impl PoolShared {
-    /// Returns whether an acknowledged change is only in the in-memory log.
-    #[inline]
-    pub fn is_hot(&self) -> bool {
-        !planted(Planted::HotIgnored)
-            && self.published.load(Ordering::Acquire) != self.committed.load(Ordering::Acquire)
-    }
-}
-
-/// What all shards read of a volume.
-#[derive(Debug)]
-pub struct VolumeShared {
-    /// Where its blocks are.
-    pub map: Arc<VolumeMap>,
-    owners: [AtomicU32; 2],
-}
-
-impl VolumeShared {
-    /// Returns the owner under which a write that begins now is made. Load it before comparing it with the extent's
-    /// owner.
-    #[inline]
-    pub fn owner(&self, pool: &PoolShared) -> OwnerId {
-        let turn = pool.turn.load(Ordering::Acquire);
-        self.owners[turn as usize & 1].load(Ordering::Acquire)
-    }
-}
-
-/// A volume or snapshot whose map is in memory.
-pub(super) struct Volume {
-    pub owner: OwnerId,
-    pub writer: MapWriter,
-    pub shared: Arc<VolumeShared>,
-    /// A snapshot, or a volume with blocks in doubt: nothing of it changes.
-    pub read_only: bool,
-}
-
-/// The packed extent that an owner's next packed blocks go to.
-#[derive(Clone, Copy)]
-pub(super) struct OpenPacked {
-    pub extent: ExtentId,
-    pub next: u32,
-}
-
-/// Space reserved for blocks whose data are in flight.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Reservation {
-    /// The extent.
-    pub extent: ExtentId,
-    /// The first block there.
-    pub position: u32,
-    /// How many.
-    pub blocks: u32,
-    /// The first block of the volume that goes there.
-    pub block: u64,
-    volume: VolumeId,
-    owner: OwnerId,
-    packed: bool,
-    /// Log units that are reserved for it.
-    units: u16,
-}
-
-impl Reservation {
-    /// Returns whether its blocks go to slots of a packed extent, wherever they are in the volume.
-    pub fn is_packed(&self) -> bool {
-        self.packed
-    }
-}
-
-/// The outcome of an allocation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BlockAllocation {
-    /// Write there, then call [`Pool::map_allocation`].
-    New(Reservation),
-    /// The volume's owner has these blocks already: overwrite them.
-    Own {
-        /// The extent.
-        extent: ExtentId,
-        /// The first block there.
-        position: u32,
-        /// How many blocks.
-        blocks: u32,
-    },
-    /// The pool has no space for it.
-    Full,
-    /// Changes have to be committed first; call again after a commit.
-    LogFull,
-    /// A job holds the extent; call again when it is released.
-    Held,
-}
-
-/// Free space of one member.
-pub(super) struct Room {
-    pub free: Free,
-    pub freed: Freed,
-    /// No new allocations: the member is being removed.
-    pub closed: bool,
-}
-
-/// An open pool.
-pub struct Pool {
-    pub(super) uuid: Uuid,
-    pub(super) state: PoolTables,
-    pub(super) shared: Arc<PoolShared>,
-    pub(super) log: MemoryLog,
-    pub(super) rooms: Vec<Room>,
-    spread: Spread,
-    pub(super) volumes: BTreeMap<VolumeId, Volume>,
-    next_volume: u32,
-    /// Allocations that are not mapped yet, by extent.
-    pending: IntMap<u32>,
-    /// The same by the owner for which they were made.
-    pending_by_owner: IntMap<u32>,
-    /// Newly allocated extents in which nothing is mapped yet, by owner and logical extent.
-    pub(super) opening: IntMap<u64>,
-    /// Memory for the changes of one [`Pool::map_allocation`].
-    change_buffer: Vec<(u8, u32, Change)>,
-    pub(super) open_packed: BTreeMap<OwnerId, OpenPacked>,
-    pub(super) commits: Commits,
-    /// See [`Pool::progress`].
-    pub(super) progress: u64,
-    /// Empty extents that could not be freed because the log had no room.
-    pub(super) empties: Vec<ExtentId>,
-    pub(super) view: Visible,
-    /// Owners deleted by log units that may not be committed.
-    pub(super) deleted: Vec<(u64, OwnerId)>,
-    /// Owners without blocks that stay to keep their number from being reused.
-    pub(super) ended: Vec<OwnerId>,
-    pub(super) merge: Option<Merge>,
-    pub(super) moves: Moves,
-    /// Maps that are being built.
-    pub(super) builds: Vec<Build>,
-    pub(super) compaction: Option<Compaction>,
-    pub(super) flatten: Option<Flatten>,
-    /// Owners whose flattening is paused.
-    pub(super) flattening_held: BTreeSet<OwnerId>,
-    /// Blocks that flattening has copied since the pool was opened.
-    pub(super) copied: u64,
-}
 
 impl Pool {
     /// Returns a pool whose state has been read. All extents that no record uses are free.
@@ -512,15 +353,6 @@ impl Pool {
 
     /// Allocates up to `blocks` slots of the owner's open packed extent; of a new one if none is left.
     fn packed_slots(&mut self, owner: OwnerId, blocks: u32) -> Option<(ExtentId, u32, u32)> {
-        if planted(Planted::SlotUsedAgain)
-            && let Some(OpenPacked { extent, next }) = self.open_packed.get(&owner).copied()
-            && !self.is_pending(extent)
-        {
-            let unused = !self.state.record(extent.into()).present & mask(0, next);
-            if unused != 0 {
-                return Some((extent, unused.trailing_zeros(), 1));
-            }
-        }
         let open = match self.open_packed.get(&owner).copied() {
             Some(open) if open.next < EXTENT_BLOCKS => open,
             _ => {
@@ -721,10 +553,4 @@ fn count_down(counts: &mut IntMap<u32>, key: u64) -> bool {
         counts.remove(key);
     }
     last
-}
-
-/// `count` bits from bit `first` on.
-pub(super) fn mask(first: u32, count: u32) -> u64 {
-    debug_assert!(first + count <= EXTENT_BLOCKS);
-    if count == 0 { 0 } else { (u64::MAX >> (EXTENT_BLOCKS - count)) << first }
 }

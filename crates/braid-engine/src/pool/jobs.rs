@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::home::Pool;
+use super::Pool;
 use super::owners::OwnerId;
-use super::state::RecordId;
+use super::units::RecordId;
 
 /// Moves that are paused.
 #[derive(Default, PartialEq, Eq)]

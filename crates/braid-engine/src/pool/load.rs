@@ -5,13 +5,14 @@ use braid_format::pool::{
 };
 
 use super::checkpoint::CheckpointWriter;
-use super::checkpoint::{RECORDS_EACH, SECTORS_EACH};
-use super::damage::{Page, UNREAD, Words};
-use super::open::{OpenError, OpenPool, PoolDevice, failed};
+use super::damage::UNREAD;
+use super::damaged::{Page, Words};
+use super::device::PoolDevice;
+use super::open_pool::{OpenError, OpenPool, failed, is_valid_at};
 use super::read_ahead::ReadAhead;
 use super::recovery::{MemberLog, Standing};
-use super::state::{PoolTables, RecordId};
-use super::units::{EXTENT_BLOCKS, ExtentId};
+use super::state::PoolTables;
+use super::units::{EXTENT_BLOCKS, ExtentId, RECORDS_EACH, RecordId, SECTORS_EACH};
 use crate::io::{DeviceIo, ErrorKind, IoError};
 
 const BLOCK: u64 = 4096;
@@ -219,27 +220,6 @@ fn load_sector(state: &mut PoolTables, id: RecordId, image: &[u8; ADDRESS_SECTOR
     }
     if !all {
         state.damage.note_sector(id, words);
-    }
-}
-
-/// Returns whether a record of this kind is valid at this index of a member's table.
-fn is_valid_at(member: &PoolDevice, index: u32, record: &Record) -> bool {
-    match record.kind {
-        RecordKind::Free => true,
-        RecordKind::Whole | RecordKind::Packed => index < member.extents,
-        RecordKind::Zeros => index >= member.extents,
-    }
-}
-
-/// Returns whether an entry refers to something that exists.
-pub(super) fn fits(what: &OpenPool<'_>, entry: &LogEntry) -> bool {
-    match &entry.change {
-        Change::Padding => true,
-        Change::Owner { .. } => entry.index < what.owner_slots,
-        Change::Record { record } | Change::Slot { record, .. } => what.member(entry.member).is_some_and(|member| {
-            u64::from(entry.index) < u64::from(member.extents) + u64::from(member.zero_slots)
-                && is_valid_at(member, entry.index, record)
-        }),
     }
 }
 

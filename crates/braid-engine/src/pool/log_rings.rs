@@ -4,11 +4,10 @@ use braid_format::pool::{
     BATCH_BYTES_MAX, Checkpoint, LogBatchHeader, LogEntry, batch_entries, validate_batch as open_batch,
 };
 
-use super::commit::{BATCH_BLOCKS_MAX, LogRing};
-use super::load::fits;
-use super::open::{OpenError, OpenPool, PoolDevice, failed};
+use super::commit_ring::{BATCH_BLOCKS_MAX, LogRing};
+use super::device::PoolDevice;
+use super::open_pool::{OpenError, OpenPool, failed, fits};
 use crate::io::DeviceIo;
-use crate::planted::{Planted, planted};
 
 const BLOCK: u64 = 4096;
 /// Blocks of the ring that are read at a time.
@@ -32,9 +31,6 @@ pub(super) async fn read_ring<I: DeviceIo>(
         let bytes = io.read(member.device, offset, BATCH_BYTES_MAX).await.map_err(failed(number, "read"))?;
         let Ok(header) = open_batch(&bytes) else { break };
         let of_run = header.pool_tag == start.pool_tag && header.run == start.run && header.sequence == sequence;
-        if planted(Planted::RingReadShort) && begin + BATCH_BLOCKS_MAX > first + member.ring.1 {
-            break;
-        }
         // The writer never reaches the ring start in use.
         if !of_run || begin + u64::from(header.blocks) > first + member.ring.1 {
             break;
@@ -52,9 +48,7 @@ pub(super) async fn read_ring<I: DeviceIo>(
         sequence += 1;
         batches.push((header, list));
     }
-    if !planted(Planted::RingEndBelieved) {
-        check_no_later_batch(io, member, start, sequence).await?;
-    }
+    check_no_later_batch(io, member, start, sequence).await?;
     Ok(batches)
 }
 

@@ -7,14 +7,12 @@
 
 use braid_format::pool::{Change, Record, RecordKind};
 
-use super::build::{Definition, OwnerScan};
-use super::defined_blocks::DefinedBlocks;
-use super::home::Pool;
+use super::Pool;
+use super::build::OwnerScan;
+use super::defined_blocks::{DefinedBlocks, Definition};
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
-use super::state::RecordId;
-use super::units::ExtentId;
-use crate::planted::{Planted, planted};
+use super::units::{ExtentId, RecordId};
 
 /// The location of a definition does not matter here.
 const NOWHERE: ExtentId = ExtentId { member: 0, index: 0 };
@@ -99,14 +97,12 @@ impl Pool {
         let waits = |id: OwnerId| self.deleted.iter().any(|(_, deleted)| *deleted == id);
         // Data in flight to an owner's extents would be mapped without the merge noticing. Copies go into extents that
         // the owner has, which would be given to the child meanwhile.
-        let copies = |id: OwnerId| self.moves.copies_for(id) && !planted(Planted::FoldUnderCopies);
-        let has_pending = |id: OwnerId| self.awaits_data(id) || copies(id);
+        let has_pending = |id: OwnerId| self.awaits_data(id) || self.moves.copies_for(id);
         // Records of either on a missing member cannot be seen: blocks would be lost, or defined twice.
         let state = &self.state;
         let incomplete = |id: OwnerId| {
             let child = state.owners.children(id).first().copied();
-            (state.may_miss_records(id) || child.is_some_and(|child| state.may_miss_records(child)))
-                && !planted(Planted::FoldWhileAbsent)
+            state.may_miss_records(id) || child.is_some_and(|child| state.may_miss_records(child))
         };
         let ends = |id: &OwnerId| !waits(*id) && !self.ended.contains(id) && !has_pending(*id) && !incomplete(*id);
         let Some(owner) = self.state.owners.mergeable().find(ends) else { return MergeStep::Nothing };
@@ -181,7 +177,7 @@ impl Pool {
     fn merge_next(&mut self) -> bool {
         let merge = self.merge.as_mut().expect("a merge is under way");
         let (owner, id) = (merge.owner, merge.next);
-        if merge.zeros || planted(Planted::FoldZerosFirst) && self.state.zeros_of(owner).next().is_some() {
+        if merge.zeros {
             return self.merge_zeros();
         }
         if usize::from(id.member) == self.rooms.len() {
@@ -212,10 +208,7 @@ impl Pool {
             return;
         };
         let mut changes = Vec::with_capacity(2);
-        let defined = |merge: &Merge, logical: u32| match planted(Planted::FoldForgetsChild) {
-            true => 0,
-            false => merge.defined.get(logical).unwrap_or(0),
-        };
+        let defined = |merge: &Merge, logical: u32| merge.defined.get(logical).unwrap_or(0);
         match record.kind {
             RecordKind::Packed => {
                 let addresses = self.state.addresses(id).expect("a packed extent has addresses");
@@ -228,10 +221,7 @@ impl Pool {
                 }
             }
             _ => {
-                let mut hidden = defined(merge, record.logical);
-                if planted(Planted::FoldLosesOlder) && hidden & record.present != 0 {
-                    hidden = u64::MAX;
-                }
+                let hidden = defined(merge, record.logical);
                 record.present &= !hidden;
                 record.zero &= !hidden;
             }

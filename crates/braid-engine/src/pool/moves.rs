@@ -12,19 +12,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use braid_format::pool::{AllocationPolicy, Change, Owner, Record, RecordKind};
 
+use super::Pool;
 use super::admin::AdminError;
-use super::commit::{IoPurpose, PoolIo, PoolOp};
 use super::flatten::Flatten;
-use super::home::Pool;
 use super::jobs::PausedMoves;
 use super::map::{MapWriter, MovedBlock};
 use super::merge::Merge;
 use super::one_move::{Move, Part, Stage};
 use super::owners::OwnerId;
+use super::pool_io::{IoPurpose, PoolIo, PoolOp};
 use super::records::OWNER_HELD;
-use super::state::RecordId;
-use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId};
-use crate::planted::{Planted, planted};
+use super::units::{BLOCK_BYTES, EXTENT_BLOCKS, ExtentId, RecordId};
 
 /// Maximum moves at a time: each holds extents.
 const MOVES_MAX: usize = 16;
@@ -118,7 +116,7 @@ impl Moves {
     pub fn begin_drain(&mut self) -> bool {
         let mut any = false;
         for one in self.list.iter_mut().flatten().filter(|one| one.stage == Stage::Held) {
-            one.stage = if planted(Planted::MoveNotDrained) { Stage::Copying(0) } else { Stage::Draining };
+            one.stage = Stage::Draining;
             any = true;
         }
         any
@@ -175,7 +173,7 @@ impl Pool {
     /// Changes the placement of an owner of any kind. Blocks that it has elsewhere are moved by [`Pool::move_step`].
     ///
     /// # Errors
-    /// `NoSuch`; `TailFull`; `InDoubt`: it would be on a missing member.
+    /// `NoSuch`; `LogFull`; `InDoubt`: it would be on a missing member.
     pub fn set_placement(&mut self, id: OwnerId, place: AllocationPolicy, on: u128) -> Result<(), AdminError> {
         let slot = self.state.owners.slot_of(id).ok_or(AdminError::NoSuch)?;
         let old = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
@@ -399,9 +397,7 @@ impl Pool {
     pub(super) fn begin_move(&mut self, one: Move) {
         for (source, _) in &one.sources {
             let owner = self.state.records.owner(*source);
-            if !planted(Planted::MoveNotHeld) {
-                self.state.records.set_owner(*source, owner | OWNER_HELD);
-            }
+            self.state.records.set_owner(*source, owner | OWNER_HELD);
         }
         let free = self.moves.list.iter_mut().find(|entry| entry.is_none());
         *free.expect("checked that a move can begin") = Some(one);
@@ -447,7 +443,7 @@ impl Pool {
     /// Notes whether a request hangs that every barrier waits for. A request that waits for a move would wait as long
     /// as that: all moves are given up, and none begins.
     pub fn note_hanging_request(&mut self, hang: bool) {
-        self.moves.hang = hang && !planted(Planted::MoveHeldByHanging);
+        self.moves.hang = hang;
     }
 
     /// Gives up moves because a request hangs. Copies for flattening are kept, so as not to be made twice; a request
@@ -517,7 +513,7 @@ impl Pool {
             return Some(one);
         }
         for (source, _) in &one.sources {
-            if merging(self, *source) && !planted(Planted::MoveOvertakesFold) {
+            if merging(self, *source) {
                 if !self.log.has_room(16) {
                     return self.defer_end(one);
                 }
@@ -598,7 +594,7 @@ impl Pool {
             for (_, source) in left.iter_mut().filter(|(_, source)| source.kind == RecordKind::Whole) {
                 record.zero |= std::mem::take(&mut source.zero);
             }
-            record.zero &= if planted(Planted::MoveLosesZeros) { 0 } else { !record.present };
+            record.zero &= !record.present;
             changes.push((member, index, Change::Record { record }));
         }
         if record.present | record.zero == 0 {
@@ -635,10 +631,9 @@ impl Pool {
             }
         };
         let served = self.volumes.values_mut().filter(|volume| shows(volume.owner)).map(|volume| &mut volume.writer);
-        let all = if planted(Planted::MoveForgetsMaps) && one.recipient.is_none() { 1 } else { usize::MAX };
         // A copy leaves what shows through the parent as it was.
         let below = self.flatten.as_mut().and_then(Flatten::below).filter(|_| one.recipient.is_none());
-        served.take(all).chain(below).for_each(update);
+        served.chain(below).for_each(update);
     }
 
     /// Cancels a move: everything stays where it is.
@@ -661,7 +656,7 @@ impl Pool {
                 self.state.records.set_owner(*source, owner & !OWNER_HELD);
             }
         }
-        if one.own_life.is_some() && !planted(Planted::FlattenNotHeld) {
+        if one.own_life.is_some() {
             self.release_extent(one.target);
         }
         self.progress += 1;

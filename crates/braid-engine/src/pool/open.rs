@@ -8,149 +8,21 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use braid_format::Uuid;
-use braid_format::pool::{
-    BATCH_BYTES_MAX, Change, LogEntry, MISSING_MAX, MissingMember, MissingMembers, PoolMemberLayout, pool_tag,
-};
+use braid_format::pool::{BATCH_BYTES_MAX, Change, LogEntry, MissingMember, MissingMembers, pool_tag};
 
-use super::checkpoint::{CheckpointWriter, MemberLayout};
-use super::commit::{BATCH_BLOCKS_MAX, BUFFERS, Commits, LogRing, PoolMemory, PoolOp};
-use super::home::Pool;
-use super::load::{apply, fits, load, refuse_unread_pages, verify};
+use super::Pool;
+use super::checkpoint::CheckpointWriter;
+use super::commit::Commits;
+use super::commit_ring::{BATCH_BLOCKS_MAX, LogRing};
+use super::device::PoolDevice;
+use super::load::{apply, load, refuse_unread_pages, verify};
 use super::log_memory::LogMemory;
 use super::memory_log::{LOG_UNITS_MAX, LOG_UNITS_MIN, MemoryLog, log_bytes, read_old_log};
+use super::open_pool::{OpenError, OpenPool, failed, fits};
+use super::pool_io::{BUFFERS, PoolMemory, PoolOp};
 use super::present_members::PresentMembers;
 use super::recovery::{Recovered, Standing, decide_commits, read_logs, write_decisions};
-use crate::io::{DeviceId, DeviceIo, IoError};
-use crate::planted::{Planted, planted};
-
-/// One member of a pool, as its label says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PoolDevice {
-    /// Its number in the pool.
-    pub number: u8,
-    /// Its device.
-    pub device: DeviceId,
-    /// Its layout.
-    pub layout: MemberLayout,
-    /// First byte of the ring, and blocks in it.
-    pub ring: (u64, u64),
-    /// Its extents.
-    pub extents: u32,
-    /// Records without an extent.
-    pub zero_slots: u32,
-}
-
-impl PoolDevice {
-    /// Returns the member with this number and layout on a device.
-    pub fn new(number: u8, device: DeviceId, places: &PoolMemberLayout) -> PoolDevice {
-        PoolDevice {
-            number,
-            device,
-            layout: MemberLayout {
-                starts: places.checkpoints.start,
-                owners: places.owners.start,
-                table: places.table.start,
-                addresses: places.addresses.start,
-                data: places.data.start,
-            },
-            ring: (places.ring.start, u64::from(places.ring_blocks())),
-            extents: places.extents,
-            zero_slots: places.zero_slots,
-        }
-    }
-}
-
-/// The pool to open.
-pub struct OpenPool<'a> {
-    /// Its identity.
-    pub uuid: Uuid,
-    /// The present members, at least one, in the order of their numbers. A number that is neither present nor missing
-    /// is no longer a member's.
-    pub members: &'a [PoolDevice],
-    /// Slots for owners.
-    pub owner_slots: u32,
-    /// Bit *i*: member *i* is missing, and the pool goes on without it. Blocks that it may have of a volume are in
-    /// doubt; changes that were acknowledged and not flushed may be lost.
-    pub missing: u128,
-    /// Writes changes that a crash left even into table pages that cannot be read: all other content of such a page is
-    /// damaged from then on. If false, such a pool is not opened ([`OpenError::Unread`]).
-    pub overwrites_unreadable: bool,
-    /// A random number for this open alone, not 0.
-    pub run: u64,
-}
-
-impl OpenPool<'_> {
-    pub(super) fn numbered(&self) -> impl Iterator<Item = (u8, &PoolDevice)> {
-        self.members.iter().map(|member| (member.number, member))
-    }
-
-    pub(super) fn member(&self, number: u8) -> Option<&PoolDevice> {
-        self.members.iter().find(|member| member.number == number)
-    }
-}
-
-/// Why a pool cannot be opened.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum OpenError {
-    /// A member cannot be read or written.
-    #[error("member {member} of the pool cannot be {doing}: {error}")]
-    Io {
-        /// The member.
-        member: u8,
-        /// "read", "written" or "flushed".
-        doing: &'static str,
-        /// The reason.
-        error: IoError,
-    },
-    /// A change that a crash left has to be written into a page of its tables that cannot be read.
-    #[error(
-        "the 4 KiB of tables at byte {offset} of member {member} of the pool cannot be read, and what a crash left in the rings is to be \
-         written there: all else that stands in them would be lost"
-    )]
-    Unread {
-        /// The member.
-        member: u8,
-        /// Where the page begins on the member's device, in bytes.
-        offset: u64,
-    },
-    /// Neither of its ring starts is valid.
-    #[error("member {0} of the pool has no valid start of its ring")]
-    NoStart(u8),
-    /// Something in its tables or rings is damaged.
-    #[error("the metadata of member {member} of the pool are damaged: {what}")]
-    Damaged {
-        /// The member.
-        member: u8,
-        /// What, and where.
-        what: String,
-    },
-    /// It returns, and lacks part of a commit that was decided to be valid while it was missing.
-    #[error(
-        "member {member} of the pool lacks part of commit {commit}, which counted when the pool went on without it: what it has does not fit \
-         what the others have"
-    )]
-    LacksCommit {
-        /// The member.
-        member: u8,
-        /// The commit.
-        commit: u64,
-    },
-    /// It is an old copy of a member, or was used without the others.
-    #[error("member {0} of the pool is an old copy, or was used without the others: its ring is of another run")]
-    OtherRun(u8),
-    /// Too many members are missing.
-    #[error("the pool cannot go on without more than {MISSING_MAX} of its members")]
-    TooManyMissing,
-    /// The log of the last session exists, and cannot be used.
-    #[error(
-        "the pool's tail in shared memory cannot be used: {0}; without it, what was acknowledged and not flushed is lost"
-    )]
-    OldLog(&'static str),
-    /// No shared memory is available for its log.
-    #[error("no shared memory for the pool's tail: {0}")]
-    LogMemory(String),
-}
+use crate::io::DeviceIo;
 
 /// A log in this process's memory: for what an open has to commit before the pool serves.
 struct ProcessMemory(Box<[AtomicU64]>);
@@ -234,21 +106,9 @@ pub async fn open<I: DeviceIo>(
         committed: (0, 1),
         start: 0,
     });
-    let mut rings: Vec<LogRing> = rings.collect();
-    let mut run = what.run;
-    if planted(Planted::OldRunGoesOn) {
-        run = newest.run;
-        for (ring, found) in rings.iter_mut().zip(&found) {
-            let counted = found.batches.iter().take_while(|(header, _)| header.commit <= commit).count() as u64;
-            let blocks: u64 =
-                found.batches[..counted as usize].iter().map(|(header, _)| u64::from(header.blocks)).sum();
-            ring.head = u64::from(found.start.position) + blocks;
-            ring.sequence = found.start.sequence + counted;
-            (ring.committed, ring.start) = ((ring.head, ring.sequence), ring.head);
-        }
-    }
+    let rings: Vec<LogRing> = rings.collect();
     let session = if left.is_empty() { newest.session + 1 } else { newest.session };
-    let mut commits = Commits::new(pool_tag(&what.uuid), session, run, rings, (commit, mark), checkpoint);
+    let mut commits = Commits::new(pool_tag(&what.uuid), session, what.run, rings, (commit, mark), checkpoint);
     (commits.before, commits.parts, commits.absent) = (newest.run, recovered.parts, recovered.absent);
     let settled = found.iter().filter(|found| !matches!(found.standing, Standing::Returning(_)));
     commits.settled = settled.fold(0, |all, found| all | 1 << found.number);
@@ -266,10 +126,8 @@ pub async fn open<I: DeviceIo>(
         let number = pool.request_checkpoint();
         drive(io, what, &mut pool, |pool| pool.is_checkpointed(number)).await?;
         append_old_entries(&mut pool, &left);
-        if !planted(Planted::OldTailNotCommitted) {
-            let number = pool.request_commit();
-            drive(io, what, &mut pool, |pool| pool.is_committed(number) != Ok(false)).await?;
-        }
+        let number = pool.request_commit();
+        drive(io, what, &mut pool, |pool| pool.is_committed(number) != Ok(false)).await?;
         let memory = new_log()?;
         pool.commits.session = newest.session + 1;
         memory
@@ -290,10 +148,6 @@ pub async fn open<I: DeviceIo>(
     pool.use_log(MemoryLog::begin(memory, what.uuid, newest.session + 1, mark));
     pool.find_empties();
     Ok(pool)
-}
-
-pub(super) fn failed(member: u8, doing: &'static str) -> impl FnOnce(IoError) -> OpenError {
-    move |error| OpenError::Io { member, doing, error }
 }
 
 async fn flush<I: DeviceIo>(io: &I, what: &OpenPool<'_>) -> Result<(), OpenError> {

@@ -1,16 +1,14 @@
 //! Free extents: found by a scan of all records when a pool is opened, and recounted as a check.
 
-use super::home::Pool;
+use super::Pool;
 use super::space::{Free, Freed};
 use super::state::PoolTables;
 use super::units::ExtentId;
-use crate::planted::{Planted, planted};
 
 impl Pool {
     /// Finds the free extents. Only before anything is served.
     pub(super) fn find_free(&mut self) {
         let PoolTables { records, damage, .. } = &mut self.state;
-        let given_out = planted(Planted::DamagedGivenOut);
         damage.clear_withheld();
         for (member, room) in (0..).zip(&mut self.rooms) {
             let extents = records.extents(member);
@@ -18,7 +16,7 @@ impl Pool {
             room.freed = Freed::default();
             let all = (0..extents).map(|index| ExtentId { member, index });
             for extent in all.filter(|extent| records.owner(*extent) == 0) {
-                let damaged = damage.has(extent.into()) && !given_out;
+                let damaged = damage.has(extent.into());
                 if !damaged && !damage.withholds(extent) {
                     room.free.give(extent.index);
                 }
@@ -30,9 +28,6 @@ impl Pool {
     /// Lists extents that are empty and still have an owner: the last session did not free them. Only before anything
     /// is served.
     pub(super) fn find_empties(&mut self) {
-        if planted(Planted::EmptiesForgotten) {
-            return;
-        }
         let records = &self.state.records;
         for (member, extents) in self.state.members() {
             let all = (0..extents).map(|index| ExtentId { member, index });

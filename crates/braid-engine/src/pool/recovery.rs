@@ -13,12 +13,12 @@ use braid_format::pool::{
 };
 
 use super::checkpoint::generation_after;
-use super::commit::BATCH_BLOCKS_MAX;
+use super::commit_ring::BATCH_BLOCKS_MAX;
+use super::device::PoolDevice;
 use super::log_rings::{check_no_later_commit, read_ring};
-use super::open::{OpenError, OpenPool, PoolDevice, failed};
+use super::open_pool::{OpenError, OpenPool, failed};
 use super::units::MEMBERS_MAX;
 use crate::io::DeviceIo;
-use crate::planted::{Planted, planted};
 
 const BLOCK: u64 = 4096;
 /// Generations that are skipped when a pool goes on without a member. The ring start of a missing member may be ahead
@@ -96,7 +96,7 @@ pub(super) async fn read_logs<I: DeviceIo>(
             Standing::Behind => false,
             Standing::Returning(_) => true,
         };
-        if !is_read && start.run == newest.run && !planted(Planted::StartRotUnseen) {
+        if !is_read && start.run == newest.run {
             check_no_later_commit(io, member, &start, ahead).await?;
         }
         let batches = if is_read { read_ring(io, what, member, &start).await? } else { Vec::new() };
@@ -106,7 +106,6 @@ pub(super) async fn read_logs<I: DeviceIo>(
         if let Standing::Returning(absence) = &found.standing
             && found.start.commit < absence.required_commit
             && !found.is_whole(absence.required_commit)
-            && !planted(Planted::ReturnBelieved)
         {
             return Err(OpenError::LacksCommit { member: found.number, commit: absence.required_commit });
         }
@@ -133,7 +132,6 @@ fn standing(what: &OpenPool<'_>, newest: &Checkpoint, member: u8, start: &Checkp
                 Err(OpenError::OtherRun(member))
             }
         }
-        Some(absence) if planted(Planted::ReturnBelieved) => Ok(Standing::Returning(*absence)),
         None if current => Ok(Standing::Current),
         None if start.run == newest.previous_run => Ok(Standing::Behind),
         _ => Err(OpenError::OtherRun(member)),
@@ -181,7 +179,7 @@ pub(super) fn decide_commits(
     // tables may hold already.
     for found in current.iter().filter(|found| found.start.session == newest.session) {
         let last = parts[usize::from(found.number)];
-        if found.start.commit < last && !found.is_whole(last) && !planted(Planted::LastPartUnseen) {
+        if found.start.commit < last && !found.is_whole(last) {
             let what = format!("its ring lacks commit {last}, which another member's tables hold");
             return Err(OpenError::Damaged { member: found.number, what });
         }
@@ -221,7 +219,7 @@ pub(super) fn decide_commits(
         if next > last {
             break;
         }
-        if !whole && !planted(Planted::CommitWithoutAllMembers) {
+        if !whole {
             // Commits are made one at a time: if there is a later one, this one was complete, even if no present member
             // has any of it.
             let first = if some_lack { next } else { commit + 1 };
@@ -330,10 +328,10 @@ pub(super) async fn write_decisions<I: DeviceIo>(
     // Even if it was decided before: a missing member may have been present since, when an open was interrupted.
     let decides = not_returning().any(|(_, found)| lacks(&found.start)) || what.missing != 0;
     let behind = all.iter().any(|found| found.standing == Standing::Behind);
-    if !behind && (!decides || planted(Planted::VerdictNotDurable)) {
+    if !behind && !decides {
         return Ok(generations);
     }
-    let leap = if what.missing != 0 && !planted(Planted::VerdictOvertaken) { GENERATION_LEAP } else { 0 };
+    let leap = if what.missing != 0 { GENERATION_LEAP } else { 0 };
     let highest = generations.iter().copied().max().unwrap_or(0) + leap;
     for ((member, found), generation) in what.members.iter().zip(all).zip(&mut generations) {
         let start = match found.standing {

@@ -6,10 +6,9 @@
 
 use braid_format::pool::{AllocationPolicy, Owner};
 
+use super::Pool;
 use super::admin::AdminError;
-use super::home::Pool;
 use super::owners::OwnerId;
-use crate::planted::{Planted, planted};
 
 /// How far the removal of a member has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +58,7 @@ impl Pool {
     /// Checks whether owners and reservations allow that a member is emptied. Nothing changes.
     ///
     /// # Errors
-    /// As [`Pool::empty_member`], but for `TailFull`.
+    /// As [`Pool::empty_member`], but for `LogFull`.
     pub fn can_empty(&self, member: u8) -> Result<(), AdminError> {
         if !self.restricted_to(member).is_empty() {
             return Err(AdminError::InUse);
@@ -81,14 +80,14 @@ impl Pool {
     /// Advances the removal of an emptied member, as far as possible now.
     pub fn remove_member_step(&mut self, member: u8) -> MemberRemoval {
         // Whatever its labels say: while it takes new blocks, nothing that is seen now lasts.
-        let closed = self.rooms[usize::from(member)].closed || planted(Planted::LeftWhileOpen);
+        let closed = self.rooms[usize::from(member)].closed;
         let placed = || self.state.owners.iter().any(|owner| owner.on >> member & 1 == 1);
         if !closed || !self.is_member_empty(member) || placed() {
             return MemberRemoval::NotEmpty;
         }
         match self.commits.leaving {
             Some((leaving, checkpoint)) if leaving == member => {
-                if self.is_checkpointed(checkpoint) || planted(Planted::LeftBeforeCheckpoint) {
+                if self.is_checkpointed(checkpoint) {
                     MemberRemoval::Ready
                 } else {
                     MemberRemoval::NotYet
@@ -136,7 +135,7 @@ impl Pool {
     pub fn drop_member(&mut self, member: u8) -> bool {
         // A member that is not closed may have blocks again. No caller does that, and nothing is lost while the member
         // is kept.
-        let closed = self.rooms[usize::from(member)].closed || planted(Planted::LeftWhileOpen);
+        let closed = self.rooms[usize::from(member)].closed;
         if !closed || !self.commits.is_idle() || !self.commits.checkpoint.is_idle() {
             return false;
         }

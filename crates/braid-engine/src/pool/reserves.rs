@@ -15,7 +15,6 @@ use braid_format::pool::{Owner, OwnerKind};
 
 use super::admin::extents_for;
 use super::owners::{OwnerId, Owners};
-use crate::planted::{Planted, planted};
 
 /// Maximum sets of members that are checked: more arise only from dozens of volumes restricted to overlapping sets.
 const SETS_MAX: usize = 64;
@@ -184,9 +183,6 @@ impl Reserves {
     /// Returns the members (a bit mask) from which nothing may be allocated: every free extent there is reserved for
     /// others. `own`: the reservation that the allocation uses up.
     pub fn unavailable(&self, own: Option<u128>, free: impl Fn(u128) -> u64) -> u128 {
-        if planted(Planted::ReserveForgotten) {
-            return 0;
-        }
         let tight = |set: &&u128| own.is_none_or(|own| own & !**set != 0) && free(**set) <= self.need(**set);
         self.sets.iter().filter(tight).fold(0, |all, set| all | set)
     }

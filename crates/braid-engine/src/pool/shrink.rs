@@ -5,11 +5,11 @@
 
 use braid_format::pool::{Change, Owner, OwnerKind};
 
+use super::Pool;
 use super::admin::{AdminError, extents_for};
 use super::discard::DiscardOutcome;
-use super::home::{Pool, VolumeId};
+use super::shared::VolumeId;
 use super::units::{BLOCK_BYTES, EXTENT_BLOCKS};
-use crate::planted::{Planted, planted};
 
 impl Pool {
     /// Returns whether a volume has any block from this one on, of its own or of an ancestor.
@@ -60,7 +60,7 @@ impl Pool {
         if size_bytes >= old.size_bytes || !owner.is_sound() {
             return Err(AdminError::NoNumber);
         }
-        if self.next_block(volume, size_bytes / BLOCK_BYTES).is_some() && !planted(Planted::ShrinkKeepsData) {
+        if self.next_block(volume, size_bytes / BLOCK_BYTES).is_some() {
             return Err(AdminError::DataBeyond);
         }
         if !self.has_room_for_request(5) {

@@ -5,9 +5,8 @@
 
 use std::collections::VecDeque;
 
-use super::home::{Pool, Room};
 use super::units::ExtentId;
-use crate::planted::{Planted, planted};
+use super::{Pool, Room};
 
 /// Space of one member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,7 +106,7 @@ pub struct Freed {
 impl Freed {
     /// Adds an extent that the log unit `sequence` freed; 0 if no record ever gave it to an owner.
     pub fn add(&mut self, sequence: u64, extent: ExtentId) {
-        if planted(Planted::ReusedBeforeCommitted) || sequence == 0 {
+        if sequence == 0 {
             self.committed.push(extent);
         } else {
             self.committing.push_back((sequence, extent));
@@ -127,10 +126,6 @@ impl Freed {
     /// Returns whether a barrier is needed; it is under way from now on.
     pub fn begin_drain(&mut self) -> bool {
         if self.committed.is_empty() || !self.draining.is_empty() {
-            return false;
-        }
-        if planted(Planted::BarrierSkipped) {
-            self.discarding.extend(self.committed.drain(..));
             return false;
         }
         std::mem::swap(&mut self.committed, &mut self.draining);

@@ -9,7 +9,7 @@
 //! with the same bytes. Some of its batches may be durable. With another mark, one member could have an older batch of
 //! that number and another member a newer one, and recovery would take both together for a complete commit.
 
-use super::home::Pool;
+use super::Pool;
 use super::one_move::Move;
 use crate::io::ErrorKind;
 
@@ -155,10 +155,12 @@ mod tests {
     use super::*;
     use crate::io::DeviceId;
     use crate::pool::checkpoint::CheckpointWriter;
-    use crate::pool::commit::{Commits, LogRing, PoolIo, PoolMemory, PoolOp};
+    use crate::pool::commit::Commits;
+    use crate::pool::commit_ring::LogRing;
+    use crate::pool::device::PoolDevice;
     use crate::pool::log_memory::LogMemory;
     use crate::pool::memory_log::{LOG_UNITS_MIN, MemoryLog, log_bytes};
-    use crate::pool::open::PoolDevice;
+    use crate::pool::pool_io::{PoolIo, PoolMemory, PoolOp};
     use crate::pool::present_members::PresentMembers;
     use crate::pool::state::PoolTables;
 

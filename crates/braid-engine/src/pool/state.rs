@@ -6,37 +6,16 @@ use std::sync::Arc;
 
 use braid_format::pool::{Owner, Record, RecordKind};
 
-use super::damage::Damage;
+use super::damaged::Damage;
 use super::int_map::IntMap;
 use super::owners::{OwnerId, Owners};
 use super::records::{LOGICAL_PACKED as PACKED, OWNER_HELD, Records};
 use super::reserves::Reserves;
-use super::units::{EXTENT_BLOCKS, ExtentId};
-use super::walk::Watch;
+use super::units::{EXTENT_BLOCKS, ExtentId, RecordId};
+use super::walked::Watch;
 
 /// Marks a slot of a packed extent that holds no block.
 pub const NO_BLOCK: u64 = u64::MAX;
-
-/// Identifies a record: an extent's, or one without an extent (a zero range).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct RecordId {
-    /// The member.
-    pub member: u8,
-    /// Index in its table.
-    pub index: u32,
-}
-
-impl RecordId {
-    fn key(self) -> u64 {
-        u64::from(self.member) << 32 | u64::from(self.index)
-    }
-}
-
-impl From<ExtentId> for RecordId {
-    fn from(extent: ExtentId) -> RecordId {
-        RecordId { member: extent.member, index: extent.index }
-    }
-}
 
 /// The addresses of a packed extent, by slot.
 #[derive(Clone, Debug)]

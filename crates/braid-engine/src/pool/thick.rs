@@ -2,13 +2,12 @@
 
 use braid_format::pool::{Owner, OwnerKind};
 
+use super::Pool;
 use super::admin::AdminError;
-use super::home::Pool;
 use super::owners::OwnerId;
 use super::records::{LOGICAL_PACKED, OWNER_HELD};
 use super::reserves::Reserves;
 use super::units::ExtentId;
-use crate::planted::{Planted, planted};
 
 impl Pool {
     /// Returns how many free extents are reserved for thick volumes.
@@ -127,7 +126,7 @@ impl Pool {
         let thick: Vec<Owner> = images.filter(|image| image.thick).collect();
         thick.iter().for_each(|image| reserves.alter(image));
         let fit = match self.state.missing {
-            0 => reserves.fit(|set| self.free_on(set & !(1 << member))) || planted(Planted::EmptiedOverKept),
+            0 => reserves.fit(|set| self.free_on(set & !(1 << member))),
             _ => thick.is_empty(),
         };
         if fit { Ok(()) } else { Err(AdminError::NoSpace) }

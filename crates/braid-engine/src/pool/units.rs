@@ -1,4 +1,6 @@
-//! The units of a pool, and the identifier of an extent.
+//! The units of a pool, and the identifiers of extents and records.
+
+use braid_format::pool::{ADDRESS_SECTOR_BYTES, RECORD_BYTES};
 
 /// Bytes of a block, the smallest unit of allocation.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -40,6 +42,38 @@ impl ExtentId {
     pub const fn from_bits(bits: u64) -> ExtentId {
         ExtentId { member: (bits >> 32) as u8, index: bits as u32 }
     }
+}
+
+/// Identifies a record: an extent's, or one without an extent (a zero range).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct RecordId {
+    /// The member.
+    pub member: u8,
+    /// Index in its table.
+    pub index: u32,
+}
+
+impl RecordId {
+    pub(super) fn key(self) -> u64 {
+        u64::from(self.member) << 32 | u64::from(self.index)
+    }
+}
+
+impl From<ExtentId> for RecordId {
+    fn from(extent: ExtentId) -> RecordId {
+        RecordId { member: extent.member, index: extent.index }
+    }
+}
+
+/// Records in a page of a table.
+pub(super) const RECORDS_EACH: u32 = (BLOCK_BYTES as usize / RECORD_BYTES) as u32;
+/// Sectors of addresses in a page.
+pub(super) const SECTORS_EACH: u32 = (BLOCK_BYTES as usize / ADDRESS_SECTOR_BYTES) as u32;
+
+/// `count` bits from bit `first` on.
+pub(super) fn mask(first: u32, count: u32) -> u64 {
+    debug_assert!(first + count <= EXTENT_BLOCKS);
+    if count == 0 { 0 } else { (u64::MAX >> (EXTENT_BLOCKS - count)) << first }
 }
 
 #[cfg(test)]

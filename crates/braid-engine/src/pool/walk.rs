@@ -11,42 +11,9 @@ use braid_format::pool::{Record, RecordKind};
 
 use super::owners::OwnerId;
 use super::records::OWNER_HELD;
-use super::state::{PoolTables, RecordId};
-use super::units::{EXTENT_BLOCKS, ExtentId};
-
-/// What one record defines of one logical extent.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct ExtentDefinition {
-    /// The logical extent.
-    pub logical: u32,
-    /// The owner.
-    pub owner: OwnerId,
-    /// Blocks with data.
-    pub present: u64,
-    /// Blocks that read as zeros.
-    pub zero: u64,
-}
-
-/// What a record without an extent defines: blocks of consecutive logical extents that read as zeros.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct ZeroRange {
-    /// The owner.
-    pub owner: OwnerId,
-    /// The first logical extent.
-    pub first: u32,
-    /// How many.
-    pub count: u64,
-    /// Which blocks of each.
-    pub zero: u64,
-}
-
-impl ZeroRange {
-    /// Which blocks of a logical extent it covers.
-    pub fn at(&self, logical: u32) -> u64 {
-        let inside = logical >= self.first && u64::from(logical - self.first) < self.count;
-        if inside { self.zero } else { 0 }
-    }
-}
+use super::state::PoolTables;
+use super::units::{EXTENT_BLOCKS, ExtentId, RecordId};
+use super::walked::{ExtentDefinition, Watch, ZeroRange};
 
 /// A walk through all records of a pool.
 #[derive(Debug)]
@@ -192,14 +159,6 @@ impl Ranges<'_> {
         self.active.retain(|range| u64::from(range.first) + range.count > u64::from(logical));
         self.active.iter().fold(0, |all, range| all | range.at(logical))
     }
-}
-
-/// Collects definitions that owners remove from a record: a record that a walk has passed already may have them now.
-#[derive(Debug)]
-pub struct Watch {
-    owners: Vec<OwnerId>,
-    lost: Vec<ExtentDefinition>,
-    lost_ranges: Vec<ZeroRange>,
 }
 
 /// Maximum definitions that a watch collects.

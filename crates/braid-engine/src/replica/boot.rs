@@ -1,15 +1,15 @@
-//! Under which boot of its node a replica is, as one number.
+//! The boot of a replica's node, as one number.
 //!
-//! Another one than before says that what was acknowledged and not flushed may be gone. One kind says more: that what the replica has
-//! is an older copy of itself, which may lack anything, also what was flushed long ago. It is told by the version of the UUID, so that it
-//! goes wherever a boot goes.
+//! A different boot than before means that what was acknowledged and not flushed may be gone. One kind of boot means
+//! more: the replica's content is an older copy of itself, which may lack anything, including what was flushed long
+//! ago. The version of the UUID marks it, so that the mark is passed on wherever the boot is.
 
 use braid_format::Uuid;
 
-/// The version that tells it: nothing else bears it.
-const OF_OLDER_COPY: u8 = 8;
-/// What is put in its place where a number happens to bear it.
-const OF_ANY: u8 = 4;
+/// The UUID version that marks an older copy. No other boot has it.
+const VERSION_OF_OLDER_COPY: u8 = 8;
+/// The version that replaces it in a number that has it by chance.
+const VERSION_RANDOM: u8 = 4;
 
 fn with_version(boot: Uuid, version: u8) -> Uuid {
     let mut bytes = boot.into_bytes();
@@ -17,17 +17,18 @@ fn with_version(boot: Uuid, version: u8) -> Uuid {
     Uuid::from_bytes(bytes)
 }
 
-/// This number as the boot of a replica that has what it answered, flushed at least.
+/// Returns this number as the boot of a replica that still has what it acknowledged and flushed.
 pub fn boot_of_original(number: Uuid) -> Uuid {
-    if is_of_older_copy(number) { with_version(number, OF_ANY) } else { number }
+    if is_of_older_copy(number) { with_version(number, VERSION_RANDOM) } else { number }
 }
 
-/// The same of one that is an older copy of itself.
+/// Returns this number as the boot of a replica that is an older copy of itself.
 pub fn boot_of_older_copy(number: Uuid) -> Uuid {
-    with_version(number, OF_OLDER_COPY)
+    with_version(number, VERSION_OF_OLDER_COPY)
 }
 
-/// Whether a boot is that of an older copy. It is so until it was filled wholly, and is in sync by votes that name this boot.
+/// Returns whether a boot is that of an older copy. The replica counts as one until it was rebuilt completely, and is
+/// in sync by votes that name this boot.
 pub fn is_of_older_copy(boot: Uuid) -> bool {
-    boot.get_version_num() == usize::from(OF_OLDER_COPY)
+    boot.get_version_num() == usize::from(VERSION_OF_OLDER_COPY)
 }

@@ -1,172 +1,172 @@
-//! The node's side of one replica, or of a witness: who may use it, and what it has promised.
+//! The node's side of a replica or a witness: which controller may use it, and its register.
 
 use std::collections::VecDeque;
 
 use braid_format::Uuid;
 
-use super::planted::{Planted, planted};
 use super::register::{Register, Vote};
 
-/// Most questions that wait.
-const ASKS_MAX: usize = 64;
+/// Maximum number of pending requests.
+const REQUESTS_MAX: usize = 64;
 
-/// Most connections at a time.
+/// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 256;
 
-/// Most operations at a time.
+/// Maximum number of concurrent operations.
 const OPERATIONS_MAX: usize = 64;
 
-/// Most lanes of one session.
-pub const LANES_MAX: u16 = 256;
+/// Maximum number of connections of one session.
+pub const SESSION_CONNECTIONS_MAX: u16 = 256;
 
-/// A connection, as the caller numbers them; no number is used twice.
+/// A connection's id, assigned by the caller; no id is used twice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConnectionId(pub u64);
 
-/// What a controller asks of a voter.
+/// A controller's request to a voter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ask {
-    /// To be answered alone from now on.
+pub enum VoterRequest {
+    /// Raise the epoch: only this controller is answered from now on.
     Raise {
         /// Higher than any before.
         epoch: u64,
-        /// Who asks.
+        /// The requesting controller.
         controller: Uuid,
     },
-    /// To remember who is in sync.
+    /// Record a vote.
     Cast {
-        /// The asking controller's; the vote's, too.
+        /// The requesting controller's epoch, which is also the vote's.
         epoch: u64,
-        /// Who asks.
+        /// The requesting controller.
         controller: Uuid,
-        /// What is to be remembered.
+        /// The vote.
         vote: Vote,
-        /// Under which boot of the voter's node the asking one believes its replica; nil: it has none, or is not believed. Where the
-        /// node has rebooted since, the register goes on to say so.
+        /// The boot of the voter's node under which the controller trusts its replica; nil: it has none, or is not
+        /// trusted. If the node has rebooted since, the register continues to show that.
         boot: Uuid,
     },
-    /// Whether this epoch still is the one.
-    Beat {
-        /// The asking controller's.
+    /// Check that this epoch is still the current one.
+    Heartbeat {
+        /// The requesting controller's epoch.
         epoch: u64,
-        /// Who asks.
+        /// The requesting controller.
         controller: Uuid,
     },
-    /// The controller has stopped, and answers nothing any more.
+    /// Record that the controller has stopped, and answers nothing any more.
     Release {
-        /// The asking controller's.
+        /// The requesting controller's epoch.
         epoch: u64,
-        /// Who asks.
+        /// The requesting controller.
         controller: Uuid,
     },
 }
 
-/// What a voter answers.
+/// A voter's reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// The epoch is durable, and nothing of older ones is under way any more.
+pub enum VoterReply {
+    /// The epoch is durable, and no I/O of older epochs is in flight any more.
     Raised {
-        /// What was remembered before.
+        /// The previous register.
         before: Register,
-        /// The boot of the node now.
+        /// The current boot of the node.
         boot: Uuid,
     },
     /// The vote is durable, or a later one of the same controller is.
     Cast,
-    /// This epoch still is the one.
+    /// This epoch is still the current one.
     Alive,
-    /// It is remembered that the controller has stopped.
+    /// The register says that the controller has stopped.
     Released,
 }
 
-/// Another controller is answered, or nobody: then the epoch is the asking one's.
+/// A refusal: another controller is answered, or, if the epoch is the requesting controller's, none is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Refused {
-    /// The epoch that is answered.
+pub struct VoterRefusal {
+    /// The current epoch.
     pub epoch: u64,
 }
 
-/// Whose a connection is.
+/// The origin of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Caller {
+pub struct ConnectionOrigin {
     /// The controller's epoch.
     pub epoch: u64,
     /// The controller.
     pub controller: Uuid,
-    /// Connections of one session stand beside each other. A later session has a higher number, and ends those before.
+    /// The connections of one session are used side by side. A later session has a higher number, and ends earlier
+    /// ones.
     pub session: u64,
-    /// Which of the connections of its session, below [`LANES_MAX`].
-    pub lane: u16,
-    /// Counted up with each connection of its lane: a later one ends those before, of this lane alone.
+    /// The number of the connection within its session, below [`LANES_MAX`].
+    pub connection: u16,
+    /// Counted up with each connection of this number: a later one ends earlier ones, of this number only.
     pub attempt: u64,
 }
 
-/// What becomes of a connection that says whose it is.
+/// The reply to a connection that introduces itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Hello {
+pub enum AdmissionResult {
     /// Its I/O may begin.
     Admitted,
-    /// I/O of what it comes after is under way: [`FenceAction::Admit`] follows when it has ended.
+    /// I/O of earlier connections is in flight: [`FenceAction::Admit`] follows when it has ended.
     Waits,
-    /// It is to be closed.
-    Refused(Refused),
+    /// The connection is to be closed.
+    Refused(VoterRefusal),
 }
 
-/// What is to be done for a fence.
+/// An action to be done for a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FenceAction {
-    /// To make this durable, then call [`Fence::written`].
+    /// Make this register durable, then call [`Fence::written`].
     Write(Register),
-    /// To close a connection: nothing that it still brings is begun.
+    /// Close a connection: I/O that still arrives on it is not begun.
     Cut(ConnectionId),
-    /// The I/O of a connection that was told to wait may begin.
+    /// Let the I/O of a waiting connection begin.
     Admit(ConnectionId),
-    /// To answer whoever asked under this number.
-    Answer(u64, Result<Answer, Refused>),
+    /// Reply to the request with this number.
+    Reply(u64, Result<VoterReply, VoterRefusal>),
 }
 
 struct Connection {
     id: ConnectionId,
     session: u64,
-    lane: u16,
+    number: u16,
     attempt: u64,
-    /// I/O that the kernel has.
+    /// I/Os in the kernel.
     in_flight: u32,
     open: bool,
     admitted: bool,
 }
 
 impl Connection {
-    /// Whether nothing of it may be under way once this one is let in.
-    fn comes_before(&self, session: u64, lane: u16, attempt: u64) -> bool {
-        self.session < session || (self.session == session && self.lane == lane && self.attempt < attempt)
+    /// Returns whether no I/O of this connection may be in flight once the given one is admitted.
+    fn comes_before(&self, session: u64, number: u16, attempt: u64) -> bool {
+        self.session < session || (self.session == session && self.number == number && self.attempt < attempt)
     }
 }
 
-/// One voter.
+/// The fence of a voter.
 ///
-/// Every I/O of a connection is reported ([`Fence::begin`], [`Fence::end`]); one that is not begun must not reach a disk. What is to be
-/// done comes from [`Fence::pop`].
+/// The caller reports every I/O of a connection ([`Fence::begin`], [`Fence::end`]); an I/O that was refused must not
+/// reach a disk. [`Fence::pop`] returns the actions to be done.
 pub struct Fence {
     register: Register,
     boot: Uuid,
     connections: Vec<Connection>,
-    /// The sessions of the operations that are under way.
+    /// The sessions of the operations in progress.
     operations: Vec<u64>,
-    /// The highest session that was let in under this epoch: none before it may come late.
+    /// The highest session that was admitted under this epoch: no earlier one is admitted later.
     session: u64,
-    /// The highest attempt of each of its lanes.
+    /// The highest attempt of each of its connections, by number.
     attempts: Vec<(u16, u64)>,
-    asks: VecDeque<(u64, Ask)>,
-    /// What is being made durable, for the first of those who ask.
+    requests: VecDeque<(u64, VoterRequest)>,
+    /// The register being made durable, for the first pending request.
     writing: Option<Register>,
-    /// Nothing can be made durable any more: nobody is answered.
+    /// Nothing can be made durable any more: no request is answered.
     failed: bool,
     actions: VecDeque<FenceAction>,
 }
 
 impl Fence {
-    /// With what was remembered, under this boot of the node: durably so, and I/O of an earlier process of it has ended.
+    /// Creates a fence from a durable register, under this boot of the node. I/O of an earlier process must have ended.
     pub fn new(register: Register, boot: Uuid) -> Fence {
         Fence {
             register,
@@ -174,48 +174,48 @@ impl Fence {
             connections: Vec::with_capacity(CONNECTIONS_MAX),
             operations: Vec::with_capacity(OPERATIONS_MAX),
             session: 0,
-            attempts: Vec::with_capacity(usize::from(LANES_MAX)),
-            asks: VecDeque::with_capacity(ASKS_MAX),
+            attempts: Vec::with_capacity(usize::from(SESSION_CONNECTIONS_MAX)),
+            requests: VecDeque::with_capacity(REQUESTS_MAX),
             writing: None,
             failed: false,
             actions: VecDeque::new(),
         }
     }
 
-    /// The boot of the node now.
+    /// Returns the current boot of the node.
     pub fn boot(&self) -> Uuid {
         self.boot
     }
 
-    /// What is durable.
+    /// Returns the durable register.
     pub fn register(&self) -> &Register {
         &self.register
     }
 
-    /// Asks something under a number; [`FenceAction::Answer`] follows. False: too many wait, or nothing can be promised any more; no answer
-    /// follows, as if the network had lost it.
-    pub fn ask(&mut self, number: u64, ask: Ask) -> bool {
-        if self.failed || self.asks.len() == ASKS_MAX {
+    /// Submits a request under a number; [`FenceAction::Reply`] follows. Returns false if too many requests are
+    /// pending, or nothing can be made durable any more; no reply follows then, as if the network had lost it.
+    pub fn request(&mut self, number: u64, ask: VoterRequest) -> bool {
+        if self.failed || self.requests.len() == REQUESTS_MAX {
             return false;
         }
-        self.asks.push_back((number, ask));
+        self.requests.push_back((number, ask));
         self.go_on();
         true
     }
 
-    /// Whether a later session, or a later attempt of this lane, has come.
-    pub fn is_late(&self, caller: &Caller) -> bool {
-        let is_again = |(lane, last): &(u16, u64)| *lane == caller.lane && *last >= caller.attempt;
+    /// Returns whether a later session, or a later attempt of this connection, was admitted.
+    pub fn is_late(&self, caller: &ConnectionOrigin) -> bool {
+        let is_again = |(number, last): &(u16, u64)| *number == caller.connection && *last >= caller.attempt;
         caller.session < self.session || (caller.session == self.session && self.attempts.iter().any(is_again))
     }
 
-    /// A connection says whose it is.
-    pub fn hello(&mut self, id: ConnectionId, caller: &Caller) -> Hello {
-        let Caller { epoch, controller, session, lane, attempt } = *caller;
-        let refused = Hello::Refused(Refused { epoch: self.register.epoch });
-        // Before the first controller has come there is no epoch that anybody could have.
+    /// Introduces a connection.
+    pub fn hello(&mut self, id: ConnectionId, caller: &ConnectionOrigin) -> AdmissionResult {
+        let ConnectionOrigin { epoch, controller, session, connection: number, attempt } = *caller;
+        let refused = AdmissionResult::Refused(VoterRefusal { epoch: self.register.epoch });
+        // Before the first raise there is no epoch that a controller could have.
         let other = epoch == 0 || (epoch, controller) != (self.register.epoch, self.register.controller);
-        let full = self.connections.len() == CONNECTIONS_MAX || lane >= LANES_MAX;
+        let full = self.connections.len() == CONNECTIONS_MAX || number >= SESSION_CONNECTIONS_MAX;
         if other || self.is_raising() || self.is_late(caller) || full || self.failed {
             return refused;
         }
@@ -223,22 +223,22 @@ impl Fence {
             self.session = session;
             self.attempts.clear();
         }
-        self.attempts.retain(|(of, _)| *of != lane);
-        self.attempts.push((lane, attempt));
-        self.cut(|connection| connection.comes_before(session, lane, attempt));
-        let admitted = self.is_drained(session, lane, attempt);
-        self.connections.push(Connection { id, session, lane, attempt, in_flight: 0, open: true, admitted });
-        if admitted { Hello::Admitted } else { Hello::Waits }
+        self.attempts.retain(|(of, _)| *of != number);
+        self.attempts.push((number, attempt));
+        self.cut_where(|connection| connection.comes_before(session, number, attempt));
+        let admitted = self.is_drained(session, number, attempt);
+        self.connections.push(Connection { id, session, number, attempt, in_flight: 0, open: true, admitted });
+        if admitted { AdmissionResult::Admitted } else { AdmissionResult::Waits }
     }
 
-    /// An I/O of a connection is about to be given to a disk. False: it must not be.
+    /// Reports that an I/O of a connection is about to be submitted to a disk. Returns false if it must not be.
     #[must_use]
     pub fn begin(&mut self, id: ConnectionId) -> bool {
         let found = self.connections.iter_mut().find(|c| c.id == id && c.open && c.admitted);
         found.map(|connection| connection.in_flight += 1).is_some()
     }
 
-    /// The kernel has nothing of an I/O any more.
+    /// Reports that the kernel has completed an I/O.
     pub fn end(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.iter_mut().find(|c| c.id == id) {
             connection.in_flight -= 1;
@@ -246,21 +246,22 @@ impl Fence {
         self.drained();
     }
 
-    /// Cuts these connections off, whosever they are: who may come again does.
-    pub fn sever(&mut self, which: impl Fn(ConnectionId) -> bool) {
-        self.cut(|connection| which(connection.id));
+    /// Cuts these connections, whichever controller they belong to; a controller may reconnect.
+    pub fn cut(&mut self, which: impl Fn(ConnectionId) -> bool) {
+        self.cut_where(|connection| which(connection.id));
         self.drained();
     }
 
-    /// A connection is closed; some of its I/O may be under way.
+    /// Reports that a connection is closed; I/O of it may be in flight.
     pub fn closed(&mut self, id: ConnectionId) {
         self.connections.iter_mut().filter(|c| c.id == id).for_each(|c| c.open = false);
         self.drained();
     }
 
-    /// The controller wants something done with what the replica has, other than by a connection: a snapshot taken, say. It counts like
-    /// I/O of that session: whoever comes afterwards waits for its end. It belongs to the session that was let in last, 0 before the
-    /// first, so that one which was asked for earlier, and comes late, does nothing. False: it must not begin.
+    /// Reports that the controller begins an operation on the replica's content other than by a connection, such as
+    /// taking a snapshot. It counts like I/O of that session: later sessions wait for its end. It must name the session
+    /// that was admitted last, 0 before the first, so that an operation that was requested earlier, and arrives late,
+    /// does nothing. Returns false if it must not begin.
     #[must_use]
     pub fn begin_operation(&mut self, epoch: u64, controller: Uuid, session: u64) -> bool {
         let is_its = epoch > 0 && (epoch, controller) == (self.register.epoch, self.register.controller);
@@ -278,7 +279,7 @@ impl Fence {
         begins
     }
 
-    /// An operation of this session has ended: nothing of it is under way any more.
+    /// Reports that an operation of this session has ended, with no I/O in flight.
     pub fn end_operation(&mut self, session: u64) {
         if let Some(at) = self.operations.iter().position(|of| *of == session) {
             self.operations.swap_remove(at);
@@ -286,34 +287,33 @@ impl Fence {
         self.drained();
     }
 
-    /// What was to be made durable is, or could not be.
+    /// Reports that the register was made durable, or that this failed.
     pub fn written(&mut self, succeeded: bool) {
         let Some(register) = self.writing.take() else { return };
         if !succeeded {
-            // Which of the two is on the disk nobody knows: as if the node were away.
+            // It is unknown which of the two registers is on the disk: the voter behaves as if its node were
+            // unreachable.
             self.failed = true;
-            self.asks.clear();
-            return self.cut(|_| true);
+            self.requests.clear();
+            return self.cut_where(|_| true);
         }
         let before = std::mem::replace(&mut self.register, register);
         if before.epoch < register.epoch {
             self.session = 0;
             self.attempts.clear();
         }
-        let Some((number, ask)) = self.asks.pop_front() else { return };
-        if !planted(Planted::RaisedBeforeDurable) || !matches!(ask, Ask::Raise { .. }) {
-            self.actions.push_back(FenceAction::Answer(number, Ok(self.answer(&ask, before))));
-        }
+        let Some((number, ask)) = self.requests.pop_front() else { return };
+        self.actions.push_back(FenceAction::Reply(number, Ok(self.answer(&ask, before))));
         self.go_on();
     }
 
-    /// Nobody who was let in has anything under way.
+    /// Returns whether no admitted connection or operation has anything in flight.
     pub fn is_idle(&self) -> bool {
         self.connections.is_empty() && self.operations.is_empty()
     }
 
-    /// After a write that failed: this was read back, and is what all places hold now. Only while [`Fence::is_idle`]. It begins anew, as
-    /// at a start, but sessions that have passed do not come back.
+    /// Recovers from a failed write with the register that was read back, and that all copies hold now. Only while
+    /// [`Fence::is_idle`]. The fence starts again as after a restart, but earlier sessions stay refused.
     pub fn recovered(&mut self, register: Register) {
         debug_assert!(self.failed && self.is_idle());
         if (register.epoch, register.controller) != (self.register.epoch, self.register.controller) {
@@ -324,44 +324,42 @@ impl Fence {
         self.failed = false;
     }
 
-    /// Whoever asked this does not wait any more: it is not begun. What is being made durable already goes on.
+    /// Withdraws a request that its sender no longer waits for: it is not begun. A register that is being made durable
+    /// already continues.
     pub fn withdraw(&mut self, number: u64) {
         let begun = usize::from(self.writing.is_some());
-        let Some(at) = self.asks.iter().skip(begun).position(|(of, _)| *of == number) else { return };
-        self.asks.remove(begun + at);
+        let Some(at) = self.requests.iter().skip(begun).position(|(of, _)| *of == number) else { return };
+        self.requests.remove(begun + at);
         self.go_on();
     }
 
-    /// What is to be done next.
+    /// Returns the next action.
     pub fn pop(&mut self) -> Option<FenceAction> {
         self.actions.pop_front()
     }
 
-    fn answer(&self, ask: &Ask, before: Register) -> Answer {
+    fn answer(&self, ask: &VoterRequest, before: Register) -> VoterReply {
         match ask {
-            Ask::Raise { .. } => Answer::Raised { before, boot: self.boot },
-            Ask::Cast { .. } => Answer::Cast,
-            Ask::Beat { .. } => Answer::Alive,
-            Ask::Release { .. } => Answer::Released,
+            VoterRequest::Raise { .. } => VoterReply::Raised { before, boot: self.boot },
+            VoterRequest::Cast { .. } => VoterReply::Cast,
+            VoterRequest::Heartbeat { .. } => VoterReply::Alive,
+            VoterRequest::Release { .. } => VoterReply::Released,
         }
     }
 
     fn is_raising(&self) -> bool {
-        let raises = |ask: &Ask| matches!(ask, Ask::Raise { epoch, .. } if *epoch > self.register.epoch);
-        self.asks.front().is_some_and(|(_, ask)| raises(ask))
+        let raises =
+            |ask: &VoterRequest| matches!(ask, VoterRequest::Raise { epoch, .. } if *epoch > self.register.epoch);
+        self.requests.front().is_some_and(|(_, ask)| raises(ask))
     }
 
-    /// Whether nothing of what comes before this one is under way.
-    fn is_drained(&self, session: u64, lane: u16, attempt: u64) -> bool {
-        let counts = |before: &Connection| {
-            !planted(if before.session < session { Planted::OldSessionUndrained } else { Planted::OldAttemptUndrained })
-        };
+    /// Returns whether no I/O of earlier connections, as seen from this one, is in flight.
+    fn is_drained(&self, session: u64, number: u16, attempt: u64) -> bool {
         let of_others = self.operations.iter().any(|of| *of < session);
-        !of_others
-            && !self.connections.iter().any(|before| before.comes_before(session, lane, attempt) && counts(before))
+        !of_others && !self.connections.iter().any(|before| before.comes_before(session, number, attempt))
     }
 
-    fn cut(&mut self, which: impl Fn(&Connection) -> bool) {
+    fn cut_where(&mut self, which: impl Fn(&Connection) -> bool) {
         for connection in self.connections.iter_mut().filter(|c| c.open && which(c)) {
             connection.open = false;
             self.actions.push_back(FenceAction::Cut(connection.id));
@@ -372,8 +370,8 @@ impl Fence {
     fn drained(&mut self) {
         self.connections.retain(|c| c.open || c.in_flight > 0);
         for k in 0..self.connections.len() {
-            let Connection { id, session, lane, attempt, open, admitted, .. } = self.connections[k];
-            if open && !admitted && self.is_drained(session, lane, attempt) {
+            let Connection { id, session, number, attempt, open, admitted, .. } = self.connections[k];
+            if open && !admitted && self.is_drained(session, number, attempt) {
                 self.connections[k].admitted = true;
                 self.actions.push_back(FenceAction::Admit(id));
             }
@@ -381,52 +379,49 @@ impl Fence {
         self.go_on();
     }
 
-    /// Takes those who ask one after the other.
+    /// Processes pending requests in order.
     fn go_on(&mut self) {
         while self.writing.is_none()
-            && let Some((number, ask)) = self.asks.front().copied()
+            && let Some((number, ask)) = self.requests.front().copied()
         {
             let now = self.register;
-            // Before the first raise nobody's epoch is 0.
+            // Before the first raise no controller has epoch 0.
             let is_of = |epoch, controller| epoch > 0 && (epoch, controller) == (now.epoch, now.controller);
             let (next, is_its) = match ask {
-                Ask::Raise { epoch, controller } => {
+                VoterRequest::Raise { epoch, controller } => {
                     let raised = is_of(epoch, controller);
                     let next = Register { epoch, controller, released: false, ..now };
                     (if raised { now } else { next }, raised || epoch > now.epoch)
                 }
-                Ask::Cast { epoch, controller, vote, boot } => {
+                VoterRequest::Cast { epoch, controller, vote, boot } => {
                     let newer = vote.order() > now.vote.order();
-                    let boot = if planted(Planted::CastBelievesBoot) { self.boot } else { boot };
                     let next = Register { vote, boot, ..now };
                     (if newer { next } else { now }, is_of(epoch, controller))
                 }
-                Ask::Beat { epoch, controller } => (now, is_of(epoch, controller)),
-                Ask::Release { epoch, controller } => (Register { released: true, ..now }, is_of(epoch, controller)),
+                VoterRequest::Heartbeat { epoch, controller } => (now, is_of(epoch, controller)),
+                VoterRequest::Release { epoch, controller } => {
+                    (Register { released: true, ..now }, is_of(epoch, controller))
+                }
             };
             if !is_its {
-                self.asks.pop_front();
-                self.actions.push_back(FenceAction::Answer(number, Err(Refused { epoch: now.epoch })));
+                self.requests.pop_front();
+                self.actions.push_back(FenceAction::Reply(number, Err(VoterRefusal { epoch: now.epoch })));
                 continue;
             }
             if next == now {
-                self.asks.pop_front();
-                self.actions.push_back(FenceAction::Answer(number, Ok(self.answer(&ask, now))));
+                self.requests.pop_front();
+                self.actions.push_back(FenceAction::Reply(number, Ok(self.answer(&ask, now))));
                 continue;
             }
             if next.epoch > now.epoch {
-                // No connection is of the epoch that comes: nobody was let in under it.
-                self.cut(|_| true);
+                // No connection belongs to the new epoch: none was admitted under it.
+                self.cut_where(|_| true);
                 let is_drained = self.connections.is_empty() && self.operations.is_empty();
-                if !is_drained && !planted(Planted::RaisedBeforeDrained) {
+                if !is_drained {
                     return;
                 }
             }
-            let next = if planted(Planted::RaiseForgetsBoot) { Register { boot: self.boot, ..next } } else { next };
             self.writing = Some(next);
-            if planted(Planted::RaisedBeforeDurable) && next.epoch > now.epoch {
-                self.actions.push_back(FenceAction::Answer(number, Ok(self.answer(&ask, now))));
-            }
             self.actions.push_back(FenceAction::Write(next));
         }
     }

@@ -1,38 +1,40 @@
-//! Who is in sync while a volume is served.
+//! Tracks which replicas are in sync while a volume is served.
 //!
-//! A drop: the survivors are flushed, then it is voted for; nothing is answered before enough voters have the vote. A promotion:
-//! the replica is filled, takes every write, and is flushed; then it is voted for, and from the first voter that has the vote on
-//! its failure is a drop. It counts once the newcomer has the vote itself: until then its register speaks of a boot in which it was
-//! not in sync, and whoever opens the volume would take it for rebooted.
+//! A drop: the survivors are flushed, then the drop is voted for; nothing is answered before enough voters have the
+//! vote. A promotion: the replica is rebuilt, takes every write, and is flushed; then the promotion is voted for, and
+//! from the first voter that has the vote on, its failure is a drop. The promotion counts once the new member has the
+//! vote itself: until then its register names a boot in which it was not in sync, and a controller that opens the
+//! volume would take it for rebooted.
 //!
-//! A change of voters: a joint vote, then one without those of before ([`Seating`]). Failures and promotions go on meanwhile.
+//! A change of voters: a joint vote, then one without the previous voters ([`VoterConfig`]). Failures and promotions
+//! continue meanwhile.
 
 use braid_format::Uuid;
 
 use super::opening::Opened;
-use super::planted::{Planted, planted};
-use super::quorum::{Seating, VOTERS_MAX, VoterId, Voters};
+use super::quorum::{VOTERS_MAX, VoterConfig, VoterId, Voters};
 use super::register::Vote;
 
-/// What is wanted of the caller.
+/// What the caller is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
-    /// All that was voted for counts.
+pub enum MembershipAction {
+    /// Nothing: every vote has been recorded.
     Nothing,
-    /// These are to be flushed ([`Membership::flushed`]).
+    /// Flush these replicas ([`Membership::flushed`]).
     Flush(Voters),
-    /// These voters are to be asked to take a vote, again and again until they answer.
+    /// Send this vote to these voters, repeatedly until they reply.
     Cast(Vote, Voters),
-    /// The replicas that are left do not hold everything: nothing may be written or answered. What voters remember stays as it is.
+    /// Nothing may be written or answered: the remaining replicas do not hold everything. The voters' registers stay as
+    /// they are.
     Frozen,
 }
 
 #[derive(Clone, Copy)]
 struct Proposal {
     vote: Vote,
-    /// Who is to be flushed before.
+    /// The replicas to be flushed before.
     unflushed: Voters,
-    /// Who has the vote.
+    /// The voters that have the vote.
     cast: Voters,
     drops: bool,
 }
@@ -40,128 +42,129 @@ struct Proposal {
 /// The replicas of a volume that is served.
 pub struct Membership {
     settled: Vote,
-    /// The last sequence number that was used.
+    /// The last sequence number used.
     sequence: u64,
     proposal: Option<Proposal>,
     frozen: bool,
-    /// Under which boot each voter's replica was met last.
+    /// The boot of each voter's replica when it connected last.
     boots: [Option<Uuid>; VOTERS_MAX],
-    /// Ids for new lines are counted up from a random number.
+    /// New lineage ids are counted up from a random number.
     lineage: u64,
 }
 
 impl Membership {
-    /// With what was opened. `lineage` is random.
+    /// Creates the membership of an opened volume. `lineage` is random.
     pub fn new(opened: &Opened, lineage: u64) -> Membership {
         let Opened { vote, boots } = *opened;
         let mut membership =
             Membership { settled: vote, sequence: vote.sequence, proposal: None, frozen: false, boots, lineage };
-        membership.settle_seating();
+        membership.end_joint();
         membership
     }
 
-    /// A new session with a replica has begun, and its node says under which boot. In another one than before it may lack what was
-    /// acknowledged: it has failed.
-    pub fn met(&mut self, voter: VoterId, boot: Uuid) {
+    /// Records that a new session with a replica has begun, and the boot of its node. Under another boot than before it
+    /// may lack what was acknowledged: it has failed.
+    pub fn connected(&mut self, voter: VoterId, boot: Uuid) {
         let last = self.boots[usize::from(voter.0)].replace(boot);
-        if last != Some(boot) && !planted(Planted::RebootUnnoticed) {
+        if last != Some(boot) {
             self.fail(voter);
         }
     }
 
-    /// Under which boot a voter's replica is believed, as [`super::Ask::Cast`] says it; nil: it is not.
+    /// Returns the boot under which a voter's replica is trusted, as in [`super::VoterRequest::Cast`]; nil: it is not.
     pub fn boot(&self, voter: VoterId) -> Uuid {
         self.boots[usize::from(voter.0)].unwrap_or_default()
     }
 
-    /// The vote that counts.
+    /// Returns the vote that counts.
     pub fn settled(&self) -> &Vote {
         &self.settled
     }
 
-    /// Who takes every write that may be answered: those in sync that have not failed, and who is being promoted.
+    /// Returns the replicas that take every write that may be answered: those in sync that have not failed, and the one
+    /// being promoted.
     pub fn in_sync(&self) -> Voters {
         self.proposal.as_ref().map_or(self.settled.in_sync, |proposal| proposal.vote.in_sync)
     }
 
-    /// Who may be read from: whoever was and stays in sync.
+    /// Returns the replicas that may be read: those that were in sync and still are.
     pub fn readable(&self) -> Voters {
         self.in_sync().and(self.settled.in_sync)
     }
 
-    /// Whether requests may be answered, as far as members go: no drop waits for votes.
+    /// Returns whether requests may be answered as far as the membership is concerned: no drop waits for votes.
     pub fn may_answer(&self) -> bool {
         let drops = self.proposal.as_ref().is_some_and(|proposal| proposal.drops);
-        !self.frozen && (!drops || planted(Planted::AnsweredBeforeVotes))
+        !self.frozen && !drops
     }
 
-    /// A replica has failed: an I/O of it, or its node has rebooted. Nothing of its state counts where it was not in sync.
+    /// Records that a replica has failed: it failed an I/O, or its node has rebooted. Ignored if it was not in sync.
     pub fn fail(&mut self, voter: VoterId) {
         let mut in_sync = self.in_sync();
         if self.frozen || !in_sync.has(voter) {
             return;
         }
         in_sync.remove(voter);
-        self.propose(in_sync, self.seating(), true);
+        self.propose(in_sync, self.config(), true);
     }
 
-    /// A replica holds everything, takes every write and is flushed. False: something else is being voted for; later, then. Or it votes no more.
+    /// Promotes a replica that holds everything, takes every write and is flushed. Returns false if another vote is
+    /// pending, to be retried; or if the replica is no voter any more.
     #[must_use]
     pub fn promote(&mut self, voter: VoterId) -> bool {
-        if self.in_sync() != self.settled.in_sync || self.frozen || !self.seating().voters.has(voter) {
+        if self.in_sync() != self.settled.in_sync || self.frozen || !self.config().voters.has(voter) {
             return false;
         }
         let mut in_sync = self.settled.in_sync;
         in_sync.insert(voter);
-        self.propose(in_sync, self.seating(), false);
+        self.propose(in_sync, self.config(), false);
         true
     }
 
-    /// Who votes by the last vote that was proposed.
-    pub fn seating(&self) -> Seating {
-        self.proposal.as_ref().map_or(self.settled.seating, |proposal| proposal.vote.seating)
+    /// Returns the voters by the last proposed vote.
+    pub fn config(&self) -> VoterConfig {
+        self.proposal.as_ref().map_or(self.settled.config, |proposal| proposal.vote.config)
     }
 
-    /// Everybody who votes, or may still have to.
-    pub fn asked(&self) -> Voters {
-        self.seating().all().or(self.settled.seating.all())
+    /// Returns all voters, including those whose vote may still be needed.
+    pub fn all_voters(&self) -> Voters {
+        self.config().all().or(self.settled.config.all())
     }
 
-    /// The sets of voters that have to be heard of for a lease: whoever opens the volume may know of any of them.
+    /// Returns the sets of voters that must each have replied for a lease: a controller that opens the volume may know
+    /// any of them.
     pub fn lease_sets(&self) -> impl Iterator<Item = Voters> {
-        let proposed = self.proposal.as_ref().map_or(Seating::default(), |proposal| proposal.vote.seating);
-        let unmet = planted(Planted::ChangeWithoutOld);
-        let settled = if unmet { self.settled.seating.settled() } else { self.settled.seating };
-        settled.sets().chain(proposed.sets()).collect::<Vec<_>>().into_iter()
+        let proposed = self.proposal.as_ref().map_or(VoterConfig::default(), |proposal| proposal.vote.config);
+        self.settled.config.sets().chain(proposed.sets()).collect::<Vec<_>>().into_iter()
     }
 
-    /// Begins a change of who votes: [`Seating::with`] or [`Seating::without`] of [`Membership::seating`]. What follows after the joint vote follows
-    /// by itself. False: something else is being voted for, or a replica in sync would lose its vote; later, then.
+    /// Begins a change of voters: [`VoterConfig::with`] or [`VoterConfig::without`] of [`Membership::config`]. The vote after
+    /// the joint vote follows automatically. Returns false if another vote is pending, or a replica in sync would lose
+    /// its vote; to be retried.
     #[must_use]
-    pub fn change(&mut self, seating: Seating) -> bool {
-        let fits =
-            seating.before == self.settled.seating.voters && self.settled.in_sync.without(seating.voters).is_empty();
-        if self.proposal.is_some() || self.frozen || self.settled.seating.is_joint() || !fits {
+    pub fn change(&mut self, config: VoterConfig) -> bool {
+        let fits = config.previous_voters == self.settled.config.voters
+            && self.settled.in_sync.without(config.voters).is_empty();
+        if self.proposal.is_some() || self.frozen || self.settled.config.is_joint() || !fits {
             return false;
         }
-        let seating = if planted(Planted::ChangeWithoutOld) { seating.settled() } else { seating };
-        self.propose(self.settled.in_sync, seating, false);
+        self.propose(self.settled.in_sync, config, false);
         true
     }
 
-    /// What a joint vote leads to.
-    fn settle_seating(&mut self) {
-        if self.proposal.is_none() && !self.frozen && self.settled.seating.is_joint() {
-            let seating = self.settled.seating.settled();
-            let in_sync = self.settled.in_sync.and(seating.voters);
-            self.propose(in_sync, seating, in_sync != self.settled.in_sync);
+    /// Proposes the vote that ends a joint configuration.
+    fn end_joint(&mut self) {
+        if self.proposal.is_none() && !self.frozen && self.settled.config.is_joint() {
+            let config = self.settled.config.final_config();
+            let in_sync = self.settled.in_sync.and(config.voters);
+            self.propose(in_sync, config, in_sync != self.settled.in_sync);
         }
     }
 
-    fn propose(&mut self, in_sync: Voters, seating: Seating, drops: bool) {
-        // Of those that were in sync as many must be left as it takes to have everything: who is being promoted counts once enough voters
-        // say so.
-        let least = if planted(Planted::DroppedBelowLeast) { 1 } else { self.settled.seating.least() };
+    fn propose(&mut self, in_sync: Voters, config: VoterConfig, drops: bool) {
+        // Enough of the replicas in sync must remain to hold everything: a replica that is being promoted counts once
+        // enough voters have the vote.
+        let least = self.settled.config.replicas_needed();
         if in_sync.and(self.settled.in_sync).count() < least {
             self.frozen = true;
             return;
@@ -169,39 +172,40 @@ impl Membership {
         self.sequence += 1;
         self.lineage = self.lineage.wrapping_add(u64::from(drops)).max(1);
         let lineage = if drops { self.lineage } else { self.settled.lineage };
-        let vote = Vote { epoch: self.settled.epoch, sequence: self.sequence, lineage, in_sync, seating };
-        let unflushed = if drops && !planted(Planted::SurvivorsNotFlushed) { in_sync } else { Voters::NONE };
+        let vote = Vote { epoch: self.settled.epoch, sequence: self.sequence, lineage, in_sync, config };
+        let unflushed = if drops { in_sync } else { Voters::NONE };
         self.proposal = Some(Proposal { vote, unflushed, cast: Voters::NONE, drops });
     }
 
-    /// What is to be done now.
-    pub fn wanted(&self) -> Wanted {
+    /// Returns what is to be done now.
+    pub fn next_action(&self) -> MembershipAction {
         match &self.proposal {
-            _ if self.frozen => Wanted::Frozen,
-            None => Wanted::Nothing,
-            Some(proposal) if !proposal.unflushed.is_empty() => Wanted::Flush(proposal.unflushed),
-            Some(proposal) => Wanted::Cast(proposal.vote, proposal.vote.seating.all().without(proposal.cast)),
+            _ if self.frozen => MembershipAction::Frozen,
+            None => MembershipAction::Nothing,
+            Some(proposal) if !proposal.unflushed.is_empty() => MembershipAction::Flush(proposal.unflushed),
+            Some(proposal) => MembershipAction::Cast(proposal.vote, proposal.vote.config.all().without(proposal.cast)),
         }
     }
 
-    /// A replica was flushed, by a flush that began after [`Membership::wanted`] asked for it. One that cannot be has failed.
+    /// Records that a replica was flushed, by a flush that began after [`Membership::next_action`] requested it. A
+    /// replica that cannot be flushed has failed.
     pub fn flushed(&mut self, voter: VoterId) {
         if let Some(proposal) = &mut self.proposal {
             proposal.unflushed.remove(voter);
         }
     }
 
-    /// A voter has this vote.
+    /// Records that a voter has this vote.
     pub fn cast(&mut self, voter: VoterId, vote: (u64, u64)) {
         let Some(proposal) = self.proposal.as_mut().filter(|proposal| proposal.vote.order() == vote) else { return };
         proposal.cast.insert(voter);
-        let newcomers = proposal.vote.in_sync.without(self.settled.in_sync);
-        let told = newcomers.without(proposal.cast).is_empty() || planted(Planted::NewcomerUntold);
-        let enough = proposal.vote.seating.may_record(proposal.cast) || planted(Planted::OneVoteDrop);
-        if enough && told {
+        let new_members = proposal.vote.in_sync.without(self.settled.in_sync);
+        let recorded = new_members.without(proposal.cast).is_empty();
+        let enough = proposal.vote.config.may_record(proposal.cast);
+        if enough && recorded {
             self.settled = proposal.vote;
             self.proposal = None;
-            self.settle_seating();
+            self.end_joint();
         }
     }
 }

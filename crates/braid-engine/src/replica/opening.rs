@@ -1,79 +1,80 @@
-//! Opening a volume: from what voters remember to what may be served.
+//! Opens a volume: from the voters' registers to what may be served.
 //!
-//! 1. Raise the epoch on enough voters. From then on no other controller's I/O reaches a replica of theirs.
-//! 2. The highest vote among them says who is in sync. Those of them that were raised, and have not rebooted since, are
-//!    believed, if they have everything ([`Seating::least`]); where so many of those in sync have rebooted that the others, missing ones
-//!    included, cannot have everything, nobody knows better, and all are; but for older copies of themselves, unless again the others cannot
-//!    have everything.
-//! 3. Wait until the lease of whoever was cut off has run out, unless he let go.
-//! 4. The replicas that are believed are flushed and made equal, by the caller.
-//! 5. Who is in sync is voted for in the new epoch. Once enough voters have it, and all that are in sync, the volume may be served. Where
-//!    one of them does not take it any more the caller begins anew.
+//! 1. Raise the epoch on enough voters. From then on no other controller's I/O reaches their replicas.
+//! 2. The highest vote among them says which replicas are in sync. Those of them that were raised, and have not
+//!    rebooted since, are trusted, if they have everything ([`VoterConfig::replicas_needed`]). If so many replicas in sync have
+//!    rebooted that the others, including missing ones, cannot have everything, no better content exists, and all
+//!    of them are trusted, except for older copies of themselves; and these as well, if the others cannot have
+//!    everything.
+//! 3. Wait until the lease of the fenced controller has expired, unless it has released the volume.
+//! 4. The caller flushes and resyncs the trusted replicas.
+//! 5. The replicas in sync are voted for in the new epoch. Once enough voters have the vote, and all replicas in sync,
+//!    the volume may be served. If one of these does not take the vote any more, the caller starts again.
 
 use braid_format::Uuid;
 
 use super::boot::is_of_older_copy;
-use super::fence::Ask;
+use super::fence::VoterRequest;
 use super::lease::OPEN_WAIT_NS;
-use super::planted::{Planted, planted};
-use super::quorum::{Quorums, Seating, VOTERS_MAX, VoterId, Voters};
+use super::quorum::{Quorums, VOTERS_MAX, VoterConfig, VoterId, Voters};
 use super::register::{Register, Vote};
 
 mod forced;
-pub use forced::{Forecast, Unforced, forecast};
+pub use forced::{ForceRefusal, Forecast, forecast};
 
-/// What an opening needs next.
+/// The next step of an opening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Next {
-    /// These voters are to be asked, again and again until they answer: more of them are needed.
-    Ask(Ask, Voters),
-    /// These voters are to take this vote, each under the boot that [`Opening::boot`] says. The others ([`Opening::unraised`]) are still to
-    /// be asked: they may take it, too.
+pub enum OpeningStep {
+    /// Send this request to these voters, repeatedly until they reply: more of them are needed.
+    Ask(VoterRequest, Voters),
+    /// Send this vote to these voters, each with the boot that [`Opening::boot`] returns. The others
+    /// ([`Opening::unraised`]) are still to be asked: they may take it, too.
     Cast(Vote, Voters),
-    /// Enough were raised, and the replicas in sync among them do not have everything: of these some are missing. The others are still to be
-    /// asked.
-    Missing(Ask, Voters, Voters),
-    /// Until this moment somebody else may answer clients. The others are still to be asked.
-    Wait(Ask, Voters, u64),
-    /// These are to be flushed and made equal ([`Opening::equal`]).
-    MakeEqual(Voters),
-    /// It may be served ([`Opening::opened`]).
+    /// Enough voters were raised, but the replicas in sync among them do not have everything: some of the last set are
+    /// missing. The voters of the first set are still to be asked.
+    Missing(VoterRequest, Voters, Voters),
+    /// Until this moment another controller may answer clients. These voters are still to be asked.
+    Wait(VoterRequest, Voters, u64),
+    /// Flush and resync these replicas ([`Opening::resynced`]).
+    Resync(Voters),
+    /// The volume may be served ([`Opening::opened`]).
     Open,
 }
 
-/// What may be served.
+/// An opened volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opened {
     /// The vote that enough voters have.
     pub vote: Vote,
-    /// The boot of each voter's node, as far as known. A replica that answers under another one is to be dropped.
+    /// The boot of each voter's node, as far as known. A replica that replies under another one must be dropped.
     pub boots: [Option<Uuid>; VOTERS_MAX],
 }
 
-/// One try to open a volume.
+/// An attempt to open a volume.
 pub struct Opening {
-    /// Who votes as far as was known at the beginning.
-    known: Seating,
+    /// The voters as known at the beginning.
+    known: VoterConfig,
     controller: Uuid,
-    /// A line for those that go on, should some be left out; random.
+    /// A new lineage, in case replicas are dropped; random.
     lineage: u64,
     epoch: u64,
-    /// What those that were raised remembered, and the boot of their nodes.
+    /// The previous register of each raised voter, and the boot of its node.
     raised: [Option<(Register, Uuid)>; VOTERS_MAX],
-    /// When there were enough of them.
+    /// When enough voters were raised.
     enough_ns: Option<u64>,
-    /// The vote that was found, and who is being made equal: what comes later changes neither.
+    /// The vote that was found, and the replicas being resynced: later replies change neither.
     chosen: Option<(Vote, Voters)>,
     vote: Option<Vote>,
     cast: Voters,
-    /// It goes by these voters alone, whatever others may know, and by the vote of this order: [`Opening::forced`].
+    /// Only these voters count, and the vote of this order: [`Opening::forced`].
     forced: Option<(Voters, (u64, u64))>,
 }
 
 impl Opening {
-    /// `lineage` and `controller` are random. The epoch begins at 1, and is raised by what voters say. `known`: who votes, as some vote said once, or as
-    /// the volume was made; what voters say that are raised counts before that.
-    pub fn new(known: Seating, controller: Uuid, lineage: u64) -> Opening {
+    /// Creates an opening. `lineage` and `controller` are random. The epoch begins at 1, and is raised by the voters'
+    /// replies. `known`: the voters, by an earlier vote, or as the volume was created; the registers of raised voters
+    /// take precedence.
+    pub fn new(known: VoterConfig, controller: Uuid, lineage: u64) -> Opening {
         Opening {
             known,
             controller,
@@ -88,19 +89,20 @@ impl Opening {
         }
     }
 
-    /// The same, with an epoch above this one: for whoever served in that one, and goes on only if nobody else has come since. Then
-    /// [`Opening::refused`] is not to be called: it would go above whoever has.
+    /// Returns the opening with an epoch above this one: for a controller that served in that one, and continues only
+    /// if no other controller has opened the volume since. Then [`Opening::refused`] must not be called: it would raise
+    /// the epoch above the other controller's.
     #[must_use]
-    pub fn above(self, epoch: u64) -> Opening {
+    pub fn above_epoch(self, epoch: u64) -> Opening {
         Opening { epoch: epoch + 1, ..self }
     }
 
-    /// The epoch that it tries to raise.
+    /// Returns the epoch that it tries to raise.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// A voter was raised to `epoch`.
+    /// Records that a voter was raised to `epoch`.
     pub fn raised(&mut self, voter: VoterId, epoch: u64, before: Register, boot: Uuid, now_ns: u64) {
         if epoch != self.epoch || self.forced.is_some_and(|(present, _)| !present.has(voter)) {
             return;
@@ -109,14 +111,15 @@ impl Opening {
         self.look_for_enough(now_ns);
     }
 
-    /// A voter is somebody else than who was raised, and that one does not count: it is somewhere else, or was made anew in its place, as a later
-    /// list of places says; or it answers an epoch below the one that it was raised to, which who was raised never does. If who is in sync was
-    /// chosen by his word already, everything begins anew.
+    /// Discards the reply of a voter that was replaced: by a later list of voters it is elsewhere, or was created again
+    /// under its number; or it replies in an epoch below the one that it was raised to, which a raised voter never
+    /// does. If the replicas in sync were chosen by its reply already, the opening starts again.
     ///
-    /// Whoever opens the volume must hear this of a list before it hears of a vote that goes by that list ([`Opening::raised`]). Nobody has to vote for
-    /// what that one promised: whoever served meanwhile goes on with the new one, and with others that were not raised.
-    pub fn moved(&mut self, voter: VoterId, now_ns: u64) {
-        if planted(Planted::MovedCounted) || self.raised[usize::from(voter.0)].take().is_none() {
+    /// The caller must report this of a list before it reports a vote that uses that list ([`Opening::raised`]). The
+    /// guarantees of the replaced voter bind no other voter: a controller that served meanwhile continues with the new
+    /// one, and with others that were not raised.
+    pub fn replaced(&mut self, voter: VoterId, now_ns: u64) {
+        if self.raised[usize::from(voter.0)].take().is_none() {
             return;
         }
         if self.chosen.is_some() || self.vote.is_some() {
@@ -125,48 +128,44 @@ impl Opening {
         self.look_for_enough(now_ns);
     }
 
-    /// Who votes, as far as those say that were raised.
-    pub fn seating(&self) -> Seating {
+    /// Returns the voters, by the registers of the raised voters.
+    pub fn config(&self) -> VoterConfig {
         let winner = self.chosen.map_or_else(|| self.winner(), |(winner, _)| winner);
-        // Nobody has voted: the list that came with the volume, or one that counted later.
-        if winner.epoch == 0 || winner.seating.voters.is_empty() { self.known } else { winner.seating }
+        // No vote was cast: the list that came with the volume applies, or one that counted later.
+        if winner.epoch == 0 || winner.config.voters.is_empty() { self.known } else { winner.config }
     }
 
     fn look_for_enough(&mut self, now_ns: u64) {
-        // Who was raised later may say that more are needed: then the wait begins with the last of them.
+        // A voter raised later may know that more voters are needed: then the wait begins with the last of them.
         match self.opens() {
             true => drop(self.enough_ns.get_or_insert(now_ns)),
             false => self.enough_ns = None,
         }
     }
 
-    /// Whether enough were raised.
+    /// Returns whether enough voters were raised.
     fn opens(&self) -> bool {
-        let seating = self.seating();
+        let config = self.config();
         if let Some((present, newest)) = self.forced {
-            // A vote that came since says something else than what was agreed to.
+            // A later vote differs from what the user agreed to.
             let is_as_said = self.winner().order() == newest;
-            return !present.is_empty() && present.without(self.who_was_raised()).is_empty() && is_as_said;
-        }
-        if planted(Planted::OpenedWithoutVotes) {
-            return !self.who_was_raised().is_empty();
+            return !present.is_empty() && present.without(self.raised_voters()).is_empty() && is_as_said;
         }
         let enough = |set: Voters, raised: Voters| set.and(raised).count() >= Quorums::of(set.count()).open;
-        // Who came with a version is no voter of those before, even under the number of one.
-        let of_before = !seating.is_joint() || enough(seating.before, self.older(seating.version));
-        of_before && enough(seating.voters, self.older(seating.version.saturating_add(1)))
+        // A voter that was added with a version is no voter of earlier lists, even if it has the number of one.
+        let of_before = !config.is_joint() || enough(config.previous_voters, self.older(config.version));
+        of_before && enough(config.voters, self.older(config.version.saturating_add(1)))
     }
 
-    /// Those that were raised and had come before this version of the list.
+    /// Returns the raised voters that were added before this version of the list.
     fn older(&self, than: u64) -> Voters {
         let is_old = |voter: &VoterId| {
-            self.raised[usize::from(voter.0)].is_some_and(|(register, _)| register.since < than)
-                || planted(Planted::NewcomerKnowsPast)
+            self.raised[usize::from(voter.0)].is_some_and(|(register, _)| register.added_in_version < than)
         };
-        self.who_was_raised().iter().filter(is_old).collect()
+        self.raised_voters().iter().filter(is_old).collect()
     }
 
-    /// A voter answers another epoch: everything begins anew, above it.
+    /// Records that a voter replied in another epoch: the opening starts again, above it.
     pub fn refused(&mut self, epoch: u64) {
         if epoch >= self.epoch {
             let Opening { known, controller, lineage, forced, .. } = *self;
@@ -174,87 +173,90 @@ impl Opening {
         }
     }
 
-    /// Those of [`Next::MakeEqual`] that are flushed and hold the same. Fewer than have everything: it begins anew, and raises the same voters again.
-    pub fn equal(&mut self, equal: Voters) {
-        let enough = equal.count() >= self.seating().least() || planted(Planted::OpenedBelowLeast);
+    /// Reports which replicas of [`OpeningStep::Resync`] are flushed and equal. If they lack something, the opening
+    /// starts again, and raises the same voters again.
+    pub fn resynced(&mut self, equal: Voters) {
+        let enough = equal.count() >= self.config().replicas_needed();
         let chosen = self.chosen.filter(|_| enough && !equal.is_empty());
         let Some((winner, _)) = chosen else { return self.refused(self.epoch) };
         let goes_on = equal == winner.in_sync && self.forced.is_none();
         let lineage = if goes_on { winner.lineage } else { self.lineage };
-        let seating = self.forced.map_or_else(|| self.seating(), |(present, _)| self.seating_of_present(present));
-        self.vote = Some(Vote { epoch: self.epoch, sequence: 1, lineage, in_sync: equal, seating });
+        let config = self.forced.map_or_else(|| self.config(), |(present, _)| self.config_of_present(present));
+        self.vote = Some(Vote { epoch: self.epoch, sequence: 1, lineage, in_sync: equal, config });
     }
 
-    /// A voter has the vote of this epoch.
+    /// Records that a voter has the vote of this epoch.
     pub fn cast(&mut self, voter: VoterId, epoch: u64) {
         if epoch == self.epoch && self.vote.is_some() {
             self.cast.insert(voter);
         }
     }
 
-    /// What is to be done now.
-    pub fn next(&self, now_ns: u64) -> Next {
+    /// Returns the next step.
+    pub fn next(&self, now_ns: u64) -> OpeningStep {
         if let Some(vote) = self.vote {
             let enough = match self.forced {
-                // Whoever meets any of them later is to know that the others count no more.
-                Some(_) => vote.seating.voters.without(self.cast).is_empty(),
-                _ => vote.seating.may_record(self.cast),
+                // An opening that meets any of them later must learn that the other voters no longer count.
+                Some(_) => vote.config.voters.without(self.cast).is_empty(),
+                _ => vote.config.may_record(self.cast),
             };
-            // Each of those in sync has to know under which boot it was made equal, or whoever opens next takes it for rebooted.
-            let told = vote.in_sync.without(self.cast).is_empty() || planted(Planted::NewcomerUntold);
-            if enough && told || planted(Planted::ServedBeforeRecorded) {
-                return Next::Open;
+            // Each replica in sync must record the boot under which it was resynced; otherwise the next opening takes
+            // it for rebooted.
+            let recorded = vote.in_sync.without(self.cast).is_empty();
+            if enough && recorded {
+                return OpeningStep::Open;
             }
-            return Next::Cast(vote, self.who_was_raised().without(self.cast));
+            return OpeningStep::Cast(vote, self.raised_voters().without(self.cast));
         }
         if let Some((_, chosen)) = self.chosen {
-            return Next::MakeEqual(chosen);
+            return OpeningStep::Resync(chosen);
         }
-        let ask = self.ask();
+        let ask = self.raise_request();
         let others = self.unraised();
-        let Some(since) = self.enough_ns else { return Next::Ask(ask, others) };
-        if self.believed().is_empty() {
-            return Next::Missing(ask, others, self.winner().in_sync);
+        let Some(since) = self.enough_ns else { return OpeningStep::Ask(ask, others) };
+        if self.trusted().is_empty() {
+            return OpeningStep::Missing(ask, others, self.winner().in_sync);
         }
-        let until = if self.has_let_go() || planted(Planted::OpenedWithoutWait) { since } else { since + OPEN_WAIT_NS };
+        let until = if self.was_released() { since } else { since + OPEN_WAIT_NS };
         if now_ns < until {
-            return Next::Wait(ask, others, until);
+            return OpeningStep::Wait(ask, others, until);
         }
-        Next::MakeEqual(self.believed())
+        OpeningStep::Resync(self.trusted())
     }
 
-    /// What may be served after [`Next::Open`].
+    /// Returns what may be served after [`Next::Open`].
     pub fn opened(&self) -> Option<Opened> {
         let boots = self.raised.map(|raised| raised.map(|(_, boot)| boot));
         self.vote.map(|vote| Opened { vote, boots })
     }
 
-    /// [`Next::MakeEqual`] has begun with these: what voters say that are raised from now on changes nothing of it.
+    /// Fixes the replicas for which [`OpeningStep::Resync`] has begun: later replies change nothing of it.
     pub fn choose(&mut self, chosen: Voters) {
         self.chosen = Some((self.winner(), chosen));
     }
 
-    /// What those are asked that were not raised yet.
-    pub fn ask(&self) -> Ask {
-        Ask::Raise { epoch: self.epoch, controller: self.controller }
+    /// Returns the request for voters that were not raised yet.
+    pub fn raise_request(&self) -> VoterRequest {
+        VoterRequest::Raise { epoch: self.epoch, controller: self.controller }
     }
 
-    /// Those.
+    /// Returns the voters that were not raised yet.
     pub fn unraised(&self) -> Voters {
         if let Some((present, _)) = self.forced {
-            return present.without(self.who_was_raised());
+            return present.without(self.raised_voters());
         }
-        // Whoever any of them knows of may know more.
-        let heard = self.registers().map(|register| register.vote.seating.all());
-        heard.fold(self.known.all(), Voters::or).without(self.who_was_raised())
+        // A voter that any of them knows of may know more.
+        let known_voters = self.registers().map(|register| register.vote.config.all());
+        known_voters.fold(self.known.all(), Voters::or).without(self.raised_voters())
     }
 
-    /// Under which boot a voter was raised; nil: it was not. A replica of [`Next::MakeEqual`] that is met under another one has failed.
+    /// Returns the boot under which a voter was raised; nil: it was not. A replica of [`OpeningStep::Resync`] that
+    /// connects under another one has failed.
     pub fn boot(&self, voter: VoterId) -> Uuid {
         self.raised[usize::from(voter.0)].map(|(_, boot)| boot).unwrap_or_default()
     }
 
-    fn who_was_raised(&self) -> Voters {
+    fn raised_voters(&self) -> Voters {
         (0..VOTERS_MAX as u8).map(VoterId).filter(|v| self.raised[usize::from(v.0)].is_some()).collect()
     }
 
@@ -263,67 +265,55 @@ impl Opening {
     }
 
     fn winner(&self) -> Vote {
-        let order = |vote: &Vote| {
-            if planted(Planted::EpochForgotten) { (vote.sequence, vote.epoch) } else { vote.order() }
-        };
-        self.registers().map(|register| register.vote).max_by_key(order).unwrap_or_default()
+        self.registers().map(|register| register.vote).max_by_key(Vote::order).unwrap_or_default()
     }
 
     fn has_rebooted(&self, voter: VoterId) -> bool {
         self.raised[usize::from(voter.0)].is_some_and(|(register, boot)| register.boot != boot)
     }
 
-    /// Whether a voter's replica is an older copy, which nobody has believed since.
+    /// Returns whether a voter's replica is an older copy that no vote has trusted since.
     fn is_older(&self, voter: VoterId) -> bool {
         let boot = self.boot(voter);
         self.has_rebooted(voter) && is_of_older_copy(boot)
     }
 
-    /// The replicas from which the volume may be served.
-    fn believed(&self) -> Voters {
+    /// Returns the replicas from which the volume may be served.
+    fn trusted(&self) -> Voters {
         if let Some((present, _)) = self.forced {
             return self.best_of(present).map(|(best, _)| best).unwrap_or_default();
         }
-        let seating = self.seating();
-        let mut in_sync = self.winner().in_sync.and(seating.replicas);
-        if planted(Planted::WitnessIsData) {
-            in_sync = in_sync.or(seating.voters.without(seating.replicas));
-        }
-        if planted(Planted::LinesCalledApart) && self.lines_are_apart() {
-            return Voters::NONE;
-        }
-        let here = in_sync.and(self.who_was_raised());
-        let rebooted: Voters = here.iter().filter(|voter| self.has_rebooted(*voter)).collect();
-        let older: Voters = here.iter().filter(|voter| self.is_older(*voter)).collect();
-        let least = if planted(Planted::OpenedBelowLeast) { 1 } else { seating.least() };
-        // Not even with those that did not answer yet enough are left that have not.
-        let know_better = |who: Voters| in_sync.without(who).count() >= least;
-        let believed = match planted(Planted::RebootBelieved) {
-            false if know_better(rebooted) => here.without(rebooted),
-            false if know_better(older) && !planted(Planted::OlderLikeRebooted) => here.without(older),
-            _ => here,
+        let config = self.config();
+        let in_sync = self.winner().in_sync.and(config.replicas);
+        let available = in_sync.and(self.raised_voters());
+        let rebooted: Voters = available.iter().filter(|voter| self.has_rebooted(*voter)).collect();
+        let older: Voters = available.iter().filter(|voter| self.is_older(*voter)).collect();
+        let least = config.replicas_needed();
+        // Whether the others, including those that have not replied yet, still have everything.
+        let complete_without = |who: Voters| in_sync.without(who).count() >= least;
+        let trusted = if complete_without(rebooted) {
+            available.without(rebooted)
+        } else if complete_without(older) {
+            available.without(older)
+        } else {
+            available
         };
-        if believed.count() < least { Voters::NONE } else { believed }
+        if trusted.count() < least { Voters::NONE } else { trusted }
     }
 
-    /// What the planted bug takes for a parting of ways.
-    fn lines_are_apart(&self) -> bool {
-        let drops = || self.registers().map(|register| register.vote).filter(|vote| vote.sequence > 1);
-        drops().any(|vote| drops().any(|other| vote.epoch != other.epoch && vote.lineage != other.lineage))
-    }
-
-    /// Whether the last controller that can have served stopped in order, as one of those says that know it. Whoever raised an epoch and
-    /// served after it would be known to one of these, too. A register that says so without a vote of that epoch speaks of somebody who
-    /// never served: of the one before it says nothing.
-    fn has_let_go(&self) -> bool {
+    /// Returns whether the last controller that can have served has stopped cleanly, by the register of a voter that
+    /// knows it. A controller that raised an epoch and served later would be known to one of these voters, too. A
+    /// register that says so without a vote of that epoch was written for a controller that never served: it says
+    /// nothing of the previous one.
+    fn was_released(&self) -> bool {
         if self.forced.is_some() {
-            // Those that were not asked may know of a later one.
+            // Voters that were not asked may know of a later controller.
             return false;
         }
         let last = self.registers().map(|register| register.epoch).max().unwrap_or(0);
         let mut of_last = self.registers().filter(|register| register.epoch == last);
-        let served = |register: &Register| register.vote.epoch == last || planted(Planted::ReleaseOfNobody);
-        // What says this epoch already was raised by this opening: an answer was lost, and what stood before with it.
+        let served = |register: &Register| register.vote.epoch == last;
+        // A register with this epoch was raised by this opening: its reply was lost, and with it the previous register.
         last < self.epoch && (last == 0 || of_last.any(|register| register.released && served(register)))
     }
 }

@@ -1,50 +1,48 @@
 //! How requests claim their ranges: see [`crate::claims`].
 
-use super::partial::Partial;
-use super::ranges::tell_released;
+use super::ranges::notify_released;
+use super::slots::Partial;
 use super::waiting::range_key;
 use super::{Shard, slots};
 use crate::claims::{Claim, HELD_BYTES_MAX};
 use crate::io::{DeviceId, ErrorKind, IoError, Op};
-use crate::planted::{Planted, planted};
 
 impl Shard {
-    /// Claims the range of a new write on the short way. `None`: another request overlaps, and the write takes the way of the queue.
+    /// Claims the range of a new write on the fast path. `None`: another request overlaps, and the write takes the
+    /// regular path.
     #[inline]
-    pub(super) fn claim_at_once(&mut self, device: DeviceId, start: u64, end: u64) -> Option<Claim> {
-        if planted(Planted::ClaimsForgotten) {
-            return Some(Claim::No);
-        }
-        let mut tell = |bucket| tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
+    pub(super) fn claim_fast_path(&mut self, device: DeviceId, start: u64, end: u64) -> Option<Claim> {
+        let mut tell = |bucket| notify_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
         if !self.shared.claims.hold(device, start, end, &mut tell) {
             return None;
         }
         // A write that becomes late enters this list before it releases its claim.
         if self.shared.late.covers(device, start, end) {
-            self.shared.claims.give_back(device, start, end, &mut tell);
+            self.shared.claims.release(device, start, end, &mut tell);
             return None;
         }
         Some(Claim::Held)
     }
 
-    /// The same for a read or write; a read needs no claim.
+    /// Claims the range of a read or write; a read needs no claim.
     #[inline]
-    pub(super) fn claim_of_one_place(&mut self, device: DeviceId, op: Op, start: u64, end: u64) -> Option<Claim> {
-        if op == Op::Read { Some(Claim::No) } else { self.claim_at_once(device, start, end) }
+    pub(super) fn claim_single_location(&mut self, device: DeviceId, op: Op, start: u64, end: u64) -> Option<Claim> {
+        if op == Op::Read { Some(Claim::No) } else { self.claim_fast_path(device, start, end) }
     }
 
-    /// Returns whether no earlier request has claimed or awaits any of the range: for a request that is carried out within the call.
+    /// Returns whether no earlier request has claimed or awaits any of the range: for a request that is completed
+    /// inline.
     #[inline]
     pub(super) fn is_unclaimed(&self, device: DeviceId, start: u64, end: u64) -> bool {
         self.in_flight == 0 && self.shared.shards == 1 || self.shared.claims.is_free(device, start, end)
     }
 
-    /// Releases what [`Shard::claim_at_once`] claimed.
+    /// Releases what [`Shard::claim_fast_path`] claimed.
     #[cold]
     pub(super) fn give_back_claim(&mut self, claim: Claim, device: DeviceId, start: u64, end: u64) {
         if claim == Claim::Held {
-            let mut tell = |bucket| tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
-            self.shared.claims.give_back(device, start, end, &mut tell);
+            let mut tell = |bucket| notify_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
+            self.shared.claims.release(device, start, end, &mut tell);
         }
     }
 
@@ -53,13 +51,9 @@ impl Shard {
     pub(super) fn claim_range(&mut self, index: u32) -> bool {
         let slot = &self.slots[index];
         let (device, start, end) = (DeviceId(slot.device), slot.start, slot.end);
-        if planted(Planted::ClaimsForgotten) || self.is_unlocked(index) {
-            self.slots[index].claim = Claim::No;
-            return true;
-        }
         let claims = &self.shared.claims;
         if slot.claim == Claim::Wanted {
-            let mut tell = |bucket| tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
+            let mut tell = |bucket| notify_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
             self.slots[index].claim = match claims.hold(device, start, end, &mut tell) {
                 true => Claim::Held,
                 false => Claim::Queued(claims.join(device, start, end)),
@@ -67,7 +61,7 @@ impl Shard {
         }
         let slot = &mut self.slots[index];
         if let Claim::Queued(number) = slot.claim {
-            if let Err(bucket) = claims.granted(device, start, end, number) {
+            if let Err(bucket) = claims.try_grant(device, start, end, number) {
                 if slot.pool != slots::NO_POOL {
                     // The request that has the claim may wait for the end of all counted requests.
                     self.stop_counting(index);
@@ -94,11 +88,11 @@ impl Shard {
             && let Claim::Granted(number) = self.claim_of(index)
         {
             let bucket = self.shared.claims.shorten(number, slot.cursor);
-            tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
+            notify_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
         }
     }
 
-    /// The claim of the request that a slot carries out.
+    /// Returns the claim of the request that a slot carries out.
     fn claim_of(&self, index: u32) -> Claim {
         let slot = &self.slots[index];
         if slot.partial == Partial::Step { self.claim_of_partial(index) } else { slot.claim }
@@ -109,20 +103,11 @@ impl Shard {
     pub(super) fn give_up_claim(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         let (device, start, end) = (DeviceId(slot.device), slot.start, slot.end);
-        let mut tell = |bucket| tell_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
+        let mut tell = |bucket| notify_released(&self.shared, &mut self.woken, &mut self.outbox, self.id, bucket);
         match std::mem::take(&mut slot.claim) {
             Claim::No | Claim::Wanted => {}
-            Claim::Held => self.shared.claims.give_back(device, start, end, &mut tell),
-            Claim::Queued(number) | Claim::Granted(number) => tell(self.shared.claims.leave(number)),
+            Claim::Held => self.shared.claims.release(device, start, end, &mut tell),
+            Claim::Queued(number) | Claim::Granted(number) => tell(self.shared.claims.leave_queue(number)),
         }
-    }
-
-    /// Returns whether a seeded bug is switched on that claims would hide.
-    fn is_unlocked(&self, index: u32) -> bool {
-        let slot = &self.slots[index];
-        let layout = self.devices.at(slot.device).layout(slot.version);
-        planted(Planted::NoRangeLock) && layout.mirror().is_some()
-            || planted(Planted::RowsUnlocked) && layout.parity().is_some()
-            || planted(Planted::VolumeUnlocked) && layout.volume().is_some()
     }
 }

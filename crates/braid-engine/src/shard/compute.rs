@@ -1,14 +1,13 @@
-//! What is computed of rows: parities, and what is lost. All of it in memory of the shard and of the requests.
+//! Computes parities and lost cells of stripes, in memory of the shard and of the requests.
 
-use braid_parity::{DATA_MAX, Parity, Role};
+use braid_parity::{BlockRole, DATA_MAX, Parity};
 
 use crate::io::{Buf, LeafSink};
-use crate::planted::{Planted, planted};
 
-/// Most cells of a row, parities included.
+/// Maximum number of cells of a stripe, parities included.
 pub(super) const CELLS_MAX: usize = 128;
 
-/// Computes P, and Q where there are two parities, of data in the order of the coefficients.
+/// Computes P, and Q if there are two parities, of data in the order of the coefficients.
 pub(super) fn encode(sink: &mut impl LeafSink, data: &[Buf], parities: &[Buf], len: u64) {
     let best = Parity::best();
     sink.compute(data, parities, len, &mut |data, out| match out {
@@ -18,7 +17,7 @@ pub(super) fn encode(sink: &mut impl LeafSink, data: &[Buf], parities: &[Buf], l
     });
 }
 
-/// Brings the parities up to date with a change of one data cell.
+/// Updates the parities for a change of one data cell.
 pub(super) fn update(sink: &mut impl LeafSink, cell: usize, old: Buf, new: Buf, parities: &[Buf], len: u64) {
     let best = Parity::best();
     sink.compute(&[old, new], parities, len, &mut |data, out| match out {
@@ -28,20 +27,20 @@ pub(super) fn update(sink: &mut impl LeafSink, cell: usize, old: Buf, new: Buf, 
     });
 }
 
-/// A row of which some cells could not be read. Cells are data first, then P, then Q.
-pub(super) struct Broken<'a> {
-    /// Cells of data.
+/// A stripe of which some cells could not be read. Cells are data first, then P, then Q.
+pub(super) struct DegradedStripe<'a> {
+    /// Number of data cells.
     pub data: usize,
-    /// Which coefficient of Q the first of them takes; the others follow, around the end.
+    /// The coefficient of Q of the first data cell; the others follow, modulo the number of data cells.
     pub first_coefficient: usize,
-    /// Where each cell that was read is.
+    /// The buffer of each cell that was read.
     pub cells: &'a [Option<Buf>],
-    /// Data cells that are wanted, and where they are to be.
+    /// The data cells to compute, and their buffers.
     pub wanted: &'a [(usize, Buf)],
 }
 
-/// Computes lost data cells. All that are lost must be wanted. False: too much is lost.
-pub(super) fn recover(sink: &mut impl LeafSink, broken: &Broken<'_>, len: u64) -> bool {
+/// Computes lost data cells. All lost data cells must be in `wanted`. Returns false if too many are lost.
+pub(super) fn recover(sink: &mut impl LeafSink, broken: &DegradedStripe<'_>, len: u64) -> bool {
     let best = Parity::best();
     let mut inputs = [Buf::NONE; CELLS_MAX];
     let mut count = 0;
@@ -61,8 +60,8 @@ pub(super) fn recover(sink: &mut impl LeafSink, broken: &Broken<'_>, len: u64) -
     sink.compute(&inputs[..count], &outputs[..broken.wanted.len()], len, &mut |read, out| {
         let mut data: [&[u8]; DATA_MAX] = [&[]; DATA_MAX];
         let (mut p, mut q): (&[u8], &[u8]) = (&[], &[]);
-        let here = broken.cells.iter().enumerate().filter(|(_, cell)| cell.is_some());
-        for ((cell, _), bytes) in here.zip(read) {
+        let present = broken.cells.iter().enumerate().filter(|(_, cell)| cell.is_some());
+        for ((cell, _), bytes) in present.zip(read) {
             match cell.checked_sub(broken.data) {
                 None => data[coefficient(cell)] = bytes,
                 Some(0) => p = bytes,
@@ -71,11 +70,10 @@ pub(super) fn recover(sink: &mut impl LeafSink, broken: &Broken<'_>, len: u64) -
         }
         let data = &data[..broken.data];
         done = match (broken.wanted, out) {
-            ([(a, _)], [out]) => best.recover(data, p, q, &mut [(Role::Data(coefficient(*a)), out)]).is_ok(),
+            ([(a, _)], [out]) => best.recover(data, p, q, &mut [(BlockRole::Data(coefficient(*a)), out)]).is_ok(),
             ([(a, _), (b, _)], [out_a, out_b]) => {
-                let (a, b) = if planted(Planted::LostCellsSwapped) { (b, a) } else { (a, b) };
                 let (a, b) = (coefficient(*a), coefficient(*b));
-                best.recover(data, p, q, &mut [(Role::Data(a), out_a), (Role::Data(b), out_b)]).is_ok()
+                best.recover(data, p, q, &mut [(BlockRole::Data(a), out_a), (BlockRole::Data(b), out_b)]).is_ok()
             }
             _ => false,
         };

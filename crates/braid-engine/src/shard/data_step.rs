@@ -1,20 +1,20 @@
-//! One step of a request that has places: its range is taken, it is planned as far as one step goes, and submitted; or it is put
-//! into the list of what it must wait for.
+//! One step of a request with a range: acquires the range, plans as much as one step allows, and submits it; or puts
+//! the request into the list of what it must wait for.
 
 use super::ranges::{hold, release};
 use super::waiting::{range_key, region_key};
 use super::{Shard, ShardMessage, slots};
-use crate::Roles;
+use crate::MemberSet;
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op};
 use crate::layout::DeviceLayout;
 use crate::limits::STEP_ORDERED_BYTES_MAX;
 use crate::overlap::RangeTable;
-use crate::plan::{Precondition, Span, Step, carries_data};
-use crate::planted::{self, Planted, planted};
+use crate::plan::{PlanSpan, PlanStep, Precondition, carries_data};
 use braid_format::bitmap::REGIONS_PER_BLOCK;
 
-/// Up to where nothing was ever written of what a long request is to zero on a redundant array. It is not held piece by piece for that:
-/// whoever holds some of it is looked for before the regions are, and waited for.
+/// Returns the end of the never written part, from the cursor on, of a long request that zeroes a range of a redundant
+/// array. This part is skipped without holding it piece by piece: a range that another request holds ends it, because
+/// holders are looked up before the regions are.
 fn past_unwritten(ranges: &RangeTable, slot: &slots::Slot, layout: &DeviceLayout) -> Option<u64> {
     let mirror = layout.mirror().filter(|mirror| !mirror.failed)?;
     let is_long = slot.end.saturating_sub(slot.cursor) > STEP_ORDERED_BYTES_MAX;
@@ -28,32 +28,28 @@ fn past_unwritten(ranges: &RangeTable, slot: &slots::Slot, layout: &DeviceLayout
 }
 
 impl Shard {
-    /// Whether a step would be planned with a layout that is not served any more. Who is out by now has missed what others have
-    /// written since: nothing that is lost may be computed from what he has.
+    /// Returns whether a step would be planned with a layout that is no longer current. A member that was dropped since
+    /// has missed writes of others: no lost data may be computed from its content.
     #[inline]
     fn is_behind(&self, index: u32) -> bool {
         let slot = &self.slots[index];
         let device = self.devices.at(slot.device);
-        slot.version != device.version
-            && device.current.as_ref().is_some_and(|current| current.ordered)
-            && !planted(Planted::StepsWithOldLayout)
+        slot.version != device.version && device.current.as_ref().is_some_and(|current| current.ordered)
     }
 
     /// Plans and submits one step, or puts the slot into the list of what it must wait for.
     #[inline]
     pub(super) fn data_step(&mut self, index: u32, sink: &mut impl LeafSink) {
         loop {
-            #[cfg(feature = "planted")]
-            self.need_without_waiting(index, sink);
             if self.is_behind(index) {
                 self.move_to_current(index);
-                self.forgive(index);
+                self.clear_failures(index);
                 return self.advance(index, sink);
             }
             let slot = &mut self.slots[index];
             let layout = self.devices.at(slot.device).layout(slot.version);
             if slot.op != Op::Read && layout.parity().is_some() {
-                return self.row_step(index, sink);
+                return self.parity_step(index, sink);
             }
             if matches!(slot.op, Op::Discard | Op::WriteZeroes)
                 && let Some(to) = past_unwritten(&self.shared.ranges, slot, layout)
@@ -64,7 +60,7 @@ impl Shard {
                 }
             }
             let mut end = slot.end;
-            if layout.ordered && slot.op != Op::Read && !planted(Planted::NoRangeLock) {
+            if layout.ordered && slot.op != Op::Read {
                 if slot.cursor >= slot.held.1
                     && let Err(bucket) = hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot)
                 {
@@ -74,34 +70,35 @@ impl Shard {
             }
             let (mut op, mut flags) = (slot.op, slot.flags);
             if op != Op::Write {
-                // FUA of operations without data is a flush of its own; a read has none.
+                // FUA of an operation without data is a separate flush; a read has none.
                 flags = Flags(flags.0 & !Flags::FUA.0);
             }
             if op == Op::Read {
-                // Those that were slow count: the one that is asked now may be slower still, and they are asked again then.
+                // Slow members count as readers: the member that is read now may be slower still, and then they are
+                // read again.
                 let has_failed = slot.avoid.without(slot.slow());
                 let others = layout.lease.is_some()
                     && slot.tries < Flags::TRIES_MAX
                     && layout.mirror().is_some_and(|mirror| mirror.has_readers(has_failed));
-                flags = if others { Flags::others(slot.tries) } else { Flags::NONE };
+                flags = if others { Flags::alternative_try(slot.tries) } else { Flags::NONE };
             }
             if layout.ordered {
                 if flags.has(Flags::FAST_ZERO) {
-                    // Members that can and members that cannot would differ.
+                    // Members that support it and members that do not would differ.
                     slot.error = Some(IoError::of(ErrorKind::Unsupported));
                     return self.finish(index);
                 }
                 if op == Op::Discard {
-                    // What each disk makes of a discarded range is its own affair: the members would differ.
+                    // Each disk decides for itself what a discarded range reads as: the members would differ.
                     (op, flags) = (Op::WriteZeroes, Flags::NONE);
                 }
             }
             let buf = if carries_data(op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
-            let span = Span { op, flags, start: slot.cursor, end, buf, avoid: slot.avoid };
+            let span = PlanSpan { op, flags, start: slot.cursor, end, buf, avoid: slot.avoid };
             match self.plan.step(layout, &span, &mut self.loads) {
-                Step::Planned(to) => {
+                PlanStep::Planned(to) => {
                     if op != Op::Read && !layout.missed.is_empty() {
-                        layout.missed.iter().for_each(|missed| missed.note(slot.cursor, to));
+                        layout.missed.iter().for_each(|missed| missed.record(slot.cursor, to));
                     }
                     slot.step = slot.cursor;
                     slot.cursor = to;
@@ -110,63 +107,59 @@ impl Shard {
                         slot.begun_ns = sink.now_ns();
                     }
                     let ios = self.plan.ios_mut();
-                    slot.out = ios.len() as u32 - planted::spoil(ios, layout.ordered);
+                    slot.out = ios.len() as u32;
                     let generation = slot.generation;
-                    for (k, io) in ios.iter_mut().enumerate() {
-                        let cookie = slots::cookie(index, generation, io.leaf);
-                        io.cookie = planted::cookie_of(cookie, k, slot.out);
+                    for io in ios {
+                        io.cookie = slots::cookie(index, generation, io.leaf);
                         if slot.balanced {
                             self.loads.begin(io.leaf, io.offset + io.len);
                         }
                         sink.submit(io);
                     }
-                    if planted(Planted::RangeGivenBackEarly) && slot.held.0 < slot.held.1 {
-                        release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
-                    }
                     return;
                 }
-                Step::Zeros(to) => {
+                PlanStep::Zeros(to) => {
                     if op == Op::Read {
                         sink.zero(buf, to - slot.cursor);
                     }
                     slot.cursor = to;
                     if to >= slot.end {
-                        // Nothing is left to wait for but, with FUA, a flush.
+                        // Nothing remains but, with FUA, a flush.
                         return self.advance(index, sink);
                     }
                 }
-                Step::Lost if !slot.slow().is_empty() => {
-                    // Those are left that were slow: they are asked again, and given more time.
+                PlanStep::Lost if !slot.slow().is_empty() => {
+                    // Only members that were slow remain: they are read again, with more time.
                     slot.avoid = slot.avoid.without(slot.slow());
-                    slot.set_slow(Roles::NONE);
+                    slot.set_slow(MemberSet::NONE);
                 }
-                Step::Lost => {
+                PlanStep::Lost => {
                     slot.error = Some(slot.cause.unwrap_or(IoError::of(ErrorKind::Failed)));
                     return self.finish(index);
                 }
-                Step::Recover => return self.recover_step(index, sink),
-                Step::Unreadable => {
+                PlanStep::Recover => return self.recover_step(index, sink),
+                PlanStep::Unreadable => {
                     slot.error = Some(IoError { offset: slot.cursor, ..IoError::of(ErrorKind::Unreadable) });
                     return self.finish(index);
                 }
-                Step::Needs(Precondition::Region(region)) => {
+                PlanStep::Needs(Precondition::Region(region)) => {
                     let device = DeviceId(slot.device);
                     let home = layout.mirror().expect("only a redundant array has regions").regions.home();
                     if slot.held.0 < slot.held.1 {
-                        // Whoever makes the region ready needs the range.
+                        // The home shard needs the range to prepare the region.
                         release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
                     }
                     if self.devices.at(device.0).version != self.slots[index].version {
-                        // The layout of now may need nothing, and where it has failed nobody would answer.
+                        // The current layout may need nothing; and if it has failed, the home shard does not reply.
                         self.move_to_current(index);
-                        self.forgive(index);
+                        self.clear_failures(index);
                         return self.advance(index, sink);
                     }
                     self.waiting.park(&mut self.slots, index, region_key(device, region / REGIONS_PER_BLOCK));
                     if home == self.id {
                         self.need(device, region, sink);
                     } else {
-                        self.outbox.push_back((home, ShardMessage::Need { device, region }));
+                        self.outbox.push_back((home, ShardMessage::NeedRegion { device, region }));
                     }
                     return;
                 }
@@ -185,13 +178,13 @@ mod tests {
     use crate::Uuid;
     use crate::io::{LeafId, ShardId};
     use crate::layout::Node;
-    use crate::mirror::{MirrorMember, MirrorNode, Role};
+    use crate::mirror::{MemberRole, MirrorMember, MirrorNode};
     use crate::regions::RegionMap;
 
     const SIZE: u64 = 16 << 40;
     const REGION: u32 = 16 << 20;
 
-    /// A mirror of 16 TiB of which these regions were written.
+    /// Returns a mirror of 16 TiB of which these regions were written.
     fn mirror(written: &[u64]) -> DeviceLayout {
         let none: &[u64] = &[];
         let regions = RegionMap::new(ShardId(0), Uuid::from_u128(9), SIZE, REGION, (written, none), true);
@@ -200,7 +193,7 @@ mod tests {
             start: 0,
             len: SIZE,
             bitmap_start: SIZE,
-            role: Role::InSync,
+            role: MemberRole::InSync,
             write_mostly: false,
         };
         let node = MirrorNode {
@@ -214,9 +207,10 @@ mod tests {
         DeviceLayout::new(1, 512, &Node::Mirrored(Box::new(node)))
     }
 
-    /// 16 TiB of nothing are one look; what was written ends it, and so does who holds some of the range.
+    /// A single lookup skips 16 TiB that were never written. A written region ends it, and so does a request that holds
+    /// part of the range.
     #[test]
-    fn what_was_never_written_is_passed_over_at_once() {
+    fn an_unwritten_range_is_skipped_at_once() {
         let table = RangeTable::new(12);
         let mut slab = slots::Slab::new(1, 0);
         let index = slab.take().expect("one is free");
@@ -228,7 +222,7 @@ mod tests {
         let size = empty.mirror().expect("it is one").geometry.size_bytes();
         let all = asks(0, size);
         assert_eq!(past_unwritten(&table, &all, &empty), Some(size));
-        // One region in the midst.
+        // One region in the middle.
         let at = 64 * 4999 * u64::from(REGION);
         let mut bits = vec![0; 5000];
         bits[4999] = 1;
@@ -236,7 +230,7 @@ mod tests {
         assert_eq!(past_unwritten(&table, &all, &written), Some(at));
         assert_eq!(past_unwritten(&table, &asks(at, size), &written), None);
         assert_eq!(past_unwritten(&table, &asks(at + u64::from(REGION), size), &written), Some(size));
-        // What is short is held instead.
+        // A short range is held instead.
         assert_eq!(past_unwritten(&table, &asks(0, STEP_ORDERED_BYTES_MAX), &empty), None);
         table.acquire(DeviceId(0), 1 << 40, (1 << 40) + 4096, &mut |_| panic!("no request waits")).expect("it is free");
         assert_eq!(past_unwritten(&table, &all, &empty), Some(1 << 40));

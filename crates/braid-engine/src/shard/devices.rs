@@ -1,12 +1,11 @@
-//! The table of devices, as one shard sees it: current layouts, and old ones that still have users.
+//! The table of devices of one shard: current layouts, and old ones that still have users.
 
 use std::sync::Arc;
 
 use crate::io::{DeviceId, Op};
 use crate::layout::DeviceLayout;
 use crate::limits::{LATE_BYTES_MAX, LATE_MAX};
-use crate::mirror::Roles;
-use crate::planted::{Planted, planted};
+use crate::mirror::MemberSet;
 
 /// What a device did on one shard since start.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -45,7 +44,7 @@ impl DeviceCounters {
         self.errors += u64::from(failed);
     }
 
-    /// Requests answered, of every kind.
+    /// Returns the number of requests answered, of every kind.
     pub fn requests(&self) -> u64 {
         self.reads + self.writes + self.discards + self.flushes
     }
@@ -62,7 +61,7 @@ impl DeviceCounters {
     }
 }
 
-// Aligned, so that finding one is a shift, and the next one's users are on another line.
+// Aligned, so that the lookup is a shift, and the users of neighbouring devices are in different cache lines.
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct Device {
@@ -70,27 +69,27 @@ pub(crate) struct Device {
     /// The version that new requests are planned with, or 0.
     pub version: u32,
     pub users: u32,
-    /// Requests answered by their time limit that the kernel still has, and their bytes.
+    /// Requests answered at their time limit that the kernel still has, and their bytes.
     late: u32,
     late_bytes: u64,
-    /// That is all it may have: nothing more is accepted.
+    /// The maximum of late requests is reached: no more requests are accepted.
     pub late_full: bool,
-    /// A member failed: nothing is answered and nothing begun until a layout without it is published.
+    /// A member failed: no request is answered or begun until a layout without it is published.
     pub frozen: bool,
-    /// Its layout of now is held: the same, but nothing is wrong.
+    /// The current layout is held: no request is answered or begun, but nothing has failed.
     pub held: bool,
-    /// Its answers are given under a lease.
+    /// Requests are answered under a lease.
     pub replicated: bool,
-    /// A member would not carry out an I/O at once: nobody asks again.
+    /// A member did not complete an I/O inline: the fast path is not tried again.
     pub takes_time: bool,
-    /// Members of whose failure the control plane was told since the last publish.
-    pub told: Roles,
+    /// Members whose failure has been reported to the control plane since the last publish.
+    pub reported: MemberSet,
     pub retired: Vec<(Arc<DeviceLayout>, u32)>,
     pub counters: DeviceCounters,
 }
 
 impl Device {
-    /// A request has become late.
+    /// Counts a request that has become late.
     #[cold]
     pub fn enter_late(&mut self, bytes: u64) {
         self.late += 1;
@@ -98,7 +97,7 @@ impl Device {
         self.late_full = self.late >= LATE_MAX || self.late_bytes >= LATE_BYTES_MAX;
     }
 
-    /// The kernel has given it back.
+    /// Counts a late request whose I/O the kernel has returned.
     #[cold]
     pub fn leave_late(&mut self, bytes: u64) {
         self.late -= 1;
@@ -106,7 +105,7 @@ impl Device {
         self.late_full = self.late >= LATE_MAX || self.late_bytes >= LATE_BYTES_MAX;
     }
 
-    /// The layout of this version, which has at least one user.
+    /// Returns the layout of this version, which has at least one user.
     #[inline]
     pub fn layout(&self, version: u32) -> &Arc<DeviceLayout> {
         match &self.current {
@@ -127,7 +126,7 @@ impl Devices {
         Devices { table: (0..count).map(|_| Device::default()).collect(), drained: Vec::with_capacity(64) }
     }
 
-    /// How many there may be.
+    /// Returns the maximum number of devices.
     pub fn len(&self) -> usize {
         self.table.len()
     }
@@ -159,19 +158,19 @@ impl Devices {
             assert!(new.version() > old.version(), "layout versions of a device rise");
         }
         device.version = layout.as_ref().map_or(0, |l| l.version());
-        (device.frozen, device.told, device.takes_time) = (false, Roles::NONE, false);
+        (device.frozen, device.reported, device.takes_time) = (false, MemberSet::NONE, false);
         device.held = layout.as_ref().is_some_and(|layout| layout.held);
-        // Requests that are under way go by their own layouts.
+        // Requests in flight use their own layouts.
         let others = device.replicated && (device.users > 0 || !device.retired.is_empty());
         device.replicated = others || layout.as_ref().is_some_and(|layout| layout.lease.is_some());
         let old = std::mem::replace(&mut device.current, layout)?;
         let users = std::mem::take(&mut device.users);
         let version = old.version();
-        if planted(Planted::FreedTooEarly) || (users == 0 && device.retired.is_empty()) {
+        if users == 0 && device.retired.is_empty() {
             self.drained.push((id, version));
         }
         if users > 0 || !device.retired.is_empty() {
-            // Where requests wait for long, as for voters, and the layout changes often, this takes more memory.
+            // If requests wait for long, as for voters, and the layout changes often, this takes more memory.
             device.retired.push((old, users));
         }
         Some(version)
@@ -192,12 +191,10 @@ impl Devices {
         let retired = &mut self.table[DeviceId(id).index()].retired;
         let at = retired.iter().position(|(l, _)| l.version() == version).expect("a version with users is kept");
         retired[at].1 -= 1;
-        // Whoever waits for a version waits for those before it, too: in the order of their publication.
+        // A version has drained only if all earlier versions have.
         let gone = retired.iter().take_while(|(_, users)| *users == 0).count();
         for (layout, _) in retired.drain(..gone) {
-            if !planted(Planted::FreedTooEarly) {
-                self.drained.push((DeviceId(id), layout.version()));
-            }
+            self.drained.push((DeviceId(id), layout.version()));
         }
     }
 

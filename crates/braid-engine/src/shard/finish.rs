@@ -1,13 +1,12 @@
-//! The end of a slot: its request is answered, and what it held is given back.
+//! The end of a slot: its request is answered, and its resources are released.
 
-use super::partial::Partial;
 use super::ranges::release;
-use super::slots::State;
+use super::slots::{Partial, SlotState};
 use super::{Shard, mutates, slots};
 use crate::io::{Completion, DeviceId};
 
 impl Shard {
-    /// Answers a slot's request and lets go of what it held.
+    /// Answers a slot's request and releases its resources.
     #[inline]
     pub(super) fn finish(&mut self, index: u32) {
         let slot = &mut self.slots[index];
@@ -18,7 +17,7 @@ impl Shard {
         };
         if slot.sync != slots::NONE {
             self.sync_finish(index, result, late);
-            return if late { self.become_late(index) } else { self.let_go(index) };
+            return if late { self.become_late(index) } else { self.release_slot(index) };
         }
         if let Some(number) = self.slots.gather(index) {
             return self.gathered(index, number);
@@ -27,7 +26,7 @@ impl Shard {
             return self.partial_step_ended(index);
         }
         if self.slots[index].followed {
-            self.followers_go();
+            self.wake_followers();
         }
         if let Some(number) = self.slots.part(index) {
             return self.part_finished(index, number);
@@ -51,7 +50,7 @@ impl Shard {
             || device.version != slot.version
             || slot.pool != slots::NO_POOL && slot.below.0 == slots::NONE
         {
-            self.let_go(index);
+            self.release_slot(index);
         } else {
             device.users -= 1;
             if slot.below.0 != slots::NONE {
@@ -65,19 +64,19 @@ impl Shard {
     }
 
     #[cold]
-    pub(super) fn let_go(&mut self, index: u32) {
+    pub(super) fn release_slot(&mut self, index: u32) {
         let slot = &mut self.slots[index];
-        if slot.state == State::Late && slot.barred {
+        if slot.state == SlotState::Late && slot.barred {
             if slot.below.0 != slots::NONE {
                 self.devices.at_mut(slot.below.0).leave_late(slot.memory_bytes());
                 if mutates(slot.op) {
                     let (start, end) = (slot.step, slot.step + slot.end - slot.start);
-                    self.shared.late.leave(DeviceId(slot.below.0), start, end);
+                    self.shared.late.remove(DeviceId(slot.below.0), start, end);
                 }
             }
             self.devices.at_mut(slot.device).leave_late(slot.memory_bytes());
             if mutates(slot.op) {
-                self.shared.late.leave(DeviceId(slot.device), slot.start, slot.end);
+                self.shared.late.remove(DeviceId(slot.device), slot.start, slot.end);
             }
         }
         if slot.held.0 < slot.held.1 {
@@ -91,14 +90,14 @@ impl Shard {
             self.leave_below(index);
         }
         if self.slots[index].pool != slots::NO_POOL {
-            if self.slots[index].state == State::Late {
-                self.tell_pool_late(index, false);
+            if self.slots[index].state == SlotState::Late {
+                self.report_pool_late(index, false);
             }
             self.exit_volume(index);
         }
         let slot = &mut self.slots[index];
         let (device, version) = (slot.device, slot.version);
-        let left_before = slot.state == State::Late && !slot.barred;
+        let left_before = slot.state == SlotState::Late && !slot.barred;
         if slot.sync != slots::NONE {
             self.syncs.give(slot.sync);
         }

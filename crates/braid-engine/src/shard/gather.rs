@@ -1,59 +1,59 @@
-//! Writes to arrays with parity that arrive together and lie one after the other are carried out as one: of a row that is
-//! written whole nothing is read, and nothing but a mark goes into the journal.
+//! Write coalescing: contiguous writes to an array with parity that arrive together are carried out as one, a *gather*.
+//! A full-stripe write reads nothing, and logs only a mark in the journal.
 //!
-//! Such a write waits until its driver has taken in all that there was ([`Shard::end_turn`]). Neighbours that meet within a stripe are
-//! then copied into memory of the shard, and a slot of its own carries them out like any other write. They are answered when it
-//! has ended; where it fails, each goes its own way. Where two meet at the edge of a stripe nothing would be gained, so
-//! that few bytes are copied that need not be.
+//! Such a write waits until its driver has submitted everything that it has ([`Shard::end_turn`]). Neighbours that meet
+//! within a stripe are then copied into memory of the shard, and a slot of its own carries them out like any other
+//! write. They are answered when it has ended; if it fails, each write is carried out alone. Where two writes meet at
+//! the edge of a stripe nothing would be gained: they are not coalesced, which saves copying.
 //!
-//! A stream may bring its pieces one by one. What goes on where a write ends that is still under way, and does not reach the edge of
-//! its stripe, stays until more has come or that write has ended, if so much is under way that more is likely to come: a stream
-//! that waits for each few writes would lose by it.
+//! A stream may submit its writes one by one. A write that continues where a write in flight ends, and does not reach
+//! the edge of its stripe, is held back until more has arrived or that write has ended. It is held back only if so much
+//! is in flight that more is likely to arrive: a stream that waits for each few writes would lose by it.
 //!
-//! Nobody waits without end. Who was refused the lines that it needs looks for neighbours once more; after that it takes its turn
-//! among those who wait for these lines. Who stays does so behind a few writes at most.
+//! Every wait is bounded. A write that was refused the lines that it needs looks for neighbours once more; after that
+//! it takes its turn among the writes that wait for these lines. A write is held back behind a few writes at most.
 
 use super::Shard;
-use super::scratch::Run;
-use super::slots::State;
+use super::scratch::PageRun;
+use super::slots::SlotState;
 use crate::io::{Buf, DeviceId, Flags, LeafSink, Op};
 use crate::limits::GATHERS_MAX;
-use crate::planted::{Planted, planted};
 
-/// The longest write that is copied, and the most that is written as one, in bytes.
+/// The longest write that is copied, and the longest gather, in bytes.
 const WRITE_BYTES_MAX: u64 = 256 << 10;
 const GATHER_BYTES_MAX: u64 = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// So many requests of a device are under way on a shard where more are not expected soon.
+/// Up to this many requests of a device in flight on a shard, no more are expected soon.
 const USERS_MIN: u32 = 4;
-/// How many may stay at a time, as each turn looks at them.
+/// Maximum number of writes held back at a time: each turn looks at all of them.
 const HELD_MAX: usize = 256;
-/// Behind how many writes one after the other one stays: where others write to the same place again and again, there is always one.
+/// Maximum number of successive writes that a write is held back behind: if others write to the same range again and
+/// again, there is always one.
 const CHANGES_MAX: u8 = 3;
 
-/// What [`super::slots::Slot::gather`] says beside the number of the gather that a write is in.
+/// Values of [`super::slots::Slot::gather`] besides the number of the gather that a write is in.
 pub(super) mod of {
-    /// Nobody has looked for neighbours.
+    /// Neighbours were not looked for.
     pub const UNSEEN: u32 = u32::MAX;
-    /// There were none just now.
+    /// There were no neighbours.
     pub const ALONE: u32 = u32::MAX - 1;
-    /// There were none, and it has waited for others' lines since: it looks once more.
+    /// There were no neighbours, and the write has waited for lines of others since: it looks once more.
     pub const AGAIN: u32 = u32::MAX - 2;
-    /// It is not tried with others any more.
+    /// It is not coalesced with others any more.
     pub const APART: u32 = u32::MAX - 3;
 
-    /// Whether neighbours are looked for.
+    /// Returns whether neighbours are looked for.
     pub fn looks(gather: u32) -> bool {
         matches!(gather, UNSEEN | AGAIN)
     }
 }
 
-/// Who waits for the end of the driver's turn.
+/// Returns the wait key of the end of the driver's turn.
 fn turn_key() -> u64 {
     3 << 62 | 1 << 42
 }
 
-/// Who waits for a gather.
+/// Returns the wait key of a gather.
 fn gather_key(number: u32) -> u64 {
     3 << 62 | 1 << 43 | u64::from(number)
 }
@@ -61,19 +61,19 @@ fn gather_key(number: u32) -> u64 {
 /// All gathers of a shard.
 pub(crate) struct Gathers {
     list: Vec<Option<Gather>>,
-    /// Somebody waits for the end of the turn.
+    /// A write waits for the end of the turn.
     open: bool,
-    /// Those who did, while they are looked at.
+    /// The writes that waited for it, while they are processed.
     turn: Vec<u32>,
-    /// How many stay behind writes that are under way.
+    /// Number of writes held back behind writes in flight.
     held: usize,
-    /// Where writes that are under way end.
+    /// The ends of writes in flight.
     ends: [End; ENDS],
-    /// Writes that were carried out with others, since start.
+    /// Writes that were coalesced with others, since start.
     pub(super) writes: u64,
 }
 
-/// The end of a write that is under way, or was.
+/// The end of a write that is, or was, in flight.
 #[derive(Clone, Copy)]
 struct End {
     device: u32,
@@ -82,7 +82,8 @@ struct End {
     generation: u32,
 }
 
-/// Streams that are told from others at a time. Where two share a place, one of them may be carried out in smaller pieces.
+/// Number of streams that are distinguished at a time. If two share an entry, one of them may be carried out in smaller
+/// pieces.
 const ENDS: usize = 64;
 
 fn end_place(device: u32, at: u64) -> usize {
@@ -91,28 +92,28 @@ fn end_place(device: u32, at: u64) -> usize {
 }
 
 struct Gather {
-    memory: Run,
-    /// The kernel has it, and others are given as much of the reserve.
+    memory: PageRun,
+    /// The kernel still has it, and as much of the reserve is available to others.
     lent: bool,
 }
 
 impl Gathers {
     pub fn new(slots: u32) -> Gathers {
         let list = (0..GATHERS_MAX).map(|_| None).collect();
-        let nobody = End { device: u32::MAX, at: 0, slot: 0, generation: 0 };
+        let no_end = End { device: u32::MAX, at: 0, slot: 0, generation: 0 };
         let turn = Vec::with_capacity(slots as usize);
-        Gathers { list, open: false, turn, held: 0, ends: [nobody; ENDS], writes: 0 }
+        Gathers { list, open: false, turn, held: 0, ends: [no_end; ENDS], writes: 0 }
     }
 }
 
 impl Shard {
-    /// Whether [`Shard::end_turn`] is to be called before the driver sleeps.
+    /// Returns whether [`Shard::end_turn`] must be called before the driver sleeps.
     #[inline]
     pub fn is_turn_open(&self) -> bool {
         self.gathers.open || self.pools.goes_on()
     }
 
-    /// Tells the shard that its driver has taken in all that there was: what waited for company goes on.
+    /// Reports that the driver has submitted everything that it has: writes that waited for neighbours continue.
     #[inline]
     pub fn end_turn(&mut self, sink: &mut impl LeafSink) {
         if self.gathers.open {
@@ -123,13 +124,13 @@ impl Shard {
         }
     }
 
-    /// Writes that were carried out together with others, since start.
+    /// Returns the number of writes that were coalesced with others, since start.
     pub fn writes_gathered(&self) -> u64 {
         self.gathers.writes
     }
 
-    /// Whether a write waits for the end of the turn now, as neighbours may come.
-    pub(super) fn waits_for_company(&mut self, index: u32) -> bool {
+    /// Returns whether a write waits for the end of the turn, because neighbours may arrive.
+    pub(super) fn awaits_neighbours(&mut self, index: u32) -> bool {
         let slot = &self.slots[index];
         let fits = slot.op == Op::Write && slot.flags == Flags::NONE && slot.end - slot.start <= WRITE_BYTES_MAX;
         if !of::looks(slot.gather) || slot.cursor != slot.start || !fits || self.slots.gather(index).is_some() {
@@ -140,8 +141,9 @@ impl Shard {
         true
     }
 
-    /// A write that was alone waits for another one: until that has ended, neighbours may come.
-    pub(super) fn looks_again(&mut self, index: u32) {
+    /// Lets a write that had no neighbours look for them again, as it waits for another one: neighbours may arrive
+    /// until that has ended.
+    pub(super) fn retry_gather(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         if slot.gather == of::ALONE {
             slot.gather = of::AGAIN;
@@ -163,7 +165,7 @@ impl Shard {
                 let count = self.neighbours(rest);
                 let (these, others) = rest.split_at(count);
                 rest = others;
-                if self.stays(these) {
+                if self.holds_back(these) {
                     continue;
                 }
                 if count > 1 && self.gather(these, sink) {
@@ -179,12 +181,12 @@ impl Shard {
             turn.clear();
             self.gathers.turn = turn;
             if self.has_woken() {
-                self.work_off(sink);
+                self.process_woken(sink);
             }
         }
     }
 
-    /// How many of these, which are in order, may be carried out as one.
+    /// Returns how many of these writes, sorted by range, may be carried out as one, from the first on.
     fn neighbours(&self, slots: &[u32]) -> usize {
         let first = &self.slots[slots[0]];
         let Some(layout) = self.devices.at(first.device).current.as_deref() else { return 1 };
@@ -194,7 +196,7 @@ impl Shard {
             let slot = &self.slots[**index];
             let next_to = slot.device == first.device && slot.start == end && of::looks(slot.gather);
             let fits = next_to && slot.error.is_none() && slot.end - first.start <= GATHER_BYTES_MAX;
-            // At the edge of a stripe there is nothing to gain.
+            // At the edge of a stripe nothing is gained.
             let gains = || mirror.geometry.stripe_of(end).is_some_and(|stripe| stripe.array_start != end);
             let meets = fits && gains();
             end = slot.end;
@@ -204,9 +206,9 @@ impl Shard {
         if alone { 1 } else { 1 + slots[1..].iter().take_while(meets).count() }
     }
 
-    /// Keeps these, which are neighbours, until more has come or what they go on behind has ended. False: they do not go on behind anything,
-    /// or have all of their stripe.
-    fn stays(&mut self, these: &[u32]) -> bool {
+    /// Holds these neighbours back until more has arrived, or until the write that they continue has ended. Returns
+    /// false if they do not continue a write in flight, or reach the edge of their stripe.
+    fn holds_back(&mut self, these: &[u32]) -> bool {
         let (first, last) = (&self.slots[these[0]], &self.slots[these[these.len() - 1]]);
         let (id, start, end) = (first.device, first.start, last.end);
         let device = self.devices.at(id);
@@ -223,7 +225,7 @@ impl Shard {
         }
         let slot = &mut self.slots[before.slot];
         let goes_on = slot.generation == before.generation
-            && (slot.state == State::Active || slot.state == State::Waiting)
+            && (slot.state == SlotState::Active || slot.state == SlotState::Waiting)
             && (slot.device, slot.end) == (id, start)
             && slot.gather >= GATHERS_MAX;
         let reaches_edge = || mirror.geometry.stripe_of(end).is_none_or(|stripe| stripe.array_start == end);
@@ -241,20 +243,20 @@ impl Shard {
         true
     }
 
-    /// A write goes on its way: others may go on where it ends.
+    /// Records the end of a write that begins: other writes may continue there.
     fn note_end(&mut self, index: u32) {
         let slot = &self.slots[index];
         let end = End { device: slot.device, at: slot.end, slot: index, generation: slot.generation };
         self.gathers.ends[end_place(end.device, end.at)] = end;
     }
 
-    /// A write has ended that others may have stayed behind.
+    /// Wakes writes that may have been held back behind a write that has ended.
     #[cold]
-    pub(super) fn followers_go(&mut self) {
+    pub(super) fn wake_followers(&mut self) {
         self.gathers.open |= self.gathers.held > 0;
     }
 
-    /// Carries these out as one. False: it cannot now.
+    /// Carries these writes out as one. Returns false if that is not possible now.
     fn gather(&mut self, these: &[u32], sink: &mut impl LeafSink) -> bool {
         let (first, last) = (self.slots[these[0]], self.slots[these[these.len() - 1]]);
         let device = self.devices.at(first.device);
@@ -273,11 +275,7 @@ impl Shard {
             slot.gather = number;
             let (from, at, len) = (slot.buf, to.add(slot.start - first.start), slot.end - slot.start);
             sink.compute(&[from], &[at], len, &mut |from, to| to[0].copy_from_slice(from[0]));
-            if planted(Planted::GatheredAnsweredEarly) {
-                self.finish(*member);
-            } else {
-                self.waiting.park(&mut self.slots, *member, gather_key(number));
-            }
+            self.waiting.park(&mut self.slots, *member, gather_key(number));
         }
         self.begin_gather(number, DeviceId(first.device), (first.start, len), to, sink);
         true
@@ -302,17 +300,17 @@ impl Shard {
         self.advance(index, sink);
     }
 
-    /// Whether a slot that waits does so for others that it is carried out with. The layout may change meanwhile.
+    /// Returns whether a slot waits for the gather that carries it out. The layout may change meanwhile.
     pub(super) fn is_gathered(&self, index: u32) -> bool {
         let slot = &self.slots[index];
         slot.gather < GATHERS_MAX && slot.error.is_none()
     }
 
-    /// A gather has ended: all who are in it are answered, or go on alone.
+    /// Ends a gather: its writes are answered, or each is carried out alone.
     #[cold]
     pub(super) fn gathered(&mut self, index: u32, number: u32) {
         let done = self.slots[index].error.is_none();
-        self.followers_go();
+        self.wake_followers();
         while let Some(member) = self.waiting.wake_one(&mut self.slots, gather_key(number)) {
             let slot = &mut self.slots[member];
             if done {
@@ -325,23 +323,23 @@ impl Shard {
             }
         }
         if self.slots[index].late == 0 {
-            return self.let_go(index);
+            return self.release_slot(index);
         }
         let gather = self.gathers.list[number as usize].as_mut().expect("a gather that ends");
         gather.lent = true;
         if let Some(scratch) = self.gather_scratch.as_mut() {
             scratch.lend(gather.memory);
         }
-        self.partial_memory_is_news();
+        self.wake_for_partial_memory();
         self.become_late(index);
     }
 
-    /// Nobody has anything of a gather any more.
+    /// Releases the memory of a gather that no write and no I/O uses any more.
     pub(super) fn forget_gather(&mut self, number: u32) {
         let gather = self.gathers.list[number as usize].take().expect("a gather that has ended");
         if let Some(scratch) = self.gather_scratch.as_mut() {
             if gather.lent { scratch.regain(gather.memory) } else { scratch.give(gather.memory) }
         }
-        self.partial_memory_is_news();
+        self.wake_for_partial_memory();
     }
 }

@@ -1,58 +1,59 @@
-//! The home shard's side of regions: which of them become readable and writable, and the writes of bits for that.
+//! The home shard's part in the life of regions: it makes them readable and writable, and writes the bitmap for that.
 //!
-//! A region's first write needs four things, in this order, each durable on every member that serves: the bit *preparing*;
-//! zeros all over the region; a flush; the bits *written* and *dirty*. A clean region needs its dirty bit only. All regions of
-//! a block that are asked for meanwhile go together with the next round. At most one round of a block is under way; each
-//! can be begun anew at any point, and is, when a layout with other members is published.
+//! The first write to a region requires four steps, in this order, each durable on every member that serves: the bit
+//! *preparing*; zeros all over the region; a flush; the bits *written* and *dirty*. A clean region requires its dirty
+//! bit only. All requests for regions of one bitmap block that arrive meanwhile share the next round. At most one round
+//! of a block is in progress. A round can be restarted at any point, and is restarted when a layout with other members
+//! is published.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::slots::{self, State};
+use super::slots::{self, SlotState};
 use super::waiting::region_key;
 use super::{Shard, ShardMessage};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, LeafError, LeafIo, LeafSink, META_BLOCKS, Op, ShardId};
 use crate::layout::DeviceLayout;
 use crate::limits::STEP_IOS_MAX;
-use crate::mirror::{Mirrored, Role};
-use crate::planted::{Planted, planted};
+use crate::mirror::{MemberRole, Mirrored};
 use crate::regions::{Bits, RegionMap, place_in_block};
 use braid_format::bitmap::{REGIONS_PER_BLOCK, WORDS_PER_BLOCK};
 
-/// What the control plane asks of the home of an array's regions.
+/// A call of the control plane to the home shard of an array's regions.
 #[derive(Clone, Debug)]
 pub enum RegionCall {
-    /// These regions are equal on all members, durably: whoever waits for them goes on.
-    Settle(Vec<u32>),
-    /// From now on nobody begins a write to these without asking. A request under way may still write: until the
-    /// layout of now has been replaced and has drained.
+    /// These regions are equal on all members, durably: requests that wait for them continue.
+    MarkEqual(Vec<u32>),
+    /// From now on no request begins a write to these regions without asking the home shard. A request in flight may
+    /// still write, until the current layout has been replaced and has drained.
     Close(Vec<u32>),
-    /// Of these, those that nobody has asked for since they were closed become clean: everything written there is durable
-    /// on all members. Passed over where a member is not in sync.
+    /// Clears the dirty bits of those of these regions that no request has asked for since they were closed. Everything
+    /// written there is durable on all members. Skipped while a member is not in sync.
     Clear(Vec<u32>),
-    /// Writes all bits to all members that serve: a member has come.
+    /// Writes all bits to all members that serve, because a member was added.
     Rewrite,
-    /// At levels with parity: everything that is in the journal now is put in place, made durable there, and is needed in the
-    /// journal no more.
+    /// At levels with parity: writes everything that is in the journal now in place, makes it durable there, and
+    /// retires it from the journal.
     Retire,
-    /// At levels with parity, while the device is frozen on all shards as members are about to be left out: marks of rows that are in
-    /// place are retired. `wait`: all marks, once nothing of a marked row is under way; [`crate::Marks::failed`] names the disks that failed
-    /// such a row.
+    /// At levels with parity, while the device is frozen on all shards because members are about to be dropped: retires
+    /// the marks of stripes that are in place. `wait`: retires all marks, once no write to a marked stripe is in
+    /// flight; [`crate::Marks::failed`] names the disks that failed such a write.
     RetireMarks {
-        /// Wait for that.
+        /// Wait until no such write is in flight.
         wait: bool,
     },
-    /// At levels with parity, while the ring is about to move ([`crate::RingPlace::Moving`]): everything that was logged and told so is
-    /// put in place and made durable there. What was not is logged anew where the ring is then.
-    Quiesce,
+    /// At levels with parity, while the ring is about to move ([`crate::RingState::Moving`]): writes everything in
+    /// place that was logged and acknowledged, and makes it durable there. The rest is logged again at the ring's new
+    /// location.
+    PrepareRingMove,
 }
 
-/// Where a round stands: what is out, and what comes when it is back.
+/// The stage of a round: which I/O is in flight. The next stage begins when all of it has completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Nothing is out.
+    /// No I/O is in flight.
     Begin,
-    /// The block with the marks.
+    /// The block with the marks (the bits *preparing* and *dirty*).
     Mark,
     /// Zeros.
     Zero,
@@ -60,32 +61,32 @@ enum Stage {
     Flush,
     /// The block with the regions as written.
     Written,
-    /// A layout is awaited.
+    /// The round waits for a layout.
     Held,
 }
 
-/// One block of bits that somebody wants something of.
+/// A bitmap block for which something was requested.
 struct Round {
     device: DeviceId,
-    /// `None` in a round that nobody uses.
+    /// `None` in a spare round.
     map: Option<Arc<RegionMap>>,
     block: u32,
     stage: Stage,
-    /// Regions that are to become writable, by the next round.
-    asked: Box<Bits>,
-    /// By this one.
-    doing: Box<Bits>,
-    /// Of these, the ones never written before.
+    /// Regions that the next round makes writable.
+    requested: Box<Bits>,
+    /// Regions that this round makes writable.
+    in_progress: Box<Bits>,
+    /// Those of `in_progress` that were never written.
     fresh: Box<Bits>,
-    /// Regions that are to become clean, by the next round and by this one.
-    clear_asked: Box<Bits>,
+    /// Regions that the next round, and this one, make clean.
+    clear_requested: Box<Bits>,
     clear: Box<Bits>,
-    /// The block is to be written even if nothing changes.
+    /// The block is written even if nothing changes.
     rewrite: bool,
     /// Calls that wait for the next round, and for this one.
-    calls_asked: Vec<u64>,
+    calls_requested: Vec<u64>,
     calls: Vec<u64>,
-    /// Next byte of the array to be zeroed, and the word and bit that it belongs to.
+    /// The next byte of the array to be zeroed.
     zero_at: u64,
     /// A layout with other members has been published since the round began.
     again: bool,
@@ -99,13 +100,13 @@ impl Round {
             map: None,
             block: 0,
             stage: Stage::Begin,
-            asked: empty(),
-            doing: empty(),
+            requested: empty(),
+            in_progress: empty(),
             fresh: empty(),
-            clear_asked: empty(),
+            clear_requested: empty(),
             clear: empty(),
             rewrite: false,
-            calls_asked: Vec::with_capacity(CALLS_MAX),
+            calls_requested: Vec::with_capacity(CALLS_MAX),
             calls: Vec::with_capacity(CALLS_MAX),
             zero_at: 0,
             again: false,
@@ -113,15 +114,15 @@ impl Round {
     }
 
     fn map(&self) -> &Arc<RegionMap> {
-        self.map.as_ref().expect("a round that is under way has a map")
+        self.map.as_ref().expect("a round in progress has a map")
     }
 
-    /// Whether something was asked for that the round under way does not do.
+    /// Returns whether something was requested that the round in progress does not do.
     fn has_more(&self) -> bool {
-        self.rewrite || !self.calls_asked.is_empty() || !is_empty(&self.asked)
+        self.rewrite || !self.calls_requested.is_empty() || !is_empty(&self.requested)
     }
 
-    /// The next bytes of the array, `[start, end)` within one region, that are to be zeroed.
+    /// Returns the next bytes of the array, `[start, end)` within one region, that are to be zeroed.
     fn next_to_zero(&self) -> Option<(u64, u64)> {
         let map = self.map();
         let first = self.block * REGIONS_PER_BLOCK;
@@ -152,32 +153,32 @@ struct Call {
     left: u32,
 }
 
-/// Something to do for a block, when there is room for another round.
-enum Wish {
+/// A request for a block. It is queued until a round is available.
+enum RoundRequest {
     Open(u32),
     Clear(u32, u64),
     Rewrite(u64),
 }
 
-/// The device of a round that serves nobody any more.
-const NOBODY: DeviceId = DeviceId(u32::MAX);
+/// The device of a round that serves no device any more.
+const NO_DEVICE: DeviceId = DeviceId(u32::MAX);
 
-/// Calls of the control plane under way at a time, as far as memory is kept for them.
+/// Calls of the control plane in progress at a time for which memory is reserved.
 const CALLS_MAX: usize = 16;
 
-/// All blocks of bits that this shard is home to and has to do with right now.
-pub(crate) struct Home {
+/// All bitmap blocks in use of which this shard is the home.
+pub(crate) struct RegionHome {
     rounds: Vec<Option<Round>>,
     spare: Vec<Round>,
     ios: Vec<LeafIo>,
-    backlog: VecDeque<(DeviceId, u32, Wish)>,
+    backlog: VecDeque<(DeviceId, u32, RoundRequest)>,
     calls: Vec<Call>,
     called: VecDeque<u64>,
 }
 
-impl Home {
-    pub fn new() -> Home {
-        Home {
+impl RegionHome {
+    pub fn new() -> RegionHome {
+        RegionHome {
             rounds: (0..META_BLOCKS).map(|_| None).collect(),
             spare: std::iter::repeat_with(Round::new).take(META_BLOCKS as usize).collect(),
             ios: Vec::with_capacity(STEP_IOS_MAX),
@@ -193,7 +194,7 @@ impl Home {
     }
 
     fn at(&mut self, at: u32) -> &mut Round {
-        self.rounds[at as usize].as_mut().expect("a round that is under way")
+        self.rounds[at as usize].as_mut().expect("a round in progress")
     }
 }
 
@@ -201,13 +202,13 @@ fn is_empty(bits: &Bits) -> bool {
     bits.iter().all(|word| *word == 0)
 }
 
-/// Zeroes, on all their members, stripes that begin in `[start, end)` of the array, neighbours at a time. Up to which byte of the
-/// array that reaches.
+/// Zeroes, on all their members, the adjacent stripes of the geometry that begin in `[start, end)` of the array.
+/// Returns the array offset up to which that reaches.
 fn zero_stripes(mirror: &Mirrored, start: u64, end: u64, index: u32, generation: u32, ios: &mut Vec<LeafIo>) -> u64 {
     let geometry = &mirror.geometry;
     let mut first = geometry.stripe_of(start).expect("inside the array");
     if first.array_start < start {
-        // That one belongs to a region before.
+        // That stripe belongs to an earlier region.
         match geometry.stripe(first.number + 1).filter(|next| next.array_start < end) {
             Some(next) => first = next,
             None => return end,
@@ -221,7 +222,7 @@ fn zero_stripes(mirror: &Mirrored, start: u64, end: u64, index: u32, generation:
         std::iter::once(*member).chain(successors.map(|s| s.member))
     });
     for member in holders.map(|member| &mirror.members[usize::from(member)]) {
-        if member.role != Role::Out && !planted(Planted::NotZeroed) {
+        if member.role != MemberRole::Failed {
             let (at, len) = (member.start + first.member_offset, stripes * first.chunk_bytes);
             let cookie = slots::cookie(index, generation, member.leaf);
             ios.push(LeafIo::simple(member.leaf, Op::WriteZeroes, Flags::NONE, at, len, Buf::NONE, cookie));
@@ -231,21 +232,21 @@ fn zero_stripes(mirror: &Mirrored, start: u64, end: u64, index: u32, generation:
 }
 
 impl Shard {
-    /// Asks something of this shard as the home of an array's regions. [`Shard::pop_called`] gives `id` when it is done.
-    /// Calls of a device that is stopped, or no redundant array, are done at once.
-    pub fn call(&mut self, id: u64, device: DeviceId, call: RegionCall, sink: &mut impl LeafSink) {
+    /// Starts a call to this shard as the home of an array's regions. [`Shard::pop_call_done`] returns `id` when it is
+    /// done. Calls for a device that is stopped, or is no redundant array, are done at once.
+    pub fn begin_call(&mut self, id: u64, device: DeviceId, call: RegionCall, sink: &mut impl LeafSink) {
         let Some(map) = self.map_of(device) else {
             self.home.called.push_back(id);
             return;
         };
         match call {
-            RegionCall::Settle(regions) => {
+            RegionCall::MarkEqual(regions) => {
                 let mut last = None;
                 for region in regions {
-                    map.settle(region);
+                    map.mark_equal(region);
                     let block = region / REGIONS_PER_BLOCK;
                     if last.replace(block) != Some(block) {
-                        self.tell_changed(device, block, None);
+                        self.notify_changed(device, block, None);
                     }
                 }
                 self.home.called.push_back(id);
@@ -257,9 +258,9 @@ impl Shard {
             RegionCall::Clear(regions) => {
                 let mut blocks: Vec<u32> = regions.iter().map(|region| region / REGIONS_PER_BLOCK).collect();
                 blocks.dedup();
-                self.begin_call(id, device, blocks.len() as u32);
+                self.add_call(id, device, blocks.len() as u32);
                 for region in regions {
-                    self.wish(device, region / REGIONS_PER_BLOCK, Wish::Clear(region, id), true, sink);
+                    self.request_round(device, region / REGIONS_PER_BLOCK, RoundRequest::Clear(region, id), true, sink);
                 }
                 for at in 0..META_BLOCKS {
                     let waits = |r: &Round| r.device == device && r.stage == Stage::Begin;
@@ -270,28 +271,28 @@ impl Shard {
             }
             RegionCall::Retire => self.journal_retire(id, device, sink),
             RegionCall::RetireMarks { wait } => self.journal_retire_marks(id, device, wait),
-            RegionCall::Quiesce => self.journal_quiesce(id, device, sink),
+            RegionCall::PrepareRingMove => self.journal_quiesce(id, device, sink),
             RegionCall::Rewrite => {
-                self.begin_call(id, device, map.blocks());
+                self.add_call(id, device, map.blocks());
                 for block in 0..map.blocks() {
-                    self.wish(device, block, Wish::Rewrite(id), false, sink);
+                    self.request_round(device, block, RoundRequest::Rewrite(id), false, sink);
                 }
             }
         }
-        self.work_off(sink);
+        self.process_woken(sink);
     }
 
-    /// A call is done.
-    pub(super) fn tell_called(&mut self, id: u64) {
+    /// Reports that a call is done.
+    pub(super) fn report_called(&mut self, id: u64) {
         self.home.called.push_back(id);
     }
 
-    /// The next call that is done.
-    pub fn pop_called(&mut self) -> Option<u64> {
+    /// Returns the next call that is done.
+    pub fn pop_call_done(&mut self) -> Option<u64> {
         self.home.called.pop_front()
     }
 
-    fn begin_call(&mut self, id: u64, device: DeviceId, blocks: u32) {
+    fn add_call(&mut self, id: u64, device: DeviceId, blocks: u32) {
         if blocks == 0 {
             self.home.called.push_back(id);
         } else {
@@ -304,52 +305,42 @@ impl Shard {
         layout.mirror().map(|mirror| Arc::clone(&mirror.regions))
     }
 
-    /// Somebody waits for a region.
+    /// Processes a request for a region that a slot waits for.
     pub(super) fn need(&mut self, device: DeviceId, region: u32, sink: &mut impl LeafSink) {
         let block = region / REGIONS_PER_BLOCK;
         let Some(map) = self.map_of(device) else {
-            return self.tell_changed(device, block, Some(LeafError::of(ErrorKind::NoDevice)));
+            return self.notify_changed(device, block, Some(LeafError::of(ErrorKind::NoDevice)));
         };
         if region >= map.regions() {
-            // The asker has the layout of a larger array already. This shard is frozen until it has that, too.
-            return self.wish(device, block, Wish::Open(region), false, sink);
+            // The requesting shard has the layout of a larger array already. This shard is frozen until it receives
+            // that layout, too.
+            return self.request_round(device, block, RoundRequest::Open(region), false, sink);
         }
-        if map.unsettled.has(region) {
-            // The control plane makes it equal, this one first, and says so.
+        if map.unequal.has(region) {
+            // The control plane resyncs it, before other regions, and reports that.
             return map.want(region);
         }
         if map.writable.has(region) {
-            return self.tell_changed(device, block, None);
+            return self.notify_changed(device, block, None);
         }
-        self.wish(device, block, Wish::Open(region), false, sink);
+        self.request_round(device, block, RoundRequest::Open(region), false, sink);
     }
 
-    /// The planted bug "bit after data": asks for the bit of every region of a request, and goes on at once.
-    #[cfg(feature = "planted")]
-    pub(super) fn need_without_waiting(&mut self, index: u32, sink: &mut impl LeafSink) {
-        let slot = self.slots[index];
-        if !planted(Planted::BitAfterData) || !super::mutates(slot.op) {
-            return;
-        }
-        let device = DeviceId(slot.device);
-        let Some(map) = self.map_of(device) else { return };
-        for region in map.region_of(slot.start)..=map.region_of(slot.end - 1) {
-            if !map.readable.has(region) || map.writable.has(region) {
-            } else if map.home() == self.id {
-                self.need(device, region, sink);
-            } else {
-                self.outbox.push_back((map.home(), ShardMessage::Need { device, region }));
-            }
-        }
-    }
-
-    /// Notes what is wanted of a block, and begins a round of it unless one is under way, or `wait` says that more is to come.
-    fn wish(&mut self, device: DeviceId, block: u32, wish: Wish, wait: bool, sink: &mut impl LeafSink) {
+    /// Records what is requested of a block, and begins a round of it, unless one is in progress or `wait` says that
+    /// more requests follow.
+    fn request_round(
+        &mut self,
+        device: DeviceId,
+        block: u32,
+        request: RoundRequest,
+        wait: bool,
+        sink: &mut impl LeafSink,
+    ) {
         let at = match self.home.of(device, block) {
             Some(at) => at,
             None => {
                 let Some(free) = self.home.rounds.iter().position(Option::is_none) else {
-                    self.home.backlog.push_back((device, block, wish));
+                    self.home.backlog.push_back((device, block, request));
                     return;
                 };
                 let Some(map) = self.map_of(device) else { return };
@@ -363,22 +354,22 @@ impl Shard {
             }
         };
         let round = self.home.at(at as u32);
-        match wish {
-            Wish::Open(region) => {
+        match request {
+            RoundRequest::Open(region) => {
                 let (word, bit) = place_in_block(region);
-                // What a round does already it tells at its end.
-                round.asked[word] |= bit & !round.doing[word];
+                // What the round in progress does already is reported at its end.
+                round.requested[word] |= bit & !round.in_progress[word];
             }
-            Wish::Clear(region, call) => {
+            RoundRequest::Clear(region, call) => {
                 let (word, bit) = place_in_block(region);
-                round.clear_asked[word] |= bit;
-                if !round.calls_asked.contains(&call) {
-                    round.calls_asked.push(call);
+                round.clear_requested[word] |= bit;
+                if !round.calls_requested.contains(&call) {
+                    round.calls_requested.push(call);
                 }
             }
-            Wish::Rewrite(call) => {
+            RoundRequest::Rewrite(call) => {
                 round.rewrite = true;
-                round.calls_asked.push(call);
+                round.calls_requested.push(call);
             }
         }
         if !wait && round.stage == Stage::Begin && !self.is_lent(at as u32) {
@@ -386,19 +377,19 @@ impl Shard {
         }
     }
 
-    /// Whether the kernel has the memory of the round's block, for a write that was answered by its time limit.
+    /// Returns whether the kernel still has the memory of the round's block, for a write that exceeded its time limit.
     fn is_lent(&self, at: u32) -> bool {
-        self.slots[self.slots.reserved(at)].state == State::Late
+        self.slots[self.slots.reserved(at)].state == SlotState::Late
     }
 
-    /// The layout of a round's device; none where the device is gone or has failed.
+    /// Returns the layout of a round's device; `None` if the device is gone or has failed.
     fn use_current(&mut self, device: DeviceId) -> Option<Arc<DeviceLayout>> {
         let of = self.devices.get_mut(device)?;
         let layout = of.current.as_ref().filter(|layout| layout.mirror().is_some_and(|m| !m.failed))?;
         Some(Arc::clone(layout))
     }
 
-    /// Begins a round, or ends it where there is nothing to do.
+    /// Begins a round, or ends it if there is nothing to do.
     fn begin_round(&mut self, at: u32, sink: &mut impl LeafSink) {
         let device = self.home.at(at).device;
         let Some(layout) = self.use_current(device) else { return self.give_up(at, sink) };
@@ -406,26 +397,27 @@ impl Shard {
             self.home.at(at).stage = Stage::Held;
             return;
         }
-        let whole = layout.lacks_nobody();
+        let whole = layout.is_in_sync();
         let round = self.home.at(at);
         round.again = false;
-        round.calls.append(&mut round.calls_asked);
+        round.calls.append(&mut round.calls_requested);
         let map = Arc::clone(round.map());
         let base = map.bits(round.block);
         let first = round.block as usize * WORDS_PER_BLOCK;
         let mut image = base.clone();
         let mut changes = std::mem::take(&mut round.rewrite);
         for word in 0..WORDS_PER_BLOCK {
-            round.doing[word] |= std::mem::take(&mut round.asked[word]);
-            round.fresh[word] = round.doing[word] & !base.written[word];
-            // What was asked for again stays dirty, as what is written, unsettled or not known to be durable everywhere.
-            let kept = round.doing[word] | map.writable.word(first + word) | map.unsettled.word(first + word);
-            round.clear[word] |= std::mem::take(&mut round.clear_asked[word]);
-            round.clear[word] &= if whole || planted(Planted::ClearedWhileDegraded) { !kept } else { 0 };
-            image.dirty[word] = (base.dirty[word] | round.doing[word]) & !round.clear[word];
+            round.in_progress[word] |= std::mem::take(&mut round.requested[word]);
+            round.fresh[word] = round.in_progress[word] & !base.written[word];
+            // A region stays dirty if it was requested again, is writable, unsettled, or not known to be durable on all
+            // members.
+            let kept = round.in_progress[word] | map.writable.word(first + word) | map.unequal.word(first + word);
+            round.clear[word] |= std::mem::take(&mut round.clear_requested[word]);
+            round.clear[word] &= if whole { !kept } else { 0 };
+            image.dirty[word] = (base.dirty[word] | round.in_progress[word]) & !round.clear[word];
             changes |= image.dirty[word] != base.dirty[word];
         }
-        if !changes && is_empty(&round.doing) {
+        if !changes && is_empty(&round.in_progress) {
             return self.end_round(at, sink);
         }
         round.stage = Stage::Mark;
@@ -451,21 +443,13 @@ impl Shard {
         let index = self.slots.reserved(at);
         self.claim(index, device, layout.version(), mirror.bitmaps.len() as u32);
         let generation = self.slots[index].generation;
-        let flags = if planted(Planted::BitNotDurable) { Flags::NONE } else { Flags::FUA };
-        let bitmaps = match mirror.bitmaps.split_last() {
-            Some((_, others)) if planted(Planted::BitOnOneMember) && !others.is_empty() => {
-                self.slots[index].out -= 1;
-                others
-            }
-            _ => &mirror.bitmaps[..],
-        };
-        for (leaf, start) in bitmaps {
+        for (leaf, start) in &mirror.bitmaps {
             let cookie = slots::cookie(index, generation, *leaf);
-            sink.submit(&LeafIo::simple(*leaf, Op::Write, flags, start + offset, 4096, buf, cookie));
+            sink.submit(&LeafIo::simple(*leaf, Op::Write, Flags::FUA, start + offset, 4096, buf, cookie));
         }
     }
 
-    /// Makes the reserved slot a user of the layout, with so many I/Os about to be out.
+    /// Makes the reserved slot a user of the layout, with `out` I/Os about to be submitted.
     fn claim(&mut self, index: u32, device: DeviceId, version: u32, out: u32) {
         self.devices.at_mut(device.0).users += 1;
         let slot = &mut self.slots[index];
@@ -474,7 +458,7 @@ impl Shard {
         slot.error = None;
     }
 
-    /// Everything that was out for a round has been answered.
+    /// Continues a round when all of its I/O has completed.
     pub(super) fn home_answered(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
         let slot = &mut self.slots[index];
         let failed = !std::mem::take(&mut slot.failed).is_empty();
@@ -484,16 +468,16 @@ impl Shard {
         let frozen = self.devices.at(device).frozen;
         let round = self.home.at(at);
         if let Some(error) = error {
-            // A member cannot do this at all: nobody is left out for that.
+            // A member does not support this operation: no member is dropped for that.
             let (device, block) = (round.device, round.block);
-            round.doing.fill(0);
-            self.tell_changed(device, block, Some(LeafError { kind: error.kind, errno: error.errno }));
+            round.in_progress.fill(0);
+            self.notify_changed(device, block, Some(LeafError { kind: error.kind, errno: error.errno }));
             return self.end_round(at, sink);
         }
         if failed || frozen || round.again {
             round.stage = Stage::Held;
-            // What was out may stand on some members and not on others: the block is written again whatever comes.
-            round.rewrite |= !planted(Planted::BlockHalfWritten);
+            // The block may be written on some members and not on others: it is written again in any case.
+            round.rewrite = true;
             if !frozen {
                 self.begin_round(at, sink);
             }
@@ -504,30 +488,30 @@ impl Shard {
             Stage::Zero => self.zero_more(at, sink),
             Stage::Flush => self.flushed(at, sink),
             Stage::Written => self.written(at, sink),
-            Stage::Begin | Stage::Held => unreachable!("nothing is out"),
+            Stage::Begin | Stage::Held => unreachable!("no I/O is in flight"),
         }
     }
 
-    /// The marks are durable on every member.
+    /// Continues a round whose marks are durable on every member.
     fn marked(&mut self, at: u32, sink: &mut impl LeafSink) {
         let round = self.home.at(at);
         let none = [0; WORDS_PER_BLOCK];
         let map = Arc::clone(round.map());
         map.cleared(round.block, &round.clear);
         round.clear.fill(0);
-        map.marked(round.block, &round.doing, &none);
+        map.marked(round.block, &round.in_progress, &none);
         let first = u64::from(round.block) * u64::from(REGIONS_PER_BLOCK);
         let (device, block, fresh) = (round.device, round.block, !is_empty(&round.fresh));
         if !fresh {
-            round.doing.fill(0);
-            self.tell_changed(device, block, None);
+            round.in_progress.fill(0);
+            self.notify_changed(device, block, None);
             return self.end_round(at, sink);
         }
         round.zero_at = map.range(first as u32).0;
         self.zero_more(at, sink);
     }
 
-    /// Zeroes the next of the regions that were never written, as much as one step holds.
+    /// Zeroes the next of the regions that were never written, as much as one step allows.
     fn zero_more(&mut self, at: u32, sink: &mut impl LeafSink) {
         let device = self.home.at(at).device;
         let Some(layout) = self.use_current(device) else { return self.give_up(at, sink) };
@@ -547,7 +531,7 @@ impl Shard {
             mirror.copies(start, &mut |piece| len = len.min(piece.len));
             mirror.copies(start, &mut |piece| {
                 let member = &mirror.members[usize::from(piece.member)];
-                if member.role == Role::Out || planted(Planted::NotZeroed) {
+                if member.role == MemberRole::Failed {
                     return;
                 }
                 let offset = member.start + piece.member_offset;
@@ -579,7 +563,7 @@ impl Shard {
         self.home.ios = ios;
     }
 
-    /// The zeros are durable: the regions count as written once that is noted.
+    /// Continues a round whose zeros are durable: the regions become written when the bitmap block says so.
     fn flushed(&mut self, at: u32, sink: &mut impl LeafSink) {
         let device = self.home.at(at).device;
         let Some(layout) = self.use_current(device) else { return self.give_up(at, sink) };
@@ -587,7 +571,7 @@ impl Shard {
         round.stage = Stage::Written;
         let mut image = round.map().bits(round.block);
         for word in 0..WORDS_PER_BLOCK {
-            image.dirty[word] |= round.doing[word];
+            image.dirty[word] |= round.in_progress[word];
             image.written[word] |= round.fresh[word];
         }
         self.write_block(at, &layout, &image, sink);
@@ -595,15 +579,15 @@ impl Shard {
 
     fn written(&mut self, at: u32, sink: &mut impl LeafSink) {
         let round = self.home.at(at);
-        round.map().marked(round.block, &round.doing, &round.fresh);
-        round.doing.fill(0);
+        round.map().marked(round.block, &round.in_progress, &round.fresh);
+        round.in_progress.fill(0);
         round.fresh.fill(0);
         let (device, block) = (round.device, round.block);
-        self.tell_changed(device, block, None);
+        self.notify_changed(device, block, None);
         self.end_round(at, sink);
     }
 
-    /// A round has ended. Another begins where more has been asked for.
+    /// Ends a round. Another one begins if more was requested.
     fn end_round(&mut self, at: u32, sink: &mut impl LeafSink) {
         let round = self.home.at(at);
         round.stage = Stage::Begin;
@@ -618,54 +602,54 @@ impl Shard {
         }
         let index = self.slots.reserved(at);
         if self.slots[index].late > 0 {
-            // The kernel has the memory of the block still, for a member that is left out: what else is wanted of the block has
-            // another place, so that it need not wait for a disk that hangs.
-            self.slots[index].state = State::Late;
-            self.home.at(at).device = NOBODY;
+            // The kernel still has the memory of the block, for a member that was dropped. Further requests for the
+            // block get another round, so that they need not wait for a disk that hangs.
+            self.slots[index].state = SlotState::Late;
+            self.home.at(at).device = NO_DEVICE;
             return;
         }
         self.home_free(at, index, sink);
     }
 
-    /// Nothing can be done for a round any more.
+    /// Ends a round that cannot be carried out any more.
     fn give_up(&mut self, at: u32, sink: &mut impl LeafSink) {
         let round = self.home.at(at);
-        round.doing.fill(0);
-        round.asked.fill(0);
-        round.clear_asked.fill(0);
+        round.in_progress.fill(0);
+        round.requested.fill(0);
+        round.clear_requested.fill(0);
         round.rewrite = false;
-        round.calls.append(&mut round.calls_asked);
+        round.calls.append(&mut round.calls_requested);
         let (device, block) = (round.device, round.block);
-        // Its number may soon be another array's, while the kernel still has the memory of this round.
-        round.device = NOBODY;
-        self.tell_changed(device, block, Some(LeafError::of(ErrorKind::NoDevice)));
+        // The device's number may soon be reused by another array, while the kernel still has the memory of this round.
+        round.device = NO_DEVICE;
+        self.notify_changed(device, block, Some(LeafError::of(ErrorKind::NoDevice)));
         self.end_round(at, sink);
     }
 
-    /// The place of a round is free for another.
+    /// Frees a round for another block.
     pub(super) fn home_free(&mut self, at: u32, index: u32, sink: &mut impl LeafSink) {
-        self.slots[index].state = State::Active;
+        self.slots[index].state = SlotState::Active;
         if self.home.at(at).has_more() {
             return self.begin_round(at, sink);
         }
-        let mut round = self.home.rounds[at as usize].take().expect("a round that is under way");
+        let mut round = self.home.rounds[at as usize].take().expect("a round in progress");
         round.map = None;
         self.home.spare.push(round);
         self.slots.give(index);
         while self.home.rounds.iter().any(Option::is_none) {
-            let Some((device, block, wish)) = self.home.backlog.pop_front() else { return };
-            self.wish(device, block, wish, false, sink);
+            let Some((device, block, request)) = self.home.backlog.pop_front() else { return };
+            self.request_round(device, block, request, false, sink);
         }
     }
 
-    /// A layout was published: rounds of the device begin anew with it.
+    /// Restarts the rounds of a device whose layout was published.
     pub(super) fn home_published(&mut self, device: DeviceId, sink: &mut impl LeafSink) {
         let map = self.map_of(device);
         for at in 0..META_BLOCKS {
             let Some(round) = self.home.rounds[at as usize].as_mut().filter(|r| r.device == device) else { continue };
             round.again = true;
             if let Some(map) = &map {
-                // It may be a longer one.
+                // The new map may be longer.
                 round.map = Some(Arc::clone(map));
             }
             if round.stage == Stage::Held {
@@ -681,7 +665,7 @@ impl Shard {
         }
     }
 
-    /// One block less is left of a call.
+    /// Notes that a block of a call has been written.
     fn count_call(&mut self, id: u64) {
         let home = &mut self.home;
         let Some(at) = home.calls.iter().position(|call| call.id == id) else { return };
@@ -691,10 +675,10 @@ impl Shard {
         }
     }
 
-    pub(super) fn tell_changed(&mut self, device: DeviceId, block: u32, error: Option<LeafError>) {
+    pub(super) fn notify_changed(&mut self, device: DeviceId, block: u32, error: Option<LeafError>) {
         self.woken.push_back((region_key(device, block), error));
         for shard in (0..self.shared.shards).map(ShardId).filter(|s| *s != self.id) {
-            self.outbox.push_back((shard, ShardMessage::Changed { device, block, error }));
+            self.outbox.push_back((shard, ShardMessage::RegionsChanged { device, block, error }));
         }
     }
 }

@@ -1,13 +1,13 @@
-//! Slots whose I/O ran into its time limit: they are answered, and kept until the kernel gives the I/O back.
+//! Slots whose I/O exceeded its time limit: their requests are answered, and the slots are kept until the kernel
+//! returns the I/O.
 
 use super::ranges::release;
-use super::slots::State;
+use super::slots::SlotState;
 use super::{Shard, mutates, slots};
 use crate::io::{Cookie, DeviceId, ErrorKind, LeafError, LeafSink};
-use crate::planted::{Planted, planted};
 
 impl Shard {
-    /// A leaf I/O ran into its time limit: it counts as failed, but the kernel still has it.
+    /// Reports that a leaf I/O exceeded its time limit: it counts as failed, but the kernel still has it.
     pub fn leaf_late(&mut self, cookie: Cookie, sink: &mut impl LeafSink) {
         if let Some((index, _)) = self.slots.find(cookie) {
             self.slots[index].late += 1;
@@ -17,53 +17,53 @@ impl Shard {
         }
     }
 
-    /// The kernel gave a late leaf I/O back. Its result no longer matters.
+    /// Reports that the kernel returned a late leaf I/O. Its result no longer matters.
     pub fn leaf_returned(&mut self, cookie: Cookie, sink: &mut impl LeafSink) {
         let Some((index, _)) = self.slots.find(cookie) else { return };
         let slot = &mut self.slots[index];
         debug_assert!(slot.late > 0, "an I/O returned that was not late");
         slot.late -= 1;
-        if slot.late > 0 || slot.state != State::Late {
+        if slot.late > 0 || slot.state != SlotState::Late {
             return;
         }
         if let Some(io) = self.slots.journal_io(index) {
-            self.journal_let_go(io, index);
-            self.journals_go(sink);
-            return self.work_off(sink);
+            self.journal_release_io(io, index);
+            self.journals_advance(sink);
+            return self.process_woken(sink);
         }
         match self.slots.reserved_block(index) {
             Some(block) => self.home_free(block, index, sink),
             None => {
                 if let Some(number) = self.slots.part(index) {
                     self.part_returned(index, number);
-                    return self.work_off(sink);
+                    return self.process_woken(sink);
                 }
                 let slot = &self.slots[index];
                 if slot.sync == slots::NONE && self.slots.gather(index).is_none() && slot.keeps_memory() {
                     self.released.push_back(slot.tag);
                 }
-                self.let_go(index);
+                self.release_slot(index);
             }
         }
-        self.work_off(sink);
+        self.process_woken(sink);
     }
 
-    /// The tag of a request, answered before, whose buffer the kernel has given back since.
+    /// Returns the tag of a request that was answered earlier and whose buffer the kernel has returned since.
     #[inline]
     pub fn pop_released(&mut self) -> Option<u64> {
         self.released.pop_front()
     }
 
-    /// The buffer stays quarantined until the kernel gives the I/O back, and who wants to write there is refused. The
-    /// range itself is given back: others, whose words in the table are the same by chance, must not wait for a disk
-    /// that hangs.
+    /// Keeps the slot of an answered request until the kernel returns its I/O. Its buffer stays quarantined, and writes
+    /// to its range are refused. The range itself is released: requests whose words in the table collide with it must
+    /// not wait for a disk that hangs.
     #[cold]
     pub(super) fn become_late(&mut self, index: u32) {
         let slot = &mut self.slots[index];
-        slot.state = State::Late;
+        slot.state = SlotState::Late;
         let device = self.devices.at_mut(slot.device);
-        // What a member of a redundant array does late harms nobody: it is left out, and comes back only after that. Of a volume's
-        // request its parts have told.
+        // A late write on a member of a redundant array is harmless: the member is dropped, and returns only after the
+        // I/O has. For a request to a volume, its parts have entered their ranges.
         let to_volume = slot.pool != slots::NO_POOL;
         let layout = device.layout(slot.version);
         let is_redundant = layout.mirror().is_some() || layout.volume().is_some();
@@ -71,18 +71,18 @@ impl Shard {
         if slot.barred {
             device.enter_late(slot.memory_bytes());
             if mutates(slot.op) {
-                self.shared.late.enter(DeviceId(slot.device), slot.start, slot.end);
+                self.shared.late.insert(DeviceId(slot.device), slot.start, slot.end);
             }
             if slot.below.0 != slots::NONE {
                 // As if it were a part of its own.
                 self.devices.at_mut(slot.below.0).enter_late(slot.memory_bytes());
                 if mutates(slot.op) {
                     let (start, end) = (slot.step, slot.step + slot.end - slot.start);
-                    self.shared.late.enter(DeviceId(slot.below.0), start, end);
+                    self.shared.late.insert(DeviceId(slot.below.0), start, end);
                 }
             }
         } else {
-            // So that the layout without it need not wait for it.
+            // The layout without the member need not wait for the slot.
             self.devices.leave(slot.device, slot.version);
         }
         if slot.held.0 < slot.held.1 {
@@ -90,10 +90,10 @@ impl Shard {
         }
         self.give_up_claim(index);
         let slot = &self.slots[index];
-        if to_volume && slot.barred && mutates(slot.op) && !planted(Planted::LateUncounted) {
-            self.tell_pool_late(index, true);
+        if to_volume && slot.barred && mutates(slot.op) {
+            self.report_pool_late(index, true);
         } else if to_volume {
-            // Its places may be given away.
+            // Its blocks may be unmapped.
             self.exit_volume(index);
         }
     }

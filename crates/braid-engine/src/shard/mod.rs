@@ -1,59 +1,66 @@
-//! A shard: one core's share of the engine. Requests in, leaf I/Os out, results back; sans-I/O.
+//! A shard: one core's share of the engine. It takes requests and results of leaf I/Os, and issues leaf I/Os; it is
+//! sans-I/O.
 //!
-//! A shard is single-threaded and owns all it changes. What shards share is the range table and
-//! the maps of touched regions (atomics); everything else they tell each other by message.
+//! A shard is single-threaded and owns everything that it changes. Shards share only the range tables, the claims, the
+//! late ranges and the maps of regions (all atomics); everything else they send each other as messages.
 //!
-//! One request is one slot. It is planned in steps; a step's leaf I/Os are all answered before the
-//! next step is planned, and nearly every request is one step. A request that must wait for
-//! something other than a leaf I/O (a range that is held, a bit that is not durable yet) waits in a
-//! list and is planned again when that may have changed.
+//! A request occupies one slot. It is planned in steps: the next step is planned when all leaf I/Os of the previous one
+//! have completed. Nearly every request is one step. A request that must wait for something other than a leaf I/O (a
+//! range that another request holds, a bit that is not durable yet) waits in a list, and is planned again when that may
+//! have changed.
 
-mod at_once;
 mod claiming;
 mod compute;
 mod data_step;
 mod devices;
 mod entering;
-mod failing;
+mod fast_path;
+mod faults;
 mod finish;
 mod flush_step;
 mod gather;
 mod home;
 mod journal;
+mod journal_state;
 mod late;
 mod partial;
+mod pool_state;
 mod pools;
 mod ranges;
 mod replicated;
-mod row_sync;
-mod rows;
 mod scratch;
 mod slots;
-pub mod sync;
+mod stripe_sync;
+mod stripe_work;
+mod stripes;
+mod sync;
+pub mod sync_parts;
 mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use at_once::AtOnce;
 pub use devices::DeviceCounters;
 use devices::Devices;
+use fast_path::FastPath;
 use gather::Gathers;
-use home::Home;
 pub use home::RegionCall;
-use journal::Journals;
-pub use journal::{InJournal, LogRequest};
-use partial::{Partial, Partials};
-use pools::Pools;
-pub use pools::{PoolAsk, PoolCall, PoolNext, PoolTold, Reservations, Soon};
-use rows::Works;
+use home::RegionHome;
+use journal_state::{DrainRequest, Journals};
+pub use journal_state::{InJournal, LogRequest};
+use partial::Partials;
+use pool_state::Pools;
+pub use pool_state::{PoolCall, PoolNext, PoolReply, PoolRequest, Reservations};
+pub use pools::UpcomingRequest;
 use scratch::Scratch;
 pub use scratch::{SCRATCH_BYTES, SCRATCH_BYTES_MIN};
-use slots::{Slab, State, WaitLists};
-use sync::{SyncDone, Syncs};
+use slots::{Partial, Slab, SlotState, WaitLists};
+use stripe_work::StripeWorks;
+use sync_parts::{SyncDone, Syncs};
 use waiting::{log_key, range_key, region_key};
 
 use crate::claims::{Claim, Claims};
+use crate::fault::Fault;
 use crate::io::{
     Buf, Completion, Cookie, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo,
     LeafResult, LeafSink, META_BLOCKS, Op, REQUEST_BYTES_MAX, Request, ShardId,
@@ -64,16 +71,14 @@ use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, Limits, PARTS_MAX, POOL_IOS_MA
 use crate::mirror::Loads;
 use crate::overlap::{Bucket, RangeTable};
 use crate::plan::{Plan, carries_data};
-use crate::planted::{Planted, planted};
-use crate::trouble::Trouble;
 use crate::volume::PoolKey;
 
-/// What all shards of an engine share.
+/// The state that all shards of an engine share.
 #[derive(Debug)]
 pub struct Shared {
     ranges: RangeTable,
-    /// Of volumes. Who holds a range of a volume waits for ranges of the pool's members: had these words in common, he might wait for
-    /// himself.
+    /// The ranges of volumes. A request that holds a range of a volume waits for ranges of the pool's members: if both
+    /// used the same words of one table, it could wait for itself.
     volume_ranges: RangeTable,
     claims: Claims,
     late: LateRanges,
@@ -81,188 +86,193 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The common part of an engine of `shards` shards.
+    /// Creates the shared state of an engine of `shards` shards.
     pub fn new(shards: u16, limits: &Limits) -> Shared {
         let late = LateRanges::new(limits.slots as usize);
         let ranges = RangeTable::new(limits.range_table_bits);
-        // Only while blocks get their places, or are taken away, something is held there.
+        // Ranges are held here only while blocks are allocated or unmapped.
         let volume_ranges = RangeTable::new(limits.range_table_bits.saturating_sub(2).max(1));
         let claims = Claims::new(limits.range_table_bits, limits.slots as usize);
         Shared { ranges, volume_ranges, claims, late, shards }
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u16 {
         self.shards
     }
 
-    /// The claims of requests to the ranges that they change.
+    /// Returns the claims of requests to the ranges that they change.
     pub fn claims(&self) -> &Claims {
         &self.claims
     }
 
-    /// The table of ranges being written.
+    /// Returns the table of ranges being written.
     pub fn ranges(&self) -> &RangeTable {
         &self.ranges
     }
 
-    /// The same of volumes.
+    /// Returns the table of volumes' ranges being written.
     pub fn volume_ranges(&self) -> &RangeTable {
         &self.volume_ranges
     }
 }
 
-/// What one shard tells another. Delivered in order between each two shards.
+/// A message from one shard to another. Messages between two shards are delivered in order.
 #[derive(Clone, Debug)]
 pub enum ShardMessage {
-    /// A word of the range table was given back.
+    /// A word of the range table was released.
     Released(Bucket),
-    /// To the home of an array's regions: somebody wants to read or write this one.
-    Need {
+    /// To the home shard of an array's regions: a request waits to read or write this region.
+    NeedRegion {
         /// The array.
         device: DeviceId,
         /// The region.
         region: u32,
     },
-    /// From that home: something has changed for regions of this block, or cannot.
-    Changed {
+    /// From that home shard: the state of regions of this bitmap block has changed, or the change failed.
+    RegionsChanged {
         /// The array.
         device: DeviceId,
-        /// The block of bits.
+        /// The bitmap block.
         block: u32,
-        /// Why not.
+        /// Why it failed.
         error: Option<LeafError>,
     },
-    /// To the home of an array with parity: an op is to be put into the journal.
+    /// To the home shard of an array with parity: an op is to be logged in the journal.
     Log {
         /// The array.
         device: DeviceId,
-        /// What and for whom.
+        /// The op, and the slot that requests it.
         request: LogRequest,
     },
-    /// From that home: it is durable there; or why not.
+    /// From that home shard: the op is durable in the journal, or why it is not.
     Logged {
-        /// Who asked.
+        /// The requesting slot.
         slot: u32,
-        /// Its generation.
+        /// The slot's generation.
         generation: u32,
-        /// Which of its ops.
+        /// The index of the op among the slot's ops.
         op: u8,
-        /// Where.
+        /// Its location in the journal.
         result: Result<InJournal, ErrorKind>,
     },
-    /// To that home: an entry of this batch is in its place.
-    InPlace {
+    /// To that home shard: an entry of this batch has been written in place.
+    EntryInPlace {
         /// The array.
         device: DeviceId,
-        /// The run whose batch it is.
+        /// The run that the batch belongs to.
         run: u64,
-        /// The batch.
+        /// The batch's sequence number.
         sequence: u64,
     },
-    /// To that home: what was answered before is to be durable.
-    Settle {
+    /// To that home shard: writes that were answered before are to be made durable.
+    FlushJournal {
         /// The array.
         device: DeviceId,
-        /// Who asks.
+        /// The requesting shard.
         from: ShardId,
-        /// Its slot.
+        /// The requesting slot.
         slot: u32,
         /// The slot's generation.
         generation: u32,
     },
-    /// From that home: a member is about to be left out, and nothing of a row that is only marked is to be under way.
-    Still {
+    /// From that home shard: a member is about to be dropped. Each shard reports when it has no write in flight to a
+    /// stripe that is only marked.
+    DrainMarked {
         /// The array.
         device: DeviceId,
-        /// Who wants to hear of it.
+        /// The home shard, which receives the report.
         home: ShardId,
         /// The call that waits for it.
         call: u64,
     },
-    /// To that home: nothing is.
-    IsStill {
+    /// To that home shard: no such write is in flight.
+    MarkedDrained {
         /// The array.
         device: DeviceId,
         /// The call.
         call: u64,
-        /// The disks of members on which some of such a row is not in place.
+        /// The disks of members that failed a write to such a stripe.
         failed: Vec<LeafId>,
     },
-    /// To the home of a pool: a request to one of its volumes asks something.
-    PoolAsk {
+    /// To the home shard of a pool: a request to one of its volumes needs something.
+    PoolRequest {
         /// The pool.
         key: PoolKey,
-        /// Who asks.
+        /// The requesting shard.
         from: ShardId,
-        /// Its slot.
+        /// The requesting slot.
         slot: u32,
         /// The slot's generation.
         generation: u32,
-        /// What.
-        ask: PoolAsk,
+        /// What it needs.
+        ask: PoolRequest,
     },
-    /// From that home: the answer.
-    PoolTold {
-        /// Who asked.
+    /// From that home shard: the reply.
+    PoolReply {
+        /// The requesting slot.
         slot: u32,
-        /// Its generation.
+        /// The slot's generation.
         generation: u32,
-        /// The answer.
-        told: PoolTold,
+        /// The reply.
+        told: PoolReply,
     },
-    /// From that home: another time begins; when the one before has run out it is to be told.
-    PoolTurn {
+    /// From that home shard: a new counting period begins. The shard reports when all requests of the previous period
+    /// have ended.
+    PoolBeginPeriod {
         /// The pool.
         key: PoolKey,
-        /// Its home.
+        /// The pool's home shard.
         home: ShardId,
-        /// The barrier.
+        /// The barrier's number.
         number: u64,
     },
-    /// From that home: who was told to come again may.
-    PoolAgain {
+    /// From that home shard: requests that wait to retry may do so.
+    PoolRetry {
         /// The pool.
         key: PoolKey,
     },
-    /// To that home: a disk has given back, or not, what it was late with, and what a request to one of the pool's volumes may still have changed.
+    /// To that home shard: a request to one of the pool's volumes has I/O that may still change a disk after its time
+    /// limit, or has no longer.
     PoolLate {
         /// The pool.
         key: PoolKey,
-        /// It has not.
+        /// It has such I/O.
         late: bool,
     },
-    /// From that home: the pool has left; when nothing of it is out any more it is to be told. The last that it says of this pool.
-    PoolLeft {
+    /// From that home shard: the pool is withdrawn. The shard reports when none of its I/O is in flight. This is the
+    /// last message about this pool to the shard.
+    PoolWithdrawn {
         /// The pool.
         key: PoolKey,
-        /// What was its home.
+        /// The shard that was its home.
         home: ShardId,
     },
-    /// To that home: nothing is. The last that it hears of this pool.
-    PoolEnded {
+    /// To that home shard: none of the pool's I/O is in flight on the sending shard. This is the last message about
+    /// this pool from the shard.
+    PoolDrained {
         /// The pool.
         key: PoolKey,
     },
-    /// To that home: it has.
-    PoolTurned {
+    /// To that home shard: all requests of the previous period have ended.
+    PoolPeriodEnded {
         /// The pool.
         key: PoolKey,
-        /// The barrier.
+        /// The barrier's number.
         number: u64,
     },
-    /// From that home: it is.
-    Settled {
-        /// Who asked.
+    /// From that home shard: the writes are durable, or why not.
+    JournalFlushed {
+        /// The requesting slot.
         slot: u32,
-        /// Its generation.
+        /// The slot's generation.
         generation: u32,
         /// Whether it succeeded.
         result: Result<(), ErrorKind>,
     },
 }
 
-/// One core's share of the engine. See the module's page.
+/// One core's share of the engine. See the module's documentation.
 pub struct Shard {
     id: ShardId,
     shared: Arc<Shared>,
@@ -270,30 +280,31 @@ pub struct Shard {
     devices: Devices,
     plan: Plan,
     waiting: WaitLists,
-    home: Home,
+    home: RegionHome,
     loads: Loads,
     syncs: Syncs,
     sync_done: VecDeque<SyncDone>,
-    troubles: VecDeque<Trouble>,
+    faults: VecDeque<Fault>,
     done: Vec<Completion>,
-    /// Of those, as many may be waiting when another request is answered at once.
+    /// The number of completions in `done` from which on no further request is answered inline.
     done_max: usize,
     released: VecDeque<u64>,
     outbox: VecDeque<(ShardId, ShardMessage)>,
-    /// What may have changed for those who wait; worked off at the end of each call.
+    /// Wait keys whose condition may have changed; processed at the end of each call.
     woken: VecDeque<(u64, Option<LeafError>)>,
-    /// Slots that the journal of an array with parity has answered.
+    /// Slots that have a reply from the journal of an array with parity.
     replies: VecDeque<u32>,
-    works: Works,
+    works: StripeWorks,
     gathers: Gathers,
     journals: Journals,
-    /// Homes of journals that wait for this shard to have nothing of a marked row under way.
-    asked_still: Vec<journal::Asked>,
+    /// Home shards of journals that wait until this shard has no write to a marked stripe in flight.
+    drain_requests: Vec<DrainRequest>,
     pools: Pools,
     partials: Partials,
-    /// Requests that wait for their frontend's word: see [`entering`].
+    /// Requests that wait for their frontend to begin them or call them off: see [`entering`].
     entered: Vec<u32>,
-    /// Memory for rows, for batches of journals, and for gathers, from when the first array with parity is served.
+    /// Memory for stripes, for batches of journals, and for gathers. It is taken when the first device that needs it is
+    /// published.
     scratch: Option<Scratch>,
     journal_scratch: Option<Scratch>,
     gather_scratch: Option<Scratch>,
@@ -301,10 +312,10 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// A shard with all the memory that it will ever need.
+    /// Creates a shard, with all the memory that it will ever need.
     ///
     /// # Panics
-    /// When the limits exceed what a cookie can name.
+    /// If the limits exceed what a cookie can address.
     pub fn new(id: ShardId, limits: &Limits, shared: Arc<Shared>) -> Shard {
         assert!(limits.slots <= SLOTS_MAX, "more slots than a cookie can name");
         Shard {
@@ -316,22 +327,22 @@ impl Shard {
             devices: Devices::new(limits.devices),
             plan: Plan::new(),
             waiting: WaitLists::new(),
-            home: Home::new(),
+            home: RegionHome::new(),
             loads: Loads::new(),
             syncs: Syncs::new(),
             sync_done: VecDeque::with_capacity(SYNCS_MAX as usize),
-            troubles: VecDeque::with_capacity(256),
-            // What is answered at once needs no slot: as much again.
+            faults: VecDeque::with_capacity(256),
+            // Requests answered inline need no slot: they get as much space again.
             done: Vec::with_capacity(2 * limits.slots as usize),
             done_max: limits.slots as usize,
             released: VecDeque::with_capacity(limits.slots as usize),
             outbox: VecDeque::with_capacity(4 * limits.slots as usize),
             woken: VecDeque::with_capacity(4 * limits.slots as usize),
             replies: VecDeque::with_capacity(limits.slots as usize),
-            works: Works::new(),
+            works: StripeWorks::new(),
             gathers: Gathers::new(limits.slots),
             journals: Journals::new(),
-            asked_still: Vec::new(),
+            drain_requests: Vec::new(),
             pools: Pools::new(limits.slots),
             partials: Partials::default(),
             entered: Vec::with_capacity(limits.slots as usize),
@@ -343,24 +354,24 @@ impl Shard {
         }
     }
 
-    /// Which shard this is.
+    /// Returns the shard's id.
     pub fn id(&self) -> ShardId {
         self.id
     }
 
-    /// Takes a request in. `Err` means it was refused at once and no completion follows.
+    /// Submits a request. `Err` means that it was refused at once, and that no completion follows.
     ///
     /// # Errors
-    /// `NoDevice`, `Invalid` (unaligned, beyond the end, too long), `Busy` (all slots in use), `TimedOut` (a write to
-    /// this place ran into its time limit, and the kernel still has it; or so many requests of the device have that the
-    /// shard would run out of memory for others, see [`crate::limits::LATE_MAX`]).
-    // Always: as a call of its own, saving and restoring registers was a fifth of a small request's cost.
+    /// `NoDevice`; `Invalid` (unaligned, beyond the end, too long); `Busy` (all slots in use); `ReadOnly`; `TimedOut`:
+    /// a write to this range exceeded its time limit and the kernel still has it, or so many requests of the device are
+    /// in this state that the shard would run out of memory for others (see [`crate::limits::LATE_MAX`]).
+    // Always inlined: as a call of its own, saving and restoring registers was a fifth of a small request's cost.
     #[inline(always)]
     pub fn submit(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
         self.take_in::<false>(request, sink)
     }
 
-    /// `ENTERS`: one that changes the device waits when it has its claim ([`entering`]).
+    /// Submits a request. With `ENTERS`, a request that changes the device waits once it has its claim ([`entering`]).
     #[inline(always)]
     fn take_in<const ENTERS: bool>(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
         let device = self.devices.get_mut(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;
@@ -375,7 +386,7 @@ impl Shard {
             if self.done.len() >= self.done_max {
                 return Err(IoError::of(ErrorKind::Busy));
             }
-            // Nothing was written that could be made durable.
+            // There are no writes to make durable.
             device.counters.count(request.op, 0, false);
             self.done.push(Completion { tag: request.tag, result: Ok(()), buffer_busy: false });
             return Ok(());
@@ -389,28 +400,28 @@ impl Shard {
         }
         let is_entered = ENTERS && mutates(request.op);
         let small = matches!(request.op, Op::Read | Op::Write) && request.len.wrapping_sub(1) < LEAF_BYTES_MAX;
-        // The short ways begin at once.
+        // The fast paths begin the request immediately.
         let small = small && !is_entered;
-        // A request of the queue came earlier: this one must not overtake it.
+        // A queued request came earlier: this one must not overtake it.
         let small = small && !(request.op == Op::Write && self.shared.claims.is_queued(request.device, start, end));
         let (mut place, mut begun) = (None, None);
         if small && layout.ordered {
-            match self.mirror_at_once(request, sink) {
-                AtOnce::Done => return Ok(()),
-                AtOnce::No => {}
-                AtOnce::Begun(claim) => begun = Some(claim),
+            match self.mirror_fast_path(request, sink) {
+                FastPath::Done => return Ok(()),
+                FastPath::No => {}
+                FastPath::Begun(claim) => begun = Some(claim),
             }
         } else if small {
             place = layout.single_place(request.offset, request.len);
             if let Some((leaf, offset)) = place
                 && self.done.len() < self.done_max
-                // A longer request may have I/O under way to the same blocks of a disk that answers this one within the call.
+                // A longer request may have I/O in flight to the same blocks of a disk that completes this one inline.
                 && (request.op == Op::Read
                     || self.in_flight == 0 && self.shared.shards == 1
                     || self.shared.claims.is_free(request.device, start, end))
-                && let Some(result) = sink.at_once(leaf, request.op, offset, request.len, request.buf)
+                && let Some(result) = sink.complete_inline(leaf, request.op, offset, request.len, request.buf)
             {
-                // Nothing is left to wait for, so that nothing has to be kept: no slot, no cookie.
+                // The request is complete: it needs neither a slot nor a cookie.
                 let result =
                     result.map_err(|e| IoError { kind: e.kind, leaf: Some(leaf), errno: e.errno, offset: start });
                 device.counters.count(request.op, request.len, result.is_err());
@@ -418,12 +429,12 @@ impl Shard {
                 return Ok(());
             }
             if place.is_none()
-                && let Some(result) = self.volume_in_one_place(request, sink)
+                && let Some(result) = self.volume_fast_path(request, sink)
             {
                 return result;
             }
         }
-        // In parts: a whole request would be put together in memory, also on the short way.
+        // The request is passed in parts: passed whole, it would be assembled in memory on the fast path as well.
         let Request { device, op, flags, offset, len, buf, tag } = *request;
         self.submit_slot(
             device,
@@ -436,7 +447,7 @@ impl Shard {
         )
     }
 
-    /// Begins a request that is one leaf I/O: no step comes after it.
+    /// Begins a request that is a single leaf I/O: no step follows.
     #[inline]
     fn begin_single(&mut self, index: u32, (leaf, offset): (LeafId, u64), sink: &mut impl LeafSink) {
         let slot = &mut self.slots[index];
@@ -447,7 +458,7 @@ impl Shard {
         sink.submit(&LeafIo::simple(leaf, slot.op, slot.flags, offset, slot.end - slot.start, slot.buf, cookie));
     }
 
-    /// The rest of [`Shard::submit`], for a request that must be remembered until its I/O has ended.
+    /// Continues [`Shard::submit`] for a request that needs a slot until its I/O has completed.
     #[inline(never)]
     #[allow(clippy::too_many_arguments)]
     fn submit_slot(
@@ -470,7 +481,7 @@ impl Shard {
         slot.device = id;
         slot.version = device.version;
         if let Some(claim) = begun {
-            // Part of it is written; it has its place in the order of writes, and with the claim also its range.
+            // Part of it is written. The claim keeps its position in the order of writes, and, if held, its range.
             slot.claim = claim;
             if claim == Claim::Held {
                 slot.held = (slot.start, slot.end);
@@ -483,9 +494,9 @@ impl Shard {
             }
         }
         if let Some((leaf, offset)) = place
-            && let Some(claim) = self.claim_of_one_place(DeviceId(id), op, start, start + len)
+            && let Some(claim) = self.claim_single_location(DeviceId(id), op, start, start + len)
         {
-            // Nearly every small request.
+            // Nearly every small request takes this path.
             self.slots[index].claim = claim;
             self.begin_single(index, (leaf, offset), sink);
             return Ok(());
@@ -498,34 +509,35 @@ impl Shard {
         }
         self.advance(index, sink);
         if self.has_woken() {
-            self.work_off(sink);
+            self.process_woken(sink);
         }
         Ok(())
     }
 
-    /// Where all of a range stands, if that is one place of one leaf and nothing has to be true before it is read: for a
-    /// driver that can show the leaf's own memory instead of copying it. When it does, tell by [`Shard::count_read`].
-    pub fn place_to_read(&self, device: DeviceId, offset: u64, len: u64) -> Option<(LeafId, u64)> {
+    /// Returns the leaf and the offset of a range, if all of it is at one location of one leaf and can be read without
+    /// further conditions: for a driver that can expose the leaf's own memory instead of copying it. A driver that does
+    /// so reports it by [`Shard::count_read`].
+    pub fn location_to_read(&self, device: DeviceId, offset: u64, len: u64) -> Option<(LeafId, u64)> {
         let layout = self.devices.get(device)?.current.as_deref()?;
         let request = Request { device, op: Op::Read, flags: Flags::NONE, offset, len, buf: Buf::NONE, tag: 0 };
         check(&request, layout).ok()?;
         if len == 0 { None } else { layout.single_place(offset, len) }
     }
 
-    /// Whether what one disk of the device does not give may be had from another one.
+    /// Returns whether data that one disk of the device cannot supply may be available from another one.
     pub fn is_redundant(&self, device: DeviceId) -> bool {
         let layout = self.devices.get(device).and_then(|device| device.current.as_deref());
         layout.and_then(DeviceLayout::mirror).is_some_and(|mirror| !mirror.failed)
     }
 
-    /// Counts a read of so many bytes that was answered without the engine.
+    /// Counts a read of this many bytes that was answered without the engine.
     pub fn count_read(&mut self, device: DeviceId, bytes: u64) {
         if let Some(device) = self.devices.get_mut(device) {
             device.counters.count(Op::Read, bytes, false);
         }
     }
 
-    /// A leaf I/O has ended. One that names a slot which has since moved on is ignored.
+    /// Reports that a leaf I/O has completed. A cookie whose slot has since been reused is ignored.
     #[inline]
     pub fn leaf_done(&mut self, cookie: Cookie, result: LeafResult, sink: &mut impl LeafSink) {
         let Some((index, leaf)) = self.slots.find(cookie) else { return };
@@ -547,7 +559,7 @@ impl Shard {
             if slot.single {
                 self.finish(index);
                 if self.has_woken() {
-                    self.work_off(sink);
+                    self.process_woken(sink);
                 }
                 return;
             }
@@ -555,66 +567,68 @@ impl Shard {
         }
     }
 
-    /// Whether requests have ended that nobody was told of.
+    /// Returns whether requests have ended whose completions were not fetched.
     #[inline]
     pub fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// How many requests can have ended between two calls of [`Shard::swap_done`].
+    /// Returns the maximum number of requests that can end between two calls of [`Shard::swap_done`].
     pub fn done_capacity(&self) -> usize {
         2 * self.done_max
     }
 
-    /// Fills `batch` with the requests that have ended, in that order, and goes on with its memory: give the same vector
-    /// back each time, so that nothing is allocated. What was in it is gone.
+    /// Fills `batch` with the completed requests, in the order of completion, and takes over its memory. Its former
+    /// content is discarded. A caller that passes the same vector each time causes no allocation.
     #[inline]
     pub fn swap_done(&mut self, batch: &mut Vec<Completion>) {
         batch.clear();
         std::mem::swap(&mut self.done, batch);
     }
 
-    /// The next message to deliver to another shard.
+    /// Returns the next message to deliver to another shard.
     #[inline]
     pub fn pop_message(&mut self) -> Option<(ShardId, ShardMessage)> {
         self.outbox.pop_front()
     }
 
-    /// Takes a message of another shard in.
-    pub fn message(&mut self, message: ShardMessage, sink: &mut impl LeafSink) {
+    /// Processes a message from another shard.
+    pub fn handle_message(&mut self, message: ShardMessage, sink: &mut impl LeafSink) {
         match message {
             ShardMessage::Released(bucket) => self.woken.push_back((range_key(bucket), None)),
-            ShardMessage::Changed { device, block, error } => self.woken.push_back((region_key(device, block), error)),
-            ShardMessage::Need { device, region } => self.need(device, region, sink),
+            ShardMessage::RegionsChanged { device, block, error } => {
+                self.woken.push_back((region_key(device, block), error))
+            }
+            ShardMessage::NeedRegion { device, region } => self.need(device, region, sink),
             ShardMessage::Log { device, request } => self.journal_log(device, request, sink),
-            ShardMessage::Logged { slot, generation, op, result } => self.row_logged(slot, generation, op, result),
-            ShardMessage::InPlace { device, run, sequence } => self.journal_in_place(device, run, sequence, sink),
-            ShardMessage::Settle { device, from, slot, generation } => {
+            ShardMessage::Logged { slot, generation, op, result } => self.op_logged(slot, generation, op, result),
+            ShardMessage::EntryInPlace { device, run, sequence } => self.journal_in_place(device, run, sequence, sink),
+            ShardMessage::FlushJournal { device, from, slot, generation } => {
                 self.journal_settle(device, (from, slot, generation), sink);
             }
-            ShardMessage::Still { device, home, call } => self.still(device, home, call),
-            ShardMessage::IsStill { device, call, failed } => self.journal_is_still(device, call, &failed),
-            ShardMessage::Settled { slot, generation, result } => self.row_settled(slot, generation, result),
-            ShardMessage::PoolAsk { key, from, slot, generation, ask } => {
-                self.pool_asked(key, (from, slot, generation), ask, sink);
+            ShardMessage::DrainMarked { device, home, call } => self.still(device, home, call),
+            ShardMessage::MarkedDrained { device, call, failed } => self.journal_marked_drained(device, call, &failed),
+            ShardMessage::JournalFlushed { slot, generation, result } => self.flush_settled(slot, generation, result),
+            ShardMessage::PoolRequest { key, from, slot, generation, ask } => {
+                self.pool_requested(key, (from, slot, generation), ask, sink);
             }
-            ShardMessage::PoolTold { slot, generation, told } => self.pool_told(slot, generation, told),
-            ShardMessage::PoolTurn { key, home, number } => self.pool_turn(key, home, number),
-            ShardMessage::PoolTurned { key, number } => self.pool_turned(key, number),
-            ShardMessage::PoolAgain { key } => self.pool_again(key),
+            ShardMessage::PoolReply { slot, generation, told } => self.pool_replied(slot, generation, told),
+            ShardMessage::PoolBeginPeriod { key, home, number } => self.pool_begin_period(key, home, number),
+            ShardMessage::PoolPeriodEnded { key, number } => self.pool_period_ended(key, number),
+            ShardMessage::PoolRetry { key } => self.pool_retry(key),
             ShardMessage::PoolLate { key, late } => self.pool_is_late(key, late),
-            ShardMessage::PoolLeft { key, home } => self.pool_left(key, home),
-            ShardMessage::PoolEnded { key } => self.pool_ended(key),
+            ShardMessage::PoolWithdrawn { key, home } => self.pool_withdrawn(key, home),
+            ShardMessage::PoolDrained { key } => self.pool_ended(key),
         }
-        self.work_off(sink);
+        self.process_woken(sink);
     }
 
-    /// Makes `layout` the one that new requests of `device` are planned with; none stops the device.
+    /// Makes `layout` the one that new requests of `device` are planned with; `None` stops the device.
     ///
-    /// Returns the version that went out of use, if any; [`Shard::pop_drained`] gives it once its
-    /// last request on this shard has ended. Call on every shard.
+    /// Returns the version that went out of use, if any; [`Shard::pop_drained`] returns it once its last request on
+    /// this shard has ended. Must be called on every shard.
     ///
-    /// Ends a freeze of the device. Everybody who waits goes on with the new layout.
+    /// Ends a freeze of the device. All waiting requests continue with the new layout.
     pub fn publish(
         &mut self,
         device: DeviceId,
@@ -623,7 +637,7 @@ impl Shard {
     ) -> Option<u32> {
         layout.iter().flat_map(|layout| layout.leaves()).for_each(|leaf| self.loads.know(*leaf));
         if layout.as_ref().is_some_and(|layout| layout.parity().is_some() || layout.takes_sectors()) {
-            self.prepare_rows(sink);
+            self.prepare_scratch(sink);
         }
         if layout.as_ref().is_some_and(|layout| layout.takes_sectors()) {
             self.partials.prepare(self.done_max as u32, self.devices.len());
@@ -635,39 +649,41 @@ impl Shard {
         old
     }
 
-    /// The next layout version whose last request on this shard has ended.
+    /// Returns the next layout version whose last request on this shard has ended.
     pub fn pop_drained(&mut self) -> Option<(DeviceId, u32)> {
         self.devices.pop_drained()
     }
 
-    /// Requests accepted and not yet answered, or answered while the kernel still has their buffer.
+    /// Returns the number of requests that are accepted and not yet answered, or answered while the kernel still has
+    /// their buffer.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// What a device did on this shard since start.
+    /// Returns what the device did on this shard since start.
     pub fn counters(&self, device: DeviceId) -> DeviceCounters {
         self.devices.get(device).map(|d| d.counters).unwrap_or_default()
     }
 
-    /// The layout that new requests of the device are planned with.
+    /// Returns the layout that new requests of the device are planned with.
     pub fn layout(&self, device: DeviceId) -> Option<&Arc<DeviceLayout>> {
         self.devices.get(device)?.current.as_ref()
     }
 
-    /// Slots in use, those of the engine's own writes included: for tests and for a clean stop.
+    /// Returns the number of slots in use, including those of the engine's own writes: for tests and for a clean stop.
     pub fn slots_in_use(&self) -> u32 {
         self.slots.in_use()
     }
 
-    /// Parts of requests to volumes, I/Os of pools, pages of these, and requests that pools count: for tests and for a clean stop.
+    /// Returns the number of parts of requests to volumes, I/Os of pools, pages of these, and requests that pools
+    /// count, that are in use: for tests and for a clean stop.
     pub fn pools_in_use(&self) -> u32 {
         self.pools.in_use()
     }
 
     /// Takes the memory that arrays with parity, pools and devices that take sectors need, once.
-    fn prepare_rows(&mut self, sink: &mut impl LeafSink) {
+    fn prepare_scratch(&mut self, sink: &mut impl LeafSink) {
         if self.scratch.is_none() {
             let (base, bytes) = sink.scratch();
             let [rows, journal, gather, pools] = scratch::divide(base, bytes).map(Some);
@@ -677,7 +693,7 @@ impl Shard {
         }
     }
 
-    /// All leaf I/Os of a slot's step are answered.
+    /// Continues a slot whose step has completed all of its leaf I/Os.
     #[inline]
     fn answered(&mut self, index: u32, sink: &mut impl LeafSink) {
         if let Some(block) = self.slots.reserved_block(index) {
@@ -688,15 +704,15 @@ impl Shard {
             self.advance(index, sink);
         }
         if self.has_woken() {
-            self.work_off(sink);
+            self.process_woken(sink);
         }
     }
 
-    /// Takes a slot with no I/O out as far as it goes: to its next step, to a list, or to its end.
+    /// Advances a slot with no I/O in flight: to its next step, to a wait list, or to its end.
     #[inline]
     fn advance(&mut self, index: u32, sink: &mut impl LeafSink) {
         let slot = &mut self.slots[index];
-        debug_assert_eq!((slot.out, slot.state), (0, State::Active));
+        debug_assert_eq!((slot.out, slot.state), (0, SlotState::Active));
         if slot.work != slots::NONE && self.is_being_logged(index) {
             let slot = &self.slots[index];
             let key = log_key(DeviceId(slot.device));
@@ -710,10 +726,10 @@ impl Shard {
             return;
         }
         if self.slots[index].partial == Partial::Between {
-            return self.partial_go(index, sink);
+            return self.partial_advance(index, sink);
         }
         if self.slots[index].pool != slots::NO_POOL {
-            return self.volume_go(index, sink);
+            return self.volume_advance(index, sink);
         }
         let slot = &mut self.slots[index];
         if slot.error.is_none() && self.is_held(index) {
@@ -727,7 +743,7 @@ impl Shard {
             return self.finish(index);
         }
         if slot.work != slots::NONE {
-            if self.row_go(index, sink) {
+            if self.stripe_advance(index, sink) {
                 self.advance(index, sink);
             }
             return;
@@ -746,10 +762,10 @@ impl Shard {
             self.shorten_claim(index);
             return self.data_step(index, sink);
         }
-        let no_data = matches!(slot.op, Op::WriteZeroes | Op::Discard) && !planted(Planted::ZeroesNotFlushed);
+        let no_data = matches!(slot.op, Op::WriteZeroes | Op::Discard);
         if !slot.flushing && slot.flags.has(Flags::FUA) && (no_data || slot.alone) {
-            // Operations without data have no FUA of their own below, and one copy in a journal is not enough: a flush makes them
-            // durable.
+            // Operations without data have no FUA on the leaf, and a single copy in a journal is not durable enough: a
+            // flush makes them durable.
             slot.flushing = true;
             slot.cursor = 0;
         }
@@ -763,19 +779,19 @@ impl Shard {
     }
 }
 
-/// Whether the operation may change what is on the disks.
+/// Returns whether the operation may change the content of the disks.
 #[inline]
 fn mutates(op: Op) -> bool {
     !matches!(op, Op::Read | Op::Flush)
 }
 
-/// Whether the layout can take this request as it is.
+/// Returns an error if the layout cannot take this request as it is.
 #[inline]
 fn check(request: &Request, layout: &DeviceLayout) -> Result<(), IoError> {
     check_range(request, layout, layout.block_bytes())
 }
 
-/// Whether a request is inside the device, not too long, and of whole units of so many bytes.
+/// Returns an error unless a request is inside the device, not too long, and of whole units of `unit_bytes`.
 #[inline]
 fn check_range(request: &Request, layout: &DeviceLayout, unit_bytes: u32) -> Result<(), IoError> {
     let mask = u64::from(unit_bytes) - 1;

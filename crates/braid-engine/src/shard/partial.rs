@@ -1,68 +1,56 @@
-//! Requests that begin or end within a block, to devices that take whole sectors ([`DeviceLayout::in_sectors`]).
+//! Partial requests: those that begin or end within a block, to devices that take whole sectors
+//! ([`DeviceLayout::in_sectors`]).
 //!
-//! Such a request runs in steps, each of which is an ordinary request of whole blocks in the same slot. One that changes something first claims all
-//! blocks that it touches ([`crate::claims`]); a read claims none.
+//! A partial request runs in steps, each of which is an ordinary request of whole blocks in the same slot. If it
+//! changes the device it first claims all blocks that it touches ([`crate::claims`]); a read claims none.
 //!
-//! - A *write* goes in chunks. The first block of a chunk, and the last one, are read where the request covers only a part of them; the request's
-//!   bytes are copied over what was read; the chunk is written.
-//! - A *read* reads whole blocks, and copies what was asked for.
-//! - *Write zeroes* first rewrites the blocks at both ends, then zeroes those between without data. What it has passed over of these its claim
-//!   covers no longer.
+//! - A *write* proceeds in chunks. The first block of a chunk, and the last one, are read if the request covers only a
+//!   part of them; the request's bytes are copied over what was read; the chunk is written.
+//! - A *read* reads whole blocks, and copies what was requested.
+//! - *Write zeroes* first rewrites the blocks at both ends, then zeroes those between without data. Its claim no longer
+//!   covers those of them that are done.
 //! - A *discard* is a hint: the blocks at both ends stay as they are.
 //!
 //! Invariants:
 //!
-//! - Between the read and the write of a block no other request changes it: every request that changes blocks claims them, and the claim of a
-//!   partial request lasts from before its first step until it is answered; only what it has zeroed or discarded between its ends is released before,
-//!   when both ends are written. Steps claim nothing.
-//! - Only whole blocks are written, by steps. So what a crash may leave is what it may leave of any write of these blocks: the sectors around are rewritten
-//!   with what they held.
-//! - Between two steps a request has nothing out, is not counted by a pool, and goes on with the layout of then.
-//! - The partial requests of one device hold at most a quarter of what the shard has for gathers and partial requests, with what the kernel has not
-//!   given back; a first one is let through whatever its size. So requests that wait, for votes say, keep none from another device.
-//! - While its device is frozen or held a request begins no step, and is not answered.
-//! - A request that waits for memory has none. A request that has memory waits for what its step waits for (ranges, places, a journal, a disk); none of
-//!   these waits for memory of partial requests.
+//! - Between the read and the write of a block no other request changes it: every request that changes blocks claims
+//!   them, and the claim of a partial request lasts from before its first step until it is answered. Only what it has
+//!   zeroed or discarded between its ends is released before, when both ends are written. Steps claim nothing.
+//! - Steps write only whole blocks. So a crash may leave what it may leave of any write of these blocks: the
+//!   surrounding sectors are rewritten with their previous content.
+//! - Between two steps a request has no I/O in flight, is not counted by a pool, and continues with the layout that is
+//!   current then.
+//! - The partial requests of one device use at most a quarter of the shard's memory for gathers and partial requests,
+//!   including what the kernel has not returned; a first one is admitted whatever its size. So requests that wait, for
+//!   votes for example, keep none from another device.
+//! - While its device is frozen or held, a request begins no step and is not answered.
+//! - A request that waits for memory has none. A request that has memory waits for what its step waits for (ranges,
+//!   extents, a journal, a disk); none of these waits for memory of partial requests.
 //! - A chunk is written from the memory that its ends were read into.
 
-use super::scratch::Run;
-use super::slots::{NO_POOL, State};
+use super::scratch::PageRun;
+use super::slots::{NO_POOL, Partial, SlotState};
 use super::waiting::{partial_key, partial_share_key};
 use super::{Shard, check_range, mutates, slots};
 use crate::claims::Claim;
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, Request};
 use crate::layout::{BLOCK_BYTES_MAX, DeviceLayout};
-use crate::planted::{Planted, planted};
 
 const BLOCK: u64 = BLOCK_BYTES_MAX as u64;
 /// Bytes that are read and written at a time.
 const CHUNK_BYTES: u64 = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
 
-/// Where a slot is with a partial request.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) enum Partial {
-    /// The slot's request is of whole blocks.
-    #[default]
-    No,
-    /// The slot has nothing out: the next step begins.
-    Between,
-    /// A step is under way: the slot's range and operation are the step's.
-    Step,
-    /// It is answered, and the kernel may still have its memory.
-    Ended,
-}
-
 /// A step of a partial request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Nothing was done.
+    /// No step has begun.
     Begin,
     /// Zeroes, or discards, the blocks between the ends.
     Middle,
-    /// Reads the first block of a chunk, or all of it.
+    /// Reads the first block of a chunk, or, of a read, the whole chunk.
     ReadFirst,
-    /// What a chunk held was copied to the buffer of the request.
+    /// The content of a chunk was copied to the buffer of the request.
     Copied,
     /// Reads the last block of a chunk.
     ReadLast,
@@ -70,22 +58,22 @@ enum Step {
     Write,
 }
 
-/// What a partial request needs besides its slot.
+/// The state of a partial request besides its slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartialWork {
     op: Op,
     flags: Flags,
-    /// What was asked for, in bytes of the device.
+    /// The requested range, in bytes of the device.
     from: u64,
     to: u64,
     buf: Buf,
-    /// The claim of the blocks from `low` to `high`.
+    /// The claim to the blocks from `low` to `high`.
     claim: Claim,
     step: Step,
-    /// The chunk, whole blocks.
+    /// The chunk, in whole blocks.
     chunk: (u64, u64),
-    memory: Option<Run>,
-    /// The kernel still has I/O of the step that is under way, or ended last.
+    memory: Option<PageRun>,
+    /// The kernel still has I/O of the step that is in flight, or ended last.
     late: bool,
 }
 
@@ -103,22 +91,22 @@ impl PartialWork {
         late: false,
     };
 
-    /// Where the first block begins that is touched.
+    /// Returns the start of the first block that is touched.
     fn low(&self) -> u64 {
         self.from - self.from % BLOCK
     }
 
-    /// Where the last block ends that is touched.
+    /// Returns the end of the last block that is touched.
     fn high(&self) -> u64 {
         self.to.next_multiple_of(BLOCK)
     }
 
-    /// The blocks that are covered as wholes: empty where the end is not behind the beginning.
+    /// Returns the blocks that are covered entirely: none if the end is not behind the start.
     fn whole(&self) -> (u64, u64) {
         (self.from.next_multiple_of(BLOCK), self.to - self.to % BLOCK)
     }
 
-    /// The next chunk from `at` on, or `None`. Of what has no data only blocks at the ends are chunks.
+    /// Returns the next chunk from `at` on. For an operation without data only partially covered blocks are chunks.
     fn chunk_from(&self, at: u64) -> Option<(u64, u64)> {
         let chunk = match self.op {
             Op::Read | Op::Write => (at, self.high().min(at + CHUNK_BYTES)),
@@ -135,17 +123,18 @@ impl PartialWork {
         (chunk.0 < chunk.1).then_some(chunk)
     }
 
-    /// Whether the first block of the chunk has bytes that are not asked for.
+    /// Returns whether the first block of the chunk must be read: it has bytes outside the request, or the request is a
+    /// read.
     fn reads_first(&self) -> bool {
         self.op == Op::Read || self.chunk.0 < self.from || self.chunk.0 + BLOCK > self.to
     }
 
-    /// Whether the last block of the chunk has such bytes, and is another one.
+    /// Returns whether the last block of the chunk has such bytes, and is another one.
     fn reads_last(&self) -> bool {
         self.op != Op::Read && self.chunk.1 > self.to && self.chunk.1 - self.chunk.0 > BLOCK
     }
 
-    /// Goes to the next step. False: there is none.
+    /// Goes to the next step. Returns false if there is none.
     fn go_on(&mut self) -> bool {
         let next_chunk = |work: &mut PartialWork, at: u64| match work.chunk_from(at) {
             Some(chunk) => {
@@ -185,15 +174,15 @@ impl PartialWork {
         }
     }
 
-    /// Whether the step needs memory of the shard.
+    /// Returns whether the step needs memory of the shard.
     fn needs_memory(&self) -> bool {
         !matches!(self.step, Step::Begin | Step::Middle)
     }
 
-    /// The step as a request: operation, flags, first byte and behind the last.
+    /// Returns the step as a request: operation, flags, first byte and end.
     fn request(&self) -> (Op, Flags, (u64, u64)) {
         let (first, end) = self.chunk;
-        // The flags that say how zeros are made are of no use to a write.
+        // The flags that say how zeros are made do not apply to a write.
         let fua = if self.flags.has(Flags::FUA) { Flags::FUA } else { Flags::NONE };
         match self.step {
             Step::Middle | Step::Begin | Step::Copied => (self.op, self.flags, self.whole()),
@@ -204,13 +193,13 @@ impl PartialWork {
         }
     }
 
-    /// Whether the step that was begun last reads.
+    /// Returns whether the step that was begun last reads.
     fn reads(&self) -> bool {
         matches!(self.step, Step::ReadFirst | Step::ReadLast)
     }
 
-    /// The part of the chunk that was asked for.
-    fn asked(&self) -> (u64, u64) {
+    /// Returns the requested part of the chunk.
+    fn requested_range(&self) -> (u64, u64) {
         (self.chunk.0.max(self.from), self.chunk.1.min(self.to))
     }
 }
@@ -220,18 +209,18 @@ impl PartialWork {
 pub(crate) struct Partials {
     /// By slot; empty until a device takes such requests.
     works: Box<[PartialWork]>,
-    /// Memory that the kernel may still have of these slots, whose disks hang.
-    lent: Vec<(u32, Run)>,
+    /// Memory of these slots that the kernel may still have, because their disks hang.
+    lent: Vec<(u32, PageRun)>,
     /// A request waits for memory.
     wanted: bool,
-    /// By device: pages that its requests have, or lent.
+    /// By device: pages that its requests have, or that are lent.
     pages: Box<[u32]>,
-    /// By device: requests wait for some of these.
+    /// By device: requests wait for some of these pages.
     wants_share: Box<[bool]>,
 }
 
 impl Partials {
-    /// Takes what partial requests need, once.
+    /// Allocates what partial requests need, once.
     pub fn prepare(&mut self, slots: u32, devices: usize) {
         if self.works.is_empty() {
             self.works = vec![PartialWork::NONE; slots as usize].into();
@@ -241,7 +230,7 @@ impl Partials {
 }
 
 impl Shard {
-    /// Takes a request in that is not of whole blocks, if the device takes it: see [`Shard::submit`].
+    /// Submits a partial request, if the device takes it: see [`Shard::submit`].
     #[cold]
     pub(super) fn submit_partial(
         &mut self,
@@ -275,7 +264,7 @@ impl Shard {
         slot.prepare(op, flags, low, high - low, buf, tag);
         (slot.device, slot.version) = (request.device.0, device.version);
         slot.partial = Partial::Between;
-        if mutates(op) && !planted(Planted::PartialUnclaimed) {
+        if mutates(op) {
             slot.claim = Claim::Wanted;
             if enters {
                 slot.is_entered = true;
@@ -285,14 +274,14 @@ impl Shard {
         self.partials.works[index as usize] = work;
         self.advance(index, sink);
         if self.has_woken() {
-            self.work_off(sink);
+            self.process_woken(sink);
         }
         Ok(())
     }
 
-    /// Begins the next step of a partial request, which has nothing out and has its claim; or ends it.
+    /// Begins the next step of a partial request that has its claim and no I/O in flight; or ends it.
     #[cold]
-    pub(super) fn partial_go(&mut self, index: u32, sink: &mut impl LeafSink) {
+    pub(super) fn partial_advance(&mut self, index: u32, sink: &mut impl LeafSink) {
         if self.slots[index].error.is_none() {
             self.move_to_current(index);
             self.fail_with_array(index);
@@ -301,12 +290,12 @@ impl Shard {
             }
         }
         let mut next = self.partials.works[index as usize];
-        let memory_of = |run: Run| self.gather_scratch.as_ref().expect("it gave the run").page(run.first);
+        let memory_of = |run: PageRun| self.gather_scratch.as_ref().expect("it gave the run").page(run.first);
         if let (Op::Read, Step::ReadFirst, Some(run)) = (next.op, next.step, next.memory) {
-            let (from, to) = next.asked();
+            let (from, to) = next.requested_range();
             let (place, data) = (memory_of(run).add(from - next.chunk.0), next.buf.add(from - next.from));
             sink.compute(&[place], &[data], to - from, &mut |from, to| to[0].copy_from_slice(from[0]));
-            // Should it wait now, it has this behind it.
+            // If the request waits now, the copy is not repeated.
             self.partials.works[index as usize].step = Step::Copied;
             next.step = Step::Copied;
         }
@@ -314,9 +303,9 @@ impl Shard {
             return self.end_partial(index);
         }
         if !next.go_on() {
-            // Under a lease the request is kept, and no step: it has neither claim nor memory then.
+            // Under a lease the request is kept, not its last step: it has neither claim nor memory then.
             self.give_partial_memory(index);
-            if planted(Planted::PartialWithoutLease) || !self.awaits_lease(index, sink) {
+            if !self.awaits_lease(index, sink) {
                 self.end_partial(index);
             }
             return;
@@ -340,7 +329,7 @@ impl Shard {
             (_, Some(memory)) => memory.add(start - work.chunk.0),
         };
         if let (Step::Write, Some(memory)) = (work.step, memory) {
-            let (from, to) = work.asked();
+            let (from, to) = work.requested_range();
             let place = memory.add(from - work.chunk.0);
             match work.op {
                 Op::Write => {
@@ -354,7 +343,7 @@ impl Shard {
         let (tag, late) = (slot.tag, slot.late);
         (work.claim, work.late) = (slot.claim, false);
         slot.prepare(op, flags, start, end - start, buf, tag);
-        // Of steps before this one the kernel may still have I/O.
+        // The kernel may still have I/O of earlier steps.
         (slot.late, slot.partial) = (late, Partial::Step);
         let id = DeviceId(slot.device);
         if self.is_to_volume(id) {
@@ -363,7 +352,8 @@ impl Shard {
         self.advance(index, sink);
     }
 
-    /// Fails a request between two steps whose array has failed: a step would wait for what no later layout brings.
+    /// Fails a request between two steps if its array has failed: a step would wait for something that no later layout
+    /// brings.
     fn fail_with_array(&mut self, index: u32) {
         let slot = &mut self.slots[index];
         let has_failed = |layout: &DeviceLayout| layout.mirror().is_some_and(|mirror| mirror.failed);
@@ -372,13 +362,13 @@ impl Shard {
         }
     }
 
-    /// A step of a partial request has ended.
+    /// Ends a step of a partial request.
     #[cold]
     pub(super) fn partial_step_ended(&mut self, index: u32) {
         if self.slots[index].error.is_some() {
             return self.end_partial(index);
         }
-        // A disk hangs that was left out meanwhile: the step has succeeded without it.
+        // A disk that hangs was dropped meanwhile: the step has succeeded without it.
         self.lend_partial_memory(index);
         let work = &self.partials.works[index as usize];
         let (op, claim, low, high) = (work.op, work.claim, work.low(), work.high());
@@ -392,12 +382,12 @@ impl Shard {
         }
         let slot = &mut self.slots[index];
         (slot.op, slot.start, slot.end) = (op, low, high);
-        (slot.held, slot.claim, slot.partial, slot.state) = ((0, 0), claim, Partial::Between, State::Active);
-        // Not from here: a request of many steps would go ever deeper.
+        (slot.held, slot.claim, slot.partial, slot.state) = ((0, 0), claim, Partial::Between, SlotState::Active);
+        // Not from here: a request of many steps would recurse ever deeper.
         self.resume(index);
     }
 
-    /// Answers a partial request: it has done all, or a step has failed, of which the kernel may still have I/O.
+    /// Answers a partial request that is complete, or of which a step has failed. The kernel may still have I/O of it.
     fn end_partial(&mut self, index: u32) {
         let work = &self.partials.works[index as usize];
         let (low, high) = (work.low(), work.high());
@@ -417,13 +407,13 @@ impl Shard {
         if !is_late {
             self.regain_partial_memory(index);
         }
-        // Also when it only waited for memory itself: others wait behind it.
-        self.partial_memory_is_news();
+        // Even if it only waited for memory itself: others wait behind it.
+        self.wake_for_partial_memory();
         self.finish(index);
     }
 
-    /// Takes memory for a chunk. `None`: the request waits for it.
-    fn take_partial_memory(&mut self, index: u32) -> Option<Run> {
+    /// Allocates memory for a chunk. `None`: the request waits for it.
+    fn take_partial_memory(&mut self, index: u32) -> Option<PageRun> {
         let work = &self.partials.works[index as usize];
         let bytes = match work.op {
             Op::WriteZeroes => BLOCK,
@@ -450,22 +440,22 @@ impl Shard {
         run
     }
 
-    /// Notes that a device has so many pages less.
+    /// Counts pages that a device's requests have returned.
     fn has_returned(&mut self, device: DeviceId, pages: u32) {
         self.partials.pages[device.index()] -= pages;
         if std::mem::take(&mut self.partials.wants_share[device.index()]) {
             self.woken.push_back((partial_share_key(device), None));
         }
-        self.partial_memory_is_news();
+        self.wake_for_partial_memory();
     }
 
-    /// The claim of a request of which a step is under way.
+    /// Returns the claim of a request of which a step is in flight.
     pub(super) fn claim_of_partial(&self, index: u32) -> Claim {
         self.partials.works[index as usize].claim
     }
 
-    /// Whether the kernel still has I/O of the slot that reads or writes the memory of what is under way: of steps before this one it has
-    /// other memory.
+    /// Returns whether the kernel still has I/O of the slot that reads or writes the memory of the step in flight: I/O
+    /// of earlier steps uses other memory.
     pub(super) fn is_step_late(&self, index: u32) -> bool {
         match self.slots[index].partial {
             Partial::Step => self.partials.works[index as usize].late,
@@ -473,7 +463,7 @@ impl Shard {
         }
     }
 
-    /// Gives back the memory of the chunk, if there is any.
+    /// Releases the memory of the chunk, if there is any.
     fn give_partial_memory(&mut self, index: u32) {
         let memory = self.partials.works[index as usize].memory.take();
         if let (Some(run), Some(scratch)) = (memory, self.gather_scratch.as_mut()) {
@@ -482,7 +472,7 @@ impl Shard {
         }
     }
 
-    /// An I/O of the step that is under way ran into its time limit.
+    /// Notes that an I/O of the step in flight exceeded its time limit.
     #[cold]
     pub(super) fn partial_step_is_late(&mut self, index: u32) {
         if self.slots[index].partial == Partial::Step {
@@ -490,23 +480,24 @@ impl Shard {
         }
     }
 
-    /// Lends the memory of the step that has ended to the kernel, if that still has I/O of the slot: a further step needs other memory.
+    /// Lends the memory of the step that has ended to the kernel, if the kernel still has I/O of the slot: a further
+    /// step needs other memory.
     fn lend_partial_memory(&mut self, index: u32) {
         let work = &mut self.partials.works[index as usize];
-        let spoils = planted(Planted::PartialMemoryLost);
-        // A read that has succeeded has its data from elsewhere: the kernel has nothing of the memory that they are in.
-        let is_read = work.reads() && self.slots[index].error.is_none() && !planted(Planted::PartialReadLent);
-        if !work.late || !work.needs_memory() || is_read || spoils {
+        // A read that has succeeded has its data from another member: the kernel has no I/O to the memory that holds
+        // them.
+        let is_read = work.reads() && self.slots[index].error.is_none();
+        if !work.late || !work.needs_memory() || is_read {
             return;
         }
         if let (Some(run), Some(scratch)) = (work.memory.take(), self.gather_scratch.as_mut()) {
             scratch.lend(run);
             self.partials.lent.push((index, run));
-            self.partial_memory_is_news();
+            self.wake_for_partial_memory();
         }
     }
 
-    /// The kernel has nothing of the slot any more: what it was lent is free.
+    /// Takes back the memory that was lent for a slot: the kernel has no I/O of the slot any more.
     #[cold]
     pub(super) fn regain_partial_memory(&mut self, index: u32) {
         while let Some(at) = self.partials.lent.iter().position(|(slot, _)| *slot == index) {
@@ -518,9 +509,9 @@ impl Shard {
         }
     }
 
-    /// Memory has come free that partial requests may wait for.
+    /// Wakes partial requests that may wait for memory, because some was released.
     #[inline]
-    pub(super) fn partial_memory_is_news(&mut self) {
+    pub(super) fn wake_for_partial_memory(&mut self) {
         if std::mem::take(&mut self.partials.wanted) {
             self.woken.push_back((partial_key(), None));
         }

@@ -1,4 +1,4 @@
-//! OrderResult requests and the range table: holding, giving back, and telling who may go on.
+//! Ordered requests and the range table: acquires and releases ranges, and wakes requests that wait for them.
 
 use std::collections::VecDeque;
 
@@ -8,15 +8,15 @@ use crate::io::{DeviceId, LeafError, ShardId};
 use crate::limits::STEP_ORDERED_BYTES_MAX;
 use crate::overlap::{Bucket, RangeTable};
 
-/// Marks words of the table of volumes' ranges, which nobody else's are.
+/// Distinguishes the words of the volumes' range table from those of the other one.
 const OF_VOLUMES: u32 = 1 << 31;
 
-/// The table that a slot's range stands in, and what tells its words from those of the other one.
+/// Returns the table that a slot's range is in, and the mark of its words.
 fn table<'a>(shared: &'a Shared, slot: &slots::Slot) -> (&'a RangeTable, u32) {
     if slot.pool == slots::NO_POOL { (&shared.ranges, 0) } else { (&shared.volume_ranges, OF_VOLUMES) }
 }
 
-/// Takes the next part of an ordered request in the range table, giving back the part before.
+/// Acquires the next part of an ordered request in the range table, after releasing the previous part.
 pub(super) fn hold(
     shared: &Shared,
     woken: &mut VecDeque<(u64, Option<LeafError>)>,
@@ -29,7 +29,7 @@ pub(super) fn hold(
     }
     let (start, end) = (slot.cursor, slot.end.min(slot.cursor + STEP_ORDERED_BYTES_MAX));
     let (table, mark) = table(shared, slot);
-    let mut tell = |bucket: Bucket| tell_released(shared, woken, outbox, id, Bucket(bucket.0 | mark));
+    let mut tell = |bucket: Bucket| notify_released(shared, woken, outbox, id, Bucket(bucket.0 | mark));
     let taken = table.acquire(DeviceId(slot.device), start, end, &mut tell);
     taken.map_err(|bucket| Bucket(bucket.0 | mark))?;
     slot.held = (start, end);
@@ -45,12 +45,12 @@ pub(super) fn release(
 ) {
     let (start, end) = std::mem::take(&mut slot.held);
     let (table, mark) = table(shared, slot);
-    let mut tell = |bucket: Bucket| tell_released(shared, woken, outbox, id, Bucket(bucket.0 | mark));
+    let mut tell = |bucket: Bucket| notify_released(shared, woken, outbox, id, Bucket(bucket.0 | mark));
     table.release(DeviceId(slot.device), start, end, &mut tell);
 }
 
 #[cold]
-pub(super) fn tell_released(
+pub(super) fn notify_released(
     shared: &Shared,
     woken: &mut VecDeque<(u64, Option<LeafError>)>,
     outbox: &mut VecDeque<(ShardId, ShardMessage)>,

@@ -1,37 +1,38 @@
-//! What of a replicated device is kept although nothing is left to do for it: see [`crate::DeviceLayout::replicated`].
+//! Why a request of a replicated device is kept although it has all that it needs: see
+//! [`crate::DeviceLayout::replicated`].
 //!
-//! **The order of reads.** A read answers what one member gave it. That may be of a write which other members have not got yet:
-//! were that told, and this member lost, a later read would find the older state. So a read that has its data waits until
-//! each of its blocks has been free in the range table once: whatever it may have seen is then on all members that are in sync, or
-//! those that lack it have been left out. What it answers stays what it has read, and a write that comes afterwards does not keep it
-//! longer, as it waits for blocks, each once, and not for all to be free together.
+//! **The order of reads.** A read returns the content of one member. It may contain a write that other members do not
+//! have yet: if it were returned, and this member then lost, a later read would find the older content. So a read that
+//! has its data waits until each of its blocks has been free in the range table once: every write that it may have seen
+//! is then on all members in sync, or the members that lack it have been dropped. The read returns the data that it has
+//! read. Later writes do not delay it, because each block must be free once, and not all of them together.
 //!
-//! **The lease.** What is answered was true at a moment in which nobody else can have served the volume: an I/O has ended before
-//! the lease is looked at. What is kept holds no range, so that nobody waits for the lease but whoever is to be answered. Volumes of a pool
-//! on such a device look at it, too, as the pool answers some things by itself: that a block is zeros, say.
+//! **The lease.** An answer is valid if it was true at a moment in which no other node can have served the volume: so
+//! the lease is checked after the I/O has completed. A kept request holds no range, so that only requests about to be
+//! answered wait for the lease. Volumes of a pool on such a device check it, too, because the pool answers some
+//! requests by itself, for example that a block is zeros.
 //!
-//! What fails ends at once. So does everything under way when the device is stopped or has failed: a write of then may be on one member
-//! only, with nobody left to see to it. Such a request is *unsettled* ([`ErrorKind::is_unsettled`]): the next serving decides what
-//! became of it, and no client is told of an error.
+//! A request that fails ends at once. So does everything in flight when the device is stopped or has failed: a write
+//! may then be on one member only, with no component left to complete it. Such a request is *unsettled*
+//! ([`ErrorKind::is_unsettled`]): the next serving decides its outcome, and no client receives an error.
 
 use super::Shard;
 use super::devices::Device;
-use super::partial::Partial;
 use super::ranges::release;
+use super::slots::Partial;
 use super::waiting::{lease_key, range_key};
 use crate::io::{DeviceId, ErrorKind, IoError, LeafSink, Op};
-use crate::overlap::Awaited;
-use crate::planted::{Planted, planted};
+use crate::overlap::AwaitedBlocks;
 
 impl Shard {
-    /// A device's lease has been renewed, after answers had been kept: they go out. To be called on every shard when
+    /// Answers requests that were kept, because the device's lease has been renewed. Must be called on every shard when
     /// [`crate::DeviceLease::renew`] says so.
-    pub fn renewed(&mut self, device: DeviceId, sink: &mut impl LeafSink) {
+    pub fn lease_renewed(&mut self, device: DeviceId, sink: &mut impl LeafSink) {
         self.woken.push_back((lease_key(device), None));
-        self.work_off(sink);
+        self.process_woken(sink);
     }
 
-    /// Whether a request that has all that it needs may not be answered yet.
+    /// Returns whether a request that has all that it needs may not be answered yet.
     #[cold]
     pub(super) fn is_kept(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = &self.slots[index];
@@ -41,25 +42,25 @@ impl Shard {
         }
         if device.version != slot.version {
             self.move_to_current(index);
-            self.forgive(index);
+            self.clear_failures(index);
             if self.slots[index].error.is_some() {
                 return false;
             }
         }
-        if self.slots[index].op == Op::Read && !planted(Planted::ReadNotOrdered) && self.awaits_writes(index) {
+        if self.slots[index].op == Op::Read && self.awaits_writes(index) {
             return true;
         }
-        // A step of a partial request answers nothing: the lease is looked at once, when all steps have ended.
+        // A step of a partial request answers nothing: the lease is checked once, when all steps have ended.
         self.slots[index].partial != Partial::Step && self.awaits_lease(index, sink)
     }
 
-    /// Keeps a request that has all that it needs while the lease does not hold: that of the device, or of the array below a volume of a
-    /// pool. Returns whether it is kept. It then holds neither its range nor its claim.
+    /// Keeps a request that has all that it needs while the lease does not hold: that of the device, or of the array
+    /// below a volume of a pool. Returns whether it is kept. It then holds neither its range nor its claim.
     pub(super) fn awaits_lease(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = &mut self.slots[index];
         let layout = self.devices.at(slot.device).layout(slot.version);
         let Some(lease) = &layout.lease else { return false };
-        if lease.holds(sink.lease_ns()) || planted(Planted::AnsweredWithoutLease) {
+        if lease.holds(sink.lease_ns()) {
             return false;
         }
         let key = lease_key(layout.lessor.unwrap_or(DeviceId(slot.device)));
@@ -71,18 +72,19 @@ impl Shard {
         true
     }
 
-    /// Returns the error that the submitter of a request is told. Of a device under a lease, an error that only says that this serving
-    /// has lost its replicas, or is being ended, becomes [`ErrorKind::Unsettled`]; an error of the request itself stays what it is.
+    /// Returns the error that the submitter of a request receives. For a device under a lease, an error that only says
+    /// that this serving has lost its replicas, or is being ended, becomes [`ErrorKind::Unsettled`]; an error of the
+    /// request itself stays what it is.
     #[cold]
     pub(super) fn outcome(&self, index: u32, error: IoError) -> IoError {
         let slot = &self.slots[index];
         let device = self.devices.at(slot.device);
         let layout = device.layout(slot.version);
-        if layout.lease.is_none() || planted(Planted::UnsettledAnswered) {
+        if layout.lease.is_none() {
             return error;
         }
-        // A block that no replica can read is an error of the request as long as the device serves. Of a pool whose volume below is
-        // withdrawn, it is what the pool makes of that.
+        // A block that no replica can read is an error of the request as long as the device serves. For a pool, this
+        // error is also what results if the volume below it is withdrawn.
         let serves = |device: &Device| {
             let current = device.current.as_deref();
             current.is_some_and(|layout| layout.mirror().is_none_or(|mirror| !mirror.failed)) && !device.frozen
@@ -95,7 +97,7 @@ impl Shard {
         if unsettled { IoError { kind: ErrorKind::Unsettled, ..error } } else { error }
     }
 
-    /// Whether a read waits for writes that were under way when it had all its data.
+    /// Returns whether a read waits for writes that were in flight when it had all its data.
     fn awaits_writes(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index];
         let mirror = self.devices.at(slot.device).layout(slot.version).mirror();
@@ -104,10 +106,10 @@ impl Shard {
             Some((mirror, parity)) => parity.written_under(&mirror.geometry, slot.start, slot.end),
             None => (slot.start, slot.end),
         };
-        // Nothing of it is out: what the slot keeps of its last step is free for this.
+        // No I/O of the slot is in flight: the fields of its last step are free for this.
         let mut awaited = match std::mem::replace(&mut slot.has_read, true) {
-            true => Some(Awaited { at: slot.step, blocks: slot.awaits, since: slot.begun_ns }),
-            false if slot.start < slot.end => Some(Awaited::first(from, to)),
+            true => Some(AwaitedBlocks { at: slot.step, blocks: slot.awaits, since: slot.begun_ns }),
+            false if slot.start < slot.end => Some(AwaitedBlocks::first(from, to)),
             false => {
                 slot.awaits = 0;
                 None

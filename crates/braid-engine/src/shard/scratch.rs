@@ -1,20 +1,21 @@
-//! A shard's scratch memory: pages for what parity is computed from and into, and for the journal's batches.
+//! A shard's scratch memory: pages to compute parity from and into, and for the journal's batches.
 //!
-//! Half of it is a reserve: what the kernel keeps of a disk that hangs, nobody may change, and others are given as much of the reserve
-//! instead. So a disk that hangs takes nothing from the arrays that it is not in, and nothing from its own once it is left out.
+//! Half of it is a reserve. Memory that the kernel keeps for a disk that hangs must not be changed, and as much of the
+//! reserve becomes available instead. So a disk that hangs takes no memory from arrays that it is no member of, and
+//! none from its own array once it is dropped.
 
 use crate::io::Buf;
 
-/// What a driver gives each shard that serves an array with parity, a pool or a volume with small blocks, in bytes (48 MiB, touched as needed: half of it only while
-/// disks hang).
+/// Scratch memory in bytes that a driver gives each shard that serves an array with parity, a pool or a volume with
+/// small blocks: 48 MiB, touched as needed (half of it only while disks hang).
 pub const SCRATCH_BYTES: u64 = 48 << 20;
-/// The least that any step and any batch can be worked on with, in bytes (12 MiB).
+/// Minimum scratch memory in bytes with which every step and every batch can be processed: 12 MiB.
 pub const SCRATCH_BYTES_MIN: u64 = 12 << 20;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Cuts scratch memory in four: for rows, for the journals' batches, for gathers, and for what pools write of their own, as who holds of the one waits for the
-/// other. Half of each is its reserve.
+/// Divides scratch memory in four: for stripes, for the journals' batches, for gathers and partial requests, and for
+/// the pools' own writes; a holder of memory of one of these waits for memory of another. Half of each is its reserve.
 pub(crate) fn divide(base: Buf, bytes: u64) -> [Scratch; 4] {
     assert!(bytes >= SCRATCH_BYTES_MIN && bytes.is_multiple_of(6 << 20), "{bytes} bytes of scratch memory");
     let sixth = bytes / 6;
@@ -24,78 +25,79 @@ pub(crate) fn divide(base: Buf, bytes: u64) -> [Scratch; 4] {
     [of(base, 3 * sixth), one(3), one(4), one(5)]
 }
 
-/// Pages one after the other.
+/// Contiguous pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Run {
+pub(crate) struct PageRun {
     pub first: u32,
     pub pages: u32,
 }
 
-/// Which pages are free: a bit each.
+/// An allocator of pages: a bit for each page.
 pub(crate) struct Scratch {
     base: Buf,
     used: Box<[u64]>,
     pages: u32,
-    /// How many may be in use, those aside that are lent.
+    /// Maximum number of pages in use, not counting lent pages.
     limit: u32,
     next: u32,
-    /// How many may be taken now.
+    /// Number of pages that can be allocated now.
     free: u32,
-    /// In use by a kernel that does not give them back.
+    /// Pages that the kernel does not return for now.
     lent: u32,
 }
 
 impl Scratch {
-    /// So many pages, a multiple of 64, from `base` on; all of them free, and `limit` of them to be used at a time.
+    /// Creates an allocator of `pages` pages, a multiple of 64, from `base` on. All are free; at most `limit` can be in
+    /// use at a time.
     pub fn new(base: Buf, pages: u32, limit: u32) -> Scratch {
         Scratch { base, used: vec![0; pages as usize / 64].into(), pages, limit, next: 0, free: limit, lent: 0 }
     }
 
-    /// How many may be in use at a time, those aside that are lent.
+    /// Returns the maximum number of pages in use, not counting lent pages.
     pub fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Whether so many pages are free, wherever they are.
+    /// Returns whether this many pages are free, contiguous or not.
     #[inline]
     pub fn has(&self, pages: u32) -> bool {
         pages <= self.free
     }
 
-    /// Takes neighbouring pages; none, where there are not so many now.
-    pub fn take(&mut self, pages: u32) -> Option<Run> {
+    /// Allocates contiguous pages; `None` if there are not so many now.
+    pub fn take(&mut self, pages: u32) -> Option<PageRun> {
         if pages == 0 || pages > self.free {
             return None;
         }
-        // From where the last one was found, once around; the reserve is not touched before it must be.
+        // The search begins where the last one ended and wraps around once. The reserve is used only if necessary.
         let end = self.pages.min(self.limit + self.lent);
         let first = self
             .find(self.next, end, pages)
             .or_else(|| self.find(0, end.min(self.next + pages), pages))
             .or_else(|| self.find(0, self.pages, pages).filter(|_| self.lent > 0))?;
-        let run = Run { first, pages };
+        let run = PageRun { first, pages };
         self.mark(run, true);
         let next = first + pages;
         (self.next, self.free) = (if next < end { next } else { 0 }, self.free - pages);
         Some(run)
     }
 
-    /// The kernel does not give these pages back for now: as many of the reserve may be taken.
+    /// Lends pages to the kernel, which does not return them for now: as many of the reserve become available.
     #[cold]
-    pub fn lend(&mut self, run: Run) {
+    pub fn lend(&mut self, run: PageRun) {
         self.lent += run.pages;
         self.free += run.pages;
     }
 
-    /// Pages that were lent are free.
+    /// Frees pages that were lent.
     #[cold]
-    pub fn regain(&mut self, run: Run) {
+    pub fn regain(&mut self, run: PageRun) {
         self.mark(run, false);
         self.lent -= run.pages;
     }
 
-    /// Gives pages back.
-    pub fn give(&mut self, run: Run) {
+    /// Frees pages.
+    pub fn give(&mut self, run: PageRun) {
         self.mark(run, false);
         self.free += run.pages;
     }
@@ -105,7 +107,7 @@ impl Scratch {
         while at < to {
             let word = self.used[at as usize / 64] >> (at % 64);
             if word == u64::MAX >> (at % 64) {
-                // All of the rest of the word is taken.
+                // The rest of the word is in use.
                 (at, length) = ((at / 64 + 1) * 64, 0);
                 continue;
             }
@@ -122,7 +124,7 @@ impl Scratch {
         None
     }
 
-    fn mark(&mut self, run: Run, used: bool) {
+    fn mark(&mut self, run: PageRun, used: bool) {
         for page in run.first..run.first + run.pages {
             let (word, bit) = (&mut self.used[page as usize / 64], 1u64 << (page % 64));
             debug_assert_eq!(*word & bit == 0, used, "a page is taken once and given back once");
@@ -130,17 +132,17 @@ impl Scratch {
         }
     }
 
-    /// Where a page is.
+    /// Returns the buffer of a page.
     pub fn page(&self, page: u32) -> Buf {
         self.base.add(u64::from(page) * PAGE_BYTES)
     }
 
-    /// How many are in use, those that are lent among them.
+    /// Returns the number of pages in use, including lent ones.
     pub fn in_use(&self) -> u32 {
         self.used.iter().map(|word| word.count_ones()).sum()
     }
 
-    /// Pages that are not in use.
+    /// Returns the number of free pages.
     #[cfg(test)]
     pub fn free_pages(&self) -> u32 {
         self.free
@@ -153,12 +155,12 @@ mod tests {
 
     const PAGES: u32 = 4096;
 
-    /// Against a plain list of flags, with a fixed sequence of lengths.
+    /// Compared with a plain list of flags, with a fixed sequence of lengths.
     #[test]
     fn runs_never_meet_and_all_pages_come_back() {
         let mut scratch = Scratch::new(Buf { addr: 1 << 20, region: Buf::UNREGISTERED }, PAGES, PAGES);
         let mut flags = vec![false; PAGES as usize];
-        let mut held: Vec<Run> = Vec::new();
+        let mut held: Vec<PageRun> = Vec::new();
         let (mut state, mut refused) = (7u64, 0);
         for step in 0..20_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -176,7 +178,7 @@ mod tests {
                     None => {
                         refused += 1;
                         let most = flags.split(|used| *used).map(<[bool]>::len).max();
-                        // A gap may lie across where the search begins: both sides of it are looked at.
+                        // A gap may extend across the start of the search: both sides of it are searched.
                         assert!(most < Some(pages as usize), "there was room for {pages}");
                     }
                 }
@@ -189,13 +191,14 @@ mod tests {
         assert!(refused > 100, "memory was short {refused} times");
         held.drain(..).for_each(|run| scratch.give(run));
         assert_eq!(scratch.free_pages(), PAGES);
-        assert_eq!(scratch.take(PAGES), Some(Run { first: 0, pages: PAGES }));
+        assert_eq!(scratch.take(PAGES), Some(PageRun { first: 0, pages: PAGES }));
         assert_eq!(scratch.page(3).addr, (1 << 20) + 3 * 4096);
     }
 
-    /// What is lent is made good by the reserve, wherever it lies, as often as there is some; and is not given out before it is back.
+    /// The reserve replaces lent pages, wherever they are, as long as there is some. A lent page is not allocated
+    /// before it is returned.
     #[test]
-    fn what_is_lent_takes_nothing_from_others() {
+    fn lent_pages_take_no_memory_from_others() {
         for size in [1, 30, 256, 500] {
             let mut scratch = Scratch::new(Buf { addr: 0, region: Buf::UNREGISTERED }, 1024, 512);
             let mut lent = Vec::new();
@@ -214,7 +217,7 @@ mod tests {
                 scratch.give(run);
             });
             lent.drain(..).for_each(|run| scratch.regain(run));
-            assert_eq!(scratch.take(512), Some(Run { first: 0, pages: 512 }));
+            assert_eq!(scratch.take(512), Some(PageRun { first: 0, pages: 512 }));
             assert_eq!((scratch.take(1), scratch.free_pages()), (None, 0));
         }
     }

@@ -1,120 +1,136 @@
-//! The slab of slots, and the lists of those that wait.
+//! The slab of slots, and the lists of slots that wait.
 
-use super::partial::Partial;
 use crate::claims::Claim;
 use crate::io::{Buf, Cookie, Flags, IoError, LeafId, META_BLOCKS, Op};
 use crate::limits::{GATHERS_MAX, JOURNAL_IOS_MAX, SYNCS_MAX};
-use crate::mirror::Roles;
+use crate::mirror::MemberSet;
 use crate::plan::carries_data;
 
 /// No slot: the end of a list.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Of a slot that has nothing to do with volumes.
+/// The pool of a slot that does not belong to a volume.
 pub(crate) const NO_POOL: u16 = u16::MAX;
 
-/// The time of a request to a volume that is not counted, as it waits for what may wait for those who are.
-pub(crate) const AWAY: u8 = 2;
+/// The counting period of a request to a volume that is not counted, because it waits for something that may wait for
+/// the end of all counted requests.
+pub(crate) const UNCOUNTED: u8 = 2;
 
 const LEAF_BITS: u32 = 20;
 const SLOT_BITS: u32 = 12;
 const GENERATION_MASK: u32 = (1 << 24) - 1;
 
-/// Where a slot is in its life.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum SlotState {
     /// In the free list.
     Free,
-    /// Leaf I/Os are out, or it is being advanced right now.
+    /// Leaf I/Os are in flight, or the slot is being advanced right now.
     Active,
-    /// In a list of those that wait for something that is not a leaf I/O.
+    /// The slot is in a wait list, for something other than a leaf I/O.
     Waiting,
-    /// Answered, but the kernel still has some of its I/Os.
+    /// The request is answered, but the kernel still has some of its I/Os.
     Late,
 }
 
-/// One request in flight, however deep the stack.
+/// The stage of a slot with regard to partial requests.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Partial {
+    /// The slot's request is of whole blocks.
+    #[default]
+    No,
+    /// The slot has no I/O in flight: the next step begins.
+    Between,
+    /// A step is in flight: the slot's range and operation are the step's.
+    Step,
+    /// The request is answered, and the kernel may still have its memory.
+    Ended,
+}
+
+/// A request in flight, however deep the stack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub tag: u64,
     pub start: u64,
     pub end: u64,
-    /// First byte not yet planned; for a flush, the first leaf not yet asked.
+    /// The first byte not yet planned; for a flush, the index of the first leaf not yet flushed.
     pub cursor: u64,
     pub buf: Buf,
-    /// The part that is held in the range table; empty when equal.
+    /// The part that is held in the range table; nothing is held if both ends are equal.
     pub held: (u64, u64),
-    /// The claim to its whole range, of a request that changes the device.
+    /// The claim of a request that changes the device, to its whole range.
     pub claim: Claim,
     pub wait_key: u64,
     pub error: Option<IoError>,
     pub device: u32,
     pub version: u32,
     pub generation: u32,
-    /// Leaf I/Os submitted and not answered.
+    /// Leaf I/Os in flight.
     pub out: u32,
-    /// Leaf I/Os answered by their time limit, which the kernel still has.
+    /// Leaf I/Os that exceeded their time limit and that the kernel still has.
     pub late: u32,
     pub next: u32,
     pub op: Op,
     pub flags: Flags,
-    pub state: State,
-    /// All data is written; what is left is to flush, for FUA on what has none of its own.
+    pub state: SlotState,
+    /// All data is written; what remains is to flush, for FUA of an operation that has none on the leaf.
     pub flushing: bool,
-    /// One leaf I/O is all there is to it.
+    /// The request is a single leaf I/O.
     pub single: bool,
     /// Its reads are counted in the loads of their disks.
     pub balanced: bool,
-    /// A read failed, and the step is to be planned again without that member.
+    /// A read failed: the step is planned again without that member.
     pub again: bool,
-    /// Others stay until it has ended, as they go on where it ends.
+    /// Other writes that continue where this one ends wait until it has ended.
     pub followed: bool,
-    /// Its late range is in the list of those that others must not write to.
+    /// Its range is in the list of late ranges, which others must not write to.
     pub barred: bool,
     /// A read of a replicated device that has all its data.
     pub has_read: bool,
-    /// Blocks of the granule at `step` that it waits for to have been free once, since the give of number `begun_ns`.
+    /// Blocks of the granule at `step` that the read waits for: each must have been free once since release number
+    /// `begun_ns`.
     pub awaits: u16,
-    /// It stood in a journal of which there is one copy: that is not durable enough.
+    /// It was logged in a journal of which there is one copy, which is not durable enough.
     pub alone: bool,
-    /// Where the step that is out began.
+    /// The first byte of the step in flight.
     pub step: u64,
-    /// When that was.
+    /// When the step began.
     pub begun_ns: u64,
     /// Members that it does not read from any more.
-    pub avoid: Roles,
-    /// Those of them that were only slow: see [`Slot::slow`].
+    pub avoid: MemberSet,
+    /// Those of `avoid` that were only slow: see [`Slot::slow`].
     slow: u16,
-    /// It waits for its frontend's word when it has its claim: see [`super::entering`].
+    /// It has its claim, or is queued for it, and waits for its frontend: see [`super::entering`].
     pub is_entered: bool,
-    /// How often it was given up as slow.
+    /// How often it was abandoned because a member was slow.
     pub tries: u8,
-    /// Members that failed what changes them: it goes on when they are left out.
-    pub failed: Roles,
+    /// Members that failed a change: the request continues when they are dropped.
+    pub failed: MemberSet,
     /// Why members failed.
     pub cause: Option<IoError>,
-    /// The job's part that this is, or [`NONE`].
+    /// The part of a job that this slot carries out, or [`NONE`].
     pub sync: u32,
-    /// What it needs besides while it works on rows of an array with parity, or [`NONE`].
+    /// The stripe work of a request to an array with parity, or [`NONE`].
     pub work: u32,
-    /// The gather that it is carried out by, or whether one is worth looking for: see [`super::gather::of`].
+    /// The gather that carries it out, or whether one is worth looking for: see [`super::gather::of`].
     pub gather: u32,
-    /// A part of a request to a volume: that request's slot. An I/O of a pool: the pool.
+    /// Of a part of a request to a volume: that request's slot. Of an I/O of a pool: the pool.
     pub parent: u32,
-    /// A request to a volume: its pool, and in which of the pool's two times it began, or [`AWAY`].
+    /// Of a request to a volume: its pool, and the counting period of the pool that it belongs to, or [`UNCOUNTED`].
     pub pool: u16,
-    pub time: u8,
-    /// The member, and its layout, on which one leaf I/O is all there is to a request to a volume; `step` is the byte there.
+    pub period: u8,
+    /// Of a request to a volume that is a single leaf I/O on one member: that member and its layout version; `step` is
+    /// the offset there.
     pub below: (u32, u32),
-    /// Behind which write it stays, slot and generation, and behind how many it has.
+    /// The write that it waits behind, as slot and generation; and how many writes it has waited behind.
     pub behind: (u32, u32),
     pub changes: u8,
-    /// Whether it carries out a request that is not of whole blocks, and where it is with that.
+    /// Whether the slot carries out a partial request (not of whole blocks), and its stage.
     pub partial: Partial,
 }
 
 impl Slot {
-    /// Makes the slot ready for a request that begins now.
+    /// Prepares the slot for a request that begins now.
     #[inline]
     pub fn prepare(&mut self, op: Op, flags: Flags, start: u64, len: u64, buf: Buf, tag: u64) {
         self.tag = tag;
@@ -139,11 +155,11 @@ impl Slot {
         self.barred = false;
         self.alone = false;
         self.has_read = false;
-        self.avoid = Roles::NONE;
+        self.avoid = MemberSet::NONE;
         self.slow = 0;
         self.tries = 0;
         self.is_entered = false;
-        self.failed = Roles::NONE;
+        self.failed = MemberSet::NONE;
         self.sync = NONE;
         self.work = NONE;
         self.gather = NONE;
@@ -154,22 +170,22 @@ impl Slot {
         self.partial = Partial::No;
     }
 
-    /// Members that were too slow to be read from, of the first [`crate::mirror::SLOW_MAX`].
-    pub fn slow(&self) -> Roles {
-        Roles(u128::from(self.slow))
+    /// Returns the members that were too slow to be read from, among the first [`crate::mirror::SLOW_MAX`].
+    pub fn slow(&self) -> MemberSet {
+        MemberSet(u128::from(self.slow))
     }
 
-    pub fn set_slow(&mut self, slow: Roles) {
+    pub fn set_slow(&mut self, slow: MemberSet) {
         self.slow = slow.0 as u16;
     }
 
-    /// Whether late I/O of the slot may still use the buffer of its request. A read that has succeeded has its data from
-    /// elsewhere, and what is not of whole blocks has memory of the shard.
+    /// Returns whether late I/O of the slot may still use the buffer of its request. A read that has succeeded has its
+    /// data from another member, and a partial request uses memory of the shard.
     pub fn keeps_memory(&self) -> bool {
         self.partial == Partial::No && (self.op != Op::Read || self.error.is_some())
     }
 
-    /// Bytes of memory that the request's data take.
+    /// Returns the bytes of memory that the request's data occupies.
     pub fn memory_bytes(&self) -> u64 {
         if carries_data(self.op) { self.end - self.start } else { 0 }
     }
@@ -192,7 +208,7 @@ impl Slot {
         next: NONE,
         op: Op::Read,
         flags: Flags::NONE,
-        state: State::Free,
+        state: SlotState::Free,
         flushing: false,
         single: false,
         balanced: false,
@@ -204,18 +220,18 @@ impl Slot {
         awaits: 0,
         step: 0,
         begun_ns: 0,
-        avoid: Roles::NONE,
+        avoid: MemberSet::NONE,
         slow: 0,
         tries: 0,
         is_entered: false,
-        failed: Roles::NONE,
+        failed: MemberSet::NONE,
         cause: None,
         sync: NONE,
         work: NONE,
         gather: NONE,
         parent: NONE,
         pool: NO_POOL,
-        time: 0,
+        period: 0,
         below: (NONE, 0),
         behind: (NONE, 0),
         changes: 0,
@@ -223,11 +239,12 @@ impl Slot {
     };
 }
 
-// Four lines of memory: whatever is added here, each request pays for it.
+// Four cache lines: every field added here costs each request.
 const _: () = assert!(std::mem::size_of::<Slot>() <= 256);
 
-/// All slots of a shard: those for requests first, then one for each metadata block, then those for parts of jobs, for
-/// journals, and for gathers, which must never wait for requests that wait for them.
+/// All slots of a shard: those of requests first, then one for each bitmap block, then those of parts of jobs, of
+/// journals, of gathers, of parts of requests to volumes and of pools. These are reserved, because requests wait for
+/// them and they must never wait for requests.
 pub(crate) struct Slab {
     slots: Box<[Slot]>,
     free: u32,
@@ -244,13 +261,13 @@ impl Slab {
         Slab { slots, free: if requests > 0 { 0 } else { NONE }, requests }
     }
 
-    /// Whether a slot is free.
+    /// Returns whether a slot is free.
     #[inline]
     pub fn has_free(&self) -> bool {
         self.free != NONE
     }
 
-    /// A free slot, active and with a new generation, or none.
+    /// Allocates a free slot and makes it active.
     #[inline]
     pub fn take(&mut self) -> Option<u32> {
         let index = self.free;
@@ -259,54 +276,54 @@ impl Slab {
         }
         let slot = &mut self.slots[index as usize];
         self.free = slot.next;
-        slot.state = State::Active;
+        slot.state = SlotState::Active;
         Some(index)
     }
 
-    /// The slot reserved for metadata block `block`, made active.
+    /// Allocates the slot reserved for bitmap block `block`.
     pub fn take_reserved(&mut self, block: u32) -> u32 {
         let index = self.requests + block;
         let slot = &mut self.slots[index as usize];
-        debug_assert_eq!(slot.state, State::Free);
-        slot.state = State::Active;
+        debug_assert_eq!(slot.state, SlotState::Free);
+        slot.state = SlotState::Active;
         index
     }
 
-    /// The slot reserved for metadata block `block`.
+    /// Returns the slot reserved for bitmap block `block`.
     pub fn reserved(&self, block: u32) -> u32 {
         self.requests + block
     }
 
-    /// Which metadata block a reserved slot belongs to.
+    /// Returns the bitmap block that a reserved slot belongs to.
     #[inline]
     pub fn reserved_block(&self, index: u32) -> Option<u32> {
         index.checked_sub(self.requests).filter(|block| *block < META_BLOCKS)
     }
 
-    /// The slot of a journal's I/O `io`, made active whatever it is.
+    /// Allocates the slot of a journal's I/O `io`, whatever its state.
     pub fn take_journal(&mut self, io: u32) -> u32 {
         let index = self.journal(io);
-        self.slots[index as usize].state = State::Active;
+        self.slots[index as usize].state = SlotState::Active;
         index
     }
 
-    /// The slot of a journal's I/O `io`.
+    /// Returns the slot of a journal's I/O `io`.
     pub fn journal(&self, io: u32) -> u32 {
         self.requests + META_BLOCKS + SYNCS_MAX + io
     }
 
-    /// Which of the journals' I/Os a slot belongs to.
+    /// Returns the journal I/O that a slot belongs to.
     #[inline]
     pub fn journal_io(&self, index: u32) -> Option<u32> {
         index.checked_sub(self.requests + META_BLOCKS + SYNCS_MAX).filter(|io| *io < JOURNAL_IOS_MAX)
     }
 
-    /// The slot of gather `number`, made active.
+    /// Allocates the slot of gather `number`.
     pub fn take_gather(&mut self, number: u32) -> u32 {
         self.take_reserved(META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX + number)
     }
 
-    /// Which gather a slot carries out.
+    /// Returns the gather that a slot carries out.
     #[inline]
     pub fn gather(&self, index: u32) -> Option<u32> {
         index
@@ -314,20 +331,21 @@ impl Slab {
             .filter(|number| *number < GATHERS_MAX)
     }
 
-    /// The first slot for parts of requests to volumes; those for the pools' own I/Os follow.
+    /// Returns the first slot for parts of requests to volumes. Those for the pools' own I/Os follow.
     fn parts(&self) -> u32 {
         self.requests + META_BLOCKS + SYNCS_MAX + JOURNAL_IOS_MAX + GATHERS_MAX
     }
 
-    /// The slot of part `number`, made active.
+    /// Allocates the slot of part `number`.
     pub fn take_part(&mut self, number: u32) -> u32 {
         let index = self.parts() + number;
-        debug_assert_eq!(self.slots[index as usize].state, State::Free);
-        self.slots[index as usize].state = State::Active;
+        debug_assert_eq!(self.slots[index as usize].state, SlotState::Free);
+        self.slots[index as usize].state = SlotState::Active;
         index
     }
 
-    /// Which part of a request to a volume a slot carries out, or, from [`crate::limits::PARTS_MAX`] on, which I/O of a pool.
+    /// Returns the part of a request to a volume that a slot carries out; from [`crate::limits::PARTS_MAX`] on, the I/O
+    /// of a pool.
     #[inline]
     pub fn part(&self, index: u32) -> Option<u32> {
         index.checked_sub(self.parts())
@@ -338,8 +356,8 @@ impl Slab {
         let free = self.free;
         let reserved = index >= self.requests;
         let slot = &mut self.slots[index as usize];
-        debug_assert!(slot.state != State::Free && slot.out == 0 && slot.late == 0);
-        slot.state = State::Free;
+        debug_assert!(slot.state != SlotState::Free && slot.out == 0 && slot.late == 0);
+        slot.state = SlotState::Free;
         slot.generation = (slot.generation + 1) & GENERATION_MASK;
         if !reserved {
             slot.next = free;
@@ -347,28 +365,28 @@ impl Slab {
         }
     }
 
-    /// The slot and leaf that a cookie names; none when the slot has since served another request.
+    /// Returns the slot and the leaf that a cookie names; `None` if the slot has since been reused.
     #[inline]
     pub fn find(&self, cookie: Cookie) -> Option<(u32, LeafId)> {
         let index = (cookie.0 >> LEAF_BITS) as u32 & ((1 << SLOT_BITS) - 1);
         let generation = (cookie.0 >> (LEAF_BITS + SLOT_BITS)) as u32 & GENERATION_MASK;
         let slot = self.slots.get(index as usize)?;
-        (slot.generation == generation && slot.state != State::Free)
+        (slot.generation == generation && slot.state != SlotState::Free)
             .then_some((index, LeafId(cookie.0 as u32 & ((1 << LEAF_BITS) - 1))))
     }
 
-    /// How many there are.
+    /// Returns the number of slots.
     pub fn len(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Slots that are in use.
+    /// Returns the number of slots in use.
     pub fn in_use(&self) -> u32 {
-        self.slots.iter().filter(|s| s.state != State::Free).count() as u32
+        self.slots.iter().filter(|s| s.state != SlotState::Free).count() as u32
     }
 }
 
-/// The name of a leaf I/O of this slot.
+/// Returns the cookie of a leaf I/O of this slot.
 #[inline]
 pub(crate) fn cookie(index: u32, generation: u32, leaf: LeafId) -> Cookie {
     Cookie(u64::from(leaf.0) | u64::from(index) << LEAF_BITS | u64::from(generation) << (LEAF_BITS + SLOT_BITS))
@@ -389,7 +407,7 @@ impl std::ops::IndexMut<u32> for Slab {
     }
 }
 
-/// Lists of waiting slots, by what they wait for. First come, first woken.
+/// Lists of waiting slots, by what they wait for. Each list is first in, first out.
 pub(crate) struct WaitLists {
     heads: Box<[(u32, u32)]>,
 }
@@ -405,7 +423,7 @@ impl WaitLists {
 
     pub fn park(&mut self, slab: &mut Slab, index: u32, key: u64) {
         let slot = &mut slab[index];
-        slot.state = State::Waiting;
+        slot.state = SlotState::Waiting;
         slot.wait_key = key;
         slot.next = NONE;
         let (head, tail) = &mut self.heads[WaitLists::list(key)];
@@ -416,7 +434,7 @@ impl WaitLists {
         *tail = index;
     }
 
-    /// The last slot that waits for `key` right now, or [`NONE`].
+    /// Returns the last slot that waits for `key` now, or [`NONE`].
     pub fn last(&self, key: u64, slab: &Slab) -> u32 {
         let (mut index, mut last) = (self.heads[WaitLists::list(key)].0, NONE);
         while index != NONE {
@@ -428,7 +446,7 @@ impl WaitLists {
         last
     }
 
-    /// Takes this slot off its list.
+    /// Removes this slot from its list.
     pub fn unpark(&mut self, slab: &mut Slab, index: u32) {
         let (head, tail) = &mut self.heads[WaitLists::list(slab[index].wait_key)];
         let (mut before, mut at) = (NONE, *head);
@@ -444,10 +462,10 @@ impl WaitLists {
         if next == NONE {
             *tail = before;
         }
-        slab[index].state = State::Active;
+        slab[index].state = SlotState::Active;
     }
 
-    /// Takes the first slot that waits for `key` off its list.
+    /// Removes the first slot that waits for `key` from its list and returns it.
     pub fn wake_one(&mut self, slab: &mut Slab, key: u64) -> Option<u32> {
         let (head, tail) = &mut self.heads[WaitLists::list(key)];
         let (mut before, mut index) = (NONE, *head);
@@ -461,7 +479,7 @@ impl WaitLists {
                 if next == NONE {
                     *tail = before;
                 }
-                slab[index].state = State::Active;
+                slab[index].state = SlotState::Active;
                 return Some(index);
             }
             (before, index) = (index, next);

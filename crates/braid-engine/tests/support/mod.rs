@@ -1,4 +1,4 @@
-//! A rig of shards over disks in memory, whose leaf I/Os are answered when and in the order a test wants.
+//! A rig of shards over in-memory disks, whose leaf I/Os complete when and in the order a test wants.
 #![allow(dead_code)]
 
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
 
 pub const META_ADDR: u64 = 1 << 40;
 
-/// A small generator of numbers, so that a seed tells a run.
+/// A small random number generator: a seed determines a run.
 pub struct Random(pub u64);
 
 impl Random {
@@ -26,13 +26,13 @@ impl Random {
     }
 }
 
-/// One shard's door to the disks: it only takes I/Os down.
+/// A shard's sink of leaf I/Os: it only records them.
 pub struct Sink {
     pub queue: VecDeque<LeafIo>,
     pub meta: Vec<[u8; 4096]>,
     /// Memory that was to be zeroed.
     pub zeroed: Vec<(u64, u64)>,
-    /// What the clock says.
+    /// The time of the clock.
     pub now_ns: u64,
     /// Memory as the disks have filled it.
     pub filled: Rc<RefCell<Vec<u8>>>,
@@ -53,7 +53,7 @@ impl LeafSink for Sink {
     fn scratch(&mut self) -> (Buf, u64) {
         unreachable!("nothing here has parity")
     }
-    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut ComputeFn<'_>) {
         assert!(outputs.is_empty(), "nothing here has parity");
         let filled = self.filled.borrow();
         let inputs: Vec<&[u8]> = inputs.iter().map(|buf| &filled[buf.addr as usize..][..len as usize]).collect();
@@ -68,7 +68,7 @@ impl LeafSink for Sink {
     }
 }
 
-/// What happened on the leaves, in order.
+/// An event on a leaf, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
     pub leaf: u32,
@@ -92,7 +92,7 @@ impl Rig {
         Rig::with_table(shards, disks, 8)
     }
 
-    /// A rig whose range table has two to the power of `range_table_bits` words.
+    /// Creates a rig whose range table has two to the power of `range_table_bits` words.
     pub fn with_table(shards: u16, disks: &[u64], range_table_bits: u32) -> Rig {
         let limits = Limits { slots: 256, devices: 8, range_table_bits };
         let shared = Arc::new(Shared::new(shards, &limits));
@@ -125,7 +125,7 @@ impl Rig {
         shard.submit(&request, sink)
     }
 
-    /// Performs and answers the leaf I/O at `at` of this shard's queue.
+    /// Performs and completes the leaf I/O at `at` of this shard's queue.
     pub fn answer(&mut self, shard: usize, at: usize) {
         let io = self.shards[shard].1.queue.remove(at).expect("a leaf I/O is there");
         let result = self.perform(shard, &io);
@@ -177,20 +177,20 @@ impl Rig {
         Ok(())
     }
 
-    /// Delivers every message between shards. True when there was one.
+    /// Delivers every message between shards. Returns whether there was one.
     pub fn deliver(&mut self) -> bool {
         let mut any = false;
         for from in 0..self.shards.len() {
             while let Some((to, message)) = self.shards[from].0.pop_message() {
                 let (shard, sink) = &mut self.shards[usize::from(to.0)];
-                shard.message(message, sink);
+                shard.handle_message(message, sink);
                 any = true;
             }
         }
         any
     }
 
-    /// Answers everything, in an order drawn from `random`, until nothing moves.
+    /// Completes everything, in an order drawn from `random`, until nothing moves.
     pub fn settle(&mut self, random: &mut Random) {
         loop {
             let busy: Vec<usize> = (0..self.shards.len()).filter(|s| !self.shards[*s].1.queue.is_empty()).collect();
@@ -213,17 +213,17 @@ impl Rig {
         }
     }
 
-    /// All troubles that any shard has to tell.
-    pub fn troubles(&mut self) -> Vec<Trouble> {
-        self.shards.iter_mut().flat_map(|(shard, _)| std::iter::from_fn(|| shard.pop_trouble())).collect()
+    /// Returns all faults that any shard has to report.
+    pub fn faults(&mut self) -> Vec<Fault> {
+        self.shards.iter_mut().flat_map(|(shard, _)| std::iter::from_fn(|| shard.pop_fault())).collect()
     }
 
-    /// Asks something of a home shard, and sees it done.
+    /// Makes a call to a home shard, and checks that it is done.
     pub fn call(&mut self, shard: usize, call: RegionCall) {
         let (of, sink) = &mut self.shards[shard];
-        of.call(77, DeviceId(0), call, sink);
+        of.begin_call(77, DeviceId(0), call, sink);
         self.settle(&mut Random(5));
-        assert_eq!(self.shards[shard].0.pop_called(), Some(77));
+        assert_eq!(self.shards[shard].0.pop_call_done(), Some(77));
     }
 
     pub fn done(&mut self, shard: usize) -> Vec<Completion> {
@@ -232,7 +232,7 @@ impl Rig {
         done
     }
 
-    /// One request on shard 0, to its end.
+    /// Runs a request on shard 0 to its end.
     pub fn run(&mut self, request: Request) -> Result<(), IoError> {
         self.submit(0, request)?;
         self.settle(&mut Random(1));
@@ -267,18 +267,18 @@ pub fn concat(chunk_bytes: u64, sizes: &[u64]) -> Node {
     striped(Level::Concat, Layout::Linear, chunk_bytes, sizes)
 }
 
-/// Where the bitmap begins on each member of a mirror, after its data.
+/// The offset of the bitmap on each member of a mirror, after its data.
 pub const BITMAP: u64 = 1 << 20;
 
-/// A map of regions of 64 KiB for a mirror of 1 MiB: bits of the first 16 regions.
+/// Returns a map of regions of 64 KiB for a mirror of 1 MiB, with the bits of the first 16 regions.
 pub fn regions(home: u16, written: u64, dirty: u64, equal: bool) -> Arc<RegionMap> {
     let bits = (&[written][..], &[dirty][..]);
     Arc::new(RegionMap::new(ShardId(home), Uuid::from_u128(9), 1 << 20, 1 << 16, bits, equal))
 }
 
-/// A mirror of 1 MiB over the first disks, in these roles.
-pub fn mirror(roles: &[Role], regions: &Arc<RegionMap>) -> Node {
-    let member = |(k, role): (usize, &Role)| MirrorMember {
+/// Returns a mirror of 1 MiB over the first disks, in these roles.
+pub fn mirror(roles: &[MemberRole], regions: &Arc<RegionMap>) -> Node {
+    let member = |(k, role): (usize, &MemberRole)| MirrorMember {
         leaf: LeafId(k as u32),
         start: 0,
         len: 1 << 20,
@@ -298,7 +298,7 @@ pub fn mirror(roles: &[Role], regions: &Arc<RegionMap>) -> Node {
     }))
 }
 
-/// A mirror of two in which everything may be read and written at once.
+/// Returns a mirror of two in which everything may be read and written at once.
 pub fn open_mirror() -> Node {
-    mirror(&[Role::InSync; 2], &regions(0, u64::MAX, u64::MAX, true))
+    mirror(&[MemberRole::InSync; 2], &regions(0, u64::MAX, u64::MAX, true))
 }

@@ -1,17 +1,17 @@
-//! A disk in memory with a cache that loses power: what it holds, and what of that is durable.
+//! An in-memory disk with a volatile cache: its content, and what of it is durable.
 
 use super::rig::Random;
 
-/// See the module's page.
+/// See the module's documentation.
 pub struct Disk {
     pub bytes: Vec<u8>,
     durable: Vec<u8>,
-    /// What may be lost, in the order in which it came: when, where, what; and what came between that is durable.
+    /// Writes that may be lost, in order: when, where, content; and durable writes in between.
     cache: Vec<(u64, usize, Vec<u8>, bool)>,
 }
 
 impl Disk {
-    /// A disk full of this.
+    /// Creates a disk filled with this byte.
     pub fn new(bytes: u64, full_of: u8) -> Disk {
         let bytes = vec![full_of; bytes as usize];
         Disk { durable: bytes.clone(), bytes, cache: Vec::new() }
@@ -22,11 +22,11 @@ impl Disk {
         if durable {
             self.durable[at..at + data.len()].copy_from_slice(data);
         }
-        // Also what is durable: what came before it in the cache must not be written back over it.
+        // Durable writes are included: earlier writes of the cache must not be written over them.
         self.cache.push((now, at, data.to_vec(), durable));
     }
 
-    /// A flush has ended that began at `mark`.
+    /// Records that a flush has ended that began at `mark`.
     pub fn flushed(&mut self, mark: u64) {
         let old = self.cache.iter().take_while(|(when, ..)| *when < mark).count();
         for (_, at, data, _) in self.cache.drain(..old) {
@@ -34,7 +34,7 @@ impl Disk {
         }
     }
 
-    /// What is there after the power was cut: of what was not flushed nothing, or some.
+    /// Returns the content after a power cut: of what was not flushed nothing, or some.
     pub fn after_power_cut(&self, random: &mut Random) -> Vec<u8> {
         let mut image = self.durable.clone();
         let some = random.below(2) == 0;

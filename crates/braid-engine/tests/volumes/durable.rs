@@ -1,4 +1,5 @@
-//! What is left when the power is cut: the pool is opened from copies of what is durable, without a tail, and all of it is read.
+//! The state after a power cut: the pool is opened from copies of what is durable, without an in-memory log, and all of
+//! it is read.
 
 use std::cell::RefCell;
 
@@ -37,9 +38,9 @@ impl DeviceIo for Copies {
 }
 
 impl World {
-    /// The power is cut now: everything that was acknowledged as durable is there.
+    /// Cuts the power, and checks that everything acknowledged as durable is there.
     pub fn check_durable(&mut self) {
-        // What is in the journal of an array with parity does not stand in its place.
+        // Entries in the journal of an array with parity are not in place.
         if self.rig.members.iter().any(|member| matches!(member.kind, Kind::Parity | Kind::TwoParities)) {
             return;
         }
@@ -53,8 +54,8 @@ impl World {
         self.check_images(images, Rule::Power, None);
     }
 
-    /// Somebody else opens the pool now, who has the members as they are, and nothing of what stands in memory: everything that was acknowledged
-    /// is there, and what was read last.
+    /// Opens the pool as another controller would, with the members as they are, and nothing of what is in memory:
+    /// everything that was acknowledged is there, and what was read last.
     pub fn check_taken_over(&mut self, now: u64, read: Option<(Uuid, u64, Vec<u64>)>) {
         self.count("taken over");
         let disk = |at: usize| self.rig.disks[self.rig.members[at].good()].bytes.clone();

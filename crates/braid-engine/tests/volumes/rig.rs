@@ -1,5 +1,5 @@
-//! Shards over devices on disks in memory: leaf I/Os end in an order drawn from a seed, some fail or come late, and messages between shards
-//! take their time.
+//! Shards over devices on in-memory disks: leaf I/Os complete in an order drawn from a seed, some fail or complete
+//! late, and messages between shards are delayed.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ const META_ADDR: u64 = 1 << 40;
 const REGION_BYTES: u32 = 256 << 10;
 const RING_BLOCKS: u64 = 176;
 
-/// A small generator of numbers, so that a seed tells a run.
+/// A small random number generator: a seed determines a run.
 pub struct Random(pub u64);
 
 impl Random {
@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// An I/O, and when it was begun.
+/// An I/O, and when it was submitted.
 #[derive(Clone, Copy)]
 struct Out {
     io: LeafIo,
@@ -47,7 +47,7 @@ struct Out {
 
 pub struct Sink {
     queue: Vec<Out>,
-    /// Writes that were begun, of all kinds.
+    /// Writes submitted, of all kinds.
     writes: u64,
     meta: Vec<[u8; 4096]>,
     memory: Rc<RefCell<Vec<u8>>>,
@@ -70,7 +70,7 @@ impl LeafSink for Sink {
     fn scratch(&mut self) -> (Buf, u64) {
         (Buf { addr: self.scratch, region: Buf::UNREGISTERED }, SCRATCH_BYTES_MIN)
     }
-    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut ComputeFn<'_>) {
         let mut memory = self.memory.borrow_mut();
         let range = |buf: &Buf| buf.addr as usize..(buf.addr + len) as usize;
         let read: Vec<Vec<u8>> = inputs.iter().map(|buf| memory[range(buf)].to_vec()).collect();
@@ -85,39 +85,39 @@ impl LeafSink for Sink {
     }
 }
 
-/// What a device of the rig is.
+/// The kind of a device of the rig.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Bare,
     Mirror,
     Parity,
-    /// With two parities, of which one disk is out and another is late with reads: rows are read without both.
+    /// With two parities; one disk has failed and another is late with reads: stripes are read without both.
     TwoParities,
 }
 
 /// A device on disks of its own, which are used alike.
 pub struct Member {
     pub kind: Kind,
-    /// Its disks are these, as many as `roles`.
+    /// The first of its disks; there are as many as `roles`.
     pub first: usize,
-    pub roles: Vec<Role>,
-    /// Bytes of it.
+    pub roles: Vec<MemberRole>,
+    /// Its size in bytes.
     pub size: u64,
-    /// From here on its I/Os may fail.
+    /// From this offset on its I/Os may fail.
     pub data: u64,
     regions: Option<Arc<RegionMap>>,
-    lost: Arc<LostRows>,
+    lost: Arc<LostStripes>,
     version: u32,
-    /// This disk of it fails whatever it is asked.
+    /// This disk of it fails all I/O.
     failing: Option<usize>,
     /// It is frozen, until a layout without this disk is published.
     leaves: Option<usize>,
 }
 
 impl Member {
-    /// A disk of it that has everything.
+    /// Returns a disk of it that has everything.
     pub fn good(&self) -> usize {
-        let good = |k: &usize| self.roles[*k] == Role::InSync && self.failing != Some(*k);
+        let good = |k: &usize| self.roles[*k] == MemberRole::InSync && self.failing != Some(*k);
         self.first + (0..self.roles.len()).find(good).expect("one disk is good")
     }
 
@@ -130,14 +130,14 @@ impl Member {
     }
 }
 
-/// How often what goes wrong, one in so many; 0: never.
+/// The frequencies of faults, one in so many; 0: never.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Faults {
     pub fails: u64,
     pub late: u64,
     /// A disk of a redundant array fails or hangs.
     pub leaves: u64,
-    /// What pools write of their own on bare disks fails, too.
+    /// Pools' own writes on bare disks fail, too.
     pub own: bool,
 }
 
@@ -157,14 +157,14 @@ pub struct Rig {
     clock: Rc<Cell<u64>>,
     pub random: Random,
     pub faults: Faults,
-    /// Answered by their time limit, and not given back: shard, I/O, and whether a bare disk has it.
+    /// I/Os that exceeded their time limit and were not returned: shard, I/O, and whether a bare disk has it.
     hung: Vec<(usize, Out, bool)>,
-    /// So many steps no leaf answers.
+    /// Number of steps in which no leaf completes I/O.
     pub stalled: u64,
-    /// A disk that answers nothing, and what it was asked: the shard, and the I/O.
+    /// A disk that completes no I/O, and its I/Os: the shard, and the I/O.
     held: Option<usize>,
     kept: Vec<(usize, Out)>,
-    /// What disks were late with, bare disks among them, and what failed on these.
+    /// Number of late I/Os, of those on bare disks, and of failures on these.
     pub late: u64,
     pub late_on_bare: u64,
     pub failed_on_bare: u64,
@@ -211,7 +211,7 @@ impl Rig {
         self.clock.get()
     }
 
-    /// Adds a device, number by number, of at least so many bytes; its I/Os may fail from `data` on.
+    /// Adds a device, in the order of numbers, of at least so many bytes; its I/Os may fail from `data` on.
     pub fn add_member(&mut self, kind: Kind, bytes: u64, data: u64) -> DeviceId {
         let disks = match kind {
             Kind::Bare => 1,
@@ -224,17 +224,17 @@ impl Rig {
         let mut member = Member {
             kind,
             first: self.disks.len(),
-            roles: vec![Role::InSync; disks],
+            roles: vec![MemberRole::InSync; disks],
             size,
             data,
             regions: None,
-            lost: Arc::new(LostRows::new(&[])),
+            lost: Arc::new(LostStripes::new(&[])),
             version: 0,
             failing: None,
             leaves: None,
         };
         if kind == Kind::TwoParities {
-            member.roles[0] = Role::Out;
+            member.roles[0] = MemberRole::Failed;
         }
         if kind != Kind::Bare {
             let home = ShardId(self.random.below(self.shards.len() as u64) as u16);
@@ -242,7 +242,7 @@ impl Rig {
             member.regions = Some(Arc::new(map));
         }
         let disk_bytes = member.data_bytes() + 4 * BLOCK + (RING_BLOCKS + 2) * BLOCK;
-        // What an array was never written to it knows to be zeros, whatever stands there; who looks at its disks does not.
+        // An array knows that what was never written to it is zeros, whatever its disks hold.
         let full_of = if kind == Kind::Bare { 0xdb } else { 0 };
         (0..disks).for_each(|_| self.disks.push(Disk::new(disk_bytes, full_of)));
         self.members.push(member);
@@ -250,11 +250,11 @@ impl Rig {
         device
     }
 
-    /// Publishes a member anew; without the disk that it is frozen for.
+    /// Publishes a member again; without the disk that it is frozen for.
     pub fn publish_member(&mut self, at: usize) {
         let member = &mut self.members[at];
         if let Some(leaves) = member.leaves.take() {
-            member.roles[leaves] = Role::Out;
+            member.roles[leaves] = MemberRole::Failed;
             member.failing = None;
         }
         member.version += 1;
@@ -263,7 +263,7 @@ impl Rig {
         let node = match member.kind {
             Kind::Bare => Node::Leaf { leaf: leaf(0), start: 0, len: member.size },
             kind => {
-                let of = |(k, role): (usize, &Role)| MirrorMember {
+                let of = |(k, role): (usize, &MemberRole)| MirrorMember {
                     leaf: leaf(k),
                     start: 0,
                     len: each,
@@ -282,10 +282,10 @@ impl Rig {
                     run: 5,
                     rings: vec![each + 4 * BLOCK; member.roles.len()],
                     ring_blocks: RING_BLOCKS,
-                    least_ring_blocks: RING_BLOCKS,
-                    ring_on: RingPlace::Members,
+                    ring_blocks_min: RING_BLOCKS,
+                    ring_location: RingState::Members,
                     generation: 5,
-                    lost: Arc::clone(&member.lost),
+                    lost_stripes: Arc::clone(&member.lost),
                     marks: Arc::default(),
                 });
                 Node::Mirrored(Box::new(MirrorNode {
@@ -317,22 +317,22 @@ impl Rig {
         self.members.iter().rposition(|member| member.first <= leaf.0 as usize).expect("a disk is of a member")
     }
 
-    /// Takes what shards have to say to others, and looks for members that have failed.
+    /// Delivers messages between shards, and handles failed members.
     pub fn after(&mut self) {
         let count = self.shards.len();
         for from in 0..count {
             while let Some((to, message)) = self.shards[from].0.pop_message() {
                 self.wires[from * count + usize::from(to.0)].push_back(message);
             }
-            while let Some(trouble) = self.shards[from].0.pop_trouble() {
-                let at = trouble.device.0 as usize;
-                let disk = trouble.leaf.0 as usize - self.members[at].first;
+            while let Some(fault) = self.shards[from].0.pop_fault() {
+                let at = fault.device.0 as usize;
+                let disk = fault.leaf.0 as usize - self.members[at].first;
                 let member = &self.members[at];
                 if member.kind == Kind::TwoParities {
-                    // Nobody has looked yet.
+                    // The fault was not handled yet.
                     continue;
                 }
-                if trouble.is_fatal() && member.roles[disk] == Role::InSync && member.leaves.is_none() {
+                if fault.is_fatal() && member.roles[disk] == MemberRole::InSync && member.leaves.is_none() {
                     assert_eq!(member.failing, Some(disk), "only one disk fails");
                     self.freeze(at, disk);
                 }
@@ -365,7 +365,7 @@ impl Rig {
         if member.kind == Kind::TwoParities {
             return if disk == 1 && io.op == Op::Read && draw(late) { Fate::Late } else { Fate::Done };
         }
-        let healthy = member.roles.iter().all(|role| *role == Role::InSync);
+        let healthy = member.roles.iter().all(|role| *role == MemberRole::InSync);
         if healthy && member.failing.is_none() && member.leaves.is_none() && io.op != Op::Read && draw(leaves) {
             member.failing = Some(disk);
         }
@@ -402,22 +402,22 @@ impl Rig {
         self.after();
     }
 
-    /// Whether a bare disk has something that it was late with.
+    /// Returns whether a bare disk has a late I/O.
     pub fn bare_hangs(&self) -> bool {
         self.hung.iter().any(|(.., bare)| *bare)
     }
 
-    /// Whether one has something that changes it.
+    /// Returns whether a bare disk has a late I/O that changes it.
     pub fn bare_changes_hang(&self) -> bool {
         self.hung.iter().any(|(_, out, bare)| *bare && !matches!(out.io.op, Op::Read | Op::Flush))
     }
 
-    /// Writes that shards have begun, of all kinds.
+    /// Returns the number of writes that shards have submitted, of all kinds.
     pub fn writes_begun(&self) -> u64 {
         self.shards.iter().map(|(_, sink)| sink.writes).sum()
     }
 
-    /// Whether a disk has something to read.
+    /// Returns whether a disk has a read in flight.
     pub fn is_read(&self) -> bool {
         self.shards.iter().any(|(_, sink)| sink.queue.iter().any(|out| out.io.op == Op::Read))
     }
@@ -426,7 +426,7 @@ impl Rig {
         !self.hung.is_empty()
     }
 
-    /// A disk gives back something that it was late with; it may have been done.
+    /// Returns a late I/O of a disk; it may have been carried out.
     pub fn give_back(&mut self) {
         let at = self.random.below(self.hung.len() as u64) as usize;
         let (shard, out, _) = self.hung.swap_remove(at);
@@ -438,13 +438,13 @@ impl Rig {
         self.after();
     }
 
-    /// The last disk of this member answers nothing from now on.
+    /// Lets the last disk of this member complete nothing from now on.
     pub fn hold(&mut self, member: usize) {
         let member = &self.members[member];
         self.held = Some(member.first + member.roles.len() - 1);
     }
 
-    /// It answers again, also what it was asked meanwhile.
+    /// Lets the disk complete I/O again, including its pending I/O.
     pub fn release(&mut self) {
         self.held = None;
         for (shard, out) in std::mem::take(&mut self.kept) {
@@ -452,7 +452,7 @@ impl Rig {
         }
     }
 
-    /// Takes what the disk is asked that answers nothing out of the queues.
+    /// Moves I/Os of the held disk out of the queues.
     fn keep_held(&mut self) {
         let Some(held) = self.held else { return };
         for (at, (_, sink)) in self.shards.iter_mut().enumerate() {
@@ -461,7 +461,7 @@ impl Rig {
         }
     }
 
-    /// Whether a disk may still touch this memory.
+    /// Returns whether a disk may still access this memory.
     pub fn touches(&self, addr: u64, len: u64) -> bool {
         let meets = |out: &Out| {
             matches!(out.io.op, Op::Read | Op::Write)
@@ -477,7 +477,7 @@ impl Rig {
 
     fn perform(&mut self, shard: usize, out: &Out) {
         let io = &out.io;
-        // Who hears of it may flush at once.
+        // A shard that receives the completion may flush at once.
         let now = self.clock.get();
         self.tick();
         let disk = &mut self.disks[io.leaf.0 as usize];
@@ -504,7 +504,7 @@ impl Rig {
         }
     }
 
-    /// One of all the things that can happen does. False: nothing can, besides that disks give back what they were late with.
+    /// Makes one of all possible events happen. Returns false if there is none, besides the return of late I/O.
     pub fn step(&mut self) -> bool {
         self.tick();
         self.keep_held();
@@ -535,7 +535,7 @@ impl Rig {
                 let message = self.wires[wire].pop_front().expect("just seen");
                 let to = wire % self.shards.len();
                 let (shard, sink) = &mut self.shards[to];
-                shard.message(message, sink);
+                shard.handle_message(message, sink);
             }
             1 => {
                 let (shard, sink) = &mut self.shards[turns[self.random.below(turns.len() as u64) as usize]];

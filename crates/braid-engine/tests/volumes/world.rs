@@ -1,7 +1,8 @@
-//! A pool in use: volumes, snapshots and clones, requests to them from all shards, and what each block of them may read as.
+//! A pool in use: volumes, snapshots and clones, requests to them from all shards, and what each block of them may read
+//! as.
 
 mod admin;
-mod leaving;
+mod withdrawal;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,7 @@ impl LogMemory for Heap {
     }
 }
 
-/// Nothing of it waits for anything but itself.
+/// Polls a future that never waits.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -49,7 +50,7 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// What a run is made of.
+/// The configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub shards: u16,
@@ -65,13 +66,13 @@ enum Life {
     /// Not acknowledged yet.
     Coming,
     There,
-    /// Nobody is to use it any more.
+    /// No new requests are made to it.
     Leaving,
-    /// Its deletion is under way.
+    /// It is being deleted.
     Going,
 }
 
-/// What is served of one, and how.
+/// How a volume or snapshot is served.
 struct Served {
     id: VolumeId,
     volume: Arc<VolumeShared>,
@@ -84,8 +85,8 @@ struct Served {
     withdrawn: u64,
 }
 
-/// A volume or snapshot as whoever uses it knows it.
-pub struct Known {
+/// A volume or snapshot as its user knows it.
+pub struct KnownVolume {
     pub uuid: Uuid,
     /// Its pool.
     pub key: PoolKey,
@@ -93,7 +94,7 @@ pub struct Known {
     pub read_only: bool,
     of: Option<Uuid>,
     pub blocks: Vec<Block>,
-    /// A snapshot: the instant that it was taken at.
+    /// For a snapshot: the instant that it was taken at.
     pub until: u64,
     life: Life,
     served: Option<Served>,
@@ -101,19 +102,19 @@ pub struct Known {
     serving: bool,
 }
 
-impl Known {
+impl KnownVolume {
     pub fn is_there(&self) -> bool {
         matches!(self.life, Life::There | Life::Leaving)
     }
 
-    /// What a block may read as for whoever looks from `start` on.
+    /// Returns what a block may read as for a read that begins at `start`.
     pub fn admissible(&self, block: u64, start: u64) -> Vec<u64> {
         let start = start.min(self.until);
         self.blocks[block as usize].admissible(self.until, Rule::Read(start))
     }
 }
 
-struct Asked {
+struct PendingRequest {
     shard: usize,
     volume: Uuid,
     op: Op,
@@ -125,11 +126,11 @@ struct Asked {
 }
 
 /// What is done when a call has ended.
-enum Then {
+enum Continuation {
     Nothing,
     Come(Vec<Uuid>),
     Go(Uuid),
-    Serve(Uuid, Arc<Mutex<Option<AtHome>>>),
+    Serve(Uuid, Arc<Mutex<Option<HomeState>>>),
 }
 
 /// A second pool that is served by the same shards.
@@ -140,38 +141,38 @@ struct Second {
     places: Arc<PoolMembers>,
 }
 
-/// What the home says of what is served.
-type AtHome = (VolumeId, Arc<VolumeShared>, Arc<braid_engine::pool::PoolShared>);
+/// The home's state of a volume or snapshot that is served.
+type HomeState = (VolumeId, Arc<VolumeShared>, Arc<braid_engine::pool::PoolShared>);
 
 pub struct World {
     pub rig: Rig,
     pub setup: Setup,
-    /// The pool that volumes are made in, and calls go to; and another one, if there is one.
+    /// The pool that volumes are created in, and calls go to; and another one, if there is one.
     pub key: PoolKey,
     pub devices: Vec<PoolDevice>,
     places: Arc<PoolMembers>,
     pub home: ShardId,
     second: Option<Second>,
-    pub known: BTreeMap<Uuid, Known>,
-    asked: BTreeMap<u64, Asked>,
+    pub known: BTreeMap<Uuid, KnownVolume>,
+    pending: BTreeMap<u64, PendingRequest>,
     buffers: Vec<usize>,
     /// Requests that were answered while a disk still had their memory.
     busy: BTreeMap<u64, Option<usize>>,
-    calls: BTreeMap<u64, Then>,
+    calls: BTreeMap<u64, Continuation>,
     next: u64,
     next_device: u32,
     done: Vec<Completion>,
     pub counts: BTreeMap<String, u64>,
-    /// No write is refused for want of space.
+    /// No write is refused for lack of space.
     pub roomy: bool,
     /// Its first member is replicated, and so its volumes answer under a lease.
     pub leased: bool,
     /// That lease.
     pub lease: Arc<DeviceLease>,
-    /// The member that is to be empty.
+    /// The member that is being emptied.
     closed: Option<u8>,
     moved: u64,
-    /// The pool has left.
+    /// The pool is withdrawn.
     gone: bool,
     /// Whether requests enter before they begin, as those of NBD clients do; `None`: every second one.
     pub enters: Option<bool>,
@@ -191,7 +192,7 @@ impl World {
             home,
             second: None,
             known: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            pending: BTreeMap::new(),
             buffers: (0..BUFFERS).collect(),
             busy: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -214,7 +215,7 @@ impl World {
         world
     }
 
-    /// Serves a second pool on members of its own, while nothing is under way. From now on that is the one that calls go to.
+    /// Serves a second pool on members of its own, while nothing is in flight. From now on calls go to that one.
     pub fn add_pool(&mut self, members: &[(Kind, u32)]) {
         let devices = add_members(&mut self.rig, &self.setup, members);
         let home = ShardId(self.rig.random.below(u64::from(self.setup.shards)) as u16);
@@ -224,7 +225,7 @@ impl World {
         self.open();
     }
 
-    /// Calls go to the other pool from now on.
+    /// From now on calls go to the other pool.
     pub fn change_pool(&mut self) {
         let second = self.second.as_mut().expect("there is another one");
         std::mem::swap(&mut self.key, &mut second.key);
@@ -259,14 +260,14 @@ impl World {
         let pool = now(open(&io, &what, |_| None, |_, bytes| Ok(Heap::of(bytes)))).expect("a pool");
         let (home, places) = (self.home, Arc::clone(&self.places));
         for (shard, _) in &mut self.rig.shards {
-            shard.know_pool(self.key, home);
+            shard.set_pool_home(self.key, home);
         }
         let (shard, sink) = &mut self.rig.shards[usize::from(home.0)];
         shard.serve_pool(self.key, Box::new(pool), places, sink);
         self.rig.after();
     }
 
-    /// Carries out a request while nothing else is under way. The bytes are those of a read.
+    /// Carries out a request while nothing else is in flight. Returns the bytes of a read.
     fn at_once(&mut self, op: Op, device: DeviceId, offset: u64, len: u64, data: &[u8]) -> Result<Vec<u8>, IoError> {
         let addr = 0;
         self.rig.memory.borrow_mut()[..data.len()].copy_from_slice(data);
@@ -288,11 +289,11 @@ impl World {
         panic!("{request:?} does not end")
     }
 
-    // What is asked of the pool.
+    // Calls to the pool.
 
     fn call<R: Send + 'static>(
         &mut self,
-        then: Then,
+        then: Continuation,
         mut call: impl FnMut(&mut Pool) -> (PoolNext, R) + Send + 'static,
     ) -> R {
         self.next += 1;
@@ -312,7 +313,7 @@ impl World {
         result.expect("a call is made at once")
     }
 
-    /// Asks this of a volume that is published. False: it was refused, or there is no memory for it.
+    /// Submits a request to a published volume. Returns false if it was refused, or there is no memory for it.
     pub fn ask(&mut self, shard: usize, uuid: Uuid, op: Op, flags: Flags, block: u64, blocks: u64) -> bool {
         let carries = matches!(op, Op::Read | Op::Write);
         assert!(!carries || blocks <= REQUEST_BLOCKS);
@@ -337,12 +338,12 @@ impl World {
         let (offset, len) = if op == Op::Flush { (0, 0) } else { (block * BLOCK, blocks * BLOCK) };
         let buf = if carries { Buf { addr, region: Buf::UNREGISTERED } } else { Buf::NONE };
         let request = Request { device: served.device, op, flags, offset, len, buf, tag };
-        // A request over a bare disk and another one stays late until both have given back what they have of it.
+        // A request over a bare disk and another one stays late until both have returned their I/O.
         let late_before = self.rig.bare_hangs() || self.rig.late_on_bare > 0 && self.rig.hangs();
         let (of, sink) = &mut self.rig.shards[shard];
-        // It may be told of what comes, and of what does not, at any time: nothing is another for it.
-        let other = Soon { offset: tag * 77 % 5000 * BLOCK, write: tag.is_multiple_of(3) };
-        of.foresee(served.device, &[other, Soon { offset, write: op == Op::Write }], sink);
+        // Prefetching may announce requests that come, and others, at any time: it must have no effect.
+        let other = UpcomingRequest { offset: tag * 77 % 5000 * BLOCK, write: tag.is_multiple_of(3) };
+        of.prefetch(served.device, &[other, UpcomingRequest { offset, write: op == Op::Write }], sink);
         let result = if self.enters.unwrap_or(tag.is_multiple_of(2)) {
             let entered = of.enter(&request, sink);
             of.begin_entered(sink);
@@ -355,7 +356,7 @@ impl World {
             self.count(&format!("refused: {:?}", error.kind));
             match error.kind {
                 ErrorKind::Busy => {}
-                ErrorKind::TimedOut => assert!(late_before, "refused for a disk that nobody needs: {}", self.run),
+                ErrorKind::TimedOut => assert!(late_before, "refused for a disk that it does not need: {}", self.run),
                 _ => panic!("{request:?} was refused: {error}, {}", self.run),
             }
             self.rig.after();
@@ -368,19 +369,19 @@ impl World {
                 known.blocks[k as usize].begin(word, start, op == Op::Discard);
             }
         }
-        self.asked.insert(tag, Asked { shard, volume: uuid, op, flags, block, blocks, start, buffer });
+        self.pending.insert(tag, PendingRequest { shard, volume: uuid, op, flags, block, blocks, start, buffer });
         self.count(&format!("{op:?}"));
         self.rig.after();
         self.take_all();
         true
     }
 
-    /// Something happens. False: nothing can.
+    /// Makes something happen. Returns false if nothing can.
     pub fn step(&mut self) -> bool {
         let moved = self.rig.step();
         self.take_all();
         if !self.gone {
-            self.go_on_leaving();
+            self.continue_deletions();
         }
         moved
     }
@@ -427,21 +428,21 @@ impl World {
         let then = self.calls.remove(&id).unwrap_or_else(|| panic!("a call ended twice, {}", self.run));
         assert!(good || self.rig.own_failed || self.gone, "a call failed, {}", self.run);
         match then {
-            Then::Nothing => {}
-            Then::Go(uuid) => {
+            Continuation::Nothing => {}
+            Continuation::Go(uuid) => {
                 if self.known[&uuid].life == Life::Going {
                     self.known.remove(&uuid);
                 }
             }
-            Then::Serve(uuid, served) => {
-                self.known.get_mut(&uuid).expect("nobody may take it away").serving = false;
+            Continuation::Serve(uuid, served) => {
+                self.known.get_mut(&uuid).expect("no request may remove it").serving = false;
                 let served = served.lock().expect("one thread").take();
                 if let Some(at_home) = served {
                     self.count("served in slices");
                     self.is_served_by(uuid, at_home);
                 }
             }
-            Then::Come(uuids) => {
+            Continuation::Come(uuids) => {
                 for uuid in uuids {
                     if let Some(known) = self.known.get_mut(&uuid) {
                         known.life = if good { Life::There } else { Life::Coming };
@@ -455,32 +456,32 @@ impl World {
     }
 
     fn answered(&mut self, shard: usize, completion: &Completion) {
-        let asked = self.asked.remove(&completion.tag);
-        let asked = asked.unwrap_or_else(|| panic!("{completion:?} was not asked, {}", self.run));
-        assert_eq!(asked.shard, shard);
+        let pending = self.pending.remove(&completion.tag);
+        let pending = pending.unwrap_or_else(|| panic!("{completion:?} was not asked, {}", self.run));
+        assert_eq!(pending.shard, shard);
         let end = self.rig.tick();
-        let oldest = self.asked.values().map(|asked| asked.start).min().unwrap_or(end);
+        let oldest = self.pending.values().map(|pending| pending.start).min().unwrap_or(end);
         if completion.buffer_busy {
             assert!(self.rig.hangs(), "nobody has that memory, {}", self.run);
             self.count("answered late");
         }
         let mut read = Vec::new();
         match completion.result {
-            Err(error) => self.check_error(&asked, error),
-            Ok(()) => match asked.op {
-                Op::Read => read = self.check_read(&asked),
+            Err(error) => self.check_error(&pending, error),
+            Ok(()) => match pending.op {
+                Op::Read => read = self.check_read(&pending),
                 Op::Flush => {
-                    let known = self.known.get_mut(&asked.volume).expect("known");
+                    let known = self.known.get_mut(&pending.volume).expect("known");
                     if !known.read_only {
-                        known.blocks.iter_mut().for_each(|block| block.flushed(asked.start));
+                        known.blocks.iter_mut().for_each(|block| block.flushed(pending.start));
                     }
                 }
                 _ => {
-                    let known = self.known.get_mut(&asked.volume).expect("known");
+                    let known = self.known.get_mut(&pending.volume).expect("known");
                     assert!(!known.read_only, "a snapshot was written to, {}", self.run);
-                    let durable = asked.flags.has(Flags::FUA);
-                    for block in &mut known.blocks[asked.block as usize..(asked.block + asked.blocks) as usize] {
-                        block.end(asked.start, end, durable);
+                    let durable = pending.flags.has(Flags::FUA);
+                    for block in &mut known.blocks[pending.block as usize..(pending.block + pending.blocks) as usize] {
+                        block.end(pending.start, end, durable);
                         block.prune(oldest);
                     }
                 }
@@ -488,57 +489,57 @@ impl World {
         }
         match completion.buffer_busy {
             true => {
-                self.busy.insert(completion.tag, asked.buffer);
+                self.busy.insert(completion.tag, pending.buffer);
             }
-            false => self.free_buffer(asked.buffer),
+            false => self.free_buffer(pending.buffer),
         }
-        let durable = asked.op == Op::Flush || asked.flags.has(Flags::FUA) && asked.op != Op::Read;
+        let durable = pending.op == Op::Flush || pending.flags.has(Flags::FUA) && pending.op != Op::Read;
         if durable && completion.result.is_ok() && self.rig.random.one_in(12) {
             self.check_durable();
         }
         if self.leased && completion.result.is_ok() && self.rig.random.one_in(8) {
-            // With nothing under way it is what was read, and nothing else.
-            let alone = asked.op == Op::Read && self.asked.is_empty();
-            self.check_taken_over(end, alone.then_some((asked.volume, asked.block, read)));
+            // With nothing in flight, the content is what was read, and nothing else.
+            let alone = pending.op == Op::Read && self.pending.is_empty();
+            self.check_taken_over(end, alone.then_some((pending.volume, pending.block, read)));
         }
     }
 
-    /// Where the memory of a read is still a disk's, nobody else may fill it.
-    fn may_time_out(&self, asked: &Asked) -> bool {
-        if asked.op == Op::Read { self.rig.late > 0 } else { self.rig.late_on_bare > 0 }
+    /// Memory of a read that a disk still has must not be filled by another I/O.
+    fn may_time_out(&self, pending: &PendingRequest) -> bool {
+        if pending.op == Op::Read { self.rig.late > 0 } else { self.rig.late_on_bare > 0 }
     }
 
-    fn check_error(&mut self, asked: &Asked, error: IoError) {
+    fn check_error(&mut self, pending: &PendingRequest, error: IoError) {
         self.count(&format!("{:?}", error.kind));
         if error.kind == ErrorKind::NoSpace && self.rig.bare_hangs() {
             self.count("NoSpace beside a disk that hangs");
         }
-        let known = &self.known[&asked.volume];
+        let known = &self.known[&pending.volume];
         let served = known.served.as_ref().expect("served");
         let good = match error.kind {
             ErrorKind::Io => self.rig.failed_on_bare > 0,
-            ErrorKind::TimedOut => self.may_time_out(asked),
-            ErrorKind::NoSpace => !self.roomy && matches!(asked.op, Op::Write | Op::WriteZeroes),
-            ErrorKind::NoDevice => served.withdrawn > asked.start,
-            ErrorKind::ReadOnly => known.read_only && !matches!(asked.op, Op::Read | Op::Flush),
-            ErrorKind::Unsupported => asked.flags.has(Flags::FAST_ZERO),
+            ErrorKind::TimedOut => self.may_time_out(pending),
+            ErrorKind::NoSpace => !self.roomy && matches!(pending.op, Op::Write | Op::WriteZeroes),
+            ErrorKind::NoDevice => served.withdrawn > pending.start,
+            ErrorKind::ReadOnly => known.read_only && !matches!(pending.op, Op::Read | Op::Flush),
+            ErrorKind::Unsupported => pending.flags.has(Flags::FAST_ZERO),
             ErrorKind::Failed => self.rig.own_failed,
             _ => false,
         };
-        assert!(good, "{:?} of block {} failed: {error}, {}", asked.op, asked.block, self.run);
+        assert!(good, "{:?} of block {} failed: {error}, {}", pending.op, pending.block, self.run);
     }
 
-    fn check_read(&mut self, asked: &Asked) -> Vec<u64> {
+    fn check_read(&mut self, pending: &PendingRequest) -> Vec<u64> {
         let mut words = Vec::new();
-        let at = asked.buffer.expect("a read has memory") as u64 * REQUEST_BYTES;
-        let known = self.known.get_mut(&asked.volume).expect("known");
-        for k in 0..asked.blocks {
+        let at = pending.buffer.expect("a read has memory") as u64 * REQUEST_BYTES;
+        let known = self.known.get_mut(&pending.volume).expect("known");
+        for k in 0..pending.blocks {
             let at = (at + k * BLOCK) as usize;
             let memory = self.rig.memory.borrow();
             let word = |at: usize| u64::from_le_bytes(memory[at..at + 8].try_into().expect("eight bytes"));
             let (word, last) = (word(at), word(at + 4088));
-            let block = asked.block + k;
-            let allowed = known.admissible(block, asked.start);
+            let block = pending.block + k;
+            let allowed = known.admissible(block, pending.start);
             assert!(
                 word == last && allowed.contains(&word),
                 "block {block} of {} reads as {word:x} and {last:x}, not as one of {allowed:x?}: {:x?}, {}",
@@ -557,38 +558,38 @@ impl World {
 
     // The end.
 
-    /// How many requests are not answered.
+    /// Returns the number of requests that are not answered.
     pub fn unanswered(&self) -> usize {
-        self.asked.len()
+        self.pending.len()
     }
 
-    /// How many requests to this volume are not answered.
+    /// Returns the number of requests to this volume that are not answered.
     pub fn unanswered_of(&self, uuid: Uuid) -> usize {
-        self.asked.values().filter(|asked| asked.volume == uuid).count()
+        self.pending.values().filter(|pending| pending.volume == uuid).count()
     }
 
-    /// The lease holds for ever from now on, and all shards hear of it.
+    /// Renews the lease for ever, and notifies all shards.
     pub fn renew(&mut self) {
-        assert!(self.lease.renew(u64::MAX), "somebody waits for it");
+        assert!(self.lease.renew(u64::MAX), "a request waits for it");
         let of = self.devices[0].device;
         for (shard, sink) in &mut self.rig.shards {
-            shard.renewed(of, sink);
+            shard.lease_renewed(of, sink);
         }
         self.rig.after();
     }
 
-    /// Everything that is under way ends; disks may keep what they were late with.
+    /// Runs until everything in flight has ended; disks may keep their late I/O.
     pub fn settle(&mut self) {
         let mut steps = 0u64;
         while self.step() {
             steps += 1;
-            assert!(steps < 3_000_000, "it does not come to rest: {} requests, {}", self.asked.len(), self.run);
+            assert!(steps < 3_000_000, "it does not come to rest: {} requests, {}", self.pending.len(), self.run);
         }
-        let left: Vec<_> = self.asked.values().map(|a| (a.op, a.block, a.blocks, a.shard)).collect();
+        let left: Vec<_> = self.pending.values().map(|a| (a.op, a.block, a.blocks, a.shard)).collect();
         assert!(left.is_empty(), "{} requests are never answered: {left:?}, {}", left.len(), self.run);
     }
 
-    /// Everything ends, and nothing is left of it.
+    /// Ends everything, and checks that no resources are in use.
     pub fn end(&mut self) {
         self.settle();
         while self.rig.hangs() {
@@ -614,7 +615,7 @@ impl World {
 
     fn end_pool(&mut self) {
         if !self.rig.own_failed {
-            self.fold_all();
+            self.merge_all();
             self.move_all();
             assert!(self.calls.is_empty(), "{} calls never end, {}", self.calls.len(), self.run);
             self.read_all();
@@ -624,27 +625,27 @@ impl World {
         }
     }
 
-    fn fold_all(&mut self) {
+    fn merge_all(&mut self) {
         use braid_engine::pool::MergeStep;
         for _ in 0..10_000 {
-            let folded = self.fold(64);
+            let merged = self.merge(64);
             self.drain();
             self.settle();
             let settled = self.look(|pool| pool.is_settled());
             self.settle();
-            if folded == MergeStep::Nothing && settled {
+            if merged == MergeStep::Nothing && settled {
                 return;
             }
         }
         panic!("deletions do not end, {}", self.run);
     }
 
-    /// What is to be elsewhere is, in the end, or there is no space for it.
+    /// Moves everything that is to be moved, unless there is no space for it.
     fn move_all(&mut self) {
         use braid_engine::pool::MoveStep;
         let mut full_at = None;
         let ended = (0..10_000).find_map(|_| {
-            // Somebody says at each step that nothing is to wait, and no step sees all of the records.
+            // Each step says that nothing is to wait, and no step sees all of the records.
             let (moving, moved) = self.look(|pool| {
                 pool.pause_moves(0, BTreeSet::new());
                 (pool.move_step(100), pool.blocks_moved())
@@ -653,16 +654,16 @@ impl World {
             self.settle();
             match moving {
                 MoveStep::Done => return Some(moving),
-                // What was left is free by now, and has room for the next.
+                // What was moved is free by now, and has room for the next.
                 MoveStep::Full if full_at.replace(moved) == Some(moved) => return Some(moving),
-                MoveStep::Full => self.fold_all(),
+                MoveStep::Full => self.merge_all(),
                 MoveStep::Unreadable => self.look(Pool::retry_moves),
                 MoveStep::Some | MoveStep::Paused => {}
             }
             None
         });
         assert!(ended.is_some(), "what moves never ends, {}", self.run);
-        self.fold_all();
+        self.merge_all();
         if let Some(member) = self.closed {
             let empty = self.look(move |pool| pool.is_member_empty(member));
             assert!(empty || ended == Some(MoveStep::Full), "member {member} is not empty: {ended:?}, {}", self.run);
@@ -672,7 +673,7 @@ impl World {
     }
 
     fn read_all(&mut self) {
-        let is_there = |known: &&Known| known.life == Life::There && known.key == self.key;
+        let is_there = |known: &&KnownVolume| known.life == Life::There && known.key == self.key;
         let all: Vec<Uuid> = self.known.values().filter(is_there).map(|known| known.uuid).collect();
         for uuid in all {
             if !self.is_served(uuid) {
@@ -690,7 +691,7 @@ impl World {
     }
 }
 
-/// Devices for the members of a pool, number by number.
+/// Creates devices for the members of a pool, in the order of numbers.
 fn add_members(rig: &mut Rig, setup: &Setup, members: &[(Kind, u32)]) -> Vec<PoolDevice> {
     let mut devices = Vec::new();
     for (kind, extents) in members {
@@ -719,11 +720,11 @@ fn add_members(rig: &mut Rig, setup: &Setup, members: &[(Kind, u32)]) -> Vec<Poo
 }
 
 fn places_of(devices: &[PoolDevice]) -> Arc<PoolMembers> {
-    let place = |of: &PoolDevice| (of.number, PoolPlace { device: of.device, data: of.layout.data });
+    let place = |of: &PoolDevice| (of.number, PoolMemberLocation { device: of.device, data: of.layout.data });
     Arc::new(PoolMembers::new(devices.iter().map(place)))
 }
 
-/// Devices read and written while nothing else happens.
+/// Devices that are read and written while nothing else happens.
 struct Through<'a>(RefCell<&'a mut World>);
 
 impl DeviceIo for Through<'_> {

@@ -297,7 +297,7 @@ fn spec_of(newest: &Superblock) -> Result<Spec, AssembleProblem> {
         5 | 6 => {
             let known = PARITY_LAYOUTS.iter().find(|(number, _)| *number == layout).ok_or(unknown)?;
             spec.layout = known.1;
-            if !level.layouts().contains(&known.1) && !level.layouts_of_md().contains(&known.1) {
+            if !level.layouts().contains(&known.1) && !level.md_only_layouts().contains(&known.1) {
                 return Err(AssembleProblem::Layout { level: level.name(), layout });
             }
         }

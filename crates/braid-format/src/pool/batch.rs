@@ -10,7 +10,7 @@ use super::entry::{UNIT_BYTES, UNIT_WORDS, from_words};
 use super::{EntryError, LogEntry, offsets};
 use crate::BLOCK_BYTES;
 use crate::limits::Side;
-use crate::validate::is_zero;
+use crate::raw::is_zero;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 const MAGIC: u32 = u32::from_le_bytes(*b"BRPB");

@@ -15,6 +15,7 @@
 
 mod batch;
 mod checkpoint;
+mod codec;
 mod entry;
 mod label;
 mod layout;
@@ -34,7 +35,7 @@ pub use checkpoint::{
 pub use entry::{
     Change, ENTRY_UNITS_MAX, EntryError, LogEntry, OWNER_UNITS, UNIT_BYTES, UNIT_WORDS, from_words, to_words,
 };
-pub use label::{POOL_MAGIC, POOL_VERSION, PoolHeader, PoolLabel, PoolMember, PoolMemberState, PoolState, Reserved};
+pub use label::{POOL_MAGIC, POOL_VERSION, PoolHeader, PoolLabel, PoolMember, Reserved};
 pub use layout::{
     MEMBER_BYTES_MAX, OWNER_SLOTS_MAX, OWNER_SLOTS_MIN, PoolLayoutError, PoolMemberLayout, owner_slots_for,
 };
@@ -43,6 +44,8 @@ pub use raw::{POOL_FIELDS, RawPoolLabel, RawPoolMember};
 pub use record::{RECORD_BYTES, Record, RecordError, RecordKind};
 pub use sector::{ADDRESS_SECTOR_BYTES, AddressError, NO_ADDRESS, decode_address, encode_address};
 pub(crate) use validate::every_problem;
+
+pub use crate::states::{PoolMemberState, PoolState};
 
 use uuid::Uuid;
 

@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// Computed by hand, as `docs/format.md` says: 5, 1000, 63, 77 and 9 in 1, 4, 1, 8 and 2 bytes.
+    /// Computed by hand, as `docs/internals/format/pools.md` says: 5, 1000, 63, 77 and 9 in 1, 4, 1, 8 and 2 bytes.
     #[test]
     fn the_checksum_covers_these_bytes() {
         let bytes = [5, 0xe8, 3, 0, 0, 63, 77, 0, 0, 0, 0, 0, 0, 0, 9, 0];

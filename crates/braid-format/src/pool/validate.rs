@@ -3,11 +3,13 @@
 use uuid::Uuid;
 use zerocopy::IntoBytes;
 
-use super::label::{POOL_VERSION, PoolHeader, PoolLabel, PoolMember, PoolMemberState, Reserved, raw_of};
+use super::label::{POOL_VERSION, PoolHeader, PoolLabel, PoolMember, Reserved, raw_of};
 use super::layout::{MEMBER_BYTES_MAX, PoolMemberLayout};
 use super::raw::{RawPoolLabel, RawPoolMember};
 use crate::limits::{COUNTER_MAX, TIME_MAX_S, too_large};
-use crate::validate::{Found, Validated, is_zero, name, report, supported};
+use crate::raw::is_zero;
+use crate::states::PoolMemberState;
+use crate::validate::{Found, Validated, name, report, supported};
 use crate::{ByteRange, Features, LabelError, MEMBERS_MAX, words};
 
 /// Features of this version that an older program must refuse: none so far.

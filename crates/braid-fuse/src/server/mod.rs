@@ -16,7 +16,7 @@ use std::sync::Arc;
 use braid_engine::{Buf, Completion};
 use braid_ring::{CHANNELS_MAX, Cx, Frontend};
 
-use crate::file::FuseFile;
+use crate::file::{FuseFile, RetryWrites};
 use receive::ReceiveBuffers;
 use session::Session;
 
@@ -42,9 +42,6 @@ pub struct Detach(
     /// The file.
     pub Arc<FuseFile>,
 );
-
-/// Message: retry the writes that wait for others.
-pub(crate) struct RetryWrites;
 
 /// What all files of a shard share.
 pub(crate) struct Shared {

@@ -1,7 +1,7 @@
 //! Finds the next hole or the next data: `SEEK_HOLE` and `SEEK_DATA`.
 
-use braid_nbd::codec::state;
-use braid_nbd::export::Allocation;
+use braid_export::Allocation;
+use braid_export::extents::state;
 
 /// The outcome of one step of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

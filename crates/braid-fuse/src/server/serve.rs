@@ -1,7 +1,7 @@
 //! Carries out the request of a message, and replies to it.
 
 use braid_engine::{Buf, Completion, ErrorKind, Flags, IoError, Op, Request};
-use braid_nbd::RequestClass;
+use braid_export::RequestClass;
 use braid_ring::{Cx, SendPiece};
 use std::cmp::Reverse;
 use zerocopy::{Immutable, IntoBytes};
@@ -445,7 +445,7 @@ impl Session {
             _ => return,
         };
         self.stats.errors += u64::from(error != 0);
-        self.file.export().took(class, cx.now_ns().saturating_sub(it.taken_ns));
+        self.file.export().record_latency(class, cx.now_ns().saturating_sub(it.taken_ns));
     }
 }
 

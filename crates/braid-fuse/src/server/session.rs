@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use braid_engine::Buf;
-use braid_nbd::ExportStats;
+use braid_export::ExportStats;
 use braid_ring::{CHANNEL_CALLS_MAX, ChannelId, Cx, SendPiece};
 
 use super::patch::Step;
@@ -368,7 +368,7 @@ impl Session {
     /// Retries what waits for resources, and reads messages. Called at the end of each turn; true: the session has ended.
     pub fn settle(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) -> bool {
         if self.stats != ExportStats::default() {
-            self.file.export().add(&std::mem::take(&mut self.stats));
+            self.file.export().add_stats(&std::mem::take(&mut self.stats));
         }
         for _ in 0..self.starved.len() {
             let Some(slot) = self.starved.pop_front() else { break };

@@ -1,14 +1,14 @@
-//! What several tests share: a small slow model of md's rules, and a generator of numbers.
+//! Shared test code: a small, slow model of md's rules, and a generator of random numbers.
 //!
-//! The model is written apart from the crate: it knows no division, no zones' arithmetic and no inverse. It fills a
-//! table of chunks cell by cell, in the order in which md would fill them, with cursors that step.
+//! The model is independent of the crate: it uses no division, no zone arithmetic and no inverse map. It fills a table of
+//! chunks cell by cell, in the order in which md fills them, with cursors that advance.
 
-// Each test compiles this file for itself, and none uses all of it.
+// Each test compiles this file separately, and no test uses all of it.
 #![allow(dead_code)]
 
-use braid_geometry::{Kind, Layout, Level, Spec, ZonePolicy};
+use braid_geometry::{ContentKind, Layout, Level, Spec, ZonePolicy};
 
-/// A splitmix64 sequence: the same numbers at every run.
+/// A splitmix64 sequence: the same numbers in every run.
 pub struct Numbers(pub u64);
 
 impl Numbers {
@@ -20,7 +20,7 @@ impl Numbers {
         z ^ (z >> 31)
     }
 
-    /// From 0 to `end - 1`.
+    /// Returns a number from 0 to `end - 1`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
@@ -30,26 +30,26 @@ impl Numbers {
     }
 }
 
-/// What a block holds: its kind, and the block of the array or the number of the stripe (0 where unused).
-pub type Content = (Kind, u64);
+/// The content of a block: its kind, and the block of the array or the number of the stripe (0 if unused).
+pub type Content = (ContentKind, u64);
 
-pub const UNUSED: Content = (Kind::Unused, 0);
+pub const UNUSED: Content = (ContentKind::Unused, 0);
 
-/// Each member block by block, and the size of the array in blocks.
+/// The content of each member, block by block, and the size of the array in blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Table {
     pub members: Vec<Vec<Content>>,
     pub array_blocks: u64,
 }
 
-/// One zone in the model: which members, between which blocks of them.
+/// A zone in the model: its members, and the range of their blocks.
 struct Span {
     members: Vec<usize>,
     from: usize,
     to: usize,
 }
 
-/// Fills the table for members whose data areas have `blocks` blocks of 4 KiB.
+/// Returns the table for members whose data areas have `blocks` blocks of 4 KiB.
 pub fn model(spec: &Spec, blocks: &[usize]) -> Table {
     let chunk = (spec.chunk_bytes / 4096) as usize;
     let mut filler = Filler {
@@ -68,7 +68,7 @@ pub fn model(spec: &Spec, blocks: &[usize]) -> Table {
     if spec.level == Level::Concat {
         for (member, &count) in usable.iter().enumerate() {
             for block in 0..count {
-                filler.table.members[member][block] = (Kind::Data, filler.table.array_blocks);
+                filler.table.members[member][block] = (ContentKind::Data, filler.table.array_blocks);
                 filler.table.array_blocks += 1;
             }
         }
@@ -80,17 +80,17 @@ pub fn model(spec: &Spec, blocks: &[usize]) -> Table {
             Level::Raid0 => filler.raid0(&span, spec.layout == Layout::Original),
             Level::Raid1 => filler.mirror(&span),
             Level::Raid10 => filler.near(&span, usize::from(spec.copies)),
-            Level::Raid5 => filler.left_symmetric(&span, &[Kind::P]),
-            Level::Raid6 => filler.left_symmetric(&span, &[Kind::P, Kind::Q]),
+            Level::Raid5 => filler.left_symmetric(&span, &[ContentKind::P]),
+            Level::Raid6 => filler.left_symmetric(&span, &[ContentKind::P, ContentKind::Q]),
         }
     }
     if spec.level == Level::Raid0 {
-        filler.cut_as_md(&usable);
+        filler.truncate_as_md(&usable);
     }
     filler.table
 }
 
-/// Climbs from height to height; a span ends where some member's room does.
+/// Returns the zones from height to height: a span ends where the capacity of a member ends.
 fn spans(spec: &Spec, usable: &[usize]) -> Vec<Span> {
     let needed = match spec.level {
         Level::Concat | Level::Raid0 => 1,
@@ -124,13 +124,13 @@ struct Filler {
 impl Filler {
     fn put_data(&mut self, member: usize, at: usize, array_start: u64) {
         for block in 0..self.chunk {
-            let place = &mut self.table.members[member][at + block];
-            assert_eq!(*place, UNUSED, "the model uses a place twice");
-            *place = (Kind::Data, array_start + block as u64);
+            let block_content = &mut self.table.members[member][at + block];
+            assert_eq!(*block_content, UNUSED, "the model uses a block twice");
+            *block_content = (ContentKind::Data, array_start + block as u64);
         }
     }
 
-    fn chunk_done(&mut self) {
+    fn count_chunk(&mut self) {
         self.table.array_blocks += self.chunk as u64;
         self.chunks_done += 1;
     }
@@ -139,25 +139,29 @@ impl Filler {
         let mut at = span.from;
         while at < span.to {
             for slot in 0..span.members.len() {
-                // md's original layout looks the member up by the number of the chunk in the whole array.
+                // md's original layout selects the member by the number of the chunk in the whole array.
                 let slot = if original { self.chunks_done % span.members.len() } else { slot };
                 self.put_data(span.members[slot], at, self.table.array_blocks);
-                self.chunk_done();
+                self.count_chunk();
             }
             at += self.chunk;
         }
     }
 
-    /// md adds up the members' sectors with the bits of the chunk masked off. That is the sum of whole chunks only
-    /// where the chunk is a power of two.
-    fn cut_as_md(&mut self, usable: &[usize]) {
+    /// Truncates the array as md does: md adds up the members' sectors with the bits of the chunk size masked off. The sum is
+    /// that of whole chunks only if the chunk size is a power of two.
+    fn truncate_as_md(&mut self, usable: &[usize]) {
         let chunk_sectors = self.chunk * 8;
-        let top = self.table.members.iter().map(|m| m.iter().rposition(|c| *c != UNUSED).map_or(0, |last| last + 1));
-        let sectors: usize = top.zip(usable).map(|(top, usable)| (top.min(*usable) * 8) & !(chunk_sectors - 1)).sum();
+        let used_blocks =
+            self.table.members.iter().map(|m| m.iter().rposition(|c| *c != UNUSED).map_or(0, |last| last + 1));
+        let sectors: usize = used_blocks
+            .zip(usable)
+            .map(|(used_blocks, usable)| (used_blocks.min(*usable) * 8) & !(chunk_sectors - 1))
+            .sum();
         self.table.array_blocks = sectors as u64 / 8;
-        for place in self.table.members.iter_mut().flatten() {
-            if place.1 >= self.table.array_blocks {
-                *place = UNUSED;
+        for block_content in self.table.members.iter_mut().flatten() {
+            if block_content.1 >= self.table.array_blocks {
+                *block_content = UNUSED;
             }
         }
     }
@@ -165,33 +169,33 @@ impl Filler {
     fn mirror(&mut self, span: &Span) {
         for at in span.from..span.to {
             for &member in &span.members {
-                self.table.members[member][at] = (Kind::Data, self.table.array_blocks);
+                self.table.members[member][at] = (ContentKind::Data, self.table.array_blocks);
             }
             self.table.array_blocks += 1;
         }
     }
 
     fn near(&mut self, span: &Span, copies: usize) {
-        // All cells of the span in the order of rows; each chunk takes the next `copies` ones, if there are so many.
+        // The cells of the span, row by row. Each chunk occupies the next `copies` cells, if as many are left.
         let mut cells = Vec::new();
         let mut at = span.from;
         while at < span.to {
             cells.extend(span.members.iter().map(|&member| (member, at)));
             at += self.chunk;
         }
-        for places in cells.chunks_exact(copies) {
-            for &(member, at) in places {
+        for cells_of_chunk in cells.chunks_exact(copies) {
+            for &(member, at) in cells_of_chunk {
                 self.put_data(member, at, self.table.array_blocks);
             }
-            self.chunk_done();
+            self.count_chunk();
         }
     }
 
-    fn left_symmetric(&mut self, span: &Span, parities: &[Kind]) {
+    fn left_symmetric(&mut self, span: &Span, parities: &[ContentKind]) {
         let mut at = span.from;
         let mut p_slot = span.members.len() - 1;
         while at < span.to {
-            // P, then Q, then the data, to the right from P's slot and around the end.
+            // P, then Q, then the data, to the right from P's slot, wrapping around.
             let mut order = span.members.clone();
             order.rotate_left(p_slot);
             for (index, &member) in order.iter().enumerate() {
@@ -199,7 +203,7 @@ impl Filler {
                     self.table.members[member][at..at + self.chunk].fill((parity, self.stripes_done));
                 } else {
                     self.put_data(member, at, self.table.array_blocks);
-                    self.chunk_done();
+                    self.count_chunk();
                 }
             }
             self.stripes_done += 1;
@@ -209,16 +213,16 @@ impl Filler {
     }
 }
 
-/// Lays runs out block by block; none may overlap another or lie outside, and together they cover everything.
+/// Expands runs block by block. Panics if a run overlaps another or is outside its member, or if a block is not covered.
 pub fn expand(runs: impl Iterator<Item = braid_geometry::Run>, blocks: &[usize]) -> Vec<Vec<Content>> {
     let mut members: Vec<Vec<Option<Content>>> = blocks.iter().map(|&count| vec![None; count]).collect();
     for run in runs {
         for block in 0..run.length_blocks {
-            let place = &mut members[usize::from(run.member)][(run.member_start_block + block) as usize];
-            assert_eq!(*place, None, "{run:?} overlaps");
-            // A run of parity is one chunk of one stripe.
-            let step = if run.kind == Kind::Data { block } else { 0 };
-            *place = Some((run.kind, run.array_start_block + step));
+            let block_content = &mut members[usize::from(run.member)][(run.member_start_block + block) as usize];
+            assert_eq!(*block_content, None, "{run:?} overlaps");
+            // All blocks of a parity run belong to one stripe.
+            let step = if run.kind == ContentKind::Data { block } else { 0 };
+            *block_content = Some((run.kind, run.array_start_block + step));
         }
     }
     members.into_iter().map(|m| m.into_iter().map(|c| c.expect("every block is on the map")).collect()).collect()

@@ -1,34 +1,34 @@
-//! Which parts of a READ have come. The chunks of a reply may come in any order, but never twice the same byte.
+//! Tracks which parts of a READ were received. The chunks of a reply may arrive in any order, but must not overlap.
 
-/// Most parts with gaps between them that a reply may consist of at any time. One that comes in order is one part, however
-/// many chunks it has.
+/// Maximum number of separate received parts of a reply at any time. A reply in order is one part, however many chunks
+/// it has.
 pub const PARTS_MAX: usize = 16;
 
-/// Parts of one READ, from its own start on: apart from each other, rising. Nothing is allocated.
+/// The received parts of one READ, relative to its start: separate and in ascending order. Allocates nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Coverage {
     used: usize,
-    /// From, to.
+    /// Pairs of start and end.
     parts: [(u32, u32); PARTS_MAX],
 }
 
 impl Coverage {
-    /// Nothing has come.
+    /// Removes all parts.
     #[inline]
     pub fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// Whether the bytes from 0 to `len` have come, each of them.
+    /// Returns whether all bytes from 0 to `len` were received.
     #[inline]
-    pub fn is(&self, len: u32) -> bool {
+    pub fn is_complete(&self, len: u32) -> bool {
         len == 0 || (self.used == 1 && self.parts[0] == (0, len))
     }
 
     /// Adds a part.
     ///
     /// # Errors
-    /// Some of it has come before, or there are too many gaps.
+    /// Some of it was received before, or there are too many gaps.
     #[inline]
     pub fn add(&mut self, from: u32, to: u32) -> Result<(), &'static str> {
         let parts = &mut self.parts[..self.used];
@@ -61,14 +61,14 @@ impl Coverage {
 mod tests {
     use super::*;
 
-    /// Adds parts; the last one's result, and whether 0 to 100 are there.
+    /// Adds parts. Checks the result of the last one, and whether 0 to 100 is complete.
     fn check(parts: &[(u32, u32)], ok: bool, whole: bool) {
         let mut coverage = Coverage::default();
         let (last, before) = parts.split_last().expect("some parts");
         for &(from, to) in before {
             coverage.add(from, to).expect("a part that fits");
         }
-        assert_eq!((coverage.add(last.0, last.1).is_ok(), coverage.is(100)), (ok, whole), "{parts:?}");
+        assert_eq!((coverage.add(last.0, last.1).is_ok(), coverage.is_complete(100)), (ok, whole), "{parts:?}");
     }
 
     #[test]
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_twice() {
+    fn a_byte_received_twice_is_refused() {
         check(&[(0, 50), (0, 50)], false, false);
         check(&[(0, 50), (49, 100)], false, false);
         check(&[(50, 100), (0, 51)], false, false);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_gaps_as_there_is_room_for() {
+    fn gaps_are_limited() {
         let mut coverage = Coverage::default();
         for k in 0..PARTS_MAX as u32 {
             coverage.add(2 * k, 2 * k + 1).expect("room");
@@ -103,6 +103,6 @@ mod tests {
         for k in (0..PARTS_MAX as u32).rev() {
             coverage.add(2 * k + 1, 2 * k + 2).expect("gaps can always be filled");
         }
-        assert!(coverage.is(2 * PARTS_MAX as u32));
+        assert!(coverage.is_complete(2 * PARTS_MAX as u32));
     }
 }

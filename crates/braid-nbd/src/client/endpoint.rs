@@ -1,4 +1,4 @@
-//! Where a server is: `nbd://host[:port]/export`, `nbd+unix:///export?socket=PATH`.
+//! NBD addresses: `nbd://host[:port]/export`, `nbd+unix:///export?socket=PATH`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use braid_ring::REMOTE_CONNECTIONS_MAX;
 
 use super::ClientError;
 
-/// The port of NBD.
+/// The default port of NBD.
 pub const PORT: u16 = 10809;
 
-/// How to reach a server.
+/// The transport address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket.
@@ -20,38 +20,38 @@ pub enum Address {
     Tcp(String, u16),
 }
 
-/// What an address says of TLS.
+/// The TLS parameters of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsWishes {
-    /// Whose certificate it has to be, if not the host's (`tls-hostname`).
+pub struct TlsOptions {
+    /// The name that the certificate must have, if it is not the host's (`tls-hostname`).
     pub host: Option<String>,
-    /// A folder with `ca-cert.pem`, and perhaps `client-cert.pem` and `client-key.pem` (`tls-certificates`).
+    /// A directory with `ca-cert.pem`, and optionally `client-cert.pem` and `client-key.pem` (`tls-certificates`).
     pub certificates: Option<PathBuf>,
-    /// Believe the server only if its certificate is right (`tls-verify-peer`).
+    /// Whether the server's certificate is verified (`tls-verify-peer`).
     pub verify: bool,
 }
 
-impl Default for TlsWishes {
-    fn default() -> TlsWishes {
-        TlsWishes { host: None, certificates: None, verify: true }
+impl Default for TlsOptions {
+    fn default() -> TlsOptions {
+        TlsOptions { host: None, certificates: None, verify: true }
     }
 }
 
 /// A server and one of its exports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where.
+    /// The server's address.
     pub address: Address,
-    /// Which export; empty for the default one.
+    /// The export's name; empty for the default export.
     pub export: String,
-    /// TLS, and how; none: in the clear.
-    pub tls: Option<TlsWishes>,
-    /// Connections of each shard that it is a disk of, where that is said (`connections`).
+    /// The TLS parameters; `None` without TLS.
+    pub tls: Option<TlsOptions>,
+    /// Connections per shard when the export is used as a disk, if specified (`connections`).
     pub connections: Option<u32>,
 }
 
 impl Endpoint {
-    /// Whose certificate the server has to show.
+    /// Returns the name that the server's certificate must have.
     pub fn tls_host(&self) -> &str {
         match (self.tls.as_ref().and_then(|tls| tls.host.as_deref()), &self.address) {
             (Some(host), _) => host,
@@ -69,7 +69,8 @@ impl FromStr for Endpoint {
     }
 }
 
-/// `nbd`, `nbds`, `nbd+unix`, `nbds+unix`: TLS, Unix, the rest.
+/// Parses `nbd`, `nbds`, `nbd+unix` and `nbds+unix`. Returns whether it is TLS, whether it is a Unix socket, and the
+/// rest.
 fn scheme(text: &str) -> Option<(bool, bool, &str)> {
     let (scheme, rest) = text.split_once("://")?;
     let (tls, unix) = match scheme {
@@ -86,7 +87,7 @@ fn parse(text: &str) -> Result<Endpoint, &'static str> {
     let (tls, unix, rest) =
         scheme(text).ok_or("it begins with none of nbd://, nbds://, nbd+unix:// and nbds+unix://")?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let mut wishes = tls.then(TlsWishes::default);
+    let mut wishes = tls.then(TlsOptions::default);
     let (mut socket, mut connections) = (None, None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').ok_or("a parameter without a value")?;
@@ -107,8 +108,8 @@ fn parse(text: &str) -> Result<Endpoint, &'static str> {
                 }
             }
             ("tls-type", Some(_)) if value == "x509" => {}
-            ("tls-type", Some(_)) => return Err("of tls-type only x509 is known here"),
-            _ => return Err("a parameter that is not known here, or has no meaning for this scheme"),
+            ("tls-type", Some(_)) => return Err("tls-type must be x509"),
+            _ => return Err("an unknown parameter, or one that does not apply to this scheme"),
         }
     }
     let (place, export) = rest.split_once('/').unwrap_or((rest, ""));
@@ -124,7 +125,7 @@ fn parse(text: &str) -> Result<Endpoint, &'static str> {
 fn tcp(place: &str) -> Result<Address, &'static str> {
     const BAD: &str = "its port is not from 0 to 65535";
     let (host, port) = match place.strip_prefix('[') {
-        // An IPv6 address stands in brackets.
+        // An IPv6 address is in brackets.
         Some(inner) => {
             let (host, after) = inner.split_once(']').ok_or("it has a [ without its ]")?;
             match after.strip_prefix(':') {
@@ -142,7 +143,7 @@ fn tcp(place: &str) -> Result<Address, &'static str> {
     Ok(Address::Tcp(host.to_owned(), port))
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
@@ -226,10 +227,10 @@ mod tests {
     #[test]
     fn addresses_with_tls() {
         let parsed: Endpoint = "nbds://host/x".parse().unwrap();
-        assert_eq!((parsed.tls.clone(), parsed.tls_host()), (Some(TlsWishes::default()), "host"));
+        assert_eq!((parsed.tls.clone(), parsed.tls_host()), (Some(TlsOptions::default()), "host"));
         let text = "nbds+unix:///x?socket=/a.sock&tls-hostname=h&tls-certificates=/etc/pki%2Fnbd&tls-verify-peer=0&tls-type=x509";
         let parsed: Endpoint = text.parse().unwrap();
-        let tls = TlsWishes { host: Some("h".into()), certificates: Some("/etc/pki/nbd".into()), verify: false };
+        let tls = TlsOptions { host: Some("h".into()), certificates: Some("/etc/pki/nbd".into()), verify: false };
         assert_eq!(
             parsed,
             Endpoint {

@@ -1,5 +1,5 @@
-//! The client's side of the handshake, sans-I/O: STRUCTURED_REPLY, SET_META_CONTEXT and GO, with EXPORT_NAME for
-//! servers that do not know GO.
+//! The client side of the handshake, sans-I/O: STRUCTURED_REPLY, SET_META_CONTEXT and GO, or EXPORT_NAME for servers
+//! without GO.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -9,82 +9,88 @@ use crate::codec::{
     STRING_BYTES_MAX, client_flags, handshake_flags, info, option, option_reply,
 };
 
-/// What to ask for.
+/// What the client requests.
 #[derive(Clone, Debug)]
-pub struct Wishes {
+pub struct NegotiationOptions {
     /// The export's name.
     pub export: String,
-    /// TLS before anything else is told; without it there is no connection.
+    /// TLS before all other options. Without it the handshake fails.
     pub tls: bool,
-    /// Extended headers, if the server has them. They need structured replies.
+    /// Extended headers, if the server supports them. Requires `structured`.
     pub extended: bool,
-    /// Structured replies, if the server has them.
+    /// Structured replies, if the server supports them.
     pub structured: bool,
-    /// `base:allocation`, if the server has it. Needs structured replies.
+    /// `base:allocation`, if the server supports it. Requires `structured`.
     pub allocation: bool,
 }
 
-/// What was agreed on.
+/// The result of the handshake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Negotiated {
     /// Size in bytes.
     pub size_bytes: u64,
     /// [`crate::codec::transmission_flags`].
     pub flags: u16,
-    /// Smallest block, preferred block, longest payload, if the server told.
+    /// Smallest block, preferred block and maximum payload in bytes, if the server sent them.
     pub block_bytes: Option<[u32; 3]>,
     /// Replies are structured.
     pub structured: bool,
     /// Headers are extended.
     pub extended: bool,
-    /// The number of `base:allocation`, if it was chosen.
+    /// The id of `base:allocation`, if it was selected.
     pub allocation: Option<u32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum NegotiationState {
     Greeting,
     /// Waiting for replies to this option.
     Option(u32),
-    /// Waiting for TLS.
+    /// Waiting for the TLS handshake.
     Tls,
-    /// Waiting for the answer to EXPORT_NAME.
+    /// Waiting for the reply to EXPORT_NAME.
     Name,
     Done,
 }
 
-/// One handshake.
+/// A handshake in progress.
 #[derive(Debug)]
 pub struct Negotiation {
-    wishes: Wishes,
-    state: State,
+    wishes: NegotiationOptions,
+    state: NegotiationState,
     no_zeroes: bool,
-    so_far: Negotiated,
-    told: bool,
+    negotiated: Negotiated,
+    has_export_info: bool,
 }
 
-/// Longest reply that makes sense, in bytes.
+/// Maximum length of an option reply in bytes.
 const REPLY_BYTES_MAX: usize = 2 * STRING_BYTES_MAX + 64;
 
 impl Negotiation {
-    /// Begins. The server speaks first.
-    pub fn new(wishes: Wishes) -> Negotiation {
-        Negotiation { wishes, state: State::Greeting, no_zeroes: false, so_far: Negotiated::default(), told: false }
+    /// Begins a handshake. The server sends first.
+    pub fn new(wishes: NegotiationOptions) -> Negotiation {
+        Negotiation {
+            wishes,
+            state: NegotiationState::Greeting,
+            no_zeroes: false,
+            negotiated: Negotiated::default(),
+            has_export_info: false,
+        }
     }
 
-    /// Looks at the front of `input`, takes at most one message and appends what to send to `out`. Returns how many
-    /// bytes it took, and what was agreed on once it is done.
+    /// Takes at most one message from the front of `input` and appends what to send to `out`. Returns how many bytes it
+    /// took, and the result once the handshake is done.
     ///
     /// # Errors
-    /// The server refused, or broke the protocol.
+    /// The server refused the request or violated the protocol.
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Option<Negotiated>), ClientError> {
         let took = match self.state {
-            State::Greeting => self.greeting(input, out)?,
-            State::Option(option) => self.reply(option, input, out)?,
-            State::Name => self.name(input)?,
-            State::Done | State::Tls => 0,
+            NegotiationState::Greeting => self.greeting(input, out)?,
+            NegotiationState::Option(option) => self.reply(option, input, out)?,
+            NegotiationState::Name => self.name(input)?,
+            NegotiationState::Done | NegotiationState::Tls => 0,
         };
-        Ok((took, (self.state == State::Done).then_some(self.so_far)))
+        Ok((took, (self.state == NegotiationState::Done).then_some(self.negotiated)))
     }
 
     fn greeting(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, ClientError> {
@@ -103,61 +109,62 @@ impl Negotiation {
         }
         out.extend_from_slice(&mine.to_be_bytes());
         if self.wishes.tls {
-            self.ask(out, option::STARTTLS, &[]);
+            self.send_option(out, option::STARTTLS, &[]);
         } else {
-            self.ask_first(out);
+            self.send_first_option(out);
         }
         Ok(size_of::<Greeting>())
     }
 
-    fn ask_first(&mut self, out: &mut Vec<u8>) {
+    fn send_first_option(&mut self, out: &mut Vec<u8>) {
         if self.wishes.structured && self.wishes.extended {
-            self.ask(out, option::EXTENDED_HEADERS, &[]);
+            self.send_option(out, option::EXTENDED_HEADERS, &[]);
         } else if self.wishes.structured {
-            self.ask(out, option::STRUCTURED_REPLY, &[]);
+            self.send_option(out, option::STRUCTURED_REPLY, &[]);
         } else {
-            self.ask_go(out);
+            self.send_go(out);
         }
     }
 
-    /// Whether the server waits for TLS. What it sends in the clear from then on is not its own.
+    /// Returns whether the server waits for the TLS handshake. Plaintext that arrives from then on is not trusted.
     pub fn waits_for_tls(&self) -> bool {
-        self.state == State::Tls
+        self.state == NegotiationState::Tls
     }
 
-    /// TLS stands: goes on.
-    pub fn tls_stands(&mut self, out: &mut Vec<u8>) {
-        debug_assert!(self.waits_for_tls(), "TLS was asked for");
-        self.ask_first(out);
+    /// Continues after the TLS handshake.
+    pub fn tls_established(&mut self, out: &mut Vec<u8>) {
+        debug_assert!(self.waits_for_tls(), "STARTTLS was sent");
+        self.send_first_option(out);
     }
 
-    fn ask(&mut self, out: &mut Vec<u8>, option: u32, data: &[u8]) {
+    fn send_option(&mut self, out: &mut Vec<u8>, option: u32, data: &[u8]) {
         let header =
             OptionHeader { magic: OPTION_MAGIC.into(), option: option.into(), len: (data.len() as u32).into() };
         out.extend_from_slice(header.as_bytes());
         out.extend_from_slice(data);
-        self.state = if option == option::EXPORT_NAME { State::Name } else { State::Option(option) };
+        self.state =
+            if option == option::EXPORT_NAME { NegotiationState::Name } else { NegotiationState::Option(option) };
     }
 
-    fn ask_context(&mut self, out: &mut Vec<u8>) {
+    fn send_context_query(&mut self, out: &mut Vec<u8>) {
         let name = self.wishes.export.as_bytes();
         let query = BASE_ALLOCATION.as_bytes();
         let length = |bytes: &[u8]| (bytes.len() as u32).to_be_bytes();
         let data = [&length(name)[..], name, &1u32.to_be_bytes(), &length(query), query].concat();
-        self.ask(out, option::SET_META_CONTEXT, &data);
+        self.send_option(out, option::SET_META_CONTEXT, &data);
     }
 
-    fn ask_go(&mut self, out: &mut Vec<u8>) {
+    fn send_go(&mut self, out: &mut Vec<u8>) {
         let name = self.wishes.export.as_bytes();
         let length = (name.len() as u32).to_be_bytes();
         let data = [&length[..], name, &1u16.to_be_bytes(), &info::BLOCK_SIZE.to_be_bytes()].concat();
-        self.ask(out, option::GO, &data);
+        self.send_option(out, option::GO, &data);
     }
 
     fn reply(&mut self, option: u32, input: &[u8], out: &mut Vec<u8>) -> Result<usize, ClientError> {
         let Ok((header, rest)) = OptionReplyHeader::ref_from_prefix(input) else { return Ok(0) };
         if header.magic.get() != OPTION_REPLY_MAGIC || header.option.get() != option {
-            return Err(ClientError::Protocol("its reply answers no option that was asked"));
+            return Err(ClientError::Protocol("its reply belongs to no option that was sent"));
         }
         let len = header.len.get() as usize;
         if len > REPLY_BYTES_MAX {
@@ -166,35 +173,35 @@ impl Negotiation {
         let Some(data) = rest.get(..len) else { return Ok(0) };
         let kind = header.kind.get();
         match (option, kind) {
-            (option::STARTTLS, option_reply::ACK) => self.state = State::Tls,
-            // What it does not have is done without.
+            (option::STARTTLS, option_reply::ACK) => self.state = NegotiationState::Tls,
+            // Continue without an unsupported option.
             (option::EXTENDED_HEADERS, kind) if kind & option_reply::ERROR_BIT != 0 => {
-                self.ask(out, option::STRUCTURED_REPLY, &[]);
+                self.send_option(out, option::STRUCTURED_REPLY, &[]);
             }
             (option::STRUCTURED_REPLY | option::EXTENDED_HEADERS, option_reply::ACK) => {
-                self.so_far.structured = true;
-                self.so_far.extended = option == option::EXTENDED_HEADERS;
-                if self.wishes.allocation { self.ask_context(out) } else { self.ask_go(out) }
+                self.negotiated.structured = true;
+                self.negotiated.extended = option == option::EXTENDED_HEADERS;
+                if self.wishes.allocation { self.send_context_query(out) } else { self.send_go(out) }
             }
             (option::SET_META_CONTEXT, option_reply::META_CONTEXT) => {
                 let (id, name) =
                     data.split_first_chunk::<4>().ok_or(ClientError::Protocol("a context without a number"))?;
                 if name == BASE_ALLOCATION.as_bytes() {
-                    self.so_far.allocation = Some(u32::from_be_bytes(*id));
+                    self.negotiated.allocation = Some(u32::from_be_bytes(*id));
                 }
             }
-            (option::SET_META_CONTEXT, option_reply::ACK) => self.ask_go(out),
+            (option::SET_META_CONTEXT, option_reply::ACK) => self.send_go(out),
             (option::GO, option_reply::INFO) => self.info(data)?,
-            (option::GO, option_reply::ACK) if self.told => self.state = State::Done,
-            // What it does not have is done without.
+            (option::GO, option_reply::ACK) if self.has_export_info => self.state = NegotiationState::Done,
+            // Continue without an unsupported option.
             (option::STRUCTURED_REPLY | option::SET_META_CONTEXT, kind) if kind & option_reply::ERROR_BIT != 0 => {
-                self.so_far.allocation = None;
-                self.ask_go(out);
+                self.negotiated.allocation = None;
+                self.send_go(out);
             }
-            // EXPORT_NAME is forbidden with extended headers, and every server that has these has GO.
-            (option::GO, option_reply::ERR_UNSUP) if !self.so_far.extended => {
+            // EXPORT_NAME is forbidden with extended headers, and servers that support these support GO.
+            (option::GO, option_reply::ERR_UNSUP) if !self.negotiated.extended => {
                 let name = self.wishes.export.clone();
-                self.ask(out, option::EXPORT_NAME, name.as_bytes());
+                self.send_option(out, option::EXPORT_NAME, name.as_bytes());
             }
             (_, code) if code & option_reply::ERROR_BIT != 0 => {
                 return Err(ClientError::Refused { code, text: String::from_utf8_lossy(data).into_owned() });
@@ -210,7 +217,7 @@ impl Negotiation {
             (info::EXPORT, 10) => self.export(rest),
             (info::BLOCK_SIZE, 12) => {
                 let size = |k: usize| u32::from_be_bytes(std::array::from_fn(|i| rest[4 * k + i]));
-                self.so_far.block_bytes = Some([size(0), size(1), size(2)]);
+                self.negotiated.block_bytes = Some([size(0), size(1), size(2)]);
             }
             (info::EXPORT | info::BLOCK_SIZE, _) => {
                 return Err(ClientError::Protocol("information of a wrong length"));
@@ -220,11 +227,11 @@ impl Negotiation {
         Ok(())
     }
 
-    /// Size and flags, ten bytes.
+    /// Parses size and flags, ten bytes.
     fn export(&mut self, data: &[u8]) {
-        self.so_far.size_bytes = u64::from_be_bytes(std::array::from_fn(|i| data[i]));
-        self.so_far.flags = u16::from_be_bytes([data[8], data[9]]);
-        self.told = true;
+        self.negotiated.size_bytes = u64::from_be_bytes(std::array::from_fn(|i| data[i]));
+        self.negotiated.flags = u16::from_be_bytes([data[8], data[9]]);
+        self.has_export_info = true;
     }
 
     fn name(&mut self, input: &[u8]) -> Result<usize, ClientError> {
@@ -233,7 +240,7 @@ impl Negotiation {
             return Ok(0);
         }
         self.export(&input[..10]);
-        self.state = State::Done;
+        self.state = NegotiationState::Done;
         Ok(len)
     }
 }

@@ -1,4 +1,4 @@
-//! Requests in flight and the stream of replies, sans-I/O. Nothing is allocated after [`Pipeline::new`].
+//! Requests in flight and the stream of replies, sans-I/O. Allocates only in [`Pipeline::new`].
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -11,24 +11,24 @@ use crate::codec::{
     SimpleReply, chunk, command, command_flags,
 };
 
-/// Most requests in flight on one connection.
+/// Maximum number of requests in flight on one connection.
 pub const SLOTS_MAX: usize = 1024;
-/// Bytes that [`Pipeline::feed`] may want to see at once.
+/// Maximum input that [`Pipeline::feed`] may need at once, in bytes.
 pub const INPUT_BYTES_MAX: usize = 8192;
 
-/// Takes replies as they come. A request ends with exactly one call of [`Replies::done`].
+/// Receives replies as they are parsed. Each request ends with exactly one call of [`Replies::done`].
 pub trait Replies {
-    /// Part of a READ's data: from byte `at` of the request on.
+    /// Handles part of a READ's data, from byte `at` of the request.
     fn data(&mut self, _slot: u16, _at: u32, _data: &[u8]) {}
-    /// Part of a READ that is zeros and did not travel.
+    /// Handles part of a READ that is zeros, sent as a hole.
     fn hole(&mut self, _slot: u16, _at: u32, _len: u32) {}
-    /// An extent of a BLOCK_STATUS, following the one before.
+    /// Handles the next extent of a BLOCK_STATUS.
     fn extent(&mut self, _slot: u16, _len: u64, _state: u32) {}
-    /// A request has ended; its slot is free again. `Err`: the server's error number.
+    /// Handles the end of a request, whose slot is free again. The error is the server's error number.
     fn done(&mut self, slot: u16, result: Result<(), u32>);
 }
 
-/// A request's header as it goes over the wire.
+/// A request header in wire format.
 #[derive(Clone, Copy, Debug)]
 pub struct Header {
     bytes: [u8; EXTENDED_BYTES],
@@ -36,7 +36,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// A request of a connection with extended headers, or without. With them, WRITE has the flag that it needs.
+    /// Returns the header of a request. With extended headers, a WRITE gets the flag PAYLOAD_LEN.
     #[inline]
     pub fn new(extended: bool, kind: u16, flags: u16, cookie: u64, offset: u64, len: u32) -> Header {
         let mut bytes = [0; EXTENDED_BYTES];
@@ -68,9 +68,9 @@ struct Slot {
     error: u32,
 }
 
-/// What the next bytes are.
+/// What the next bytes of the stream are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ReplyState {
     Header,
     /// Data of a READ.
     Data {
@@ -84,11 +84,11 @@ enum State {
         slot: u16,
         left: u32,
         wanted: bool,
-        /// Each has 64 bits for its length and its state.
+        /// Lengths and states have 64 bits each.
         extended: bool,
         done: bool,
     },
-    /// A payload to be looked at as a whole, and then no more.
+    /// A payload that is parsed as a whole.
     Payload {
         slot: u16,
         kind: u16,
@@ -101,21 +101,21 @@ enum State {
 #[derive(Debug)]
 pub struct Pipeline {
     slots: Box<[Slot]>,
-    /// What has come of each slot's READ.
+    /// The received parts of each slot's READ.
     coverage: Box<[Coverage]>,
     free: Vec<u16>,
     structured: bool,
     extended: bool,
     allocation: Option<u32>,
-    state: State,
+    state: ReplyState,
 }
 
-const fn broken<T>(what: &'static str) -> Result<T, ClientError> {
+const fn protocol_error<T>(what: &'static str) -> Result<T, ClientError> {
     Err(ClientError::Protocol(what))
 }
 
 impl Pipeline {
-    /// Room for `depth` requests (1 to [`SLOTS_MAX`]) on a connection with these terms.
+    /// Returns a pipeline for `depth` requests (1 to [`SLOTS_MAX`]) on a connection with these terms.
     pub fn new(depth: usize, terms: &Negotiated) -> Pipeline {
         let depth = depth.clamp(1, SLOTS_MAX);
         let empty = Slot { busy: false, kind: 0, offset: 0, len: 0, error: 0 };
@@ -126,22 +126,22 @@ impl Pipeline {
             structured: terms.structured,
             extended: terms.extended,
             allocation: terms.allocation,
-            state: State::Header,
+            state: ReplyState::Header,
         }
     }
 
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Slots that are free.
+    /// Returns the number of free slots.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Begins a request: its slot, and its header for the wire. `None`: no slot is free, or a READ or WRITE is longer
-    /// than 32 MiB.
+    /// Begins a request. Returns its slot and header, or `None` if no slot is free or a READ or WRITE is longer than 32
+    /// MiB.
     #[inline]
     pub fn begin(&mut self, kind: u16, flags: u16, offset: u64, len: u32) -> Option<(u16, Header)> {
         if matches!(kind, command::READ | command::WRITE) && len > PAYLOAD_BYTES_MAX {
@@ -153,20 +153,21 @@ impl Pipeline {
         Some((slot, Header::new(self.extended, kind, flags, u64::from(slot), offset, len)))
     }
 
-    /// Takes what it can of `input`; returns how many bytes. What is left must be shown again with more behind it.
+    /// Parses replies from the front of `input`. Returns how many bytes it took. The rest must be passed again with
+    /// more input after it.
     ///
     /// # Errors
-    /// The server broke the protocol; the connection is of no more use.
+    /// The server violated the protocol. The connection is unusable.
     pub fn feed(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
         let mut rest = input;
         loop {
             let took = match self.state {
-                State::Header => self.header(rest, replies)?,
-                State::Data { slot, at, left, done } => self.data(rest, replies, slot, at, left, done)?,
-                State::Extents { slot, left, wanted, extended, done } => {
+                ReplyState::Header => self.header(rest, replies)?,
+                ReplyState::Data { slot, at, left, done } => self.data(rest, replies, slot, at, left, done)?,
+                ReplyState::Extents { slot, left, wanted, extended, done } => {
                     self.extents(rest, replies, slot, left, (wanted, extended), done)?
                 }
-                State::Payload { slot, kind, len, done } => self.payload(rest, replies, slot, kind, len, done)?,
+                ReplyState::Payload { slot, kind, len, done } => self.payload(rest, replies, slot, kind, len, done)?,
             };
             if took == 0 {
                 return Ok(input.len() - rest.len());
@@ -178,13 +179,13 @@ impl Pipeline {
     fn find(&mut self, cookie: u64) -> Result<(u16, &mut Slot), ClientError> {
         match self.slots.get_mut(cookie as usize) {
             Some(slot) if slot.busy => Ok((cookie as u16, slot)),
-            _ => broken("a reply to a request that is not in flight"),
+            _ => protocol_error("a reply to a request that is not in flight"),
         }
     }
 
-    /// Part of a READ has come, or will next; none of it may have come before.
+    /// Records that part of a READ was received, or is about to be. It must not overlap earlier parts.
     #[inline]
-    fn came(&mut self, slot: u16, at: u32, len: u32) -> Result<(), ClientError> {
+    fn record_received(&mut self, slot: u16, at: u32, len: u32) -> Result<(), ClientError> {
         self.coverage[usize::from(slot)].add(at, at + len).map_err(ClientError::Protocol)
     }
 
@@ -199,12 +200,12 @@ impl Pipeline {
                 slot.error = reply.error.get();
                 let has_data = slot.kind == command::READ && slot.error == 0;
                 if has_data && structured {
-                    return broken("a simple reply to a read after structured replies were agreed on");
+                    return protocol_error("a simple reply to a read after structured replies were agreed on");
                 }
                 let left = slot.len;
                 if has_data && left > 0 {
-                    self.came(index, 0, left)?;
-                    self.state = State::Data { slot: index, at: 0, left, done: true };
+                    self.record_received(index, 0, left)?;
+                    self.state = ReplyState::Data { slot: index, at: 0, left, done: true };
                 } else {
                     self.end(index, true, replies)?;
                 }
@@ -212,7 +213,7 @@ impl Pipeline {
             }
             STRUCTURED_REPLY_MAGIC if self.structured && !self.extended => self.compact_chunk(input, replies),
             EXTENDED_REPLY_MAGIC if self.extended => self.extended_chunk(input, replies),
-            _ => broken("a reply without its magic number"),
+            _ => protocol_error("a reply without its magic number"),
         }
     }
 
@@ -224,10 +225,10 @@ impl Pipeline {
 
     fn extended_chunk(&mut self, input: &[u8], replies: &mut impl Replies) -> Result<usize, ClientError> {
         let Ok((header, rest)) = ExtendedChunkHeader::ref_from_prefix(input) else { return Ok(0) };
-        let Ok(len) = u32::try_from(header.len.get()) else { return broken("a chunk that is too long") };
+        let Ok(len) = u32::try_from(header.len.get()) else { return protocol_error("a chunk that is too long") };
         let (_, slot) = self.find(header.cookie.get())?;
         if slot.offset != header.offset.get() {
-            return broken("a chunk with another offset than its request's");
+            return protocol_error("a chunk with another offset than its request's");
         }
         let (kind, flags) = (header.kind.get(), header.flags.get());
         self.chunk((kind, flags, len), header.cookie.get(), (EXTENDED_BYTES, rest), replies)
@@ -249,35 +250,35 @@ impl Pipeline {
             chunk::OFFSET_DATA if slot.kind == command::READ && len > 8 => {
                 let Some(offset) = rest.first_chunk::<8>() else { return Ok(0) };
                 let left = len - 8;
-                let at = place(slot, u64::from_be_bytes(*offset), left)?;
-                self.came(index, at, left)?;
+                let at = position_in_request(slot, u64::from_be_bytes(*offset), left)?;
+                self.record_received(index, at, left)?;
                 took += 8;
-                self.state = State::Data { slot: index, at, left, done };
+                self.state = ReplyState::Data { slot: index, at, left, done };
             }
             chunk::BLOCK_STATUS if slot.kind == command::BLOCK_STATUS && len >= 12 && len % 8 == 4 => {
                 let Some(id) = rest.first_chunk::<4>() else { return Ok(0) };
                 let wanted = allocation == Some(u32::from_be_bytes(*id));
                 took += 4;
-                self.state = State::Extents { slot: index, left: len - 4, wanted, extended: false, done };
+                self.state = ReplyState::Extents { slot: index, left: len - 4, wanted, extended: false, done };
             }
             chunk::BLOCK_STATUS_EXT if extended && slot.kind == command::BLOCK_STATUS && len >= 24 && len % 16 == 8 => {
                 let Some(head) = rest.first_chunk::<8>() else { return Ok(0) };
                 let both = u64::from_be_bytes(*head);
                 let (id, count) = ((both >> 32) as u32, both as u32);
                 if count != 0 && count != (len - 8) / 16 {
-                    return broken("a number of extents that is not theirs");
+                    return protocol_error("a wrong number of extents");
                 }
                 let wanted = allocation == Some(id);
                 took += 8;
-                self.state = State::Extents { slot: index, left: len - 8, wanted, extended: true, done };
+                self.state = ReplyState::Extents { slot: index, left: len - 8, wanted, extended: true, done };
             }
             _ if (kind == chunk::OFFSET_HOLE && slot.kind == command::READ) || kind & chunk::ERROR_BIT != 0 => {
                 if len as usize > INPUT_BYTES_MAX - CHUNK_BYTES {
-                    return broken("a chunk that is too long");
+                    return protocol_error("a chunk that is too long");
                 }
-                self.state = State::Payload { slot: index, kind, len, done };
+                self.state = ReplyState::Payload { slot: index, kind, len, done };
             }
-            _ => return broken("a chunk that does not belong to its request"),
+            _ => return protocol_error("a chunk that does not belong to its request"),
         }
         Ok(took)
     }
@@ -298,7 +299,7 @@ impl Pipeline {
         }
         replies.data(slot, at, &input[..take]);
         let (at, left) = (at + take as u32, left - take as u32);
-        self.state = State::Data { slot, at, left, done };
+        self.state = ReplyState::Data { slot, at, left, done };
         if left == 0 {
             self.end(slot, done, replies)?;
         }
@@ -317,7 +318,7 @@ impl Pipeline {
         let (len, state, bytes) = if extended {
             let Some(extent) = input.first_chunk::<16>() else { return Ok(0) };
             let both = u128::from_be_bytes(*extent);
-            // The upper half of a state is for contexts that are not known here.
+            // The upper half of a state is for contexts that this client does not support.
             ((both >> 64) as u64, both as u32, 16)
         } else {
             let Some(extent) = input.first_chunk::<8>() else { return Ok(0) };
@@ -325,19 +326,19 @@ impl Pipeline {
             (both >> 32, both as u32, 8)
         };
         if len == 0 {
-            return broken("an empty extent");
+            return protocol_error("an empty extent");
         }
         if wanted {
             replies.extent(slot, len, state);
         }
-        self.state = State::Extents { slot, left: left - bytes, wanted, extended, done };
+        self.state = ReplyState::Extents { slot, left: left - bytes, wanted, extended, done };
         if left == bytes {
             self.end(slot, done, replies)?;
         }
         Ok(bytes as usize)
     }
 
-    /// A hole, or an error of any kind.
+    /// Parses a hole or an error of any type.
     fn payload(
         &mut self,
         input: &[u8],
@@ -354,34 +355,36 @@ impl Pipeline {
         };
         if kind == chunk::OFFSET_HOLE {
             let (Some(offset), Some(hole), 12) = (number(0, 8), number(8, 12), len) else {
-                return broken("a hole of a wrong length");
+                return protocol_error("a hole of a wrong length");
             };
             let hole = hole as u32;
-            let at = place(slot, offset, hole)?;
-            self.came(index, at, hole)?;
+            let at = position_in_request(slot, offset, hole)?;
+            self.record_received(index, at, hole)?;
             replies.hole(index, at, hole);
         } else {
-            let (Some(error), Some(text)) = (number(0, 4), number(4, 6)) else { return broken("an error too short") };
+            let (Some(error), Some(text)) = (number(0, 4), number(4, 6)) else {
+                return protocol_error("an error too short");
+            };
             if error == 0 || text + 6 > u64::from(len) {
-                return broken("an error that is none");
+                return protocol_error("an error that is none");
             }
             slot.error = error as u32;
         }
         self.end(index, done, replies)?;
-        // A chunk without payload does not exist here, so that something was taken.
+        // Every such chunk has a payload, so `len` is not 0.
         Ok(len as usize)
     }
 
-    /// A message has ended, and with the last one its request.
+    /// Ends a message, and with the last one its request.
     #[inline]
     fn end(&mut self, index: u16, done: bool, replies: &mut impl Replies) -> Result<(), ClientError> {
-        self.state = State::Header;
+        self.state = ReplyState::Header;
         if !done {
             return Ok(());
         }
         let slot = &mut self.slots[usize::from(index)];
-        if slot.kind == command::READ && slot.error == 0 && !self.coverage[usize::from(index)].is(slot.len) {
-            return broken("a read that brought less than was asked");
+        if slot.kind == command::READ && slot.error == 0 && !self.coverage[usize::from(index)].is_complete(slot.len) {
+            return protocol_error("a read reply that is shorter than requested");
         }
         slot.busy = false;
         let result = if slot.error == 0 { Ok(()) } else { Err(slot.error) };
@@ -391,13 +394,13 @@ impl Pipeline {
     }
 }
 
-/// Where in its request a range of a READ's reply lies. It must lie inside.
-fn place(slot: &Slot, offset: u64, len: u32) -> Result<u32, ClientError> {
-    // Subtractions only: the server says `offset`, and a sum with it may overflow.
+/// Returns the position of a reply's range within its request. The range must lie inside.
+fn position_in_request(slot: &Slot, offset: u64, len: u32) -> Result<u32, ClientError> {
+    // Only subtractions: `offset` is untrusted, and adding to it could overflow.
     let rest = slot.len.checked_sub(len).map(u64::from);
     let at = offset.checked_sub(slot.offset);
     match (at, rest) {
         (Some(at), Some(rest)) if len > 0 && at <= rest => Ok(at as u32),
-        _ => broken("data outside of what was asked"),
+        _ => protocol_error("data outside of the requested range"),
     }
 }

@@ -1,4 +1,4 @@
-//! TLS of the client: between the socket and the pipeline's bytes.
+//! TLS of the client, between the socket and the pipeline.
 
 use std::sync::Arc;
 
@@ -7,21 +7,21 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 
 use super::ClientError;
-use crate::tls::{Got, RECORD_DATA_MAX, SEAL_BYTES_MAX, Tls, copy, whole_record};
+use crate::tls::{Opened, RECORD_DATA_MAX, SEAL_BYTES_MAX, Tls, copy, whole_record};
 
-/// Bytes of records that are received, or sent, in one system call.
+/// Size of each record buffer in bytes: the maximum received or sent in one system call.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// A connection's TLS.
+/// The TLS state of a connection.
 pub(super) struct Secure {
     tls: Tls<UnbufferedClientConnection>,
     inbox: Box<[u8]>,
     from: usize,
     to: usize,
-    /// Data of a record that found no room.
+    /// Decrypted data that did not fit its destination.
     plain: Vec<u8>,
     plain_at: usize,
-    /// Records to be sent: bytes `sent..sealed`.
+    /// Encrypted records to be sent: bytes `sent..sealed`.
     outbox: Box<[u8]>,
     sent: usize,
     sealed: usize,
@@ -29,13 +29,13 @@ pub(super) struct Secure {
 }
 
 impl Secure {
-    /// Begins; `host` is whose certificate it has to be.
+    /// Begins TLS. `host` is the name that the certificate must have.
     ///
     /// # Errors
-    /// The name cannot stand in a certificate.
+    /// `host` is not a valid name for a certificate.
     pub fn new(config: Arc<ClientConfig>, host: &str) -> Result<Secure, ClientError> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| ClientError::Tls(format!("{host:?} is no name that a certificate could bear")))?;
+            .map_err(|_| ClientError::Tls(format!("{host:?} is not a valid certificate name")))?;
         let tls = Tls::client(config, name).map_err(|error| ClientError::Tls(error.to_string()))?;
         let mut secure = Secure {
             tls,
@@ -49,7 +49,7 @@ impl Secure {
             sealed: 0,
             scratch: Vec::with_capacity(RECORD_DATA_MAX),
         };
-        // The first message of the handshake is this side's.
+        // The client sends the first message of the handshake.
         secure.open(&mut [])?;
         Ok(secure)
     }
@@ -58,15 +58,15 @@ impl Secure {
         self.tls.is_handshaking()
     }
 
-    /// Whether data has come that found no room yet, or that is not decrypted.
+    /// Returns whether received data waits, decrypted or in a complete record.
     pub fn has_data(&self) -> bool {
         self.plain_at < self.plain.len() || whole_record(&self.inbox[self.from..self.to])
     }
 
-    /// Puts data that has come to the front of `into`; returns how many bytes.
+    /// Decrypts received data to the front of `into`. Returns how many bytes.
     ///
     /// # Errors
-    /// The server broke TLS, or is not who it should be, or closed.
+    /// The server violated TLS, failed verification, or closed the connection.
     pub fn open(&mut self, into: &mut [u8]) -> Result<usize, ClientError> {
         let mut n = 0;
         loop {
@@ -94,27 +94,27 @@ impl Secure {
             });
             self.from += took;
             match got.map_err(ClientError::Tls)? {
-                Got::Data => {}
-                Got::Nothing => return Ok(n),
-                Got::Closed if n > 0 => return Ok(n),
-                Got::Closed => return Err(ClientError::Closed),
+                Opened::Data => {}
+                Opened::NeedInput => return Ok(n),
+                Opened::Closed if n > 0 => return Ok(n),
+                Opened::Closed => return Err(ClientError::Closed),
             }
         }
     }
 
-    /// Where to receive records to.
+    /// Returns the buffer space for received records.
     pub fn room(&mut self) -> &mut [u8] {
         self.inbox.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         &mut self.inbox[self.to..]
     }
 
-    /// So many bytes were received there.
+    /// Marks `n` bytes of [`Secure::room`] as received.
     pub fn received(&mut self, n: usize) {
         self.to += n;
     }
 
-    /// Records that are to be sent.
+    /// Returns records to be sent.
     pub fn unsent(&mut self) -> &[u8] {
         if self.sent == self.sealed {
             let n = self.tls.wire.len().min(BUFFER_BYTES);
@@ -125,16 +125,16 @@ impl Secure {
         &self.outbox[self.sent..self.sealed]
     }
 
-    /// So many bytes of them were sent.
+    /// Marks `n` bytes of [`Secure::unsent`] as sent.
     pub fn was_sent(&mut self, n: usize) {
         self.sent += n;
     }
 
-    /// Takes data to be sent, as far as there is room for its records; returns how many bytes. Short data waits for more,
-    /// or for [`Secure::flush`].
+    /// Encrypts data as far as there is room for its records. Returns how many bytes it took. Data that does not fill a
+    /// record waits for more, or for [`Secure::flush`].
     ///
     /// # Errors
-    /// The connection is of no more use.
+    /// The connection is unusable.
     pub fn seal(&mut self, data: &[u8]) -> Result<usize, ClientError> {
         let mut took = 0;
         while took < data.len() && self.has_room() {
@@ -154,7 +154,7 @@ impl Secure {
         Ok(took)
     }
 
-    /// Closes a record that is not full.
+    /// Encrypts gathered data that does not fill a record.
     ///
     /// # Errors
     /// As [`Secure::seal`].
@@ -169,7 +169,7 @@ impl Secure {
         BUFFER_BYTES - self.sealed >= SEAL_BYTES_MAX
     }
 
-    /// Encrypts `data`, or what was gathered.
+    /// Encrypts `data`, or the gathered data.
     fn seal_record(&mut self, data: Option<&[u8]>) -> Result<(), ClientError> {
         let out = &mut self.outbox[self.sealed..];
         let sealed = self.tls.seal(data.unwrap_or(&self.scratch), out);
@@ -180,13 +180,13 @@ impl Secure {
         Ok(())
     }
 
-    /// Tells the server that no more data will come: nothing is sealed any more.
-    pub fn say_goodbye(&mut self) {
-        self.tls.say_goodbye();
+    /// Queues a close_notify alert. No data may be sealed after it.
+    pub fn queue_close_notify(&mut self) {
+        self.tls.queue_close_notify();
     }
 
-    /// Whether data was taken that is in no record yet.
-    pub fn holds(&self) -> bool {
+    /// Returns whether gathered data is not encrypted yet.
+    pub fn has_unsealed(&self) -> bool {
         !self.scratch.is_empty()
     }
 }

@@ -1,4 +1,5 @@
-//! The pipeline over a socket. It never waits to send while replies could be read: that would lock both sides up.
+//! The pipeline over a socket. It always reads replies while it waits to send: otherwise client and server could
+//! deadlock.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -10,24 +11,24 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::negotiate::{Negotiated, Negotiation, Wishes};
+use super::negotiate::{Negotiated, Negotiation, NegotiationOptions};
 use super::pipeline::{Header, Pipeline, Replies};
 use super::secure::Secure;
 use super::{Address, ClientError, Endpoint};
 use crate::codec::{PAYLOAD_BYTES_MAX, command, command_flags};
 
-/// How a client behaves.
+/// Options of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// Requests in flight at most (1 to 1,024).
+    /// Maximum number of requests in flight (1 to 1,024).
     pub depth: usize,
-    /// Ask for structured replies and `base:allocation`.
+    /// Request structured replies and `base:allocation`.
     pub structured: bool,
-    /// Ask for extended headers, too.
+    /// Request extended headers.
     pub extended: bool,
-    /// Buffer for replies, in bytes: at least 64 KiB.
+    /// Size of the reply buffer in bytes, at least 64 KiB.
     pub input_bytes: usize,
-    /// Longest time without any progress, in milliseconds.
+    /// Maximum time without progress, in milliseconds.
     pub timeout_ms: u64,
 }
 
@@ -37,10 +38,10 @@ impl Default for ClientConfig {
     }
 }
 
-/// Whom to believe, and whose certificate the server has to show.
-pub(super) type OverTls<'a> = (Arc<rustls::ClientConfig>, &'a str);
+/// The TLS configuration, and the name that the server's certificate must have.
+pub(super) type TlsParams<'a> = (Arc<rustls::ClientConfig>, &'a str);
 
-/// A socket that is connected.
+/// A connected socket.
 pub(super) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
@@ -59,7 +60,7 @@ impl Stream {
     fn prepare(&self) -> std::io::Result<()> {
         match self {
             Stream::Unix(stream) => {
-                // As much as the system allows: a larger buffer saves turns between client and server.
+                // As large as the system allows: a larger buffer saves switches between client and server.
                 let _ = rustix::net::sockopt::set_socket_send_buffer_size(stream, 1 << 20);
                 stream.set_nonblocking(true)
             }
@@ -92,24 +93,24 @@ impl Stream {
     }
 }
 
-/// Bytes on their way out.
-enum Piece {
-    /// So many bytes of the buffer, in order.
-    Own(usize),
-    /// What is left of somebody's payload.
+/// A piece of the output.
+enum OutputPiece {
+    /// This many bytes of the output buffer, in order.
+    Buffered(usize),
+    /// The unsent range of a shared payload.
     Shared(Arc<[u8]>, usize, usize),
 }
 
 /// A connection to an export.
 pub struct Client {
     stream: Stream,
-    /// The connection is another owner's now: it goes on when this end is dropped.
-    given_away: bool,
+    /// The connection was handed over: dropping the client does not end it.
+    handed_over: bool,
     terms: Negotiated,
     pipeline: Pipeline,
     timeout_ms: u64,
     out: VecDeque<u8>,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<OutputPiece>,
     input: Box<[u8]>,
     start: usize,
     end: usize,
@@ -117,21 +118,22 @@ pub struct Client {
 }
 
 impl Drop for Client {
-    /// Shuts the connection down. Closing the socket is not enough while another process has it: a child that another thread starts has it until
-    /// it executes its program. The server would take the client for connected, and begin requests that the client repeats on another connection.
+    /// Shuts the connection down. Closing the socket is not enough while another process holds it, such as a child that
+    /// another thread has forked and that has not executed its program. The server would consider the client connected,
+    /// and begin requests that the client resends on another connection.
     fn drop(&mut self) {
-        if !self.given_away {
-            // The server may have ended the connection before.
+        if !self.handed_over {
+            // The server may have closed the connection already.
             let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Both);
         }
     }
 }
 
-/// Pieces in one system call.
+/// Maximum number of pieces in one system call.
 const GATHER_MAX: usize = 64;
 
 impl Client {
-    /// Connects and goes through the handshake.
+    /// Connects and performs the handshake.
     ///
     /// # Errors
     /// The server cannot be reached, refuses, or does not speak the protocol.
@@ -139,10 +141,10 @@ impl Client {
         Client::connect_with(endpoint, config, None)
     }
 
-    /// Connects and goes through the handshake, over TLS if the endpoint asks for it.
+    /// Connects and performs the handshake, with TLS if the endpoint requires it.
     ///
     /// # Errors
-    /// As [`Client::connect`]; the endpoint asks for TLS and there is none.
+    /// As [`Client::connect`], or the endpoint requires TLS and `tls` is `None`.
     pub fn connect_with(
         endpoint: &Endpoint,
         config: ClientConfig,
@@ -152,12 +154,12 @@ impl Client {
         let tls = match (&endpoint.tls, tls) {
             (None, _) => None,
             (Some(_), Some(tls)) => Some((tls, endpoint.tls_host())),
-            (Some(_), None) => return Err(ClientError::Tls("no authority was named to believe".to_owned())),
+            (Some(_), None) => return Err(ClientError::Tls("no certificate authority is configured".to_owned())),
         };
-        Client::over(stream, &endpoint.export, config, tls)
+        Client::handshake(stream, &endpoint.export, config, tls)
     }
 
-    /// Goes through the handshake on a socket that is connected already.
+    /// Performs the handshake on a connected socket.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -165,15 +167,15 @@ impl Client {
         Client::over_socket(Stream::Unix(stream), export, config, None)
     }
 
-    /// The same on any socket, over TLS if that is given.
+    /// Performs the handshake on any connected socket, over TLS if `tls` is set.
     pub(super) fn over_socket(
         stream: Stream,
         export: &str,
         config: ClientConfig,
-        tls: Option<OverTls<'_>>,
+        tls: Option<TlsParams<'_>>,
     ) -> Result<Client, ClientError> {
         stream.prepare()?;
-        Client::over(stream, export, config, tls)
+        Client::handshake(stream, export, config, tls)
     }
 
     /// Returns the socket.
@@ -181,25 +183,25 @@ impl Client {
         self.stream.as_fd()
     }
 
-    /// Gives the connection away, as the handshake left it, while no request was made: to the kernel's client, for example. It stays open until
-    /// its last descriptor is closed.
+    /// Hands the connection over in its state after the handshake, before any request: for example to the kernel's
+    /// client. It stays open until its last descriptor is closed.
     ///
     /// # Errors
-    /// The process has no descriptor left; the connection is ended.
+    /// The process has no free descriptor. The connection is ended.
     pub fn into_socket(mut self) -> std::io::Result<OwnedFd> {
         debug_assert!(self.start == self.end && self.out.is_empty(), "no request was made");
         let socket = self.stream.as_fd().try_clone_to_owned()?;
-        self.given_away = true;
+        self.handed_over = true;
         Ok(socket)
     }
 
-    fn over(
+    fn handshake(
         stream: Stream,
         export: &str,
         config: ClientConfig,
-        tls: Option<OverTls<'_>>,
+        tls: Option<TlsParams<'_>>,
     ) -> Result<Client, ClientError> {
-        let wishes = Wishes {
+        let wishes = NegotiationOptions {
             export: export.to_owned(),
             tls: tls.is_some(),
             extended: config.extended,
@@ -208,11 +210,11 @@ impl Client {
         };
         let mut client = Client {
             stream,
-            given_away: false,
+            handed_over: false,
             terms: Negotiated::default(),
             pipeline: Pipeline::new(config.depth, &Negotiated::default()),
             timeout_ms: config.timeout_ms,
-            // Room for what is usually queued; more is taken when it is needed, and kept.
+            // Capacity for the usual output. It grows on demand and keeps its size.
             out: VecDeque::with_capacity(config.input_bytes.max(64 << 10)),
             pieces: VecDeque::with_capacity(2 * config.depth),
             input: vec![0; config.input_bytes.max(64 << 10)].into(),
@@ -233,89 +235,90 @@ impl Client {
                 && client.secure.is_none()
             {
                 if client.start != client.end {
-                    return Err(ClientError::Protocol("it sent bytes in the clear behind its agreement to TLS"));
+                    return Err(ClientError::Protocol("it sent plaintext after its reply to STARTTLS"));
                 }
                 client.begin_tls(Arc::clone(config), host)?;
-                negotiation.tls_stands(&mut answer);
+                negotiation.tls_established(&mut answer);
             }
-            client.own(&answer);
+            client.queue_bytes(&answer);
             answer.clear();
             if took == 0 {
-                client.turn(true)?;
+                client.transfer(true)?;
             }
         };
         client.pipeline = Pipeline::new(config.depth, &client.terms);
         Ok(client)
     }
 
-    /// What was agreed on.
+    /// Returns the result of the handshake.
     pub fn terms(&self) -> &Negotiated {
         &self.terms
     }
 
-    /// Size of the export in bytes.
+    /// Returns the size of the export in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.terms.size_bytes
     }
 
-    /// Requests in flight, queued ones included.
+    /// Returns the number of requests in flight, including queued ones.
     pub fn in_flight(&self) -> usize {
         self.pipeline.in_flight()
     }
 
-    /// Requests that may still be queued.
+    /// Returns how many more requests can be queued.
     pub fn free(&self) -> usize {
         self.pipeline.free()
     }
 
-    /// Shakes hands.
+    /// Performs the TLS handshake.
     fn begin_tls(&mut self, config: Arc<rustls::ClientConfig>, host: &str) -> Result<(), ClientError> {
         self.secure = Some(Box::new(Secure::new(config, host)?));
         while self.secure.as_ref().is_some_and(|secure| secure.is_handshaking()) {
-            self.turn(true)?;
+            self.transfer(true)?;
         }
         Ok(())
     }
 
-    fn own(&mut self, bytes: &[u8]) {
+    fn queue_bytes(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         self.out.extend(bytes);
         match self.pieces.back_mut() {
-            Some(Piece::Own(len)) => *len += bytes.len(),
-            _ => self.pieces.push_back(Piece::Own(bytes.len())),
+            Some(OutputPiece::Buffered(len)) => *len += bytes.len(),
+            _ => self.pieces.push_back(OutputPiece::Buffered(bytes.len())),
         }
     }
 
-    /// Queues a request without data. `None`: no slot is free.
+    /// Queues a request without data. Returns its slot, or `None` if no slot is free.
     #[inline]
     pub fn queue(&mut self, kind: u16, flags: u16, offset: u64, len: u32) -> Option<u16> {
         debug_assert_ne!(kind, command::WRITE, "a write has data");
         let (slot, header) = self.pipeline.begin(kind, flags, offset, len)?;
-        self.own(&header);
+        self.queue_bytes(&header);
         Some(slot)
     }
 
-    /// Queues a READ. `None`: no slot is free.
+    /// Queues a READ. Returns its slot, or `None` if no slot is free.
     #[inline]
     pub fn queue_read(&mut self, offset: u64, len: u32) -> Option<u16> {
         self.queue(command::READ, 0, offset, len)
     }
 
-    /// Queues a WRITE, copying its data. `None`: no slot is free.
+    /// Queues a WRITE and copies its data. Returns its slot, or `None` if no slot is free.
     #[inline]
     pub fn queue_write(&mut self, offset: u64, data: &[u8], flags: u16) -> Option<u16> {
         let (slot, header) = self.pipeline.begin(command::WRITE, flags, offset, u32::try_from(data.len()).ok()?)?;
-        self.own(&header);
-        self.own(data);
+        self.queue_bytes(&header);
+        self.queue_bytes(data);
         Some(slot)
     }
 
-    /// Queues a WRITE of `data[from..from + len]`, which is sent from where it is. `None`: no slot is free.
+    /// Queues a WRITE of `data[from..from + len]`, which is sent without a copy. Returns its slot, or `None` if no slot
+    /// is free.
     ///
     /// # Panics
-    /// When the range is not within `data`.
+    /// If the range is not within `data`.
     pub fn queue_write_shared(
         &mut self,
         offset: u64,
@@ -326,25 +329,25 @@ impl Client {
     ) -> Option<u16> {
         assert!(from + len as usize <= data.len(), "the range lies within the data");
         let (slot, header) = self.pipeline.begin(command::WRITE, flags, offset, len)?;
-        self.own(&header);
-        self.pieces.push_back(Piece::Shared(data.clone(), from, from + len as usize));
+        self.queue_bytes(&header);
+        self.pieces.push_back(OutputPiece::Shared(data.clone(), from, from + len as usize));
         Some(slot)
     }
 
-    /// Sends what is queued, as far as it goes without waiting, and takes the replies that are there. With `wait`, and
-    /// requests in flight, it waits until there is something. One call is a turn of a load generator's loop.
+    /// Sends queued requests without blocking, and handles received replies. With `wait` and requests in flight, blocks
+    /// until input arrives. One call is one turn of a load generator's loop.
     ///
     /// # Errors
-    /// The connection is of no more use.
+    /// The connection is unusable.
     pub fn exchange(&mut self, wait: bool, replies: &mut impl Replies) -> Result<(), ClientError> {
-        self.turn(wait && self.pipeline.in_flight() > 0)?;
+        self.transfer(wait && self.pipeline.in_flight() > 0)?;
         let took = self.pipeline.feed(&self.input[self.start..self.end], replies)?;
         self.start += took;
         Ok(())
     }
 
-    /// Writes and reads once each; with `wait`, until at least something was read.
-    fn turn(&mut self, wait: bool) -> Result<(), ClientError> {
+    /// Writes and reads once each. With `wait`, blocks until something was read.
+    fn transfer(&mut self, wait: bool) -> Result<(), ClientError> {
         self.write()?;
         while !self.read()? {
             if !wait {
@@ -363,11 +366,11 @@ impl Client {
         Err(ClientError::TimedOut(self.timeout_ms))
     }
 
-    /// Waits until there is something to read (or, with something queued, room to send it), and no longer than `limit`;
-    /// false when that is over. For a load that goes by the clock; nothing is read or sent.
+    /// Waits until input is available (or, with unsent output, until it can be sent), at most for `limit`. Returns
+    /// false if the time has passed. Reads and sends nothing; for load generators with a schedule.
     ///
     /// # Errors
-    /// The connection is of no more use.
+    /// The connection is unusable.
     pub fn wait_within(&mut self, limit: Duration) -> Result<bool, ClientError> {
         if self.secure.as_ref().is_some_and(|secure| secure.has_data()) {
             return Ok(true);
@@ -404,8 +407,7 @@ impl Client {
         }
     }
 
-    /// Takes data out of records; only if there is none, more of them out of the socket. During the handshake it is
-    /// enough that something came.
+    /// Reads from decrypted records or, if there are none, from the socket. During the handshake any input counts.
     fn read_secure(&mut self) -> Result<bool, ClientError> {
         let Some(secure) = &mut self.secure else { return Ok(false) };
         let handshaking = secure.is_handshaking();
@@ -422,7 +424,7 @@ impl Client {
             match secure.open(&mut self.input[self.end..]) {
                 Ok(opened) => n = opened,
                 Err(error) => {
-                    // The server is told why, if it still listens.
+                    // Send the alert, if the server still receives.
                     let _ = self.stream.write(&[IoSlice::new(secure.unsent())]);
                     return Err(error);
                 }
@@ -432,7 +434,7 @@ impl Client {
         Ok(n > 0 || handshaking)
     }
 
-    /// Encrypts what is queued and writes it, as far as it goes without waiting.
+    /// Encrypts queued output and writes it without blocking.
     fn write_secure(&mut self) -> Result<(), ClientError> {
         loop {
             self.seal_pieces()?;
@@ -452,13 +454,13 @@ impl Client {
 
     fn seal_pieces(&mut self) -> Result<(), ClientError> {
         let Some(secure) = &mut self.secure else { return Ok(()) };
-        // What the handshake has to say comes first.
+        // Handshake messages are sent first.
         if !secure.unsent().is_empty() || secure.is_handshaking() {
             return Ok(());
         }
         while let Some(piece) = self.pieces.front_mut() {
             let (took, whole) = match piece {
-                Piece::Own(len) => {
+                OutputPiece::Buffered(len) => {
                     let (front, back) = self.out.as_slices();
                     let part = if front.is_empty() { back } else { front };
                     let took = secure.seal(&part[..part.len().min(*len)])?;
@@ -466,7 +468,7 @@ impl Client {
                     *len -= took;
                     (took, *len == 0)
                 }
-                Piece::Shared(data, from, to) => {
+                OutputPiece::Shared(data, from, to) => {
                     let took = secure.seal(&data[*from..*to])?;
                     *from += took;
                     (took, from == to)
@@ -484,10 +486,10 @@ impl Client {
         Ok(())
     }
 
-    /// Whether something waits for the socket to take more.
+    /// Returns whether output waits for the socket.
     fn has_unsent(&mut self) -> bool {
         let secure = self.secure.as_mut();
-        !self.pieces.is_empty() || secure.is_some_and(|secure| secure.holds() || !secure.unsent().is_empty())
+        !self.pieces.is_empty() || secure.is_some_and(|secure| secure.has_unsealed() || !secure.unsent().is_empty())
     }
 
     fn write(&mut self) -> Result<(), ClientError> {
@@ -511,8 +513,8 @@ impl Client {
         let (mut at, mut used) = (0, 0);
         for piece in &self.pieces {
             match piece {
-                // The queue is a ring, so that a piece may lie in two places.
-                Piece::Own(len) => {
+                // The output buffer is a ring, so a piece may consist of two parts.
+                OutputPiece::Buffered(len) => {
                     let (from, to) = (at, at + len);
                     at = to;
                     for (slice, base) in [(front, 0), (back, front.len())] {
@@ -524,7 +526,7 @@ impl Client {
                         }
                     }
                 }
-                Piece::Shared(data, from, to) => {
+                OutputPiece::Shared(data, from, to) => {
                     slices[used] = IoSlice::new(&data[*from..*to]);
                     used += 1;
                 }
@@ -538,16 +540,16 @@ impl Client {
 
     fn written(&mut self, mut bytes: usize) {
         while let Some(piece) = self.pieces.front_mut() {
-            let (has, own) = match piece {
-                Piece::Own(len) => (*len, true),
-                Piece::Shared(_, from, to) => (*to - *from, false),
+            let (has, is_buffered) = match piece {
+                OutputPiece::Buffered(len) => (*len, true),
+                OutputPiece::Shared(_, from, to) => (*to - *from, false),
             };
             let take = has.min(bytes);
             match piece {
-                Piece::Own(len) => *len -= take,
-                Piece::Shared(_, from, _) => *from += take,
+                OutputPiece::Buffered(len) => *len -= take,
+                OutputPiece::Shared(_, from, _) => *from += take,
             }
-            if own {
+            if is_buffered {
                 self.out.drain(..take);
             }
             bytes -= take;
@@ -558,7 +560,7 @@ impl Client {
         }
     }
 
-    /// One request at a time, to the end.
+    /// Exchanges until the only request in flight has ended.
     fn finish(&mut self, slot: u16, replies: &mut Single<'_>) -> Result<(), ClientError> {
         replies.slot = slot;
         while replies.result.is_none() {
@@ -575,7 +577,7 @@ impl Client {
         self.finish(slot, &mut Single::default())
     }
 
-    /// Reads, waiting. No other request may be in flight, here and below.
+    /// Reads and blocks until done. No other request may be in flight during this and the following calls.
     ///
     /// # Errors
     /// The request or the connection failed.
@@ -590,7 +592,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes, waiting.
+    /// Writes and blocks until done.
     ///
     /// # Errors
     /// The request or the connection failed.
@@ -605,7 +607,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes what was acknowledged durable, waiting.
+    /// Makes acknowledged writes durable and blocks until done.
     ///
     /// # Errors
     /// The request or the connection failed.
@@ -613,7 +615,7 @@ impl Client {
         self.single(command::FLUSH, 0, 0, 0)
     }
 
-    /// Zeroes a range, waiting. Flags are those of [`command_flags`].
+    /// Zeroes a range and blocks until done. Flags are those of [`command_flags`].
     ///
     /// # Errors
     /// The request or the connection failed.
@@ -621,7 +623,7 @@ impl Client {
         self.single(command::WRITE_ZEROES, flags, offset, len)
     }
 
-    /// Discards a range, waiting.
+    /// Discards a range and blocks until done.
     ///
     /// # Errors
     /// The request or the connection failed.
@@ -629,10 +631,10 @@ impl Client {
         self.single(command::TRIM, 0, offset, len)
     }
 
-    /// Lengths and states of the extents from `offset` on, waiting. They may end before the range does, or after.
+    /// Returns lengths and states of the extents from `offset`, blocking. They may end before the range or after it.
     ///
     /// # Errors
-    /// The request or the connection failed, or `base:allocation` is not there.
+    /// The request or the connection failed, or `base:allocation` was not negotiated.
     pub fn block_status(&mut self, offset: u64, len: u32) -> Result<Vec<(u64, u32)>, ClientError> {
         let slot = self.queue(command::BLOCK_STATUS, 0, offset, len).ok_or(ClientError::Full)?;
         let mut extents = Vec::new();
@@ -640,25 +642,25 @@ impl Client {
         Ok(extents)
     }
 
-    /// Says goodbye and waits until the server has closed.
+    /// Sends DISC and waits until the server has closed the connection.
     ///
     /// # Errors
-    /// The goodbye could not be sent.
+    /// DISC could not be sent.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
         let header = Header::new(self.terms.extended, command::DISC, 0, 0, 0, 0);
-        self.own(&header);
-        let mut told = self.secure.is_none();
+        self.queue_bytes(&header);
+        let mut close_notify_queued = self.secure.is_none();
         loop {
             self.write()?;
-            // Behind the last request, once it is in a record.
-            if !told
+            // After the last request is encrypted in a record.
+            if !close_notify_queued
                 && self.pieces.is_empty()
-                && let Some(secure) = self.secure.as_mut().filter(|secure| !secure.holds())
+                && let Some(secure) = self.secure.as_mut().filter(|secure| !secure.has_unsealed())
             {
-                secure.say_goodbye();
-                told = true;
+                secure.queue_close_notify();
+                close_notify_queued = true;
             }
-            match self.turn(true) {
+            match self.transfer(true) {
                 Ok(()) => (self.start, self.end) = (0, 0),
                 Err(ClientError::Closed) => return Ok(()),
                 Err(error) => return Err(error),
@@ -667,7 +669,7 @@ impl Client {
     }
 }
 
-/// Takes the reply to one request.
+/// Receives the reply to one request.
 #[derive(Default)]
 struct Single<'a> {
     slot: u16,
@@ -712,12 +714,12 @@ impl Replies for Single<'_> {
 mod tests {
     use super::*;
 
-    /// A client on one end of a pair of sockets, after a handshake with what stands for a server at the other end.
+    /// Returns a client after a handshake with a scripted server, and the server's socket.
     fn connected() -> (Client, UnixStream) {
         let (socket, mut server) = UnixStream::pair().expect("a pair");
         let handshake = std::thread::spawn(move || {
             server.write_all(b"NBDMAGICIHAVEOPT\0\x03").expect("the greeting");
-            // The client's flags, and NBD_OPT_GO for an export without a name and without questions.
+            // The client's flags, and NBD_OPT_GO for the default export.
             let mut go = [0; 4 + 16];
             server.read_exact(&mut go).expect("the client's choice");
             let payload_bytes = u32::from_be_bytes(*go.last_chunk().expect("its length"));
@@ -742,7 +744,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_dropped_ends_although_another_process_has_its_socket() {
+    fn dropping_a_client_ends_its_connection_although_another_descriptor_is_open() {
         let (client, mut server) = connected();
         let held = client.socket().try_clone_to_owned().expect("one more descriptor");
         drop(client);
@@ -752,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_given_away_lives_as_long_as_its_new_owner() {
+    fn a_handed_over_connection_lives_until_its_last_descriptor_closes() {
         let (client, mut server) = connected();
         let socket = client.into_socket().expect("a descriptor");
         server.set_nonblocking(true).expect("a socket");

@@ -1,26 +1,27 @@
-//! LIST_META_CONTEXT and SET_META_CONTEXT: `base:allocation`, and what differs from a snapshot, `braid:diff:NAME`.
+//! LIST_META_CONTEXT and SET_META_CONTEXT: `base:allocation`, and differences from snapshots, `braid:diff:NAME`.
 
 use std::fmt;
 use std::sync::Arc;
 
+use braid_export::Difference;
+
 use super::Handshake;
-use super::parse::{Fields, Name};
+use super::parse::{Fields, ProtocolString};
 use super::reply;
 use crate::codec::{BASE_ALLOCATION, BASE_ALLOCATION_ID, DIFFERENCE, DIFFERENCE_ID, option, option_reply};
-use crate::export::Difference;
 
-/// Most differences that one connection is told.
+/// Maximum number of difference contexts of one connection.
 pub const DIFFERENCES_MAX: usize = 4;
 
-/// Most of them in one list.
+/// Maximum number of difference contexts in one list.
 const NAMES_MAX: usize = 64;
 
-/// The contexts that were chosen.
+/// The selected contexts.
 #[derive(Clone, Default)]
 pub struct Contexts {
     /// `base:allocation`.
     pub allocation: bool,
-    /// `braid:diff:`, by number.
+    /// The `braid:diff:` contexts, in order of their ids.
     pub differences: Vec<Arc<dyn Difference>>,
 }
 
@@ -31,44 +32,44 @@ impl fmt::Debug for Contexts {
     }
 }
 
-/// What the queries of one option ask for.
+/// The parsed queries of one option.
 struct Queries<'a> {
     export: &'a str,
-    /// There were none.
+    /// The option has no queries.
     none: bool,
-    /// `base:allocation` was named.
+    /// A query names `base:allocation`.
     exact: bool,
-    /// A wildcard that covers it was given.
+    /// A wildcard query covers `base:allocation`.
     wild: bool,
     /// Names after `braid:diff:`.
     differences: Vec<&'a str>,
-    /// A wildcard that covers all of these was given.
+    /// A wildcard query covers all differences.
     wild_differences: bool,
 }
 
 impl<'a> Queries<'a> {
     fn parse(data: &'a [u8]) -> Result<Queries<'a>, &'static str> {
-        const LENGTHS: &str = "the option's lengths do not add up";
+        const LENGTHS: &str = "the option's length fields are inconsistent";
         let mut fields = Fields::new(data);
         let (name, count) = fields.string().zip(fields.u32()).ok_or(LENGTHS)?;
-        let export = match Name::of(name) {
-            Name::Text(name) => name,
-            Name::Bad(text) => return Err(text),
+        let export = match ProtocolString::of(name) {
+            ProtocolString::Text(name) => name,
+            ProtocolString::Bad(text) => return Err(text),
         };
         let (differences, none) = (Vec::new(), count == 0);
         let mut queries = Queries { export, none, exact: false, wild: false, differences, wild_differences: false };
-        // Each query takes at least four bytes, so that a false count ends with the data.
+        // Each query takes at least four bytes, so a false count ends with the data.
         for _ in 0..count {
-            match Name::of(fields.string().ok_or(LENGTHS)?) {
-                Name::Text(BASE_ALLOCATION) => queries.exact = true,
-                Name::Text("") => (queries.wild, queries.wild_differences) = (true, true),
-                Name::Text("base:") => queries.wild = true,
-                Name::Text("braid:" | DIFFERENCE) => queries.wild_differences = true,
-                Name::Text(text) => {
+            match ProtocolString::of(fields.string().ok_or(LENGTHS)?) {
+                ProtocolString::Text(BASE_ALLOCATION) => queries.exact = true,
+                ProtocolString::Text("") => (queries.wild, queries.wild_differences) = (true, true),
+                ProtocolString::Text("base:") => queries.wild = true,
+                ProtocolString::Text("braid:" | DIFFERENCE) => queries.wild_differences = true,
+                ProtocolString::Text(text) => {
                     let name = text.strip_prefix(DIFFERENCE).filter(|name| !queries.differences.contains(name));
                     queries.differences.extend(name.filter(|_| queries.differences.len() < DIFFERENCES_MAX));
                 }
-                Name::Bad(text) => return Err(text),
+                ProtocolString::Bad(text) => return Err(text),
             }
         }
         if fields.rest().is_empty() { Ok(queries) } else { Err(LENGTHS) }
@@ -79,19 +80,20 @@ impl Handshake {
     pub(super) fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) {
         let set = option == option::SET_META_CONTEXT;
         if set {
-            // Also when this one fails, the earlier choice is gone.
+            // An earlier selection is dropped even if this one fails.
             self.context = None;
         }
         if !self.structured {
-            let text = "structured replies come first";
+            let text = "negotiate structured replies first";
             return reply::error(out, option, option_reply::ERR_INVALID, text);
         }
         let queries = match Queries::parse(data) {
             Ok(queries) => queries,
             Err(text) => return reply::error(out, option, option_reply::ERR_INVALID, text),
         };
-        let gated = self.table.find_gated(queries.export).map(|(export, _)| export);
-        let export = match gated.map_or_else(|| self.find(queries.export), |export| self.may_have(export)) {
+        let with_admission = self.table.find_with_admission(queries.export).map(|(export, _)| export);
+        let export = match with_admission.map_or_else(|| self.find(queries.export), |export| self.check_access(export))
+        {
             Ok(export) => export,
             Err(refused) => return reply::error(out, option, refused.code(), refused.text()),
         };

@@ -1,8 +1,7 @@
-//! The server's side of the fixed newstyle handshake: bytes in, bytes and at last a session out.
+//! The server side of the fixed newstyle handshake, sans-I/O: takes bytes, returns replies and finally a session.
 //!
-//! No input can make it hold more than a few kilobytes of its own: an option's data is looked at where it
-//! lies and must be there in full, at most [`OPTION_BYTES_MAX`]; longer data is skipped and refused. The
-//! clock is the caller's.
+//! No input makes it hold more than a few kilobytes: it parses an option's data in place, which must be complete and at
+//! most [`OPTION_BYTES_MAX`] long. Longer data is skipped and refused. The caller supplies the clock.
 
 mod context;
 mod parse;
@@ -11,141 +10,141 @@ mod reply;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use braid_export::admission::{AdmissionDenied, AdmissionPass, AdmissionState};
+use braid_export::{Export, ExportTable, ExportTls, OpenExport};
 use zerocopy::FromBytes;
 
 use crate::codec::{
     OPTION_MAGIC, OptionHeader, PAYLOAD_BYTES_MAX, client_flags, handshake_flags, option, option_reply,
 };
 use crate::event::Cause;
-use crate::export::{Export, ExportTable, ExportTls, OpenExport};
-use crate::gate::{Denied, Pass, Standing};
 use crate::transmission::Terms;
 
 pub use context::{Contexts, DIFFERENCES_MAX};
-use parse::{Fields, Name};
+use parse::{Fields, ProtocolString};
 
-/// Longest data of one option that is looked at; whoever calls [`Handshake::feed`] can hold this and a header.
+/// Maximum data of one option that is parsed. Callers of [`Handshake::feed`] need a buffer for this and a header.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
-/// Most exports in one part of the answer to LIST: what bounds the memory for a client that reads nothing.
-const LIST_PART: usize = 32;
-/// Bytes that [`Handshake::feed`] may want to see at once.
+/// Maximum number of exports in one part of the reply to LIST. It bounds the memory for a client that reads nothing.
+const LIST_PART_EXPORTS: usize = 32;
+/// Maximum input that [`Handshake::feed`] may need at once, in bytes.
 pub const INPUT_BYTES_MAX: usize = OPTION_BYTES_MAX + size_of::<OptionHeader>();
-/// Most options in one handshake.
+/// Maximum number of options in one handshake.
 pub const OPTIONS_MAX: u32 = 1024;
-/// Most bytes of options in one handshake, skipped ones included.
+/// Maximum bytes of options in one handshake, including skipped ones.
 pub const OPTIONS_BYTES_MAX: u64 = 1 << 20;
-/// Time that a client has for its handshake unless told otherwise, in nanoseconds (10 s).
+/// Default time limit of a handshake, in nanoseconds (10 s).
 pub const HANDSHAKE_NS_MAX: u64 = 10_000_000_000;
 
-/// What a finished handshake agreed on.
+/// The result of a finished handshake.
 #[derive(Debug)]
-pub struct Session {
-    /// The export, with a place among its connections.
+pub struct NegotiatedSession {
+    /// The opened export.
     pub export: OpenExport,
-    /// What requests are judged by.
+    /// The terms that requests are validated against.
     pub terms: Terms,
-    /// What BLOCK_STATUS tells.
+    /// The contexts that BLOCK_STATUS reports.
     pub contexts: Contexts,
-    /// From its export's gate, if it has one.
-    pub pass: Option<Arc<Pass>>,
+    /// The pass from admission control, if the export has it.
+    pub pass: Option<Arc<AdmissionPass>>,
 }
 
-/// What comes next.
+/// The caller's next action.
 #[derive(Debug)]
-pub enum Step {
-    /// More input, once all output is sent.
-    More,
-    /// The export's gate has not decided yet: the same input again, when it has.
-    Wait,
-    /// Transmission, once all output is sent.
-    Enter(Session),
-    /// TLS, once all output is sent. What the client sends until then is not to be believed.
+pub enum HandshakeStep {
+    /// Read more input once all output is sent.
+    NeedInput,
+    /// Admission is pending: pass the same input again once it is decided.
+    AwaitAdmission,
+    /// Enter transmission once all output is sent.
+    Enter(NegotiatedSession),
+    /// Begin TLS once all output is sent. Input that the client sends before that is not trusted.
     StartTls,
-    /// The end, once all output is sent.
+    /// Close once all output is sent.
     Close(Cause),
 }
 
-/// How far a connection is with TLS.
+/// The TLS state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TlsState {
-    /// There is none here.
+    /// The listener has no TLS.
     Absent,
-    /// The client may begin it.
+    /// The client may begin TLS.
     Offered,
-    /// All that comes and goes is encrypted.
+    /// All traffic is encrypted.
     Active,
 }
 
-/// What may be said where everything needs TLS. EXPORT_NAME can only be answered by closing.
+/// Options allowed before TLS where every export requires it. EXPORT_NAME can only be refused by closing.
 const WITHOUT_TLS: [u32; 3] = [option::STARTTLS, option::ABORT, option::EXPORT_NAME];
-const CUT_OFF: &str = "another connection, session or controller has taken its place";
-const TLS_FIRST: &str = "TLS is required here: use nbds:// and the server's authority";
+const CUT_OFF: &str = "another connection, session or controller has taken over";
+const TLS_FIRST: &str = "TLS is required: use nbds:// and the server's certificate authority";
 
-/// Why a client does not get an export.
+/// Why an export is refused to a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Refused {
+enum AccessRefusal {
     Unknown,
     TlsFirst,
     Address,
 }
 
-impl Refused {
+impl AccessRefusal {
     fn code(self) -> u32 {
         match self {
-            Refused::Unknown => option_reply::ERR_UNKNOWN,
-            Refused::TlsFirst => option_reply::ERR_TLS_REQD,
-            Refused::Address => option_reply::ERR_POLICY,
+            AccessRefusal::Unknown => option_reply::ERR_UNKNOWN,
+            AccessRefusal::TlsFirst => option_reply::ERR_TLS_REQD,
+            AccessRefusal::Address => option_reply::ERR_POLICY,
         }
     }
 
     fn text(self) -> &'static str {
         match self {
-            Refused::Unknown => "there is no such export",
-            Refused::TlsFirst => TLS_FIRST,
-            Refused::Address => "the export is not for clients at this address",
+            AccessRefusal::Unknown => "there is no such export",
+            AccessRefusal::TlsFirst => TLS_FIRST,
+            AccessRefusal::Address => "the export does not allow clients at this address",
         }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum HandshakeState {
     ClientFlags,
     Option,
     Skip { option: u32, left: u32 },
 }
 
-/// One client's handshake.
+/// The handshake of one client.
 #[derive(Debug)]
 pub struct Handshake {
     table: Arc<ExportTable>,
-    state: State,
+    state: HandshakeState,
     deadline_ns: u64,
     tls: TlsState,
-    /// Where the client is; none on a Unix socket.
+    /// The client's address; `None` on a Unix socket.
     address: Option<IpAddr>,
     fixed: bool,
     no_zeroes: bool,
     structured: bool,
     extended: bool,
-    /// The export for which contexts were chosen, and these.
+    /// The export that contexts were selected for, and the contexts.
     context: Option<(String, Contexts)>,
-    /// The last export of a list that is told in parts.
-    listed: Option<String>,
-    /// Of the export that is being asked for, where its gate has not decided yet.
-    pass: Option<Arc<Pass>>,
+    /// The last export sent of a list that is sent in parts.
+    list_position: Option<String>,
+    /// The pass of the requested export while its admission is pending.
+    pass: Option<Arc<AdmissionPass>>,
     options: u32,
     option_bytes: u64,
-    /// Most bytes of a READ that the shard has memory for: announced as the largest block.
+    /// Maximum bytes of a READ that the shard has memory for: announced as the largest block.
     read_bytes_max: u32,
 }
 
 impl Handshake {
-    /// Begins: puts the greeting into `out`.
+    /// Begins a handshake and writes the greeting to `out`.
     pub fn new(table: Arc<ExportTable>, deadline_ns: u64, out: &mut Vec<u8>) -> Handshake {
         reply::greeting(out, handshake_flags::FIXED_NEWSTYLE | handshake_flags::NO_ZEROES);
         Handshake {
             table,
-            state: State::ClientFlags,
+            state: HandshakeState::ClientFlags,
             deadline_ns,
             tls: TlsState::Absent,
             address: None,
@@ -154,7 +153,7 @@ impl Handshake {
             structured: false,
             extended: false,
             context: None,
-            listed: None,
+            list_position: None,
             pass: None,
             options: 0,
             option_bytes: 0,
@@ -167,123 +166,123 @@ impl Handshake {
         self.tls = TlsState::Offered;
     }
 
-    /// The most bytes of a READ, at most [`PAYLOAD_BYTES_MAX`]: the largest block that is announced.
+    /// Sets the maximum bytes of a READ, at most [`PAYLOAD_BYTES_MAX`]: the announced largest block.
     pub fn set_read_bytes_max(&mut self, bytes: u32) {
         self.read_bytes_max = bytes.min(PAYLOAD_BYTES_MAX);
     }
 
-    /// Where the client is.
+    /// Sets the client's address.
     pub fn set_address(&mut self, address: Option<IpAddr>) {
         self.address = address;
     }
 
-    /// When it must be over.
+    /// Returns the deadline in nanoseconds.
     pub fn deadline_ns(&self) -> u64 {
         self.deadline_ns
     }
 
-    /// The time limit has passed.
+    /// Returns whether the deadline has passed.
     pub fn is_late(&self, now_ns: u64) -> bool {
         now_ns >= self.deadline_ns
     }
 
-    /// Looks at the front of `input`, takes at most one message of it and appends the answer to `out`, some 20 KiB at
-    /// most. Returns how many bytes it took. Nothing taken and [`Step::More`]: it needs to see more of them or, if it
-    /// put something out, has more to say to the same ones once that is sent.
-    pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    /// Takes at most one message from the front of `input` and appends the reply to `out`, at most about 20 KiB.
+    /// Returns how many bytes it took. If it takes none and returns [`HandshakeStep::NeedInput`], it needs more input or, if it wrote
+    /// output, must see the same input again once that output is sent.
+    pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         match self.state {
-            State::ClientFlags => self.feed_flags(input),
-            State::Option => self.feed_option(input, out),
-            State::Skip { option, left } => {
+            HandshakeState::ClientFlags => self.feed_flags(input),
+            HandshakeState::Option => self.feed_option(input, out),
+            HandshakeState::Skip { option, left } => {
                 let took = input.len().min(left as usize);
                 let left = left - took as u32;
-                self.state = State::Skip { option, left };
+                self.state = HandshakeState::Skip { option, left };
                 if left == 0 {
-                    self.state = State::Option;
+                    self.state = HandshakeState::Option;
                     reply::error(out, option, option_reply::ERR_TOO_BIG, "the option's data is too long");
                 }
-                (took, Step::More)
+                (took, HandshakeStep::NeedInput)
             }
         }
     }
 
-    fn feed_flags(&mut self, input: &[u8]) -> (usize, Step) {
-        let Some(bytes) = input.first_chunk::<4>() else { return (0, Step::More) };
+    fn feed_flags(&mut self, input: &[u8]) -> (usize, HandshakeStep) {
+        let Some(bytes) = input.first_chunk::<4>() else { return (0, HandshakeStep::NeedInput) };
         let flags = u32::from_be_bytes(*bytes);
         if flags & !(client_flags::FIXED_NEWSTYLE | client_flags::NO_ZEROES) != 0 {
-            return (4, Step::Close(Cause::ClientFlags(flags)));
+            return (4, HandshakeStep::Close(Cause::ClientFlags(flags)));
         }
         self.fixed = flags & client_flags::FIXED_NEWSTYLE != 0;
         self.no_zeroes = flags & client_flags::NO_ZEROES != 0;
-        self.state = State::Option;
-        (4, Step::More)
+        self.state = HandshakeState::Option;
+        (4, HandshakeStep::NeedInput)
     }
 
-    fn feed_option(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
-        let Ok((header, rest)) = OptionHeader::ref_from_prefix(input) else { return (0, Step::More) };
+    fn feed_option(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
+        let Ok((header, rest)) = OptionHeader::ref_from_prefix(input) else { return (0, HandshakeStep::NeedInput) };
         let (option, len) = (header.option.get(), header.len.get());
         if header.magic.get() != OPTION_MAGIC {
-            return (size_of::<OptionHeader>(), Step::Close(Cause::OptionMagic(header.magic.get())));
+            return (size_of::<OptionHeader>(), HandshakeStep::Close(Cause::OptionMagic(header.magic.get())));
         }
         let too_long = len as usize > OPTION_BYTES_MAX;
         if !too_long && rest.len() < len as usize {
-            return (0, Step::More);
+            return (0, HandshakeStep::NeedInput);
         }
-        if self.listed.is_none() && self.pass.is_none() {
+        if self.list_position.is_none() && self.pass.is_none() {
             self.options += 1;
             self.option_bytes += size_of::<OptionHeader>() as u64 + u64::from(len);
         }
         if self.options > OPTIONS_MAX || self.option_bytes > OPTIONS_BYTES_MAX {
-            return (size_of::<OptionHeader>(), Step::Close(Cause::OptionFlood));
+            return (size_of::<OptionHeader>(), HandshakeStep::Close(Cause::OptionFlood));
         }
         if !self.fixed && option != option::EXPORT_NAME {
-            return (size_of::<OptionHeader>(), Step::Close(Cause::ClientFlags(0)));
+            return (size_of::<OptionHeader>(), HandshakeStep::Close(Cause::ClientFlags(0)));
         }
         if too_long {
             if option == option::EXPORT_NAME {
-                return (size_of::<OptionHeader>(), Step::Close(Cause::OptionFlood));
+                return (size_of::<OptionHeader>(), HandshakeStep::Close(Cause::OptionFlood));
             }
-            // A failed choice of contexts leaves none chosen.
+            // A failed selection leaves no context selected.
             if option == option::SET_META_CONTEXT {
                 self.context = None;
             }
-            self.state = State::Skip { option, left: len };
-            return (size_of::<OptionHeader>(), Step::More);
+            self.state = HandshakeState::Skip { option, left: len };
+            return (size_of::<OptionHeader>(), HandshakeStep::NeedInput);
         }
         if self.tls == TlsState::Offered && self.table.all_need_tls() && !WITHOUT_TLS.contains(&option) {
-            // All that can be had here needs TLS: nothing is told before.
+            // Every export requires TLS: nothing is disclosed before it.
             reply::error(out, option, option_reply::ERR_TLS_REQD, TLS_FIRST);
-            return (size_of::<OptionHeader>() + len as usize, Step::More);
+            return (size_of::<OptionHeader>() + len as usize, HandshakeStep::NeedInput);
         }
-        let step = self.answer(option, &rest[..len as usize], out);
-        if self.listed.is_some() || matches!(step, Step::Wait) {
+        let step = self.handle_option(option, &rest[..len as usize], out);
+        if self.list_position.is_some() || matches!(step, HandshakeStep::AwaitAdmission) {
             return (0, step);
         }
         (size_of::<OptionHeader>() + len as usize, step)
     }
 
-    /// Answers one option whose data is all there.
-    fn answer(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+    /// Handles one option whose data is complete.
+    fn handle_option(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> HandshakeStep {
         match option {
             option::EXPORT_NAME => return self.export_name(data, out),
             option::ABORT => {
                 reply::ack(out, option);
-                return Step::Close(Cause::Left);
+                return HandshakeStep::Close(Cause::Disconnected);
             }
             option::LIST => self.list(data, out),
             option::STARTTLS => return self.start_tls(data, out),
             option::INFO | option::GO => return self.info(option, data, out),
-            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => self.style(option, data, out),
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => self.set_reply_style(option, data, out),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
-            _ => reply::error(out, option, option_reply::ERR_UNSUP, "the option is not known here"),
+            _ => reply::error(out, option, option_reply::ERR_UNSUP, "the option is not supported"),
         }
-        Step::More
+        HandshakeStep::NeedInput
     }
 
-    /// What was agreed on in the clear, somebody else may have asked for: nothing of it stays.
-    fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+    /// Begins TLS. Everything negotiated in plaintext is discarded, since an attacker may have requested it.
+    fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> HandshakeStep {
         let (kind, text) = match self.tls {
-            TlsState::Absent => (option_reply::ERR_UNSUP, "this server has no certificate, and so no TLS"),
+            TlsState::Absent => (option_reply::ERR_UNSUP, "this server has no TLS certificate"),
             TlsState::Active => (option_reply::ERR_INVALID, "TLS is in use already"),
             TlsState::Offered if !data.is_empty() => (option_reply::ERR_INVALID, "this option has no data"),
             TlsState::Offered => {
@@ -292,55 +291,56 @@ impl Handshake {
                 self.structured = false;
                 self.extended = false;
                 self.context = None;
-                return Step::StartTls;
+                return HandshakeStep::StartTls;
             }
         };
         reply::error(out, option::STARTTLS, kind, text);
-        Step::More
+        HandshakeStep::NeedInput
     }
 
-    /// The export of this name, if this client may use it now.
-    fn find(&self, name: &str) -> Result<Arc<Export>, Refused> {
+    /// Returns the named export if this client may use it now.
+    fn find(&self, name: &str) -> Result<Arc<Export>, AccessRefusal> {
         let export = self.table.find(name);
         let needs_tls = export.as_ref().is_some_and(|export| export.info().tls == ExportTls::Required);
-        // Names that exist for TLS only are not told from those that do not exist.
+        // Before TLS, names of exports that require it are indistinguishable from unknown names.
         let hides = export.is_none() && self.table.some_need_tls();
         if self.tls != TlsState::Active && (needs_tls || (hides && self.tls == TlsState::Offered)) {
-            return Err(Refused::TlsFirst);
+            return Err(AccessRefusal::TlsFirst);
         }
-        self.may_have(export.ok_or(Refused::Unknown)?)
+        self.check_access(export.ok_or(AccessRefusal::Unknown)?)
     }
 
-    /// The same export, if this client may use it now; a gate has its own word in that.
-    fn may_have(&self, export: Arc<Export>) -> Result<Arc<Export>, Refused> {
+    /// Checks the client's TLS state and address against the export. Admission control is checked separately.
+    fn check_access(&self, export: Arc<Export>) -> Result<Arc<Export>, AccessRefusal> {
         if self.tls != TlsState::Active && export.info().tls == ExportTls::Required {
-            return Err(Refused::TlsFirst);
+            return Err(AccessRefusal::TlsFirst);
         }
-        if export.admits(self.address) { Ok(export) } else { Err(Refused::Address) }
+        if export.admits(self.address) { Ok(export) } else { Err(AccessRefusal::Address) }
     }
 
-    /// Tells the next part of the list; the option is not taken before the last one.
+    /// Sends the next part of the list. The option is consumed with the last part.
     fn list(&mut self, data: &[u8], out: &mut Vec<u8>) {
         if !data.is_empty() {
             return reply::error(out, option::LIST, option_reply::ERR_INVALID, "this option has no data");
         }
-        let part = self.table.list_after(self.listed.as_deref(), LIST_PART);
+        let part = self.table.list_after(self.list_position.as_deref(), LIST_PART_EXPORTS);
         let visible = |export: &&Arc<Export>| {
-            export.info().gate.is_none()
+            export.info().admission.is_none()
                 && export.admits(self.address)
                 && (self.tls == TlsState::Active || export.info().tls != ExportTls::Required)
         };
         for export in part.iter().filter(visible) {
             reply::server(out, &export.info().name, &export.info().description);
         }
-        self.listed = part.last().filter(|_| part.len() == LIST_PART).map(|export| export.info().name.clone());
-        if self.listed.is_none() {
+        self.list_position =
+            part.last().filter(|_| part.len() == LIST_PART_EXPORTS).map(|export| export.info().name.clone());
+        if self.list_position.is_none() {
             reply::ack(out, option::LIST);
         }
     }
 
-    /// How replies look. Extended headers bring structured replies with them, and there is no way back.
-    fn style(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) {
+    /// Selects the reply style. Extended headers imply structured replies and cannot be undone.
+    fn set_reply_style(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) {
         let (kind, text) = match option {
             _ if !data.is_empty() => (option_reply::ERR_INVALID, "this option has no data"),
             option::EXTENDED_HEADERS if self.extended => {
@@ -356,68 +356,70 @@ impl Handshake {
         reply::error(out, option, kind, text);
     }
 
-    /// EXPORT_NAME can only succeed or close.
-    fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+    /// Handles EXPORT_NAME, which either succeeds or closes the connection.
+    fn export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> HandshakeStep {
         if self.extended {
-            return Step::Close(Cause::NameWithExtended);
+            return HandshakeStep::Close(Cause::NameWithExtended);
         }
-        let Name::Text(name) = Name::of(data) else {
-            return Step::Close(Cause::NoSuchExport(String::from_utf8_lossy(&data[..data.len().min(64)]).into_owned()));
+        let ProtocolString::Text(name) = ProtocolString::of(data) else {
+            return HandshakeStep::Close(Cause::NoSuchExport(
+                String::from_utf8_lossy(&data[..data.len().min(64)]).into_owned(),
+            ));
         };
         let export = match self.find(name) {
             Ok(export) => export,
-            Err(Refused::Unknown) => return Step::Close(Cause::NoSuchExport(name.to_owned())),
-            Err(Refused::TlsFirst) => return Step::Close(Cause::TlsRequired),
-            Err(Refused::Address) => return Step::Close(Cause::NotAllowed),
+            Err(AccessRefusal::Unknown) => return HandshakeStep::Close(Cause::NoSuchExport(name.to_owned())),
+            Err(AccessRefusal::TlsFirst) => return HandshakeStep::Close(Cause::TlsRequired),
+            Err(AccessRefusal::Address) => return HandshakeStep::Close(Cause::NotAllowed),
         };
-        let Some(open) = export.open() else { return Step::Close(Cause::NoPlace(name.to_owned())) };
+        let Some(open) = export.open() else { return HandshakeStep::Close(Cause::ConnectionLimit(name.to_owned())) };
         let size_bytes = export.size_bytes();
         out.extend_from_slice(&size_bytes.to_be_bytes());
-        out.extend_from_slice(&export.info().transmission_flags(self.structured).to_be_bytes());
+        out.extend_from_slice(&reply::transmission_flags(export.info(), self.structured).to_be_bytes());
         if !self.no_zeroes {
             out.extend_from_slice(&[0; 124]);
         }
-        Step::Enter(self.session(&export, open, size_bytes))
+        HandshakeStep::Enter(self.session(&export, open, size_bytes))
     }
 
-    /// INFO and GO differ only in what follows.
-    fn info(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Step {
+    /// Handles INFO and GO, which differ only in the step that follows.
+    fn info(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> HandshakeStep {
         let refuse = |out: &mut Vec<u8>, kind, text| {
             reply::error(out, option, kind, text);
-            Step::More
+            HandshakeStep::NeedInput
         };
         let mut fields = Fields::new(data);
         let parsed = fields.string().zip(fields.u16());
         let Some((name, wants)) = parsed.filter(|(_, n)| fields.rest().len() == 2 * usize::from(*n)) else {
-            return refuse(out, option_reply::ERR_INVALID, "the option's lengths do not add up");
+            return refuse(out, option_reply::ERR_INVALID, "the option's length fields are inconsistent");
         };
-        let name = match Name::of(name) {
-            Name::Text(name) => name,
-            Name::Bad(text) => return refuse(out, option_reply::ERR_INVALID, text),
+        let name = match ProtocolString::of(name) {
+            ProtocolString::Text(name) => name,
+            ProtocolString::Bad(text) => return refuse(out, option_reply::ERR_INVALID, text),
         };
-        let gated = if option == option::GO { self.table.find_gated(name) } else { None };
-        if let Some((export, terms)) = gated {
-            return self.go_gated(&export, terms, fields.rest(), out);
+        let with_admission = if option == option::GO { self.table.find_with_admission(name) } else { None };
+        if let Some((export, terms)) = with_admission {
+            return self.go_with_admission(&export, terms, fields.rest(), out);
         }
         let export = match self.find(name) {
             Ok(export) => export,
             Err(refused) => return refuse(out, refused.code(), refused.text()),
         };
         let open = match (option, export.open()) {
-            (_, None) => return refuse(out, option_reply::ERR_POLICY, "the export has no connection to spare"),
+            (_, None) => return refuse(out, option_reply::ERR_POLICY, "the export has reached its connection limit"),
             (option::GO, open) => open,
             _ => None,
         };
         debug_assert_eq!(fields.rest().len(), 2 * usize::from(wants));
-        let size_bytes = self.tell(&export, option, fields.rest(), out);
+        let size_bytes = self.describe_export(&export, option, fields.rest(), out);
         match open {
-            Some(open) => Step::Enter(self.session(&export, open, size_bytes)),
-            None => Step::More,
+            Some(open) => HandshakeStep::Enter(self.session(&export, open, size_bytes)),
+            None => HandshakeStep::NeedInput,
         }
     }
 
-    /// Tells what is wanted of an export. Returns its size.
-    fn tell(&self, export: &Export, option: u32, wants: &[u8], out: &mut Vec<u8>) -> u64 {
+    /// Sends the requested information on an export. Returns the size that was sent.
+    fn describe_export(&self, export: &Export, option: u32, wants: &[u8], out: &mut Vec<u8>) -> u64 {
         let wanted = |info: u16| wants.chunks_exact(2).any(|pair| pair == info.to_be_bytes());
         let size_bytes = export.size_bytes();
         let sizes = (size_bytes, self.read_bytes_max);
@@ -426,43 +428,49 @@ impl Handshake {
         size_bytes
     }
 
-    /// GO of an export with a gate, which may want to be waited for.
-    fn go_gated(&mut self, export: &Arc<Export>, terms: &str, wants: &[u8], out: &mut Vec<u8>) -> Step {
+    /// Handles GO for an export with admission control, which may keep the client waiting.
+    fn go_with_admission(
+        &mut self,
+        export: &Arc<Export>,
+        terms: &str,
+        wants: &[u8],
+        out: &mut Vec<u8>,
+    ) -> HandshakeStep {
         let refuse = |out: &mut Vec<u8>, kind, text: &str| {
             reply::error(out, option::GO, kind, text);
-            Step::More
+            HandshakeStep::NeedInput
         };
-        if let Err(refused) = self.may_have(Arc::clone(export)) {
+        if let Err(refused) = self.check_access(Arc::clone(export)) {
             return refuse(out, refused.code(), refused.text());
         }
-        let asked = match (self.pass.take(), export.info().gate.as_ref()) {
+        let admission = match (self.pass.take(), export.info().admission.as_ref()) {
             (Some(pass), _) => Ok(pass),
-            (None, Some(gate)) => gate.ask(terms),
-            (None, None) => return refuse(out, Refused::Unknown.code(), Refused::Unknown.text()),
+            (None, Some(gate)) => gate.request(terms),
+            (None, None) => return refuse(out, AccessRefusal::Unknown.code(), AccessRefusal::Unknown.text()),
         };
-        let pass = match asked {
+        let pass = match admission {
             Ok(pass) => pass,
-            Err(Denied::Never(why)) => return refuse(out, option_reply::ERR_POLICY, &why),
-            Err(Denied::Now(why)) => return refuse(out, option_reply::ERR_SHUTDOWN, &why),
+            Err(AdmissionDenied::Permanently(why)) => return refuse(out, option_reply::ERR_POLICY, &why),
+            Err(AdmissionDenied::Temporarily(why)) => return refuse(out, option_reply::ERR_SHUTDOWN, &why),
         };
-        match pass.standing() {
-            Standing::Waits => {
+        match pass.state() {
+            AdmissionState::Waits => {
                 self.pass = Some(pass);
-                return Step::Wait;
+                return HandshakeStep::AwaitAdmission;
             }
-            // Who comes again is told whether that is for good.
-            Standing::Cut => return refuse(out, option_reply::ERR_SHUTDOWN, CUT_OFF),
-            Standing::Admitted => {}
+            // A client that retries learns whether the refusal is permanent.
+            AdmissionState::Cut => return refuse(out, option_reply::ERR_SHUTDOWN, CUT_OFF),
+            AdmissionState::Admitted => {}
         }
         let Some(open) = export.open() else {
-            return refuse(out, option_reply::ERR_SHUTDOWN, "the export has no connection to spare");
+            return refuse(out, option_reply::ERR_SHUTDOWN, "the export has reached its connection limit");
         };
-        let size_bytes = self.tell(export, option::GO, wants, out);
-        Step::Enter(Session { pass: Some(pass), ..self.session(export, open, size_bytes) })
+        let size_bytes = self.describe_export(export, option::GO, wants, out);
+        HandshakeStep::Enter(NegotiatedSession { pass: Some(pass), ..self.session(export, open, size_bytes) })
     }
 
-    /// `size_bytes`: as the client was told; it keeps that.
-    fn session(&self, export: &Export, open: OpenExport, size_bytes: u64) -> Session {
+    /// Builds the session. `size_bytes` is the size that was sent to the client, which keeps it.
+    fn session(&self, export: &Export, open: OpenExport, size_bytes: u64) -> NegotiatedSession {
         let info = export.info();
         let chosen = self.context.as_ref().filter(|(name, _)| self.structured && *name == info.name);
         let contexts = chosen.map(|(_, contexts)| contexts.clone());
@@ -475,6 +483,6 @@ impl Handshake {
             extended: self.extended,
             allocation: contexts.is_some(),
         };
-        Session { export: open, terms, contexts: contexts.unwrap_or_default(), pass: None }
+        NegotiatedSession { export: open, terms, contexts: contexts.unwrap_or_default(), pass: None }
     }
 }

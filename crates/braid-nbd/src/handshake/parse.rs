@@ -1,8 +1,8 @@
-//! Fields of an option's data, taken from the front; nothing is trusted.
+//! Parses the fields of an option's data from the front. The input is untrusted.
 
 use crate::codec::STRING_BYTES_MAX;
 
-/// What is left of an option's data.
+/// The unparsed rest of an option's data.
 #[derive(Clone, Copy)]
 pub(super) struct Fields<'a>(&'a [u8]);
 
@@ -27,7 +27,7 @@ impl<'a> Fields<'a> {
         Some(u32::from_be_bytes(*front))
     }
 
-    /// Bytes preceded by their count.
+    /// Takes a string that is preceded by its length.
     pub(super) fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
         let (front, rest) = self.0.split_at_checked(usize::try_from(len).ok()?)?;
@@ -36,20 +36,20 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A string of the protocol, judged by its rules.
-pub(super) enum Name<'a> {
+/// A protocol string, validated.
+pub(super) enum ProtocolString<'a> {
     Text(&'a str),
     Bad(&'static str),
 }
 
-impl<'a> Name<'a> {
-    pub(super) fn of(bytes: &'a [u8]) -> Name<'a> {
+impl<'a> ProtocolString<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> ProtocolString<'a> {
         if bytes.len() > STRING_BYTES_MAX {
-            return Name::Bad("a string is over 4096 bytes long");
+            return ProtocolString::Bad("a string is over 4096 bytes long");
         }
         match std::str::from_utf8(bytes) {
-            Ok(text) if !text.contains('\0') => Name::Text(text),
-            _ => Name::Bad("a string is not UTF-8, or holds a NUL"),
+            Ok(text) if !text.contains('\0') => ProtocolString::Text(text),
+            _ => ProtocolString::Bad("a string is not UTF-8, or holds a NUL"),
         }
     }
 }

@@ -1,90 +1,92 @@
-//! The server's limits, all of them in one place.
+//! The server's limits.
 
 use crate::handshake::HANDSHAKE_NS_MAX;
 
-/// Requests of one connection that may be unanswered at a time; more wait in the socket.
+/// Maximum number of unanswered requests of one connection; further ones wait in the socket.
 pub const REQUESTS_MAX: usize = 256;
-/// Data of READs and WRITEs of one connection that may be in memory at a time, in bytes (32 MiB).
+/// Maximum READ and WRITE data of one connection in memory, in bytes (32 MiB).
 pub const BYTES_MAX: u32 = 32 << 20;
-/// The same while others wait for memory (4 MiB), so that no one client can keep it all.
+/// The same while other connections wait for memory (4 MiB), so that no client can hold all of it.
 pub const BYTES_MAX_CONTESTED: u32 = 4 << 20;
-/// A request's data is cut into segments of this many bytes (1 MiB): what one buffer holds and one
-/// request to the engine moves.
+/// Size of the segments that a request's data is split into, in bytes (1 MiB): one buffer and one engine request each.
 pub const SEGMENT_BYTES: u32 = 1 << 20;
-/// Segments of one connection: one for each request, and one more for each full segment of data.
+/// Maximum number of segments of one connection: one for each request, and one more for each full segment of data.
 pub const SEGMENTS_MAX: usize = REQUESTS_MAX + (BYTES_MAX / SEGMENT_BYTES) as usize;
-/// A connection may hold this part of what is left of the shard's memory above the reserve: a quarter.
+/// A connection may hold 1/4 of the shard's memory that is left above the reserve.
 pub const SHARE: u64 = 4;
-/// All connections of an export together may hold as much as is left there for others.
+/// All connections of an export together may hold as much memory as is left above the reserve.
 pub const EXPORT_SHARE: u64 = 1;
-/// The reserve, as a part of all memory: an eighth. Only what is small finds memory there:
+/// The reserve is 1/8 of all memory. It is available to small requests only:
 pub const RESERVE_SHARE: u64 = 8;
-/// what with all that its connection holds is no more than a sixty-fourth of what is left.
+/// A request is small if it and everything else that its connection holds are at most 1/64 of the free memory left.
 pub const SMALL_SHARE: u64 = 64;
-/// Who waits for memory is passed by so many others in a turn of the shard's loop, each within its share.
+/// Maximum number of connections that may pass the first waiter in one turn of the shard's loop, each within its share.
 pub const PASSING_MAX: usize = 32;
-/// While others have waited for memory for this part of [`ServerConfig::replies_ns`] in vain, the client is cut off that holds
-/// most of it and has taken nothing of a send for as long: a sixth, 5 s.
+/// If connections wait for memory for 1/6 of [`ServerConfig::replies_ns`] (5 s), the server disconnects the client that
+/// holds the most memory among those that took nothing of a send for as long.
 pub const STALL_SHARE: u64 = 6;
-/// Least and most bytes of a READ, whatever the memory: half of the memory is announced as the largest block.
+/// Minimum and maximum of the largest READ in bytes. In between, half of the shard's memory is announced as the largest
+/// block.
 pub const READ_BYTES_MAX: (u32, u32) = (64 << 10, 32 << 20);
-/// Requests that the engine is told of before the first of them begins.
-pub const FORESEEN_MAX: usize = 32;
-/// A connection's stream buffer at first, in bytes.
+/// Maximum number of requests announced to the engine before the first of them begins.
+pub const PREFETCH_REQUESTS_MAX: usize = 32;
+/// Initial size of a connection's stream buffer in bytes.
 pub const STREAM_BYTES: u32 = 32 << 10;
-/// A connection's stream buffer once it was seen full, in bytes.
+/// Size of a connection's stream buffer in bytes after it was full.
 pub const STREAM_BYTES_LARGE: u32 = 256 << 10;
-/// A TLS connection's buffer for received records, and as much for those to be sent, in bytes.
+/// Initial size of a TLS connection's input buffer, and of its output buffer, in bytes.
 pub const SECURE_BYTES: u32 = 32 << 10;
-/// The same once they were seen full.
+/// Size of each of these buffers after it was full, in bytes.
 pub const SECURE_BYTES_LARGE: u32 = 256 << 10;
-/// TLS handshakes that get on in one turn of the shard's loop. Each costs a signature, up to a millisecond with RSA of
-/// 4096 bits, for which all other clients of the shard wait.
+/// TLS handshakes continued per turn of the shard's loop. Each costs a signature, up to a millisecond with 4096-bit
+/// RSA, during which the shard serves no other client.
 pub const TLS_TURNS: u32 = 1;
-/// What is left of a payload is received straight into its buffer from this many bytes on.
+/// Minimum rest of a payload that is received directly into its buffer, in bytes.
 pub const DIRECT_BYTES: u32 = 32 << 10;
-/// What is read is sent out of a memory disk's own memory from this many bytes on, instead of being copied first: below,
-/// copying costs less than another piece to send.
+/// Minimum length of a read that is sent from a memory disk's own memory without a copy, in bytes. Below it, a copy
+/// costs less than another piece to send.
 pub const LEND_BYTES: u32 = 32 << 10;
-/// Bytes asked of the stream after a payload that was received straight: the next request's header, and
-/// not much of its payload, which would have to be copied.
-pub const ASK_BYTES_AFTER_DIRECT: u32 = 4096;
-/// Most bytes received at once straight into a payload's buffer: what must arrive within
+/// Bytes to receive into the stream after a directly received payload: enough for the next request's header, and little
+/// of its payload, which would have to be copied.
+pub const RECEIVE_BYTES_AFTER_DIRECT: u32 = 4096;
+/// Maximum bytes of one direct receive into a payload's buffer: the amount that must arrive within
 /// [`ServerConfig::payload_ns`].
 pub const DIRECT_BYTES_MAX: u32 = 256 << 10;
-/// All replies of a connection that is closing must be taken within this many times [`ServerConfig::replies_ns`], the
-/// time that the engine takes for its last answers not counted.
+/// A closing connection must take all replies within this multiple of [`ServerConfig::replies_ns`], not counting the
+/// time that the engine needs for the last completions.
 pub const DRAIN_TIMES: u64 = 2;
-/// Room for one reply's header, in bytes: the longest is an error with extended headers, its place and a sentence.
+/// Maximum length of a reply header in bytes: an error with extended headers, an offset and a text.
 pub const HEAD_BYTES: usize = 88;
-/// Room for the headers of one send, in bytes: 64 for each reply. Only errors are longer; they go in two sends.
+/// Size of the buffer for the headers of one send in bytes: 64 for each reply. Only errors are longer; they are split
+/// over two sends.
 pub const HEADS_BYTES: usize = 64 * REQUESTS_MAX;
 /// A send takes no further reply once it holds this many bytes (1 MiB).
 pub const SEND_BYTES: u64 = 1 << 20;
-/// Most extents in one answer to BLOCK_STATUS.
+/// Maximum number of extents in one reply to BLOCK_STATUS.
 pub const EXTENTS_MAX: usize = 512;
 
-/// Limits that tests and the daemon may set.
+/// Configurable limits.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Connections of this shard at a time.
+    /// Maximum number of connections on the shard.
     pub connections_max: u16,
-    /// Those of them that may be in their handshake: a further client takes the place of the one that has been longest
-    /// at it. Whoever holds many connections open without saying a word cannot keep others out.
+    /// Maximum number of these in their handshake. A further client displaces the oldest handshake, so silent
+    /// connections cannot lock out other clients.
     pub handshakes_max: u16,
-    /// Memory of this shard for large stream buffers, in bytes.
+    /// Maximum memory of the shard for large stream buffers, in bytes.
     pub large_streams_bytes_max: u64,
-    /// Time for a handshake.
+    /// Time limit of a handshake.
     pub handshake_ns: u64,
-    /// Time for the next part of a payload (256 KiB, or all of a shorter rest) to arrive.
+    /// Time limit for the next part of a payload (256 KiB, or a shorter rest) to arrive.
     pub payload_ns: u64,
-    /// Time for one send (about 1 MiB) to be taken, when others wait for its memory or the connection is closing.
+    /// Time limit for the client to take one send (about 1 MiB) while others wait for its memory or the connection is
+    /// closing.
     pub replies_ns: u64,
-    /// Time that a request waits for memory before it fails with ENOMEM.
+    /// How long a request waits for memory before it fails with ENOMEM.
     pub memory_ns: u64,
-    /// Time for the last replies when the server stops.
+    /// Time limit for the last replies when the server stops.
     pub stop_ns: u64,
-    /// Between two looks at the clock while something has a limit.
+    /// Interval between checks of the time limits.
     pub tick_ns: u64,
 }
 

@@ -1,38 +1,27 @@
-//! One client: its life from the greeting to the last buffer given back.
+//! One connection, from the greeting to the release of its last buffer.
 //!
-//! `input.rs` takes requests in, `output.rs` sends replies, this file holds both together and ends them.
+//! `input.rs` takes in requests and `output.rs` sends replies; this file completes requests and ends connections.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use braid_engine::{Buf, Completion, ErrorKind, Op, Request};
+use braid_export::ExportStats;
 use rustls::ServerConfig;
 
 use super::config::{DRAIN_TIMES, HEADS_BYTES, READ_BYTES_MAX, REQUESTS_MAX, STREAM_BYTES, STREAM_BYTES_LARGE};
 use super::frontend::Arrival;
 use super::host::{Host, SEND_PIECES_MAX, SendPiece};
-use super::input::{Input, Wait};
-use super::request::{Failure, Kind, Requests};
+use super::request::{Failure, RequestKind, Requests};
 use super::secure::Secure;
 use super::shared::Shared;
+use super::state::{ConnectionStage, InputState, ReceiveTarget, WaitReason};
 use crate::errno::Errno;
 use crate::event::{Cause, NbdEvent};
-use crate::export::ExportStats;
-use crate::handshake::{Handshake, Session};
+use crate::handshake::{Handshake, NegotiatedSession};
 
-/// How far a connection is from its end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ending {
-    /// It is not ending.
-    Not,
-    /// Nothing more is taken in; what was is answered.
-    Drain,
-    /// The socket is closed; what is in flight comes back.
-    Closed,
-}
-
-/// What goes out before the first reply, and what the handshake knows.
+/// The state of a connection before transmission.
 #[derive(Debug)]
 pub(super) struct Greeting {
     pub handshake: Handshake,
@@ -43,91 +32,80 @@ pub(super) struct Connection<S> {
     pub token: u64,
     pub socket: S,
     pub peer: String,
-    /// Where the client is; none on a Unix socket.
+    /// The client's address; `None` on a Unix socket.
     pub address: Option<IpAddr>,
-    /// What TLS is begun with, if the listener offers it.
+    /// The TLS configuration, if the listener offers TLS.
     pub tls: Option<Arc<ServerConfig>>,
-    /// TLS begins when what is being sent is sent.
+    /// TLS begins when the current output is sent.
     pub upgrading: bool,
-    /// From the beginning of TLS on.
+    /// The TLS state, from the beginning of TLS.
     pub secure: Option<Box<Secure>>,
-    /// When the export's limits let the next request go; none: they were not asked yet.
+    /// When the export's limits admit the next request; `None` if they were not consulted yet.
     pub due_ns: Option<u64>,
-    /// Until transmission.
+    /// When the connection tries again whether its export is still held.
+    pub held_until_ns: u64,
+    /// The handshake, until transmission.
     pub greeting: Option<Box<Greeting>>,
-    /// The handshake's output that is not sent yet.
+    /// Unsent output of the handshake.
     pub greeting_out: Vec<u8>,
-    /// From transmission on.
-    pub session: Option<Session>,
+    /// The session, from transmission.
+    pub session: Option<NegotiatedSession>,
     pub requests: Requests,
 
-    /// The stream buffer; bytes `start..end` are not taken yet.
+    /// The stream buffer; bytes `start..end` are not parsed yet.
     pub stream: Buf,
     pub stream_len: u32,
     pub start: u32,
     pub end: u32,
-    /// How many bytes the next receive into the stream asks for at most.
-    pub ask: u32,
-    pub input: Input,
-    /// So many requests from `start` on the engine was told of, or need not be.
-    pub foreseen: u8,
-    pub wait: Wait,
-    /// Counts the pump's turns that got somewhere.
+    /// Maximum bytes of the next receive into the stream.
+    pub receive_bytes_max: u32,
+    pub input: InputState,
+    /// Number of buffered requests, from `start`, that were announced to the engine or are not announced.
+    pub prefetched: u8,
+    pub wait: WaitReason,
+    /// Counts steps of the pump that made progress.
     pub progress: u64,
-    /// What the receive in flight fills.
-    pub recv: Option<Target>,
-    /// Since when the payload that is being taken in has not got on by [`DIRECT_BYTES`].
+    /// The destination of the receive in flight.
+    pub recv: Option<ReceiveTarget>,
+    /// When the current payload last progressed by [`DIRECT_BYTES`].
     pub payload_since_ns: u64,
-    /// Bytes of it that have come since then.
+    /// Bytes of the payload received since then.
     pub payload_bytes: u32,
 
-    /// Memory for replies' headers.
+    /// Buffer for reply headers.
     pub head: Buf,
     pub ready: VecDeque<u16>,
     pub sending: Vec<u16>,
-    /// A reply of which a part is sent: the next segment, and how many bytes are left from there on.
+    /// A partly sent reply: its slot, the next segment, and the bytes left from there.
     pub partial: Option<(u16, u16, u32)>,
     pub pieces: Vec<SendPiece>,
     pub send_out: bool,
     pub send_since_ns: u64,
     pub stats: ExportStats,
-    /// Where its export's memory is counted, and what was counted of its own.
+    /// The index of its export's memory share, and the bytes last reported to it.
     pub share: Option<usize>,
-    pub told: u64,
-    /// It found no memory because its export holds too much: others may go first.
-    pub export_holds_too_much: bool,
+    pub reported_bytes: u64,
+    /// It found no memory because its export is over its share: other exports' connections may pass it.
+    pub export_over_share: bool,
 
-    /// Segments that the engine has.
+    /// Segments submitted to the engine.
     pub in_engine: u32,
-    /// Some of them wait to be begun: see [`super::hang_up`].
+    /// Some of them were entered and have not begun: see [`super::hang_up`].
     pub has_entered: bool,
-    pub ending: Ending,
-    pub ending_since_ns: u64,
-    /// Since when, while it drains, only the client is waited for: nothing came from the engine.
+    pub stage: ConnectionStage,
+    pub closing_since_ns: u64,
+    /// While draining: when the engine last completed a segment. Since then only the client is waited for.
     pub drain_since_ns: u64,
     pub cause: Option<Cause>,
-    /// Already in the list of connections that the end of the batch looks at.
+    /// The connection is marked for the end of the batch.
     pub dirty: bool,
-}
-
-/// Where received bytes go.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Target {
-    Stream {
-        asked: u32,
-    },
-    /// Of TLS.
-    Records {
-        asked: u32,
-    },
-    Payload,
 }
 
 pub(super) const TOKEN_RECV: u64 = 0;
 pub(super) const TOKEN_SEND: u64 = 1;
 
-/// Most bytes of a READ with so much memory in all: half of it, so that such a request finds it, if need be step by step,
-/// whatever small ones hold.
+/// Returns the maximum bytes of a READ for this much memory: half of it, so that such a request can gather its memory,
+/// if necessary step by step, whatever small requests hold.
 fn read_bytes_max(memory_bytes: u64) -> u32 {
     let (least, most) = READ_BYTES_MAX;
     let half = (memory_bytes / 2).clamp(u64::from(least), u64::from(most));
@@ -135,7 +113,7 @@ fn read_bytes_max(memory_bytes: u64) -> u32 {
 }
 
 impl<S: Copy> Connection<S> {
-    /// Sets a connection up, the only time that it allocates. `None`: the arena is full.
+    /// Returns a new connection, or `None` if the arena is exhausted. All allocations of a connection happen here.
     pub fn new<H: Host<Socket = S>>(
         host: &mut H,
         (index, token): (u16, u64),
@@ -166,6 +144,7 @@ impl<S: Copy> Connection<S> {
             upgrading: false,
             secure: None,
             due_ns: None,
+            held_until_ns: 0,
             greeting: Some(Box::new(Greeting { handshake })),
             greeting_out,
             session: None,
@@ -174,10 +153,10 @@ impl<S: Copy> Connection<S> {
             stream_len: STREAM_BYTES,
             start: 0,
             end: 0,
-            ask: u32::MAX,
-            input: Input::Header,
-            foreseen: 0,
-            wait: Wait::No,
+            receive_bytes_max: u32::MAX,
+            input: InputState::Header,
+            prefetched: 0,
+            wait: WaitReason::No,
             progress: 0,
             recv: None,
             payload_since_ns: 0,
@@ -191,24 +170,24 @@ impl<S: Copy> Connection<S> {
             send_since_ns: 0,
             stats: ExportStats::default(),
             share: None,
-            told: 0,
-            export_holds_too_much: false,
+            reported_bytes: 0,
+            export_over_share: false,
             in_engine: 0,
             has_entered: false,
-            ending: Ending::Not,
-            ending_since_ns: 0,
+            stage: ConnectionStage::Open,
+            closing_since_ns: 0,
             drain_since_ns: 0,
             cause: None,
             dirty: false,
         }))
     }
 
-    /// The engine answered a segment.
+    /// Handles the completion of a segment.
     #[inline]
     pub fn io_done<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, segment: u16, done: &Completion) {
         debug_assert_eq!(self.requests.segment(segment).tag, done.tag, "an answer to another segment");
         self.in_engine -= 1;
-        if self.ending == Ending::Drain {
+        if self.stage == ConnectionStage::Draining {
             self.drain_since_ns = host.now_ns();
         }
         if done.buffer_busy {
@@ -216,35 +195,35 @@ impl<S: Copy> Connection<S> {
             let held = self.requests.segment(segment);
             let pass = self.session.as_ref().and_then(|session| session.pass.clone());
             shared.quarantine(held.tag, buf, held.len, pass);
-            if done.result.is_err() && self.read_again(host, shared, segment) {
+            if done.result.is_err() && self.retry_read(host, shared, segment) {
                 return;
             }
         }
         let slot = self.requests.segment(segment).slot;
         match done.result {
             Ok(()) => {}
-            Err(error) if error.kind.is_unsettled() => self.leave_unsettled(host, slot),
+            Err(error) if error.kind.is_unsettled() => self.drop_unsettled(host, slot),
             Err(error) => {
                 let at = self.requests.segment(segment).at;
                 self.fail_slot(slot, error.kind, at);
             }
         }
-        if self.requests.slot(slot).kind == Kind::Write {
+        if self.requests.slot(slot).kind == RequestKind::Write {
             self.requests.free_buffer(host, segment);
         }
         self.finish_part(host, slot);
     }
 
-    /// Asks once more for what a disk did not give in time, where another disk may have it: with other memory, as the kernel
-    /// may still fill the first. A request that has failed otherwise is not worth it.
+    /// Retries a read that timed out on one disk if another disk may hold the data. It uses a new buffer, since the
+    /// kernel may still fill the first. A request that has already failed otherwise is not retried.
     #[cold]
-    fn read_again<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, segment: u16) -> bool {
+    fn retry_read<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, segment: u16) -> bool {
         let part = *self.requests.segment(segment);
         let of = *self.requests.slot(part.slot);
         let Some(session) = &self.session else { return false };
         let device = session.export.info().device;
-        let wanted = self.ending != Ending::Closed && !of.silent && of.failure.is_none();
-        if of.kind != Kind::Read || part.again || !wanted || !host.is_redundant(device) {
+        let wanted = self.stage != ConnectionStage::Closed && !of.no_reply && of.failure.is_none();
+        if of.kind != RequestKind::Read || part.retried || !wanted || !host.is_redundant(device) {
             return false;
         }
         let Some(buf) = host.alloc(part.len as usize) else { return false };
@@ -257,19 +236,19 @@ impl<S: Copy> Connection<S> {
         self.in_engine += 1;
         self.requests.put_buffer(segment, buf);
         let part = self.requests.segment(segment);
-        (part.tag, part.again) = (tag, true);
+        (part.tag, part.retried) = (tag, true);
         true
     }
 
-    /// A later session settles this request: it gets no reply, and the connection ends. Nothing more is taken in; replies that other
-    /// requests have earned are sent before.
+    /// Drops the reply of a request that a later session settles, and drains the connection. Replies of other completed
+    /// requests are sent first.
     #[cold]
-    fn leave_unsettled<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16) {
-        self.requests.slot(slot).silent = true;
+    fn drop_unsettled<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16) {
+        self.requests.slot(slot).no_reply = true;
         self.drain(host, Cause::Unsettled);
     }
 
-    /// Notes a request's first failure.
+    /// Records a request's first failure.
     pub fn fail_slot(&mut self, slot: u16, kind: ErrorKind, at: u32) {
         let slot = self.requests.slot(slot);
         if slot.failure.is_none() {
@@ -279,7 +258,7 @@ impl<S: Copy> Connection<S> {
         }
     }
 
-    /// One part of a request is done; with the last one its reply is ready.
+    /// Completes one part of a request. After the last part its reply is ready.
     #[inline]
     pub fn finish_part<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16) {
         let it = self.requests.slot(slot);
@@ -287,50 +266,50 @@ impl<S: Copy> Connection<S> {
         if it.pending > 0 {
             return;
         }
-        if it.silent || self.ending == Ending::Closed {
+        if it.no_reply || self.stage == ConnectionStage::Closed {
             self.requests.close(host, slot);
         } else {
             self.ready.push_back(slot);
         }
     }
 
-    /// Takes nothing more in, answers what there is, then closes.
+    /// Drains the connection: takes no more input, answers the requests in flight, then closes.
     pub fn drain<H: Host<Socket = S>>(&mut self, host: &mut H, cause: Cause) {
-        if self.ending != Ending::Not {
+        if self.stage != ConnectionStage::Open {
             return;
         }
-        self.ending = Ending::Drain;
-        self.ending_since_ns = host.now_ns();
-        self.drain_since_ns = self.ending_since_ns;
+        self.stage = ConnectionStage::Draining;
+        self.closing_since_ns = host.now_ns();
+        self.drain_since_ns = self.closing_since_ns;
         self.cause = Some(cause);
         self.abandon_input(host);
     }
 
-    /// When its handshake must be over, while it is in one.
+    /// Returns the deadline of the handshake, while it is in progress.
     pub fn handshake_until_ns(&self) -> Option<u64> {
-        let greeting = self.greeting.as_ref().filter(|_| self.ending == Ending::Not)?;
+        let greeting = self.greeting.as_ref().filter(|_| self.stage == ConnectionStage::Open)?;
         Some(greeting.handshake.deadline_ns())
     }
 
-    /// Closes now; whatever is in flight only comes back to be freed.
+    /// Closes the connection at once. Operations in flight are awaited only to free their buffers.
     pub fn fail<H: Host<Socket = S>>(&mut self, host: &mut H, cause: Cause) {
-        if self.ending == Ending::Closed {
+        if self.stage == ConnectionStage::Closed {
             return;
         }
-        if self.ending == Ending::Not {
+        if self.stage == ConnectionStage::Open {
             self.cause = Some(cause);
         }
-        self.shut(host);
+        self.close_socket(host);
     }
 
-    /// The socket ends; replies that were not sent never will be.
-    pub fn shut<H: Host<Socket = S>>(&mut self, host: &mut H) {
-        self.ending = Ending::Closed;
-        self.ending_since_ns = host.now_ns();
+    /// Closes the socket and drops unsent replies.
+    pub fn close_socket<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        self.stage = ConnectionStage::Closed;
+        self.closing_since_ns = host.now_ns();
         host.close(self.socket);
         self.abandon_input(host);
         if self.secure.is_some() || !self.send_out {
-            // What the kernel sends, if anything, is a copy.
+            // The kernel sends from a copy, if it still sends.
             self.close_sending(host);
         }
         while let Some(slot) = self.ready.pop_front() {
@@ -338,7 +317,7 @@ impl<S: Copy> Connection<S> {
         }
     }
 
-    /// Ends the requests whose replies were sent.
+    /// Frees the requests whose replies were sent.
     pub fn close_sending<H: Host<Socket = S>>(&mut self, host: &mut H) {
         for k in 0..self.sending.len() {
             let slot = self.sending[k];
@@ -346,7 +325,7 @@ impl<S: Copy> Connection<S> {
         }
         self.sending.clear();
         match self.partial {
-            Some((slot, ..)) if self.ending == Ending::Closed => {
+            Some((slot, ..)) if self.stage == ConnectionStage::Closed => {
                 self.partial = None;
                 self.requests.close(host, slot);
             }
@@ -358,60 +337,60 @@ impl<S: Copy> Connection<S> {
         }
     }
 
-    /// Lets go of a request that was only half taken in: it gets no reply.
+    /// Drops a request that is not completely taken in, without a reply.
     fn abandon_input<H: Host<Socket = S>>(&mut self, host: &mut H) {
-        self.wait = Wait::No;
+        self.wait = WaitReason::No;
         self.start = self.end;
         if let Some(secure) = &mut self.secure {
             secure.forget_input();
         }
-        let input = std::mem::replace(&mut self.input, Input::Header);
+        let input = std::mem::replace(&mut self.input, InputState::Header);
         let slot = match input {
-            Input::Header => return,
-            // The kernel still fills its buffer: `net_done` comes back here.
-            Input::Payload { .. } if self.recv == Some(Target::Payload) => {
+            InputState::Header => return,
+            // The kernel still fills the buffer: `received` calls this again.
+            InputState::Payload { .. } if self.recv == Some(ReceiveTarget::Payload) => {
                 self.input = input;
                 return;
             }
-            Input::Payload { slot, .. }
-            | Input::Submit { slot, .. }
-            | Input::Discard { slot, .. }
-            | Input::Gather { slot, .. } => slot,
+            InputState::Payload { slot, .. }
+            | InputState::Submit { slot, .. }
+            | InputState::Discard { slot, .. }
+            | InputState::Gather { slot, .. } => slot,
         };
-        self.requests.slot(slot).silent = true;
+        self.requests.slot(slot).no_reply = true;
         self.finish_part(host, slot);
     }
 
-    /// A receive came back.
+    /// Handles the completion of a receive.
     pub fn received<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, result: i32) {
         let target = self.recv.take().expect("one receive was in flight");
-        if self.ending != Ending::Not {
-            if target == Target::Payload {
+        if self.stage != ConnectionStage::Open {
+            if target == ReceiveTarget::Payload {
                 self.abandon_input(host);
             }
             return;
         }
         match (result, target) {
             (..0, _) => self.fail(host, Cause::Socket(-result)),
-            (0, _) => self.drain(host, Cause::Gone { in_flight: self.requests.in_flight() }),
-            (n, Target::Stream { asked }) => {
+            (0, _) => self.drain(host, Cause::ConnectionClosed { in_flight: self.requests.in_flight() }),
+            (n, ReceiveTarget::Stream { requested }) => {
                 let n = n as u32;
                 self.end += n;
-                self.after_stream(host, shared, n, asked);
+                self.after_stream(host, shared, n, requested);
                 self.pump(host, shared);
             }
-            (n, Target::Records { asked }) => {
-                self.records_arrived(host, shared, n as u32, asked);
+            (n, ReceiveTarget::Records { requested }) => {
+                self.records_arrived(host, shared, n as u32, requested);
                 self.pump(host, shared);
             }
-            (n, Target::Payload) => {
+            (n, ReceiveTarget::Payload) => {
                 self.payload_arrived(host.now_ns(), n as u32);
                 self.pump(host, shared);
             }
         }
     }
 
-    /// A send came back.
+    /// Handles the completion of a send.
     pub fn sent<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, result: i32) {
         self.send_out = false;
         if self.secure.is_none() {
@@ -420,53 +399,53 @@ impl<S: Copy> Connection<S> {
         if result < 0 {
             self.fail(host, Cause::Socket(-result));
         }
-        if self.upgrading && self.greeting_out.is_empty() && self.ending == Ending::Not {
+        if self.upgrading && self.greeting_out.is_empty() && self.stage == ConnectionStage::Open {
             self.upgrading = false;
             if let Some(config) = self.tls.clone() {
                 self.begin_tls(host, config);
             }
         }
-        if self.wait != Wait::Memory {
+        if self.wait != WaitReason::Memory {
             self.pump(host, shared);
         }
     }
 
-    /// At the end of a batch: sends what is ready, receives more, closes when drained. True: it is over, and
-    /// all it had is given back.
+    /// Processes the connection at the end of a batch: sends ready replies, receives more, closes when drained. Returns
+    /// true once the connection has ended and all its resources are freed.
     pub fn settle<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> bool {
-        self.tell(shared);
-        if self.ending != Ending::Closed {
+        self.report_memory(shared);
+        if self.stage != ConnectionStage::Closed {
             match self.secure {
                 None => self.send_ready(host),
                 Some(_) => self.send_secure(host, shared),
             }
         }
-        match self.ending {
-            Ending::Not => self.receive(host),
-            Ending::Drain => {
+        match self.stage {
+            ConnectionStage::Open => self.receive(host),
+            ConnectionStage::Draining => {
                 let idle = self.requests.in_flight() == 0 && self.greeting_out.is_empty();
-                let owes = self.secure.as_ref().is_some_and(|secure| secure.owes(&self.pieces));
-                if idle && !owes && !self.send_out {
-                    if self.say_goodbye() {
+                let has_unsent = self.secure.as_ref().is_some_and(|secure| secure.has_unsent(&self.pieces));
+                if idle && !has_unsent && !self.send_out {
+                    if self.queue_close_notify() {
                         self.send_secure(host, shared);
                     } else {
-                        self.shut(host);
+                        self.close_socket(host);
                     }
                 }
             }
-            Ending::Closed => {}
+            ConnectionStage::Closed => {}
         }
-        if self.ending == Ending::Closed && !self.send_out && self.recv.is_none() && self.in_engine == 0 {
+        if self.stage == ConnectionStage::Closed && !self.send_out && self.recv.is_none() && self.in_engine == 0 {
             self.release(host, shared);
             return true;
         }
         false
     }
 
-    /// Says how much memory it holds, where its export's is counted.
-    pub fn tell(&mut self, shared: &mut Shared) {
+    /// Reports the memory that the connection holds to its export's share.
+    pub fn report_memory(&mut self, shared: &mut Shared) {
         if let Some(share) = self.share {
-            shared.tell_share(share, &mut self.told, self.requests.held());
+            shared.update_share(share, &mut self.reported_bytes, self.requests.held());
         }
     }
 
@@ -478,7 +457,7 @@ impl<S: Copy> Connection<S> {
             shared.large_streams_bytes -= u64::from(STREAM_BYTES_LARGE);
         }
         if let Some(share) = self.share.take() {
-            shared.leave_share(share, self.told);
+            shared.leave_share(share, self.reported_bytes);
         }
         if let Some(mut secure) = self.secure.take() {
             secure.release(host, shared);
@@ -487,48 +466,48 @@ impl<S: Copy> Connection<S> {
             shared.forget_throttled(self.index);
         }
         let export = self.session.as_ref().map(|session| session.export.info().name.clone());
-        // Before the event, so that whoever sees it finds the place free.
+        // Before the event, so that its reader finds the connection slot free.
         self.session = None;
         let peer = std::mem::take(&mut self.peer);
         let cause = self.cause.take().unwrap_or(Cause::Stopping);
         shared.events.push(NbdEvent::Disconnected { peer, export, cause });
     }
 
-    /// Whether a time limit runs.
+    /// Returns whether a time limit is running.
     pub fn is_timed(&self) -> bool {
-        let payload = matches!(self.input, Input::Payload { .. } | Input::Discard { .. });
+        let payload = matches!(self.input, InputState::Payload { .. } | InputState::Discard { .. });
         self.greeting.is_some()
             || self.send_out
             || (self.recv.is_some() && payload)
-            || self.wait == Wait::Memory
-            || self.ending != Ending::Not
+            || self.wait == WaitReason::Memory
+            || self.stage != ConnectionStage::Open
     }
 
-    /// Ends the connection if one of its time limits has passed.
+    /// Ends the connection if a time limit has passed.
     pub fn check_time<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &Shared) {
         let now = host.now_ns();
         let over = |since: u64, limit: u64| now.saturating_sub(since) >= limit;
         let limits = &shared.config;
         if self.greeting.as_ref().is_some_and(|greeting| greeting.handshake.is_late(now)) {
-            return self.fail(host, Cause::HandshakeLate);
+            return self.fail(host, Cause::HandshakeTimeout);
         }
-        let payload = matches!(self.input, Input::Payload { .. } | Input::Discard { .. });
+        let payload = matches!(self.input, InputState::Payload { .. } | InputState::Discard { .. });
         if payload && self.recv.is_some() && over(self.payload_since_ns, limits.payload_ns) {
-            return self.fail(host, Cause::PayloadLate);
+            return self.fail(host, Cause::PayloadTimeout);
         }
-        let contested = self.ending == Ending::Drain || !shared.waiters.is_empty();
+        let contested = self.stage == ConnectionStage::Draining || !shared.waiters.is_empty();
         if self.send_out && contested && over(self.send_since_ns, limits.replies_ns) {
-            return self.fail(host, Cause::RepliesLate);
+            return self.fail(host, Cause::ReplyTimeout);
         }
-        // What a removed disk has lent is not for the client to keep, one send after another.
+        // Bounds the drain: a client must not keep loans of a removed disk by taking one send after another.
         let drain_ns = limits.replies_ns.saturating_mul(DRAIN_TIMES);
-        if self.ending == Ending::Drain && self.send_out && over(self.drain_since_ns, drain_ns) {
-            return self.fail(host, Cause::RepliesLate);
+        if self.stage == ConnectionStage::Draining && self.send_out && over(self.drain_since_ns, drain_ns) {
+            return self.fail(host, Cause::ReplyTimeout);
         }
         if shared.stopping
-            && self.ending == Ending::Drain
+            && self.stage == ConnectionStage::Draining
             && self.send_out
-            && over(self.ending_since_ns, limits.stop_ns)
+            && over(self.closing_since_ns, limits.stop_ns)
         {
             self.fail(host, Cause::Stopping);
         }

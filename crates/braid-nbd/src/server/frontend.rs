@@ -6,65 +6,74 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use braid_engine::{Buf, Completion, DeviceId, IoError, Request, Soon};
+use braid_engine::{Buf, Completion, DeviceId, IoError, Request, UpcomingRequest};
+use braid_export::{Export, ExportTable};
 use braid_ring::{Cx, Frontend, RecvMode, SocketId};
 
 use super::{Host, Loan, SendPiece, Server, ServerConfig};
 use crate::event::{Cause, EventQueue, NbdEvent};
-use crate::export::ExportTable;
 
-/// Bytes that the kernel keeps for a Unix socket on their way to the client, if it allows so many.
+/// Kernel send buffer of a Unix socket in bytes, if the kernel allows it.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 
-/// A TCP client that is silent for this long is asked whether it is there,
+/// Idle time after which TCP keepalive probes begin.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// so often,
+/// Interval between keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-/// and so many times.
+/// Number of unanswered keepalive probes after which the connection fails.
 const KEEPALIVE_PROBES: u32 = 6;
-/// A TCP client whose host acknowledges nothing for so many milliseconds is gone.
+/// Time without acknowledgements after which a TCP connection fails, in milliseconds.
 const VANISHED_MS: u32 = 120_000;
 
 /// Message: a client connected.
 #[derive(Debug)]
 pub struct NewConnection {
-    /// Its socket, a connected stream.
+    /// The connected stream socket.
     pub fd: OwnedFd,
-    /// Who it is, for the log.
+    /// The client, for the log.
     pub peer: String,
-    /// Where it is; none on a Unix socket.
+    /// The client's address; `None` on a Unix socket.
     pub address: Option<IpAddr>,
-    /// The exports that its listener offers; none: the frontend's own table.
+    /// The exports that its listener offers; `None` selects the frontend's own table.
     pub exports: Option<Arc<ExportTable>>,
-    /// What TLS is begun with; none: there is no TLS.
+    /// The TLS configuration; `None` if the listener has no TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
 }
 
-/// A client that connected, without its socket.
+/// A new connection without its socket.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// Who it is, for the log.
+    /// The client, for the log.
     pub peer: String,
-    /// Where it is; none on a Unix socket.
+    /// The client's address; `None` on a Unix socket.
     pub address: Option<IpAddr>,
-    /// The exports that it sees.
+    /// The exports offered to the client.
     pub table: Arc<ExportTable>,
-    /// What TLS is begun with; none: there is no TLS.
+    /// The TLS configuration; `None` if the listener has no TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
 }
 
 impl Arrival {
-    /// A client on a Unix socket, without TLS.
+    /// Returns a client on a Unix socket without TLS.
     pub fn plain(peer: impl Into<String>, table: Arc<ExportTable>) -> Arrival {
         Arrival { peer: peer.into(), address: None, table, tls: None }
     }
 }
 
-/// Message: exports were removed from a table. Their connections finish what is in flight and close.
+/// Message: exports were removed, limits were changed, or admission was decided. Connections that are no longer allowed
+/// finish their requests and close; revoked ones close at once.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportsChanged;
 
-/// Serves NBD on one shard. Each shard has its own; they share the tables of exports and the queue of events.
+/// Message: counts the unanswered requests of an export on this shard. After [`Export::hold`] the count only falls.
+pub struct CountUnanswered {
+    /// The export.
+    pub export: Arc<Export>,
+    /// Called with the count. Dropped without a call if the shard has stopped.
+    pub reply: Box<dyn FnOnce(u32) + Send>,
+}
+
+/// Serves NBD on one shard. Each shard has its own frontend; they share the export tables and the event queue.
 pub struct NbdFrontend {
     exports: Arc<ExportTable>,
     events: Arc<EventQueue>,
@@ -72,7 +81,7 @@ pub struct NbdFrontend {
 }
 
 impl NbdFrontend {
-    /// A server with these limits.
+    /// Returns a frontend with these limits.
     pub fn new(exports: Arc<ExportTable>, events: Arc<EventQueue>, config: ServerConfig) -> NbdFrontend {
         NbdFrontend { exports, server: Server::new(config, events.clone()), events }
     }
@@ -86,17 +95,19 @@ impl NbdFrontend {
                 self.server.connect(cx, socket, arrival);
             }
             // Dropping the socket closes it.
-            Err(_) => self.events.push(NbdEvent::Disconnected { peer: new.peer, export: None, cause: Cause::NoRoom }),
+            Err(_) => {
+                self.events.push(NbdEvent::Disconnected { peer: new.peer, export: None, cause: Cause::ShardFull })
+            }
         }
     }
 }
 
-/// Sets what makes replies go out at once, and lets a TCP client whose host vanished be noticed. What a kind of
-/// socket does not have fails, which is no harm.
+/// Sets socket options: replies are sent without delay, and a TCP client whose host vanished is detected. Options that
+/// a kind of socket lacks fail harmlessly.
 fn prepare(fd: &OwnedFd) {
     use rustix::net::sockopt;
     if sockopt::set_tcp_nodelay(fd, true).is_err() {
-        // Only the sender's buffer counts on a Unix socket. TCP sizes its own better than any number here.
+        // A Unix socket uses only the sender's buffer. TCP sizes its own buffers better than any constant.
         let _ = sockopt::set_socket_send_buffer_size(fd, SEND_BUFFER_BYTES);
         return;
     }
@@ -130,7 +141,10 @@ impl Frontend for NbdFrontend {
         match message.downcast::<NewConnection>() {
             Ok(new) => self.connect(cx, *new),
             Err(other) if other.is::<ExportsChanged>() => self.server.exports_changed(cx),
-            Err(_) => debug_assert!(false, "a message that is none of ours"),
+            Err(other) => match other.downcast::<CountUnanswered>() {
+                Ok(count) => (count.reply)(self.server.unanswered(&count.export)),
+                Err(_) => debug_assert!(false, "a message that is none of ours"),
+            },
         }
     }
 
@@ -157,11 +171,11 @@ impl Host for Cx<'_> {
         Cx::submit(self, request)
     }
 
-    fn heeds(&self, device: DeviceId) -> bool {
+    fn benefits_from_prefetch(&self, device: DeviceId) -> bool {
         Cx::benefits_from_prefetch(self, device)
     }
 
-    fn foresee(&mut self, device: DeviceId, soon: &[Soon]) {
+    fn prefetch(&mut self, device: DeviceId, soon: &[UpcomingRequest]) {
         Cx::prefetch(self, device, soon);
     }
 
@@ -171,7 +185,7 @@ impl Host for Cx<'_> {
 
     fn lend(&mut self, device: DeviceId, offset: u64, len: u64) -> Option<Loan> {
         let loan = Cx::lend(self, device, offset, len)?;
-        Some(Loan { buf: loan.buf, of_ring: Some(loan) })
+        Some(Loan { buf: loan.buf, ring_loan: Some(loan) })
     }
 
     #[inline]
@@ -183,8 +197,8 @@ impl Host for Cx<'_> {
         Cx::copy_lent(self, from, to, len);
     }
 
-    fn give_back(&mut self, loan: Loan) {
-        if let Some(loan) = loan.of_ring {
+    fn return_loan(&mut self, loan: Loan) {
+        if let Some(loan) = loan.ring_loan {
             Cx::return_loan(self, loan);
         }
     }
@@ -230,8 +244,8 @@ impl Host for Cx<'_> {
     }
 
     #[inline]
-    fn settle_entered(&mut self, device: DeviceId, is_there: bool) {
-        Cx::begin_or_cancel_entered(self, device, is_there);
+    fn begin_or_cancel_entered(&mut self, device: DeviceId, is_connected: bool) {
+        Cx::begin_or_cancel_entered(self, device, is_connected);
     }
 
     fn is_hung_up(&mut self, socket: SocketId) -> bool {

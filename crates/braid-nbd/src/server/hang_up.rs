@@ -1,67 +1,68 @@
-//! Clients that hang up before all that they have sent was begun: they may have repeated it on another connection, and sent newer writes after
-//! that. A client that has sent `DISC` is served to the end.
+//! Clients that disconnect before all of their requests have begun: such a client may have resent the requests on
+//! another connection, followed by newer writes. A client that has sent `DISC` is served to the end.
 
-use super::connection::{Connection, Ending};
+use super::connection::Connection;
 use super::host::Host;
-use super::input::{Input, header_bytes, payload_bytes};
+use super::input::{header_bytes, payload_bytes};
+use super::state::{ConnectionStage, InputState};
 use crate::event::Cause;
-use crate::transmission::{Command, Verdict, judge};
+use crate::transmission::{Command, RequestDecision, validate};
 
 impl<S: Copy> Connection<S> {
-    /// Begins the requests that have entered the engine, if the client is still there: each has its place in the order of writes by now
-    /// ([`braid_engine::Shard::enter`]). Otherwise ends them and the connection.
+    /// Begins the entered requests if the client is still connected: by now each has its place in the order of writes
+    /// ([`braid_engine::Shard::enter`]). Otherwise cancels them and ends the connection.
     #[inline]
     pub(super) fn begin_entered<H: Host<Socket = S>>(&mut self, host: &mut H) {
         self.has_entered = false;
         let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
         let has_hung_up = self.has_hung_up(host);
-        host.settle_entered(device, !has_hung_up);
+        host.begin_or_cancel_entered(device, !has_hung_up);
         if has_hung_up {
-            self.drain(host, Cause::Gone { in_flight: self.requests.in_flight() });
+            self.drain(host, Cause::ConnectionClosed { in_flight: self.requests.in_flight() });
         }
     }
 
-    /// Ends the connection if its client has hung up while requests waited: they are dropped. This only saves work.
+    /// Ends the connection, and drops its waiting requests, if its client has disconnected. This only saves work.
     #[cold]
-    pub(super) fn leaves_unbegun<H: Host<Socket = S>>(&mut self, host: &mut H) -> bool {
-        let unbegun = self.start < self.end || self.input != Input::Header;
-        let leaves = unbegun && self.ending == Ending::Not && self.has_hung_up(host);
-        if leaves {
-            self.drain(host, Cause::Gone { in_flight: self.requests.in_flight() });
+    pub(super) fn end_if_disconnected<H: Host<Socket = S>>(&mut self, host: &mut H) -> bool {
+        let unstarted = self.start < self.end || self.input != InputState::Header;
+        let ends = unstarted && self.stage == ConnectionStage::Open && self.has_hung_up(host);
+        if ends {
+            self.drain(host, Cause::ConnectionClosed { in_flight: self.requests.in_flight() });
         }
-        leaves
+        ends
     }
 
-    /// Returns whether the client has hung up and has not taken its leave, while it has other ways to the device.
+    /// Returns whether the client has disconnected without `DISC` and may reach the device by another path.
     fn has_hung_up<H: Host<Socket = S>>(&mut self, host: &mut H) -> bool {
-        if matches!(self.cause, Some(Cause::Left)) {
+        if matches!(self.cause, Some(Cause::Disconnected)) {
             return false;
         }
-        // Alone it can harm no other client, and may end its side while it waits for replies.
-        let others = self.session.as_ref().is_some_and(|session| session.export.has_others());
-        // Over TLS the end may have been read behind the requests.
-        let has_ended = matches!(self.cause, Some(Cause::Gone { .. }));
-        others && (has_ended || host.is_hung_up(self.socket)) && !self.says_goodbye(host)
+        // A sole client can harm no other, and may shut down its side while it waits for replies.
+        let others = self.session.as_ref().is_some_and(|session| session.export.may_have_other_paths());
+        // With TLS, the end may have been read after the requests.
+        let has_ended = matches!(self.cause, Some(Cause::ConnectionClosed { .. }));
+        others && (has_ended || host.is_hung_up(self.socket)) && !self.has_buffered_disc(host)
     }
 
-    /// Returns whether the stream buffer holds the client's `DISC`.
+    /// Returns whether the stream buffer holds a `DISC` of the client.
     #[cold]
-    fn says_goodbye<H: Host<Socket = S>>(&mut self, host: &mut H) -> bool {
+    fn has_buffered_disc<H: Host<Socket = S>>(&mut self, host: &mut H) -> bool {
         let Some(session) = &self.session else { return false };
         let terms = session.terms;
         let payload = match self.input {
-            Input::Header | Input::Gather { .. } => 0,
-            Input::Submit { left, .. } | Input::Discard { left, .. } => left,
-            Input::Payload { left, filled, .. } => left - filled,
+            InputState::Header | InputState::Gather { .. } => 0,
+            InputState::Submit { left, .. } | InputState::Discard { left, .. } => left,
+            InputState::Payload { left, filled, .. } => left - filled,
         };
         let mut at = u64::from(self.start) + u64::from(payload);
         while at < u64::from(self.end)
             && let Some(header) = self.header_at(host, &terms, at as u32)
         {
-            match judge(&header, &terms) {
-                Verdict::Serve(Command::Disconnect) => return true,
-                Verdict::Close(_) => return false,
-                verdict => at += header_bytes(&terms) as u64 + payload_bytes(&header, verdict),
+            match validate(&header, &terms) {
+                RequestDecision::Serve(Command::Disconnect) => return true,
+                RequestDecision::Close(_) => return false,
+                decision => at += header_bytes(&terms) as u64 + payload_bytes(&header, decision),
             }
         }
         false

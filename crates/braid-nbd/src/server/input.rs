@@ -1,59 +1,34 @@
-//! From bytes to requests in the engine.
+//! Parses the stream into requests and submits them to the engine.
 //!
-//! `pump` takes what the stream buffer holds until it runs out of bytes, or of something that the next
-//! request needs; then it waits and reads nothing more from the socket, which is all the back-pressure
-//! there is. Small payloads are copied once, out of the stream into a buffer of their own; long ones are
-//! received straight into it.
+//! `pump` parses the stream buffer until it runs out of bytes or of a resource that the next request needs. Then it
+//! waits and receives nothing more from the socket; this is the only back-pressure. Small payloads are copied once,
+//! from the stream into a buffer of their own; long ones are received directly into it.
 
-use braid_engine::{Buf, ErrorKind, Flags, Op, Request, Soon};
+use braid_engine::{Buf, ErrorKind, Flags, Op, Request, UpcomingRequest};
 use braid_ring::Throttle;
 use zerocopy::FromBytes;
 
 use super::config::*;
-use super::connection::{Connection, Ending, TOKEN_RECV, Target};
+use super::connection::{Connection, TOKEN_RECV};
 use super::host::Host;
-use super::request::{Failure, Kind, NONE, Slot, taken_bytes};
-use super::share::{Lane, Wish};
+use super::request::{Failure, NONE, RequestKind, Slot, allocated_bytes};
+use super::share::{MemoryGrant, MemoryRequest};
 use super::shared::Shared;
-use crate::codec::{Asked, EXTENDED_BYTES, ExtendedRequestHeader, REQUEST_BYTES, RequestHeader};
+use super::state::{ConnectionStage, InputState, ReceiveTarget, WaitReason};
+use crate::codec::{DecodedRequest, EXTENDED_BYTES, ExtendedRequestHeader, REQUEST_BYTES, RequestHeader};
 use crate::errno::Errno;
 use crate::event::{Cause, NbdEvent};
-use crate::handshake::Step;
-use crate::transmission::{Breach, Command, Refusal, Terms, Verdict, judge};
+use crate::handshake::HandshakeStep;
+use crate::transmission::{Command, ProtocolViolation, Refusal, RequestDecision, Terms, validate};
 
-/// What the next bytes of the stream are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Input {
-    /// A request.
-    Header,
-    /// Not wanted yet: a READ has memory for its first `at` bytes, and waits for more.
-    Gather { slot: u16, at: u32 },
-    /// Not wanted yet: the engine must first take this segment, and those after it.
-    Submit { slot: u16, segment: u16, left: u32 },
-    /// The payload of a WRITE: `left` bytes, beginning with those for `segment` from `filled` on.
-    Payload { slot: u16, left: u32, segment: u16, filled: u32 },
-    /// The payload of a refused WRITE.
-    Discard { slot: u16, left: u32 },
-}
+/// Interval at which a connection of a held export tries again.
+const HELD_NS: u64 = 2_000_000;
 
-/// Why nothing is taken in just now.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wait {
-    /// Something is, or would be if it came.
-    No,
-    /// A reply must be sent first: the connection's own limits.
-    Own,
-    /// The export's limits must let the next request go.
-    Limits,
-    /// Others must give something back: memory of the shard, or room in the engine.
-    Memory,
-}
-
-/// Whether the pump goes on.
-pub(super) enum Turn {
-    Again,
-    Starved,
-    Wait(Wait),
+/// What the pump does next.
+pub(super) enum PumpStep {
+    Continue,
+    NeedInput,
+    Wait(WaitReason),
 }
 
 #[inline]
@@ -61,18 +36,18 @@ pub(super) fn header_bytes(terms: &Terms) -> usize {
     if terms.extended { EXTENDED_BYTES } else { REQUEST_BYTES }
 }
 
-/// Bytes that follow the header.
+/// Returns the number of payload bytes that follow the header.
 #[inline]
-pub(super) fn payload_bytes(header: &Asked, verdict: Verdict) -> u64 {
-    match verdict {
-        Verdict::Serve(Command::Write(_)) => header.len,
-        Verdict::Refuse(_, payload) => u64::from(payload),
-        Verdict::Serve(_) | Verdict::Close(_) => 0,
+pub(super) fn payload_bytes(header: &DecodedRequest, decision: RequestDecision) -> u64 {
+    match decision {
+        RequestDecision::Serve(Command::Write(_)) => header.len,
+        RequestDecision::Refuse(_, payload) => u64::from(payload),
+        RequestDecision::Serve(_) | RequestDecision::Close(_) => 0,
     }
 }
 
 impl<S: Copy> Connection<S> {
-    /// Takes in as much as it can, and begins it if the client is still there.
+    /// Takes in as many requests as possible, and begins them if the client is still connected.
     #[inline]
     pub fn pump<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
         self.take_requests(host, shared);
@@ -82,35 +57,35 @@ impl<S: Copy> Connection<S> {
     }
 
     fn take_requests<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
-        let has_waited = self.wait != Wait::No;
-        self.wait = Wait::No;
+        let has_waited = self.wait != WaitReason::No;
+        self.wait = WaitReason::No;
         if self.greeting.is_some() {
             self.pump_handshake(host, shared);
         }
-        if self.session.is_none() || has_waited && self.leaves_unbegun(host) {
+        if self.session.is_none() || has_waited && self.end_if_disconnected(host) {
             return;
         }
-        while self.ending == Ending::Not {
-            let turn = match self.input {
-                Input::Header => self.take_header(host, shared),
-                Input::Gather { slot, at } => self.take_memory(host, shared, slot, at),
-                Input::Submit { slot, segment, left } => self.take_submit(host, shared, slot, segment, left),
-                Input::Payload { slot, left, segment, filled } => {
+        while self.stage == ConnectionStage::Open {
+            let step = match self.input {
+                InputState::Header => self.take_header(host, shared),
+                InputState::Gather { slot, at } => self.take_memory(host, shared, slot, at),
+                InputState::Submit { slot, segment, left } => self.take_submit(host, shared, slot, segment, left),
+                InputState::Payload { slot, left, segment, filled } => {
                     self.take_payload(host, shared, slot, left, segment, filled)
                 }
-                Input::Discard { slot, left } => self.take_discard(host, slot, left),
+                InputState::Discard { slot, left } => self.take_discard(host, slot, left),
             };
-            match turn {
-                Turn::Again => {
+            match step {
+                PumpStep::Continue => {
                     self.progress += 1;
-                    // Only the first request has waited, and it got on, one way or the other.
-                    shared.giving_up = None;
+                    // Only the first request has waited, and it has now either progressed or failed.
+                    shared.expired_waiter = None;
                 }
-                Turn::Starved if self.refill(host, shared) => {}
-                Turn::Starved => return,
-                Turn::Wait(wait) => {
+                PumpStep::NeedInput if self.refill(host, shared) => {}
+                PumpStep::NeedInput => return,
+                PumpStep::Wait(wait) => {
                     self.wait = wait;
-                    if wait == Wait::Memory {
+                    if wait == WaitReason::Memory {
                         shared.enqueue(self.index, host.now_ns());
                     }
                     return;
@@ -120,33 +95,33 @@ impl<S: Copy> Connection<S> {
     }
 
     fn pump_handshake<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) {
-        // The client must not speak before it was answered; what it sent all the same waits.
-        while self.greeting_out.is_empty() && self.ending == Ending::Not && !self.upgrading {
+        // A client must not send before it gets the reply; input that it sends nevertheless waits.
+        while self.greeting_out.is_empty() && self.stage == ConnectionStage::Open && !self.upgrading {
             let Some(greeting) = self.greeting.as_mut() else { return };
             let bytes = host.memory(self.stream.add(u64::from(self.start)), (self.end - self.start) as usize);
             let (took, step) = greeting.handshake.feed(bytes, &mut self.greeting_out);
             self.start += took as u32;
             match step {
-                Step::More if took == 0 => {
+                HandshakeStep::NeedInput if took == 0 => {
                     if !self.greeting_out.is_empty() || !self.refill(host, shared) {
                         return;
                     }
                 }
-                Step::More => {}
-                Step::StartTls => {
+                HandshakeStep::NeedInput => {}
+                HandshakeStep::StartTls => {
                     if self.start != self.end || self.recv.is_some() {
-                        // It would be read as if it had come encrypted.
+                        // Plaintext would be read as if it had been encrypted.
                         return self.fail(host, Cause::TlsInjected);
                     }
                     self.upgrading = true;
                 }
-                // The message that exports have changed comes back here.
-                Step::Wait => return,
-                Step::Close(cause) => return self.drain(host, cause),
-                Step::Enter(session) => {
+                // The [`super::ExportsChanged`] message pumps again.
+                HandshakeStep::AwaitAdmission => return,
+                HandshakeStep::Close(cause) => return self.drain(host, cause),
+                HandshakeStep::Enter(session) => {
                     let export = session.export.info().name.clone();
                     shared.events.push(NbdEvent::Connected { peer: self.peer.clone(), export });
-                    self.share = Some(shared.enter_share(std::ptr::from_ref(&*session.export).addr()));
+                    self.share = Some(shared.join_share(std::ptr::from_ref(&*session.export).addr()));
                     self.session = Some(session);
                     self.greeting = None;
                 }
@@ -155,109 +130,120 @@ impl<S: Copy> Connection<S> {
     }
 
     #[inline]
-    fn take_header<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> Turn {
+    fn take_header<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> PumpStep {
         let terms = self.session.as_ref().expect("there are no requests before transmission").terms;
-        let Some(header) = self.header_at(host, &terms, self.start) else { return Turn::Starved };
-        let verdict = judge(&header, &terms);
-        if self.foreseen == 0 {
-            self.foresee(host, &terms, payload_bytes(&header, verdict));
+        let Some(header) = self.header_at(host, &terms, self.start) else { return PumpStep::NeedInput };
+        let decision = validate(&header, &terms);
+        if self.prefetched == 0 {
+            self.prefetch(host, &terms, payload_bytes(&header, decision));
         }
-        match verdict {
-            Verdict::Serve(command) => self.serve(host, shared, &header, command),
-            Verdict::Refuse(refusal, payload) => self.refuse(host, &header, refusal, payload),
-            Verdict::Close(breach) => {
+        match decision {
+            RequestDecision::Serve(command) => self.serve(host, shared, &header, command),
+            RequestDecision::Refuse(refusal, payload) => self.refuse(host, &header, refusal, payload),
+            RequestDecision::Close(breach) => {
                 let cause = match breach {
-                    Breach::Magic(magic) => Cause::RequestMagic(magic),
-                    Breach::Payload(len) => Cause::PayloadAbsurd(len),
+                    ProtocolViolation::Magic(magic) => Cause::RequestMagic(magic),
+                    ProtocolViolation::Payload(len) => Cause::PayloadTooLong(len),
                 };
-                // What came before it was in order, and is answered.
+                // The requests before it were valid, and are answered.
                 self.drain(host, cause);
-                Turn::Starved
+                PumpStep::NeedInput
             }
         }
     }
 
-    /// The header that begins at this byte of the stream buffer, if all of it is there.
+    /// Returns the header at this offset of the stream buffer, if it is complete.
     #[inline]
-    pub(super) fn header_at<H: Host<Socket = S>>(&self, host: &mut H, terms: &Terms, at: u32) -> Option<Asked> {
+    pub(super) fn header_at<H: Host<Socket = S>>(
+        &self,
+        host: &mut H,
+        terms: &Terms,
+        at: u32,
+    ) -> Option<DecodedRequest> {
         let bytes = header_bytes(terms);
         if (self.end.saturating_sub(at) as usize) < bytes {
             return None;
         }
         let bytes = host.memory(self.stream.add(u64::from(at)), bytes);
         Some(if terms.extended {
-            Asked::from(&ExtendedRequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
+            DecodedRequest::from(&ExtendedRequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
         } else {
-            Asked::from(&RequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
+            DecodedRequest::from(&RequestHeader::read_from_bytes(bytes).expect("as many bytes as it has"))
         })
     }
 
-    /// Tells the engine of the requests that the stream buffer holds, of which the first has so long a payload. Nothing is taken.
+    /// Announces the buffered requests to the engine. The first has a payload of this length. Takes no input.
     #[inline]
-    fn foresee<H: Host<Socket = S>>(&mut self, host: &mut H, terms: &Terms, payload: u64) {
+    fn prefetch<H: Host<Socket = S>>(&mut self, host: &mut H, terms: &Terms, payload: u64) {
         let header = header_bytes(terms) as u64;
-        // One alone is asked for before a hint would help.
+        // A single request is submitted before a hint would help.
         if u64::from(self.start) + header + payload + header <= u64::from(self.end) {
-            self.foresee_all(host, terms);
+            self.prefetch_buffered(host, terms);
         }
     }
 
     #[inline(never)]
-    fn foresee_all<H: Host<Socket = S>>(&mut self, host: &mut H, terms: &Terms) {
+    fn prefetch_buffered<H: Host<Socket = S>>(&mut self, host: &mut H, terms: &Terms) {
         let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
-        if !host.heeds(device) {
-            // It is asked again after so many.
-            self.foreseen = FORESEEN_MAX as u8;
+        if !host.benefits_from_prefetch(device) {
+            // Ask again after this many requests.
+            self.prefetched = PREFETCH_REQUESTS_MAX as u8;
             return;
         }
-        let mut soon = [Soon::default(); FORESEEN_MAX];
+        let mut soon = [UpcomingRequest::default(); PREFETCH_REQUESTS_MAX];
         let (mut count, mut at) = (0, u64::from(self.start));
-        while usize::from(self.foreseen) < FORESEEN_MAX
+        while usize::from(self.prefetched) < PREFETCH_REQUESTS_MAX
             && at < u64::from(self.end)
             && let Some(header) = self.header_at(host, terms, at as u32)
         {
-            let verdict = judge(&header, terms);
-            let write = match verdict {
-                Verdict::Serve(Command::Read) => Some(false),
-                Verdict::Serve(Command::Write(_)) => Some(true),
-                Verdict::Serve(_) | Verdict::Refuse(..) => None,
-                Verdict::Close(_) => break,
+            let decision = validate(&header, terms);
+            let write = match decision {
+                RequestDecision::Serve(Command::Read) => Some(false),
+                RequestDecision::Serve(Command::Write(_)) => Some(true),
+                RequestDecision::Serve(_) | RequestDecision::Refuse(..) => None,
+                RequestDecision::Close(_) => break,
             };
             if let Some(write) = write {
-                soon[count] = Soon { offset: header.offset, write };
+                soon[count] = UpcomingRequest { offset: header.offset, write };
                 count += 1;
             }
-            self.foreseen += 1;
-            at += header_bytes(terms) as u64 + payload_bytes(&header, verdict);
+            self.prefetched += 1;
+            at += header_bytes(terms) as u64 + payload_bytes(&header, decision);
         }
-        host.foresee(device, &soon[..count]);
+        host.prefetch(device, &soon[..count]);
     }
 
-    /// Takes a slot for a request whose header is taken from the stream herewith.
+    /// Opens a slot for a request and takes its header from the stream.
     #[inline]
     pub(super) fn open<H: Host<Socket = S>>(&mut self, host: &H, mut slot: Slot) -> u16 {
         self.start += self.header_bytes();
-        self.foreseen = self.foreseen.saturating_sub(1);
+        self.prefetched = self.prefetched.saturating_sub(1);
         self.due_ns = None;
         slot.taken_ns = host.now_ns();
         self.requests.open(slot)
     }
 
-    /// Bytes of a request's header.
+    /// Returns the length of a request header.
     #[inline]
     fn header_bytes(&self) -> u32 {
         let session = self.session.as_ref().expect("there are no requests before transmission");
         header_bytes(&session.terms) as u32
     }
 
-    fn refuse<H: Host<Socket = S>>(&mut self, host: &mut H, header: &Asked, refusal: Refusal, left: u32) -> Turn {
+    fn refuse<H: Host<Socket = S>>(
+        &mut self,
+        host: &mut H,
+        header: &DecodedRequest,
+        refusal: Refusal,
+        left: u32,
+    ) -> PumpStep {
         if !self.requests.has_room(0, BYTES_MAX) {
-            return Turn::Wait(Wait::Own);
+            return PumpStep::Wait(WaitReason::Own);
         }
         let kind = match header.kind {
-            crate::codec::command::READ => Kind::Read,
-            crate::codec::command::WRITE => Kind::Write,
-            _ => Kind::Other,
+            crate::codec::command::READ => RequestKind::Read,
+            crate::codec::command::WRITE => RequestKind::Write,
+            _ => RequestKind::Other,
         };
         let slot = self.open(host, Slot::new(header, kind, Op::Read, Flags::NONE));
         let failure = Failure { errno: refusal.errno, text: refusal.text, offset: None };
@@ -265,18 +251,18 @@ impl<S: Copy> Connection<S> {
         self.discard(host, slot, left)
     }
 
-    /// The rest of a request's payload is thrown away; then its reply, an error, is ready.
-    fn discard<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16, left: u32) -> Turn {
+    /// Discards the rest of a request's payload, then makes its error reply ready.
+    fn discard<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16, left: u32) -> PumpStep {
         if left == 0 {
-            self.input = Input::Header;
+            self.input = InputState::Header;
             self.finish_part(host, slot);
         } else {
-            if !matches!(self.input, Input::Discard { .. }) {
-                self.payload_begins(host.now_ns());
+            if !matches!(self.input, InputState::Discard { .. }) {
+                self.payload_started(host.now_ns());
             }
-            self.input = Input::Discard { slot, left };
+            self.input = InputState::Discard { slot, left };
         }
-        Turn::Again
+        PumpStep::Continue
     }
 
     #[inline]
@@ -284,50 +270,66 @@ impl<S: Copy> Connection<S> {
         &mut self,
         host: &mut H,
         shared: &mut Shared,
-        header: &Asked,
+        header: &DecodedRequest,
         command: Command,
-    ) -> Turn {
+    ) -> PumpStep {
         let len = header.len;
         let data = match command {
-            // These are at most 32 MiB: `judge` has seen to that.
+            // At most 32 MiB: validation has checked it.
             Command::Read | Command::Write(_) => len as u32,
             Command::Disconnect => {
-                self.drain(host, Cause::Left);
-                return Turn::Starved;
+                self.drain(host, Cause::Disconnected);
+                return PumpStep::NeedInput;
             }
             _ => 0,
         };
         let bytes_max = if shared.waiters.is_empty() { BYTES_MAX } else { BYTES_MAX_CONTESTED };
         if !self.requests.has_room(data, bytes_max) {
-            return Turn::Wait(Wait::Own);
+            return PumpStep::Wait(WaitReason::Own);
         }
-        if self.is_held_back(host, shared, command, u64::from(data)) {
-            return Turn::Wait(Wait::Limits);
+        if self.is_held(host, shared) || self.is_throttled(host, shared, command, u64::from(data)) {
+            return PumpStep::Wait(WaitReason::Limits);
         }
         match command {
             Command::Read => self.begin_read(host, shared, header),
             Command::Write(flags) => {
-                let slot = self.open(host, Slot::new(header, Kind::Write, Op::Write, flags).charged());
-                self.input = Input::Payload { slot, left: data, segment: NONE, filled: 0 };
-                Turn::Again
+                let slot = self.open(host, Slot::new(header, RequestKind::Write, Op::Write, flags).charged());
+                self.input = InputState::Payload { slot, left: data, segment: NONE, filled: 0 };
+                PumpStep::Continue
             }
             Command::Flush => self.begin_plain(host, header, Op::Flush, Flags::NONE),
             Command::Trim(flags) => self.begin_plain(host, header, Op::Discard, flags),
             Command::WriteZeroes(flags) => self.begin_plain(host, header, Op::WriteZeroes, flags),
             Command::Cache => {
-                let slot = self.open(host, Slot::new(header, Kind::Other, Op::Read, Flags::NONE));
+                let slot = self.open(host, Slot::new(header, RequestKind::Other, Op::Read, Flags::NONE));
                 self.finish_part(host, slot);
-                Turn::Again
+                PumpStep::Continue
             }
             Command::BlockStatus { one } => self.block_status(host, shared, header, one),
-            Command::Disconnect => Turn::Starved,
+            Command::Disconnect => PumpStep::NeedInput,
         }
     }
 
-    /// Whether the limits of the export, or of what it is of, let this request wait. One that waits has its turn: with only the first request of
-    /// each connection in the queue, connections take turns.
+    /// Returns whether the export is held: then the connection tries again later.
     #[inline]
-    fn is_held_back<H: Host<Socket = S>>(
+    fn is_held<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> bool {
+        let export = &self.session.as_ref().expect("there are no requests before transmission").export;
+        if !export.is_held() {
+            return false;
+        }
+        let now = host.now_ns();
+        // A connection that is woken by something else is queued already.
+        if self.held_until_ns <= now {
+            self.held_until_ns = now + HELD_NS;
+            shared.throttle(self.held_until_ns, self.index);
+        }
+        true
+    }
+
+    /// Returns whether the limits of the export, or those shared with other exports, delay this request. Only the first
+    /// request of each connection is queued, so connections take turns.
+    #[inline]
+    fn is_throttled<H: Host<Socket = S>>(
         &mut self,
         host: &mut H,
         shared: &mut Shared,
@@ -362,25 +364,42 @@ impl<S: Copy> Connection<S> {
         due > now
     }
 
-    /// A request without data: one segment with no buffer.
-    fn begin_plain<H: Host<Socket = S>>(&mut self, host: &H, header: &Asked, op: Op, flags: Flags) -> Turn {
-        let slot = self.open(host, Slot::new(header, Kind::Other, op, flags));
+    /// Begins a request without data: one segment without a buffer.
+    fn begin_plain<H: Host<Socket = S>>(
+        &mut self,
+        host: &H,
+        header: &DecodedRequest,
+        op: Op,
+        flags: Flags,
+    ) -> PumpStep {
+        let slot = self.open(host, Slot::new(header, RequestKind::Other, op, flags));
         let segment = self.requests.push_segment(slot, Buf::NONE, 0, 0);
-        self.input = Input::Submit { slot, segment, left: 0 };
-        Turn::Again
+        self.input = InputState::Submit { slot, segment, left: 0 };
+        PumpStep::Continue
     }
 
-    /// A READ's memory is taken at once or, by who is first in the queue, step by step. Nobody else holds some and waits for
-    /// more: two of these could wait for each other for ever.
+    /// Begins a READ. Its memory is allocated at once, or step by step by the first waiter. No other request holds
+    /// memory while waiting for more: two such requests could deadlock.
     #[inline]
-    fn begin_read<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, header: &Asked) -> Turn {
-        let slot = self.open(host, Slot::new(header, Kind::Read, Op::Read, Flags::NONE).charged());
+    fn begin_read<H: Host<Socket = S>>(
+        &mut self,
+        host: &mut H,
+        shared: &mut Shared,
+        header: &DecodedRequest,
+    ) -> PumpStep {
+        let slot = self.open(host, Slot::new(header, RequestKind::Read, Op::Read, Flags::NONE).charged());
         self.take_memory(host, shared, slot, 0)
     }
 
-    /// Takes memory for a READ, from its byte `at` on.
+    /// Allocates memory for a READ from its byte `at` on.
     #[inline]
-    fn take_memory<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, slot: u16, mut at: u32) -> Turn {
+    fn take_memory<H: Host<Socket = S>>(
+        &mut self,
+        host: &mut H,
+        shared: &mut Shared,
+        slot: u16,
+        mut at: u32,
+    ) -> PumpStep {
         let Slot { len, offset, .. } = *self.requests.slot(slot);
         let len = len as u32;
         let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
@@ -401,29 +420,32 @@ impl<S: Copy> Connection<S> {
             at += part;
         }
         let of = self.requests.slot(slot);
-        // Its latency is that of the disk and the way, without the wait for others.
+        // The latency does not include the wait for memory.
         of.taken_ns = host.now_ns();
         let segment = of.first;
-        self.input = Input::Submit { slot, segment, left: 0 };
-        Turn::Again
+        self.input = InputState::Submit { slot, segment, left: 0 };
+        PumpStep::Continue
     }
 
-    /// Memory for a segment, within the connection's share of it or in its turn. `only`: no other request holds any.
+    /// Allocates memory for a segment, within the connection's share or as the first waiter. `only`: no other request
+    /// of the connection holds memory.
     #[inline]
     pub(super) fn alloc<H: Host>(&mut self, host: &mut H, shared: &mut Shared, len: u32, only: bool) -> Option<Buf> {
         let held = self.requests.held();
-        let held_by_export = self.share.map_or(held, |share| shared.tell_share(share, &mut self.told, held));
-        let wish = Wish { memory: host.memory_bytes(), bytes: taken_bytes(len), held, held_by_export, only };
-        let lane = wish.lane();
-        self.export_holds_too_much = lane == Lane::Export;
-        match lane {
-            Lane::Fair => host.alloc(len as usize),
-            Lane::Turn if shared.has_its_turn(self.index) => host.alloc(len as usize),
-            Lane::Turn | Lane::Closed | Lane::Export => None,
+        let held_by_export =
+            self.share.map_or(held, |share| shared.update_share(share, &mut self.reported_bytes, held));
+        let request =
+            MemoryRequest { memory: host.memory_bytes(), bytes: allocated_bytes(len), held, held_by_export, only };
+        let grant = request.grant();
+        self.export_over_share = grant == MemoryGrant::ExportOverShare;
+        match grant {
+            MemoryGrant::WithinShare => host.alloc(len as usize),
+            MemoryGrant::InTurn if shared.is_first_waiter(self.index) => host.alloc(len as usize),
+            MemoryGrant::InTurn | MemoryGrant::Exhausted | MemoryGrant::ExportOverShare => None,
         }
     }
 
-    /// A READ found memory for its first `at` bytes only: it waits, or is refused, if it waited too long.
+    /// Handles a READ with memory for its first `at` bytes only: it waits, or fails if it has waited too long.
     fn no_memory<H: Host<Socket = S>>(
         &mut self,
         shared: &Shared,
@@ -431,30 +453,30 @@ impl<S: Copy> Connection<S> {
         slot: u16,
         at: u32,
         only: bool,
-    ) -> Turn {
-        if shared.giving_up == Some(self.index) {
+    ) -> PumpStep {
+        if shared.expired_waiter == Some(self.index) {
             self.requests.free_until(host, slot, NONE);
             let failure = Failure { errno: Errno::NoMemory, text: "no memory for the data", offset: None };
             self.requests.slot(slot).failure = Some(failure);
             return self.discard(host, slot, 0);
         }
-        self.input = Input::Gather { slot, at };
-        if !(only && shared.has_its_turn(self.index)) {
-            self.ungather(host);
+        self.input = InputState::Gather { slot, at };
+        if !(only && shared.is_first_waiter(self.index)) {
+            self.release_gathered(host);
         }
-        // What others of its requests hold comes back with their replies.
-        Turn::Wait(if only { Wait::Memory } else { Wait::Own })
+        // Memory of the connection's other requests is freed after their replies.
+        PumpStep::Wait(if only { WaitReason::Memory } else { WaitReason::Own })
     }
 
-    /// Gives back the memory of a READ that waits for more.
-    pub(super) fn ungather<H: Host<Socket = S>>(&mut self, host: &mut H) {
-        if let Input::Gather { slot, .. } = self.input {
+    /// Frees the memory of a READ that waits for more.
+    pub(super) fn release_gathered<H: Host<Socket = S>>(&mut self, host: &mut H) {
+        if let InputState::Gather { slot, .. } = self.input {
             self.requests.empty(host, slot);
-            self.input = Input::Gather { slot, at: 0 };
+            self.input = InputState::Gather { slot, at: 0 };
         }
     }
 
-    /// Hands segments to the engine, this one and those after it.
+    /// Submits this segment and those after it to the engine.
     #[inline]
     fn take_submit<H: Host<Socket = S>>(
         &mut self,
@@ -463,7 +485,7 @@ impl<S: Copy> Connection<S> {
         slot: u16,
         mut segment: u16,
         left: u32,
-    ) -> Turn {
+    ) -> PumpStep {
         let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
         let of = *self.requests.slot(slot);
         while segment != NONE {
@@ -480,12 +502,12 @@ impl<S: Copy> Connection<S> {
                 op: of.op,
                 flags: of.flags,
                 offset: of.offset + u64::from(at),
-                // What has no data has one segment, and any length.
-                len: if of.kind == Kind::Other { of.len } else { u64::from(len) },
+                // A request without data has one segment, of any length.
+                len: if of.kind == RequestKind::Other { of.len } else { u64::from(len) },
                 buf,
                 tag,
             };
-            // What changes nothing begins at once, wherever its client is.
+            // Requests that change nothing begin at once, whether or not their client is connected.
             let changes = !matches!(request.op, Op::Read | Op::Flush);
             match if changes { host.enter(&request) } else { host.submit(&request) } {
                 Ok(()) => {
@@ -494,28 +516,28 @@ impl<S: Copy> Connection<S> {
                     self.requests.slot(slot).pending += 1;
                 }
                 Err(error) if error.kind == ErrorKind::Busy => {
-                    self.input = Input::Submit { slot, segment, left };
-                    return Turn::Wait(Wait::Memory);
+                    self.input = InputState::Submit { slot, segment, left };
+                    return PumpStep::Wait(WaitReason::Memory);
                 }
                 Err(error) if error.kind.is_unsettled() => {
-                    // The rest of it is given up with the input; what the engine has of it only comes back.
+                    // The rest is dropped with the input. The engine's segments are only awaited.
                     self.drain(host, Cause::Unsettled);
-                    return Turn::Starved;
+                    return PumpStep::NeedInput;
                 }
                 Err(error) => self.fail_slot(slot, error.kind, at),
             }
             segment = next;
         }
         if left > 0 {
-            self.input = Input::Payload { slot, left, segment: NONE, filled: 0 };
+            self.input = InputState::Payload { slot, left, segment: NONE, filled: 0 };
         } else {
-            self.input = Input::Header;
+            self.input = InputState::Header;
             self.finish_part(host, slot);
         }
-        Turn::Again
+        PumpStep::Continue
     }
 
-    /// Moves what the stream has of a payload into its segment; a full segment goes to the engine.
+    /// Moves payload bytes from the stream into the segment. A full segment is submitted to the engine.
     #[inline]
     fn take_payload<H: Host<Socket = S>>(
         &mut self,
@@ -525,21 +547,21 @@ impl<S: Copy> Connection<S> {
         left: u32,
         mut segment: u16,
         mut filled: u32,
-    ) -> Turn {
+    ) -> PumpStep {
         if segment == NONE {
             let len = SEGMENT_BYTES.min(left);
-            // What it holds of this request the engine has: with that it waits for nobody.
+            // The engine holds the earlier segments of this request, so they do not wait for other connections.
             let Some(buf) = self.alloc(host, shared, len, true) else {
-                if shared.giving_up == Some(self.index) {
+                if shared.expired_waiter == Some(self.index) {
                     let failure = Failure { errno: Errno::NoMemory, text: "no memory for the data", offset: None };
                     self.requests.slot(slot).failure.get_or_insert(failure);
                     return self.discard(host, slot, left);
                 }
-                return Turn::Wait(Wait::Memory);
+                return PumpStep::Wait(WaitReason::Memory);
             };
             let at = self.requests.slot(slot).len as u32 - left;
             segment = self.requests.push_segment(slot, buf, at, len);
-            self.payload_begins(host.now_ns());
+            self.payload_started(host.now_ns());
         }
         let part = *self.requests.segment(segment);
         let take = (self.end - self.start).min(part.len - filled);
@@ -547,49 +569,49 @@ impl<S: Copy> Connection<S> {
             host.copy(self.stream.add(u64::from(self.start)), part.buf.add(u64::from(filled)), take as usize);
             self.start += take;
             filled += take;
-            self.payload_gets_on(host.now_ns(), take);
+            self.payload_progressed(host.now_ns(), take);
         }
         if filled < part.len {
-            self.input = Input::Payload { slot, left, segment, filled };
-            return Turn::Starved;
+            self.input = InputState::Payload { slot, left, segment, filled };
+            return PumpStep::NeedInput;
         }
         let left = left - part.len;
-        self.input = Input::Submit { slot, segment, left };
-        Turn::Again
+        self.input = InputState::Submit { slot, segment, left };
+        PumpStep::Continue
     }
 
-    fn take_discard<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16, left: u32) -> Turn {
+    fn take_discard<H: Host<Socket = S>>(&mut self, host: &mut H, slot: u16, left: u32) -> PumpStep {
         let take = (self.end - self.start).min(left);
         self.start += take;
         if take == 0 {
-            return Turn::Starved;
+            return PumpStep::NeedInput;
         }
-        self.payload_gets_on(host.now_ns(), take);
+        self.payload_progressed(host.now_ns(), take);
         self.discard(host, slot, left - take)
     }
 
-    /// From now on there is memory that waits for the client's bytes.
-    fn payload_begins(&mut self, now_ns: u64) {
+    /// Starts the time limit of a payload: from now on memory waits for the client's bytes.
+    fn payload_started(&mut self, now_ns: u64) {
         (self.payload_since_ns, self.payload_bytes) = (now_ns, 0);
     }
 
-    /// Bytes of a payload have come. A few of them give a client no more time: else one byte now and then would keep
-    /// its memory for ever.
-    fn payload_gets_on(&mut self, now_ns: u64, bytes: u32) {
+    /// Counts received payload bytes. Only [`DIRECT_BYTES`] of them restart the time limit; otherwise a client could
+    /// keep memory for ever by sending single bytes.
+    fn payload_progressed(&mut self, now_ns: u64, bytes: u32) {
         self.payload_bytes = self.payload_bytes.saturating_add(bytes);
         if self.payload_bytes >= DIRECT_BYTES {
-            self.payload_begins(now_ns);
+            self.payload_started(now_ns);
         }
     }
 
-    /// What to do about the stream buffer after a receive of `n` bytes into it.
-    pub fn after_stream<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, n: u32, asked: u32) {
-        if n < asked {
+    /// Adapts the stream buffer after a receive of `n` bytes into it.
+    pub fn after_stream<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared, n: u32, requested: u32) {
+        if n < requested {
             return;
         }
-        // More waits than was asked for: ask for more, and have room for it.
-        if self.ask < self.stream_len {
-            self.ask = u32::MAX;
+        // More input is waiting: receive more at a time, and enlarge the buffer.
+        if self.receive_bytes_max < self.stream_len {
+            self.receive_bytes_max = u32::MAX;
         } else if self.stream_len < STREAM_BYTES_LARGE && shared.may_grow(self.session.is_some()) {
             let Some(large) = host.alloc(STREAM_BYTES_LARGE as usize) else { return };
             let held = (self.end - self.start) as usize;
@@ -601,19 +623,22 @@ impl<S: Copy> Connection<S> {
         }
     }
 
-    /// `n` bytes came straight into the payload's segment.
+    /// Handles `n` bytes received directly into the payload's segment.
     pub fn payload_arrived(&mut self, now_ns: u64, n: u32) {
-        self.ask = ASK_BYTES_AFTER_DIRECT;
-        self.payload_gets_on(now_ns, n);
-        if let Input::Payload { filled, .. } = &mut self.input {
+        self.receive_bytes_max = RECEIVE_BYTES_AFTER_DIRECT;
+        self.payload_progressed(now_ns, n);
+        if let InputState::Payload { filled, .. } = &mut self.input {
             *filled += n;
         }
     }
 
-    /// Receives more, if there is anything to do with it.
+    /// Receives more, if the connection can use it.
     #[inline]
     pub fn receive<H: Host<Socket = S>>(&mut self, host: &mut H) {
-        if self.recv.is_some() || self.wait != Wait::No || !self.greeting_out.is_empty() && self.greeting.is_some() {
+        if self.recv.is_some()
+            || self.wait != WaitReason::No
+            || !self.greeting_out.is_empty() && self.greeting.is_some()
+        {
             return;
         }
         if self.upgrading {
@@ -623,13 +648,13 @@ impl<S: Copy> Connection<S> {
             return self.receive_secure(host);
         }
         let token = self.token | TOKEN_RECV;
-        if let Input::Payload { segment, filled, .. } = self.input
+        if let InputState::Payload { segment, filled, .. } = self.input
             && segment != NONE
         {
             let part = self.requests.segment(segment);
             let rest = part.len - filled;
             if self.start == self.end && rest >= DIRECT_BYTES {
-                self.recv = Some(Target::Payload);
+                self.recv = Some(ReceiveTarget::Payload);
                 let buf = part.buf.add(u64::from(filled));
                 return host.recv(self.socket, buf, rest.min(DIRECT_BYTES_MAX), true, token);
             }
@@ -641,12 +666,13 @@ impl<S: Copy> Connection<S> {
             }
             (self.start, self.end) = (0, held);
         }
-        let asked = self.ask.min(self.stream_len - self.end);
-        if asked == 0 {
-            // Full of options that wait for an answer which is told in parts: what is being sent goes on with it.
+        let requested = self.receive_bytes_max.min(self.stream_len - self.end);
+        if requested == 0 {
+            // The buffer is full of options behind one whose reply is sent in parts. The completion of the current send
+            // continues with it.
             return;
         }
-        self.recv = Some(Target::Stream { asked });
-        host.recv(self.socket, self.stream.add(u64::from(self.end)), asked, false, token);
+        self.recv = Some(ReceiveTarget::Stream { requested });
+        host.recv(self.socket, self.stream.add(u64::from(self.end)), requested, false, token);
     }
 }

@@ -1,11 +1,12 @@
-//! The server on one shard: a bounded table of connections, driven by what the shard reports.
+//! The server on one shard: a bounded table of connections, driven by the shard's events.
 //!
-//! [`Server`] is written against [`Host`], so that tests and fuzzers drive it without a socket.
-//! `frontend.rs` binds it to the ring. Every call does what it must for one connection and marks it; the end of
-//! a batch sends all replies that became ready and receives more.
+//! [`Server`] is generic over [`Host`], so that tests and fuzzers drive it without sockets. `frontend.rs` binds it to
+//! the ring. Each call handles one event of one connection and marks the connection; the end of a batch sends all
+//! replies that are ready and receives more.
 
 mod config;
 mod connection;
+mod encrypted;
 mod frontend;
 mod hang_up;
 mod host;
@@ -15,50 +16,52 @@ mod request;
 mod secure;
 mod share;
 mod shared;
+mod state;
 mod status;
 
 use std::sync::Arc;
 
 use braid_engine::Completion;
+use braid_export::Export;
+use braid_export::admission::AdmissionState;
 
 pub use config::{
-    BYTES_MAX, BYTES_MAX_CONTESTED, EXTENTS_MAX, FORESEEN_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig,
+    BYTES_MAX, BYTES_MAX_CONTESTED, EXTENTS_MAX, PREFETCH_REQUESTS_MAX, REQUESTS_MAX, SEGMENT_BYTES, ServerConfig,
 };
-pub use frontend::{Arrival, ExportsChanged, NbdFrontend, NewConnection};
+pub use frontend::{Arrival, CountUnanswered, ExportsChanged, NbdFrontend, NewConnection};
 pub use host::{Host, Loan, SEND_PIECES_MAX, SendPiece};
 
 use crate::event::{Cause, EventQueue, NbdEvent};
-use crate::gate::Standing;
 use config::{PASSING_MAX, STALL_SHARE, TLS_TURNS};
-use connection::{Connection, Ending, TOKEN_RECV, TOKEN_SEND};
-use input::Wait;
+use connection::{Connection, TOKEN_RECV, TOKEN_SEND};
 use shared::Shared;
+use state::{ConnectionStage, WaitReason};
 
-/// Below a connection's index in its tokens: which of its operations it is.
+/// The lowest bits of a token say which operation of the connection it is.
 const KIND_BITS: u32 = 4;
 const INDEX_BITS: u32 = 12;
 const GENERATION_BITS: u32 = 48 - KIND_BITS - INDEX_BITS;
 
-/// Which timer rings.
+/// Timer tokens.
 const TIMER_TICK: u64 = 0;
 const TIMER_LIMITS: u64 = 1;
 const TIMER_TLS: u64 = 2;
 
-/// All connections of one shard.
+/// The connections of one shard.
 pub struct Server<S> {
     connections: Vec<Option<Box<Connection<S>>>>,
     free: Vec<u16>,
     generation: u64,
-    /// Connections that the end of the batch looks at.
+    /// Connections to be processed at the end of the batch.
     dirty: Vec<u16>,
     tick_armed: bool,
-    /// When the timer for the exports' limits rings; none: it does not.
+    /// When the timer for throttled requests fires; `None` if it is not armed.
     limits_armed_ns: Option<u64>,
     shared: Shared,
 }
 
 impl<S: Copy> Server<S> {
-    /// A server without connections. Its tables are allocated here.
+    /// Returns a server without connections. Allocates its tables.
     pub fn new(config: ServerConfig, events: Arc<EventQueue>) -> Server<S> {
         let connections_max = config.connections_max.min(1 << INDEX_BITS);
         Server {
@@ -72,12 +75,12 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// Connections that exist, whatever their state.
+    /// Returns the number of connections, whatever their stage.
     pub fn connections(&self) -> usize {
         self.connections.len() - self.free.len()
     }
 
-    /// A client arrived.
+    /// Adds a connection.
     pub fn connect<H: Host<Socket = S>>(&mut self, host: &mut H, socket: S, arrival: Arrival) {
         let peer = arrival.peer.clone();
         let refuse = |shared: &Shared, peer, cause| {
@@ -88,7 +91,7 @@ impl<S: Copy> Server<S> {
         }
         if self.shared.stopping || self.free.is_empty() {
             host.close(socket);
-            let cause = if self.shared.stopping { Cause::Stopping } else { Cause::NoRoom };
+            let cause = if self.shared.stopping { Cause::Stopping } else { Cause::ShardFull };
             return refuse(&self.shared, peer, cause);
         }
         let index = self.free.pop().expect("just seen not to be empty");
@@ -103,12 +106,12 @@ impl<S: Copy> Server<S> {
             None => {
                 self.free.push(index);
                 host.close(socket);
-                refuse(&self.shared, peer, Cause::NoRoom);
+                refuse(&self.shared, peer, Cause::ShardFull);
             }
         }
     }
 
-    /// Makes room among the handshakes, if there are too many.
+    /// Ends the oldest handshake if too many are in progress.
     #[cold]
     fn displace<H: Host<Socket = S>>(&mut self, host: &mut H) {
         let handshakes =
@@ -123,7 +126,7 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// A connection has changed: the end of the batch must look at it.
+    /// Marks a connection for processing at the end of the batch.
     #[inline]
     fn mark(&mut self, index: u16) {
         if let Some(connection) = &mut self.connections[usize::from(index)]
@@ -133,7 +136,7 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// The engine answered.
+    /// Handles a completion of the engine.
     #[inline]
     pub fn io_done<H: Host<Socket = S>>(&mut self, host: &mut H, completion: &Completion) {
         let (index, segment) = Shared::split_tag(completion.tag);
@@ -145,7 +148,7 @@ impl<S: Copy> Server<S> {
         self.mark(index);
     }
 
-    /// A late I/O ended: its buffer may be used again.
+    /// Frees the buffer of a late I/O that has ended.
     pub fn released<H: Host<Socket = S>>(&mut self, host: &mut H, tag: u64) {
         if let Some((buf, len)) = self.shared.released(tag)
             && buf != braid_engine::Buf::NONE
@@ -154,7 +157,7 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// A receive or send came back: bytes, or a negative error number.
+    /// Handles the completion of a receive or send: a byte count, or a negative error number.
     #[inline]
     pub fn net_done<H: Host<Socket = S>>(&mut self, host: &mut H, token: u64, result: i32) {
         let index = (token >> KIND_BITS & ((1 << INDEX_BITS) - 1)) as u16;
@@ -172,8 +175,8 @@ impl<S: Copy> Server<S> {
         self.mark(index);
     }
 
-    /// The tick: looks at every time limit that runs. The other timers: somebody's turn has come, which the end of the
-    /// batch sees to.
+    /// Handles a timer. The tick checks all running time limits. The other timers only wake the shard: the end of the
+    /// batch serves the waiting connections.
     pub fn timer<H: Host<Socket = S>>(&mut self, host: &mut H, token: u64) {
         match token {
             TIMER_LIMITS => return self.limits_armed_ns = None,
@@ -190,21 +193,21 @@ impl<S: Copy> Server<S> {
         }
         let waited = host.now_ns().saturating_sub(self.shared.head_since_ns);
         if !self.shared.waiters.is_empty() && waited >= self.shared.config.replies_ns / STALL_SHARE {
-            self.cut_stalled(host);
+            self.disconnect_stalled(host);
         }
         if let Some(&first) = self.shared.waiters.front()
             && waited >= self.shared.config.memory_ns
         {
-            self.shared.giving_up = Some(first);
+            self.shared.expired_waiter = Some(first);
             self.serve_waiters(host);
-            self.shared.giving_up = None;
+            self.shared.expired_waiter = None;
         }
     }
 
-    /// Others have waited for memory in vain: of those clients that take nothing of what they are sent, the one goes that holds
-    /// most. One at a time: the next look sees whether that was enough.
+    /// Disconnects one client to free memory that others wait for: of the clients that take nothing of their replies,
+    /// the one that holds the most memory. The next tick checks whether that was enough.
     #[cold]
-    fn cut_stalled<H: Host<Socket = S>>(&mut self, host: &mut H) {
+    fn disconnect_stalled<H: Host<Socket = S>>(&mut self, host: &mut H) {
         let (now, limit) = (host.now_ns(), self.shared.config.replies_ns / STALL_SHARE);
         let stalled = |it: &&mut Box<Connection<S>>| {
             it.send_out && now.saturating_sub(it.send_since_ns) >= limit && it.requests.held() > 0
@@ -212,13 +215,14 @@ impl<S: Copy> Server<S> {
         let most = self.connections.iter_mut().flatten().filter(stalled).max_by_key(|it| it.requests.held());
         if let Some(connection) = most {
             let index = connection.index;
-            connection.fail(host, Cause::RepliesLate);
+            connection.fail(host, Cause::ReplyTimeout);
             self.mark(index);
         }
     }
 
-    /// Exports were removed, or have other limits, or gates have decided: connections that are not allowed any more finish and close, at once
-    /// those that a gate has cut off; those that have waited go on.
+    /// Applies changes of exports, limits and admission. Connections of removed exports and of addresses that are no
+    /// longer allowed are drained. Connections whose admission was revoked are closed at once. Waiting handshakes and
+    /// throttled requests are retried.
     pub fn exports_changed<H: Host<Socket = S>>(&mut self, host: &mut H) {
         for index in 0..self.connections.len() {
             let Some(connection) = &mut self.connections[index] else { continue };
@@ -227,14 +231,14 @@ impl<S: Copy> Server<S> {
                 self.mark(index as u16);
                 continue;
             };
-            if session.pass.as_ref().is_some_and(|pass| pass.standing() == Standing::Cut) {
-                connection.fail(host, Cause::CutOff);
+            if session.pass.as_ref().is_some_and(|pass| pass.state() == AdmissionState::Cut) {
+                connection.fail(host, Cause::AdmissionRevoked);
             } else if session.export.is_removed() {
                 connection.drain(host, Cause::ExportRemoved);
             } else if !session.export.admits(connection.address) {
                 connection.drain(host, Cause::NotAllowed);
             } else if connection.due_ns.take().is_some() {
-                // It asks again.
+                // The request is throttled anew, by the new limits.
                 self.shared.forget_throttled(index as u16);
                 connection.pump(host, &mut self.shared);
             }
@@ -242,7 +246,16 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// Takes no more clients and no more requests; what is in flight is answered.
+    /// Returns the number of unanswered requests of an export on this shard.
+    pub fn unanswered(&self, export: &Arc<Export>) -> u32 {
+        let of = |connection: &Connection<S>| {
+            connection.session.as_ref().is_some_and(|session| session.export.is_of(export))
+        };
+        let connections = self.connections.iter().flatten();
+        connections.filter(|connection| of(connection)).map(|connection| connection.requests.in_flight()).sum()
+    }
+
+    /// Stops accepting connections and requests. Requests in flight are answered.
     pub fn stop<H: Host<Socket = S>>(&mut self, host: &mut H) {
         self.shared.stopping = true;
         for index in 0..self.connections.len() {
@@ -253,14 +266,14 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// Once a turn of the shard's loop, after everything else.
+    /// Ends a batch: called once per turn of the shard's loop, after everything else.
     #[inline]
     pub fn end_of_batch<H: Host<Socket = S>>(&mut self, host: &mut H) {
         if !self.shared.waiters.is_empty() {
-            // What was given back in this turn is no longer held against their exports.
+            // Update the exports' shares first, so that memory freed in this turn no longer counts.
             for &index in &self.dirty {
                 if let Some(connection) = &mut self.connections[usize::from(index)] {
-                    connection.tell(&mut self.shared);
+                    connection.report_memory(&mut self.shared);
                 }
             }
             self.serve_waiters(host);
@@ -295,12 +308,12 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// Lets requests go that have waited for their exports' limits.
+    /// Serves connections whose requests the limits now allow.
     #[inline]
     fn serve_limited<H: Host<Socket = S>>(&mut self, host: &mut H) {
         while let Some(index) = self.shared.pop_throttled(host.now_ns()) {
             if let Some(connection) = &mut self.connections[usize::from(index)]
-                && connection.wait == Wait::Limits
+                && connection.wait == WaitReason::Limits
             {
                 connection.pump(host, &mut self.shared);
                 self.mark(index);
@@ -308,7 +321,7 @@ impl<S: Copy> Server<S> {
         }
     }
 
-    /// Lets TLS handshakes get on that have waited for their turn.
+    /// Continues TLS handshakes that wait for their turn.
     #[inline]
     fn serve_tls<H: Host<Socket = S>>(&mut self, host: &mut H) {
         while self.shared.tls_turns > 0
@@ -322,8 +335,9 @@ impl<S: Copy> Server<S> {
         self.shared.tls_turns = TLS_TURNS;
     }
 
-    /// Lets those who wait for memory try again, the first first, until one still finds none. Whoever got some and wants more
-    /// goes to the end. So does one whose export holds too much already. Then some pass who are within their shares.
+    /// Retries connections that wait for memory, in queue order, until one still finds none. A connection that made
+    /// progress and needs more moves to the end, and so does one whose export is over its share. Afterwards some
+    /// connections within their shares pass the first one.
     fn serve_waiters<H: Host<Socket = S>>(&mut self, host: &mut H) {
         let mut held_back = 0;
         while held_back < self.shared.waiters.len()
@@ -334,43 +348,44 @@ impl<S: Copy> Server<S> {
                 continue;
             };
             let before = connection.progress;
-            if connection.wait == Wait::Memory && connection.ending == Ending::Not {
+            if connection.wait == WaitReason::Memory && connection.stage == ConnectionStage::Open {
                 connection.pump(host, &mut self.shared);
-                if connection.wait == Wait::Memory && connection.progress == before {
-                    if !connection.export_holds_too_much {
+                if connection.wait == WaitReason::Memory && connection.progress == before {
+                    if !connection.export_over_share {
                         break;
                     }
-                    connection.ungather(host);
+                    connection.release_gathered(host);
                     self.shared.waiters.rotate_left(1);
                     held_back += 1;
                     continue;
                 }
             }
-            let again = connection.wait == Wait::Memory;
+            let waits_again = connection.wait == WaitReason::Memory;
             self.shared.waiters.pop_front();
             self.shared.head_since_ns = host.now_ns();
-            if again {
+            if waits_again {
                 self.shared.waiters.push_back(first);
             }
             self.mark(first);
         }
-        self.let_pass(host);
+        self.serve_behind_first(host);
     }
 
-    /// Of those who wait behind the first, some try again; the others have their turn the next time.
-    fn let_pass<H: Host<Socket = S>>(&mut self, host: &mut H) {
+    /// Retries a limited number of connections behind the first waiter, and moves each to the end of the queue, so that
+    /// the others are retried in later turns.
+    fn serve_behind_first<H: Host<Socket = S>>(&mut self, host: &mut H) {
         let behind = self.shared.waiters.len().saturating_sub(1);
         for _ in 0..behind.min(PASSING_MAX) {
             let Some(index) = self.shared.waiters.remove(1) else { return };
             self.shared.waiters.push_back(index);
             let Some(connection) = &mut self.connections[usize::from(index)] else { continue };
-            if connection.wait != Wait::Memory || connection.ending != Ending::Not {
+            if connection.wait != WaitReason::Memory || connection.stage != ConnectionStage::Open {
                 continue;
             }
             let before = connection.progress;
             connection.pump(host, &mut self.shared);
-            if connection.progress != before || connection.wait != Wait::Memory {
-                if connection.wait != Wait::Memory {
+            if connection.progress != before || connection.wait != WaitReason::Memory {
+                if connection.wait != WaitReason::Memory {
                     self.shared.waiters.retain(|&waiter| waiter != index);
                 }
                 self.mark(index);

@@ -1,16 +1,16 @@
-//! From finished requests to bytes: headers are written at the last moment, side by side, and sent together
-//! with the data where it lies, all that is ready in one send.
+//! Sends replies: headers are encoded at the last moment, next to each other, and sent together with the data in place,
+//! all ready replies in one send.
+
+use braid_export::{ExportStats, RequestClass};
 
 use super::config::{HEAD_BYTES, HEADS_BYTES, SEGMENT_BYTES, SEND_BYTES};
 use super::connection::{Connection, TOKEN_SEND};
 use super::host::{Host, SEND_PIECES_MAX, SendPiece};
-use super::request::{Failure, Kind, Requests, Slot};
+use super::request::{Failure, RequestKind, Requests, Slot};
 use crate::codec::{self, ChunkStyle, chunk};
-use crate::export::ExportStats;
-use crate::latency::RequestClass;
 use crate::transmission::Terms;
 
-/// Writes a reply's header; data that belongs to it follows. Returns its length and whether data follows.
+/// Encodes a reply's header. Returns its length and whether data follows.
 #[inline]
 fn encode(out: &mut [u8], slot: &Slot, terms: &Terms) -> (usize, bool) {
     let style = if terms.extended { ChunkStyle::Extended(slot.offset) } else { ChunkStyle::Structured };
@@ -19,11 +19,11 @@ fn encode(out: &mut [u8], slot: &Slot, terms: &Terms) -> (usize, bool) {
             (codec::encode_error(out, style, slot.cookie, errno.code(), *offset, text), false)
         }
         (Some(failure), _) => (codec::encode_simple(out, slot.cookie, failure.errno.code()), false),
-        (None, Kind::Read) if terms.structured => {
+        (None, RequestKind::Read) if terms.structured => {
             (codec::encode_offset_data(out, style, slot.cookie, true, slot.offset, slot.data), true)
         }
-        (None, Kind::Read) => (codec::encode_simple(out, slot.cookie, 0), true),
-        (None, Kind::Status) => {
+        (None, RequestKind::Read) => (codec::encode_simple(out, slot.cookie, 0), true),
+        (None, RequestKind::Status) => {
             let (context, bytes, only) = slot.first_context;
             (codec::encode_block_status(out, style, slot.cookie, context, bytes, only), true)
         }
@@ -33,7 +33,7 @@ fn encode(out: &mut [u8], slot: &Slot, terms: &Terms) -> (usize, bool) {
 }
 
 impl<S: Copy> Connection<S> {
-    /// Sends what is ready, unless a send is under way.
+    /// Sends ready replies, unless a send is in flight.
     #[inline]
     pub fn send_ready<H: Host<Socket = S>>(&mut self, host: &mut H) {
         if self.send_out {
@@ -48,7 +48,7 @@ impl<S: Copy> Connection<S> {
         host.send(self.socket, &self.pieces, self.token | TOKEN_SEND);
     }
 
-    /// Gathers the pieces of what is to be sent next.
+    /// Gathers the pieces of the next send.
     #[inline]
     pub fn gather<H: Host<Socket = S>>(&mut self, host: &mut H) {
         self.pieces.clear();
@@ -59,13 +59,13 @@ impl<S: Copy> Connection<S> {
         }
     }
 
-    /// The handshake's answers, as much as the memory for headers takes.
+    /// Gathers the handshake's replies, as far as the header buffer has room.
     fn gather_greeting<H: Host<Socket = S>>(&mut self, host: &mut H) {
         let len = self.greeting_out.len().min(HEADS_BYTES);
         host.memory(self.head, len).copy_from_slice(&self.greeting_out[..len]);
         self.greeting_out.drain(..len);
         if self.greeting_out.is_empty() {
-            // Long lists of exports are rare; what they took is not kept.
+            // Long lists of exports are rare: do not keep their memory.
             self.greeting_out = Vec::new();
         }
         self.pieces.push(SendPiece { buf: self.head, len: len as u32 });
@@ -75,9 +75,9 @@ impl<S: Copy> Connection<S> {
         let Some(session) = &self.session else { return };
         let terms = session.terms;
         let (mut used, mut bytes) = (0, 0);
-        // All shards share the export's counts: once a batch, or a run of equals, is enough.
+        // All shards share the export's counters: update them once per batch, or once per run of equal latencies.
         let (now_ns, mut latencies) = (host.now_ns(), session.export.latencies());
-        // The last piece is a header that the next one can be joined to.
+        // Whether the last piece is a header that the next header can extend.
         let mut joinable = false;
         if let Some((slot, segment, left)) = self.partial.take() {
             let rest = gather_data(&mut self.requests, &mut self.pieces, (segment, left), &mut bytes);
@@ -88,7 +88,7 @@ impl<S: Copy> Connection<S> {
         }
         while let Some(&slot) = self.ready.front() {
             let of = *self.requests.slot(slot);
-            // An error has no data, however long the request was.
+            // An error has no data, whatever the request's length.
             let data = if of.failure.is_some() { 0 } else { of.data };
             let pieces = 1 + (data as usize).div_ceil(SEGMENT_BYTES as usize);
             let full = used + HEAD_BYTES > HEADS_BYTES;
@@ -113,13 +113,13 @@ impl<S: Copy> Connection<S> {
             count(&mut self.stats, &of);
             latencies.add(class(of.kind), now_ns.saturating_sub(of.taken_ns));
         }
-        session.export.add(&std::mem::take(&mut self.stats));
+        session.export.add_stats(&std::mem::take(&mut self.stats));
     }
 }
 
-/// Adds the data of a reply from a segment on, of which so many bytes are left, to what is sent, which holds so many already. Of
-/// a long reply the rest waits for the next send, so that the memory of what the client has taken is free, and is known to be
-/// taken: that is returned.
+/// Gathers a reply's data from a segment on, of which `left` bytes remain, into a send that holds `bytes` already.
+/// Returns the rest that waits for the next send: so memory is freed, and progress observed, as the client takes a long
+/// reply.
 #[inline]
 fn gather_data(
     requests: &mut Requests,
@@ -138,24 +138,24 @@ fn gather_data(
     (left > 0).then_some((segment, left))
 }
 
-fn class(kind: Kind) -> RequestClass {
+fn class(kind: RequestKind) -> RequestClass {
     match kind {
-        Kind::Read => RequestClass::Read,
-        Kind::Write => RequestClass::Write,
-        Kind::Status | Kind::Other => RequestClass::Other,
+        RequestKind::Read => RequestClass::Read,
+        RequestKind::Write => RequestClass::Write,
+        RequestKind::Status | RequestKind::Other => RequestClass::Other,
     }
 }
 
 fn count(stats: &mut ExportStats, slot: &Slot) {
     match slot.kind {
-        Kind::Read => stats.reads += 1,
-        Kind::Write => stats.writes += 1,
-        Kind::Status | Kind::Other => stats.others += 1,
+        RequestKind::Read => stats.reads += 1,
+        RequestKind::Write => stats.writes += 1,
+        RequestKind::Status | RequestKind::Other => stats.others += 1,
     }
     match (slot.failure.is_some(), slot.kind) {
         (true, _) => stats.errors += 1,
-        (false, Kind::Read) => stats.read_bytes += slot.len,
-        (false, Kind::Write) => stats.written_bytes += slot.len,
+        (false, RequestKind::Read) => stats.read_bytes += slot.len,
+        (false, RequestKind::Write) => stats.written_bytes += slot.len,
         _ => {}
     }
 }

@@ -1,33 +1,32 @@
-//! A connection's requests in flight: fixed tables, filled at set-up, never grown.
+//! The requests of a connection in flight, in tables of fixed size.
 //!
-//! A *slot* is one request of the client. Its data lies in *segments*, each one buffer and one request to
-//! the engine. A request without data has a segment too, with no buffer, so that everything the engine
-//! answers is a segment.
+//! A *slot* is one request of the client. Its data lies in *segments*, each with one buffer and one engine request. A
+//! request without data has one segment without a buffer, so that every completion belongs to a segment.
 
 use braid_engine::{Buf, Flags, Op};
 
 use super::config::{REQUESTS_MAX, SEGMENTS_MAX};
 use super::host::{Host, Loan};
-use crate::codec::Asked;
+use crate::codec::DecodedRequest;
 use crate::errno::Errno;
 
 pub(super) const NONE: u16 = u16::MAX;
 
-/// What kind of answer a request gets, and how it is counted.
+/// The kind of reply that a request gets, and its class in the counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum RequestKind {
     Read,
     Write,
     Status,
     Other,
 }
 
-/// Why a request failed: shown to the client.
+/// A request's failure, as sent to the client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure {
     pub errno: Errno,
     pub text: &'static str,
-    /// Where in the export, if the failure has a place.
+    /// The offset in the export, if the failure has one.
     pub offset: Option<u64>,
 }
 
@@ -39,40 +38,41 @@ pub(super) struct Slot {
     pub taken_ns: u64,
     pub offset: u64,
     pub len: u64,
-    /// Bytes of data in the reply, if it is no error.
+    /// Bytes of data in a successful reply.
     pub data: u32,
-    /// Of a block status: the first context, how many bytes its extents take, and whether it is the only one. Others follow in the data.
+    /// Of a block status: the id of the first context, the bytes of its extents, and whether it is the only context.
+    /// Further contexts follow in the data.
     pub first_context: (u32, u32, bool),
-    pub kind: Kind,
+    pub kind: RequestKind,
     pub op: Op,
     pub flags: Flags,
-    /// Segments that the engine has, and one more while the request is still being taken in.
+    /// Segments in the engine, plus one while the request is being taken in.
     pub pending: u16,
-    /// List of its segments.
+    /// Head of its list of segments.
     pub first: u16,
     last: u16,
     pub failure: Option<Failure>,
-    /// Nobody wants the reply.
-    pub silent: bool,
+    /// The request gets no reply.
+    pub no_reply: bool,
     /// Bytes counted against the connection's limit.
     charged: u32,
 }
 
-/// One buffer, and one request to the engine.
+/// One buffer and one engine request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     pub slot: u16,
     pub next: u16,
-    /// [`Buf::NONE`]: it has none (any more).
+    /// [`Buf::NONE`] if the segment has no buffer.
     pub buf: Buf,
     pub len: u32,
-    /// From the request's offset.
+    /// Offset within the request.
     pub at: u32,
-    /// The tag that it was submitted with.
+    /// The tag of its engine request.
     pub tag: u64,
-    /// It was asked for a second time, as the first time its disk did not answer.
-    pub again: bool,
-    /// `buf` is a disk's own memory: nothing is asked of the engine, and it goes back to the disk.
+    /// The read was retried, after a disk did not complete it in time.
+    pub retried: bool,
+    /// The loan if `buf` is a disk's own memory: no engine request, and the loan is returned.
     pub loan: Option<Loan>,
 }
 
@@ -83,27 +83,27 @@ const EMPTY_SLOT: Slot = Slot {
     len: 0,
     data: 0,
     first_context: (0, 0, true),
-    kind: Kind::Other,
+    kind: RequestKind::Other,
     op: Op::Flush,
     flags: Flags::NONE,
     pending: 0,
     first: NONE,
     last: NONE,
     failure: None,
-    silent: false,
+    no_reply: false,
     charged: 0,
 };
 
 impl Slot {
-    /// A request that was just read, pending until it is all taken in.
+    /// Returns a slot for a new request, pending until it is completely taken in.
     #[inline]
-    pub fn new(header: &Asked, kind: Kind, op: Op, flags: Flags) -> Slot {
-        let Asked { cookie, offset, len, .. } = *header;
-        let data = if kind == Kind::Read { len as u32 } else { 0 };
+    pub fn new(header: &DecodedRequest, kind: RequestKind, op: Op, flags: Flags) -> Slot {
+        let DecodedRequest { cookie, offset, len, .. } = *header;
+        let data = if kind == RequestKind::Read { len as u32 } else { 0 };
         Slot { cookie, offset, len, data, kind, op, flags, pending: 1, ..EMPTY_SLOT }
     }
 
-    /// The same, its bytes counted against the connection's limit.
+    /// Counts the request's bytes against the connection's limit.
     #[inline]
     pub fn charged(self) -> Slot {
         Slot { charged: self.len as u32, ..self }
@@ -111,15 +111,15 @@ impl Slot {
 }
 
 const EMPTY_SEGMENT: Segment =
-    Segment { slot: NONE, next: NONE, buf: Buf::NONE, len: 0, at: 0, tag: 0, again: false, loan: None };
+    Segment { slot: NONE, next: NONE, buf: Buf::NONE, len: 0, at: 0, tag: 0, retried: false, loan: None };
 
-/// What a buffer of `len` bytes takes of the shard's memory, which is handed out in powers of two.
+/// Returns how much of the shard's memory a buffer of `len` bytes takes: allocations are powers of two.
 #[inline]
-pub(super) fn taken_bytes(len: u32) -> u64 {
+pub(super) fn allocated_bytes(len: u32) -> u64 {
     u64::from(len).next_power_of_two().max(4096)
 }
 
-/// The tables of one connection.
+/// The request tables of one connection.
 #[derive(Debug)]
 pub(super) struct Requests {
     slots: Box<[Slot]>,
@@ -142,13 +142,13 @@ impl Requests {
         }
     }
 
-    /// Bytes of the shard's memory that its segments hold.
+    /// Returns the bytes of the shard's memory that the segments hold.
     #[inline]
     pub fn held(&self) -> u64 {
         self.held
     }
 
-    /// Whether no other request holds bytes against the connection's limit.
+    /// Returns whether no other request holds bytes against the connection's limit.
     #[inline]
     pub fn is_only(&self, slot: u16) -> bool {
         self.bytes == self.slots[usize::from(slot)].charged
@@ -164,34 +164,34 @@ impl Requests {
         &mut self.segments[usize::from(segment)]
     }
 
-    /// Requests that are not answered yet.
+    /// Returns the number of unanswered requests.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         (REQUESTS_MAX - self.free_slots.len()) as u32
     }
 
-    /// Whether a request with this much data may come in now. One alone always may.
+    /// Returns whether a request with this much data may be taken in. A single request always may.
     #[inline]
     pub fn has_room(&self, bytes: u32, bytes_max: u32) -> bool {
         let sum = u64::from(self.bytes) + u64::from(bytes);
         !self.free_slots.is_empty() && (self.bytes == 0 || sum <= u64::from(bytes_max))
     }
 
-    /// Takes a slot, with one count pending for whoever takes the request in. [`Requests::has_room`] said yes.
+    /// Opens a slot, pending until the request is taken in. [`Requests::has_room`] must have returned true.
     #[inline]
     pub fn open(&mut self, request: Slot) -> u16 {
-        let slot = self.free_slots.pop().expect("has_room was asked before");
+        let slot = self.free_slots.pop().expect("has_room returned true");
         self.bytes += request.charged;
         *self.slot(slot) = request;
         slot
     }
 
-    /// Adds a segment at the end of a slot's list.
+    /// Appends a segment to a slot's list.
     #[inline]
     pub fn push_segment(&mut self, slot: u16, buf: Buf, at: u32, len: u32) -> u16 {
         let segment = self.free_segments.pop().expect("the limit on bytes leaves enough of them");
         if buf != Buf::NONE {
-            self.held += taken_bytes(len);
+            self.held += allocated_bytes(len);
         }
         *self.segment(segment) = Segment { slot, next: NONE, buf, len, at, ..EMPTY_SEGMENT };
         let last = std::mem::replace(&mut self.slot(slot).last, segment);
@@ -202,32 +202,32 @@ impl Requests {
         segment
     }
 
-    /// Adds a segment whose bytes a disk has lent.
+    /// Appends a segment with lent memory.
     pub fn push_loan(&mut self, slot: u16, loan: Loan, at: u32, len: u32) {
         let segment = self.push_segment(slot, Buf::NONE, at, len);
         let segment = self.segment(segment);
         (segment.buf, segment.loan) = (loan.buf, Some(loan));
     }
 
-    /// Takes away a segment's buffer, which somebody else gives back.
+    /// Takes a segment's buffer. The caller frees it.
     pub fn take_buffer(&mut self, segment: u16) -> Buf {
         let segment = self.segment(segment);
         let (buf, len) = (std::mem::replace(&mut segment.buf, Buf::NONE), segment.len);
         if buf != Buf::NONE {
-            self.held -= taken_bytes(len);
+            self.held -= allocated_bytes(len);
         }
         buf
     }
 
-    /// Gives a segment another buffer.
+    /// Gives a segment a new buffer.
     pub fn put_buffer(&mut self, segment: u16, buf: Buf) {
         let segment = self.segment(segment);
         segment.buf = buf;
         let len = segment.len;
-        self.held += taken_bytes(len);
+        self.held += allocated_bytes(len);
     }
 
-    /// Gives back the buffers of a slot's segments before this one, or of all.
+    /// Frees the buffers of a slot's segments before `end`, or of all segments.
     pub fn free_until<H: Host>(&mut self, host: &mut H, slot: u16, end: u16) {
         let mut segment = self.slot(slot).first;
         while segment != NONE && segment != end {
@@ -236,23 +236,23 @@ impl Requests {
         }
     }
 
-    /// Gives back a segment's buffer.
+    /// Frees a segment's buffer.
     #[inline]
     pub fn free_buffer<H: Host>(&mut self, host: &mut H, segment: u16) {
         let segment = self.segment(segment);
         let buf = std::mem::replace(&mut segment.buf, Buf::NONE);
         let len = segment.len;
         match segment.loan.take() {
-            Some(loan) => host.give_back(loan),
+            Some(loan) => host.return_loan(loan),
             None if buf != Buf::NONE => {
-                self.held -= taken_bytes(len);
+                self.held -= allocated_bytes(len);
                 host.free(buf, len as usize);
             }
             None => {}
         }
     }
 
-    /// Gives back all segments of a slot, with their buffers.
+    /// Frees all segments of a slot, with their buffers.
     pub fn empty<H: Host>(&mut self, host: &mut H, slot: u16) {
         let mut segment = self.slot(slot).first;
         while segment != NONE {
@@ -264,7 +264,7 @@ impl Requests {
         (slot.first, slot.last) = (NONE, NONE);
     }
 
-    /// Gives back a slot with all its segments and buffers.
+    /// Frees a slot with all its segments and buffers.
     #[inline]
     pub fn close<H: Host>(&mut self, host: &mut H, slot: u16) {
         let Slot { mut first, charged, pending, .. } = *self.slot(slot);

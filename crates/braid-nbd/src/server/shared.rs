@@ -1,17 +1,16 @@
-//! What the connections of one shard share: limits, the queue for memory, buffers in quarantine, tags.
+//! State shared by the connections of one shard: limits, the memory queue, quarantined buffers, tags.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use braid_engine::Buf;
+use braid_export::admission::AdmissionPass;
 
 use super::config::{STREAM_BYTES_LARGE, ServerConfig, TLS_TURNS};
 use crate::event::EventQueue;
-use crate::gate::Pass;
 
-/// Buffers that a late I/O may still write to. As many as the engine has slots would be the worst case;
-/// room for this many is there from the start.
+/// Initial capacity for buffers that a late I/O may still write to. The worst case is the engine's number of slots.
 const QUARANTINE_EXPECTED: usize = 4096;
 
 const SEGMENT_BITS: u32 = 9;
@@ -21,23 +20,23 @@ const COUNT_BITS: u32 = 48 - SEGMENT_BITS - INDEX_BITS;
 pub(super) struct Shared {
     pub config: ServerConfig,
     pub events: Arc<EventQueue>,
-    /// Connections that wait for memory or room in the engine, the longest waiting first.
+    /// Connections that wait for memory or for a slot of the engine, in queue order.
     pub waiters: VecDeque<u16>,
-    /// Since when the first of them is the first.
+    /// When the first waiter became the first.
     pub head_since_ns: u64,
-    /// Memory held by the connections of each export, which has a number while it has some here.
+    /// Memory held by the connections of each export: the export's address, its connections on this shard, bytes.
     shares: Vec<(usize, u32, u64)>,
-    /// The connection whose first request is refused for want of memory, while it is asked.
-    pub giving_up: Option<u16>,
+    /// The first waiter while it is retried after its time limit: its request then fails instead of waiting on.
+    pub expired_waiter: Option<u16>,
     pub large_streams_bytes: u64,
     pub stopping: bool,
-    /// TLS handshakes that may still get on in this turn.
+    /// TLS handshakes that may still continue in this turn.
     pub tls_turns: u32,
-    /// Connections whose TLS handshake waits for its turn, the longest waiting first.
+    /// Connections whose TLS handshake waits for its turn, in queue order.
     pub tls_waiters: VecDeque<u16>,
-    /// Connections whose next request waits for its export's limits, and until when.
+    /// Connections whose next request is throttled, and until when.
     throttled: BinaryHeap<Reverse<(u64, u16)>>,
-    quarantine: Vec<(u64, Buf, u32, Option<Arc<Pass>>)>,
+    quarantine: Vec<(u64, Buf, u32, Option<Arc<AdmissionPass>>)>,
     count: u64,
 }
 
@@ -52,7 +51,7 @@ impl Shared {
             config,
             events,
             head_since_ns: 0,
-            giving_up: None,
+            expired_waiter: None,
             large_streams_bytes: 0,
             stopping: false,
             quarantine: Vec::with_capacity(QUARANTINE_EXPECTED),
@@ -60,14 +59,14 @@ impl Shared {
         }
     }
 
-    /// Whether it is a connection's turn to have more than its share: nobody has waited longer.
+    /// Returns whether a connection may exceed its share: no other connection has waited longer.
     #[inline]
-    pub fn has_its_turn(&self, index: u16) -> bool {
+    pub fn is_first_waiter(&self, index: u16) -> bool {
         self.waiters.front().is_none_or(|&first| first == index)
     }
 
-    /// A connection of this export is here: the number under which its memory is counted.
-    pub fn enter_share(&mut self, export: usize) -> usize {
+    /// Adds a connection of this export. Returns the index under which the export's memory is counted.
+    pub fn join_share(&mut self, export: usize) -> usize {
         let same = self.shares.iter().position(|share| share.0 == export && share.1 > 0);
         let at = same.or_else(|| self.shares.iter().position(|share| share.1 == 0)).unwrap_or(self.shares.len());
         if at == self.shares.len() {
@@ -80,22 +79,22 @@ impl Shared {
         at
     }
 
-    /// It is gone, and has given all back.
-    pub fn leave_share(&mut self, share: usize, told: u64) {
+    /// Removes a connection of an export and the bytes that it last reported.
+    pub fn leave_share(&mut self, share: usize, reported_bytes: u64) {
         self.shares[share].1 -= 1;
-        self.shares[share].2 -= told;
+        self.shares[share].2 -= reported_bytes;
     }
 
-    /// It holds so much by now, after `told`. Returns what all of its export hold.
+    /// Replaces the bytes that a connection last reported with `held`. Returns the total of its export.
     #[inline]
-    pub fn tell_share(&mut self, share: usize, told: &mut u64, held: u64) -> u64 {
+    pub fn update_share(&mut self, share: usize, reported_bytes: &mut u64, held: u64) -> u64 {
         let of = &mut self.shares[share].2;
-        *of = *of - *told + held;
-        *told = held;
+        *of = *of - *reported_bytes + held;
+        *reported_bytes = held;
         *of
     }
 
-    /// Puts a connection at the end of the queue, once.
+    /// Appends a connection to the queue, unless it is queued already.
     pub fn enqueue(&mut self, index: u16, now_ns: u64) {
         if self.waiters.is_empty() {
             self.head_since_ns = now_ns;
@@ -105,42 +104,42 @@ impl Shared {
         }
     }
 
-    /// Puts a connection into the queue for TLS handshakes, once.
+    /// Appends a connection to the queue of TLS handshakes, unless it is queued already.
     pub fn wait_for_tls(&mut self, index: u16) {
         if !self.tls_waiters.contains(&index) {
             self.tls_waiters.push_back(index);
         }
     }
 
-    /// A connection's next request may go from `due_ns` on.
+    /// Throttles a connection until `due_ns`.
     pub fn throttle(&mut self, due_ns: u64, index: u16) {
         self.throttled.push(Reverse((due_ns, index)));
     }
 
-    /// When the next of those requests may go.
+    /// Returns when the first throttled request is due.
     #[inline]
     pub fn throttled_until_ns(&self) -> Option<u64> {
         self.throttled.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// A connection whose request may go now.
+    /// Removes and returns a connection whose throttled request is due.
     pub fn pop_throttled(&mut self, now_ns: u64) -> Option<u16> {
         self.throttled_until_ns().filter(|due| *due <= now_ns)?;
         self.throttled.pop().map(|Reverse((_, index))| index)
     }
 
-    /// A connection is gone, or its export's limits are others.
+    /// Removes a throttled connection: it has closed, or its limits have changed.
     pub fn forget_throttled(&mut self, index: u16) {
         self.throttled.retain(|Reverse((_, waiting))| *waiting != index);
     }
 
-    /// Whether another connection may have a large stream buffer.
+    /// Returns whether a connection may have another large buffer.
     pub fn may_grow(&self, in_transmission: bool) -> bool {
         let after = self.large_streams_bytes + u64::from(STREAM_BYTES_LARGE);
         in_transmission && self.waiters.is_empty() && after <= self.config.large_streams_bytes_max
     }
 
-    /// Which connection and segment a tag names.
+    /// Returns the connection and segment of a tag.
     #[inline]
     pub fn split_tag(tag: u64) -> (u16, u16) {
         let segment = tag & ((1 << SEGMENT_BITS) - 1);
@@ -148,7 +147,7 @@ impl Shared {
         (index as u16, segment as u16)
     }
 
-    /// A tag for a segment: unlike any of the last 100 million, and unlike any in quarantine.
+    /// Returns a new tag for a segment. It differs from the last 100 million tags and from all tags in quarantine.
     #[inline]
     pub fn next_tag(&mut self, index: u16, segment: u16) -> u64 {
         loop {
@@ -160,12 +159,12 @@ impl Shared {
         }
     }
 
-    /// Keeps a buffer that a late I/O may still touch, until [`Shared::released`]; and what its connection held of a gate.
-    pub fn quarantine(&mut self, tag: u64, buf: Buf, len: u32, pass: Option<Arc<Pass>>) {
+    /// Keeps a buffer that a late I/O may still access, and its connection's pass, until [`Shared::released`].
+    pub fn quarantine(&mut self, tag: u64, buf: Buf, len: u32, pass: Option<Arc<AdmissionPass>>) {
         self.quarantine.push((tag, buf, len, pass));
     }
 
-    /// The late I/O of this tag has ended: its buffer.
+    /// Removes the late I/O with this tag from quarantine. Returns its buffer and length.
     pub fn released(&mut self, tag: u64) -> Option<(Buf, u32)> {
         let at = self.quarantine.iter().position(|held| held.0 == tag)?;
         let (_, buf, len, _) = self.quarantine.swap_remove(at);

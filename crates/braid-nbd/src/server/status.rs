@@ -1,27 +1,28 @@
-//! BLOCK_STATUS: the extents of `base:allocation`, and of what differs.
+//! BLOCK_STATUS: the extents of `base:allocation` and of the differences.
 
 use braid_engine::{Flags, Op};
+use braid_export::{Allocation, DifferenceState};
 
 use super::config::{EXTENTS_MAX, HEAD_BYTES};
 use super::connection::Connection;
 use super::host::Host;
-use super::input::{Turn, Wait};
-use super::request::{Failure, Kind, Slot};
+use super::input::PumpStep;
+use super::request::{Failure, RequestKind, Slot};
 use super::shared::Shared;
+use super::state::WaitReason;
 use crate::codec::{
-    Asked, BASE_ALLOCATION_ID, CHUNK_BYTES, ChunkStyle, DIFFERENCE_ID, EXTENDED_BYTES, EXTENT_BYTES, EXTENT_EXT_BYTES,
-    encode_block_status, encode_extent, encode_extent_ext,
+    BASE_ALLOCATION_ID, CHUNK_BYTES, ChunkStyle, DIFFERENCE_ID, DecodedRequest, EXTENDED_BYTES, EXTENT_BYTES,
+    EXTENT_EXT_BYTES, encode_block_status, encode_extent, encode_extent_ext,
 };
 use crate::errno::Errno;
-use crate::export::{Allocation, Found};
 
-/// Longest extent that its field can hold and that is a multiple of every block size.
+/// Maximum length of an extent with compact headers: a multiple of every block size.
 const EXTENT_BYTES_MAX: u64 = u32::MAX as u64 & !0xffff;
 
-/// Until it is asked again whether a difference is known, in nanoseconds.
+/// Interval between checks of whether a difference is known, in nanoseconds.
 const PENDING_NS: u64 = 2_000_000;
 
-/// What stands before the extents of a context.
+/// Returns the bytes before a context's extents.
 const fn chunk_front_bytes(extended: bool) -> usize {
     if extended { EXTENDED_BYTES + 8 } else { CHUNK_BYTES + 4 }
 }
@@ -30,20 +31,20 @@ const fn extent_bytes(extended: bool) -> usize {
     if extended { EXTENT_EXT_BYTES } else { EXTENT_BYTES }
 }
 
-/// Extents on their way into an answer. Equal neighbours become one.
-struct Gather<'a> {
+/// Encodes extents into a reply. Merges equal neighbours.
+struct ExtentEncoder<'a> {
     out: &'a mut [u8],
     used: usize,
-    /// Most extents.
+    /// Maximum number of extents.
     limit: usize,
-    /// Each has 64 bits for its length and its state.
+    /// Lengths and states have 64 bits each.
     extended: bool,
-    /// The last one, which may still grow.
+    /// The last extent, which may still grow.
     open: Option<(u64, u32)>,
 }
 
-impl Gather<'_> {
-    /// Takes one more; false: no further one is wanted.
+impl ExtentEncoder<'_> {
+    /// Adds an extent. Returns false if no further extent is wanted.
     fn add(&mut self, len: u64, state: u32) -> bool {
         match &mut self.open {
             Some((so_far, same)) if *same == state => *so_far += len,
@@ -72,8 +73,8 @@ impl Gather<'_> {
     }
 }
 
-/// Puts extents for a range into `out`, up to so many; returns how many bytes they take. If one is wanted, it is not
-/// longer than asked. Of `size_bytes` in all, as the client knows it.
+/// Encodes up to `limit` extents of a range into `out` and returns their bytes. With a limit of one, the extent is not
+/// longer than the range. `size_bytes` is the export's size as negotiated.
 fn describe(
     allocation: Option<&dyn Allocation>,
     size_bytes: u64,
@@ -83,28 +84,28 @@ fn describe(
     out: &mut [u8],
 ) -> usize {
     let one = limit == 1;
-    let mut gather = Gather { out, used: 0, limit, extended, open: None };
+    let mut encoder = ExtentEncoder { out, used: 0, limit, extended, open: None };
     match allocation {
         Some(map) => {
             let mut left = len;
             map.extents(offset, len, &mut |extent, state| {
                 let extent = extent.min(left);
                 left -= extent;
-                extent > 0 && gather.add(extent, state) && left > 0
+                extent > 0 && encoder.add(extent, state) && left > 0
             });
         }
-        // Nothing is known of it, and it costs nothing to say so of all that follows.
+        // The allocation is unknown: one extent covers as much of the rest as its length can express.
         None => {
             let reach = match (one, extended) {
                 (true, _) => len,
                 (false, true) => size_bytes - offset,
                 (false, false) => (size_bytes - offset).min(EXTENT_BYTES_MAX),
             };
-            gather.add(reach, 0);
+            encoder.add(reach, 0);
         }
     }
-    gather.close();
-    gather.used
+    encoder.close();
+    encoder.used
 }
 
 impl<S: Copy> Connection<S> {
@@ -112,62 +113,63 @@ impl<S: Copy> Connection<S> {
         &mut self,
         host: &mut H,
         shared: &mut Shared,
-        header: &Asked,
+        header: &DecodedRequest,
         one: bool,
-    ) -> Turn {
+    ) -> PumpStep {
         let session = self.session.as_ref().expect("there are no requests before transmission");
         let extended = session.terms.extended;
-        if session.contexts.differences.iter().any(|difference| matches!(difference.found(), Found::Pending)) {
-            // Whoever finds it out tells nobody.
+        if session.contexts.differences.iter().any(|difference| matches!(difference.state(), DifferenceState::Pending))
+        {
+            // The computation sends no notification when it finishes: check again later.
             shared.throttle(host.now_ns() + PENDING_NS, self.index);
-            return Turn::Wait(Wait::Limits);
+            return PumpStep::Wait(WaitReason::Limits);
         }
         let room = EXTENTS_MAX * extent_bytes(extended);
         let Some(buf) = self.alloc(host, shared, room as u32, true) else {
-            if shared.giving_up != Some(self.index) {
-                return Turn::Wait(Wait::Memory);
+            if shared.expired_waiter != Some(self.index) {
+                return PumpStep::Wait(WaitReason::Memory);
             }
-            let slot = self.open(host, Slot::new(header, Kind::Other, Op::Read, Flags::NONE));
+            let slot = self.open(host, Slot::new(header, RequestKind::Other, Op::Read, Flags::NONE));
             let failure = Failure { errno: Errno::NoMemory, text: "no memory for the answer", offset: None };
             self.requests.slot(slot).failure = Some(failure);
             self.finish_part(host, slot);
-            return Turn::Again;
+            return PumpStep::Continue;
         };
         let session = self.session.as_ref().expect("there are no requests before transmission");
         let (allocation, size_bytes) = (session.export.allocation(), session.terms.size_bytes);
         let contexts = &session.contexts;
         let count = usize::from(contexts.allocation) + contexts.differences.len();
-        // The front of the first stands with the other headers, those of the others between the extents.
+        // The front of the first chunk stands with the other headers, those of the others between the extents.
         let limit =
             if one { 1 } else { (room / count - if count > 1 { HEAD_BYTES } else { 0 }) / extent_bytes(extended) };
         let out = host.memory(buf, room);
         let style = if extended { ChunkStyle::Extended(header.offset) } else { ChunkStyle::Structured };
         let range = (header.offset, header.len);
-        let (mut used, mut first, mut told, mut failed) = (0, (0, 0, true), 0, false);
+        let (mut used, mut first, mut described, mut failed) = (0, (0, 0, true), 0, false);
         let base = contexts.allocation.then_some((BASE_ALLOCATION_ID, Some(allocation)));
-        let found = contexts.differences.iter().map(|difference| match difference.found() {
-            Found::Map(map) => Some(Some(map)),
-            Found::Pending | Found::Failed => None,
+        let found = contexts.differences.iter().map(|difference| match difference.state() {
+            DifferenceState::Known(map) => Some(Some(map)),
+            DifferenceState::Pending | DifferenceState::Failed => None,
         });
         for (id, map) in base.into_iter().chain((DIFFERENCE_ID..).zip(found)) {
             let Some(map) = map else {
                 failed = true;
                 break;
             };
-            told += 1;
-            let front = if told == 1 { 0 } else { chunk_front_bytes(extended) };
+            described += 1;
+            let front = if described == 1 { 0 } else { chunk_front_bytes(extended) };
             let bytes = describe(map, size_bytes, range, limit, extended, &mut out[used + front..]);
             failed |= bytes == 0;
-            if told == 1 {
+            if described == 1 {
                 first = (id, bytes as u32, count == 1);
             } else {
-                encode_block_status(&mut out[used..], style, header.cookie, id, bytes as u32, told == count);
+                encode_block_status(&mut out[used..], style, header.cookie, id, bytes as u32, described == count);
             }
             used += front + bytes;
         }
-        let slot = self.open(host, Slot::new(header, Kind::Status, Op::Read, Flags::NONE));
+        let slot = self.open(host, Slot::new(header, RequestKind::Status, Op::Read, Flags::NONE));
         if failed {
-            // A map that says nothing is wrong; the client gets an error, not a broken stream.
+            // A map without extents is a bug: the client gets an error instead of a malformed reply.
             let failure = Failure { errno: Errno::Io, text: "the map failed", offset: None };
             self.requests.slot(slot).failure = Some(failure);
         }
@@ -175,6 +177,6 @@ impl<S: Copy> Connection<S> {
         self.requests.slot(slot).data = used as u32;
         self.requests.slot(slot).first_context = first;
         self.finish_part(host, slot);
-        Turn::Again
+        PumpStep::Continue
     }
 }

@@ -1,11 +1,13 @@
-//! TLS between a socket's bytes and the protocol's, for server and client: rustls, without I/O of its own.
+//! TLS for server and client on rustls, sans-I/O.
 //!
-//! Records are decrypted and encrypted between buffers of the caller. rustls shakes hands, and does all of TLS 1.2; in
-//! TLS 1.3 [`records`] takes its keys once the handshake is over, and allocates nothing for a record. What a peer can make
-//! it hold is bounded: rustls refuses handshake messages over 64 KiB, renegotiation, more than 4 warnings and more than 32
-//! changes of keys without data between them, `records` more than 32 of all that; what must be sent because of what came
-//! is [`WIRE_BYTES_MAX`] at most.
+//! Records are decrypted and encrypted between the caller's buffers. rustls performs the handshake, and all of TLS 1.2.
+//! In TLS 1.3 [`records`] takes over the keys after the handshake and allocates nothing per record; what it does with
+//! them is [`protection`], the only hand-written cryptography. Memory that a peer
+//! can make it hold is bounded: rustls refuses handshake messages over 64 KiB, renegotiation, more than 4 warnings and
+//! more than 32 key changes without data in between; `records` refuses more than 32 records without data. Replies that
+//! a peer provokes are at most [`WIRE_BYTES_MAX`].
 
+pub(crate) mod protection;
 mod records;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -20,30 +22,30 @@ use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::{ClientConfig, Error, ExtractedSecrets, ProtocolVersion, ServerConfig};
 
-/// Most data in one record, in bytes.
+/// Maximum data of one record in bytes.
 pub(crate) const RECORD_DATA_MAX: usize = 16 << 10;
-/// Longest record on the wire, with what any version and cipher adds, in bytes.
+/// Maximum length of a received record in bytes, with the overhead of any version and cipher.
 pub(crate) const RECORD_BYTES_MAX: usize = RECORD_DATA_MAX + 2048 + RECORD_HEADER;
-/// Room that one record of ours may take, and a change of keys before it, in bytes.
+/// Space for one sent record and a key change in bytes.
 pub(crate) const SEAL_BYTES_MAX: usize = RECORD_DATA_MAX + 512;
-/// Before each record: type, version, length.
+/// Length of a record header: type, version, length.
 pub(crate) const RECORD_HEADER: usize = 5;
-/// Most bytes of handshake and alerts that wait to be sent: a chain of certificates, and some more.
+/// Maximum unsent bytes of handshake messages and alerts: a certificate chain and some more.
 const WIRE_BYTES_MAX: usize = 128 << 10;
 
-/// What rustls says when it gives a connection up.
+/// The result of taking over a connection from rustls.
 type Secrets<D> = Result<(ExtractedSecrets, KernelConnection<D>), Error>;
 
-/// One end's connection.
+/// One side's rustls connection, client or server.
 pub(crate) trait Side: Sized {
-    /// What rustls keeps for this kind of end.
+    /// The data that rustls keeps for this side.
     type Data;
 
     fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
     fn is_handshaking(&self) -> bool;
     fn version(&self) -> Option<ProtocolVersion>;
     fn into_kernel(self) -> Secrets<Self::Data>;
-    /// Keeps a ticket that the peer issued; `None`: this peer issues none.
+    /// Stores a session ticket of the peer. Returns `None` if this peer must not issue tickets.
     fn ticket(kernel: &mut KernelConnection<Self::Data>, body: &[u8]) -> Option<Result<(), Error>>;
 }
 
@@ -95,52 +97,56 @@ impl Side for UnbufferedClientConnection {
     }
 }
 
-/// What came out of the received bytes.
+/// The result of decrypting received bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Got {
-    /// Data, which was given away.
+pub(crate) enum Opened {
+    /// Data was passed to the sink.
     Data,
-    /// Nothing, before more bytes are there.
-    Nothing,
-    /// The peer said that no more will come.
+    /// More bytes are needed.
+    NeedInput,
+    /// The peer has closed its sending side.
     Closed,
 }
 
-/// Who makes and takes records.
+/// The record layer.
 enum Layer<S: Side> {
     Rustls(S),
     Own(Box<Records<S>>),
-    /// Nobody, any more.
+    /// None: the connection failed during the takeover.
     None,
 }
 
 /// A TLS connection.
 pub(crate) struct Tls<S: Side> {
     layer: Layer<S>,
-    /// Bytes to be sent that are nobody's data, before all data that is encrypted after them.
+    /// Handshake messages and alerts to be sent before any data that is encrypted later.
     pub wire: Vec<u8>,
-    /// It has failed: nothing can be encrypted any more.
+    /// The connection has failed: nothing can be encrypted any more.
     pub dead: bool,
-    /// What is to be encrypted by rustls, which cannot do it where it lies.
+    /// Plaintext to be encrypted by rustls, which cannot encrypt in place.
     plain: Vec<u8>,
 }
 
 impl Tls<UnbufferedServerConnection> {
+    /// Returns the server side of a connection.
+    ///
     /// # Errors
-    /// The configuration does not hold together.
+    /// The configuration is invalid.
     pub fn server(mut config: Arc<ServerConfig>) -> Result<Self, Error> {
-        // A connection gives its keys to who owns it only if this was set before it began. It is set here alone, on what
-        // these connections use: `records` is who takes the keys, and they stay within this module.
+        // rustls hands out a connection's keys only if this was set before the connection began. It is set here only,
+        // for these connections: `records` takes the keys, and they stay within this module.
         Arc::make_mut(&mut config).enable_secret_extraction = true;
         UnbufferedServerConnection::new(config).map(Tls::new)
     }
 }
 
 impl Tls<UnbufferedClientConnection> {
+    /// Returns the client side of a connection.
+    ///
     /// # Errors
-    /// The configuration does not hold together.
+    /// The configuration is invalid.
     pub fn client(mut config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Self, Error> {
-        // As for a server.
+        // As in `server`.
         Arc::make_mut(&mut config).enable_secret_extraction = true;
         UnbufferedClientConnection::new(config, name).map(Tls::new)
     }
@@ -155,7 +161,8 @@ impl<S: Side> Tls<S> {
         matches!(&self.layer, Layer::Rustls(side) if side.is_handshaking())
     }
 
-    /// The handshake is over and rustls has nothing in hand, sent or received: from here on TLS 1.3 is done without it.
+    /// Takes over the record layer after the handshake, once rustls holds no unprocessed or unsent data. Applies to TLS
+    /// 1.3 only.
     fn take_over(&mut self) -> Result<(), String> {
         match std::mem::replace(&mut self.layer, Layer::None) {
             Layer::Rustls(side) if !side.is_handshaking() && side.version() == Some(ProtocolVersion::TLSv1_3) => {
@@ -166,12 +173,12 @@ impl<S: Side> Tls<S> {
         Ok(())
     }
 
-    /// Takes from the front of `incoming`, which is overwritten, until there was one record of data, given to `sink`, or
-    /// no whole record is left. Returns how many bytes it took.
+    /// Decrypts from the front of `incoming`, which is overwritten, until one data record was passed to `sink` or no
+    /// complete record is left. Returns how many bytes it took.
     ///
     /// # Errors
-    /// The peer broke the protocol, or is not to be trusted; `wire` holds what to tell it.
-    pub fn open(&mut self, incoming: &mut [u8], mut sink: impl FnMut(&[u8])) -> (usize, Result<Got, String>) {
+    /// The peer violated the protocol or is not trusted. `wire` holds the alert for it.
+    pub fn open(&mut self, incoming: &mut [u8], mut sink: impl FnMut(&[u8])) -> (usize, Result<Opened, String>) {
         if self.dead {
             return (0, Err("it has failed".to_owned()));
         }
@@ -199,7 +206,7 @@ impl<S: Side> Tls<S> {
                             Err(error) => failed = Some(error),
                         }
                     }
-                    Some(Got::Data)
+                    Some(Opened::Data)
                 }
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
                     encode(&mut self.wire, |out| data.encode(out));
@@ -209,8 +216,8 @@ impl<S: Side> Tls<S> {
                     data.done();
                     None
                 }
-                Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => Some(Got::Nothing),
-                Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Some(Got::Closed),
+                Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => Some(Opened::NeedInput),
+                Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Some(Opened::Closed),
                 Ok(_) => {
                     self.dead = true;
                     return (took, Err("the client sent data before it was known".to_owned()));
@@ -223,7 +230,7 @@ impl<S: Side> Tls<S> {
             took += discard;
             if let Some(error) = failed {
                 self.dead = true;
-                // The alert that tells the peer, if there is one, comes before anything is looked at again.
+                // The alert for the peer, if there is one, precedes any further processing.
                 if let Ok(ConnectionState::EncodeTlsData(mut data)) = side.process(&mut incoming[took..]).state {
                     encode(&mut self.wire, |out| data.encode(out));
                 }
@@ -234,18 +241,18 @@ impl<S: Side> Tls<S> {
                 return (took, Err("too much to answer".to_owned()));
             }
             match got {
-                Some(Got::Nothing) if !self.is_handshaking() && whole_record(&incoming[took..]) => {
-                    // It keeps part of a message of the handshake there, which nobody sends in parts by now; and nothing
-                    // could be encrypted meanwhile.
+                Some(Opened::NeedInput) if !self.is_handshaking() && whole_record(&incoming[took..]) => {
+                    // rustls has kept a part of a handshake message. No legitimate peer splits one after the handshake,
+                    // and nothing could be encrypted until it is complete.
                     self.dead = true;
                     return (took, Err("a message of the handshake in parts, after the handshake".to_owned()));
                 }
-                Some(Got::Nothing) => {
+                Some(Opened::NeedInput) => {
                     if let Err(why) = self.take_over() {
                         self.dead = true;
                         return (took, Err(why));
                     }
-                    return (took, Ok(Got::Nothing));
+                    return (took, Ok(Opened::NeedInput));
                 }
                 Some(got) => return (took, Ok(got)),
                 None => {}
@@ -253,8 +260,8 @@ impl<S: Side> Tls<S> {
         }
     }
 
-    /// Encrypts `data`, at most [`RECORD_DATA_MAX`] bytes, to the front of `out`, which has [`SEAL_BYTES_MAX`]. Returns
-    /// how many bytes that took. The handshake is over, and `wire` is empty.
+    /// Encrypts `data`, at most [`RECORD_DATA_MAX`] bytes, to the front of `out`, which must have [`SEAL_BYTES_MAX`].
+    /// Returns the encrypted length. The handshake must be over and `wire` empty.
     ///
     /// # Errors
     /// The connection is closed, or its keys are used up.
@@ -263,7 +270,7 @@ impl<S: Side> Tls<S> {
         self.seal_in_place(out, data.len())
     }
 
-    /// As [`Tls::seal`], of `len` bytes that lie in `out` already, [`RECORD_HEADER`] behind its front.
+    /// Encrypts as [`Tls::seal`] does, but `len` bytes already in `out`, [`RECORD_HEADER`] after its front.
     ///
     /// # Errors
     /// As [`Tls::seal`].
@@ -286,11 +293,11 @@ impl<S: Side> Tls<S> {
         }
     }
 
-    /// Puts what says that no more data will come into `wire`.
-    pub fn say_goodbye(&mut self) {
+    /// Appends a close_notify alert to `wire`.
+    pub fn queue_close_notify(&mut self) {
         if let Layer::Own(records) = &mut self.layer {
             if !self.dead {
-                self.dead |= records.say_goodbye(&mut self.wire).is_err();
+                self.dead |= records.queue_close_notify(&mut self.wire).is_err();
             }
             return;
         }
@@ -308,7 +315,7 @@ impl<S: Side> Tls<S> {
             Layer::Rustls(side) if !self.dead && !side.is_handshaking() => side,
             _ => return Err("nothing may be sent now".to_owned()),
         };
-        // No part of a handshake's message is held by now (`open` sees to that), which would have to be shown here.
+        // rustls holds no part of a handshake message here (`open` ensures it), which would have to be passed in.
         let written = match side.process(&mut []).state {
             Ok(ConnectionState::WriteTraffic(mut traffic)) => write(&mut traffic).map_err(|error| error.to_string()),
             Ok(ConnectionState::TransmitTlsData(mut data)) => match data.may_encrypt_app_data() {
@@ -323,7 +330,7 @@ impl<S: Side> Tls<S> {
     }
 }
 
-/// Appends what `encode` yields, with as much room as it says it needs.
+/// Appends the output of `encode`, enlarging the space as it demands.
 fn encode(wire: &mut Vec<u8>, mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>) {
     let start = wire.len();
     let mut room = 4096;
@@ -337,8 +344,9 @@ fn encode(wire: &mut Vec<u8>, mut encode: impl FnMut(&mut [u8]) -> Result<usize,
     }
 }
 
-/// Copies bytes between places that lie differently within a cache line, as those in records do. In one go, the system's
-/// memcpy uses string instructions, which take twice as long for that on some processors.
+/// Copies bytes in small pieces. Source and destination lie differently within a cache line, as data in records does,
+/// and for these the system's memcpy in one piece uses string instructions, which take twice as long on some
+/// processors.
 pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     const PIECE_BYTES: usize = 512;
     assert_eq!(from.len(), to.len(), "as many bytes as there is room for");
@@ -347,13 +355,13 @@ pub(crate) fn copy(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Length of the record at the front, its header included, once that is all there.
+/// Returns the length of the record at the front, including its header, if the header is complete.
 fn record_len(bytes: &[u8]) -> Option<usize> {
     let header = bytes.first_chunk::<RECORD_HEADER>()?;
     Some(RECORD_HEADER + usize::from(u16::from_be_bytes([header[3], header[4]])))
 }
 
-/// Whether a whole record lies at the front.
+/// Returns whether a complete record is at the front.
 pub(crate) fn whole_record(bytes: &[u8]) -> bool {
     record_len(bytes).is_some_and(|len| bytes.len() >= len)
 }

@@ -1,4 +1,4 @@
-//! Both ends against rustls whole and against openssl, and against what a peer that means no good could send.
+//! Both sides against rustls and openssl, and against hostile peers.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../tests/pki/mod.rs"]
@@ -28,13 +28,13 @@ fn name() -> ServerName<'static> {
     "localhost".try_into().unwrap()
 }
 
-/// Takes all that `bytes` hold, but for what is not whole. What it said last, and the data.
-fn open_all<S: Side>(tls: &mut Tls<S>, bytes: &mut Vec<u8>) -> (Result<Got, String>, Vec<u8>) {
+/// Decrypts all complete records. Returns the last result, and the data.
+fn open_all<S: Side>(tls: &mut Tls<S>, bytes: &mut Vec<u8>) -> (Result<Opened, String>, Vec<u8>) {
     let mut data = Vec::new();
     loop {
         let (took, got) = tls.open(bytes, |part| data.extend_from_slice(part));
         bytes.drain(..took);
-        if got != Ok(Got::Data) {
+        if got != Ok(Opened::Data) {
             return (got, data);
         }
     }
@@ -57,17 +57,17 @@ fn own<S: Side>(tls: &mut Tls<S>) -> &mut Records<S> {
     }
 }
 
-/// One end of ours and one that is rustls's alone.
-struct Two<S: Side> {
+/// A connection between one side of ours and one of rustls alone.
+struct Peers<S: Side> {
     ours: Tls<S>,
     theirs: Connection,
-    /// Bytes on their way to ours.
+    /// Bytes in flight to our side.
     inbox: Vec<u8>,
 }
 
-impl<S: Side> Two<S> {
-    fn shake(ours: Tls<S>, theirs: Connection) -> Two<S> {
-        let mut two = Two { ours, theirs, inbox: Vec::new() };
+impl<S: Side> Peers<S> {
+    fn shake(ours: Tls<S>, theirs: Connection) -> Peers<S> {
+        let mut two = Peers { ours, theirs, inbox: Vec::new() };
         for _ in 0..10 {
             assert_eq!(two.take(), b"");
             let wire = std::mem::take(&mut two.ours.wire);
@@ -77,13 +77,13 @@ impl<S: Side> Two<S> {
         two
     }
 
-    /// What they have sent meanwhile.
+    /// Receives what rustls has sent.
     fn take(&mut self) -> Vec<u8> {
         while self.theirs.wants_write() {
             self.theirs.write_tls(&mut self.inbox).unwrap();
         }
         let (got, data) = open_all(&mut self.ours, &mut self.inbox);
-        assert_eq!(got, Ok(Got::Nothing));
+        assert_eq!(got, Ok(Opened::NeedInput));
         data
     }
 
@@ -102,7 +102,7 @@ impl<S: Side> Two<S> {
 
     fn they_send(&mut self, data: &[u8]) -> Vec<u8> {
         let mut got = Vec::new();
-        // It buffers no more than 64 KiB.
+        // rustls buffers at most 64 KiB.
         for part in data.chunks(32 << 10) {
             self.theirs.writer().write_all(part).unwrap();
             got.extend(self.take());
@@ -120,23 +120,23 @@ impl<S: Side> Two<S> {
     }
 }
 
-fn server_and_rustls(suite: CipherSuite) -> Two<UnbufferedServerConnection> {
+fn server_and_rustls(suite: CipherSuite) -> Peers<UnbufferedServerConnection> {
     let (server, client) = Pki::new().with_suite(suite);
-    Two::shake(Tls::server(server).unwrap(), ClientConnection::new(client, name()).unwrap().into())
+    Peers::shake(Tls::server(server).unwrap(), ClientConnection::new(client, name()).unwrap().into())
 }
 
-fn client_and_rustls(suite: CipherSuite) -> Two<UnbufferedClientConnection> {
+fn client_and_rustls(suite: CipherSuite) -> Peers<UnbufferedClientConnection> {
     let (server, client) = Pki::new().with_suite(suite);
-    Two::shake(Tls::client(client, name()).unwrap(), ServerConnection::new(server).unwrap().into())
+    Peers::shake(Tls::client(client, name()).unwrap(), ServerConnection::new(server).unwrap().into())
 }
 
-/// Two ends of ours.
+/// Returns two sides of ours, connected.
 fn both_ours(suite: CipherSuite) -> (Server, Client) {
     let (server, client) = Pki::new().with_suite(suite);
     let (mut server, mut client) = (Tls::server(server).unwrap(), Tls::client(client, name()).unwrap());
     for _ in 0..10 {
-        assert_eq!(open_all(&mut client, &mut server.wire).0, Ok(Got::Nothing));
-        assert_eq!(open_all(&mut server, &mut client.wire).0, Ok(Got::Nothing));
+        assert_eq!(open_all(&mut client, &mut server.wire).0, Ok(Opened::NeedInput));
+        assert_eq!(open_all(&mut server, &mut client.wire).0, Ok(Opened::NeedInput));
     }
     (server, client)
 }
@@ -147,7 +147,7 @@ fn every_suite_at_both_ends() {
         let mut server = server_and_rustls(suite);
         own(&mut server.ours);
         server.both_ways();
-        // rustls's server has sent tickets by now.
+        // The rustls server has sent tickets by now.
         let mut client = client_and_rustls(suite);
         own(&mut client.ours);
         client.both_ways();
@@ -161,18 +161,18 @@ fn every_suite_at_both_ends() {
 }
 
 #[test]
-fn tickets_are_kept() {
+fn session_tickets_are_stored() {
     let (server, client) = Pki::new().with_suite(TLS13_AES_128_GCM_SHA256);
     for expected in [rustls::HandshakeKind::Full, rustls::HandshakeKind::Resumed] {
         let theirs = ServerConnection::new(server.clone()).unwrap();
-        let mut two = Two::shake(Tls::client(client.clone(), name()).unwrap(), theirs.into());
+        let mut two = Peers::shake(Tls::client(client.clone(), name()).unwrap(), theirs.into());
         assert_eq!(two.theirs.handshake_kind(), Some(expected));
         two.both_ways();
     }
 }
 
 #[test]
-fn keys_change_when_the_peer_says_so() {
+fn keys_change_when_the_peer_updates_them() {
     for suite in OF_13 {
         let (mut server, mut client) = (server_and_rustls(suite), client_and_rustls(suite));
         for _ in 0..40 {
@@ -185,7 +185,7 @@ fn keys_change_when_the_peer_says_so() {
 }
 
 #[test]
-fn keys_change_before_they_are_used_up() {
+fn keys_change_before_their_limit() {
     for suite in OF_13 {
         let (mut server, mut client) = (server_and_rustls(suite), client_and_rustls(suite));
         for at in [7, 2, 1] {
@@ -201,7 +201,7 @@ fn keys_change_before_they_are_used_up() {
 }
 
 #[test]
-fn an_answer_to_a_change_of_keys_is_sent_once() {
+fn a_key_update_reply_is_sent_once() {
     let (mut server, mut client) = both_ours(TLS13_AES_128_GCM_SHA256);
     for round in 0..3 {
         let mut bytes = Vec::new();
@@ -211,15 +211,16 @@ fn an_answer_to_a_change_of_keys_is_sent_once() {
         }
         bytes.extend(seal(&mut client, b"data"));
         let (got, data) = open_all(&mut server, &mut bytes);
-        assert_eq!((got, &data[..]), (Ok(Got::Nothing), &b"data"[..]));
+        assert_eq!((got, &data[..]), (Ok(Opened::NeedInput), &b"data"[..]));
         assert_eq!(server.wire.len(), 5 + 5 + 1 + 16, "round {round}");
         let mut back = std::mem::take(&mut server.wire);
         back.extend(seal(&mut server, b"answer"));
-        assert_eq!(open_all(&mut client, &mut back), (Ok(Got::Nothing), b"answer".to_vec()));
+        assert_eq!(open_all(&mut client, &mut back), (Ok(Opened::NeedInput), b"answer".to_vec()));
     }
 }
 
-/// The same comes out wherever the stream is cut, and nothing before it is whole; its end is none without a farewell.
+/// The result does not depend on where the stream is cut. No data appears before its record is complete, and without a
+/// close_notify the connection is not closed.
 #[test]
 fn cut_at_every_byte() {
     for suite in [TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256, OF_12[0]] {
@@ -250,8 +251,8 @@ fn cut_at_every_byte() {
                 whole_at = whole_at.or(Some(at + 1));
             }
             match got.unwrap() {
-                Got::Closed => closed_at = closed_at.or(Some(at + 1)),
-                got => assert_eq!(got, Got::Nothing),
+                Opened::Closed => closed_at = closed_at.or(Some(at + 1)),
+                got => assert_eq!(got, Opened::NeedInput),
             }
             assert!(expected.starts_with(&data));
         }
@@ -260,18 +261,18 @@ fn cut_at_every_byte() {
             let (mut ours, bytes) = one_stream();
             let mut inbox = bytes[..cut].to_vec();
             let (got, mut data) = open_all(&mut ours, &mut inbox);
-            assert_eq!(got, Ok(Got::Nothing), "cut at {cut} of {}", bytes.len());
+            assert_eq!(got, Ok(Opened::NeedInput), "cut at {cut} of {}", bytes.len());
             assert_eq!(data == expected, Some(cut) >= whole_at);
             inbox.extend_from_slice(&bytes[cut..]);
             let (got, rest) = open_all(&mut ours, &mut inbox);
             data.extend(rest);
-            assert!(got == Ok(Got::Closed) && data == expected, "cut at {cut}");
+            assert!(got == Ok(Opened::Closed) && data == expected, "cut at {cut}");
         }
     }
 }
 
 #[test]
-fn a_changed_byte_anywhere() {
+fn a_changed_byte_fails_the_record() {
     for suite in [TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256, OF_12[0]] {
         for at in 0..26 {
             let mut two = server_and_rustls(suite);
@@ -284,17 +285,17 @@ fn a_changed_byte_anywhere() {
             bytes[at] ^= 0x41;
             let (got, data) = open_all(&mut two.ours, &mut bytes);
             assert_eq!(data, b"", "{suite:?}, byte {at}");
-            if got == Ok(Got::Nothing) {
+            if got == Ok(Opened::NeedInput) {
                 assert!(at == 3 || at == 4, "only a longer record is waited for: byte {at} of {suite:?}");
                 continue;
             }
             got.unwrap_err();
-            // It is told, and it is over, in both directions.
+            // The peer gets an alert, and the connection has failed in both directions.
             assert!(two.ours.dead && !two.ours.wire.is_empty(), "byte {at} of {suite:?}");
             let alert = std::mem::take(&mut two.ours.wire);
             two.theirs.read_tls(&mut &alert[..]).unwrap();
-            let told = two.theirs.process_new_packets().unwrap_err();
-            assert!(matches!(told, Error::AlertReceived(_)), "{told}");
+            let reported = two.theirs.process_new_packets().unwrap_err();
+            assert!(matches!(reported, Error::AlertReceived(_)), "{reported}");
             open_all(&mut two.ours, &mut vec![0; 64]).0.unwrap_err();
             two.ours.seal(b"more", &mut [0; SEAL_BYTES_MAX]).unwrap_err();
         }
@@ -302,7 +303,7 @@ fn a_changed_byte_anywhere() {
 }
 
 #[test]
-fn records_out_of_order_and_again() {
+fn reordered_and_replayed_records_are_refused() {
     let (mut server, mut client) = both_ours(TLS13_AES_128_GCM_SHA256);
     let (first, second) = (seal(&mut client, b"first"), seal(&mut client, b"second"));
     assert_eq!(open_all(&mut server, &mut [&first[..], &first[..]].concat()).1, b"first");
@@ -312,8 +313,8 @@ fn records_out_of_order_and_again() {
 }
 
 #[test]
-fn what_a_peer_may_send_and_what_not() {
-    // What is in the record, its kind, its padding; the data, or the reason, and what the peer is told.
+fn valid_and_invalid_records() {
+    // Content, content type and padding; then the data, or the reason and the alert.
     let full = [vec![5; RECORD_DATA_MAX], vec![23]].concat();
     let padded = [&b"data\x17"[..], &[0; 200]].concat();
     let good: [(&[u8], &[u8]); 6] = [
@@ -327,7 +328,7 @@ fn what_a_peer_may_send_and_what_not() {
     for (inner, data) in good {
         let (mut server, mut client) = both_ours(TLS13_AES_128_GCM_SHA256);
         let mut record = own(&mut client).forge(inner);
-        assert!(open_all(&mut server, &mut record) == (Ok(Got::Nothing), data.to_vec()), "{:?}", &inner[..5]);
+        assert!(open_all(&mut server, &mut record) == (Ok(Opened::NeedInput), data.to_vec()), "{:?}", &inner[..5]);
     }
     let too_much = [vec![5; RECORD_DATA_MAX + 1], vec![23]].concat();
     let padded_too_much = [vec![5; RECORD_DATA_MAX], vec![23, 0]].concat();
@@ -350,21 +351,21 @@ fn what_a_peer_may_send_and_what_not() {
         (b"\x02\0\0\x15", "alert", "DecodeError"),
         (b"\x02\x50\x15", "InternalError", ""),
     ];
-    for (inner, why, told) in bad {
+    for (inner, why, reported) in bad {
         let (mut server, mut client) = both_ours(TLS13_AES_128_GCM_SHA256);
         let mut record = own(&mut client).forge(inner);
         let (got, data) = open_all(&mut server, &mut record);
         let reason = got.unwrap_err();
         assert!(data.is_empty() && reason.contains(why), "{reason}: {why}");
-        match told {
+        match reported {
             "" => assert!(server.wire.is_empty(), "an alert is not answered"),
-            told => {
+            reported => {
                 let reason = open_all(&mut client, &mut server.wire).0.unwrap_err();
-                assert!(reason.ends_with(told), "{reason}: {why}");
+                assert!(reason.ends_with(reported), "{reason}: {why}");
             }
         }
     }
-    // In the clear, and too long: before all of it is there.
+    // Plaintext records and overlong ones are refused before they are complete.
     for header in [b"\x15\x03\x03\0\x02", b"\x14\x03\x03\0\x01", b"\x16\x03\x03\0\x04", b"\x17\x03\x03\x41\x01"] {
         let (mut server, _) = both_ours(TLS13_AES_128_GCM_SHA256);
         open_all(&mut server, &mut header.to_vec()).0.unwrap_err();
@@ -378,7 +379,7 @@ fn what_a_peer_may_send_and_what_not() {
 }
 
 #[test]
-fn without_data_it_does_not_go_on_for_ever() {
+fn records_without_data_are_limited() {
     let (mut server, mut client) = both_ours(TLS13_AES_128_GCM_SHA256);
     for inner in [&b"\x17"[..], b"\x18\0\0\x01\0\x16", b"\x01\x5a\x15"] {
         for more in [32, 33] {
@@ -398,7 +399,7 @@ fn without_data_it_does_not_go_on_for_ever() {
 }
 
 #[test]
-fn anything_inside_a_record() {
+fn arbitrary_record_contents() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = |below: usize| {
         state ^= state << 13;
@@ -422,24 +423,24 @@ fn anything_inside_a_record() {
 }
 
 #[test]
-fn farewells() {
+fn close_notify_ends_one_direction() {
     for suite in [TLS13_AES_256_GCM_SHA384, OF_12[0]] {
         let mut two = server_and_rustls(suite);
         two.theirs.send_close_notify();
         two.theirs.write_tls(&mut two.inbox).unwrap();
         let (got, data) = open_all(&mut two.ours, &mut two.inbox);
-        assert_eq!((got, data), (Ok(Got::Closed), Vec::new()));
-        // It is the end of their data; ours may go on until it says so too.
+        assert_eq!((got, data), (Ok(Opened::Closed), Vec::new()));
+        // Only the peer's direction is closed; ours continues until it is closed too.
         let sealed = seal(&mut two.ours, b"the rest");
         assert_eq!(two.give(&sealed), b"the rest");
-        two.ours.say_goodbye();
+        two.ours.queue_close_notify();
         let wire = std::mem::take(&mut two.ours.wire);
         two.theirs.read_tls(&mut &wire[..]).unwrap();
         assert!(two.theirs.process_new_packets().unwrap().peer_has_closed());
     }
 }
 
-/// openssl asks for a change of keys (a line that says K), and changes its own (k).
+/// openssl requests a key update for a line "K", and updates only its own key for "k".
 #[test]
 fn openssl_changes_keys() {
     for suite in ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"] {
@@ -456,13 +457,13 @@ fn openssl_changes_keys() {
         let (mut socket, _) = listener.accept().unwrap();
         socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         let mut input = openssl.stdin.take().unwrap();
-        let mut told = BufReader::new(openssl.stdout.take().unwrap());
+        let mut reported = BufReader::new(openssl.stdout.take().unwrap());
         let mut server = Tls::server(pki.server(false)).unwrap();
         let mut inbox = Vec::new();
-        // Reads until there is data; answers what has to be answered.
+        // Reads until there is data, and sends pending replies.
         let mut listen = |socket: &mut std::net::TcpStream, server: &mut Server| loop {
             let (got, data) = open_all(server, &mut inbox);
-            assert_eq!(got, Ok(Got::Nothing));
+            assert_eq!(got, Ok(Opened::NeedInput));
             socket.write_all(&std::mem::take(&mut server.wire)).unwrap();
             if !data.is_empty() {
                 return data;
@@ -475,7 +476,7 @@ fn openssl_changes_keys() {
         for (round, change) in ["", "K\n", "k\n", "K\n"].into_iter().enumerate() {
             input.write_all(change.as_bytes()).unwrap();
             input.flush().unwrap();
-            // It takes what is read at once for one line.
+            // openssl treats the input of one read as one line.
             std::thread::sleep(std::time::Duration::from_millis(200));
             input.write_all(format!("question {round}\n").as_bytes()).unwrap();
             input.flush().unwrap();
@@ -486,7 +487,7 @@ fn openssl_changes_keys() {
             let mut line = String::new();
             while !line.contains(&answer) {
                 line.clear();
-                assert!(told.read_line(&mut line).unwrap() > 0, "openssl does not understand: {suite}");
+                assert!(reported.read_line(&mut line).unwrap() > 0, "openssl does not understand: {suite}");
             }
         }
         own(&mut server);

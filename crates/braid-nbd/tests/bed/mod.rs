@@ -1,4 +1,4 @@
-//! Servers on a real ring, for stories with real sockets.
+//! Servers on a real ring, for end-to-end tests over real sockets.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,9 +11,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use braid_engine::{DeviceId, DeviceLayout, Node, ShardId};
+use braid_export::{ExportInfo, ExportTable, ExportTls};
 use braid_nbd::client::{Client, ClientConfig};
 use braid_nbd::server::{ExportsChanged, NbdFrontend, NewConnection, ServerConfig};
-use braid_nbd::{EventQueue, ExportInfo, ExportTable, ExportTls, NbdEvent};
+use braid_nbd::{EventQueue, NbdEvent};
 use braid_ring::{Disk, DiskSpec, DriverKind, OpenOptions, Ring, RingConfig, RingHandle};
 
 pub struct Bed {
@@ -21,9 +22,9 @@ pub struct Bed {
     pub handle: RingHandle,
     pub table: Arc<ExportTable>,
     pub events: Arc<EventQueue>,
-    /// What clients over TCP may begin TLS with.
+    /// The TLS configuration for clients over TCP.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// Whether exports made from now on need it.
+    /// Whether exports created from now on require TLS.
     pub tls_required: bool,
     next: AtomicU16,
     devices: AtomicU32,
@@ -56,7 +57,7 @@ impl Bed {
         }
     }
 
-    /// Exports a disk of its own under a name.
+    /// Opens a disk and exports it under a name.
     pub fn export(&self, name: &str, disk: &str) -> Arc<Disk> {
         let options = OpenOptions { exclusive: false, write: true };
         let disk = Arc::new(Disk::open(&DiskSpec::parse(disk).unwrap(), options).unwrap());
@@ -77,7 +78,7 @@ impl Bed {
         self.handle.post(shard, 0, Box::new(new));
     }
 
-    /// A raw connection, on the next shard in turn.
+    /// Returns a raw connection, on the next shard in turn.
     pub fn connect(&self) -> UnixStream {
         let (client, server) = UnixStream::pair().unwrap();
         self.accept(server);
@@ -191,7 +192,7 @@ impl Drop for Listener {
     }
 }
 
-/// Waits for something to become true, 10 s at most.
+/// Waits until a condition is true, at most 10 s.
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -201,7 +202,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A small generator of numbers.
+/// A small random number generator.
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,16 +1,17 @@
-//! A client made of bytes: what it sends and what it must get are written by hand.
+//! A byte-level client: its messages and the expected replies are written by hand.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::Arc;
 
 use braid_engine::DeviceId;
+use braid_export::{ExportInfo, ExportTable};
 use braid_nbd::memory::MemoryHost;
 use braid_nbd::server::{Server, ServerConfig};
-use braid_nbd::{EventQueue, ExportInfo, ExportTable, NbdEvent};
+use braid_nbd::{EventQueue, NbdEvent};
 
 pub const SIZE: usize = 1 << 20;
 
-/// Bytes from text: hex digits in pairs, `'text'` as it stands; blanks are ignored.
+/// Parses bytes: hex digits in pairs, `'text'` verbatim; spaces are ignored.
 pub fn bytes(text: &str) -> Vec<u8> {
     pattern(text).into_iter().map(|p| if let Want::Byte(b) = p { b } else { panic!("only for expectations") }).collect()
 }
@@ -19,7 +20,7 @@ enum Want {
     Byte(u8),
     /// `??`
     Any,
-    /// `~4`, `~2`: a length of so many bytes, and as many bytes of anything.
+    /// `~4`, `~2`: a length field of this many bytes, and a text of that length.
     Text(usize),
 }
 
@@ -43,7 +44,7 @@ fn pattern(text: &str) -> Vec<Want> {
     out
 }
 
-/// Fails unless `got` is what `expected` describes, to the last byte.
+/// Fails unless `got` matches `expected` to the last byte.
 #[track_caller]
 pub fn expect(what: &str, got: &[u8], expected: &str) {
     let mut rest = got;
@@ -101,7 +102,7 @@ impl Client {
         client
     }
 
-    /// A further client of the same server; this one is spoken through from now on. Returns its socket.
+    /// Connects another client of the same server and selects it. Returns its socket.
     pub fn reconnect(&mut self) -> usize {
         self.socket = self.host.socket();
         self.server.connect(&mut self.host, self.socket, braid_nbd::server::Arrival::plain("peer", self.table.clone()));
@@ -113,7 +114,7 @@ impl Client {
         self.host.run(&mut self.server);
     }
 
-    /// Sends bytes, returns the answer.
+    /// Sends bytes and returns the reply.
     pub fn say_raw(&mut self, sent: &[u8]) -> Vec<u8> {
         self.host.client_sends(self.socket, sent);
         self.run();
@@ -130,7 +131,7 @@ impl Client {
         expect(what, &got, expected);
     }
 
-    /// Through the handshake, by EXPORT_NAME, with simple replies.
+    /// Returns a client after a handshake by EXPORT_NAME, with simple replies.
     pub fn simple(export: &str) -> Client {
         let mut client = Client::connect();
         client.choose(export, false);

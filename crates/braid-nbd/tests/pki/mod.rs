@@ -1,4 +1,4 @@
-//! An authority and its certificates, made for one test.
+//! A certificate authority and certificates for one test.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ impl Pki {
         pki
     }
 
-    /// A folder as libnbd and qemu want it; with the certificate of a client, if there is to be one.
+    /// Returns a directory as libnbd and qemu expect it, with a client certificate if `client` is set.
     pub fn folder(&self, client: bool) -> &Path {
         let (cert, key) = (self.folder.join("client-cert.pem"), self.folder.join("client-key.pem"));
         if client {
@@ -76,12 +76,12 @@ impl Pki {
         Arc::new(roots)
     }
 
-    /// A server called localhost; it wants certificates of clients if `clients` is set.
+    /// Returns the configuration of a server called localhost; with `clients` it requires client certificates.
     pub fn server(&self, clients: bool) -> Arc<ServerConfig> {
         self.server_until(clients, 2040)
     }
 
-    /// The same, whose certificate ends with this year's beginning.
+    /// The same, with a certificate that expires at the beginning of this year.
     pub fn server_until(&self, clients: bool, until: i32) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
@@ -95,7 +95,7 @@ impl Pki {
         Arc::new(builder.with_single_cert(chain_of(&chain), key_of(&key)).unwrap())
     }
 
-    /// A server and a client that know one suite of ciphers only.
+    /// Returns server and client configurations with a single cipher suite.
     pub fn with_suite(&self, suite: CipherSuite) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
         let mut provider: CryptoProvider = rustls::crypto::ring::default_provider();
         provider.cipher_suites.retain(|known| known.suite() == suite);

@@ -1,4 +1,4 @@
-//! AVX2: 32 bytes at a time.
+//! Implementation for AVX2, with vectors of 32 bytes.
 
 use std::arch::x86_64::*;
 
@@ -9,10 +9,10 @@ use crate::field::{NIBBLES, POLYNOMIAL};
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(__m256i);
 
-// SAFETY of all blocks below: the callers promise that the processor has AVX2, and that the addresses are good for 32 bytes.
+// SAFETY of all blocks below: the callers guarantee that the processor has AVX2, and that 32 bytes at each address are valid.
 impl Vector for Avx2 {
     const BYTES: usize = 32;
-    /// Products of the low and of the high four bits, in both halves.
+    /// The products with the low and with the high four bits, in both halves.
     type Factor = (__m256i, __m256i);
 
     #[inline(always)]
@@ -55,10 +55,10 @@ impl Vector for Avx2 {
     unsafe fn double(self) -> Avx2 {
         // SAFETY: as above.
         unsafe {
-            // Bytes that are negative as numbers with a sign run over.
-            let over = _mm256_cmpgt_epi8(_mm256_setzero_si256(), self.0);
-            let taken_off = _mm256_and_si256(over, _mm256_set1_epi8(POLYNOMIAL as i8));
-            Avx2(_mm256_xor_si256(_mm256_add_epi8(self.0, self.0), taken_off))
+            // Bytes that are negative as signed numbers overflow.
+            let overflow = _mm256_cmpgt_epi8(_mm256_setzero_si256(), self.0);
+            let reduction = _mm256_and_si256(overflow, _mm256_set1_epi8(POLYNOMIAL as i8));
+            Avx2(_mm256_xor_si256(_mm256_add_epi8(self.0, self.0), reduction))
         }
     }
 

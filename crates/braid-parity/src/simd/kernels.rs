@@ -1,181 +1,185 @@
-//! The loops, over vectors of any kind.
+//! The loops, over any vector type.
 //!
-//! Blocks are gone through side by side, a column of a few vectors at a time, so that each byte is read once and sums stay
-//! in registers until they are written. Q is summed by Horner's rule from the last coefficient to the first: to double is
-//! cheaper than to multiply. What is left at the end is done vector by vector, then byte by byte.
+//! The loops process all blocks in parallel, one column of a few vectors at a time, so that each byte is read once and the sums
+//! stay in registers until they are written. Q is summed by Horner's rule from the last coefficient to the first, because doubling
+//! is cheaper than multiplying. The remainder of the blocks is processed vector by vector, then byte by byte.
 //!
-//! Chunks of one row often lie a power of two apart, and caches then keep only some of their lines at a time: what was fetched
-//! ahead of too many blocks is gone before it is used. So wide rows are gone through a tile at a time, a group of blocks after
-//! the other, with the sums of the tile kept beside.
+//! The chunks of a stripe are often a power of two apart. Caches then hold only some of their lines at a time, and lines that were
+//! prefetched from too many blocks are evicted before they are used. Wide stripes are therefore processed tile by tile, and within
+//! a tile group by group of blocks, with the sums of the tile in a buffer.
 //!
-//! All of it is inlined into the functions that [`table`] makes, which are compiled for their processor.
+//! All of this is inlined into the functions that [`table`] generates, which are compiled for their instruction set.
 
 use super::vector::{Byte, Vector};
 use super::{Rule, Syndromes};
 
-/// Vectors in a column: as many as leave registers for P, Q and what is being added.
+/// Vectors in a column: as many as leave registers for P, Q and the operand.
 const COLUMN: usize = 4;
 
-/// Blocks that are gone through side by side.
+/// Blocks that are processed in parallel.
 const GROUP: usize = 8;
 
-/// Bytes of each block that are gone through before the next group's turn: with their sums, a part of the nearest cache.
+/// Bytes of each block that are processed before the next group. The tile and its sums take a part of the first-level cache.
 const TILE: usize = 4096;
 
-/// What is done to each column.
-pub(super) trait Job {
-    /// Does it to `N` vectors of each block.
+/// An operation on one column of blocks.
+pub(super) trait ColumnOperation {
+    /// Processes `N` vectors of each block.
     ///
     /// # Safety
-    /// The processor has `V`, and every block of the job that is not empty has `N` of them from `at` on.
+    /// The processor must have `V`, and every nonempty block of the operation must have `N` vectors from `at` on.
     unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize);
 }
 
-/// Does a job to the bytes from `at` to `end`.
+/// Applies an operation to the bytes from `at` to `end`.
 ///
 /// # Safety
-/// The processor has `V`, and every block of the job that is not empty has these bytes.
+/// The processor must have `V`, and every nonempty block of the operation must have these bytes.
 #[inline(always)]
-unsafe fn run<V: Vector>(job: &mut impl Job, mut at: usize, end: usize) {
-    // SAFETY: the caller's promise; each column ends at `end` or before.
+unsafe fn run<V: Vector>(operation: &mut impl ColumnOperation, mut at: usize, end: usize) {
+    // SAFETY: guaranteed by the caller; each column ends at or before `end`.
     unsafe {
         while end - at >= COLUMN * V::BYTES {
-            job.column::<V, COLUMN>(at);
+            operation.column::<V, COLUMN>(at);
             at += COLUMN * V::BYTES;
         }
         while end - at >= V::BYTES {
-            job.column::<V, 1>(at);
+            operation.column::<V, 1>(at);
             at += V::BYTES;
         }
         while at < end {
-            job.column::<Byte, 1>(at);
+            operation.column::<Byte, 1>(at);
             at += 1;
         }
     }
 }
 
-/// The tiles of `len` bytes, each from where to where.
+/// Returns the tiles of `len` bytes, as start and end.
 #[inline(always)]
 fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(TILE).map(move |from| (from, len.min(from + TILE)))
 }
 
-/// P' and Q' of a tile, over the groups of data with the higher coefficients.
-struct Sums {
+/// P' and Q' of a tile, over the groups of data blocks with the higher coefficients.
+struct TileSums {
     of_p: [u8; TILE],
     of_q: [u8; TILE],
 }
 
-/// Where the sums of groups before stand; of a narrow row there are none.
+/// The sums of the preceding groups. They are empty for a narrow stripe.
 #[derive(Clone, Copy)]
-struct Carried<'a> {
+struct CarriedSums<'a> {
     of_p: &'a [u8],
     of_q: &'a [u8],
-    /// Where in the blocks the tile begins.
+    /// The start of the tile in the blocks.
     from: usize,
 }
 
-impl Carried<'static> {
-    const NONE: Carried<'static> = Carried { of_p: &[], of_q: &[], from: 0 };
+impl CarriedSums<'static> {
+    const NONE: CarriedSums<'static> = CarriedSums { of_p: &[], of_q: &[], from: 0 };
 }
 
-/// Puts the sums of a group beside, on top of those of the groups before.
-struct Gather<'a> {
-    sums: &'a mut Sums,
+/// Adds the sums of a group to those of the preceding groups, in a buffer.
+struct GatherSums<'a> {
+    sums: &'a mut TileSums,
     first: bool,
     from: usize,
     data: &'a [&'a [u8]],
 }
 
-impl Job for Gather<'_> {
+impl ColumnOperation for GatherSums<'_> {
     #[inline(always)]
     unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize) {
-        let Sums { of_p, of_q } = &mut *self.sums;
-        let (carried, place) = if self.first {
-            (Carried::NONE, at - self.from)
+        let TileSums { of_p, of_q } = &mut *self.sums;
+        let (carried, offset) = if self.first {
+            (CarriedSums::NONE, at - self.from)
         } else {
-            (Carried { of_p, of_q, from: self.from }, at - self.from)
+            (CarriedSums { of_p, of_q, from: self.from }, at - self.from)
         };
-        // SAFETY: the caller's promise; a tile's sums are as long as the tile.
+        // SAFETY: guaranteed by the caller; the sums are as long as a tile.
         unsafe {
-            let (sum, weighted) = sums::<V, N>(carried, self.data, at);
-            store(&sum, of_p, place);
-            store(&weighted, of_q, place);
+            let (sum, weighted) = partial_pq::<V, N>(carried, self.data, at);
+            store(&sum, of_p, offset);
+            store(&weighted, of_q, offset);
         }
     }
 }
 
-/// Does `job` to every byte of a row, with the data of the lowest group and what the groups before carry to it.
+/// Applies `$operation` to every byte of a stripe, with the data blocks of the lowest group and the sums of the other groups.
 ///
 /// # Safety
-/// The processor has `V`, and every block is `len` bytes long or empty.
+/// The processor must have `V`, and every block must be `len` bytes long or empty.
 macro_rules! over_groups {
-    ($V:ty, $len:expr, $data:expr, |$carried:ident, $low:ident| $job:expr) => {{
+    ($V:ty, $len:expr, $data:expr, |$carried:ident, $low:ident| $operation:expr) => {{
         let (len, data): (usize, &[&[u8]]) = ($len, $data);
         if data.len() <= GROUP {
-            let ($carried, $low) = (Carried::NONE, data);
-            run::<$V>(&mut $job, 0, len);
+            let ($carried, $low) = (CarriedSums::NONE, data);
+            run::<$V>(&mut $operation, 0, len);
         } else {
-            let mut sums = Sums { of_p: [0; TILE], of_q: [0; TILE] };
+            let mut sums = TileSums { of_p: [0; TILE], of_q: [0; TILE] };
             let ($low, high) = data.split_at((data.len() - 1) % GROUP + 1);
             for (from, to) in tiles(len) {
-                for (number, group) in high.rchunks(GROUP).enumerate() {
-                    run::<$V>(&mut Gather { sums: &mut sums, first: number == 0, from, data: group }, from, to);
+                for (group_index, group) in high.rchunks(GROUP).enumerate() {
+                    run::<$V>(
+                        &mut GatherSums { sums: &mut sums, first: group_index == 0, from, data: group },
+                        from,
+                        to,
+                    );
                 }
-                let $carried = Carried { of_p: &sums.of_p, of_q: &sums.of_q, from };
-                run::<$V>(&mut $job, from, to);
+                let $carried = CarriedSums { of_p: &sums.of_p, of_q: &sums.of_q, from };
+                run::<$V>(&mut $operation, from, to);
             }
         }
     }};
 }
 
-/// Adds `N` vectors of a block to sums; an empty one is zeros.
+/// Adds `N` vectors of a block to sums. An empty block counts as zeros.
 ///
 /// # Safety
-/// As [`Job::column`].
+/// As [`ColumnOperation::column`].
 #[inline(always)]
 unsafe fn add<V: Vector, const N: usize>(sums: &mut [V; N], block: &[u8], at: usize) {
     if !block.is_empty() {
         for (i, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             *sum = unsafe { sum.xor(V::load(block.as_ptr().add(at + i * V::BYTES))) };
         }
     }
 }
 
-/// Puts `N` vectors into a block, unless it is empty.
+/// Stores `N` vectors into a block, unless it is empty.
 ///
 /// # Safety
-/// As [`Job::column`].
+/// As [`ColumnOperation::column`].
 #[inline(always)]
 unsafe fn store<V: Vector, const N: usize>(sums: &[V; N], block: &mut [u8], at: usize) {
     if !block.is_empty() {
         for (i, sum) in sums.iter().enumerate() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { sum.store(block.as_mut_ptr().add(at + i * V::BYTES)) };
         }
     }
 }
 
-/// `sums` += `others`.
+/// Adds `others` to `sums`.
 ///
 /// # Safety
-/// The processor has `V`.
+/// The processor must have `V`.
 #[inline(always)]
 unsafe fn add_all<V: Vector, const N: usize>(sums: &mut [V; N], others: &[V; N]) {
     for (sum, other) in sums.iter_mut().zip(others) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         *sum = unsafe { sum.xor(*other) };
     }
 }
 
-/// `sums` += factor · `others`.
+/// Adds factor · `others` to `sums`.
 ///
 /// # Safety
-/// The processor has `V`.
+/// The processor must have `V`.
 #[inline(always)]
 unsafe fn add_times<V: Vector, const N: usize>(sums: &mut [V; N], factor: u8, others: &[V; N]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let factor = V::factor(factor);
         for (sum, other) in sums.iter_mut().zip(others) {
@@ -184,13 +188,17 @@ unsafe fn add_times<V: Vector, const N: usize>(sums: &mut [V; N], factor: u8, ot
     }
 }
 
-/// P' and Q' over the data that is there, on top of what is carried from groups before.
+/// Returns P' and Q' over the nonempty data blocks and the sums of the preceding groups.
 ///
 /// # Safety
-/// As [`Job::column`]; a tile that is carried begins at `carried.from`.
+/// As [`ColumnOperation::column`]; the tile of `carried` must start at `carried.from`.
 #[inline(always)]
-unsafe fn sums<V: Vector, const N: usize>(carried: Carried<'_>, data: &[&[u8]], at: usize) -> ([V; N], [V; N]) {
-    // SAFETY: the caller's promise.
+unsafe fn partial_pq<V: Vector, const N: usize>(
+    carried: CarriedSums<'_>,
+    data: &[&[u8]],
+    at: usize,
+) -> ([V; N], [V; N]) {
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let (mut sum, mut weighted) = ([V::zero(); N], [V::zero(); N]);
         add(&mut sum, carried.of_p, at - carried.from);
@@ -213,18 +221,18 @@ unsafe fn sums<V: Vector, const N: usize>(carried: Carried<'_>, data: &[&[u8]], 
 
 struct Xor<'a> {
     out: &'a mut [u8],
-    keep: bool,
+    accumulate: bool,
     extra: &'a [u8],
     sources: &'a [&'a [u8]],
 }
 
-impl Job for Xor<'_> {
+impl ColumnOperation for Xor<'_> {
     #[inline(always)]
     unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let mut sum = [V::zero(); N];
-            if self.keep {
+            if self.accumulate {
                 add(&mut sum, self.out, at);
             }
             add(&mut sum, self.extra, at);
@@ -242,19 +250,19 @@ struct Combine<'a> {
     second: &'a mut [u8],
     p: &'a [u8],
     q: &'a [u8],
-    carried: Carried<'a>,
+    carried: CarriedSums<'a>,
     data: &'a [&'a [u8]],
 }
 
-impl Job for Combine<'_> {
+impl ColumnOperation for Combine<'_> {
     #[inline(always)]
     unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
-            let (mut sum, mut weighted) = sums::<V, N>(self.carried, self.data, at);
+            let (mut sum, mut weighted) = partial_pq::<V, N>(self.carried, self.data, at);
             add(&mut sum, self.p, at);
             add(&mut weighted, self.q, at);
-            // Which of the two is written first and which second, and what is done to them before.
+            // Computes `sum`, which is stored to `first`, and `weighted`, which is stored to `second`.
             match self.rule {
                 Rule::Encode => {}
                 Rule::TwoData { of_p, of_q } => {
@@ -286,10 +294,10 @@ struct Update<'a> {
     new: &'a [u8],
 }
 
-impl Job for Update<'_> {
+impl ColumnOperation for Update<'_> {
     #[inline(always)]
     unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let mut change = [V::zero(); N];
             add(&mut change, self.old, at);
@@ -306,25 +314,25 @@ impl Job for Update<'_> {
     }
 }
 
-struct Check<'a> {
+struct CheckSyndromes<'a> {
     factor: u8,
     p: &'a [u8],
     q: &'a [u8],
-    carried: Carried<'a>,
+    carried: CarriedSums<'a>,
     data: &'a [&'a [u8]],
     found: &'a mut Syndromes,
 }
 
-impl Job for Check<'_> {
+impl ColumnOperation for CheckSyndromes<'_> {
     #[inline(always)]
     unsafe fn column<V: Vector, const N: usize>(&mut self, at: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
-            let (mut sum, mut weighted) = sums::<V, N>(self.carried, self.data, at);
+            let (mut sum, mut weighted) = partial_pq::<V, N>(self.carried, self.data, at);
             add(&mut sum, self.p, at);
             add(&mut weighted, self.q, at);
-            let mut apart = weighted;
-            add_times(&mut apart, self.factor, &sum);
+            let mut ratio_differs = weighted;
+            add_times(&mut ratio_differs, self.factor, &sum);
             let not_zero = |values: &[V; N]| {
                 let mut all = V::zero();
                 for value in values {
@@ -334,13 +342,14 @@ impl Job for Check<'_> {
             };
             self.found.of_p |= not_zero(&sum);
             self.found.of_q |= not_zero(&weighted);
-            self.found.apart |= not_zero(&apart);
+            self.found.ratio_differs |= not_zero(&ratio_differs);
         }
     }
 }
 
-/// The length of the longest; all others are as long or empty. The functions that users call have checked it and said what is
-/// wrong; here it keeps the loops within the blocks, whatever happens to those.
+/// Returns the common length of the blocks, in bytes. Panics if a block is neither of this length nor empty. The public functions
+/// have checked the lengths with more precise messages. This check keeps the loops within the blocks if a public function has a
+/// bug.
 #[inline(always)]
 fn common_len(few: [&[u8]; 4], data: &[&[u8]]) -> usize {
     let len = few.iter().chain(data).map(|block| block.len()).max().unwrap_or(0);
@@ -349,27 +358,27 @@ fn common_len(few: [&[u8]; 4], data: &[&[u8]]) -> usize {
 }
 
 /// # Safety
-/// The processor has `V`.
+/// The processor must have `V`.
 #[inline(always)]
-pub(super) unsafe fn xor<V: Vector>(out: &mut [u8], keep: bool, extra: &[u8], sources: &[&[u8]]) {
+pub(super) unsafe fn xor<V: Vector>(out: &mut [u8], accumulate: bool, extra: &[u8], sources: &[&[u8]]) {
     let len = common_len([out, extra, &[], &[]], sources);
-    // SAFETY: the lengths were checked; the rest is the caller's promise.
+    // SAFETY: the lengths were checked; the rest is guaranteed by the caller.
     unsafe {
         if sources.len() <= GROUP {
-            return run::<V>(&mut Xor { out, keep, extra, sources }, 0, len);
+            return run::<V>(&mut Xor { out, accumulate, extra, sources }, 0, len);
         }
         for (from, to) in tiles(len) {
-            for (number, sources) in sources.chunks(GROUP).enumerate() {
-                // The sum of the groups before is in `out` already.
-                let (keep, extra) = if number == 0 { (keep, extra) } else { (true, &[][..]) };
-                run::<V>(&mut Xor { out: &mut *out, keep, extra, sources }, from, to);
+            for (group_index, sources) in sources.chunks(GROUP).enumerate() {
+                // `out` already contains the sum of the preceding groups.
+                let (accumulate, extra) = if group_index == 0 { (accumulate, extra) } else { (true, &[][..]) };
+                run::<V>(&mut Xor { out: &mut *out, accumulate, extra, sources }, from, to);
             }
         }
     }
 }
 
 /// # Safety
-/// The processor has `V`.
+/// The processor must have `V`.
 #[inline(always)]
 pub(super) unsafe fn combine<V: Vector>(
     rule: Rule,
@@ -380,7 +389,7 @@ pub(super) unsafe fn combine<V: Vector>(
     data: &[&[u8]],
 ) {
     let len = common_len([first, second, p, q], data);
-    // SAFETY: the lengths were checked; the rest is the caller's promise.
+    // SAFETY: the lengths were checked; the rest is guaranteed by the caller.
     unsafe {
         over_groups!(V, len, data, |carried, data| Combine {
             rule,
@@ -395,41 +404,43 @@ pub(super) unsafe fn combine<V: Vector>(
 }
 
 /// # Safety
-/// The processor has `V`.
+/// The processor must have `V`.
 #[inline(always)]
 pub(super) unsafe fn update<V: Vector>(p: &mut [u8], q: &mut [u8], factor: u8, old: &[u8], new: &[u8]) {
     let len = common_len([p, q, old, new], &[]);
-    // SAFETY: the lengths were checked; the rest is the caller's promise.
+    // SAFETY: the lengths were checked; the rest is guaranteed by the caller.
     unsafe { run::<V>(&mut Update { p, q, factor, old, new }, 0, len) }
 }
 
 /// # Safety
-/// The processor has `V`.
+/// The processor must have `V`.
 #[inline(always)]
 pub(super) unsafe fn syndromes<V: Vector>(factor: u8, p: &[u8], q: &[u8], data: &[&[u8]]) -> Syndromes {
     let len = common_len([p, q, &[], &[]], data);
-    let mut found = Syndromes { of_p: false, of_q: false, apart: false };
-    // SAFETY: the lengths were checked; the rest is the caller's promise.
-    unsafe { over_groups!(V, len, data, |carried, data| Check { factor, p, q, carried, data, found: &mut found }) };
+    let mut found = Syndromes { of_p: false, of_q: false, ratio_differs: false };
+    // SAFETY: the lengths were checked; the rest is guaranteed by the caller.
+    unsafe {
+        over_groups!(V, len, data, |carried, data| CheckSyndromes { factor, p, q, carried, data, found: &mut found })
+    };
     found
 }
 
-/// Makes the table of [`super::Kernels`] for a kind of vector: `table!(Vector, "name", "target feature")`.
+/// Defines the [`super::Kernels`] table of a vector type: `table!(Vector, "name", "target feature")`.
 macro_rules! table {
     ($V:ty, $name:literal $(, $feature:literal)?) => {
-        /// What is given out only where the processor has these vectors.
+        /// The loops for this vector type. [`super::available`] returns them only if the processor has the vectors.
         pub(super) static KERNELS: super::Kernels =
             super::Kernels { name: $name, xor, combine, update, syndromes };
 
-        fn xor(out: &mut [u8], keep: bool, extra: &[u8], sources: &[&[u8]]) {
+        fn xor(out: &mut [u8], accumulate: bool, extra: &[u8], sources: &[&[u8]]) {
             $(#[target_feature(enable = $feature)])?
-            fn compiled(out: &mut [u8], keep: bool, extra: &[u8], sources: &[&[u8]]) {
-                // SAFETY: this function is only called where the processor has these vectors.
-                unsafe { kernels::xor::<$V>(out, keep, extra, sources) }
+            fn compiled(out: &mut [u8], accumulate: bool, extra: &[u8], sources: &[&[u8]]) {
+                // SAFETY: this function is only called if the processor has these vectors.
+                unsafe { kernels::xor::<$V>(out, accumulate, extra, sources) }
             }
-            // SAFETY: the table is given out only where the processor has the feature.
-            #[allow(unused_unsafe)] // the portable one needs no feature
-            unsafe { compiled(out, keep, extra, sources) }
+            // SAFETY: `available` returns the table only if the processor has the feature.
+            #[allow(unused_unsafe)] // the portable implementation needs no feature
+            unsafe { compiled(out, accumulate, extra, sources) }
         }
 
         fn combine(rule: super::Rule, first: &mut [u8], second: &mut [u8], p: &[u8], q: &[u8], data: &[&[u8]]) {
@@ -442,10 +453,10 @@ macro_rules! table {
                 q: &[u8],
                 data: &[&[u8]],
             ) {
-                // SAFETY: this function is only called where the processor has these vectors.
+                // SAFETY: this function is only called if the processor has these vectors.
                 unsafe { kernels::combine::<$V>(rule, first, second, p, q, data) }
             }
-            // SAFETY: the table is given out only where the processor has the feature.
+            // SAFETY: `available` returns the table only if the processor has the feature.
             #[allow(unused_unsafe)]
             unsafe { compiled(rule, first, second, p, q, data) }
         }
@@ -453,10 +464,10 @@ macro_rules! table {
         fn update(p: &mut [u8], q: &mut [u8], factor: u8, old: &[u8], new: &[u8]) {
             $(#[target_feature(enable = $feature)])?
             fn compiled(p: &mut [u8], q: &mut [u8], factor: u8, old: &[u8], new: &[u8]) {
-                // SAFETY: this function is only called where the processor has these vectors.
+                // SAFETY: this function is only called if the processor has these vectors.
                 unsafe { kernels::update::<$V>(p, q, factor, old, new) }
             }
-            // SAFETY: the table is given out only where the processor has the feature.
+            // SAFETY: `available` returns the table only if the processor has the feature.
             #[allow(unused_unsafe)]
             unsafe { compiled(p, q, factor, old, new) }
         }
@@ -464,10 +475,10 @@ macro_rules! table {
         fn syndromes(factor: u8, p: &[u8], q: &[u8], data: &[&[u8]]) -> super::Syndromes {
             $(#[target_feature(enable = $feature)])?
             fn compiled(factor: u8, p: &[u8], q: &[u8], data: &[&[u8]]) -> super::Syndromes {
-                // SAFETY: this function is only called where the processor has these vectors.
+                // SAFETY: this function is only called if the processor has these vectors.
                 unsafe { kernels::syndromes::<$V>(factor, p, q, data) }
             }
-            // SAFETY: the table is given out only where the processor has the feature.
+            // SAFETY: `available` returns the table only if the processor has the feature.
             #[allow(unused_unsafe)]
             unsafe { compiled(factor, p, q, data) }
         }

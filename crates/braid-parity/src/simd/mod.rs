@@ -1,10 +1,10 @@
-//! The loops over bytes, for each kind of processor.
+//! The loops over blocks, for each instruction set.
 //!
-//! [`kernels`] says once what is computed, over vectors of any kind; [`vector`] what such a vector can do. A file for each
-//! kind says how, and compiles the loops for it. Everything that is `unsafe` in this crate is here, for two reasons: vector
-//! instructions that a processor may lack, and reading and writing at addresses. The first is why a table of [`Kernels`] is
-//! given out only where the processor has what it needs; the second why each loop stays below the common length of the blocks,
-//! which the safe functions of this crate have checked and `kernels.rs` checks again.
+//! [`kernels`] defines the computations once, over any vector type, and [`vector`] defines the operations of a vector type. One
+//! file for each instruction set implements these operations and compiles the loops for it. All `unsafe` code of this crate is
+//! in this module, for two reasons: vector instructions that a processor may lack, and access through raw pointers. For the
+//! first reason, [`available`] returns a [`Kernels`] table only if the processor has its instructions. For the second, each loop
+//! stays below the common length of the blocks, which the safe functions of this crate check and `kernels.rs` checks again.
 
 #![allow(unsafe_code)]
 
@@ -18,8 +18,8 @@ mod portable;
 mod ssse3;
 mod vector;
 
-/// What is computed from the sums over the data that is there, P' and Q', with given `p` and `q` added (where they are not
-/// empty).
+/// The computation of the outputs from P' and Q', the parity of the nonempty data blocks, to which `p` and `q` are added if they
+/// are not empty.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
     /// `first` = P', `second` = Q'.
@@ -32,39 +32,39 @@ pub(crate) enum Rule {
     DataAndQ { factor: u8 },
 }
 
-/// What P + P' and Q + Q' are like, all bytes together.
+/// Properties of the syndromes P + P' and Q + Q' over all bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Syndromes {
-    /// P + P' is not zero everywhere.
+    /// P + P' is nonzero at some byte.
     pub of_p: bool,
-    /// Q + Q' is not zero everywhere.
+    /// Q + Q' is nonzero at some byte.
     pub of_q: bool,
-    /// They differ somewhere by more than the factor.
-    pub apart: bool,
+    /// Q + Q' differs from factor · (P + P') at some byte.
+    pub ratio_differs: bool,
 }
 
-/// `(out, keep, extra, sources)`: the sum of `sources`, `extra`, and what was in `out` if `keep`.
-pub(crate) type Xor = fn(&mut [u8], bool, &[u8], &[&[u8]]);
-/// `(rule, first, second, p, q, data)`.
-pub(crate) type Combine = fn(Rule, &mut [u8], &mut [u8], &[u8], &[u8], &[&[u8]]);
-/// `(p, q, factor, old, new)`.
-pub(crate) type Update = fn(&mut [u8], &mut [u8], u8, &[u8], &[u8]);
-/// `(factor, p, q, data)`.
-pub(crate) type Check = fn(u8, &[u8], &[u8], &[&[u8]]) -> Syndromes;
+/// `(out, accumulate, extra, sources)`: sets `out` to the sum of `sources`, of `extra` and, if `accumulate`, of its old content.
+pub(crate) type XorFn = fn(&mut [u8], bool, &[u8], &[&[u8]]);
+/// `(rule, first, second, p, q, data)`: computes `first` and `second` by the [`Rule`].
+pub(crate) type CombineFn = fn(Rule, &mut [u8], &mut [u8], &[u8], &[u8], &[&[u8]]);
+/// `(p, q, factor, old, new)`: updates `p` and `q` after a data block has changed.
+pub(crate) type UpdateFn = fn(&mut [u8], &mut [u8], u8, &[u8], &[u8]);
+/// `(factor, p, q, data)`: returns the properties of the syndromes.
+pub(crate) type SyndromesFn = fn(u8, &[u8], &[u8], &[&[u8]]) -> Syndromes;
 
-/// The loops of one implementation. A slice is as long as the others of its call, or empty.
+/// The loops of one implementation. All slices of a call have the same length or are empty.
 pub(crate) struct Kernels {
     pub name: &'static str,
-    pub xor: Xor,
-    pub combine: Combine,
-    pub update: Update,
-    pub syndromes: Check,
+    pub xor: XorFn,
+    pub combine: CombineFn,
+    pub update: UpdateFn,
+    pub syndromes: SyndromesFn,
 }
 
-/// What every processor can run.
+/// The implementation that every processor can run.
 pub(crate) const PORTABLE: &Kernels = &portable::KERNELS;
 
-/// What this processor can run, the fastest first.
+/// Returns the implementations that this processor can run, the fastest first.
 pub(crate) fn available() -> impl Iterator<Item = &'static Kernels> {
     #[cfg(target_arch = "x86_64")]
     let native = [

@@ -1,4 +1,4 @@
-//! NEON: 16 bytes at a time.
+//! Implementation for NEON, with vectors of 16 bytes.
 
 use std::arch::aarch64::*;
 
@@ -9,10 +9,10 @@ use crate::field::{NIBBLES, POLYNOMIAL};
 #[derive(Clone, Copy)]
 pub(super) struct Neon(uint8x16_t);
 
-// SAFETY of all blocks below: the callers promise that the processor has NEON, and that the addresses are good for 16 bytes.
+// SAFETY of all blocks below: the callers guarantee that the processor has NEON, and that 16 bytes at each address are valid.
 impl Vector for Neon {
     const BYTES: usize = 16;
-    /// Products of the low and of the high four bits.
+    /// The products with the low and with the high four bits.
     type Factor = (uint8x16_t, uint8x16_t);
 
     #[inline(always)]
@@ -55,10 +55,10 @@ impl Vector for Neon {
     unsafe fn double(self) -> Neon {
         // SAFETY: as above.
         unsafe {
-            // Bytes that are negative as numbers with a sign run over: their sign, shifted in, marks them.
-            let over = vreinterpretq_u8_s8(vshrq_n_s8::<7>(vreinterpretq_s8_u8(self.0)));
-            let taken_off = vandq_u8(over, vdupq_n_u8(POLYNOMIAL));
-            Neon(veorq_u8(vshlq_n_u8::<1>(self.0), taken_off))
+            // Bytes that are negative as signed numbers overflow. The arithmetic shift copies their sign to all bits.
+            let overflow = vreinterpretq_u8_s8(vshrq_n_s8::<7>(vreinterpretq_s8_u8(self.0)));
+            let reduction = vandq_u8(overflow, vdupq_n_u8(POLYNOMIAL));
+            Neon(veorq_u8(vshlq_n_u8::<1>(self.0), reduction))
         }
     }
 

@@ -1,4 +1,4 @@
-//! Words of 64 bits, four at a time: what any processor can do, and many compilers make vectors of.
+//! Implementation for any processor, with four 64-bit words at a time, which compilers can vectorize.
 
 use super::kernels::{self, table};
 use super::vector::Vector;
@@ -10,11 +10,11 @@ const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 #[derive(Clone, Copy)]
 pub(super) struct Words([u64; LANES]);
 
-/// Each byte of eight times g: shifted, and the polynomial taken off where a bit ran over.
+/// Multiplies each of the eight bytes by g: shifts it, and subtracts the polynomial if a bit overflows.
 #[inline(always)]
 fn double(word: u64) -> u64 {
-    let over = word >> 7 & LOW_BITS;
-    (word & !(LOW_BITS << 7)) << 1 ^ ((over << 8).wrapping_sub(over) & (LOW_BITS * POLYNOMIAL as u64))
+    let overflow = word >> 7 & LOW_BITS;
+    (word & !(LOW_BITS << 7)) << 1 ^ ((overflow << 8).wrapping_sub(overflow) & (LOW_BITS * POLYNOMIAL as u64))
 }
 
 impl Vector for Words {
@@ -28,13 +28,13 @@ impl Vector for Words {
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Words {
-        // SAFETY: the caller's promise; any bytes are words.
+        // SAFETY: guaranteed by the caller; any bytes are words.
         Words(unsafe { from.cast::<[u64; LANES]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.cast::<[u64; LANES]>().write_unaligned(self.0) }
     }
 
@@ -65,14 +65,14 @@ impl Vector for Words {
 
     #[inline(always)]
     unsafe fn multiply(self, factor: u8) -> Words {
-        // The sum of what doubling gives, for the bits that the factor has.
-        let (mut sum, mut times) = ([0; LANES], self.0);
+        // The sum of the doublings whose bits are set in the factor.
+        let (mut sum, mut doubled) = ([0; LANES], self.0);
         for bit in 0..8 {
-            let has = 0u64.wrapping_sub(u64::from(factor >> bit & 1));
+            let mask = 0u64.wrapping_sub(u64::from(factor >> bit & 1));
             for lane in 0..LANES {
-                sum[lane] ^= times[lane] & has;
+                sum[lane] ^= doubled[lane] & mask;
             }
-            times = times.map(double);
+            doubled = doubled.map(double);
         }
         Words(sum)
     }

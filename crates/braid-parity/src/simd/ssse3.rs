@@ -1,4 +1,4 @@
-//! SSSE3: 16 bytes at a time.
+//! Implementation for SSSE3, with vectors of 16 bytes.
 
 use std::arch::x86_64::*;
 
@@ -9,10 +9,10 @@ use crate::field::{NIBBLES, POLYNOMIAL};
 #[derive(Clone, Copy)]
 pub(super) struct Ssse3(__m128i);
 
-// SAFETY of all blocks below: the callers promise that the processor has SSSE3, and that the addresses are good for 16 bytes.
+// SAFETY of all blocks below: the callers guarantee that the processor has SSSE3, and that 16 bytes at each address are valid.
 impl Vector for Ssse3 {
     const BYTES: usize = 16;
-    /// Products of the low and of the high four bits.
+    /// The products with the low and with the high four bits.
     type Factor = (__m128i, __m128i);
 
     #[inline(always)]
@@ -55,10 +55,10 @@ impl Vector for Ssse3 {
     unsafe fn double(self) -> Ssse3 {
         // SAFETY: as above.
         unsafe {
-            // Bytes that are negative as numbers with a sign run over.
-            let over = _mm_cmpgt_epi8(_mm_setzero_si128(), self.0);
-            let taken_off = _mm_and_si128(over, _mm_set1_epi8(POLYNOMIAL as i8));
-            Ssse3(_mm_xor_si128(_mm_add_epi8(self.0, self.0), taken_off))
+            // Bytes that are negative as signed numbers overflow.
+            let overflow = _mm_cmpgt_epi8(_mm_setzero_si128(), self.0);
+            let reduction = _mm_and_si128(overflow, _mm_set1_epi8(POLYNOMIAL as i8));
+            Ssse3(_mm_xor_si128(_mm_add_epi8(self.0, self.0), reduction))
         }
     }
 

@@ -1,17 +1,17 @@
-//! What the loops need of a vector of bytes.
+//! The vector operations that the loops use.
 
 use crate::field::NIBBLES;
 
-/// Bytes that are computed with together, each an element of the field.
+/// A vector of bytes, each an element of the field.
 ///
 /// # Safety
-/// All functions: the processor has the instructions of this kind of vector. `load` and `store` also: [`Vector::BYTES`] bytes
-/// at the address, which need not be aligned, may be read or written.
+/// For all functions, the processor must have the instructions of this vector type. For `load` and `store`, [`Vector::BYTES`]
+/// bytes at the address must also be valid for reading or writing. The address need not be aligned.
 pub(crate) trait Vector: Copy {
-    /// How many bytes.
+    /// Size of the vector, in bytes.
     const BYTES: usize;
 
-    /// What [`Vector::multiply`] needs to know of a factor.
+    /// A factor, prepared for [`Vector::multiply`].
     type Factor: Copy;
 
     unsafe fn zero() -> Self;
@@ -20,14 +20,14 @@ pub(crate) trait Vector: Copy {
     unsafe fn xor(self, other: Self) -> Self;
     unsafe fn or(self, other: Self) -> Self;
     unsafe fn is_zero(self) -> bool;
-    /// Each byte times g.
+    /// Multiplies each byte by g.
     unsafe fn double(self) -> Self;
     unsafe fn factor(value: u8) -> Self::Factor;
-    /// Each byte times the factor.
+    /// Multiplies each byte by the factor.
     unsafe fn multiply(self, factor: Self::Factor) -> Self;
 }
 
-/// A single byte, for what is left at the end.
+/// A single byte, for the remainder of a block.
 #[derive(Clone, Copy)]
 pub(crate) struct Byte(u8);
 
@@ -42,13 +42,13 @@ impl Vector for Byte {
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Byte {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Byte(unsafe { from.read() })
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { to.write(self.0) }
     }
 

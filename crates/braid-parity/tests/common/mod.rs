@@ -1,9 +1,9 @@
-//! What several tests share: a slow model from the definition, a byte at a time, and a generator of numbers.
+//! Shared test code: a slow model that follows the definition byte by byte, and a generator of random numbers.
 
-// Each test compiles this file for itself, and none uses all of it.
+// Each test compiles this file separately, and no test uses all of it.
 #![allow(dead_code)]
 
-/// A splitmix64 sequence: the same numbers at every run.
+/// A splitmix64 sequence: the same numbers in every run.
 pub struct Numbers(pub u64);
 
 impl Numbers {
@@ -15,7 +15,7 @@ impl Numbers {
         z ^ (z >> 31)
     }
 
-    /// From 0 to `end - 1`.
+    /// Returns a number from 0 to `end - 1`.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -24,13 +24,13 @@ impl Numbers {
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    /// `count` blocks of random bytes.
+    /// Returns `count` blocks of `len` random bytes.
     pub fn blocks(&mut self, count: usize, len: usize) -> Vec<Vec<u8>> {
         (0..count).map(|_| self.bytes(len)).collect()
     }
 }
 
-/// The product of two polynomials over GF(2), reduced by 0x11d bit by bit.
+/// Returns the product of two polynomials over GF(2), reduced by 0x11d bit by bit.
 pub fn times(a: u8, b: u8) -> u8 {
     let mut product = 0u32;
     for bit in 0..8 {
@@ -46,12 +46,12 @@ pub fn times(a: u8, b: u8) -> u8 {
     product as u8
 }
 
-/// 2 to the i, by multiplying i times.
+/// Returns 2 to the power of i, by i multiplications.
 pub fn power(i: usize) -> u8 {
     (0..i).fold(1, |value, _| times(value, 2))
 }
 
-/// P and Q by the definition. Empty blocks are zeros.
+/// Returns P and Q by definition. Empty blocks count as zeros.
 pub fn naive_pq(data: &[impl AsRef<[u8]>], len: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut p, mut q) = (vec![0; len], vec![0; len]);
     for (i, block) in data.iter().enumerate() {
@@ -64,12 +64,12 @@ pub fn naive_pq(data: &[impl AsRef<[u8]>], len: usize) -> (Vec<u8>, Vec<u8>) {
     (p, q)
 }
 
-/// Blocks as slices.
+/// Returns blocks as slices.
 pub fn slices(blocks: &[Vec<u8>]) -> Vec<&[u8]> {
     blocks.iter().map(Vec::as_slice).collect()
 }
 
-/// Lengths at which loops change: all small ones, and some around columns of every kind and pages.
+/// Returns lengths around the boundaries of the loops: all small ones, and some around multiples of columns and pages.
 pub fn lengths() -> impl Iterator<Item = usize> {
     (0..=300).chain([383, 384, 385, 511, 512, 513, 1000, 4095, 4096, 4097, 65_536 + 77])
 }

@@ -19,7 +19,6 @@ mod uring;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use crate::commands::SHORT_COMMAND_BYTES;
 use crate::error::{RingError, RingErrorKind};
 use crate::wake::Wake;
 
@@ -100,6 +99,9 @@ pub(crate) enum Memory {
     One { addr: u64, len: u32, region: u16 },
     Many { iov: *const libc::iovec, count: u32 },
 }
+
+/// Bytes of a frontend command.
+pub const SHORT_COMMAND_BYTES: usize = 16;
 
 /// A system call to be made.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,7 @@ use super::sockets::Sockets;
 use super::thread_pool::ThreadPool;
 use super::{DriverConfig, DriverInfo, DriverKind, Event, Job, Wait};
 use crate::error::RingError;
-use crate::net::SOCKETS_MAX;
+use crate::limits::SOCKETS_MAX;
 use crate::wake::Wake;
 
 /// Tag of watched eventfds. The tag of a socket is its index.

@@ -9,7 +9,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::{DriverConfig, DriverInfo, DriverKind, Event, FileRef, Job, Memory, Wait};
 use crate::error::RingError;
-use crate::port::LEAF_TOKEN;
+use crate::tokens::LEAF_TOKEN;
 use crate::wake::Wake;
 
 /// Entries of the submission and completion queues; the smaller sizes are for hosts with little lockable memory. When

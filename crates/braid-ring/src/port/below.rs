@@ -9,10 +9,9 @@ use braid_engine::{Completion, DeviceId, ErrorKind, Flags, IoError, LeafError, L
 
 use super::Port;
 use super::entry::State;
-use crate::disk::Base;
-use crate::frontend::TAG_BITS;
-use crate::requests::BELOW;
+use crate::medium::Base;
 use crate::stack_level::{STACK_LEVELS_MAX, stack_level_of};
+use crate::tokens::{BELOW, TAG_BITS};
 
 /// Entries with requests to submit, by the stack level of the device, in the order of submission.
 #[derive(Default)]

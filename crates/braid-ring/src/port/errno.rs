@@ -6,7 +6,7 @@ use braid_engine::{ErrorKind, LeafError};
 pub(super) fn leaf_error(errno: i32) -> LeafError {
     let kind = match errno {
         libc::ENODEV | libc::ENXIO | libc::ESHUTDOWN | libc::ENOMEDIUM | libc::EBADF | libc::ESTALE => ErrorKind::Gone,
-        crate::remote::SLOW_ERRNO => ErrorKind::Slow,
+        crate::remote_part::SLOW_ERRNO => ErrorKind::Slow,
         libc::ETIMEDOUT | libc::ETIME => ErrorKind::TimedOut,
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => ErrorKind::NoSpace,
         libc::EINVAL | libc::EFAULT => ErrorKind::Invalid,

@@ -1,6 +1,6 @@
 //! Memory disks, and access to the memory of leaf I/Os.
 
-use braid_engine::{Buf, LeafIo, Op, RowWork};
+use braid_engine::{Buf, ComputeFn, LeafIo, Op};
 
 /// From this size on, zeroing a range releases its pages instead of writing to them.
 const RELEASE_BYTES: u64 = 256 << 10;
@@ -203,7 +203,7 @@ const BUFFERS_MAX: usize = braid_engine::layout::COPIES_MAX;
 /// # Safety
 /// All are valid memory of `len` bytes without any other access during the call. The outputs overlap neither each other
 /// nor an input.
-pub(super) unsafe fn compute(inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+pub(super) unsafe fn compute(inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut ComputeFn<'_>) {
     let mut read: [&[u8]; BUFFERS_MAX] = [&[]; BUFFERS_MAX];
     for (bytes, buf) in read.iter_mut().zip(inputs) {
         // SAFETY: guaranteed by the caller.

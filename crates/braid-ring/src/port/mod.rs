@@ -1,6 +1,6 @@
 //! The port: turns the engine's leaf I/Os into system calls, and returns their results.
 //!
-//! Small reads and writes of plain `null` and `mem` disks complete inside [`LeafSink::at_once`]. All other I/O on these
+//! Small reads and writes of plain `null` and `mem` disks complete inside [`LeafSink::complete_inline`]. All other I/O on these
 //! disks completes inside [`LeafSink::submit`]; its results wait in a queue that the shard's loop drains. Every other
 //! I/O gets an entry in a slab. The entry exists through delays, retries, continuations and the time limit until the
 //! driver's last event for it.
@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 use braid_engine::limits::STEP_IOS_MAX;
 use braid_engine::{
-    Buf, Cookie, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo, LeafResult, LeafSink, META_BLOCKS, Op,
-    RowWork, SCRATCH_BYTES, ShardId,
+    Buf, ComputeFn, Cookie, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafId, LeafIo, LeafResult, LeafSink,
+    META_BLOCKS, Op, SCRATCH_BYTES, ShardId,
 };
 
 use self::below::Below;
@@ -34,27 +34,21 @@ use self::forwarding::Forwarding;
 use self::memory::Iovecs;
 use self::remote::CarrierQueues;
 use crate::arena::Arena;
-use crate::disk::{Base, Disk};
+use crate::clock::lease_clock_ns;
 use crate::driver::{Driver, FileRef};
 use crate::error::RingError;
 use crate::faults::{FaultOutcome, FaultView};
+use crate::limits::{LEAVES_MAX, META_MAX};
 use crate::map::Map;
-use crate::meta_requests::META_MAX;
-use crate::shard::lease_clock_ns;
+use crate::medium::{Base, Medium};
 use crate::stack_level::mark_of;
 use crate::stats::LeafCounters;
-
-/// Maximum number of disks of a ring.
-pub const LEAVES_MAX: u32 = 4096;
 
 /// Maximum number of system calls for leaf I/Os in flight on one shard. Further ones wait.
 pub(crate) const DEPTH: u32 = 16 << 10;
 
 /// Bytes of lent memory copied at a time.
 const LENT_PIECE_BYTES: usize = 512;
-
-/// Marks the driver tokens that belong to entries of the port.
-pub(crate) const LEAF_TOKEN: u64 = 1 << 56;
 
 /// The result of one leaf I/O, on its way to the engine.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +87,7 @@ struct Leaf {
     /// I/Os in flight that a `hang` rule holds.
     hung: u32,
     file: FileRef,
-    disk: Option<Arc<Disk>>,
+    disk: Option<Arc<Medium>>,
     views: Vec<FaultView>,
     /// Version of the rules when the hung I/Os were last checked.
     hung_version: u64,
@@ -254,7 +248,7 @@ impl Port {
     }
 
     /// Adds `disk` as leaf `id`. The control plane never uses an id for two disks at a time.
-    pub(crate) fn add_leaf(&mut self, id: LeafId, disk: Arc<Disk>, counters: Arc<LeafCounters>) {
+    pub(crate) fn add_leaf(&mut self, id: LeafId, disk: Arc<Medium>, counters: Arc<LeafCounters>) {
         let file = match disk.raw_fd() {
             None => FileRef::NONE,
             Some(fd) => {
@@ -267,7 +261,7 @@ impl Port {
             Base::Null if disk.is_plain() => (Kind::Null, std::ptr::null_mut()),
             Base::Mem(map) if disk.is_plain() => (Kind::Mem, map.ptr()),
             Base::Mem(map) => (Kind::Slow, map.ptr()),
-            Base::Null | Base::File(_) | Base::Device(_) | Base::Remote(_) => (Kind::Slow, std::ptr::null_mut()),
+            Base::Null | Base::File(_) | Base::Device(_) | Base::Remote { .. } => (Kind::Slow, std::ptr::null_mut()),
         };
         self.leaves[id.0 as usize] = Leaf {
             kind,
@@ -494,7 +488,7 @@ impl Port {
                 let device = *device;
                 self.begin_below(index, device);
             }
-            Base::Remote(_) => self.begin_remote(index),
+            Base::Remote { .. } => self.begin_remote(index),
             Base::File(_) => {
                 self.entries.start_clock(index, self.now_ns);
                 self.begin_on_file(index);
@@ -637,7 +631,7 @@ impl LeafSink for Port {
     }
 
     #[inline(always)]
-    fn at_once(&mut self, leaf: LeafId, op: Op, offset: u64, len: u64, buf: Buf) -> Option<LeafResult> {
+    fn complete_inline(&mut self, leaf: LeafId, op: Op, offset: u64, len: u64, buf: Buf) -> Option<LeafResult> {
         let leaf = self.leaves.get(leaf.0 as usize)?;
         if !leaf.holds(offset, len) || (op != Op::Read && !leaf.writable) {
             return None;
@@ -653,7 +647,7 @@ impl LeafSink for Port {
     }
 
     #[inline(always)]
-    fn fetch(&self, address: *const u8) {
+    fn prefetch(&self, address: *const u8) {
         memory::fetch(address);
     }
 
@@ -675,7 +669,7 @@ impl LeafSink for Port {
         (Buf { addr: map.addr(), region: Buf::UNREGISTERED }, map.len() as u64)
     }
 
-    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut RowWork<'_>) {
+    fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut ComputeFn<'_>) {
         // SAFETY: memory of requests in flight, on this shard or one that waits for it, and scratch memory; the engine
         // guarantees that it is valid and that no output overlaps another output or an input.
         unsafe { memory::compute(inputs, outputs, len, work) };

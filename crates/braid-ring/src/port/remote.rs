@@ -5,7 +5,7 @@ use braid_engine::{ErrorKind, LeafError, LeafId, LeafResult, Op};
 
 use super::entry::{NONE, State};
 use super::{Port, errno, memory, must_be_durable};
-use crate::remote::{PartLimits, RemotePart};
+use crate::remote_part::{PartLimits, RemotePart};
 
 /// The I/Os that wait for one carrier, first come, first served. Only the first may have parts that were taken.
 #[derive(Clone, Copy)]
@@ -162,7 +162,7 @@ impl Port {
             let entry = &mut self.entries[index];
             let (this, next) = (index, entry.link);
             index = next;
-            if !entry.io.flags.gives_up(now_ns.saturating_sub(entry.start_ns), limit_ns) {
+            if !entry.io.flags.is_abandoned_after(now_ns.saturating_sub(entry.start_ns), limit_ns) {
                 before = this;
                 continue;
             }

@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use braid_engine::{Buf, ErrorKind, Flags, LEAF_BYTES_MAX, LeafError, LeafIo, Op};
 
 use super::entry::{Method, NONE, State};
-use super::{DEPTH, LEAF_TOKEN, Leaf, Port, errno, must_be_durable};
+use super::{DEPTH, Leaf, Port, errno, must_be_durable};
 use crate::driver::{Event, Job, Memory};
+use crate::tokens::LEAF_TOKEN;
 
 /// Bytes zeroed or discarded by one system call, so that each call takes bounded time.
 const RANGE_STEP_BYTES: u64 = 1 << 30;

@@ -4,9 +4,10 @@
 use braid_engine::Flags;
 
 use super::*;
-use crate::disk::OpenOptions;
+use crate::disk::{Disk, OpenOptions};
 use crate::driver::{DriverConfig, DriverKind, Event};
 use crate::spec::DiskSpec;
+use crate::tokens::LEAF_TOKEN;
 use crate::wake::Wake;
 
 const LEAF: LeafId = LeafId(0);
@@ -50,7 +51,7 @@ fn slow_reads_leave_the_queue_of_a_remote_disk() {
         let spec = DiskSpec::Remote { uri: "nbd://nowhere".into() };
         bed.port.add_leaf(
             LEAF,
-            Arc::new(Disk::from_remote(&spec, Arc::new(FakeRemote), true)),
+            Disk::from_remote(&spec, Arc::new(FakeRemote), true).medium(),
             Arc::new(LeafCounters::new()),
         );
         bed.port.set_remote(LEAF, 0);
@@ -61,7 +62,7 @@ fn slow_reads_leave_the_queue_of_a_remote_disk() {
                 0..=2 if submitted.len() < 60 => {
                     let op = if below(4) == 0 { Op::Write } else { Op::Read };
                     let others = op == Op::Read && below(2) == 0;
-                    let flags = if others { Flags::others(below(3) as u8) } else { Flags::NONE };
+                    let flags = if others { Flags::alternative_try(below(3) as u8) } else { Flags::NONE };
                     submitted.push((op, flags, bed.port.now_ns));
                     let cookie = Cookie(submitted.len() as u64);
                     bed.port.submit(&LeafIo::simple(LEAF, op, flags, 0, 8192, bed.at, cookie));
@@ -103,7 +104,7 @@ fn slow_reads_leave_the_queue_of_a_remote_disk() {
             if let Err(error) = result {
                 let (op, flags, _) = submitted[cookie as usize - 1];
                 assert_eq!((error.kind, op), (ErrorKind::Slow, Op::Read));
-                assert!(flags.has(Flags::OTHERS));
+                assert!(flags.has(Flags::HAS_ALTERNATIVE));
                 given_up += 1;
             }
         }
@@ -115,7 +116,7 @@ fn slow_reads_leave_the_queue_of_a_remote_disk() {
 /// A port with one file as its disk. No I/O reaches the file, because [`Driver::turn`] is never called.
 struct TestBed {
     port: Port,
-    disk: Arc<Disk>,
+    disk: Disk,
     path: std::path::PathBuf,
     at: Buf,
 }
@@ -124,14 +125,14 @@ impl TestBed {
     fn new(name: &str) -> TestBed {
         let path = std::env::temp_dir().join(format!("braid-ring-port-{name}-{}", std::process::id()));
         let spec = DiskSpec::parse(&format!("file:{},size=1M", path.display())).unwrap();
-        let disk = Arc::new(Disk::open(&spec, OpenOptions::default()).unwrap());
+        let disk = Disk::open(&spec, OpenOptions::default()).unwrap();
         let map = Map::new(1 << 20).unwrap();
         let wake = Arc::new(Wake::new().unwrap());
         let config = DriverConfig { depth: DEPTH, files: 1, buffers: (map.addr(), map.len()), wake };
         let (driver, _) = Driver::start(Some(DriverKind::Threads), &config).unwrap();
         let config = PortConfig { shard: ShardId(0), ios_max: 64, time_limit_ns: 1000 };
         let mut port = Port::new(driver, Arena::new(map, 0), &config).unwrap();
-        port.add_leaf(LEAF, Arc::clone(&disk), Arc::new(LeafCounters::new()));
+        port.add_leaf(LEAF, disk.medium(), Arc::new(LeafCounters::new()));
         let at = port.arena.alloc(8192).unwrap();
         TestBed { port, disk, path, at }
     }

@@ -12,8 +12,7 @@ use std::fmt;
 use braid_engine::Op;
 use braid_geometry::units;
 
-use super::parse::time_ns;
-use super::{ExactSize, ExactTime, SpecError};
+use super::{ExactSize, ExactTime, SpecError, time_ns};
 
 pub(super) const EXAMPLE: &str = "faulty(mem:1G,read-error=0.01,write-error@512M-1G,delay=50ms:0.1,seed=7)";
 

@@ -32,7 +32,7 @@ pub struct ThrottleLimits {
     pub latency_ns: u64,
 }
 
-/// A disk by name. The notation is described in `docs/drivers.md`.
+/// A disk by name. The notation is described in `docs/reference/disks.md`.
 #[derive(Clone, PartialEq, Debug)]
 pub enum DiskSpec {
     /// A block device or an existing file.
@@ -191,6 +191,22 @@ impl fmt::Display for ExactTime {
         }
         write!(f, "{}ns", self.0)
     }
+}
+
+/// Parses a duration: a whole number with `ns`, `us`, `ms` or `s`, at most an hour.
+fn time_ns(text: &str) -> Result<u64, String> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let ns = match unit {
+        "ns" => 1,
+        "us" | "µs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000u64,
+        _ => return Err("a time is a whole number with ns, us, ms or s".into()),
+    };
+    let number: u64 = number.parse().map_err(|_| "a time is a whole number with ns, us, ms or s".to_owned())?;
+    let total = number.checked_mul(ns).filter(|&t| t <= 3_600_000_000_000);
+    total.ok_or_else(|| "a time here is at most one hour (3600s)".into())
 }
 
 impl fmt::Display for DiskSpec {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use braid_geometry::units;
 
-use super::{Alloc, DiskSpec, FaultRules, SpecError, ThrottleLimits};
+use super::{Alloc, DiskSpec, FaultRules, SpecError, ThrottleLimits, time_ns};
 
 /// Maximum nesting of wrappers.
 const NESTING_MAX: usize = 8;
@@ -247,20 +247,4 @@ fn limits(options: &[&str]) -> Result<ThrottleLimits, SpecError> {
         return Err(error("throttled(…)", "no limit is given", THROTTLED));
     }
     Ok(ThrottleLimits { iops, bandwidth_bytes, latency_ns: latency_ns.unwrap_or(0) })
-}
-
-/// Parses a duration: a whole number with `ns`, `us`, `ms` or `s`, at most an hour.
-pub(super) fn time_ns(text: &str) -> Result<u64, String> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let ns = match unit {
-        "ns" => 1,
-        "us" | "µs" => 1_000,
-        "ms" => 1_000_000,
-        "s" => 1_000_000_000u64,
-        _ => return Err("a time is a whole number with ns, us, ms or s".into()),
-    };
-    let number: u64 = number.parse().map_err(|_| "a time is a whole number with ns, us, ms or s".to_owned())?;
-    let total = number.checked_mul(ns).filter(|&t| t <= 3_600_000_000_000);
-    total.ok_or_else(|| "a time here is at most one hour (3600s)".into())
 }

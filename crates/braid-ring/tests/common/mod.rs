@@ -146,7 +146,7 @@ impl TestBed {
             Spec { level: Level::Raid0, layout: Layout::Alternate, chunk_bytes, copies: 1, zones: ZonePolicy::All };
         let geometry = Geometry::plan(spec, &sizes).expect("a raid0 can be laid out");
         let member = |(leaf, len): (&LeafId, &u64)| Node::Leaf { leaf: *leaf, start: 0, len: *len };
-        let members = leaves.iter().zip(geometry.members()).map(member).collect();
+        let members = leaves.iter().zip(geometry.member_data_bytes()).map(member).collect();
         self.publish(&Node::Striped { geometry, members })
     }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::AtomicU64;
 
 use braid_engine::pool::on_disk::{Checkpoint, Owner, OwnerName, PoolMemberLayout};
 use braid_engine::pool::{EXTENT_BYTES, LogMemory, OpenPool, PoolDevice, open};
-use braid_engine::{DeviceId, DeviceIo, Node, PoolKey, PoolMembers, PoolNext, PoolPlace, ShardId, Uuid, VolumeNode};
+use braid_engine::{
+    DeviceId, DeviceIo, Node, PoolKey, PoolMemberLocation, PoolMembers, PoolNext, ShardId, Uuid, VolumeNode,
+};
 
 use super::{TestBed, block_on};
 
@@ -42,7 +44,7 @@ pub fn thin(bed: &mut TestBed, key: PoolKey, member: DeviceId, size_bytes: u64) 
     });
     let home = ShardId(0);
     let members: Arc<PoolMembers> =
-        Arc::new(PoolMembers::new([(0, PoolPlace { device: member, data: of.layout.data })]));
+        Arc::new(PoolMembers::new([(0, PoolMemberLocation { device: member, data: of.layout.data })]));
     block_on(bed.handle.serve_pool(key, home, Box::new(pool), Arc::clone(&members)));
     let bytes = (u64::from(places.extents) - 8) * EXTENT_BYTES;
     let owner = Owner::volume(Uuid::from_u128(2), OwnerName::new("v").unwrap(), bytes);

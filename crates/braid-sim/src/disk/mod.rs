@@ -1,12 +1,12 @@
-//! A simulated disk: what it holds, what it only caches, and what is left of that after a crash.
+//! A simulated disk: its medium, its volatile cache, and what a crash leaves of them.
 //!
-//! A write *lands* in the cache at some moment between its submission and its completion, in one or
-//! several parts. Landed data is what reads see. It becomes durable by FUA, by a flush that was begun
-//! after the write had completed, or by luck: at a power cut each torn unit (512 or 4096 bytes) keeps
-//! the durable content or that of any later write, independently of its neighbours.
+//! A write *lands* in the cache at some time between its submission and its completion, in one or several parts. Reads
+//! see landed data. It becomes durable by FUA, by a flush that began after the write had completed, or by luck: at a
+//! power cut each torn unit (512 or 4096 bytes) keeps the durable content or that of any later write, independently of
+//! its neighbours.
 //!
-//! A flush that fails leaves the data in the cache readable and *doomed*: no later flush makes it
-//! durable, and reopening the disk decides what remains. (So do Linux's page cache and many disks.)
+//! A failed flush leaves the data in the cache readable and *doomed*: no later flush makes it durable, and reopening
+//! the disk decides what remains. (Linux's page cache and many disks behave like this.)
 
 mod profile;
 
@@ -19,11 +19,11 @@ use crate::rng::Rng;
 
 type Block = Box<[u8; BLOCK_BYTES]>;
 
-/// One write to one block that is not durable yet.
+/// A write to one block that is not durable yet.
 #[derive(Clone)]
 struct Pending {
     op: u64,
-    /// Which completion of this disk it was; `None` while it is in flight.
+    /// The number of its completion on this disk; `None` while it is in flight.
     completed: Option<u64>,
     sectors: u8,
     doomed: bool,
@@ -31,60 +31,60 @@ struct Pending {
 }
 
 #[derive(Clone, Default)]
-struct Slot {
-    /// `None`: as the disk came from the factory.
+struct BlockState {
+    /// `None`: the factory content.
     durable: Option<Block>,
     /// In the order in which they landed.
     pending: Vec<Pending>,
 }
 
-/// What happens to unflushed data at a power cut.
+/// What a power cut leaves of unflushed data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Survival {
     /// All of it is lost.
     None,
     /// All of it survives.
     All,
-    /// Each torn unit for itself, with this chance in a million to be newer than what is durable.
+    /// Each torn unit is newer than the durable content with this chance in a million, independently.
     Some(u32),
 }
 
-/// What was on a disk at some time, all of it.
-pub struct Image(Vec<Slot>);
+/// A copy of the whole content of a disk.
+pub struct Image(Vec<BlockState>);
 
 impl Image {
-    /// Whether both are of disks of one size.
+    /// Returns whether both images are of disks of the same size.
     pub fn has_size_of(&self, other: &Image) -> bool {
         self.0.len() == other.0.len()
     }
 }
 
-/// A disk as it lies on the table, whatever process uses it.
+/// A disk, independent of the process that uses it.
 pub struct SimDisk {
     /// Number of the disk, for junk and traces.
     pub id: u64,
-    /// How it behaves.
+    /// Its timing and faults.
     pub profile: Profile,
-    blocks: Vec<Slot>,
+    blocks: Vec<BlockState>,
     dirty: BTreeSet<usize>,
     unreadable: BTreeSet<u64>,
-    /// Of these, those that repairing the disk does not bring back.
+    /// Of these, sectors that repairing the disk does not restore.
     dead: BTreeSet<u64>,
     completions: u64,
     junk: bool,
-    /// It does not answer any more: pulled, and its cache lost power.
+    /// It does not respond: it was pulled, and its cache has lost power.
     pub gone: bool,
-    /// A flush failed since it was last opened.
+    /// A flush failed since the disk was last opened.
     pub flush_failed: bool,
-    /// It is a file, and the file system below is full: what was never written cannot be.
+    /// The disk is a file and its file system is full: blocks that were never written cannot be written.
     pub full: bool,
 }
 
 impl SimDisk {
-    /// A new disk of `size_bytes`, a multiple of 4096. With `junk` it is full of something, else of zeros.
+    /// Creates a disk of `size_bytes`, a multiple of 4096. With `junk` it is full of junk, otherwise of zeros.
     pub fn new(id: u64, size_bytes: u64, junk: bool, profile: Profile) -> SimDisk {
         assert_eq!(size_bytes % BLOCK_BYTES as u64, 0);
-        let blocks = (0..size_bytes / BLOCK_BYTES as u64).map(|_| Slot::default()).collect();
+        let blocks = (0..size_bytes / BLOCK_BYTES as u64).map(|_| BlockState::default()).collect();
         SimDisk {
             id,
             profile,
@@ -100,30 +100,30 @@ impl SimDisk {
         }
     }
 
-    /// Whether a write needs space that the file system below does not have.
+    /// Returns whether a write needs space that the file system below does not have.
     pub fn lacks_space(&self, offset: u64, len: u64) -> bool {
         let blocks = (offset / BLOCK_BYTES as u64) as usize..(offset + len).div_ceil(BLOCK_BYTES as u64) as usize;
-        let is_new = |slot: &Slot| slot.durable.is_none() && slot.pending.is_empty();
+        let is_new = |slot: &BlockState| slot.durable.is_none() && slot.pending.is_empty();
         self.full && self.blocks[blocks].iter().any(is_new)
     }
 
-    /// Size in bytes.
+    /// Returns its size in bytes.
     pub fn size_bytes(&self) -> u64 {
         (self.blocks.len() * BLOCK_BYTES) as u64
     }
 
-    /// It has become larger; what it held is where it was. `size_bytes` is a multiple of 4096.
+    /// Enlarges the disk to `size_bytes`, a multiple of 4096. Its content keeps its place.
     pub fn enlarge(&mut self, size_bytes: u64) {
         assert!(size_bytes >= self.size_bytes() && size_bytes.is_multiple_of(BLOCK_BYTES as u64));
-        self.blocks.resize((size_bytes / BLOCK_BYTES as u64) as usize, Slot::default());
+        self.blocks.resize((size_bytes / BLOCK_BYTES as u64) as usize, BlockState::default());
     }
 
-    /// Sectors that are in the cache only.
+    /// Returns the number of sectors that are in the cache only.
     pub fn dirty_sectors(&self) -> u64 {
         self.dirty.iter().flat_map(|b| &self.blocks[*b].pending).map(|p| u64::from(p.sectors.count_ones())).sum()
     }
 
-    /// What a read at `offset` sees now. False when a sector of it cannot be read.
+    /// Reads the current content at `offset`. Returns false if one of the sectors is unreadable.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> bool {
         let mut readable = true;
         for_blocks(offset, out.len(), |block, from, to, at| {
@@ -160,7 +160,7 @@ impl SimDisk {
         }
     }
 
-    /// Part of a write arrives in the cache: `data` at `offset`, multiples of 512 bytes.
+    /// Lands a part of a write in the cache: `data` at `offset`, both multiples of 512 bytes.
     pub fn land(&mut self, op: u64, offset: u64, data: &[u8]) {
         for_blocks(offset, data.len(), |block, from, to, at| {
             let mut bytes: Block = Box::new([0; BLOCK_BYTES]);
@@ -176,8 +176,7 @@ impl SimDisk {
         });
     }
 
-    /// A write is answered with success. With `durable` (FUA, or a disk without a cache) its data
-    /// is on the medium.
+    /// Completes a write successfully. With `durable` (FUA, or a disk without a cache) its data is on the medium.
     pub fn complete_write(&mut self, op: u64, offset: u64, len: usize, durable: bool) {
         self.completions += 1;
         let now = self.completions;
@@ -194,19 +193,19 @@ impl SimDisk {
         }
     }
 
-    /// To be remembered when a flush is submitted, and given to [`SimDisk::complete_flush`].
+    /// Returns the mark of a flush that is submitted now, for [`SimDisk::complete_flush`].
     pub fn flush_begins(&self) -> u64 {
         self.completions
     }
 
-    /// A flush is answered with success: every write completed before it was submitted is durable.
+    /// Completes a flush successfully: every write completed before it was submitted is durable.
     pub fn complete_flush(&mut self, begun: u64) {
         for block in self.dirty.clone() {
             self.settle(block, |p| !p.doomed && p.completed.is_some_and(|c| c <= begun));
         }
     }
 
-    /// A flush fails: what is in the cache will not become durable any more, except by luck.
+    /// Fails a flush: cached data does not become durable any more, except by luck.
     pub fn fail_flush(&mut self, rng: &mut Rng) {
         self.flush_failed = true;
         for block in self.dirty.clone() {
@@ -216,11 +215,11 @@ impl SimDisk {
         }
     }
 
-    /// Moves what `ready` chooses of a block to the medium, and drops what it overtakes.
+    /// Moves the writes of a block that `ready` selects to the medium, and drops those that they overwrite.
     fn settle(&mut self, block: usize, ready: impl Fn(&Pending) -> bool) {
         let Some(last) = self.blocks[block].pending.iter().rposition(&ready) else { return };
         if self.blocks[block].pending[last].sectors == u8::MAX {
-            // It overtakes all before it.
+            // A full-block write overwrites all earlier ones.
             let slot = &mut self.blocks[block];
             slot.durable = slot.pending.drain(..=last).next_back().map(|p| p.data);
             if slot.pending.is_empty() {
@@ -233,7 +232,7 @@ impl SimDisk {
         let mut settled = 0u8;
         for i in (0..=last).rev() {
             let pending = &mut slot.pending[i];
-            // An older write that is not ready is overtaken where a newer one reached the medium.
+            // An older write that is not ready is overwritten where a newer one reached the medium.
             let sectors = pending.sectors & !settled;
             if ready(pending) {
                 copy_sectors(&pending.data, &mut image, sectors);
@@ -263,7 +262,7 @@ impl SimDisk {
         }
     }
 
-    /// The power fails. Returns how many sectors lost something.
+    /// Cuts the power. Returns how many torn units lost data.
     pub fn cut_power(&mut self, survival: Survival, rng: &mut Rng) -> u64 {
         let unit = self.profile.torn_bytes / SECTOR_BYTES;
         let mut lost = 0;
@@ -291,8 +290,8 @@ impl SimDisk {
         lost
     }
 
-    /// The disk is opened anew, without loss of power: what a failed flush doomed is decided now.
-    /// Returns how many writes to a block were dropped.
+    /// Reopens the disk without loss of power: the fate of doomed data is decided now. Returns how many writes to a
+    /// block were dropped.
     pub fn reopen(&mut self, rng: &mut Rng) -> u64 {
         let mut dropped = 0;
         for block in self.dirty.clone() {
@@ -312,44 +311,44 @@ impl SimDisk {
         dropped
     }
 
-    /// A copy of everything on the disk, which nobody uses.
+    /// Copies the whole content of a disk that is not in use.
     pub fn image(&mut self, rng: &mut Rng) -> Image {
         self.cut_power(Survival::All, rng);
         Image(self.blocks.clone())
     }
 
-    /// The disk is as it was when the copy was made.
+    /// Restores the content of an image.
     pub fn restore(&mut self, image: Image, rng: &mut Rng) {
         self.cut_power(Survival::All, rng);
         self.blocks = image.0;
         self.heal();
     }
 
-    /// Nothing is left of what was written to it.
+    /// Restores the factory content.
     pub fn wipe(&mut self) {
-        self.blocks.iter_mut().for_each(|slot| *slot = Slot::default());
+        self.blocks.iter_mut().for_each(|slot| *slot = BlockState::default());
         self.dirty.clear();
         self.unreadable.clear();
         self.dead.clear();
     }
 
-    /// A sector can no longer be read, until it is written.
+    /// Makes a sector unreadable until it is written.
     pub fn make_unreadable(&mut self, offset: u64) {
         self.unreadable.insert(offset / SECTOR_BYTES as u64);
     }
 
-    /// The same, and no repair of the disk brings it back.
+    /// As [`SimDisk::make_unreadable`], and no repair of the disk restores it.
     pub fn make_unreadable_for_good(&mut self, offset: u64) {
         self.make_unreadable(offset);
         self.dead.insert(offset / SECTOR_BYTES as u64);
     }
 
-    /// Every sector can be read again, but for those that are gone for good.
+    /// Makes every sector readable again, except those that are lost for good.
     pub fn heal(&mut self) {
         self.unreadable = self.dead.clone();
     }
 
-    /// Bits on the medium turn, within `[offset, offset + len)`, and the disk does not notice.
+    /// Flips a bit on the medium within `[offset, offset + len)`, without the disk noticing.
     pub fn rot(&mut self, offset: u64, len: u64, rng: &mut Rng) {
         let at = offset + rng.below(len);
         let block = (at / BLOCK_BYTES as u64) as usize;
@@ -358,7 +357,7 @@ impl SimDisk {
         self.blocks[block].durable = Some(image);
     }
 
-    /// Whether this is anywhere on the disk or in its cache, as this sector of a block.
+    /// Returns whether the disk or its cache holds these bytes as this sector of a block.
     pub fn holds(&self, sector: usize, bytes: &[u8]) -> bool {
         let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
         self.blocks.iter().any(|slot| {
@@ -367,7 +366,7 @@ impl SimDisk {
         })
     }
 
-    /// Wherever the one is on the disk or in its cache, as this sector of a block, there is the other.
+    /// Replaces `wrong` by `right` wherever the disk or its cache holds it as this sector of a block.
     pub fn replace(&mut self, sector: usize, wrong: &[u8], right: &[u8]) {
         let range = sector * SECTOR_BYTES..(sector + 1) * SECTOR_BYTES;
         for slot in &mut self.blocks {
@@ -379,15 +378,16 @@ impl SimDisk {
         }
     }
 
-    /// Whether a write to the block at `offset` has landed and is not durable.
+    /// Returns whether a write to the block at `offset` has landed and is not durable.
     pub fn is_under_way(&self, offset: u64) -> bool {
         self.dirty.contains(&((offset / BLOCK_BYTES as u64) as usize))
     }
 
-    /// Where the first block begins that is not as it came from the factory, among those that `owned` does not claim.
+    /// Returns the offset of the first block that differs from the factory content, among those that `owned` does not
+    /// claim.
     pub fn first_stray(&self, owned: impl Fn(u64) -> bool) -> Option<u64> {
-        let touched = |(_, slot): &(usize, &Slot)| slot.durable.is_some() || !slot.pending.is_empty();
-        let offset = |(block, _): (usize, &Slot)| (block * BLOCK_BYTES) as u64;
+        let touched = |(_, slot): &(usize, &BlockState)| slot.durable.is_some() || !slot.pending.is_empty();
+        let offset = |(block, _): (usize, &BlockState)| (block * BLOCK_BYTES) as u64;
         let others = self.blocks.iter().enumerate().filter(touched).map(offset).filter(|offset| !owned(*offset));
         let (mut is, mut was) = ([0; SECTOR_BYTES], [0; SECTOR_BYTES]);
         let mut differs = |offset: &u64| {
@@ -401,7 +401,7 @@ impl SimDisk {
         others.into_iter().find(|offset| differs(offset))
     }
 
-    /// Everything that is not as it came from the factory, by block number: for comparing disks.
+    /// Returns every block that was written, by block number: for comparing disks.
     pub fn written(&self) -> BTreeMap<u64, Vec<u8>> {
         let mut all = BTreeMap::new();
         for (block, slot) in self.blocks.iter().enumerate() {
@@ -415,7 +415,7 @@ impl SimDisk {
     }
 }
 
-/// The bits of sectors `first..end` of a block.
+/// Returns the bits of sectors `first..end` of a block.
 pub fn sector_mask(first: usize, end: usize) -> u8 {
     (((1u16 << end) - 1) & !((1u16 << first) - 1)) as u8
 }
@@ -427,7 +427,8 @@ fn copy_sectors(from: &[u8; BLOCK_BYTES], to: &mut [u8; BLOCK_BYTES], sectors: u
     }
 }
 
-/// Calls `each(block, from, to, at)` for every block of a range: bytes `from..to` of the block are bytes `at..` of the range.
+/// Calls `each(block, from, to, at)` for every block of a range: bytes `from..to` of the block are bytes `at..` of the
+/// range.
 fn for_blocks(offset: u64, len: usize, mut each: impl FnMut(usize, usize, usize, usize)) {
     assert!(
         offset.is_multiple_of(SECTOR_BYTES as u64) && len.is_multiple_of(SECTOR_BYTES),

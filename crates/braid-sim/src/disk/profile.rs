@@ -1,38 +1,38 @@
-//! How a disk behaves: drawn anew for every disk of every seed.
+//! The behaviour of a disk, drawn for every disk of every seed.
 
 use crate::rng::Rng;
 
-/// Times and chances of one disk. Chances are per million I/Os.
+/// Timing and fault chances of one disk. Chances are per million I/Os.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
-    /// What survives a power cut whole: 512 or 4096 bytes.
+    /// The unit that survives a power cut whole: 512 or 4096 bytes.
     pub torn_bytes: usize,
-    /// Completed writes may still be lost until a flush.
+    /// Completed writes may be lost until a flush.
     pub volatile: bool,
-    /// A disk in memory: small reads and writes end within the call. Never one that is volatile or makes errors.
+    /// A disk in memory: small reads and writes complete within the call. It is never volatile and never fails.
     pub instant: bool,
-    /// Least time an I/O takes.
+    /// Minimum time of an I/O.
     pub latency_ns_min: u64,
-    /// Usual most.
+    /// Usual maximum time of an I/O.
     pub latency_ns_max: u64,
-    /// A flush takes so many times as long.
+    /// Factor by which a flush takes longer.
     pub flush_factor: u64,
-    /// Chance to take up to a hundred times as long, so that others overtake it.
+    /// Chance to take up to a hundred times as long, so that other I/Os overtake it.
     pub slow: u32,
     /// Chance that a read fails, once.
     pub read_error: u32,
     /// Chance that a read finds a sector that stays unreadable until it is written.
     pub latent_error: u32,
-    /// Chance that a write fails, having landed wholly, in part or not at all.
+    /// Chance that a write fails, having landed as a whole, in part or not at all.
     pub write_error: u32,
     /// Chance that a flush fails.
     pub flush_error: u32,
-    /// Chance that an I/O takes longer than its time limit.
+    /// Chance that an I/O exceeds its time limit.
     pub hang: u32,
 }
 
 impl Profile {
-    /// A disk that makes no errors.
+    /// Draws a disk without faults.
     pub fn healthy(rng: &mut Rng) -> Profile {
         let latency_ns_min = rng.between(1_000, 50_000);
         let volatile = rng.below(8) != 0;
@@ -52,7 +52,7 @@ impl Profile {
         }
     }
 
-    /// A disk that makes some.
+    /// Draws a disk with faults.
     pub fn faulty(rng: &mut Rng) -> Profile {
         let hangs = if rng.below(8) == 0 { 100_000 } else { 10_000 };
         let mut profile = Profile {
@@ -64,7 +64,7 @@ impl Profile {
             instant: false,
             ..Profile::healthy(rng)
         };
-        // One kind it makes often, so that a range of seeds sees them all.
+        // One kind of fault is frequent, so that a range of seeds sees them all.
         let (often, most) = match rng.below(7) {
             0 => (&mut profile.read_error, 40_000),
             1 => (&mut profile.latent_error, 40_000),
@@ -76,12 +76,12 @@ impl Profile {
         profile
     }
 
-    /// The same disk after its faults were repaired.
+    /// Returns the same profile without faults.
     pub fn repaired(self) -> Profile {
         Profile { read_error: 0, latent_error: 0, write_error: 0, flush_error: 0, hang: 0, ..self }
     }
 
-    /// How long the next I/O takes, in nanoseconds.
+    /// Draws the duration of the next I/O, in nanoseconds.
     pub fn latency_ns(&self, rng: &mut Rng) -> u64 {
         let usual = rng.between(self.latency_ns_min, self.latency_ns_max);
         if rng.chance(self.slow) { usual * rng.between(2, 100) } else { usual }

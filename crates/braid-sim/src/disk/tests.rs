@@ -28,7 +28,7 @@ fn unflushed_data_is_read_and_lost() {
 }
 
 #[test]
-fn a_flush_covers_what_had_completed_when_it_was_begun() {
+fn a_flush_covers_writes_completed_before_it_began() {
     let mut d = disk(true, 512);
     write(&mut d, 1, 0, 1, 512, false);
     d.land(2, 512, &[2; 512]);
@@ -78,7 +78,7 @@ fn any_subset_survives_in_torn_units() {
 }
 
 #[test]
-fn a_failed_flush_is_never_made_good_by_a_later_one() {
+fn a_later_flush_never_repairs_a_failed_one() {
     let mut lost = 0;
     for seed in 0..20 {
         let mut d = disk(true, 512);
@@ -93,7 +93,7 @@ fn a_failed_flush_is_never_made_good_by_a_later_one() {
 }
 
 #[test]
-fn a_disk_without_a_cache_loses_nothing_it_answered() {
+fn a_disk_without_a_cache_loses_no_completed_write() {
     let mut d = disk(false, 512);
     write(&mut d, 1, 0, 1, 512, false);
     d.land(2, 512, &[2; 512]);
@@ -102,7 +102,7 @@ fn a_disk_without_a_cache_loses_nothing_it_answered() {
 }
 
 #[test]
-fn an_unreadable_sector_is_mended_by_writing_it() {
+fn writing_an_unreadable_sector_repairs_it() {
     let mut d = disk(true, 512);
     d.make_unreadable(4096 + 512);
     assert!(!d.read(4096, &mut [0; 4096]));
@@ -112,13 +112,13 @@ fn an_unreadable_sector_is_mended_by_writing_it() {
 }
 
 #[test]
-fn what_was_changed_outside_its_place_is_found() {
+fn a_write_outside_the_owned_blocks_is_found() {
     let mut disk = SimDisk::new(0, 1 << 20, true, Profile::healthy(&mut Rng::new(1)));
     assert_eq!(disk.first_stray(|_| false), None);
     write(&mut disk, 1, 0, 7, 512, false);
     assert_eq!(disk.first_stray(|at| at == 0), None);
     assert_eq!(disk.first_stray(|_| false), Some(0));
-    // Written, and as it was: nobody can tell, nobody is harmed.
+    // Written with the factory content: this cannot be noticed and does no harm.
     let mut was = vec![0; BLOCK_BYTES];
     disk.read(BLOCK_BYTES as u64, &mut was);
     disk.land(2, BLOCK_BYTES as u64, &was);

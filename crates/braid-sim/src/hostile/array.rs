@@ -1,11 +1,14 @@
-//! An array with parity: started from what edited disks say, its journal recovered, a member dropped, stopped and started again.
+//! An array with parity, started from edited disks: its journal is recovered, a member is dropped, and it is stopped
+//! and started again.
 
 use std::sync::{Arc, OnceLock};
 
-use braid_engine::lifecycle::{Array, CreateRequest, assemble, create, load_regions, recover_journal, store_regions};
+use braid_array_admin::lifecycle::{
+    Array, CreateRequest, assemble, create, load_regions, recover_journal, store_regions,
+};
 use braid_engine::{
-    DeviceLayout, LeafId, LostRows, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingPlace, Role, ShardId,
-    Uuid,
+    DeviceLayout, LeafId, LostStripes, MemberRole, MirrorMember, MirrorNode, Node, ParityNode, RegionMap, RingState,
+    ShardId, Uuid,
 };
 use braid_format::bitmap;
 use braid_format::journal::{HEAD_BYTES, JournalBatchHeader, JournalEntry, RING_OFFSET_BYTES, encode_batch};
@@ -48,15 +51,15 @@ const fn t(kind: u8, offset: u16, width: u8) -> Target {
     Target { kind, count: 2, offset, width }
 }
 
-/// Starts and uses the array that the edits of `data` make of a sound one.
+/// Starts and uses the array that the edits of `data` make of a valid one.
 ///
 /// # Panics
-/// When what is on the disks makes the engine panic, or go on for ever.
+/// If the content of the disks makes the engine panic or loop for ever.
 pub fn use_array(data: &[u8]) {
     starts(data);
 }
 
-/// How often that array could be started: twice when nothing was refused.
+/// Returns how many times that array could be started: two if nothing was refused.
 pub fn starts(data: &[u8]) -> u32 {
     let mut disks = sound().clone();
     Edit::all(data).for_each(|edit| change(&mut disks, &edit));
@@ -73,7 +76,7 @@ fn leaves() -> Vec<LeafId> {
     (0..MEMBERS as u32).map(LeafId).collect()
 }
 
-/// Three disks of a raid5 that was killed: one region was written, and a row was being written.
+/// Three disks of a raid5 that was killed: one region was written, and a stripe was being written.
 fn sound() -> &'static Vec<Vec<u8>> {
     static SOUND: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     SOUND.get_or_init(|| {
@@ -174,7 +177,7 @@ fn change(disks: &mut [Vec<u8>], edit: &Edit) {
     }
 }
 
-/// Starts it, and does what the daemon does with it. False: it is refused.
+/// Starts the array and uses it as the daemon does. Returns false if it is refused.
 fn use_once(disks: &Disks, begun: u32) -> bool {
     let mut drawn = 100 * u64::from(begun);
     let assembled = now(assemble(disks, &leaves(), || {
@@ -202,16 +205,16 @@ fn use_once(disks: &Disks, begun: u32) -> bool {
             run: journal.run,
             rings: array.members().map(|member| member.part.layout.journal.start + RING_OFFSET_BYTES).collect(),
             ring_blocks: journal.ring_blocks,
-            least_ring_blocks: journal.least_ring_blocks(),
+            ring_blocks_min: journal.least_ring_blocks(),
             generation: journal.generation,
-            lost: Arc::new(LostRows::new(&journal.lost)),
-            ring_on: RingPlace::Members,
+            lost_stripes: Arc::new(LostStripes::new(&journal.lost)),
+            ring_location: RingState::Members,
             marks: Arc::default(),
         });
         lay_out(&array, &regions, parity);
-        let role = array.members().map(|member| member.number).max().unwrap_or(0);
-        // Beyond what it tolerates, or a label that cannot be written: an error, and the array stops.
-        let _ = now(array.drop_members(disks, &[role]));
+        let slot = array.members().map(|member| member.number).max().unwrap_or(0);
+        // Beyond its tolerance, or if a label cannot be written: an error, and the array stops.
+        let _ = now(array.drop_members(disks, &[slot]));
     }
     let at = array.geometry().size_bytes().saturating_sub(4096);
     let _ = array.geometry().locate(at);
@@ -225,8 +228,8 @@ fn use_once(disks: &Disks, begun: u32) -> bool {
     label.is_some()
 }
 
-/// The layout with which it would serve.
-fn lay_out(array: &Array, regions: &braid_engine::lifecycle::ArrayBitmap, parity: Option<ParityNode>) {
+/// Builds the layout with which it would serve.
+fn lay_out(array: &Array, regions: &braid_array_admin::lifecycle::ArrayBitmap, parity: Option<ParityNode>) {
     let label = array.label();
     let (size, bits) = (array.geometry().size_bytes(), (&*regions.written, &*regions.dirty));
     let map = RegionMap::new(ShardId(0), array.uuid(), size, label.region_bytes, bits, false);
@@ -235,13 +238,13 @@ fn lay_out(array: &Array, regions: &braid_engine::lifecycle::ArrayBitmap, parity
         assert!(start < end && end <= size, "region {region} of {size} bytes");
     }
     assert!(bitmap::bytes_for(map.regions().into()) > 0);
-    let seats = usize::from(array.slots());
-    let mut members: Vec<Option<MirrorMember>> = vec![None; seats];
+    let slots = usize::from(array.slots());
+    let mut members: Vec<Option<MirrorMember>> = vec![None; slots];
     for member in array.members() {
         let places = &member.part.layout;
         let role = match member.state {
-            MemberState::InSync => Role::InSync,
-            _ => Role::Out,
+            MemberState::InSync => MemberRole::InSync,
+            _ => MemberRole::Failed,
         };
         let of = MirrorMember {
             leaf: member.leaf,
@@ -255,9 +258,9 @@ fn lay_out(array: &Array, regions: &braid_engine::lifecycle::ArrayBitmap, parity
             *place = Some(of);
         }
     }
-    // Members that are away have places in the layout too; here only whole arrays are laid out.
+    // Missing members have a place in the layout, too; only whole arrays are laid out here.
     let Some(members) = members.into_iter().collect::<Option<Vec<_>>>() else { return };
-    if members.len() < array.geometry().members().len() {
+    if members.len() < array.geometry().member_data_bytes().len() {
         return;
     }
     let node = MirrorNode {

@@ -1,12 +1,12 @@
-//! What an input changes in an image: a list of edits of 16 bytes.
+//! Edits that an input makes in an image, 16 bytes each.
 
 use crate::rng::Rng;
 
-/// Bytes of an edit.
+/// Size in bytes of an edit.
 pub const EDIT_BYTES: usize = 16;
-/// More of an input are not looked at.
+/// Maximum number of edits of an input; the rest is ignored.
 const EDITS_MAX: usize = 12;
-/// In [`Edit::which`]: the edit is made on all members, and in all copies of the structure.
+/// In [`Edit::which`]: the edit applies to all members, and to all copies of the structure.
 const ALL: u8 = 0x80;
 
 /// One change of a field of a structure.
@@ -14,22 +14,22 @@ const ALL: u8 = 0x80;
 pub struct Edit {
     /// The kind of structure.
     pub kind: u8,
-    /// On which member, and which copy of it.
+    /// The member, and the copy of the structure on it.
     pub which: u8,
     /// The number of the structure.
     pub index: u16,
-    /// Where in the structure, in bytes.
+    /// Offset of the field in the structure, in bytes.
     pub offset: u16,
-    /// How many bytes: 1, 2, 4 or 8.
+    /// Size of the field in bytes: 1, 2, 4 or 8.
     pub width: u8,
-    /// Whether the value is added to what stands there, instead of replacing it.
+    /// Whether the value is added to the present one, instead of replacing it.
     pub adds: bool,
     /// The value.
     pub value: u64,
 }
 
 impl Edit {
-    /// The edits of an input; what is left over counts nothing.
+    /// Decodes the edits of an input; a remainder is ignored.
     pub fn all(data: &[u8]) -> impl Iterator<Item = Edit> {
         data.as_chunks::<EDIT_BYTES>().0.iter().take(EDITS_MAX).map(|bytes| {
             let [kind, which, i0, i1, o0, o1, width, adds, value @ ..] = *bytes;
@@ -45,7 +45,7 @@ impl Edit {
         })
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&self) -> [u8; EDIT_BYTES] {
         let mut bytes = [0; EDIT_BYTES];
         (bytes[0], bytes[1]) = (self.kind, self.which);
@@ -56,13 +56,13 @@ impl Edit {
         bytes
     }
 
-    /// Whether it is made on this member, in this copy of the structure.
+    /// Returns whether it applies to this member and this copy of the structure.
     pub fn is_for(&self, member: usize, members: usize, copy: usize, copies: usize) -> bool {
         let which = usize::from(self.which & !ALL);
         self.which & ALL != 0 || (which % members, which / members % copies) == (member, copy)
     }
 
-    /// Makes it in the bytes of a structure. Beyond their end nothing is changed.
+    /// Applies it to the bytes of a structure. Beyond their end it changes nothing.
     pub fn apply(&self, bytes: &mut [u8]) {
         let (at, width) = (usize::from(self.offset), usize::from(self.width));
         let Some(field) = bytes.get_mut(at..at + width) else { return };
@@ -75,20 +75,21 @@ impl Edit {
     }
 }
 
-/// A field that a random input may change: the kind of structure, how many of them there are, and where the field is.
+/// A field that a random input may change: the kind of structure, the number of such structures, and the place of the
+/// field.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// See [`Edit::kind`].
     pub kind: u8,
-    /// Numbers below this.
+    /// Indices are below this number.
     pub count: u16,
-    /// Where the field begins, in bytes.
+    /// Offset of the field, in bytes.
     pub offset: u16,
     /// Its size in bytes.
     pub width: u8,
 }
 
-/// A random input: values of the kind that breaks arithmetic, in fields that hold numbers.
+/// Builds a random input: values that break arithmetic, in fields that hold numbers.
 pub fn random_edits(rng: &mut Rng, targets: &[Target]) -> Vec<u8> {
     let mut data = Vec::new();
     for _ in 0..1 + rng.below(4) {

@@ -1,4 +1,4 @@
-//! Disks in memory, and what carries out an engine's I/O on them at once.
+//! Disks in memory that execute an engine's I/O at once.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -6,11 +6,11 @@ use std::task::{Context, Poll, Waker};
 
 use braid_engine::{DeviceId, DeviceIo, ErrorKind, IoError, LeafError, LeafId, MetaIo};
 
-/// Disks of which only the first bytes are kept: reads beyond give zeros, writes there are lost.
+/// Disks that keep only their first bytes: reads beyond return zeros, writes beyond are lost.
 pub struct Disks {
     pub kept: RefCell<Vec<Vec<u8>>>,
     size_bytes: u64,
-    /// I/Os that are left: whoever needs more goes on for ever.
+    /// Number of I/Os left: a procedure that needs more loops for ever.
     left: Cell<u64>,
 }
 
@@ -19,7 +19,7 @@ impl Disks {
         Disks { kept: RefCell::new(kept), size_bytes, left: Cell::new(200_000) }
     }
 
-    /// Of a disk that is there: an I/O beyond its end is an error, as it is of a kernel.
+    /// Checks an I/O: beyond the end of the disk it is an error, as in a kernel.
     fn check(&self, device: DeviceId, offset: u64, len: u64) -> Result<usize, IoError> {
         let left = self.left.get();
         assert!(left > 0, "it goes on for ever");
@@ -74,7 +74,7 @@ impl DeviceIo for Disks {
     }
 }
 
-/// Nothing of it waits for anything but itself.
+/// Runs a future that waits for nothing but these disks.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

@@ -1,9 +1,9 @@
-//! Disks that lie under right checksums, opened and used.
+//! Hostile images: disks whose content is wrong under valid checksums, opened and used.
 //!
-//! Decoding alone proves little: a number that is accepted is calculated with later, at the first write or at the next start. So a rig here takes a
-//! sound image, changes fields in it as the input says, makes the checksums right again, and then does with it what the daemon does:
-//! it opens it, writes, commits, takes and deletes snapshots, dies, and opens it again. What is refused is refused with an
-//! error; nothing panics, overflows or goes on for ever.
+//! Decoding alone proves little: an accepted number is used in calculations later, at the first write or at the next
+//! start. So a rig takes a valid image, changes fields in it as the input says, and makes the checksums valid again.
+//! Then it does what the daemon does: it opens the image, writes, commits, takes and deletes snapshots, dies, and
+//! opens it again. A refusal must be an error; nothing may panic, overflow or loop for ever.
 
 pub mod array;
 mod edits;

@@ -1,4 +1,4 @@
-//! A pool of two members: opened from what an edited image says, used, killed and opened again.
+//! A pool of two members, opened from an edited image, used, killed and opened again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,20 +21,20 @@ const POOL: Uuid = Uuid::from_bytes(*b"a hostile pool!!");
 const MEMBERS: usize = 2;
 const MEMBER_BYTES: u64 = 32 << 20;
 const OWNER_SLOTS: u32 = 1024;
-/// The largest volume whose map is built: the others are there, and not looked into.
+/// The largest volume whose map is built. Larger volumes exist and are not served.
 const SERVED_BYTES_MAX: u64 = 1 << 40;
-/// Words of the tail's header that an edit may change.
-const TAIL_WORDS: u16 = 7;
-const TAIL_HEADER_WORDS: usize = 64;
+/// Number of words of the in-memory log's header that an edit may change.
+const LOG_WORDS: u16 = 7;
+const LOG_HEADER_WORDS: usize = 64;
 
 const LABEL: u8 = 0;
-const START: u8 = 1;
+const CHECKPOINT: u8 = 1;
 const BATCH: u8 = 2;
 const ENTRY: u8 = 3;
 const RECORD: u8 = 4;
 const OWNER: u8 = 5;
 const ADDRESS: u8 = 6;
-const TAIL: u8 = 7;
+const LOG: u8 = 7;
 const UNIT: u8 = 8;
 const BYTES: u8 = 9;
 const KINDS: u8 = 10;
@@ -45,9 +45,9 @@ pub const TARGETS: &[Target] = &[
     t(LABEL, 1, 56, 8), t(LABEL, 1, 132, 4), t(LABEL, 1, 136, 8), t(LABEL, 1, 168, 4), t(LABEL, 1, 172, 4), t(LABEL, 1, 176, 8),
     t(LABEL, 1, 192, 8), t(LABEL, 1, 200, 8), t(LABEL, 1, 216, 8), t(LABEL, 1, 224, 8), t(LABEL, 1, 232, 8), t(LABEL, 1, 248, 8),
     t(LABEL, 1, 256, 8), t(LABEL, 1, 264, 8), t(LABEL, 1, 280, 8), t(LABEL, 1, 288, 8),
-    t(START, 1, 12, 4), t(START, 1, 16, 8), t(START, 1, 24, 8), t(START, 1, 32, 8), t(START, 1, 40, 8), t(START, 1, 48, 8),
-    t(START, 1, 56, 8), t(START, 1, 64, 8), t(START, 1, 72, 8), t(START, 1, 80, 8), t(START, 1, 1096, 1), t(START, 1, 1104, 8),
-    t(START, 1, 1120, 8), t(START, 1, 1128, 8), t(START, 1, 3896, 8),
+    t(CHECKPOINT, 1, 12, 4), t(CHECKPOINT, 1, 16, 8), t(CHECKPOINT, 1, 24, 8), t(CHECKPOINT, 1, 32, 8), t(CHECKPOINT, 1, 40, 8), t(CHECKPOINT, 1, 48, 8),
+    t(CHECKPOINT, 1, 56, 8), t(CHECKPOINT, 1, 64, 8), t(CHECKPOINT, 1, 72, 8), t(CHECKPOINT, 1, 80, 8), t(CHECKPOINT, 1, 1096, 1), t(CHECKPOINT, 1, 1104, 8),
+    t(CHECKPOINT, 1, 1120, 8), t(CHECKPOINT, 1, 1128, 8), t(CHECKPOINT, 1, 3896, 8),
     t(BATCH, 4, 12, 2), t(BATCH, 4, 14, 2), t(BATCH, 4, 16, 8), t(BATCH, 4, 24, 8), t(BATCH, 4, 32, 8), t(BATCH, 4, 40, 8),
     t(BATCH, 4, 56, 8), t(BATCH, 4, 64, 2), t(BATCH, 4, 66, 2),
     t(ENTRY, 24, 0, 1), t(ENTRY, 24, 1, 1), t(ENTRY, 24, 2, 1), t(ENTRY, 24, 4, 4), t(ENTRY, 24, 8, 8), t(ENTRY, 24, 16, 8),
@@ -57,7 +57,7 @@ pub const TARGETS: &[Target] = &[
     t(OWNER, 6, 0, 4), t(OWNER, 6, 4, 1), t(OWNER, 6, 5, 1), t(OWNER, 6, 6, 1), t(OWNER, 6, 8, 4), t(OWNER, 6, 32, 8), t(OWNER, 6, 40, 8),
     t(OWNER, 6, 48, 8), t(OWNER, 6, 56, 8), t(OWNER, 6, 64, 8), t(OWNER, 6, 160, 4), t(OWNER, 6, 164, 4), t(OWNER, 6, 168, 8),
     t(ADDRESS, 2, 0, 8), t(ADDRESS, 2, 8, 8),
-    t(TAIL, 7, 0, 8),
+    t(LOG, 7, 0, 8),
     t(UNIT, 16, 0, 1), t(UNIT, 16, 1, 1), t(UNIT, 16, 4, 4), t(UNIT, 16, 8, 8), t(UNIT, 16, 16, 8), t(UNIT, 16, 24, 1), t(UNIT, 16, 28, 4),
     t(UNIT, 16, 32, 4), t(UNIT, 16, 40, 8), t(UNIT, 16, 48, 8),
     t(BYTES, 4096, 0, 8),
@@ -93,25 +93,25 @@ impl PoolMemory for Memory {
     }
 }
 
-/// A pool that was used and killed: its members' first bytes, and its tail.
+/// A pool that was used and killed: the first bytes of its members, and its in-memory log.
 #[derive(Clone)]
 struct Image {
     members: Vec<Vec<u8>>,
-    tail: Vec<u64>,
+    log: Vec<u64>,
     places: PoolMemberLayout,
 }
 
-/// Opens and uses the pool that the edits of `data` make of a sound one.
+/// Opens and uses the pool that the edits of `data` make of a valid one.
 ///
 /// # Panics
-/// When what is on the disks makes the engine panic, or go on for ever.
+/// If the content of the disks makes the engine panic or loop for ever.
 pub fn use_pool(data: &[u8]) {
     let mut image = sound().clone();
     Edit::all(data).for_each(|edit| image.edit(&edit));
     use_image(&image);
 }
 
-/// How often that pool could be opened: twice when nothing was refused.
+/// Returns how many times that pool could be opened: two if nothing was refused.
 pub fn openings(data: &[u8]) -> u32 {
     let mut image = sound().clone();
     Edit::all(data).for_each(|edit| image.edit(&edit));
@@ -119,11 +119,11 @@ pub fn openings(data: &[u8]) -> u32 {
 }
 
 fn use_image(image: &Image) -> u32 {
-    let mut rig = Rig::new(image.members.clone(), Some(Words::of(image.tail.iter().copied())));
+    let mut rig = Rig::new(image.members.clone(), Some(Words::of(image.log.iter().copied())));
     for begun in 0..2u32 {
         let Some(mut pool) = rig.open(7 + u64::from(begun)) else { return begun };
         rig.use_all(&mut pool, u128::from(begun));
-        // The process dies here: the tail stays.
+        // The process dies here: the in-memory log survives.
     }
     2
 }
@@ -145,8 +145,8 @@ fn sound() -> &'static Image {
             let mut pool = rig.open(5 + u64::from(begun)).expect("a new pool opens");
             rig.use_all(&mut pool, 100 + u128::from(begun));
         }
-        let tail = rig.tail.as_ref().map(|tail| tail.copied()).unwrap_or_default();
-        Image { members: rig.disks.kept.into_inner(), tail, places }
+        let log = rig.log.as_ref().map(|log| log.copied()).unwrap_or_default();
+        Image { members: rig.disks.kept.into_inner(), log, places }
     })
 }
 
@@ -173,8 +173,8 @@ fn label(number: u8, places: PoolMemberLayout) -> PoolLabel {
 impl Image {
     fn edit(&mut self, edit: &Edit) {
         let kind = edit.kind % KINDS;
-        if kind == TAIL {
-            if let Some(word) = self.tail.get_mut(usize::from(edit.index % TAIL_WORDS)) {
+        if kind == LOG {
+            if let Some(word) = self.log.get_mut(usize::from(edit.index % LOG_WORDS)) {
                 *word = if edit.adds { word.wrapping_add(edit.value) } else { edit.value };
             }
             return;
@@ -204,7 +204,7 @@ impl Image {
                 let crc = crc32c(&[label]);
                 label[8..12].copy_from_slice(&crc.to_le_bytes());
             }
-            START => {
+            CHECKPOINT => {
                 let at = places.checkpoints.start as usize + copy * 4096;
                 let start = &mut bytes[at..at + 4096];
                 edit.apply(start);
@@ -229,7 +229,7 @@ impl Image {
                 seal(batch, 4, 8);
             }
             RECORD if copy == 0 => {
-                // Those of extents, and the first ones of zeros.
+                // The records of extents, and the first records of zeros.
                 let index = if index < 16 { index } else { places.extents + index % 8 };
                 let at = places.record_start(index) as usize;
                 let record = &mut bytes[at..at + RECORD_BYTES];
@@ -249,7 +249,7 @@ impl Image {
                 owner[252..].copy_from_slice(&crc.to_le_bytes());
             }
             ADDRESS if copy == 0 => {
-                // Of the first extents that are packed.
+                // Of the first packed extents.
                 let packed = |index: &u32| bytes[places.record_start(*index) as usize] == 2;
                 let Some(extent) = (0..places.extents).filter(packed).nth(edit.index as usize % 2) else { return };
                 let at = places.record_start(extent) as usize;
@@ -273,22 +273,23 @@ impl Image {
     }
 
     fn edit_unit(&mut self, edit: &Edit) {
-        let units = self.tail.len().saturating_sub(TAIL_HEADER_WORDS) / 8;
+        let units = self.log.len().saturating_sub(LOG_HEADER_WORDS) / 8;
         if units == 0 {
             return;
         }
-        // From the first unit on that is not in the rings.
-        let first = self.tail[6] as usize + usize::from(edit.index);
-        let at = TAIL_HEADER_WORDS + first % units * 8;
-        let mut bytes: Vec<u8> = self.tail[at..].iter().take(40).flat_map(|word| word.to_le_bytes()).collect();
+        // From the first unit that is not in the rings.
+        let first = self.log[6] as usize + usize::from(edit.index);
+        let at = LOG_HEADER_WORDS + first % units * 8;
+        let mut bytes: Vec<u8> = self.log[at..].iter().take(40).flat_map(|word| word.to_le_bytes()).collect();
         edit_entry(edit, &mut bytes, 0);
-        for (word, bytes) in self.tail[at..].iter_mut().zip(bytes.as_chunks::<8>().0) {
+        for (word, bytes) in self.log[at..].iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*bytes);
         }
     }
 }
 
-/// Makes an edit in entry `index` of these, and its checksums right: of the record in it, and of all its units.
+/// Applies an edit to entry `index` of these, and makes its checksums valid: of the record in it, and of all its
+/// units.
 fn edit_entry(edit: &Edit, entries: &mut [u8], index: u16) {
     let mut at = 0;
     for _ in 0..index {
@@ -320,26 +321,26 @@ fn seal(bytes: &mut [u8], at: usize, from: usize) {
     bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Where batches begin on a member.
+/// Returns the offsets of the batches on a member.
 fn batches_of(bytes: &[u8], places: &PoolMemberLayout) -> Vec<usize> {
     let ring = places.ring.start as usize..(places.ring.start + places.ring.bytes) as usize;
     ring.step_by(4096).filter(|at| bytes[*at..].starts_with(b"BRPB")).collect()
 }
 
-/// A process that has the disks.
+/// A process that uses the disks.
 struct Rig {
     disks: Disks,
-    tail: Option<Arc<Words>>,
+    log: Option<Arc<Words>>,
     memory: Memory,
 }
 
 impl Rig {
-    fn new(members: Vec<Vec<u8>>, tail: Option<Arc<Words>>) -> Rig {
+    fn new(members: Vec<Vec<u8>>, log: Option<Arc<Words>>) -> Rig {
         let disks = Disks::new(members, MEMBER_BYTES);
-        Rig { disks, tail, memory: Memory((0..BUFFERS).map(|_| vec![0; BATCH_BYTES_MAX]).collect()) }
+        Rig { disks, log, memory: Memory((0..BUFFERS).map(|_| vec![0; BATCH_BYTES_MAX]).collect()) }
     }
 
-    /// Opens the pool as its labels say. None: it is refused.
+    /// Opens the pool as its labels say. Returns `None` if it is refused.
     fn open(&mut self, run: u64) -> Option<Pool> {
         let mut labels = Vec::new();
         for number in 0..MEMBERS {
@@ -347,7 +348,7 @@ impl Rig {
             let label = PoolLabel::decode(&block).ok().filter(|label| label.fits(MEMBER_BYTES).is_ok())?;
             labels.push(label);
         }
-        // What the daemon sees before it opens a pool: labels of one pool, each of another member.
+        // The daemon checks this before it opens a pool: labels of one pool, each of another member.
         let same = |label: &PoolLabel| label.uuid == POOL && label.layout.owner_slots == labels[0].layout.owner_slots;
         if !labels.iter().all(same) || labels[0].member == labels[1].member {
             return None;
@@ -360,7 +361,7 @@ impl Rig {
         let owner_slots = labels[0].layout.owner_slots;
         let what =
             OpenPool { uuid: POOL, members: &members, owner_slots, missing: 0, overwrites_unreadable: false, run };
-        let old = self.tail.clone();
+        let old = self.log.clone();
         let mut made = None;
         let opened = now(open(
             &self.disks,
@@ -374,11 +375,11 @@ impl Rig {
         ));
         match opened {
             Ok(pool) => {
-                self.tail = made;
+                self.log = made;
                 Some(pool)
             }
             Err(error) => {
-                // It names the member, or the tail, and what is wrong.
+                // The error names the member or the in-memory log, and says what is wrong.
                 assert!(error.to_string().len() > 20, "{error:?}");
                 assert!(!matches!(error, OpenError::LogMemory(_)), "{error}");
                 None
@@ -386,7 +387,7 @@ impl Rig {
         }
     }
 
-    /// Carries out what the pool wants done.
+    /// Executes the I/Os and barriers that the pool requests.
     fn pump(&mut self, pool: &mut Pool) {
         loop {
             while let Some(io) = pool.next_io(&mut self.memory) {
@@ -414,7 +415,7 @@ impl Rig {
         assert!(pool.is_committed(number) != Ok(false), "a commit ends");
     }
 
-    /// Writes to these blocks of a volume, as far as there is room.
+    /// Writes these blocks of a volume, as far as there is space.
     fn write(&mut self, pool: &mut Pool, volume: braid_engine::pool::VolumeId, block: u64, blocks: u64) {
         let (mut at, end) = (block, block + blocks);
         let mut waits = 0;
@@ -449,7 +450,7 @@ impl Rig {
         }
     }
 
-    /// What users and administrators do.
+    /// Does what users and administrators do.
     fn use_all(&mut self, pool: &mut Pool, round: u128) {
         let name = |text: String| OwnerName::new(&text).expect("a good name");
         let uuid = |kind: u128, n: u128| Uuid::from_u128(kind << 64 | round << 32 | (n + 1));
@@ -508,7 +509,7 @@ impl Rig {
         }
     }
 
-    /// Rolls back, deletes, folds, makes independent: little of each.
+    /// Rolls back, deletes, merges and flattens, a little of each.
     fn administer(&mut self, pool: &mut Pool) {
         let owners: Vec<Owner> = pool.state().owners.iter().cloned().collect();
         for owner in owners.iter().filter(|owner| owner.kind == OwnerKind::Snapshot).take(2) {

@@ -14,16 +14,16 @@ fn a_sound_pool_opens_and_opens_again() {
     assert_eq!(openings(&[]), 2);
 }
 
-/// What was found by hand: a commit of 2^63 - 1 was accepted, and the first write panicked.
+/// Found by hand: a commit of 2^63 - 1 was accepted, and the first write panicked.
 #[test]
-fn counters_that_leave_no_room_are_refused() {
-    // Of the ring starts: session, sequence, commit, mark, generation.
+fn pool_counters_near_their_limit_are_refused() {
+    // Fields of the checkpoints: session, sequence, commit, mark, generation.
     for offset in [16, 32, 40, 48, 56] {
         for value in [u64::MAX, u64::MAX / 2, 1 << 62 | 1] {
             assert_eq!(openings(&set(1, 0, offset, 8, value)), 0, "the field at byte {offset} is {value}");
         }
     }
-    // The largest that is accepted leaves room for a session.
+    // The largest accepted value leaves room for a session.
     for offset in [16, 40, 48] {
         assert!(openings(&set(1, 0, offset, 8, (1 << 62) - (1 << 20))) <= 2, "the field at byte {offset}");
     }
@@ -34,9 +34,10 @@ fn a_sound_array_starts_and_starts_again() {
     assert_eq!(starts(&[]), 2);
 }
 
-/// Regions that are no power of two, that are none, and that are more than have a number or a place; labels and heads that are counted to the end.
+/// Regions whose size is no power of two or 0, or that are too many to have a number or a place; counters of labels
+/// and journal heads at their maximum.
 #[test]
-fn numbers_of_an_array_that_leave_no_room_are_refused() {
+fn array_numbers_near_their_limit_are_refused() {
     for (kind, offset, width, value) in [
         (0, 148, 4, 12288),
         (0, 148, 4, 0),
@@ -54,17 +55,17 @@ fn numbers_of_an_array_that_leave_no_room_are_refused() {
 
 #[test]
 fn hostile_arrays_are_refused_or_used() {
-    look_at_many(array::TARGETS, starts);
+    try_many(array::TARGETS, starts);
 }
 
 #[test]
 fn hostile_pools_are_refused_or_used() {
-    look_at_many(pool::TARGETS, openings);
+    try_many(pool::TARGETS, openings);
     use_pool(&[]);
 }
 
-/// `BRAID_HOSTILE_SEEDS=N` looks at more.
-fn look_at_many(targets: &[Target], openings: fn(&[u8]) -> u32) {
+/// `BRAID_HOSTILE_SEEDS=N` tries N seeds.
+fn try_many(targets: &[Target], openings: fn(&[u8]) -> u32) {
     let seeds = std::env::var("BRAID_HOSTILE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1500u64);
     let mut opened = [0u32; 3];
     for seed in 0..seeds {
@@ -73,7 +74,7 @@ fn look_at_many(targets: &[Target], openings: fn(&[u8]) -> u32) {
         let used = used.unwrap_or_else(|_| panic!("seed {seed}: {:x?}", Edit::all(&data).collect::<Vec<_>>()));
         opened[used as usize] += 1;
     }
-    // Many of each: else nothing is proved.
+    // Many inputs of each kind: otherwise the test proves nothing.
     println!("{opened:?}");
     assert!(u64::from(opened[0]) > seeds / 10 && u64::from(opened[2]) > seeds / 10, "{opened:?}");
 }

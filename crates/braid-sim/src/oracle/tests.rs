@@ -40,7 +40,7 @@ impl Model {
         self.oracle.read_ended(self.device, begun, 1, Some(bytes)).is_ok()
     }
 
-    /// Whether version `version` (0: zeros) may be read now.
+    /// Returns whether version `version` (0: zeros) may be read now.
     fn sees(&mut self, version: u64) -> bool {
         let bytes = self.block(version);
         self.reads(&bytes)
@@ -48,7 +48,7 @@ impl Model {
 }
 
 #[test]
-fn an_acknowledged_write_replaces_what_was_before_it() {
+fn an_acknowledged_write_replaces_older_ones() {
     let mut m = Model::new();
     assert!(m.sees(0));
     let a = m.write();
@@ -62,7 +62,7 @@ fn an_acknowledged_write_replaces_what_was_before_it() {
 }
 
 #[test]
-fn a_read_may_return_what_was_replaced_while_it_ran() {
+fn a_read_may_return_data_replaced_while_it_runs() {
     let mut m = Model::new();
     let a = m.write();
     m.flush();
@@ -77,7 +77,7 @@ fn a_read_may_return_what_was_replaced_while_it_ran() {
 }
 
 #[test]
-fn a_kill_keeps_what_was_acknowledged_and_a_power_cut_what_was_flushed() {
+fn a_kill_keeps_acknowledged_writes_and_a_power_cut_flushed_ones() {
     for (how, flushed, old_is_gone) in [
         (Crash::Kill, false, true),
         (Crash::Power, false, false),
@@ -101,7 +101,7 @@ fn a_kill_keeps_what_was_acknowledged_and_a_power_cut_what_was_flushed() {
 }
 
 #[test]
-fn a_flush_covers_only_what_was_answered_before_it_began() {
+fn a_flush_covers_only_writes_acknowledged_before_it_began() {
     let mut m = Model::new();
     let a = m.write();
     m.flush();
@@ -123,7 +123,7 @@ fn fua_needs_no_flush() {
 }
 
 #[test]
-fn what_was_read_after_a_recovery_stays() {
+fn data_read_after_a_recovery_stays() {
     for second in [Crash::Power, Crash::Kill] {
         let mut m = Model::new();
         let a = m.write();
@@ -135,7 +135,7 @@ fn what_was_read_after_a_recovery_stays() {
         assert!(!m.sees(a) && !m.sees(0), "it goes back after a second crash");
         assert!(m.sees(b));
     }
-    // Never read: after the power cut that follows the kill it may be gone.
+    // Never read: the power cut that follows the kill may lose it.
     let mut m = Model::new();
     m.write();
     m.oracle.crashed(Crash::Kill, &[]);
@@ -156,7 +156,7 @@ fn sectors_tear_and_stay_torn() {
 }
 
 #[test]
-fn strays_are_seen() {
+fn stray_sectors_are_violations() {
     let mut m = Model::new();
     let a = m.write();
     let mut other = vec![0; BLOCK_BYTES];
@@ -168,7 +168,7 @@ fn strays_are_seen() {
 }
 
 #[test]
-fn a_new_device_may_show_what_a_deleted_one_left_but_not_one_in_use() {
+fn a_new_device_may_show_data_of_a_deleted_device_but_not_of_one_in_use() {
     let mut m = Model::new();
     let mut left = vec![0; BLOCK_BYTES];
     content::write_block(&Identity { device: m.device, block: 9, version: 3 }, &mut left);
@@ -180,7 +180,7 @@ fn a_new_device_may_show_what_a_deleted_one_left_but_not_one_in_use() {
 }
 
 #[test]
-fn a_discard_promises_nothing_and_zeroing_does() {
+fn a_discard_guarantees_nothing_and_zeroing_guarantees_zeros() {
     let mut m = Model::new();
     let a = m.write();
     m.flush();
@@ -196,7 +196,7 @@ fn a_discard_promises_nothing_and_zeroing_does() {
 }
 
 #[test]
-fn a_disk_whose_flush_failed_may_lose_at_a_kill() {
+fn a_disk_whose_flush_failed_may_lose_data_at_a_kill() {
     let mut m = Model::new();
     m.write();
     let device = m.device;
@@ -205,7 +205,7 @@ fn a_disk_whose_flush_failed_may_lose_at_a_kill() {
 }
 
 #[test]
-fn of_two_overlapping_writes_the_later_one_stays() {
+fn the_later_of_two_overlapping_writes_stays() {
     let mut m = Model::new();
     let (v, w) = (m.begin(Content::Data, false), m.begin(Content::Data, false));
     m.oracle.write_ended(&v, Ending::Done);
@@ -218,7 +218,7 @@ fn of_two_overlapping_writes_the_later_one_stays() {
     assert!(!m.sees(v.version) && m.sees(w.version), "it was read after the kill");
 }
 
-/// Its client has given it up, and nobody waits for its answer.
+/// The client has abandoned it and does not wait for its reply.
 #[test]
 fn an_abandoned_write_never_lands_over_a_later_one() {
     let mut m = Model::new();
@@ -241,7 +241,7 @@ fn a_power_cut_may_bring_back_the_older_of_two_overlapping_writes() {
 }
 
 #[test]
-fn a_slow_read_may_return_what_a_faster_one_no_longer_sees() {
+fn a_slow_read_may_return_data_that_a_faster_one_no_longer_sees() {
     let mut m = Model::new();
     let a = m.write();
     let begun = m.oracle.read_begun(m.device);

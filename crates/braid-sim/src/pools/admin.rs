@@ -1,44 +1,24 @@
-//! Administration: volumes, snapshots and clones come, grow, go back and go, and what each call waits for.
+//! Administration: volumes, snapshots and clones are created, grown, shrunk, rolled back and deleted. Each call waits
+//! for its drain and its commit.
 
 use braid_engine::Uuid;
 use braid_engine::pool::{AdminError, MergeStep, VolumeId};
 use braid_format::pool::{AllocationPolicy, Owner, OwnerKind, OwnerName};
 
-use super::bugs::{Bug, is_planted};
-use super::nature::Moment;
+use super::bugs::{Bug, is_active};
+use super::in_progress::{PendingCall, Wait};
 use super::oracle::{Block, Change, Rule};
-use super::world::{BLOCK, Known, Life, VOLUME_BLOCKS_MAX, World};
-
-/// What an administrative call waits for.
-pub(super) struct Asked {
-    /// Those concerned.
-    what: Vec<Uuid>,
-    wait: Wait,
-}
-
-impl Asked {
-    /// This request has no place in mind any more.
-    pub fn no_longer_waits_for(&mut self, id: u64) {
-        if let Wait::Drain(out) = &mut self.wait {
-            out.retain(|other| *other != id);
-        }
-    }
-}
-
-pub(super) enum Wait {
-    /// Whoever had begun before has to end.
-    Drain(Vec<u64>),
-    Commit(u64),
-}
+use super::parameters::Moment;
+use super::world::{BLOCK, Lifecycle, VOLUME_BLOCKS_MAX, VolumeModel, World};
 
 impl World {
-    pub(super) fn fold(&mut self) {
+    pub(super) fn merge_some(&mut self) {
         let records = 1 + self.rng.below(40) as u32;
-        match self.fold_step(records) {
+        match self.merge_step(records) {
             MergeStep::Nothing | MergeStep::Later => {}
             MergeStep::Some => {
                 self.count("folds");
-                self.happens(Moment::Folded);
+                self.note_moment(Moment::Merged);
             }
             MergeStep::LogFull => {
                 self.pool().request_commit();
@@ -46,8 +26,8 @@ impl World {
         }
     }
 
-    pub(super) fn busy(&self, uuid: Uuid) -> bool {
-        self.asked.iter().any(|asked| asked.what.contains(&uuid))
+    pub(super) fn is_busy(&self, uuid: Uuid) -> bool {
+        self.calls.iter().any(|call| call.uuids.contains(&uuid))
     }
 
     pub(super) fn owner_of(&self, uuid: Uuid) -> Option<u32> {
@@ -56,20 +36,23 @@ impl World {
     }
 
     pub(super) fn administer(&mut self) {
-        if self.asked.len() > 2 {
+        if self.calls.len() > 2 {
             return;
         }
-        let ready = |known: &&Known| matches!(known.life, Life::There) && known.had.is_none() && !self.busy(known.uuid);
-        let volumes: Vec<Uuid> = self.known.values().filter(|k| k.of.is_none()).filter(ready).map(|k| k.uuid).collect();
+        let ready = |model: &&VolumeModel| {
+            matches!(model.lifecycle, Lifecycle::Exists) && model.blocks_before.is_none() && !self.is_busy(model.uuid)
+        };
+        let volumes: Vec<Uuid> =
+            self.models.values().filter(|k| k.snapshot_of.is_none()).filter(ready).map(|k| k.uuid).collect();
         let snapshots: Vec<Uuid> =
-            self.known.values().filter(|k| k.of.is_some()).filter(ready).map(|k| k.uuid).collect();
+            self.models.values().filter(|k| k.snapshot_of.is_some()).filter(ready).map(|k| k.uuid).collect();
         match self.rng.below(20) {
             0..2 if volumes.len() < 4 => self.create(None),
             2 if !snapshots.is_empty() && volumes.len() < 5 => {
                 let of = *self.rng.pick(&snapshots);
                 self.create(Some(of));
             }
-            3..9 if !volumes.is_empty() && self.known.len() < 16 => self.take_snapshot(&volumes),
+            3..9 if !volumes.is_empty() && self.models.len() < 16 => self.take_snapshot(&volumes),
             9..13 if !snapshots.is_empty() => {
                 let which = *self.rng.pick(&snapshots);
                 self.delete(which);
@@ -104,26 +87,26 @@ impl World {
         let (uuid, name) = (self.new_uuid(), format!("v{}", self.names));
         let (parent, blocks) = match of {
             None => {
-                let most = if self.nature.few_blocks { VOLUME_BLOCKS_MAX / 6 } else { VOLUME_BLOCKS_MAX };
+                let most = if self.parameters.few_blocks { VOLUME_BLOCKS_MAX / 6 } else { VOLUME_BLOCKS_MAX };
                 let count = 1 + self.rng.below(most);
                 (None, vec![Block::default(); count as usize])
             }
             Some(of) => {
-                let from = &self.known[&of];
-                let blocks = frozen(from);
+                let from = &self.models[&of];
+                let blocks = clone_blocks(from);
                 (self.owner_of(of), blocks)
             }
         };
-        let (place, on) = self.draw_placing();
-        let thick = self.nature.thick > 0 && self.rng.below(100) < self.nature.thick;
-        let own = if place == AllocationPolicy::Spread { u128::MAX } else { on };
-        let home = own | of.map_or(0, |of| self.known[&of].home);
-        let mut writers = of.map_or(Vec::new(), |of| self.known[&of].writers.clone());
+        let (policy, on) = self.draw_policy();
+        let thick = self.parameters.thick > 0 && self.rng.below(100) < self.parameters.thick;
+        let own = if policy == AllocationPolicy::Spread { u128::MAX } else { on };
+        let member_mask = own | of.map_or(0, |of| self.models[&of].member_mask);
+        let mut writers = of.map_or(Vec::new(), |of| self.models[&of].writers.clone());
         writers.push(self.names as u16);
         let owner = Owner {
             id: 1,
             kind: OwnerKind::Volume,
-            allocation: place,
+            allocation: policy,
             on,
             also_on: 0,
             thick,
@@ -142,7 +125,7 @@ impl World {
         };
         match self.pool().create_volume(parent, owner) {
             Err(AdminError::LogFull | AdminError::NoOwnerSlot) => {}
-            Err(AdminError::InDoubt | AdminError::Damaged) if self.absent() | self.rotten != 0 => {
+            Err(AdminError::InDoubt | AdminError::Damaged) if self.missing_mask() | self.rotten != 0 => {
                 self.count("volumes refused")
             }
             Err(AdminError::NoSpace) if thick => self.count("thick volumes refused"),
@@ -152,19 +135,30 @@ impl World {
                 self.count(if of.is_some() { "clones" } else { "volumes" });
                 if thick && of.is_none() {
                     self.count("thick volumes");
-                    self.plain.insert(uuid);
+                    self.never_snapshotted.insert(uuid);
                 }
-                let (until, life) = (u64::MAX, Life::Coming(self.names));
-                let (of, had, served) = (None, None, None);
-                let known = Known { name, uuid, of, blocks, writers, home, until, life, had, served };
-                self.known.insert(uuid, known);
-                self.ask(vec![uuid], false);
+                let (until, lifecycle) = (u64::MAX, Lifecycle::Creating(self.names));
+                let (snapshot_of, blocks_before, served) = (None, None, None);
+                let model = VolumeModel {
+                    name,
+                    uuid,
+                    snapshot_of,
+                    blocks,
+                    writers,
+                    member_mask,
+                    until,
+                    lifecycle,
+                    blocks_before,
+                    served,
+                };
+                self.models.insert(uuid, model);
+                self.add_call(vec![uuid], false);
             }
         }
     }
 
-    /// Which members a volume may use.
-    pub(super) fn draw_placing(&mut self) -> (AllocationPolicy, u128) {
+    /// Draws an allocation policy and the members that a volume may use.
+    pub(super) fn draw_policy(&mut self) -> (AllocationPolicy, u128) {
         let members = self.devices.len();
         match self.rng.below(4) {
             0 => (AllocationPolicy::Single, 1 << self.rng.pick(&self.devices).number),
@@ -189,12 +183,23 @@ impl World {
             let (uuid, name) = (self.new_uuid(), format!("s{}", self.names));
             let owner = self.owner_of(*volume).expect("a volume that is there");
             what.push((owner, uuid, OwnerName::new(&name).expect("a good name")));
-            let Known { blocks, writers, home, .. } = self.known[volume].clone();
-            let (of, had, served) = (Some(*volume), None, None);
-            let (until, life) = (self.now, Life::Coming(group));
-            new.push(Known { name, uuid, of, blocks, writers, home, until, life, had, served });
+            let VolumeModel { blocks, writers, member_mask, .. } = self.models[volume].clone();
+            let (snapshot_of, blocks_before, served) = (Some(*volume), None, None);
+            let (until, lifecycle) = (self.now, Lifecycle::Creating(group));
+            new.push(VolumeModel {
+                name,
+                uuid,
+                snapshot_of,
+                blocks,
+                writers,
+                member_mask,
+                until,
+                lifecycle,
+                blocks_before,
+                served,
+            });
         }
-        self.plain.retain(|volume| !which.contains(volume));
+        self.never_snapshotted.retain(|volume| !which.contains(volume));
         match self.pool().snapshot(&what, 0) {
             Err(_) => {
                 self.pool().request_commit();
@@ -202,21 +207,21 @@ impl World {
             Ok(_) => {
                 self.count(if new.len() > 1 { "snapshots of several volumes" } else { "snapshots" });
                 self.note(|| format!("snapshot {what:?}"), what.len() as u64);
-                let uuids = new.iter().map(|known| known.uuid).collect();
-                new.into_iter().for_each(|known| {
-                    self.known.insert(known.uuid, known);
+                let uuids = new.iter().map(|model| model.uuid).collect();
+                new.into_iter().for_each(|model| {
+                    self.models.insert(model.uuid, model);
                 });
                 self.now += 1;
-                self.ask(uuids, true);
+                self.add_call(uuids, true);
             }
         }
     }
 
     pub(super) fn delete(&mut self, uuid: Uuid) {
-        if self.known[&uuid].served.is_some() {
+        if self.models[&uuid].served.is_some() {
             return;
         }
-        let is_snapshot = self.known[&uuid].of.is_some();
+        let is_snapshot = self.models[&uuid].snapshot_of.is_some();
         let owner = self.owner_of(uuid).expect("what is there has an owner");
         let newest = self.pool().state().owners.is_newest(owner);
         let result = match is_snapshot {
@@ -226,67 +231,67 @@ impl World {
         if result.is_ok() {
             self.count(if newest { "deletions of the newest" } else { "deletions" });
             self.note(|| format!("delete {uuid}, owner {owner}"), u64::from(owner));
-            self.known.get_mut(&uuid).expect("known").life = Life::Going;
-            self.ask(vec![uuid], false);
+            self.models.get_mut(&uuid).expect("known").lifecycle = Lifecycle::Deleting;
+            self.add_call(vec![uuid], false);
         }
     }
 
     pub(super) fn roll_back(&mut self, volume: Uuid, to: Uuid) {
-        if self.known[&volume].served.is_some() || self.known[&to].blocks.len() > VOLUME_BLOCKS_MAX as usize {
+        if self.models[&volume].served.is_some() || self.models[&to].blocks.len() > VOLUME_BLOCKS_MAX as usize {
             return;
         }
         let (owner, snapshot) = (self.owner_of(volume).expect("there"), self.owner_of(to).expect("there"));
-        self.plain.remove(&volume);
+        self.never_snapshotted.remove(&volume);
         if self.pool().rollback(owner, snapshot).is_ok() {
             self.count("rollbacks");
             self.note(|| format!("roll {volume} back to {to}"), u64::from(owner));
-            let to = &self.known[&to];
-            let (blocks, home, mut writers) = (frozen(to), to.home, to.writers.clone());
-            let known = self.known.get_mut(&volume).expect("known");
-            known.life = Life::Turning(blocks);
-            known.home |= home;
-            writers.append(&mut known.writers);
-            known.writers = writers;
-            self.ask(vec![volume], false);
+            let to = &self.models[&to];
+            let (blocks, member_mask, mut writers) = (clone_blocks(to), to.member_mask, to.writers.clone());
+            let model = self.models.get_mut(&volume).expect("known");
+            model.lifecycle = Lifecycle::Changing(blocks);
+            model.member_mask |= member_mask;
+            writers.append(&mut model.writers);
+            model.writers = writers;
+            self.add_call(vec![volume], false);
         }
     }
 
     fn grow(&mut self, volume: Uuid) {
         let owner = self.owner_of(volume).expect("a volume that is there");
         let mut image = self.pool().state().owners.get(owner).expect("there").clone();
-        let (had, more) = (self.known[&volume].blocks.len(), 1 + self.rng.below(150));
-        if had as u64 + more > 2 * VOLUME_BLOCKS_MAX {
+        let (blocks_before, more) = (self.models[&volume].blocks.len(), 1 + self.rng.below(150));
+        if blocks_before as u64 + more > 2 * VOLUME_BLOCKS_MAX {
             return;
         }
         image.size_bytes += more * BLOCK;
         if self.pool().alter(owner, image).is_ok() {
             self.note(|| format!("grow {volume} by {more} blocks"), more);
-            self.count(if self.known[&volume].served.is_some() { "growth in use" } else { "growth" });
-            let known = self.known.get_mut(&volume).expect("known");
-            known.had = Some(had);
-            known.blocks.resize_with(had + more as usize, Block::default);
-            self.ask(vec![volume], false);
+            self.count(if self.models[&volume].served.is_some() { "growth in use" } else { "growth" });
+            let model = self.models.get_mut(&volume).expect("known");
+            model.blocks_before = Some(blocks_before);
+            model.blocks.resize_with(blocks_before + more as usize, Block::default);
+            self.add_call(vec![volume], false);
         }
     }
 
-    /// Makes a volume smaller that is served, or discards what stands in the way, for another time.
+    /// Shrinks a volume that is served, or discards the data beyond the new size so that a later attempt succeeds.
     fn shrink(&mut self, volume: Uuid) {
-        let Known { served: Some(served), blocks, .. } = &self.known[&volume] else { return };
-        let (served, had) = (*served, blocks.len());
-        if had < 2 || self.jobs.iter().any(|job| job.served == served) {
+        let VolumeModel { served: Some(served), blocks, .. } = &self.models[&volume] else { return };
+        let (served, blocks_before) = (*served, blocks.len());
+        if blocks_before < 2 || self.jobs.iter().any(|job| job.served == served) {
             return;
         }
-        let blocks = 1 + self.rng.below(had as u64 - 1);
+        let blocks = 1 + self.rng.below(blocks_before as u64 - 1);
         match self.pool().shrink(served, blocks * BLOCK) {
             Ok(()) => {
                 self.note(|| format!("shrink {volume} to {blocks} blocks"), blocks);
                 self.count("shrinking");
-                let known = self.known.get_mut(&volume).expect("known");
-                known.life = Life::Turning(known.blocks[..blocks as usize].to_vec());
-                self.ask(vec![volume], false);
+                let model = self.models.get_mut(&volume).expect("known");
+                model.lifecycle = Lifecycle::Changing(model.blocks[..blocks as usize].to_vec());
+                self.add_call(vec![volume], false);
             }
             Err(AdminError::DataBeyond) => {
-                let discarded = self.discard(volume, served, blocks, had as u64 - blocks);
+                let discarded = self.discard(volume, served, blocks, blocks_before as u64 - blocks);
                 discarded.expect("it only fails where a check does");
             }
             Err(AdminError::LogFull) => {
@@ -299,24 +304,24 @@ impl World {
 
     fn serve_or_leave(&mut self) {
         let all: Vec<Uuid> =
-            self.known.values().filter(|known| matches!(known.life, Life::There)).map(|k| k.uuid).collect();
+            self.models.values().filter(|model| matches!(model.lifecycle, Lifecycle::Exists)).map(|k| k.uuid).collect();
         if all.is_empty() {
             return;
         }
         let uuid = *self.rng.pick(&all);
-        if self.busy(uuid) {
+        if self.is_busy(uuid) {
             return;
         }
-        match self.known[&uuid].served {
+        match self.models[&uuid].served {
             None => {
                 let owner = self.owner_of(uuid).expect("what is there has an owner");
                 let served = match self.pool().serve(owner) {
                     Ok(served) => served,
-                    // Data of one of those whose blocks show through it are on their way.
+                    // Data are in flight to a volume whose blocks are visible through this one.
                     Err(AdminError::LogFull) => return,
                     Err(error) => unreachable!("what is there and not served is refused: {error}"),
                 };
-                self.known.get_mut(&uuid).expect("known").served = Some(served);
+                self.models.get_mut(&uuid).expect("known").served = Some(served);
                 self.note(|| format!("serve {uuid} as {served:?}"), u64::from(served.0));
             }
             Some(served) => {
@@ -328,64 +333,64 @@ impl World {
         }
     }
 
-    /// Whether somebody has something under way there.
+    /// Returns whether a request to the volume is in flight.
     pub(super) fn is_used(&self, served: VolumeId) -> bool {
         self.jobs.iter().any(|job| job.served == served)
     }
 
     pub(super) fn leave(&mut self, uuid: Uuid, served: VolumeId) {
-        self.known.get_mut(&uuid).expect("known").served = None;
+        self.models.get_mut(&uuid).expect("known").served = None;
         self.pool().stop_serving(served);
         self.note(|| format!("leave {uuid}"), u64::from(served.0));
     }
 
-    fn ask(&mut self, what: Vec<Uuid>, drains: bool) {
+    fn add_call(&mut self, uuids: Vec<Uuid>, drains: bool) {
         let wait = match drains {
-            _ if is_planted(Bug::SnapshotNotCommitted) => Wait::Commit(0),
-            true if !is_planted(Bug::SnapshotNotDrained) => Wait::Drain(self.jobs.iter().map(|job| job.id).collect()),
+            _ if is_active(Bug::SnapshotNotCommitted) => Wait::Commit(0),
+            true if !is_active(Bug::SnapshotNotDrained) => Wait::Drain(self.jobs.iter().map(|job| job.id).collect()),
             _ => Wait::Commit(self.pool().request_commit()),
         };
-        self.asked.push(Asked { what, wait });
+        self.calls.push(PendingCall { uuids, wait });
     }
 
-    pub(super) fn call_goes_on(&mut self, k: usize) -> bool {
-        match &self.asked[k].wait {
-            Wait::Drain(out) => {
-                if !self.jobs.iter().any(|job| out.contains(&job.id)) {
+    pub(super) fn advance_call(&mut self, k: usize) -> bool {
+        match &self.calls[k].wait {
+            Wait::Drain(in_flight) => {
+                if !self.jobs.iter().any(|job| in_flight.contains(&job.id)) {
                     let commit = self.pool().request_commit();
-                    self.asked[k].wait = Wait::Commit(commit);
+                    self.calls[k].wait = Wait::Commit(commit);
                 }
                 false
             }
             Wait::Commit(commit) => {
-                let (commit, what) = (*commit, self.asked[k].what.clone());
-                self.call_has_ended(commit, &what)
+                let (commit, uuids) = (*commit, self.calls[k].uuids.clone());
+                self.call_has_ended(commit, &uuids)
             }
         }
     }
 
     pub(super) fn end_call(&mut self, k: usize) {
-        let asked = self.asked.swap_remove(k);
-        if let Wait::Commit(commit) = asked.wait
+        let call = self.calls.swap_remove(k);
+        if let Wait::Commit(commit) = call.wait
             && self.pool().is_committed(commit).is_err()
         {
-            // It may count after the next start, or not.
+            // The change may be in effect after the next start, or not.
             self.count("calls failed");
             return;
         }
-        for uuid in asked.what {
+        for uuid in call.uuids {
             let now = self.now;
-            let known = self.known.get_mut(&uuid).expect("known");
-            known.had = None;
-            match std::mem::replace(&mut known.life, Life::There) {
-                Life::Going => {
-                    self.known.remove(&uuid);
+            let model = self.models.get_mut(&uuid).expect("known");
+            model.blocks_before = None;
+            match std::mem::replace(&mut model.lifecycle, Lifecycle::Exists) {
+                Lifecycle::Deleting => {
+                    self.models.remove(&uuid);
                 }
-                Life::Turning(blocks) => known.blocks = blocks,
-                Life::Coming(_) | Life::There => {
-                    if known.of.is_some() {
-                        // It is complete: what had begun has ended, and all of it is durable.
-                        settle_snapshot(known);
+                Lifecycle::Changing(blocks) => model.blocks = blocks,
+                Lifecycle::Creating(_) | Lifecycle::Exists => {
+                    if model.snapshot_of.is_some() {
+                        // The snapshot is complete: the writes that had begun before it have ended and are durable.
+                        settle_snapshot(model);
                     }
                 }
             }
@@ -394,18 +399,19 @@ impl World {
     }
 }
 
-/// The blocks of a snapshot, as those of a clone that begins with them.
-fn frozen(known: &Known) -> Vec<Block> {
-    known.blocks.clone()
+/// Returns the blocks of a snapshot as the initial blocks of a clone.
+fn clone_blocks(model: &VolumeModel) -> Vec<Block> {
+    model.blocks.clone()
 }
 
-/// A snapshot that was acknowledged: what it may show is settled and durable.
-fn settle_snapshot(known: &mut Known) {
-    let until = known.until;
-    for block in &mut known.blocks {
+/// Settles an acknowledged snapshot: every admissible content is final and durable.
+fn settle_snapshot(model: &mut VolumeModel) {
+    let until = model.until;
+    for block in &mut model.blocks {
         let allowed = block.admissible(until, Rule::Kill);
-        // Overlapping writes may have come in either order, and one that never ended may be there or not: it stays as it was read first.
+        // Overlapping writes may have executed in either order, and a write that never ended may have happened or not.
+        // The first read decides which content stays.
         block.0 = allowed.iter().map(|word| Change { word: *word, start: 0, end: Some(0), durable: true }).collect();
     }
-    known.until = u64::MAX;
+    model.until = u64::MAX;
 }

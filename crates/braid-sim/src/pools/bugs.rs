@@ -1,28 +1,28 @@
-//! Mistakes that stand in the simulator, as what they would be made in does: whoever serves a pool.
+//! Mutations of the component that serves a pool. The simulator plays that component, so these stand in the simulator.
 
-/// Those.
+/// A mutation of the component that serves a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Bug {
     EntryBeforeData,
     SnapshotNotDrained,
     SnapshotNotCommitted,
-    TailDroppedEarly,
+    LogDroppedEarly,
 }
 
-/// Whether it is compiled in and switched on.
-#[cfg(feature = "planted")]
-pub(super) fn is_planted(bug: Bug) -> bool {
+/// Returns whether the mutation is compiled in and switched on.
+#[cfg(feature = "mutations")]
+pub(super) fn is_active(bug: Bug) -> bool {
     use braid_engine::Planted;
     braid_engine::is_planted(match bug {
         Bug::EntryBeforeData => Planted::EntryBeforeData,
         Bug::SnapshotNotDrained => Planted::SnapshotNotDrained,
         Bug::SnapshotNotCommitted => Planted::SnapshotNotCommitted,
-        Bug::TailDroppedEarly => Planted::TailDroppedEarly,
+        Bug::LogDroppedEarly => Planted::LogDroppedEarly,
     })
 }
 
-/// Whether it is compiled in and switched on: never.
-#[cfg(not(feature = "planted"))]
-pub(super) const fn is_planted(_: Bug) -> bool {
+/// Returns `false`: mutations are not compiled in.
+#[cfg(not(feature = "mutations"))]
+pub(super) const fn is_active(_: Bug) -> bool {
     false
 }

@@ -1,14 +1,14 @@
-//! Both kinds of crash.
+//! Both kinds of crash: a killed process and a power cut.
 
 use braid_engine::pool::PoolOp;
 
 use super::oracle::Rule;
-use super::world::{BLOCK, Io, Out, World};
+use super::world::{BLOCK, Io, PendingIo, World};
 
 impl World {
-    /// The process dies: what the kernel has may still land, or some of it.
+    /// Kills the process. I/O that the kernel has accepted may still reach the disk, in full, in part or not at all.
     fn kill(&mut self) {
-        for Out { io, .. } in std::mem::take(&mut self.ios) {
+        for PendingIo { io, .. } in std::mem::take(&mut self.ios) {
             let lands = self.rng.below(4);
             if lands == 0 {
                 continue;
@@ -44,9 +44,9 @@ impl World {
     }
 
     fn power_cut(&mut self) {
-        // What was under way is one more version of its sectors.
+        // An I/O in flight may add one more version of its sectors.
         self.kill();
-        let survives = self.nature.survives;
+        let survives = self.parameters.survives;
         for disk in &mut self.disks {
             disk.power_cut(&mut self.rng, survives);
         }
@@ -56,20 +56,20 @@ impl World {
     pub(super) fn forget(&mut self) {
         self.pool = None;
         self.closed.clear();
-        self.shut.retain(|member| self.gone.contains(&(*member as u8)));
-        self.put_together = (0, 0);
+        self.closed_by_force.retain(|member| self.removed.contains(&(*member as u8)));
+        self.consolidated = (0, 0);
         self.flattened = 0;
-        self.ill = None;
-        self.growing = None;
+        self.failing = None;
+        self.adding = None;
         self.jobs.clear();
-        self.asked.clear();
+        self.calls.clear();
         self.barrier = None;
-        self.known.values_mut().for_each(|known| known.served = None);
+        self.models.values_mut().for_each(|model| model.served = None);
     }
 
     pub(super) fn crash(&mut self) -> Rule {
         let power = self.rng.coin();
-        self.count_crash_of_starved(power);
+        self.count_crash_without_space(power);
         self.note(|| format!("crash, power {power}"), u64::from(power));
         if power {
             self.count("power cuts");

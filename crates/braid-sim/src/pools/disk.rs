@@ -1,6 +1,7 @@
-//! A member of a pool: its metadata are bytes, each block of its data is one word that names who wrote it.
+//! A member's disk: its metadata are bytes, and each data block is one word that names its writer.
 //!
-//! What is written stays in a cache until a flush that began later has ended; at a power cut each sector of the cache is lost or not by itself.
+//! Written data stay in a cache until a flush that began after the write has ended. A power cut decides for each cached
+//! sector separately whether it is lost.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +10,20 @@ use crate::rng::Rng;
 const SECTOR: usize = 512;
 const BLOCK: u64 = 4096;
 
-/// See the module's page.
+/// A member's disk; see the module documentation.
 #[derive(Clone)]
 pub struct Disk {
     meta: Vec<u8>,
-    /// By sector, what was written and is not durable: when, and what.
+    /// The versions of each sector that are not durable yet: time of the write, and content.
     meta_cache: BTreeMap<u64, Vec<(u64, [u8; SECTOR])>>,
     data: Vec<u64>,
     data_cache: BTreeMap<u64, Vec<(u64, u64)>>,
-    /// Rises with everything that ends.
+    /// Increases with every completed write.
     now: u64,
 }
 
 impl Disk {
-    /// So many bytes of metadata, then so many blocks of data. All zeros.
+    /// Creates a disk of `meta_bytes` bytes of metadata followed by `blocks` blocks of data, all zeros.
     pub fn new(meta_bytes: u64, blocks: u64) -> Disk {
         Disk {
             meta: vec![0; meta_bytes as usize],
@@ -33,12 +34,12 @@ impl Disk {
         }
     }
 
-    /// First byte of the data.
+    /// Returns the offset of the first data byte.
     pub fn data_start(&self) -> u64 {
         self.meta.len() as u64
     }
 
-    /// Reads metadata, as they are in the cache.
+    /// Reads metadata, including what is still cached.
     pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
         let start = offset as usize;
         let mut bytes = self.meta[start..start + len].to_vec();
@@ -50,7 +51,7 @@ impl Disk {
         bytes
     }
 
-    /// Writes metadata.
+    /// Writes metadata into the cache.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         assert!(offset as usize + data.len() <= self.meta.len(), "metadata stay before the data");
         self.now += 1;
@@ -59,7 +60,7 @@ impl Disk {
         }
     }
 
-    /// A block of the data, by its offset on the disk.
+    /// Returns the data block at this byte offset of the disk.
     pub fn block(&self, offset: u64) -> u64 {
         let index = (offset - self.data_start()) / BLOCK;
         self.data_cache
@@ -67,14 +68,14 @@ impl Disk {
             .map_or(self.data[index as usize], |versions| versions.last().expect("never empty").1)
     }
 
-    /// Writes a block of the data.
+    /// Writes the data block at this byte offset into the cache.
     pub fn set_block(&mut self, offset: u64, word: u64) {
         self.now += 1;
         let index = (offset - self.data_start()) / BLOCK;
         self.data_cache.entry(index).or_default().push((self.now, word));
     }
 
-    /// A write of metadata of which only some sectors arrive, or some blocks.
+    /// Tears a write of metadata: only some of its sectors or blocks arrive.
     pub fn write_torn(&mut self, offset: u64, data: &[u8], rng: &mut Rng) {
         let unit = if rng.coin() { SECTOR } else { BLOCK as usize };
         let some = *rng.pick(&[100_000, 500_000, 900_000]);
@@ -85,14 +86,14 @@ impl Disk {
         }
     }
 
-    /// An extent is discarded: nobody may depend on what that leaves.
+    /// Discards an extent. Its content is undefined afterwards, so a recognizable word is written.
     pub fn discard(&mut self, offset: u64) {
         for k in 0..64 {
             self.set_block(offset + k * BLOCK, 0xdead);
         }
     }
 
-    /// What a block holds now is durable, by a write that asked for it.
+    /// Makes the current content of a data block durable, as a write with FUA does.
     pub fn settle_block(&mut self, offset: u64) {
         let index = (offset - self.data_start()) / BLOCK;
         if let Some(versions) = self.data_cache.remove(&index) {
@@ -100,12 +101,12 @@ impl Disk {
         }
     }
 
-    /// What a flush that begins now covers.
+    /// Returns the mark of a flush that begins now: the flush covers every write up to it.
     pub fn mark(&self) -> u64 {
         self.now
     }
 
-    /// A flush that began at this mark has ended.
+    /// Ends a flush that began at this mark.
     pub fn flushed(&mut self, mark: u64) {
         let Disk { meta, meta_cache, data, data_cache, .. } = self;
         settle(
@@ -118,7 +119,8 @@ impl Disk {
         settle(data_cache, |when| when <= mark, |index, word| data[index as usize] = word);
     }
 
-    /// The power is cut: of each sector some version survives.
+    /// Cuts the power: each cached sector is lost or keeps one of its versions. `survives` is the chance per million
+    /// that it keeps one.
     pub fn power_cut(&mut self, rng: &mut Rng, survives: u32) {
         let Disk { meta, meta_cache, data, data_cache, .. } = self;
         for (sector, versions) in std::mem::take(meta_cache) {

@@ -1,30 +1,31 @@
-//! Flattening: volumes become independent of what they began as, while everything else goes on.
+//! Flattening: volumes become independent of their parents while everything else continues.
 
 use braid_engine::pool::{AdminError, FlattenStep, PoolOp, RecordId};
 use braid_format::pool::{OwnerKind, RecordKind};
 
-use super::nature::Moment;
-use super::world::{Check, Io, Life, Out, World};
+use super::parameters::Moment;
+use super::world::{Check, Io, Lifecycle, PendingIo, World};
 
 impl World {
-    /// Something of it.
-    pub(super) fn flatten_something(&mut self) {
+    /// Draws and performs one step that concerns flattening.
+    pub(super) fn random_flatten(&mut self) {
         match self.rng.below(16) {
             0 | 1 => self.flatten_one(),
-            2 if self.rng.chance(100_000) => self.keep_a_parent(),
-            // There has to be something to flatten.
-            3 if self.known.len() < 12 && self.asked.is_empty() => self.clone_one(),
+            2 if self.rng.chance(100_000) => self.cancel_flattening(),
+            // There must be something to flatten.
+            3 if self.models.len() < 12 && self.calls.is_empty() => self.clone_one(),
             _ => {
                 let records = 1 + self.rng.below(40) as u32;
-                self.flatten_on(records);
+                self.flatten_step(records);
             }
         }
     }
 
     fn some_volume(&mut self) -> Option<u32> {
-        let there = self.known.values().filter(|known| known.of.is_none() && known.life == Life::There);
-        let all: Vec<_> = there.filter_map(|known| self.owner_of(known.uuid)).collect();
-        // Most have nothing but their own snapshots before them.
+        let there =
+            self.models.values().filter(|model| model.snapshot_of.is_none() && model.lifecycle == Lifecycle::Exists);
+        let all: Vec<_> = there.filter_map(|model| self.owner_of(model.uuid)).collect();
+        // Most volumes have only their own snapshots as ancestors.
         let owners = &self.pool().state().owners;
         let others = |id: &u32| {
             let of = |other: u32| owners.get(other).map(|o| if o.volume.is_nil() { o.uuid } else { o.volume });
@@ -32,13 +33,13 @@ impl World {
         };
         let dependent: Vec<_> = all.iter().copied().filter(others).collect();
         let mut some = if dependent.is_empty() { all } else { dependent };
-        if self.nature.ends_flattened > 0 && some.iter().any(|id| self.has_part_of_an_extent(*id)) {
+        if self.parameters.interrupts_flattening > 0 && some.iter().any(|id| self.has_part_of_an_extent(*id)) {
             some.retain(|id| self.has_part_of_an_extent(*id));
         }
         (!some.is_empty()).then(|| *self.rng.pick(&some))
     }
 
-    /// Whether something would be copied into what it has already.
+    /// Returns whether flattening would copy blocks into an extent of which the volume has a part already.
     fn has_part_of_an_extent(&self, id: u32) -> bool {
         let state = self.pool.as_ref().expect("open").state();
         let mut all = state.members().flat_map(|(member, extents)| (0..extents).map(move |index| (member, index)));
@@ -49,9 +50,10 @@ impl World {
     }
 
     fn clone_one(&mut self) {
-        let of = self.known.values().filter(|known| known.of.is_some() && known.life == Life::There);
-        let all: Vec<_> = of.map(|known| known.uuid).collect();
-        let volumes = self.known.len() - all.len();
+        let of =
+            self.models.values().filter(|model| model.snapshot_of.is_some() && model.lifecycle == Lifecycle::Exists);
+        let all: Vec<_> = of.map(|model| model.uuid).collect();
+        let volumes = self.models.len() - all.len();
         if !all.is_empty() && volumes < 5 {
             let of = *self.rng.pick(&all);
             self.create(Some(of));
@@ -60,10 +62,10 @@ impl World {
 
     fn flatten_one(&mut self) {
         let Some(owner) = self.some_volume() else { return };
-        // What nobody uses may be deleted any time.
-        if self.nature.ends_flattened > 0
-            && let Some(known) = self.known.values().find(|known| self.owner_of(known.uuid) == Some(owner))
-            && let (uuid, Some(served)) = (known.uuid, known.served)
+        // A volume that no request uses may be deleted at any time.
+        if self.parameters.interrupts_flattening > 0
+            && let Some(model) = self.models.values().find(|model| self.owner_of(model.uuid) == Some(owner))
+            && let (uuid, Some(served)) = (model.uuid, model.served)
             && !self.is_used(served)
         {
             self.leave(uuid, served);
@@ -82,15 +84,15 @@ impl World {
         self.counters.add("flatten", what, 1);
     }
 
-    fn keep_a_parent(&mut self) {
+    fn cancel_flattening(&mut self) {
         let Some(owner) = self.some_volume() else { return };
         if !self.pool().flattened_for(owner).is_empty() && self.pool().cancel_flatten(owner) {
             self.counters.add("flatten", "called off", 1);
         }
     }
 
-    fn copies_are_out(&self) -> bool {
-        let copies = |out: &Out| match &out.io {
+    fn copies_in_flight(&self) -> bool {
+        let copies = |in_flight: &PendingIo| match &in_flight.io {
             Io::Pool { io, .. } => matches!(io.op, PoolOp::Copy { .. }),
             Io::Copied { .. } => true,
             _ => false,
@@ -98,25 +100,30 @@ impl World {
         self.ios.iter().any(copies)
     }
 
-    /// Deletes what is being flattened, or rolls it back, as long as copies to it are on their way.
-    pub(super) fn end_flattened(&mut self) {
-        if !self.copies_are_out() || !self.rng.chance(self.nature.ends_flattened) {
+    /// Deletes or rolls back the volume that is being flattened while copies to it are in flight.
+    pub(super) fn interrupt_flattening(&mut self) {
+        if !self.copies_in_flight() || !self.rng.chance(self.parameters.interrupts_flattening) {
             return;
         }
         let Some((owner, ..)) = self.pool().flattening() else { return };
         let Some(uuid) = self.pool().state().owners.get(owner).map(|owner| owner.uuid) else { return };
-        let Some(known) = self.known.get(&uuid) else { return };
-        if known.life != Life::There || known.had.is_some() || self.busy(uuid) || self.asked.len() > 2 {
+        let Some(model) = self.models.get(&uuid) else { return };
+        if model.lifecycle != Lifecycle::Exists
+            || model.blocks_before.is_some()
+            || self.is_busy(uuid)
+            || self.calls.len() > 2
+        {
             return;
         }
-        let (is_volume, served) = (known.of.is_none(), known.served);
+        let (is_volume, served) = (model.snapshot_of.is_none(), model.served);
         match served {
             Some(served) if self.is_used(served) => return,
             Some(served) => self.leave(uuid, served),
             None => {}
         }
-        let snapshots = self.known.values().filter(|known| known.of.is_some() && known.life == Life::There);
-        let snapshots: Vec<_> = snapshots.map(|known| known.uuid).filter(|uuid| !self.busy(*uuid)).collect();
+        let snapshots =
+            self.models.values().filter(|model| model.snapshot_of.is_some() && model.lifecycle == Lifecycle::Exists);
+        let snapshots: Vec<_> = snapshots.map(|model| model.uuid).filter(|uuid| !self.is_busy(*uuid)).collect();
         let what = if is_volume && !snapshots.is_empty() && self.rng.coin() {
             let to = *self.rng.pick(&snapshots);
             self.roll_back(uuid, to);
@@ -125,13 +132,13 @@ impl World {
             self.delete(uuid);
             "deleted under it"
         };
-        if self.known[&uuid].life != Life::There {
+        if self.models[&uuid].lifecycle != Lifecycle::Exists {
             self.counters.add("flatten", what, 1);
         }
     }
 
-    pub(super) fn flatten_on(&mut self, records: u32) -> FlattenStep {
-        let step = self.watched("flatten", |pool| pool.flatten_step(records));
+    pub(super) fn flatten_step(&mut self, records: u32) -> FlattenStep {
+        let step = self.count_changes("flatten", |pool| pool.flatten_step(records));
         let blocks = self.pool().blocks_copied();
         let more = blocks.saturating_sub(std::mem::replace(&mut self.flattened, blocks));
         self.counters.add("flatten", "blocks", more);
@@ -148,22 +155,22 @@ impl World {
             let parent = self.pool().state().owners.get(owner).map(|owner| owner.parent);
             self.note(|| format!("flattened owner {owner}"), u64::from(owner));
             if parent != Some(0) {
-                self.wrong = Some(format!("owner {owner} has been flattened, and has parent {parent:?}"));
+                self.violation = Some(format!("owner {owner} has been flattened, and has parent {parent:?}"));
             }
-            self.happens(Moment::Folded);
+            self.note_moment(Moment::Merged);
         }
         step
     }
 
-    /// Where nothing else is under way: a volume becomes independent, if there is space for that.
+    /// Verifies at rest that a volume becomes independent, if there is space for it.
     pub(super) fn verify_flattened(&mut self) -> Check {
         self.flatten_one();
-        self.flatten_to_the_end()?;
+        self.flatten_all()?;
         let owners = &self.pool().state().owners;
         if let Some(owner) = owners.iter().find(|owner| owner.flattening) {
             return Err(format!("the flattening of owner {} does not come to an end", owner.id));
         }
-        // Whoever has it is whole without the rest.
+        // Every remaining owner is complete without the flattened one's ancestors.
         if let Some(lost) = owners.iter().find(|owner| owner.parent != 0 && owners.get(owner.parent).is_none()) {
             return Err(format!("owner {} has a parent that is not there", lost.id));
         }
@@ -172,10 +179,10 @@ impl World {
         self.verify_at_rest()
     }
 
-    /// Goes on until nothing is left to be flattened.
-    pub(super) fn flatten_to_the_end(&mut self) -> Check {
+    /// Flattens until nothing is left to flatten.
+    pub(super) fn flatten_all(&mut self) -> Check {
         for _ in 0..300 {
-            if !self.flattens || self.flatten_on(1_000_000) == FlattenStep::Nothing {
+            if !self.flattens || self.flatten_step(1_000_000) == FlattenStep::Nothing {
                 break;
             }
             self.quiesce()?;

@@ -1,56 +1,42 @@
-//! Members are added while the pool serves; a crash may come between any two steps of that.
+//! Members are added while the pool serves. A crash may come between any two steps of it.
 
 use braid_engine::DeviceId;
 use braid_engine::pool::{AddError, EXTENT_BYTES, PoolDevice};
 
 use super::disk::Disk;
+use super::member_states::{AddStep, AddingMember};
 use super::world::{BLOCK, World};
 
-/// A member that is on its way into the pool.
-pub(super) struct Growing {
-    pub device: PoolDevice,
-    step: Step,
-}
-
-enum Step {
-    /// Its start is durable.
-    Made,
-    /// The pool writes to it; this checkpoint is to end.
-    Taken(u64),
-    /// The labels name it.
-    Named,
-}
-
 impl World {
-    /// Begins to add a member, or goes on with it.
-    pub(super) fn grow_pool(&mut self) {
+    /// Begins to add a member, or continues adding one.
+    pub(super) fn add_member_step(&mut self) {
         if self.has_failed() {
             return;
         }
-        let Some(Growing { device, step }) = self.growing.take() else {
+        let Some(AddingMember { device, step }) = self.adding.take() else {
             if self.disks.len() < 8 {
-                self.make_member();
+                self.create_member();
             }
             return;
         };
         let number = device.number;
         let step = match step {
-            Step::Made => match self.pool().add_member(&device) {
+            AddStep::Created => match self.pool().add_member(&device) {
                 Ok(()) => {
                     self.closed.insert(usize::from(number));
-                    Step::Taken(self.pool().request_checkpoint())
+                    AddStep::Added(self.pool().request_checkpoint())
                 }
-                Err(AddError::Again) => Step::Made,
+                Err(AddError::Again) => AddStep::Created,
                 Err(error) => unreachable!("a member that is refused: {error}"),
             },
-            Step::Taken(checkpoint) if self.pool().is_checkpointed(checkpoint) => {
+            AddStep::Added(checkpoint) if self.pool().is_checkpointed(checkpoint) => {
                 self.devices.push(device);
-                self.lived.insert(number, self.life);
+                self.last_life.insert(number, self.life);
                 self.note(|| format!("member {number} is one"), u64::from(number));
-                Step::Named
+                AddStep::Labelled
             }
-            Step::Taken(checkpoint) => Step::Taken(checkpoint),
-            Step::Named => {
+            AddStep::Added(checkpoint) => AddStep::Added(checkpoint),
+            AddStep::Labelled => {
                 if self.closed.remove(&usize::from(number)) {
                     self.pool().close_member(number, false);
                 }
@@ -58,13 +44,13 @@ impl World {
                 return;
             }
         };
-        self.growing = Some(Growing { device, step });
+        self.adding = Some(AddingMember { device, step });
     }
 
-    /// A disk like one that is there, with zeros, and the start that the pool gives.
-    fn make_member(&mut self) {
-        // The tail is as large as the rings allow of those who are here.
-        let like = *self.rng.pick(&self.here());
+    /// Creates a disk like that of a present member, with zeros and the checkpoint that the pool provides.
+    fn create_member(&mut self) {
+        // The in-memory log is as large as the rings of the present members allow.
+        let like = *self.rng.pick(&self.present_members());
         let like = *self.device(like);
         let number = self.disks.len() as u8;
         let device = PoolDevice { number, device: DeviceId(u32::from(number)), ..like };
@@ -74,6 +60,6 @@ impl World {
         disk.flushed(mark);
         self.disks.push(disk);
         self.note(|| format!("member {number} is made"), u64::from(number));
-        self.growing = Some(Growing { device, step: Step::Made });
+        self.adding = Some(AddingMember { device, step: AddStep::Created });
     }
 }

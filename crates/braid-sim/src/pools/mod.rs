@@ -1,23 +1,26 @@
-//! Pools, alone: the home of a pool over disks that lie about nothing but lose what was not flushed, a tail that survives a kill, volumes,
-//! snapshots and everything that is done to them, from a seed.
+//! Pools alone: a pool's home over disks that return no wrong data but lose what was not flushed, an in-memory log that
+//! survives a kill, volumes, snapshots and every operation on them, driven by a seed.
 //!
-//! This is the pool below its shards: what shards add (many of them at a time, arrays as members) is simulated with them.
+//! This is the pool below its shards. What shards add (several of them at a time, arrays as members) is simulated in
+//! [`crate::volumes`].
 
-mod absent;
 mod admin;
 mod bugs;
 mod crash;
 mod disk;
 mod flatten;
 mod full;
-mod given_up;
 mod grow;
-mod kinds;
+mod in_progress;
+mod lost_members;
+mod member_states;
+mod missing_members;
 mod moves;
-mod nature;
+#[cfg(feature = "mutations")]
+pub mod mutations;
 mod oracle;
-#[cfg(feature = "planted")]
-pub mod plant;
+mod parameters;
+mod record_changes;
 mod reopen;
 mod report;
 mod requests;
@@ -27,7 +30,7 @@ mod sweep;
 mod verify;
 mod world;
 
-pub use nature::Focus;
+pub use parameters::Focus;
 pub use report::{Counters, Outcome};
 pub use sweep::sweep;
 pub use world::{Options, run};

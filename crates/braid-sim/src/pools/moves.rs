@@ -1,4 +1,5 @@
-//! Moving: members are emptied and used again, volumes are placed otherwise, while everything else goes on.
+//! Moving: members are emptied and used again, and volumes get other allocation policies, while everything else
+//! continues.
 
 use braid_engine::pool::{MemberRemoval, MoveStep, Pool};
 use braid_format::pool::AllocationPolicy;
@@ -6,22 +7,22 @@ use braid_format::pool::AllocationPolicy;
 use super::world::{Check, World};
 
 impl World {
-    /// Something of what moves blocks.
-    pub(super) fn move_something(&mut self) {
+    /// Draws and performs one step that concerns moving blocks.
+    pub(super) fn random_move(&mut self) {
         match self.rng.below(10) {
             0 => self.close_or_open(),
-            1 => self.place_otherwise(),
-            2 => self.let_one_go(),
+            1 => self.change_policy(),
+            2 => self.remove_member(),
             3 => self.compact(),
             _ => {
                 let records = 1 + self.rng.below(60) as u32;
-                self.move_on(records);
+                self.move_step(records);
             }
         }
     }
 
-    pub(super) fn move_on(&mut self, records: u32) -> MoveStep {
-        let moving = self.watched("move", |pool| pool.move_step(records));
+    pub(super) fn move_step(&mut self, records: u32) -> MoveStep {
+        let moving = self.count_changes("move", |pool| pool.move_step(records));
         match moving {
             MoveStep::Done => self.counters.add("move", "all is where it should be", 1),
             MoveStep::Some | MoveStep::Paused => {}
@@ -34,17 +35,17 @@ impl World {
         moving
     }
 
-    /// A member is to be empty, or is used again. One is left for the rest.
+    /// Closes a member for allocation, or opens it again. At least one member stays open.
     fn close_or_open(&mut self) {
-        let here = self.here();
-        let member = usize::from(*self.rng.pick(&here));
+        let present = self.present_members();
+        let member = usize::from(*self.rng.pick(&present));
         if self.closed.remove(&member) {
-            self.shut.remove(&member);
+            self.closed_by_force.remove(&member);
             self.pool().close_member(member as u8, false);
-        } else if self.closed.len() + 1 < here.len() {
-            if self.rng.coin() && self.nature.thick == 0 {
+        } else if self.closed.len() + 1 < present.len() {
+            if self.rng.coin() && self.parameters.thick == 0 {
                 self.pool().close_member(member as u8, true);
-                self.shut.insert(member);
+                self.closed_by_force.insert(member);
             } else if self.pool().empty_member(member as u8).is_err() {
                 return;
             }
@@ -54,26 +55,26 @@ impl World {
         self.note(|| format!("close or open member {member}"), member as u64);
     }
 
-    /// Counts what was put together since this was asked last.
-    pub(super) fn count_put_together(&mut self) {
+    /// Counts the extents that were consolidated since the last call.
+    pub(super) fn count_consolidated(&mut self) {
         let now = self.pool().extents_consolidated();
-        let (gathered, merged) = std::mem::replace(&mut self.put_together, now);
+        let (gathered, merged) = std::mem::replace(&mut self.consolidated, now);
         self.counters.add("compact", "into whole ones", now.0.saturating_sub(gathered));
         self.counters.add("compact", "into packed ones", now.1.saturating_sub(merged));
     }
 
-    /// What somebody has scattered is put together.
+    /// Begins to compact scattered owners, or continues.
     fn compact(&mut self) {
         if self.pool().is_compacting() {
             let records = 1 + self.rng.below(2000) as u32;
-            let moving = self.watched("compact", |pool| pool.compact_step(records));
+            let moving = self.count_changes("compact", |pool| pool.compact_step(records));
             let what = if moving == MoveStep::Full { "no space" } else { "steps" };
             return self.counters.add("compact", what, 1);
         }
         let owners: Vec<_> = self.pool().state().owners.iter().map(|owner| owner.id).collect();
         if !owners.is_empty() {
             self.note(|| format!("compact {owners:?}"), owners.len() as u64);
-            // Some at a time, as where there are more than is to be kept in mind.
+            // Compacts in several passes, as a pool does that has more than fits its memory limit.
             match self.now % 3 {
                 0 => self.pool().compact(owners),
                 one => self.pool().compact_with_limit(owners, one * 40),
@@ -81,15 +82,17 @@ impl World {
         }
     }
 
-    /// A member on which nothing stands any more leaves the pool, for good.
-    fn let_one_go(&mut self) {
-        // Not one that is being added: whoever serves the pool does one after the other.
-        let added = self.growing.as_ref().map(|growing| growing.device.number);
+    /// Removes an empty member from the pool for good.
+    fn remove_member(&mut self) {
+        // The member must not be the one that is being added: the component that serves the pool does one after the
+        // other.
+        let added = self.adding.as_ref().map(|adding| adding.device.number);
         let mut closed = self.closed.iter().map(|member| *member as u8);
         let closed = closed.find(|member| Some(*member) != added);
-        // Whoever serves the pool may ask for one that was not closed, or was opened again: it has to stay.
-        let Some(member) = closed.or_else(|| self.empty_by_chance()) else { return };
-        if self.gone.contains(&member) {
+        // The component that serves the pool may ask for a member that was never closed, or was opened again: such a
+        // member must stay.
+        let Some(member) = closed.or_else(|| self.any_empty_member()) else { return };
+        if self.removed.contains(&member) {
             if self.pool().drop_member(member) {
                 self.closed.remove(&usize::from(member));
                 self.counters.add("move", "members gone", 1);
@@ -97,60 +100,60 @@ impl World {
             return;
         }
         if self.devices.len() > 1 && self.pool().remove_member_step(member) == MemberRemoval::Ready && self.rng.coin() {
-            // All labels are written at once, which is whoever serves the pool's affair.
-            let (parted, stay) = self.devices.drain(..).partition(|device| device.number == member);
+            // All labels are written at once; the component that serves the pool does that.
+            let (removed_devices, stay) = self.devices.drain(..).partition(|device| device.number == member);
             self.devices = stay;
-            self.parted.extend::<Vec<_>>(parted);
-            self.gone.insert(member);
+            self.removed_devices.extend::<Vec<_>>(removed_devices);
+            self.removed.insert(member);
             self.closed.insert(usize::from(member));
             self.note(|| format!("the labels lack member {member}"), u64::from(member));
         }
     }
 
-    /// A member that is used, and has nothing.
-    fn empty_by_chance(&mut self) -> Option<u8> {
-        let here = self.here();
+    /// Returns a member that is in use and empty.
+    fn any_empty_member(&mut self) -> Option<u8> {
+        let present = self.present_members();
         let pool = self.pool();
-        here.into_iter().find(|member| pool.is_member_empty(*member))
+        present.into_iter().find(|member| pool.is_member_empty(*member))
     }
 
-    /// A volume or snapshot goes to other members.
-    fn place_otherwise(&mut self) {
+    /// Gives a volume or snapshot another allocation policy.
+    fn change_policy(&mut self) {
         let owners: Vec<_> = self.pool().state().owners.iter().filter(|o| !o.name.is_empty()).map(|o| o.id).collect();
         if owners.is_empty() {
             return;
         }
         let id = *self.rng.pick(&owners);
-        let (place, on) = self.draw_placing();
+        let (policy, on) = self.draw_policy();
         let mut image = self.pool().state().owners.get(id).expect("just seen").clone();
-        (image.allocation, image.on) = (place, on);
+        (image.allocation, image.on) = (policy, on);
         if self.pool().alter(id, image).is_ok() {
-            self.placed_otherwise = true;
+            self.policy_changed = true;
             self.counters.add(
                 "move",
-                if place == AllocationPolicy::Spread { "placed anywhere" } else { "placed otherwise" },
+                if policy == AllocationPolicy::Spread { "placed anywhere" } else { "placed otherwise" },
                 1,
             );
             self.note(|| format!("place owner {id} on {on:x}"), u64::from(id));
         }
     }
 
-    /// Where nothing else is under way: everything stands where it should, if there is space for that.
+    /// Verifies at rest that every block is where its policy allows it, if there is space for that.
     pub(super) fn verify_moved(&mut self) -> Check {
-        // When one is independent of others, what was deleted may be folded, and has to move.
-        self.flatten_to_the_end()?;
-        let mut moving = self.move_on(1_000_000);
+        // Once a volume is independent, its deleted ancestors can be merged, and their blocks have to move.
+        self.flatten_all()?;
+        let mut moving = self.move_step(1_000_000);
         for _ in 0..200 {
             if !matches!(moving, MoveStep::Some | MoveStep::Unreadable) {
                 break;
             }
             self.quiesce()?;
-            moving = self.move_on(1_000_000);
+            moving = self.move_step(1_000_000);
         }
         self.quiesce()?;
         match moving {
             MoveStep::Done => {}
-            // Everybody fills what there is.
+            // The volumes fill the pool.
             MoveStep::Full => return Ok(()),
             other => return Err(format!("what should move does not come to an end: {other:?}")),
         }

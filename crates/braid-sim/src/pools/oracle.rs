@@ -1,19 +1,19 @@
-//! What each block of a volume may read as: who wrote it when, and what of that is known to last.
+//! What each block of a volume may read as: which writes changed it, when, and which of them are certain to last.
 
 /// One write of one block, or its discard, which writes zeros.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Change {
-    /// What a read finds.
+    /// The word that a read finds.
     pub word: u64,
-    /// When it was asked for.
+    /// When the request began.
     pub start: u64,
-    /// When it was acknowledged.
+    /// When the request was acknowledged; `None`: not yet.
     pub end: Option<u64>,
-    /// It survives a power cut.
+    /// The change survives a power cut.
     pub durable: bool,
 }
 
-/// What makes a change certain to hide those before it.
+/// The condition under which a change certainly hides those before it.
 #[derive(Clone, Copy, Debug)]
 pub enum Rule {
     /// It was acknowledged before the read began.
@@ -24,7 +24,7 @@ pub enum Rule {
     Power,
 }
 
-/// All that may matter of what happened to one block.
+/// The history of one block, as far as it still matters.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Block(pub Vec<Change>);
 
@@ -35,12 +35,12 @@ impl Default for Block {
 }
 
 impl Block {
-    /// A block that reads as this, and did before anything began.
+    /// Creates a block that has read as this word since before the run.
     pub fn of(word: u64) -> Block {
         Block(vec![Change { word, start: 0, end: Some(0), durable: true }])
     }
 
-    /// What it may read as, by changes that began before `until`.
+    /// Returns the words that the block may read as, given the changes that began before `until`.
     pub fn admissible(&self, until: u64, rule: Rule) -> Vec<u64> {
         let began = || self.0.iter().filter(|change| change.start < until);
         let certain = |change: &Change| match rule {
@@ -53,7 +53,7 @@ impl Block {
         began().filter(|change| !hidden(change)).map(|change| change.word).collect()
     }
 
-    /// Forgets what nobody can see any more, as everybody who looks began after `oldest`.
+    /// Forgets changes that no read can see any more: every read in flight began after `oldest`.
     pub fn prune(&mut self, oldest: u64) {
         if self.0.len() < 6 {
             return;

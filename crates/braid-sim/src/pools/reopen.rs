@@ -1,4 +1,4 @@
-//! After a crash: the pool is opened, with more crashes on the way, and everything in it is read.
+//! After a crash: the pool is opened, with more crashes on the way, and every block in it is read and checked.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -10,34 +10,34 @@ use braid_engine::pool::{BlockLocation, ExtentId, LogMemory, OpenPool, Pool, ope
 use braid_engine::{DeviceId, DeviceIo, ErrorKind, IoError};
 use braid_format::pool::{Checkpoint, OwnerKind};
 
-use super::absent::in_doubt;
-use super::bugs::{Bug, is_planted};
+use super::bugs::{Bug, is_active};
 use super::disk::Disk;
+use super::missing_members::in_doubt;
 use super::oracle::{Block, Rule};
 use super::requests::is_of;
-use super::world::{Check, Life, Shm, World};
+use super::world::{Check, Lifecycle, Shm, World};
 use crate::rng::Rng;
 
 const BLOCK: u64 = 4096;
 
 /// The disks, until the process dies.
-struct Until {
+struct DyingDisks {
     disks: RefCell<Vec<Disk>>,
     left: Cell<u64>,
-    /// Then only this one fails; else all.
-    alone: Option<u32>,
-    /// A page of one of them that cannot be read.
+    /// Once `left` is used up only this member fails; `None`: all fail.
+    only: Option<u32>,
+    /// A page of one member that cannot be read.
     unreadable: Option<(u32, u64)>,
-    /// Writes to this one find no space, after so many.
+    /// Writes to this member find no space, after this many.
     full: Cell<Option<(u32, u64)>>,
     rng: RefCell<Rng>,
 }
 
-impl Until {
+impl DyingDisks {
     fn step(&self, device: DeviceId) -> Result<(), IoError> {
         let left = self.left.get();
         self.left.set(left.saturating_sub(1));
-        let fails = left == 0 && self.alone.is_none_or(|alone| alone == device.0);
+        let fails = left == 0 && self.only.is_none_or(|only| only == device.0);
         if fails { Err(IoError::of(ErrorKind::Gone)) } else { Ok(()) }
     }
 
@@ -48,7 +48,7 @@ impl Until {
     }
 }
 
-impl DeviceIo for Until {
+impl DeviceIo for DyingDisks {
     fn size_bytes(&self, _device: DeviceId) -> u64 {
         u64::MAX
     }
@@ -68,7 +68,7 @@ impl DeviceIo for Until {
     async fn write(&self, device: DeviceId, offset: u64, data: Vec<u8>, _fua: bool) -> Result<(), IoError> {
         let cut = self.step(device).and_then(|()| self.space(device));
         if cut.is_err() {
-            // Some of it arrives.
+            // Some of the write arrives.
             self.disks.borrow_mut()[device.0 as usize].write_torn(offset, &data, &mut self.rng.borrow_mut());
         }
         cut?;
@@ -89,8 +89,8 @@ impl DeviceIo for Until {
     }
 }
 
-/// Nothing of it waits for anything but itself.
-fn now<T>(future: impl Future<Output = T>) -> T {
+/// Polls a future once. It waits for nothing but itself.
+fn poll_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => unreachable!("everything answers at once"),
@@ -98,7 +98,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl World {
-    /// Writes what a new pool begins with.
+    /// Writes the initial metadata of a new pool.
     pub(super) fn make_disks(&mut self) {
         for device in &self.devices {
             let disk = &mut self.disks[usize::from(device.number)];
@@ -113,73 +113,76 @@ impl World {
     pub(super) fn reopen(&mut self, mut rule: Rule) -> Check {
         let mut cuts = if self.rng.coin() { self.rng.below(3) } else { 0 };
         loop {
-            self.come_back()?;
-            self.one_comes_nevertheless()?;
-            // The labels lack some, and the pool was not told before the crash.
-            self.give_up_some();
+            self.return_members()?;
+            self.return_lost_member()?;
+            // The labels no longer name some members, and the pool did not learn of it before the crash.
+            self.accept_some_losses();
             let left = if cuts > 0 { self.rng.below(60) } else { u64::MAX };
-            let alone = self.rng.chance(300_000).then(|| u32::from(*self.rng.pick(&self.here())));
+            let only = self.rng.chance(300_000).then(|| u32::from(*self.rng.pick(&self.present_members())));
             self.draw_space_of_start();
-            match self.try_open(left, alone) {
+            match self.try_open(left, only) {
                 Ok((pool, _)) => {
                     self.pool = Some(pool);
                     self.start_found_space();
                     break;
                 }
-                Err(error) if self.refused(&error) => {}
+                Err(error) if self.is_refused_return(&error) => {}
                 Err(error) if self.start_found_no_space(&error) => {
-                    if !self.away.is_empty() {
-                        self.deciders = self.here().into_iter().fold(0, |all, number| all | 1 << number);
+                    if !self.missing.is_empty() {
+                        self.start_participants =
+                            self.present_members().into_iter().fold(0, |all, number| all | 1 << number);
                     }
-                    // It is tried again, by the same process or by another one.
+                    // The start is repeated, by the same process or by another one.
                     if self.crashes_without_space() {
                         if let Rule::Power = self.crash() {
                             rule = Rule::Power;
                         }
-                        rule = self.lose(rule);
+                        rule = self.lose_member(rule);
                     }
                 }
                 Err(_) if cuts > 0 => {
                     cuts -= 1;
                     self.count("crashes of starts");
-                    if !self.away.is_empty() {
-                        self.deciders = self.here().into_iter().fold(0, |all, number| all | 1 << number);
+                    if !self.missing.is_empty() {
+                        self.start_participants =
+                            self.present_members().into_iter().fold(0, |all, number| all | 1 << number);
                     }
                     if let Rule::Power = self.crash() {
                         rule = Rule::Power;
                     }
-                    rule = self.lose(rule);
+                    rule = self.lose_member(rule);
                 }
                 Err(error) => return Err(format!("the pool does not open: {error}")),
             }
         }
         self.count("starts");
-        self.deciders = 0;
-        let came = std::mem::take(&mut self.coming).len() as u64;
+        self.start_participants = 0;
+        let came = std::mem::take(&mut self.returned).len() as u64;
         self.counters.add("", "members returned", came);
-        if !self.away.is_empty() {
-            self.went_on();
+        if !self.missing.is_empty() {
+            self.continue_without_missing();
             self.count("starts without a member");
         }
         self.accept_losses()?;
-        self.look_at_all(rule)
+        self.check_all(rule)
     }
 
-    /// Opens the pool; after so many I/Os all fail, or those of one member. Says how many it took, too.
-    pub(super) fn try_open(&mut self, left: u64, alone: Option<u32>) -> Result<(Pool, u64), String> {
+    /// Opens the pool. After `left` I/Os all I/Os fail, or those of one member. Returns the pool and the number of I/Os
+    /// that it took.
+    pub(super) fn try_open(&mut self, left: u64, only: Option<u32>) -> Result<(Pool, u64), String> {
         let run = self.rng.bits() | 1;
         let (disks, rng) = (RefCell::new(std::mem::take(&mut self.disks)), RefCell::new(self.rng.fork()));
         let unreadable = self.unreadable;
-        let full = Cell::new(self.full.start.take());
-        let io = Until { disks, left: Cell::new(left), alone, unreadable, full, rng };
-        let members: Vec<_> = self.devices.iter().filter(|device| self.is_here(device.number)).copied().collect();
-        let (uuid, owner_slots, absent) = (self.uuid, self.owner_slots, self.absent());
+        let full = Cell::new(self.full.start_fault.take());
+        let io = DyingDisks { disks, left: Cell::new(left), only, unreadable, full, rng };
+        let members: Vec<_> = self.devices.iter().filter(|device| self.is_present(device.number)).copied().collect();
+        let (uuid, owner_slots, missing_mask) = (self.uuid, self.owner_slots, self.missing_mask());
         let what = OpenPool {
             uuid,
             members: &members,
             owner_slots,
-            missing: absent,
-            overwrites_unreadable: self.writes_over,
+            missing: missing_mask,
+            overwrites_unreadable: self.overwrites_unreadable,
             run,
         };
         let old = |session: u64| self.shm.get(&session).map(|memory| Arc::clone(memory) as Arc<dyn LogMemory>);
@@ -189,24 +192,24 @@ impl World {
             made.borrow_mut().push((session, Arc::clone(&memory)));
             Ok(memory as Arc<dyn LogMemory>)
         };
-        let result = now(open(&io, &what, old, begin));
+        let result = poll_once(open(&io, &what, old, begin));
         let took = left - io.left.get();
         self.disks = io.disks.into_inner();
-        if is_planted(Bug::TailDroppedEarly) {
+        if is_active(Bug::LogDroppedEarly) {
             self.shm.clear();
         }
         for (session, memory) in made.into_inner() {
             self.shm.insert(session, memory);
         }
         let pool = result.map_err(|error| error.to_string())?;
-        // Only now the old ones may go.
+        // Only now may the older memories go.
         let newest = self.shm.keys().last().copied();
         self.shm.retain(|session, _| Some(*session) == newest);
         Ok((pool, took))
     }
 
-    /// Reads everything: what it finds is what everybody goes on with.
-    pub(super) fn look_at_all(&mut self, rule: Rule) -> Check {
+    /// Reads every block and checks it. The words that are found become the state from which the oracle continues.
+    pub(super) fn check_all(&mut self, rule: Rule) -> Check {
         let present: Vec<_> = {
             let owners = &self.pool.as_ref().expect("open").state().owners;
             owners
@@ -216,50 +219,50 @@ impl World {
                 .collect()
         };
         for (uuid, id) in &present {
-            let Some(known) = self.known.get(uuid) else { return Err(format!("owner {id}, {uuid}, is nobody's")) };
-            let _ = known;
+            let Some(model) = self.models.get(uuid) else { return Err(format!("owner {id}, {uuid}, is nobody's")) };
+            let _ = model;
         }
-        let (absent, mut doubtful, mut lost) = (self.absent() | self.rotten, 0, 0);
-        // What was asked for together counts together.
+        let (missing_mask, mut doubtful, mut lost) = (self.missing_mask() | self.rotten, 0, 0);
+        // Objects that were requested together take effect together.
         let (mut gone, mut came) = (BTreeSet::new(), BTreeSet::new());
-        let uuids: Vec<_> = self.known.keys().copied().collect();
+        let uuids: Vec<_> = self.models.keys().copied().collect();
         for uuid in uuids {
             let there = present.iter().find(|(other, _)| *other == uuid).map(|(_, id)| *id);
-            let known = &self.known[&uuid];
+            let model = &self.models[&uuid];
             let Some(owner) = there else {
-                match known.life {
-                    Life::Coming(group) => {
+                match model.lifecycle {
+                    Lifecycle::Creating(group) => {
                         gone.insert(group);
-                        self.known.remove(&uuid);
+                        self.models.remove(&uuid);
                         continue;
                     }
-                    Life::Going => {
-                        self.known.remove(&uuid);
+                    Lifecycle::Deleting => {
+                        self.models.remove(&uuid);
                         continue;
                     }
-                    _ => return Err(format!("{} is gone", known.name)),
+                    _ => return Err(format!("{} is gone", model.name)),
                 }
             };
             let words = self.read_all(owner)?;
-            let known = self.known.get_mut(&uuid).expect("known");
-            if let Life::Coming(group) = known.life {
+            let model = self.models.get_mut(&uuid).expect("known");
+            if let Lifecycle::Creating(group) = model.lifecycle {
                 came.insert(group);
             }
-            // Whoever was placed otherwise may be anywhere.
-            if !self.placed_otherwise
-                && known.home & absent == 0
+            // A volume whose policy was changed may have blocks anywhere.
+            if !self.policy_changed
+                && model.member_mask & missing_mask == 0
                 && let Some(k) = words.iter().position(Option::is_none)
             {
                 return Err(format!(
                     "block {k} of {} is in doubt, and nothing of it is on absent or rotten members",
-                    known.name
+                    model.name
                 ));
             }
             doubtful += words.iter().filter(|word| word.is_none()).count() as u64;
-            if known.had == Some(words.len()) {
-                known.blocks.truncate(words.len());
+            if model.blocks_before == Some(words.len()) {
+                model.blocks.truncate(words.len());
             }
-            known.had = None;
+            model.blocks_before = None;
             let is_whole = |blocks: &[Block]| blocks.len() == words.len();
             let fits = |blocks: &[Block], until: u64| {
                 let wrong = (0..)
@@ -270,26 +273,30 @@ impl World {
                 wrong
                     .map(|(k, block, word): (usize, &Block, _)| (k, word, block.admissible(until, rule), block.clone()))
             };
-            let mut wrong = fits(&known.blocks, known.until);
-            // What was given up may be anything that ever was there, and nobody else's.
-            let is_forgiven = self.given_up & known.home != 0 || self.placed_otherwise && self.given_up != 0;
-            if is_forgiven {
+            let mut wrong = fits(&model.blocks, model.until);
+            // A block whose loss was accepted may read as any earlier content of its own, but never as another
+            // volume's.
+            let loss_is_accepted =
+                self.accepted_losses & model.member_mask != 0 || self.policy_changed && self.accepted_losses != 0;
+            if loss_is_accepted {
                 let stray = (0..).zip(&words).filter_map(|(k, word)| Some((k, (*word)?)));
-                let is_foreign = |(k, word): &(u64, u64)| !is_of(*word, &known.writers, *k);
+                let is_foreign = |(k, word): &(u64, u64)| !is_of(*word, &model.writers, *k);
                 if let Some((k, word)) = stray.clone().find(is_foreign) {
                     return Err(format!(
                         "block {k} of {} reads as {word:x}, which is of another block or volume",
-                        known.name
+                        model.name
                     ));
                 }
                 lost += u64::from(wrong.take().is_some());
             }
-            let turned = match &known.life {
-                Life::Turning(blocks) => is_whole(blocks) && (is_forgiven || fits(blocks, u64::MAX).is_none()),
+            let turned = match &model.lifecycle {
+                Lifecycle::Changing(blocks) => {
+                    is_whole(blocks) && (loss_is_accepted || fits(blocks, u64::MAX).is_none())
+                }
                 _ => false,
             };
-            if !is_whole(&known.blocks) && !turned {
-                return Err(format!("{} has {} blocks, not {}", known.name, words.len(), known.blocks.len()));
+            if !is_whole(&model.blocks) && !turned {
+                return Err(format!("{} has {} blocks, not {}", model.name, words.len(), model.blocks.len()));
             }
             if let Some((k, word, allowed, block)) = wrong
                 && !turned
@@ -297,30 +304,30 @@ impl World {
                 if self.trace {
                     self.dump(k as u64);
                 }
-                let known = &self.known[&uuid];
+                let model = &self.models[&uuid];
                 return Err(format!(
                     "after {rule:?}, block {k} of {} reads as {word:x}, not one of {allowed:x?}: {block:x?}",
-                    known.name
+                    model.name
                 ));
             }
-            let turned = match &known.life {
-                Life::Turning(blocks) => blocks.as_slice(),
+            let turned = match &model.lifecycle {
+                Lifecycle::Changing(blocks) => blocks.as_slice(),
                 _ => &[],
             };
-            // What nobody could read may still be what it might have been.
+            // A block that could not be read may still hold any of its possible contents.
             let block = |(k, word): (usize, Option<u64>)| match word {
                 Some(word) => Block::of(word),
                 None => {
-                    let may: Vec<&Block> = [known.blocks.get(k), turned.get(k)].into_iter().flatten().collect();
-                    in_doubt(&may, known.until, rule)
+                    let may: Vec<&Block> = [model.blocks.get(k), turned.get(k)].into_iter().flatten().collect();
+                    in_doubt(&may, model.until, rule)
                 }
             };
-            known.blocks = words.into_iter().enumerate().map(block).collect();
-            known.until = u64::MAX;
-            known.life = Life::There;
-            if known.of.is_none() || self.rng.chance(300_000) {
+            model.blocks = words.into_iter().enumerate().map(block).collect();
+            model.until = u64::MAX;
+            model.lifecycle = Lifecycle::Exists;
+            if model.snapshot_of.is_none() || self.rng.chance(300_000) {
                 let served = self.pool().serve(owner).map_err(|error| error.to_string())?;
-                self.known.get_mut(&uuid).expect("known").served = Some(served);
+                self.models.get_mut(&uuid).expect("known").served = Some(served);
             }
         }
         if let Some(group) = came.intersection(&gone).next() {
@@ -328,14 +335,14 @@ impl World {
         }
         self.counters.add("", "blocks in doubt", doubtful);
         self.counters.add("rot", "volumes that lost something", lost);
-        // What nobody can read yet may turn out to be lost with these.
+        // A block that cannot be read yet may turn out to be lost with these members.
         if doubtful == 0 {
-            self.given_up = 0;
+            self.accepted_losses = 0;
         }
         self.verify_all()
     }
 
-    /// Every block of a volume or snapshot.
+    /// Reads every block of a volume or snapshot; `None` for a block in doubt.
     fn read_all(&mut self, owner: u32) -> Result<Vec<Option<u64>>, String> {
         let served = self.pool().serve(owner).map_err(|error| error.to_string())?;
         let pool = self.pool.as_ref().expect("open");

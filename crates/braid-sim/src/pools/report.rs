@@ -1,53 +1,43 @@
-//! What came of runs, in numbers.
+//! The outcome of runs, in numbers.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-/// What happened, in numbers: by group and kind.
+/// Event counts, by group and kind.
 #[derive(Clone, Default, Debug)]
 pub struct Counters(pub BTreeMap<(&'static str, &'static str), u64>);
 
 impl Counters {
-    /// So many more of these.
+    /// Adds to a count.
     pub fn add(&mut self, group: &'static str, what: &'static str, count: u64) {
         *self.0.entry((group, what)).or_default() += count;
     }
 
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Counters) {
         other.0.iter().for_each(|((group, what), count)| self.add(group, what, *count));
     }
-
-    /// Which of these never happened, "group: kind" each.
-    pub fn lack(&self, required: &[(&'static str, &'static str)]) -> Vec<String> {
-        let lacks = required.iter().filter(|kind| self.0.get(kind).is_none_or(|count| *count == 0));
-        lacks.map(|(group, what)| format!("{group}: {what}")).collect()
-    }
 }
 
-impl fmt::Display for Counters {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut last = None;
-        for ((group, what), count) in &self.0 {
-            match last {
-                Some(before) if before == *group => f.write_str(", ")?,
-                None if group.is_empty() => {}
-                _ => write!(f, "\n{group}: ")?,
-            }
-            last = Some(*group);
-            write!(f, "{what} {count}")?;
+/// The group of counts that have none.
+const UNGROUPED: &str = "events";
+
+impl From<Counters> for crate::counters::Counters {
+    fn from(counts: Counters) -> crate::counters::Counters {
+        let mut counters = crate::counters::Counters::default();
+        for ((group, what), count) in counts.0 {
+            counters.add_many(if group.is_empty() { UNGROUPED } else { group }, what, count);
         }
-        Ok(())
+        counters
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// What happened.
     pub counters: Counters,
-    /// Of everything that happened: the same for the same seed.
+    /// Hash of everything that happened: the same for the same seed.
     pub hash: u64,
-    /// What must not be.
+    /// The violated invariant, if any.
     pub violation: Option<String>,
 }

@@ -1,73 +1,26 @@
-//! Requests of those who use volumes: what they do, step by step, and what they may see.
+//! Client requests to volumes: what they do, step by step, and what their reads may see.
 
 use std::sync::Arc;
 
 use braid_engine::Uuid;
 use braid_engine::pool::{
-    BlockAllocation, BlockLocation, CommitFailed, DiscardOutcome, ExtentId, OWNER_HELD, Reservation, VolumeId,
+    BlockAllocation, BlockLocation, CommitFailed, DiscardOutcome, ExtentId, OWNER_HELD, VolumeId,
 };
 
 use braid_format::pool::{AllocationPolicy, RecordKind};
 
-use super::bugs::{Bug, is_planted};
+use super::bugs::{Bug, is_active};
+use super::in_progress::{Job, JobKind, Write};
 use super::oracle::{Change, Rule};
-use super::world::{BLOCK, Check, Io, Life, World};
-
-/// A request of a user.
-pub(super) struct Job {
-    pub id: u64,
-    pub volume: Uuid,
-    pub served: VolumeId,
-    pub block: u64,
-    pub count: u64,
-    pub start: u64,
-    pub kind: JobKind,
-    /// Its range is held.
-    pub locked: bool,
-}
-
-pub(super) enum JobKind {
-    Write(Write),
-    /// I/Os that are out.
-    Read {
-        out: u32,
-    },
-    Flush {
-        commit: u64,
-    },
-}
-
-/// A write that is under way.
-pub(super) struct Write {
-    /// I/Os of this step that are out.
-    out: u32,
-    /// Places to bind when all have ended.
-    bind: Vec<Reservation>,
-    /// The next block.
-    cursor: u64,
-    /// It is durable when it is acknowledged.
-    fua: bool,
-    /// For that, it waits for this commit.
-    commit: Option<u64>,
-    /// For that, its I/Os themselves are durable: nothing else has to be.
-    durable: bool,
-    failed: bool,
-}
-
-impl Job {
-    /// Whether it has asked for a place there, and not bound it.
-    pub fn has_place_in(&self, extent: ExtentId) -> bool {
-        matches!(&self.kind, JobKind::Write(write) if write.bind.iter().any(|place| place.extent == extent))
-    }
-}
+use super::world::{BLOCK, Check, Io, Lifecycle, World};
 
 impl World {
     pub(super) fn check_read(&mut self, volume: Uuid, start: u64, block: u64, words: &[u64]) -> Check {
-        let known = &self.known[&volume];
+        let model = &self.models[&volume];
         for (k, word) in (block..).zip(words) {
-            let allowed = known.blocks[k as usize].admissible(known.until.min(self.now), Rule::Read(start));
+            let allowed = model.blocks[k as usize].admissible(model.until.min(self.now), Rule::Read(start));
             if !allowed.contains(word) {
-                return Err(format!("block {k} of {} reads as {word:x}, not one of {allowed:x?}", known.name));
+                return Err(format!("block {k} of {} reads as {word:x}, not one of {allowed:x?}", model.name));
             }
         }
         Ok(())
@@ -80,18 +33,18 @@ impl World {
 
     pub(super) fn begin_job(&mut self) -> Check {
         let served: Vec<Uuid> = self
-            .known
+            .models
             .values()
-            .filter(|known| known.served.is_some() && matches!(known.life, Life::There))
-            .map(|known| known.uuid)
+            .filter(|model| model.served.is_some() && matches!(model.lifecycle, Lifecycle::Exists))
+            .map(|model| model.uuid)
             .collect();
         if served.is_empty() {
             return Ok(());
         }
         let volume = *self.rng.pick(&served);
-        let known = &self.known[&volume];
-        let size = known.blocks.len() as u64;
-        let served = known.served.expect("just seen");
+        let model = &self.models[&volume];
+        let size = model.blocks.len() as u64;
+        let served = model.served.expect("just seen");
         let frozen = self.pool().is_read_only(served);
         let block = self.rng.below(size);
         let count = match self.rng.below(10) {
@@ -100,12 +53,12 @@ impl World {
             _ => 1 + self.rng.below(300),
         };
         let (block, count) = match self.rng.below(8) {
-            // Whole extents come, too.
+            // Some requests cover whole extents.
             0 => (block / 64 * 64, count.next_multiple_of(64)),
             _ => (block, count),
         };
         let count = count.min(size - block);
-        let flushes = 30 + self.nature.flushes;
+        let flushes = 30 + self.parameters.flushes;
         match self.rng.below(100) {
             0..30 => self.begin_read(volume, served, block, count),
             draw if draw < flushes => {
@@ -116,7 +69,7 @@ impl World {
             }
             _ if frozen => self.begin_read(volume, served, block, count),
             draw if draw < flushes + 14 => {
-                let around = if self.nature.discards_held { self.before_held(served, size) } else { None };
+                let around = if self.parameters.discards_held { self.before_held(served, size) } else { None };
                 let (block, count) = around.map_or((block, count), |block| (block, size - block));
                 self.discard(volume, served, block, count)
             }
@@ -143,7 +96,7 @@ impl World {
     }
 
     fn begin_read(&mut self, volume: Uuid, served: VolumeId, block: u64, count: u64) -> Check {
-        let job = self.add_job(volume, served, block, count, JobKind::Read { out: 0 }, false);
+        let job = self.add_job(volume, served, block, count, JobKind::Read { in_flight: 0 }, false);
         let pool = self.pool.as_ref().expect("open");
         let shared = Arc::clone(pool.volume(served).expect("served"));
         let records = Arc::clone(&pool.shared().records);
@@ -155,7 +108,7 @@ impl World {
                     self.check_read(volume, self.now, at, &vec![0; blocks as usize])?;
                     at += u64::from(blocks);
                 }
-                // It is an error.
+                // The read fails.
                 BlockLocation::At { extent: ExtentId::IN_DOUBT, blocks, .. } => {
                     self.count("reads of blocks in doubt");
                     at += u64::from(blocks);
@@ -165,18 +118,18 @@ impl World {
                     let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
                     let member = usize::from(extent.member);
                     let io = Io::Read { job, member, offset, block: at, count: u64::from(blocks) };
-                    self.push(io, self.nature.slow_data / 2);
+                    self.push(io, self.parameters.slow_data / 2);
                     all += 1;
                     at += u64::from(blocks);
                 }
             }
         }
         self.count("reads");
-        self.jobs.last_mut().expect("just added").kind = JobKind::Read { out: all };
+        self.jobs.last_mut().expect("just added").kind = JobKind::Read { in_flight: all };
         Ok(())
     }
 
-    /// The block at which the logical extent begins before the first of which a job holds something.
+    /// Returns the first block of the logical extent before the first one that a job holds.
     fn before_held(&self, served: VolumeId, size: u64) -> Option<u64> {
         let pool = self.pool.as_ref().expect("open");
         let (map, records) = (&pool.volume(served).expect("served").map, &pool.shared().records);
@@ -199,14 +152,14 @@ impl World {
         if self.is_locked(volume, block, count) {
             return Ok(());
         }
-        if self.plain.contains(&volume) && self.stands_on_closed(served, block, count) {
-            // What it takes away there is kept for it only where others have it free.
-            self.plain.remove(&volume);
+        if self.never_snapshotted.contains(&volume) && self.is_on_closed(served, block, count) {
+            // The blocks that it frees there stay reserved for the volume only on members that others may use.
+            self.never_snapshotted.remove(&volume);
         }
         let mut at = block;
         while at < block + count {
             let left = block + count - at;
-            let done = match self.watched("discard", |pool| pool.discard(served, at, left)) {
+            let done = match self.count_changes("discard", |pool| pool.discard(served, at, left)) {
                 DiscardOutcome::Done(blocks) => blocks,
                 DiscardOutcome::Full(_) => {
                     self.counters.add("discard", "refused", 1);
@@ -221,10 +174,10 @@ impl World {
             };
             let now = self.now;
             self.now += 1;
-            let known = self.known.get_mut(&volume).expect("known");
+            let model = self.models.get_mut(&volume).expect("known");
             for k in at..at + done {
                 let change = Change { word: 0, start: now, end: Some(now), durable: false };
-                known.blocks[k as usize].0.push(change);
+                model.blocks[k as usize].0.push(change);
             }
             self.note(|| format!("discarded {at}+{done} of {volume}"), at ^ done);
             at += done;
@@ -233,8 +186,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether some of these blocks stand on a member that is emptied.
-    fn stands_on_closed(&self, served: VolumeId, block: u64, count: u64) -> bool {
+    /// Returns whether some of these blocks are on a member that is being emptied.
+    fn is_on_closed(&self, served: VolumeId, block: u64, count: u64) -> bool {
         let pool = self.pool.as_ref().expect("open");
         let (shared, records) = (pool.volume(served).expect("served"), &pool.shared().records);
         let mut at = block;
@@ -249,7 +202,7 @@ impl World {
     }
 
     fn begin_write(&mut self, volume: Uuid, served: VolumeId, block: u64, count: u64) {
-        // Whoever overwrites what is the volume's own asks nobody.
+        // An overwrite of blocks that the volume owns needs no allocation.
         let pool = self.pool.as_ref().expect("open");
         let shared = Arc::clone(pool.volume(served).expect("served"));
         let (view, records) = (Arc::clone(pool.shared()), Arc::clone(&pool.shared().records));
@@ -270,15 +223,16 @@ impl World {
         if !own && self.is_locked(volume, block, count) {
             return;
         }
-        // What is known of these blocks is committed: durable data are enough.
+        // The mappings of these blocks are committed: durable data are enough.
         let durable = own && fua && !view.is_hot();
-        let write = Write { out: 0, bind: Vec::new(), cursor: block, fua, commit: None, durable, failed: false };
+        let write =
+            Write { in_flight: 0, reservations: Vec::new(), cursor: block, fua, commit: None, durable, failed: false };
         let id = self.add_job(volume, served, block, count, JobKind::Write(write), !own);
         let (start, writer) = (self.now, self.writer(volume));
-        let known = self.known.get_mut(&volume).expect("known");
+        let model = self.models.get_mut(&volume).expect("known");
         for k in block..block + count {
             let change = Change { word: word_of(writer, id, k), start, end: None, durable: false };
-            known.blocks[k as usize].0.push(change);
+            model.blocks[k as usize].0.push(change);
         }
         self.note(|| format!("job {id} writes {block}+{count} of {volume}, own {own}, fua {fua}"), id ^ block);
         self.count(match (own, durable) {
@@ -292,17 +246,17 @@ impl World {
                 self.push_write((volume, id), extent, position, at, blocks, durable);
             }
             if let JobKind::Write(write) = &mut self.jobs.last_mut().expect("just added").kind {
-                (write.out, write.cursor) = (all, block + count);
+                (write.in_flight, write.cursor) = (all, block + count);
             }
         }
     }
 
-    /// The number of a volume.
+    /// Returns the writer number of a volume.
     fn writer(&self, volume: Uuid) -> u16 {
-        *self.known[&volume].writers.last().expect("a volume has its own")
+        *self.models[&volume].writers.last().expect("a volume has its own")
     }
 
-    /// Writes blocks of a volume for a job.
+    /// Submits a job's write to consecutive blocks of an extent.
     fn push_write(
         &mut self,
         (volume, job): (Uuid, u64),
@@ -316,52 +270,52 @@ impl World {
         let pool = self.pool.as_ref().expect("open");
         let offset = pool.extent_offset(extent) + u64::from(position) * BLOCK;
         let words = (block..block + count).map(|block| word_of(writer, job, block)).collect();
-        let fails = self.rng.chance(self.nature.io_fails);
+        let fails = self.rng.chance(self.parameters.io_fails);
         let member = usize::from(extent.member);
-        self.push(Io::Write { job, member, offset, words, fua, fails }, self.nature.slow_data);
+        self.push(Io::Write { job, member, offset, words, fua, fails }, self.parameters.slow_data);
     }
 
     pub(super) fn write_ended(&mut self, id: u64, fails: bool) {
         let job = self.jobs.iter_mut().find(|job| job.id == id).expect("a job whose I/O is out");
         let JobKind::Write(write) = &mut job.kind else { unreachable!("it writes") };
-        write.out -= 1;
+        write.in_flight -= 1;
         write.failed |= fails;
-        if write.out > 0 {
+        if write.in_flight > 0 {
             return;
         }
-        let (bind, failed) = (std::mem::take(&mut write.bind), write.failed);
-        for reservation in bind {
+        let (reservations, failed) = (std::mem::take(&mut write.reservations), write.failed);
+        for reservation in reservations {
             if failed {
-                self.watched("unplace", |pool| pool.release_allocation(&reservation));
+                self.count_changes("unplace", |pool| pool.release_allocation(&reservation));
                 self.count("places given back");
             } else {
-                self.watched("bind", |pool| pool.map_allocation(&reservation));
+                self.count_changes("bind", |pool| pool.map_allocation(&reservation));
             }
         }
     }
 
-    /// Lets jobs and calls go on as far as they can.
-    pub(super) fn go_on(&mut self) -> Check {
+    /// Advances jobs and calls as far as possible.
+    pub(super) fn advance(&mut self) -> Check {
         let mut k = 0;
         while k < self.jobs.len() {
-            if self.job_goes_on(k) { self.end_job(k) } else { k += 1 }
+            if self.advance_job(k) { self.end_job(k) } else { k += 1 }
         }
         let mut k = 0;
-        while k < self.asked.len() {
-            if self.call_goes_on(k) { self.end_call(k) } else { k += 1 }
+        while k < self.calls.len() {
+            if self.advance_call(k) { self.end_call(k) } else { k += 1 }
         }
-        self.wrong.take().map_or(Ok(()), Err)
+        self.violation.take().map_or(Ok(()), Err)
     }
 
-    /// Whether it has ended.
-    fn job_goes_on(&mut self, k: usize) -> bool {
+    /// Advances a job. Returns whether it has ended.
+    fn advance_job(&mut self, k: usize) -> bool {
         let pool = self.pool.as_mut().expect("open");
         let job = &mut self.jobs[k];
         let end = job.block + job.count;
         match &mut job.kind {
-            JobKind::Read { out } => *out == 0,
+            JobKind::Read { in_flight } => *in_flight == 0,
             JobKind::Flush { commit } => pool.is_committed(*commit) != Ok(false),
-            JobKind::Write(write) if write.out > 0 => false,
+            JobKind::Write(write) if write.in_flight > 0 => false,
             JobKind::Write(write) if write.failed => true,
             JobKind::Write(Write { commit: Some(commit), failed, .. }) => {
                 let result = pool.is_committed(*commit);
@@ -375,21 +329,21 @@ impl World {
                 }
                 true
             }
-            JobKind::Write(_) => self.write_on(k),
+            JobKind::Write(_) => self.continue_write(k),
         }
     }
 
-    /// Asks for the next place of a write. True: there is none, and the write has failed.
-    fn write_on(&mut self, k: usize) -> bool {
+    /// Requests the next allocation of a write. Returns `true` if there is none and the write has failed.
+    fn continue_write(&mut self, k: usize) -> bool {
         let (id, served, end) = (self.jobs[k].id, self.jobs[k].served, self.jobs[k].block + self.jobs[k].count);
         let JobKind::Write(write) = &self.jobs[k].kind else { unreachable!("it writes") };
         let at = write.cursor;
-        let asked = (end - at).min(64) as u32;
-        let placement = self.pool().allocate(served, at, asked);
-        self.count_place(&placement, asked);
-        self.check_member(&placement, served);
-        self.check_right(&placement, served);
-        let (extent, position, blocks, reservation) = match placement {
+        let wanted = (end - at).min(64) as u32;
+        let allocation = self.pool().allocate(served, at, wanted);
+        self.count_allocation(&allocation, wanted);
+        self.check_member(&allocation, served);
+        self.check_thick(&allocation, served);
+        let (extent, position, blocks, reservation) = match allocation {
             BlockAllocation::New(r) => (r.extent, r.position, r.blocks, Some(r)),
             BlockAllocation::Own { extent, position, blocks } => (extent, position, blocks, None),
             BlockAllocation::LogFull if !self.has_failed() && !self.pool().is_starved() => {
@@ -397,7 +351,7 @@ impl World {
                 return false;
             }
             BlockAllocation::Held => {
-                self.leave_barriers(id);
+                self.drop_from_barriers(id);
                 return false;
             }
             BlockAllocation::Full | BlockAllocation::LogFull => {
@@ -408,61 +362,63 @@ impl World {
         };
         self.note(|| format!("job {id} puts {at}+{blocks} at {extent:?}+{position}"), at);
         self.push_write((self.jobs[k].volume, id), extent, position, at, u64::from(blocks), false);
-        let bound = reservation.filter(|_| is_planted(Bug::EntryBeforeData));
+        let bound = reservation.filter(|_| is_active(Bug::EntryBeforeData));
         if let Some(reservation) = &bound {
             self.pool().map_allocation(reservation);
         }
         let JobKind::Write(write) = &mut self.jobs[k].kind else { unreachable!("it writes") };
-        write.out += 1;
+        write.in_flight += 1;
         write.cursor += u64::from(blocks);
-        write.bind.extend(reservation.filter(|_| bound.is_none()));
+        write.reservations.extend(reservation.filter(|_| bound.is_none()));
         false
     }
 
-    /// Whoever waits for a job has no place in mind: what the job itself waits for does not wait for him.
-    fn leave_barriers(&mut self, id: u64) {
+    /// Drops a job that waits for another one from all drains: it has no allocation pending, and what its predecessor
+    /// waits for must not wait for it.
+    fn drop_from_barriers(&mut self, id: u64) {
         self.counters.add("place", "waits for a job", 1);
-        if let Some((_, out)) = &mut self.barrier {
-            out.retain(|other| *other != id);
+        if let Some((_, in_flight)) = &mut self.barrier {
+            in_flight.retain(|other| *other != id);
         }
-        for asked in &mut self.asked {
-            asked.no_longer_waits_for(id);
+        for call in &mut self.calls {
+            call.no_longer_waits_for(id);
         }
     }
 
-    /// A thick volume of which there never was a snapshot finds a place for each of its blocks, if not at once.
-    fn check_right(&mut self, placement: &BlockAllocation, served: VolumeId) {
+    /// Checks that a thick volume that never had a snapshot finds space for each of its blocks, even if not at once.
+    fn check_thick(&mut self, allocation: &BlockAllocation, served: VolumeId) {
         let pool = self.pool.as_ref().expect("open");
-        let excused = self.absent() != 0 || !self.shut.is_empty();
-        if *placement != BlockAllocation::Full || excused || pool.is_freeing_for(served) {
+        let excused = self.missing_mask() != 0 || !self.closed_by_force.is_empty();
+        if *allocation != BlockAllocation::Full || excused || pool.is_freeing_for(served) {
             return;
         }
-        let known = self.known.values().find(|known| known.served == Some(served)).expect("served");
-        if self.plain.contains(&known.uuid) {
-            self.wrong = Some(format!("thick volume {} finds no place", known.name));
+        let model = self.models.values().find(|model| model.served == Some(served)).expect("served");
+        if self.never_snapshotted.contains(&model.uuid) {
+            self.violation = Some(format!("thick volume {} finds no place", model.name));
         }
-        self.counters.add("place", "full beside thick volumes", u64::from(!self.plain.is_empty()));
+        self.counters.add("place", "full beside thick volumes", u64::from(!self.never_snapshotted.is_empty()));
     }
 
-    /// New blocks go where their volume may have them.
-    fn check_member(&mut self, placement: &BlockAllocation, served: VolumeId) {
-        let BlockAllocation::New(place) = placement else { return };
+    /// Checks that new blocks are allocated on members that their volume may use.
+    fn check_member(&mut self, allocation: &BlockAllocation, served: VolumeId) {
+        let BlockAllocation::New(reservation) = allocation else { return };
         let pool = self.pool.as_ref().expect("open");
-        // What has begun goes on where it is, until it has been moved.
-        let begun = pool.state().record(place.extent.into()).kind != RecordKind::Free;
-        if begun || self.jobs.iter().any(|job| job.has_place_in(place.extent)) {
+        // An extent that has been begun is continued where it is, until it has been moved.
+        let begun = pool.state().record(reservation.extent.into()).kind != RecordKind::Free;
+        if begun || self.jobs.iter().any(|job| job.has_reservation_in(reservation.extent)) {
             return;
         }
         let owner = pool.owner_of(served).and_then(|owner| pool.state().owners.get(owner)).expect("served");
-        if self.closed.contains(&usize::from(place.extent.member)) {
-            self.wrong = Some(format!("{} has a place on member {}, which is closed", owner.name, place.extent.member));
+        if self.closed.contains(&usize::from(reservation.extent.member)) {
+            self.violation =
+                Some(format!("{} has a place on member {}, which is closed", owner.name, reservation.extent.member));
         }
         if owner.allocation == AllocationPolicy::Spread {
             return;
         }
         self.counters.add("place", "on chosen members", 1);
-        if owner.on >> place.extent.member & 1 == 0 {
-            self.wrong = Some(format!("{} has a place on member {}", owner.name, place.extent.member));
+        if owner.on >> reservation.extent.member & 1 == 0 {
+            self.violation = Some(format!("{} has a place on member {}", owner.name, reservation.extent.member));
         }
     }
 
@@ -480,18 +436,18 @@ impl World {
                     });
                     return;
                 }
-                for known in self.known.values_mut() {
-                    for change in known.blocks.iter_mut().flat_map(|block| &mut block.0) {
+                for model in self.models.values_mut() {
+                    for change in model.blocks.iter_mut().flat_map(|block| &mut block.0) {
                         change.durable |= change.end.is_some_and(|end| end < job.start);
                     }
                 }
             }
-            // Nobody knows what of it was written: as one that is still under way.
+            // It is unknown what of the write happened: the write counts as still in flight.
             JobKind::Write(Write { failed: true, .. }) => self.count("writes failed"),
             JobKind::Write(Write { fua, .. }) => {
                 let oldest = self.jobs.iter().map(|job| job.start).min().unwrap_or(now);
-                let known = self.known.get_mut(&job.volume).expect("known");
-                for block in &mut known.blocks[job.block as usize..(job.block + job.count) as usize] {
+                let model = self.models.get_mut(&job.volume).expect("known");
+                for block in &mut model.blocks[job.block as usize..(job.block + job.count) as usize] {
                     let own = |change: &&mut Change| change.start == job.start && change.end.is_none();
                     for change in block.0.iter_mut().filter(own) {
                         (change.end, change.durable) = (Some(now), fua);
@@ -508,7 +464,7 @@ fn word_of(writer: u16, job: u64, block: u64) -> u64 {
     u64::from(writer) << 48 | job << 16 | (block & 0xfff) << 4 | 1
 }
 
-/// Whether a block may hold this, if these have written it.
+/// Returns whether a block may hold this word, given the volumes that may have written it.
 pub(super) fn is_of(word: u64, writers: &[u16], block: u64) -> bool {
     word == 0 || word & 0xffff == word_of(0, 0, block) && writers.contains(&((word >> 48) as u16))
 }

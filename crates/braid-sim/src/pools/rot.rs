@@ -1,7 +1,8 @@
-//! Metadata that rot: after a crash some sectors of a member hold something else. The story itself goes on as if nothing had been; what
-//! rots does so in copies of its world.
+//! Metadata that rot: after a crash some sectors of a member hold something else. The run itself continues as if
+//! nothing had happened; the rot affects copies of its world only.
 //!
-//! Nothing that was committed may be missing afterwards without a word: a start that does not notice serves what it would have served.
+//! No committed change may be missing afterwards without a report: a start that does not notice the rot must serve what
+//! it would have served without it.
 
 use braid_format::pool::{CHECKPOINT_BYTES, Checkpoint, RECORD_BYTES, Record, RecordKind};
 
@@ -15,36 +16,36 @@ use crate::rng::{Rng, mix};
 const SECTOR: u64 = 512;
 
 impl World {
-    /// After a crash of this kind, in some seeds: what would a start do if some had rotted?
+    /// After a crash of this kind, in some seeds, checks what a start does if some metadata have rotted.
     pub(super) fn rot(&mut self, rule: Rule) -> Check {
         let seed = mix(self.hash ^ 0x726f_7474);
-        if !seed.is_multiple_of(2) || !self.away.is_empty() {
+        if !seed.is_multiple_of(2) || !self.missing.is_empty() {
             return Ok(());
         }
         let mut world = self.fork();
-        (world.rng, world.grows) = (Rng::new(seed), 0);
-        world.nature.loses = 0;
+        (world.rng, world.add_chance) = (Rng::new(seed), 0);
+        world.parameters.loses = 0;
         let checked = if world.rng.chance(300_000) { world.rot_ring() } else { world.rot_tables(rule) };
         self.counters.merge(&world.counters);
         checked.map_err(|why| format!("with rot: {why}"))
     }
 
-    /// Tables rot: the pool goes on, without what nobody can believe.
+    /// Rots tables: the pool continues without the records that cannot be trusted.
     fn rot_tables(&mut self, rule: Rule) -> Check {
         let device = *self.rng.pick(&self.devices.clone());
-        let places = device.layout;
+        let layout = device.layout;
         let packed = self.packed_on(&device);
         let disk = &mut self.disks[usize::from(device.number)];
         let (what, start, bytes, piece) = match self.rng.below(5) {
-            0 => ("owners", places.owners, u64::from(self.owner_slots) * 256, 256),
+            0 => ("owners", layout.owners, u64::from(self.owner_slots) * 256, 256),
             1 if !packed.is_empty() => {
-                ("addresses", places.addresses + u64::from(*self.rng.pick(&packed)) * SECTOR, SECTOR, 8)
+                ("addresses", layout.addresses + u64::from(*self.rng.pick(&packed)) * SECTOR, SECTOR, 8)
             }
-            1 => ("addresses", places.addresses, u64::from(device.extents) * 512, 8),
-            _ => ("records", places.table, u64::from(device.extents + device.zero_slots) * 32, 32),
+            1 => ("addresses", layout.addresses, u64::from(device.extents) * 512, 8),
+            _ => ("records", layout.table, u64::from(device.extents + device.zero_slots) * 32, 32),
         };
         let mut rotten = Vec::new();
-        // Or some cannot be read, until it is written again.
+        // Alternatively a page cannot be read until it is written again.
         let unread = self.rng.chance(200_000);
         if unread {
             let at = (start + self.rng.below(bytes)) / BLOCK * BLOCK;
@@ -57,23 +58,24 @@ impl World {
         self.counters.add("rot", what, 1);
         let mut opened = self.try_open(u64::MAX, None);
         let refused = |why: &String| unread && why.contains("all else that stands in them");
-        // It is said that it can never be read again: what else stands there is damaged from then on.
+        // The administrator declares that the page will never be readable: everything else in it is damaged from then
+        // on.
         let written_over = opened.as_ref().is_err_and(refused) && self.rng.coin();
         if written_over {
             self.counters.add("rot", "unreadable, and written over", 1);
-            self.writes_over = true;
+            self.overwrites_unreadable = true;
             opened = self.try_open(u64::MAX, None);
-            self.writes_over = false;
+            self.overwrites_unreadable = false;
         }
         self.unreadable = None;
         let mut pool = match opened {
             Ok((pool, _)) => pool,
-            // Nobody else has these.
+            // No other member has a copy of the owners.
             Err(why) if what == "owners" && self.devices.len() == 1 && why.contains("list of owners") => {
                 self.counters.add("rot", "owners refused", 1);
                 return Ok(());
             }
-            // Nothing is written over what may be there the next time; then everything is.
+            // Nothing is written over what may be readable the next time. The page is readable at the next start.
             Err(why) if refused(&why) => {
                 self.counters.add("rot", "unreadable, and to be written", 1);
                 return self.reopen(rule);
@@ -87,48 +89,49 @@ impl World {
         let number = if what == "records" { "records in doubt" } else { "extents with addresses in doubt" };
         self.counters.add("rot", number, damaged.len() as u64);
         self.rotten = if damaged.is_empty() { 0 } else { 1 << device.number };
-        let gives_up = !damaged.is_empty() && self.rng.coin();
-        if gives_up {
+        let accepts = !damaged.is_empty() && self.rng.coin();
+        if accepts {
             self.counters.add("rot", "given up", 1);
             pool.accept_damage().map_err(|error| error.to_string())?;
         }
         self.pool = Some(pool);
-        if gives_up {
-            (self.given_up, self.rotten) = (1 << device.number, 0);
-            if !pool_is_whole(self.pool()) {
+        if accepts {
+            (self.accepted_losses, self.rotten) = (1 << device.number, 0);
+            if !is_undamaged(self.pool()) {
                 return Err("what was given up is still damaged".to_owned());
             }
         }
-        self.look_at_all(rule)?;
-        let durable = gives_up && self.rng.coin();
+        self.check_all(rule)?;
+        let durable = accepts && self.rng.coin();
         if durable {
             self.quiesce()?;
         }
-        let rule = self.live_on()?;
-        if gives_up {
-            // What was not committed is not given up yet: it may be in doubt again, or, where it could not be read once, be as it was.
+        let rule = self.run_on()?;
+        if accepts {
+            // An acceptance of damage that was not committed does not hold yet: the data may be in doubt again or,
+            // after a single unreadable page, be intact.
             if !durable {
                 self.rotten = 1 << device.number;
-                self.given_up |= if unread { self.rotten } else { 0 };
+                self.accepted_losses |= if unread { self.rotten } else { 0 };
             }
         } else if written_over {
             self.rotten = 1 << device.number;
         } else {
-            // It was a passing fault: what stood there stands there again.
-            self.mend(&device, &rotten, piece);
+            // The fault was transient: the old content is back.
+            self.restore(&device, &rotten, piece);
             self.rotten = 0;
         }
         self.reopen(rule)
     }
 
-    /// Goes on for a while, up to a crash.
-    fn live_on(&mut self) -> Result<Rule, String> {
-        let options = Options { steps: 80, ..Options::default() };
-        self.live(&options)?;
+    /// Runs for a while, up to a crash.
+    fn run_on(&mut self) -> Result<Rule, String> {
+        let options = Options { steps_mean: 80, ..Options::default() };
+        self.run_life(&options)?;
         Ok(self.crash())
     }
 
-    /// Extents that the table of a member says are packed.
+    /// Returns the extents that a member's table calls packed.
     fn packed_on(&self, device: &PoolDevice) -> Vec<u32> {
         let bytes = (device.extents as usize * RECORD_BYTES).next_multiple_of(BLOCK as usize);
         let table = self.disks[usize::from(device.number)].read(device.layout.table, bytes);
@@ -140,8 +143,8 @@ impl World {
         records.filter_map(packed).collect()
     }
 
-    /// What rotted is as it was before, where nothing else has been written since.
-    fn mend(&mut self, device: &PoolDevice, rotten: &[Rotten], piece: usize) {
+    /// Restores the rotten pieces that were not written since.
+    fn restore(&mut self, device: &PoolDevice, rotten: &[Rotten], piece: usize) {
         let disk = &mut self.disks[usize::from(device.number)];
         for Rotten { at, was, is } in rotten.iter().rev() {
             let mut bytes = disk.read(*at, SECTOR as usize);
@@ -156,26 +159,26 @@ impl World {
         disk.flushed(mark);
     }
 
-    /// A ring rots, or the starts of one.
+    /// Rots a ring, or its checkpoints.
     fn rot_ring(&mut self) -> Check {
-        // What the tail says would come again.
+        // The in-memory log would be replayed.
         self.shm.clear();
         let mut whole = self.fork();
         whole.try_open(u64::MAX, None).map_err(|why| format!("the pool does not open as it was: {why}"))?;
-        let committed = whole.newest_start();
+        let committed = whole.newest_commit();
         let device = *self.rng.pick(&self.devices.clone());
         let disk = &mut self.disks[usize::from(device.number)];
-        let newest = start_of(disk, device.layout.starts);
+        let newest = newest_checkpoint(disk, device.layout.starts);
         let (ring, blocks) = device.ring;
         match self.rng.below(3) {
             0 => {
-                // The newest start alone: what a start finds then is the one before.
+                // Only the newest checkpoint rots: a start finds the one before.
                 let at = device.layout.starts + newest.generation % 2 * BLOCK;
                 spoil(disk, at, CHECKPOINT_BYTES as u64 / SECTOR, &mut self.rng);
                 self.counters.add("rot", "ring starts", 1);
             }
             draw => {
-                // Near the start that counts there is most to find.
+                // Most of the live log is near the checkpoint in effect.
                 let from = if draw == 1 { u64::from(newest.position) } else { 0 };
                 let at = ring + (from + self.rng.below(if draw == 1 { 8 } else { blocks })) % blocks * BLOCK;
                 spoil(disk, at, BLOCK / SECTOR, &mut self.rng);
@@ -184,11 +187,11 @@ impl World {
         }
         match self.try_open(u64::MAX, None) {
             Ok(_) => {
-                let found = self.newest_start();
+                let found = self.newest_commit();
                 if found < committed {
                     self.counters.add("rot", "the last commit is torn", 1);
                 }
-                // A last commit of which something is damaged looks like one that a crash cut off.
+                // A last commit with a damaged part looks like one that a crash tore.
                 if found + 1 < committed {
                     return Err(format!("commits up to {committed} counted, and of {found} alone a start knows"));
                 }
@@ -202,14 +205,16 @@ impl World {
         }
     }
 
-    /// The last commit that any start of a ring speaks of.
-    fn newest_start(&self) -> u64 {
-        let of = |device: &PoolDevice| start_of(&self.disks[usize::from(device.number)], device.layout.starts).commit;
+    /// Returns the last commit that any ring's checkpoint names.
+    fn newest_commit(&self) -> u64 {
+        let of = |device: &PoolDevice| {
+            newest_checkpoint(&self.disks[usize::from(device.number)], device.layout.starts).commit
+        };
         self.devices.iter().map(of).max().unwrap_or(0)
     }
 }
 
-fn start_of(disk: &Disk, starts: u64) -> Checkpoint {
+fn newest_checkpoint(disk: &Disk, starts: u64) -> Checkpoint {
     let bytes = disk.read(starts, 2 * CHECKPOINT_BYTES);
     let valid = bytes.as_chunks::<CHECKPOINT_BYTES>().0.iter().filter_map(|block| Checkpoint::decode(block).ok());
     valid.max_by_key(|start| start.generation).expect("a member has a start")
@@ -222,11 +227,11 @@ struct Rotten {
     is: Vec<u8>,
 }
 
-fn pool_is_whole(pool: &Pool) -> bool {
+fn is_undamaged(pool: &Pool) -> bool {
     pool.damaged().is_empty() && pool.owners_in_doubt().next().is_none()
 }
 
-/// One of these sectors holds something else from now on: a bit of it, or all.
+/// Spoils one of these sectors: one bit of it, or all.
 fn spoil(disk: &mut Disk, first_byte: u64, sectors: u64, rng: &mut Rng) -> Rotten {
     let at = first_byte + rng.below(sectors) * SECTOR;
     let was = disk.read(at, SECTOR as usize);

@@ -1,4 +1,4 @@
-//! What must be true of a pool whatever has happened to it.
+//! Invariants of a pool that hold whatever has happened to it.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use braid_format::pool::RecordKind;
 use super::world::{Check, World};
 
 impl World {
-    /// Counts again, and looks at every block through the maps and through maps that are built anew.
+    /// Recounts the records, and compares every served map with one that is rebuilt from the records.
     pub(super) fn verify_all(&mut self) -> Check {
         self.count("verified");
         World::verify_records(self.pool.as_ref().expect("open"))?;
         self.verify_maps()
     }
 
-    /// Nothing is under way: what holds nothing belongs to nobody.
+    /// Verifies a pool at rest: an extent that holds nothing is free.
     pub(super) fn verify_at_rest(&mut self) -> Check {
         let pool = self.pool.as_ref().expect("open");
         let state = pool.state();
@@ -34,7 +34,7 @@ impl World {
         self.verify_all()
     }
 
-    /// Counts again what the records say.
+    /// Recounts the records and checks their invariants.
     pub(crate) fn verify_records(pool: &Pool) -> Check {
         let state = pool.state();
         for owner in state.owners.iter() {
@@ -43,7 +43,7 @@ impl World {
                 return Err(format!("{id:?} is of owner {}, who says that it has nothing there", owner.id));
             }
         }
-        // No block is stated twice by one owner.
+        // No owner states a block twice.
         let mut stated: BTreeMap<(u32, u64), RecordId> = BTreeMap::new();
         for (member, extents) in state.members() {
             for index in 0..extents {
@@ -66,7 +66,7 @@ impl World {
                         LOGICAL_PACKED => state.addresses(id).expect("packed").0[bit as usize],
                         logical => u64::from(logical) * 64 + bit,
                     };
-                    // Its address is damaged.
+                    // The address of the slot is damaged.
                     if block == NO_BLOCK {
                         continue;
                     }
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// Prints everything that is said of a block.
+    /// Prints every record that mentions a block.
     pub(super) fn dump(&self, block: u64) {
         let state = self.pool.as_ref().expect("open").state();
         for owner in state.owners.iter() {
@@ -108,8 +108,8 @@ impl World {
     fn verify_maps(&self) -> Check {
         let pool = self.pool.as_ref().expect("open");
         let records = &pool.shared().records;
-        for known in self.known.values() {
-            let Some(served) = known.served else { continue };
+        for model in self.models.values() {
+            let Some(served) = model.served else { continue };
             let map = &pool.volume(served).expect("served").map;
             let built = pool.rebuild_map(served);
             let place = |map: &braid_engine::pool::VolumeMap, block: u64| -> Option<(ExtentId, u32)> {
@@ -118,12 +118,12 @@ impl World {
                     BlockLocation::At { extent, position, .. } => Some((extent, position)),
                 }
             };
-            for block in 0..known.blocks.len() as u64 {
+            for block in 0..model.blocks.len() as u64 {
                 let (is, should) = (place(map, block), place(&built, block));
                 if is != should {
                     return Err(format!(
                         "the map has block {block} of {} at {is:?}, the records at {should:?}",
-                        known.name
+                        model.name
                     ));
                 }
             }

@@ -1,23 +1,23 @@
-//! Whether what clients saw of one block fits into one order, in which each request happens at one moment between its begin and its
-//! end.
+//! Linearizability of the history of one block: whether there is one order in which each request takes effect at one
+//! moment between its begin and its end.
 //!
-//! All values are different, so that it is known which write each read has seen. A write and its reads then make a *zone*, from the
-//! first end of one of them to the last begin; by the theorem of Gibbons and Korach ("Testing Shared Memories", SIAM J. Comput. 26, 1997)
-//! there is an order exactly when no read ends before its write begins, no two zones that run forward overlap, and none that runs
-//! backward lies within one that runs forward.
+//! All values are different, so that the write that each read has seen is known. A write and its reads then make a
+//! *zone*, from the first end of one of them to the last begin. By the theorem of Gibbons and Korach ("Testing Shared
+//! Memories", SIAM J. Comput. 26, 1997) there is an order exactly when no read ends before its write begins, no two
+//! forward zones overlap, and no backward zone lies within a forward one.
 
 use std::collections::BTreeMap;
 
-/// A write or a read that matters to an order, in nanoseconds.
+/// A write or a read that the order must contain. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// What was written or read.
+    /// The value that was written or read.
     pub value: u64,
-    /// It is a write.
+    /// Whether it is a write.
     pub write: bool,
-    /// When it began; before everything: of a value that was there.
+    /// When it began. The initial value's write begins before everything.
     pub begun: i64,
-    /// When it ended; `i64::MAX`: never, it may have happened or not.
+    /// When it ended; `i64::MAX`: never, so it may have happened or not.
     pub ended: i64,
 }
 
@@ -25,16 +25,17 @@ pub struct Access {
 #[derive(Clone, Copy)]
 struct Zone {
     value: u64,
-    /// When its write began, where it has one.
+    /// When the value's write began; `None`: no write is known.
     written: Option<i64>,
-    /// The first end.
+    /// The earliest end.
     first: i64,
-    /// The last begin.
+    /// The latest begin.
     last: i64,
     reads: usize,
 }
 
-/// What does not fit; `None`: there is an order. A value that nobody wrote is what does not fit.
+/// Returns a violation of linearizability; `None`: an order exists. A read of a value that was never written is a
+/// violation.
 pub fn disorder(accesses: &[Access]) -> Option<String> {
     let mut zones = BTreeMap::new();
     for access in accesses {
@@ -53,7 +54,7 @@ pub fn disorder(accesses: &[Access]) -> Option<String> {
             Some(_) => {}
         }
     }
-    // A write that never ended, and that nobody has seen, need not have happened.
+    // A write that never ended and that no read has seen need not have happened.
     let zones: Vec<Zone> = zones.into_values().filter(|zone| zone.reads > 0 || zone.first < i64::MAX).collect();
     let mut forward: Vec<Zone> = zones.iter().copied().filter(|zone| zone.first < zone.last).collect();
     forward.sort_by_key(|zone| (zone.first, zone.last));
@@ -63,7 +64,7 @@ pub fn disorder(accesses: &[Access]) -> Option<String> {
         }
     }
     for zone in zones.iter().filter(|zone| zone.first >= zone.last) {
-        // Forward zones do not overlap: only the last one that begins before it can hold it.
+        // Forward zones do not overlap: only the last one that begins before this zone can contain it.
         let at = forward.partition_point(|other| other.first < zone.last);
         let around = forward[..at].last().filter(|other| zone.first < other.last);
         if let Some(other) = around {
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// The same by trying every order.
+    /// Decides the same by trying every order.
     fn fits(rest: &mut Vec<Access>, state: u64) -> bool {
         if rest.iter().all(|access| access.ended == i64::MAX) {
             return true;
@@ -100,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_trying_every_order_says() {
+    fn it_agrees_with_trying_every_order() {
         let mut rng = Rng::new(1);
         let mut seen = [0, 0];
         for _ in 0..30_000 {
             let mut accesses = vec![Access { value: 0, write: true, begun: -2, ended: -1 }];
-            // All moments differ: which of two at the same comes first nobody knows.
+            // All moments differ: the order of two requests at the same moment would be undefined.
             let mut moments: Vec<i64> = (0..12).collect();
             rng.shuffle(&mut moments);
             let writes = rng.between(1, 3);
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_from_nowhere_is_not_there() {
+    fn a_read_of_an_unwritten_value_is_a_violation() {
         let read = Access { value: 7, write: false, begun: 1, ended: 2 };
         assert!(disorder(&[read]).is_some());
     }

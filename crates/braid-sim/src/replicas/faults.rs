@@ -1,67 +1,39 @@
-//! What befalls nodes, links and controllers, and what ends it.
+//! Faults of nodes, links and controllers, and their ends.
 
-use super::nature::{Fault, MS, SECOND};
-use super::world::{Event, World};
-
-/// What ends.
-#[derive(Clone, Debug)]
-pub enum End {
-    /// A link works again.
-    Link(usize, usize),
-    /// All do.
-    Links,
-    /// A node has power again.
-    Power(usize),
-    /// A controller is there again.
-    Death(usize),
-    /// A controller is told to open.
-    Told(usize),
-    /// A controller dies.
-    Dies(usize),
-    /// A node loses power.
-    Dark(usize),
-    /// A controller is cut off.
-    CutsOff(usize),
-    /// Something is done soon after a moment that matters, to this controller.
-    Aimed(usize),
-    /// Voters are lost for ever.
-    Lost,
-    /// The process of a node ends, or its disk is copied.
-    OfProcess,
-    /// A block is written that was asked for long ago: a bug that is planted.
-    LateWrite(usize, u16, u64),
-}
+use super::events::{Event, FaultEnd};
+use super::parameters::{Fault, MS, SECOND};
+use super::world::World;
 
 impl World {
-    /// The next fault, and when another one comes.
+    /// Injects the next fault, and schedules the one after it.
     pub fn fault(&mut self) {
-        let next = self.now_ns + self.rng.between(self.nature.calm_ns / 10, 2 * self.nature.calm_ns);
-        if next < self.nature.faults_ns {
+        let next = self.now_ns + self.rng.between(self.parameters.calm_ns / 10, 2 * self.parameters.calm_ns);
+        if next < self.parameters.faults_ns {
             self.queue.push(next, Event::Fault);
         }
-        let fault = Fault::ALL[self.rng.weighted(&self.nature.shares.0)];
+        let fault = Fault::ALL[self.rng.weighted(&self.parameters.shares.0)];
         let c = self.rng.index(self.controllers.len());
-        self.befall(fault, c);
+        self.inject(fault, c);
     }
 
-    fn ends(&mut self, least: u64, most: u64, end: End) {
+    fn schedule(&mut self, least: u64, most: u64, end: FaultEnd) {
         let at = self.now_ns + self.rng.between(least, most);
-        self.queue.push(at, Event::End(end));
+        self.queue.push(at, Event::FaultEnd(end));
     }
 
-    fn befall(&mut self, fault: Fault, c: usize) {
+    fn inject(&mut self, fault: Fault, c: usize) {
         self.event(format_args!("{fault:?} {c}"));
         let node = self.rng.index(self.nodes.len());
         let kind = match fault {
             Fault::LinkCut => {
-                let (there, back) = *self.rng.pick(&[(false, false), (false, true), (true, false)]);
-                self.set_link(c, node, there, back);
-                self.ends(100 * MS, 15 * SECOND, End::Link(c, node));
+                let (forward, backward) = *self.rng.pick(&[(false, false), (false, true), (true, false)]);
+                self.set_link(c, node, forward, backward);
+                self.schedule(100 * MS, 15 * SECOND, FaultEnd::Link(c, node));
                 "links cut"
             }
             Fault::Partition => {
                 self.partition();
-                self.ends(SECOND, 25 * SECOND, End::Links);
+                self.schedule(SECOND, 25 * SECOND, FaultEnd::Links);
                 "partitions"
             }
             Fault::PowerCut => {
@@ -80,11 +52,11 @@ impl World {
                 let until = self.now_ns + self.rng.between(100 * MS, 15 * SECOND);
                 self.controllers[c].paused_until_ns = until;
                 if self.rng.coin() {
-                    self.ends(100 * MS, 4 * SECOND, End::Told(1 - c));
-                    // The node beside it goes on answering it alone.
+                    self.schedule(100 * MS, 4 * SECOND, FaultEnd::OpenOrder(1 - c));
+                    // The node beside the controller keeps replying to this controller only.
                     let beside = c % self.nodes.len();
                     self.set_link(1 - c, beside, false, false);
-                    self.ends(SECOND, 30 * SECOND, End::Link(1 - c, beside));
+                    self.schedule(SECOND, 30 * SECOND, FaultEnd::Link(1 - c, beside));
                 }
                 "pauses"
             }
@@ -104,23 +76,23 @@ impl World {
             Fault::LateDisk => {
                 self.nodes[node].slow_until_ns = self.now_ns + 300 * MS;
                 self.nodes[node].slow_most_ms = 15_000;
-                self.ends(100 * MS, 300 * MS, End::Dies(c));
-                self.ends(100 * MS, 600 * MS, End::Told(1 - c));
+                self.schedule(100 * MS, 300 * MS, FaultEnd::Death(c));
+                self.schedule(100 * MS, 600 * MS, FaultEnd::OpenOrder(1 - c));
                 "late disks"
             }
             Fault::Handover => {
                 if let Some(serving) = self.controllers[c].serving() {
                     serving.stopping = true;
-                    self.ends(10 * MS, 4 * SECOND, End::Told(1 - c));
+                    self.schedule(10 * MS, 4 * SECOND, FaultEnd::OpenOrder(1 - c));
                 }
                 "handovers asked"
             }
             Fault::Rival => {
-                self.controllers[c].told = true;
+                self.controllers[c].must_open = true;
                 "rivals"
             }
             Fault::Change => {
-                self.wish(c);
+                self.want_voter_change(c);
                 "wishes for voters"
             }
             Fault::CutOff => {
@@ -131,7 +103,7 @@ impl World {
         self.counters.add("fault", kind, 1);
     }
 
-    /// Two groups: each controller is in that of the node beside it.
+    /// Partitions nodes and controllers into two groups. Each controller is in the group of the node beside it.
     fn partition(&mut self) {
         let groups: Vec<bool> = (0..self.nodes.len()).map(|_| self.rng.coin()).collect();
         for c in 0..self.controllers.len() {
@@ -142,11 +114,12 @@ impl World {
         }
         if self.rng.coin() {
             let c = self.rng.index(self.controllers.len());
-            self.ends(10 * MS, 5 * SECOND, End::Told(c));
+            self.schedule(10 * MS, 5 * SECOND, FaultEnd::OpenOrder(c));
         }
     }
 
-    /// A controller reaches the node beside it alone, or some more, and the other controller all but that one.
+    /// Cuts a controller off: it reaches the node beside it and perhaps some more. The other controller reaches every
+    /// node but that one.
     fn cut_off(&mut self, c: usize) {
         let beside = c % self.nodes.len();
         for node in 0..self.nodes.len() {
@@ -154,10 +127,10 @@ impl World {
             self.set_link(c, node, reached, reached);
             self.set_link(1 - c, node, node != beside, node != beside);
         }
-        self.ends(10 * MS, 3 * SECOND, End::Told(1 - c));
-        self.ends(4 * SECOND, 30 * SECOND, End::Links);
+        self.schedule(10 * MS, 3 * SECOND, FaultEnd::OpenOrder(1 - c));
+        self.schedule(4 * SECOND, 30 * SECOND, FaultEnd::Links);
         if self.rng.coin() {
-            self.ends(MS, 8 * SECOND, End::Aimed(c));
+            self.schedule(MS, 8 * SECOND, FaultEnd::Aimed(c));
         }
     }
 
@@ -170,8 +143,8 @@ impl World {
             self.rot_register(node);
         }
         let most = *self.rng.pick(&[500 * MS, 5 * SECOND, 20 * SECOND]);
-        self.ends(50 * MS, most, End::Power(node));
-        // The controller beside it stood on the same machine.
+        self.schedule(50 * MS, most, FaultEnd::Power(node));
+        // The controller beside the node ran on the same machine.
         if node < self.controllers.len() && self.rng.coin() {
             self.die(node);
         }
@@ -185,41 +158,41 @@ impl World {
         let controller = &mut self.controllers[c];
         (controller.up, controller.rolls_back) = (false, None);
         controller.life += 1;
-        self.ends(100 * MS, 15 * SECOND, End::Death(c));
+        self.schedule(100 * MS, 15 * SECOND, FaultEnd::Restart(c));
     }
 
-    /// Something has just happened that matters: a fault at once, sometimes.
+    /// A critical moment has come: a fault may follow at once.
     pub fn aim(&mut self, c: usize) {
-        if self.now_ns < self.nature.faults_ns && self.rng.chance(self.nature.aim) {
+        if self.now_ns < self.parameters.faults_ns && self.rng.chance(self.parameters.aim) {
             let most = *self.rng.pick(&[MS, 20 * MS, 500 * MS]);
-            self.ends(0, most, End::Aimed(c));
+            self.schedule(0, most, FaultEnd::Aimed(c));
         }
     }
 
-    /// A controller is cut off very soon.
-    pub fn cuts_off(&mut self, c: usize) {
+    /// Cuts a controller off very soon.
+    pub fn schedule_cut_off(&mut self, c: usize) {
         let most = *self.rng.pick(&[MS, 20 * MS, 300 * MS]);
-        self.ends(0, most, End::CutsOff(c));
+        self.schedule(0, most, FaultEnd::CutOff(c));
     }
 
-    /// A voter has just been raised: it loses power at once, sometimes.
+    /// A voter has just raised its epoch: it may lose power at once.
     pub fn aim_at_node(&mut self, node: usize) {
-        if self.now_ns < self.nature.faults_ns && self.rng.chance(self.nature.aim / 20) {
-            self.ends(0, 20 * MS, End::Dark(node));
+        if self.now_ns < self.parameters.faults_ns && self.rng.chance(self.parameters.aim / 20) {
+            self.schedule(0, 20 * MS, FaultEnd::PowerLoss(node));
         }
     }
 
-    fn aimed(&mut self, c: usize) {
+    fn inject_aimed(&mut self, c: usize) {
         self.counters.add("fault", "aimed", 1);
         let beside = c % self.nodes.len();
         match self.rng.below(4) {
-            0 => self.befall(Fault::CutOff, c),
+            0 => self.inject(Fault::CutOff, c),
             1 => {
-                // It dies, and the node beside it is cut off from the other one.
+                // The controller dies, and the node beside it is cut off from the other controller.
                 self.die(c);
                 self.set_link(1 - c, beside, false, false);
-                self.ends(10 * MS, SECOND, End::Told(1 - c));
-                self.ends(5 * SECOND, 30 * SECOND, End::Links);
+                self.schedule(10 * MS, SECOND, FaultEnd::OpenOrder(1 - c));
+                self.schedule(5 * SECOND, 30 * SECOND, FaultEnd::Links);
             }
             2 => {
                 self.die(c);
@@ -227,7 +200,7 @@ impl World {
                 self.power_cut(node);
             }
             _ => {
-                // One of those that hold everything, where somebody serves.
+                // An in-sync replica loses power, if the controller serves.
                 let in_sync: Vec<usize> = match self.controllers[c].serving() {
                     Some(serving) => serving.membership.in_sync().iter().map(|voter| usize::from(voter.0)).collect(),
                     None => (0..self.nodes.len()).collect(),
@@ -240,16 +213,16 @@ impl World {
         }
     }
 
-    /// Something ends.
-    pub fn end(&mut self, end: End) {
+    /// Ends a fault, or injects a scheduled one.
+    pub fn end_fault(&mut self, end: FaultEnd) {
         match end {
-            End::Link(c, node) => self.set_link(c, node, true, true),
-            End::Links => self.mend_links(),
-            End::Lost => self.lose(),
-            End::OfProcess => self.end_of_process(),
-            End::LateWrite(node, block, value) => self.late_write(node, block, value),
-            End::Power(node) => self.start_node(node),
-            End::Death(c) => {
+            FaultEnd::Link(c, node) => self.set_link(c, node, true, true),
+            FaultEnd::Links => self.restore_links(),
+            FaultEnd::PermanentLoss => self.lose_voters(),
+            FaultEnd::ProcessEnd => self.end_process(),
+            FaultEnd::LateWrite(node, block, value) => self.late_write(node, block, value),
+            FaultEnd::Power(node) => self.start_node(node),
+            FaultEnd::Restart(c) => {
                 let now = self.clock(c);
                 let controller = &mut self.controllers[c];
                 if !controller.up {
@@ -259,21 +232,21 @@ impl World {
                     self.queue.push(self.now_ns, Event::Tick { controller: c, life });
                 }
             }
-            End::Dies(c) if self.now_ns < self.nature.faults_ns => self.die(c),
-            End::Dark(node) if self.now_ns < self.nature.faults_ns => self.power_cut(node),
-            End::CutsOff(c) if self.now_ns < self.nature.faults_ns => self.befall(Fault::CutOff, c),
-            End::Dies(_) | End::Dark(_) | End::CutsOff(_) => {}
-            End::Told(c) => self.controllers[c].told = self.now_ns < self.nature.faults_ns,
-            End::Aimed(c) => {
-                if self.now_ns < self.nature.faults_ns {
-                    self.aimed(c);
+            FaultEnd::Death(c) if self.now_ns < self.parameters.faults_ns => self.die(c),
+            FaultEnd::PowerLoss(node) if self.now_ns < self.parameters.faults_ns => self.power_cut(node),
+            FaultEnd::CutOff(c) if self.now_ns < self.parameters.faults_ns => self.inject(Fault::CutOff, c),
+            FaultEnd::Death(_) | FaultEnd::PowerLoss(_) | FaultEnd::CutOff(_) => {}
+            FaultEnd::OpenOrder(c) => self.controllers[c].must_open = self.now_ns < self.parameters.faults_ns,
+            FaultEnd::Aimed(c) => {
+                if self.now_ns < self.parameters.faults_ns {
+                    self.inject_aimed(c);
                 }
             }
         }
     }
 
-    /// Every link works.
-    pub fn mend_links(&mut self) {
+    /// Restores every link.
+    pub fn restore_links(&mut self) {
         for c in 0..self.controllers.len() {
             for node in 0..self.nodes.len() {
                 self.set_link(c, node, true, true);

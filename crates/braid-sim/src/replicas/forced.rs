@@ -1,83 +1,87 @@
-//! Voters that are lost for ever, so many that nobody can open the volume any more; and an opening by force.
+//! Permanent loss of so many voters that no controller can open the volume any more, and the forced attach after it.
 //!
-//! What may be lost is known here: forced is only where the newest vote of all, those of the lost nodes included, says that what is taken holds
-//! everything. Then nothing may be lost, whoever else is alive.
+//! The simulator knows what a forced attach would lose. It forces only if the newest vote of all, including those of
+//! the lost nodes, says that the chosen replicas hold everything. Then nothing may be lost, whichever other nodes are
+//! alive.
 
-use braid_engine::replica::{Forecast, Opening, Quorums, Register, Unforced, Vote, VoterId, Voters, forecast};
+use braid_engine::replica::{ForceRefusal, Forecast, Opening, Quorums, Register, Vote, VoterId, Voters, forecast};
 use braid_format::Uuid;
 
-use super::controller::Phase;
-use super::nature::SECOND;
-use super::node::Node;
+use super::controller_state::Phase;
+use super::node_state::Node;
+use super::parameters::SECOND;
 use super::world::World;
 
-/// So long an opening waits for voters before somebody forces it.
+/// How long an opening waits for voters before it is forced.
 const PATIENCE_NS: u64 = 10 * SECOND;
 
 impl World {
-    /// The newest vote that stands anywhere.
+    /// Returns the newest vote on any node.
     fn newest_vote(&self) -> Vote {
-        let written = self.nodes.iter().filter(|node| node.exists).filter_map(Node::written);
+        let written = self.nodes.iter().filter(|node| node.exists).filter_map(Node::stored_register);
         written.map(|register| register.vote).max_by_key(Vote::order).unwrap_or_default()
     }
 
-    /// Voters are lost for ever, so many that those which are left open nothing; of those that hold everything enough are left.
-    pub fn lose(&mut self) {
+    /// Loses voters permanently: too many for the rest to open the volume, while enough in-sync replicas remain.
+    pub fn lose_voters(&mut self) {
         let newest = self.newest_vote();
-        let seating = newest.seating;
-        let open = Quorums::of(seating.voters.count()).open;
-        if seating.is_joint() || !self.lost.is_empty() {
+        let config = newest.config;
+        let open = Quorums::of(config.voters.count()).open;
+        if config.is_joint() || !self.lost.is_empty() {
             return;
         }
-        let mut order: Vec<VoterId> = seating.voters.iter().collect();
-        self.of_force.shuffle(&mut order);
-        let mut left = seating.voters;
+        let mut order: Vec<VoterId> = config.voters.iter().collect();
+        self.force_rng.shuffle(&mut order);
+        let mut left = config.voters;
         for voter in order {
             let mut rest = left;
             rest.remove(voter);
-            if newest.in_sync.and(rest).count() >= seating.least() && (left.count() >= open || self.of_force.coin()) {
+            if newest.in_sync.and(rest).count() >= config.replicas_needed()
+                && (left.count() >= open || self.force_rng.coin())
+            {
                 left = rest;
             }
         }
         if left.count() >= open {
             return;
         }
-        self.lost = seating.voters.without(left);
-        self.lost_may_return = self.lost.count() < open && self.of_force.coin();
+        self.lost = config.voters.without(left);
+        self.lost_may_return = self.lost.count() < open && self.force_rng.coin();
         let lost = self.lost;
         self.event(format_args!("lost for ever: {lost:?}"));
         self.counters.add("force", "voters lost for ever", 1);
         for voter in self.lost.iter() {
             let node = usize::from(voter.0);
             self.cut_power(node);
-            if node < self.controllers.len() && self.of_force.coin() {
+            if node < self.controllers.len() && self.force_rng.coin() {
                 self.die(node);
             }
         }
     }
 
-    /// Whether a node never has power again.
+    /// Returns whether a node never has power again.
     pub fn is_lost(&self, node: usize) -> bool {
         self.lost.has(VoterId(node as u8))
     }
 
-    /// The faults end: some that were lost for ever were not, where they cannot open the volume among themselves.
-    pub fn find_lost(&mut self) {
+    /// Returns lost voters at the end of the faults, if this run has drawn so. These voters cannot open the volume
+    /// among themselves.
+    pub fn return_lost(&mut self) {
         if self.lost_may_return {
             self.lost = Voters::NONE;
         }
     }
 
-    /// Forces an opening that has waited for long, if it is of use.
+    /// Forces an opening that has waited for long, if the forced attach helps and loses nothing.
     pub fn force_if_stuck(&mut self, c: usize) {
         let now = self.clock(c);
         let Some(run) = &self.controllers[c].run else { return };
         let waits_since = match &run.phase {
             Phase::Opening(..) if run.forced => now,
             Phase::Opening(..) => run.begun_ns,
-            // It answers nobody since then, and cannot.
+            // The controller has answered nothing since its lease ran out, and cannot.
             Phase::Serving(serving) => {
-                run.lease.until_ns(serving.membership.lease_sets()).unwrap_or(0).max(run.begun_ns)
+                run.lease.expires_ns(serving.membership.lease_sets()).unwrap_or(0).max(run.begun_ns)
             }
         };
         let is_stuck = now > waits_since + PATIENCE_NS;
@@ -89,10 +93,10 @@ impl World {
             self.counters.add("force", "not without a loss", 1);
             return;
         }
-        let known = self.controllers[c].known;
-        let uuid = Uuid::from_u64_pair(0xf0 + c as u64, self.of_force.bits() | 1);
-        let opening = Opening::new(known, uuid, self.of_force.bits() | 1);
-        let random = self.of_force.bits() as u32;
+        let known_voters = self.controllers[c].known_voters;
+        let uuid = Uuid::from_u64_pair(0xf0 + c as u64, self.force_rng.bits() | 1);
+        let opening = Opening::new(known_voters, uuid, self.force_rng.bits() | 1);
+        let random = self.force_rng.bits() as u32;
         let Some(opening) = opening.forced(&forecast, random) else { return };
         self.stop(c, "it is to be forced");
         self.event(format_args!("{c} forces it: {forecast:?}"));
@@ -100,31 +104,32 @@ impl World {
         self.begin_run(c, uuid, opening, true);
     }
 
-    /// What an opening by force would go by; none: somebody is only just down.
-    fn forecast(&mut self, c: usize) -> Option<Result<Forecast, Unforced>> {
-        self.look_for_seats(c, true);
-        let known = self.controllers[c].known;
-        Some(forecast(known, &self.said_of(known.all())?))
+    /// Returns the forecast of a forced attach; `None`: a voter is down only temporarily.
+    fn forecast(&mut self, c: usize) -> Option<Result<Forecast, ForceRefusal>> {
+        self.look_up_voters(c, true);
+        let known_voters = self.controllers[c].known_voters;
+        Some(forecast(known_voters, &self.registers_of(known_voters.all())?))
     }
 
-    /// Whether something is lost by it, as far as votes say.
+    /// Returns whether the forced attach loses anything, as far as votes say.
     fn loses(&self, forecast: &Forecast) -> bool {
         !forecast.newest || !forecast.from.without(self.newest_vote().in_sync).is_empty()
     }
 
-    /// Whether what was lost for ever took data with it, so that nothing brings the volume back, or not all of it; or is just what is not whole.
+    /// Returns whether the lost voters took data with them, so that the volume never becomes whole again; or whether
+    /// only lost replicas are missing.
     pub fn is_given_up(&mut self, c: usize) -> bool {
         let lost = self.lost;
         if let Some(serving) = self.controllers[c].serving()
             && !lost.is_empty()
         {
             let vote = *serving.membership.settled();
-            return vote.seating.replicas.without(lost).without(vote.in_sync).is_empty();
+            return vote.config.replicas.without(lost).without(vote.in_sync).is_empty();
         }
         let gone = match self.forecast(c) {
             _ if self.lost.is_empty() => false,
             Some(Ok(forecast)) => self.loses(&forecast),
-            Some(Err(why)) => why == Unforced::NoData,
+            Some(Err(why)) => why == ForceRefusal::NoData,
             None => false,
         };
         if gone {
@@ -133,21 +138,22 @@ impl World {
         gone
     }
 
-    /// What those of these remember that are there.
-    fn said_of(&self, voters: Voters) -> Option<Vec<(VoterId, Register, Uuid)>> {
+    /// Returns the registers of the voters that are up; `None`: a voter is down only temporarily.
+    fn registers_of(&self, voters: Voters) -> Option<Vec<(VoterId, Register, Uuid)>> {
         let of = |voter: VoterId| {
             let number = usize::from(voter.0);
             let node = self.nodes.get(number).filter(|node| node.exists && node.up)?;
             let fence = node.fence.as_ref()?;
             Some((voter, *fence.register(), fence.boot()))
         };
-        // Somebody who is only just down is waited for; not one that was taken away by a change whose last vote only lost ones have.
-        let is_away = |voter: VoterId| {
+        // A voter that is down temporarily is waited for. A voter that was removed by a change whose last vote only
+        // lost voters hold is not.
+        let is_down_temporarily = |voter: VoterId| {
             let number = usize::from(voter.0);
             let exists = self.nodes.get(number).is_some_and(|node| node.exists);
             exists && !self.is_lost(number) && of(voter).is_none()
         };
-        if voters.iter().any(is_away) {
+        if voters.iter().any(is_down_temporarily) {
             return None;
         }
         Some(voters.iter().filter_map(of).collect())

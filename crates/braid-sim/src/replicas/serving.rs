@@ -1,172 +1,42 @@
-//! Serving: requests of clients, written to all that are in sync and read from one, and what becomes of replicas that fail and return.
+//! Serving: client requests, written to all in-sync replicas and read from one, and replicas that fail and return.
 //!
-//! Requests for one block wait for each other, reads too: a read that saw a write which nobody else has yet would be taken back by
-//! whoever opens the volume from another replica.
+//! Requests for one block wait for each other, including reads: a read of a write that the other replicas do not hold
+//! yet could be undone by an opening from another replica.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use braid_engine::replica::{Ask, Membership, Opened, Planted, VoterId, Voters, Wanted, is_of_older_copy, planted};
-use braid_format::Uuid;
+use braid_engine::replica::{MembershipAction, VoterId, VoterRequest, Voters, is_of_older_copy};
 
-use super::controller::{For, Phase};
-use super::copying::Copying;
+use super::bugs::{Bug, is_active};
+use super::controller_state::{IoPurpose, Phase};
+use super::events::Event;
 use super::history::Request;
-use super::nature::{MS, Nature};
-use super::net::{Io, ToNode};
-use super::rollback::Rollback;
-use super::seats::Wish;
-use super::snapshots::{Bringing, Change};
-use super::world::{Event, World};
-
-/// A request that was not answered yet.
-struct Open {
-    /// Which one in the history.
-    number: usize,
-    io: Io,
-    client: usize,
-    /// It has its block.
-    begun: bool,
-    sent: Voters,
-    done: Voters,
-    /// Under which boot each had it done.
-    boots: BTreeMap<usize, u64>,
-    /// What a read found.
-    value: Option<u64>,
-    /// For a flush: what is clean when everybody has done it.
-    clean: BTreeSet<u16>,
-}
-
-/// What came of an I/O.
-pub struct Found {
-    pub io: Io,
-    /// Of a read.
-    pub value: u64,
-    /// Of a question for dirty blocks.
-    pub dirty: Vec<u16>,
-    /// Of a question for snapshots.
-    pub listed: Vec<(u64, bool)>,
-    /// Under which boot of the node.
-    pub boot: u64,
-}
-
-/// A replica that was in sync in this opening, and is out.
-pub struct Absent {
-    /// Under which boot of its node it was in sync: under the same one it has kept all that it had answered.
-    boot: Uuid,
-    /// The blocks that were written since, or were under way.
-    missed: BTreeSet<u16>,
-}
-
-/// A volume that is open.
-pub struct Serving {
-    pub membership: Membership,
-    /// Who is to come or to go.
-    pub wish: Option<Wish>,
-    /// Counts the changes of voters that were begun.
-    pub changes: u16,
-    /// Which opening.
-    opened: u64,
-    requests: Vec<Open>,
-    /// Blocks that somebody writes, reads or copies.
-    pub locks: BTreeSet<u16>,
-    /// Counted up with each failure.
-    pub round: u64,
-    pub fill: Option<Copying>,
-    /// What is done to snapshots on all replicas.
-    pub change: Option<Change>,
-    /// It is to become as a snapshot is.
-    pub rollback: Option<Rollback>,
-    /// Those that may catch up.
-    pub absent: BTreeMap<u8, Absent>,
-    /// What a replica that is back lacks of them.
-    pub bringing: Option<Bringing>,
-    /// What the replicas have of them was not looked at yet.
-    pub unsettled: bool,
-    /// When the next one is to be taken, or to be deleted.
-    pub snapshot_due_ns: u64,
-    /// Blocks that were written since they were last said to be clean.
-    touched: BTreeSet<u16>,
-    /// It takes no requests any more, and is to let go.
-    pub stopping: bool,
-    released: u32,
-}
-
-impl Serving {
-    /// From what was opened.
-    pub fn new(nature: &Nature, opened: &Opened, number: u64, lineage: u64) -> Serving {
-        Serving {
-            membership: Membership::new(opened, lineage),
-            wish: None,
-            changes: 0,
-            opened: number,
-            requests: Vec::new(),
-            locks: BTreeSet::new(),
-            round: 0,
-            fill: None,
-            change: None,
-            rollback: None,
-            absent: BTreeMap::new(),
-            bringing: None,
-            unsettled: nature.snapshots,
-            snapshot_due_ns: 0,
-            touched: (0..nature.blocks).collect(),
-            stopping: false,
-            released: 0,
-        }
-    }
-
-    /// All replicas are in sync, and everybody knows.
-    pub fn is_whole(&self) -> bool {
-        let settled = self.membership.settled();
-        settled.in_sync == settled.seating.replicas
-            && !settled.seating.is_joint()
-            && self.membership.wanted() == Wanted::Nothing
-            && self.wish.is_none()
-            && self.change.is_none()
-            && self.rollback.is_none()
-            && !self.unsettled
-    }
-
-    /// Which opening it is.
-    pub fn opened(&self) -> u64 {
-        self.opened
-    }
-
-    fn targets(&self) -> Voters {
-        let early = self.bringing.as_ref().map_or(Voters::NONE, Bringing::targets);
-        self.membership.in_sync().or(self.fill.as_ref().map_or(Voters::NONE, Copying::targets)).or(early)
-    }
-
-    /// One is left out that was in sync, under this boot.
-    pub fn note_absence(&mut self, voter: VoterId, boot: Uuid) {
-        self.absent.insert(voter.0, Absent { boot, missed: self.locks.clone() });
-    }
-
-    /// No request is under way that reads or writes.
-    pub fn is_held(&self) -> bool {
-        !self.requests.iter().any(|open| open.begun && matches!(open.io, Io::Read(_) | Io::Write(..)))
-    }
-}
+use super::messages::{Io, ToNode};
+use super::parameters::MS;
+use super::replica_copy::ReplicaCopy;
+use super::serving_state::{IoReply, OpenRequest, VoterChange};
+use super::snapshot_state::SnapshotChange;
+use super::world::World;
 
 impl World {
-    /// A client asks something, where its controller serves.
+    /// Has a client make a request, if its controller serves.
     pub fn client(&mut self, client: usize) {
         let c = client % self.controllers.len();
-        let later = self.now_ns + self.rng.between(1, self.nature.think_ns);
+        let later = self.now_ns + self.rng.between(1, self.parameters.think_ns);
         if self.clients[client].is_some() {
             return;
         }
-        let stands = self.controllers[c].paused_until_ns > self.now_ns;
-        if stands || self.controllers[c].serving().is_none_or(|serving| serving.stopping) {
+        let is_paused = self.controllers[c].paused_until_ns > self.now_ns;
+        if is_paused || self.controllers[c].serving().is_none_or(|serving| serving.stopping) {
             self.queue.push(later + 50 * MS, Event::Client(client));
             return;
         }
         let (any, value) =
-            (self.rng.below(u64::from(self.nature.blocks)) as u16, self.history.requests.len() as u64 + 1);
-        let io = match self.last_wishes.pop() {
-            Some(wish) => wish.map_or(Io::Flush, Io::Read),
-            None if self.rng.chance(self.nature.flushes) => Io::Flush,
-            None if self.rng.chance(self.nature.writes[client]) => Io::Write(any, value),
+            (self.rng.below(u64::from(self.parameters.blocks)) as u16, self.history.requests.len() as u64 + 1);
+        let io = match self.final_reads.pop() {
+            Some(read) => read.map_or(Io::Flush, Io::Read),
+            None if self.rng.chance(self.parameters.flushes) => Io::Flush,
+            None if self.rng.chance(self.parameters.writes[client]) => Io::Write(any, value),
             None => Io::Read(any),
         };
         let number = self.history.requests.len();
@@ -177,7 +47,7 @@ impl World {
             _ => (None, None),
         };
         let clean = serving.touched.difference(&serving.locks).copied().collect();
-        let open = Open {
+        let open = OpenRequest {
             number,
             io,
             client,
@@ -196,7 +66,7 @@ impl World {
             begun: self.now_ns,
             ended: None,
             holders: Vec::new(),
-            hopefuls: Vec::new(),
+            promoting_holders: Vec::new(),
         };
         serving.requests.push(open);
         self.history.requests.push(request);
@@ -204,7 +74,7 @@ impl World {
         self.advance(c);
     }
 
-    /// What clients of a controller wait for is not answered any more.
+    /// Abandons the outstanding requests of a controller's clients.
     pub fn abandon_clients(&mut self, c: usize) {
         for client in (0..self.clients.len()).filter(|client| client % self.controllers.len() == c) {
             if self.clients[client].take().is_some() {
@@ -214,28 +84,28 @@ impl World {
         }
     }
 
-    /// Does what can be done, and says what the members want.
-    pub fn serve(&mut self, c: usize) -> Wanted {
-        self.survivors(c);
+    /// Does what can be done. Returns what the membership wants.
+    pub fn serve(&mut self, c: usize) -> MembershipAction {
+        self.flush_survivors(c);
         self.advance_snapshots(c);
         self.begin_requests(c);
         self.end_requests(c);
-        self.advance_wish(c);
+        self.advance_voter_change(c);
         self.advance_rollback(c);
-        self.begin_fill(c);
-        self.advance_fill(c);
-        self.let_go(c);
-        self.controllers[c].serving().map_or(Wanted::Nothing, |serving| serving.membership.wanted())
+        self.begin_sync(c);
+        self.advance_sync(c);
+        self.release(c);
+        self.controllers[c].serving().map_or(MembershipAction::Nothing, |serving| serving.membership.next_action())
     }
 
-    fn survivors(&mut self, c: usize) {
+    fn flush_survivors(&mut self, c: usize) {
         let Some(run) = &mut self.controllers[c].run else { return };
         let Phase::Serving(serving) = &mut run.phase else { return };
-        if let Wanted::Flush(voters) = serving.membership.wanted() {
-            let whom = For::Survivors(serving.round);
-            let asked = |voter: &VoterId| run.peers[usize::from(voter.0)].waits_for(whom);
-            let new: Vec<VoterId> = voters.iter().filter(|voter| !asked(voter)).collect();
-            new.into_iter().for_each(|voter| self.ask_io(c, voter, Io::Flush, whom));
+        if let MembershipAction::Flush(voters) = serving.membership.next_action() {
+            let purpose = IoPurpose::Survivors(serving.round);
+            let is_requested = |voter: &VoterId| run.peers[usize::from(voter.0)].is_outstanding(purpose);
+            let new: Vec<VoterId> = voters.iter().filter(|voter| !is_requested(voter)).collect();
+            new.into_iter().for_each(|voter| self.request_io(c, voter, Io::Flush, purpose));
         }
     }
 
@@ -243,7 +113,7 @@ impl World {
         let Some(serving) = self.controllers[c].serving() else { return };
         let (targets, in_sync, readable) =
             (serving.targets(), serving.membership.in_sync(), serving.membership.readable());
-        let holds = serving.change.as_ref().is_some_and(Change::holds);
+        let holds = serving.change.as_ref().is_some_and(SnapshotChange::holds);
         let beside = VoterId(c as u8);
         let (mut asks, mut written) = (Vec::new(), Vec::new());
         for open in &mut serving.requests {
@@ -253,32 +123,33 @@ impl World {
                 }
                 if matches!(open.io, Io::Write(..)) {
                     serving.touched.insert(*block);
-                    for absent in serving.absent.values_mut() {
-                        absent.missed.insert(*block);
+                    for dropped in serving.dropped.values_mut() {
+                        dropped.missed_writes.insert(*block);
                     }
                     written.push(*block);
                 }
             }
             open.begun = true;
-            let whom = match open.io {
+            let voters = match open.io {
                 Io::Write(..) => targets.without(open.sent),
                 Io::Flush => in_sync.without(open.sent),
                 _ if open.value.is_some() || !open.sent.and(readable).is_empty() => Voters::NONE,
-                // Whom it was sent to is out: another one.
-                _ if self.nature.local && readable.has(beside) => [beside].into_iter().collect(),
+                // The replica that the read was sent to was dropped: another one is read.
+                _ if self.parameters.local && readable.has(beside) => [beside].into_iter().collect(),
                 _ => {
                     let all: Vec<VoterId> = readable.iter().collect();
                     if all.is_empty() { Voters::NONE } else { [*self.rng.pick(&all)].into_iter().collect() }
                 }
             };
-            open.sent = if matches!(open.io, Io::Read(_)) && !whom.is_empty() { whom } else { open.sent.or(whom) };
-            asks.extend(whom.iter().map(|voter| (voter, open.io.clone(), For::Client(open.number))));
+            open.sent =
+                if matches!(open.io, Io::Read(_)) && !voters.is_empty() { voters } else { open.sent.or(voters) };
+            asks.extend(voters.iter().map(|voter| (voter, open.io.clone(), IoPurpose::Client(open.number))));
         }
-        // A flush that is under way says nothing of what is written now.
+        // A flush in flight does not cover what is written now.
         for open in &mut serving.requests {
             open.clean.retain(|block| !written.contains(block));
         }
-        asks.into_iter().for_each(|(voter, io, whom)| self.ask_io(c, voter, io, whom));
+        asks.into_iter().for_each(|(voter, io, purpose)| self.request_io(c, voter, io, purpose));
     }
 
     fn end_requests(&mut self, c: usize) {
@@ -287,10 +158,11 @@ impl World {
         let Phase::Serving(serving) = &mut run.phase else { return };
         let holds = run.lease.holds(serving.membership.lease_sets(), now);
         let (in_sync, targets) = (serving.membership.in_sync(), serving.targets());
-        // Not who is being promoted: it is in sync when that counts.
+        // A replica that is being promoted does not count: it is in sync once the promotion is in effect.
         let hold = serving.membership.readable();
-        // Who is being filled is waited for as well: a later write of the block must not overtake this one there.
-        let is_done = |open: &Open| match open.io {
+        // A replica that is being synced is waited for as well: a later write of the block must not overtake this one
+        // there.
+        let is_done = |open: &OpenRequest| match open.io {
             Io::Read(_) => open.value.is_some(),
             _ => open.begun && in_sync.or(targets.and(open.sent)).without(open.done).is_empty(),
         };
@@ -305,7 +177,7 @@ impl World {
             );
             return;
         }
-        let least = serving.membership.settled().seating.least();
+        let least = serving.membership.settled().config.replicas_needed();
         if in_sync.count() < least {
             let why = format!("controller {c} answers with {} replicas, and it takes {least}", in_sync.count());
             self.violation.get_or_insert(why);
@@ -313,7 +185,7 @@ impl World {
         let (done, rest) = std::mem::take(&mut serving.requests).into_iter().partition(is_done);
         serving.requests = rest;
         let whole = serving.is_whole();
-        let (done, mut clean): (Vec<Open>, Vec<Vec<u16>>) = (done, Vec::new());
+        let (done, mut clean): (Vec<OpenRequest>, Vec<Vec<u16>>) = (done, Vec::new());
         for open in &done {
             match open.io {
                 Io::Read(block) | Io::Write(block, _) => serving.locks.retain(|at| *at != block),
@@ -334,37 +206,37 @@ impl World {
             request.ended = Some(self.now_ns);
             request.value = request.value.or(open.value);
             let had = in_sync.iter().filter_map(|voter| Some((voter, *open.boots.get(&usize::from(voter.0))?)));
-            let (holders, hopefuls): (Vec<_>, Vec<_>) = had.partition(|(voter, _)| hold.has(*voter));
+            let (holders, promoting_holders): (Vec<_>, Vec<_>) = had.partition(|(voter, _)| hold.has(*voter));
             let of_nodes =
                 |had: Vec<(VoterId, u64)>| had.into_iter().map(|(v, boot)| (usize::from(v.0), boot)).collect();
-            (request.holders, request.hopefuls) = (of_nodes(holders), of_nodes(hopefuls));
+            (request.holders, request.promoting_holders) = (of_nodes(holders), of_nodes(promoting_holders));
             let (block, value) = (request.block, request.value);
             self.trace.event(self.now_ns, format_args!("{c} answers {} {kind} {block:?} {value:?}", open.number));
             self.counters.add("client", kind, 1);
             self.clients[open.client] = None;
-            let later = self.now_ns + self.rng.between(1, self.nature.think_ns);
+            let later = self.now_ns + self.rng.between(1, self.parameters.think_ns);
             self.queue.push(later, Event::Client(open.client));
         }
         for blocks in clean {
             self.counters.add("client", "blocks clean", blocks.len() as u64);
-            in_sync.iter().for_each(|voter| self.ask_io(c, voter, Io::Clean(blocks.clone()), For::Nobody));
+            in_sync.iter().for_each(|voter| self.request_io(c, voter, Io::Clean(blocks.clone()), IoPurpose::Nothing));
         }
-        // Others may have waited for these blocks.
+        // Other requests may have waited for these blocks.
         self.begin_requests(c);
     }
 
-    /// An I/O is done.
-    pub fn done(&mut self, c: usize, voter: VoterId, whom: For, found: Found) {
-        match whom {
-            For::Snapshot(number) => return self.snapshot_done(c, voter, number, found),
-            For::Bringing(number) => return self.brought(c, voter, number, found),
-            For::Rollback(mark) => return self.was_rolled_back(c, voter, mark, &found),
+    /// Handles the reply to an I/O.
+    pub fn done(&mut self, c: usize, voter: VoterId, purpose: IoPurpose, found: IoReply) {
+        match purpose {
+            IoPurpose::Snapshot(number) => return self.snapshot_done(c, voter, number, found),
+            IoPurpose::SnapshotCopy(number) => return self.handle_snapshot_copied(c, voter, number, found),
+            IoPurpose::Rollback(mark) => return self.handle_rolled_back(c, voter, mark, &found),
             _ => {}
         }
-        let Found { io, value, dirty, boot, .. } = found;
+        let IoReply { io, value, dirty, boot, .. } = found;
         let Some(run) = &mut self.controllers[c].run else { return };
-        match (&mut run.phase, whom) {
-            (Phase::Serving(serving), For::Client(number)) => {
+        match (&mut run.phase, purpose) {
+            (Phase::Serving(serving), IoPurpose::Client(number)) => {
                 let Some(open) = serving.requests.iter_mut().find(|open| open.number == number) else { return };
                 open.done.insert(voter);
                 open.boots.insert(usize::from(voter.0), boot);
@@ -372,71 +244,75 @@ impl World {
                     open.value.get_or_insert(value);
                 }
             }
-            (Phase::Serving(serving), For::Survivors(round)) if round == serving.round => {
+            (Phase::Serving(serving), IoPurpose::Survivors(round)) if round == serving.round => {
                 serving.membership.flushed(voter);
                 self.ask_voters(c);
             }
-            (Phase::Opening(_, Some(copying)), For::Copy(number)) if copying.number == number => {
+            (Phase::Opening(_, Some(copying)), IoPurpose::Copy(number)) if copying.number == number => {
                 let asks = copying.done(voter, &io, value, &dirty);
-                asks.into_iter().for_each(|(voter, io)| self.ask_io(c, voter, io, whom));
+                asks.into_iter().for_each(|(voter, io)| self.request_io(c, voter, io, purpose));
             }
-            (Phase::Serving(serving), For::Copy(number)) => {
-                let Some(fill) = serving.fill.as_mut().filter(|fill| fill.number == number) else { return };
-                let asks = fill.done(voter, &io, value, &dirty);
-                asks.into_iter().for_each(|(voter, io)| self.ask_io(c, voter, io, whom));
+            (Phase::Serving(serving), IoPurpose::Copy(number)) => {
+                let Some(sync) = serving.sync.as_mut().filter(|sync| sync.number == number) else { return };
+                let asks = sync.done(voter, &io, value, &dirty);
+                asks.into_iter().for_each(|(voter, io)| self.request_io(c, voter, io, purpose));
             }
             _ => {}
         }
     }
 
-    fn begin_fill(&mut self, c: usize) {
+    fn begin_sync(&mut self, c: usize) {
         let number = self.number();
         let Some(run) = &mut self.controllers[c].run else { return };
         let Phase::Serving(serving) = &mut run.phase else { return };
         let changes = serving.change.is_some() || serving.rollback.is_some() || serving.unsettled;
-        if serving.fill.is_some() || changes || serving.membership.wanted() != Wanted::Nothing || serving.stopping {
+        if serving.sync.is_some()
+            || changes
+            || serving.membership.next_action() != MembershipAction::Nothing
+            || serving.stopping
+        {
             return;
         }
         let settled = serving.membership.settled().in_sync;
-        let is_met = |voter: &VoterId| run.peers[usize::from(voter.0)].is_met();
-        let replicas = serving.membership.settled().seating.replicas;
-        let stays = |voter: &VoterId| serving.wish != Some(Wish::Goes(*voter));
+        let is_admitted = |voter: &VoterId| run.peers[usize::from(voter.0)].is_admitted();
+        let replicas = serving.membership.settled().config.replicas;
+        let stays = |voter: &VoterId| serving.voter_change != Some(VoterChange::Remove(*voter));
         let mut targets = replicas.without(settled).iter().filter(stays);
-        let ends = targets.find(is_met).zip(settled.iter().find(is_met));
+        let ends = targets.find(is_admitted).zip(settled.iter().find(is_admitted));
         let Some((target, source)) = ends else {
-            serving.bringing = None;
+            serving.snapshot_copy = None;
             return;
         };
-        if self.nature.snapshots && !self.bring(c, source, target) {
+        if self.parameters.snapshots && !self.copy_snapshots(c, source, target) {
             return;
         }
         let Some(run) = &mut self.controllers[c].run else { return };
         let Phase::Serving(serving) = &mut run.phase else { return };
-        // What was asked of it before it was lost is not.
+        // What was requested of the replica before it was dropped is not outstanding any more.
         run.peers[usize::from(target.0)].forget();
         serving.requests.iter_mut().for_each(|open| open.sent.remove(target));
         let written = serving.locks.clone();
         let boot = run.peers[usize::from(target.0)].boot();
-        let is_older = is_of_older_copy(boot) && !planted(Planted::OlderCaughtUp);
-        let line = |voter: VoterId| self.nodes[usize::from(voter.0)].store.line;
-        serving.fill = Some(match serving.absent.get(&target.0).filter(|absent| absent.boot == boot) {
-            Some(absent) => {
+        let is_older = is_of_older_copy(boot) && !is_active(Bug::OlderCaughtUp);
+        let lineage = |voter: VoterId| self.nodes[usize::from(voter.0)].store.lineage;
+        serving.sync = Some(match serving.dropped.get(&target.0).filter(|dropped| dropped.boot == boot) {
+            Some(dropped) => {
                 self.counters.add("fill", "of what was missed", 1);
-                Copying::catch_up(number, source, target, &written | &absent.missed)
+                ReplicaCopy::delta(number, source, target, &written | &dropped.missed_writes)
             }
-            // What it has differs in nobody knows what.
-            None if is_older || line(source) != line(target) => {
+            // It is unknown in which blocks the replica differs.
+            None if is_older || lineage(source) != lineage(target) => {
                 self.counters.add("fill", "wholly", 1);
-                Copying::fill(number, source, target, written).wholly(self.nature.blocks)
+                ReplicaCopy::sync(number, source, target, written).with_all_blocks(self.parameters.blocks)
             }
-            None => Copying::fill(number, source, target, written),
+            None => ReplicaCopy::sync(number, source, target, written),
         });
         self.event(format_args!("{c} fills {target:?} from {source:?}"));
         self.counters.add("fill", "begun", 1);
     }
 
-    /// Who is to stop says so to the voters, once nothing is under way.
-    fn let_go(&mut self, c: usize) {
+    /// Releases the epoch of a controller that is to stop, once nothing is in flight.
+    fn release(&mut self, c: usize) {
         let Some(run) = &mut self.controllers[c].run else { return };
         let (epoch, controller) = (run.epoch, run.uuid);
         let Phase::Serving(serving) = &mut run.phase else { return };
@@ -448,12 +324,12 @@ impl World {
         let rollback = serving.rollback.filter(|_| last);
         for node in 0..self.nodes.len() {
             let number = self.number();
-            self.send(c, node, ToNode::Ask(number, Ask::Release { epoch, controller }));
+            self.send(c, node, ToNode::Ask(number, VoterRequest::Release { epoch, controller }));
         }
         if last {
             self.counters.add("controller", "handovers", 1);
             self.stop(c, "it was told to");
-            self.closed_to_roll_back(c, rollback);
+            self.reopen_to_roll_back(c, rollback);
         }
     }
 }

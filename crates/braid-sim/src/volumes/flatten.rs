@@ -1,26 +1,25 @@
-//! Volumes become independent of what they began as, under their clients.
+//! Flattening: volumes become independent of their parents, under their clients.
 
-use braid_engine::keeper::EngineIo;
 use braid_engine::pool::{AdminError, FlattenStep, Pool};
-use braid_engine::{PoolNext, Uuid};
+use braid_engine::{EngineIo, PoolNext, Uuid};
 
 use super::admin::Admin;
-use super::manage::{next, owner_of};
+use super::manage::{after_change, owner_of};
 
-/// Steps that somebody waits for the end of what is flattened.
+/// Maximum number of steps that an administrator performs per flattening.
 const STEPS_MAX: u32 = 60;
 
 impl Admin {
-    /// Has one made independent, and waits for that, or for some of it.
+    /// Begins to flatten a volume, and performs all or some of its steps.
     pub async fn flatten(&mut self, uuid: Uuid) {
         self.phase("flattening");
-        self.take(uuid, true);
+        self.set_busy(uuid, true);
         let flatten = move |pool: &mut Pool| {
             let tops = owner_of(pool, uuid).and_then(|owner| pool.flatten(owner));
-            next(tops, PoolNext::Commit, pool)
+            after_change(tops, PoolNext::Commit, pool)
         };
         let (tops, good) = self.call(flatten, |_, _| {}).await;
-        self.take(uuid, false);
+        self.set_busy(uuid, false);
         match tops {
             Ok(tops) if good => {
                 self.count("admin", if tops.is_empty() { "nothing to flatten" } else { "volumes to flatten" });
@@ -28,14 +27,14 @@ impl Admin {
             Ok(_) => return,
             Err(AdminError::LogFull) => return self.count("admin", "flattening refused"),
             Err(error) => {
-                self.odd(format!("flattening is refused: {error}"));
+                self.report_violation(format!("flattening is refused: {error}"));
                 return;
             }
         }
         let steps = self.rng.below(u64::from(STEPS_MAX));
         for _ in 0..steps {
             let records = 1 + self.rng.below(60) as u32;
-            if self.flatten_on(records).await == FlattenStep::Nothing {
+            if self.flatten_step(records).await == FlattenStep::Nothing {
                 break;
             }
             let pause = 1 + self.rng.below(300_000);
@@ -43,8 +42,8 @@ impl Admin {
         }
     }
 
-    pub async fn flatten_on(&self, records: u32) -> FlattenStep {
-        let step = self.look(move |pool| pool.flatten_step(records)).await;
+    pub async fn flatten_step(&self, records: u32) -> FlattenStep {
+        let step = self.inspect_pool(move |pool| pool.flatten_step(records)).await;
         match step {
             FlattenStep::Done(_) => self.count("admin", "flattened"),
             FlattenStep::Full(_) => self.count("admin", "flattening without space"),

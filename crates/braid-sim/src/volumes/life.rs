@@ -1,54 +1,54 @@
-//! One life of the process: shards, tasks and clients, until it ends by itself or is ended.
+//! One life of the process: shards, tasks and clients, until it ends in order or crashes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use braid_array_admin::reconciler::ReconcilerEvent;
 use braid_engine::Limits;
 use braid_engine::io::{ErrorKind, LeafError, LeafId};
-use braid_engine::keeper::ReconcilerEvent;
 
 use super::admin::Admin;
 use super::manage::KEY;
-use super::scene::{Scene, Wish};
-use crate::host::{Host, Told};
-use crate::meta::{Port, Tasks, Wanted};
+use super::shared_state::{ShardRequest, SharedState};
+use crate::acts::PlannedEnd;
+use crate::host::{Host, HostEvent};
+use crate::meta::{Port, TaskRequest, Tasks};
 use crate::rng::Rng;
-use crate::sim::Doom;
-use crate::world::{Crash, Happening, World};
+use crate::world::{Crash, World, WorldEvent};
 
-/// When nothing is left to happen, tasks are asked so often whether they have something for one another.
+/// When no event is left, the tasks are polled this many times, as they may still wait for one another.
 const IDLE_MAX: u32 = 200;
-/// A life that lasts longer, in virtual nanoseconds, will not end: time limits of disks are of 30 seconds.
+/// A life that lasts longer than this many virtual nanoseconds will not end: time limits of disks are 30 seconds.
 const LIFE_NS_MAX: u64 = 3_600_000_000_000;
 
 /// How a life ended.
-pub(super) enum End {
+pub(super) enum LifeEnd {
     Clean,
     Crash(Crash),
     Wrong(String),
 }
 
-/// One life, while it lasts.
-pub(super) struct Life<'a> {
+/// One life in progress.
+pub(super) struct ProcessLife<'a> {
     world: &'a mut World,
-    scene: &'a Rc<RefCell<Scene>>,
+    shared: &'a Rc<RefCell<SharedState>>,
     host: Host,
     port: Port,
     tasks: Tasks,
     steps_before: u64,
 }
 
-impl<'a> Life<'a> {
-    /// A process that has just begun.
-    pub fn new(world: &'a mut World, scene: &'a Rc<RefCell<Scene>>, rng: &mut Rng) -> Life<'a> {
+impl<'a> ProcessLife<'a> {
+    /// Creates a process that has just started.
+    pub fn new(world: &'a mut World, shared: &'a Rc<RefCell<SharedState>>, rng: &mut Rng) -> ProcessLife<'a> {
         let mut order: Vec<usize> = (0..world.disks.len()).filter(|disk| !world.disks[*disk].gone).collect();
         rng.shuffle(&mut order);
         world.leaves = order;
         world.starving.clear();
-        scene.borrow_mut().starve.clear();
+        shared.borrow_mut().starve.clear();
         let shards = rng.between(1, 3) as u16;
-        scene.borrow_mut().shards = shards;
+        shared.borrow_mut().shards = shards;
         let limits =
             Limits { slots: *rng.pick(&[6, 24, 200]), devices: 64, range_table_bits: rng.between(4, 10) as u32 };
         world.note(format_args!("a life with {shards} shards, {limits:?}"));
@@ -56,208 +56,212 @@ impl<'a> Life<'a> {
         let host = Host::new(shards, &limits, world, rng.fork());
         let port = Port::new(world.leaves.iter().map(|disk| world.disks[*disk].size_bytes()).collect());
         let steps_before = world.steps;
-        Life { world, scene, host, port, tasks: Tasks::default(), steps_before }
+        ProcessLife { world, shared, host, port, tasks: Tasks::default(), steps_before }
     }
 
-    /// Lives it. Returns how it ended.
-    pub fn run(mut self, doom: Doom, last: bool, rng: &mut Rng) -> End {
+    /// Runs the life. Returns how it ended.
+    pub fn run(mut self, doom: PlannedEnd, last: bool, rng: &mut Rng) -> LifeEnd {
         let leaves: BTreeMap<usize, LeafId> =
             self.world.leaves.iter().enumerate().map(|(leaf, disk)| (*disk, LeafId(leaf as u32))).collect();
         let admin = Admin {
             port: self.port.clone(),
-            scene: Rc::clone(self.scene),
+            shared: Rc::clone(self.shared),
             leaves,
             shards: self.host.shards(),
             rng: rng.fork(),
             last,
         };
-        let done = self.tasks.spawn(admin.live());
+        let done = self.tasks.spawn(admin.run_life());
         let end_ns = self.world.now_ns + LIFE_NS_MAX;
         let (mut how, mut within) = (None, None);
         match doom {
-            Doom::Clean => {}
-            Doom::After(ns, crash) => {
-                self.world.after(ns, Happening::CrashPoint);
+            PlannedEnd::Clean => {}
+            PlannedEnd::After(ns, crash) => {
+                self.world.after(ns, WorldEvent::CrashPoint);
                 how = Some(crash);
             }
-            Doom::AtStep(steps, crash) => {
+            PlannedEnd::AtStep(steps, crash) => {
                 self.world.crash_at_step = Some(self.world.steps + steps);
                 how = Some(crash);
             }
-            Doom::Within(moment, nth, ns, crash) => (how, within) = (Some(crash), Some((moment, nth, ns))),
+            PlannedEnd::Within(moment, nth, ns, crash) => (how, within) = (Some(crash), Some((moment, nth, ns))),
         }
         let mut idle = 0;
         loop {
             self.port.set_now(self.world.now_ns);
             self.tasks.poll();
-            let spawned = std::mem::take(&mut self.scene.borrow_mut().spawned);
+            let spawned = std::mem::take(&mut self.shared.borrow_mut().spawned);
             spawned.into_iter().for_each(|task| self.tasks.add(task));
             self.serve_tasks();
-            self.serve_scene();
-            self.listen();
-            let moments = std::mem::take(&mut self.scene.borrow_mut().moments);
+            self.serve_shared_state();
+            self.dispatch_events();
+            let moments = std::mem::take(&mut self.shared.borrow_mut().moments);
             for moment in moments.into_iter().chain(std::mem::take(&mut self.world.moments)) {
                 if let Some((wanted, nth, ns)) = &mut within
                     && moment == *wanted
                 {
                     *nth -= 1;
                     if *nth == 0 {
-                        self.world.after(*ns, Happening::CrashPoint);
+                        self.world.after(*ns, WorldEvent::CrashPoint);
                         self.world.counters.add("aimed at", wanted);
                         within = None;
                     }
                 }
             }
-            if let Some(why) = self.scene.borrow_mut().violation.take() {
-                return End::Wrong(why);
+            if let Some(why) = self.shared.borrow_mut().violation.take() {
+                return LifeEnd::Wrong(why);
             }
-            if self.has_news() {
+            if self.has_work() {
                 continue;
             }
             // A process cannot exit while the kernel has I/O of it.
             if done.is_done() && self.world.in_flight() == 0 {
                 self.world.crash_at_step = None;
                 return match self.host.is_calm() {
-                    true => End::Clean,
-                    false => End::Wrong("the process has ended, but a slot, a part or a range is in use".into()),
+                    true => LifeEnd::Clean,
+                    false => LifeEnd::Wrong("the process has ended, but a slot, a part or a range is in use".into()),
                 };
             }
-            let happening = self.world.next_happening();
+            let happening = self.world.next_event();
             let Some(happening) = happening.filter(|_| self.world.now_ns < end_ns) else {
-                // Tasks may have something for one another.
+                // Tasks may wait for one another.
                 idle += 1;
                 if self.world.now_ns < end_ns && idle < IDLE_MAX {
                     continue;
                 }
-                let scene = self.scene.borrow();
-                let waits = scene.asked.len();
-                return End::Wrong(format!("the process waits for ever ({}), {waits} requests too", scene.phase));
+                let shared = self.shared.borrow();
+                let waits = shared.pending.len();
+                return LifeEnd::Wrong(format!("the process waits for ever ({}), {waits} requests too", shared.phase));
             };
             idle = 0;
-            if let (Happening::CrashPoint, Some(how)) = (&happening, how) {
+            if let (WorldEvent::CrashPoint, Some(how)) = (&happening, how) {
                 self.world.crash_at_step = None;
-                return End::Crash(how);
+                return LifeEnd::Crash(how);
             }
-            self.happens(happening);
+            self.handle_event(happening);
         }
     }
 
-    fn has_news(&self) -> bool {
-        let scene = self.scene.borrow();
-        !self.host.told.is_empty() || !scene.wishes.is_empty() || !scene.spawned.is_empty()
+    fn has_work(&self) -> bool {
+        let shared = self.shared.borrow();
+        !self.host.events.is_empty() || !shared.shard_requests.is_empty() || !shared.spawned.is_empty()
     }
 
-    /// Starts what the tasks want of disks and arrays.
+    /// Submits what the tasks request of disks and arrays.
     fn serve_tasks(&mut self) {
-        for (id, wanted) in self.port.take_wanted() {
+        for (id, wanted) in self.port.take_requests() {
             let Some(wanted) = self.world.submit_meta(id, wanted) else { continue };
             let (world, host) = (&mut *self.world, &mut self.host);
             match wanted {
-                Wanted::Sleep(ns) => world.after(ns, Happening::MetaDone(id, Ok(Vec::new()))),
-                Wanted::Publish(device, layout) => host.publish(world, id, device, layout.as_ref()),
-                Wanted::IsIdle(leaf) => {
+                TaskRequest::Sleep(ns) => world.after(ns, WorldEvent::MetaDone(id, Ok(Vec::new()))),
+                TaskRequest::Publish(device, layout) => host.publish(world, id, device, layout.as_ref()),
+                TaskRequest::IsIdle(leaf) => {
                     let busy = world.is_busy(leaf);
                     let answer = if busy { Err(LeafError::of(ErrorKind::Busy)) } else { Ok(Vec::new()) };
                     self.port.answer(id, answer);
                 }
-                Wanted::Reopen(leaf) => self.scene.borrow_mut().reopening.push((id, leaf)),
-                Wanted::Requests(device) => {
+                TaskRequest::Reopen(leaf) => self.shared.borrow_mut().reopening.push((id, leaf)),
+                TaskRequest::Requests(device) => {
                     self.port.answer(id, Ok(host.requests(device).to_le_bytes().to_vec()));
                 }
-                Wanted::Renewed(device) => host.renewed(world, device),
-                Wanted::Freeze(device) => host.freeze(world, id, device),
-                Wanted::Request(asked) => host.request(world, id, asked),
-                Wanted::Sync(part) => {
+                TaskRequest::Renewed(device) => host.renewed(world, device),
+                TaskRequest::Freeze(device) => host.freeze(world, id, device),
+                TaskRequest::Request(asked) => host.request(world, id, asked),
+                TaskRequest::Sync(part) => {
                     world.moments.push("copying");
                     host.sync(world, id, part);
                 }
-                Wanted::Call(device, home, call) => host.call(world, id, device, home.0, call),
-                Wanted::Read(..) | Wanted::Write(..) | Wanted::Flush(_) => unreachable!("the world has taken it"),
+                TaskRequest::Call(device, home, call) => host.call(world, id, device, home.0, call),
+                TaskRequest::Read(..) | TaskRequest::Write(..) | TaskRequest::Flush(_) => {
+                    unreachable!("the world has taken it")
+                }
             }
         }
-        for (device, note) in self.port.take_notes() {
-            let kind = crate::plot::mirrors::kind_of(&note);
-            self.world.counters.add("keepers", kind);
+        for (device, note) in self.port.take_events() {
+            let kind = crate::mirrors::event_name(&note);
+            self.world.counters.add("reconcilers", kind);
             self.world.moments.push(kind);
-            self.world.note(format_args!("keeper of device {}: {note:?}", device.0));
+            self.world.note(format_args!("reconciler of device {}: {note:?}", device.0));
             if matches!(note, ReconcilerEvent::ArrayFailed) {
                 let why = || format!("array {} has failed, and only one disk of it may", device.0);
-                self.scene.borrow_mut().wrong(why);
+                self.shared.borrow_mut().set_violation(why);
             }
         }
     }
 
-    /// Starts what they want of the pool, and of those who ask.
-    fn serve_scene(&mut self) {
-        let mut scene = self.scene.borrow_mut();
-        for note in std::mem::take(&mut scene.notes) {
+    /// Submits what the tasks request of the pool, and what the clients request.
+    fn serve_shared_state(&mut self) {
+        let mut shared = self.shared.borrow_mut();
+        for note in std::mem::take(&mut shared.notes) {
             self.world.note(format_args!("admin: {note}"));
         }
-        let home = scene.home;
-        for wish in std::mem::take(&mut scene.wishes) {
-            match wish {
-                Wish::Serve(pool, places) => {
-                    scene.steps_of_start = self.world.steps - self.steps_before;
-                    self.host.serve_pool(self.world, KEY, home, pool, places);
+        let home = shared.home;
+        for request in std::mem::take(&mut shared.shard_requests) {
+            match request {
+                ShardRequest::Serve(pool, members) => {
+                    shared.steps_of_start = self.world.steps - self.steps_before;
+                    self.host.serve_pool(self.world, KEY, home, pool, members);
                 }
-                Wish::Call(number, call, then) => {
+                ShardRequest::Call(number, call, then) => {
                     self.host.pool_call(self.world, number, KEY, home, call);
-                    then(&mut scene);
+                    then(&mut shared);
                 }
-                Wish::Leave => scene.left = self.host.leave_pool(self.world, KEY, home),
+                ShardRequest::Leave => shared.taken_pool = self.host.leave_pool(self.world, KEY, home),
             }
         }
-        for disk in std::mem::take(&mut scene.pull) {
+        for disk in std::mem::take(&mut shared.pull) {
             self.world.pull(disk);
         }
-        for (disk, before, ns, chance) in std::mem::take(&mut scene.starve) {
+        for (disk, before, ns, chance) in std::mem::take(&mut shared.starve) {
             self.world.starving.insert(disk, (before, self.world.now_ns + ns, chance));
         }
         let (world, port) = (&mut *self.world, &self.port);
-        scene.reopening.retain(|(id, leaf)| {
+        shared.reopening.retain(|(id, leaf)| {
             let done = world.reopen(*leaf);
             if done {
                 port.answer(*id, Ok(Vec::new()));
             }
             !done
         });
-        scene.read_on(self.world, &mut self.host);
-        for (client, ns) in std::mem::take(&mut scene.to_wake) {
-            self.world.after(ns, Happening::Wake(client));
+        shared.submit_reads(self.world, &mut self.host);
+        for (client, ns) in std::mem::take(&mut shared.to_wake) {
+            self.world.after(ns, WorldEvent::Wake(client));
         }
     }
 
-    fn happens(&mut self, happening: Happening) {
+    fn handle_event(&mut self, happening: WorldEvent) {
         let (world, host) = (&mut *self.world, &mut self.host);
         match happening {
-            Happening::LeafDone(shard, cookie, result) => host.leaf_done(world, shard, cookie, result),
-            Happening::LeafLate(shard, cookie) => host.leaf_late(world, shard, cookie),
-            Happening::LeafReturned(shard, cookie) => host.leaf_returned(world, shard, cookie),
-            Happening::MetaDone(id, answer) => self.port.answer(id, answer),
-            Happening::Deliver(from, to) => host.deliver(world, from, to),
-            Happening::Publish(shard) => host.take_mail(world, shard),
-            Happening::EndTurn(shard) => host.end_turn(world, shard),
-            Happening::Wake(client) => self.scene.borrow_mut().wake(client, world, host),
-            Happening::CrashPoint => {}
+            WorldEvent::LeafDone(shard, cookie, result) => host.leaf_done(world, shard, cookie, result),
+            WorldEvent::LeafLate(shard, cookie) => host.leaf_late(world, shard, cookie),
+            WorldEvent::LeafReturned(shard, cookie) => host.leaf_returned(world, shard, cookie),
+            WorldEvent::MetaDone(id, answer) => self.port.answer(id, answer),
+            WorldEvent::Deliver(from, to) => host.deliver(world, from, to),
+            WorldEvent::Publish(shard) => host.take_mail(world, shard),
+            WorldEvent::EndTurn(shard) => host.end_turn(world, shard),
+            WorldEvent::Wake(client) => self.shared.borrow_mut().wake(client, world, host),
+            WorldEvent::CrashPoint => {}
         }
     }
 
-    /// Passes on what the shards have to tell.
-    fn listen(&mut self) {
-        while let Some(told) = self.host.told.pop_front() {
+    /// Dispatches the events that the shards report.
+    fn dispatch_events(&mut self) {
+        while let Some(told) = self.host.events.pop_front() {
             match told {
-                Told::Done(completion) => self.scene.borrow_mut().answered(&completion, self.world),
-                Told::Released(tag) => self.scene.borrow_mut().released(tag, self.world),
-                Told::Drained(number) | Told::Frozen(number) | Told::Called(number) => {
+                HostEvent::Done(completion) => self.shared.borrow_mut().answered(&completion, self.world),
+                HostEvent::Released(tag) => self.shared.borrow_mut().released(tag, self.world),
+                HostEvent::Drained(number) | HostEvent::Frozen(number) | HostEvent::RegionCallDone(number) => {
                     self.port.answer(number, Ok(Vec::new()));
                 }
-                Told::Given(number, given) => self.port.give(number, given),
-                Told::Synced(number, result) => self.port.answer_sync(number, result),
-                Told::Trouble(trouble) => {
-                    self.world.moments.push("trouble of a member");
-                    self.port.tell_trouble(trouble);
+                HostEvent::TaskReply(number, given) => self.port.deliver_device_reply(number, given),
+                HostEvent::Synced(number, result) => self.port.answer_sync(number, result),
+                HostEvent::Fault(trouble) => {
+                    self.world.moments.push("fault of a member");
+                    self.port.report_fault(trouble);
                 }
-                Told::PoolCalled(number, good) => drop(self.scene.borrow_mut().called.insert(number, good)),
+                HostEvent::PoolCallDone(number, good) => {
+                    self.shared.borrow_mut().ended_calls.insert(number, good);
+                }
             }
         }
     }

@@ -1,20 +1,19 @@
-//! What is done to volumes and snapshots: they come, are served, are given other names and sizes, go back and go.
+//! Administration of volumes and snapshots: they are created, served, renamed, resized, rolled back and deleted.
 
 use std::sync::Arc;
 
 use braid_engine::io::ShardId;
-use braid_engine::keeper::EngineIo;
 use braid_engine::pool::on_disk::{AllocationPolicy, Owner, OwnerKind, OwnerName};
 use braid_engine::pool::{AdminError, DiscardOutcome, OwnerId, Pool, PoolShared, VolumeId, VolumeShared};
-use braid_engine::{DeviceLayout, Node, PoolKey, PoolNext, Uuid, VolumeNode};
+use braid_engine::{DeviceLayout, EngineIo, Node, PoolKey, PoolNext, Uuid, VolumeNode};
 
 use super::admin::{Admin, blocks_of};
-use super::oracle::{Block, Rule};
-use super::scene::{BLOCK, Known, Life, Scene, Served};
+use super::oracle::{BLOCK, Block, Rule};
+use super::shared_state::{Lifecycle, Served, SharedState, VolumeModel};
 
-/// The pool, on every shard.
+/// The pool's key on every shard.
 pub(super) const KEY: PoolKey = PoolKey(3);
-/// The most blocks of a volume, however often it grows.
+/// Maximum number of blocks of a volume, however often it grows.
 const BLOCKS_MAX: u64 = 1500;
 
 pub(super) fn owner_of(pool: &Pool, uuid: Uuid) -> Result<OwnerId, AdminError> {
@@ -26,8 +25,8 @@ fn name_of(name: &str) -> OwnerName {
     OwnerName::new(name).expect("a good name")
 }
 
-/// Nothing changed, or it is to be committed.
-pub(super) fn next<T>(
+/// Returns the next step of a call: `next` if the call changed something, else none.
+pub(super) fn after_change<T>(
     result: Result<T, AdminError>,
     next: PoolNext,
     pool: &mut Pool,
@@ -38,7 +37,7 @@ pub(super) fn next<T>(
     (if result.is_ok() { next } else { PoolNext::Done }, result)
 }
 
-impl Scene {
+impl SharedState {
     fn new_name(&mut self, of: &str) -> String {
         self.names += 1;
         format!("{of}{}", self.names)
@@ -48,44 +47,44 @@ impl Scene {
         Uuid::from_u128(u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits()) | 1)
     }
 
-    pub fn get(&mut self, uuid: Uuid) -> &mut Known {
-        self.known.get_mut(&uuid).expect("nobody else takes it away")
+    pub fn get(&mut self, uuid: Uuid) -> &mut VolumeModel {
+        self.models.get_mut(&uuid).expect("nobody else takes it away")
     }
 }
 
 impl Admin {
     fn is_there(&self, uuid: Uuid) -> bool {
-        self.scene.borrow().known.contains_key(&uuid)
+        self.shared.borrow().models.contains_key(&uuid)
     }
 
-    pub(super) fn take(&self, uuid: Uuid, busy: bool) {
+    pub(super) fn set_busy(&self, uuid: Uuid, busy: bool) {
         if self.is_there(uuid) {
-            self.scene.borrow_mut().get(uuid).busy = busy;
+            self.shared.borrow_mut().get(uuid).busy = busy;
         }
     }
 
     pub(super) fn refused(&self, what: &str, error: AdminError) {
         self.count("admin", &format!("{what} refused: {error}"));
         if !matches!(error, AdminError::LogFull | AdminError::NoOwnerSlot | AdminError::TooManyAtOnce) {
-            self.odd(format!("{what}: {error}"));
+            self.report_violation(format!("{what}: {error}"));
         }
     }
 
-    /// Makes a volume; of a snapshot: a clone.
+    /// Creates a volume or, from a snapshot, a clone.
     pub async fn create(&mut self, of: Option<Uuid>) {
         self.phase(if of.is_some() { "cloning" } else { "creating a volume" });
         let (uuid, name, blocks) = {
-            let mut scene = self.scene.borrow_mut();
+            let mut shared = self.shared.borrow_mut();
             let blocks = match of {
-                Some(of) => scene.known[&of].blocks.clone(),
+                Some(of) => shared.models[&of].blocks.clone(),
                 None => {
-                    let most = scene.nature.volume_blocks;
-                    vec![Block::default(); 1 + scene.rng.below(most) as usize]
+                    let most = shared.parameters.volume_blocks;
+                    vec![Block::default(); 1 + shared.rng.below(most) as usize]
                 }
             };
-            (scene.new_uuid(), scene.new_name("v"), blocks)
+            (shared.new_uuid(), shared.new_name("v"), blocks)
         };
-        let members = self.scene.borrow().members.len();
+        let members = self.shared.borrow().members.len();
         let (place, on) = match self.rng.below(4) {
             0 => (AllocationPolicy::Single, 1 << self.rng.index(members)),
             1 => (AllocationPolicy::Chosen, u128::from(1 + self.rng.below((1 << members) - 1))),
@@ -111,111 +110,111 @@ impl Admin {
             name: name_of(&name),
             schedule: None,
         };
-        let known = Known {
+        let model = VolumeModel {
             uuid,
             names: vec![name],
-            of: None,
+            snapshot_of: None,
             blocks,
             until: u64::MAX,
-            life: Life::Coming(self.scene.borrow_mut().new_number()),
-            had: None,
+            lifecycle: Lifecycle::Creating(self.shared.borrow_mut().new_number()),
+            blocks_before: None,
             served: None,
             busy: true,
         };
         let create = move |pool: &mut Pool| {
             let parent = of.map(|of| owner_of(pool, of)).transpose();
             let created = parent.and_then(|parent| pool.create_volume(parent, owner.clone()).map(drop));
-            next(created, PoolNext::Commit, pool)
+            after_change(created, PoolNext::Commit, pool)
         };
-        let if_created = move |scene: &mut Scene, created: &Result<(), AdminError>| {
+        let if_created = move |shared: &mut SharedState, created: &Result<(), AdminError>| {
             if created.is_ok() {
-                scene.known.insert(known.uuid, known);
+                shared.models.insert(model.uuid, model);
             }
         };
         if let Some(of) = of {
-            self.take(of, true);
+            self.set_busy(of, true);
         }
         let (created, good) = self.call(create, if_created).await;
         if let Some(of) = of {
-            self.take(of, false);
+            self.set_busy(of, false);
         }
         match created {
             Ok(()) if good => {
                 self.count("admin", if of.is_some() { "clones" } else { "volumes" });
-                self.scene.borrow_mut().get(uuid).life = Life::There;
+                self.shared.borrow_mut().get(uuid).lifecycle = Lifecycle::Exists;
                 self.serve(uuid).await;
-                self.take(uuid, false);
+                self.set_busy(uuid, false);
             }
             Ok(()) => {}
             Err(error) => self.refused("a volume", error),
         }
     }
 
-    /// Takes snapshots, of several volumes at one instant.
+    /// Takes snapshots of several volumes at one instant.
     pub async fn snapshot(&mut self, mut volumes: Vec<Uuid>) {
         self.phase("taking a snapshot");
         self.rng.shuffle(&mut volumes);
         let all = volumes.len();
         volumes.truncate(if self.rng.coin() { 1 } else { all });
         let what: Vec<(Uuid, Uuid, String)> = {
-            let mut scene = self.scene.borrow_mut();
-            volumes.iter().map(|volume| (*volume, scene.new_uuid(), scene.new_name("s"))).collect()
+            let mut shared = self.shared.borrow_mut();
+            volumes.iter().map(|volume| (*volume, shared.new_uuid(), shared.new_name("s"))).collect()
         };
-        let group = self.scene.borrow_mut().new_number();
-        let (asked, of) = (what.clone(), what.clone());
-        volumes.iter().for_each(|volume| self.take(*volume, true));
+        let group = self.shared.borrow_mut().new_number();
+        let (wanted, of) = (what.clone(), what.clone());
+        volumes.iter().for_each(|volume| self.set_busy(*volume, true));
         let snapshot = move |pool: &mut Pool| {
             let named =
                 |(volume, uuid, name): &(Uuid, Uuid, String)| Ok((owner_of(pool, *volume)?, *uuid, name_of(name)));
-            let what: Result<Vec<_>, AdminError> = asked.iter().map(named).collect();
+            let what: Result<Vec<_>, AdminError> = wanted.iter().map(named).collect();
             let taken = what.and_then(|what| pool.snapshot(&what, 0).map(drop));
-            next(taken, PoolNext::DrainAndCommit, pool)
+            after_change(taken, PoolNext::DrainAndCommit, pool)
         };
-        let at_that_instant = move |scene: &mut Scene, taken: &Result<(), AdminError>| {
+        let at_that_instant = move |shared: &mut SharedState, taken: &Result<(), AdminError>| {
             if taken.is_err() {
                 return;
             }
-            let until = scene.tick();
+            let until = shared.tick();
             for (volume, uuid, name) in of {
-                let blocks = scene.known[&volume].blocks.clone();
-                let known = Known {
+                let blocks = shared.models[&volume].blocks.clone();
+                let model = VolumeModel {
                     uuid,
                     names: vec![name],
-                    of: Some(volume),
+                    snapshot_of: Some(volume),
                     blocks,
                     until,
-                    life: Life::Coming(group),
-                    had: None,
+                    lifecycle: Lifecycle::Creating(group),
+                    blocks_before: None,
                     served: None,
                     busy: true,
                 };
-                scene.known.insert(uuid, known);
+                shared.models.insert(uuid, model);
             }
         };
         let (taken, good) = self.call(snapshot, at_that_instant).await;
-        volumes.iter().for_each(|volume| self.take(*volume, false));
+        volumes.iter().for_each(|volume| self.set_busy(*volume, false));
         match taken {
             Ok(()) if good => {
                 self.count("admin", if what.len() > 1 { "snapshots of several volumes" } else { "snapshots" });
                 for (_, uuid, _) in &what {
-                    let mut scene = self.scene.borrow_mut();
-                    let known = scene.get(*uuid);
-                    // It is complete: what had begun has ended, and all of it is durable.
-                    let until = known.until;
-                    known.blocks.iter_mut().for_each(|block| *block = block.left(until, Rule::Kill));
-                    (known.until, known.life) = (u64::MAX, Life::There);
+                    let mut shared = self.shared.borrow_mut();
+                    let model = shared.get(*uuid);
+                    // The snapshot is complete: the writes that had begun before it have ended and are durable.
+                    let until = model.until;
+                    model.blocks.iter_mut().for_each(|block| *block = block.left(until, Rule::Kill));
+                    (model.until, model.lifecycle) = (u64::MAX, Lifecycle::Exists);
                 }
                 for (_, uuid, _) in what {
-                    let reads = self.scene.borrow().nature.reads_snapshots;
+                    let reads = self.shared.borrow().parameters.reads_snapshots;
                     let reads = self.rng.chance(reads);
                     if reads || self.rng.coin() {
                         self.serve(uuid).await;
                         if reads {
-                            let number = self.scene.borrow_mut().read_all(uuid);
-                            self.until(|scene| scene.readings[&number] == 0).await;
+                            let number = self.shared.borrow_mut().read_all(uuid);
+                            self.until(|shared| shared.readings[&number] == 0).await;
                         }
                     }
-                    self.take(uuid, false);
+                    self.set_busy(uuid, false);
                 }
             }
             Ok(()) => {}
@@ -226,66 +225,66 @@ impl Admin {
     /// Deletes a volume or a snapshot.
     pub async fn delete(&mut self, uuid: Uuid) {
         self.phase("deleting");
-        self.take(uuid, true);
+        self.set_busy(uuid, true);
         self.withdraw(uuid).await;
-        let is_snapshot = self.scene.borrow().known[&uuid].of.is_some();
+        let is_snapshot = self.shared.borrow().models[&uuid].snapshot_of.is_some();
         let delete = move |pool: &mut Pool| {
             let deleted = owner_of(pool, uuid).and_then(|owner| match is_snapshot {
                 true => pool.delete_snapshot(owner),
                 false => pool.delete_volume(owner),
             });
-            next(deleted, PoolNext::Commit, pool)
+            after_change(deleted, PoolNext::Commit, pool)
         };
-        let if_deleted = move |scene: &mut Scene, deleted: &Result<(), AdminError>| {
+        let if_deleted = move |shared: &mut SharedState, deleted: &Result<(), AdminError>| {
             if deleted.is_ok() {
-                scene.get(uuid).life = Life::Going;
+                shared.get(uuid).lifecycle = Lifecycle::Deleting;
             }
         };
         let (deleted, good) = self.call(delete, if_deleted).await;
         match deleted {
             Ok(()) if good => {
                 self.count("admin", if is_snapshot { "deletions of snapshots" } else { "deletions of volumes" });
-                self.scene.borrow_mut().known.remove(&uuid);
+                self.shared.borrow_mut().models.remove(&uuid);
             }
             Ok(()) => {}
             Err(error) => {
                 if error != AdminError::HasSnapshots {
                     self.refused("a deletion", error);
                 }
-                self.take(uuid, false);
+                self.set_busy(uuid, false);
             }
         }
     }
 
-    /// Makes a volume be what a snapshot is.
+    /// Rolls a volume back to a snapshot.
     pub async fn roll_back(&mut self, volume: Uuid, to: Uuid) {
         self.phase("rolling back");
-        self.take(volume, true);
-        self.take(to, true);
-        let was_served = self.scene.borrow().known[&volume].served.is_some();
+        self.set_busy(volume, true);
+        self.set_busy(to, true);
+        let was_served = self.shared.borrow().models[&volume].served.is_some();
         self.withdraw(volume).await;
         let roll_back = move |pool: &mut Pool| {
             let rolled = match (owner_of(pool, volume), owner_of(pool, to)) {
                 (Ok(volume), Ok(to)) => pool.rollback(volume, to).map(drop),
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
-            next(rolled, PoolNext::Commit, pool)
+            after_change(rolled, PoolNext::Commit, pool)
         };
-        let if_rolled = move |scene: &mut Scene, rolled: &Result<(), AdminError>| {
+        let if_rolled = move |shared: &mut SharedState, rolled: &Result<(), AdminError>| {
             if rolled.is_ok() {
-                let blocks = scene.known[&to].blocks.clone();
-                scene.get(volume).life = Life::Turning(blocks);
+                let blocks = shared.models[&to].blocks.clone();
+                shared.get(volume).lifecycle = Lifecycle::Changing(blocks);
             }
         };
         let (rolled, good) = self.call(roll_back, if_rolled).await;
-        self.take(to, false);
+        self.set_busy(to, false);
         match rolled {
             Ok(()) if good => {
                 self.count("admin", "rollbacks");
-                let mut scene = self.scene.borrow_mut();
-                let known = scene.get(volume);
-                if let Life::Turning(blocks) = std::mem::replace(&mut known.life, Life::There) {
-                    known.blocks = blocks;
+                let mut shared = self.shared.borrow_mut();
+                let model = shared.get(volume);
+                if let Lifecycle::Changing(blocks) = std::mem::replace(&mut model.lifecycle, Lifecycle::Exists) {
+                    model.blocks = blocks;
                 }
             }
             Ok(()) => return,
@@ -294,49 +293,49 @@ impl Admin {
         if was_served {
             self.serve(volume).await;
         }
-        self.take(volume, false);
+        self.set_busy(volume, false);
     }
 
-    /// Makes a volume larger, under its clients.
+    /// Grows a volume under its clients.
     pub async fn grow(&mut self, volume: Uuid) {
-        let had = self.scene.borrow().known[&volume].blocks.len();
-        let blocks = had as u64 + 1 + self.rng.below(150);
+        let blocks_before = self.shared.borrow().models[&volume].blocks.len();
+        let blocks = blocks_before as u64 + 1 + self.rng.below(150);
         if blocks > BLOCKS_MAX {
             return;
         }
         self.phase("growing");
         let change = move |owner: &mut Owner| owner.size_bytes = blocks * BLOCK;
-        let if_grown = move |scene: &mut Scene, grown: &Result<(), AdminError>| {
+        let if_grown = move |shared: &mut SharedState, grown: &Result<(), AdminError>| {
             if grown.is_ok() {
-                let known = scene.get(volume);
-                known.had = Some(had);
-                known.blocks.resize_with(blocks as usize, Block::default);
+                let model = shared.get(volume);
+                model.blocks_before = Some(blocks_before);
+                model.blocks.resize_with(blocks as usize, Block::default);
             }
         };
         if self.alter(volume, change, if_grown).await {
             self.count("admin", "growth");
-            self.scene.borrow_mut().get(volume).had = None;
+            self.shared.borrow_mut().get(volume).blocks_before = None;
             self.publish_again(volume).await;
-            self.take(volume, false);
+            self.set_busy(volume, false);
         }
     }
 
-    /// Makes a volume smaller, which is not served meanwhile: what lies beyond is discarded before.
+    /// Shrinks a volume, which is not served meanwhile. The blocks beyond the new size are discarded before.
     pub async fn shrink(&mut self, volume: Uuid) {
-        let had = self.scene.borrow().known[&volume].blocks.len() as u64;
-        if had < 2 {
+        let blocks_before = self.shared.borrow().models[&volume].blocks.len() as u64;
+        if blocks_before < 2 {
             return;
         }
-        let blocks = 1 + self.rng.below(had - 1);
+        let blocks = 1 + self.rng.below(blocks_before - 1);
         self.phase("shrinking");
-        self.take(volume, true);
-        let was_served = self.scene.borrow().known[&volume].served.is_some();
+        self.set_busy(volume, true);
+        let was_served = self.shared.borrow().models[&volume].served.is_some();
         self.withdraw(volume).await;
         {
-            // From now on it may read as zeros there, or as before.
-            let mut scene = self.scene.borrow_mut();
-            let now = scene.tick();
-            for block in &mut scene.get(volume).blocks[blocks as usize..] {
+            // From now on the blocks there may read as zeros or as before.
+            let mut shared = self.shared.borrow_mut();
+            let now = shared.tick();
+            for block in &mut shared.get(volume).blocks[blocks as usize..] {
                 block.begin(0, u8::MAX, now, true);
                 block.end(now, now, false);
             }
@@ -358,21 +357,21 @@ impl Admin {
                 pool.stop_serving(id);
                 shrunk
             });
-            next(shrunk, PoolNext::Commit, pool)
+            after_change(shrunk, PoolNext::Commit, pool)
         };
-        let if_shrunk = move |scene: &mut Scene, shrunk: &Result<(), AdminError>| {
+        let if_shrunk = move |shared: &mut SharedState, shrunk: &Result<(), AdminError>| {
             if shrunk.is_ok() {
-                let blocks = scene.known[&volume].blocks[..blocks as usize].to_vec();
-                scene.get(volume).life = Life::Turning(blocks);
+                let blocks = shared.models[&volume].blocks[..blocks as usize].to_vec();
+                shared.get(volume).lifecycle = Lifecycle::Changing(blocks);
             }
         };
         match self.call(shrink, if_shrunk).await {
             (Ok(()), true) => {
                 self.count("admin", "shrinking");
-                let mut scene = self.scene.borrow_mut();
-                let known = scene.get(volume);
-                if let Life::Turning(blocks) = std::mem::replace(&mut known.life, Life::There) {
-                    known.blocks = blocks;
+                let mut shared = self.shared.borrow_mut();
+                let model = shared.get(volume);
+                if let Lifecycle::Changing(blocks) = std::mem::replace(&mut model.lifecycle, Lifecycle::Exists) {
+                    model.blocks = blocks;
                 }
             }
             (Ok(()), false) => return,
@@ -381,56 +380,56 @@ impl Admin {
         if was_served {
             self.serve(volume).await;
         }
-        self.take(volume, false);
+        self.set_busy(volume, false);
     }
 
-    /// Gives a volume or snapshot another name.
+    /// Renames a volume or snapshot.
     pub async fn rename(&mut self, uuid: Uuid) {
         self.phase("renaming");
-        let name = self.scene.borrow_mut().new_name("n");
+        let name = self.shared.borrow_mut().new_name("n");
         let (new, another) = (name_of(&name), name.clone());
         let change = move |owner: &mut Owner| owner.name = new;
-        let if_renamed = move |scene: &mut Scene, renamed: &Result<(), AdminError>| {
+        let if_renamed = move |shared: &mut SharedState, renamed: &Result<(), AdminError>| {
             if renamed.is_ok() {
-                scene.get(uuid).names.push(another);
+                shared.get(uuid).names.push(another);
             }
         };
         if self.alter(uuid, change, if_renamed).await {
             self.count("admin", "new names");
-            self.scene.borrow_mut().get(uuid).names = vec![name];
-            self.take(uuid, false);
+            self.shared.borrow_mut().get(uuid).names = vec![name];
+            self.set_busy(uuid, false);
         }
     }
 
-    /// True: it is so, and whoever asked has it still.
+    /// Alters an owner. Returns `true` if the change is in effect; the owner is still busy then.
     async fn alter(
         &self,
         uuid: Uuid,
         change: impl Fn(&mut Owner) + Send + 'static,
-        then: impl FnOnce(&mut Scene, &Result<(), AdminError>) + 'static,
+        then: impl FnOnce(&mut SharedState, &Result<(), AdminError>) + 'static,
     ) -> bool {
-        self.take(uuid, true);
+        self.set_busy(uuid, true);
         let alter = move |pool: &mut Pool| {
             let altered = owner_of(pool, uuid).and_then(|id| {
                 let mut owner = pool.state().owners.get(id).expect("just found").clone();
                 change(&mut owner);
                 pool.alter(id, owner)
             });
-            next(altered, PoolNext::Commit, pool)
+            after_change(altered, PoolNext::Commit, pool)
         };
         match self.call(alter, then).await {
             (Ok(()), good) => good,
             (Err(error), _) => {
                 self.refused("a change", error);
-                self.take(uuid, false);
+                self.set_busy(uuid, false);
                 false
             }
         }
     }
 
     pub async fn serve_or_withdraw(&mut self, uuid: Uuid) {
-        self.take(uuid, true);
-        let served = self.scene.borrow().known[&uuid].served.is_some();
+        self.set_busy(uuid, true);
+        let served = self.shared.borrow().models[&uuid].served.is_some();
         if !served {
             self.phase("beginning to serve");
             self.serve(uuid).await;
@@ -441,12 +440,12 @@ impl Admin {
             self.phase("changing a layout");
             self.publish_again(uuid).await;
         }
-        self.take(uuid, false);
+        self.set_busy(uuid, false);
     }
 
-    /// Serves a volume or snapshot, if it is not.
+    /// Serves a volume or snapshot, if it is not served.
     pub async fn serve(&mut self, uuid: Uuid) {
-        if self.scene.borrow().known[&uuid].served.is_some() {
+        if self.shared.borrow().models[&uuid].served.is_some() {
             return;
         }
         type AtHome = Result<(VolumeId, Arc<VolumeShared>, Arc<PoolShared>, u64), AdminError>;
@@ -456,72 +455,72 @@ impl Admin {
             let id = pool.serve(owner)?;
             Ok((id, Arc::clone(pool.volume(id).expect("served")), Arc::clone(pool.shared()), size_bytes))
         };
-        let (id, size_bytes) = match self.look(serve).await {
+        let (id, size_bytes) = match self.inspect_pool(serve).await {
             Ok((id, _, _, size_bytes)) => (id, size_bytes),
-            // Who was told that a snapshot is there finds all of it.
-            Err(AdminError::LogFull) if self.scene.borrow().known[&uuid].of.is_some() => {
-                self.odd(format!("snapshot {uuid} was acknowledged, and waits for what began before it"));
+            // A snapshot that was acknowledged is complete.
+            Err(AdminError::LogFull) if self.shared.borrow().models[&uuid].snapshot_of.is_some() => {
+                self.report_violation(format!("snapshot {uuid} was acknowledged, and waits for what began before it"));
                 return;
             }
             Err(error) => return self.refused("to serve", error),
         };
-        let device = self.scene.borrow_mut().take_device();
+        let device = self.shared.borrow_mut().take_device();
         let served = Served { id, device, blocks: blocks_of(size_bytes), open: false, going: false };
-        self.scene.borrow_mut().get(uuid).served = Some(served);
+        self.shared.borrow_mut().get(uuid).served = Some(served);
         self.publish_again(uuid).await;
     }
 
-    /// Publishes the layout of what is served, with the size that it has now. Clients may ask for it from then on.
+    /// Publishes the layout of a served volume with its current size. Clients may use the volume from then on.
     async fn publish_again(&mut self, uuid: Uuid) {
-        let Some(served) = self.scene.borrow().known[&uuid].served else { return };
+        let Some(served) = self.shared.borrow().models[&uuid].served else { return };
         let id = served.id;
-        let at_home = self.look(move |pool| (pool.volume(id).cloned(), Arc::clone(pool.shared()))).await;
+        let at_home = self.inspect_pool(move |pool| (pool.volume(id).cloned(), Arc::clone(pool.shared()))).await;
         let (Some(volume), pool) = at_home else {
-            self.odd(format!("{uuid} is served, and the pool does not know it"));
+            self.report_violation(format!("{uuid} is served, and the pool does not know it"));
             return;
         };
         let node = {
-            let scene = self.scene.borrow();
-            let known = &scene.known[&uuid];
+            let shared = self.shared.borrow();
+            let model = &shared.models[&uuid];
             Node::Volume(Box::new(VolumeNode {
                 key: KEY,
-                home: ShardId(scene.home),
+                home: ShardId(shared.home),
                 pool,
                 volume,
                 id,
-                members: scene.pool_places(),
-                size_bytes: known.blocks.len() as u64 * BLOCK,
-                read_only: known.of.is_some(),
+                members: shared.pool_members(),
+                size_bytes: model.blocks.len() as u64 * BLOCK,
+                read_only: model.snapshot_of.is_some(),
             }))
         };
         let layout = DeviceLayout::new(self.port.new_version(), BLOCK as u32, &node);
-        let layout = if self.scene.borrow().sectors.is_some() { layout.in_sectors() } else { layout };
+        let layout = if self.shared.borrow().sectors.is_some() { layout.with_sector_requests() } else { layout };
         let blocks = blocks_of(layout.size_bytes());
         self.port.publish(served.device, Some(Arc::new(layout))).await;
-        let mut scene = self.scene.borrow_mut();
-        scene.get(uuid).served = Some(Served { blocks, open: true, ..served });
-        let sleeping = std::mem::take(&mut scene.sleeping);
-        scene.to_wake.extend(sleeping.into_iter().map(|client| (client, 1)));
+        let mut shared = self.shared.borrow_mut();
+        shared.get(uuid).served = Some(Served { blocks, open: true, ..served });
+        let sleeping = std::mem::take(&mut shared.sleeping);
+        shared.to_wake.extend(sleeping.into_iter().map(|client| (client, 1)));
     }
 
-    /// Serves it no more. Nothing of it is under way afterwards.
+    /// Withdraws a volume or snapshot. No request to it is in flight afterwards.
     pub async fn withdraw(&mut self, uuid: Uuid) {
-        let Some(served) = self.scene.borrow().known.get(&uuid).and_then(|known| known.served) else { return };
+        let Some(served) = self.shared.borrow().models.get(&uuid).and_then(|model| model.served) else { return };
         let politely = self.rng.coin();
         let going = Served { open: !politely, going: true, ..served };
-        self.scene.borrow_mut().get(uuid).served = Some(going);
-        // Somebody may be reading all of it.
-        self.until(|scene| !scene.is_being_read(uuid)).await;
+        self.shared.borrow_mut().get(uuid).served = Some(going);
+        // A read of the whole volume may be in flight.
+        self.until(|shared| !shared.is_being_read(uuid)).await;
         self.port.publish(served.device, None).await;
         let id = served.id;
         {
-            let mut scene = self.scene.borrow_mut();
-            scene.get(uuid).served = None;
-            if scene.is_asked(served.device) {
-                scene.wrong(|| format!("{uuid} has drained, and a request to it is under way"));
+            let mut shared = self.shared.borrow_mut();
+            shared.get(uuid).served = None;
+            if shared.has_pending(served.device) {
+                shared.set_violation(|| format!("{uuid} has drained, and a request to it is under way"));
             }
         }
-        self.look(move |pool| pool.stop_serving(id)).await;
-        self.scene.borrow_mut().devices.remove(&served.device.0);
+        self.inspect_pool(move |pool| pool.stop_serving(id)).await;
+        self.shared.borrow_mut().devices.remove(&served.device.0);
     }
 }

@@ -1,48 +1,50 @@
-//! Pools in the whole stack: shards, volumes and their clients, administrators and arrays, over disks that lose what was not flushed; the
-//! process is killed and the power cut at any moment, also while the pool is opened.
+//! Pools in the whole stack: shards, volumes and their clients, administrators and arrays, over disks that lose what
+//! was not flushed. The process is killed and the power cut at any moment, also while the pool is opened.
 //!
-//! The pool stands on devices that are devices of the engine: bare disks, mirrors and arrays with parity, which have labels, keepers and a
-//! disk that fails. It is opened through the shards, as the daemon opens it, once the arrays below have been started. What is simulated
-//! by itself in [`crate::pools`] is the home of a pool; here it is what shards make of it.
+//! The pool is on devices of the engine: bare disks, mirrors and arrays with parity, which have labels, reconcilers and
+//! one faulty disk. It is opened through the shards, as the daemon opens it, once the arrays below it run.
+//! [`crate::pools`] simulates the home of a pool alone; this module simulates what shards make of it.
 
 mod admin;
 mod clients;
 mod flatten;
-mod judge;
 mod life;
 mod manage;
+mod member_starts;
 mod members;
 mod moves;
-mod nature;
+#[cfg(feature = "mutations")]
+pub mod mutations;
 mod oracle;
-#[cfg(feature = "planted")]
-pub mod plant;
+mod parameters;
+mod pool_check;
+mod request;
 pub mod required;
-mod scene;
+mod shared_state;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use life::{End, Life};
+use life::{LifeEnd, ProcessLife};
 use members::Member;
-pub use nature::Focus;
-use nature::Nature;
 use oracle::Rule;
-use scene::Scene;
+pub use parameters::Focus;
+use parameters::Parameters;
+use shared_state::SharedState;
 
+use crate::acts::PlannedEnd;
 use crate::counters::Counters;
 use crate::rng::Rng;
-use crate::sim::Doom;
 use crate::trace::Trace;
 use crate::world::{Crash, World};
 
 /// Bytes of simulated memory.
 const MEMORY_BYTES: usize = 40 << 20;
 
-/// At so many steps of a start a sweep cuts it at most.
+/// Maximum number of steps of a start at which a sweep interrupts it.
 const CUTS_MAX: u64 = 40;
 
-/// Moments at which a crash is worth more than at others.
+/// Moments at which a crash finds more than at others.
 const MOMENTS: [&str; 24] = [
     "asking for what lasts",
     "asking for what lasts",
@@ -70,27 +72,27 @@ const MOMENTS: [&str; 24] = [
     "in sync",
 ];
 
-/// Of a start.
+/// Moments of a start.
 const OF_STARTS: [&str; 5] =
     ["starting an array", "making the pool", "opening the pool", "opening the pool", "looking at the pool"];
 
-/// How runs are made.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What all are about.
+    /// The focus of all runs.
     pub focus: Option<Focus>,
     /// Print every event as it happens.
     pub trace: bool,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// What happened.
     pub counters: Counters,
-    /// Of everything that happened, and how much that was.
+    /// Hash of everything that happened, and the number of events.
     pub hash: (u64, u64),
-    /// What must not be.
+    /// The violated invariant, if any.
     pub violation: Option<String>,
     /// Durable steps of the last start.
     steps_of_start: u64,
@@ -98,13 +100,14 @@ pub struct Outcome {
 
 /// Runs a seed.
 pub fn run(seed: u64, options: &Options) -> Outcome {
-    tell(seed, options, &[])
+    run_with_cuts(seed, options, &[])
 }
 
-/// Runs a seed again and again: each time the start after its last crash is cut at another one of its steps (of many steps, as arrays with
-/// a journal take, at some, other ones for each seed), and then the next start at some step. Returns how often, too.
+/// Runs a seed again and again: each time the start after its last crash is interrupted at another of its steps, and
+/// then the next start at some step. Of a start with many steps (arrays with a journal) only some are tried, other ones
+/// for each seed. Returns the number of runs, too.
 pub fn sweep(seed: u64, options: &Options) -> (u64, Outcome) {
-    let mut whole = tell(seed, options, &[]);
+    let mut whole = run_with_cuts(seed, options, &[]);
     let (mut runs, steps) = (1, whole.steps_of_start);
     let ways = [(Crash::Power, Crash::Power), (Crash::Kill, Crash::Power), (Crash::Kill, Crash::Kill)];
     let stride = steps.div_ceil(CUTS_MAX).max(1);
@@ -114,7 +117,7 @@ pub fn sweep(seed: u64, options: &Options) -> (u64, Outcome) {
             break;
         }
         let again = 1 + crate::rng::mix(seed ^ step << 8) % (steps + 4);
-        let cut = tell(seed, options, &[Doom::AtStep(step, first), Doom::AtStep(again, second)]);
+        let cut = run_with_cuts(seed, options, &[PlannedEnd::AtStep(step, first), PlannedEnd::AtStep(again, second)]);
         runs += 1;
         whole.counters.merge(&cut.counters);
         whole.hash = (crate::rng::mix(whole.hash.0 ^ cut.hash.0), whole.hash.1 + cut.hash.1);
@@ -125,39 +128,39 @@ pub fn sweep(seed: u64, options: &Options) -> (u64, Outcome) {
     (runs, whole)
 }
 
-/// Tells the story of a seed, with these ends of further lives before the last.
-fn tell(seed: u64, options: &Options, cuts: &[Doom]) -> Outcome {
+/// Runs a seed, with these ends of further lives before the last life.
+fn run_with_cuts(seed: u64, options: &Options, cuts: &[PlannedEnd]) -> Outcome {
     let mut rng = Rng::new(seed);
-    let nature = Nature::draw(&mut rng, options.focus);
+    let parameters = Parameters::draw(&mut rng, options.focus);
     let sectors = crate::rng::mix(seed ^ 0x7365_6374);
     let in_sectors = match options.focus {
         None => sectors.is_multiple_of(3),
-        focus => focus == Some(Focus::Sectors),
+        focus => focus == Some(Focus::PartialBlocks),
     };
-    // Each shard takes some for what is not of whole blocks.
+    // Each shard needs additional memory for partial blocks.
     let memory_bytes = if in_sectors { 2 * MEMORY_BYTES } else { MEMORY_BYTES };
     let mut world = World::new(rng.fork(), Trace::new(options.trace), memory_bytes);
-    let mut scene = Scene::new(nature.clone(), rng.fork());
-    scene.flattens = crate::rng::mix(seed ^ 0x666c_6174).is_multiple_of(3);
-    scene.sectors = in_sectors.then(|| Rng::new(sectors));
-    scene.shrinks = crate::rng::mix(seed ^ 0x7368_7269).is_multiple_of(4);
-    world.note(format_args!("{nature:?}"));
+    let mut shared = SharedState::new(parameters.clone(), rng.fork());
+    shared.flattens = crate::rng::mix(seed ^ 0x666c_6174).is_multiple_of(3);
+    shared.sectors = in_sectors.then(|| Rng::new(sectors));
+    shared.shrinks = crate::rng::mix(seed ^ 0x7368_7269).is_multiple_of(4);
+    world.note(format_args!("{parameters:?}"));
     let members = rng.between(1, 3) as u32;
     for number in 0..members {
-        let member = Member::draw(number, scene.owner_slots, &nature, &mut world, &mut rng);
+        let member = Member::draw(number, shared.owner_slots, &parameters, &mut world, &mut rng);
         world.counters.add("members", &format!("{:?}", member.kind));
-        scene.members.push(member);
+        shared.members.push(member);
     }
-    let scene = Rc::new(RefCell::new(scene));
-    let lives = rng.between(1, nature.lives) as usize;
+    let shared = Rc::new(RefCell::new(shared));
+    let lives = rng.between(1, parameters.lives) as usize;
     let mut violation = None;
     for life in 0..=lives + cuts.len() {
         let last = life == lives + cuts.len();
         let doom = match life.checked_sub(lives) {
-            None => draw_doom(&nature, &mut rng),
-            Some(cut) => cuts.get(cut).copied().unwrap_or(Doom::Clean),
+            None => draw_end(&parameters, &mut rng),
+            Some(cut) => cuts.get(cut).copied().unwrap_or(PlannedEnd::Clean),
         };
-        if let Err(why) = live(&mut world, &scene, doom, last, &mut rng) {
+        if let Err(why) = run_life(&mut world, &shared, doom, last, &mut rng) {
             violation = Some(why);
             break;
         }
@@ -165,34 +168,34 @@ fn tell(seed: u64, options: &Options, cuts: &[Doom]) -> Outcome {
     if let Some(why) = &violation {
         world.note(format_args!("VIOLATION: {why}"));
     }
-    world.counters.merge(&scene.borrow().counters);
+    world.counters.merge(&shared.borrow().counters);
     let counters = std::mem::take(&mut world.counters);
-    let steps_of_start = scene.borrow().steps_of_start;
+    let steps_of_start = shared.borrow().steps_of_start;
     Outcome { counters, hash: (world.trace.hash(), world.trace.events()), violation, steps_of_start }
 }
 
-fn draw_doom(nature: &Nature, rng: &mut Rng) -> Doom {
-    let crash = if rng.chance(nature.power) { Crash::Power } else { Crash::Kill };
-    if rng.chance(nature.cut_starts) {
+fn draw_end(parameters: &Parameters, rng: &mut Rng) -> PlannedEnd {
+    let crash = if rng.chance(parameters.power) { Crash::Power } else { Crash::Kill };
+    if rng.chance(parameters.cut_starts) {
         return match rng.below(3) {
-            0 => Doom::AtStep(rng.between(1, 120), crash),
+            0 => PlannedEnd::AtStep(rng.between(1, 120), crash),
             _ => {
                 let ns = *rng.pick(&[300_000, 3_000_000, 30_000_000]);
-                Doom::Within(any_of(&OF_STARTS, rng), 1, rng.below(ns), crash)
+                PlannedEnd::Within(any_of(&OF_STARTS, rng), 1, rng.below(ns), crash)
             }
         };
     }
-    if rng.chance(nature.cut_answers) {
+    if rng.chance(parameters.cut_answers) {
         let ns = *rng.pick(&[1, 20_000, 200_000]);
-        return Doom::Within("what lasts is answered", rng.between(1, 20), rng.below(ns), crash);
+        return PlannedEnd::Within("what lasts is answered", rng.between(1, 20), rng.below(ns), crash);
     }
     match rng.below(10) {
-        0 => Doom::Clean,
-        1..3 => Doom::After(rng.between(1, 100_000_000), crash),
-        3..5 => Doom::AtStep(rng.between(1, 6000), crash),
+        0 => PlannedEnd::Clean,
+        1..3 => PlannedEnd::After(rng.between(1, 100_000_000), crash),
+        3..5 => PlannedEnd::AtStep(rng.between(1, 6000), crash),
         _ => {
             let ns = *rng.pick(&[1, 20_000, 200_000, 2_000_000]);
-            Doom::Within(any_of(&MOMENTS, rng), rng.between(1, 6), rng.below(ns), crash)
+            PlannedEnd::Within(any_of(&MOMENTS, rng), rng.between(1, 6), rng.below(ns), crash)
         }
     }
 }
@@ -201,38 +204,44 @@ fn any_of(moments: &[&'static str], rng: &mut Rng) -> &'static str {
     moments[rng.index(moments.len())]
 }
 
-/// One life, and what its end leaves.
-fn live(world: &mut World, scene: &Rc<RefCell<Scene>>, doom: Doom, last: bool, rng: &mut Rng) -> Result<(), String> {
+/// Runs one life, and applies the consequences of its end.
+fn run_life(
+    world: &mut World,
+    shared: &Rc<RefCell<SharedState>>,
+    doom: PlannedEnd,
+    last: bool,
+    rng: &mut Rng,
+) -> Result<(), String> {
     {
-        let scene = scene.borrow();
-        let faults = scene.made && !last;
-        scene.members.iter().for_each(|member| member.behave(faults, world));
+        let shared = shared.borrow();
+        let faults = shared.made && !last;
+        shared.members.iter().for_each(|member| member.set_faults(faults, world));
     }
-    let end = Life::new(world, scene, rng).run(doom, last, rng);
-    let mut scene = scene.borrow_mut();
+    let end = ProcessLife::new(world, shared, rng).run(doom, last, rng);
+    let mut shared = shared.borrow_mut();
     match end {
-        End::Wrong(why) => return Err(why),
-        End::Clean => {
+        LifeEnd::Wrong(why) => return Err(why),
+        LifeEnd::Clean => {
             world.counters.add("ends", "clean");
             world.leave();
-            // The machine is shut down, perhaps. What was acknowledged has been committed.
-            let (power, closed) = (rng.coin(), scene.closed);
+            // The machine may be shut down, too. Everything that was acknowledged has been committed.
+            let (power, closed) = (rng.coin(), shared.closed);
             if power {
                 world.crash(Crash::Power);
             }
-            scene.bury(power, if power && !closed { Rule::Power } else { Rule::Kill });
+            shared.end_process(power, if power && !closed { Rule::Power } else { Rule::Kill });
         }
-        End::Crash(how) => {
+        LifeEnd::Crash(how) => {
             let kind = if how == Crash::Power { "power" } else { "kill" };
-            world.counters.add("crashes", &format!("{kind} while {}", scene.phase));
+            world.counters.add("crashes", &format!("{kind} while {}", shared.phase));
             world.crash(how);
             match how {
-                Crash::Power => scene.bury(true, Rule::Power),
-                Crash::Kill => scene.bury(false, Rule::Kill),
+                Crash::Power => shared.end_process(true, Rule::Power),
+                Crash::Kill => shared.end_process(false, Rule::Kill),
             }
         }
     }
-    // Some of the disks that were pulled are back.
+    // Some of the pulled disks return.
     for disk in &mut world.disks {
         disk.gone &= rng.coin();
     }

@@ -1,22 +1,21 @@
-//! Volumes and snapshots go to other members, and what they have scattered is put together, while everything else goes on.
+//! Volumes and snapshots move to other members and are compacted while everything else continues.
 
-use braid_engine::Uuid;
-use braid_engine::keeper::EngineIo;
 use braid_engine::pool::on_disk::AllocationPolicy;
 use braid_engine::pool::{MoveStep, Pool};
+use braid_engine::{EngineIo, Uuid};
 
 use super::admin::Admin;
 use super::manage::owner_of;
 
-/// Looks that one administrator takes at most.
+/// Maximum number of steps that one administrator performs at a time.
 const STEPS_MAX: u64 = 60;
 
 impl Admin {
-    /// Has somebody's blocks moved, or goes on with what others began.
-    pub async fn move_about(&mut self) {
+    /// Begins to move or to compact an owner's blocks, or continues what was begun.
+    pub async fn random_move(&mut self) {
         self.phase("moving");
-        let all: Vec<Uuid> = self.scene.borrow().known.keys().copied().collect();
-        let members = self.scene.borrow().members.len();
+        let all: Vec<Uuid> = self.shared.borrow().models.keys().copied().collect();
+        let members = self.shared.borrow().members.len();
         let (place, on) = match self.rng.below(4) {
             0 => (AllocationPolicy::Spread, 0),
             1 => (AllocationPolicy::Chosen, u128::from(1 + self.rng.below((1 << members) - 1))),
@@ -26,7 +25,7 @@ impl Admin {
             let uuid = *self.rng.pick(&all);
             let compacts = self.rng.below(3) == 0;
             let begin = move |pool: &mut Pool| {
-                // It may be gone by now.
+                // The volume may be gone by now.
                 let Ok(owner) = owner_of(pool, uuid) else { return Ok(()) };
                 if compacts {
                     pool.compact(vec![owner]);
@@ -38,7 +37,7 @@ impl Admin {
                 }
                 placed
             };
-            if let Err(error) = self.look(begin).await {
+            if let Err(error) = self.inspect_pool(begin).await {
                 self.refused("a move", error);
             }
         }
@@ -52,7 +51,7 @@ impl Admin {
                 }
                 (compacting, moving, pool.blocks_moved())
             };
-            let (compacting, moving, moved) = self.look(step).await;
+            let (compacting, moving, moved) = self.inspect_pool(step).await;
             if moved > 0 {
                 self.count("admin", "blocks moved");
             }

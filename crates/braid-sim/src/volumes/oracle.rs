@@ -1,25 +1,30 @@
-//! What each block of a volume may read as, sector by sector: which requests changed it, when, and what of that is known to last.
+//! What each block of a volume may read as, sector by sector: which requests changed it, when, and which of the changes
+//! are certain to last.
 
 use crate::content::{BLOCK_SECTORS, SECTOR_BYTES};
 
-/// One write of one block. Taking it away, or zeroing it, writes zeros.
+/// Bytes of a block.
+pub(super) const BLOCK: u64 = 4096;
+
+/// One write of one block. A discard or a zeroing writes zeros.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Change {
-    /// What a read finds; see [`word_of`].
+    /// The word that a read finds; see [`word_of`].
     pub word: u64,
-    /// The sectors that it is about.
+    /// The sectors that the change covers, as a bit mask.
     pub sectors: u8,
-    /// When it was asked for.
+    /// When the request began.
     pub start: u64,
-    /// When it was answered; never where it failed, as nobody knows then what of it was done, or still will be.
+    /// When the request was acknowledged. It stays `None` if the request failed: what of it happened, or still will, is
+    /// unknown.
     pub end: Option<u64>,
-    /// It survives loss of power.
+    /// The change survives a power cut.
     pub durable: bool,
-    /// A hint, which may be passed over.
+    /// The change is a hint, which may be ignored.
     pub hint: bool,
 }
 
-/// What makes a change certain to hide those before it.
+/// The condition under which a change certainly hides those before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
     /// It was acknowledged before the read began.
@@ -30,10 +35,10 @@ pub(super) enum Rule {
     Power,
 }
 
-/// What a read finds in a block, for each of its sectors.
+/// The word that a read finds in each sector of a block.
 pub(super) type Words = [u64; BLOCK_SECTORS];
 
-/// All that may matter of what happened to one block.
+/// The history of one block, as far as it still matters.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Block(Vec<Change>);
 
@@ -44,7 +49,7 @@ impl Default for Block {
 }
 
 impl Block {
-    /// It reads as this since ever.
+    /// Creates a block that has read as these words since before the run.
     pub fn of(words: &Words) -> Block {
         let mut all: Vec<Change> = Vec::with_capacity(1);
         for (sector, word) in words.iter().enumerate() {
@@ -56,26 +61,27 @@ impl Block {
         Block(all)
     }
 
-    /// A request is asked for that changes these sectors of it.
+    /// Begins a request that changes these sectors of the block.
     pub fn begin(&mut self, word: u64, sectors: u8, start: u64, hint: bool) {
         self.0.push(Change { word, sectors, start, end: None, durable: false, hint });
     }
 
-    /// The request that began then has been answered.
+    /// Ends the request that began at `start`.
     pub fn end(&mut self, start: u64, end: u64, durable: bool) {
         for change in self.0.iter_mut().filter(|change| change.start == start) {
             (change.end, change.durable) = (Some(end), durable);
         }
     }
 
-    /// What had been answered before this is durable.
+    /// Makes durable what was acknowledged before this time.
     pub fn flushed(&mut self, before: u64) {
         for change in &mut self.0 {
             change.durable |= change.end.is_some_and(|end| end < before);
         }
     }
 
-    /// What may be seen of the changes that began before `until`: each, and the sectors in which nothing certain hides it.
+    /// Returns the visible changes that began before `until`: each with the sectors in which no certain change hides
+    /// it.
     fn visible(&self, until: u64, rule: Rule) -> impl Iterator<Item = (&Change, u8)> {
         let certain = move |change: &Change| match rule {
             _ if change.hint => false,
@@ -85,7 +91,7 @@ impl Block {
         };
         let began = move |change: &&Change| change.start < until;
         self.0.iter().filter(began).filter_map(move |change| {
-            // Overlapping writes execute in arrival order, also where the older one is still in flight.
+            // Overlapping writes execute in arrival order, even while the older one is still in flight.
             let later = self.0.iter().filter(began).filter(|later| later.start > change.start && certain(later));
             let hidden = later.fold(0, |hidden, later| hidden | later.sectors);
             let seen = change.sectors & !hidden;
@@ -93,7 +99,7 @@ impl Block {
         })
     }
 
-    /// The first of these sectors that reads as it must not.
+    /// Returns the first of these sectors whose word is not admissible.
     pub fn wrong_sector(&self, sectors: u8, until: u64, rule: Rule, words: &Words) -> Option<usize> {
         let mut good = !sectors;
         for (change, seen) in self.visible(until, rule) {
@@ -103,24 +109,25 @@ impl Block {
         (0..BLOCK_SECTORS).find(|sector| good >> sector & 1 == 0)
     }
 
-    /// What it may be once nothing is under way any more: one or the other of these, until something is certain.
+    /// Returns the block once nothing is in flight any more: any of the visible changes, until a read or a write
+    /// decides.
     pub fn left(&self, until: u64, rule: Rule) -> Block {
         Block(self.visible(until, rule).map(|(change, seen)| Change::settled(change.word, seen)).collect())
     }
 
-    /// It may as well be this.
+    /// Admits the contents of another block, too.
     pub fn add(&mut self, other: &Block) {
         self.0.extend_from_slice(&other.0);
     }
 
-    /// Somebody has read this. What a crash left is settled by that, where nothing has happened to the block since.
+    /// Notes a read. It settles what a crash left open, unless the block has changed since.
     pub fn was_read(&mut self, words: &Words) {
         if self.0.iter().all(|change| change.start == 0) {
             *self = Block::of(words);
         }
     }
 
-    /// Forgets what nobody can see any more, as everybody who looks began after `oldest`.
+    /// Forgets changes that no read can see any more: every read in flight began after `oldest`.
     pub fn prune(&mut self, oldest: u64) {
         if self.0.len() < 8 {
             return;
@@ -140,12 +147,13 @@ impl Change {
     }
 }
 
-/// What a request writes to a block; no other writes the same. Zero is what nobody wrote.
+/// Returns the word that a request writes to a block; no other request writes the same. Zero is a block that was never
+/// written.
 pub(super) fn word_of(request: u64, block: u64) -> u64 {
     request << 24 | (block & 0xf_ffff) << 4 | 8
 }
 
-/// Puts that into the block's bytes: at the beginning and at the end of each sector, with the sector's number.
+/// Fills a block with a word: at the beginning and at the end of each sector, with the sector's number.
 pub(super) fn fill(word: u64, bytes: &mut [u8]) {
     for (number, sector) in (0..).zip(bytes.chunks_exact_mut(SECTOR_BYTES)) {
         let word = (word | number).to_le_bytes();
@@ -154,7 +162,8 @@ pub(super) fn fill(word: u64, bytes: &mut [u8]) {
     }
 }
 
-/// What a block's bytes say, sector by sector; or the first sector that says nothing that anybody wrote there, and its first word.
+/// Returns the words of a block, sector by sector; or the first sector that no request can have written, and its first
+/// word.
 pub(super) fn words_in(bytes: &[u8]) -> Result<Words, (usize, u64)> {
     let mut words = [0; BLOCK_SECTORS];
     for (number, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
@@ -178,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_certain_hides_what_was_before() {
+    fn a_certain_change_hides_earlier_ones() {
         let mut block = Block::default();
         block.begin(24, u8::MAX, 5, false);
         for words in [all(0), all(24)] {
@@ -190,12 +199,12 @@ mod tests {
         assert_eq!(block.wrong_sector(u8::MAX, u64::MAX, Rule::Power, &all(0)), None);
         block.flushed(8);
         assert_eq!(block.wrong_sector(u8::MAX, u64::MAX, Rule::Power, &all(0)), Some(0));
-        // A snapshot that was taken before knows nothing of it.
+        // A snapshot that was taken before does not see the write.
         assert_eq!(block.wrong_sector(u8::MAX, 5, Rule::Power, &all(24)), Some(0));
     }
 
     #[test]
-    fn what_a_crash_left_is_settled_by_reading_it() {
+    fn a_read_settles_what_a_crash_left() {
         let mut block = Block::default();
         block.begin(24, u8::MAX, 5, false);
         let mut left = block.left(u64::MAX, Rule::Power);
@@ -208,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_say_what_they_are() {
+    fn filled_blocks_are_recognized() {
         let mut bytes = [0x17; 4096];
         assert_eq!(words_in(&bytes), Err((0, 0x1717_1717_1717_1717)));
         fill(word_of(3, 9), &mut bytes);

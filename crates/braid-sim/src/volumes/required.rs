@@ -1,10 +1,15 @@
-//! What an ordinary range of seeds must have met, or it has shown too little.
+//! Events that an ordinary range of seeds must have met. Otherwise the range has covered too little.
 
-/// So many seeds are enough for every kind.
-pub const SEEDS_MIN: u64 = 400;
+use crate::counters::Required;
+
+/// Every requirement, with the number of seeds from which it holds.
+pub const BY_SEEDS: Required = &[(SEEDS_MIN, REQUIRED)];
+
+/// Number of seeds that is enough for every kind.
+const SEEDS_MIN: u64 = 400;
 
 /// Every kind that must have happened at least once: group and kind, as counted.
-pub const REQUIRED: &[&str] = &[
+const REQUIRED: &[&str] = &[
     "admin.clones",
     "admin.deletions of snapshots",
     "admin.deletions of volumes",
@@ -52,10 +57,10 @@ pub const REQUIRED: &[&str] = &[
     "fault.write error",
     "journal.begins at the start of its ring again",
     "journal.replayed",
-    "keepers.dropped",
-    "keepers.filling",
-    "keepers.in sync",
-    "keepers.resynced",
+    "reconcilers.dropped",
+    "reconcilers.rebuilding",
+    "reconcilers.in sync",
+    "reconcilers.resynced",
     "lives.of one shard",
     "lives.of several shards",
     "lives.pool failed",
@@ -78,5 +83,5 @@ pub const REQUIRED: &[&str] = &[
     "refused.Busy",
     "refused.NoDevice",
     "refused.TimedOut",
-    "rows.writes gathered",
+    "stripes.writes gathered",
 ];

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use braid_nbd::{ExportInfo, ExportTable};
+use braid_export::{ExportInfo, ExportTable};
 
 use super::*;
 
@@ -383,7 +383,7 @@ fn requests_wait_for_memory_and_for_the_engine() {
 fn limits_of_the_export_hold_requests_back() {
     let export = export(FIRST, false);
     let rates = braid_ring::Rates { iops: Some(100), bandwidth_bytes: None };
-    export.set_limits(braid_nbd::ExportLimits { rates, ..braid_nbd::ExportLimits::default() });
+    export.set_limits(braid_export::ExportLimits { rates, ..braid_export::ExportLimits::default() });
     let mut rig = rig_of(export);
     rig.shard.now_ns = 1_000_000_000;
     for tag in 0..4 {
@@ -426,7 +426,7 @@ fn after_a_stop_requests_in_flight_are_committed_and_none_begins() {
 fn throttled_requests_do_not_delay_a_removal() {
     let export = export(FIRST, false);
     let rates = braid_ring::Rates { iops: Some(1), bandwidth_bytes: None };
-    export.set_limits(braid_nbd::ExportLimits { rates, ..braid_nbd::ExportLimits::default() });
+    export.set_limits(braid_export::ExportLimits { rates, ..braid_export::ExportLimits::default() });
     let mut rig = rig_of(export);
     rig.shard.now_ns = 1_000_000_000;
     for tag in 0..DEPTH {

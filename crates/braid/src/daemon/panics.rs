@@ -1,73 +1,73 @@
-//! Panics: what they say goes to the log, and one of a shard ends the daemon.
+//! Panics: they are logged, and a panic of a shard ends the daemon.
 //!
-//! A shard that is gone leaves its clients without answers, and its share of every array without flushes. Going on would
-//! be a daemon that looks well and is not; one that ends is started again by its service manager, as after a kill.
+//! A shard that has panicked leaves its clients without replies, and its share of every array without flushes. A daemon
+//! that continued would only seem healthy; one that ends is restarted by its service manager, as after a kill.
 
 use braid_api::{ErrorDetail, Kind};
 use std::panic::PanicHookInfo;
 use tokio::sync::mpsc;
 
-/// Says which shards have panicked.
+/// Receives the panics of shards.
 pub struct Panics {
-    told: mpsc::Receiver<String>,
+    receiver: mpsc::Receiver<String>,
 }
 
 impl Panics {
-    /// Watches all threads from now on.
+    /// Installs a hook for the panics of all threads.
     pub fn watch() -> Panics {
-        let (tell, told) = mpsc::channel(1);
+        let (sender, receiver) = mpsc::channel(1);
         std::panic::set_hook(Box::new(move |panic| {
             let thread = std::thread::current();
             let name = thread.name().unwrap_or("without a name");
-            tracing::error!("thread {name} panicked: {}", words(panic));
+            tracing::error!("thread {name} panicked: {}", describe(panic));
             if let Some(shard) = name.strip_prefix("shard-") {
-                // A second one adds nothing: the daemon ends already.
-                let _ = tell.try_send(format!("shard {shard} has panicked: {}", words(panic)));
+                // A second panic adds nothing: the daemon ends already.
+                let _ = sender.try_send(format!("shard {shard} has panicked: {}", describe(panic)));
             }
         }));
-        Panics { told }
+        Panics { receiver }
     }
 
-    /// The first panic of a shard, as the error that ends the daemon.
+    /// Waits for the first panic of a shard, and returns it as the error that ends the daemon.
     pub async fn of_a_shard(&mut self) -> ErrorDetail {
-        match self.told.recv().await {
+        match self.receiver.recv().await {
             Some(what) => ErrorDetail::new(Kind::Internal, format!("{what}; the daemon ends at once")).remedy(
                 "start it again: what was acknowledged survives the daemon, and what was flushed a loss of power, too; \
-                 this is a mistake in Braid, please report it",
+                 this is a bug in Braid, please report it",
             ),
-            // The hook, which holds the other end, lives as long as the process.
+            // The hook, which holds the sender, lives as long as the process.
             None => std::future::pending().await,
         }
     }
 }
 
-/// What was said, where, and with RUST_BACKTRACE=1 the way there.
-fn words(panic: &PanicHookInfo<'_>) -> String {
+/// Returns the message and location of a panic, and with RUST_BACKTRACE=1 the backtrace.
+fn describe(panic: &PanicHookInfo<'_>) -> String {
     let what = panic.payload_as_str().unwrap_or("without a word");
-    let place = panic.location().map(|place| format!(" at {place}")).unwrap_or_default();
-    let way = std::backtrace::Backtrace::capture();
-    match way.status() {
-        std::backtrace::BacktraceStatus::Captured => format!("{what}{place}\n{way}"),
-        _ => format!("{what}{place}"),
+    let location = panic.location().map(|location| format!(" at {location}")).unwrap_or_default();
+    let backtrace = std::backtrace::Backtrace::capture();
+    match backtrace.status() {
+        std::backtrace::BacktraceStatus::Captured => format!("{what}{location}\n{backtrace}"),
+        _ => format!("{what}{location}"),
     }
 }
 
-/// A way to make a shard panic, for tests: only in builds with debug assertions, and only when
-/// `BRAID_DEBUG_PANIC_SHARD` names one. SIGUSR1 does it then.
+/// Makes a shard panic, for tests: only in builds with debug assertions, and only if `BRAID_DEBUG_PANIC_SHARD` names a
+/// shard. SIGUSR1 triggers it.
 #[cfg(debug_assertions)]
-pub mod planted {
+pub mod injection {
     use braid_engine::{Completion, ShardId};
     use braid_ring::{Cx, Frontend, RingHandle};
     use std::any::Any;
     use tokio::signal::unix::{SignalKind, signal};
 
-    /// Its place among the frontends of a shard, after those that serve.
+    /// Its index among the frontends of a shard, after those that serve.
     const FRONTEND: usize = 3;
 
     /// Panics at the first message.
-    pub struct Bomb;
+    pub struct PanicFrontend;
 
-    impl Frontend for Bomb {
+    impl Frontend for PanicFrontend {
         fn io_done(&mut self, _cx: &mut Cx<'_>, _completion: &Completion) {}
 
         fn message(&mut self, _cx: &mut Cx<'_>, _message: Box<dyn Any + Send>) {
@@ -76,12 +76,12 @@ pub mod planted {
     }
 
     /// Waits for the signal, if the variable is set.
-    pub fn arm(ring: RingHandle) {
+    pub fn inject_on_signal(ring: RingHandle) {
         let named = std::env::var("BRAID_DEBUG_PANIC_SHARD").ok().and_then(|shard| shard.parse().ok());
         let Some(shard) = named.filter(|shard| *shard < ring.shards()) else { return };
-        let Ok(mut asked) = signal(SignalKind::user_defined1()) else { return };
-        tokio::spawn(async move {
-            asked.recv().await;
+        let Ok(mut requested) = signal(SignalKind::user_defined1()) else { return };
+        braid_tasks::spawn(async move {
+            requested.recv().await;
             ring.post(ShardId(shard), FRONTEND, Box::new(()));
         });
     }

@@ -1,4 +1,4 @@
-//! The API over its socket, by hand: requests and answers as any client would see them.
+//! The HTTP API over its Unix socket, by hand: requests and replies as any client sees them.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::*;
 
-/// Sends bytes and gives the status and body of the answer. The connection is closed after it.
+/// Sends bytes and returns the status and body of the reply. The connection is closed after the reply.
 fn send(daemon: &Daemon, request: &[u8]) -> (u16, String) {
     send_to(&daemon.folder.join("api.sock"), request)
 }
@@ -15,21 +15,21 @@ fn send(daemon: &Daemon, request: &[u8]) -> (u16, String) {
 fn send_to(socket: &str, request: &[u8]) -> (u16, String) {
     let mut stream = UnixStream::connect(socket).expect("the API listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
-    // The daemon may refuse before it has read everything.
+    // The daemon may refuse the request before it has read all of it.
     let _ = stream.write_all(request);
-    let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    let answer = String::from_utf8_lossy(&answer).into_owned();
-    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
-    let status = status.unwrap_or_else(|| panic!("no HTTP answer: {answer:?}"));
-    (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+    let mut reply = Vec::new();
+    let _ = stream.read_to_end(&mut reply);
+    let reply = String::from_utf8_lossy(&reply).into_owned();
+    let status = reply.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let status = status.unwrap_or_else(|| panic!("no HTTP reply: {reply:?}"));
+    (status, reply.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
 }
 
 pub fn ask(daemon: &Daemon, method: &str, path: &str, body: &str) -> (u16, String) {
     ask_at(&daemon.folder.join("api.sock"), method, path, body)
 }
 
-/// The same of the daemon whose API is on this socket.
+/// Sends the same request to the daemon whose API is on this socket.
 pub fn ask_at(socket: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     let head =
         format!("{method} {path} HTTP/1.1\r\nhost: braid\r\nconnection: close\r\ncontent-type: application/json\r\n");
@@ -41,7 +41,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn the_daemon_describes_its_api_and_keeps_to_it() {
+fn the_api_matches_its_openapi_document() {
     let daemon = Daemon::start();
     let (status, body) = ask(&daemon, "GET", "/v1/openapi.json", "");
     assert_eq!(status, 200);
@@ -50,7 +50,7 @@ fn the_daemon_describes_its_api_and_keeps_to_it() {
     for path in ["/v1/status", "/v1/arrays", "/v1/arrays/{array}", "/v1/exports", "/v1/disks", "/v1/events"] {
         assert!(paths.contains_key(path), "{path} is not described: {:?}", paths.keys());
     }
-    // Every described way to read something without a parameter answers as described.
+    // Every documented GET path without a parameter returns 200.
     for (path, methods) in paths.iter().filter(|(path, _)| !path.contains('{')) {
         if methods.get("get").is_some() {
             assert_eq!(ask(&daemon, "GET", path, "").0, 200, "{path}");
@@ -59,7 +59,7 @@ fn the_daemon_describes_its_api_and_keeps_to_it() {
 }
 
 #[test]
-fn bad_requests_get_errors_in_one_shape() {
+fn bad_requests_get_errors_of_one_format() {
     let daemon = Daemon::start();
     let deep = "[".repeat(100_000);
     let cases: &[(&str, &str, &str, u16)] = &[
@@ -85,12 +85,12 @@ fn bad_requests_get_errors_in_one_shape() {
         ("POST", "/v1/exports", r#"{"array": "a", "nbd": "pigeon"}"#, 400),
     ];
     for &(method, path, body, expected) in cases {
-        let (status, answer) = ask(&daemon, method, path, body);
+        let (status, reply) = ask(&daemon, method, path, body);
         let shown = &body[..body.len().min(80)];
-        assert_eq!(status, expected, "{method} {path} {shown}: {answer}");
-        let error = json(&answer)["error"].clone();
+        assert_eq!(status, expected, "{method} {path} {shown}: {reply}");
+        let error = json(&reply)["error"].clone();
         for field in ["kind", "message"] {
-            assert!(error[field].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} {shown}: {answer}");
+            assert!(error[field].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} {shown}: {reply}");
         }
     }
     assert_eq!(json(&ask(&daemon, "GET", "/v1/arrays", "").1)["arrays"], Value::Array(Vec::new()));
@@ -112,7 +112,7 @@ fn hostile_bytes_on_the_api_socket_harm_nothing() {
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     }
-    // A body beyond the limit is refused, not kept; one that says how long it is, before any of it has come.
+    // A body beyond the limit is refused, not stored; a body with a declared length is refused before any of it arrives.
     let (status, _) = send(&daemon, &huge_body);
     assert_eq!(status, 413);
     let announced = b"POST /v1/arrays HTTP/1.1\r\nhost: b\r\nconnection: close\r\ncontent-length: 1000000000\r\n\r\n";
@@ -122,48 +122,48 @@ fn hostile_bytes_on_the_api_socket_harm_nothing() {
     assert!(!daemon.running.log().contains("panicked"), "{}", daemon.running.log());
 }
 
-/// Clients that never finish a request, head or body, do not keep their places from others.
+/// Clients that never finish a request, head or body, do not keep connection slots from others.
 #[test]
-fn half_sent_requests_keep_nobody_out() {
+fn half_sent_requests_keep_no_client_out() {
     let daemon = Daemon::start();
     let halves = ["GET /v1/status HTT", "POST /v1/arrays HTTP/1.1\r\nhost: b\r\ncontent-length: 100\r\n\r\n{"];
-    // More than there are places. Each stays open.
+    // More connections than the daemon serves at a time. Each stays open.
     let mut held = Vec::new();
     for n in 0..400 {
         let mut stream = UnixStream::connect(daemon.folder.join("api.sock")).expect("the API listens");
-        // One that has made room already says no more.
+        // A connection that was already closed to make room accepts nothing more.
         let _ = stream.write_all(halves[n % 2].as_bytes());
         held.push(stream);
     }
     assert_eq!(ask(&daemon, "GET", "/v1/status", "").0, 200);
-    // It was the newcomers that had the places: the oldest are gone, although their time is not up.
+    // New connections take the slots of the oldest ones, which are closed before their time limit.
     held[0].set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
-    assert_eq!(held[0].read(&mut [0; 16]).unwrap_or(0), 0, "the oldest has made room");
+    assert_eq!(held[0].read(&mut [0; 16]).unwrap_or(0), 0, "the oldest connection is closed to make room");
     let last = held.last_mut().expect("there are some");
     last.set_read_timeout(Some(std::time::Duration::from_millis(1))).expect("a socket has that limit");
-    let error = last.read(&mut [0; 16]).expect_err("the newest waits still");
+    let error = last.read(&mut [0; 16]).expect_err("the newest connection stays open");
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
 }
 
-/// As most clients do, this one gives up when it cannot send.
+/// Like most clients, this one gives up when it cannot send.
 #[test]
-fn who_is_refused_while_still_sending_reads_why() {
+fn a_client_refused_while_still_sending_reads_the_reason() {
     let daemon = Daemon::start();
     let mut stream = UnixStream::connect(daemon.folder.join("api.sock")).expect("the API listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
     stream.write_all(b"GET /v1/status HTTP/1.1\r\nhost: braid\r\nx: ").expect("it is taken");
-    // Twice what a head may have: the answer stands there half way.
+    // Sends twice the largest head: the daemon's reply is ready half way.
     for _ in 0..64 {
-        stream.write_all(&[b'x'; KIB as usize]).expect("what comes after the answer is taken as well");
+        stream.write_all(&[b'x'; KIB as usize]).expect("the daemon accepts what follows its reply");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("no reset");
-    assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("no reset");
+    assert!(reply.starts_with("HTTP/1.1 431"), "{reply}");
 }
 
 #[test]
-fn metrics_count_what_was_done() {
+fn metrics_count_written_bytes() {
     let daemon = Daemon::start();
     let uri = daemon.array("data", "concat", &["mem:16M"]);
     run("qemu-io", &["-f", "raw", "-c", "write -P 1 0 1M", "-c", "read -P 1 0 1M", &uri]);
@@ -183,15 +183,15 @@ fn metrics_count_what_was_done() {
     assert!(counted, "{metrics}");
 }
 
-/// The value of one sample.
+/// Returns the value of one sample.
 fn sample(metrics: &str, name: &str) -> Option<u64> {
     metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 #[test]
-fn latencies_of_an_export_are_those_of_its_requests() {
+fn an_exports_latencies_are_those_of_its_requests() {
     let daemon = Daemon::start();
-    // Between two bounds of the histogram: all that takes so long is above 20.97 ms, the bound before.
+    // The latency lies between two bounds of the histogram: every such request is above 20.97 ms, the lower bound.
     let uri = daemon.array("slow", "concat", &["throttled(mem:64M,latency=21ms)"]);
     let mut commands = vec!["-f", "raw", "-t", "none"];
     commands.extend(["-c", "read 0 4k"].repeat(9));
@@ -202,7 +202,7 @@ fn latencies_of_an_export_are_those_of_its_requests() {
     let export = &activity["exports"][0];
     let stats = ["reads", "writes", "others"].map(|of| export["stats"][of].as_u64().expect("a count"));
     assert_eq!((stats[0], stats[1]), (9, 5), "{export}");
-    // Each request is in one bucket, and those with data in none that begins below.
+    // Each request is in one bucket; no request with data is in a bucket below its latency.
     let buckets = export["latency"].as_array().expect("buckets");
     let number = |bucket: &Value, of: &str| bucket[of].as_u64().expect("a count");
     let sum: u64 = buckets.iter().map(|bucket| number(bucket, "count")).sum();
@@ -218,7 +218,7 @@ fn latencies_of_an_export_are_those_of_its_requests() {
         let quick = sample(&metrics, &below).unwrap_or_else(|| panic!("{below}: {metrics}"));
         assert!(of == "other" || quick == 0, "{metrics}");
     }
-    // While somebody reads, so does `braid top`.
+    // `braid top` reports latencies while a bench reads.
     let bench = ["bench", "--op", "read", "--time", "60s", &uri];
     let busy = Running::start(&daemon.folder, "bench", &mut daemon.command(&bench));
     let export = wait_for("reads in an interval", || {
@@ -248,7 +248,7 @@ fn events_can_be_followed_while_they_happen() {
 }
 
 #[test]
-fn each_driver_serves_and_the_status_names_it() {
+fn each_driver_serves_and_status_names_it() {
     for driver in ["io_uring", "libaio", "threads"] {
         let daemon = Daemon::start_in(Folder::new(), &["--driver", driver]);
         let disks: Vec<String> = (0..2).map(|i| daemon.folder.sparse(&format!("disk{i}"), 16 * MIB)).collect();

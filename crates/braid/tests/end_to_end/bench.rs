@@ -390,11 +390,11 @@ fn interrupted(folder: &Folder, file: &str, arguments: &[&str]) -> Value {
     });
     run.interrupt();
     assert_eq!(run.wait().code(), Some(1), "{}", run.log());
-    assert!(run.log().contains("once more ends at once"), "{}", run.log());
+    assert!(run.log().contains("interrupt once more to end at once"), "{}", run.log());
     let found: Value = serde_json::from_slice(&std::fs::read(&answer).expect("it was written")).expect("it is JSON");
     assert_eq!(found["interrupted"], true, "{found}");
     let drawn = std::fs::read_to_string(&page).expect("the page is there");
-    assert!(drawn.contains("Interrupted: what stands here") && drawn.ends_with("</html>\n"), "{drawn}");
+    assert!(drawn.contains("Interrupted: these results") && drawn.ends_with("</html>\n"), "{drawn}");
     found
 }
 
@@ -446,7 +446,9 @@ fn a_second_interruption_ends_at_once() {
         });
         std::thread::sleep(std::time::Duration::from_millis(50 * attempt));
         run.interrupt();
-        wait_for("the first one to be taken", || run.log().contains("once more ends at once").then_some(()));
+        wait_for("the first one to be taken", || {
+            run.log().contains("interrupt once more to end at once").then_some(())
+        });
         if run.ended().is_none() {
             run.interrupt();
         }

@@ -91,6 +91,30 @@ fn plots(folder: &Folder, page: &str) -> Vec<(String, [f64; 4])> {
     plots
 }
 
+/// Returns the width of the page's content in a window of that width, and the elements that do not fit. An inner frame is the window: a
+/// browser's own is never narrower than 500 pixels.
+fn content_width(folder: &Folder, page: &str, width: u32) -> (u32, String) {
+    let inner = page.replace('&', "&amp;").replace('"', "&quot;");
+    let script = "<script>document.getElementById('inner').onload = event => {
+        const root = event.target.contentDocument.documentElement;
+        const wide = [...root.querySelectorAll('main *')].filter(element =>
+            element.getBoundingClientRect().right > root.clientWidth + 1 && !element.closest('.wide'));
+        document.getElementById('found').textContent =
+            ['BOX', root.scrollWidth, ...wide.map(element => element.tagName + '.' + element.className)].join(' ');
+    }</script>";
+    let outer = format!(
+        "<!doctype html><body><iframe id=\"inner\" style=\"border:0;width:{width}px;height:900px\" srcdoc=\"{inner}\"></iframe>\
+         <pre id=\"found\"></pre>{script}</body>"
+    );
+    let file = folder.join("outer.html");
+    std::fs::write(&file, outer).expect("a file can be written");
+    let text = said(&chromium(folder, "three", &["--dump-dom", &format!("file://{file}")]));
+    let found = text.split_once("id=\"found\">BOX ").unwrap_or_else(|| panic!("the frame was not loaded: {text}")).1;
+    let found = found.split('<').next().unwrap_or_default();
+    let (content, wide) = found.split_once(' ').unwrap_or((found, ""));
+    (content.trim().parse().unwrap_or_else(|_| panic!("{found}")), wide.to_owned())
+}
+
 /// The page of a run, its plots, and what they look like.
 fn looked_at(folder: &Folder, arguments: &[&str]) -> (String, Vec<(String, [f64; 4])>, Picture) {
     let file = folder.join("page.html");
@@ -142,7 +166,7 @@ fn a_comparison_at_one_point_shows_bars_as_long_as_their_values() {
     let folder = Folder::new();
     // 1:2 by what the disks allow, not by how fast the machine is.
     let disks = ["throttled(mem:8M,iops=500)", "throttled(mem:8M,iops=1000)"];
-    let (_, plots, picture) = looked_at(&folder, &[&disks[..], &["--time", "800ms", "--slices", "2"]].concat());
+    let (page, plots, picture) = looked_at(&folder, &[&disks[..], &["--time", "800ms", "--slices", "2"]].concat());
     let classes: Vec<&str> = plots.iter().map(|(class, _)| class.as_str()).collect();
     assert_eq!(classes, ["bars", "bars", "lines"]);
     let length = |target: usize| {
@@ -151,4 +175,24 @@ fn a_comparison_at_one_point_shows_bars_as_long_as_their_values() {
     };
     let ratio = length(1) / length(0);
     assert!((1.6..2.5).contains(&ratio), "{} and {} pixels", length(0), length(1));
+    // It leads with the result: the figures of both targets are above the first chart.
+    let (head, _) = page.split_once("<svg").expect("it has a chart");
+    for label in ["IOPS", "throughput", "latency, p50", "latency, p99", "CPU per I/O"] {
+        assert_eq!(head.matches(&format!("<dt>{label}</dt>")).count(), 2, "{label}");
+    }
+    assert!(!page.contains('…'), "nothing is cut");
+}
+
+#[test]
+fn the_page_fits_wide_and_narrow_windows() {
+    let folder = Folder::new();
+    let file = folder.join("page.html");
+    let label = "a-label-".repeat(12);
+    let load = ["--depth", "1..4", "--time", "100ms", "--slices", "2", "--label", "short", "--label", &label];
+    run(BRAID, &[&["bench", "--html", &file, "mem:8M", "throttled(mem:8M,iops=20000)"], &load[..]].concat());
+    let page = std::fs::read_to_string(&file).expect("the page was written");
+    for width in [1280, 390] {
+        let (content, wide) = content_width(&folder, &page, width);
+        assert!(content <= width && wide.is_empty(), "{content} pixels in {width}: {wide}");
+    }
 }

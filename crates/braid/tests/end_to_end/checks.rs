@@ -1,4 +1,4 @@
-//! Checks and repairs of mirrors, and jobs that are watched.
+//! Checks and repairs of mirrors, and jobs that clients watch.
 
 use serde_json::Value;
 use std::fs::File;
@@ -7,14 +7,14 @@ use std::os::unix::fs::FileExt;
 use crate::mirrors::*;
 use crate::support::*;
 
-/// Changes bytes of a member behind the daemon's back: what a disk does that rots.
+/// Changes bytes of a member behind the daemon's back, as silent corruption does.
 pub fn rot(daemon: &Daemon, role: usize, path: &str, offset: u64, bytes: u64) {
     let start = show(daemon)["members"][role]["data_offset_bytes"].as_u64().expect("its place is known");
     let file = File::options().write(true).open(path).expect("the member's file can be opened");
     file.write_all_at(&noise(bytes, 99), start + offset).and_then(|()| file.sync_all()).expect("it can be written");
 }
 
-/// Runs a check or repair to its end: the exit status, and the job.
+/// Runs a check or repair to its end. Returns the exit status and the job.
 #[track_caller]
 pub fn gone_over(daemon: &Daemon, verb: &str) -> (Option<i32>, Value) {
     let out = daemon.any(&["array", verb, "data", "--wait", "--json"]);
@@ -28,7 +28,7 @@ pub fn found(job: &Value, what: &str) -> u64 {
 }
 
 #[test]
-fn rot_is_found_by_a_check_and_mended_by_a_repair() {
+fn a_check_finds_corruption_and_a_repair_mends_it() {
     let daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid1", &[a, b, c], &[]);
@@ -36,29 +36,29 @@ fn rot_is_found_by_a_check_and_mended_by_a_repair() {
     client.flush().expect("it flushes");
     let (status, job) = gone_over(&daemon, "check");
     assert_eq!((status, &job["state"], found(&job, "differing_blocks")), (Some(0), &"done".into(), 0), "{job}");
-    // Whole regions are gone over: also what was zeroed beside what was written.
+    // A check reads whole regions: zeroed blocks beside written ones, too.
     assert!(found(&job, "compared_blocks") >= 200 * BLOCK / 4096, "{job}");
     assert_eq!(job["progress"]["done_bytes"], job["progress"]["total_bytes"]);
 
-    // Two blocks of one member, and one of another: two copies of each are right.
+    // Two blocks of one member and one of another are corrupt: two copies of each are right.
     rot(&daemon, 0, a, 40 * BLOCK, 8192);
     rot(&daemon, 2, c, 150 * BLOCK + 4096, 100);
     let (status, job) = gone_over(&daemon, "check");
-    assert_eq!((status, found(&job, "differing_blocks"), found(&job, "mended_blocks")), (Some(7), 3, 0), "{job}");
+    assert_eq!((status, found(&job, "differing_blocks"), found(&job, "repaired_blocks")), (Some(7), 3, 0), "{job}");
     let places = [40 * BLOCK, 40 * BLOCK + 4096, 150 * BLOCK + 4096];
-    assert_eq!(job["findings"]["places_bytes"], serde_json::json!(places));
+    assert_eq!(job["findings"]["offsets_bytes"], serde_json::json!(places));
     assert!(daemon.events().contains("damage_found") && daemon.events().contains(&places[2].to_string()));
     let status = daemon.any(&["status", "--check", "--json"]);
     assert_eq!(status.status.code(), Some(5), "{}", said(&status));
     assert!(said(&status).contains("braid array repair data") && said(&status).contains("3 blocks differ"));
-    // It stays in the list, with what came of it.
+    // The job stays in the list, with its result.
     let listed = daemon.braid(&["job", "list"]);
     assert!(listed.contains("done") && listed.contains(&places[0].to_string()), "{listed}");
     assert_eq!(daemon.any(&["job", "watch", job["name"].as_str().expect("a name")]).status.code(), Some(7));
 
     let (status, job) = gone_over(&daemon, "repair");
-    assert_eq!((status, found(&job, "differing_blocks"), found(&job, "mended_blocks")), (Some(0), 3, 3), "{job}");
-    assert!(daemon.events().contains("damage_mended"), "{}", daemon.events());
+    assert_eq!((status, found(&job, "differing_blocks"), found(&job, "repaired_blocks")), (Some(0), 3, 3), "{job}");
+    assert!(daemon.events().contains("damage_repaired"), "{}", daemon.events());
     assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(0));
     let len = 200 * BLOCK as usize;
     let copies = [(0, a), (1, b), (2, c)].map(|(role, path)| data_of(&daemon, role, path, len));
@@ -68,7 +68,7 @@ fn rot_is_found_by_a_check_and_mended_by_a_repair() {
 }
 
 #[test]
-fn a_check_mends_what_a_member_cannot_read_and_goes_on() {
+fn a_check_repairs_unreadable_blocks_and_continues() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let faulty = format!("faulty({b},read-error@2M-2049K*3)");
@@ -81,7 +81,7 @@ fn a_check_mends_what_a_member_cannot_read_and_goes_on() {
 }
 
 #[test]
-fn a_check_is_a_job_that_is_paused_limited_and_given_up() {
+fn a_check_is_a_job_that_can_be_paused_limited_and_cancelled() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let slow = |path: &str| format!("throttled({path},bw=8M)");
@@ -98,7 +98,7 @@ fn a_check_is_a_job_that_is_paused_limited_and_given_up() {
         jobs.as_array().expect("a list").iter().find(|job| job["name"] == name).cloned().expect("it is listed")
     };
     assert_eq!((&job(name)["state"], &job(name)["paused"]), (&"paused".into(), &true.into()));
-    // Clients go on.
+    // Client I/O continues.
     crate::mirrors::check(&mut client, 0..4, 1);
     daemon.braid(&["job", "limit", name, "64M"]);
     daemon.braid(&["job", "resume", name]);
@@ -110,19 +110,20 @@ fn a_check_is_a_job_that_is_paused_limited_and_given_up() {
     assert_eq!(daemon.any(&["job", "watch", name]).status.code(), Some(1));
     assert!(daemon.events().contains("check_ended"), "{}", daemon.events());
 
-    // Over HTTP it is accepted, and says where it goes on.
+    // Over HTTP the job is accepted, and the reply names its location.
     let socket = daemon.folder.join("api.sock");
-    let answer = run("curl", &["-si", "--unix-socket", &socket, "-X", "POST", "http://braid/v1/arrays/data/check"]);
-    assert!(answer.starts_with("HTTP/1.1 202") && answer.contains("location: /v1/jobs/data:"), "{answer}");
-    // An array that stops takes its jobs with it.
+    let reply = run("curl", &["-si", "--unix-socket", &socket, "-X", "POST", "http://braid/v1/arrays/data/check"]);
+    assert!(reply.starts_with("HTTP/1.1 202") && reply.contains("location: /v1/jobs/data:"), "{reply}");
+    // Stopping an array ends its jobs.
     drop(client);
     daemon.braid(&["array", "stop", "data", "--force"]);
     assert_eq!(daemon.json(&["job", "list"])["jobs"], serde_json::json!([]));
 }
 
-/// A check that could compare only a part says so, and does not end the alarm of an earlier one: that is about what it did not see.
+/// A check that could compare only a part reports so, and does not end the alarm of an earlier check about the part
+/// that it did not read.
 #[test]
-fn a_check_of_a_part_says_so_and_leaves_the_alarm() {
+fn a_partial_check_reports_so_and_keeps_the_alarm() {
     let mut daemon = Daemon::start();
     let disks = files(&daemon, &["a", "b", "c", "d"]);
     let names: Vec<&str> = disks.iter().map(String::as_str).collect();
@@ -133,7 +134,7 @@ fn a_check_of_a_part_says_so_and_leaves_the_alarm() {
     let (status, job) = gone_over(&daemon, "check");
     assert_eq!((status, found(&job, "differing_blocks"), found(&job, "uncompared_blocks")), (Some(7), 1, 0), "{job}");
 
-    // It is known still after a restart, and after the death of the daemon.
+    // The alarm survives a restart and a kill of the daemon.
     drop(client);
     for kill in [false, true] {
         daemon.restart(kill);
@@ -163,9 +164,9 @@ fn a_check_of_a_part_says_so_and_leaves_the_alarm() {
     assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(0));
 }
 
-/// Where nothing was written there is nothing to compare, and a check says that.
+/// Where nothing is written there is nothing to compare, and the check reports that.
 #[test]
-fn a_check_of_nothing_says_so() {
+fn a_check_of_an_unwritten_array_reports_so() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     drop(create(&daemon, "raid1", &[a, b], &[]));
@@ -174,7 +175,7 @@ fn a_check_of_nothing_says_so() {
 }
 
 #[test]
-fn where_there_is_one_copy_a_check_is_refused_and_so_are_plain_arrays() {
+fn a_check_is_refused_for_a_single_copy_and_for_arrays_without_redundancy() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
@@ -187,16 +188,16 @@ fn where_there_is_one_copy_a_check_is_refused_and_so_are_plain_arrays() {
     }
     daemon.braid(&["array", "create", "plain", "--level", "raid0", "mem:32M"]);
     assert!(daemon.refused(2, &["array", "check", "plain"]).contains("no redundancy"));
-    assert!(daemon.refused(3, &["array", "repair", "nobody"]).contains("nobody"));
+    assert!(daemon.refused(3, &["array", "repair", "nowhere"]).contains("nowhere"));
     assert!(daemon.refused(3, &["job", "watch", "data:77"]).contains("no job"));
-    // Added and waited for in one go.
+    // Adds a member and waits for its rebuild with one command.
     let out = daemon.braid(&["array", "add", "data", b, "--wait"]);
     assert!(out.contains("rebuild of member 1") && out.contains("is done"), "{out}");
     assert_eq!(health(&daemon), "whole");
 }
 
 #[test]
-fn a_check_goes_on_where_it_was_after_a_restart() {
+fn a_check_resumes_where_it_was_after_a_restart() {
     let mut daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let slow = |path: &str| format!("throttled({path},bw=6M)");
@@ -214,19 +215,19 @@ fn a_check_goes_on_where_it_was_after_a_restart() {
     self::client(&daemon);
     let after = wait_for("the job", || Some(job(&daemon)).filter(Value::is_object));
     assert_eq!((&after["kind"], &after["state"]), (&"repair".into(), &"running".into()), "{after}");
-    // The part that was told last, less a piece or two.
+    // The position is the last one reported, less a block or two.
     assert!(done(&after) + MIB > before, "{after} was at {before}");
-    assert_eq!((found(&after, "differing_blocks"), found(&after, "mended_blocks")), (1, 1), "{after}");
-    // Killed, it goes on as well.
+    assert_eq!((found(&after, "differing_blocks"), found(&after, "repaired_blocks")), (1, 1), "{after}");
+    // The check continues after a kill as well.
     daemon.restart(true);
     self::client(&daemon);
-    // Not the only one: what the crash left is brought together first.
+    // It is not the only job: the resync after the crash runs first.
     let repair = |daemon: &Daemon| {
         let jobs = daemon.json(&["job", "list"])["jobs"].as_array().cloned().expect("a list");
         jobs.into_iter().find(|job| job["kind"] == "repair")
     };
     let after = wait_for("the job", || repair(&daemon));
-    assert_eq!(found(&after, "mended_blocks"), 1, "{after}");
+    assert_eq!(found(&after, "repaired_blocks"), 1, "{after}");
     let name = after["name"].as_str().expect("a name");
     daemon.braid(&["job", "cancel", name]);
     daemon.restart(true);
@@ -234,34 +235,35 @@ fn a_check_goes_on_where_it_was_after_a_restart() {
     assert_eq!(repair(&daemon), None);
 }
 
-/// What no member could give to the others after a crash is said where all are called equal, and stays known until a check finds it right.
+/// Blocks that the resync after a crash could read from no member are reported although the members are called equal,
+/// and stay reported until a check reads them.
 #[test]
-fn what_a_resync_could_read_from_no_member_stays_known() {
+fn blocks_that_a_resync_could_read_from_no_member_stay_reported() {
     let mut daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
-    // Lost sectors in the same place of both: two blocks of 4 KiB.
+    // Lost sectors at the same address of both members: two blocks of 4 KiB.
     let bad = |path: &str| format!("faulty({path},bad@2M-2056K)");
     let mut client = create(&daemon, "raid1", &[&bad(a), &bad(b)], &[]);
     write(&mut client, 0..64, 1);
     let data_start = show(&daemon)["members"][0]["data_offset_bytes"].as_u64().expect("its place is known");
     let block = (2 * MIB - data_start) / BLOCK;
     drop(client);
-    // What was written just now can be read. After a start it cannot, as the rules begin anew.
+    // Freshly written blocks are readable. After a start they are not, as the fault rules begin anew.
     daemon.restart(true);
-    let event = "all members of array data are equal again, but for 2 blocks that no member could give";
+    let event = "the resync of array data is complete, except 2 blocks that could be read from no member";
     wait_for("the resync", || daemon.events().contains(event).then_some(()));
     let status = |daemon: &Daemon| said(&daemon.any(&["status", "--check", "--json"]));
-    let told = status(&daemon);
-    assert!(told.contains("its resync found damage: 2 blocks cannot be read, at byte "), "{told}");
-    // After a stop in order nothing is made equal, and it is known all the same.
+    let reported = status(&daemon);
+    assert!(reported.contains("its resync found damage: 2 blocks cannot be read, at byte "), "{reported}");
+    // After an orderly stop no resync runs, and the damage is still reported.
     daemon.restart(false);
-    let told = status(&daemon);
-    assert!(told.contains("found damage: 2 blocks cannot be read, at byte "), "{told}");
+    let reported = status(&daemon);
+    assert!(reported.contains("found damage: 2 blocks cannot be read, at byte "), "{reported}");
     let mut client = self::client(&daemon);
     write(&mut client, block..block + 1, 1);
     let (code, job) = gone_over(&daemon, "check");
     assert_eq!((code, found(&job, "unreadable_blocks")), (Some(0), 0), "{job}");
-    let told = status(&daemon);
-    assert!(!told.contains("found damage"), "{told}");
+    let reported = status(&daemon);
+    assert!(!reported.contains("found damage"), "{reported}");
     crate::mirrors::check(&mut client, 0..64, 1);
 }

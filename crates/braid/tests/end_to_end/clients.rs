@@ -2,21 +2,21 @@
 
 use crate::support::*;
 
-/// Three disks of different sizes as one array, on purpose neither aligned to each other nor to the chunk.
+/// Creates an array of three disks of different sizes, deliberately aligned neither to each other nor to the chunk.
 fn braided(daemon: &Daemon, level: &str) -> (String, u64) {
     let sizes = [40 * MIB, 72 * MIB + 12 * KIB, 64 * MIB];
     let disks: Vec<String> = (0..3).map(|i| daemon.folder.sparse(&format!("disk{i}"), sizes[i])).collect();
     let disks: Vec<&str> = disks.iter().map(String::as_str).collect();
     let uri = daemon.array("data", level, &disks);
     let size = daemon.json(&["array", "show", "data"])["size_bytes"].as_u64().expect("a size");
-    // All of the capacity: only the labels' own space is missing.
+    // The array has all of the capacity except the labels' own space.
     let raw: u64 = sizes.iter().sum();
     assert!(size > raw - 3 * 4 * MIB && size < raw, "{size} of {raw} bytes");
     (uri, size)
 }
 
 #[test]
-fn nbdinfo_sees_what_the_array_is() {
+fn nbdinfo_reports_the_array() {
     let daemon = Daemon::start();
     let (uri, size) = braided(&daemon, "raid0");
     let info: serde_json::Value =
@@ -31,14 +31,14 @@ fn nbdinfo_sees_what_the_array_is() {
     }
     assert!(export["contexts"].as_array().expect("a list").iter().any(|c| c == "base:allocation"), "{export}");
     assert_eq!(run("nbdinfo", &["--size", &uri]).trim(), size.to_string());
-    // Without --map's table the daemon would have no reason to answer BLOCK_STATUS.
+    // Without `--map`, nbdinfo sends no BLOCK_STATUS.
     let map: serde_json::Value = serde_json::from_str(&run("nbdinfo", &["--map", "--json", &uri])).expect("JSON");
     let covered: u64 = map.as_array().expect("a list").iter().map(|e| e["length"].as_u64().expect("bytes")).sum();
     assert_eq!(covered, size);
 }
 
 #[test]
-fn several_exports_on_one_socket_are_listed_and_told_apart() {
+fn several_exports_on_one_socket_are_listed_and_distinguished() {
     let daemon = Daemon::start();
     let socket = format!("unix:{}", daemon.folder.join("all.nbd"));
     for (name, size) in [("small", 8 * MIB), ("large", 16 * MIB)] {
@@ -62,12 +62,12 @@ fn several_exports_on_one_socket_are_listed_and_told_apart() {
 }
 
 #[test]
-fn nbdcopy_brings_everything_in_and_out_again() {
+fn nbdcopy_copies_in_and_out() {
     for level in ["raid0", "concat"] {
         let daemon = Daemon::start();
         let (uri, size) = braided(&daemon, level);
         let source = daemon.folder.noise("source", size, 1);
-        // Several connections and many requests at once: pieces may arrive in any order.
+        // Several connections with many requests each: replies may arrive in any order.
         run("nbdcopy", &["--connections=4", "--requests=64", "--flush", &source, &uri]);
         let back = daemon.folder.join("back");
         run("nbdcopy", &["--connections=4", "--requests=64", &uri, &back]);
@@ -95,7 +95,7 @@ fn qemu_img_converts_and_compares() {
     let daemon = Daemon::start();
     let (uri, size) = braided(&daemon, "raid0");
     let source = daemon.folder.noise("source", 32 * MIB, 3);
-    // A qcow2 of the whole size with data only at its beginning: zeros and holes are written as such.
+    // A qcow2 image of the whole size with data only at its beginning: zeros and holes are written as such.
     let image = daemon.folder.join("image.qcow2");
     run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &source, &image]);
     run("qemu-img", &["resize", &image, &size.to_string()]);
@@ -104,7 +104,7 @@ fn qemu_img_converts_and_compares() {
     let back = daemon.folder.join("back.qcow2");
     run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &uri, &back]);
     run("qemu-img", &["compare", "-f", "qcow2", "-F", "qcow2", &image, &back]);
-    // And the comparison does see a difference.
+    // The comparison detects a difference.
     run("qemu-io", &["-f", "raw", "-c", "write -P 9 1M 4k", "-c", "flush", &uri]);
     assert_eq!(run_any("qemu-img", &["compare", "-f", "qcow2", "-F", "raw", &image, &uri]).status.code(), Some(1));
 }
@@ -114,7 +114,7 @@ fn qemu_io_writes_zeroes_discards_and_reads_back() {
     let daemon = Daemon::start();
     let (uri, size) = braided(&daemon, "raid0");
     let last = size - 64 * KIB;
-    // qemu-io checks the pattern of each read by itself (-P) and complains on standard output.
+    // qemu-io checks the pattern of each read (-P) and reports mismatches on standard output.
     let script = [
         "write -P 0x11 0 1M".to_owned(),
         "write -f -P 0x22 60k 8k".to_owned(),
@@ -132,7 +132,8 @@ fn qemu_io_writes_zeroes_discards_and_reads_back() {
         "read -P 0x11 320k 192k".to_owned(),
         "read -P 0x11 576k 448k".to_owned(),
         format!("read -P 0x33 {last} 64k"),
-        // Not a multiple of 4 KiB, across a chunk's edge: QEMU sends it as it is where the export's block size allows.
+        // A length that is no multiple of 4 KiB, across a chunk's edge: QEMU sends it unchanged where the export's
+        // block size allows.
         "write -P 0x44 130561 1023".to_owned(),
         "read -P 0x44 130561 1023".to_owned(),
         "read -P 0x11 129536 1025".to_owned(),
@@ -144,7 +145,7 @@ fn qemu_io_writes_zeroes_discards_and_reads_back() {
     arguments.push(&uri);
     let out = run("qemu-io", &arguments);
     assert!(!out.contains("failed") && !out.contains("error"), "{out}");
-    // And the check does see a wrong pattern.
+    // The check detects a wrong pattern.
     let out = run_any("qemu-io", &["-f", "raw", "-c", "read -P 0x55 0 4k", &uri]);
     assert!(said(&out).contains("Pattern verification failed"), "{}", said(&out));
 }
@@ -153,7 +154,7 @@ fn qemu_io_writes_zeroes_discards_and_reads_back() {
 fn fio_verifies_what_several_connections_wrote() {
     let daemon = Daemon::start();
     let (uri, _) = braided(&daemon, "raid0");
-    // Four connections, each with its own part of the device, each in mixed block sizes, then all read back.
+    // Four connections, each on its own part of the device with mixed block sizes; afterwards everything is read back.
     let uri = format!("--uri={uri}");
     let common =
         ["--ioengine=nbd", &uri, "--rw=randwrite", "--bssplit=4k/60:12k/20:128k/20", "--iodepth=32", "--direct=1"];
@@ -172,7 +173,7 @@ fn fio_verifies_what_several_connections_wrote() {
 }
 
 #[test]
-fn a_read_only_export_takes_no_write() {
+fn a_read_only_export_refuses_writes() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 16 * MIB);
     daemon.braid(&["array", "create", "data", "--level", "concat", &disk]);

@@ -1,4 +1,4 @@
-//! Nodes whose clocks are wrong, by what `libfaketime` has their daemons believe.
+//! Nodes whose clocks are wrong: `libfaketime` sets the time of each daemon.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,14 +7,14 @@ use crate::replicated::*;
 use crate::replicated_snapshots::on_node;
 use crate::support::*;
 
-/// The library, wherever the system keeps it.
+/// Returns the path of the library, wherever the system keeps it.
 fn library() -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib").expect("/usr/lib is there").flatten();
     let mut places = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
     places.find(|path| path.exists()).expect("libfaketime is installed (scripts/install-tools.sh test)")
 }
 
-/// `braid serve` where the clock says so many hours more, or less; clocks that nobody sets are right.
+/// Builds `braid serve` with a clock that is so many hours ahead, or behind. A zero offset leaves the clock unchanged.
 fn serve_at(folder: &Folder, hours: i32) -> Command {
     let mut command = serve(folder, &["--shards".to_owned(), "1".to_owned()]);
     command
@@ -30,7 +30,7 @@ fn start(folder: Folder, hours: i32) -> Daemon {
 }
 
 #[test]
-fn nodes_whose_clocks_are_hours_apart_serve_lose_nothing_and_say_so() {
+fn nodes_with_clocks_hours_apart_serve_lose_nothing_and_report_the_skew() {
     let hours = [0, 7, -9];
     let again = |daemon: &mut Daemon, node: usize| {
         let mut command = serve_at(&daemon.folder, hours[node]);
@@ -53,7 +53,7 @@ fn nodes_whose_clocks_are_hours_apart_serve_lose_nothing_and_say_so() {
     let mut client = cluster.client(0);
     client.write_fua(0, &noise(4 * MIB, 1)).expect("it is written");
     cluster.nodes[0].braid(&["snapshot", "create", "db@first"]);
-    // What is made later is later, whatever the clocks say: it catches up by that.
+    // Later snapshots have later times, whatever the clocks are: a clock that lags catches up.
     for away in [2, 1] {
         cluster.nodes[away].kill();
         client.write_fua(8 * MIB, &noise(4 * MIB, 10 + away as u64)).expect("the two others have it");
@@ -67,7 +67,7 @@ fn nodes_whose_clocks_are_hours_apart_serve_lose_nothing_and_say_so() {
     for node in &cluster.nodes {
         node.braid(&["node", "renew"]);
     }
-    // Taken over by the one that is hours behind, and from that by the one that is hours ahead.
+    // The node whose clock is hours behind takes over, and from it the node whose clock is hours ahead.
     drop(client);
     let mut last = noise(4 * MIB, 11);
     for (from, to) in [(0, 2), (2, 1)] {
@@ -86,7 +86,7 @@ fn nodes_whose_clocks_are_hours_apart_serve_lose_nothing_and_say_so() {
 }
 
 #[test]
-fn a_node_whose_clock_is_days_behind_says_that_it_is_the_clocks() {
+fn a_node_with_a_clock_days_behind_blames_the_clocks() {
     let one = Daemon::start_in(Folder::new(), &["--shards", "1"]);
     let four = start(Folder::new(), -72);
     let place = on_loopback(&[]);

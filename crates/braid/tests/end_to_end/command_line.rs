@@ -1,8 +1,8 @@
-//! The command line: exit statuses that mean something, answers to wrong arguments, `--json` that parses.
+//! The command line: meaningful exit statuses, messages for wrong arguments, `--json` that parses.
 
 use crate::support::*;
 
-/// Runs `braid ARGUMENTS` where no daemon is.
+/// Runs `braid ARGUMENTS` without a daemon.
 fn alone(arguments: &[&str]) -> std::process::Output {
     let folder = Folder::new();
     let mut command = command(BRAID);
@@ -21,8 +21,8 @@ fn without_a_daemon_the_exit_status_is_6_and_the_remedy_is_named() {
 }
 
 #[test]
-fn wrong_arguments_are_named_with_a_right_example() {
-    // (arguments, what the answer has to contain)
+fn wrong_arguments_are_named_with_a_valid_example() {
+    // (arguments, what the message has to contain)
     let cases: &[(&[&str], &[&str])] = &[
         (&["plan", "50Q", "100G"], &["50Q"]),
         (&["plan"], &["50G"]),
@@ -46,10 +46,10 @@ fn wrong_arguments_are_named_with_a_right_example() {
 }
 
 #[test]
-fn plan_shows_every_level_and_exact_layouts() {
+fn plan_shows_every_level_with_exact_layouts() {
     let out = alone(&["plan", "50G", "100G", "100G"]);
     assert_eq!(out.status.code(), Some(0), "{}", said(&out));
-    // Exactly what the issue promises, once the disks' own metadata is out of the way.
+    // The capacities are exactly those of the specification, without the disks' own metadata.
     let out = alone(&["plan", "--data-sizes", "50G", "100G", "100G"]);
     let text = said(&out);
     assert_eq!(out.status.code(), Some(0), "{text}");
@@ -75,7 +75,7 @@ fn plan_shows_every_level_and_exact_layouts() {
 }
 
 #[test]
-fn statuses_tell_what_happened() {
+fn each_exit_status_names_its_kind_of_error() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 16 * MIB);
     daemon.braid(&["array", "create", "data", "--level", "concat", &disk]);
@@ -90,7 +90,7 @@ fn statuses_tell_what_happened() {
     // The same disk twice.
     let out = daemon.any(&["array", "create", "twice", "--level", "concat", &other, &other]);
     assert!(matches!(out.status.code(), Some(2 | 4)), "{}", said(&out));
-    // A name too long, levels that are not there yet, an address that is none.
+    // A name too long, unsupported levels, an invalid address.
     daemon.refused(2, &["array", "create", &"x".repeat(64), "--level", "concat", &other]);
     let out = daemon.any(&["array", "create", "r5", "--level", "raid5", &other]);
     assert!(!out.status.success() && said(&out).contains("raid5"), "{}", said(&out));
@@ -99,7 +99,7 @@ fn statuses_tell_what_happened() {
 }
 
 #[test]
-fn a_uuid_is_accepted_wherever_a_name_is() {
+fn a_uuid_is_accepted_in_place_of_a_name() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 16 * MIB);
     daemon.array("data", "concat", &[&disk]);
@@ -114,7 +114,7 @@ fn a_uuid_is_accepted_wherever_a_name_is() {
 }
 
 #[test]
-fn json_has_whole_numbers_with_their_units_in_the_name() {
+fn json_has_integers_with_their_units_in_the_name() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 16 * MIB);
     daemon.array("data", "concat", &[&disk]);
@@ -128,7 +128,7 @@ fn json_has_whole_numbers_with_their_units_in_the_name() {
     assert_eq!(daemon.json(&["array", "list"])["arrays"][0]["name"], "data");
     assert!(daemon.json(&["disk", "list"])["disks"].is_array());
     assert!(daemon.json(&["events"])["events"].is_array());
-    // An error is JSON too, in the shape of the API.
+    // An error is JSON too, in the format of the API.
     let out = daemon.any(&["array", "show", "absent", "--json"]);
     assert_eq!(out.status.code(), Some(3));
     let error: serde_json::Value =

@@ -1,23 +1,23 @@
-//! `braid.toml`: what it says holds, what wins over it, and what is said about one that is wrong.
+//! `braid.toml`: its settings apply, flags and variables override them, and errors in it are reported.
 
 use std::fs;
 use std::process::{Command, Output};
 
 use crate::support::*;
 
-/// Runs `braid serve` with this configuration; it has to end by itself with `status`, and touch nothing.
+/// Runs `braid serve` with this configuration. The daemon has to exit by itself with `status`, and change nothing.
 #[track_caller]
 fn refused(text: &[u8], status: i32) -> String {
     let folder = Folder::new();
     fs::write(folder.join("braid.toml"), text).expect("a file can be written");
     let out = ended(&mut serve(&folder, &[]));
     assert_eq!(out.status.code(), Some(status), "{}", said(&out));
-    assert!(fs::metadata(folder.join("state")).is_err(), "a daemon that is told nonsense begins nothing");
+    assert!(fs::metadata(folder.join("state")).is_err(), "a daemon with an invalid configuration changes nothing");
     assert!(said(&out).contains(&folder.join("braid.toml")), "{}", said(&out));
     said(&out)
 }
 
-/// Runs a command that has to end by itself.
+/// Runs a command that has to exit by itself.
 fn ended(command: &mut Command) -> Output {
     let mut limited = Command::new("timeout");
     limited.args(["--signal=KILL", "60"]).arg(command.get_program()).args(command.get_args());
@@ -31,7 +31,7 @@ fn ended(command: &mut Command) -> Output {
 }
 
 #[test]
-fn what_the_configuration_says_holds_and_a_flag_wins() {
+fn the_configuration_applies_and_a_flag_overrides_it() {
     let folder = Folder::new();
     fs::write(
         folder.join("braid.toml"),
@@ -54,7 +54,7 @@ fn what_the_configuration_says_holds_and_a_flag_wins() {
 }
 
 #[test]
-fn places_come_from_the_flag_then_the_environment_then_the_file() {
+fn paths_come_from_the_flag_then_the_environment_then_the_file() {
     let folder = Folder::new();
     let (socket, state) = (folder.join("from-file.sock"), folder.join("from-file"));
     fs::write(folder.join("other.toml"), format!("socket = \"{socket}\"\nstate = \"{state}\"\n"))
@@ -63,7 +63,7 @@ fn places_come_from_the_flag_then_the_environment_then_the_file() {
     let mut first = serve(&folder, &["--config".to_owned(), other.clone()]);
     first.env_remove("BRAID_SOCKET").env_remove("BRAID_STATE");
     let mut running = Running::start(&folder, "first", &mut first);
-    // A command finds the daemon by the same file.
+    // A command finds the daemon by the same configuration file.
     let status = |variable: Option<&str>| {
         let mut command = command(BRAID);
         command.args(["status", "--json"]).env("BRAID_CONFIG", &other).env_remove("BRAID_SOCKET");
@@ -78,7 +78,7 @@ fn places_come_from_the_flag_then_the_environment_then_the_file() {
     running.terminate();
     assert!(running.wait().success(), "{}", running.log());
 
-    // The environment wins over the file, and the flag over both.
+    // The environment overrides the file, and the flag overrides both.
     let flag = folder.join("from-flag");
     let mut second = serve(&folder, &["--config".to_owned(), other.clone(), "--state".to_owned(), flag.clone()]);
     second.env("BRAID_STATE", folder.join("from-variable"));
@@ -91,7 +91,7 @@ fn places_come_from_the_flag_then_the_environment_then_the_file() {
 }
 
 #[test]
-fn a_wrong_configuration_is_refused_with_line_key_reason_and_a_right_example() {
+fn an_invalid_configuration_is_refused_with_line_key_reason_and_a_valid_example() {
     let cases: &[(&[u8], &[&str])] = &[
         (b"\nlog-level = \"info\"\n", &["line 2", "log-level", "no such key", "log_level = \"info\""]),
         (b"shards = \"four\"\n", &["line 1", "shards", "whole number from 1 to 256", "shards = 4"]),
@@ -100,37 +100,37 @@ fn a_wrong_configuration_is_refused_with_line_key_reason_and_a_right_example() {
         (b"\xff\xfe\n", &["line 1", "UTF-8"]),
     ];
     for (text, words) in cases {
-        let answer = refused(text, 2);
+        let message = refused(text, 2);
         for word in *words {
-            assert!(answer.contains(word), "{word:?} is not in: {answer}");
+            assert!(message.contains(word), "{word:?} is not in: {message}");
         }
-        assert!(!answer.contains("panicked"), "{answer}");
+        assert!(!message.contains("panicked"), "{message}");
     }
     refused(&vec![b'#'; 3 * MIB as usize], 2);
 }
 
 #[test]
-fn a_configuration_that_is_named_has_to_be_there() {
+fn a_named_configuration_has_to_exist() {
     let folder = Folder::new();
-    let absent = folder.join("absent.toml");
-    let by_flag = ended(&mut serve(&folder, &["--config".to_owned(), absent.clone()]));
+    let missing = folder.join("absent.toml");
+    let by_flag = ended(&mut serve(&folder, &["--config".to_owned(), missing.clone()]));
     let mut command = serve(&folder, &[]);
-    let by_variable = ended(command.env("BRAID_CONFIG", &absent));
-    for (out, who) in [(by_flag, "--config"), (by_variable, "BRAID_CONFIG")] {
+    let by_variable = ended(command.env("BRAID_CONFIG", &missing));
+    for (out, option) in [(by_flag, "--config"), (by_variable, "BRAID_CONFIG")] {
         assert_eq!(out.status.code(), Some(3), "{}", said(&out));
-        assert!(said(&out).contains(&absent) && said(&out).contains(who), "{}", said(&out));
+        assert!(said(&out).contains(&missing) && said(&out).contains(option), "{}", said(&out));
     }
-    // A folder is no configuration either.
+    // A folder is not a configuration file.
     let out = ended(&mut serve(&folder, &["--config".to_owned(), folder.join(".")]));
     assert_eq!(out.status.code(), Some(1), "{}", said(&out));
     assert!(said(&out).contains("cannot be read"), "{}", said(&out));
 }
 
 #[test]
-fn the_usual_place_may_be_empty() {
+fn the_default_configuration_file_is_optional() {
     need_root();
     let folder = Folder::new();
-    // As another user, whose usual place is below a folder of this test.
+    // As another user, whose default configuration path is below a folder of this test.
     let program = folder.join("braid");
     fs::copy(BRAID, &program).expect("it can be copied");
     run("chmod", &["0777", folder.path().to_str().expect("UTF-8")]);

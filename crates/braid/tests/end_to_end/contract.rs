@@ -1,5 +1,5 @@
-//! What the API promises, judged by others: its description by a validator and by a tester that makes requests of it,
-//! its metrics and the alert rules by Prometheus' own checker.
+//! The API against independent tools: a validator and a request generator check its description, and Prometheus' own
+//! checker checks its metrics and alert rules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::network::{Authority, TOKEN, secret};
 use crate::support::*;
 
-/// The folder that `scripts/install-tools.sh` puts what is no package in.
+/// Returns the folder into which `scripts/install-tools.sh` puts the tools that are not packages.
 fn tools() -> PathBuf {
     let named = std::env::var_os("BRAID_TOOLS").map(PathBuf::from);
     let cache = || std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -19,7 +19,7 @@ fn tools() -> PathBuf {
     named.unwrap_or_else(|| cache().unwrap_or_else(home).join("braid-tools"))
 }
 
-/// The path of one of its programs.
+/// Returns the path of one of its programs.
 #[track_caller]
 pub fn tool(name: &str) -> String {
     let path = tools().join(name);
@@ -42,8 +42,9 @@ fn get(daemon: &Daemon, path: &str) -> String {
 }
 
 #[test]
-fn the_description_is_valid_and_the_daemon_keeps_to_it() {
-    // What is asked for is made up, so it must not be able to harm anything: as nobody, with disks in memory alone.
+fn the_openapi_document_is_valid_and_the_daemon_conforms_to_it() {
+    // The requests are generated, so the daemon must be unable to harm anything: it runs as user `nobody`, with disks
+    // in memory alone.
     need_root();
     let folder = Folder::new();
     let authority = Authority::new(&folder, "ca");
@@ -54,7 +55,7 @@ fn the_description_is_valid_and_the_daemon_keeps_to_it() {
     }
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("root may");
     let mut command = command("setpriv");
-    // It has to end with this test although it is another user's.
+    // The daemon has to end with this test although it belongs to another user.
     command.args([
         "--reuid",
         "65534",
@@ -77,10 +78,10 @@ fn the_description_is_valid_and_the_daemon_keeps_to_it() {
     fs::write(&document, get(&daemon, "/v1/openapi.json")).expect("a file can be written");
     run(&tool("venv/bin/python"), &["-m", "openapi_spec_validator", &document]);
 
-    // Without end: the stream of events. What a schema cannot say (that a name is free, that a disk exists) makes requests
-    // that fit it fail, so that is no fault.
+    // The stream of events never ends and is left out. What a schema cannot express (that a name is free, that a disk
+    // exists) makes requests that fit it fail, so that is no fault.
     let header = format!("Authorization: Bearer {TOKEN}");
-    // It keeps notes in the folder where it runs.
+    // The tool stores its notes in its working directory.
     let out = run_any(
         "env",
         &[
@@ -113,7 +114,7 @@ fn the_description_is_valid_and_the_daemon_keeps_to_it() {
     let text = said(&out);
     assert!(out.status.success(), "{text}");
     let passed = text.lines().find_map(|line| line.split(" generated, ").nth(1)?.split(" passed").next()?.parse().ok());
-    // All but the one that has no end.
+    // All operations except the endless one.
     let count = |word: &str| text.split(word).nth(1).and_then(|rest| rest.split(['/', '\n', ' ']).next()?.parse().ok());
     let (selected, tested): (Option<u32>, Option<u32>) = (count("Selected: "), count("Tested: "));
     let of = tested.map_or_else(String::new, |tested| format!("Selected: {tested}/{}", tested + 1));
@@ -124,13 +125,13 @@ fn the_description_is_valid_and_the_daemon_keeps_to_it() {
     assert!(!log.contains("panicked") && !log.contains(TOKEN), "{log}");
 }
 
-/// Names of metrics in an expression of PromQL.
+/// Returns the names of metrics in an expression of PromQL.
 fn names(expression: &str) -> BTreeSet<String> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     expression.split(|c| !is_word(c)).filter(|word| word.starts_with("braid_")).map(str::to_owned).collect()
 }
 
-/// Everything in a document under this key.
+/// Collects every value under this key of a document.
 fn under<'a>(value: &'a Value, key: &str, into: &mut Vec<&'a str>) {
     match value {
         Value::Object(map) => {
@@ -147,7 +148,7 @@ fn under<'a>(value: &'a Value, key: &str, into: &mut Vec<&'a str>) {
 }
 
 #[test]
-fn metrics_dashboard_and_alerts_fit_each_other() {
+fn dashboard_and_alerts_use_existing_metrics() {
     let folder = Folder::new();
     let authority = Authority::new(&folder, "ca");
     let (cert, key) = authority.sign(&folder, "server", &["127.0.0.1"]);
@@ -171,12 +172,12 @@ fn metrics_dashboard_and_alerts_fit_each_other() {
     });
     let metrics = get(&daemon, "/metrics");
 
-    // Prometheus' own checker takes them, and has nothing to complain of.
+    // Prometheus' own checker accepts the metrics without a warning.
     let file = daemon.folder.join("metrics");
     fs::write(&file, &metrics).expect("a file can be written");
     let out = run_any("sh", &["-c", &format!("{} check metrics < {file} 2>&1", promtool())]);
     assert!(out.status.success() && out.stdout.is_empty(), "{}", said(&out));
-    // It looks at names and help; that every histogram is whole is for us to see.
+    // The checker looks at names and help; this test checks that every histogram is complete.
     let series = |name: &str| metrics.lines().filter(|line| line.starts_with(name)).count();
     let histograms: Vec<&str> =
         metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" histogram")).collect();
@@ -195,7 +196,7 @@ fn metrics_dashboard_and_alerts_fit_each_other() {
     let tests = packaging("prometheus/braid-alerts-test.yaml");
     run(&promtool(), &["test", "rules", tests.to_str().expect("a path in UTF-8")]);
 
-    // Whatever dashboard and rules name is there; every query of the dashboard can be parsed.
+    // Every metric that the dashboard and the rules name exists; every query of the dashboard parses.
     let there: BTreeSet<&str> = metrics
         .lines()
         .filter(|line| !line.starts_with('#'))
@@ -221,7 +222,7 @@ fn metrics_dashboard_and_alerts_fit_each_other() {
     let file = daemon.folder.join("queries.yaml");
     fs::write(&file, as_rules).expect("a file can be written");
     run(&promtool(), &["check", "rules", &file]);
-    // What Grafana tells panels apart by.
+    // Grafana identifies panels by these ids.
     let panels = dashboard["panels"].as_array().expect("panels");
     let ids: BTreeSet<u64> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
     assert_eq!(ids.len(), panels.len());

@@ -1,9 +1,9 @@
-//! The daemon dies in the middle; what it acknowledged stays, and clients that wait go on.
+//! The daemon is killed under load: acknowledged writes stay, and waiting clients continue.
 
 use crate::nbd::Client;
 use crate::support::*;
 
-/// How many flushes each member of the array has done.
+/// Returns how many flushes each member of the array has done.
 fn flushes(daemon: &Daemon, array: &str) -> Vec<u64> {
     let members = daemon.json(&["array", "show", array])["members"].clone();
     members.as_array().expect("a list").iter().map(|m| m["stats"]["flushes"].as_u64().expect("a count")).collect()
@@ -20,13 +20,13 @@ fn a_flush_on_one_connection_covers_what_another_wrote() {
 
     let before = flushes(&daemon, "data");
     let data = noise(MIB, 1);
-    // One chunk after the other: every member gets its part.
+    // One chunk after the other, so that every member gets its part.
     for (i, piece) in data.chunks(64 * KIB as usize).enumerate() {
         writer.write(i as u64 * 64 * KIB, piece).expect("it writes");
     }
     flusher.flush().expect("it flushes");
-    // The cut comes right after the flush's acknowledgement. Every disk was flushed, not only those that the
-    // flushing connection had touched: it touched none.
+    // The power cut follows the flush's acknowledgement. Every disk was flushed, not only those that the flushing
+    // connection had written to: it wrote to none.
     let after = flushes(&daemon, "data");
     for (member, (before, after)) in before.iter().zip(&after).enumerate() {
         assert!(after > before, "member {member} was not flushed");
@@ -38,7 +38,7 @@ fn a_flush_on_one_connection_covers_what_another_wrote() {
 }
 
 #[test]
-fn what_was_acknowledged_survives_a_kill_also_without_a_flush() {
+fn acknowledged_writes_survive_a_kill_without_a_flush() {
     let mut daemon = Daemon::start();
     let disks: Vec<String> = (0..3).map(|i| daemon.folder.sparse(&format!("disk{i}"), 64 * MIB)).collect();
     daemon.array("data", "raid0", &disks.iter().map(String::as_str).collect::<Vec<_>>());
@@ -51,7 +51,7 @@ fn what_was_acknowledged_survives_a_kill_also_without_a_flush() {
             client.write(acknowledged * block, &noise(block, acknowledged)).expect("it writes");
             acknowledged += 1;
         }
-        // Some with writes in flight whose fate is open.
+        // Some writes are in flight, with an open outcome.
         for i in 0..round {
             client.send(0, crate::nbd::WRITE, (900 + i) * block, block as u32, &noise(block, 1000 + i)).expect("sent");
         }
@@ -66,7 +66,7 @@ fn what_was_acknowledged_survives_a_kill_also_without_a_flush() {
 }
 
 #[test]
-fn a_client_that_reconnects_does_not_notice_kills_and_restarts() {
+fn a_reconnecting_client_survives_kills_and_restarts() {
     let mut daemon = Daemon::start();
     // Slow disks, so that the copy is still running when the daemon dies.
     let disks: Vec<String> =
@@ -88,7 +88,7 @@ fn a_client_that_reconnects_does_not_notice_kills_and_restarts() {
     let mut copy = Running::start(&daemon.folder, "nbdcopy", &mut copy);
     let mut kills = 0;
     while copy.ended().is_none() && kills < 3 {
-        // Not before some data has gone through since the last restart: killed in mid-write, each time.
+        // Not before some data have been written since the last restart, so that each kill hits the writing.
         wait_for("data to flow", || {
             let members = daemon.json(&["array", "show", "data"])["members"].clone();
             let written: u64 = members.as_array()?.iter().filter_map(|m| m["stats"]["written_bytes"].as_u64()).sum();

@@ -1,4 +1,4 @@
-//! What a daemon says when it cannot start, or cannot keep what it was told.
+//! The daemon's messages when it cannot start, or cannot store its state.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -6,7 +6,7 @@ use std::process::Output;
 
 use crate::support::*;
 
-/// Runs `braid serve` in the folder of another; it has to end by itself, and not well.
+/// Runs `braid serve` in the folder of another daemon. It has to exit by itself with an error.
 fn serve_and_fail(folder: &Folder, change: impl FnOnce(&mut std::process::Command)) -> Output {
     let mut command = serve(folder, &[]);
     change(&mut command);
@@ -56,21 +56,21 @@ fn a_disk_that_another_daemon_has_open_is_refused() {
 }
 
 #[test]
-fn a_socket_that_somebody_listens_on_is_not_taken() {
+fn a_socket_with_a_listener_is_not_taken() {
     let folder = Folder::new();
     let socket = folder.join("api.sock");
     let listener = UnixListener::bind(&socket).expect("it can be bound");
     let out = serve_and_fail(&folder, |_| {});
     assert!(said(&out).contains(&socket), "{}", said(&out));
     drop(listener);
-    // What is left over of a dead daemon is no obstacle.
+    // The socket of a dead daemon is no obstacle.
     assert!(fs::metadata(&socket).is_ok());
     let daemon = Daemon::start_in(folder, &[]);
     daemon.braid(&["status"]);
 }
 
 #[test]
-fn an_export_on_a_taken_address_says_so() {
+fn an_export_on_a_taken_address_reports_so() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 16 * MIB);
     daemon.braid(&["array", "create", "data", "--level", "concat", &disk]);
@@ -82,7 +82,7 @@ fn an_export_on_a_taken_address_says_so() {
     let port = taken.local_addr().expect("it is bound").port();
     let refusal = daemon.refused(4, &["export", "add", "data", "--nbd", &format!("tcp:127.0.0.1:{port}")]);
     assert!(refusal.contains(&port.to_string()), "{refusal}");
-    // A file that is no socket is nobody's to remove.
+    // The daemon does not remove a file that is no socket.
     let file = daemon.folder.noise("precious", 10, 1);
     daemon.any(&["export", "add", "data", "--nbd", &format!("unix:{file}")]);
     assert_eq!(fs::read(&file).expect("it is there"), noise(10, 1));
@@ -92,7 +92,7 @@ fn an_export_on_a_taken_address_says_so() {
 fn a_state_folder_that_cannot_be_written_is_named() {
     need_root();
     let folder = Folder::new();
-    // Root may write anywhere, except where nobody may: on a read-only file system.
+    // Root may write anywhere except on a read-only file system.
     let state = folder.join("state");
     fs::create_dir(&state).expect("a folder can be made");
     run("mount", &["-t", "tmpfs", "-o", "ro", "none", &state]);
@@ -102,12 +102,12 @@ fn a_state_folder_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_user_without_rights_is_told_which() {
+fn a_user_without_rights_reads_which_are_missing() {
     need_root();
     let folder = Folder::new();
     let state = folder.join("state");
     fs::create_dir(&state).expect("a folder can be made");
-    // The program where the user may read it, and folders that are only root's.
+    // The program lies where the user may read it; the folders belong to root.
     let program = folder.join("braid");
     fs::copy(BRAID, &program).expect("it can be copied");
     run("chmod", &["0755", folder.path().to_str().expect("UTF-8"), &program]);
@@ -148,16 +148,16 @@ fn a_full_disk_loses_no_state() {
     daemon.array("data", "concat", &[&disk]);
     let disk = daemon.folder.sparse("disk2", 16 * MIB);
     daemon.braid(&["array", "create", "more", "--level", "concat", &disk]);
-    // Fill what is left.
+    // Fills the remaining space.
     let filler = format!("{state}/filler");
     let _ = fs::write(&filler, vec![1; MIB as usize]);
     let out = daemon.any(&["export", "add", "more", "--nbd", &format!("unix:{}", daemon.nbd_socket("more"))]);
-    assert!(!out.status.success(), "what cannot be kept is not promised: {}", said(&out));
+    assert!(!out.status.success(), "a change that cannot be stored is not acknowledged: {}", said(&out));
     assert!(said(&out).to_lowercase().contains("space"), "{}", said(&out));
     let disk = daemon.folder.sparse("disk3", 16 * MIB);
     let out = daemon.any(&["array", "create", "third", "--level", "concat", &disk]);
     assert!(out.status.success() || said(&out).to_lowercase().contains("space"), "{}", said(&out));
-    // What was there before is still there, also after a restart with the disk still full.
+    // The existing state is still there, also after a restart with the disk still full.
     daemon.kill();
     daemon.start_again();
     assert_eq!(daemon.json(&["export", "show", "data"])["state"], "listening");
@@ -166,7 +166,7 @@ fn a_full_disk_loses_no_state() {
 }
 
 #[test]
-fn a_damaged_state_file_is_said_and_kept() {
+fn a_damaged_state_file_is_reported_and_kept() {
     let mut daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 16 * MIB);
     daemon.array("data", "concat", &[&disk]);
@@ -187,7 +187,7 @@ fn a_damaged_state_file_is_said_and_kept() {
 }
 
 #[test]
-fn many_arrays_come_back_together() {
+fn many_arrays_start_together() {
     let mut daemon = Daemon::start();
     let socket = format!("unix:{}", daemon.folder.join("all.nbd"));
     for i in 0..20 {

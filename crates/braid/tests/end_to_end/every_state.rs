@@ -1,9 +1,9 @@
-//! Every command over objects in every state: what it prints for people, what it prints with `--json`, its exit status and what the API
-//! answered say the same.
+//! Every command over objects in every state: its text, its `--json` output, its exit status and the API's reply agree.
 //!
-//! The command line talks to the daemon through a proxy that records what goes by, so that the API's answers are those to the very
-//! request. A command that changed the object gets a new object in the same state. Volumes of several nodes are in
-//! `every_state_cluster.rs`, nodes in `every_state_nodes.rs`, mounts in `every_state_mounts.rs`, all by the judge that is here.
+//! The command line talks to the daemon through a proxy that records the traffic, so that the API's replies are those
+//! to the very requests. A command that changed the object gets a new object in the same state. Replicated volumes are
+//! in `every_state_cluster.rs`, nodes in `every_state_nodes.rs`, mounts in `every_state_mounts.rs`; all use the checker
+//! of this file.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -18,20 +18,22 @@ use crate::nbd::Client;
 use crate::support::*;
 use crate::{every_state_cluster, every_state_mounts, every_state_nodes};
 
-/// Commands that are not walked, and why.
-const LEFT_OUT: [(&str, &str); 8] = [
+/// Commands that this test leaves out, and why.
+const LEFT_OUT: [(&str, &str); 10] = [
     ("serve", "is the daemon"),
     ("top", "is a screen; with --json it is held against its schema in json.rs"),
     ("bench", "measures"),
     ("demo", "has a daemon of its own"),
-    ("completions", "asks no daemon"),
-    ("man", "asks no daemon"),
-    ("schema", "asks no daemon"),
-    ("plan", "asks no daemon"),
+    ("completions", "needs no daemon"),
+    ("man", "needs no daemon"),
+    ("schema", "needs no daemon"),
+    ("plan", "needs no daemon"),
+    ("explain", "needs no daemon"),
+    ("doctor", "looks at the machine; doctor.rs tests it"),
 ];
 
-/// What is typed for an object of a kind. `{}` is its name, `{disk}` a new disk, `{new}` a new name, `{path}` a new socket. Commands that
-/// have no object come with every object, as they tell of all. Those that destroy come last.
+/// Command lines for an object of a kind. `{}` is its name, `{disk}` a new disk, `{new}` a new name, `{path}` a new
+/// socket. Commands without an object run with every object, as they list all of them. Destructive commands come last.
 const COMMANDS: [(&str, &[&str]); 5] = [
     (
         "array",
@@ -145,7 +147,7 @@ const COMMANDS: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// The same of jobs, which have names of their own.
+/// The same for jobs, which have names of their own.
 const JOBS: [&str; 7] = [
     "job list",
     "array show {array}",
@@ -156,7 +158,7 @@ const JOBS: [&str; 7] = [
     "job watch {}",
 ];
 
-/// Objects by kind, and the states that they are made in.
+/// Objects by kind, and the states that they are created in.
 const STATES: [(&str, &[&str]); 5] = [
     (
         "array",
@@ -167,7 +169,7 @@ const STATES: [(&str, &[&str]); 5] = [
             "with a spare",
             "degraded",
             "shrunk",
-            "filling",
+            "rebuilding",
             "parity",
             "parity degraded",
             "stopped",
@@ -181,14 +183,14 @@ const STATES: [(&str, &[&str]); 5] = [
     ("export", &["serving", "waiting", "absent"]),
 ];
 
-/// A request that went by, and its answer.
+/// One request and its reply.
 struct Exchange {
     path: String,
     status: u16,
     body: Vec<u8>,
 }
 
-/// What was asked over a connection, and what was answered.
+/// The bytes sent and received over one connection.
 type Bytes = (Vec<u8>, Vec<u8>);
 
 /// A proxy between the command line and the API's socket.
@@ -205,7 +207,7 @@ impl Recorder {
         let all = Arc::clone(&seen);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // The daemon may be between two of its lives.
+                // The daemon may be restarting.
                 let Ok(server) = UnixStream::connect(&behind) else { continue };
                 let number = {
                     let mut all = all.lock().expect("unpoisoned");
@@ -214,13 +216,13 @@ impl Recorder {
                 };
                 let both = |stream: &UnixStream| stream.try_clone().expect("a socket can be had twice");
                 let (up, down) = ((both(&client), both(&server)), (server, client));
-                for ((mut from, mut to), is_answer) in [(up, false), (down, true)] {
+                for ((mut from, mut to), is_reply) in [(up, false), (down, true)] {
                     let all = Arc::clone(&all);
                     thread::spawn(move || {
                         let mut buffer = vec![0; 1 << 16];
                         while let Ok(count @ 1..) = from.read(&mut buffer) {
                             if let Some(pair) = all.lock().expect("unpoisoned").get_mut(number) {
-                                let kept = if is_answer { &mut pair.1 } else { &mut pair.0 };
+                                let kept = if is_reply { &mut pair.1 } else { &mut pair.0 };
                                 kept.extend_from_slice(&buffer[..count]);
                             }
                             if to.write_all(&buffer[..count]).is_err() {
@@ -235,18 +237,18 @@ impl Recorder {
         Recorder { socket, seen }
     }
 
-    /// What went by since the last call.
+    /// Returns the exchanges since the last call.
     fn take(&self) -> Vec<Exchange> {
         let pairs = std::mem::take(&mut *self.seen.lock().expect("unpoisoned"));
-        pairs.iter().flat_map(|(asked, answered)| exchanges(asked, answered)).collect()
+        pairs.iter().flat_map(|(sent, received)| exchanges(sent, received)).collect()
     }
 }
 
-/// The requests of one connection with their answers; what is not whole is left out.
-fn exchanges(mut asked: &[u8], mut answered: &[u8]) -> Vec<Exchange> {
+/// Pairs the requests of one connection with their replies. Incomplete messages are left out.
+fn exchanges(mut sent: &[u8], mut received: &[u8]) -> Vec<Exchange> {
     let mut all = Vec::new();
-    while let (Some((request, _, rest)), Some((head, body, left))) = (message(asked), message(answered)) {
-        (asked, answered) = (rest, left);
+    while let (Some((request, _, rest)), Some((head, body, left))) = (message(sent), message(received)) {
+        (sent, received) = (rest, left);
         let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
         all.push(Exchange { path, status, body });
@@ -254,7 +256,7 @@ fn exchanges(mut asked: &[u8], mut answered: &[u8]) -> Vec<Exchange> {
     all
 }
 
-/// The head of the first message, its body, and what follows.
+/// Splits off the first message: its head, its body, and the rest.
 fn message(bytes: &[u8]) -> Option<(String, Vec<u8>, &[u8])> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
@@ -285,17 +287,17 @@ struct Object {
 
 struct Walk {
     daemon: Daemon,
-    judge: Judge,
+    checker: CommandChecker,
     made: u64,
 }
 
 impl Walk {
     fn new() -> Walk {
         let daemon = Daemon::start();
-        let judge = Judge::of(&daemon);
+        let checker = CommandChecker::of(&daemon);
         let tank = daemon.folder.sparse("tank.img", 512 * MIB);
         daemon.braid(&["pool", "create", "tank", &tank]);
-        Walk { daemon, judge, made: 0 }
+        Walk { daemon, checker, made: 0 }
     }
 
     fn number(&mut self) -> u64 {
@@ -343,7 +345,7 @@ impl Walk {
                 self.daemon.braid(&["array", "fail", &name, "1"]);
                 self.daemon.braid(&["array", "remove", &name, "1"]);
             }
-            "filling" => {
+            "rebuilding" => {
                 self.daemon.export(&name);
                 let mut client = Client::open(&self.daemon.nbd_socket(&name), &name).expect("it is served");
                 client.write(0, &noise(8 * MIB, 1)).expect("it writes");
@@ -439,22 +441,22 @@ impl Walk {
         object
     }
 
-    /// A job that is under way for a while, and its array.
+    /// Starts a job that runs for a while. Returns it and its array.
     fn job(&mut self) -> (String, String) {
-        let array = self.array("filling").name;
+        let array = self.array("rebuilding").name;
         let jobs = self.daemon.json(&["job", "list"]);
         let of = |job: &&Value| job["name"].as_str().is_some_and(|id| id.starts_with(&format!("{array}:")));
-        let job = jobs["jobs"].as_array().expect("a list").iter().find(of).expect("it is being filled");
+        let job = jobs["jobs"].as_array().expect("a list").iter().find(of).expect("it is being rebuilt");
         (job["name"].as_str().expect("a name").to_owned(), array)
     }
 
-    /// True: the command was carried out, and changed something.
-    fn judge(&mut self, state: &str, typed: &str) -> bool {
-        self.judge.judge(&self.daemon, state, typed).changed
+    /// Runs and checks a command. Returns whether the command was carried out and changed something.
+    fn check(&mut self, state: &str, typed: &str) -> bool {
+        self.checker.check(&self.daemon, state, typed).changed
     }
 
-    /// Lists, shows and the status tell the same of an array or pool.
-    fn agrees(&self, kind: &str, object: &Object, state: &str) {
+    /// Lists, shows and the status agree about an array or pool.
+    fn assert_consistent(&self, kind: &str, object: &Object, state: &str) {
         if !matches!(kind, "array" | "pool") {
             return;
         }
@@ -489,21 +491,21 @@ impl Walk {
     }
 }
 
-/// What came of a command.
+/// The outcome of a command.
 pub struct Outcome {
-    /// What was typed, and in which state.
-    pub tell: String,
+    /// The command line, and the state in which it ran.
+    pub context: String,
     pub status: i32,
-    /// What it printed with `--json`.
+    /// Its output with `--json`.
     pub document: Value,
-    /// What it printed for people; empty where it changed something, and was not run again.
+    /// Its text output; empty where the command changed something, and was not run again.
     pub text: String,
-    /// It was carried out, and changed something.
+    /// Whether it was carried out and changed something.
     pub changed: bool,
 }
 
 impl Outcome {
-    /// Why it was refused.
+    /// Returns the error, if it was refused.
     pub fn error(&self) -> Option<&Value> {
         error_of(&self.document)
     }
@@ -513,104 +515,105 @@ fn error_of(document: &Value) -> Option<&Value> {
     document.get("error").filter(|error| error["kind"].is_string())
 }
 
-/// Runs commands through a recorder, and holds what they print against each other and against what the API answered.
-pub struct Judge {
+/// Runs commands through a recorder, and compares their text, their JSON and the API's replies with each other.
+pub struct CommandChecker {
     recorder: Recorder,
-    /// How often a command was carried out, and refused, so that neither is nothing.
+    /// How many commands were carried out, and refused: neither may be zero.
     pub done: u64,
     pub refused: u64,
 }
 
-impl Judge {
-    /// Judges a daemon that knows what there is: a device of another test that does not answer may hold its search up.
-    pub fn of(daemon: &Daemon) -> Judge {
+impl CommandChecker {
+    /// Creates a checker for a daemon once its disk scan has ended: an unresponsive device of another test may delay
+    /// the scan.
+    pub fn of(daemon: &Daemon) -> CommandChecker {
         wait_for("the search to end", || (daemon.json(&["status"])["starting"] == false).then_some(()));
-        Judge { recorder: Recorder::start(daemon), done: 0, refused: 0 }
+        CommandChecker { recorder: Recorder::start(daemon), done: 0, refused: 0 }
     }
 
-    /// Runs a command with `--json`, and as people do where it changed nothing; compares what there is to compare.
-    pub fn judge(&mut self, daemon: &Daemon, state: &str, typed: &str) -> Outcome {
+    /// Runs a command with `--json`, and as text where it changed nothing. Compares both.
+    pub fn check(&mut self, daemon: &Daemon, state: &str, typed: &str) -> Outcome {
         let arguments: Vec<&str> = typed.split(' ').collect();
         let socket = self.recorder.socket.clone();
         let run = |more: &[&str]| {
             let all = [&arguments[..], more].concat();
             daemon.command(&all).env("BRAID_SOCKET", &socket).output().expect("braid can be started")
         };
-        let tell = format!("braid {typed}, {state}");
+        let context = format!("braid {typed}, {state}");
         self.recorder.take();
         let out = run(&["--json"]);
         let exchanges = self.recorder.take();
         let status = out.status.code().unwrap_or(-1);
-        assert!(matches!(status, 0..=7), "{tell}: {}", said(&out));
+        assert!(matches!(status, 0..=7), "{context}: {}", said(&out));
         let document: Value = serde_json::from_slice(&out.stdout)
-            .unwrap_or_else(|error| panic!("{tell}: no JSON, {error}: {}", said(&out)));
+            .unwrap_or_else(|error| panic!("{context}: no JSON, {error}: {}", said(&out)));
         if let Some(error) = error_of(&document) {
             self.refused += 1;
-            refused_alike(&tell, error, status, exchanges.last());
+            matches_api_error(&context, error, status, exchanges.last());
             let people = run(&[]);
             let text = said(&people);
             let words = flat(&text);
-            assert_eq!(people.status.code(), Some(status), "{tell}: as JSON {error}, in words {words}");
+            assert_eq!(people.status.code(), Some(status), "{context}: as JSON {error}, as text {words}");
             for part in ["message", "remedy"] {
                 let part = flat(error[part].as_str().unwrap_or_default());
-                assert!(words.contains(&part), "{tell}: {part:?} is not told in words: {words}");
+                assert!(words.contains(&part), "{context}: {part:?} is missing in the text: {words}");
             }
-            return Outcome { tell, status, document, text, changed: false };
+            return Outcome { context, status, document, text, changed: false };
         }
-        // A job that was cancelled did not do what was awaited.
+        // `job watch` fails for a cancelled job.
         let may_fail = arguments.starts_with(&["job", "watch"]) && status == 1;
-        assert!(may_fail || matches!(status, 0 | 5 | 7), "{tell}: status {status} of what is no error: {document}");
+        assert!(may_fail || matches!(status, 0 | 5 | 7), "{context}: status {status} of what is no error: {document}");
         self.done += 1;
         if !is_read(&arguments) {
-            return Outcome { tell, status, document, text: String::new(), changed: true };
+            return Outcome { context, status, document, text: String::new(), changed: true };
         }
-        answered_alike(&tell, &arguments, &document, &exchanges);
+        matches_api_reply(&context, &arguments, &document, &exchanges);
         let people = run(&[]);
         let text = said(&people);
         let words = flat(&text);
-        assert_eq!(people.status.code(), Some(status), "{tell}: as JSON {document}, in words {words}");
-        told_in_words(&tell, &document, &words);
-        Outcome { tell, status, document, text, changed: false }
+        assert_eq!(people.status.code(), Some(status), "{context}: as JSON {document}, as text {words}");
+        text_contains_json(&context, &document, &words);
+        Outcome { context, status, document, text, changed: false }
     }
 }
 
-/// An error has the exit status of its kind; what the API refused is told as it was.
-fn refused_alike(tell: &str, error: &Value, status: i32, last: Option<&Exchange>) {
+/// Checks that an error has the exit status of its kind, and equals the API's error.
+fn matches_api_error(context: &str, error: &Value, status: i32, last: Option<&Exchange>) {
     let kind: Kind = serde_json::from_value(error["kind"].clone()).expect("a kind");
-    assert_eq!(i32::from(kind.exit_status()), status, "{tell}: {error}");
-    assert!(!matches!(kind, Kind::Internal | Kind::Unknown), "{tell}: {error}");
-    assert!(!error["message"].as_str().unwrap_or_default().is_empty(), "{tell}: {error}");
+    assert_eq!(i32::from(kind.exit_status()), status, "{context}: {error}");
+    assert!(!matches!(kind, Kind::Internal | Kind::Unknown), "{context}: {error}");
+    assert!(!error["message"].as_str().unwrap_or_default().is_empty(), "{context}: {error}");
     if let Some(last) = last.filter(|last| last.status >= 400) {
-        let answer: Value = serde_json::from_slice(&last.body).expect("the API answers in JSON");
-        assert_eq!(last.status, kind.http_status(), "{tell}: {}", last.path);
-        assert_eq!(answer["error"], *error, "{tell}: {}", last.path);
+        let reply: Value = serde_json::from_slice(&last.body).expect("the API replies in JSON");
+        assert_eq!(last.status, kind.http_status(), "{context}: {}", last.path);
+        assert_eq!(reply["error"], *error, "{context}: {}", last.path);
     }
 }
 
-/// Whether a command changes nothing.
+/// Returns whether a command changes nothing.
 fn is_read(arguments: &[&str]) -> bool {
     let mut reads = ["list", "show", "status", "diff", "events", "dump", "examine"].iter();
     reads.any(|word| arguments.iter().take(2).any(|argument| argument == word)) || arguments.contains(&"--dry-run")
 }
 
-/// What a list or a show prints is what the API answered.
-fn answered_alike(tell: &str, arguments: &[&str], document: &Value, exchanges: &[Exchange]) {
-    // Beside the disks in use this one lists those of the machine.
+/// Checks that a list or a show prints the API's reply.
+fn matches_api_reply(context: &str, arguments: &[&str], document: &Value, exchanges: &[Exchange]) {
+    // Beside the disks in use, this command lists those of the machine.
     let is_joined = arguments.starts_with(&["disk", "list"]);
     let is_shown = !is_joined && matches!(arguments.get(1), Some(&"show" | &"list"));
     let Some(last) = exchanges.last().filter(|_| is_shown) else { return };
-    let answer: Value = serde_json::from_slice(&last.body).expect("the API answers in JSON");
-    assert_eq!(last.status, 200, "{tell}: {}", last.path);
-    let is_one = answer == *document || document.as_object().is_some_and(|of| of.values().any(|it| *it == answer));
-    assert!(is_one || exchanges.len() > 1, "{tell}: {} answered {answer}, and {document} was printed", last.path);
+    let reply: Value = serde_json::from_slice(&last.body).expect("the API replies in JSON");
+    assert_eq!(last.status, 200, "{context}: {}", last.path);
+    let is_one = reply == *document || document.as_object().is_some_and(|of| of.values().any(|it| *it == reply));
+    assert!(is_one || exchanges.len() > 1, "{context}: {} returned {reply}, and {document} was printed", last.path);
 }
 
-/// A text with its line breaks and columns taken out, as tables and long sentences are broken to fit.
+/// Removes line breaks and columns from a text, as tables and long sentences are wrapped.
 pub fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The same without its numbers, as progress goes on from one command to the next.
+/// Removes the numbers as well, as progress changes between two commands.
 pub fn without_numbers(text: &str) -> String {
     let mut out = String::new();
     for part in flat(text).split_inclusive(|c: char| !c.is_ascii_digit()) {
@@ -619,8 +622,8 @@ pub fn without_numbers(text: &str) -> String {
     out
 }
 
-/// What the JSON says by names, states and sentences the text says, too.
-fn told_in_words(tell: &str, document: &Value, text: &str) {
+/// Checks that the text contains the names, states and sentences of the JSON.
+fn text_contains_json(context: &str, document: &Value, text: &str) {
     let mut wanted = Vec::new();
     for list in ["arrays", "pools", "volumes", "snapshots", "exports", "replicated", "replicas", "nodes"] {
         for one in document[list].as_array().into_iter().flatten() {
@@ -639,13 +642,13 @@ fn told_in_words(tell: &str, document: &Value, text: &str) {
     }
     let plain = without_numbers(text);
     for word in wanted {
-        let is_told =
+        let is_contained =
             if word.contains('%') { plain.contains(&without_numbers(word)) } else { text.contains(&flat(word)) };
-        assert!(is_told, "{tell}: {word:?} of the JSON is not told in words: {text}");
+        assert!(is_contained, "{context}: {word:?} of the JSON is missing in the text: {text}");
     }
 }
 
-/// A template with an object's names put in.
+/// Fills an object's names into a template.
 fn typed(walk: &mut Walk, template: &str, object: &Object) -> String {
     let mut text = template.replace("{}", &object.name).replace("{member}", &object.member);
     if text.contains("{disk}") {
@@ -662,43 +665,43 @@ fn walk(kind: &str) {
     let states = STATES.iter().find(|(of, _)| *of == kind).expect("states").1;
     for state in states {
         let mut object = walk.make(kind, state);
-        walk.agrees(kind, &object, state);
+        walk.assert_consistent(kind, &object, state);
         let has_member = !object.member.is_empty();
         for template in commands.iter().filter(|template| has_member || !template.contains("{member}")) {
             let typed = typed(&mut walk, template, &object);
-            if walk.judge(&format!("{kind} {state}"), &typed) {
-                walk.agrees(kind, &object, &format!("{state}, after {typed}"));
+            if walk.check(&format!("{kind} {state}"), &typed) {
+                walk.assert_consistent(kind, &object, &format!("{state}, after {typed}"));
                 object = walk.make(kind, state);
             }
         }
     }
-    let Judge { done, refused, .. } = walk.judge;
+    let CommandChecker { done, refused, .. } = walk.checker;
     assert!(done > 10 && refused > 2, "{done} carried out, {refused} refused");
 }
 
 #[test]
-fn arrays_are_told_alike_by_every_command_in_every_state() {
+fn every_command_agrees_about_arrays_in_every_state() {
     walk("array");
 }
 
 #[test]
-fn pools_are_told_alike_by_every_command_in_every_state() {
+fn every_command_agrees_about_pools_in_every_state() {
     walk("pool");
 }
 
 #[test]
-fn volumes_are_told_alike_by_every_command_in_every_state() {
+fn every_command_agrees_about_volumes_in_every_state() {
     walk("volume");
 }
 
 #[test]
-fn snapshots_and_exports_are_told_alike_by_every_command_in_every_state() {
+fn every_command_agrees_about_snapshots_and_exports_in_every_state() {
     walk("snapshot");
     walk("export");
 }
 
 #[test]
-fn jobs_are_told_alike_by_every_command_in_every_state() {
+fn every_command_agrees_about_jobs_in_every_state() {
     let mut walk = Walk::new();
     for before in ["", "job pause", "job cancel"] {
         let (mut job, mut array) = walk.job();
@@ -711,7 +714,7 @@ fn jobs_are_told_alike_by_every_command_in_every_state() {
         prepare(&walk, &job);
         for template in JOBS.iter().filter(|template| !template.contains("watch") || before == "job cancel") {
             let typed = template.replace("{}", &job).replace("{array}", &array);
-            if walk.judge(&format!("job after {before:?}"), &typed) {
+            if walk.check(&format!("job after {before:?}"), &typed) {
                 (job, array) = walk.job();
                 prepare(&walk, &job);
             }
@@ -719,9 +722,9 @@ fn jobs_are_told_alike_by_every_command_in_every_state() {
     }
 }
 
-/// A command that is added is walked, or it is said why not.
+/// Every command is in this test or in the list of exceptions.
 #[test]
-fn no_command_is_forgotten() {
+fn every_command_is_covered() {
     let daemon = Daemon::start();
     let all: Value = serde_json::from_str(&daemon.braid(&["schema"])).expect("it is JSON");
     let plain = |command: &&String| !command.contains(" --");

@@ -1,5 +1,5 @@
-//! Volumes of several nodes in every state: what is printed for people, what is printed with `--json`, the exit status and what the API answered
-//! say the same, by the judge of `every_state.rs`; and every node says the same of the cluster.
+//! Replicated volumes in every state: text, JSON, exit status and the API's reply agree, by the checker of
+//! `every_state.rs`; and every node reports the same about the cluster.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::api;
-use crate::every_state::{Judge, Outcome, flat};
+use crate::every_state::{CommandChecker, Outcome, flat};
 use crate::every_state_words::*;
 use crate::replicated::{Cluster, WHOLE};
 use crate::support::*;
 
 pub const NAMES: [&str; 3] = ["one", "two", "three"];
 
-/// So long nothing changes that is said: longer than nodes wait before they ask each other again.
+/// A report is final when it is unchanged for this long: longer than the interval at which nodes query each other.
 const STEADY: Duration = Duration::from_secs(3);
 
-/// What every node that has a replica can be asked in every state.
+/// Queries that every node with a replica accepts in every state.
 const READS: [&str; 11] = [
     "volume list",
     "snapshot list",
@@ -32,7 +32,7 @@ const READS: [&str; 11] = [
     "status --check",
 ];
 
-/// Of a volume that is exported on the node that serves it, and has the snapshot `db@one`.
+/// Refusals on the node that serves the volume, which is exported and has the snapshot `db@one`.
 const OF_SERVED: &[Refusal] = &[
     (4, "db", "volume create db 64M --replicas 2"),
     (1, "db", "volume resize db 128M"),
@@ -66,7 +66,7 @@ const OF_SERVED: &[Refusal] = &[
     (4, "two", "node remove two --yes"),
 ];
 
-/// On a node that has a replica and has never served the volume.
+/// Refusals on a node that has a replica and has never served the volume.
 const OF_OTHERS: &[Refusal] = &[
     (3, "db", "volume show db"),
     (1, "db", "volume resize db 128M"),
@@ -91,7 +91,7 @@ const OF_OTHERS: &[Refusal] = &[
     (3, "db", "array stop db"),
 ];
 
-/// On a node that knows the volume, while another one serves it.
+/// Refusals on a node that knows the volume, while another node serves it.
 const OF_DETACHED: &[Refusal] = &[
     (4, "db", "volume create db 64M --replicas 2"),
     (1, "db", "volume resize db 128M"),
@@ -108,7 +108,7 @@ const OF_DETACHED: &[Refusal] = &[
     (3, "db", "array show db"),
 ];
 
-/// While the node of the third replica does not answer.
+/// Refusals while the node of the third replica does not answer.
 const OF_AWAY: &[Refusal] = &[
     (4, "db", "replica add db three/slow"),
     (6, "three", "replica rebuild db three --yes"),
@@ -118,75 +118,75 @@ const OF_AWAY: &[Refusal] = &[
 
 const OF_ENDED: &[Refusal] = &[(1, "db", "volume detach db"), (1, "db", "snapshot create db@two")];
 
-/// What is walked here, for the list of all commands.
+/// Returns the command lines of this file, for the list of all commands.
 pub fn templates() -> Vec<&'static str> {
     let refused = [OF_SERVED, OF_OTHERS, OF_DETACHED, OF_AWAY, OF_ENDED].into_iter().flatten();
     READS.into_iter().chain(refused.map(|(.., typed)| *typed)).collect()
 }
 
-/// What is to be told of the volume in a state.
-struct Told {
-    /// How its voters do, by the word of the node that serves it.
+/// What the commands must report about the volume in a state.
+struct Expected {
+    /// States of its voters, as the serving node reports them.
     voters: [&'static str; 3],
-    /// By that of the cluster.
+    /// States of its voters, as the cluster reports them.
     standing: [&'static str; 3],
-    /// How the array above them does.
+    /// Health of the array above the replicas.
     health: &'static str,
-    /// How many failures that one tolerates now.
+    /// How many failures that array tolerates now.
     tolerates: u64,
 }
 
-const ALL: Told = Told { voters: ["in_sync"; 3], standing: ["in_sync"; 3], health: "whole", tolerates: 2 };
-const AWAY: Told = Told {
-    voters: ["in_sync", "in_sync", "out"],
-    standing: ["in_sync", "in_sync", "absent"],
+const ALL: Expected = Expected { voters: ["in_sync"; 3], standing: ["in_sync"; 3], health: "whole", tolerates: 2 };
+const AWAY: Expected = Expected {
+    voters: ["in_sync", "in_sync", "failed"],
+    standing: ["in_sync", "in_sync", "unavailable"],
     health: "degraded",
     tolerates: 1,
 };
-const FILLED: Told = Told {
-    voters: ["in_sync", "in_sync", "filling"],
-    standing: ["in_sync", "in_sync", "behind"],
+const FILLED: Expected = Expected {
+    voters: ["in_sync", "in_sync", "rebuilding"],
+    standing: ["in_sync", "in_sync", "out_of_sync"],
     health: "rebuilding",
     tolerates: 1,
 };
-const TAKEN: Told = Told {
-    voters: ["out", "in_sync", "in_sync"],
-    standing: ["absent", "in_sync", "in_sync"],
+const TAKEN: Expected = Expected {
+    voters: ["failed", "in_sync", "in_sync"],
+    standing: ["unavailable", "in_sync", "in_sync"],
     health: "degraded",
     tolerates: 1,
 };
 
-/// Nodes, each with a judge.
+/// Nodes, each with a checker.
 pub struct Walk {
     pub cluster: Cluster,
-    judges: Vec<Judge>,
+    checkers: Vec<CommandChecker>,
     state: &'static str,
 }
 
 impl Walk {
     pub fn of(cluster: Cluster) -> Walk {
-        let judges = cluster.nodes.iter().map(Judge::of).collect();
-        Walk { cluster, judges, state: "made" }
+        let checkers = cluster.nodes.iter().map(CommandChecker::of).collect();
+        Walk { cluster, checkers, state: "made" }
     }
 
-    fn judge(&mut self, node: usize, typed: &str) -> Outcome {
+    fn run(&mut self, node: usize, typed: &str) -> Outcome {
         let state = format!("{}, on node {}", self.state, NAMES[node]);
-        self.judges[node].judge(&self.cluster.nodes[node], &state, typed)
+        self.checkers[node].check(&self.cluster.nodes[node], &state, typed)
     }
 
-    /// A command that changes nothing.
+    /// Runs a command that changes nothing.
     #[track_caller]
-    pub fn told(&mut self, node: usize, typed: &str) -> Outcome {
-        let outcome = self.judge(node, typed);
-        assert!(!outcome.changed && outcome.error().is_none(), "{}: {}", outcome.tell, outcome.document);
+    pub fn query(&mut self, node: usize, typed: &str) -> Outcome {
+        let outcome = self.run(node, typed);
+        assert!(!outcome.changed && outcome.error().is_none(), "{}: {}", outcome.context, outcome.document);
         outcome
     }
 
-    /// One that changes something; gives its answer.
+    /// Runs a command that changes something. Returns its JSON.
     #[track_caller]
     pub fn changed(&mut self, node: usize, typed: &str) -> Value {
-        let outcome = self.judge(node, typed);
-        assert!(outcome.changed, "{}: {}", outcome.tell, outcome.document);
+        let outcome = self.run(node, typed);
+        assert!(outcome.changed, "{}: {}", outcome.context, outcome.document);
         outcome.document
     }
 
@@ -198,17 +198,17 @@ impl Walk {
 
     #[track_caller]
     pub fn refused_one(&mut self, node: usize, status: i32, object: &str, typed: &str) {
-        let outcome = self.judge(node, typed);
+        let outcome = self.run(node, typed);
         is_refused(&outcome, status, object);
-        is_said_of_a_volume(&outcome);
+        is_about_a_volume(&outcome);
     }
 
-    /// A state begins; nothing that is said on these nodes changes any more.
+    /// Enters a state: the reports of these nodes no longer change.
     pub fn enter(&mut self, state: &'static str, nodes: &[usize]) {
         self.state = state;
         let (mut last, mut since) = (Vec::new(), Instant::now());
         wait_for("what is said to stay the same", || {
-            let now: Vec<Value> = nodes.iter().map(|node| said_by(&self.cluster.nodes[*node])).collect();
+            let now: Vec<Value> = nodes.iter().map(|node| report_of(&self.cluster.nodes[*node])).collect();
             if now != last {
                 (last, since) = (now, Instant::now());
             }
@@ -217,13 +217,13 @@ impl Walk {
         });
     }
 
-    /// Nothing needs attention on any of these nodes.
+    /// Waits until nothing needs attention on these nodes.
     pub fn wait_until_well(&self, nodes: &[usize]) {
         let is_well = |node: &usize| self.cluster.nodes[*node].json(&["status"])["attention"] == json!([]);
         wait_for("nothing to need attention", || nodes.iter().all(is_well).then_some(()));
     }
 
-    /// All replicas hold everything, and the copies are equal.
+    /// Waits until all replicas hold all data, and the copies are equal.
     fn wait_until_whole(&self, by: usize) {
         self.cluster.wait_for_states(by, &WHOLE);
         wait_for("the copies to be equal", || {
@@ -233,93 +233,98 @@ impl Walk {
         self.wait_until_well(&[0, 1, 2]);
     }
 
-    /// These nodes know that another one is dead; why it does not answer may have been something else at first.
+    /// Waits until these nodes know that another node is dead: at first the reported reason may be another one.
     pub fn wait_until_away(&self, nodes: &[usize], other: &str) {
         for node in nodes {
             wait_for("a node to be away", || {
                 let shown = self.cluster.nodes[*node].json(&["node", "show", other]);
-                shown["reason"].as_str()?.contains("nobody listens there").then_some(())
+                shown["reason"].as_str()?.contains("no process listens there").then_some(())
             });
         }
     }
 
-    /// What can be asked in every state, of replica and nodes in particular.
+    /// Runs the queries of every state, about the replica and the nodes in particular.
     fn reads(&mut self, node: usize, here: &[&str]) {
         for typed in READS {
-            self.told(node, typed);
+            self.query(node, typed);
         }
-        let shown = self.told(node, "replica show db");
-        has_lines(&shown.tell, &shown.text, &lines_of_replica(&shown.document));
-        let list = self.told(node, "replica list");
+        let shown = self.query(node, "replica show db");
+        has_lines(&shown.context, &shown.text, &lines_of_replica(&shown.document));
+        let list = self.query(node, "replica list");
         let replica = &items(&list.document, "replicas")[0];
         let (data, epoch) = (text(replica, "data"), &replica["register"]["epoch"]);
         let voter = format!("{} of {}", replica["voter"], replica["voters"]);
-        let row = format!("db {voter} ready {data} {SIZE} {epoch} {}", replica["connections"]);
-        assert_eq!(lines(&list.text)[1..], [row], "{}", list.tell);
+        let line = format!("db {voter} ready {data} {SIZE} {epoch} {}", replica["connections"]);
+        assert_eq!(lines(&list.text)[1..], [line], "{}", list.context);
         self.nodes(node, here);
     }
 
-    /// What a node says of all nodes, of which these answer.
+    /// Checks what a node reports about all nodes, of which `here` answer.
     pub fn nodes(&mut self, node: usize, here: &[&str]) {
-        let list = self.told(node, "node list");
-        let rows = lines(&list.text);
-        assert_eq!(text(&list.document, "own"), NAMES[node], "{}", list.document);
+        let list = self.query(node, "node list");
+        let printed_lines = lines(&list.text);
+        assert_eq!(text(&list.document, "local"), NAMES[node], "{}", list.document);
         for one in items(&list.document, "nodes") {
             let name = text(one, "name");
-            let state = if here.contains(&name) { "here" } else { "away" };
-            assert_eq!((text(one, "state"), one["reason"].is_null()), (state, state == "here"), "{}: {one}", list.tell);
-            assert_eq!(one["own"] == true, name == NAMES[node], "{}: {one}", list.tell);
-            let row = rows.iter().find(|row| row.split(' ').next() == Some(name));
-            let row = row.unwrap_or_else(|| panic!("{}: {name} is missing in {}", list.tell, list.text));
-            assert!(row.contains(state) && row.contains(text(one, "api")), "{}: {row} is not {one}", list.tell);
-            assert_eq!(row.contains("(this one)"), one["own"] == true, "{}: {row}", list.tell);
-            let shown = self.told(node, &format!("node show {name}"));
-            assert_eq!(shown.document, *one, "{}", shown.tell);
-            has_lines(&shown.tell, &shown.text, &lines_of_node(one));
+            let state = if here.contains(&name) { "reachable" } else { "unreachable" };
+            assert_eq!(
+                (text(one, "state"), one["reason"].is_null()),
+                (state, state == "reachable"),
+                "{}: {one}",
+                list.context
+            );
+            assert_eq!(one["local"] == true, name == NAMES[node], "{}: {one}", list.context);
+            let line = printed_lines.iter().find(|line| line.split(' ').next() == Some(name));
+            let line = line.unwrap_or_else(|| panic!("{}: {name} is missing in {}", list.context, list.text));
+            assert!(line.contains(state) && line.contains(text(one, "api")), "{}: {line} is not {one}", list.context);
+            assert_eq!(line.contains("(this one)"), one["local"] == true, "{}: {line}", list.context);
+            let shown = self.query(node, &format!("node show {name}"));
+            assert_eq!(shown.document, *one, "{}", shown.context);
+            has_lines(&shown.context, &shown.text, &lines_of_node(one));
         }
     }
 
-    /// What needs attention on a node, by its subjects, and that there is no more.
+    /// Checks that exactly these subjects need attention on a node.
     pub fn attention(&mut self, node: usize, subjects: &[&str]) -> Vec<Value> {
-        let (status, check) = (self.told(node, "status"), self.told(node, "status --check"));
+        let (status, check) = (self.query(node, "status"), self.query(node, "status --check"));
         let attention = items(&status.document, "attention").to_vec();
-        assert_eq!(check.document, status.document["attention"], "{}", check.tell);
+        assert_eq!(check.document, status.document["attention"], "{}", check.context);
         let mut said: Vec<&str> = attention.iter().map(|item| text(item, "subject")).collect();
         said.sort_unstable();
-        assert_eq!(said, subjects, "{}: {attention:?}", status.tell);
-        let (verdict, expected) = match subjects.len() {
+        assert_eq!(said, subjects, "{}: {attention:?}", status.context);
+        let (summary, expected) = match subjects.len() {
             0 => ("All is well.".to_owned(), 0),
             1 => ("1 thing needs attention.".to_owned(), 5),
             count => (format!("{count} things need attention."), 5),
         };
-        assert_eq!((status.status, check.status), (0, expected), "{}", check.tell);
+        assert_eq!((status.status, check.status), (0, expected), "{}", check.context);
         for shown in [&status, &check] {
-            assert!(shown.text.starts_with(&verdict), "{}: {verdict:?} is not said: {}", shown.tell, shown.text);
+            assert!(shown.text.starts_with(&summary), "{}: {summary:?} is missing: {}", shown.context, shown.text);
         }
         attention
     }
 
-    /// On the node that serves it: its replicas, the array above them, what is measured.
-    fn served(&mut self, by: usize, how: &Told) {
-        let shown = self.told(by, "volume show db");
+    /// Checks the reports of the serving node: its replicas, the array above them, the metrics.
+    fn served(&mut self, by: usize, how: &Expected) {
+        let shown = self.query(by, "volume show db");
         let volume = &shown.document;
-        assert_eq!((text(volume, "state"), states(volume)), ("serving", how.voters.to_vec()), "{}", shown.tell);
-        assert_eq!(items(volume, "attention").is_empty(), how.voters == WHOLE, "{}: {volume}", shown.tell);
-        has_lines(&shown.tell, &shown.text, &lines_of_volume(volume));
-        let list = self.told(by, "volume list");
-        assert_eq!(items(&list.document, "replicated"), std::slice::from_ref(volume), "{}", list.tell);
-        has_words_of_voters(&list.tell, &list.text, volume);
+        assert_eq!((text(volume, "state"), states(volume)), ("serving", how.voters.to_vec()), "{}", shown.context);
+        assert_eq!(items(volume, "attention").is_empty(), how.voters == WHOLE, "{}: {volume}", shown.context);
+        has_lines(&shown.context, &shown.text, &lines_of_volume(volume));
+        let list = self.query(by, "volume list");
+        assert_eq!(items(&list.document, "replicated"), std::slice::from_ref(volume), "{}", list.context);
+        has_words_of_voters(&list.context, &list.text, volume);
 
-        let array = self.told(by, "array show db");
+        let array = self.query(by, "array show db");
         let redundancy = &array.document["redundancy"];
-        let told = [&redundancy["health"], &redundancy["tolerates"], &redundancy["tolerates_now"]];
-        assert_eq!(told, [&json!(how.health), &json!(2), &json!(how.tolerates)], "{}", array.tell);
-        let rows = lines(&array.text);
-        for row in [format!("health {}", how.health), format!("tolerates {}", failures(how.tolerates))] {
-            assert!(rows.contains(&row), "{}: no line {row:?} in {}", array.tell, array.text);
+        let counts = [&redundancy["health"], &redundancy["tolerates"], &redundancy["tolerates_now"]];
+        assert_eq!(counts, [&json!(how.health), &json!(2), &json!(how.tolerates)], "{}", array.context);
+        let printed_lines = lines(&array.text);
+        for line in [format!("health {}", how.health), format!("tolerates {}", failures(how.tolerates))] {
+            assert!(printed_lines.contains(&line), "{}: no line {line:?} in {}", array.context, array.text);
         }
         for sentence in items(volume, "attention") {
-            assert!(items(&array.document, "attention").contains(sentence), "{}: no {sentence}", array.tell);
+            assert!(items(&array.document, "attention").contains(sentence), "{}: no {sentence}", array.context);
         }
         let (status, measured) = api::ask(&self.cluster.nodes[by], "GET", "/metrics", "");
         let in_sync = how.voters.iter().filter(|state| **state == "in_sync").count();
@@ -328,92 +333,97 @@ impl Walk {
         self.snapshots(by, how.voters.map(|state| state == "in_sync"));
     }
 
-    /// Which replicas have the snapshot, as far as the node that is asked sees that.
+    /// Checks which replicas have the snapshot, as far as this node sees it.
     fn snapshots(&mut self, node: usize, has: [bool; 3]) {
-        let list = self.told(node, "snapshot list db");
-        let shown = self.told(node, "snapshot show db@one");
-        assert_eq!(items(&list.document, "snapshots"), std::slice::from_ref(&shown.document), "{}", list.tell);
+        let list = self.query(node, "snapshot list db");
+        let shown = self.query(node, "snapshot show db@one");
+        assert_eq!(items(&list.document, "snapshots"), std::slice::from_ref(&shown.document), "{}", list.context);
         let replicas = items(&shown.document, "replicas");
-        let told: Vec<bool> = replicas.iter().map(|replica| replica["has"] == true).collect();
-        assert_eq!(told, has, "{}: {}", shown.tell, shown.document);
-        has_lines(&shown.tell, &shown.text, &lines_of_snapshot(&shown.document));
+        let reported: Vec<bool> = replicas.iter().map(|replica| replica["has_snapshot"] == true).collect();
+        assert_eq!(reported, has, "{}: {}", shown.context, shown.document);
+        has_lines(&shown.context, &shown.text, &lines_of_snapshot(&shown.document));
     }
 
-    /// Each of these nodes, all that answer, says the same of the volume: which node serves it, and how its voters stand. Gives that.
+    /// Checks that each of these nodes, all that answer, reports the same about the volume: its serving node and its
+    /// voters. Returns that report.
     fn everywhere(&mut self, nodes: &[usize], server: Option<usize>, standing: [&str; 3]) -> Value {
         let mut first = Value::Null;
         let server = server.map(|server| NAMES[server]);
         for node in nodes {
-            let Outcome { tell, document, text: shown, .. } = self.told(*node, "volume list --all");
-            let [volume] = items(&document, "volumes") else { panic!("{tell}: one volume is there: {document}") };
-            assert_eq!((volume["served_by"].as_str(), states(volume)), (server, standing.to_vec()), "{tell}: {volume}");
-            assert_eq!(text(volume, "service"), if server.is_some() { "served" } else { "nobody" }, "{tell}");
-            let silent = items(&document, "nodes").iter().filter(|node| node["answers"] == false).count();
+            let Outcome { context, document, text: shown, .. } = self.query(*node, "volume list --all");
+            let [volume] = items(&document, "volumes") else { panic!("{context}: one volume is there: {document}") };
+            assert_eq!(
+                (volume["served_by"].as_str(), states(volume)),
+                (server, standing.to_vec()),
+                "{context}: {volume}"
+            );
+            assert_eq!(text(volume, "service"), if server.is_some() { "served" } else { "unserved" }, "{context}");
+            let silent = items(&document, "nodes").iter().filter(|node| node["reachable"] == false).count();
             let away = NAMES.len() - nodes.len();
-            assert_eq!((silent, items(&document, "incomplete").len()), (away, away), "{tell}: {document}");
+            assert_eq!((silent, items(&document, "incomplete").len()), (away, away), "{context}: {document}");
             let words = flat(&shown);
             for wanted in words_of_cluster(&document, volume) {
-                assert!(words.contains(&wanted), "{tell}: {wanted:?} is not told in words: {shown}");
+                assert!(words.contains(&wanted), "{context}: {wanted:?} is missing in the text: {shown}");
             }
-            assert!(first.is_null() || first == *volume, "{tell}: {volume} is not {first}");
+            assert!(first.is_null() || first == *volume, "{context}: {volume} is not {first}");
             first = volume.clone();
         }
         first
     }
 
-    /// Where another node serves the volume, or none, and this one has served it.
+    /// Checks the reports of a node that has served the volume and no longer does.
     fn detached(&mut self, node: usize) {
-        let shown = self.told(node, "volume show db");
+        let shown = self.query(node, "volume show db");
         let volume = &shown.document;
-        assert_eq!((text(volume, "state"), states(volume)), ("detached", vec!["unknown"; 3]), "{}", shown.tell);
+        assert_eq!((text(volume, "state"), states(volume)), ("detached", vec!["unknown"; 3]), "{}", shown.context);
         let rest = [&volume["epoch"], &volume["snapshots"], &volume["attention"]];
-        assert_eq!(rest, [&json!(0), &Value::Null, &json!([])], "{}", shown.tell);
-        has_lines(&shown.tell, &shown.text, &lines_of_volume(volume));
+        assert_eq!(rest, [&json!(0), &Value::Null, &json!([])], "{}", shown.context);
+        has_lines(&shown.context, &shown.text, &lines_of_volume(volume));
         self.snapshots(node, [true; 3]);
     }
 
     fn exported(&mut self, node: usize, state: &str) {
-        let shown = self.told(node, "export show db");
+        let shown = self.query(node, "export show db");
         let export = &shown.document;
         assert_eq!(
             (text(export, "state"), export["reason"].is_null()),
             (state, state == "listening"),
             "{}",
-            shown.tell
+            shown.context
         );
-        let rows = lines(&shown.text);
+        let printed_lines = lines(&shown.text);
         let reason = export["reason"].as_str().map(|reason| format!("reason {}", flat(reason)));
-        for row in [Some(format!("state {state}")), reason].into_iter().flatten() {
-            assert!(rows.contains(&row), "{}: no line {row:?} in {}", shown.tell, shown.text);
+        for line in [Some(format!("state {state}")), reason].into_iter().flatten() {
+            assert!(printed_lines.contains(&line), "{}: no line {line:?} in {}", shown.context, shown.text);
         }
-        let list = self.told(node, "export list");
-        assert_eq!(text(&items(&list.document, "exports")[0], "state"), state, "{}", list.tell);
-        let row = lines(&list.text).into_iter().find(|row| row.starts_with("db ")).unwrap_or_default();
-        assert!(row.contains(state), "{}: {}", list.tell, list.text);
+        let list = self.query(node, "export list");
+        assert_eq!(text(&items(&list.document, "exports")[0], "state"), state, "{}", list.context);
+        let line = lines(&list.text).into_iter().find(|line| line.starts_with("db ")).unwrap_or_default();
+        assert!(line.contains(state), "{}: {}", list.context, list.text);
     }
 }
 
-/// What a node says that changes while nodes and voters are asked.
-fn said_by(daemon: &Daemon) -> Value {
+/// Returns a node's report, which changes while nodes and voters are queried.
+fn report_of(daemon: &Daemon) -> Value {
     let volume = daemon.try_json(&["volume", "show", "db"]).unwrap_or_default();
     json!([daemon.json(&["status"])["attention"], daemon.json(&["node", "list"])["nodes"], volume])
 }
 
-/// Lets the job wait that fills a replica, and gives its name.
-fn hold_filling(cluster: &Cluster) -> String {
+/// Pauses the job that rebuilds a replica. Returns its name.
+fn hold_rebuilding(cluster: &Cluster) -> String {
     let one = &cluster.nodes[0];
-    wait_for("a replica that is being filled", || {
+    wait_for("a replica being rebuilt", || {
         let jobs = one.json(&["job", "list"]);
         let goes_on = |job: &Value| job["state"] == "running" || job["state"] == "paused";
-        let is_filling = |job: &&Value| job["kind"] == "rebuild" && goes_on(job);
-        let name = jobs["jobs"].as_array()?.iter().find(is_filling)?["name"].as_str()?.to_owned();
+        let is_rebuilding = |job: &&Value| job["kind"] == "rebuild" && goes_on(job);
+        let name = jobs["jobs"].as_array()?.iter().find(is_rebuilding)?["name"].as_str()?.to_owned();
         let is_held = one.any(&["job", "pause", &name]).status.success();
-        (is_held && cluster.states(0)[2] == "filling").then_some(name)
+        (is_held && cluster.states(0)[2] == "rebuilding").then_some(name)
     })
 }
 
 #[test]
-fn volumes_of_several_nodes_are_told_alike_while_a_replica_goes_and_returns() {
+fn all_reports_agree_while_a_replica_fails_and_returns() {
     let cluster = Cluster::plain(&NAMES);
     let three = &cluster.nodes[2];
     let slow = format!("throttled({},bw=2M)", three.folder.sparse("slow.img", 512 * MIB));
@@ -445,7 +455,7 @@ fn volumes_of_several_nodes_are_told_alike_while_a_replica_goes_and_returns() {
     walk.served(0, &AWAY);
     walk.everywhere(&[0, 1], Some(0), AWAY.standing);
     let said = json!(walk.attention(0, &["node", "volume db"])).to_string();
-    assert!(said.contains("replica three/slow is out") && said.contains("returns by itself"), "{said}");
+    assert!(said.contains("replica three/slow has failed") && said.contains("returns automatically"), "{said}");
     walk.attention(1, &["node"]);
     for node in [0, 1] {
         walk.reads(node, &["one", "two"]);
@@ -453,17 +463,17 @@ fn volumes_of_several_nodes_are_told_alike_while_a_replica_goes_and_returns() {
     walk.refused(0, OF_AWAY);
 
     walk.cluster.nodes[2].start_again();
-    let job = hold_filling(&walk.cluster);
-    walk.enter("with a replica that is being filled", &[0, 1, 2]);
+    let job = hold_rebuilding(&walk.cluster);
+    walk.enter("with a replica that is being rebuilt", &[0, 1, 2]);
     walk.served(0, &FILLED);
     walk.everywhere(&[0, 1, 2], Some(0), FILLED.standing);
     let said = json!(walk.attention(0, &["volume db"])).to_string();
-    assert!(said.contains("replica three/slow is being filled") && !said.contains("wait until"), "{said}");
-    for words in [format!("job {job} waits, by command"), format!("braid job resume {job}")] {
+    assert!(said.contains("replica three/slow is being rebuilt") && !said.contains("wait until"), "{said}");
+    for words in [format!("job {job} is paused"), format!("braid job resume {job}")] {
         assert!(said.contains(&words), "{words:?} is not said: {said}");
     }
-    let jobs = walk.told(0, "job list");
-    assert!(lines(&jobs.text).iter().any(|row| row.starts_with(&format!("{job} rebuild 2 paused"))), "{}", jobs.text);
+    let jobs = walk.query(0, "job list");
+    assert!(lines(&jobs.text).iter().any(|line| line.starts_with(&format!("{job} rebuild 2 paused"))), "{}", jobs.text);
     for node in [1, 2] {
         walk.attention(node, &[]);
         walk.reads(node, &NAMES);
@@ -477,7 +487,7 @@ fn volumes_of_several_nodes_are_told_alike_while_a_replica_goes_and_returns() {
     walk.attention(0, &[]);
 }
 
-/// A volume of three nodes, exported on the one that serves it and prepared on another one.
+/// A volume of three nodes, exported on the serving node and prepared on another one.
 fn prepared() -> Walk {
     let cluster = Cluster::plain(&NAMES);
     cluster.create("one/tank,two/tank,three/tank", &[]);
@@ -492,7 +502,7 @@ fn prepared() -> Walk {
 }
 
 #[test]
-fn volumes_of_several_nodes_are_told_alike_whichever_node_serves_them_or_none() {
+fn all_reports_agree_whichever_node_serves_or_none() {
     let mut walk = prepared();
     walk.enter("served by node one", &[0, 1, 2]);
     walk.exported(1, "standby");
@@ -527,7 +537,7 @@ fn volumes_of_several_nodes_are_told_alike_whichever_node_serves_them_or_none() 
     walk.attention(1, &["node", "volume db"]);
     walk.attention(2, &["node"]);
     walk.exported(1, "listening");
-    let shown = walk.told(1, "volume show db");
+    let shown = walk.query(1, "volume show db");
     let again = walk.cluster.nodes[1].braid(&["volume", "attach", "db"]);
     has_lines("braid volume attach db, where it is served", &again, &lines_of_volume(&shown.document));
 
@@ -551,7 +561,7 @@ fn volumes_of_several_nodes_are_told_alike_whichever_node_serves_them_or_none() 
 }
 
 #[test]
-fn volumes_of_several_nodes_are_told_alike_when_ended_by_command_and_with_other_voters() {
+fn all_reports_agree_after_a_forced_end_and_with_other_voters() {
     let mut walk = prepared();
     walk.changed(0, "export remove db");
     let ended = walk.changed(0, "volume detach db");
@@ -570,11 +580,11 @@ fn volumes_of_several_nodes_are_told_alike_when_ended_by_command_and_with_other_
     walk.wait_until_whole(0);
     let fewer = walk.changed(0, "replica remove db three --yes");
     walk.enter("with a replica less", &[0, 1, 2]);
-    let shown = walk.told(0, "volume show db");
+    let shown = walk.query(0, "volume show db");
     assert_eq!((states(&fewer), states(&shown.document)), (vec!["in_sync"; 2], vec!["in_sync"; 2]), "{fewer}");
-    has_lines(&shown.tell, &shown.text, &lines_of_volume(&shown.document));
-    let list = walk.told(2, "replica list");
-    has_lines(&list.tell, &list.text, &["no replicas or witnesses on this node".to_owned()]);
+    has_lines(&shown.context, &shown.text, &lines_of_volume(&shown.document));
+    let list = walk.query(2, "replica list");
+    has_lines(&list.context, &list.text, &["no replicas or witnesses on this node".to_owned()]);
     walk.refused_one(2, 3, "db", "replica show db");
     walk.changed(0, "replica add db three/tank");
     walk.wait_until_whole(0);

@@ -1,11 +1,11 @@
-//! Mounts in every state: what `braid mount` and `braid umount` print for people, what they print with `--json`, their exit status and what
-//! exports, volumes and snapshots say meanwhile are the same, by the judge of `every_state.rs`.
+//! Mounts in every state: the text, the JSON and the exit status of `braid mount` and `braid umount` agree with those
+//! of exports, volumes and snapshots, by the checker of `every_state.rs`.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::every_state::{Judge, Outcome};
+use crate::every_state::{CommandChecker, Outcome};
 use crate::every_state_words::*;
 use crate::support::*;
 
@@ -15,7 +15,7 @@ const UNMOUNTED: &[Refusal] = &[
     (3, "tank/none", "mount tank/none {at}"),
     (3, "/not/there", "mount tank/db /not/there"),
     (3, "/not/there", "umount /not/there"),
-    (2, "sectors of another size", "mount tank/db {at} --via ublk --sector-size 512"),
+    (2, "another sector size", "mount tank/db {at} --via ublk --sector-size 512"),
 ];
 
 /// While the volume and its snapshot are mounted.
@@ -29,21 +29,21 @@ const MOUNTED: &[Refusal] = &[
     (4, "tank/db@one", "snapshot delete tank/db@one --yes"),
 ];
 
-/// While a file of it is open.
+/// While a file of the mount is open.
 const BUSY: &[Refusal] = &[(4, "cannot be unmounted", "umount {at}")];
 
-/// While something is mounted that is nothing of the daemon.
-const FOREIGN: &[Refusal] = &[(2, "nothing of this daemon", "umount {at}"), (4, "tmpfs", "mount tank/db {at}")];
+/// While another program's file system is mounted.
+const FOREIGN: &[Refusal] = &[(2, "no export of this daemon", "umount {at}"), (4, "tmpfs", "mount tank/db {at}")];
 
-/// What is walked here, for the list of all commands.
+/// Returns the command lines of this file, for the list of all commands.
 pub fn templates() -> Vec<&'static str> {
     [UNMOUNTED, MOUNTED, BUSY, FOREIGN].into_iter().flatten().map(|(.., typed)| *typed).collect()
 }
 
-/// A daemon with a judge, and two folders to mount at. What is left mounted goes with it.
+/// A daemon with a checker, and two mount points. Dropping it unmounts what is left.
 struct Rig {
     daemon: Daemon,
-    judge: Judge,
+    checker: CommandChecker,
     at: String,
     beside: String,
     state: &'static str,
@@ -60,36 +60,36 @@ impl Rig {
         }
         let [at, beside] = ["at", "beside"].map(|name| daemon.folder.join(name));
         fs::create_dir(&at).and_then(|()| fs::create_dir(&beside)).expect("folders can be made");
-        let judge = Judge::of(&daemon);
-        Rig { daemon, judge, at, beside, state: "made" }
+        let checker = CommandChecker::of(&daemon);
+        Rig { daemon, checker, at, beside, state: "made" }
     }
 
-    fn judge(&mut self, template: &str) -> Outcome {
+    fn run(&mut self, template: &str) -> Outcome {
         let typed = template.replace("{at}", &self.at).replace("{beside}", &self.beside);
-        self.judge.judge(&self.daemon, self.state, &typed)
+        self.checker.check(&self.daemon, self.state, &typed)
     }
 
     #[track_caller]
-    fn told(&mut self, template: &str) -> Outcome {
-        let outcome = self.judge(template);
-        assert!(!outcome.changed && outcome.error().is_none(), "{}: {}", outcome.tell, outcome.document);
+    fn query(&mut self, template: &str) -> Outcome {
+        let outcome = self.run(template);
+        assert!(!outcome.changed && outcome.error().is_none(), "{}: {}", outcome.context, outcome.document);
         outcome
     }
 
     #[track_caller]
     fn changed(&mut self, template: &str) -> Value {
-        let outcome = self.judge(template);
-        assert!(outcome.changed, "{}: {}", outcome.tell, outcome.document);
+        let outcome = self.run(template);
+        assert!(outcome.changed, "{}: {}", outcome.context, outcome.document);
         outcome.document
     }
 
     fn refused(&mut self, refusals: &[Refusal]) {
         for (status, object, template) in refusals {
-            is_refused(&self.judge(template), *status, object);
+            is_refused(&self.run(template), *status, object);
         }
     }
 
-    /// What is mounted: said again it changes nothing, in JSON and in words, and the export that was made for it says the same.
+    /// Checks a mount: mounting again changes nothing, in JSON and as text, and its export reports the same.
     fn mounted(&mut self, name: &str, made: &Value) {
         let (folder, device, fs) = (text(made, "folder"), text(made, "device"), text(made, "fs"));
         let (export, via) = (text(made, "export"), text(made, "via"));
@@ -105,26 +105,26 @@ impl Rig {
         let mounts = fs::read_to_string("/proc/mounts").expect("mounts can be read");
         assert!(mounts.contains(&format!("{device} {folder} {fs} ")), "{made}: {mounts}");
 
-        let shown = self.told(&format!("export show {export}"));
+        let shown = self.query(&format!("export show {export}"));
         let read_only = name.contains('@');
-        let told = (text(&shown.document, "array"), text(&shown.document, "state"), &shown.document["read_only"]);
-        assert_eq!(told, (name, "listening", &json!(read_only)), "{}", shown.tell);
+        let reported = (text(&shown.document, "array"), text(&shown.document, "state"), &shown.document["read_only"]);
+        assert_eq!(reported, (name, "listening", &json!(read_only)), "{}", shown.context);
         let address = text(&shown.document, "nbd");
         let begins = if via == "nbd" { "unix:".to_owned() } else { format!("{via}:") };
         assert!(address.starts_with(&begins), "{made}: {address}");
         let mode = if read_only { "mode read-only" } else { "mode read-write" };
         let of = format!("of {name} ({})", text(&shown.document, "array_uuid"));
-        let rows = lines(&shown.text);
-        for row in [of, mode.to_owned(), "state listening".to_owned(), format!("address {address}")] {
-            assert!(rows.contains(&row), "{}: no line {row:?} in {}", shown.tell, shown.text);
+        let printed_lines = lines(&shown.text);
+        for line in [of, mode.to_owned(), "state listening".to_owned(), format!("address {address}")] {
+            assert!(printed_lines.contains(&line), "{}: no line {line:?} in {}", shown.context, shown.text);
         }
         let of = if read_only { "snapshot" } else { "volume" };
-        let shown = self.told(&format!("{of} show {name}"));
-        assert_eq!(shown.document["exports"], json!([export]), "{}", shown.tell);
-        assert!(lines(&shown.text).contains(&format!("exports {export}")), "{}: {}", shown.tell, shown.text);
+        let shown = self.query(&format!("{of} show {name}"));
+        assert_eq!(shown.document["exports"], json!([export]), "{}", shown.context);
+        assert!(lines(&shown.text).contains(&format!("exports {export}")), "{}: {}", shown.context, shown.text);
     }
 
-    /// Nothing is mounted at a folder: said again, in JSON and in words.
+    /// Checks that nothing is mounted at a folder, in JSON and as text.
     fn unmounted(&mut self, folder: &str) {
         let again = self.changed(&format!("umount {folder}"));
         assert_eq!(again, json!({"folder": folder, "name": null, "removed_export": null}));
@@ -132,12 +132,12 @@ impl Rig {
         assert_eq!(words, format!("nothing is mounted at {folder}\n"));
     }
 
-    /// How many exports there are, and that all is well.
+    /// Checks the number of exports, and that nothing needs attention.
     fn well(&mut self, exports: usize) {
-        let list = self.told("export list");
-        assert_eq!(items(&list.document, "exports").len(), exports, "{}: {}", list.tell, list.document);
-        let status = self.told("status --check");
-        assert_eq!((status.status, &status.document), (0, &json!([])), "{}", status.tell);
+        let list = self.query("export list");
+        assert_eq!(items(&list.document, "exports").len(), exports, "{}: {}", list.context, list.document);
+        let status = self.query("status --check");
+        assert_eq!((status.status, &status.document), (0, &json!([])), "{}", status.context);
     }
 }
 
@@ -145,7 +145,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         for at in [&self.at, &self.beside] {
             if fs::read_to_string("/proc/mounts").is_ok_and(|mounts| mounts.contains(at)) {
-                // With its device and its export, where the daemon still can.
+                // Removes the device and the export with it, where the daemon still can.
                 if !self.daemon.any(&["umount", at]).status.success() {
                     let _ = command("umount").args(["-l", at]).output();
                 }
@@ -155,7 +155,7 @@ impl Drop for Rig {
 }
 
 #[test]
-fn mounts_are_told_alike_by_every_command_in_every_state() {
+fn every_command_agrees_about_mounts_in_every_state() {
     let mut rig = Rig::new();
     rig.state = "not mounted";
     rig.refused(UNMOUNTED);
@@ -176,10 +176,10 @@ fn mounts_are_told_alike_by_every_command_in_every_state() {
     fs::write(&file, "written").expect("it can be written");
     let taken = rig.changed("snapshot create tank/db@one");
     assert_eq!((&taken["frozen"], &taken["not_frozen"]), (&json!([folder]), &json!([])), "{taken}");
-    let shown = rig.told("snapshot show tank/db@one");
-    assert_eq!(text(&shown.document, "consistency"), "frozen", "{}", shown.tell);
-    let row = "consistency frozen: its file system was frozen while it was taken".to_owned();
-    assert!(lines(&shown.text).contains(&row), "{}: {}", shown.tell, shown.text);
+    let shown = rig.query("snapshot show tank/db@one");
+    assert_eq!(text(&shown.document, "consistency"), "frozen", "{}", shown.context);
+    let line = "consistency frozen: its file system was frozen while it was taken".to_owned();
+    assert!(lines(&shown.text).contains(&line), "{}: {}", shown.context, shown.text);
     let made = rig.changed("mount tank/db@one {beside}");
     assert!(text(&made, "options").split(',').any(|option| option == "ro"), "{made}");
     rig.mounted("tank/db@one", &made);
@@ -194,16 +194,16 @@ fn mounts_are_told_alike_by_every_command_in_every_state() {
     let gone = rig.changed("umount {beside}");
     assert_eq!(gone, json!({"folder": beside, "name": "tank/db@one", "removed_export": "tank/db@one.mount"}));
     let words = rig.daemon.braid(&["umount", &folder]);
-    assert_eq!(words, format!("tank/db is mounted at {folder} no more\n"));
+    assert_eq!(words, format!("unmounted tank/db from {folder}\n"));
     for folder in [&folder, &beside] {
         rig.unmounted(folder);
     }
     rig.well(0);
     for (of, name) in [("volume", "tank/db"), ("snapshot", "tank/db@one")] {
-        let shown = rig.told(&format!("{of} show {name}"));
-        assert_eq!(shown.document["exports"], json!([]), "{}", shown.tell);
-        assert!(lines(&shown.text).contains(&"exports none".to_owned()), "{}: {}", shown.tell, shown.text);
-        is_refused(&rig.judge(&format!("export show {name}.mount")), 3, name);
+        let shown = rig.query(&format!("{of} show {name}"));
+        assert_eq!(shown.document["exports"], json!([]), "{}", shown.context);
+        assert!(lines(&shown.text).contains(&"exports none".to_owned()), "{}: {}", shown.context, shown.text);
+        is_refused(&rig.run(&format!("export show {name}.mount")), 3, name);
     }
 
     rig.state = "mounted over by something else";

@@ -1,5 +1,5 @@
-//! Nodes in every state: without a cluster, alone, all here, one away, one removed. What is printed for people, what is printed with `--json`,
-//! the exit status and what the API answered say the same, by the judge of `every_state.rs`.
+//! Nodes in every state: without a cluster, alone, all reachable, one unreachable, one removed. Text, JSON, exit status
+//! and the API's reply agree, by the checker of `every_state.rs`.
 
 use serde_json::json;
 
@@ -9,7 +9,7 @@ use crate::every_state_words::*;
 use crate::replicated::Cluster;
 use crate::support::*;
 
-/// Of a daemon that belongs to no cluster.
+/// Refusals of a daemon that belongs to no cluster.
 const WITHOUT_CLUSTER: &[Refusal] = &[
     (3, "belongs to no cluster", "node show one"),
     (3, "belongs to no cluster", "node invite"),
@@ -20,7 +20,7 @@ const WITHOUT_CLUSTER: &[Refusal] = &[
     (2, "every address", "node init one --listen 0.0.0.0"),
 ];
 
-/// Of one that belongs to one.
+/// Refusals of a daemon that belongs to a cluster.
 const WITH_CLUSTER: &[Refusal] = &[
     (4, "node one", "node init again --listen 127.0.0.1:0"),
     (3, "nine", "node show nine"),
@@ -30,45 +30,45 @@ const WITH_CLUSTER: &[Refusal] = &[
     (2, "30 days", "node invite --expires 31d"),
 ];
 
-/// While the other node does not answer.
+/// Refusals while the other node does not answer.
 const WITH_ONE_AWAY: &[Refusal] = &[(6, "two", "node renew two"), (4, "two", "node remove two --yes")];
 
-/// What is walked here, for the list of all commands.
+/// Returns the command lines of this file, for the list of all commands.
 pub fn templates() -> Vec<&'static str> {
     [WITHOUT_CLUSTER, WITH_CLUSTER, WITH_ONE_AWAY].into_iter().flatten().map(|(.., typed)| *typed).collect()
 }
 
-/// What a daemon without a cluster says of nodes.
+/// Checks what a daemon without a cluster reports about nodes.
 fn knows_no_nodes(walk: &mut Walk, node: usize) {
     for typed in ["node list", "volume list --all"] {
-        let list = walk.told(node, typed);
-        assert_eq!(list.document["nodes"], json!([]), "{}", list.tell);
-        assert!(list.text.contains("this daemon belongs to no cluster"), "{}: {}", list.tell, list.text);
+        let list = walk.query(node, typed);
+        assert_eq!(list.document["nodes"], json!([]), "{}", list.context);
+        assert!(list.text.contains("this daemon belongs to no cluster"), "{}: {}", list.context, list.text);
     }
 }
 
 #[test]
-fn nodes_are_told_alike_by_every_command_in_every_state() {
+fn every_command_agrees_about_nodes_in_every_state() {
     let mut walk = Walk::of(Cluster { nodes: vec![Daemon::start(), Daemon::start()] });
     walk.enter("without a cluster", &[0]);
     knows_no_nodes(&mut walk, 0);
     walk.refused(0, WITHOUT_CLUSTER);
     let made = walk.changed(0, "node init one --listen 127.0.0.1:0");
-    assert_eq!((text(&made, "name"), &made["own"]), ("one", &json!(true)), "{made}");
+    assert_eq!((text(&made, "name"), &made["local"]), ("one", &json!(true)), "{made}");
     walk.enter("alone", &[0]);
     walk.nodes(0, &["one"]);
     walk.attention(0, &[]);
 
-    // A secret of its own each time; where and which cluster are the same.
+    // Each invitation has its own secret; address and cluster are the same.
     let token = text(&walk.changed(0, "node invite"), "token").to_owned();
     let other = walk.cluster.nodes[0].braid(&["node", "invite"]);
     let (same, secret) = token.rsplit_once('/').expect("three parts");
     assert!(other.starts_with(same) && other.trim().len() == token.len() && !other.contains(secret), "{other}");
     let join = format!("node join {token} --name two --listen 127.0.0.1:0");
     let joined = walk.changed(1, &join);
-    assert_eq!((text(&joined, "name"), &joined["own"]), ("two", &json!(true)), "{joined}");
+    assert_eq!((text(&joined, "name"), &joined["local"]), ("two", &json!(true)), "{joined}");
     wait_for("the nodes to know each other", || {
-        let here = |node: &Daemon| node.json(&["node", "list"])["nodes"].to_string().matches("\"here\"").count();
+        let here = |node: &Daemon| node.json(&["node", "list"])["nodes"].to_string().matches("\"reachable\"").count();
         walk.cluster.nodes.iter().all(|node| here(node) == 2).then_some(())
     });
     walk.enter("with both here", &[0, 1]);
@@ -86,10 +86,10 @@ fn nodes_are_told_alike_by_every_command_in_every_state() {
     walk.enter("with one away", &[0]);
     walk.nodes(0, &["one"]);
     let said = walk.attention(0, &["node"]);
-    assert!(text(&said[0], "message").contains("node two is away"), "{said:?}");
-    let list = walk.told(0, "volume list --all");
-    let [why] = items(&list.document, "incomplete") else { panic!("{}: {}", list.tell, list.document) };
-    assert!(flat(&list.text).contains(&flat(why.as_str().expect("a sentence"))), "{}: {}", list.tell, list.text);
+    assert!(text(&said[0], "message").contains("node two is unreachable"), "{said:?}");
+    let list = walk.query(0, "volume list --all");
+    let [why] = items(&list.document, "incomplete") else { panic!("{}: {}", list.context, list.document) };
+    assert!(flat(&list.text).contains(&flat(why.as_str().expect("a sentence"))), "{}: {}", list.context, list.text);
     walk.refused(0, WITH_ONE_AWAY);
 
     walk.cluster.nodes[1].start_again();

@@ -1,4 +1,4 @@
-//! Exports on TCP: who may reach them, over TLS or not, and how much of them.
+//! Exports on TCP: which clients may connect, with TLS or without, and how many.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::support::*;
 
-/// An authority whose certificate lies in a folder, as NBD clients want it.
+/// A certificate authority whose certificate lies in a folder, as NBD clients expect it.
 pub struct Authority {
     pub issuer: CertifiedIssuer<'static, KeyPair>,
     pub clients: String,
@@ -29,7 +29,8 @@ impl Authority {
         Authority { issuer, clients }
     }
 
-    /// Certificate and key of a server called localhost, in `server.crt` and `server.key`; replaced at once.
+    /// Signs a certificate for a server called localhost, in `server.crt` and `server.key`. Both files are replaced
+    /// atomically.
     pub fn sign(&self, folder: &Folder) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).expect("names");
@@ -48,20 +49,20 @@ impl Authority {
     }
 }
 
-/// A port that nobody has just now.
+/// Returns a port that is free at the moment.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     listener.local_addr().expect("it is bound").port()
 }
 
-/// A client that comes from this address, behind the greeting; none when it is turned away.
-fn from(source: &str, to: (&str, u16)) -> Option<TcpStream> {
+/// Connects from this address and reads the greeting. Returns `None` when the server closes the connection.
+fn connect_from(source: &str, to: (&str, u16)) -> Option<TcpStream> {
     let source = SocketAddr::new(source.parse().expect("an address"), 0);
     let to = SocketAddr::new(to.0.parse().expect("an address"), to.1);
     let family = if source.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket(family, SocketType::STREAM, None).expect("a socket");
     bind(&socket, &source).expect("an address of this machine");
-    connect(&socket, &to).expect("somebody listens");
+    connect(&socket, &to).expect("a server listens");
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let mut greeting = [0; 18];
@@ -75,8 +76,8 @@ pub fn daemon_with_tls() -> (Daemon, Authority) {
     let authority = Authority::new(&folder, "authority");
     let (cert, key) = authority.sign(&folder);
     let daemon = Daemon::start_in(folder, &["--nbd-cert", &cert, "--nbd-key", &key]);
-    // Its end is there to be watched: that of a certificate of the test's, which is valid for long.
-    wait_for("the certificate's end to be told", || {
+    // The daemon exports the expiry of its certificate. The test's certificate is valid for long.
+    wait_for("the certificate's expiry in the metrics", || {
         let metrics = run("curl", &["-sS", "--unix-socket", &daemon.folder.join("api.sock"), "http://braid/metrics"]);
         let line = metrics.lines().find(|line| line.starts_with("braid_nbd_certificate_expiry_seconds{"));
         let end = line.and_then(|line| line.rsplit(' ').next()).and_then(|end| end.parse::<f64>().ok())?;
@@ -88,25 +89,25 @@ pub fn daemon_with_tls() -> (Daemon, Authority) {
 }
 
 #[test]
-fn tls_is_required_where_there_is_a_certificate() {
+fn tls_is_required_by_a_daemon_with_a_certificate() {
     let (daemon, authority) = daemon_with_tls();
     let port = free_port();
     let added = daemon.json(&["export", "add", "a", "--nbd", &format!("tcp:127.0.0.1:{port}")]);
     assert_eq!((added["tls"].as_str(), added["state"].as_str()), (Some("required"), Some("listening")), "{added}");
     assert_eq!(added["uri"], format!("nbds://127.0.0.1:{port}/a"));
-    let told = run("nbdinfo", &["--json", &authority.uri(port, "a")]);
-    assert!(told.contains("\"TLS\": true"), "{told}");
+    let listed = run("nbdinfo", &["--json", &authority.uri(port, "a")]);
+    assert!(listed.contains("\"TLS\": true"), "{listed}");
     let plain = said(&run_any("nbdinfo", &[&format!("nbd://localhost:{port}/a")]));
     assert!(plain.contains("TLS"), "{plain}");
-    // The bench, which is the client of our own, reads what it wrote.
+    // The project's own client reads with the bench what it wrote.
     let bench = ["bench", &authority.uri(port, "a"), "--op", "mixed", "--block", "64K", "--time", "1s", "--verify"];
     let out = daemon.any(&bench);
     assert!(out.status.success(), "{}", said(&out));
-    // Who is not who they seem, is not believed.
+    // A server with a certificate of another authority is refused by the client.
     let stranger = Authority::new(&daemon.folder, "stranger");
     let out = daemon.any(&["bench", &stranger.uri(port, "a"), "--time", "1s"]);
     assert!(!out.status.success() && said(&out).contains("certificate"), "{}", said(&out));
-    // A Unix socket stays as it was.
+    // A Unix socket needs no TLS.
     let socket = daemon.nbd_socket("a");
     let local = daemon.json(&["export", "add", "a", "--nbd", &format!("unix:{socket}"), "--name", "local"]);
     assert_eq!(local["tls"], "off");
@@ -114,14 +115,16 @@ fn tls_is_required_where_there_is_a_certificate() {
 }
 
 #[test]
-fn a_renewed_certificate_is_shown_to_the_next_client() {
+fn the_next_client_gets_a_renewed_certificate() {
     let (daemon, authority) = daemon_with_tls();
     let port = free_port();
     daemon.braid(&["export", "add", "a", "--nbd", &format!("tcp:127.0.0.1:{port}")]);
     run("nbdinfo", &[&authority.uri(port, "a")]);
-    // One that is wrong changes nothing, and is told.
+    // An invalid certificate changes nothing, and is reported.
     fs::write(daemon.folder.join("server.crt"), "no certificate").expect("a file can be written");
-    wait_for("the wrong one to be told", || daemon.events().contains("nbd_certificate_wrong").then_some(()));
+    wait_for("the event of the invalid certificate", || {
+        daemon.events().contains("nbd_certificate_invalid").then_some(())
+    });
     run("nbdinfo", &[&authority.uri(port, "a")]);
     let attention = daemon.json(&["status"])["attention"].to_string();
     assert!(attention.contains("old certificate"), "{attention}");
@@ -133,12 +136,12 @@ fn a_renewed_certificate_is_shown_to_the_next_client() {
 }
 
 #[test]
-fn without_tls_others_reach_it_only_if_that_is_meant() {
+fn remote_clients_without_tls_need_an_explicit_option() {
     let (daemon, authority) = daemon_with_tls();
     let address = format!("tcp:0.0.0.0:{}", free_port());
     for mode in ["off", "optional"] {
         let said = daemon.refused(4, &["export", "add", "a", "--nbd", &address, "--tls", mode]);
-        for part in ["others can reach", "--tls required", "--insecure"] {
+        for part in ["other hosts can reach", "--tls required", "--insecure"] {
             assert!(said.contains(part), "{mode}: {part} is missing: {said}");
         }
     }
@@ -146,12 +149,12 @@ fn without_tls_others_reach_it_only_if_that_is_meant() {
     let port = port.parse().expect("it is a number");
     daemon.braid(&["export", "add", "a", "--nbd", &address]);
     run("nbdinfo", &[&authority.uri(port, "a")]);
-    // What comes to the same address later is asked, too.
+    // A second export on the same address needs the confirmation as well.
     daemon.refused(4, &["export", "add", "a", "--nbd", &address, "--name", "b", "--tls", "optional"]);
     daemon.braid(&["export", "add", "a", "--nbd", &address, "--name", "b", "--tls", "optional", "--insecure"]);
     run("nbdinfo", &[&format!("nbd://localhost:{port}/b")]);
     run("nbdinfo", &[&authority.uri(port, "b")]);
-    // In the clear, the one that needs TLS is not even told of.
+    // Without TLS, the list leaves out the export that requires TLS.
     let list = run("nbdinfo", &["--list", &format!("nbd://localhost:{port}")]);
     assert!(list.contains("export=\"b\"") && !list.contains("export=\"a\""), "{list}");
     let list = run("nbdinfo", &["--list", &authority.uri(port, "")]);
@@ -159,7 +162,7 @@ fn without_tls_others_reach_it_only_if_that_is_meant() {
 }
 
 #[test]
-fn a_daemon_that_lost_its_certificate_says_so() {
+fn a_daemon_without_its_certificate_reports_so() {
     let folder = Folder::new();
     let authority = Authority::new(&folder, "authority");
     let (cert, key) = authority.sign(&folder);
@@ -195,35 +198,35 @@ fn a_daemon_that_lost_its_certificate_says_so() {
 }
 
 #[test]
-fn only_from_addresses_that_are_allowed() {
+fn only_allowed_addresses_connect() {
     let daemon = Daemon::start();
     daemon.braid(&["array", "create", "a", "--level", "concat", "mem:64M"]);
     let port = free_port();
     let address = format!("tcp:127.0.0.1:{port}");
     let to = ("127.0.0.1", port);
     daemon.braid(&["export", "add", "a", "--nbd", &address, "--allow", "127.0.0.1"]);
-    assert!(from("127.0.0.1", to).is_some());
-    assert!(from("127.0.0.2", to).is_none(), "there is nothing for it here");
-    let mut staying = from("127.0.0.1", to).expect("it is allowed");
+    assert!(connect_from("127.0.0.1", to).is_some());
+    assert!(connect_from("127.0.0.2", to).is_none(), "there is nothing for it here");
+    let mut staying = connect_from("127.0.0.1", to).expect("it is allowed");
     go(&mut staying, "a");
     daemon.braid(&["export", "set", "a", "--allow", "127.0.0.0/30"]);
-    assert!(from("127.0.0.2", to).is_some());
-    assert!(from("127.0.0.4", to).is_none());
+    assert!(connect_from("127.0.0.2", to).is_some());
+    assert!(connect_from("127.0.0.4", to).is_none());
     flush(&mut staying).expect("it was not disturbed");
     let shown = daemon.json(&["export", "set", "a", "--allow", "10.0.0.0/8,::/0"]);
     assert_eq!(shown["allow"], serde_json::json!(["10.0.0.0/8", "::/0"]));
-    assert!(from("127.0.0.1", to).is_none());
+    assert!(connect_from("127.0.0.1", to).is_none());
     wait_for("it has to go", || flush(&mut staying).err());
-    wait_for("the log to say why", || daemon.events().contains("not among those that are allowed").then_some(()));
+    wait_for("the log to say why", || daemon.events().contains("is not allowed").then_some(()));
     daemon.braid(&["export", "set", "a", "--allow", "all"]);
-    assert!(from("127.0.0.3", to).is_some());
-    // What cannot be right.
+    assert!(connect_from("127.0.0.3", to).is_some());
+    // Invalid settings are refused.
     let socket = format!("unix:{}", daemon.folder.join("s"));
     let said = daemon.refused(2, &["export", "add", "a", "--nbd", &socket, "--name", "b", "--allow", "10.0.0.0/8"]);
     assert!(said.contains("Unix socket"), "{said}");
-    assert!(daemon.refused(2, &["export", "set", "a", "--allow", "10.0.0.1/8"]).contains("behind its prefix"));
-    assert!(daemon.refused(2, &["export", "set", "a"]).contains("nothing is to be changed"));
-    daemon.refused(3, &["export", "set", "nobody", "--max-connections", "1"]);
+    assert!(daemon.refused(2, &["export", "set", "a", "--allow", "10.0.0.1/8"]).contains("set after its prefix"));
+    assert!(daemon.refused(2, &["export", "set", "a"]).contains("no change is requested"));
+    daemon.refused(3, &["export", "set", "nowhere", "--max-connections", "1"]);
 }
 
 #[test]
@@ -242,40 +245,42 @@ fn limits_hold_over_all_connections_and_restarts() {
     assert_eq!((&shown["iops_max"], &shown["connections_max"]), (&200.into(), &2.into()), "{shown}");
     assert_eq!(shown["bandwidth_bytes_max"], 100 << 20);
     let to = ("127.0.0.1", port);
-    let mut clients = [from("127.0.0.1", to).expect("a place"), from("127.0.0.1", to).expect("a place")];
+    let mut clients =
+        [connect_from("127.0.0.1", to).expect("a place"), connect_from("127.0.0.1", to).expect("a place")];
     clients.iter_mut().for_each(|client| go(client, "a"));
-    let mut third = from("127.0.0.1", to).expect("the handshake goes on");
-    assert_eq!(ask_go(&mut third, "a"), 0x8000_0002, "NBD_REP_ERR_POLICY");
-    // 202 requests at 200 a second, of which 10 ms are for nothing.
+    let mut third = connect_from("127.0.0.1", to).expect("the handshake goes on");
+    assert_eq!(send_go(&mut third, "a"), 0x8000_0002, "NBD_REP_ERR_POLICY");
+    // 202 requests at 200 a second; a burst of 10 ms is free.
     let begun = Instant::now();
     for _ in 0..101 {
         clients.iter_mut().for_each(|client| flush(client).expect("requests wait, and do not fail"));
     }
     assert!(begun.elapsed().as_millis() >= 990, "{:?}", begun.elapsed());
-    // Without a limit, at once for those who are connected.
+    // Without a limit, connected clients are served at once.
     daemon.braid(&["export", "set", "a", "--limit", "none", "--max-connections", "3"]);
-    assert_eq!(ask_go(&mut third, "a"), 3, "NBD_REP_INFO");
+    assert_eq!(send_go(&mut third, "a"), 3, "NBD_REP_INFO");
     for _ in 0..2000 {
         clients.iter_mut().for_each(|client| flush(client).expect("requests do not fail"));
     }
     assert!(daemon.braid(&["export", "show", "a"]).contains("of 3"));
-    // Under another name they are the same.
+    // A renamed export keeps its limits.
     daemon.braid(&["export", "set", "a", "--max-connections", "1"]);
     daemon.braid(&["export", "rename", "a", "b", "--force"]);
-    let [mut first, mut second] = [from("127.0.0.1", to).expect("a place"), from("127.0.0.1", to).expect("a place")];
+    let [mut first, mut second] =
+        [connect_from("127.0.0.1", to).expect("a place"), connect_from("127.0.0.1", to).expect("a place")];
     go(&mut first, "b");
-    assert_eq!(ask_go(&mut second, "b"), 0x8000_0002, "NBD_REP_ERR_POLICY");
+    assert_eq!(send_go(&mut second, "b"), 0x8000_0002, "NBD_REP_ERR_POLICY");
 }
 
-/// Greets the server and asks for the export; the type of the first answer.
-fn ask_go(stream: &mut TcpStream, export: &str) -> u32 {
+/// Reads the greeting and requests the export. Returns the type of the first reply.
+fn send_go(stream: &mut TcpStream, export: &str) -> u32 {
     let data = [&(export.len() as u32).to_be_bytes()[..], export.as_bytes(), &0u16.to_be_bytes()].concat();
     let option = [b"IHAVEOPT", &7u32.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), &data].concat();
     stream.write_all(&option).expect("it is connected");
     let mut first = 0;
     loop {
         let mut head = [0; 20];
-        stream.read_exact(&mut head).expect("an answer");
+        stream.read_exact(&mut head).expect("a reply");
         let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| head[at + i]));
         let mut rest = vec![0; word(16) as usize];
         stream.read_exact(&mut rest).expect("the rest of it");
@@ -289,15 +294,15 @@ fn ask_go(stream: &mut TcpStream, export: &str) -> u32 {
 }
 
 fn go(stream: &mut TcpStream, export: &str) {
-    assert_eq!(ask_go(stream, export), 3, "NBD_REP_INFO");
+    assert_eq!(send_go(stream, export), 3, "NBD_REP_INFO");
 }
 
-/// A FLUSH, to its answer.
+/// Sends a FLUSH and reads its reply.
 fn flush(stream: &mut TcpStream) -> std::io::Result<()> {
     let request = [&0x2560_9513u32.to_be_bytes()[..], &3u32.to_be_bytes(), &[0; 20]].concat();
     stream.write_all(&request)?;
-    let mut answer = [0; 16];
-    stream.read_exact(&mut answer)?;
-    assert_eq!(answer[4..8], [0; 4], "no error");
+    let mut reply = [0; 16];
+    stream.read_exact(&mut reply)?;
+    assert_eq!(reply[4..8], [0; 4], "no error");
     Ok(())
 }

@@ -1,9 +1,10 @@
-//! A disk that errors, vanishes or hangs gives its own clients errors, is named, and harms no other array.
+//! A disk that returns errors, vanishes or hangs: its own clients get errors, the disk is named, and no other array is
+//! harmed.
 
 use crate::nbd::{self, Client};
 use crate::support::*;
 
-/// An array `bad` on one faulty and one good disk, and an array `good`; a client on each.
+/// Creates an array `bad` on one faulty and one good disk, and an array `good`, with a client on each.
 fn two_arrays(rules: &str) -> (Daemon, String, Client, Client) {
     let daemon = Daemon::start();
     let file = daemon.folder.sparse("bad0", 64 * MIB);
@@ -26,12 +27,12 @@ fn works(client: &mut Client) {
 }
 
 #[test]
-fn a_disk_that_errors_is_named_and_harms_no_other() {
+fn a_disk_with_errors_is_named_and_harms_no_other_array() {
     let (daemon, file, mut bad, mut good) = two_arrays("read-error@24M-32M,write-error@32M-40M");
     assert_eq!(bad.read(25 * MIB, 4096).expect_err("that range fails").raw_os_error(), Some(nbd::EIO as i32));
     let error = bad.write(36 * MIB, &[1; 4096]).expect_err("that range fails").raw_os_error();
     assert_eq!(error, Some(nbd::EIO as i32));
-    // The rest of the disk and of the array goes on.
+    // The rest of the disk and of the array still works.
     bad.write(0, &[2; 4096]).expect("another range of the same disk works");
     assert_eq!(bad.read(0, 4096).expect("and reads"), [2; 4096]);
     bad.write(bad.size_bytes - 4096, &[3; 4096]).expect("the other member works");
@@ -45,8 +46,8 @@ fn a_disk_that_errors_is_named_and_harms_no_other() {
 }
 
 #[test]
-fn a_disk_that_vanishes_is_named_and_harms_no_other() {
-    // Enough I/Os for labels and state, then nothing.
+fn a_vanished_disk_is_named_and_harms_no_other_array() {
+    // The disk fails after enough I/Os for labels and state.
     let (daemon, file, mut bad, mut good) = two_arrays("gone-after=200");
     let mut failed = false;
     for i in 0..400u64 {
@@ -64,22 +65,22 @@ fn a_disk_that_vanishes_is_named_and_harms_no_other() {
 }
 
 #[test]
-fn a_disk_that_hangs_is_answered_for_within_the_limit_and_harms_no_other() {
+fn requests_to_a_hanging_disk_fail_within_the_limit_and_no_other_array_is_harmed() {
     let (daemon, file, mut bad, mut good) = two_arrays("read-hang@24M-32M");
-    let limit_ms = daemon.json(&["status"])["limits"]["leaf_timeout_ms"].as_u64().expect("a limit");
+    let limit_ms = daemon.json(&["status"])["limits"]["disk_timeout_ms"].as_u64().expect("a limit");
     bad.send(0, nbd::READ, 25 * MIB, 4096, &[]).expect("sent");
-    // Meanwhile the other array, and the same one elsewhere, work.
+    // Meanwhile the other array, and other ranges of the same one, work.
     works(&mut good);
     let mut second = Client::open(&daemon.nbd_socket("bad"), "bad").expect("it is served");
     second.write(0, &[1; 4096]).expect("the rest of the disk works");
     bad.stream
         .set_read_timeout(Some(std::time::Duration::from_millis(limit_ms) + PATIENCE))
         .expect("a socket has that limit");
-    let (error, _) = nbd::reply(&mut bad.stream).expect("an answer comes");
+    let (error, _) = nbd::reply(&mut bad.stream).expect("a reply arrives");
     assert_ne!(error, 0);
     works(&mut good);
     wait_for("an event that names the disk", || daemon.events().contains(&file).then_some(()));
-    // The daemon ends although the disk never answers, and names it.
+    // The daemon exits although the disk never answers, and names the disk.
     let mut daemon = daemon;
     daemon.running.terminate();
     let status = daemon.running.wait_within(std::time::Duration::from_secs(45));
@@ -88,7 +89,7 @@ fn a_disk_that_hangs_is_answered_for_within_the_limit_and_harms_no_other() {
 }
 
 #[test]
-fn slow_disks_are_only_slow() {
+fn slow_disks_lose_nothing() {
     let (_daemon, _, mut bad, mut good) = two_arrays("delay=20ms:0.2");
     for i in 0..50u64 {
         bad.write(i * 4096, &noise(4096, i)).expect("it is late, not lost");
@@ -100,7 +101,7 @@ fn slow_disks_are_only_slow() {
 }
 
 #[test]
-fn a_flush_that_fails_is_not_forgotten() {
+fn a_failed_flush_stays_failed() {
     let (_daemon, _, mut bad, mut good) = two_arrays("flush-error*0,flush-error:1@0-64M");
     bad.write(0, &[1; 4096]).expect("it writes");
     assert!(bad.flush().is_err(), "the disk cannot flush");
@@ -108,7 +109,7 @@ fn a_flush_that_fails_is_not_forgotten() {
     works(&mut good);
 }
 
-/// The status in one line: at a terminal's width its sentences take several.
+/// Returns the status in one line, as sentences wrap at a terminal's width.
 fn unwrapped_status(daemon: &Daemon) -> String {
     daemon.braid(&["status"]).split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -117,7 +118,7 @@ fn cut(file: &str, bytes: u64) {
     std::fs::File::options().write(true).open(file).and_then(|f| f.set_len(bytes)).expect("it can be cut");
 }
 
-/// Whatever a read gives is what was written; what it does not give is an error.
+/// Checks that a read returns either what was written or an error.
 #[track_caller]
 fn right_or_errors(client: &mut Client, blocks: u64) -> u64 {
     let mut errors = 0;
@@ -131,7 +132,7 @@ fn right_or_errors(client: &mut Client, blocks: u64) -> u64 {
 }
 
 #[test]
-fn a_file_that_is_cut_gives_errors_never_zeros_and_status_says_so() {
+fn a_truncated_file_gives_errors_never_zeros_and_status_reports_it() {
     for level in ["concat", "raid0"] {
         let daemon = Daemon::start();
         let files = ["one", "two"].map(|name| daemon.folder.sparse(name, 64 * MIB));
@@ -140,14 +141,14 @@ fn a_file_that_is_cut_gives_errors_never_zeros_and_status_says_so() {
         let blocks = client.size_bytes / (64 * KIB);
         (0..blocks).for_each(|n| client.write(n * 64 * KIB, &noise(64 * KIB, n)).expect("it writes"));
         cut(&files[0], 32 * MIB);
-        // A write beyond the new end makes the file longer again; what is before it is not read as zeros for that.
+        // A write beyond the new end makes the file longer again; the range before it is not read as zeros afterwards.
         let place = if level == "concat" { 50 * MIB } else { 100 * MIB };
-        // The same data: of a write that fails, what another disk has taken may stay.
+        // The write uses the same data: of a failed write, another disk may keep its part.
         let data: Vec<u8> = (0..4).flat_map(|n| noise(64 * KIB, place / (64 * KIB) + n)).collect();
         assert!(client.write(place, &data).is_err(), "{level}: a disk that was cut takes no writes");
         let errors = right_or_errors(&mut client, blocks);
         assert!(errors > blocks / 3 && errors < blocks * 2 / 3, "{level}: {errors} of {blocks}");
-        assert!(client.flush().is_err(), "{level}: nobody vouches for what was cut off");
+        assert!(client.flush().is_err(), "{level}: a flush must fail after the file was cut");
         assert!(std::fs::metadata(&files[0]).expect("it is there").len() < 64 * MIB, "{level}: nothing made it whole");
         wait_for("the status", || {
             let status = unwrapped_status(&daemon);
@@ -158,9 +159,9 @@ fn a_file_that_is_cut_gives_errors_never_zeros_and_status_says_so() {
     }
 }
 
-/// The good copies answer, and the member is left out: also where nothing is asked of it.
+/// The good copies serve, and the member is left out, even without I/O to it.
 #[test]
-fn a_redundant_array_leaves_a_file_out_that_is_cut_and_loses_nothing() {
+fn a_redundant_array_leaves_a_truncated_file_out_and_loses_nothing() {
     for (level, idle) in [("raid1", false), ("raid1", true), ("raid5", false), ("raid6", false), ("raid10", false)] {
         let daemon = Daemon::start();
         let files: Vec<String> = (0..4).map(|n| daemon.folder.sparse(&format!("disk{n}"), 64 * MIB)).collect();
@@ -171,15 +172,15 @@ fn a_redundant_array_leaves_a_file_out_that_is_cut_and_loses_nothing() {
         client.flush().expect("it flushes");
         cut(&files[1], 8 * MIB);
         if !idle {
-            // Rewriting what a member cannot give must not make its file longer.
+            // Rewriting blocks that a member cannot return must not make its file longer.
             assert_eq!(right_or_errors(&mut client, blocks), 0, "{level}");
         }
         wait_for("the member to be left out", || {
-            (daemon.json(&["array", "show", "data"])["members"][1]["state"] == "out").then_some(())
+            (daemon.json(&["array", "show", "data"])["members"][1]["state"] == "failed").then_some(())
         });
         let why = "it is shorter than its label says: ";
         wait_for("the event", || {
-            daemon.events().lines().any(|l| l.contains("left out") && l.contains(why)).then_some(())
+            daemon.events().lines().any(|l| l.contains("dropped") && l.contains(why)).then_some(())
         });
         assert_eq!(right_or_errors(&mut client, blocks), 0, "{level}");
         client.write(0, &noise(64 * KIB, 0)).expect("it goes on");
@@ -188,7 +189,7 @@ fn a_redundant_array_leaves_a_file_out_that_is_cut_and_loses_nothing() {
         if level != "raid1" {
             continue;
         }
-        // Made longer again by hand it is no member that catches up: what was cut off would be believed.
+        // Extended again by hand, the file is no member for a delta resync: the lost range would be trusted.
         cut(&files[1], 64 * MIB);
         let refused = daemon.refused_any(&["array", "add", "data", &files[1]]);
         assert!(refused.contains("--force"), "{refused}");
@@ -202,7 +203,7 @@ fn a_redundant_array_leaves_a_file_out_that_is_cut_and_loses_nothing() {
 }
 
 #[test]
-fn a_pools_file_that_is_cut_gives_errors_never_zeros() {
+fn a_truncated_file_of_a_pool_gives_errors_never_zeros() {
     let daemon = Daemon::start();
     let files = ["one", "two"].map(|name| daemon.folder.sparse(name, 96 * MIB));
     daemon.braid(&["pool", "create", "tank", &files[0], &files[1]]);
@@ -224,7 +225,7 @@ fn a_pools_file_that_is_cut_gives_errors_never_zeros() {
 }
 
 #[test]
-fn a_file_that_was_deleted_in_use_is_named() {
+fn a_file_deleted_in_use_is_named() {
     let daemon = Daemon::start();
     let file = daemon.folder.sparse("disk", 64 * MIB);
     daemon.array("data", "concat", &[&file]);
@@ -235,7 +236,7 @@ fn a_file_that_was_deleted_in_use_is_named() {
     assert_eq!(client.read(MIB, 4096).expect("it reads"), [2; 4096]);
 }
 
-/// A file system of so many bytes in memory. Its disks outlive the daemon's use of them.
+/// A file system of this size in memory. Its disks outlive the daemon's use of them.
 struct Full(String);
 
 impl Full {
@@ -256,9 +257,10 @@ impl Drop for Full {
     }
 }
 
-/// What a disk could not write for want of space below is no fault of the disk: room is what it needs, and with that it is well.
+/// A write that fails for want of space below is no fault of the disk: the status recommends to make room, and with
+/// room the disk is healthy.
 #[test]
-fn a_full_file_system_below_is_not_called_a_broken_disk() {
+fn a_full_file_system_below_is_not_reported_as_a_broken_disk() {
     need_root();
     let daemon = Daemon::start();
     let full = Full::mount(daemon.folder.join("full"), 16 * MIB);
@@ -273,8 +275,8 @@ fn a_full_file_system_below_is_not_called_a_broken_disk() {
     assert!((1..16).contains(&done), "{done} writes found space");
     wait_for("the status", || {
         let status = unwrapped_status(&daemon);
-        let told = status.contains("found no space on the file system that its file is on");
-        (told && status.contains("make room on the file system")).then_some(())
+        let is_reported = status.contains("found no space on the file system that its file is on");
+        (is_reported && status.contains("free space on the file system")).then_some(())
     });
     assert!(!unwrapped_status(&daemon).contains("copy off"), "{}", unwrapped_status(&daemon));
     assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
@@ -288,9 +290,9 @@ fn a_full_file_system_below_is_not_called_a_broken_disk() {
     }
 }
 
-/// A write over what has its place already succeeds on a full file system, and says nothing of its space.
+/// A write over allocated space succeeds on a full file system, and does not end the report that it is full.
 #[test]
-fn a_write_that_needs_no_space_does_not_end_that_a_file_system_is_full() {
+fn a_write_over_allocated_space_does_not_end_the_report_of_a_full_file_system() {
     need_root();
     let daemon = Daemon::start();
     let full = Full::mount(daemon.folder.join("full"), 16 * MIB);
@@ -303,13 +305,13 @@ fn a_write_that_needs_no_space_does_not_end_that_a_file_system_is_full() {
     while std::io::Write::write_all(&mut rest, &[1; 4096]).is_ok() {}
     drop(rest);
     client.write(8 * MIB, &noise(MIB, 8)).expect_err("there is none left");
-    let is_told = || unwrapped_status(&daemon).contains("found no space on the file system that its file is on");
-    wait_for("the status", || is_told().then_some(()));
-    // Longer than between several looks.
+    let is_reported = || unwrapped_status(&daemon).contains("found no space on the file system that its file is on");
+    wait_for("the status", || is_reported().then_some(()));
+    // Longer than several monitor intervals.
     for _ in 0..30 {
         client.write(0, &noise(4096, 0)).expect("its place is there");
         std::thread::sleep(std::time::Duration::from_millis(100));
-        assert!(is_told(), "{}", unwrapped_status(&daemon));
+        assert!(is_reported(), "{}", unwrapped_status(&daemon));
     }
     assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
     std::fs::remove_file(&filler).expect("it is there");

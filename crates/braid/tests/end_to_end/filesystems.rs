@@ -1,4 +1,4 @@
-//! Real file systems of the real kernel on an export: nbdfuse shows it as a file, a loop device as a disk.
+//! Kernel file systems on an export: nbdfuse shows the export as a file, a loop device as a disk.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use crate::support::*;
 
-/// Longest that the end of a daemon may take: a service manager kills it after that.
+/// Longest that the exit of a daemon may take: a service manager kills it after that.
 const ENDED: Duration = Duration::from_secs(45);
 
-/// An export as a block device; taken down in reverse order.
+/// An export as a block device, taken down in reverse order.
 pub struct Block {
     pub device: String,
     mounted: Option<String>,
@@ -23,12 +23,12 @@ impl Block {
         Block::with_sectors(daemon, uri, 512)
     }
 
-    /// With sectors of so many bytes, as the export's smallest block is larger.
+    /// Creates the device with sectors of this size, for exports whose smallest block is larger than 512 bytes.
     pub fn with_sectors(daemon: &Daemon, uri: &str, bytes: u64) -> Block {
         Block::within(&daemon.folder, uri, bytes)
     }
 
-    /// The same, in a folder that is no daemon's.
+    /// Creates the device in a folder that belongs to no daemon.
     pub fn within(place: &Folder, uri: &str, bytes: u64) -> Block {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         need_root();
@@ -60,11 +60,13 @@ impl Block {
 
     pub fn unmount(&mut self) {
         if let Some(at) = self.mounted.take() {
-            // A program that another test is starting has our open files until it runs: the kernel calls that busy.
+            // A child process that another test is starting holds our open files until it executes: the kernel reports
+            // EBUSY.
             wait_for("umount", || {
                 command("umount").arg(&at).output().expect("it can be started").status.success().then_some(())
             });
-            // Who has a copy of all mounts, as `ip -n` for a moment, keeps it mounted until then.
+            // A process with a copy of the mount namespace, as `ip -n` has for a moment, keeps the file system mounted
+            // until it ends.
             let alone = || fs::File::options().read(true).custom_flags(libc::O_EXCL).open(&self.device).ok();
             wait_for("the file system to let its device go", || alone().map(drop));
         }
@@ -73,7 +75,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Also after a failure: each step whatever the one before said.
+        // Each step runs even after the one before has failed.
         if let Some(at) = self.mounted.take() {
             let _ = command("umount").arg(&at).output();
         }
@@ -86,7 +88,7 @@ impl Drop for Block {
 
 /// A file system may stand on a daemon's own exports, and wait for it.
 #[test]
-fn a_loop_device_whose_file_system_hangs_holds_up_no_start_and_no_end() {
+fn a_loop_device_with_a_hanging_file_system_delays_neither_start_nor_exit() {
     need_root();
     let folder = Folder::new();
     let socket = folder.join("kit.sock");
@@ -96,17 +98,17 @@ fn a_loop_device_whose_file_system_hangs_holds_up_no_start_and_no_end() {
     wait_for("nbdkit to listen", || fs::metadata(&socket).ok());
     let block = Block::within(&folder, &format!("nbd+unix:///?socket={socket}"), 512);
     block.nbdfuse.signal(rustix::process::Signal::STOP);
-    // What the kernel knows of its files it forgets after a second.
+    // The kernel drops what it knows about the files after a second.
     std::thread::sleep(Duration::from_millis(1200));
     let mut listing = command(BRAID);
     listing.args(["disk", "list", "--json"]);
     places(&mut listing, &folder);
     let listed = folder.join("listed");
-    // Beside the start, as other tests see this device, too.
+    // Runs beside the start, as other tests see this device, too.
     let mut listing = Running::start_apart(&folder, "listing", &mut listing, &listed);
     let mut daemon = Daemon::start();
-    // Should these wait for that device after all, they end when this goes.
-    let goes_on = GoesOn(&block.nbdfuse);
+    // Processes that still wait for that device end when this value is dropped.
+    let continue_on_drop = ContinueOnDrop(&block.nbdfuse);
     let disk = daemon.folder.sparse("disk", 64 * MIB);
     daemon.array("data", "concat", &[&disk]);
     assert_eq!(daemon.json(&["array", "show", "data"])["state"], "active");
@@ -114,21 +116,21 @@ fn a_loop_device_whose_file_system_hangs_holds_up_no_start_and_no_end() {
     let status = daemon.running.wait_within(ENDED);
     assert!(status.success(), "{}", daemon.running.log());
     assert!(listing.wait_within(ENDED).success(), "{}", listing.log());
-    drop(goes_on);
-    // The list of disks says it, instead of waiting.
+    drop(continue_on_drop);
+    // The list of disks reports the device instead of waiting for it.
     let listed = fs::read_to_string(listed).expect("it was written");
     let listed: serde_json::Value = serde_json::from_str(&listed).expect("it is JSON");
     let device = listed["disks"].as_array().expect("a list").iter().find(|disk| disk["path"] == block.device.as_str());
     let reason = device.expect("it is listed")["reason"].to_string();
-    assert!(reason.contains("has not answered"), "{reason}");
-    // Nothing of the one before is in the way of the next.
+    assert!(reason.contains("did not reply"), "{reason}");
+    // The next daemon is not blocked by the one before.
     daemon.start_again();
     assert_eq!(daemon.json(&["array", "show", "data"])["state"], "active");
 }
 
-/// Members are looked for in the folders of those that are known, where another program may have mounted a file.
+/// The search for members reads the folders of known members, where another program may have mounted a file.
 #[test]
-fn a_file_of_another_daemon_that_hangs_beside_the_members_holds_up_no_start() {
+fn a_hanging_file_beside_the_members_does_not_delay_a_start() {
     need_root();
     let other = Daemon::start();
     let disk = other.folder.sparse("disk", 64 * MIB);
@@ -138,21 +140,21 @@ fn a_file_of_another_daemon_that_hangs_beside_the_members_holds_up_no_start() {
     daemon.array("data", "raid1", &[&disks[0], &disks[1]]);
     let file = Mounted(daemon.folder.join("file"));
     other.braid(&["export", "add", "other", "--fuse", &file.0, "--name", "file"]);
-    // With a member missing, all files beside the other one are looked at.
+    // With a member missing, the daemon reads all files beside the other member.
     daemon.stop();
     fs::remove_file(&disks[1]).expect("it is an ordinary file");
-    let goes_on = GoesOn(&other.running);
+    let continue_on_drop = ContinueOnDrop(&other.running);
     other.running.signal(rustix::process::Signal::STOP);
     daemon.start_again();
     assert_eq!(daemon.json(&["array", "list"])["arrays"][0]["name"], "data");
     daemon.running.terminate();
     let status = daemon.running.wait_within(ENDED);
     assert!(status.success(), "{}", daemon.running.log());
-    drop(goes_on);
+    drop(continue_on_drop);
     other.braid(&["export", "remove", "file"]);
 }
 
-/// A place where a file is mounted; what is left there goes with this value.
+/// A mount point of a file. Dropping it unmounts what is left there.
 struct Mounted(String);
 
 impl Drop for Mounted {
@@ -163,17 +165,17 @@ impl Drop for Mounted {
     }
 }
 
-/// Has a process go on that was halted.
-struct GoesOn<'a>(&'a Running);
+/// Continues a stopped process when dropped.
+struct ContinueOnDrop<'a>(&'a Running);
 
-impl Drop for GoesOn<'_> {
+impl Drop for ContinueOnDrop<'_> {
     fn drop(&mut self) {
         self.0.signal(rustix::process::Signal::CONT);
     }
 }
 
-/// mkfs, mount, write, unmount, fsck, mount again, compare.
-fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
+/// Runs mkfs, mount, write, unmount, fsck, mount again, compare.
+fn filesystem_scenario(kind: &str, mkfs: &[&str], fsck: &[&str]) {
     let daemon = Daemon::start();
     let disks: Vec<String> = [100, 200, 200]
         .iter()
@@ -189,7 +191,7 @@ fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
     let mut sums = Vec::new();
     for i in 0..40u64 {
         let path = format!("{at}/file{i}");
-        // Small ones, large ones, and holes.
+        // Small files, large files, and files with holes.
         fs::write(&path, noise(1 + i * i * 700, i)).expect("a file can be written");
         sums.push((path.clone(), checksum(&path)));
     }
@@ -211,16 +213,16 @@ fn story(kind: &str, mkfs: &[&str], fsck: &[&str]) {
 }
 
 #[test]
-fn ext4_lives_on_an_export() {
-    story("ext4", &["mkfs.ext4", "-q", "-F"], &["fsck.ext4", "-f", "-n"]);
+fn ext4_works_on_an_export() {
+    filesystem_scenario("ext4", &["mkfs.ext4", "-q", "-F"], &["fsck.ext4", "-f", "-n"]);
 }
 
 #[test]
-fn xfs_lives_on_an_export() {
-    story("xfs", &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
+fn xfs_works_on_an_export() {
+    filesystem_scenario("xfs", &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]);
 }
 
 #[test]
-fn btrfs_lives_on_an_export() {
-    story("btrfs", &["mkfs.btrfs", "-q", "-f"], &["btrfs", "check", "--readonly"]);
+fn btrfs_works_on_an_export() {
+    filesystem_scenario("btrfs", &["mkfs.btrfs", "-q", "-f"], &["btrfs", "check", "--readonly"]);
 }

@@ -1,4 +1,5 @@
-//! Snapshots of file systems that are mounted: frozen meanwhile, thawed whatever happens, and mounted with what they need.
+//! Snapshots of mounted file systems: frozen while the snapshot is taken, thawed after any failure, and mountable with
+//! the right options.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +14,7 @@ use serde_json::Value;
 use crate::replicated::Cluster;
 use crate::support::*;
 
-/// A daemon with a pool, and two folders to mount at. What is left mounted goes with it, thawed.
+/// A daemon with a pool, and two mount points. Dropping it thaws and unmounts what is left.
 struct Rig {
     daemon: Daemon,
     at: String,
@@ -31,7 +32,7 @@ impl Rig {
         Rig { daemon, at, beside }
     }
 
-    /// A volume with a file system, mounted.
+    /// Creates a volume with a mounted file system.
     fn with(kind: &str) -> Rig {
         let rig = Rig::new();
         rig.daemon.braid(&["volume", "create", "tank/db", "512M"]);
@@ -39,7 +40,7 @@ impl Rig {
         rig
     }
 
-    /// What a snapshot has, mounted with no more than its name; and how it was mounted.
+    /// Mounts a snapshot by its name alone. Returns the file's content and the mount's JSON.
     fn content(&self, snapshot: &str, file: &str) -> (Option<Vec<u8>>, Value) {
         let mounted = self.daemon.json(&["mount", snapshot, &self.beside]);
         let content = fs::read(format!("{}/{file}", self.beside)).ok();
@@ -58,7 +59,7 @@ impl Drop for Rig {
         for at in [&self.at, &self.beside] {
             if fs::read_to_string("/proc/mounts").is_ok_and(|mounts| mounts.contains(at)) {
                 let _ = command("fsfreeze").args(["--unfreeze", at]).output();
-                // With its device and its export, where the daemon still can.
+                // Removes the device and the export with it, where the daemon still can.
                 if !self.daemon.any(&["umount", at]).status.success() {
                     let _ = command("umount").args(["-l", at]).output();
                 }
@@ -67,7 +68,7 @@ impl Drop for Rig {
     }
 }
 
-/// Tried by freezing it: a write to one that is frozen would wait for ever.
+/// Returns whether a file system is frozen, by trying to freeze it: a write to a frozen one would block forever.
 fn is_frozen(at: &str) -> bool {
     let out = run_any("fsfreeze", &["--freeze", at]);
     if out.status.success() {
@@ -83,12 +84,12 @@ fn wait_for_thaw(at: &str) {
 }
 
 #[test]
-fn a_snapshot_of_a_mounted_file_system_has_what_was_written_and_mounts_by_its_name() {
+fn a_snapshot_of_a_mounted_file_system_has_all_writes_and_mounts_by_its_name() {
     for (kind, option) in [("ext4", "noload"), ("xfs", "norecovery"), ("btrfs", "rescue=nologreplay")] {
         let rig = Rig::with(kind);
         let (daemon, at) = (&rig.daemon, rig.at.as_str());
         let file = |name: &str| format!("{at}/{name}");
-        // Nothing is flushed by anybody.
+        // No process flushes anything.
         let one = noise(3 << 20, 1);
         fs::write(file("one"), &one).expect("it can be written");
         let taken = daemon.json(&["snapshot", "create", "tank/db@one"]);
@@ -97,16 +98,17 @@ fn a_snapshot_of_a_mounted_file_system_has_what_was_written_and_mounts_by_its_na
         assert!(!is_frozen(at), "{kind}");
         let (content, mounted) = rig.content("tank/db@one", "one");
         assert!(content == Some(one), "{kind}: the file is not whole: {mounted}");
-        // A log that is to be replayed, and cannot: of a file that was flushed, and of what stands in the cache.
+        // The file system's log needs a replay that a read-only device does not allow. It is tested with a flushed file
+        // and with one in the page cache.
         fs::write(file("two"), noise(1 << 20, 2)).expect("it can be written");
         fs::File::open(file("two")).and_then(|two| two.sync_all()).expect("it can be flushed");
         fs::write(file("three"), noise(1 << 20, 3)).expect("it can be written");
         let text = daemon.braid(&["snapshot", "create", "tank/db@two", "--no-freeze"]);
-        assert_eq!(text, "took snapshot tank/db@two (crash-consistent)\n");
+        assert_eq!(text, "created snapshot tank/db@two (crash-consistent)\n");
         let (_, mounted) = rig.content("tank/db@two", "two");
         let options = mounted["options"].as_str().expect("a text");
         assert!(options.split(',').any(|one| one == option), "{kind}: {mounted}");
-        // What the user says already is not said twice.
+        // An option that the user gives already is not added twice.
         let own = daemon.json(&["mount", "tank/db@two", &rig.beside, "-o", &format!("noatime,{option}")]);
         let options = own["options"].as_str().expect("a text");
         assert_eq!((options.matches(option).count(), options.contains("noatime")), (1, true), "{own}");
@@ -116,13 +118,13 @@ fn a_snapshot_of_a_mounted_file_system_has_what_was_written_and_mounts_by_its_na
 }
 
 #[test]
-fn of_several_snapshots_each_says_what_it_is_and_so_after_a_restart() {
+fn each_snapshot_reports_its_consistency_also_after_a_restart() {
     let mut rig = Rig::with("ext4");
     rig.daemon.braid(&["volume", "create", "tank/raw", "64M"]);
     let text = rig.daemon.braid(&["snapshot", "create", "tank/raw@a", "tank/db@a"]);
-    let frozen = format!("took snapshot tank/db@a (the file system at {} was frozen)\n", rig.at);
-    assert!(text.contains(&frozen) && text.contains("took snapshot tank/raw@a (crash-consistent)\n"), "{text}");
-    // By UUIDs it is the same volume; and what a policy takes is crash-consistent.
+    let frozen = format!("created snapshot tank/db@a (the file system at {} was frozen)\n", rig.at);
+    assert!(text.contains(&frozen) && text.contains("created snapshot tank/raw@a (crash-consistent)\n"), "{text}");
+    // By UUIDs it is the same volume; a policy's snapshot is crash-consistent.
     let uuid = rig.daemon.json(&["volume", "show", "tank/db"])["uuid"].as_str().expect("one").to_owned();
     let taken = rig.daemon.json(&["snapshot", "create", &format!("tank/{uuid}@b")]);
     assert_eq!(taken["snapshots"][0]["consistency"], "frozen", "{taken}");
@@ -133,10 +135,10 @@ fn of_several_snapshots_each_says_what_it_is_and_so_after_a_restart() {
         all.into_iter().find(|one| one["name"].as_str().is_some_and(|name| name.contains("@auto-")))
     });
     assert_eq!(automatic["consistency"], "crash", "{automatic}");
-    // Nothing freezes what is taken with the volume unmounted.
+    // A snapshot of an unmounted volume needs no freeze.
     rig.daemon.braid(&["umount", &rig.at]);
     let text = rig.daemon.braid(&["snapshot", "create", "tank/db@c"]);
-    assert_eq!(text, "took snapshot tank/db@c (crash-consistent)\n");
+    assert_eq!(text, "created snapshot tank/db@c (crash-consistent)\n");
     rig.daemon.braid(&["snapshot", "rename", "tank/db@b", "d"]);
     rig.daemon.restart(true);
     let known = ["tank/db@a", "tank/raw@a", "tank/db@d", "tank/db@c"].map(|name| rig.consistency(name));
@@ -146,14 +148,14 @@ fn of_several_snapshots_each_says_what_it_is_and_so_after_a_restart() {
 }
 
 #[test]
-fn a_file_system_elsewhere_is_frozen_where_it_is_named() {
+fn a_file_system_behind_another_device_is_frozen_when_named() {
     let rig = Rig::new();
     let (daemon, at) = (&rig.daemon, rig.at.as_str());
     daemon.braid(&["volume", "create", "tank/db", "128M"]);
     let file = daemon.folder.join("file");
     daemon.braid(&["export", "add", "tank/db", "--fuse", &file]);
     run("mkfs.ext4", &["-q", "-F", &file]);
-    // A device upon the device, as encryption is one: nothing leads from the mount to the export.
+    // A device upon the device, as encryption creates: nothing links the mount to the export.
     let attach = |on: &str| run("losetup", &["--find", "--show", on]).trim().to_owned();
     let lower = attach(&file);
     let upper = attach(&lower);
@@ -162,19 +164,19 @@ fn a_file_system_elsewhere_is_frozen_where_it_is_named() {
     fs::write(format!("{at}/file"), "written").expect("it can be written");
     let crash = daemon.json(&["snapshot", "create", "tank/db@a", "--no-freeze"]);
     assert_eq!(crash["snapshots"][0]["consistency"], "crash", "{crash}");
-    // Any folder of it stands for it.
+    // Any folder of the file system names it.
     let taken = daemon.json(&["snapshot", "create", "tank/db@b", "--freeze", &format!("{at}/sub")]);
     assert_eq!(taken["snapshots"][0]["consistency"], "frozen", "{taken}");
     assert!(!is_frozen(at));
     let (content, _) = rig.content("tank/db@b", "file");
     assert_eq!(content.as_deref(), Some(&b"written"[..]));
-    // What cannot be frozen, or is none of ours to thaw: no snapshot where that was asked for.
+    // A file system that cannot be frozen, or is not the daemon's to thaw: a snapshot that requires the freeze is refused.
     let refused = daemon.refused(3, &["snapshot", "create", "tank/db@c", "--freeze", "/not/there"]);
     assert!(refused.contains("/not/there"), "{refused}");
     let refused = daemon.refused_any(&["snapshot", "create", "tank/db@c", "--freeze", at, "--freeze", "/proc"]);
     assert!(refused.contains("/proc cannot be frozen") && refused.contains("--no-freeze"), "{refused}");
     assert!(!is_frozen(at), "the other one is thawed");
-    // Where the daemon has its state and its disks: it would wait for itself.
+    // The file system with the daemon's state and disks: the daemon would wait for itself.
     let own = daemon.folder.path().to_str().expect("a path in UTF-8");
     let refused = daemon.refused(2, &["snapshot", "create", "tank/db@c", "--freeze", own]);
     assert!(refused.contains("which the daemon writes to"), "{refused}");
@@ -184,7 +186,7 @@ fn a_file_system_elsewhere_is_frozen_where_it_is_named() {
     assert!(is_frozen(at), "what another process froze stays frozen");
     run("fsfreeze", &["--unfreeze", at]);
     daemon.refused(3, &["snapshot", "show", "tank/db@c"]);
-    // A snapshot that is refused leaves nothing frozen.
+    // A refused snapshot leaves nothing frozen.
     daemon.refused_any(&["snapshot", "create", "tank/db@b", "--freeze", at]);
     assert!(!is_frozen(at));
     run("umount", &[at]);
@@ -194,7 +196,7 @@ fn a_file_system_elsewhere_is_frozen_where_it_is_named() {
 }
 
 #[test]
-fn where_braid_froze_nothing_it_says_why() {
+fn a_snapshot_without_a_freeze_reports_the_reason() {
     let rig = Rig::with("ext4");
     let (daemon, at) = (&rig.daemon, rig.at.as_str());
     run("fsfreeze", &["--freeze", at]);
@@ -205,7 +207,7 @@ fn where_braid_froze_nothing_it_says_why() {
     assert_eq!(rig.consistency("tank/db@a"), "crash");
 }
 
-/// Stands between a command and the daemon, and holds up what asks for snapshots.
+/// A proxy between a command and the daemon, which holds back snapshot requests.
 struct Relay {
     socket: String,
     seen: Receiver<()>,
@@ -227,7 +229,7 @@ impl Relay {
         Relay { socket, seen, go }
     }
 
-    /// Takes a snapshot to the point where the daemon is to be asked for it.
+    /// Starts a snapshot command and waits until its request reaches the proxy.
     fn begin(&self, daemon: &Daemon, arguments: &[&str]) -> Running {
         let name = arguments.iter().map(|argument| argument.replace('/', "-")).collect::<String>();
         let mut command = daemon.command(&["snapshot", "create", "--json"]);
@@ -243,7 +245,7 @@ impl Relay {
     }
 }
 
-/// A connection to the daemon, whose answers go to the client.
+/// Connects to the daemon and copies its replies to the client.
 fn connect(to: &str, client: &UnixStream) -> UnixStream {
     let server = UnixStream::connect(to).expect("the daemon is there");
     let twice = |socket: &UnixStream| socket.try_clone().expect("a socket can be had twice");
@@ -252,7 +254,7 @@ fn connect(to: &str, client: &UnixStream) -> UnixStream {
     server
 }
 
-/// Passes requests on, one connection after the other.
+/// Forwards requests, one connection after the other.
 fn pass(mut client: UnixStream, to: &str, says: &Sender<()>, waits: &Receiver<()>) {
     let mut server = connect(to, &client);
     let mut bytes = [0; 64 << 10];
@@ -271,7 +273,7 @@ fn pass(mut client: UnixStream, to: &str, says: &Sender<()>, waits: &Receiver<()
     let _ = client.shutdown(std::net::Shutdown::Both);
 }
 
-/// The guard of a command.
+/// Returns the guard process of a command.
 fn guard(of: &Running) -> rustix::process::Pid {
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", of.id())).expect("it runs");
     let guard = children.split_whitespace().next().expect("it has a guard").parse().expect("a number");
@@ -281,11 +283,11 @@ fn guard(of: &Running) -> rustix::process::Pid {
 }
 
 #[test]
-fn nothing_stays_frozen_whatever_is_killed() {
+fn nothing_stays_frozen_after_any_kill() {
     let rig = Rig::with("ext4");
     let (daemon, at) = (&rig.daemon, rig.at.as_str());
     let relay = Relay::start(daemon);
-    // The command, in the midst of it.
+    // Kills the command in the middle.
     for (signal, name) in [(Signal::KILL, "tank/db@killed"), (Signal::INT, "tank/db@interrupted")] {
         let mut command = relay.begin(daemon, &[name]);
         assert!(is_frozen(at));
@@ -294,10 +296,10 @@ fn nothing_stays_frozen_whatever_is_killed() {
         wait_for_thaw(at);
         relay.go_on();
     }
-    // A snapshot that was asked for by a command that is gone is there all the same, and is not said to be frozen.
+    // The snapshot of a killed command exists nevertheless, and is not reported as frozen.
     wait_for("the snapshot", || daemon.try_json(&["snapshot", "show", "tank/db@killed"]).ok());
     assert_eq!(rig.consistency("tank/db@killed"), "crash");
-    // The guard: killed, the command thaws; told to end, it thaws itself.
+    // Kills the guard: the command thaws. Terminates the guard: the guard thaws.
     for (signal, name) in [(Signal::KILL, "tank/db@one"), (Signal::TERM, "tank/db@two")] {
         let mut command = relay.begin(daemon, &[name]);
         assert!(is_frozen(at));
@@ -307,7 +309,7 @@ fn nothing_stays_frozen_whatever_is_killed() {
         assert!(!is_frozen(at), "{signal:?}");
         assert_eq!(rig.consistency(name), "crash", "{signal:?}");
     }
-    // A daemon that dies while it is asked.
+    // The daemon dies during the request.
     let mut command = relay.begin(daemon, &["tank/db@three", "--freeze", at]);
     assert!(is_frozen(at));
     fs::remove_file(&relay.socket).expect("it is there");
@@ -318,7 +320,7 @@ fn nothing_stays_frozen_whatever_is_killed() {
 }
 
 #[test]
-fn what_takes_too_long_is_thawed_and_not_called_frozen() {
+fn a_freeze_that_takes_too_long_is_thawed_and_not_reported_as_frozen() {
     let rig = Rig::with("xfs");
     let (daemon, at) = (&rig.daemon, rig.at.as_str());
     let relay = Relay::start(daemon);
@@ -327,7 +329,7 @@ fn what_takes_too_long_is_thawed_and_not_called_frozen() {
         arguments.extend(more.into_iter().flatten());
         let mut command = relay.begin(daemon, &arguments);
         assert!(is_frozen(at));
-        // The guard's limit.
+        // The guard's time limit.
         wait_for_thaw(at);
         relay.go_on();
         assert_eq!(command.wait().code(), Some(status), "{}", command.log());
@@ -336,7 +338,7 @@ fn what_takes_too_long_is_thawed_and_not_called_frozen() {
 }
 
 #[test]
-fn a_snapshot_on_several_nodes_says_it_too() {
+fn a_snapshot_of_a_replicated_volume_reports_its_consistency() {
     need_root();
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);

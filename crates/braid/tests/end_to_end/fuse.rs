@@ -1,4 +1,5 @@
-//! Exports as files: any program reads and writes them, they outlive the daemon, and they go only when nobody uses them.
+//! Exports as files: any program reads and writes them, they survive a restart of the daemon, and they are removed only
+//! when no program uses them.
 
 use std::fs;
 use std::io::IoSliceMut;
@@ -16,7 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::support::*;
 
-/// A daemon with a volume of 64 MiB, and where its file is going to be. What is left mounted goes with it.
+/// A daemon with a volume of 64 MiB, and the path of its file. Dropping it unmounts what is left.
 struct Rig {
     file: String,
     daemon: Daemon,
@@ -77,7 +78,7 @@ fn a_volume_is_a_plain_file() {
     rig.export(&[]);
     let file = rig.open();
     assert_eq!(file.metadata().expect("it has attributes").len(), 64 << 20);
-    // Any offset and length; what lies around stays as it is.
+    // Any offset and length; neighbouring bytes stay unchanged.
     let mut model = noise(1 << 20, 7);
     file.write_all_at(&model, 0).expect("whole blocks");
     for (offset, len) in [(1, 1), (4095, 2), (10_000, 70_001), (511, 4096), (8192, 4096), (300_000, 8192)] {
@@ -97,7 +98,7 @@ fn a_volume_is_a_plain_file() {
     let mut odd = vec![0; 12_345];
     file.read_exact_at(&mut odd, 777).expect("any range");
     assert!(odd == model[777..777 + 12_345]);
-    // Its size is the volume's.
+    // The file has the volume's size.
     assert!(file.write_at(&[1], 64 << 20).is_err(), "nothing is behind its end");
     assert!(file.set_len(1).is_err(), "it is not made shorter from here");
     run("dd", &["if=/dev/zero", &format!("of={}", rig.file), "bs=4096", "count=1", "oflag=direct"]);
@@ -108,7 +109,7 @@ fn a_volume_is_a_plain_file() {
     assert_eq!((shown["state"].as_str(), shown["connections"].as_u64()), (Some("listening"), Some(1)), "{shown}");
     assert_eq!(shown["nbd"], format!("fuse:{}", rig.file));
     assert!(shown["stats"]["written_bytes"].as_u64() > Some(1 << 20) && shown["stats"]["errors"] == 1, "{shown}");
-    // It does not go while somebody has it, and a disk of ours it cannot be.
+    // The export is not removed while a program has the file open, and the file cannot become a disk of the same daemon.
     let refused = rig.daemon.refused(4, &["export", "remove", "db"]);
     assert!(refused.contains("in use by process"), "{refused}");
     let refused = rig.daemon.refused_any(&["pool", "create", "other", &rig.file, "--yes"]);
@@ -117,12 +118,12 @@ fn a_volume_is_a_plain_file() {
     rig.daemon.braid(&["export", "remove", "db"]);
     assert!(!rig.is_mounted());
     assert_eq!(fs::metadata(&rig.file).expect("the empty file stays").len(), 0);
-    // Nothing is hidden under a mount.
+    // A mount hides no existing files.
     fs::write(&rig.file, "precious").expect("it is an ordinary file");
     let refused = rig.daemon.refused(4, &["export", "add", "tank/db", "--fuse", &rig.file]);
     assert!(refused.contains("8 bytes"), "{refused}");
     fs::remove_file(&rig.file).expect("it is an ordinary file");
-    // Read-only is read-only for everybody; whoever unmounts it by force is told of.
+    // A read-only export is read-only for every program; a forced unmount is reported.
     rig.export(&["--read-only"]);
     assert!(fs::File::options().write(true).open(&rig.file).is_err());
     run("umount", &["-l", &rig.file]);
@@ -133,7 +134,7 @@ fn a_volume_is_a_plain_file() {
 }
 
 #[test]
-fn holes_are_found_and_copies_keep_them() {
+fn holes_are_found_and_copied() {
     let rig = Rig::new();
     rig.export(&[]);
     let file = rig.open();
@@ -144,12 +145,12 @@ fn holes_are_found_and_copies_keep_them() {
     assert_eq!((data(0), hole(0), data(at + 5)), (Ok(at), Ok(0), Ok(at + 5)));
     assert_eq!((hole(at), data(at + len)), (Ok(at + len), Err(Errno::NXIO)));
     assert_eq!((hole(64 << 20), data(u64::MAX >> 1)), (Err(Errno::NXIO), Err(Errno::NXIO)), "there is no such place");
-    // A part of a block is data wholly; what becomes a hole is one.
+    // A partly written block is data as a whole; a discarded block becomes a hole.
     file.write_all_at(b"x", 10_000).expect("it can be written");
     assert_eq!((data(0), hole(8192)), (Ok(8192), Ok(12_288)));
     run("fallocate", &["--punch-hole", "--offset", &at.to_string(), "--length", "4096", &rig.file]);
     assert_eq!(data(12_288), Ok(at + 4096));
-    // Tools that look for them.
+    // Tools that look for holes.
     let copy = rig.daemon.folder.join("copy");
     run("cp", &["--sparse=auto", &rig.file, &copy]);
     let copied = fs::metadata(&copy).expect("it was copied");
@@ -164,7 +165,7 @@ fn holes_are_found_and_copies_keep_them() {
 }
 
 #[test]
-fn whoever_uses_a_file_waits_while_its_array_is_stopped() {
+fn programs_with_a_file_wait_while_its_array_is_stopped() {
     need_root();
     let daemon = Daemon::start();
     let (disks, file) = (
@@ -185,19 +186,19 @@ fn whoever_uses_a_file_waits_while_its_array_is_stopped() {
             back
         });
         std::thread::sleep(Duration::from_millis(50));
-        assert!(!reading.is_finished(), "nobody can answer it");
+        assert!(!reading.is_finished(), "no daemon can answer it");
         daemon.braid(&["array", "assemble", "safe"]);
         assert_eq!(daemon.json(&["export", "show", "file"])["state"], "listening");
         assert_eq!(reading.join().expect("it has read"), [7; 4096]);
     }
-    // What goes for good takes the file with it; who has it open gets errors.
+    // Removing the array removes the file; a program that has it open gets errors.
     daemon.braid(&["array", "delete", "safe", "--yes", "--force"]);
     assert!(open.read_at(&mut [0; 512], 0).is_err());
     assert!(!fs::read_to_string("/proc/mounts").expect("mounts can be read").contains(&file));
 }
 
 #[test]
-fn a_mount_whose_daemon_and_state_are_gone_is_removed() {
+fn an_orphaned_mount_is_removed() {
     let mut dead = Rig::new();
     dead.export(&[]);
     let alive = Rig::new();
@@ -220,18 +221,18 @@ fn a_mount_whose_daemon_and_state_are_gone_is_removed() {
     assert!(!dead.is_mounted());
     is_served(of(&removed, &alive.file));
     assert!(alive.is_mounted());
-    // One's own is no orphan.
+    // A daemon's own mount is no orphan.
     assert_eq!(of(&alive.daemon.json(&["export", "repair", "--dry-run"]), &alive.file), None);
 }
 
-/// What a service manager keeps for a daemon, by name.
+/// Descriptors that a service manager stores for a daemon, by name.
 type Kept = Arc<Mutex<Vec<(String, OwnedFd)>>>;
 
-/// Plays the service manager: takes in what is to be kept, until its socket goes.
+/// Acts as the service manager: stores descriptors until its socket closes.
 fn manager(place: &str) -> Kept {
     let socket = UnixDatagram::bind(place).expect("a socket can be made");
     let kept = Kept::default();
-    let keeper = Arc::clone(&kept);
+    let manager_kept = Arc::clone(&kept);
     std::thread::spawn(move || {
         loop {
             let mut bytes = [0u8; 4096];
@@ -243,11 +244,11 @@ fn manager(place: &str) -> Kept {
             };
             let text = String::from_utf8_lossy(&bytes[..got.bytes]).into_owned();
             let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or_default().to_owned();
-            let mut kept = keeper.lock().expect("nobody panics with it");
+            let mut kept = manager_kept.lock().expect("unpoisoned");
             let is_new = !kept.iter().any(|(other, _)| *other == name);
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(files) = message {
-                    // What is there already is not kept twice, as systemd does.
+                    // A name that is stored already is not stored twice, as in systemd.
                     files.filter(|_| is_new).for_each(|file| kept.push((name.clone(), file)));
                 }
             }
@@ -272,9 +273,9 @@ os.environ['LISTEN_PID'] = str(os.getpid())
 os.execv(sys.argv[3], sys.argv[3:])
 ";
 
-/// `braid serve` as a service manager starts it: with what it has kept.
+/// Builds `braid serve` as a service manager starts it, with the stored descriptors.
 fn managed(folder: &Folder, place: &str, kept: &Kept) -> Command {
-    let kept = kept.lock().expect("nobody panics with it");
+    let kept = kept.lock().expect("unpoisoned");
     let list = |text: &dyn Fn(&(String, OwnedFd)) -> String, between: &str| {
         kept.iter().map(text).collect::<Vec<_>>().join(between)
     };
@@ -288,7 +289,7 @@ fn managed(folder: &Folder, place: &str, kept: &Kept) -> Command {
 }
 
 #[test]
-fn a_file_outlives_its_daemon() {
+fn a_file_survives_a_restart_of_its_daemon() {
     need_root();
     let folder = Folder::new();
     let place = folder.join("notify");
@@ -315,7 +316,7 @@ fn a_file_outlives_its_daemon() {
         if kill {
             rig.daemon.kill();
         } else {
-            // On a busy machine it may not have come as far as to end in order.
+            // On a busy machine the daemon may not have reached the orderly end.
             wait_for("the daemon to have the file", || {
                 rig.daemon.running.log().contains("was taken over").then_some(())
             });

@@ -1,4 +1,4 @@
-//! Arrays grow while they serve: members that became larger, further disks; what was there is where it was.
+//! Arrays grow while they serve, by members that became larger and by further disks; existing data stay where they are.
 
 use std::fs::File;
 use std::thread;
@@ -16,13 +16,13 @@ pub fn size(daemon: &Daemon) -> u64 {
     show(daemon)["size_bytes"].as_u64().expect("a size")
 }
 
-/// As a client learns it that connects now.
+/// Returns the size that a new client receives.
 fn size_over_nbd(daemon: &Daemon) -> u64 {
     run("nbdinfo", &["--size", &daemon.uri("data")]).trim().parse().expect("nbdinfo prints a number")
 }
 
 #[test]
-fn a_mirror_takes_up_what_its_disks_have_gained() {
+fn a_mirror_grows_with_its_disks() {
     let mut daemon = Daemon::start();
     let disks: Vec<String> = ["a", "b"].iter().map(|name| daemon.folder.sparse(name, 80 * MIB)).collect();
     let [a, b] = &disks[..] else { panic!("two files") };
@@ -30,16 +30,19 @@ fn a_mirror_takes_up_what_its_disks_have_gained() {
     write(&mut before, 0..1200, 1);
     let small = size(&daemon);
     assert_eq!(size_over_nbd(&daemon), small);
-    // The last block, too: the region that it lies in is only half the array's so far.
+    // The last block is included: its region is only half inside the array so far.
     let last = small - 4096;
     before.write(last, &noise(4096, 77)).expect("it writes");
 
     let nothing = daemon.refused(2, &["array", "grow", "data"]);
-    assert!(nothing.contains("nothing would be gained") && nothing.contains("two or more of its disks"), "{nothing}");
+    assert!(
+        nothing.contains("no capacity would be gained") && nothing.contains("two or more of its disks"),
+        "{nothing}"
+    );
     enlarge(a, 3 << 30);
     let nothing = daemon.refused(2, &["array", "grow", "data"]);
-    assert!(nothing.contains("nothing would be gained"), "{nothing}");
-    // Noise where it was a hole: what is new must not show it.
+    assert!(nothing.contains("no capacity would be gained"), "{nothing}");
+    // Noise in the unused part of the disks: the new capacity must not show it.
     let noisy = noise(2 * MIB, 5);
     enlarge(b, 80 * MIB + 2 * MIB);
     std::os::unix::fs::FileExt::write_at(&File::options().write(true).open(b).expect("a file"), &noisy, 80 * MIB)
@@ -54,7 +57,7 @@ fn a_mirror_takes_up_what_its_disks_have_gained() {
     assert!(large > (2 << 30) - 3 * MIB, "{large}");
     assert!(daemon.events().contains("array_grown"), "{}", daemon.events());
 
-    // Who was connected keeps the size that it was told, and goes on.
+    // A connected client keeps the size that it learned at the handshake, and continues.
     check(&mut before, 0..1200, 1);
     assert!(before.read(small, 4096).is_err(), "it knows of no such byte");
     let mut client = client(&daemon);
@@ -67,7 +70,7 @@ fn a_mirror_takes_up_what_its_disks_have_gained() {
     write(&mut client, [end, end - 7, small / BLOCK + 1], 9);
     drop((before, client));
 
-    // It is found again as it is, and both members hold all of it.
+    // The array starts with its new size, and both members hold all of it.
     daemon.kill();
     daemon.start_again();
     let mut client = self::client(&daemon);
@@ -79,21 +82,21 @@ fn a_mirror_takes_up_what_its_disks_have_gained() {
     let len = 1200 * BLOCK as usize;
     assert!(data_of(&daemon, 0, a, len) == data_of(&daemon, 1, b, len), "the members differ");
     let check = daemon.any(&["array", "check", "data", "--wait"]);
-    assert!(check.status.success(), "{}", said_by(&check));
+    assert!(check.status.success(), "{}", output_of(&check));
     for disk in [a, b] {
         let examined = daemon.any(&["disk", "examine", disk]);
-        assert!(examined.status.success(), "{}", said_by(&examined));
+        assert!(examined.status.success(), "{}", output_of(&examined));
     }
     daemon.braid(&["array", "fail", "data", "0"]);
     self::check(&mut client, [end, end - 7], 9);
 }
 
-fn said_by(out: &std::process::Output) -> String {
+fn output_of(out: &std::process::Output) -> String {
     said(out)
 }
 
 #[test]
-fn further_disks_are_taken_up_while_fio_runs() {
+fn an_array_grows_by_further_disks_while_fio_runs() {
     for level in ["concat", "raid0"] {
         let mut daemon = Daemon::start();
         let disk = |name: &str, bytes: u64| daemon.folder.sparse(name, bytes);
@@ -121,7 +124,7 @@ fn further_disks_are_taken_up_while_fio_runs() {
         assert_eq!((&planned["size_bytes"], &planned["zones"]), (&grown["size_bytes"], &grown["zones"]));
         let large = size(&daemon);
         assert!(large > small + 170 * MIB && size_over_nbd(&daemon) == large, "{small} {large}");
-        // One more, and a member that became larger.
+        // One more disk, and a member that became larger.
         enlarge(&a, 80 * MIB);
         daemon.braid(&["array", "grow", "data"]);
         let larger = size(&daemon);
@@ -143,7 +146,7 @@ fn further_disks_are_taken_up_while_fio_runs() {
 }
 
 #[test]
-fn what_cannot_become_a_member_is_refused_with_its_name() {
+fn a_disk_that_cannot_become_a_member_is_refused_by_name() {
     let daemon = Daemon::start();
     let disk = |name: &str, bytes: u64| daemon.folder.sparse(name, bytes);
     let (a, b, c, d) = (disk("a", 64 * MIB), disk("b", 64 * MIB), disk("c", 64 * MIB), disk("d", 64 * MIB));
@@ -167,26 +170,26 @@ fn what_cannot_become_a_member_is_refused_with_its_name() {
     let foreign = disk("foreign", 64 * MIB);
     run("mkfs.ext4", &["-q", &foreign]);
     refused(4, &[&foreign], &["/foreign", "ext4", "--force"]);
-    refused(2, &["mem:64M"], &["mem:64M", "keeps nothing"]);
-    refused(2, &[], &["nothing would be gained", "name a new one"]);
+    refused(2, &["mem:64M"], &["mem:64M", "is volatile"]);
+    refused(2, &[], &["no capacity would be gained", "name a new one"]);
     let said = daemon.refused(2, &["array", "grow", "other", &d]);
     assert!(said.contains("needs 2 members") && said.contains("name 2 or more further disks"), "{said}");
-    // A file that was to be made for it is gone again where that failed, and one that is taken by force serves.
+    // A file created for the growth is removed again after a failure; a disk added by force serves.
     let made = daemon.folder.join("made");
     refused(4, &[&format!("file:{made},size=64M"), &foreign], &["/foreign"]);
     assert!(std::fs::metadata(&made).is_err(), "the file is still there");
     daemon.braid(&["array", "grow", "data", &format!("file:{made},size=64M"), &foreign, "--force"]);
     assert!(size(&daemon) > small + 120 * MIB);
-    // A member is out: it would lack what is new.
+    // With a failed member the growth is refused: that member would lack the new part.
     daemon.braid(&["array", "fail", "other", "0"]);
     [&b, &c].into_iter().for_each(|disk| enlarge(disk, 128 * MIB));
     let said = daemon.refused(2, &["array", "grow", "other"]);
     assert!(said.contains("not all of its members are in sync"), "{said}");
 }
 
-/// Slow disks, so that a growth takes a while, and a daemon that dies in the middle of it.
+/// Slow disks, so that a growth takes a while, and a daemon that is killed in the middle of it.
 #[test]
-fn a_daemon_killed_while_an_array_grows_finds_the_one_or_the_other() {
+fn a_daemon_killed_during_a_growth_finds_the_old_or_the_new_size() {
     let (mut smaller, mut larger) = (0, 0);
     for (level, new) in [("raid1", false), ("raid10", false), ("raid0", true), ("concat", false)] {
         let mut daemon = Daemon::start();
@@ -215,7 +218,7 @@ fn a_daemon_killed_while_an_array_grows_finds_the_one_or_the_other() {
             assert!(now >= before, "{level}, round {round}: {before} {now}");
             *(if now == before { &mut smaller } else { &mut larger }) += 1;
             check(&mut client, 0..40, 1);
-            // As the smaller one it can grow now; a disk that was half taken is taken by force.
+            // The array of the old size can grow now; a disk that was half added needs force.
             if now == before {
                 let mut arguments = arguments.clone();
                 arguments.push("--force");
@@ -251,14 +254,14 @@ impl Drop for Loop {
 }
 
 #[test]
-fn a_file_system_grows_with_block_devices_that_became_larger() {
+fn a_file_system_grows_with_larger_block_devices() {
     need_root();
     let daemon = Daemon::start();
     let files: Vec<String> = ["a", "b"].iter().map(|name| daemon.folder.sparse(name, 80 * MIB)).collect();
     let loops: Vec<Loop> = files.iter().map(|file| Loop::over(file)).collect();
     let mut client = create(&daemon, "raid1", &[&loops[0].0, &loops[1].0], &[]);
     let image = daemon.folder.join("image");
-    // Made apart and copied: nothing has to be mounted.
+    // The file system is made apart and copied, so that nothing has to be mounted.
     File::create(&image).and_then(|file| file.set_len(size(&daemon))).expect("a file can be made");
     let tree = daemon.folder.join("tree");
     std::fs::create_dir(&tree).expect("a folder can be made");
@@ -276,7 +279,7 @@ fn a_file_system_grows_with_block_devices_that_became_larger() {
     let after = size(&daemon);
     assert!(after == before + 120 * MIB && size_over_nbd(&daemon) == after, "{before} {after}");
     assert!(client.read(0, 4096).is_ok());
-    // Held all the time: a daemon of another story that looks at this machine's block devices would take what nobody holds.
+    // Held all the time: a daemon of another test that scans this machine's block devices would take an unheld one.
     std::fs::remove_file(&image).expect("it is there");
     run("nbdcopy", &[&daemon.uri("data"), &image]);
     run("e2fsck", &["-fn", &image]);

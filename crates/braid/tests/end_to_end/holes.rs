@@ -1,4 +1,5 @@
-//! Copies that pass over holes: whatever tool looks for them, over NBD or in a file, has what a copy has that reads every byte.
+//! Copies that skip holes: any tool that looks for holes, over NBD or in a file, copies the same data as one that reads
+//! every byte.
 
 use std::fs;
 
@@ -7,26 +8,26 @@ use crate::mirrors::{show, wait_for_health};
 use crate::nbd::Client;
 use crate::support::*;
 
-/// An export whose content is known.
+/// An export with known content.
 struct Known<'a> {
     daemon: &'a Daemon,
-    /// What is exported, and the socket.
+    /// The name of the export, and its socket.
     name: String,
     socket: String,
     model: Vec<u8>,
 }
 
 impl<'a> Known<'a> {
-    /// Exports something that holds nothing yet.
+    /// Exports an array or volume without content.
     fn new(daemon: &'a Daemon, name: &str) -> Known<'a> {
         let socket = daemon.nbd_socket("holes");
         daemon.braid(&["export", "add", name, "--nbd", &format!("unix:{socket}")]);
         let mut known = Known { daemon, name: name.to_owned(), socket, model: Vec::new() };
-        known.model = vec![0; known.told_size()];
+        known.model = vec![0; known.size_over_nbd()];
         known
     }
 
-    /// The same content under another name.
+    /// Returns the same content under another name.
     fn also(&self, name: &str) -> Known<'a> {
         let mut also = Known::new(self.daemon, name);
         also.model.clone_from(&self.model);
@@ -42,18 +43,18 @@ impl<'a> Known<'a> {
         wait_for(&format!("export {}", self.name), || Client::open(&self.socket, &self.name).ok())
     }
 
-    fn told_size(&self) -> usize {
+    fn size_over_nbd(&self) -> usize {
         drop(self.client());
         run("nbdinfo", &["--size", &self.uri()]).trim().parse().expect("a size")
     }
 
-    /// It has become this large, or is about to.
+    /// Records the new size, and waits until new clients see it.
     fn grow(&mut self, size: u64) {
-        wait_for("clients to be told", || (self.told_size() as u64 == size).then_some(()));
+        wait_for("clients to see the new size", || (self.size_over_nbd() as u64 == size).then_some(()));
         self.model.resize(size as usize, 0);
     }
 
-    /// Writes in several places: beside and across what is a stripe, a region or an extent somewhere, and at the end.
+    /// Writes in several places: within and across the boundaries of stripes, regions and extents, and at the end.
     fn write(&mut self, seed: u64) {
         let (mut client, end) = (self.client(), self.model.len() as u64);
         let middle = end / 2 / (64 * KIB) * (64 * KIB);
@@ -66,7 +67,7 @@ impl<'a> Known<'a> {
             (end - 8 * KIB, 8 * KIB),
         ];
         for (k, (offset, len)) in (0..).zip(places) {
-            // Not all of them each time.
+            // Each round writes only some of them.
             if seed > 1 && (seed + k).is_multiple_of(3) {
                 continue;
             }
@@ -78,7 +79,7 @@ impl<'a> Known<'a> {
         client.flush().expect("it flushes");
     }
 
-    /// Discards a part of what was written.
+    /// Discards a part of the written range.
     fn discard(&mut self, offset: u64, len: u64) {
         run("qemu-io", &["-f", "raw", "-c", &format!("write -z -u {offset} {len}"), &self.uri()]);
         self.model[offset as usize..][..len as usize].fill(0);
@@ -94,7 +95,8 @@ impl<'a> Known<'a> {
         fs::remove_file(path).expect("it is there");
     }
 
-    /// Every byte is read, and every tool that goes by holes copies the same. Returns how much is told to be holes.
+    /// Reads every byte, and checks that every tool that skips holes copies the same. Returns how many bytes are
+    /// reported as holes.
     #[track_caller]
     fn check(&self) -> u64 {
         let (mut client, uri, folder) = (self.client(), self.uri(), &self.daemon.folder);
@@ -104,7 +106,7 @@ impl<'a> Known<'a> {
         let copy = folder.join("copy");
         run("nbdcopy", &[&uri, &copy]);
         self.is_model("nbdcopy", &copy);
-        // Onto something that holds other data, over several connections, in small pieces.
+        // Copies onto a target with other data, over several connections, in small pieces.
         fs::write(&copy, vec![0xa5; self.model.len()]).expect("there is room");
         run("nbdcopy", &["--connections=2", "--request-size=65536", &uri, &copy]);
         self.is_model("nbdcopy onto data", &copy);
@@ -132,7 +134,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Of every level, whole, degraded, grown, and started again.
+/// Checks arrays of these levels: healthy, degraded, grown, and restarted.
 fn arrays(levels: &[(&str, &[u64])]) {
     need_root();
     for (level, mib) in levels {
@@ -217,9 +219,9 @@ fn copies_of_volumes_snapshots_and_clones() {
     }
 }
 
-/// A volume on what has parity, and arrays on volumes.
+/// A volume on an array with parity, and arrays on volumes.
 #[test]
-fn copies_of_what_stands_on_each_other() {
+fn copies_of_stacked_arrays_and_volumes() {
     need_root();
     let daemon = Daemon::start();
     let disks: Vec<String> = ["a", "b", "c"].iter().map(|name| daemon.folder.sparse(name, 40 * MIB)).collect();
@@ -247,12 +249,12 @@ fn copies_of_what_stands_on_each_other() {
     }
 }
 
-/// A mirror is filled from a member that is the export of another array, which is asked for its holes first.
+/// A mirror is rebuilt from a member that is the export of another array; the rebuild queries its holes first.
 #[test]
-fn a_mirror_that_is_filled_from_an_export_has_all_of_it() {
+fn a_mirror_rebuilt_from_an_export_has_all_data() {
     for (level, members) in [("raid5", 3), ("raid6", 4), ("raid0", 2)] {
         let (far, near) = (Daemon::start(), Daemon::start());
-        // Members of a mirror have the same blocks: all of them are such exports.
+        // All members of a mirror have the same block size: all of them are such exports.
         let export = |name: &&str| {
             let disk = |k| far.folder.sparse(&format!("{name}{k}"), 24 * MIB);
             let disks: Vec<String> = (0..members).map(disk).collect();
@@ -264,7 +266,7 @@ fn a_mirror_that_is_filled_from_an_export_has_all_of_it() {
         known.write(1);
         near.braid(&["array", "fail", "data", "1"]);
         wait_for_health(&near, "whole");
-        // From the one that was filled alone.
+        // Reads from the rebuilt member alone.
         near.braid(&["array", "fail", "data", "0"]);
         let shown = show(&near);
         let mut client = known.client();

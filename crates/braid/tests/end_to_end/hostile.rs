@@ -1,4 +1,4 @@
-//! Clients that break the protocol are cut off; others do not notice.
+//! Clients that break the protocol are disconnected; other clients are unaffected.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -12,15 +12,15 @@ fn exported() -> Daemon {
     daemon
 }
 
-/// Resident memory of the daemon, in bytes.
+/// Returns the resident memory of the daemon, in bytes.
 fn resident(daemon: &Daemon) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.running.id())).expect("it runs");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel tells it");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("the kernel reports it");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * KIB
 }
 
 #[test]
-fn bytes_that_are_no_nbd_end_the_connection_and_nothing_else() {
+fn bytes_outside_the_protocol_end_only_their_connection() {
     let mut daemon = exported();
     let socket = daemon.nbd_socket("data");
     let mut honest = Client::open(&socket, "data").expect("an honest client is served");
@@ -43,7 +43,7 @@ fn bytes_that_are_no_nbd_end_the_connection_and_nothing_else() {
         ("random bytes", served(), noise(4096, 99)),
     ];
     for (what, mut stream, bytes) in attacks {
-        // The server may close while we still send.
+        // The server may close the connection during the write.
         let _ = stream.write_all(&bytes);
         assert!(nbd::is_closed(&mut stream), "{what}: the connection was left open");
         assert_eq!(honest.read(0, 4096).expect("the honest client goes on"), [7; 4096], "after {what}");
@@ -54,7 +54,7 @@ fn bytes_that_are_no_nbd_end_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn requests_that_cannot_be_right_are_answered_with_an_error_and_the_connection_lives() {
+fn invalid_requests_get_an_error_and_the_connection_stays() {
     let daemon = exported();
     let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
     let size = client.size_bytes;
@@ -70,7 +70,7 @@ fn requests_that_cannot_be_right_are_answered_with_an_error_and_the_connection_l
     for &(what, flags, command, offset, length) in cases {
         assert_eq!(error(client.call(flags, command, offset, length, &[])), Some(nbd::EINVAL as i32), "{what}");
     }
-    // Writing past the end: EINVAL or ENOSPC, both are the protocol's; the data that follows is not taken for requests.
+    // Writing past the end: the protocol allows EINVAL and ENOSPC; the data that follow are not parsed as requests.
     let errno = error(client.call(0, nbd::WRITE, size - 512, 4096, &[0x25; 4096]));
     assert!(matches!(errno, Some(22 | 28)), "{errno:?}");
     client.write(0, &[1; 512]).expect("the connection lives");
@@ -78,12 +78,12 @@ fn requests_that_cannot_be_right_are_answered_with_an_error_and_the_connection_l
 }
 
 #[test]
-fn half_dead_clients_cost_bounded_memory_and_make_room_when_they_go() {
+fn stalled_clients_cost_bounded_memory_and_free_their_slots() {
     let daemon = exported();
     let socket = daemon.nbd_socket("data");
     let before = resident(&daemon);
-    // Clients that ask for megabytes and never read the answers; ones that announce a write and never send it; ones
-    // that stop in the middle of the handshake. As many as an export takes, and some more, which are refused.
+    // Clients that send reads of megabytes and never read the replies; clients that announce a write and never send it;
+    // clients that stop in the middle of the handshake. As many as an export accepts, and some more, which are refused.
     let mut stuck = Vec::new();
     for i in 0..80 {
         let Ok(mut stream) = nbd::connect(&socket) else { continue };
@@ -107,10 +107,10 @@ fn half_dead_clients_cost_bounded_memory_and_make_room_when_they_go() {
     }
     assert!(stuck.len() > 40, "only {} connections were taken", stuck.len());
     let during = resident(&daemon);
-    // Each connection has its share of the shard's arena, which is there from the start, and no more.
+    // Each connection uses only its share of the shard's arena, which is allocated at the start.
     assert!(during < before + 512 * MIB, "{before} bytes before, {during} with {} stuck clients", stuck.len());
     drop(stuck);
-    // Their places become free: honest clients are served again.
+    // The connection slots become free: honest clients are served again.
     let mut honest = wait_for("room for an honest client", || Client::open(&socket, "data").ok());
     honest.write(0, &[5; 4096]).expect("it can write");
     assert_eq!(honest.read(0, 4096).expect("it can read"), [5; 4096]);
@@ -120,7 +120,7 @@ fn half_dead_clients_cost_bounded_memory_and_make_room_when_they_go() {
 }
 
 #[test]
-fn requests_arriving_in_the_smallest_pieces_are_understood() {
+fn requests_arriving_byte_by_byte_are_parsed() {
     let daemon = exported();
     let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
     let data = noise(512, 5);
@@ -131,7 +131,7 @@ fn requests_arriving_in_the_smallest_pieces_are_understood() {
         client.stream.write_all(&[*byte]).expect("the server reads on");
     }
     client.stream.write_all(&bytes[64..]).expect("the server reads on");
-    // Two requests in flight on overlapping ranges may be answered in either order; the read may see either state.
+    // Two requests in flight on overlapping ranges may complete in either order; the read may return either state.
     let mut handles = Vec::new();
     for _ in 0..2 {
         let (error, handle) = nbd::reply(&mut client.stream).expect("a reply");
@@ -147,7 +147,7 @@ fn requests_arriving_in_the_smallest_pieces_are_understood() {
 }
 
 #[test]
-fn a_client_that_says_goodbye_has_its_writes_done() {
+fn writes_before_a_disconnect_are_completed() {
     let daemon = exported();
     let socket = daemon.nbd_socket("data");
     let mut client = Client::open(&socket, "data").expect("it is served");

@@ -1,5 +1,5 @@
-//! Arrays of Linux md: images that md wrote are described, served read-only, degraded too, found again, and forgotten; not one byte
-//! of them is ever changed.
+//! Arrays of Linux md: images that md wrote are described, served read-only, also degraded, found again after a
+//! restart, and forgotten; not one byte of them is ever changed.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use crate::mirrors::client;
 use crate::nbd::Client;
 use crate::support::*;
 
-/// Unpacks the members of an array that md made.
+/// Unpacks the members of an array that md created.
 pub fn unpack(folder: &Folder, name: &str, members: usize) -> Vec<String> {
     let golden = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/md-layouts/images");
     let one = |member: usize| {
@@ -22,7 +22,7 @@ pub fn unpack(folder: &Folder, name: &str, members: usize) -> Vec<String> {
     (0..members).map(one).collect()
 }
 
-/// What stands in a block of these arrays, as the README beside them says.
+/// Returns the content of a block of these arrays, as the README beside them defines it.
 fn pattern(number: u64) -> [u8; 4096] {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -36,7 +36,7 @@ fn pattern(number: u64) -> [u8; 4096] {
     block
 }
 
-/// Every byte of the array, read in pieces that fit no chunk.
+/// Checks every byte of the array, in pieces that are not aligned to chunks.
 fn check_all(client: &mut Client, size_bytes: u64) {
     const PIECE: u64 = 156 * 4096;
     for at in (0..size_bytes).step_by(PIECE as usize) {
@@ -63,21 +63,21 @@ const IMPORT_DATA: &[&str] = &["array", "import-md", "--name", "data"];
 const SIZE: u64 = 72_351_744;
 
 #[test]
-fn a_raid5_of_md_is_read_and_not_changed() {
+fn a_raid5_of_md_is_read_and_stays_unchanged() {
     let mut daemon = Daemon::start();
     let mut disks = unpack(&daemon.folder, "raid5_ls_4", 4);
     disks.swap(0, 2);
     let sums: Vec<u64> = disks.iter().map(|disk| checksum(disk)).collect();
     let described = braid(&daemon, IMPORT, &disks);
     assert!(described.contains("raid5 left-symmetric") && described.contains("clean, md 1.2"), "{described}");
-    // Described it is in use by nobody; of one alone it is said what is missing.
+    // Describing an array claims none of its disks; from one disk alone, the description names the missing members.
     let one = daemon.any(&[IMPORT, &[&*disks[1]]].concat());
     assert!(said(&one).contains("without members 0, 2, 3"), "{}", said(&one));
     assert!(refused(&daemon, IMPORT_DATA, &disks[..2]).contains("are nowhere"));
     let foreign = daemon.folder.sparse("foreign", 32 << 20);
     assert!(refused(&daemon, IMPORT_DATA, &[&disks[..], &[foreign]].concat()).contains("no superblock"));
 
-    // Whole, then without each member: what it lacks is computed.
+    // Reads with all members, then without each member: the missing data are computed from parity.
     for lost in [None, Some(0), Some(1), Some(2), Some(3)] {
         let present: Vec<String> =
             disks.iter().enumerate().filter(|(at, _)| Some(*at) != lost).map(|(_, disk)| disk.clone()).collect();
@@ -89,7 +89,7 @@ fn a_raid5_of_md_is_read_and_not_changed() {
         assert_eq!((shown["read_only"].as_bool(), shown["size_bytes"].as_u64()), (Some(true), Some(SIZE)), "{shown}");
         assert_eq!(shown["attention"].as_array().map(Vec::len), Some(usize::from(lost.is_some())), "{shown}");
         if lost.is_none() {
-            // Nobody writes to it, whatever he asks for, and nobody else has its disks.
+            // The array refuses all writes, also with a writable export, and its disks are refused to other arrays.
             assert_eq!(daemon.json(&["export", "show", "data"])["read_only"], true);
             let mut client = client(&daemon);
             client.write(0, &[7; 4096]).expect_err("it is read-only");
@@ -111,7 +111,7 @@ fn a_raid5_of_md_is_read_and_not_changed() {
     let after: Vec<u64> = disks.iter().map(|disk| checksum(disk)).collect();
     assert_eq!(after, sums, "not one byte of them has changed");
 
-    // It is found again, with its export, also without a member that has gone since; stopped it stays so.
+    // The array starts again with its export, also without a member that was removed since; a stopped array stays stopped.
     braid(&daemon, IMPORT_DATA, &disks);
     daemon.export("data");
     daemon.stop();
@@ -125,7 +125,7 @@ fn a_raid5_of_md_is_read_and_not_changed() {
     daemon.braid(&["array", "assemble", "data", "--disk", &moved]);
     assert_eq!(daemon.json(&["array", "show", "data"])["attention"].as_array().map(Vec::len), Some(0));
     check_all(&mut client(&daemon), SIZE);
-    // Without enough of them it waits, and says what is missing.
+    // Without enough members it waits, and names the missing ones.
     daemon.stop();
     fs::rename(&disks[0], daemon.folder.join("away")).expect("it can be renamed");
     fs::rename(&moved, daemon.folder.join("away too")).expect("it can be renamed");
@@ -138,10 +138,11 @@ fn a_raid5_of_md_is_read_and_not_changed() {
 }
 
 #[test]
-fn what_md_has_noted_as_bad_is_read_elsewhere_or_not_at_all() {
+fn blocks_in_mds_bad_block_list_are_read_from_other_members_or_fail() {
     let daemon = Daemon::start();
     let disks = unpack(&daemon.folder, "raid10_n2_3", 3);
-    // The first 64 KiB of both members that have the first chunk; of the first also what the third has a copy of.
+    // In md's bad-block lists: on the first member its first two blocks, and 64 KiB that the third member has a copy
+    // of; on the second member the second block alone.
     let note = |disk: &str, ranges: &[(u64, u64)]| {
         let file = fs::File::options().read(true).write(true).open(disk).expect("it can be opened");
         let mut superblock = vec![0; 4096];

@@ -1,4 +1,4 @@
-//! What commands print with `--json`, held against the schemas that `braid schema` prints for them.
+//! The JSON output of commands, checked against the schemas that `braid schema` prints.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,8 +9,8 @@ use crate::contract::tool;
 use crate::nbd::Client;
 use crate::support::*;
 
-/// Holds each `N.document` against `N.schema`. What a schema does not name is a mistake, too, except in definitions that are
-/// parts of others.
+/// Validates each `N.document` against `N.schema`. A field that a schema does not name is an error, except in
+/// definitions that are parts of others.
 const CHECK: &str = r##"
 import json, pathlib, sys
 from jsonschema import Draft202012Validator as Validator
@@ -41,7 +41,7 @@ sys.exit(1 if failed else 0)
 "##;
 
 #[test]
-fn every_command_prints_what_its_schema_says() {
+fn every_command_prints_json_that_matches_its_schema() {
     need_root();
     let mut daemon = Daemon::start();
     let folder = daemon.folder.join("pairs");
@@ -62,7 +62,7 @@ fn every_command_prints_what_its_schema_says() {
     let nbd = format!("unix:{}", daemon.nbd_socket("data"));
     let mounted = daemon.folder.join("mounted");
     fs::create_dir(&mounted).expect("a folder can be made");
-    // The command that the schema is of, and what is typed.
+    // The command that the schema describes, and its command line.
     let steps: &[(&str, &[&str])] = &[
         ("plan", &["plan", "50G", "100G"]),
         ("plan", &["plan", "50G", "100G", "100G"]),
@@ -71,6 +71,8 @@ fn every_command_prints_what_its_schema_says() {
         ("status", &["status"]),
         ("status --check", &["status", "--check"]),
         ("status --limits", &["status", "--limits"]),
+        ("doctor", &["doctor"]),
+        ("explain", &["explain"]),
         ("array create", &["array", "create", "data", "--level", "raid0", &one, &two]),
         ("array list", &["array", "list"]),
         ("array show", &["array", "show", "data"]),
@@ -174,14 +176,14 @@ fn every_command_prints_what_its_schema_says() {
     ];
     for (command, typed) in steps {
         if *command == "array fail" {
-            // Something to copy, for a while.
+            // A copy job that runs for a while.
             daemon.export("safe");
             let mut client = Client::open(&daemon.nbd_socket("safe"), "safe").expect("it is served");
             client.write(0, &noise(8 * MIB, 1)).expect("it writes");
         }
         let away = daemon.folder.join("away");
         if *command == "pool start" {
-            // It lacks a member.
+            // The array is degraded.
             daemon.stop();
             std::fs::rename(&three, &away).expect("it is a file");
             daemon.start_again();
@@ -229,9 +231,9 @@ fn every_command_prints_what_its_schema_says() {
         keep(&daemon, command, &typed.join(" "), &daemon.braid(&typed));
     }
     daemon.braid(&["volume", "delete", "db", "--yes"]);
-    let witness = serde_json::json!({"volume": "aaaaaaaa-0000-4000-8000-000000000001", "name": "alone", "voter": 2, "seating": {"voters": 7, "replicas": 3}, "in_sync": 3});
-    let (status, answer) = crate::api::ask(&daemon, "POST", "/v1/replicas", &witness.to_string());
-    assert_eq!(status, 200, "{answer}");
+    let witness = serde_json::json!({"volume": "aaaaaaaa-0000-4000-8000-000000000001", "name": "alone", "voter": 2, "membership": {"voters": 7, "replicas": 3}, "in_sync": 3});
+    let (status, reply) = crate::api::ask(&daemon, "POST", "/v1/replicas", &witness.to_string());
+    assert_eq!(status, 200, "{reply}");
     let delete = ["replica", "delete", "alone", "--yes", "--json"];
     keep(&daemon, "replica delete", "replica delete", &daemon.braid(&delete));
 

@@ -1,8 +1,8 @@
-//! Whole stories with the real program, real clients and the real kernel.
+//! End-to-end tests with the real binary, real clients and the real kernel.
 //!
-//! Each test has a folder and a daemon of its own. What it starts ends with it: by its own id, and by the kernel if
-//! the test itself is killed. Tests that need root say so and fail where they do not have it. docs/testing.md
-//! says how to run one of them.
+//! Each test has its own folder and daemon. Its processes end with it: each is killed by its own id, and by the kernel
+//! if the test itself is killed. Tests that need root fail without it. docs/internals/testing.md describes how to run
+//! one test.
 
 mod api;
 mod bench;
@@ -15,6 +15,7 @@ mod configuration;
 mod contract;
 mod crashes;
 mod daemons;
+mod doctor;
 mod every_state;
 mod every_state_cluster;
 mod every_state_mounts;
@@ -22,6 +23,7 @@ mod every_state_nodes;
 mod every_state_words;
 mod exports;
 mod faults;
+mod fewer_steps;
 mod filesystems;
 mod floods;
 mod frozen;
@@ -76,14 +78,14 @@ mod remote_tls;
 mod renaming;
 mod replacing;
 mod replica_forced;
-mod replica_seats;
+mod replica_membership;
 mod replica_snapshots;
 mod replicas_and_old_disks;
-mod replicas_from_afar;
+mod replicas_as_disks;
 mod replicas_on_a_node;
 mod replicated;
 mod replicated_advice;
-mod replicated_afar;
+mod replicated_catch_up;
 mod replicated_cluster;
 mod replicated_database;
 mod replicated_disks;

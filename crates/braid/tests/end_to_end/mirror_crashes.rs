@@ -1,4 +1,4 @@
-//! `kill -9` again and again, while members fail, are away, return and catch up: everything acknowledged is there.
+//! Repeated `kill -9` while members fail, are missing, return and resync: all acknowledged writes survive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,29 +9,29 @@ use crate::nbd::Client;
 use crate::patient::PatientFio;
 use crate::support::*;
 
-/// Bytes that say who they are.
+/// Size of a unit, whose bytes identify it.
 const UNIT: u64 = 4096;
-/// Between one of them and the next, so that many regions are touched.
+/// Distance between units, so that many regions are touched.
 const STRIDE: u64 = 28 * KIB;
-/// Those of one writer.
+/// Units of one writer.
 const UNITS: u64 = 640;
 const WRITERS: u64 = 3;
 
-/// How often a unit was written: acknowledged, and sent. Between the two lies what a crash may have left.
+/// How many writes of a unit were acknowledged, and sent. A crash may leave any content between the two.
 #[derive(Clone, Copy, Default)]
 struct Written {
     acknowledged: u64,
     sent: u64,
 }
 
-/// A client that writes its own units one after the other, and knows what has to be there.
+/// A client that writes its own units one after the other, and tracks their content.
 struct Writer {
     number: u64,
     units: Vec<Written>,
     random: u64,
 }
 
-/// The `generation`th content of a unit.
+/// Returns the `generation`th content of a unit.
 fn content(place: u64, generation: u64) -> Vec<u8> {
     let mut bytes = noise(UNIT, place ^ generation << 40);
     bytes[..8].copy_from_slice(&place.to_le_bytes());
@@ -53,7 +53,7 @@ impl Writer {
         (unit * WRITERS + self.number) * STRIDE
     }
 
-    /// Which content a unit has: 0 for zeros, as before the first. It must be one that may be there.
+    /// Reads a unit and returns its generation; 0 is zeros, as before the first write. It must be a possible one.
     #[track_caller]
     fn read(&self, client: &mut Client, unit: u64) -> u64 {
         let (place, known) = (self.place(unit), self.units[unit as usize]);
@@ -67,7 +67,7 @@ impl Writer {
         generation
     }
 
-    /// What is there now is what will be read from now on.
+    /// Reads all units. Later reads must return what this one found.
     fn verify(&mut self, client: &mut Client) {
         for unit in 0..UNITS {
             let generation = self.read(client, unit);
@@ -93,7 +93,7 @@ impl Writer {
                 assert!(killed.load(Ordering::Acquire), "an error while the daemon lives: {error}");
                 return self;
             }
-            // Reading may fail as well, when it is over.
+            // A read may fail as well after the kill.
             let other = self.draw(UNITS);
             if other.is_multiple_of(4) && !killed.load(Ordering::Acquire) {
                 let place = self.place(other);
@@ -107,19 +107,19 @@ impl Writer {
     }
 }
 
-/// Lets a disk be a member again, however often that is refused as it is just being let go of.
+/// Adds a disk to the array again. Retries while the disk's release is still in progress.
 pub fn bring_back(daemon: &Daemon, disk: &str) {
     wait_for("the disk to be taken", || daemon.any(&["array", "add", "data", disk]).status.success().then_some(()));
 }
 
-/// Which members are out.
+/// Returns the numbers of the failed members.
 pub fn out(daemon: &Daemon) -> Vec<usize> {
     let members = show(daemon)["members"].as_array().cloned().unwrap_or_default();
-    members.iter().enumerate().filter(|(_, member)| member["state"] == "out").map(|(role, _)| role).collect()
+    members.iter().enumerate().filter(|(_, member)| member["state"] == "failed").map(|(role, _)| role).collect()
 }
 
-/// In each round clients write; a member fails by a rule of `faulty`, is away over the kill, or catches up when it comes. In `more`
-/// `{}` is the folder.
+/// In each round clients write while a member fails by a rule of `faulty`, is missing during the kill, or resyncs. In
+/// `more`, `{}` is the folder.
 pub fn story(level: &str, disks: u64, rounds: u64, more: &[&str]) {
     let mut daemon = Daemon::start();
     let paths: Vec<String> = (0..disks).map(|i| daemon.folder.sparse(&format!("d{i}"), 80 * MIB)).collect();
@@ -143,7 +143,7 @@ pub fn story(level: &str, disks: u64, rounds: u64, more: &[&str]) {
         until(200);
         let victim = (round % disks) as usize;
         if round % 3 == 1 {
-            // It is taken away, comes back as one that fails soon, and is away when the daemon dies.
+            // The member is removed, returns with a rule that fails it soon, and is missing when the daemon dies.
             wait_for("all members", || {
                 out(&daemon).iter().for_each(|role| drop(daemon.any(&["array", "add", "data", &paths[*role]])));
                 (health(&daemon) == "whole").then_some(())
@@ -155,7 +155,7 @@ pub fn story(level: &str, disks: u64, rounds: u64, more: &[&str]) {
             dropped += 1;
             until(100);
         } else if round % 3 == 2 {
-            // Who was away catches up, and the daemon dies in the middle of it, or soon after.
+            // The missing member resyncs, and the daemon dies during that, or soon after.
             for role in out(&daemon) {
                 bring_back(&daemon, &paths[role]);
             }
@@ -170,13 +170,13 @@ pub fn story(level: &str, disks: u64, rounds: u64, more: &[&str]) {
         resynced += u64::from(daemon.events().contains("resyncing"));
     }
     assert_eq!(dropped, rounds / 3, "members that failed");
-    // With parity the journal brings together what a crash left, before anything is served.
+    // With parity, the journal restores consistency after the crash before the array serves.
     assert!(
         resynced * 2 >= rounds || level == "raid5" || level == "raid6",
         "{resynced} starts brought together what differed"
     );
 
-    // All are well again, and alike.
+    // All members are in sync again, and equal.
     wait_for("all members", || {
         out(&daemon).iter().for_each(|role| drop(daemon.any(&["array", "add", "data", &paths[*role]])));
         (health(&daemon) == "whole").then_some(())
@@ -185,7 +185,7 @@ pub fn story(level: &str, disks: u64, rounds: u64, more: &[&str]) {
     let check = daemon.any(&["array", "check", "data", "--wait"]);
     assert_eq!(check.status.code(), Some(0), "{}", said(&check));
     for role in 0..disks {
-        // Each copy by itself.
+        // Reads each copy by itself.
         let name = role.to_string();
         daemon.braid(&["array", "fail", "data", &name]);
         writers.iter_mut().for_each(|writer| writer.verify(&mut client));
@@ -195,17 +195,17 @@ pub fn story(level: &str, disks: u64, rounds: u64, more: &[&str]) {
 }
 
 #[test]
-fn a_mirror_survives_kills_while_its_members_fail_and_return() {
+fn a_mirror_survives_kills_while_members_fail_and_return() {
     story("raid1", 2, 6, &[]);
 }
 
 #[test]
-fn raid10_survives_kills_while_its_members_fail_and_return() {
+fn raid10_survives_kills_while_members_fail_and_return() {
     story("raid10", 4, 6, &["--chunk", "64K"]);
 }
 
 #[test]
-fn fio_finds_what_it_wrote_through_kills_and_failed_members() {
+fn fio_verifies_its_writes_through_kills_and_failed_members() {
     let mut daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     drop(create(&daemon, "raid1", &[a, b], &[]));

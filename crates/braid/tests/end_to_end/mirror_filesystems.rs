@@ -1,4 +1,4 @@
-//! File systems of the real kernel on a mirror that loses a member, gets another one and is filled, while files are written.
+//! Kernel file systems on a mirror that loses a member, gets another one and rebuilds it, while files are written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,10 +7,11 @@ use crate::filesystems::Block;
 use crate::mirrors::*;
 use crate::support::*;
 
-/// As many files as are kept at once, 36 MiB of them: what is written until something happens must fit on any disk, whatever its speed.
+/// How many files exist at a time, 36 MiB in total: the files written until something happens must fit on a disk of any
+/// speed.
 const FILES: u64 = 200;
 
-/// Writes files until told to stop, the oldest again once there are [`FILES`], and remembers what they hold.
+/// Writes files until stopped, overwriting the oldest once there are [`FILES`], and remembers their content.
 struct Author {
     at: String,
     written: u64,
@@ -37,11 +38,11 @@ impl Author {
     }
 }
 
-/// The kind, how it is made and how it is looked over.
+/// A file system's kind, its mkfs command and its fsck command.
 pub const EXT4: [&[&str]; 3] = [&["ext4"], &["mkfs.ext4", "-q", "-F"], &["fsck.ext4", "-f", "-n"]];
 pub const XFS: [&[&str]; 3] = [&["xfs"], &["mkfs.xfs", "-q", "-f"], &["xfs_repair", "-n"]];
 
-/// On an array of so many disks, each of so many MiB.
+/// Runs the scenario on an array of `disks` disks of `mib` MiB each.
 pub fn story(level: &str, disks: u64, mib: u64, [kind, mkfs, fsck]: [&[&str]; 3]) {
     let kind = kind[0];
     let daemon = Daemon::start();
@@ -49,7 +50,7 @@ pub fn story(level: &str, disks: u64, mib: u64, [kind, mkfs, fsck]: [&[&str]; 3]
     let (b, c) = (path("b"), path("c"));
     let mut names: Vec<String> = (0..disks).map(|i| path(&format!("d{i}"))).collect();
     names[1] = format!("faulty({b},gone-after=900)");
-    // The second disk lasts for what mkfs and the first files need, and some more.
+    // The second disk lasts for the I/O of mkfs and the first files, and some more.
     drop(create(&daemon, level, &names.iter().map(String::as_str).collect::<Vec<_>>(), &[]));
     let mut block = Block::with_sectors(
         &daemon,
@@ -65,7 +66,7 @@ pub fn story(level: &str, disks: u64, mib: u64, [kind, mkfs, fsck]: [&[&str]; 3]
         (health(&daemon) == "degraded").then_some(())
     });
     author.write(20);
-    // Another disk takes its role, and is filled while files are written.
+    // Another disk takes its slot, and is rebuilt while files are written.
     daemon.braid(&["array", "remove", "data", "1"]);
     daemon.braid(&["array", "add", "data", &format!("throttled({c},bw=40M)")]);
     let mut beside = 0;
@@ -85,7 +86,7 @@ pub fn story(level: &str, disks: u64, mib: u64, [kind, mkfs, fsck]: [&[&str]; 3]
     let check = daemon.any(&["array", "check", "data", "--wait"]);
     assert_eq!(check.status.code(), Some(0), "{}", said(&check));
 
-    // The new member, alone at a mirror, with nothing in the kernel's memory.
+    // Reads from the new member alone (at a mirror), with an empty page cache.
     daemon.braid(&["array", "fail", "data", "0"]);
     fs::write("/proc/sys/vm/drop_caches", "1").ok();
     block.mount(kind);
@@ -95,11 +96,11 @@ pub fn story(level: &str, disks: u64, mib: u64, [kind, mkfs, fsck]: [&[&str]; 3]
 }
 
 #[test]
-fn ext4_lives_on_a_mirror_whose_member_is_replaced() {
+fn ext4_works_on_a_mirror_while_a_member_is_replaced() {
     story("raid1", 2, 340, EXT4);
 }
 
 #[test]
-fn xfs_lives_on_a_mirror_whose_member_is_replaced() {
+fn xfs_works_on_a_mirror_while_a_member_is_replaced() {
     story("raid1", 2, 340, XFS);
 }

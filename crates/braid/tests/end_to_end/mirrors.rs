@@ -1,4 +1,4 @@
-//! Mirrors: members fail, are left out, return and are filled, and nothing is lost.
+//! Mirrors: members fail, are left out, return and rebuild, and no data are lost.
 
 use serde_json::Value;
 use std::fs::File;
@@ -42,7 +42,7 @@ pub fn member_state(daemon: &Daemon, role: usize) -> String {
     show(daemon)["members"][role]["state"].as_str().expect("a state").to_owned()
 }
 
-/// Everything in the data area of a member's file.
+/// Returns the content of the data area of a member's file.
 pub fn data_of(daemon: &Daemon, role: usize, path: &str, len: usize) -> Vec<u8> {
     let start = show(daemon)["members"][role]["data_offset_bytes"].as_u64().expect("its place is known");
     let mut data = vec![0; len];
@@ -50,7 +50,7 @@ pub fn data_of(daemon: &Daemon, role: usize, path: &str, len: usize) -> Vec<u8> 
     data
 }
 
-/// Writes blocks and remembers their seeds.
+/// Writes blocks whose content follows from their seeds.
 pub fn write(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u64) {
     for block in blocks {
         client.write(block * BLOCK, &noise(BLOCK, seed + block)).expect("it writes");
@@ -66,24 +66,24 @@ pub fn check(client: &mut Client, blocks: impl IntoIterator<Item = u64>, seed: u
 }
 
 #[test]
-fn a_member_that_fails_is_left_out_and_one_that_is_added_again_catches_up() {
+fn a_failed_member_is_left_out_and_resyncs_when_added_again() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
-    // It takes what creating needs, and some more.
+    // The member fails after the I/Os of the creation, and some more.
     let faulty = format!("faulty({b},gone-after=150)");
     let mut client = create(&daemon, "raid1", &[a, &faulty], &[]);
     assert_eq!(health(&daemon), "whole");
     write(&mut client, 0..400, 1);
     wait_for_health(&daemon, "degraded");
     let shown = show(&daemon);
-    assert_eq!((&shown["state"], &shown["members"][1]["state"]), (&"active".into(), &"out".into()), "{shown}");
+    assert_eq!((&shown["state"], &shown["members"][1]["state"]), (&"active".into(), &"failed".into()), "{shown}");
     check(&mut client, 0..400, 1);
     assert!(daemon.events().contains("member_dropped"), "{}", daemon.events());
     let status = daemon.any(&["status", "--check"]);
     assert_eq!(status.status.code(), Some(5), "{}", said(&status));
     assert!(said(&status).contains("braid array add data DISK"), "{}", said(&status));
 
-    // The disk is well again.
+    // The disk works again.
     daemon.braid(&["array", "add", "data", b]);
     write(&mut client, 400..450, 1);
     wait_for_health(&daemon, "whole");
@@ -92,13 +92,13 @@ fn a_member_that_fails_is_left_out_and_one_that_is_added_again_catches_up() {
     let len = 450 * BLOCK as usize;
     let (one, other) = (data_of(&daemon, 0, a, len), data_of(&daemon, 1, b, len));
     assert!(one == other, "the members differ");
-    // What it missed, and what it had, comes from it alone now.
+    // Reads from that member alone: both what it missed and what it had.
     daemon.braid(&["array", "fail", "data", "0"]);
     check(&mut client, 0..450, 1);
 }
 
 #[test]
-fn a_kill_under_writes_loses_nothing_and_the_members_are_equal_again() {
+fn a_kill_under_writes_loses_nothing_and_the_members_are_resynced() {
     let mut daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
@@ -122,7 +122,7 @@ fn a_kill_under_writes_loses_nothing_and_the_members_are_equal_again() {
     let len = 708 * BLOCK as usize;
     let (one, other) = (data_of(&daemon, 0, a, len), data_of(&daemon, 1, b, len));
     assert!(one == other, "the members differ");
-    // Stopped in order, nothing has to be brought together.
+    // After an orderly stop no resync runs.
     drop(client);
     daemon.restart(false);
     assert!(!daemon.events().contains("resyncing"), "{}", daemon.events());
@@ -130,7 +130,7 @@ fn a_kill_under_writes_loses_nothing_and_the_members_are_equal_again() {
 }
 
 #[test]
-fn a_spare_takes_over_by_itself() {
+fn a_spare_takes_over_automatically() {
     let daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid1", &[a, b], &["--spare", c]);
@@ -148,7 +148,7 @@ fn a_spare_takes_over_by_itself() {
     assert!(data_of(&daemon, 0, c, len) == data_of(&daemon, 1, b, len), "the members differ");
     daemon.braid(&["array", "fail", "data", b]);
     check(&mut client, 0..100, 1);
-    // The last one is not given up by command.
+    // The last member cannot be failed by command.
     let said = daemon.refused(4, &["array", "fail", "data", "0"]);
     assert!(said.contains("would be lost"), "{said}");
 }
@@ -161,7 +161,7 @@ pub fn back(path: &str) {
     std::fs::rename(format!("{path}.away"), path).expect("a file can be moved");
 }
 
-/// Moves a member to another folder, where it is not looked for.
+/// Moves a member to another folder, where the daemon does not search.
 pub fn hide(daemon: &Daemon, path: &str) {
     let hidden = daemon.folder.join("hidden");
     std::fs::create_dir_all(&hidden).expect("a folder can be made");
@@ -175,7 +175,7 @@ pub fn unhide(daemon: &Daemon, path: &str) {
 }
 
 #[test]
-fn half_of_a_mirror_waits_for_the_other_unless_told_otherwise_and_halves_used_apart_are_refused() {
+fn half_a_mirror_waits_unless_started_degraded_and_diverged_halves_are_refused() {
     let mut daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
@@ -196,7 +196,7 @@ fn half_of_a_mirror_waits_for_the_other_unless_told_otherwise_and_halves_used_ap
     drop(one);
     daemon.stop();
 
-    // The other half, alone: it knows nothing of all that.
+    // The other half, alone: it has no record of the degraded start.
     hide(&daemon, a);
     unhide(&daemon, b);
     daemon.start_again();
@@ -224,7 +224,7 @@ fn half_of_a_mirror_waits_for_the_other_unless_told_otherwise_and_halves_used_ap
 }
 
 #[test]
-fn with_the_policy_auto_it_starts_degraded_and_a_disk_that_appears_returns_by_itself() {
+fn with_the_policy_auto_a_mirror_starts_degraded_and_a_disk_that_appears_returns() {
     let mut daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let mut client = create(&daemon, "raid1", &[a, b], &["--start-degraded", "auto"]);
@@ -246,7 +246,7 @@ fn with_the_policy_auto_it_starts_degraded_and_a_disk_that_appears_returns_by_it
 }
 
 #[test]
-fn a_disk_that_was_pulled_returns_when_it_is_there_again() {
+fn a_pulled_disk_returns_when_it_reappears() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let faulty = format!("faulty({b},gone-after=400)");
@@ -259,7 +259,7 @@ fn a_disk_that_was_pulled_returns_when_it_is_there_again() {
         block += 40;
         (health(&daemon) == "degraded").then_some(())
     });
-    wait_for("the reason", || show(&daemon)["attention"].to_string().contains("not there any more").then_some(()));
+    wait_for("the reason", || show(&daemon)["attention"].to_string().contains("has disappeared").then_some(()));
     back(b);
     wait_for_health(&daemon, "whole");
     check(&mut client, 0..block, 1);
@@ -269,11 +269,12 @@ fn a_disk_that_was_pulled_returns_when_it_is_there_again() {
 }
 
 #[test]
-fn beyond_tolerance_nothing_is_invented_and_what_was_flushed_is_there_afterwards() {
+fn beyond_tolerance_reads_fail_and_flushed_data_survive() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let faulty = |path: &str, after: u32| format!("faulty({path},gone-after={after})");
-    // When they are back they count anew: what was written by then has to fit into what the second one does, twice over.
+    // The fault rules count anew when the disks return: the writes until then must fit into what the second rule
+    // allows, twice over.
     let mut client = create(&daemon, "raid1", &[&faulty(a, 600), &faulty(b, 500)], &[]);
     write(&mut client, 0..50, 1);
     client.flush().expect("it flushes");
@@ -286,19 +287,22 @@ fn beyond_tolerance_nothing_is_invented_and_what_was_flushed_is_there_afterwards
     let shown = show(&daemon);
     assert_eq!(shown["state"], "failed", "{shown}");
     assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
+    // One event reports it, and none says that the array goes on.
+    let events = daemon.events();
+    assert!(events.contains("array_failed") && !events.contains("array_fault"), "{events}");
     drop(client);
-    // The disks are back, all at once.
+    // The disks return, all at once.
     daemon.braid(&["array", "assemble", "data"]);
     wait_for_health(&daemon, "whole");
     check(&mut self::client(&daemon), 0..50, 1);
 }
 
 #[test]
-fn what_a_member_cannot_read_is_repaired_from_another() {
+fn unreadable_blocks_are_repaired_from_another_member() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let faulty = format!("faulty({b},read-error@2M-3M*40)");
-    // Read from the second alone.
+    // Reads from the second member alone.
     let mut client = create(&daemon, "raid1", &[a, &faulty], &["--write-mostly", a]);
     write(&mut client, 0..64, 1);
     check(&mut client, 0..64, 1);
@@ -329,7 +333,7 @@ fn raid10_over_uneven_disks_survives_a_kill_and_a_loss() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason_and_a_way_out() {
+fn invalid_commands_are_refused_with_a_reason_and_a_remedy() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let small = daemon.folder.sparse("small", 16 * MIB);
@@ -352,10 +356,10 @@ fn what_cannot_be_is_refused_with_a_reason_and_a_way_out() {
     check(daemon.refused(4, &["array", "add", "data", a]), "member 0");
     daemon.braid(&["array", "fail", "data", "1"]);
     check(daemon.refused(4, &["array", "fail", "data", "0"]), "would be lost");
-    check(daemon.refused(2, &["array", "fail", "data", "1"]), "out already");
+    check(daemon.refused(2, &["array", "fail", "data", "1"]), "has failed already");
     daemon.braid(&["array", "remove", "data", "1"]);
-    assert_eq!(member_state(&daemon, 1), "absent");
-    // Taken off the table it is a stranger.
+    assert_eq!(member_state(&daemon, 1), "vacant");
+    // After its removal the disk is a foreign one.
     check(daemon.refused(4, &["array", "add", "data", b]), "--force");
     daemon.braid(&["array", "add", "data", b, "--force"]);
     wait_for_health(&daemon, "whole");
@@ -364,7 +368,7 @@ fn what_cannot_be_is_refused_with_a_reason_and_a_way_out() {
 }
 
 #[test]
-fn a_mirror_that_waits_starts_when_the_other_half_appears() {
+fn a_waiting_mirror_starts_when_the_other_half_appears() {
     let mut daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
@@ -374,7 +378,7 @@ fn a_mirror_that_waits_starts_when_the_other_half_appears() {
     hide(&daemon, b);
     daemon.start_again();
     assert_eq!(show(&daemon)["state"], "incomplete");
-    // Seen as absent at least once.
+    // The daemon has seen the disk as missing at least once.
     wait_for("a look or two", || {
         let uptime = daemon.json(&["status"])["uptime_ms"].as_u64()?;
         (uptime > 3000).then_some(())
@@ -385,7 +389,7 @@ fn a_mirror_that_waits_starts_when_the_other_half_appears() {
 }
 
 #[test]
-fn a_rebuild_is_a_job_that_waits_goes_on_and_is_given_up() {
+fn a_rebuild_is_a_job_that_can_be_paused_resumed_and_cancelled() {
     let daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
@@ -399,8 +403,8 @@ fn a_rebuild_is_a_job_that_waits_goes_on_and_is_given_up() {
     let name = job["name"].as_str().expect("a name");
     daemon.braid(&["job", "pause", name]);
     assert!(daemon.json(&["job", "list"])["jobs"][0]["paused"].as_bool().expect("a word"));
-    assert!(show(&daemon)["attention"].to_string().contains("waits, by command"));
-    // It serves meanwhile, and the newcomer takes what is written.
+    assert!(show(&daemon)["attention"].to_string().contains("is paused"));
+    // The array serves meanwhile, and the new member receives all writes.
     write(&mut client, 400..410, 1);
     daemon.braid(&["job", "limit", name, "64M"]);
     daemon.braid(&["job", "resume", name]);

@@ -1,4 +1,4 @@
-//! `braid mount` and `braid umount`: file systems of volumes and arrays at folders of this machine.
+//! `braid mount` and `braid umount`: file systems of volumes and arrays at mount points of this machine.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::*;
 
-/// A daemon, a pool on it, and a folder to mount at. What is left mounted goes with it.
+/// A daemon, a pool on it, and a mount point. Dropping it unmounts what is left.
 struct Rig {
     daemon: Daemon,
     at: String,
@@ -36,7 +36,7 @@ impl Rig {
         self.daemon.json(&["export", "list"])["exports"].as_array().expect("a list").len()
     }
 
-    /// Nothing is left of what mounting has made.
+    /// Returns whether nothing is left of what a mount creates.
     fn is_clean(&self) -> bool {
         let loops = run("losetup", &["--list", "--output=BACK-FILE"]);
         let folder = self.daemon.folder.path().display().to_string();
@@ -56,11 +56,11 @@ impl Drop for Rig {
 }
 
 #[test]
-fn a_file_system_is_made_once_and_mounted_as_often_as_wanted() {
+fn a_file_system_is_made_once_and_mounted_many_times() {
     let rig = Rig::new();
     let (daemon, at) = (&rig.daemon, rig.at.as_str());
     daemon.braid(&["volume", "create", "tank/db", "512M"]);
-    // Nothing is there, and nobody asked for a file system: nothing is left of the try.
+    // Without a file system and without the option to make one, the mount is refused and leaves nothing behind.
     let refused = daemon.refused(3, &["mount", "tank/db", at]);
     assert!(refused.contains("--mkfs") && rig.is_clean(), "{refused}");
     daemon.refused(3, &["mount", "tank/none", at]);
@@ -71,7 +71,7 @@ fn a_file_system_is_made_once_and_mounted_as_often_as_wanted() {
         let made = daemon.json(&["mount", &volume, at, "--mkfs", "--fs", kind, "-o", "noatime"]);
         assert_eq!((&made["made_fs"], &made["was_mounted"]), (&Value::Bool(true), &Value::Bool(false)), "{made}");
         fs::write(rig.file(), kind).expect("it can be written");
-        // Said twice, done once.
+        // Mounting twice changes nothing.
         let again = daemon.json(&["mount", &volume, at, "--mkfs"]);
         assert_eq!(
             (&again["made_fs"], &again["was_mounted"], &again["fs"]),
@@ -79,7 +79,7 @@ fn a_file_system_is_made_once_and_mounted_as_often_as_wanted() {
         );
         let refused = daemon.refused(4, &["mount", "tank/db", at, "--mkfs"]);
         assert!(refused.contains(&volume), "{refused}");
-        // It goes on through an upgrade of the daemon.
+        // The mount survives an upgrade of the daemon.
         daemon.braid(&["serve", "--upgrade"]);
         assert_eq!(fs::read_to_string(rig.file()).expect("it can be read"), kind);
         let open = fs::File::open(rig.file()).expect("it can be opened");
@@ -89,7 +89,7 @@ fn a_file_system_is_made_once_and_mounted_as_often_as_wanted() {
         daemon.braid(&["umount", at]);
         daemon.braid(&["umount", at]);
         assert!(rig.is_clean());
-        // What is there is mounted as it is, also where somebody asks for a file system again; another kind is refused.
+        // An existing file system is mounted, also with the option to make one; another kind is refused.
         let other = if kind == "ext4" { "xfs" } else { "ext4" };
         let refused = daemon.refused(4, &["mount", &volume, at, "--fs", other, "--mkfs"]);
         assert!(refused.contains(kind) && rig.is_clean(), "{refused}");
@@ -99,21 +99,21 @@ fn a_file_system_is_made_once_and_mounted_as_often_as_wanted() {
         daemon.braid(&["umount", at]);
         assert!(rig.is_clean());
     }
-    // A snapshot is mounted read-only by itself.
+    // A snapshot is mounted read-only automatically.
     daemon.braid(&["snapshot", "create", "tank/ext4@one"]);
     daemon.braid(&["mount", "tank/ext4@one", at]);
     assert_eq!(fs::read_to_string(rig.file()).expect("it can be read"), "ext4");
     daemon.braid(&["umount", at]);
-    // What is mounted here by others is theirs.
+    // Mounts of other programs are left alone.
     run("mount", &["-t", "tmpfs", "none", at]);
     assert!(daemon.refused(4, &["mount", "tank/ext4", at]).contains("tmpfs"));
-    assert!(daemon.refused(2, &["umount", at]).contains("nothing of this daemon"));
+    assert!(daemon.refused(2, &["umount", at]).contains("no export of this daemon"));
     run("umount", &[at]);
 }
 
-/// However it is spelt, it is the same: a second device would show its file system to a second mount.
+/// Every spelling of a name refers to the same volume: a second device would give its file system a second mount.
 #[test]
-fn what_is_mounted_is_known_by_its_uuids_too() {
+fn a_mount_is_known_by_uuids_too() {
     let rig = Rig::new();
     let (daemon, at) = (&rig.daemon, rig.at.as_str());
     daemon.braid(&["volume", "create", "tank/db", "64M"]);
@@ -139,7 +139,7 @@ fn what_is_mounted_is_known_by_its_uuids_too() {
 }
 
 #[test]
-fn no_file_system_is_made_where_anything_is() {
+fn no_file_system_is_made_over_existing_data() {
     let rig = Rig::new();
     let (daemon, at) = (&rig.daemon, rig.at.as_str());
     let disks = [daemon.folder.sparse("b.img", 64 << 20), daemon.folder.sparse("c.img", 64 << 20)];
@@ -148,7 +148,7 @@ fn no_file_system_is_made_where_anything_is() {
     for name in ["safe", "tank/db"] {
         let file = daemon.folder.join("file");
         daemon.braid(&["export", "add", name, "--fuse", &file, "--name", "other"]);
-        // Swap space, then bytes that nobody knows.
+        // Swap space, then unknown bytes.
         run("mkswap", &[&file]);
         let refused = daemon.refused(4, &["mount", name, at, "--mkfs"]);
         assert!(refused.contains("swap"), "{refused}");
@@ -156,7 +156,7 @@ fn no_file_system_is_made_where_anything_is() {
         run("dd", &["if=/dev/urandom", &format!("of={file}"), "bs=4096", "count=1", "seek=7", "conv=notrunc"]);
         let refused = daemon.refused(4, &["mount", name, at, "--mkfs"]);
         assert!(refused.contains("is not empty"), "{refused}");
-        // Nor where somebody else may write.
+        // Nor while a program has the volume open through another export.
         let open = fs::File::open(&file).expect("it can be opened");
         let refused = daemon.refused(4, &["mount", name, at, "--mkfs"]);
         assert!(refused.contains("through export other"), "{refused}");
@@ -165,7 +165,7 @@ fn no_file_system_is_made_where_anything_is() {
         daemon.braid(&["export", "remove", "other"]);
         assert!(rig.is_clean());
         if name == "safe" {
-            // One block of the file system is as large as one of the array, and not of a volume.
+            // One block of the file system has the size of an array's block, and not of a volume's.
             daemon.braid(&["mount", name, at, "--mkfs"]);
             daemon.braid(&["umount", at]);
             assert!(rig.is_clean());
@@ -173,9 +173,9 @@ fn no_file_system_is_made_where_anything_is() {
     }
 }
 
-/// File systems of disks with sectors of 512 bytes are brought to volumes as they are.
+/// File systems from disks with sectors of 512 bytes are copied to volumes unchanged.
 #[test]
-fn a_file_system_with_smaller_blocks_than_a_volume_has_gets_a_device_with_small_sectors() {
+fn a_file_system_with_blocks_smaller_than_the_volumes_gets_a_device_with_small_sectors() {
     let rig = Rig::new();
     let (daemon, at) = (&rig.daemon, rig.at.as_str());
     let size = 320 << 20;
@@ -202,13 +202,13 @@ fn a_file_system_with_smaller_blocks_than_a_volume_has_gets_a_device_with_small_
         assert!(refused.contains("--sector-size 512") && rig.is_clean(), "{refused}");
         daemon.refused(2, &["mount", &volume, at, "--sector-size", "512", "--via", "ublk"]);
         daemon.refused(2, &["mount", &volume, at, "--sector-size", "256"]);
-        // By itself.
+        // Mounted automatically.
         let text = daemon.braid(&["mount", &volume, at]);
         assert!(text.contains("sectors of 512 bytes"), "{text}");
         let again = daemon.json(&["mount", &volume, at]);
         assert_eq!((&again["was_mounted"], &again["sector_bytes"]), (&true.into(), &512.into()), "{again}");
         assert!(fs::read(rig.file()).expect("it can be read") == content, "{kind}");
-        // Pieces that begin and end within blocks of the volume.
+        // I/O that begins and ends within blocks of the volume.
         for piece in 1..40 {
             let part = noise(1000 * piece, piece);
             fs::write(format!("{at}/{piece}"), part).expect("it can be written");
@@ -228,7 +228,7 @@ fn a_file_system_with_smaller_blocks_than_a_volume_has_gets_a_device_with_small_
             assert!(rig.is_clean());
         }
     }
-    // Made here, where that is wanted; one with blocks of 4096 bytes has the device that it had.
+    // A file system made by `braid mount` on request; one with blocks of 4096 bytes keeps its device.
     daemon.braid(&["volume", "create", "tank/new", "320M"]);
     let made = daemon.json(&["mount", "tank/new", at, "--mkfs", "--fs", "xfs", "--sector-size", "512"]);
     assert_eq!((&made["made_fs"], &made["sector_bytes"]), (&true.into(), &512.into()), "{made}");
@@ -238,7 +238,7 @@ fn a_file_system_with_smaller_blocks_than_a_volume_has_gets_a_device_with_small_
     daemon.braid(&["volume", "create", "tank/usual", "320M"]);
     assert_eq!(daemon.json(&["mount", "tank/usual", at, "--mkfs"])["sector_bytes"], 4096);
     daemon.braid(&["umount", at]);
-    // What this kernel may not know, and tables of partitions: what they are is said, and what helps.
+    // File systems that this kernel may not support, and partition tables: the message names the content and a remedy.
     let vfat = daemon.folder.sparse("vfat", size);
     run("mkfs.vfat", &["-S", "512", &vfat]);
     bring("tank/vfat", &vfat);
@@ -259,7 +259,7 @@ fn a_file_system_with_smaller_blocks_than_a_volume_has_gets_a_device_with_small_
     }
 }
 
-/// What a volume was, its pool knows: a volume whose content is its snapshot's is no clone, and a clone is one.
+/// The pool records what a volume is: a volume whose content equals its own snapshot's is no clone, and a clone is one.
 #[test]
 fn a_volume_with_a_snapshot_of_its_own_is_not_called_a_clone() {
     let rig = Rig::new();

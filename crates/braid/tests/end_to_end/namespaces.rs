@@ -1,6 +1,7 @@
-//! Nodes in network namespaces of their own: links that are cut, that lead one way, that lose packets.
+//! Nodes in network namespaces of their own: links that fail, fail in one direction, or lose packets.
 //!
-//! A switch is a bridge in one more namespace; nothing of the machine's own network is touched, and all of it goes with the namespaces.
+//! The switch is a bridge in one more namespace; the machine's own network stays untouched, and everything is removed
+//! with the namespaces.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -12,11 +13,11 @@ use crate::proxy::Proxy;
 use crate::replicated::{Cluster, SIZE, WHOLE, content, on_loopback};
 use crate::support::*;
 
-/// States of three replicas, one of which is out.
-const SECOND_OUT: [&str; 3] = ["in_sync", "out", "in_sync"];
-const THIRD_OUT: [&str; 3] = ["in_sync", "in_sync", "out"];
+/// Voter states with one of three replicas out.
+const SECOND_OUT: [&str; 3] = ["in_sync", "failed", "in_sync"];
+const THIRD_OUT: [&str; 3] = ["in_sync", "in_sync", "failed"];
 
-/// The namespaces, gone with this.
+/// The namespaces, removed when dropped.
 struct Net {
     name: String,
     nodes: usize,
@@ -53,7 +54,7 @@ impl Net {
         format!("{}s", self.name)
     }
 
-    /// The namespace of a node.
+    /// Returns the namespace of a node.
     fn of_node(&self, node: usize) -> String {
         format!("{}n{node}", self.name)
     }
@@ -67,12 +68,12 @@ impl Net {
         ip(&["-n", &self.switch(), "link", "set", &format!("port{node}"), way]);
     }
 
-    /// What a node sends to another one is lost from now on, or no more.
+    /// Starts or stops the loss of all packets from one node to another.
     fn one_way(&self, change: &str, from: usize, to: usize) {
         ip(&["-n", &self.of_node(from), "route", change, "blackhole", &format!("{}/32", Net::address(to))]);
     }
 
-    /// So much of what a node sends is lost.
+    /// Loses this share of a node's outgoing packets.
     fn lossy(&self, node: usize, probability: &str) {
         self.rule(node, &format!("-A OUTPUT -m statistic --mode random --probability {probability} -j DROP"));
     }
@@ -84,7 +85,7 @@ impl Net {
         assert!(out.status.success(), "{}", said(&out));
     }
 
-    /// Nothing passes between these nodes and those, either way, from now on, or no more.
+    /// Starts or stops the loss of all packets between two groups of nodes, both ways.
     fn split(&self, change: &str, these: &[usize], those: &[usize]) {
         for (&a, &b) in these.iter().flat_map(|a| those.iter().map(move |b| (a, b))) {
             self.one_way(change, a, b);
@@ -92,16 +93,16 @@ impl Net {
         }
     }
 
-    /// What a node has to do with the data of another one goes by way of a proxy.
+    /// Routes a node's connections to the data port of another one through a proxy.
     fn proxy(&self, from: usize, to: usize) -> Proxy {
         let (near, far) = (Net::address(from), Net::address(to));
         self.rule(from, &format!("-t nat -A OUTPUT -p tcp -d {far} --dport 7002 -j DNAT --to-destination {near}:7777"));
-        // The proxy itself is not to come back to itself.
+        // The proxy's own connections are exempt from the redirection.
         self.rule(to, "-t nat -A PREROUTING -p tcp --dport 7003 -j REDIRECT --to-ports 7002");
         Proxy::start(&self.of_node(from), &format!("{near}:7777"), &format!("{far}:7003"))
     }
 
-    /// Nodes with pools, each in its namespace.
+    /// Starts nodes with pools, each in its namespace.
     fn cluster(&self, names: &[&str]) -> Cluster {
         let start = |node: usize, folder: Folder| {
             let mut command = serve(&folder, &["--shards".to_owned(), "1".to_owned()]);
@@ -124,13 +125,13 @@ impl Drop for Net {
     }
 }
 
-/// The same command in a namespace. Not by `ip netns exec`: that copies all mounts, and a file system that another test unmounts stays
-/// in use by the copy.
+/// Wraps a command so that it runs in a namespace. `ip netns exec` is avoided: it copies all mounts, and a file system
+/// that another test unmounts stays busy through the copy.
 fn within(namespace: &str, inner: &mut Command) -> Command {
     through(&["nsenter", &format!("--net=/run/netns/{namespace}"), "--"], inner)
 }
 
-/// The same command by way of another one.
+/// Wraps a command in another one.
 fn through(outer: &[&str], inner: &mut Command) -> Command {
     let mut whole = command(outer[0]);
     whole.args(&outer[1..]).arg(inner.get_program()).args(inner.get_args());
@@ -143,26 +144,26 @@ fn through(outer: &[&str], inner: &mut Command) -> Command {
 }
 
 #[test]
-fn a_replica_behind_a_link_that_is_cut_or_leads_one_way_is_left_out_and_comes_back() {
+fn a_replica_behind_a_dead_or_one_way_link_is_left_out_and_returns() {
     let net = Net::of(3);
     let cluster = net.cluster(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
     let mut client = cluster.client(0);
     client.write(0, &noise(MIB, 1)).expect("it is written");
-    // Nothing tells the node that serves of a link that is down: it waits, and then goes on without.
+    // The serving node gets no notice of a dead link: it waits, and then continues without the replica.
     net.link(2, "down");
     client.write(MIB, &noise(MIB, 2)).expect("the two others have it");
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     net.link(2, "up");
     cluster.wait_for_states(0, &WHOLE);
-    // One that is heard, and does not hear.
+    // A link in one direction: the other node's packets arrive, and this node's do not.
     net.one_way("add", 0, 1);
     client.write(2 * MIB, &noise(MIB, 3)).expect("the two others have it");
-    cluster.wait_for_states(0, &["in_sync", "out", "in_sync"]);
+    cluster.wait_for_states(0, &["in_sync", "failed", "in_sync"]);
     net.one_way("del", 0, 1);
     cluster.wait_for_states(0, &WHOLE);
-    // Losses slow it down, and no more.
+    // Packet loss only slows the volume down.
     net.lossy(2, "0.02");
     for at in 0..8 {
         client.write((8 + at) * MIB, &noise(MIB, 8 + at)).expect("it is written");
@@ -183,14 +184,15 @@ fn a_replica_behind_a_link_that_is_cut_or_leads_one_way_is_left_out_and_comes_ba
 }
 
 #[test]
-fn a_node_that_is_cut_off_answers_nothing_once_another_one_serves() {
+fn a_cut_off_node_answers_nothing_once_another_one_serves() {
     let net = Net::of(3);
     let cluster = net.cluster(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
     let mut old = cluster.client(0);
     old.write_fua(0, &noise(MIB, 1)).expect("it is written");
-    // It has a replica of its own, and reads that: but not for longer than its lease. Whoever is cut off comes again.
+    // The cut-off node has a replica of its own and reads from it, but not longer than its lease. A client whose
+    // connection is closed reconnects.
     let (overwritten, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let reader = {
         let (overwritten, ends, socket) =
@@ -222,16 +224,16 @@ fn a_node_that_is_cut_off_answers_nothing_once_another_one_serves() {
     overwritten.store(true, Ordering::Release);
     std::thread::sleep(Duration::from_secs(2));
     net.link(0, "up");
-    wait_for("the first one to stop", || cluster.nodes[0].events().contains("volume_taken").then_some(()));
+    wait_for("the first one to stop", || cluster.nodes[0].events().contains("volume_taken_over").then_some(()));
     ends.store(true, Ordering::Release);
     assert!(reader.join().expect("nothing was read that should not be") > 0);
     cluster.wait_for_states(1, &WHOLE);
     assert!(new.read(0, MIB as usize).expect("it is read") == noise(MIB, 2));
 }
 
-/// Each half has a controller: the one that serves has most voters on its side no more, and the other one takes over.
+/// Each half has a controller: the serving one loses the majority of its voters, and the other one takes over.
 #[test]
-fn of_two_halves_one_serves_and_the_other_one_answers_nothing() {
+fn of_two_partitions_only_the_majority_serves() {
     let net = Net::of(4);
     let cluster = net.cluster(&["one", "two", "three", "four"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
@@ -241,14 +243,14 @@ fn of_two_halves_one_serves_and_the_other_one_answers_nothing() {
     old.write_fua(0, &noise(MIB, 1)).expect("it is written");
     old.write_fua(MIB, &noise(MIB, 2)).expect("it is written");
     net.split("add", &[0, 1], &[2, 3]);
-    // What it is asked from now on may be answered as long as its lease lasts, and by then nobody else serves.
+    // Until its lease ends it may still answer requests; by then no other node serves.
     let taken = Arc::new(AtomicBool::new(false));
     let writer = {
         let (taken, socket) = (Arc::clone(&taken), cluster.nodes[3].nbd_socket("db"));
         std::thread::spawn(move || {
             let answered = old.write_fua(0, &noise(MIB, 9)).is_ok();
-            assert!(!answered, "two of three voters are away: no write can be on as many as are needed");
-            // Whoever comes again meets nobody, or waits.
+            assert!(!answered, "two of three voters are unreachable: no write reaches a quorum");
+            // A client that reconnects is refused, or waits.
             if let Ok(mut again) = Client::open(&socket, "db") {
                 let late = taken.load(Ordering::Acquire);
                 let read = again.read(0, 4096);
@@ -262,7 +264,7 @@ fn of_two_halves_one_serves_and_the_other_one_answers_nothing() {
     cluster.nodes[0].export("db");
     let mut new = cluster.client(0);
     let first = new.read(0, MIB as usize).expect("it is read");
-    // What was not answered is there wholly, in part, or not at all; what was is there.
+    // An unanswered write is there as a whole, in part, or not at all; an answered one is there.
     let is_either = |block: usize| {
         let at = block * 4096..(block + 1) * 4096;
         [1, 9].into_iter().any(|seed| first[at.clone()] == noise(MIB, seed)[at.clone()])
@@ -270,7 +272,7 @@ fn of_two_halves_one_serves_and_the_other_one_answers_nothing() {
     assert!((0..256).all(is_either));
     assert!(new.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 2));
     new.write_fua(0, &noise(MIB, 3)).expect("it is written");
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     net.split("del", &[0, 1], &[2, 3]);
     wait_for("the other one to hear of it", || {
         (cluster.nodes[3].json(&["volume", "show", "db"])["state"] == "detached").then_some(())
@@ -288,7 +290,7 @@ fn of_two_halves_one_serves_and_the_other_one_answers_nothing() {
 }
 
 #[test]
-fn connections_that_are_slow_reset_or_half_open_cost_time_and_nothing_else() {
+fn slow_reset_or_half_open_connections_only_cost_time() {
     let net = Net::of(3);
     let cluster = net.cluster(&["one", "two", "three"]);
     let proxy = net.proxy(0, 2);
@@ -307,11 +309,11 @@ fn connections_that_are_slow_reset_or_half_open_cost_time_and_nothing_else() {
     std::thread::sleep(Duration::from_secs(3));
     proxy.reset_after(0);
     assert!(proxy.resets() > 2, "{}", proxy.resets());
-    assert_eq!(cluster.states(0), WHOLE, "what was not answered is asked again");
-    // Nothing comes any more, and nobody says so.
+    assert_eq!(cluster.states(0), WHOLE, "unanswered requests are retried");
+    // No more packets arrive, and no connection is closed.
     proxy.silence(true);
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
-    // The replica's node believes in the old connections for good; new ones take their place.
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
+    // The replica's node keeps the old connections open; new ones replace them.
     proxy.abandon();
     proxy.silence(false);
     cluster.wait_for_states(0, &WHOLE);
@@ -326,10 +328,10 @@ fn connections_that_are_slow_reset_or_half_open_cost_time_and_nothing_else() {
     }
 }
 
-/// A machine cannot be suspended here; but the clock that goes on meanwhile can be another one than that which does not. Whoever
-/// took a lease by one and looked at it by the other would answer nothing, or for good.
+/// A machine cannot be suspended here, but the clock that stops during a suspend can run differently from the one that
+/// does not. A node that took a lease by one clock and checked it by the other would never serve, or serve forever.
 #[test]
-fn a_lease_goes_by_the_clock_of_machines_that_sleep() {
+fn a_lease_uses_the_clock_that_includes_suspend() {
     need_root();
     let start = |node: usize, folder: Folder| {
         let mut inner = serve(&folder, &["--shards".to_owned(), "1".to_owned()]);
@@ -363,14 +365,14 @@ fn a_lease_goes_by_the_clock_of_machines_that_sleep() {
     for node in &mut cluster.nodes[1..] {
         node.start_again();
     }
-    // Answered then, or cut off to be asked again, as both others were lost at once.
+    // The request is answered then, or its connection closed for a retry, as both other nodes failed at once.
     if let Ok(read) = reader.join().expect("it does not panic") {
         assert!(read == noise(MIB, 1));
     }
 }
 
 #[test]
-fn what_is_written_to_parity_over_nodes_while_links_are_cut_is_read_without_any_of_them() {
+fn writes_to_parity_across_nodes_during_link_failures_are_readable_without_any_one_node() {
     let net = Net::of(3);
     let cluster = net.cluster(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &["--level", "raid5"]);
@@ -392,7 +394,7 @@ fn what_is_written_to_parity_over_nodes_while_links_are_cut_is_read_without_any_
         cluster.wait_for_states(0, &WHOLE);
     }
     assert!(fio.wait().success(), "{}", fio.log());
-    // Whatever two of them have is everything.
+    // Any two nodes together have all data.
     let copy = cluster.nodes[0].folder.join("copy");
     let read = || {
         run("nbdcopy", &[&uri, &copy]);

@@ -1,5 +1,5 @@
-//! A small NBD client that is nobody else's: its bytes are written from the protocol's document, and it can be
-//! made to send what no honest client would.
+//! A small, independent NBD client: its bytes are written from the protocol specification, and it can send requests
+//! that no honest client would.
 
 use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ pub struct Client {
     next_handle: u64,
 }
 
-/// Connects, with limits on how long anything may take.
+/// Connects, with time limits on all reads and writes.
 pub fn connect(socket: &str) -> Result<UnixStream> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -33,7 +33,7 @@ pub fn connect(socket: &str) -> Result<UnixStream> {
     Ok(stream)
 }
 
-/// Reads the greeting and answers with the flags of a client of today: fixed newstyle, no zeroes.
+/// Reads the greeting and sends the flags of a current client: fixed newstyle, no zeroes.
 pub fn greet(stream: &mut UnixStream) -> Result<()> {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;
@@ -43,18 +43,18 @@ pub fn greet(stream: &mut UnixStream) -> Result<()> {
     stream.write_all(&3u32.to_be_bytes())
 }
 
-/// The bytes of one option.
+/// Returns the bytes of one option.
 pub fn option(number: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT", &number.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
-/// The bytes of option GO for an export, which asks for no further information.
+/// Returns the bytes of option GO for an export, without information requests.
 pub fn option_go(export: &str) -> Vec<u8> {
     let data = [&(export.len() as u32).to_be_bytes()[..], export.as_bytes(), &0u16.to_be_bytes()].concat();
     option(7, &data)
 }
 
-/// One reply to an option: its type and data.
+/// Reads one reply to an option. Returns its type and data.
 pub fn option_reply(stream: &mut UnixStream) -> Result<(u32, Vec<u8>)> {
     let mut head = [0; 20];
     stream.read_exact(&mut head)?;
@@ -66,7 +66,7 @@ pub fn option_reply(stream: &mut UnixStream) -> Result<(u32, Vec<u8>)> {
     Ok((u32::from_be_bytes(head[12..16].try_into().expect("four bytes")), data))
 }
 
-/// The bytes of one request's header.
+/// Returns the bytes of one request's header.
 pub fn request(flags: u16, command: u16, handle: u64, offset: u64, length: u32) -> Vec<u8> {
     let mut bytes = 0x2560_9513_u32.to_be_bytes().to_vec();
     bytes.extend(flags.to_be_bytes());
@@ -77,7 +77,7 @@ pub fn request(flags: u16, command: u16, handle: u64, offset: u64, length: u32) 
     bytes
 }
 
-/// A simple reply: error and handle; the data of a read follows.
+/// Reads a simple reply. Returns its error and handle; the data of a read follow on the stream.
 pub fn reply(stream: &mut UnixStream) -> Result<(u32, u64)> {
     let mut head = [0; 16];
     stream.read_exact(&mut head)?;
@@ -109,11 +109,11 @@ impl Client {
                 }
             }
         }
-        let size_bytes = size_bytes.ok_or_else(|| Error::other("GO told no size"))?;
+        let size_bytes = size_bytes.ok_or_else(|| Error::other("GO reported no size"))?;
         Ok(Client { stream, size_bytes, next_handle: 1 })
     }
 
-    /// Sends one request, does not wait for its reply; gives its handle.
+    /// Sends one request without waiting for its reply. Returns its handle.
     pub fn send(&mut self, flags: u16, command: u16, offset: u64, length: u32, data: &[u8]) -> Result<u64> {
         let handle = self.next_handle;
         self.next_handle += 1;
@@ -151,7 +151,7 @@ impl Client {
     }
 }
 
-/// Whether the server has closed this connection (or does so within the patience of the tests).
+/// Returns whether the server has closed this connection, or closes it within the read timeout.
 pub fn is_closed(stream: &mut UnixStream) -> bool {
     let mut rest = [0; 4096];
     loop {

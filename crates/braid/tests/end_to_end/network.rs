@@ -1,4 +1,4 @@
-//! The API on the network: TLS, tokens and certificates, as curl and the command line see them.
+//! The API on the network: TLS, tokens and certificates, with curl and the command line as clients.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const OTHER: &str = "ffffffffffffffffffffffffffffffff";
 const READ: &str = "r-e-a-d-0123456789abcdef01234567";
 
-/// An authority, with its certificate in a file.
+/// A certificate authority, with its certificate in a file.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub file: String,
@@ -25,7 +25,7 @@ pub struct Authority {
 impl Authority {
     pub fn new(folder: &Folder, name: &str) -> Authority {
         let mut params = CertificateParams::new(Vec::new()).expect("no names are right, too");
-        // Authorities are told apart by their names, and from what they sign.
+        // Distinct names keep the authorities apart from each other and from the certificates that they sign.
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
@@ -35,7 +35,7 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), file }
     }
 
-    /// A certificate for these names, in `NAME.crt` and `NAME.key`.
+    /// Signs a certificate for these host names, in `NAME.crt` and `NAME.key`.
     pub fn sign(&self, folder: &Folder, name: &str, hosts: &[&str]) -> (String, String) {
         let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
         let key = KeyPair::generate().expect("a key");
@@ -43,7 +43,7 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, name);
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate");
         let files = (folder.join(&format!("{name}.crt")), folder.join(&format!("{name}.key")));
-        // Replaced at once, as one that is in use has to be.
+        // The files are replaced atomically, as files in use have to be.
         for (file, text) in [(&files.1, key.serialize_pem()), (&files.0, certificate.pem())] {
             let new = format!("{file}.new");
             fs::write(&new, text).expect("a file can be written");
@@ -53,7 +53,7 @@ impl Authority {
     }
 }
 
-/// A file that only its owner may read.
+/// Writes a file that only its owner may read.
 pub fn secret(folder: &Folder, name: &str, text: &str) -> String {
     let new = folder.join("new");
     fs::write(&new, text).expect("a file can be written");
@@ -70,7 +70,7 @@ struct OnNetwork {
 }
 
 impl OnNetwork {
-    /// With these further arguments, in which `{}` is the folder.
+    /// Starts the daemon with further arguments, in which `{}` is the folder.
     fn start(further: &[&str]) -> OnNetwork {
         let folder = Folder::new();
         let authority = Authority::new(&folder, "ca");
@@ -97,9 +97,9 @@ impl OnNetwork {
         run_any("curl", &all)
     }
 
-    /// Status and body of a request with this token.
+    /// Sends a request with this token. Returns its status and body.
     #[track_caller]
-    fn ask(&self, method: &str, path: &str, token: Option<&str>) -> (u16, Value) {
+    fn request(&self, method: &str, path: &str, token: Option<&str>) -> (u16, Value) {
         let header = format!("authorization: Bearer {}", token.unwrap_or_default());
         let mut arguments = vec!["-X", method];
         if token.is_some() {
@@ -112,7 +112,7 @@ impl OnNetwork {
         (status, serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {}", said(&out))))
     }
 
-    /// Runs `braid ARGUMENTS` against it over the network.
+    /// Runs `braid ARGUMENTS` against the daemon over the network.
     fn braid(&self, arguments: &[&str]) -> Output {
         let mut command = self.daemon.command(arguments);
         command.env("BRAID_HOST", &self.url).env("BRAID_CA", &self.authority.file);
@@ -125,7 +125,7 @@ impl OnNetwork {
 }
 
 #[test]
-fn a_daemon_is_not_on_the_network_without_tls_and_without_knowing_who_asks() {
+fn the_api_is_not_on_the_network_without_tls_and_authentication() {
     let folder = Folder::new();
     let authority = Authority::new(&folder, "ca");
     let (cert, key) = authority.sign(&folder, "server", &["localhost"]);
@@ -143,9 +143,12 @@ fn a_daemon_is_not_on_the_network_without_tls_and_without_knowing_who_asks() {
     let cases: [(&[&str], &str); 6] = [
         (&[], "without TLS"),
         (&["--api-token-file", &tokens], "without TLS"),
-        (&["--api-cert", &cert, "--api-key", &key], "to everybody"),
+        (&["--api-cert", &cert, "--api-key", &key], "without authentication"),
         (&["--api-cert", &cert, "--api-key", &key, "--api-token-file", &open], "chmod 0600"),
-        (&["--api-cert", &cert, "--api-key", &other_key, "--api-token-file", &tokens], "not that of the certificate"),
+        (
+            &["--api-cert", &cert, "--api-key", &other_key, "--api-token-file", &tokens],
+            "does not match the certificate",
+        ),
         (&["--api-cert", &cert, "--api-key", &key, "--api-client-ca", &tokens], "certificate"),
     ];
     for (arguments, words) in cases {
@@ -153,29 +156,29 @@ fn a_daemon_is_not_on_the_network_without_tls_and_without_knowing_who_asks() {
         assert_eq!(status, Some(2), "{arguments:?}: {text}");
         assert!(text.contains(words) && !text.contains(TOKEN), "{arguments:?}: {text}");
     }
-    // The same from the configuration.
+    // The same settings in the configuration file.
     fs::write(folder.join("braid.toml"), "[api]\nlisten = \"127.0.0.1\"\n").expect("a file can be written");
     let out = serve(&folder, &[]).output().expect("braid can be started");
     assert!(out.status.code() == Some(2) && said(&out).contains("without TLS"), "{}", said(&out));
 }
 
 #[test]
-fn tokens_let_in_and_are_changed_while_the_daemon_runs() {
+fn tokens_authenticate_and_are_replaced_while_the_daemon_runs() {
     let net = OnNetwork::with_tokens();
     net.daemon.braid(&["array", "create", "data", "--level", "concat", "mem:16M"]);
     for token in [None, Some(""), Some(OTHER), Some(&TOKEN[..31])] {
         for (method, path) in
             [("GET", "/v1/status"), ("DELETE", "/v1/arrays/data"), ("GET", "/metrics"), ("GET", "/none")]
         {
-            let (status, body) = net.ask(method, path, token);
+            let (status, body) = net.request(method, path, token);
             assert_eq!((status, &body["error"]["kind"]), (401, &Value::from("unauthenticated")), "{method} {path}");
         }
     }
-    assert_eq!(net.ask("GET", "/v1/status", Some(READ)).0, 200);
-    let (status, body) = net.ask("DELETE", "/v1/arrays/data", Some(READ));
+    assert_eq!(net.request("GET", "/v1/status", Some(READ)).0, 200);
+    let (status, body) = net.request("DELETE", "/v1/arrays/data", Some(READ));
     assert_eq!((status, &body["error"]["kind"]), (403, &Value::from("forbidden")), "{body}");
-    assert_eq!(net.ask("POST", "/v1/assemble", Some(READ)).0, 403);
-    assert_eq!(net.ask("GET", "/v1/arrays/data", Some(TOKEN)).0, 200);
+    assert_eq!(net.request("POST", "/v1/assemble", Some(READ)).0, 403);
+    assert_eq!(net.request("GET", "/v1/arrays/data", Some(TOKEN)).0, 200);
 
     // The command line, by options and by variables.
     let tokens = net.daemon.folder.join("tokens");
@@ -193,22 +196,22 @@ fn tokens_let_in_and_are_changed_while_the_daemon_runs() {
     let out = net.braid(&["status", "--host", &name, "--token-file", &tokens]);
     assert_eq!(out.status.code(), Some(6), "{}", said(&out));
 
-    // Another token beside the first, then instead of it; no connection is broken and no restart is needed.
+    // A second token beside the first, then instead of it; no connection is closed and no restart is needed.
     secret(&net.daemon.folder, "tokens", &format!("{TOKEN}\n{OTHER}\n"));
-    wait_for("the second token", || (net.ask("GET", "/v1/status", Some(OTHER)).0 == 200).then_some(()));
-    assert_eq!(net.ask("GET", "/v1/status", Some(TOKEN)).0, 200);
+    wait_for("the second token", || (net.request("GET", "/v1/status", Some(OTHER)).0 == 200).then_some(()));
+    assert_eq!(net.request("GET", "/v1/status", Some(TOKEN)).0, 200);
     secret(&net.daemon.folder, "tokens", OTHER);
-    wait_for("the first to be forgotten", || (net.ask("GET", "/v1/status", Some(TOKEN)).0 == 401).then_some(()));
-    assert_eq!(net.ask("DELETE", "/v1/arrays/data", Some(OTHER)).0, 200);
-    // A file that is wrong lets nobody in, and the status says so.
+    wait_for("the first to be forgotten", || (net.request("GET", "/v1/status", Some(TOKEN)).0 == 401).then_some(()));
+    assert_eq!(net.request("DELETE", "/v1/arrays/data", Some(OTHER)).0, 200);
+    // An invalid token file admits no client, and the status reports it.
     secret(&net.daemon.folder, "tokens", "short");
-    wait_for("nobody to come in", || (net.ask("GET", "/v1/status", Some(OTHER)).0 == 401).then_some(()));
+    wait_for("the token to be refused", || (net.request("GET", "/v1/status", Some(OTHER)).0 == 401).then_some(()));
     let out = net.daemon.any(&["status", "--check"]);
-    // Where its lines end depends on how long the path of the file is.
+    // The line breaks depend on the length of the file's path.
     let on_one_line = said(&out).split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(out.status.code() == Some(5) && on_one_line.contains("at least 32"), "{on_one_line}");
     secret(&net.daemon.folder, "tokens", OTHER);
-    wait_for("it to be mended", || (net.ask("GET", "/v1/status", Some(OTHER)).0 == 200).then_some(()));
+    wait_for("it to be mended", || (net.request("GET", "/v1/status", Some(OTHER)).0 == 200).then_some(()));
     assert_eq!(net.daemon.any(&["status", "--check"]).status.code(), Some(0));
     let log = net.daemon.running.log();
     for token in [TOKEN, OTHER, READ] {
@@ -217,7 +220,7 @@ fn tokens_let_in_and_are_changed_while_the_daemon_runs() {
 }
 
 #[test]
-fn certificates_let_in_and_are_renewed_while_the_daemon_runs() {
+fn certificates_authenticate_and_are_renewed_while_the_daemon_runs() {
     let net = OnNetwork::start(&["--api-client-ca", "{}/ca.crt"]);
     let folder = &net.daemon.folder;
     let (cert, key) = net.authority.sign(folder, "me", &["me"]);
@@ -240,7 +243,7 @@ fn certificates_let_in_and_are_renewed_while_the_daemon_runs() {
         net.curl("/v1/assemble", &["--cert", &cert, "--key", &key, "-H", "origin: https://x.example", "-d", "{}"]);
     assert!(said(&out).ends_with("\n403"), "{}", said(&out));
 
-    // A certificate of another authority takes the place of the server's: clients of the first no longer believe it.
+    // A certificate of another authority replaces the server's: clients of the first authority refuse it.
     stranger.sign(folder, "server", &["127.0.0.1"]);
     wait_for("the new certificate", || {
         let out = net.curl("/v1/status", &["--cert", &cert, "--key", &key]);
@@ -248,17 +251,17 @@ fn certificates_let_in_and_are_renewed_while_the_daemon_runs() {
     });
     let out = net.curl("/v1/status", &["--cert", &cert, "--key", &key, "--cacert", &stranger.file]);
     assert!(said(&out).ends_with("\n200"), "{}", said(&out));
-    // One that is broken leaves the old one in place.
+    // A damaged file leaves the old certificate in use.
     fs::write(folder.join("server.crt"), "broken").expect("a file can be written");
-    wait_for("the complaint", || net.daemon.events().contains("api_files_wrong").then_some(()));
+    wait_for("the event", || net.daemon.events().contains("api_files_invalid").then_some(()));
     let out = net.curl("/v1/status", &["--cert", &cert, "--key", &key, "--cacert", &stranger.file]);
     assert!(said(&out).ends_with("\n200"), "{}", said(&out));
 }
 
 #[test]
-fn clients_that_hang_or_speak_nonsense_are_ended_and_others_served() {
+fn hanging_or_invalid_clients_are_closed_and_others_served() {
     let net = OnNetwork::with_tokens();
-    // More than there are places for: further ones wait until these were ended, and the socket does not notice.
+    // More connections than slots: further ones wait until these are closed, and the Unix socket is unaffected.
     let mut hanging = Vec::new();
     for _ in 0..140 {
         hanging.push(TcpStream::connect(net.address()).expect("the kernel accepts"));
@@ -267,18 +270,18 @@ fn clients_that_hang_or_speak_nonsense_are_ended_and_others_served() {
     let mut plain = TcpStream::connect(net.address()).expect("the kernel accepts");
     plain.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
     plain.write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n").expect("the kernel takes it");
-    let mut answer = Vec::new();
-    let _ = plain.read_to_end(&mut answer);
-    assert!(!String::from_utf8_lossy(&answer).contains("HTTP/1.1 200"), "an answer without TLS");
-    // All of them are ended by the daemon, while they are still held here.
+    let mut reply = Vec::new();
+    let _ = plain.read_to_end(&mut reply);
+    assert!(!String::from_utf8_lossy(&reply).contains("HTTP/1.1 200"), "a reply without TLS");
+    // The daemon closes all of them, while the test still holds them.
     for stream in &mut hanging {
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has that limit");
         let mut byte = [0; 64];
         while !matches!(stream.read(&mut byte), Ok(0) | Err(_)) {}
     }
-    assert_eq!(net.ask("GET", "/v1/status", Some(TOKEN)).0, 200);
+    assert_eq!(net.request("GET", "/v1/status", Some(TOKEN)).0, 200);
 
-    // Heads that trickle, bodies that trickle, heads that are too long: over TLS, with a right token.
+    // Heads that trickle, bodies that trickle, heads that are too long: over TLS, with a valid token.
     let authorized = format!("authorization: Bearer {TOKEN}\r\n");
     let long = format!("GET /v1/status HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "x".repeat(64 << 10));
     let many = format!("GET /v1/status HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(200));
@@ -299,33 +302,33 @@ fn clients_that_hang_or_speak_nonsense_are_ended_and_others_served() {
                 .spawn();
             let mut child = out.expect("openssl can be started");
             let mut stdin = child.stdin.take().expect("it is piped");
-            // It may be ended before it has taken everything.
+            // The daemon may close the connection before it has read everything.
             let _ = stdin.write_all(request.as_bytes());
-            let mut answer = String::new();
-            let _ = child.stdout.take().expect("it is piped").read_to_string(&mut answer);
+            let mut reply = String::new();
+            let _ = child.stdout.take().expect("it is piped").read_to_string(&mut reply);
             drop(stdin);
             let ended = child.wait().expect("it is our child");
-            assert_ne!(ended.code(), Some(124), "the daemon did not end it: {answer}");
+            assert_ne!(ended.code(), Some(124), "the daemon did not end it: {reply}");
             assert!(
-                answer.is_empty() && status.is_empty() || answer.contains(&format!("HTTP/1.1 {status}")),
-                "{status}: {answer}"
+                reply.is_empty() && status.is_empty() || reply.contains(&format!("HTTP/1.1 {status}")),
+                "{status}: {reply}"
             );
         })
     });
     for thread in threads {
         thread.join().expect("a client that misbehaves is ended");
     }
-    assert_eq!(net.ask("GET", "/v1/status", Some(TOKEN)).0, 200);
+    assert_eq!(net.request("GET", "/v1/status", Some(TOKEN)).0, 200);
 }
 
 #[test]
-fn events_go_on_where_a_reader_was() {
+fn event_streams_resume_where_they_ended() {
     let net = OnNetwork::with_tokens();
     for name in ["one", "two", "three"] {
         net.daemon.braid(&["array", "create", name, "--level", "concat", "mem:16M"]);
     }
     let last = net.daemon.json(&["events"])["next_sequence"].as_u64().expect("a number") - 1;
-    // curl ends by its own limit of time: what counts is what came until then.
+    // curl ends by its own time limit: the test uses the events received until then.
     let read = |headers: &[&str], query: &str| {
         let mut arguments =
             vec!["-N", "--max-time", "3", "-H", "authorization: Bearer r-e-a-d-0123456789abcdef01234567"];
@@ -339,27 +342,27 @@ fn events_go_on_where_a_reader_was() {
     assert!(all.contains("event: array_created\n") && all.contains("\"message\":"), "{all}");
     let rest = read(&[&format!("last-event-id: {}", last - 1)], "");
     assert!(rest.contains(&format!("id: {last}\n")) && !rest.contains(&format!("id: {}\n", last - 1)), "{rest}");
-    // The header is of a reader that comes back by itself: it wins over what its first request asked for.
+    // A client that reconnects automatically sends the header: it overrides the parameter of its first request.
     let rest = read(&[&format!("last-event-id: {}", last - 1)], "&after=0");
     assert!(!rest.contains("id: 1\n") && rest.contains(&format!("id: {last}\n")), "{rest}");
-    // A number of a daemon before this one: everything is new.
+    // An event number of an earlier daemon: all events are sent.
     assert!(read(&["last-event-id: 999999"], "").contains("id: 1\n"));
 }
 
 #[test]
-fn who_does_not_say_who_it_is_makes_room_for_others() {
+fn unauthenticated_connections_make_room_for_others() {
     let on = OnNetwork::with_tokens();
-    // More than there are places, and nobody says a word.
+    // More connections than slots, all of them silent.
     let silent: Vec<TcpStream> = (0..140).map(|_| TcpStream::connect(on.address()).expect("it listens")).collect();
     let out = on.braid(&["status", "--token-file", &on.daemon.folder.join("tokens")]);
     assert!(out.status.success(), "{}", said(&out));
     let log = on.daemon.running.log();
-    assert!(log.contains("it had not shown who it is when too many newer clients came"), "{log}");
-    // The oldest had to go.
+    assert!(log.contains("it was not authenticated yet when all connections were taken by newer clients"), "{log}");
+    // The oldest connections are closed.
     let mut oldest = &silent[0];
     oldest.set_read_timeout(Some(PATIENCE)).expect("it is a time");
     assert!(matches!(oldest.read(&mut [0; 1]), Ok(0) | Err(_)), "it is ended");
-    // Those who may come in keep their places, however many knock: a reader of events stays.
+    // Authenticated clients keep their connections, however many others arrive: a reader of events stays.
     let mut command = on.daemon.command(&["events", "--follow", "--json", "--token-file"]);
     command.arg(on.daemon.folder.join("tokens")).env("BRAID_HOST", &on.url).env("BRAID_CA", &on.authority.file);
     let mut reader = Running::start(&on.daemon.folder, "reader", &mut command);
@@ -372,7 +375,7 @@ fn who_does_not_say_who_it_is_makes_room_for_others() {
 }
 
 #[test]
-fn a_path_of_this_machine_is_not_sent_to_another() {
+fn a_local_path_is_not_sent_to_a_remote_daemon() {
     let on = OnNetwork::with_tokens();
     let tokens = on.daemon.folder.join("tokens");
     let cases: [&[&str]; 4] = [

@@ -1,4 +1,4 @@
-//! raid5 and raid6: what mirrors do, they do as well: lose members, go on, get them back, replace them, grow.
+//! raid5 and raid6 do what mirrors do: lose members, serve degraded, take members back, replace them and grow.
 
 use crate::growing::{enlarge, size};
 use crate::mirror_crashes::{bring_back, out};
@@ -24,7 +24,7 @@ fn raid5_over_disks_of_mixed_sizes_has_the_zones_that_plan_shows() {
     let members: Vec<usize> = zones.iter().map(|zone| zone["members"].as_array().map_or(0, Vec::len)).collect();
     assert_eq!(members, [3, 2], "{shown}");
     assert!(shown["size_bytes"].as_u64() > Some((150 << 30) - 100 * MIB), "{shown}");
-    // Over the border of the zones, in pieces that fit no chunk.
+    // Writes across the border of the zones, in pieces that are no multiple of a chunk.
     let border = zones[1]["array_start_bytes"].as_u64().expect("bytes");
     let last = shown["size_bytes"].as_u64().expect("bytes") - 3 * 4096;
     let places = [(0, 200 * KIB), (border - 100 * KIB, 300 * KIB), (last, 3 * 4096), (5 * BLOCK + 4096, 8192)];
@@ -68,7 +68,7 @@ fn every_two_members_of_a_raid6_of_six_may_fail() {
         for (block, seed) in written.iter().enumerate() {
             check(&mut client, [block as u64], *seed);
         }
-        // Some of it is written anew while both are away.
+        // Some of the blocks are rewritten while both members are missing.
         pairs += 1;
         for block in (pairs % 7..BLOCKS).step_by(7) {
             write(&mut client, [block], 100 * pairs);
@@ -91,7 +91,7 @@ fn every_two_members_of_a_raid6_of_six_may_fail() {
 }
 
 #[test]
-fn a_member_is_lost_under_fio_and_what_it_wrote_can_be_verified() {
+fn fio_verifies_its_data_after_a_member_is_lost_under_load() {
     let daemon = Daemon::start();
     let [a, b, c, d] = &files(&daemon, &["a", "b", "c", "d"])[..] else { panic!("four files") };
     drop(create(&daemon, "raid5", &[a, &format!("faulty({b},gone-after=2000)"), c, d], &[]));
@@ -108,13 +108,13 @@ fn a_member_is_lost_under_fio_and_what_it_wrote_can_be_verified() {
     assert!(daemon.events().contains("member_dropped"), "{}", daemon.events());
     bring_back(&daemon, b);
     wait_for_health(&daemon, "whole");
-    // What was written while it was away comes from it now.
+    // Blocks that were written while member 1 was missing are read from it now.
     daemon.braid(&["array", "fail", "data", "0"]);
     fio(&["--verify_only=1"]);
 }
 
 #[test]
-fn a_spare_takes_over_a_disk_takes_a_place_and_the_array_grows() {
+fn a_spare_takes_over_a_disk_fills_a_slot_and_the_array_grows() {
     let mut daemon = Daemon::start();
     let [a, b, c, d, e] = &files(&daemon, &["a", "b", "c", "d", "e"])[..] else { panic!("five files") };
     let mut client = create(&daemon, "raid5", &[a, b, c], &["--spare", d]);
@@ -123,23 +123,23 @@ fn a_spare_takes_over_a_disk_takes_a_place_and_the_array_grows() {
     wait_for_health(&daemon, "whole");
     assert_eq!(show(&daemon)["members"][0]["disk"].as_str(), Some(&**d), "the spare has the role");
     check(&mut client, 0..120, 1);
-    // A disk is replaced while it serves.
+    // A disk is replaced while the array serves.
     daemon.braid(&["array", "replace", "data", "1", e]);
     write(&mut client, 120..130, 1);
     wait_for_the_disk(&daemon, 1, e);
     daemon.braid(&["array", "fail", "data", "2"]);
     check(&mut client, 0..130, 1);
-    // The vacant role goes to a disk that was never a member, or no longer.
+    // The vacant slot goes to a disk that was never a member, or is one no longer.
     daemon.braid(&["array", "remove", "data", "2"]);
-    assert_eq!(member_state(&daemon, 2), "absent");
+    assert_eq!(member_state(&daemon, 2), "vacant");
     daemon.braid(&["array", "add", "data", a, "--force", "--wait"]);
     wait_for_health(&daemon, "whole");
 
-    // Two of the three become larger: a zone of two members behind the others.
+    // Two of the three disks become larger: a zone of two members would follow the others.
     let small = size(&daemon);
     let refused = daemon.refused(2, &["array", "grow", "data", b]);
     assert!(refused.contains("name 2 or more further disks") && refused.contains("another array"), "{refused}");
-    assert!(daemon.refused(2, &["array", "grow", "data"]).contains("nothing would be gained"));
+    assert!(daemon.refused(2, &["array", "grow", "data"]).contains("no capacity would be gained"));
     enlarge(d, 120 * MIB);
     enlarge(e, 120 * MIB);
     let said = daemon.braid(&["array", "grow", "data"]);
@@ -153,7 +153,7 @@ fn a_spare_takes_over_a_disk_takes_a_place_and_the_array_grows() {
     check(&mut client, (0..130).chain(new..new + 100), 1);
     drop(client);
 
-    // Degraded it starts by itself: the absent member could not have gone on alone.
+    // The degraded array starts by itself: the absent member cannot have served alone.
     daemon.stop();
     hide(&daemon, d);
     daemon.start_again();
@@ -165,7 +165,7 @@ fn a_spare_takes_over_a_disk_takes_a_place_and_the_array_grows() {
 }
 
 #[test]
-fn without_a_member_that_nobody_called_out_it_starts_by_itself_and_without_two_it_waits() {
+fn a_raid_starts_without_one_member_that_was_not_marked_failed_and_waits_without_two() {
     let mut daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid5", &[a, b, c], &[]);
@@ -186,7 +186,7 @@ fn without_a_member_that_nobody_called_out_it_starts_by_itself_and_without_two_i
     assert_eq!(shown["state"], "incomplete", "{shown}");
     unhide(&daemon, b);
     unhide(&daemon, c);
-    // The one that was out is an old copy: it catches up before it counts.
+    // The failed member is an old copy: it is resynced before it counts as in sync.
     daemon.any(&["array", "assemble", "data"]);
     wait_for_health(&daemon, "whole");
     daemon.braid(&["array", "fail", "data", "0"]);
@@ -194,7 +194,7 @@ fn without_a_member_that_nobody_called_out_it_starts_by_itself_and_without_two_i
 }
 
 #[test]
-fn beyond_tolerance_it_fails_and_what_was_flushed_is_there_afterwards() {
+fn an_array_fails_beyond_its_tolerance_and_keeps_flushed_data() {
     let daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let faulty = |path: &str, after: u32| format!("faulty({path},gone-after={after})");
@@ -215,7 +215,7 @@ fn beyond_tolerance_it_fails_and_what_was_flushed_is_there_afterwards() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_a_reason_and_a_way_out() {
+fn impossible_requests_are_refused_with_a_reason_and_a_remedy() {
     let daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let create = |arguments: &[&str]| {
@@ -230,7 +230,7 @@ fn what_cannot_be_is_refused_with_a_reason_and_a_way_out() {
     check(create(&["raid5", "--write-mostly", a, a, b, c]), "leave --write-mostly out");
     check(create(&["raid5", "--chunk", "5000", a, b, c]), "multiple of 4.00 KiB");
     check(create(&["raid5", "--chunk", "64M", a, b, "mem:32M"]), "room for");
-    // Disks under 1 GiB have a small journal: large enough in data, they cannot stand in for a larger one.
+    // Disks under 1 GiB have a small journal: a disk with enough data space still cannot replace one that has a larger journal.
     let large: Vec<String> = (0..3).map(|i| daemon.folder.sparse(&format!("large{i}"), 1 << 30)).collect();
     daemon.braid(&["array", "create", "large", "--level", "raid5", &large[0], &large[1], &large[2]]);
     let almost = daemon.folder.sparse("almost", 1020 * MIB);

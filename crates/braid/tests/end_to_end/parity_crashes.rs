@@ -1,12 +1,12 @@
-//! Arrays with parity: `kill -9` while members fail and return, and a crash that comes together with a loss.
+//! Arrays with parity: `kill -9` while members fail and return, and a crash that coincides with the loss of a member.
 
 use crate::mirror_crashes::story;
 use crate::mirrors::*;
 use crate::nbd::{Client, WRITE_ZEROES};
 use crate::support::*;
 
-/// Data of one row of a raid5 of three.
-const ROW: u64 = 2 * BLOCK;
+/// Data bytes of one stripe of a raid5 of three.
+const STRIPE: u64 = 2 * BLOCK;
 
 #[test]
 fn raid5_survives_kills_while_its_members_fail_and_return() {
@@ -18,7 +18,7 @@ fn raid6_survives_kills_while_its_members_fail_and_return() {
     story("raid6", 4, 3, &["--chunk", "16K"]);
 }
 
-/// A file system of so many bytes, in this folder.
+/// A file system of the given size, mounted on a folder.
 pub struct Small(pub String);
 
 impl Small {
@@ -39,9 +39,9 @@ impl Drop for Small {
     }
 }
 
-/// Whole rows that were acknowledged and not flushed are there after a kill, although members were left out as their file system was full.
+/// Full stripes that were acknowledged and not flushed survive a kill, although members were dropped because their file system was full.
 #[test]
-fn a_full_file_system_takes_nothing_that_was_acknowledged() {
+fn a_full_file_system_loses_no_acknowledged_write() {
     need_root();
     for level in ["raid5", "raid6"] {
         let mut daemon = Daemon::start();
@@ -50,8 +50,8 @@ fn a_full_file_system_takes_nothing_that_was_acknowledged() {
         disks.iter().for_each(|disk| drop(run("truncate", &["-s", "64M", disk])));
         let names: Vec<&str> = disks.iter().map(String::as_str).collect();
         let mut client = create(&daemon, level, &names, &[]);
-        let (row, mut done) = (6 * BLOCK, 0);
-        while client.write(done * row, &noise(row, done)).is_ok() {
+        let (stripe, mut done) = (6 * BLOCK, 0);
+        while client.write(done * stripe, &noise(stripe, done)).is_ok() {
             done += 1;
         }
         assert!(done > 10, "{done} writes are few");
@@ -60,16 +60,16 @@ fn a_full_file_system_takes_nothing_that_was_acknowledged() {
         daemon.start_again();
         let mut client = self::client(&daemon);
         for number in 0..done {
-            let back = client.read(number * row, row as usize).expect("what was acknowledged can be read");
-            assert!(back == noise(row, number), "write {number}");
+            let back = client.read(number * stripe, stripe as usize).expect("what was acknowledged can be read");
+            assert!(back == noise(stripe, number), "write {number}");
         }
         assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], 0, "{level}");
     }
 }
 
-/// A full file system below is told as what it is: the disk is not broken, and is well again once there is space.
+/// A full file system below an array is reported as such: the disk is not reported as failed, and is healthy again once there is space.
 #[test]
-fn a_full_file_system_below_is_no_broken_disk() {
+fn a_full_file_system_below_is_not_reported_as_a_failed_disk() {
     need_root();
     let daemon = Daemon::start();
     let small = Small::mount(daemon.folder.join("small"), 24 << 20);
@@ -82,7 +82,7 @@ fn a_full_file_system_below_is_no_broken_disk() {
         done += 1;
     }
     let said = wait_for("the status to tell of it", || {
-        // Lines are broken to fit.
+        // The status wraps its lines.
         let text = daemon.braid(&["status"]).split_whitespace().collect::<Vec<_>>().join(" ");
         text.contains("found no space").then_some(text)
     });
@@ -95,47 +95,47 @@ fn a_full_file_system_below_is_no_broken_disk() {
 }
 
 #[test]
-fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
+fn a_crash_together_with_a_lost_member_gives_errors_and_no_wrong_data() {
     let mut daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid5", &[a, b, c], &[]);
-    // These are whole in every way.
-    for row in 0..16 {
-        client.write(row * ROW, &noise(ROW, row)).expect("it writes");
+    // These stripes are written and flushed completely.
+    for stripe in 0..16 {
+        client.write(stripe * STRIPE, &noise(STRIPE, stripe)).expect("it writes");
     }
     client.flush().expect("it flushes");
-    // Parts of rows stand in the journal, with their parity; whole rows are only marked until a flush.
-    for row in 16..24 {
-        client.write(row * ROW, &noise(BLOCK, row)).expect("it writes");
+    // Partial stripe writes are in the journal, with their parity; full-stripe writes only have dirty bits until a flush.
+    for stripe in 16..24 {
+        client.write(stripe * STRIPE, &noise(BLOCK, stripe)).expect("it writes");
     }
-    for row in 24..40 {
-        client.write(row * ROW, &noise(ROW, row)).expect("it writes");
+    for stripe in 24..40 {
+        client.write(stripe * STRIPE, &noise(STRIPE, stripe)).expect("it writes");
     }
     daemon.kill();
     hide(&daemon, b);
     daemon.start_again();
     let mut client = self::client(&daemon);
     assert_eq!(health(&daemon), "degraded");
-    for row in 0..16 {
-        let back = client.read(row * ROW, ROW as usize).expect("a row that was flushed can be read");
-        assert!(back == noise(ROW, row), "row {row}");
+    for stripe in 0..16 {
+        let back = client.read(stripe * STRIPE, STRIPE as usize).expect("a stripe that was flushed can be read");
+        assert!(back == noise(STRIPE, stripe), "stripe {stripe}");
     }
-    for row in 16..24 {
-        let back = client.read(row * ROW, ROW as usize).expect("a row that was logged can be read");
-        assert!(back == [noise(BLOCK, row), vec![0; BLOCK as usize]].concat(), "row {row}");
+    for stripe in 16..24 {
+        let back = client.read(stripe * STRIPE, STRIPE as usize).expect("a stripe that was logged can be read");
+        assert!(back == [noise(BLOCK, stripe), vec![0; BLOCK as usize]].concat(), "stripe {stripe}");
     }
     let mut lost = Vec::new();
     for cell in 48..80 {
         match client.read(cell * BLOCK, BLOCK as usize) {
             Ok(back) => assert!(
-                back == noise(ROW, cell / 2)[(cell % 2 * BLOCK) as usize..][..BLOCK as usize],
+                back == noise(STRIPE, cell / 2)[(cell % 2 * BLOCK) as usize..][..BLOCK as usize],
                 "cell {cell}: neither what was written nor an error"
             ),
             Err(_) => lost.push(cell),
         }
     }
-    // Of every three rows two have a cell on the member that is lost.
-    assert!(lost.len() >= 10, "only {lost:?} cannot be read: are whole rows logged now?");
+    // Of every three stripes, two have a cell on the lost member.
+    assert!(lost.len() >= 10, "only {lost:?} cannot be read: are whole stripes logged now?");
     let shown = show(&daemon);
     let ranges: Vec<(u64, u64)> = shown["redundancy"]["unreadable"]
         .as_array()
@@ -154,12 +154,12 @@ fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
     assert!(metrics.contains(&format!("braid_array_unreadable_bytes{{array=\"data\"}} {bytes}")), "{metrics}");
     let status = daemon.any(&["status", "--check"]);
     assert_eq!(status.status.code(), Some(5), "{}", said(&status));
-    assert!(said(&status).contains("write these ranges again"), "{}", said(&status));
-    // What is beside it in its row is written as ever, and makes nothing readable.
+    assert!(said(&status).contains("rewrite these ranges"), "{}", said(&status));
+    // A neighbouring cell in the same stripe is still writable, and writing it makes nothing else readable.
     client.write((lost[0] ^ 1) * BLOCK, &noise(4096, 1)).expect("a cell that can be read is written");
     client.read(lost[0] * BLOCK, BLOCK as usize).expect_err("it is not known by that");
 
-    // Neither a restart nor the member's return makes something up.
+    // Neither a restart nor the member's return makes a lost cell readable.
     drop(client);
     daemon.restart(true);
     let mut client = self::client(&daemon);
@@ -169,11 +169,11 @@ fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
     assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], bytes);
     unhide(&daemon, b);
     wait_for_health(&daemon, "whole");
-    client.read(lost[0] * BLOCK, BLOCK as usize).expect_err("the member was away: nobody knows");
-    // Written they are as good as any other: some with their rows, others as they are named, in pieces and the last one first.
-    let (with_rows, alone) = lost[1..].split_at(lost.len() / 2);
-    for cell in with_rows {
-        client.write(cell / 2 * ROW, &noise(ROW, 7 + cell / 2)).expect("a whole row is taken");
+    client.read(lost[0] * BLOCK, BLOCK as usize).expect_err("the member was missing: the content is unknown");
+    // Lost cells become readable when they are rewritten: some with their whole stripe, others one by one, in halves and the second half first.
+    let (with_stripes, alone) = lost[1..].split_at(lost.len() / 2);
+    for cell in with_stripes {
+        client.write(cell / 2 * STRIPE, &noise(STRIPE, 7 + cell / 2)).expect("a whole stripe is taken");
     }
     let half = BLOCK as usize / 2;
     for cell in alone.iter().rev() {
@@ -182,17 +182,20 @@ fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
         client.read(cell * BLOCK, half).expect_err("the other half is not known");
         client.write(cell * BLOCK, &new[..half]).expect("so is the other");
         assert!(client.read(cell * BLOCK, BLOCK as usize).expect("it reads") == new, "{cell}");
-        client.write(cell / 2 * ROW, &noise(ROW, 7 + cell / 2)).expect("it is written as any row");
+        client.write(cell / 2 * STRIPE, &noise(STRIPE, 7 + cell / 2)).expect("it is written as any stripe");
     }
-    let row = lost[0] / 2;
-    client.call(0, WRITE_ZEROES, row * ROW, ROW as u32, &[]).expect("zeros will do as well");
-    assert!(client.read(row * ROW, ROW as usize).expect("it reads") == vec![0; ROW as usize]);
-    client.write(row * ROW, &noise(ROW, 7 + row)).expect("it writes");
+    let stripe = lost[0] / 2;
+    client.call(0, WRITE_ZEROES, stripe * STRIPE, STRIPE as u32, &[]).expect("zeros will do as well");
+    assert!(client.read(stripe * STRIPE, STRIPE as usize).expect("it reads") == vec![0; STRIPE as usize]);
+    client.write(stripe * STRIPE, &noise(STRIPE, 7 + stripe)).expect("it writes");
     for cell in &lost {
-        assert!(client.read(cell / 2 * ROW, ROW as usize).expect("it reads") == noise(ROW, 7 + cell / 2), "{cell}");
+        assert!(
+            client.read(cell / 2 * STRIPE, STRIPE as usize).expect("it reads") == noise(STRIPE, 7 + cell / 2),
+            "{cell}"
+        );
     }
     assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], 0);
-    wait_for("the news", || daemon.events().contains("unreadable_mended").then_some(()));
+    wait_for("the news", || daemon.events().contains("unreadable_repaired").then_some(()));
     client.flush().expect("it flushes");
     daemon.restart(true);
     assert_eq!(show(&daemon)["redundancy"]["unreadable_bytes"], 0);
@@ -202,11 +205,11 @@ fn a_crash_together_with_a_loss_gives_errors_and_invents_nothing() {
 }
 
 #[test]
-fn whole_rows_need_no_marks_after_a_stop_in_order_or_a_while() {
+fn full_stripes_need_no_dirty_regions_after_a_clean_stop_or_when_idle() {
     let mut daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid5", &[a, b, c], &[]);
-    let lose = |daemon: &mut Daemon, client: Client, lost: &str, end: fn(&mut Daemon), rows: u64| {
+    let lose = |daemon: &mut Daemon, client: Client, lost: &str, end: fn(&mut Daemon), stripes: u64| {
         drop(client);
         end(daemon);
         hide(daemon, lost);
@@ -218,27 +221,27 @@ fn whole_rows_need_no_marks_after_a_stop_in_order_or_a_while() {
             "{shown}"
         );
         let mut client = self::client(daemon);
-        for row in 0..rows {
-            let back = client.read(row * ROW, ROW as usize).expect("it reads");
-            assert!(back == noise(ROW, row), "row {row}");
+        for stripe in 0..stripes {
+            let back = client.read(stripe * STRIPE, STRIPE as usize).expect("it reads");
+            assert!(back == noise(STRIPE, stripe), "stripe {stripe}");
         }
         unhide(daemon, lost);
         wait_for_health(daemon, "whole");
         client
     };
-    // Never flushed by the client.
-    for row in 0..30 {
-        client.write(row * ROW, &noise(ROW, row)).expect("it writes");
+    // The client never flushes.
+    for stripe in 0..30 {
+        client.write(stripe * STRIPE, &noise(STRIPE, stripe)).expect("it writes");
     }
     let mut client = lose(&mut daemon, client, b, Daemon::stop, 30);
-    for row in 30..60 {
-        client.write(row * ROW, &noise(ROW, row)).expect("it writes");
+    for stripe in 30..60 {
+        client.write(stripe * STRIPE, &noise(STRIPE, stripe)).expect("it writes");
     }
     wait_for("the array to be idle", || (show(&daemon)["redundancy"]["regions_dirty"] == 0).then_some(()));
     lose(&mut daemon, client, c, Daemon::kill, 60);
 }
 
-/// Takes the journal off disks, from behind the bitmap to where the data begin.
+/// Destroys the journals of the disks: overwrites everything from the end of the bitmap to the start of the data.
 fn destroy_journals(disks: &[String]) {
     for disk in disks {
         let file = std::fs::File::options().write(true).open(disk).expect("a member's file");
@@ -246,7 +249,7 @@ fn destroy_journals(disks: &[String]) {
     }
 }
 
-/// A write was cut off when its data were in place and neither parity: to two parities the newer data look wrong.
+/// A torn write reached its data and neither parity: compared with two parities, the newer data look wrong.
 #[test]
 fn after_a_forced_start_of_raid6_data_win_over_both_parities() {
     let mut daemon = Daemon::start();
@@ -255,7 +258,7 @@ fn after_a_forced_start_of_raid6_data_win_over_both_parities() {
     let mut client = create(&daemon, "raid6", &names, &[]);
     write(&mut client, 0..40, 1);
     client.flush().expect("it flushes");
-    // In the first row block 0 of the array is on the member whose data begin with it.
+    // In the first stripe, block 0 of the array is on the member whose data area begins with it.
     let first = client.read(0, 4096).expect("it reads");
     drop(client);
     daemon.kill();
@@ -266,7 +269,7 @@ fn after_a_forced_start_of_raid6_data_win_over_both_parities() {
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, MIB).expect("it can be read");
         bytes == first
     });
-    let holder = holder.expect("somebody has it");
+    let holder = holder.expect("one member holds block 0");
     let newer = noise(4096, 99);
     let file = std::fs::File::options().write(true).open(&disks[holder]).expect("a member's file");
     std::os::unix::fs::FileExt::write_all_at(&file, &newer, MIB).expect("it can be written");
@@ -279,7 +282,7 @@ fn after_a_forced_start_of_raid6_data_win_over_both_parities() {
             jobs.into_iter().find(|job| job["kind"] == kind && job["state"] == "done")
         })
     };
-    // It is only looked at by itself, and what is found is offered to whoever asks.
+    // The array starts a check by itself, which changes nothing; the status offers the repair.
     let checked = ended("check");
     assert_eq!(checked["findings"]["differing_blocks"], 1, "{checked}");
     let status = said(&daemon.any(&["status"]));
@@ -290,7 +293,7 @@ fn after_a_forced_start_of_raid6_data_win_over_both_parities() {
     assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
     let repaired = ended("repair");
     assert_eq!(
-        (&repaired["findings"]["mended_blocks"], repaired["findings"]["wrong_members"].as_array().map(Vec::len)),
+        (&repaired["findings"]["repaired_blocks"], repaired["findings"]["wrong_members"].as_array().map(Vec::len)),
         (&1.into(), Some(0)),
         "{repaired}"
     );
@@ -298,12 +301,12 @@ fn after_a_forced_start_of_raid6_data_win_over_both_parities() {
     assert_eq!(again.status.code(), Some(0), "{}", said(&again));
     assert!(block(&daemon) == newer, "the newer data are gone");
     check(&mut self::client(&daemon), 1..40, 1);
-    // Computed from the others it is the same.
+    // The block is the same when it is computed from the other members.
     daemon.braid(&["array", "fail", "data", &holder.to_string()]);
     daemon.braid(&["array", "fail", "data", &((holder + 2) % 5).to_string()]);
     assert!(block(&daemon) == newer, "the parities are of before");
     check(&mut self::client(&daemon), 1..40, 1);
-    // Copies have no parity.
+    // Arrays of copies have no parity.
     let more = files(&daemon, &["x", "y"]);
     daemon.braid(&["array", "create", "copies", "--level", "raid1", &more[0], &more[1]]);
     let refused = daemon.refused(2, &["array", "repair", "copies", "--from-data"]);
@@ -311,7 +314,7 @@ fn after_a_forced_start_of_raid6_data_win_over_both_parities() {
 }
 
 #[test]
-fn without_a_journal_it_starts_by_force_alone() {
+fn an_array_without_its_journal_starts_only_by_force() {
     let mut daemon = Daemon::start();
     let disks = files(&daemon, &["a", "b", "c"]);
     let names: Vec<&str> = disks.iter().map(String::as_str).collect();
@@ -320,7 +323,7 @@ fn without_a_journal_it_starts_by_force_alone() {
     client.flush().expect("it flushes");
     daemon.kill();
     destroy_journals(&disks);
-    // A write that was cut off there: the parity of row 0 is not of its data.
+    // A torn write: the parity of stripe 0 does not match its data.
     let file = std::fs::File::options().write(true).open(&disks[2]).expect("a member's file");
     std::os::unix::fs::FileExt::write_all_at(&file, &noise(4096, 9), MIB).expect("it can be written");
     daemon.start_again();
@@ -331,7 +334,7 @@ fn without_a_journal_it_starts_by_force_alone() {
     assert!(daemon.refused(1, &["array", "assemble", "data"]).contains("--force"));
     daemon.braid(&["array", "assemble", "data", "--force"]);
     check(&mut self::client(&daemon), 0..40, 1);
-    // Its parity is looked at by itself.
+    // The array checks its parity by itself.
     let repair = wait_for("the repair", || {
         let jobs = daemon.json(&["job", "list"])["jobs"].as_array().cloned().expect("a list");
         jobs.into_iter().find(|job| job["kind"] == "repair" && job["state"] == "done")

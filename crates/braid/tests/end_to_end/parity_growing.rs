@@ -1,5 +1,4 @@
-//! Redundant arrays grow by further disks, which form zones of their own: what was there is where it was, and old and new members
-//! may be lost.
+//! Redundant arrays grow by further disks, which form zones of their own: existing data stay in place, and old and new members may fail.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use crate::mirrors::*;
 use crate::nbd::Client;
 use crate::support::*;
 
-/// Members of each zone, as `array show`, or what growing says, has them.
+/// Returns the members of each zone, from the output of `array show` or of `array grow`.
 fn zones(of: &serde_json::Value) -> Vec<Vec<u64>> {
     let members = |zone: &serde_json::Value| {
         let members = zone["members"].as_array().expect("a list");
@@ -23,7 +22,8 @@ fn fail(daemon: &Daemon, roles: &[u64]) {
     roles.iter().for_each(|role| drop(daemon.braid(&["array", "fail", "data", &role.to_string()])));
 }
 
-/// The level, its disks, further ones, and who is lost afterwards: of the old ones and of the new ones as many as it tolerates.
+/// Level, number of its disks, number of further disks, and the members that fail afterwards: as many of the old and of
+/// the new ones as a zone tolerates.
 const GROWTHS: [(&str, usize, usize, &[u64]); 3] =
     [("raid5", 3, 2, &[1, 4]), ("raid6", 4, 3, &[0, 3, 4, 6]), ("raid1", 2, 2, &[0, 3])];
 
@@ -37,7 +37,7 @@ fn further_disks_become_a_zone_of_their_own_under_fio() {
         let before: Vec<&str> = disks[..old].iter().map(String::as_str).collect();
         let mut client = create(&daemon, level, &before, &["--spare", &spare]);
         let small = size(&daemon);
-        // Beyond what fio writes; the last block too: its region is in part of the new zone.
+        // Beyond the area that fio writes; the region of the last block extends into the new zone.
         let (first, last) = (40 * MIB / BLOCK, small / BLOCK - 1);
         write(&mut client, first..first + 100, 1);
         write(&mut client, [last], 1);
@@ -72,13 +72,13 @@ fn further_disks_become_a_zone_of_their_own_under_fio() {
         assert!(fio.wait().success(), "{level}: {}", fio.log());
         daemon.braid(&["array", "remove", "data", &(old + new).to_string()]);
 
-        // What is new reads as zeros, from its first byte on, also where the border lies within a block.
+        // The new space reads as zeros from its first byte on, also where the border lies within a block.
         let mut client = self::client(&daemon);
         for at in [small, small + 4096, large - MIB] {
             let len = MIB.min(large - at) as usize;
             assert!(client.read(at, len).expect("it reads").iter().all(|byte| *byte == 0), "{level}: {at}");
         }
-        // Over the border as well.
+        // Writes across the border.
         let border = noise(200 * KIB, 7);
         client.write(small - 100 * KIB, &border).expect("it writes");
         let new_blocks = [small.div_ceil(BLOCK) + 3, (small + large) / 2 / BLOCK, large / BLOCK - 1];
@@ -90,27 +90,27 @@ fn further_disks_become_a_zone_of_their_own_under_fio() {
             assert!(client.read(small - 100 * KIB, 200 * 1024).expect("it reads") == border, "{level}: the border");
         };
         whole(&daemon);
-        // As many old members and as many new ones as a zone tolerates, all at once; then the daemon dies.
+        // As many old and new members as a zone tolerates fail at once; then the daemon is killed.
         fail(&daemon, lost);
         whole(&daemon);
         write(&mut client, [first, new_blocks[0]], 50);
         drop(client);
         daemon.kill();
-        let away: Vec<&String> = lost.iter().map(|role| &disks[*role as usize]).collect();
-        away.iter().for_each(|disk| hide(&daemon, disk));
+        let missing: Vec<&String> = lost.iter().map(|role| &disks[*role as usize]).collect();
+        missing.iter().for_each(|disk| hide(&daemon, disk));
         daemon.start_again();
         assert_eq!(out(&daemon), lost.iter().map(|role| *role as usize).collect::<Vec<_>>());
         check(&mut self::client(&daemon), [first, new_blocks[0]], 50);
         write(&mut self::client(&daemon), [first], 1);
         write(&mut self::client(&daemon), [new_blocks[0]], 3);
         whole(&daemon);
-        for disk in away {
+        for disk in missing {
             unhide(&daemon, disk);
-            // Perhaps it was seen before.
+            // The disk may have been found already.
             drop(daemon.any(&["array", "add", "data", disk]));
         }
         wait_for_health(&daemon, "whole");
-        // Those that returned hold all of it.
+        // The members that returned hold all of the data.
         let others: Vec<u64> = match level {
             "raid6" => vec![1, 2, 5],
             "raid5" => vec![0, 3],
@@ -122,7 +122,7 @@ fn further_disks_become_a_zone_of_their_own_under_fio() {
         wait_for_health(&daemon, "whole");
         let checked = daemon.any(&["array", "check", "data", "--wait"]);
         assert_eq!(checked.status.code(), Some(0), "{level}: {}", said(&checked));
-        // It grows again, by what its disks gain: old and new ones together.
+        // The array grows again, into the space that its disks gained: old and new ones together.
         disks.iter().for_each(|disk| enlarge(disk, 120 * MIB));
         daemon.braid(&["array", "grow", "data"]);
         assert_eq!(zones(&show(&daemon)).last(), Some(&roles(0..old + new)));
@@ -132,7 +132,7 @@ fn further_disks_become_a_zone_of_their_own_under_fio() {
 }
 
 #[test]
-fn too_few_further_disks_are_refused_with_what_could_be_done() {
+fn too_few_further_disks_are_refused_with_a_remedy() {
     let daemon = Daemon::start();
     let [a, b, c, d, e] = &files(&daemon, &["a", "b", "c", "d", "e"])[..] else { panic!("five files") };
     drop(create(&daemon, "raid6", &[a, b, c], &[]));
@@ -146,7 +146,7 @@ fn too_few_further_disks_are_refused_with_what_could_be_done() {
     refused(&[d], &help);
     refused(&[d, e], &help);
     refused(&[d, e, "--dry-run"], &help);
-    // Nothing is on them: they serve elsewhere.
+    // The disks hold nothing: another array can use them.
     let small_disk = daemon.folder.sparse("small", 16 * MIB);
     daemon.braid(&["array", "create", "other", "--level", "raid5", d, e, &small_disk]);
     // Disks under 1 GiB have a small journal.
@@ -155,15 +155,15 @@ fn too_few_further_disks_are_refused_with_what_could_be_done() {
     let almost = ["p", "q"].map(|name| daemon.folder.sparse(name, 1020 * MIB));
     let said = daemon.refused(2, &["array", "grow", "large", &almost[0], &almost[1]]);
     assert!(said.contains("take a disk of 1 GiB or more"), "{said}");
-    // A file that was to be made for it is gone again.
+    // A file that was to be created for the array is removed again.
     let made = daemon.folder.join("made");
     daemon.refused(2, &["array", "grow", "data", &format!("file:{made},size=80M")]);
     assert!(std::fs::metadata(&made).is_err(), "the file is still there");
 }
 
-/// Slow disks, so that a growth takes a while, and a daemon that dies in the middle of it.
+/// The disks are slow, so that growing takes a while; the daemon is killed in the middle of it.
 #[test]
-fn a_daemon_killed_while_an_array_grows_by_disks_finds_the_one_or_the_other() {
+fn a_daemon_killed_while_an_array_grows_by_disks_finds_the_old_or_the_new_size() {
     let (mut smaller, mut larger) = (0, 0);
     for (level, old, new, _) in GROWTHS {
         let mut daemon = Daemon::start();
@@ -192,7 +192,7 @@ fn a_daemon_killed_while_an_array_grows_by_disks_finds_the_one_or_the_other() {
             let calm = || !matches!(&*health(&daemon), "resyncing" | "rebuilding");
             wait_for("the array to be calm", || calm().then_some(()));
             assert_eq!(health(&daemon), "whole", "{level}, round {round}: {}", show(&daemon));
-            // As the smaller one it can grow now; a disk that was half taken is taken by force.
+            // If the array has the smaller size, it can grow now; a disk that was partly added needs `--force`.
             if now == before {
                 daemon.braid(&[&arguments[..], &["--force"]].concat());
                 assert!(size(&daemon) > before);

@@ -1,4 +1,4 @@
-//! The journal of a raid5 or raid6 on a disk of its own: put there, moved while the array serves, lost, absent at a start.
+//! The journal of a raid5 or raid6 on a disk of its own: placed there, moved while the array serves, lost, and absent at a start.
 
 use crate::mirror_crashes::out;
 use crate::mirrors::*;
@@ -6,7 +6,7 @@ use crate::patient::PatientFio;
 use crate::support::*;
 use serde_json::Value;
 
-/// Where the journal is, as the API says it.
+/// Returns the location of the journal as the API reports it.
 fn journal(daemon: &Daemon) -> Value {
     show(daemon)["redundancy"]["journal"].clone()
 }
@@ -20,14 +20,14 @@ fn journal_is_on(daemon: &Daemon, disk: Option<&str>) {
     assert!(text.contains(disk.unwrap_or("on the members")), "{text}");
 }
 
-/// Whether the status asks for something, and what it says.
+/// Returns the exit code of `braid status --check` and its text.
 fn status(daemon: &Daemon) -> (Option<i32>, String) {
     let out = daemon.any(&["status", "--check"]);
     (out.status.code(), said(&out))
 }
 
 #[track_caller]
-fn parity_fits(daemon: &Daemon) {
+fn check_parity(daemon: &Daemon) {
     let check = daemon.any(&["array", "check", "data", "--wait"]);
     assert_eq!(check.status.code(), Some(0), "{}", said(&check));
 }
@@ -60,7 +60,7 @@ fn fio_finds_what_it_wrote_through_kills_and_while_the_journal_moves() {
                 journal_is_on(&daemon, Some(other));
                 moved += 1;
             }
-            // It is on its way when the daemon dies.
+            // The journal is being moved when the daemon is killed.
             3 => {
                 let arguments = ["array", "journal", "data", "--members"];
                 let mut moving = Running::start(&daemon.folder, "move", &mut daemon.command(&arguments));
@@ -82,9 +82,9 @@ fn fio_finds_what_it_wrote_through_kills_and_while_the_journal_moves() {
     writer.succeeds();
     assert!(kills >= 3 && moved == 2, "it was over after {kills} kills: it is too fast for this test");
     wait_for_health(&daemon, "whole");
-    parity_fits(&daemon);
+    check_parity(&daemon);
     assert!(!daemon.events().contains("journal_disk_lost"), "{}", daemon.events());
-    // A stop in order, and the other way round: a member at a time is computed from the others.
+    // A clean stop, and the opposite case: each member in turn is computed from the others.
     daemon.restart(false);
     let mut client = self::client(&daemon);
     let before: Vec<Vec<u8>> = (0..256).map(|at| client.read(at * BLOCK, BLOCK as usize).expect("it reads")).collect();
@@ -99,7 +99,7 @@ fn fio_finds_what_it_wrote_through_kills_and_while_the_journal_moves() {
 }
 
 #[test]
-fn its_disk_is_lost_under_fio_and_the_array_goes_on() {
+fn the_journal_disk_is_lost_under_fio_and_the_array_goes_on() {
     let mut daemon = Daemon::start();
     let [a, b, c, fails, new] = &files(&daemon, &["a", "b", "c", "fails", "new"])[..] else { panic!("five files") };
     let faulty = format!("faulty({fails},gone-after=600)");
@@ -112,8 +112,8 @@ fn its_disk_is_lost_under_fio_and_the_array_goes_on() {
     };
     fio(&daemon, &["--do_verify=1", "--fsync=32"]);
     wait_for("the journal to be on the members", || journal(&daemon)["member"].is_null().then_some(()));
-    // Nothing else is amiss, and whoever looks is told until he has said what is to be.
-    let told = |daemon: &Daemon, disk: &str| {
+    // The array reports nothing else, and keeps reporting the lost journal disk until a command says where the journal is to be.
+    let check_loss_reported = |daemon: &Daemon, disk: &str| {
         let shown = show(daemon);
         assert_eq!((shown["redundancy"]["health"].as_str(), out(daemon).len()), (Some("whole"), 0), "{shown}");
         assert_eq!(shown["redundancy"]["journal"]["lost_disk"], disk, "{shown}");
@@ -123,16 +123,16 @@ fn its_disk_is_lost_under_fio_and_the_array_goes_on() {
         let metrics = run("curl", &["-s", "--unix-socket", &daemon.folder.join("api.sock"), "http://braid/metrics"]);
         assert!(metrics.contains("braid_array_journal_lost{array=\"data\"} 1"), "{metrics}");
     };
-    told(&daemon, &faulty);
+    check_loss_reported(&daemon, &faulty);
     assert!(daemon.events().contains("journal_disk_lost"), "{}", daemon.events());
-    assert_eq!(show(&daemon)["members"].as_array().map(Vec::len), Some(3), "its number is nobody's");
-    // It is remembered.
+    assert_eq!(show(&daemon)["members"].as_array().map(Vec::len), Some(3), "no member has its number");
+    // The loss persists across a kill.
     let mut client = self::client(&daemon);
     write(&mut client, 300..330, 1);
     hide(&daemon, fails);
     daemon.kill();
     daemon.start_again();
-    told(&daemon, &faulty);
+    check_loss_reported(&daemon, &faulty);
     check(&mut self::client(&daemon), 300..330, 1);
     fio(&daemon, &["--verify_only=1"]);
 
@@ -140,11 +140,11 @@ fn its_disk_is_lost_under_fio_and_the_array_goes_on() {
     journal_is_on(&daemon, Some(new));
     assert_eq!((status(&daemon).0, &journal(&daemon)["lost_disk"]), (Some(0), &Value::Null));
     assert!(daemon.events().contains("journal_moved"), "{}", daemon.events());
-    // A crash together with the loss: what was flushed is in place, and what was not may be either.
+    // A crash together with the loss of the journal disk: flushed writes are in place, and others are old or new.
     let mut client = self::client(&daemon);
     write(&mut client, 330..360, 2);
     client.flush().expect("it flushes");
-    // An answer is worth something without a flush, as long as only the daemon dies.
+    // An acknowledged write survives without a flush, as long as only the daemon dies.
     for block in 380..400 {
         client.write(block * BLOCK + 4096, &noise(4096, block)).expect("it writes");
     }
@@ -154,7 +154,7 @@ fn its_disk_is_lost_under_fio_and_the_array_goes_on() {
     daemon.kill();
     hide(&daemon, new);
     daemon.start_again();
-    told(&daemon, new);
+    check_loss_reported(&daemon, new);
     assert!(daemon.events().contains("journal_disk_lost"), "{}", daemon.events());
     check(&mut self::client(&daemon), 300..330, 1);
     check(&mut self::client(&daemon), 330..360, 2);
@@ -163,8 +163,8 @@ fn its_disk_is_lost_under_fio_and_the_array_goes_on() {
         assert!(back == noise(4096, block), "block {block} was answered");
     }
     fio(&daemon, &["--verify_only=1"]);
-    parity_fits(&daemon);
-    // Left there by command it is as it should be.
+    check_parity(&daemon);
+    // A command that leaves the journal on the members ends the report.
     daemon.braid(&["array", "journal", "data", "--members"]);
     assert_eq!((status(&daemon).0, &journal(&daemon)["lost_disk"]), (Some(0), &Value::Null));
     daemon.restart(true);
@@ -183,31 +183,31 @@ fn raid6_survives_kills_while_its_members_fail_and_return_with_the_journal_on_a_
     crate::mirror_crashes::story("raid6", 4, 3, &["--chunk", "16K", "--journal", "file:{}/fast,size=80M"]);
 }
 
-/// One member is slow to write: when the daemon dies, many rows have new data and old parity, or the other way round.
+/// One member writes slowly: when the daemon is killed, many stripes have new data and old parity, or the reverse.
 #[test]
-fn a_crash_together_with_the_loss_of_its_disk_leaves_no_parity_that_does_not_fit() {
-    const ROWS: u64 = 60;
+fn a_crash_together_with_the_loss_of_the_journal_disk_leaves_matching_parity() {
+    const STRIPES: u64 = 60;
     let mut daemon = Daemon::start();
     let [a, b, c, fast] = &files(&daemon, &["a", "b", "c", "fast"])[..] else { panic!("four files") };
     let slow = format!("faulty({c},write-delay=60ms)");
     let mut client = create(&daemon, "raid5", &[a, b, &slow], &["--journal", fast]);
-    let row = |at: u64| at * 2 * BLOCK;
-    for ten in 0..ROWS / 10 {
-        client.write(row(10 * ten), &noise(row(10), ten)).expect("it writes");
+    let stripe = |at: u64| at * 2 * BLOCK;
+    for ten in 0..STRIPES / 10 {
+        client.write(stripe(10 * ten), &noise(stripe(10), ten)).expect("it writes");
     }
     client.flush().expect("it flushes");
-    let old = |at: u64| noise(row(10), at / 10)[row(at % 10) as usize..][..4096].to_vec();
-    for at in 0..ROWS {
-        client.send(0, crate::nbd::WRITE, row(at), 4096, &noise(4096, 1000 + at)).expect("sent");
+    let old = |at: u64| noise(stripe(10), at / 10)[stripe(at % 10) as usize..][..4096].to_vec();
+    for at in 0..STRIPES {
+        client.send(0, crate::nbd::WRITE, stripe(at), 4096, &noise(4096, 1000 + at)).expect("sent");
         std::thread::sleep(std::time::Duration::from_millis(4));
     }
     daemon.kill();
     hide(&daemon, fast);
     daemon.start_again();
     journal_is_on(&daemon, None);
-    parity_fits(&daemon);
+    check_parity(&daemon);
     let mut client = self::client(&daemon);
-    let mut read = || (0..ROWS).map(|at| client.read(row(at), 4096).expect("it reads")).collect::<Vec<_>>();
+    let mut read = || (0..STRIPES).map(|at| client.read(stripe(at), 4096).expect("it reads")).collect::<Vec<_>>();
     let now = read();
     let newer = (0..).zip(&now).filter(|(at, now)| **now == noise(4096, 1000 + at)).count();
     assert!((0..).zip(&now).all(|(at, now)| *now == noise(4096, 1000 + at) || *now == old(at)), "neither old nor new");
@@ -217,7 +217,7 @@ fn a_crash_together_with_the_loss_of_its_disk_leaves_no_parity_that_does_not_fit
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_says_what_can() {
+fn impossible_requests_are_refused_with_a_remedy() {
     let daemon = Daemon::start();
     let [a, b, c, fast, d, e] = &files(&daemon, &["a", "b", "c", "fast", "d", "e"])[..] else { panic!("six files") };
     let refused = |status: i32, arguments: &[&str], words: &[&str]| {
@@ -246,13 +246,13 @@ fn what_cannot_be_is_refused_and_says_what_can() {
         .and_then(|file| std::os::unix::fs::FileExt::write_all_at(&file, b"XFSB", 0))
         .expect("a file can be written");
     with(&full, &["not empty", "--force"], 4, &[]);
-    // A file that was to be made for it is gone again.
+    // A file that was to be created for the journal is removed again.
     let made = daemon.folder.join("made");
     refused(2, &[&create[..], &["raid5", "--journal", &format!("file:{made},size=1M"), a, b, c]].concat(), &["made"]);
     assert!(std::fs::metadata(&made).is_err(), "the file is still there");
     assert_eq!(daemon.json(&["array", "list"])["arrays"].as_array().map(Vec::len), Some(0));
 
-    // Members of 1 GiB have a larger journal than this disk could hold: it is said how large it has to be.
+    // Members of 1 GiB have a larger journal than this disk holds: the refusal names the required size.
     let large: Vec<String> = (0..3).map(|i| daemon.folder.sparse(&format!("large{i}"), 1 << 30)).collect();
     let small = daemon.folder.sparse("small", 4 * MIB);
     let large = ["create", "large", "--level", "raid6", &large[0], &large[1], &large[2]];
@@ -266,7 +266,7 @@ fn what_cannot_be_is_refused_and_says_what_can() {
     let enough = daemon.folder.sparse("enough", needed);
     daemon.braid(&["array", "journal", "large", &enough]);
 
-    // What is there is overwritten when that is said, and not before.
+    // Existing content is overwritten with `--force`, and not without it.
     daemon.braid(&["array", "create", "data", "--level", "raid5", "--journal", &full, "--force", a, b, c]);
     daemon.export("data");
     journal_is_on(&daemon, Some(&full));
@@ -286,15 +286,15 @@ fn what_cannot_be_is_refused_and_says_what_can() {
     refused(2, &["journal", "data", &tiny], &["1056768"]);
     refused(2, &["journal", "data", &format!("file:{made},size=1M")], &["made"]);
     assert!(std::fs::metadata(&made).is_err(), "the file is still there");
-    refused(2, &["journal", "data", "mem:64M"], &["keeps nothing"]);
+    refused(2, &["journal", "data", "mem:64M"], &["is volatile"]);
     let other = daemon.folder.noise("other", 80 * MIB, 6);
-    // The label was taken off it, and with it all that it bore.
-    assert!(said_of(&daemon, &full).contains("no Braid label"), "{}", said_of(&daemon, &full));
+    // The label was removed from the disk, and with it everything that it recorded.
+    assert!(examined(&daemon, &full).contains("no Braid label"), "{}", examined(&daemon, &full));
     journal_is_on(&daemon, None);
     daemon.braid(&["array", "journal", "data", fast]);
     assert_eq!(status(&daemon).0, Some(0));
 
-    // It holds no data: commands about members say what to do instead.
+    // The journal disk holds no data: commands for members name the right command instead.
     let listed = daemon.braid(&["array", "list"]);
     assert!(
         listed.lines().any(|line| line
@@ -306,7 +306,7 @@ fn what_cannot_be_is_refused_and_says_what_can() {
     );
     refused(4, &["remove", "data", fast], &["the disk of its journal", "braid array journal data --members"]);
     refused(2, &["replace", "data", "3", &other], &["the disk of its journal", "braid array journal data DISK"]);
-    assert!(said_of(&daemon, fast).contains("journal"), "{}", said_of(&daemon, fast));
+    assert!(examined(&daemon, fast).contains("journal"), "{}", examined(&daemon, fast));
     let mut client = self::client(&daemon);
     write(&mut client, 0..20, 1);
     daemon.braid(&["array", "fail", "data", fast]);
@@ -315,11 +315,11 @@ fn what_cannot_be_is_refused_and_says_what_can() {
     assert!(daemon.events().contains("journal_disk_lost"), "{}", daemon.events());
     write(&mut client, 20..40, 1);
     check(&mut client, 0..40, 1);
-    // It still bears a label of the array, and cannot be taken for what it was.
+    // The disk still bears a label of the array, and is not used without `--force`.
     refused(4, &["journal", "data", fast], &["not empty", "--force"]);
     daemon.braid(&["array", "journal", "data", fast, "--force"]);
     journal_is_on(&daemon, Some(fast));
-    // An array grows with it, and is deleted with it.
+    // An array with a journal disk grows, and its deletion releases the disk.
     let [x, y] = &files(&daemon, &["x", "y"])[..] else { panic!("two files") };
     daemon.braid(&["array", "grow", "data", x, y]);
     journal_is_on(&daemon, Some(fast));
@@ -327,17 +327,17 @@ fn what_cannot_be_is_refused_and_says_what_can() {
     check(&mut client, 0..40, 1);
     write(&mut client, 3000..3020, 4);
     check(&mut client, 3000..3020, 4);
-    parity_fits(&daemon);
+    check_parity(&daemon);
     drop(client);
     daemon.braid(&["array", "delete", "data", "--force", "--yes"]);
     for disk in [a, b, c, fast, x, y] {
-        assert!(said_of(&daemon, disk).contains("no Braid label"), "{}", said_of(&daemon, disk));
+        assert!(examined(&daemon, disk).contains("no Braid label"), "{}", examined(&daemon, disk));
     }
 }
 
-/// A daemon that starts does not wait long for disks that do not answer, once it has all that an array needs. It needs this one.
+/// A starting daemon waits only briefly for disks that do not respond once it has all that an array needs. This array needs the slow disk.
 #[test]
-fn a_disk_that_is_slow_to_answer_at_the_start_is_waited_for() {
+fn a_start_waits_for_a_slow_disk_that_the_array_needs() {
     let mut daemon = Daemon::start();
     let [a, b, c, fast] = &files(&daemon, &["a", "b", "c", "fast"])[..] else { panic!("four files") };
     let slow = format!("faulty({fast},read-delay=300ms@0-4K)");
@@ -348,13 +348,13 @@ fn a_disk_that_is_slow_to_answer_at_the_start_is_waited_for() {
         daemon.restart(kill);
         check(&mut self::client(&daemon), 0..40, 1);
         journal_is_on(&daemon, Some(&slow));
-        // The status also reports block devices of other tests that hang.
+        // The status also reports hanging block devices of other tests.
         let text = status(&daemon).1;
         assert!(!text.contains("array data"), "{text}");
     }
 }
 
-/// Waits for a member that returns by itself, or else when it is told to.
+/// Waits until a member has returned, by itself or by `array add`.
 fn whole_again(daemon: &Daemon, disk: &str) {
     wait_for("the member to return", || {
         out(daemon).iter().for_each(|_| drop(daemon.any(&["array", "add", "data", disk])));
@@ -362,19 +362,19 @@ fn whole_again(daemon: &Daemon, disk: &str) {
     });
 }
 
-/// What is on a disk, as `braid disk examine` says it.
-fn said_of(daemon: &Daemon, disk: &str) -> String {
+/// Returns what `braid disk examine` prints about a disk.
+fn examined(daemon: &Daemon, disk: &str) -> String {
     said(&daemon.any(&["disk", "examine", disk]))
 }
 
 #[test]
-fn a_start_without_its_disk_says_what_that_means() {
+fn a_start_without_the_journal_disk_reports_the_consequences() {
     let mut daemon = Daemon::start();
     let [a, b, c, fast] = &files(&daemon, &["a", "b", "c", "fast"])[..] else { panic!("four files") };
     let mut client = create(&daemon, "raid5", &[a, b, c], &["--journal", fast]);
     write(&mut client, 0..40, 1);
     drop(client);
-    // Stopped in order nothing of it is needed.
+    // After a clean stop the journal disk is not needed.
     daemon.stop();
     hide(&daemon, fast);
     daemon.start_again();
@@ -384,7 +384,7 @@ fn a_start_without_its_disk_says_what_that_means() {
     assert!(daemon.events().contains("journal_disk_lost"), "{}", daemon.events());
     assert!(status(&daemon).1.contains("braid array journal data DISK"), "{}", status(&daemon).1);
     check(&mut self::client(&daemon), 0..40, 1);
-    // It is back, and an old copy: nobody takes it for the journal.
+    // The journal disk returns as an old copy: the daemon does not use it as the journal.
     write(&mut self::client(&daemon), 40..60, 1);
     unhide(&daemon, fast);
     daemon.restart(true);
@@ -394,11 +394,11 @@ fn a_start_without_its_disk_says_what_that_means() {
     daemon.braid(&["array", "journal", "data", fast, "--force"]);
     journal_is_on(&daemon, Some(fast));
 
-    // A crash, and both it and a member are away: which parity fits its data nobody knows.
+    // A crash, and both the journal disk and a member are missing: which parity matches its data is unknown.
     let mut client = self::client(&daemon);
     write(&mut client, 60..80, 1);
     client.flush().expect("it flushes");
-    // Parts of rows, which are not known to be in place.
+    // Partial stripe writes, which are not known to be in place.
     for block in 100..140 {
         client.write(block * BLOCK, &noise(4096, block)).expect("it writes");
     }
@@ -416,7 +416,7 @@ fn a_start_without_its_disk_says_what_that_means() {
     assert!(refused.contains("--force") && refused.contains("may be wrong"), "{refused}");
     daemon.refused(1, &["array", "assemble", "data", "--degraded"]);
 
-    // With the member all data are here, and with the journal's disk all of the parity: either will do.
+    // Either disk is enough: the member completes the data, and the journal disk completes the parity.
     unhide(&daemon, fast);
     daemon.any(&["array", "assemble", "data"]);
     wait_for_health(&daemon, "degraded");
@@ -429,7 +429,7 @@ fn a_start_without_its_disk_says_what_that_means() {
     unhide(&daemon, b);
     whole_again(&daemon, b);
 
-    // Without both for good, by force alone: all that was flushed is there.
+    // With both missing for good, the array starts only by force: all flushed data are there.
     write(&mut client, 80..90, 1);
     client.flush().expect("it flushes");
     client.write(150 * BLOCK, &noise(4096, 150)).expect("it writes");
@@ -447,7 +447,7 @@ fn a_start_without_its_disk_says_what_that_means() {
     unhide(&daemon, b);
     whole_again(&daemon, b);
     daemon.braid(&["array", "journal", "data", "--members"]);
-    // After a start by force all parity is computed anew, by itself.
+    // After a forced start all parity is recomputed, without a command.
     wait_for("the status", || (status(&daemon).0 == Some(0)).then_some(()));
     check(&mut self::client(&daemon), 0..90, 1);
 }

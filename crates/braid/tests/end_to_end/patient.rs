@@ -1,8 +1,8 @@
-//! fio that writes and verifies through kills of the daemon: what stands between tries again what was not answered.
+//! fio that writes and verifies through kills of the daemon: nbdkit's retry filter repeats requests that got no reply.
 
 use crate::support::*;
 
-/// Never notices that its server was away.
+/// An fio run that does not notice when its server was down.
 pub struct PatientFio {
     pub fio: Running,
     _nbdkit: Running,
@@ -18,7 +18,7 @@ impl PatientFio {
         wait_for("nbdkit's socket", || std::fs::metadata(&between).ok());
         let mut fio = command("fio");
         fio.args(["--name=writer", "--ioengine=nbd", &format!("--uri=nbd+unix:///?socket={between}")]);
-        // Slow enough to be met in the middle, each block several times.
+        // Slow enough to be interrupted in the middle, and writes each block several times.
         fio.args(["--rw=randwrite", "--bssplit=4k/70:16k/20:64k/10", "--iodepth=8", "--size=16M", "--io_size=40M"]);
         fio.args(["--rate_iops=500", "--norandommap", "--randseed=11", "--fsync=64", "--serialize_overlap=1"]);
         fio.args(["--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--verify_backlog=128"]);
@@ -26,7 +26,7 @@ impl PatientFio {
         PatientFio { fio: Running::start(&daemon.folder, "fio", &mut fio), _nbdkit: nbdkit }
     }
 
-    /// It has ended, and found what it wrote.
+    /// Checks that fio has ended and found what it wrote.
     #[track_caller]
     pub fn succeeds(&mut self) {
         assert!(self.fio.wait().success() && self.fio.log().contains("err= 0"), "{}", self.fio.log());

@@ -1,4 +1,4 @@
-//! Pools that go on without a member that is lost, and take it back.
+//! Pools that go on without a lost member, and take it back.
 
 use crate::nbd::Client;
 use crate::pools::{check, client, export, write};
@@ -15,8 +15,8 @@ fn in_doubt(daemon: &Daemon, volume: &str) -> bool {
     daemon.json(&["volume", "show", volume])["in_doubt"].as_bool().expect("a truth")
 }
 
-/// A pool of three disks, and three volumes with so many blocks: on the first disk, on the second, and on all.
-fn three_places(daemon: &Daemon, blocks: u64) -> [String; 3] {
+/// Creates a pool of three disks, and three volumes with the given number of blocks: one on the first disk, one on the second, and one on all.
+fn three_disks(daemon: &Daemon, blocks: u64) -> [String; 3] {
     let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
     daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1], &disks[2]]);
     for (name, place) in [("here", "on=0"), ("lost", "on=1"), ("wide", "spread")] {
@@ -30,8 +30,8 @@ fn three_places(daemon: &Daemon, blocks: u64) -> [String; 3] {
     disks
 }
 
-/// How many of these read as they were written, and how many as errors: nothing else is right.
-fn seen(client: &mut Client, blocks: std::ops::Range<u64>, seed: u64) -> (u64, u64) {
+/// Returns how many of the blocks read as they were written, and how many as errors. Any other content fails the test.
+fn read_counts(client: &mut Client, blocks: std::ops::Range<u64>, seed: u64) -> (u64, u64) {
     let (mut good, mut errors) = (0, 0);
     for block in blocks {
         match client.read(block * BLOCK, BLOCK as usize) {
@@ -46,10 +46,10 @@ fn seen(client: &mut Client, blocks: std::ops::Range<u64>, seed: u64) -> (u64, u
 }
 
 #[test]
-fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
+fn a_pool_goes_on_without_a_lost_member_and_takes_it_back() {
     for kill in [false, true] {
         let mut daemon = Daemon::start();
-        let disks = three_places(&daemon, 300);
+        let disks = three_disks(&daemon, 300);
         daemon.braid(&["snapshot", "create", "tank/wide@monday"]);
         write(&mut client(&daemon, "tank/wide"), 100..110, 5000);
         export(&daemon, "tank/wide@monday");
@@ -60,8 +60,8 @@ fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
         } else {
             daemon.stop()
         }
-        let away = daemon.folder.join("away");
-        std::fs::rename(&disks[1], &away).expect("it is a file");
+        let hidden_path = daemon.folder.join("away");
+        std::fs::rename(&disks[1], &hidden_path).expect("it is a file");
         daemon.start_again();
         let said = attention(&daemon);
         assert!(said.starts_with("incomplete") && said.contains("member 1"), "{said}");
@@ -71,7 +71,7 @@ fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
         daemon.braid(&["pool", "start", "tank", "--force"]);
         let without = |daemon: &Daemon| {
             let said = attention(daemon);
-            assert!(said.starts_with("active") && said.contains("member 1 is absent"), "{said}");
+            assert!(said.starts_with("active") && said.contains("member 1 is missing"), "{said}");
             assert!(daemon.events().contains("goes on without member 1"), "{}", daemon.events());
             assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
             assert_eq!(
@@ -79,32 +79,32 @@ fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
                 [false, true, true]
             );
             check(&mut client(daemon, "tank/here"), 0..300, 1);
-            assert_eq!(seen(&mut client(daemon, "tank/lost"), 0..300, 1), (0, 300));
-            let (good, errors) = seen(&mut client(daemon, "tank/wide@monday"), 0..300, 1);
+            assert_eq!(read_counts(&mut client(daemon, "tank/lost"), 0..300, 1), (0, 300));
+            let (good, errors) = read_counts(&mut client(daemon, "tank/wide@monday"), 0..300, 1);
             assert!(good > 0 && errors > 0, "{good} and {errors}");
-            // What it shows of its snapshot might have been written over on the one that is absent.
-            let (good, errors) = seen(&mut client(daemon, "tank/wide"), 0..100, 1);
+            // The volume's view of its snapshot might have been overwritten on the absent member.
+            let (good, errors) = read_counts(&mut client(daemon, "tank/wide"), 0..100, 1);
             assert_eq!((good, errors), (0, 100));
         };
         without(&daemon);
         let shown = daemon.braid(&["volume", "show", "tank/lost"]);
         assert!(shown.contains("reads as errors"), "{shown}");
-        // What has nothing there works fully, and what is new.
+        // Volumes without data on the absent member work fully, and so do new ones.
         write(&mut client(&daemon, "tank/here"), 200..400, 9000);
         daemon.braid(&["snapshot", "create", "tank/here@now"]);
         daemon.braid(&["volume", "create", "tank/new", "1G", "--place", "on=2"]);
         let refused = daemon.refused(4, &["pool", "remove", "tank", "1"]);
-        assert!(refused.contains("member 1 of pool tank is absent, and may come back"), "{refused}");
+        assert!(refused.contains("member 1 of pool tank is missing, and may return"), "{refused}");
         let refused = daemon.refused(3, &["pool", "remove", "tank", "1", "--cancel"]);
         assert!(refused.contains("1 is no member of pool tank that is there"), "{refused}");
-        // It was accepted: nobody has to say so again.
+        // The absence was accepted before: no confirmation is needed again.
         daemon.restart(!kill);
         let said = attention(&daemon);
-        assert!(said.starts_with("active") && said.contains("member 1 is absent"), "{said}");
+        assert!(said.starts_with("active") && said.contains("member 1 is missing"), "{said}");
         check(&mut client(&daemon, "tank/here"), 200..400, 9000);
 
-        // It is there again: noticed while the pool serves, taken back by a start.
-        std::fs::rename(&away, &disks[1]).expect("it is a file");
+        // The member is present again: the pool notices it while it serves, and a start takes it back.
+        std::fs::rename(&hidden_path, &disks[1]).expect("it is a file");
         daemon.any(&["array", "assemble", "--disk", &disks[1]]);
         assert!(daemon.events().contains("is member 1 of pool tank, which goes on without it"), "{}", daemon.events());
         daemon.restart(kill);
@@ -123,7 +123,7 @@ fn a_pool_goes_on_without_a_member_that_is_lost_and_takes_it_back() {
     }
 }
 
-/// The exit status of a check, and what it found.
+/// Returns the exit status of a check, and its findings.
 fn checked(daemon: &Daemon) -> (Option<i32>, serde_json::Value) {
     let output = daemon.any(&["pool", "check", "tank", "--json"]);
     let document = serde_json::from_slice(&output.stdout);
@@ -131,38 +131,38 @@ fn checked(daemon: &Daemon) -> (Option<i32>, serde_json::Value) {
 }
 
 #[test]
-fn a_check_says_which_members_it_did_not_look_at() {
+fn a_check_reports_which_members_it_skipped() {
     let mut daemon = Daemon::start();
-    let disks = three_places(&daemon, 10);
+    let disks = three_disks(&daemon, 10);
     assert_eq!(checked(&daemon).0, Some(0));
-    let away = daemon.folder.join("away");
+    let hidden_path = daemon.folder.join("away");
     daemon.stop();
-    std::fs::rename(&disks[1], &away).expect("it is a file");
+    std::fs::rename(&disks[1], &hidden_path).expect("it is a file");
     daemon.start_again();
     daemon.braid(&["pool", "start", "tank", "--force"]);
     let (status, shown) = checked(&daemon);
     assert_eq!((status, &shown["damaged"], &shown["unknown"]), (Some(5), &0.into(), &0.into()), "{shown}");
-    assert_eq!(shown["members_absent"], serde_json::json!([1]), "{shown}");
-    assert_eq!(shown["in_doubt_absent"], serde_json::json!(["lost", "wide"]), "{shown}");
+    assert_eq!(shown["members_missing"], serde_json::json!([1]), "{shown}");
+    assert_eq!(shown["in_doubt_missing"], serde_json::json!(["lost", "wide"]), "{shown}");
     let text = said(&daemon.any(&["pool", "check", "tank"]));
-    assert!(text.contains("not looked at: members that are absent (1)") && text.contains("lost, wide"), "{text}");
+    assert!(text.contains("not checked: missing members (1)") && text.contains("lost, wide"), "{text}");
     assert!(text.contains("braid pool start tank") && !text.contains("nothing is damaged"), "{text}");
-    // A member that may come back is not given up by a check.
+    // A check does not give up a member that may come back.
     assert_eq!(daemon.any(&["pool", "check", "tank", "--give-up", "--yes"]).status.code(), Some(5));
-    std::fs::rename(&away, &disks[1]).expect("it is a file");
+    std::fs::rename(&hidden_path, &disks[1]).expect("it is a file");
     daemon.braid(&["pool", "start", "tank"]);
     let (status, shown) = checked(&daemon);
-    assert_eq!((status, &shown["members_absent"]), (Some(0), &serde_json::json!([])), "{shown}");
+    assert_eq!((status, &shown["members_missing"]), (Some(0), &serde_json::json!([])), "{shown}");
     assert!(daemon.braid(&["pool", "check", "tank"]).contains("nothing is damaged"));
 }
 
 #[test]
-fn a_member_that_is_back_is_taken_back_without_a_restart() {
+fn a_returning_member_is_taken_back_without_a_restart() {
     let mut daemon = Daemon::start();
-    let disks = three_places(&daemon, 300);
-    let away = daemon.folder.join("away");
+    let disks = three_disks(&daemon, 300);
+    let hidden_path = daemon.folder.join("away");
     daemon.stop();
-    std::fs::rename(&disks[1], &away).expect("it is a file");
+    std::fs::rename(&disks[1], &hidden_path).expect("it is a file");
     daemon.start_again();
     daemon.braid(&["pool", "start", "tank", "--force"]);
     let refused = daemon.refused(1, &["pool", "start", "tank"]);
@@ -170,21 +170,21 @@ fn a_member_that_is_back_is_taken_back_without_a_restart() {
     write(&mut client(&daemon, "tank/here"), 200..400, 9000);
     let mut user = client(&daemon, "tank/here");
 
-    // It is noticed by itself, and said with what to do.
-    std::fs::rename(&away, &disks[1]).expect("it is a file");
+    // The pool notices the member by itself, and reports it with a remedy.
+    std::fs::rename(&hidden_path, &disks[1]).expect("it is a file");
     let back = || attention(&daemon).contains(&format!("it is here again, as disk {}", disks[1])).then_some(());
     wait_for("it to be named", back);
     let status = daemon.any(&["status"]);
     assert!(said(&status).contains("braid pool start tank"), "{}", said(&status));
     assert!(daemon.events().contains("braid pool start tank takes it back"), "{}", daemon.events());
-    // Nothing is taken from under those who use it.
+    // A volume in use is not interrupted.
     let refused = daemon.refused(4, &["pool", "start", "tank"]);
     assert!(refused.contains("used by 1 client, of tank/here"), "{refused}");
     check(&mut user, 200..400, 9000);
-    assert!(attention(&daemon).starts_with("active: [\"member 1 is absent"), "{}", attention(&daemon));
+    assert!(attention(&daemon).starts_with("active: [\"member 1 is missing"), "{}", attention(&daemon));
     drop(user);
     let started = || daemon.any(&["pool", "start", "tank"]).status.success().then_some(());
-    wait_for("the client to be gone, and the pool to be opened anew", started);
+    wait_for("the client to be gone, and the pool to be reopened", started);
 
     assert_eq!(attention(&daemon), "active: []");
     assert!(daemon.events().contains("member 1 of pool tank is back"), "{}", daemon.events());
@@ -204,7 +204,7 @@ fn a_member_that_is_back_is_taken_back_without_a_restart() {
 }
 
 #[test]
-fn a_pool_on_an_array_is_opened_anew_with_a_disk_or_with_the_array() {
+fn a_pool_on_an_array_reopens_with_a_disk_or_with_the_array() {
     let mut daemon = Daemon::start();
     let files = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
     daemon.braid(&["array", "create", "safe", "--level", "raid1", &files[0], &files[1]]);
@@ -219,19 +219,19 @@ fn a_pool_on_an_array_is_opened_anew_with_a_disk_or_with_the_array() {
         assert_eq!(attention(daemon), "active: []");
         ["safe", "disk", "wide"].iter().for_each(|name| check(&mut client(daemon, &format!("tank/{name}")), 0..100, 1));
     };
-    // Members of arrays are looked for in the folder where they were.
+    // The daemon looks for members of arrays in the folder where they were.
     let elsewhere = daemon.folder.join("elsewhere");
     std::fs::create_dir(&elsewhere).expect("a folder");
-    let away = |file: &str| format!("{elsewhere}/{}", file.rsplit('/').next().expect("a name"));
+    let hidden_path = |file: &str| format!("{elsewhere}/{}", file.rsplit('/').next().expect("a name"));
     let moved = |from: &str, to: &str| std::fs::rename(from, to).expect("it is a file");
     for gone in [&files[2..], &files[..2]] {
         daemon.stop();
-        gone.iter().for_each(|file| moved(file, &away(file)));
+        gone.iter().for_each(|file| moved(file, &hidden_path(file)));
         daemon.start_again();
         daemon.braid(&["pool", "start", "tank", "--force"]);
-        assert!(attention(&daemon).contains("is absent"), "{}", attention(&daemon));
-        gone.iter().for_each(|file| moved(&away(file), file));
-        // An array is there when it is active.
+        assert!(attention(&daemon).contains("is missing"), "{}", attention(&daemon));
+        gone.iter().for_each(|file| moved(&hidden_path(file), file));
+        // An array is present when it is active.
         daemon.braid(&["array", "assemble"]);
         assert!(attention(&daemon).contains("it is here again, as"), "{}", attention(&daemon));
         daemon.braid(&["pool", "start", "tank"]);
@@ -244,9 +244,9 @@ fn a_pool_on_an_array_is_opened_anew_with_a_disk_or_with_the_array() {
 }
 
 #[test]
-fn a_pool_goes_on_as_before_without_a_member_that_is_back_and_does_not_fit() {
+fn a_pool_goes_on_without_a_returning_member_that_does_not_match() {
     let mut daemon = Daemon::start();
-    let disks = three_places(&daemon, 100);
+    let disks = three_disks(&daemon, 100);
     daemon.stop();
     let old = daemon.folder.join("old");
     std::fs::copy(&disks[1], &old).expect("it can be copied");
@@ -259,9 +259,9 @@ fn a_pool_goes_on_as_before_without_a_member_that_is_back_and_does_not_fit() {
     std::fs::rename(&old, &disks[1]).expect("it is a file");
     let refused = daemon.refused(1, &["pool", "start", "tank"]);
     assert!(refused.contains("does not open with disk") && refused.contains("goes on without as before"), "{refused}");
-    assert!(attention(&daemon).starts_with("active: [\"member 1 is absent"), "{}", attention(&daemon));
+    assert!(attention(&daemon).starts_with("active: [\"member 1 is missing"), "{}", attention(&daemon));
     check(&mut client(&daemon, "tank/here"), 0..100, 1);
-    assert_eq!(seen(&mut client(&daemon, "tank/lost"), 0..100, 5000), (0, 100));
+    assert_eq!(read_counts(&mut client(&daemon, "tank/lost"), 0..100, 5000), (0, 100));
     write(&mut client(&daemon, "tank/here"), 0..100, 3000);
     std::fs::remove_file(&disks[1]).expect("it is a file");
     daemon.restart(true);
@@ -269,7 +269,7 @@ fn a_pool_goes_on_as_before_without_a_member_that_is_back_and_does_not_fit() {
 }
 
 #[test]
-fn a_copy_from_before_is_not_taken_back() {
+fn an_old_copy_of_a_member_is_not_taken_back() {
     let mut daemon = Daemon::start();
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
     daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1]]);
@@ -284,25 +284,25 @@ fn a_copy_from_before_is_not_taken_back() {
     daemon.start_again();
     write(&mut client(&daemon, "tank/db"), 0..100, 5000);
     daemon.stop();
-    let away = daemon.folder.join("away");
-    std::fs::rename(&disks[1], &away).expect("it is a file");
+    let hidden_path = daemon.folder.join("away");
+    std::fs::rename(&disks[1], &hidden_path).expect("it is a file");
     std::fs::rename(&old, daemon.folder.path().join("elsewhere")).expect("it is a file");
     daemon.start_again();
     daemon.any(&["pool", "start", "tank", "--force"]);
     write(&mut client(&daemon, "tank/here"), 0..100, 1);
     daemon.stop();
-    // What comes back has missed what counted before it went.
+    // The returning copy lacks committed changes from before the member was lost.
     std::fs::rename(daemon.folder.path().join("elsewhere"), &disks[1]).expect("it is a file");
     daemon.start_again();
     let said = attention(&daemon);
     assert!(said.starts_with("failed") && said.contains("member 1"), "{said}");
     assert!(said.contains("old copy") || said.contains("lacks"), "{said}");
-    // Without it the pool goes on as before; with the right one it is whole.
+    // Without the old copy the pool goes on as before; with the right disk it is complete.
     std::fs::remove_file(&disks[1]).expect("it is a file");
     daemon.braid(&["pool", "start", "tank"]);
     check(&mut client(&daemon, "tank/here"), 0..100, 1);
     daemon.stop();
-    std::fs::rename(&away, &disks[1]).expect("it is a file");
+    std::fs::rename(&hidden_path, &disks[1]).expect("it is a file");
     daemon.start_again();
     assert_eq!(attention(&daemon), "active: []");
     check(&mut client(&daemon, "tank/db"), 0..100, 5000);
@@ -310,36 +310,36 @@ fn a_copy_from_before_is_not_taken_back() {
 }
 
 #[test]
-fn a_member_that_is_lost_for_good_is_given_up_and_refused_when_it_returns() {
+fn a_member_lost_for_good_is_given_up_and_refused_when_it_returns() {
     for kill in [false, true] {
         let mut daemon = Daemon::start();
-        let disks = three_places(&daemon, 100);
-        // Nothing of it is given up that is there.
+        let disks = three_disks(&daemon, 100);
+        // A member that is present cannot be given up.
         let refused = daemon.refused(2, &["pool", "remove", "tank", "1", "--force"]);
         assert!(refused.contains("is there"), "{refused}");
         daemon.restart(!kill);
         daemon.stop();
-        let away = daemon.folder.join("away");
-        std::fs::rename(&disks[1], &away).expect("it is a file");
+        let hidden_path = daemon.folder.join("away");
+        std::fs::rename(&disks[1], &hidden_path).expect("it is a file");
         daemon.start_again();
         daemon.braid(&["pool", "start", "tank", "--force"]);
         let shown = daemon.json(&["pool", "show", "tank"]);
         let in_doubt = shown["space"]["in_doubt_bytes"].as_u64().expect("a number");
         let wide = daemon.json(&["volume", "show", "tank/wide"])["space"]["in_doubt_bytes"].as_u64().expect("a number");
         assert_eq!(in_doubt, 1024 * MIB + wide, "{shown}");
-        let (good, errors) = seen(&mut client(&daemon, "tank/wide"), 0..100, 1);
+        let (good, errors) = read_counts(&mut client(&daemon, "tank/wide"), 0..100, 1);
         assert_eq!(wide, 1024 * MIB - good * BLOCK, "{good} and {errors}");
 
-        // What would be lost is said first; and one that can be seen is not given up.
+        // The refusal lists what would be lost; a member that is present cannot be given up.
         let refused = daemon.refused(4, &["pool", "remove", "tank", "1"]);
         assert!(
-            refused.contains("absent") && refused.contains("lost, wide") && refused.contains("--force"),
+            refused.contains("missing") && refused.contains("lost, wide") && refused.contains("--force"),
             "{refused}"
         );
-        std::fs::rename(&away, &disks[1]).expect("it is a file");
+        std::fs::rename(&hidden_path, &disks[1]).expect("it is a file");
         let refused = daemon.refused(4, &["pool", "remove", "tank", "1", "--force"]);
         assert!(refused.contains("is there") && refused.contains("b.img"), "{refused}");
-        std::fs::rename(&disks[1], &away).expect("it is a file");
+        std::fs::rename(&disks[1], &hidden_path).expect("it is a file");
         daemon.braid(&["pool", "remove", "tank", "1", "--force"]);
         daemon.braid(&["pool", "remove", "tank", &disks[1], "--force"]);
         let said = attention(&daemon);
@@ -347,15 +347,15 @@ fn a_member_that_is_lost_for_good_is_given_up_and_refused_when_it_returns() {
         assert!(daemon.braid(&["pool", "show", "tank"]).contains("given_up"));
         let as_before = |daemon: &Daemon| {
             check(&mut client(daemon, "tank/here"), 0..100, 1);
-            assert_eq!(seen(&mut client(daemon, "tank/lost"), 0..100, 1), (0, 100));
-            assert_eq!(seen(&mut client(daemon, "tank/wide"), 0..100, 1), (good, errors));
+            assert_eq!(read_counts(&mut client(daemon, "tank/lost"), 0..100, 1), (0, 100));
+            assert_eq!(read_counts(&mut client(daemon, "tank/wide"), 0..100, 1), (good, errors));
         };
         as_before(&daemon);
 
-        // It comes back: while the pool serves, and at a start.
+        // The member returns: while the pool serves, and at a start.
         daemon.restart(kill);
         as_before(&daemon);
-        std::fs::rename(&away, &disks[1]).expect("it is a file");
+        std::fs::rename(&hidden_path, &disks[1]).expect("it is a file");
         daemon.any(&["array", "assemble", "--disk", &disks[1]]);
         assert!(daemon.events().contains("was member 1 of pool tank, and was given up"), "{}", daemon.events());
         daemon.restart(kill);
@@ -364,7 +364,7 @@ fn a_member_that_is_lost_for_good_is_given_up_and_refused_when_it_returns() {
         assert!(said.starts_with("active") && said.contains("member 1 was given up"), "{said}");
         as_before(&daemon);
 
-        // What it had is given up as what was damaged is.
+        // What the member held is given up as damage is.
         let (status, checked) = checked(&daemon);
         assert_eq!((status, &checked["members_lost"]), (Some(5), &serde_json::json!([1])), "{checked}");
         assert_eq!(checked["in_doubt"].as_array().expect("a list").len(), 2, "{checked}");
@@ -385,7 +385,7 @@ fn a_member_that_is_lost_for_good_is_given_up_and_refused_when_it_returns() {
         whole(&daemon);
         daemon.restart(kill);
         whole(&daemon);
-        // Who was placed there alone is placed anywhere now.
+        // A volume that was placed on the lost member alone is placed on any member now.
         let place = daemon.json(&["volume", "show", "tank/lost"])["place"].clone();
         assert_eq!(place, "spread");
         for name in ["lost", "wide"] {
@@ -408,7 +408,7 @@ fn a_member_that_is_lost_for_good_is_given_up_and_refused_when_it_returns() {
         whole(&daemon);
         check(&mut client(&daemon, "tank/lost"), 0..200, 7000);
         check(&mut client(&daemon, "tank/wide"), 0..200, 7000);
-        // It is still no member, and may be used for something else.
+        // The disk is still no member, and may be used otherwise.
         daemon.any(&["array", "assemble", "--disk", &disks[1]]);
         assert!(daemon.events().contains("which it was removed from or given up"), "{}", daemon.events());
         daemon.braid(&["disk", "wipe", &disks[1], "--yes"]);

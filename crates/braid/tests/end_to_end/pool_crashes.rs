@@ -1,4 +1,4 @@
-//! The daemon is killed while fio writes and verifies a volume, and while snapshots of it are made and deleted.
+//! The daemon is killed while fio writes and verifies a volume, and while snapshots of it are created and deleted.
 
 use crate::patient::PatientFio;
 use crate::pools::{export, names, socket};
@@ -23,12 +23,12 @@ fn fio_finds_what_it_wrote_through_kills_while_snapshots_come_and_go() {
         daemon.braid(&["snapshot", "create", &format!("tank/db@s{taken}")]);
         taken += 1;
         if taken % 3 == 0 {
-            // The oldest that is there, and at times one amid the others.
+            // Deletes the oldest snapshot, and at times one between the others.
             let there = names(&daemon.json(&["snapshot", "list", "tank/db"]), "snapshots");
             daemon.braid(&["snapshot", "delete", &there[(taken / 3) % 2], "--yes"]);
         }
         if taken % 4 == 0 && fio.ended().is_none() {
-            // One is on its way when the daemon dies: it is there, or it is not.
+            // A snapshot is being created when the daemon is killed: it exists afterwards, or it does not.
             let pending = ["snapshot", "create", &format!("tank/db@dying{kills}")];
             let mut pending = Running::start(&daemon.folder, "pending", &mut daemon.command(&pending));
             std::thread::sleep(std::time::Duration::from_millis(kills * 3));

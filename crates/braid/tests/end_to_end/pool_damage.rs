@@ -1,4 +1,4 @@
-//! Pools whose tables rot: nobody reads what was never written there, and who has nothing to do with it goes on.
+//! Pools whose tables are corrupted: no read returns data that were never written there, and unaffected volumes go on.
 
 use std::os::unix::fs::FileExt;
 
@@ -7,10 +7,10 @@ use braid_format::pool::{PoolLabel, RECORD_BYTES, Record, RecordKind};
 use crate::pools::{check, check_zeros, client, export, write};
 use crate::support::*;
 
-/// Of `write` and `check`; four are an extent.
+/// Block size of `write` and `check`; four are an extent.
 const BLOCK: u64 = 64 * KIB;
 
-/// Records of a member's table that are in use.
+/// Returns the records of a member's table that are in use, with their offsets.
 fn in_use(path: &str) -> Vec<(u64, Record)> {
     let bytes = std::fs::read(path).expect("it is a file");
     let label = PoolLabel::decode(&bytes[..4096]).expect("it bears a label");
@@ -24,8 +24,8 @@ fn in_use(path: &str) -> Vec<(u64, Record)> {
     records.collect()
 }
 
-/// Turns a bit of a file over.
-fn spoil(path: &str, at: u64) {
+/// Flips a bit of a file.
+fn flip_bit(path: &str, at: u64) {
     let file = std::fs::File::options().read(true).write(true).open(path).expect("it is a file");
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).expect("it can be read");
@@ -37,7 +37,7 @@ fn attention(daemon: &Daemon) -> String {
     daemon.json(&["pool", "show", "tank"])["attention"].to_string()
 }
 
-/// A pool of two disks, each with a volume of its own that has two extents; the daemon is stopped. Returns the first disk.
+/// Creates a pool of two disks, each with a volume that has two extents, and stops the daemon. Returns the first disk.
 fn two_extents_each(daemon: &mut Daemon) -> String {
     let (a, b) = (daemon.folder.sparse("a.img", 96 * MIB), daemon.folder.sparse("b.img", 96 * MIB));
     daemon.braid(&["pool", "create", "tank", &a, &b]);
@@ -53,11 +53,11 @@ fn two_extents_each(daemon: &mut Daemon) -> String {
 }
 
 #[test]
-fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on() {
+fn a_damaged_record_reads_as_errors_until_it_is_intact_again_and_other_volumes_go_on() {
     let mut daemon = Daemon::start();
     let a = two_extents_each(&mut daemon);
-    let (at, _) = *in_use(&a).iter().find(|(_, record)| record.logical == 1).expect("block 4 stands there");
-    // What is on a disk is shown without a daemon, whole or not.
+    let (at, _) = *in_use(&a).iter().find(|(_, record)| record.logical == 1).expect("block 4 is in use");
+    // `pool dump` reads a disk without a daemon, intact or damaged.
     let dump = |disk: &str| {
         let output = command(BRAID).args(["pool", "dump", disk, "--records", "--json"]).output().expect("it runs");
         let document: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
@@ -73,7 +73,7 @@ fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on
     let names: Vec<_> = whole["owners"].as_array().expect("a list").iter().map(|owner| &owner["name"]).collect();
     assert_eq!(names, ["db", "log"]);
     assert!(whole["ring_starts"][0]["run"].as_u64() > Some(0), "{whole}");
-    spoil(&a, at + 5);
+    flip_bit(&a, at + 5);
     let (status, spoilt) = dump(&a);
     assert_eq!((status, spoilt["damaged"].as_array().expect("a list").len()), (Some(7), 1), "{spoilt}");
     assert_eq!((&spoilt["damaged"][0]["what"], &spoilt["whole_records"]), (&"record".into(), &1.into()));
@@ -83,12 +83,12 @@ fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on
     let mut db = client(&daemon, "tank/db");
     check(&mut db, [0, 1], 1);
     for block in [2, 4, 5, 100] {
-        assert!(db.read(block * BLOCK, BLOCK as usize).is_err(), "nobody knows what block {block} is");
+        assert!(db.read(block * BLOCK, BLOCK as usize).is_err(), "the content of block {block} is unknown");
     }
     assert!(db.write(0, &noise(BLOCK, 9)).is_err(), "it is read-only");
     let refused = daemon.refused(7, &["snapshot", "create", "tank/db@now"]);
     assert!(refused.contains("damaged"), "{refused}");
-    // Whoever has nothing there does not notice.
+    // A volume without data there is not affected.
     let mut log = client(&daemon, "tank/log");
     check(&mut log, [0, 1, 4], 1);
     check_zeros(&mut log, [2, 5]);
@@ -96,9 +96,9 @@ fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on
     daemon.braid(&["snapshot", "create", "tank/log@now"]);
     log.flush().expect("it is durable");
     drop((db, log));
-    // What stood there was not touched: it comes again.
+    // The damaged record was not overwritten: flipping the bit back restores it.
     daemon.stop();
-    spoil(&a, at + 5);
+    flip_bit(&a, at + 5);
     daemon.start_again();
     assert_eq!(attention(&daemon), "[]");
     let mut db = client(&daemon, "tank/db");
@@ -109,12 +109,12 @@ fn a_damaged_record_is_an_error_to_read_until_it_is_whole_again_and_others_go_on
 }
 
 #[test]
-fn a_page_of_tables_that_cannot_be_read_is_not_written_over_unless_that_is_asked_for() {
+fn an_unreadable_page_of_tables_is_overwritten_only_by_command() {
     let mut daemon = Daemon::start();
     let a = two_extents_each(&mut daemon);
-    let (at, _) = *in_use(&a).iter().find(|(_, record)| record.logical == 1).expect("block 4 stands there");
+    let (at, _) = *in_use(&a).iter().find(|(_, record)| record.logical == 1).expect("block 4 is in use");
     daemon.start_again();
-    // The tables have this one later than the ring.
+    // This record is committed to the ring, and not yet written to the table.
     let mut db = client(&daemon, "tank/db");
     write(&mut db, [2], 1);
     db.flush().expect("it is durable");
@@ -135,13 +135,13 @@ fn a_page_of_tables_that_cannot_be_read_is_not_written_over_unless_that_is_asked
     let look = |daemon: &Daemon| {
         let mut db = client(daemon, "tank/db");
         check(&mut db, [0, 1, 2], 1);
-        assert!(db.read(4 * BLOCK, BLOCK as usize).is_err(), "nobody knows what it is");
+        assert!(db.read(4 * BLOCK, BLOCK as usize).is_err(), "its content is unknown");
         check(&mut client(daemon, "tank/log"), [0, 1, 4], 1);
         assert!(attention(daemon).contains("127 records of the tables"), "{}", attention(daemon));
     };
     daemon.braid(&["pool", "start", "tank", "--give-up"]);
     look(&daemon);
-    // It is as the disk has it now, also when that can be read again.
+    // The records stay given up, also when the disk can read the page again.
     daemon.stop();
     std::fs::rename(&file, &a).expect("it is a file");
     daemon.start_again();
@@ -166,7 +166,7 @@ fn checked(daemon: &Daemon, options: &[&str]) -> (Option<i32>, serde_json::Value
 }
 
 #[test]
-fn a_check_tells_what_is_damaged_and_what_nobody_knows_can_be_given_up() {
+fn a_check_reports_damage_and_unknown_records_can_be_given_up() {
     let mut daemon = Daemon::start();
     let a = daemon.folder.sparse("a.img", 96 * MIB);
     daemon.braid(&["pool", "create", "tank", &a]);
@@ -180,15 +180,15 @@ fn a_check_tells_what_is_damaged_and_what_nobody_knows_can_be_given_up() {
     write(&mut client(&daemon, "tank/db"), [4], 50);
     let (status, shown) = checked(&daemon, &[]);
     assert_eq!((status, &shown["damaged"], &shown["problems_found"]), (Some(0), &0.into(), &0.into()), "{shown}");
-    // The newer of both: what the snapshot has must not show through.
+    // The newer of two records is damaged: the data of the snapshot must not show through.
     daemon.stop();
     let records = in_use(&a);
     let (at, newer) = records.iter().max_by_key(|(_, record)| record.owner).expect("it was written again");
     assert_eq!(newer.kind, RecordKind::Packed, "a small write over a snapshot");
-    spoil(&a, *at + 17);
+    flip_bit(&a, *at + 17);
     daemon.start_again();
     let mut db = client(&daemon, "tank/db");
-    assert!(db.read(4 * BLOCK, BLOCK as usize).is_err(), "nobody knows what it is");
+    assert!(db.read(4 * BLOCK, BLOCK as usize).is_err(), "its content is unknown");
     let (status, shown) = checked(&daemon, &["--repair"]);
     let damage = &shown["damage"][0];
     assert_eq!((status, &shown["damaged"], &damage["known"]), (Some(7), &1.into(), &false.into()), "{shown}");
@@ -206,16 +206,16 @@ fn a_check_tells_what_is_damaged_and_what_nobody_knows_can_be_given_up() {
     assert_eq!(attention(&daemon), "[]");
     export(&daemon, "tank/db");
     let mut db = client(&daemon, "tank/db");
-    // What was lost is lost: it is as the snapshot has it.
+    // The lost write stays lost: the block has the content of the snapshot.
     check(&mut db, [0, 1, 4], 1);
     write(&mut db, [4, 9], 70);
     daemon.kill();
     daemon.start_again();
     check(&mut client(&daemon, "tank/db"), [4, 9], 70);
     assert_eq!(checked(&daemon, &[]).0, Some(0));
-    // Damage that comes while the pool serves: it knows better.
+    // Damage that occurs while the pool serves: the pool still has the record in memory.
     let (at, _) = *in_use(&a).last().expect("something is in use");
-    spoil(&a, at + 3);
+    flip_bit(&a, at + 3);
     let (status, shown) = checked(&daemon, &[]);
     assert_eq!((status, &shown["damage"][0]["known"]), (Some(7), &true.into()), "{shown}");
     check(&mut client(&daemon, "tank/db"), [4, 9], 70);
@@ -227,7 +227,7 @@ fn a_check_tells_what_is_damaged_and_what_nobody_knows_can_be_given_up() {
 }
 
 #[test]
-fn a_dump_tells_of_a_batch_that_rots_and_of_a_label_that_does() {
+fn a_dump_reports_a_corrupted_batch_and_a_corrupted_label() {
     let mut daemon = Daemon::start();
     let a = daemon.folder.sparse("a.img", 96 * MIB);
     daemon.braid(&["pool", "create", "tank", &a]);
@@ -256,9 +256,9 @@ fn a_dump_tells_of_a_batch_that_rots_and_of_a_label_that_does() {
     assert!(batches.iter().filter(counts).count() >= 3, "one for each flush: {whole}");
     let first = start["position"].as_u64().expect("a number");
     let spoilt_at = |at: u64| {
-        spoil(&a, at);
+        flip_bit(&a, at);
         let (status, found) = dump();
-        spoil(&a, at);
+        flip_bit(&a, at);
         (status, found["damaged"].clone())
     };
     let only = |what: &str, index: u64| (Some(7), serde_json::json!([{ "what": what, "index": index }]));
@@ -269,14 +269,14 @@ fn a_dump_tells_of_a_batch_that_rots_and_of_a_label_that_does() {
 }
 
 #[test]
-fn what_was_only_misread_is_told_and_is_not_given_up_but_there_again_after_a_restart() {
+fn misread_records_are_reported_not_given_up_and_read_again_after_a_restart() {
     let mut daemon = Daemon::start();
     let a = two_extents_each(&mut daemon);
     let (at, _) = *in_use(&a).first().expect("two are in use");
     let file = daemon.folder.join("moved.img");
     std::fs::rename(&a, &file).expect("it is a file");
     daemon.start_again();
-    // The read of the table fails, and that of the page alone. Every later one is right.
+    // The read of the table fails, and that of the page alone. Every later read succeeds.
     let page = at / 4096 * 4;
     let faulty = format!("faulty({file},read-error@{page}K-{}K*2)", page + 4);
     daemon.any(&["array", "assemble", "--disk", &faulty]);
@@ -293,7 +293,7 @@ fn what_was_only_misread_is_told_and_is_not_given_up_but_there_again_after_a_res
     assert_eq!(shown["in_doubt"], serde_json::json!(["db"]), "{shown}");
     let text = said(&daemon.any(&["pool", "check", "tank"]));
     assert!(text.contains("restart the daemon") && !text.contains("nothing is damaged"), "{text}");
-    // Nothing stands in the way of giving it up, but that it can be read.
+    // Giving up is refused only because the records can be read.
     daemon.braid(&["export", "remove", "tank/db"]);
     for options in [&["--give-up"][..], &["--give-up", "--yes"]] {
         let refused = daemon.refused(4, &[&["pool", "check", "tank"], options].concat());
@@ -305,7 +305,7 @@ fn what_was_only_misread_is_told_and_is_not_given_up_but_there_again_after_a_res
     let answer = run("curl", &["-s", "--unix-socket", &socket, "-H", json, "-d", body, url]);
     assert!(answer.contains("\"in_use\"") && answer.contains("can be read now"), "{answer}");
     assert!(!daemon.events().contains("\"pool_damage_given_up\""));
-    // The restart that was advised.
+    // The restart that the command advised.
     daemon.stop();
     std::fs::rename(&file, &a).expect("it is a file");
     daemon.start_again();
@@ -321,12 +321,12 @@ fn what_was_only_misread_is_told_and_is_not_given_up_but_there_again_after_a_res
 }
 
 #[test]
-fn what_is_damaged_is_given_up_only_when_nothing_beside_it_was_misread() {
+fn damage_is_given_up_only_when_no_record_beside_it_was_misread() {
     let mut daemon = Daemon::start();
     let a = two_extents_each(&mut daemon);
     let records = in_use(&a);
-    let (rotten, _) = *records.iter().find(|(_, record)| record.logical == 1).expect("block 4 stands there");
-    spoil(&a, rotten + 5);
+    let (rotten, _) = *records.iter().find(|(_, record)| record.logical == 1).expect("block 4 is in use");
+    flip_bit(&a, rotten + 5);
     let file = daemon.folder.join("moved.img");
     std::fs::rename(&a, &file).expect("it is a file");
     daemon.start_again();

@@ -1,4 +1,4 @@
-//! In what snapshots, volumes and clones differ: by the command, and by NBD's `braid:diff:SNAPSHOT`.
+//! Differences between snapshots, volumes and clones: by the command, and by NBD's `braid:diff:SNAPSHOT`.
 
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use crate::pools::{client, export, pool, socket, write};
 use crate::support::*;
 
-/// Ranges of a diff, in blocks of 64 KiB, and whether they are zeros.
+/// Returns the ranges of a diff, in blocks of 64 KiB, and whether they are zeros.
 fn ranges(diff: &Value) -> Vec<(u64, u64, bool)> {
     let number = |range: &Value, key: &str| range[key].as_u64().expect("a number") / (64 * KIB);
     let list = diff["ranges"].as_array().expect("a list").iter();
@@ -14,7 +14,7 @@ fn ranges(diff: &Value) -> Vec<(u64, u64, bool)> {
 }
 
 #[test]
-fn what_has_changed_is_told_range_by_range() {
+fn changes_are_reported_range_by_range() {
     let mut daemon = Daemon::start();
     let mut db = pool(&daemon);
     write(&mut db, 0..100, 1);
@@ -32,7 +32,7 @@ fn what_has_changed_is_told_range_by_range() {
         assert_eq!((&diff["from"], &diff["to"]), (&"tank/db@monday".into(), &"tank/db@tuesday".into()));
         assert_eq!(ranges(&diff), [(16, 16, true), (90, 20, false)], "{diff}");
         assert_eq!(diff["changed_bytes"], 36 * 64 * KIB);
-        // Either way round, and by short names.
+        // In either direction, and by short names.
         let back = daemon.json(&["snapshot", "diff", "tank/db@tuesday", "@monday"]);
         assert_eq!(ranges(&back), [(16, 16, false), (90, 20, false)], "{back}");
         let now = daemon.json(&["snapshot", "diff", "tank/db@tuesday"]);
@@ -47,12 +47,12 @@ fn what_has_changed_is_told_range_by_range() {
     let text = daemon.braid(&["snapshot", "diff", "tank/db@monday", "@tuesday"]);
     assert!(text.contains("2.25 MiB") && text.contains("zeros") && text.contains("OFFSET"), "{text}");
 
-    // A clone, from where it began, and from elsewhere.
+    // A clone, compared with its origin and with another snapshot.
     daemon.braid(&["volume", "clone", "tank/db@monday", "tank/trial"]);
     assert_eq!(ranges(&daemon.json(&["snapshot", "diff", "tank/db@monday", "tank/trial"])), []);
     let from_tuesday = daemon.json(&["snapshot", "diff", "tank/db@tuesday", "tank/trial"]);
     assert_eq!(ranges(&from_tuesday), [(16, 16, false), (90, 20, false)]);
-    // A snapshot between two goes: they differ in the same.
+    // A snapshot between the two is deleted: the difference stays the same.
     daemon.braid(&["snapshot", "create", "tank/db@wednesday"]);
     let before = daemon.json(&["snapshot", "diff", "tank/db@monday", "@wednesday"]);
     daemon.braid(&["snapshot", "delete", "tank/db@tuesday", "--yes"]);
@@ -68,7 +68,7 @@ fn what_has_changed_is_told_range_by_range() {
     daemon.refused(2, &["snapshot", "diff", "tank/db"]);
 }
 
-/// What `nbdinfo` says has changed, in blocks of 64 KiB with their states.
+/// Returns the changed ranges that `nbdinfo` prints, in blocks of 64 KiB with their states.
 fn map(daemon: &Daemon, name: &str, context: &str) -> Vec<(u64, u64, u64)> {
     let uri = format!("nbd+unix:///{}?socket={}", name.replace('/', "%2F"), socket(daemon));
     let text = run("nbdinfo", &["--json", &format!("--map={context}"), &uri]);
@@ -81,7 +81,7 @@ fn map(daemon: &Daemon, name: &str, context: &str) -> Vec<(u64, u64, u64)> {
 }
 
 #[test]
-fn clients_learn_what_has_changed_since_a_snapshot() {
+fn nbd_clients_get_the_changes_since_a_snapshot() {
     let daemon = Daemon::start();
     let mut db = pool(&daemon);
     write(&mut db, 0..100, 1);
@@ -95,15 +95,15 @@ fn clients_learn_what_has_changed_since_a_snapshot() {
     assert_eq!(map(&daemon, "tank/db@tuesday", "braid:diff:monday"), [(16, 16, 3), (90, 20, 1)]);
     assert_eq!(map(&daemon, "tank/db", "braid:diff:tuesday"), [(20, 2, 1)]);
     assert_eq!(map(&daemon, "tank/db", "braid:diff:db@monday"), [(16, 4, 3), (20, 2, 1), (22, 10, 3), (90, 20, 1)]);
-    // It is as of now, each time.
+    // The context describes the current content at each request.
     write(&mut db, 200..201, 1);
     assert_eq!(map(&daemon, "tank/db", "braid:diff:tuesday"), [(20, 2, 1), (200, 1, 1)]);
     let listed = run("nbdinfo", &["--json", &uri]);
     assert!(listed.contains("braid:diff:monday") && listed.contains("braid:diff:tuesday"), "{listed}");
-    // What is not there is not offered.
+    // A snapshot that does not exist is not offered.
     let failed = run_any("nbdinfo", &["--map=braid:diff:sunday", &uri]);
     assert!(!failed.status.success());
-    // A backup of the change: what has changed is read from tuesday's export, all else is as it was on monday.
+    // An incremental backup: changed blocks are read from tuesday's export, all others are as on monday.
     let mut tuesday = client(&daemon, "tank/db@tuesday");
     for (start, len, state) in map(&daemon, "tank/db@tuesday", "braid:diff:monday") {
         let back = tuesday.read(start * 64 * KIB, (len * 64 * KIB) as usize).expect("it reads");
@@ -112,7 +112,7 @@ fn clients_learn_what_has_changed_since_a_snapshot() {
 }
 
 #[test]
-fn holes_and_changes_are_told_in_one_answer() {
+fn holes_and_changes_come_in_one_reply() {
     let daemon = Daemon::start();
     let mut db = pool(&daemon);
     write(&mut db, 0..4, 1);
@@ -138,7 +138,7 @@ fn holes_and_changes_are_told_in_one_answer() {
     stream.write_all(&crate::nbd::option_go("tank/db")).expect("sent");
     while crate::nbd::option_reply(&mut stream).expect("answered").0 != 1 {}
     stream.write_all(&crate::nbd::request(0, 7, 77, 0, 512 << 10)).expect("sent");
-    let mut told = Vec::new();
+    let mut extents = Vec::new();
     loop {
         let mut head = [0; 20];
         stream.read_exact(&mut head).expect("a chunk");
@@ -147,11 +147,11 @@ fn holes_and_changes_are_told_in_one_answer() {
         let mut data = vec![0; field(16) as usize];
         stream.read_exact(&mut data).expect("its data");
         let words: Vec<u32> = data.chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect();
-        told.push(words);
+        extents.push(words);
         if head[5] == 1 {
             break;
         }
     }
     let k64 = |blocks: u32| blocks << 16;
-    assert_eq!(told, [vec![1, k64(4), 0, k64(4), 3], vec![2, k64(2), 0, k64(1), 1, k64(5), 0]]);
+    assert_eq!(extents, [vec![1, k64(4), 0, k64(4), 3], vec![2, k64(2), 0, k64(1), 1, k64(5), 0]]);
 }

@@ -1,4 +1,4 @@
-//! Pools on disks that fail, are old, or were used apart; tails that vanish.
+//! Pools on disks that fail, are old copies, or were used apart; in-memory logs that are lost.
 
 use braid_format::pool::PoolLabel;
 use serde_json::Value;
@@ -17,7 +17,7 @@ pub fn attention(daemon: &Daemon) -> String {
 }
 
 #[test]
-fn a_disk_that_goes_makes_the_pool_failed_and_a_restart_opens_it_again() {
+fn a_failing_disk_fails_the_pool_and_a_restart_opens_it_again() {
     let mut daemon = Daemon::start();
     let a = daemon.folder.sparse("a.img", 96 * MIB);
     let b = format!("faulty({},gone-after=1500)", daemon.folder.sparse("b.img", 96 * MIB));
@@ -27,7 +27,7 @@ fn a_disk_that_goes_makes_the_pool_failed_and_a_restart_opens_it_again() {
     let mut db = client(&daemon, "tank/db");
     write(&mut db, 0..200, 1);
     db.flush().expect("it is durable");
-    // All of it is there: what is written over needs no entry, so that nothing waits to be committed when the flush fails.
+    // Overwrites need no log entry, so that nothing waits to be committed when the flush fails.
     let failed = (0..4000).any(|_| {
         let wrote = db.write(0, &noise(64 * KIB, 1)).is_ok();
         !(db.flush().is_ok() && wrote)
@@ -39,7 +39,7 @@ fn a_disk_that_goes_makes_the_pool_failed_and_a_restart_opens_it_again() {
     assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
     let metrics = daemon.any(&["status"]);
     assert!(String::from_utf8_lossy(&metrics.stdout).contains("tank"), "{metrics:?}");
-    // What would have to be durable is refused; nothing pretends.
+    // Changes that have to be durable are refused, and leave nothing.
     let refused = daemon.refused(1, &["snapshot", "create", "tank/db@late"]);
     assert!(refused.contains("nothing can be made durable"), "{refused}");
     drop(db);
@@ -51,17 +51,17 @@ fn a_disk_that_goes_makes_the_pool_failed_and_a_restart_opens_it_again() {
 }
 
 #[test]
-fn a_pool_with_a_disk_that_is_gone_can_be_deleted_and_frees_the_others() {
+fn a_pool_with_a_missing_disk_can_be_deleted_and_frees_the_others() {
     let daemon = Daemon::start();
     let a = daemon.folder.sparse("a.img", 96 * MIB);
     let b = format!("faulty({},gone-after=600)", daemon.folder.sparse("b.img", 96 * MIB));
-    // The one that fails comes first.
+    // The disk that fails comes first.
     daemon.braid(&["pool", "create", "tank", &b, &a]);
     daemon.braid(&["volume", "create", "tank/db", "1G"]);
     export(&daemon, "tank/db");
     let mut db = client(&daemon, "tank/db");
     assert!((0..4000).any(|k| db.write(k % 1000 * 64 * KIB, &noise(64 * KIB, k)).is_err() || db.flush().is_err()));
-    // Nothing that a command could wait for happens in a pool that has failed.
+    // A failed pool changes nothing that a command could wait for.
     wait_for("the pool to be failed", || attention(&daemon).starts_with("failed").then_some(()));
     let begun = std::time::Instant::now();
     let refused = daemon.refused(1, &["pool", "delete", "tank", "--yes", "--force"]);
@@ -72,7 +72,7 @@ fn a_pool_with_a_disk_that_is_gone_can_be_deleted_and_frees_the_others() {
 }
 
 #[test]
-fn a_tail_that_was_removed_after_a_kill_is_told() {
+fn an_in_memory_log_removed_after_a_kill_is_reported() {
     let mut daemon = Daemon::start();
     let mut db = crate::pools::pool(&daemon);
     write(&mut db, 0..10, 1);
@@ -80,7 +80,7 @@ fn a_tail_that_was_removed_after_a_kill_is_told() {
     daemon.restart(false);
     daemon.restart(true);
     assert!(attention(&daemon).starts_with("active: "), "a kill alone loses nothing");
-    assert!(!has_event(&daemon, "pool_tail_lost"));
+    assert!(!has_event(&daemon, "pool_memory_log_lost"));
     let mut db = client(&daemon, "tank/db");
     write(&mut db, 10..20, 1);
     drop(db);
@@ -88,16 +88,16 @@ fn a_tail_that_was_removed_after_a_kill_is_told() {
     let shared = daemon.folder.join("shared");
     std::fs::remove_dir_all(&shared).expect("it can be removed");
     daemon.start_again();
-    assert!(has_event(&daemon, "pool_tail_lost"));
+    assert!(has_event(&daemon, "pool_memory_log_lost"));
     assert!(attention(&daemon).contains("was not in shared memory"), "{}", attention(&daemon));
     check(&mut client(&daemon, "tank/db"), 0..10, 1);
-    // An end in order leaves no tail, and nobody misses it.
+    // A clean stop leaves no in-memory log, and none is reported missing.
     daemon.restart(false);
     assert_eq!(attention(&daemon), "active: ");
 }
 
 #[test]
-fn nothing_is_destroyed_before_everything_is_known_to_fit() {
+fn nothing_is_overwritten_before_all_disks_are_known_to_be_usable() {
     let daemon = Daemon::start();
     let foreign = daemon.folder.join("foreign.img");
     let before = [&[0; 1080][..], &[0x53, 0xef], &vec![7; 64 << 20][..(64 << 20) - 1082]].concat();
@@ -115,7 +115,7 @@ fn nothing_is_destroyed_before_everything_is_known_to_fit() {
 }
 
 #[test]
-fn members_that_were_used_apart_are_not_put_together() {
+fn members_that_were_used_apart_are_not_combined() {
     let mut daemon = Daemon::start();
     drop(crate::pools::pool(&daemon));
     daemon.stop();
@@ -141,12 +141,12 @@ fn members_that_were_used_apart_are_not_put_together() {
     }
     daemon.start_again();
     let said = attention(&daemon);
-    assert!(said.starts_with("failed") && said.contains("used apart"), "{said}");
+    assert!(said.starts_with("failed") && said.contains("used separately"), "{said}");
     assert!(crate::nbd::Client::open(&socket(&daemon), "tank/db").is_err());
 }
 
 #[test]
-fn features_that_forbid_writing_are_obeyed() {
+fn features_that_forbid_writing_are_respected() {
     let mut daemon = Daemon::start();
     drop(crate::pools::pool(&daemon));
     daemon.stop();

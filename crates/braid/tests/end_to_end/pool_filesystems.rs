@@ -1,5 +1,5 @@
-//! File systems of the real kernel on thin volumes: a snapshot is taken while files are written, its clone is mounted beside the volume,
-//! the volume goes back to it, and `fstrim` gives the space back.
+//! Kernel file systems on thin volumes: a snapshot is taken while files are written, its clone is mounted beside the
+//! volume, the volume is rolled back, and `fstrim` frees space.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,8 +40,8 @@ fn allocated(daemon: &Daemon) -> u64 {
     daemon.json(&["pool", "show", "tank"])["allocated_bytes"].as_u64().expect("a size")
 }
 
-/// `beside`: what mounting a second one of the same identity needs.
-fn story([kind, mkfs, fsck]: [&[&str]; 3], beside: &str) {
+/// `beside` holds the mount options for a second file system of the same identity.
+fn snapshot_clone_rollback_and_trim([kind, mkfs, fsck]: [&[&str]; 3], beside: &str) {
     let kind = kind[0];
     let daemon = Daemon::start();
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 300 * MIB));
@@ -53,7 +53,7 @@ fn story([kind, mkfs, fsck]: [&[&str]; 3], beside: &str) {
     let at = db.mount(kind);
     let first = files(&at, 0..200, 1000);
 
-    // Somebody writes other files all the time, over and over, while the snapshot is taken.
+    // A thread rewrites other files all the time while the snapshot is taken.
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -67,7 +67,7 @@ fn story([kind, mkfs, fsck]: [&[&str]; 3], beside: &str) {
         wait_for("more of them", || (rounds.load(Ordering::Relaxed) > taken + 1).then_some(()));
         stop.store(true, Ordering::Relaxed);
     });
-    // The clone's journal is played again, as after a loss of power at that instant.
+    // The clone replays its journal, as after a loss of power at that instant.
     daemon.braid(&["volume", "clone", "tank/db@busy", "tank/trial"]);
     let mut trial = block(&daemon, "tank/trial");
     let there = trial.mount_with(kind, beside);
@@ -86,7 +86,7 @@ fn story([kind, mkfs, fsck]: [&[&str]; 3], beside: &str) {
     drop(trial);
     drop(db);
 
-    // Back to the snapshot: the second writing is gone, the first is there.
+    // After the rollback the second version of the files is gone, the first is there.
     daemon.braid(&["export", "remove", "tank/db"]);
     daemon.braid(&["volume", "rollback", "tank/db", "@busy", "--yes"]);
     let mut db = block(&daemon, "tank/db");
@@ -96,7 +96,7 @@ fn story([kind, mkfs, fsck]: [&[&str]; 3], beside: &str) {
     daemon.braid(&["volume", "delete", "tank/trial", "--yes", "--force"]);
     daemon.braid(&["snapshot", "delete", "tank/db@busy", "--yes"]);
 
-    // Most files go; what they had goes back to the pool.
+    // Most files are deleted; `fstrim` returns their space to the pool.
     let before = allocated(&daemon);
     for name in first.keys().filter(|name| *name != "file7") {
         fs::remove_file(format!("{at}/{name}")).expect("a file can be removed");
@@ -113,11 +113,11 @@ fn story([kind, mkfs, fsck]: [&[&str]; 3], beside: &str) {
 }
 
 #[test]
-fn ext4_lives_on_a_volume_with_snapshots_and_clones() {
-    story(EXT4, "defaults");
+fn ext4_works_on_a_volume_with_snapshots_and_clones() {
+    snapshot_clone_rollback_and_trim(EXT4, "defaults");
 }
 
 #[test]
-fn xfs_lives_on_a_volume_with_snapshots_and_clones() {
-    story(XFS, "nouuid");
+fn xfs_works_on_a_volume_with_snapshots_and_clones() {
+    snapshot_clone_rollback_and_trim(XFS, "nouuid");
 }

@@ -1,4 +1,4 @@
-//! A pool becomes full: that is said before, and measured.
+//! A pool that fills up reports it in advance, and exports it as metrics.
 
 use crate::pools::{BLOCK, client, export, write};
 use crate::support::*;
@@ -11,7 +11,7 @@ fn metric(daemon: &Daemon, name: &str) -> f64 {
 }
 
 #[test]
-fn a_pool_that_becomes_full_says_so_before() {
+fn a_pool_warns_before_it_is_full() {
     let mut daemon = Daemon::start();
     let disk = daemon.folder.sparse("a.img", 128 * MIB);
     daemon.braid(&["pool", "create", "tank", &disk]);
@@ -43,7 +43,7 @@ fn a_pool_that_becomes_full_says_so_before() {
     wait_for("an error", || {
         daemon.events().contains(r#""error" "pool_nearly_full" "pool tank: it is 9"#).then_some(())
     });
-    // A restart says it anew, and says it once.
+    // After a restart the pool reports it again, and only once.
     assert_eq!(said(&daemon), 2);
     drop((db, log));
     daemon.restart(false);
@@ -59,7 +59,7 @@ fn a_pool_that_becomes_full_says_so_before() {
     assert!(log >= (up_to(26) * BLOCK) as f64 && log <= (up_to(27) * BLOCK) as f64, "{log}");
     assert_eq!(metric(&daemon, "braid_volume_allocated_bytes{pool=\"tank\",volume=\"tank/db\"}"), 0.0);
     assert_eq!(metric(&daemon, "braid_pool_snapshots{pool=\"tank\"}"), 1.0);
-    assert_eq!(metric(&daemon, "braid_pool_promised_bytes{pool=\"tank\"}"), 2.0 * (1u64 << 30) as f64);
+    assert_eq!(metric(&daemon, "braid_pool_provisioned_bytes{pool=\"tank\"}"), 2.0 * (1u64 << 30) as f64);
 
     daemon.braid(&["volume", "delete", "tank/log", "--yes", "--force"]);
     wait_for("space", || daemon.events().contains("pool_has_space").then_some(()));

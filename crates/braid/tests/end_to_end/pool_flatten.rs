@@ -1,4 +1,4 @@
-//! A clone becomes independent of what it began as, while it is used.
+//! Flattening makes a clone independent of its origin while the clone is used.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,18 +9,18 @@ use crate::patient::PatientFio;
 use crate::pools::{BLOCK, check, check_zeros, client, export, free, pool, socket, write};
 use crate::support::*;
 
-/// Blocks of the volume that is cloned.
+/// Number of blocks of the volume that is cloned.
 const ALL: u64 = 1200;
 
 fn flattens(daemon: &Daemon, name: &str) -> bool {
-    daemon.json(&["volume", "show", name])["flattens"] == true
+    daemon.json(&["volume", "show", name])["flattening"] == true
 }
 
 fn done(daemon: &Daemon, name: &str) {
     wait_for("the end of flattening", || (!flattens(daemon, name)).then_some(()));
 }
 
-/// `tank/db` with a snapshot, and a clone of that which has changed.
+/// Creates `tank/db` with a snapshot, and a clone of the snapshot that has changed.
 fn cloned(daemon: &Daemon) {
     let mut db = pool(daemon);
     write(&mut db, 0..ALL, 1);
@@ -28,7 +28,7 @@ fn cloned(daemon: &Daemon) {
     daemon.braid(&["volume", "clone", "tank/db@monday", "tank/trial"]);
     export(daemon, "tank/trial");
     let mut trial = client(daemon, "tank/trial");
-    // Some of its own: parts of pieces, a whole one, small ones, and what reads as zeros though the snapshot has data there.
+    // The clone's own writes: partial blocks, whole ones, small ones, and zeros where the snapshot has data.
     write(&mut trial, (0..200).step_by(7), 50_000);
     let whole: Vec<u8> = (256..260).flat_map(|block| noise(BLOCK, 50_000 + block)).collect();
     trial.write(256 * BLOCK, &whole).expect("it writes");
@@ -41,7 +41,7 @@ fn cloned(daemon: &Daemon) {
     write(&mut trial, 400..403, 60_000);
 }
 
-/// What the clone, or its snapshot, has to show, up to a block from which on others write.
+/// Checks the content of the clone, or of its snapshot, up to the block from which on other clients write.
 fn check_trial(daemon: &Daemon, name: &str, end: u64) {
     let mut trial = client(daemon, name);
     check(&mut trial, (0..200).filter(|block| block % 7 != 0), 1);
@@ -57,7 +57,7 @@ fn check_trial(daemon: &Daemon, name: &str, end: u64) {
 }
 
 #[test]
-fn a_clone_becomes_independent_under_writes_and_its_parent_gives_its_space_back() {
+fn a_clone_becomes_independent_under_writes_and_its_parent_frees_its_space() {
     let mut daemon = Daemon::start();
     cloned(&daemon);
     let text = daemon.braid(&["volume", "flatten", "tank/db"]);
@@ -82,10 +82,10 @@ fn a_clone_becomes_independent_under_writes_and_its_parent_gives_its_space_back(
         check(&mut trial, (800..ALL).filter(|block| block % 5 != 0), 1);
         text
     });
-    assert!(text.contains("is being made independent"), "{text}");
+    assert!(text.contains("is being flattened"), "{text}");
     wait_for("the event", || daemon.events().contains("volume_flattened").then_some(()));
     check_trial(&daemon, "tank/trial", 800);
-    // Its own snapshot is what it has before it, and that has nothing before it.
+    // The clone's own snapshot is its only ancestor.
     assert_eq!(daemon.json(&["volume", "show", "tank/trial"])["parent"], "tank/trial@early");
     let before = free(&daemon);
     daemon.braid(&["snapshot", "delete", "tank/db@monday", "--yes"]);
@@ -111,7 +111,7 @@ fn a_clone_becomes_independent_under_writes_and_its_parent_gives_its_space_back(
 }
 
 #[test]
-fn flattening_goes_on_after_a_kill_and_can_be_called_off() {
+fn flattening_resumes_after_a_kill_and_can_be_cancelled() {
     let mut daemon = Daemon::start();
     cloned(&daemon);
     daemon.refused(3, &["volume", "flatten", "tank/nobody"]);
@@ -127,10 +127,10 @@ fn flattening_goes_on_after_a_kill_and_can_be_called_off() {
 }
 
 #[test]
-fn a_clone_that_has_no_space_stays_dependent() {
+fn a_clone_without_space_stays_dependent() {
     let daemon = Daemon::start();
     cloned(&daemon);
-    // Nearly all that is left.
+    // Takes nearly all of the free space.
     let left = free(&daemon) / (256 * KIB) - 40;
     daemon.braid(&["volume", "create", "tank/rest", &(left * 256 * KIB).to_string(), "--thick"]);
     let said = daemon.refused(1, &["volume", "flatten", "tank/trial"]);
@@ -140,14 +140,14 @@ fn a_clone_that_has_no_space_stays_dependent() {
 }
 
 #[test]
-fn a_thick_volume_becomes_independent_in_the_space_that_is_kept_for_it() {
+fn a_thick_volume_becomes_independent_in_its_reserved_space() {
     const EXTENT: u64 = 256 * KIB;
     let mut daemon = Daemon::start();
     let disk = daemon.folder.sparse("a.img", 96 * MIB);
     daemon.braid(&["pool", "create", "tank", &disk]);
     daemon.braid(&["volume", "create", "tank/db", "32M"]);
     export(&daemon, "tank/db");
-    // Blocks that share extents: written over a snapshot that is gone since.
+    // Blocks that share extents: they are written over a snapshot that is deleted since.
     let mut db = client(&daemon, "tank/db");
     for (seed, snapshot) in [(1000, "tank/db@gone"), (2000, "tank/db@scattered")] {
         for piece in 0..100 {
@@ -157,10 +157,10 @@ fn a_thick_volume_becomes_independent_in_the_space_that_is_kept_for_it() {
     }
     daemon.braid(&["snapshot", "delete", "tank/db@gone", "--yes"]);
     let allocated = || daemon.json(&["pool", "show", "tank"])["allocated_bytes"].as_u64().expect("a size");
-    wait_for("what nobody sees to be free", || (allocated() <= 4 * EXTENT).then_some(()));
+    wait_for("unreferenced space to be free", || (allocated() <= 4 * EXTENT).then_some(()));
     daemon.braid(&["volume", "create", "tank/trial", "32M", "--thick"]);
     daemon.braid(&["volume", "rollback", "tank/trial", "tank/db@scattered", "--yes"]);
-    // Nothing is left but what is kept.
+    // Only the reserved space is left.
     daemon.braid(&["volume", "create", "tank/rest", &free(&daemon).to_string(), "--thick"]);
     assert_eq!(free(&daemon), 0);
     export(&daemon, "tank/trial");
@@ -169,7 +169,7 @@ fn a_thick_volume_becomes_independent_in_the_space_that_is_kept_for_it() {
     assert!(daemon.events().contains("volume_flattened"), "{}", daemon.events());
     let shown = daemon.json(&["volume", "show", "tank/trial"]);
     assert_eq!((&shown["parent"], shown["reserved_bytes"].as_u64()), (&Value::Null, Some(28 * EXTENT)), "{shown}");
-    // All that was promised is there still.
+    // All reserved space can still be written.
     let mut trial = client(&daemon, "tank/trial");
     for piece in 0..128 {
         if piece < 100 {
@@ -218,6 +218,6 @@ fn fio_finds_what_it_wrote_while_a_clone_becomes_independent_through_a_kill() {
     daemon.braid(&["export", "remove", "tank/db"]);
     daemon.braid(&["volume", "delete", "tank/db", "--force", "--yes"]);
     writer.succeeds();
-    // What it does not write is as it was in the snapshot.
+    // Blocks that fio does not write have the content of the snapshot.
     check(&mut client(&daemon, "tank/trial"), 256..512, 1);
 }

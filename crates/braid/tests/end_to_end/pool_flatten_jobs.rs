@@ -1,12 +1,12 @@
-//! That a clone becomes independent is a job: it waits, is limited, given up, and ends with what is done to the clone meanwhile.
+//! Flattening a clone is a job: it pauses, is limited, is given up, and ends with whatever is done to the clone meanwhile.
 
 use serde_json::Value;
 
 use crate::pools::{check, check_zeros, client, export, write};
 use crate::support::*;
 
-/// Blocks of the volume that is cloned: three times as much as is copied at a time, so that a start takes longer for the rest than until it
-/// looks at its jobs.
+/// Number of blocks of the volume that is cloned: three times as much as is copied at a time, so that a start needs
+/// longer for the rest than until it looks at its jobs.
 const ALL: u64 = 192;
 
 fn flattening(daemon: &Daemon, volume: &str) -> Value {
@@ -20,7 +20,7 @@ fn name(job: &Value) -> String {
 }
 
 fn flattens(daemon: &Daemon, volume: &str) -> bool {
-    daemon.json(&["volume", "show", volume])["flattens"] == true
+    daemon.json(&["volume", "show", volume])["flattening"] == true
 }
 
 fn ended(daemon: &Daemon, volume: &str, state: &str) {
@@ -28,7 +28,7 @@ fn ended(daemon: &Daemon, volume: &str, state: &str) {
     wait_for(&format!("the job of {volume} to be {state}"), || is().then_some(()));
 }
 
-/// A pool so slow that it is met in the middle, a volume with a snapshot, and clones of that.
+/// Creates a pool slow enough to interrupt a job in the middle, a volume with a snapshot, and clones of the snapshot.
 fn cloned(daemon: &Daemon, clones: &[&str]) {
     let slow = format!("throttled({},bw=8M)", daemon.folder.sparse("a.img", 200 * MIB));
     daemon.braid(&["pool", "create", "tank", &slow]);
@@ -41,7 +41,7 @@ fn cloned(daemon: &Daemon, clones: &[&str]) {
     }
 }
 
-/// One is flattened, and waits in the middle, with a limit that holds all others up after their first step.
+/// Starts flattening one clone and pauses the job in the middle, with a limit that stops all others after their first step. Returns its name.
 fn held(daemon: &Daemon, volume: &str) -> String {
     daemon.braid(&["volume", "flatten", volume]);
     let job = name(&flattening(daemon, volume));
@@ -53,7 +53,7 @@ fn held(daemon: &Daemon, volume: &str) -> String {
 }
 
 #[test]
-fn flattening_waits_goes_on_after_a_start_and_is_given_up() {
+fn flattening_is_paused_resumes_after_a_start_and_is_given_up() {
     let mut daemon = Daemon::start();
     cloned(&daemon, &["trial", "other"]);
     export(&daemon, "tank/trial");
@@ -67,14 +67,14 @@ fn flattening_waits_goes_on_after_a_start_and_is_given_up() {
     let left = flattening(&daemon, "tank/trial")["progress"].clone();
     std::thread::sleep(std::time::Duration::from_millis(1500));
     assert_eq!(flattening(&daemon, "tank/trial")["progress"]["done_bytes"], left["done_bytes"], "it waits");
-    // Who writes does not wait for it, and neither does another one.
+    // A write to the clone does not wait for the job, and neither does another job.
     write(&mut client(&daemon, "tank/trial"), (0..ALL).step_by(9), 5000);
     let said = daemon.braid(&["volume", "flatten", "tank/other", "--wait"]);
     assert!(said.contains("flattening of tank/other") && said.contains("is done"), "{said}");
     assert_eq!(daemon.json(&["volume", "show", "tank/other"])["parent"], Value::Null);
     assert_eq!(flattening(&daemon, "tank/trial")["state"], "paused");
 
-    // A start goes on with it, whether it waited or not.
+    // A start resumes the job, paused or not.
     daemon.restart(true);
     wait_for("it to be a job again", || {
         let jobs = daemon.json(&["job", "list"])["jobs"].as_array().expect("a list").clone();
@@ -86,7 +86,7 @@ fn flattening_waits_goes_on_after_a_start_and_is_given_up() {
     ended(&daemon, "tank/trial", "done");
     assert!(!flattens(&daemon, "tank/trial"));
 
-    // Given up by either command it stays dependent, and shows what it showed.
+    // Given up by either command, the clone stays dependent and its content is unchanged.
     for by_job in [true, false] {
         let clone = format!("tank/late{by_job}");
         daemon.braid(&["volume", "clone", "tank/db@monday", &clone]);
@@ -110,7 +110,7 @@ fn flattening_waits_goes_on_after_a_start_and_is_given_up() {
 }
 
 #[test]
-fn a_clone_is_deleted_rolled_back_and_made_smaller_in_the_middle_of_its_copies() {
+fn a_clone_is_deleted_rolled_back_and_shrunk_in_the_middle_of_flattening() {
     for kill in [false, true] {
         let mut daemon = Daemon::start();
         cloned(&daemon, &["held", "gone", "back", "small"]);
@@ -123,7 +123,7 @@ fn a_clone_is_deleted_rolled_back_and_made_smaller_in_the_middle_of_its_copies()
         for clone in ["gone", "back", "small"] {
             daemon.braid(&["volume", "flatten", &format!("tank/{clone}")]);
         }
-        // One after the other comes into the middle of its copies, and meets its fate.
+        // Runs each clone's job until it is in the middle of its copies, before the clone is changed.
         let some = |daemon: &Daemon, volume: &str| {
             daemon.braid(&["job", "limit", &holds, "0"]);
             let copied = || flattening(daemon, volume)["progress"]["done_bytes"].as_u64().filter(|bytes| *bytes > 0);
@@ -148,9 +148,9 @@ fn a_clone_is_deleted_rolled_back_and_made_smaller_in_the_middle_of_its_copies()
         for clone in ["held", "small"] {
             wait_for("the end", || (!flattens(&daemon, &format!("tank/{clone}"))).then_some(()));
         }
-        // It began where the snapshot is, and is there again.
+        // The clone began at the snapshot, and depends on it again.
         let shown = daemon.json(&["volume", "show", "tank/back"]);
-        assert_eq!((&shown["parent"], &shown["flattens"]), (&Value::from("tank/db@monday"), &Value::from(false)));
+        assert_eq!((&shown["parent"], &shown["flattening"]), (&Value::from("tank/db@monday"), &Value::from(false)));
         daemon.braid(&["volume", "resize", "tank/small", "64M"]);
         let others = |daemon: &Daemon| {
             for clone in ["tank/held", "tank/back"] {
@@ -166,7 +166,7 @@ fn a_clone_is_deleted_rolled_back_and_made_smaller_in_the_middle_of_its_copies()
         }
         others(&daemon);
         daemon.braid(&["pool", "check", "tank"]);
-        // They stand on their own, but for the one that was rolled back.
+        // The clones are independent, except the one that was rolled back.
         for clone in ["tank/held", "tank/small"] {
             assert_eq!(daemon.json(&["volume", "show", clone])["parent"], Value::Null, "{clone}");
         }

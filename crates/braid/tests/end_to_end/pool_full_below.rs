@@ -1,4 +1,4 @@
-//! Pools on files whose file system is full: nothing fails by that, and nothing has to be started again when there is room.
+//! Pools on files whose file system is full: the pool does not fail, and goes on without a restart when there is space.
 
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
@@ -13,16 +13,16 @@ use crate::support::*;
 
 const ENOSPC: i32 = 28;
 
-/// Of these blocks parts are discarded.
+/// Parts of these blocks are discarded.
 const DISCARDED: std::ops::Range<u64> = 100..160;
 
-/// Where the ring of a member of 64 MiB stands, and how long it is.
+/// Offset and length in bytes of the ring of a member of 64 MiB.
 const RING: (&str, &str) = ("12288", "262144");
 
-/// The same of its two ring starts.
-const STARTS: (&str, &str) = ("4096", "8192");
+/// Offset and length in bytes of its two checkpoint records.
+const CHECKPOINTS: (&str, &str) = ("4096", "8192");
 
-/// A pool on one file of 64 MiB that stands on a file system of 24 MiB, with the volume `tank/db`, exported.
+/// Creates a pool on one file of 64 MiB in a file system of 24 MiB, with the volume `tank/db`, exported.
 fn pool(daemon: &Daemon) -> (Small, String) {
     let small = Small::mount(daemon.folder.join("small"), 24 << 20);
     let file = format!("{}/0.img", small.0);
@@ -33,7 +33,7 @@ fn pool(daemon: &Daemon) -> (Small, String) {
     (small, file)
 }
 
-/// The same as an earlier build has made it: its ring has no space until something is written there.
+/// Creates the same pool in the state that an earlier build leaves: its ring has no space allocated until it is written.
 fn older_pool(daemon: &mut Daemon) -> (Small, String) {
     let (small, file) = pool(daemon);
     daemon.stop();
@@ -43,7 +43,7 @@ fn older_pool(daemon: &mut Daemon) -> (Small, String) {
     (small, file)
 }
 
-/// Writes new blocks until there is no space, not even for the smallest write. Returns how many there are.
+/// Writes new blocks until there is no space, not even for the smallest write. Returns how many blocks were written.
 fn fill(db: &mut Client, small: &Small) -> u64 {
     let mut done = 0;
     let error = loop {
@@ -54,7 +54,7 @@ fn fill(db: &mut Client, small: &Small) -> u64 {
     };
     assert_eq!(error.raw_os_error(), Some(ENOSPC), "{error}");
     assert!(done > 200, "{done} blocks are few");
-    // What the last one has got is given back, perhaps.
+    // The space of the last block may be freed.
     let mut rest = std::fs::File::create(format!("{}/rest", small.0)).expect("a file can be made");
     for _ in 0..3 {
         std::thread::sleep(std::time::Duration::from_millis(200));
@@ -63,7 +63,7 @@ fn fill(db: &mut Client, small: &Small) -> u64 {
     done
 }
 
-/// Discards most of these blocks in small pieces, which takes nothing but entries; as many as the tail has room for.
+/// Discards most of these blocks in small pieces, which takes only log entries; as many as the in-memory log has room for.
 fn discard(db: &mut Client, blocks: impl Iterator<Item = u64>) {
     for piece in blocks.flat_map(|block| (0..14).map(move |piece| block * BLOCK + piece * 4096)) {
         db.call(0, TRIM, piece, 4096, &[]).expect("a discard is a hint");
@@ -79,7 +79,7 @@ fn check_kept(db: &mut Client, blocks: u64) {
 }
 
 #[test]
-fn a_full_file_system_below_is_no_failure_of_the_pool_and_ends_by_itself() {
+fn a_full_file_system_below_does_not_fail_the_pool_and_recovers_by_itself() {
     need_root();
     let mut daemon = Daemon::start();
     let (small, file) = older_pool(&mut daemon);
@@ -95,10 +95,10 @@ fn a_full_file_system_below_is_no_failure_of_the_pool_and_ends_by_itself() {
     assert!(said.starts_with("active: ") && said.contains("no space") && said.contains(&file), "{said}");
     assert!(!has_event(&daemon, "pool_failed"));
     let status = daemon.any(&["status"]);
-    // Lines are broken to fit.
+    // The status wraps its lines.
     let text = String::from_utf8_lossy(&status.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("df -h") && text.contains("goes on by itself"), "{text}");
-    // What has a place is read and written as always; what would have to be durable is refused, and not done.
+    assert!(text.contains("df -h") && text.contains("continues automatically"), "{text}");
+    // Allocated blocks are read and written as always; changes that have to be durable are refused, and leave nothing.
     db.write(BLOCK, &noise(BLOCK, 5001)).expect("it has a place");
     check_kept(&mut db, blocks);
     let refused = daemon.refused_any(&["volume", "create", "tank/other", "1G"]);
@@ -117,13 +117,13 @@ fn a_full_file_system_below_is_no_failure_of_the_pool_and_ends_by_itself() {
 }
 
 #[test]
-fn a_pool_that_finds_no_space_at_its_start_opens_by_itself_when_there_is_some() {
+fn a_pool_without_space_at_its_start_opens_by_itself_when_there_is_some() {
     need_root();
     let mut daemon = Daemon::start();
     let (small, file) = older_pool(&mut daemon);
     let mut db = client(&daemon, "tank/db");
     let blocks = fill(&mut db, &small);
-    // So many that they have no room where commits have been written before.
+    // So many discards that the commit needs part of the ring that was never written.
     discard(&mut db, DISCARDED);
     assert_eq!(db.flush().expect_err("there is no space").raw_os_error(), Some(ENOSPC));
     db.write(BLOCK, &noise(BLOCK, 5001)).expect("it has a place");
@@ -133,8 +133,8 @@ fn a_pool_that_finds_no_space_at_its_start_opens_by_itself_when_there_is_some() 
     assert!(said.starts_with("failed: ") && said.contains(&file) && said.contains("no space"), "{said}");
     let status = daemon.any(&["status"]);
     let text = String::from_utf8_lossy(&status.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("df -h") && text.contains("tried again by itself"), "{text}");
-    // It is tried again, and said once.
+    assert!(text.contains("df -h") && text.contains("retried automatically"), "{text}");
+    // The pool retries the start, and reports the failure once.
     std::thread::sleep(std::time::Duration::from_secs(12));
     assert_eq!(daemon.events().matches("\"pool_failed\"").count(), 1, "{}", daemon.events());
     small.enlarge(1 << 30);
@@ -145,7 +145,7 @@ fn a_pool_that_finds_no_space_at_its_start_opens_by_itself_when_there_is_some() 
 }
 
 #[test]
-fn a_pool_has_space_for_its_own_writes_from_the_beginning() {
+fn a_pool_allocates_space_for_its_own_writes_at_creation() {
     need_root();
     let mut daemon = Daemon::start();
     let (small, _) = pool(&daemon);
@@ -165,13 +165,13 @@ fn a_pool_has_space_for_its_own_writes_from_the_beginning() {
     check_kept(&mut client(&daemon, "tank/db"), blocks);
 }
 
-/// Takes the space that is left.
+/// Takes the remaining space.
 fn take_the_rest(small: &Small) {
     let mut rest = std::fs::File::create(format!("{}/rest", small.0)).expect("a file can be made");
     while rest.write_all(&[1; 4096]).is_ok() {}
 }
 
-/// Where the first record that is in use stands in a member's file, in bytes.
+/// Returns the offset in bytes of the first record that is in use in a member's file.
 fn record_in_use(file: &str) -> u64 {
     let bytes = std::fs::read(file).expect("it is a file");
     let label = PoolLabel::decode(&bytes[..4096]).expect("it bears a label");
@@ -184,8 +184,8 @@ fn record_in_use(file: &str) -> u64 {
     places.table.start + u64::from(index) * RECORD_BYTES as u64
 }
 
-/// Turns a bit of a file over.
-fn spoil(file: &str, at: u64) {
+/// Flips a bit of a file.
+fn flip_bit(file: &str, at: u64) {
     let file = std::fs::File::options().read(true).write(true).open(file).expect("it is a file");
     let mut byte = [0];
     file.read_exact_at(&mut byte, at).expect("it can be read");
@@ -193,9 +193,9 @@ fn spoil(file: &str, at: u64) {
     file.sync_all().expect("it is there");
 }
 
-/// A repair that finds no space is no fault of a disk; and a stop finds the space that there is by then.
+/// A repair that finds no space is no fault of a disk; a clean stop uses the space that exists by then.
 #[test]
-fn a_repair_without_space_says_so_and_a_stop_tries_once_more_what_found_none() {
+fn a_repair_without_space_says_so_and_a_stop_retries_it() {
     need_root();
     let mut daemon = Daemon::start();
     let (small, file) = pool(&daemon);
@@ -205,14 +205,14 @@ fn a_repair_without_space_says_so_and_a_stop_tries_once_more_what_found_none() {
     }
     db.flush().expect("there is space");
     drop(db);
-    // The table has it.
+    // The record is in the table.
     daemon.restart(false);
     let at = record_in_use(&file);
-    let (offset, bytes) = STARTS;
+    let (offset, bytes) = CHECKPOINTS;
     run("fallocate", &["--punch-hole", "--offset", offset, "--length", bytes, &file]);
     take_the_rest(&small);
     for options in [&["--repair"][..], &["--repair", "--json"]] {
-        spoil(&file, at + 5);
+        flip_bit(&file, at + 5);
         let output = daemon.any(&[&["pool", "check", "tank"], options].concat());
         let text = said(&output).split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(output.status.code(), Some(1), "{text}");
@@ -220,7 +220,7 @@ fn a_repair_without_space_says_so_and_a_stop_tries_once_more_what_found_none() {
     }
     assert!(!has_event(&daemon, "pool_failed"));
     small.enlarge(1 << 30);
-    // It has to end well.
+    // The stop succeeds.
     daemon.stop();
     daemon.start_again();
     assert_eq!(attention(&daemon), "active: ");
@@ -228,9 +228,9 @@ fn a_repair_without_space_says_so_and_a_stop_tries_once_more_what_found_none() {
     check(&mut client(&daemon, "tank/db"), 0..8, 1);
 }
 
-/// Members of the pool `upper` are arrays on volumes of the pool `lower`: `base` has its space, `more` gets some where there is some.
+/// Members of the pool `upper` are arrays on volumes of the pool `lower`: `base` has its space, `more` gets some when there is some.
 #[test]
-fn a_new_member_without_space_is_refused_and_the_pool_goes_on_as_if_it_had_never_been_offered() {
+fn a_new_member_without_space_is_refused_and_the_pool_goes_on_unchanged() {
     let mut daemon = Daemon::start();
     let disk = daemon.folder.sparse("a.img", 256 * MIB);
     daemon.braid(&["pool", "create", "lower", &disk]);
@@ -252,13 +252,13 @@ fn a_new_member_without_space_is_refused_and_the_pool_goes_on_as_if_it_had_never
     assert!(done > 1000, "{done} blocks are few");
     rest.flush().expect("its own ring has space");
     db.write(0, &noise(BLOCK, 1)).expect("its space is kept");
-    // One extent is free, for the start of the new member's ring: there is none for its tables.
+    // One extent is free, enough for the start of the new member's ring and not for its tables.
     rest.call(0, TRIM, 0, 4 * BLOCK as u32, &[]).expect("a discard is a hint");
     rest.flush().expect("its own ring has space");
     let refused = daemon.refused_any(&["pool", "add", "upper", "more"]);
     let refused = refused.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(refused.contains("more was not added to pool upper: there is no space below it"), "{refused}");
-    // Nothing waits for it.
+    // Nothing waits for the new member.
     db.write(BLOCK, &noise(BLOCK, 2)).expect("its space is kept");
     db.flush().expect("its space is kept");
     daemon.braid(&["volume", "create", "upper/other", "16M"]);
@@ -268,14 +268,14 @@ fn a_new_member_without_space_is_refused_and_the_pool_goes_on_as_if_it_had_never
     std::thread::sleep(std::time::Duration::from_secs(3));
     let shown = daemon.json(&["pool", "show", "upper"]);
     assert_eq!(shown["attention"].to_string(), "[]", "{shown}");
-    assert!(!has_event(&daemon, "pool_member_left") && !has_event(&daemon, "pool_failed"), "{}", daemon.events());
+    assert!(!has_event(&daemon, "pool_member_removed") && !has_event(&daemon, "pool_failed"), "{}", daemon.events());
     for kill in [true, false] {
         drop((rest, db));
         daemon.restart(kill);
         (rest, db) = (client(&daemon, "lower/rest"), client(&daemon, "upper/db"));
         check(&mut db, 0..2, 1);
     }
-    // With space it is one like any other.
+    // With space the new member is added as any other.
     rest.call(0, TRIM, 4 * BLOCK, 256 * BLOCK as u32, &[]).expect("a discard is a hint");
     rest.flush().expect("its own ring has space");
     daemon.braid(&["pool", "add", "upper", "more"]);

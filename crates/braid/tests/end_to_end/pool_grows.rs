@@ -1,4 +1,4 @@
-//! Members that are added to a pool while its volumes are used.
+//! Members are added to a pool while its volumes are used.
 
 use braid_format::LABEL_BYTES;
 use braid_format::pool::{PoolLabel, PoolMember, PoolMemberLayout, PoolMemberState};
@@ -12,7 +12,7 @@ use crate::support::*;
 
 const BLOCK: u64 = 64 * KIB;
 
-/// The members' disks or arrays, by their numbers.
+/// Returns the disks or arrays of the members, by their numbers.
 fn members(daemon: &Daemon) -> Vec<(u64, String)> {
     let shown = daemon.json(&["pool", "show", "tank"]);
     let of = |member: &serde_json::Value| {
@@ -27,7 +27,7 @@ fn size(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn a_pool_that_is_full_goes_on_with_another_disk_and_with_an_array() {
+fn a_full_pool_goes_on_with_another_disk_and_with_an_array() {
     let mut daemon = Daemon::start();
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| daemon.folder.sparse(name, 96 * MIB));
     daemon.braid(&["pool", "create", "tank", &a]);
@@ -50,7 +50,7 @@ fn a_pool_that_is_full_goes_on_with_another_disk_and_with_an_array() {
     assert!(said.contains("has 2 members now"), "{said}");
     assert!(daemon.events().contains("is member 1 of pool tank now"));
     assert_eq!(size(&daemon), 2 * before);
-    // At once, to clients that were there before; but not what is placed elsewhere.
+    // Connected clients can use the new space at once; volumes that are placed elsewhere cannot.
     let second = full(&mut db, first);
     assert!(second > first + 1000, "{second}");
     let mut here = client(&daemon, "tank/here");
@@ -71,7 +71,7 @@ fn a_pool_that_is_full_goes_on_with_another_disk_and_with_an_array() {
         check(&mut db, 0..third, 1);
         assert_eq!(members(&daemon), [(0, a.clone()), (1, b.clone()), (2, "safe".to_owned())]);
     }
-    // One goes again, and another one has a number of its own, also with the disk of the one that went.
+    // A member is removed; the next one gets a number of its own, also on the disk of the removed one.
     drop(db);
     export(&daemon, "tank/db@three");
     check(&mut client(&daemon, "tank/db@three"), 0..second, 1);
@@ -109,12 +109,12 @@ fn a_member_is_added_under_load_whenever_the_daemon_is_killed() {
     for (round, disk) in (0..).zip(&disks) {
         let mut db = client(&daemon, "tank/db");
         let (stop, written) = (AtomicBool::new(false), AtomicU64::new(next));
-        // The first one is not cut off: it says how long it takes.
+        // The first addition is not interrupted: it measures how long one takes.
         let wait = (round > 0).then(|| took * round / disks.len() as u32);
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 for block in next..next + 600 {
-                    // Some of it is flushed, some only acknowledged: both survive a kill.
+                    // Some writes are flushed, others only acknowledged: both survive a kill.
                     let good = db.write(block % 8192 * BLOCK, &noise(4096, block)).is_ok();
                     if !good || block % 16 == 0 && db.flush().is_err() {
                         break;
@@ -149,7 +149,7 @@ fn a_member_is_added_under_load_whenever_the_daemon_is_killed() {
         if members(&daemon).iter().any(|(_, name)| name == disk) {
             joined += 1;
         } else {
-            // Nothing of the pool is there: it needs no --force.
+            // The disk has nothing of the pool: it needs no `--force`.
             left += 1;
             daemon.braid(&["pool", "add", "tank", disk]);
         }
@@ -168,7 +168,7 @@ fn a_member_is_added_under_load_whenever_the_daemon_is_killed() {
     }
 }
 
-/// The label at the start of a disk.
+/// Returns the label at the start of a disk.
 fn label(disk: &str) -> PoolLabel {
     PoolLabel::decode(&std::fs::read(disk).expect("it is there")[..LABEL_BYTES]).expect("it has a label")
 }
@@ -187,7 +187,7 @@ fn as_joining(label: &mut PoolLabel) {
 }
 
 #[test]
-fn one_whose_addition_was_cut_off_is_a_member_where_another_label_says_so() {
+fn a_disk_whose_addition_was_interrupted_is_a_member_if_another_label_says_so() {
     let mut daemon = Daemon::start();
     let [a, b, c] = ["a", "b", "c"].map(|name| daemon.folder.sparse(name, 64 * MIB));
     daemon.braid(&["pool", "create", "tank", &a]);
@@ -196,7 +196,7 @@ fn one_whose_addition_was_cut_off_is_a_member_where_another_label_says_so() {
     write(&mut client(&daemon, "tank/db"), 0..100, 1);
     daemon.braid(&["pool", "add", "tank", &b]);
 
-    // Cut off when the first of the others' labels was written: all that there is says so or is one behind.
+    // Interrupted after the first of the other labels was written: every label names the member as joined or is one sequence behind.
     daemon.kill();
     let mut late = label(&b);
     late.sequence -= 1;
@@ -210,7 +210,7 @@ fn one_whose_addition_was_cut_off_is_a_member_where_another_label_says_so() {
     write(&mut db, 100..600, 1);
     drop(db);
 
-    // Cut off before that: no member says so, and the pool starts without it.
+    // Interrupted before that: no member names it, and the pool starts without it.
     daemon.stop();
     let mut left = label(&a);
     left.member = left.members.len() as u8;
@@ -226,7 +226,7 @@ fn one_whose_addition_was_cut_off_is_a_member_where_another_label_says_so() {
     assert!(said.contains(&format!("disk {c} was to be added to pool tank, and that did not end")), "{said}");
     assert!(said.contains(&format!("braid pool add tank {c}")), "{said}");
     assert_eq!(members(&daemon), [(0, a.clone()), (1, b.clone())]);
-    // Found while the pool waits for another one it is no member either.
+    // Found while the pool waits for another member, the disk is no member either.
     daemon.kill();
     std::fs::rename(&b, daemon.folder.join("away")).expect("it is a file");
     daemon.start_again();
@@ -239,7 +239,7 @@ fn one_whose_addition_was_cut_off_is_a_member_where_another_label_says_so() {
     );
     std::fs::rename(daemon.folder.join("away"), &b).expect("it is a file");
     daemon.braid(&["array", "assemble"]);
-    // Another pool's disks are looked at twice; what it has left itself is taken without a question.
+    // Another pool needs `--force` for the disk; the pool that left the label there takes the disk without it.
     let refused = daemon.refused(4, &["pool", "create", "other", &c]);
     assert!(refused.contains("did not end") && refused.contains("--force"), "{refused}");
     daemon.braid(&["pool", "add", "tank", &c]);
@@ -253,7 +253,7 @@ fn one_whose_addition_was_cut_off_is_a_member_where_another_label_says_so() {
 }
 
 #[test]
-fn what_cannot_be_added_is_refused_and_named() {
+fn unusable_disks_are_refused_and_named() {
     let mut daemon = Daemon::start();
     let [a, b, c] = ["a", "b", "c"].map(|name| daemon.folder.sparse(name, 160 * MIB));
     daemon.braid(&["pool", "create", "tank", &a]);
@@ -270,9 +270,9 @@ fn what_cannot_be_added_is_refused_and_named() {
     refused(4, &["tank", &c, &a], "member 0 of");
     refused(2, &["tank", &c, &c], "named twice");
     refused(2, &["tank", "other/db"], "a volume of a pool");
-    refused(2, &["tank", "mem:160M"], "keeps nothing, and pool tank outlives the daemon");
+    refused(2, &["tank", "mem:160M"], "is volatile, and pool tank outlives the daemon");
     refused(2, &["tank", &daemon.folder.sparse("tiny", MIB / 4)], "cannot be a member of a pool");
-    // It could be one of a pool of its own, not of one that relies on a larger journal.
+    // The disk could be a member of a pool of its own, not of one that relies on a larger journal.
     let small = daemon.folder.sparse("small", 64 * MIB);
     refused(2, &["tank", &small], "its journal would be, too");
     refused(2, &["tank", &small], "a further member must have at least 160.00 MiB");
@@ -284,7 +284,7 @@ fn what_cannot_be_added_is_refused_and_named() {
     daemon.braid(&["array", "create", "safe", "--level", "raid0", &safe]);
     daemon.export("safe");
     refused(4, &["tank", "safe"], "is exported as safe");
-    // Nothing has come of any of it.
+    // None of the refused commands changed anything.
     assert_eq!(members(&daemon).len(), 1);
     assert!(std::fs::read(&c).expect("it is there")[..LABEL_BYTES].iter().all(|byte| *byte == 0));
     daemon.braid(&["pool", "add", "tank", &foreign, "--force"]);

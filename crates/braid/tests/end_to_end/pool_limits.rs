@@ -1,4 +1,4 @@
-//! Limits of a volume: for all of its exports together.
+//! Limits of a volume apply to all of its exports together.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use crate::nbd::Client;
 use crate::pools::{client, export, pool, socket};
 use crate::support::*;
 
-/// How long so many small reads take, one after the other.
+/// Returns how long `count` small reads take, one after the other.
 fn reads(client: &mut Client, count: u64) -> Duration {
     let begun = Instant::now();
     for at in 0..count {
@@ -15,7 +15,7 @@ fn reads(client: &mut Client, count: u64) -> Duration {
     begun.elapsed()
 }
 
-/// How long so many reads over each of these exports take, all at once.
+/// Returns how long `count` reads over each of these exports take, all exports at once.
 fn reads_over(daemon: &Daemon, exports: &[&str], count: u64) -> Duration {
     let clients: Vec<Client> = exports.iter().map(|name| client(daemon, name)).collect();
     let begun = Instant::now();
@@ -37,7 +37,7 @@ fn limits_of_a_volume_hold_for_all_of_its_exports_together() {
     export(&daemon, "tank/slow");
     let at = format!("unix:{}", socket(&daemon));
     daemon.braid(&["export", "add", "tank/slow", "--name", "again", "--nbd", &at]);
-    // 80 requests at 50 a second, but for a little that may come at once.
+    // 80 requests at 50 a second, except a small burst.
     let both = ["tank/slow", "again"];
     let took = reads_over(&daemon, &both, 40);
     assert!(took > Duration::from_millis(1400), "{took:?}");
@@ -45,7 +45,7 @@ fn limits_of_a_volume_hold_for_all_of_its_exports_together() {
     let took = reads_over(&daemon, &both, 40);
     assert!(took > Duration::from_millis(1400), "kept by a kill: {took:?}");
 
-    // That of one export counts besides: 20 requests at 10 a second, while the other one has its share.
+    // The limit of one export applies in addition: 20 requests at 10 a second, while the other export keeps its share.
     daemon.braid(&["export", "set", "again", "--limit", "iops=10"]);
     let took = reads_over(&daemon, &["again"], 20);
     assert!(took > Duration::from_millis(1700), "{took:?}");
@@ -53,7 +53,7 @@ fn limits_of_a_volume_hold_for_all_of_its_exports_together() {
     assert!(took > Duration::from_millis(600), "{took:?}");
     daemon.braid(&["export", "set", "again", "--limit", "none"]);
 
-    // For clients that are connected, at once, and for the one that waits already: at a byte a second each takes an hour.
+    // A change applies at once to connected clients, and to a request that waits already: at a byte a second each takes an hour.
     let mut one = client(&daemon, "again");
     daemon.braid(&["volume", "set", "tank/slow", "--limit", "bw=1"]);
     one.read(0, 4096).expect("it reads");
@@ -70,7 +70,7 @@ fn limits_of_a_volume_hold_for_all_of_its_exports_together() {
     let shown = daemon.json(&["volume", "show", "tank/slow"]);
     assert!(shown["iops_max"].is_null() && shown["bandwidth_bytes_max"].is_null(), "{shown}");
 
-    // The volume's own, kept over a rollback; its snapshots have none.
+    // The limit belongs to the volume and survives a rollback; snapshots have none.
     daemon.braid(&["volume", "set", "tank/slow", "--limit", "iops=20"]);
     daemon.braid(&["snapshot", "create", "tank/slow@monday"]);
     export(&daemon, "tank/slow@monday");

@@ -1,5 +1,5 @@
-//! Volumes of a pool under random writes, zeros, discards, snapshots, clones, rollbacks, deletions, growth, kills and restarts, against a
-//! model that knows nothing of extents: what file systems are tried with, for a tree of images.
+//! Volumes of a pool under random writes, zeros, discards, snapshots, clones, rollbacks, deletions, growth, kills and
+//! restarts, against a model that knows nothing of extents: a tree of images.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::support::*;
 const BLOCK: u64 = 4 * KIB;
 const ENOSPC: u32 = 28;
 
-/// Of each block the stamps it may have (0: zeros); it has several where a write's fate is open. Zeros where nothing is said.
+/// The stamps that each block may hold (0: zeros); several where the outcome of a write is unknown. Blocks without an entry hold zeros.
 #[derive(Clone, Default)]
 struct Image {
     size_blocks: u64,
@@ -29,7 +29,7 @@ impl Image {
         }
     }
 
-    /// Compares, and knows from now on what it saw.
+    /// Checks the data against the possible stamps, and records the stamp that was found.
     fn settle(&mut self, block: u64, data: &[u8], last: u64, what: &str) {
         let stamps = self.blocks.get(&block).map_or(&[0][..], |stamps| stamps);
         let is = |stamp: u64| if stamp == 0 { data.iter().all(|b| *b == 0) } else { data == noise(BLOCK, stamp) };
@@ -41,9 +41,9 @@ impl Image {
     }
 }
 
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -57,35 +57,35 @@ impl Dice {
     }
 }
 
-struct World {
+struct Harness {
     daemon: Daemon,
-    dice: Dice,
+    random: Random,
     seed: u64,
     step: u64,
     next: u64,
     volumes: BTreeMap<String, Image>,
-    /// By `tank/volume@snapshot`.
+    /// Keyed by `tank/volume@snapshot`.
     snapshots: BTreeMap<String, Image>,
     clients: BTreeMap<String, Client>,
     full: u64,
 }
 
-/// A request whose answer is awaited: what it puts where.
+/// A request without a reply yet: the stamps that it puts into blocks.
 struct Sent {
     handle: u64,
     command: u16,
     puts: Vec<(u64, u64)>,
 }
 
-impl World {
-    fn new(seed: u64) -> World {
+impl Harness {
+    fn new(seed: u64) -> Harness {
         let daemon = Daemon::start();
         let disks = [("a.img", 40), ("b.img", 64)].map(|(name, mib)| daemon.folder.sparse(name, mib * MIB));
         daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1]]);
-        let (dice, next) = (Dice(seed), 1);
-        let mut world = World {
+        let (random, next) = (Random(seed), 1);
+        let mut harness = Harness {
             daemon,
-            dice,
+            random,
             seed,
             step: 0,
             next,
@@ -94,9 +94,9 @@ impl World {
             clients: BTreeMap::new(),
             full: 0,
         };
-        world.braid(&["volume", "create", "tank/v0", "24M"]);
-        world.appear("tank/v0".to_owned(), Image { size_blocks: 24 * MIB / BLOCK, ..Image::default() });
-        world
+        harness.braid(&["volume", "create", "tank/v0", "24M"]);
+        harness.appear("tank/v0".to_owned(), Image { size_blocks: 24 * MIB / BLOCK, ..Image::default() });
+        harness
     }
 
     fn stamp(&mut self) -> u64 {
@@ -116,32 +116,32 @@ impl World {
 
     fn volume(&mut self) -> String {
         let names: Vec<_> = self.volumes.keys().cloned().collect();
-        self.dice.pick(&names).expect("there is always one")
+        self.random.pick(&names).expect("there is always one")
     }
 
     fn range(&mut self, name: &str, most: u64) -> (u64, u64) {
         let size = self.volumes[name].size_blocks;
-        let count = 1 + self.dice.below(most);
-        (self.dice.below(size - count + 1), count)
+        let count = 1 + self.random.below(most);
+        (self.random.below(size - count + 1), count)
     }
 
-    /// Sends some requests that do not touch each other, without waiting.
+    /// Sends some requests that do not overlap, without waiting.
     fn send(&mut self, name: &str) -> Vec<Sent> {
         let mut sent: Vec<Sent> = Vec::new();
-        for _ in 0..1 + self.dice.below(12) {
-            let most = if self.dice.below(8) == 0 { 200 } else { 12 };
+        for _ in 0..1 + self.random.below(12) {
+            let most = if self.random.below(8) == 0 { 200 } else { 12 };
             let (first, count) = self.range(name, most);
             let range = first..first + count;
             if sent.iter().any(|one| one.puts.iter().any(|(block, _)| range.contains(block))) {
                 continue;
             }
-            let kind = self.dice.below(10);
-            let flags = if self.dice.below(10) == 0 { FUA } else { 0 };
+            let kind = self.random.below(10);
+            let flags = if self.random.below(10) == 0 { FUA } else { 0 };
             let stamps: Vec<(u64, u64)> = range.map(|block| (block, if kind < 7 { self.stamp() } else { 0 })).collect();
             let data: Vec<u8> =
                 stamps.iter().filter(|(_, stamp)| *stamp > 0).flat_map(|(_, stamp)| noise(BLOCK, *stamp)).collect();
             let command = if kind < 7 { WRITE } else { [TRIM, WRITE_ZEROES, WRITE_ZEROES][kind as usize - 7] };
-            // The bit that says "no hole" with zeros.
+            // With write-zeroes the bit is NBD_CMD_FLAG_NO_HOLE.
             let flags = if kind == 9 { flags | 2 } else { flags };
             let to = self.clients.get_mut(name).expect("served");
             println!("{}: request {command} flags {flags} blocks {first}+{count} stamp {}", self.step, stamps[0].1);
@@ -159,12 +159,12 @@ impl World {
             let one = sent.swap_remove(at);
             let image = self.volumes.get_mut(name).expect("known");
             match error {
-                // A discard is a wish: where no record is free that could say so, it changes nothing.
+                // A discard is a hint: without a free record to note it, it changes nothing.
                 0 if one.command == TRIM && self.full > 0 => {
                     one.puts.iter().for_each(|(block, stamp)| image.may(*block, *stamp));
                 }
                 0 => one.puts.iter().for_each(|(block, stamp)| image.put(*block, *stamp)),
-                // Some of it may be there.
+                // Some of the blocks may be written.
                 ENOSPC => {
                     self.full += 1;
                     println!("{}: full at {}+{}", self.step, one.puts[0].0, one.puts.len());
@@ -200,7 +200,7 @@ impl World {
         self.braid(&["export", "remove", name]);
     }
 
-    /// Taken while writes are under way: of each it has all, some blocks, or nothing.
+    /// Takes snapshots while writes are in flight: of each write they have all blocks, some, or none.
     fn snapshot(&mut self) {
         let mut of = vec![self.volume()];
         let other = self.volume();
@@ -226,7 +226,7 @@ impl World {
 
     fn any_snapshot(&mut self) -> Option<String> {
         let names: Vec<_> = self.snapshots.keys().cloned().collect();
-        self.dice.pick(&names)
+        self.random.pick(&names)
     }
 
     fn delete_snapshot(&mut self, name: &str) {
@@ -243,7 +243,7 @@ impl World {
         self.volumes.remove(name);
     }
 
-    /// The daemon goes, in order or not, with writes under way.
+    /// Stops or kills the daemon with writes in flight.
     fn restart(&mut self, kill: bool) {
         println!("{}: the daemon {}", self.step, if kill { "is killed" } else { "stops" });
         let busy = self.volume();
@@ -266,9 +266,9 @@ impl World {
 
     fn rollback(&mut self) {
         let Some(to) = self.any_snapshot() else { return };
-        // To one of its own, or of another.
+        // Rolls back to a snapshot of the volume itself, or of another one.
         let own = to.split('@').next().expect("a volume").to_owned();
-        let name = if self.volumes.contains_key(&own) && self.dice.below(3) > 0 { own } else { self.volume() };
+        let name = if self.volumes.contains_key(&own) && self.random.below(3) > 0 { own } else { self.volume() };
         self.clients.remove(&name);
         self.braid(&["export", "remove", &name]);
         self.braid(&["volume", "rollback", &name, &to, "--yes"]);
@@ -276,7 +276,7 @@ impl World {
         self.appear(name, image);
     }
 
-    /// What it sees of others becomes its own little by little, while all else goes on; a pool that is full has no space for that.
+    /// Starts to flatten a volume while all else goes on; a full pool has no space for that.
     fn flatten(&mut self) {
         let name = self.volume();
         println!("{}: volume flatten {name}", self.step);
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// A command, which a failed story tells with the rest.
+    /// Runs a command, and prints it for the log of a failed run.
     fn braid(&self, arguments: &[&str]) {
         println!("{}: {}", self.step, arguments.join(" "));
         self.daemon.braid(arguments);
@@ -295,7 +295,7 @@ impl World {
 
     fn step(&mut self) {
         self.step += 1;
-        match self.dice.below(100) {
+        match self.random.below(100) {
             0..50 => {
                 let name = self.volume();
                 let sent = self.send(&name);
@@ -354,7 +354,7 @@ impl World {
         names.iter().for_each(|name| self.compare_all(name));
         let names: Vec<_> = self.snapshots.keys().cloned().collect();
         names.iter().for_each(|name| self.compare_snapshot(name));
-        // Deleted in any order; then nothing of them is left.
+        // Deletes all snapshots in any order; then nothing of them is left.
         while let Some(name) = self.any_snapshot() {
             self.delete_snapshot(&name);
         }
@@ -368,20 +368,20 @@ impl World {
     }
 }
 
-fn story(seed: u64, steps: u64) -> u64 {
+fn run_seed(seed: u64, steps: u64) -> u64 {
     eprintln!("seed {seed}");
-    let mut world = World::new(seed);
-    (0..steps).for_each(|_| world.step());
-    let full = world.full;
-    world.end();
+    let mut harness = Harness::new(seed);
+    (0..steps).for_each(|_| harness.step());
+    let full = harness.full;
+    harness.end();
     full
 }
 
 #[test]
 fn random_trees_of_snapshots_and_clones_hold_what_a_model_holds() {
-    // Another seed, and longer: BRAID_SEED=7 BRAID_STEPS=5000.
+    // Runs another seed, and more steps: `BRAID_SEED=7 BRAID_STEPS=5000`.
     let given = |name: &str| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let seeds = given("BRAID_SEED").map_or(1..4, |seed| seed..seed + 1);
-    let full: u64 = seeds.map(|seed| story(seed, given("BRAID_STEPS").unwrap_or(400))).sum();
+    let full: u64 = seeds.map(|seed| run_seed(seed, given("BRAID_STEPS").unwrap_or(400))).sum();
     eprintln!("{full} writes met a full pool");
 }

@@ -1,4 +1,4 @@
-//! Volumes that are placed, and move to other members of their pool while they are used.
+//! Volumes that are placed on members of their pool, and move to other members while they are used.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use crate::support::*;
 
 const BLOCK: u64 = 64 * KIB;
 
-/// Bytes that stand on a member.
+/// Returns the bytes allocated on a member.
 fn on_member(daemon: &Daemon, number: usize) -> u64 {
     daemon.json(&["pool", "show", "tank"])["members"][number]["allocated_bytes"].as_u64().expect("a size")
 }
@@ -27,7 +27,7 @@ fn a_volume_moves_under_its_clients_and_through_kills() {
     let mut db = client(&daemon, "tank/db");
     write(&mut db, 0..1200, 1);
     daemon.braid(&["snapshot", "create", "tank/db@monday"]);
-    // Whole extents and scattered blocks over the snapshot, which moves as well.
+    // Whole extents, and scattered blocks over the snapshot, which moves as well.
     write(&mut db, 0..64, 50_000);
     for block in 0..200u64 {
         db.write((100 + block) * BLOCK + 4096, &noise(4096, 70_000 + block)).expect("it writes");
@@ -37,10 +37,10 @@ fn a_volume_moves_under_its_clients_and_through_kills() {
     let mut places = [1, 2, 0].iter().cycle();
     for round in 0..3u64 {
         let to = *places.next().expect("endless");
-        // By path, and by number.
+        // By the path of the disk, and by the number of the member.
         let place = if round % 2 == 0 { format!("on={}", disks[to]) } else { format!("on={to}") };
         daemon.braid(&["volume", "move", "tank/db", "--place", &place]);
-        // What is written meanwhile is not lost under what is copied.
+        // Writes during the move are not overwritten by the copy.
         let base = 100_000 * (round + 1);
         write(&mut db, 600..760, base);
         if round < 2 {
@@ -49,9 +49,9 @@ fn a_volume_moves_under_its_clients_and_through_kills() {
             db = client(&daemon, "tank/db");
         }
         write(&mut db, 700..800, base);
-        wait_for("the volume to have moved", || (volume(&daemon)["moves"] == false).then_some(()));
+        wait_for("the volume to have moved", || (volume(&daemon)["moving"] == false).then_some(()));
         for member in 0..3 {
-            // Freed places become free a little later.
+            // Space is freed a little after the move.
             let expected = member == to;
             let what = format!("member {member} to be {}", if expected { "used" } else { "empty" });
             wait_for(&what, || ((on_member(&daemon, member) > 0) == expected).then_some(()));
@@ -70,21 +70,21 @@ fn a_volume_moves_under_its_clients_and_through_kills() {
     check(&mut client(&daemon, "tank/db@monday"), 0..1200, 1);
 
     daemon.braid(&["volume", "move", "tank/db", "--place", "spread"]);
-    assert_eq!((&volume(&daemon)["place"], &volume(&daemon)["moves"]), (&Value::from("spread"), &Value::from(false)));
+    assert_eq!((&volume(&daemon)["place"], &volume(&daemon)["moving"]), (&Value::from("spread"), &Value::from(false)));
     let text = daemon.braid(&["volume", "show", "tank/db"]);
     assert!(text.contains("spread over all members"), "{text}");
-    // One of its own choice: the emptiest; asked for once more it stays there.
+    // The pool chooses the emptiest member; a second request keeps the volume there.
     daemon.braid(&["volume", "move", "tank/db", "--place", "single"]);
     let place = volume(&daemon)["place"]["on"].clone();
     assert!(place[1].is_null() && place[0] != disks[0].as_str(), "{place}");
     daemon.braid(&["volume", "move", "tank/db", "--place", "single"]);
     assert_eq!(volume(&daemon)["place"]["on"], place);
-    wait_for("the volume to have moved", || (volume(&daemon)["moves"] == false).then_some(()));
+    wait_for("the volume to have moved", || (volume(&daemon)["moving"] == false).then_some(()));
     check(&mut db, 800..1200, 1);
 }
 
 #[test]
-fn places_that_are_none_are_refused_and_what_does_not_fit_stays() {
+fn invalid_places_are_refused_and_a_volume_that_does_not_fit_stays() {
     let daemon = Daemon::start();
     let (a, b) = (daemon.folder.sparse("a.img", 160 * MIB), daemon.folder.sparse("b.img", 64 * MIB));
     daemon.braid(&["pool", "create", "tank", &a, &b]);
@@ -98,15 +98,15 @@ fn places_that_are_none_are_refused_and_what_does_not_fit_stays() {
     export(&daemon, "tank/db");
     let mut db = client(&daemon, "tank/db");
     write(&mut db, 0..1400, 1);
-    // More than the other member can have: what has moved is there, the rest waits, and nothing is lost.
+    // The volume does not fit on the other member: some extents have moved, the rest wait for space, and no data are lost.
     daemon.braid(&["volume", "move", "tank/db", "--place", "on=1"]);
     let stopped = || daemon.braid(&["events"]).contains("waits for space").then_some(());
     wait_for("an event that says that there is no space", stopped);
     check(&mut db, 0..1400, 1);
-    assert_eq!(volume(&daemon)["moves"], true);
+    assert_eq!(volume(&daemon)["moving"], true);
     assert!(on_member(&daemon, 0) > 0 && on_member(&daemon, 1) > 0);
     daemon.braid(&["volume", "move", "tank/db", "--place", "on=0"]);
-    wait_for("it to be back", || (volume(&daemon)["moves"] == false).then_some(()));
+    wait_for("it to be back", || (volume(&daemon)["moving"] == false).then_some(()));
     check(&mut db, 0..1400, 1);
 }
 
@@ -128,7 +128,7 @@ fn a_member_leaves_under_clients_and_through_kills() {
         members.map(|member| member["disk"].as_str().expect("a disk").to_owned()).collect()
     };
 
-    // Not where a volume could go nowhere else, and not who is none.
+    // A member is not removed if a volume can be placed nowhere else; a disk that is no member is refused.
     let refused = daemon.refused(4, &["pool", "remove", "tank", &disks[0]]);
     assert!(refused.contains("held in pool tank may have blocks on") && refused.contains("volume move"), "{refused}");
     let refused = daemon.refused(3, &["pool", "remove", "tank", "/dev/nobody"]);
@@ -136,16 +136,16 @@ fn a_member_leaves_under_clients_and_through_kills() {
     daemon.braid(&["volume", "move", "tank/held", "--place", "spread"]);
 
     daemon.braid(&["pool", "remove", "tank", &disks[0]]);
-    // Nobody is placed on what leaves, nor on what has left.
+    // No volume is placed on a leaving member, nor on a removed one.
     let place = format!("on={}", disks[0]);
     let refused = daemon.any(&["volume", "create", "tank/late", "1G", "--place", &place]);
     assert!(!refused.status.success(), "a volume was placed on a member that leaves");
-    // It may be gone by now, or not.
+    // The member may be removed by now.
     let shown = daemon.braid(&["pool", "show", "tank"]);
-    assert!(shown.contains("leaves") || !shown.contains(&disks[0]), "{shown}");
+    assert!(shown.contains("removing") || !shown.contains(&disks[0]), "{shown}");
     write(&mut db, 900..1100, 100_000);
     drop(db);
-    // It goes on with that by itself.
+    // The evacuation resumes after a kill.
     daemon.restart(true);
     let mut db = client(&daemon, "tank/db");
     write(&mut db, 1100..1150, 100_000);
@@ -153,7 +153,7 @@ fn a_member_leaves_under_clients_and_through_kills() {
     check(&mut db, 0..100, 50_000);
     check(&mut db, 100..900, 1);
     check(&mut db, 900..1150, 100_000);
-    // Its disk is anybody's, and a start needs nothing of it.
+    // The disk of the removed member can be used otherwise, and a start does not need it.
     daemon.braid(&["array", "create", "other", "--level", "concat", &disks[0]]);
     drop(db);
     daemon.restart(true);
@@ -163,7 +163,7 @@ fn a_member_leaves_under_clients_and_through_kills() {
     write(&mut db, 1150..1200, 100_000);
     assert_eq!(here(&daemon), disks[1..]);
 
-    // What has more than the other can take stays; so does the last one.
+    // A member stays if its data do not fit on the others; the last member stays, too.
     write(&mut db, 1200..3000, 100_000);
     let refused = daemon.refused(1, &["pool", "remove", "tank", "1"]);
     assert!(refused.contains("the other members of pool tank have"), "{refused}");
@@ -178,7 +178,7 @@ fn a_member_leaves_under_clients_and_through_kills() {
         daemon.try_json(&["pool", "remove", "tank", "1"]).is_ok().then_some(())
     });
     wait_for("the second member to be gone", || (here(&daemon) == disks[2..]).then_some(()));
-    // It is not listed any more a moment before its label is gone: a command that comes then waits for that.
+    // The member disappears from the list a moment before its label is erased: a command in between waits for that.
     let out = daemon.any(&["pool", "remove", "tank", "2"]);
     let refused = said(&out);
     assert_eq!(out.status.code(), Some(2), "{refused}");
@@ -187,7 +187,7 @@ fn a_member_leaves_under_clients_and_through_kills() {
     assert_eq!(daemon.json(&["pool", "show", "tank"])["state"], "active");
 }
 
-/// From now on this disk cannot always be written where its label is. What is returned opens the pool with it, however often that fails.
+/// From now on, writes to the label area of this disk fail at random. The returned function opens the pool with the disk, however often that fails.
 fn labels_fail(daemon: &mut Daemon, disk: &str, often: f64, seed: u64) -> impl FnMut(&Daemon) + use<> {
     daemon.stop();
     let file = daemon.folder.join("moved.img");
@@ -196,20 +196,20 @@ fn labels_fail(daemon: &mut Daemon, disk: &str, often: f64, seed: u64) -> impl F
     let mut tries = seed * 1000;
     move |daemon| {
         wait_for("the pool to be open", || {
-            // The same seed would fail in the same way each time.
+            // The same seed would produce the same failures each time.
             tries += 1;
             let faulty = format!("faulty({file},write-error={often}@0-4K,seed={tries})");
             daemon.any(&["array", "assemble", "--disk", &faulty]);
             let shown = daemon.json(&["pool", "show", "tank"]);
             assert!(!shown["attention"].to_string().contains("old copy"), "seed {seed}: {shown}");
-            assert!(!shown["attention"].to_string().contains("used apart"), "seed {seed}: {shown}");
+            assert!(!shown["attention"].to_string().contains("used separately"), "seed {seed}: {shown}");
             (shown["state"] == "active").then_some(())
         });
     }
 }
 
 #[test]
-fn labels_that_cannot_be_written_at_the_end_of_a_removal_are_tried_again_and_a_start_decides() {
+fn label_writes_that_fail_at_the_end_of_a_removal_are_retried_and_a_start_decides() {
     let (mut kept, mut killed) = (0, 0);
     for seed in 1.. {
         let mut daemon = Daemon::start();
@@ -221,7 +221,7 @@ fn labels_that_cannot_be_written_at_the_end_of_a_removal_are_tried_again_and_a_s
         let mut opens = labels_fail(&mut daemon, &disks[1], 0.4, seed);
         opens(&daemon);
         check(&mut client(&daemon, "tank/db"), 0..100, 1);
-        // That it leaves may be said only at a later try.
+        // The label that says that the member leaves may be written only at a later try.
         wait_for("a member to leave", || daemon.any(&["pool", "remove", "tank", "0"]).status.success().then_some(()));
         let members = |daemon: &Daemon| -> Vec<u64> {
             let list = daemon.json(&["pool", "show", "tank"])["members"].as_array().expect("members").clone();
@@ -229,11 +229,11 @@ fn labels_that_cannot_be_written_at_the_end_of_a_removal_are_tried_again_and_a_s
         };
         let (gone, stays) = (
             || daemon.events().contains("a.img is not in pool"),
-            || daemon.events().contains("but not all labels could be told"),
+            || daemon.events().contains("but not all labels could be written"),
         );
         let failed = wait_for("the end of it", || (gone() || stays()).then(&stays));
         if failed && killed < 2 {
-            // Cut off there: whichever label counts, all of it is there, and the member goes in the end.
+            // Interrupted there: whichever label counts, no data are lost, and the member is removed in the end.
             daemon.restart(true);
             opens(&daemon);
             killed += 1;
@@ -256,8 +256,8 @@ fn labels_that_cannot_be_written_at_the_end_of_a_removal_are_tried_again_and_a_s
 }
 
 #[test]
-fn a_member_whose_labels_could_not_say_that_it_leaves_stays_or_is_closed_and_nothing_on_it_is_lost() {
-    // What has failed, and what became of it.
+fn a_member_stays_or_is_removed_without_data_loss_when_label_writes_fail() {
+    // Counts the rounds by their outcome.
     let (mut stayed, mut went, mut cancelled) = (0, 0, 0);
     for seed in 1.. {
         let mut daemon = Daemon::start();
@@ -270,31 +270,33 @@ fn a_member_whose_labels_could_not_say_that_it_leaves_stays_or_is_closed_and_not
         let member = |daemon: &Daemon| {
             let shown = daemon.json(&["pool", "show", "tank"]);
             let first = shown["members"].as_array().expect("members").iter().find(|member| member["number"] == 0);
-            first.map(|member| (member["leaves"] == true, member["allocated_bytes"].as_u64().expect("a size")))
+            first.map(|member| (member["removing"] == true, member["allocated_bytes"].as_u64().expect("a size")))
         };
 
-        // Nothing stands there: it would leave at once.
+        // The member holds no data: it would leave at once.
         let out = daemon.any(&["pool", "remove", "tank", "0"]);
         if out.status.success() {
             continue;
         }
         assert!(said(&out).contains("writing the label of member"), "seed {seed}: {}", said(&out));
-        let Some((leaves, _)) = member(&daemon) else { panic!("seed {seed}: it left, and was not to: {}", said(&out)) };
-        assert_eq!(leaves, said(&out).contains("could not be taken back"), "seed {seed}: {}", said(&out));
-        let leaves = leaves && {
+        let Some((removing, _)) = member(&daemon) else {
+            panic!("seed {seed}: it left, and was not to: {}", said(&out))
+        };
+        assert_eq!(removing, said(&out).contains("could not be taken back"), "seed {seed}: {}", said(&out));
+        let removing = removing && {
             let out = if seed % 2 == 0 { Some(daemon.any(&["pool", "remove", "tank", "0", "--cancel"])) } else { None };
             cancelled += u32::from(out.is_some_and(|out| out.status.success()));
-            member(&daemon).is_none_or(|(leaves, _)| leaves)
+            member(&daemon).is_none_or(|(removing, _)| removing)
         };
         std::thread::sleep(std::time::Duration::from_millis(500));
         let mut db = client(&daemon, "tank/db");
         write(&mut db, 0..100, 1);
-        if leaves {
-            wait_for("it to be gone when the labels could be told", || member(&daemon).is_none().then_some(()));
+        if removing {
+            wait_for("it to be gone when the labels were written", || member(&daemon).is_none().then_some(()));
             went += 1;
         } else {
-            let (leaves, allocated) = member(&daemon).expect("it was not to leave");
-            assert!(!leaves && allocated > 0, "seed {seed}: it is used: {allocated}");
+            let (removing, allocated) = member(&daemon).expect("it was not to leave");
+            assert!(!removing && allocated > 0, "seed {seed}: it is used: {allocated}");
             stayed += 1;
         }
         write(&mut db, 100..200, 1);
@@ -302,7 +304,7 @@ fn a_member_whose_labels_could_not_say_that_it_leaves_stays_or_is_closed_and_not
         drop(db);
         daemon.restart(true);
         opens(&daemon);
-        assert_eq!(member(&daemon).is_none(), leaves, "seed {seed}");
+        assert_eq!(member(&daemon).is_none(), removing, "seed {seed}");
         check(&mut client(&daemon, "tank/db"), 0..200, 1);
         if stayed >= 2 && went >= 1 && cancelled >= 1 {
             break;
@@ -312,10 +314,10 @@ fn a_member_whose_labels_could_not_say_that_it_leaves_stays_or_is_closed_and_not
 }
 
 #[test]
-fn whoever_lets_a_member_stay_hears_which_volumes_were_placed_on_it() {
+fn cancelling_a_removal_names_the_volumes_that_were_placed_on_the_member() {
     let mut daemon = Daemon::start();
     let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 200 * MIB));
-    // Slow enough to be met in the middle, also by the next start.
+    // Slow enough to interrupt the evacuation in the middle, also after the next start.
     let slow = format!("throttled({},bw=4M)", disks[0]);
     daemon.braid(&["pool", "create", "tank", &slow, &disks[1], &disks[2]]);
     for (name, place) in [("db", "on=0,1"), ("logs", "on=1,2"), ("moved", "on=0,2"), ("any", "spread")] {
@@ -327,19 +329,19 @@ fn whoever_lets_a_member_stay_hears_which_volumes_were_placed_on_it() {
     daemon.braid(&["volume", "move", "tank/moved", "--place", "spread"]);
     daemon.restart(true);
     let stays = daemon.json(&["pool", "remove", "tank", "0", "--cancel"]);
-    assert_eq!(stays["unplaced"], serde_json::json!(["tank/db"]), "{stays}");
-    let event = daemon.events().lines().rfind(|line| line.contains("pool_member_stays")).map(str::to_owned);
+    assert_eq!(stays["unassigned_volumes"], serde_json::json!(["tank/db"]), "{stays}");
+    let event = daemon.events().lines().rfind(|line| line.contains("pool_member_not_removed")).map(str::to_owned);
     assert!(event.as_ref().is_some_and(|event| event.contains("tank/db")), "{event:?}");
     assert_eq!(daemon.json(&["volume", "show", "tank/db"])["place"], serde_json::json!({"on": [disks[1]]}));
-    // Nobody was placed there when it was to leave again.
+    // No volume was placed on the member when it was removed the second time.
     daemon.braid(&["pool", "remove", "tank", "0"]);
     let text = daemon.braid(&["pool", "remove", "tank", "0", "--cancel"]);
     assert!(text.contains("stays") && !text.contains("placed"), "{text}");
-    // What it says is what brings them back.
+    // The command that the message names places the volumes on the member again.
     daemon.braid(&["volume", "move", "tank/db", "--place", "on=0,1"]);
     daemon.braid(&["pool", "remove", "tank", "0"]);
     let text = daemon.braid(&["pool", "remove", "tank", "0", "--cancel"]);
-    assert!(text.contains("not any more: tank/db ("), "{text}");
+    assert!(text.contains("no longer placed on it: tank/db ("), "{text}");
     check(&mut client(&daemon, "tank/db"), 0..640, 1);
 }
 
@@ -354,10 +356,10 @@ fn job(daemon: &Daemon, kind: &str) -> Value {
 }
 
 #[test]
-fn what_a_pool_does_in_the_background_are_jobs_that_wait_are_limited_and_given_up() {
+fn background_work_of_a_pool_is_jobs_that_can_be_paused_limited_and_given_up() {
     let mut daemon = Daemon::start();
     let disks = ["a.img", "b.img", "c.img"].map(|name| daemon.folder.sparse(name, 200 * MIB));
-    // Slow enough to be met in the middle.
+    // Slow enough to interrupt jobs in the middle.
     let slow = format!("throttled({},bw=24M)", disks[1]);
     daemon.braid(&["pool", "create", "tank", &disks[0], &slow, &disks[2]]);
     daemon.braid(&["volume", "create", "tank/db", "128M", "--place", "on=0"]);
@@ -366,7 +368,7 @@ fn what_a_pool_does_in_the_background_are_jobs_that_wait_are_limited_and_given_u
     write(&mut db, 0..1200, 1);
     assert!(jobs(&daemon).is_empty(), "{:?}", jobs(&daemon));
 
-    // A move that is limited is met in the middle, waits, is found again by a start, and ends.
+    // A limited move is interrupted in the middle, pauses, is still there after a start, and ends.
     daemon.braid(&["volume", "move", "tank/db", "--place", "on=1"]);
     let name = job(&daemon, "move")["name"].as_str().expect("a name").to_owned();
     daemon.braid(&["job", "limit", &name, "4M"]);
@@ -376,7 +378,7 @@ fn what_a_pool_does_in_the_background_are_jobs_that_wait_are_limited_and_given_u
     assert_eq!((&shown["pool"], &shown["volume"]), (&Value::from("tank"), &Value::from("tank/db")));
     assert_eq!(shown["limit_bytes_per_s"], 4 * MIB);
     assert!(shown["progress"]["total_bytes"].as_u64().expect("a size") > 64 * MIB, "{shown}");
-    // What had begun ends; then nothing moves.
+    // Copies in flight end; then nothing moves.
     std::thread::sleep(std::time::Duration::from_millis(500));
     let there = on_member(&daemon, 0);
     assert!(there > 32 * MIB, "{there} left: the limit did not hold");
@@ -396,7 +398,7 @@ fn what_a_pool_does_in_the_background_are_jobs_that_wait_are_limited_and_given_u
     assert_eq!(on_member(&daemon, 0), 0);
     check(&mut db, 0..1200, 2);
 
-    // An evacuation, held; given up it stays.
+    // A paused evacuation; when it is given up, the member stays.
     daemon.braid(&["volume", "move", "tank/db", "--place", "spread", "--wait"]);
     daemon.braid(&["pool", "remove", "tank", "1"]);
     let name = job(&daemon, "evacuation")["name"].as_str().expect("a name").to_owned();
@@ -408,7 +410,7 @@ fn what_a_pool_does_in_the_background_are_jobs_that_wait_are_limited_and_given_u
     assert_eq!(on_member(&daemon, 1), there, "it waits");
     daemon.braid(&["job", "cancel", &name]);
     assert_eq!(job(&daemon, "evacuation")["state"], "cancelled");
-    // And to the end, with the command waiting for it.
+    // An evacuation that runs to its end, with the command waiting for it.
     let said = daemon.braid(&["pool", "remove", "tank", "1", "--wait"]);
     assert!(said.contains("evacuation of member 1") && said.contains("is done"), "{said}");
     wait_for("the member to be gone", || {
@@ -417,7 +419,7 @@ fn what_a_pool_does_in_the_background_are_jobs_that_wait_are_limited_and_given_u
     });
     check(&mut db, 0..1200, 2);
 
-    // What is scattered over a snapshot is put together.
+    // Blocks scattered over a snapshot are compacted.
     daemon.braid(&["snapshot", "create", "tank/db@monday"]);
     for block in 0..600u64 {
         db.write(block * BLOCK + 4096, &noise(4096, 90_000 + block)).expect("it writes");
@@ -435,7 +437,7 @@ fn what_a_pool_does_in_the_background_are_jobs_that_wait_are_limited_and_given_u
 }
 
 #[test]
-fn a_compaction_that_is_given_up_while_it_waits_lets_the_one_behind_it_go_on() {
+fn a_compaction_given_up_while_paused_unblocks_the_next_one() {
     let daemon = Daemon::start();
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 200 * MIB));
     let slow = format!("throttled({},bw=4M)", disks[1]);
@@ -447,7 +449,7 @@ fn a_compaction_that_is_given_up_while_it_waits_lets_the_one_behind_it_go_on() {
     let mut db = client(&daemon, "tank/db");
     write(&mut db, 0..400, 1);
 
-    // Some of a move is done, so that its limit holds all up for minutes: neither compaction has begun.
+    // Part of a move is done, so that its limit delays all copies for minutes: neither compaction has begun.
     daemon.braid(&["volume", "move", "tank/db", "--place", "on=1"]);
     let held = job(&daemon, "move")["name"].as_str().expect("a name").to_owned();
     daemon.braid(&["job", "limit", &held, "4K"]);

@@ -1,11 +1,11 @@
-//! Snapshots that are taken by themselves.
+//! Snapshots taken on a schedule.
 
 use std::time::Duration;
 
 use crate::pools::{check, client, export, names, pool, write};
 use crate::support::*;
 
-/// What the policy has taken, the oldest first.
+/// Returns the snapshots that the schedule has taken, the oldest first.
 fn own(daemon: &Daemon) -> Vec<String> {
     let mut all = names(&daemon.json(&["snapshot", "list", "tank/db"]), "snapshots");
     all.retain(|name| name.starts_with("tank/db@auto-2"));
@@ -17,7 +17,7 @@ fn newest_but(daemon: &Daemon, known: &str) -> String {
 }
 
 #[test]
-fn snapshots_are_taken_by_themselves_and_only_those_are_deleted() {
+fn scheduled_snapshots_are_taken_and_only_those_are_deleted() {
     let mut daemon = Daemon::start();
     let mut db = pool(&daemon);
     write(&mut db, 0..4, 1);
@@ -27,7 +27,7 @@ fn snapshots_are_taken_by_themselves_and_only_those_are_deleted() {
     let text = daemon.braid(&["snapshot", "policy", "tank/db"]);
     assert!(text.contains("every 10 seconds") && text.contains("newest 1"), "{text}");
     let first = newest_but(&daemon, "");
-    // One that is used is kept, and that is said, once.
+    // A snapshot in use is kept, and that is reported, once.
     export(&daemon, &first);
     write(&mut db, 0..4, 100);
     let second = newest_but(&daemon, &first);
@@ -36,7 +36,7 @@ fn snapshots_are_taken_by_themselves_and_only_those_are_deleted() {
     let mut old = client(&daemon, &first);
     check(&mut old, 0..4, 1);
     drop(old);
-    // So is one that a volume goes on from.
+    // A snapshot that a volume was cloned from is kept, too.
     daemon.braid(&["volume", "clone", &second, "tank/trial"]);
     let third = newest_but(&daemon, &second);
     wait_for("that to be said of both", || {
@@ -48,7 +48,7 @@ fn snapshots_are_taken_by_themselves_and_only_those_are_deleted() {
     let within = Duration::from_secs(30);
     wait_within(within, "both to go", || (!own(&daemon).iter().any(|s| *s == first || *s == second)).then_some(()));
 
-    // It goes on after a kill; at one a day nothing is made up for.
+    // The schedule continues after a kill; with one a day, no missed snapshot is made up for.
     daemon.restart(true);
     newest_but(&daemon, &third);
     wait_for("one alone", || (own(&daemon).len() == 1).then_some(()));
@@ -57,12 +57,12 @@ fn snapshots_are_taken_by_themselves_and_only_those_are_deleted() {
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(own(&daemon).len(), 1);
     let all = names(&daemon.json(&["snapshot", "list", "tank/db"]), "snapshots");
-    assert!(all.contains(&"tank/db@mine".to_owned()), "what somebody took stays: {all:?}");
+    assert!(all.contains(&"tank/db@mine".to_owned()), "a snapshot taken by a user stays: {all:?}");
 
     let refused = daemon.refused(2, &["snapshot", "create", "tank/db@auto-20200101T000000Z"]);
-    assert!(refused.contains("only snapshots of a policy"), "{refused}");
+    assert!(refused.contains("reserved for scheduled snapshots"), "{refused}");
     daemon.refused(2, &["snapshot", "rename", "tank/db@mine", "auto-20200101T000000Z"]);
-    // Renamed, it is the user's own.
+    // A renamed snapshot no longer belongs to the schedule.
     let last = own(&daemon).remove(0);
     daemon.braid(&["snapshot", "rename", &last, "kept"]);
     daemon.refused(2, &["snapshot", "policy", "tank/db", "--every", "1s", "--keep", "1"]);
@@ -78,14 +78,14 @@ fn snapshots_are_taken_by_themselves_and_only_those_are_deleted() {
 }
 
 #[test]
-fn policies_of_several_volumes_are_of_one_instant() {
+fn schedules_of_several_volumes_take_snapshots_at_one_instant() {
     let daemon = Daemon::start();
     drop(pool(&daemon));
     daemon.braid(&["volume", "create", "tank/log", "1G"]);
     for volume in ["tank/db", "tank/log"] {
         daemon.braid(&["snapshot", "policy", volume, "--every", "10s", "--keep", "100"]);
     }
-    // The times of both, the oldest first.
+    // Returns the times of the snapshots of a volume, the oldest first.
     let times = |volume: &str| -> Vec<String> {
         let own = names(&daemon.json(&["snapshot", "list", volume]), "snapshots");
         own.iter().map(|name| name.split_once('@').expect("a snapshot").1.to_owned()).collect()
@@ -94,7 +94,7 @@ fn policies_of_several_volumes_are_of_one_instant() {
         let (db, log) = (times("tank/db"), times("tank/log"));
         (db.iter().filter(|time| log.contains(time)).count() >= 2).then_some(())
     });
-    // With its volume a policy goes, too.
+    // Deleting a volume deletes its schedule, too.
     daemon.braid(&["snapshot", "policy", "tank/log", "--none"]);
     for time in times("tank/log") {
         daemon.braid(&["snapshot", "delete", &format!("tank/log@{time}"), "--yes"]);
@@ -106,10 +106,10 @@ fn policies_of_several_volumes_are_of_one_instant() {
 }
 
 #[test]
-fn a_snapshot_that_cannot_be_taken_is_said_once_and_tried_again() {
+fn a_snapshot_that_cannot_be_taken_is_reported_once_and_retried() {
     let daemon = Daemon::start();
     drop(pool(&daemon));
-    // All places for volumes and snapshots: one for each MiB of a member, 1,024 at least.
+    // Fills all slots for volumes and snapshots: one for each MiB of a member, 1,024 at least.
     let volumes: Vec<String> = (0..60).map(|n| format!("tank/v{n}")).collect();
     for volume in &volumes {
         daemon.braid(&["volume", "create", volume, "1M"]);
@@ -139,7 +139,7 @@ fn a_snapshot_that_cannot_be_taken_is_said_once_and_tried_again() {
     wait_for("that it fails", || daemon.events().contains("snapshot_policy_failed").then_some(()));
     let status = daemon.json(&["pool", "show", "tank"])["attention"].to_string();
     assert!(status.contains("no snapshot of volume tank/db could be taken by its policy"), "{status}");
-    // It is tried again meanwhile, and not said again.
+    // The snapshot is retried meanwhile, and not reported again.
     std::thread::sleep(Duration::from_secs(12));
     for name in ["tank/v0@a", "tank/v0@b", "tank/v0@c", "tank/v1@s0", "tank/v2@s0", "tank/v3@s0"] {
         daemon.braid(&["snapshot", "delete", name, "--yes"]);

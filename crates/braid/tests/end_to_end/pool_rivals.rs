@@ -1,11 +1,11 @@
-//! Commands at the same moment, and arrays under pools: nobody gets what is somebody else's.
+//! Concurrent commands, and arrays under pools: no command gets or overwrites what another one uses.
 
 use std::time::Duration;
 
 use crate::pools::{BLOCK, check, client, export, free, names, pool, socket, write};
 use crate::support::*;
 
-/// Every export that listens is of something that is there.
+/// Checks that the volume or array of every listening export exists.
 #[track_caller]
 fn check_exports(daemon: &Daemon) {
     let mut there = names(&daemon.json(&["volume", "list"]), "volumes");
@@ -36,7 +36,7 @@ fn an_export_never_outlives_its_volume_or_pool() {
             outcomes[1] += u32::from(deleted.status.success());
         });
         check_exports(&daemon);
-        // Where the export came first, the deletion was refused, or took it along.
+        // If the export was added first, the deletion was refused, or removed the export too.
         daemon.any(&force);
     }
     assert!(outcomes[1] > 0, "{outcomes:?}");
@@ -58,7 +58,7 @@ fn an_export_never_outlives_its_volume_or_pool() {
 }
 
 #[test]
-fn an_array_of_a_pool_that_waits_is_still_the_pools() {
+fn an_array_of_a_waiting_pool_still_belongs_to_the_pool() {
     let mut daemon = Daemon::start();
     let disks: Vec<String> = ["a", "b", "c"].map(|name| daemon.folder.sparse(name, 96 * MIB)).into();
     daemon.braid(&["array", "create", "one", "--level", "raid0", &disks[0]]);
@@ -69,13 +69,13 @@ fn an_array_of_a_pool_that_waits_is_still_the_pools() {
     write(&mut client(&daemon, "tank/db"), 0..100, 1);
     daemon.kill();
     std::fs::create_dir(daemon.folder.join("elsewhere")).expect("it can be made");
-    let away = daemon.folder.join("elsewhere/away");
-    std::fs::rename(&disks[1], &away).expect("it is a file");
+    let hidden_path = daemon.folder.join("elsewhere/away");
+    std::fs::rename(&disks[1], &hidden_path).expect("it is a file");
     daemon.start_again();
     let shown = daemon.json(&["pool", "show", "tank"]);
     assert_eq!(shown["state"], "incomplete", "{shown}");
     assert!(shown["attention"][0].as_str().expect("a sentence").contains("array two"), "{shown}");
-    // Whoever exported it, or gave it to somebody else, would write over the pool.
+    // An export of the array, or its use by another pool, would overwrite the data of the pool.
     let refused = |arguments: &[&str]| {
         let said = daemon.refused(4, arguments);
         assert!(said.contains("member 0 of pool tank, which is incomplete"), "{said}");
@@ -84,23 +84,23 @@ fn an_array_of_a_pool_that_waits_is_still_the_pools() {
     refused(&["array", "delete", "one", "--yes", "--force"]);
     refused(&["pool", "create", "other", "one", "--force", "--yes"]);
     daemon.refused(4, &["array", "create", "tank", "--level", "raid0", &disks[2]]);
-    // To stop it changes nothing on it; the pool is remembered even where nothing of it is here.
+    // Stopping the array changes nothing on it; the pool is remembered even when none of its members is present.
     daemon.braid(&["array", "stop", "one"]);
     daemon.restart(false);
     let shown = daemon.json(&["pool", "show", "tank"]);
     assert_eq!(shown["state"], "incomplete", "{shown}");
     assert_eq!(shown["members"].as_array().map(Vec::len), Some(2), "{shown}");
     daemon.refused(4, &["pool", "create", "tank", &disks[2]]);
-    std::fs::rename(&away, &disks[1]).expect("it is a file");
+    std::fs::rename(&hidden_path, &disks[1]).expect("it is a file");
     daemon.braid(&["array", "assemble", "one"]);
     daemon.braid(&["array", "assemble"]);
     check(&mut client(&daemon, "tank/db"), 0..100, 1);
     assert!(free(&daemon) > 0);
 }
 
-/// What a slow disk has in flight is waited for by the deletion alone.
+/// Only the deletion waits for requests that a slow disk has in flight.
 #[test]
-fn a_pool_that_is_deleted_while_its_disk_is_slow_keeps_no_other_export_waiting() {
+fn deleting_a_pool_with_a_slow_disk_delays_no_other_export() {
     let daemon = Daemon::start();
     let slow = format!("throttled({},bw=2M)", daemon.folder.sparse("slow.img", 96 * MIB));
     let other = daemon.folder.sparse("other.img", 96 * MIB);
@@ -110,7 +110,7 @@ fn a_pool_that_is_deleted_while_its_disk_is_slow_keeps_no_other_export_waiting()
     }
     export(&daemon, "tank/v");
     let mut slow = client(&daemon, "tank/v");
-    // Some ten seconds in flight; the client is cut off, and what it asked for goes on.
+    // About ten seconds in flight; the client is disconnected, and its requests continue.
     let writing = std::thread::spawn(move || slow.write(0, &noise(24 * MIB, 1)));
     std::thread::sleep(Duration::from_millis(500));
     let delete = ["pool", "delete", "tank", "--force", "--yes"];
@@ -120,7 +120,7 @@ fn a_pool_that_is_deleted_while_its_disk_is_slow_keeps_no_other_export_waiting()
     let over = deletion.ended().is_some();
     client(&daemon, "other/v").write(0, &noise(BLOCK, 3)).expect("it writes");
     let refused = daemon.any(&["export", "add", "tank/v", "--nbd", &format!("unix:{}", socket(&daemon))]);
-    assert!(!refused.status.success(), "nobody begins to use what is being deleted");
+    assert!(!refused.status.success(), "a volume that is being deleted cannot be exported");
     assert!(!over, "the other pool was used while it waited");
     assert!(deletion.wait().success(), "{}", deletion.log());
     let _ = writing.join();

@@ -1,4 +1,4 @@
-//! A volume becomes smaller, and larger again.
+//! A volume shrinks, and grows again.
 
 use crate::pools::{BLOCK, check, check_zeros, client, export, pool, write};
 use crate::support::*;
@@ -8,11 +8,11 @@ fn size(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn a_volume_becomes_smaller_under_its_clients_and_shows_zeros_when_it_grows() {
+fn a_volume_shrinks_under_its_clients_and_reads_as_zeros_when_it_grows() {
     let mut daemon = Daemon::start();
     let mut db = pool(&daemon);
     write(&mut db, 0..100, 1);
-    // No whole extent, and not at the end of one.
+    // An end that is no multiple of an extent.
     let (end, at) = (50 * BLOCK + 4 * KIB, (50 * BLOCK + 4 * KIB).to_string());
     let refused = daemon.refused(4, &["volume", "resize", "tank/db", &at]);
     assert!(refused.contains("data beyond") && refused.contains("--force"), "{refused}");
@@ -20,7 +20,7 @@ fn a_volume_becomes_smaller_under_its_clients_and_shows_zeros_when_it_grows() {
     check(&mut db, 0..100, 1);
     daemon.braid(&["snapshot", "create", "tank/db@before"]);
     write(&mut db, 90..95, 500);
-    // Where nothing is there is nothing to force.
+    // A range without data needs no `--force`.
     daemon.braid(&["volume", "resize", "tank/db", "512M"]);
     assert_eq!(size(&daemon), 512 * MIB);
     let beyond = 600 * MIB;
@@ -33,7 +33,7 @@ fn a_volume_becomes_smaller_under_its_clients_and_shows_zeros_when_it_grows() {
     check(&mut db, 0..50, 1);
     assert!(db.read(50 * BLOCK, 8192).is_err() && db.write(60 * BLOCK, &noise(4096, 1)).is_err());
     assert!(db.read(50 * BLOCK, 4096).expect("it reads") == noise(BLOCK, 51)[..4096]);
-    // In what it differs is told up to its end.
+    // The diff ends at the end of the volume.
     let diff = daemon.json(&["snapshot", "diff", "tank/db@before"]);
     let ends = diff["ranges"].as_array().expect("ranges").iter().map(|range| {
         range["offset_bytes"].as_u64().expect("a place") + range["length_bytes"].as_u64().expect("a length")
@@ -42,7 +42,7 @@ fn a_volume_becomes_smaller_under_its_clients_and_shows_zeros_when_it_grows() {
     let mut again = client(&daemon, "tank/db");
     assert_eq!(again.size_bytes, end);
     write(&mut again, 0..5, 700);
-    // What it was before stays.
+    // The snapshot keeps the earlier content.
     export(&daemon, "tank/db@before");
     check(&mut client(&daemon, "tank/db@before"), 0..100, 1);
 
@@ -62,7 +62,7 @@ fn a_volume_becomes_smaller_under_its_clients_and_shows_zeros_when_it_grows() {
     look(&daemon, "tank/db", 50);
     daemon.restart(false);
     look(&daemon, "tank/db", 50);
-    // By way of the smaller snapshot, and when that is gone.
+    // Reads through the smaller snapshot, and after that is deleted.
     daemon.braid(&["volume", "clone", "tank/db@small", "tank/trial"]);
     daemon.braid(&["volume", "resize", "tank/trial", "1G"]);
     export(&daemon, "tank/trial");
@@ -73,7 +73,7 @@ fn a_volume_becomes_smaller_under_its_clients_and_shows_zeros_when_it_grows() {
     look(&daemon, "tank/db", 50);
     check(&mut client(&daemon, "tank/db@before"), 0..100, 1);
 
-    // One that nobody uses; and a clone is at least as large as what it begins with.
+    // A volume without clients shrinks; a clone is at least as large as its origin.
     daemon.braid(&["export", "remove", "tank/db"]);
     daemon.braid(&["volume", "resize", "tank/db", "64K", "--force", "--yes"]);
     assert_eq!(size(&daemon), 64 * KIB);
@@ -87,7 +87,7 @@ fn a_volume_becomes_smaller_under_its_clients_and_shows_zeros_when_it_grows() {
 }
 
 #[test]
-fn a_client_of_a_volume_that_becomes_smaller_all_the_time_gets_errors_and_nothing_else() {
+fn a_client_of_a_volume_that_keeps_shrinking_gets_only_errors_or_its_data() {
     let daemon = Daemon::start();
     drop(pool(&daemon));
     let ended = std::sync::atomic::AtomicBool::new(false);
@@ -103,7 +103,7 @@ fn a_client_of_a_volume_that_becomes_smaller_all_the_time_gets_errors_and_nothin
                 match db.write(block * BLOCK, &noise(BLOCK, round)) {
                     Ok(()) => {
                         done += 1;
-                        // Below all ends what was written is there.
+                        // Blocks below every end keep what was written.
                         if block < 40 {
                             assert!(db.read(block * BLOCK, BLOCK as usize).expect("it reads") == noise(BLOCK, round));
                         }
@@ -120,7 +120,7 @@ fn a_client_of_a_volume_that_becomes_smaller_all_the_time_gets_errors_and_nothin
                 daemon.braid(&["snapshot", "create", &format!("tank/db@s{round}")]);
             }
             if round % 2 == 1 {
-                // Nothing of before is there beyond the end that it had, but what was written since.
+                // The volume has its full size again: beyond its earlier end it holds only what was written since.
                 assert_eq!(client(&daemon, "tank/db").size_bytes, 400 * BLOCK);
             }
         }

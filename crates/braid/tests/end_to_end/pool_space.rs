@@ -1,4 +1,4 @@
-//! Who has how much of a pool, as the commands tell it.
+//! The space used by volumes and snapshots of a pool, as the commands report it.
 
 use serde_json::Value;
 
@@ -11,10 +11,10 @@ fn space(shown: &Value) -> [u64; 3] {
 }
 
 #[test]
-fn what_volumes_and_snapshots_have_and_share_is_counted() {
+fn exclusive_and_shared_space_of_volumes_and_snapshots_is_counted() {
     let mut daemon = Daemon::start();
     let mut db = pool(&daemon);
-    // 64 KiB a block: monday has 100 of them, tuesday 110, the volume 120.
+    // One block is 64 KiB: monday has 100 of them, tuesday 110, the volume 120.
     write(&mut db, 0..100, 1);
     daemon.braid(&["snapshot", "create", "tank/db@monday"]);
     write(&mut db, 90..110, 1000);
@@ -27,9 +27,9 @@ fn what_volumes_and_snapshots_have_and_share_is_counted() {
         assert_eq!(space(&daemon.json(&["snapshot", "show", "tank/db@tuesday"])), [k64(110), k64(5), k64(105)]);
         let shown = daemon.json(&["pool", "show", "tank"]);
         let all = &shown["space"];
-        // Monday's 90 in all three, tuesday's 15 in two; what one alone has, as above.
+        // Shared: monday's 90 in all three and tuesday's 15 in two; exclusive: the sums above.
         assert_eq!((&all["shared_bytes"], &all["exclusive_bytes"]), (&k64(105).into(), &k64(30).into()), "{shown}");
-        assert_eq!((&all["stored_bytes"], &all["unseen_bytes"]), (&k64(135).into(), &0.into()), "{shown}");
+        assert_eq!((&all["stored_bytes"], &all["freeing_bytes"]), (&k64(135).into(), &0.into()), "{shown}");
         assert_eq!(shown["raw_bytes"], 256 * MIB);
         assert_eq!(all["volumes"][0]["with_snapshots_bytes"], shown["allocated_bytes"], "{shown}");
         assert_eq!(all["snapshots"][1]["name"], "db@tuesday");
@@ -43,7 +43,7 @@ fn what_volumes_and_snapshots_have_and_share_is_counted() {
     daemon.restart(true);
     look(&daemon);
 
-    // A clone shares everything; zeros over what a snapshot has take no space.
+    // A clone shares everything; zeros over data of a snapshot take no space.
     daemon.braid(&["volume", "clone", "tank/db@monday", "tank/trial"]);
     assert_eq!(space(&daemon.json(&["volume", "show", "tank/trial"])), [k64(100), 0, k64(100)]);
     assert_eq!(space(&daemon.json(&["snapshot", "show", "tank/db@monday"])), [k64(100), 0, k64(100)]);
@@ -52,9 +52,9 @@ fn what_volumes_and_snapshots_have_and_share_is_counted() {
     run("qemu-io", &["-f", "raw", "-c", "discard 0 1M", &uri]);
     assert_eq!(space(&daemon.json(&["volume", "show", "tank/trial"])), [k64(84), 0, k64(84)]);
     let zeros = daemon.json(&["pool", "show", "tank"])["space"]["zero_ranges"].as_u64().expect("a number");
-    assert!(zeros > 0, "somebody says so");
+    assert!(zeros > 0, "zeros are counted");
 
-    // What a deleted snapshot alone had becomes free, and nothing else.
+    // The exclusive space of a deleted snapshot becomes free, and nothing else.
     daemon.braid(&["snapshot", "delete", "tank/db@tuesday", "--yes"]);
     wait_for("tuesday's blocks to be gone", || {
         (daemon.json(&["pool", "show", "tank"])["space"]["stored_bytes"] == k64(130)).then_some(())
@@ -62,11 +62,11 @@ fn what_volumes_and_snapshots_have_and_share_is_counted() {
     let mut db = client(&daemon, "tank/db");
     check(&mut db, 90..105, 1000);
     check(&mut db, 105..120, 2000);
-    // An answer to a change was not counted.
+    // The reply to a change has no space counts.
     assert!(daemon.json(&["volume", "rename", "tank/trial", "test"])["space"].is_null());
 }
 
-/// Writes blocks of 64 KiB from `first` on until there is no space; how many there are then.
+/// Writes blocks of 64 KiB from `first` on until there is no space. Returns the number of the block that failed.
 fn fill(client: &mut Client, first: u64) -> u64 {
     let full = (first..).find(|block| {
         let error = client.write(block * 64 * KIB, &noise(64 * KIB, *block)).err();
@@ -79,7 +79,7 @@ fn fill(client: &mut Client, first: u64) -> u64 {
 }
 
 #[test]
-fn a_thick_volume_has_its_space_whatever_others_take() {
+fn a_thick_volume_has_its_space_whatever_other_volumes_take() {
     let mut daemon = Daemon::start();
     let mut thin = pool(&daemon);
     let show = |daemon: &Daemon| {
@@ -91,8 +91,8 @@ fn a_thick_volume_has_its_space_whatever_others_take() {
     let [free, ..] = show(&daemon);
     assert_eq!(show(&daemon), [free, 100, 0, 100]);
     let text = daemon.braid(&["volume", "show", "tank/safe"]) + &daemon.braid(&["pool", "show", "tank"]);
-    assert!(text.contains("are kept for it") && text.contains("for thick volumes"), "{text}");
-    // Not more than there is, neither at once nor by growing; and nothing is left of it.
+    assert!(text.contains("are reserved for it") && text.contains("for thick volumes"), "{text}");
+    // A thick volume cannot exceed the free space, neither at creation nor by growing; a refusal leaves nothing behind.
     let more = format!("{}M", free + 1);
     let refused = daemon.refused(1, &["volume", "create", "tank/more", &more, "--thick"]);
     assert!(refused.contains("less space is free") && refused.contains("braid pool add"), "{refused}");
@@ -107,7 +107,7 @@ fn a_thick_volume_has_its_space_whatever_others_take() {
     let filled = fill(&mut thin, 0);
     assert!(filled >= (free - 1) * 16, "{filled} of {free} MiB");
     assert_eq!(show(&daemon)[0], 0);
-    // Each of its blocks, also one here and one there.
+    // Every block of the thick volume can be written, also in any order.
     for block in (160..1600).step_by(4) {
         write(&mut safe, [block], 5000);
     }
@@ -119,13 +119,13 @@ fn a_thick_volume_has_its_space_whatever_others_take() {
     check(&mut safe, 0..1600, 5000);
     assert_eq!(show(&daemon)[1], 0, "all of it is written");
 
-    // What it discards is kept for it.
+    // Space that the volume discards stays reserved for it.
     safe.call(0, crate::nbd::TRIM, 50 * MIB, 20 * MIB as u32, &[]).expect("it discards");
     assert_eq!(show(&daemon)[3], 20);
     assert_eq!(fill(&mut thin, filled), filled);
     write(&mut safe, 800..1120, 9000);
 
-    // Over a snapshot new space is needed, of which nothing is kept; what there never was is kept for the volume as before.
+    // Overwriting blocks of a snapshot needs new space, which is not reserved; the reservation for blocks without data stays.
     safe.call(0, crate::nbd::TRIM, 90 * MIB, 10 * MIB as u32, &[]).expect("it discards");
     daemon.braid(&["snapshot", "create", "tank/safe@monday"]);
     let error = safe.write(0, &noise(64 * KIB, 1)).expect_err("there is no space");
@@ -137,30 +137,30 @@ fn a_thick_volume_has_its_space_whatever_others_take() {
     check(&mut safe, 800..1120, 9000);
     check(&mut safe, 1120..1440, 5000);
     check(&mut safe, 1440..1600, 7000);
-    // With it goes what is kept.
+    // Deleting the volume frees its reservation.
     drop(safe);
     daemon.braid(&["volume", "delete", "tank/safe", "--yes", "--force"]);
     assert!(fill(&mut thin, filled) >= filled + 99 * 16);
 }
 
 #[test]
-fn a_member_stays_whose_space_is_kept_for_a_thick_volume() {
+fn a_member_whose_space_is_reserved_for_a_thick_volume_stays() {
     let daemon = Daemon::start();
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 128 * MIB));
     daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1]]);
-    // More than one of them has, and nothing of it is written.
+    // Larger than one member, and without data.
     daemon.braid(&["volume", "create", "tank/safe", "150M", "--thick"]);
     let refused = daemon.refused(1, &["pool", "remove", "tank", "1"]);
     assert!(refused.contains("150.00 MiB are kept for thick volumes"), "{refused}");
     let shown = daemon.json(&["pool", "show", "tank"]);
-    assert!(shown["members"][1]["leaves"] != true, "{shown}");
+    assert!(shown["members"][1]["removing"] != true, "{shown}");
     export(&daemon, "tank/safe");
     let mut safe = client(&daemon, "tank/safe");
     write(&mut safe, 0..2400, 1);
     check(&mut safe, 0..2400, 1);
     drop(safe);
 
-    // Where it does fit, it does so to the last block, also while others take all they can get.
+    // When the reservation fits, the volume can be written to its last block, also while others take all they can get.
     daemon.braid(&["volume", "delete", "tank/safe", "--yes", "--force"]);
     daemon.braid(&["volume", "create", "tank/safe", "90M", "--thick"]);
     daemon.braid(&["volume", "create", "tank/db", "1G"]);

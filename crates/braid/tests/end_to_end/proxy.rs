@@ -1,5 +1,5 @@
-//! A proxy in a network namespace. It does to connections what the kernel has no means for here: delays, resets in the middle of
-//! requests, silence, and ends of which one side hears nothing.
+//! A proxy in a network namespace that injects faults which the kernel has no means for here: delays, resets in the
+//! middle of requests, silence, and connections that close on one side only.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -12,41 +12,41 @@ use std::time::Duration;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// How often a connection on which nothing comes looks whether it is to end.
+/// Interval at which an idle connection checks whether it has to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Default)]
-struct State {
+struct ProxyState {
     ends: AtomicBool,
     delay_ms: AtomicU64,
-    /// A connection that has carried so many bytes is reset; 0: none is.
+    /// Number of bytes after which a connection is reset; 0: never.
     reset_after_bytes: AtomicU64,
     resets: AtomicU64,
     silent: AtomicBool,
-    /// Counted up: connections that were there before end for whoever has made them, and the other side hears nothing.
+    /// Generation of connections: when it increases, existing connections close towards their clients, and the server sees no close.
     abandoned: AtomicU64,
     kept: Mutex<Vec<TcpStream>>,
 }
 
-/// Ends with this value.
+/// Stops when dropped.
 pub struct Proxy {
-    state: Arc<State>,
+    state: Arc<ProxyState>,
 }
 
 impl Proxy {
-    /// In this namespace, from this address to that one.
+    /// Starts a proxy in this namespace, from address `listen` to address `to`.
     pub fn start(namespace: &str, listen: &str, to: &str) -> Proxy {
-        let state = Arc::new(State::default());
+        let state = Arc::new(ProxyState::default());
         let (ready, begun) = mpsc::channel();
         let (own, listen, to) = (Arc::clone(&state), listen.to_owned(), to.to_owned());
         let namespace = format!("/run/netns/{namespace}");
         thread::spawn(move || {
-            // Of this thread alone, and of those that it begins.
+            // Changes the namespace of this thread alone, and of the threads that it spawns.
             let file = std::fs::File::open(&namespace).expect("the namespace is there");
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may enter it");
             let listener = TcpListener::bind(&listen).expect("the address is the namespace's");
-            listener.set_nonblocking(true).expect("a listener can be asked");
-            ready.send(()).expect("somebody waits");
+            listener.set_nonblocking(true).expect("a listener can be non-blocking");
+            ready.send(()).expect("`start` waits");
             while !own.ends.load(Ordering::Acquire) {
                 match listener.accept() {
                     Ok((near, _)) => carry(&own, near, &to),
@@ -58,27 +58,27 @@ impl Proxy {
         Proxy { state }
     }
 
-    /// Whatever passes takes so much longer, each way.
+    /// Delays data by this many milliseconds, each way.
     pub fn delay(&self, ms: u64) {
         self.state.delay_ms.store(ms, Ordering::Release);
     }
 
-    /// Connections are reset that have carried so many bytes; 0: no more.
+    /// Resets connections that have carried this many bytes; 0: no more.
     pub fn reset_after(&self, bytes: u64) {
         self.state.reset_after_bytes.store(bytes, Ordering::Release);
     }
 
-    /// How many were.
+    /// Returns the number of connections that were reset.
     pub fn resets(&self) -> u64 {
         self.state.resets.load(Ordering::Acquire)
     }
 
-    /// Nothing passes, and nothing ends; or it goes on.
+    /// Stops all data without closing a connection, or lets data pass again.
     pub fn silence(&self, silent: bool) {
         self.state.silent.store(silent, Ordering::Release);
     }
 
-    /// Connections that are there end for those who have made them; the other side is told nothing.
+    /// Closes the existing connections towards their clients; the server sees no close.
     pub fn abandon(&self) {
         self.state.abandoned.fetch_add(1, Ordering::AcqRel);
     }
@@ -90,14 +90,14 @@ impl Drop for Proxy {
     }
 }
 
-/// Carries a connection both ways.
-fn carry(state: &Arc<State>, near: TcpStream, to: &str) {
-    // Where nobody listens it ends, as it would without a proxy.
+/// Forwards a connection both ways.
+fn carry(state: &Arc<ProxyState>, near: TcpStream, to: &str) {
+    // If the server does not listen, the connection closes, as it would without a proxy.
     let Ok(far) = TcpStream::connect(to) else { return };
     let since = state.abandoned.load(Ordering::Acquire);
     let (over, carried) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     for stream in [&near, &far] {
-        // Accepted from a listener that is asked, it may be asked, too.
+        // A socket accepted from a non-blocking listener may be non-blocking, too.
         stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(LOOK_EVERY))).expect("it is a socket");
         stream.set_write_timeout(Some(Duration::from_secs(5))).expect("it is a socket");
         stream.set_nodelay(true).expect("it is a socket");
@@ -110,7 +110,7 @@ fn carry(state: &Arc<State>, near: TcpStream, to: &str) {
             let mut buffer = vec![0; 16 << 10];
             while !over.load(Ordering::Acquire) && !state.ends.load(Ordering::Acquire) {
                 if state.abandoned.load(Ordering::Acquire) != since {
-                    state.kept.lock().expect("nobody panics").extend(far.try_clone());
+                    state.kept.lock().expect("no holder panics").extend(far.try_clone());
                     break;
                 }
                 if state.silent.load(Ordering::Acquire) {
@@ -127,7 +127,7 @@ fn carry(state: &Arc<State>, near: TcpStream, to: &str) {
                 let limit = state.reset_after_bytes.load(Ordering::Acquire);
                 let before = carried.fetch_add(read as u64, Ordering::AcqRel);
                 if limit > 0 && before + read as u64 > limit {
-                    // Half of what came passes. What is closed like this is reset.
+                    // Half of the data pass. A close with linger 0 sends a reset.
                     let _ = into.write_all(&buffer[..read / 2]);
                     let _ =
                         (set_socket_linger(&near, Some(Duration::ZERO)), set_socket_linger(&far, Some(Duration::ZERO)));

@@ -5,7 +5,7 @@ use crate::support::*;
 use rustix::process::Signal;
 use std::process::Command;
 
-/// A server that serves a file, and can be killed and started again.
+/// An NBD server that serves a file, and can be killed and started again.
 pub struct Server {
     pub running: Running,
     pub socket: String,
@@ -13,7 +13,7 @@ pub struct Server {
 }
 
 fn nbdkit(socket: &str, file: &str) -> Command {
-    // What a killed one leaves behind.
+    // Removes the socket that a killed server leaves behind.
     let _ = std::fs::remove_file(socket);
     let mut nbdkit = command("nbdkit");
     nbdkit.args(["-f", "-U", socket, "file", file]);
@@ -37,7 +37,7 @@ impl Server {
     }
 }
 
-/// fio that writes and verifies, several times each block, for some seconds.
+/// Starts fio that writes and verifies, several times each block, for some seconds.
 pub fn writer(folder: &Folder, uri: &str) -> Running {
     let mut fio = command("fio");
     fio.args(["--name=writer", "--ioengine=nbd", &format!("--uri={uri}"), "--rw=randwrite", "--iodepth=8"]);
@@ -57,7 +57,7 @@ pub fn written(daemon: &Daemon) -> u64 {
 }
 
 #[test]
-fn what_waits_for_a_server_goes_on_when_it_is_back() {
+fn requests_that_wait_for_a_server_complete_when_it_is_back() {
     let mut daemon = Daemon::start();
     let mut server = Server::start(&daemon.folder, "server", 40 * MIB);
     let local = daemon.folder.sparse("local", 24 * MIB);
@@ -79,14 +79,14 @@ fn what_waits_for_a_server_goes_on_when_it_is_back() {
     let shown = daemon.json(&["array", "show", "data"]);
     assert_eq!((&shown["members"][0]["unfenced"], &shown["members"][1]["unfenced"]), (&true.into(), &false.into()));
     assert!(daemon.braid(&["array", "show", "data"]).contains("(unfenced)"));
-    // Its label is found again where it was.
+    // A restart finds the label at the same address.
     daemon.stop();
     daemon.start_again();
     assert_eq!(daemon.json(&["array", "show", "data"])["state"], "active");
 }
 
 #[test]
-fn data_come_back_from_another_braid_as_they_were() {
+fn data_written_to_another_braid_read_back_unchanged() {
     let far = Daemon::start();
     let disk = far.folder.sparse("disk", 60 * MIB);
     far.array("far", "concat", &[&disk]);
@@ -99,13 +99,13 @@ fn data_come_back_from_another_braid_as_they_were() {
     let back = near.folder.join("back");
     run("nbdcopy", &["--connections=4", "--requests=64", &uri, &back]);
     assert_eq!(checksum(&back), checksum(&source));
-    // A disk is used by one: neither this daemon nor another array of it may have it twice.
+    // A disk has one user: neither this daemon nor another array of it may use it twice.
     let again = format!("nbd://127.0.0.1:{port}/over-tcp");
     assert!(near.refused(4, &["array", "create", "more", "--level", "concat", &again]).contains("in use"));
 }
 
 #[test]
-fn a_daemon_does_not_stand_on_itself() {
+fn a_daemon_refuses_its_own_export_as_a_disk() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 40 * MIB);
     let uri = daemon.array("data", "concat", &[&disk]);
@@ -118,8 +118,8 @@ fn a_daemon_does_not_stand_on_itself() {
     assert!(said.contains("check its address"), "{said}");
 }
 
-/// A mirror of a disk here and one there, fio on it in mid-write; the server stops by `signal`. How soon the mirror leaves it out is
-/// for tests in virtual time.
+/// A mirror of a local and a remote disk, with fio in mid-write; `signal` stops the server. Tests in virtual time check
+/// how soon the mirror drops the member.
 fn mirror_without_its_server(signal: Signal) {
     let daemon = Daemon::start();
     let server = Server::start(&daemon.folder, "server", 40 * MIB);
@@ -129,7 +129,7 @@ fn mirror_without_its_server(signal: Signal) {
     wait_for("data to flow", || (written(&daemon) > 2 * MIB).then_some(()));
     server.running.signal(signal);
     wait_for("the member to be left out", || {
-        (daemon.json(&["array", "show", "data"])["members"][1]["state"] == "out").then_some(())
+        (daemon.json(&["array", "show", "data"])["members"][1]["state"] == "failed").then_some(())
     });
     succeeds(fio);
     let events = daemon.events();
@@ -137,16 +137,16 @@ fn mirror_without_its_server(signal: Signal) {
 }
 
 #[test]
-fn a_mirror_leaves_a_server_out_that_died_in_mid_write() {
+fn a_mirror_drops_a_server_that_died_in_mid_write() {
     mirror_without_its_server(Signal::KILL);
 }
 
 #[test]
-fn a_mirror_leaves_a_server_out_that_is_silent() {
+fn a_mirror_drops_a_silent_server() {
     mirror_without_its_server(Signal::STOP);
 }
 
-/// qemu-nbd that takes one connection at a time.
+/// Starts qemu-nbd, which accepts one connection at a time.
 fn qemu_for_one(folder: &Folder, socket: &str, file: &str) -> Running {
     let _ = std::fs::remove_file(socket);
     let mut qemu = command("qemu-nbd");
@@ -157,7 +157,7 @@ fn qemu_for_one(folder: &Folder, socket: &str, file: &str) -> Running {
 }
 
 #[test]
-fn all_shards_use_a_server_of_one_connection() {
+fn all_shards_use_a_server_that_accepts_one_connection() {
     let mut daemon = Daemon::start_in(Folder::new(), &["--shards", "3"]);
     let (socket, file) = (daemon.folder.join("qemu.sock"), daemon.folder.sparse("qemu.img", 40 * MIB));
     let mut qemu = qemu_for_one(&daemon.folder, &socket, &file);
@@ -168,10 +168,10 @@ fn all_shards_use_a_server_of_one_connection() {
     assert!(said.contains("used with one"), "{said}");
     let uri = daemon.array("data", "raid0", &[&server, &local]);
     let size = daemon.json(&["array", "show", "data"])["size_bytes"].as_u64().expect("a size");
-    // More connections than shards: each shard has some of it to do.
+    // More client connections than shards: each shard serves some of them.
     let source = daemon.folder.noise("source", size, 3);
     run("nbdcopy", &["--connections=6", "--requests=16", "--flush", &source, &uri]);
-    // It goes away, and what waits for it goes on when it is back.
+    // The server is killed; requests that wait for it complete when it is back.
     qemu.kill();
     let mut client = crate::nbd::Client::open(&daemon.nbd_socket("data"), "data").expect("it is exported");
     let (changed, rest) = (noise(4 * MIB, 4), 4 * MIB as usize);
@@ -183,7 +183,7 @@ fn all_shards_use_a_server_of_one_connection() {
         writes.join().expect("it ends").expect("it is written");
         waits
     });
-    assert!(late, "it was written to nobody");
+    assert!(late, "it was written without a server");
     assert!(client.read(0, rest).expect("it is read") == changed);
     let source = std::fs::read(&source).expect("it is read");
     for at in (rest..size as usize).step_by(MIB as usize) {
@@ -191,7 +191,7 @@ fn all_shards_use_a_server_of_one_connection() {
         assert!(client.read(at as u64, end - at).expect("it is read") == source[at..end], "byte {at}");
     }
     drop(client);
-    // Each of several has its own shard; a disk that is let go of is not held: the next one finds its connection free.
+    // Each of several such disks has a shard of its own; a released disk is not held: the next user finds its connection free.
     daemon.restart(false);
     assert_eq!(daemon.json(&["array", "show", "data"])["state"], "active");
     daemon.braid(&["export", "remove", "data"]);
@@ -201,7 +201,7 @@ fn all_shards_use_a_server_of_one_connection() {
 }
 
 #[test]
-fn a_pool_stands_on_an_export_of_qemu() {
+fn a_pool_works_on_an_export_of_qemu() {
     let mut daemon = Daemon::start();
     let (socket, file) = (daemon.folder.join("qemu.sock"), daemon.folder.sparse("qemu.img", 128 * MIB));
     let mut qemu = command("qemu-nbd");
@@ -226,7 +226,7 @@ fn a_pool_stands_on_an_export_of_qemu() {
     }
 }
 
-/// Bytes that a server was asked to give, by its log.
+/// Returns the number of bytes that were read from a server, by its log.
 fn read_from(log: &str) -> u64 {
     let log = std::fs::read_to_string(log).expect("a log");
     let reads = log.lines().filter(|line| line.contains(" Read id="));
@@ -235,7 +235,7 @@ fn read_from(log: &str) -> u64 {
 }
 
 #[test]
-fn a_member_is_filled_from_a_server_without_its_holes() {
+fn a_rebuild_from_a_server_skips_its_holes() {
     let daemon = Daemon::start();
     let (socket, log) = (daemon.folder.join("server.sock"), daemon.folder.join("server.log"));
     let mut nbdkit = command("nbdkit");
@@ -245,7 +245,7 @@ fn a_member_is_filled_from_a_server_without_its_holes() {
     wait_for("nbdkit's socket", || std::fs::metadata(&socket).ok());
     let [lost, new] = ["lost", "new"].map(|name| daemon.folder.sparse(name, 64 * MIB));
     daemon.array("data", "raid1", &[&lost, &format!("nbd+unix:///?socket={socket}")]);
-    // All of its regions are written to, and little of each.
+    // Writes to all of its regions, and little of each.
     let mut client = crate::nbd::Client::open(&daemon.nbd_socket("data"), "data").expect("it is exported");
     let mut expected = vec![0; client.size_bytes as usize];
     let mut written = 0;
@@ -264,7 +264,7 @@ fn a_member_is_filled_from_a_server_without_its_holes() {
     });
     let read = read_from(&log) - before;
     assert!(read >= written && read * 4 <= written * 5, "{read} bytes were read, {written} were written");
-    // What it has is right: nobody else is asked now.
+    // The rebuilt member holds the right data: it serves all reads now.
     daemon.braid(&["array", "fail", "data", "1"]);
     for (at, part) in expected.chunks(MIB as usize).enumerate() {
         let got = client.read(at as u64 * MIB, part.len()).expect("it is read");

@@ -1,4 +1,4 @@
-//! Servers of disks that come back: their members return by themselves, unless nobody can know what the servers may do yet.
+//! Disk servers that come back: their members return by themselves, unless the server may still carry out writes of unknown outcome.
 
 use crate::nbd::Client;
 use crate::remote_disks::{Server, succeeds, writer, written};
@@ -18,7 +18,7 @@ fn mirror(daemon: &Daemon, server: &Server) -> String {
     daemon.array("data", "raid1", &[&local, &server.uri()])
 }
 
-/// Of a member's file, what its array holds.
+/// Returns the array data in a member's file.
 fn content(file: &str) -> Vec<u8> {
     let mut data = vec![0; 24 * MIB as usize];
     File::open(file).expect("a file").read_exact_at(&mut data, MIB).expect("it is that long");
@@ -36,7 +36,7 @@ fn a_member_returns_with_its_server() {
         wait_for("data to flow", || (written(&daemon) > before + MIB || fio.ended().is_some()).then_some(()));
         assert!(fio.ended().is_none(), "it was over before");
         server.running.kill();
-        wait_for("the member to be left out", || (state(&daemon) == "out").then_some(()));
+        wait_for("the member to be left out", || (state(&daemon) == "failed").then_some(()));
         server.start_again(&daemon.folder);
         wait_for("the member to return", || (state(&daemon) == "in_sync").then_some(()));
     }
@@ -46,16 +46,16 @@ fn a_member_returns_with_its_server() {
 }
 
 #[test]
-fn a_member_that_was_left_out_by_command_or_with_writes_under_way_stays_out() {
+fn a_member_failed_by_command_or_with_writes_in_flight_stays_failed() {
     let daemon = Daemon::start();
     let server = Server::start(&daemon.folder, "server", 40 * MIB);
     mirror(&daemon, &server);
     daemon.braid(&["array", "fail", "data", "1"]);
     std::thread::sleep(Duration::from_secs(4));
-    assert_eq!(state(&daemon), "out");
+    assert_eq!(state(&daemon), "failed");
     daemon.braid(&["array", "add", "data", &server.uri()]);
     wait_for("the member to be filled", || (state(&daemon) == "in_sync").then_some(()));
-    // Writes alone, to a region that is dirty already: of a flush or a read nothing is left that the server could still do.
+    // Only writes, to a region that is dirty already: flushes and reads leave nothing that the server could still do.
     let done = AtomicBool::new(false);
     let socket = daemon.nbd_socket("data");
     let write = || {
@@ -71,20 +71,20 @@ fn a_member_that_was_left_out_by_command_or_with_writes_under_way_stays_out() {
         let before = written(&daemon);
         wait_for("data to flow", || (written(&daemon) > before + MIB).then_some(()));
         server.running.signal(Signal::STOP);
-        wait_for("the member to be left out", || (state(&daemon) == "out").then_some(()));
+        wait_for("the member to be left out", || (state(&daemon) == "failed").then_some(()));
         server.running.signal(Signal::CONT);
         std::thread::sleep(Duration::from_secs(4));
         let events = daemon.braid(&["events"]).split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(state(&daemon), "out", "{events}");
+        assert_eq!(state(&daemon), "failed", "{events}");
         assert!(events.contains("did not answer writes in time"), "{events}");
         done.store(true, Relaxed);
         writer.join().expect("all its writes were answered");
     });
 }
 
-/// A member whose reads have failed before, and were answered by the other, is left out by command all the same.
+/// A member whose reads have failed before, and were served by the other member, stays failed when a command failed it.
 #[test]
-fn a_member_with_errors_that_was_left_out_by_command_stays_out() {
+fn a_member_with_errors_that_was_failed_by_command_stays_failed() {
     let daemon = Daemon::start();
     let file = daemon.folder.sparse("server.img", 40 * MIB);
     let (socket, trigger) = (daemon.folder.join("server.sock"), daemon.folder.join("fails"));
@@ -105,19 +105,19 @@ fn a_member_with_errors_that_was_left_out_by_command_stays_out() {
         for block in 0..64 {
             client.read(block * 4096, 4096).expect("the other has it");
         }
-        (errors() > 0 || state(&daemon) == "out").then_some(())
+        (errors() > 0 || state(&daemon) == "failed").then_some(())
     });
     std::fs::remove_file(&trigger).expect("it can be removed");
     assert_eq!(state(&daemon), "in_sync", "an error that was repaired is no reason to leave it out");
     daemon.braid(&["array", "fail", "data", "1"]);
     std::thread::sleep(Duration::from_secs(4));
-    assert_eq!(state(&daemon), "out", "{}", daemon.braid(&["events"]));
+    assert_eq!(state(&daemon), "failed", "{}", daemon.braid(&["events"]));
 }
 
 #[test]
 fn an_array_that_waits_for_a_server_starts_with_it() {
     let mut daemon = Daemon::start();
-    // The daemon looks at the files beside its disks: it would find the labels there.
+    // The daemon scans the folders of its disks: in the same folder it would find the labels.
     let far = Folder::new();
     let mut server = Server::start(&far, "server", 40 * MIB);
     let local = daemon.folder.sparse("local", 24 * MIB);

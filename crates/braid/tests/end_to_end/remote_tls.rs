@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Command;
 
 #[test]
-fn data_go_over_tls_and_come_back() {
+fn data_are_written_and_read_over_tls() {
     let (far, authority) = daemon_with_tls();
     let port = free_port();
     far.braid(&["export", "add", "a", "--nbd", &format!("tcp:127.0.0.1:{port}")]);
@@ -18,13 +18,13 @@ fn data_go_over_tls_and_come_back() {
     let size = near.json(&["array", "show", "data"])["size_bytes"].as_u64().expect("a size");
     let source = near.folder.noise("source", size, 3);
     run("nbdcopy", &["--connections=4", "--requests=64", "--flush", &source, &uri]);
-    // It is found again by its address, certificates and all.
+    // A restart finds the disk by its address, with its certificates.
     near.stop();
     near.start_again();
     let back = near.folder.join("back");
     run("nbdcopy", &["--connections=4", "--requests=64", &near.uri("data"), &back]);
     assert_eq!(checksum(&back), checksum(&source));
-    // Who is not who they seem, is not believed; nor are folders that are not there, or none where one is needed.
+    // A server with the wrong identity is refused; so are certificate folders that do not exist, and a missing folder where one is needed.
     let stranger = Authority::new(&near.folder, "stranger");
     for (uri, why) in [
         (stranger.uri(port, "a"), "certificate"),
@@ -36,7 +36,7 @@ fn data_go_over_tls_and_come_back() {
     }
 }
 
-/// A server that asks its clients for certificates.
+/// Starts a server that requires client certificates.
 fn nbdkit(socket: &str, certificates: &str, file: &str) -> Command {
     let _ = fs::remove_file(socket);
     let mut nbdkit = command("nbdkit");
@@ -46,7 +46,7 @@ fn nbdkit(socket: &str, certificates: &str, file: &str) -> Command {
 }
 
 #[test]
-fn a_server_that_wants_certificates_is_shown_one_and_may_go_and_come() {
+fn a_server_that_requires_client_certificates_gets_one_also_after_its_restart() {
     let daemon = Daemon::start();
     let folder = &daemon.folder;
     let authority = Authority::new(folder, "authority");

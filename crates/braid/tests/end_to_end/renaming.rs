@@ -1,4 +1,4 @@
-//! Exports get other names: what is checked, who is in the way, and what stays after the daemon's death.
+//! Exports are renamed: which names are valid, which clients are disconnected, and what persists after a kill.
 
 use crate::nbd::Client;
 use crate::support::*;
@@ -7,14 +7,14 @@ fn two_exports() -> Daemon {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 32 * MIB);
     daemon.braid(&["array", "create", "data", "--level", "concat", &disk]);
-    // Both at one address: a name is all that tells them apart.
+    // Both exports have one address: only their names distinguish them.
     let address = format!("unix:{}", daemon.nbd_socket("all"));
     daemon.braid(&["export", "add", "data", "--nbd", &address, "--name", "one"]);
     daemon.braid(&["export", "add", "data", "--nbd", &address, "--name", "two", "--read-only"]);
     daemon
 }
 
-/// The names that clients are offered.
+/// Returns the names that clients are offered.
 #[track_caller]
 fn offered(daemon: &Daemon) -> Vec<String> {
     let list = run("nbdinfo", &["--list", "--json", &format!("nbd+unix:///?socket={}", daemon.nbd_socket("all"))]);
@@ -24,7 +24,7 @@ fn offered(daemon: &Daemon) -> Vec<String> {
 }
 
 #[test]
-fn an_export_gets_another_name_and_keeps_it_over_a_kill() {
+fn a_renamed_export_keeps_its_name_over_a_kill() {
     let mut daemon = two_exports();
     let before = daemon.json(&["export", "show", "one"]);
     let said = daemon.braid(&["export", "rename", "one", "uno"]);
@@ -35,8 +35,8 @@ fn an_export_gets_another_name_and_keeps_it_over_a_kill() {
         assert_eq!(after[field], before[field], "{field}");
     }
     daemon.refused(3, &["export", "show", "one"]);
-    assert!(Client::open(&daemon.nbd_socket("all"), "one").is_err(), "the old name is nobody's");
-    // By its UUID, too, and to the name that it has.
+    assert!(Client::open(&daemon.nbd_socket("all"), "one").is_err(), "the old name is free");
+    // An export can be named by its UUID, and renamed to the name that it has.
     daemon.braid(&["export", "rename", after["uuid"].as_str().expect("a UUID"), "eins"]);
     daemon.braid(&["export", "rename", "eins", "eins"]);
     assert!(daemon.events().contains("export uno is now called eins"), "{}", daemon.events());
@@ -52,11 +52,11 @@ fn an_export_gets_another_name_and_keeps_it_over_a_kill() {
 }
 
 #[test]
-fn names_that_are_wrong_or_taken_are_refused_and_change_nothing() {
+fn invalid_and_taken_names_are_refused_and_change_nothing() {
     let daemon = two_exports();
     let taken = daemon.refused(4, &["export", "rename", "one", "two"]);
     assert!(taken.contains("two") && taken.contains("already"), "{taken}");
-    // One slash is in the names of volumes.
+    // Names of volumes have one slash.
     let wrong = daemon.refused(2, &["export", "rename", "one", "a/b/c"]);
     assert!(wrong.contains("a/b/c") && wrong.contains("backup-2"), "{wrong}");
     daemon.refused(3, &["export", "rename", "absent", "three"]);
@@ -64,14 +64,14 @@ fn names_that_are_wrong_or_taken_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn an_export_in_use_is_renamed_only_by_force_and_its_neighbour_goes_on() {
+fn an_export_in_use_is_renamed_only_by_force_and_other_exports_go_on() {
     let daemon = two_exports();
     let mut user = Client::open(&daemon.nbd_socket("all"), "one").expect("it is served");
     let mut neighbour = Client::open(&daemon.nbd_socket("all"), "two").expect("it is served");
     user.write(0, &noise(4096, 1)).expect("it writes");
     let refusal = daemon.refused(4, &["export", "rename", "one", "uno"]);
     assert!(refusal.contains("one") && refusal.contains("1 client") && refusal.contains("--force"), "{refusal}");
-    user.write(4096, &noise(4096, 2)).expect("a refusal disturbs nobody");
+    user.write(4096, &noise(4096, 2)).expect("a refusal disconnects no client");
     assert_eq!(offered(&daemon), ["one", "two"]);
 
     daemon.braid(&["export", "rename", "one", "uno", "--force"]);
@@ -83,7 +83,7 @@ fn an_export_in_use_is_renamed_only_by_force_and_its_neighbour_goes_on() {
 }
 
 #[test]
-fn an_export_that_waits_is_renamed_too() {
+fn a_waiting_export_can_be_renamed() {
     let daemon = two_exports();
     daemon.braid(&["array", "stop", "data", "--force"]);
     daemon.braid(&["export", "rename", "two", "deux"]);
@@ -94,9 +94,9 @@ fn an_export_that_waits_is_renamed_too() {
 }
 
 #[test]
-fn clients_that_rename_at_once_get_one_export_each() {
+fn of_concurrent_renames_to_one_name_one_succeeds() {
     let daemon = two_exports();
-    // Both want the same name: one gets it.
+    // Both exports are renamed to the same name: one command succeeds.
     let racers: Vec<_> = (0..8)
         .map(|i| {
             let old = if i % 2 == 0 { "one" } else { "two" };

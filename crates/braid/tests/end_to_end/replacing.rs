@@ -1,4 +1,4 @@
-//! A disk takes the place of a member that serves until then.
+//! A disk replaces a member, which serves until the replacement is complete.
 
 use crate::mirrors::*;
 use crate::support::*;
@@ -17,7 +17,7 @@ fn replacement(daemon: &Daemon) -> serde_json::Value {
 }
 
 #[test]
-fn a_member_serves_until_its_successor_holds_everything() {
+fn a_member_serves_until_its_replacement_holds_all_data() {
     let mut daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
@@ -30,10 +30,10 @@ fn a_member_serves_until_its_successor_holds_everything() {
     daemon.braid(&["job", "pause", name]);
     write(&mut client, 300..330, 1);
     let shown = show(&daemon);
-    let successor = &shown["members"][2];
-    assert_eq!((&successor["state"], &successor["replaces"]), (&"filling".into(), &0.into()), "{shown}");
-    assert_eq!((&successor["job"], health(&daemon)), (&name.into(), "whole".to_owned()), "the old member serves");
-    // It goes on where it was, and waits as before.
+    let replacing = &shown["members"][2];
+    assert_eq!((&replacing["state"], &replacing["replaces"]), (&"rebuilding".into(), &0.into()), "{shown}");
+    assert_eq!((&replacing["job"], health(&daemon)), (&name.into(), "whole".to_owned()), "the old member serves");
+    // The job resumes at its position, and is still paused.
     client.flush().expect("it flushes");
     daemon.kill();
     daemon.start_again();
@@ -53,18 +53,18 @@ fn a_member_serves_until_its_successor_holds_everything() {
             && !events.contains("member_dropped"),
         "{events}"
     );
-    // What was its disk is nobody's now, and may be used for something else.
+    // The replaced disk is free, and may be used otherwise.
     let examined = daemon.any(&["disk", "examine", a]);
     assert!(!said(&examined).contains("data"), "{}", said(&examined));
     daemon.braid(&["array", "create", "other", "--level", "concat", a]);
-    // The new one alone has everything.
+    // The new disk alone holds all data.
     client.flush().expect("it flushes");
     daemon.braid(&["array", "fail", "data", "1"]);
     check(&mut client, 0..360, 1);
 }
 
 #[test]
-fn a_spare_replaces_and_one_that_fails_is_given_up() {
+fn a_spare_replaces_a_member_and_a_failing_replacement_is_given_up() {
     let daemon = Daemon::start();
     let [a, b, c, d] = &files(&daemon, &["a", "b", "c", "d"])[..] else { panic!("four files") };
     let mut client = create(&daemon, "raid10", &[a, b], &["--spare", c]);
@@ -76,7 +76,7 @@ fn a_spare_replaces_and_one_that_fails_is_given_up() {
     assert_eq!(none.status.code(), Some(2), "{}", said(&none));
     assert!(said(&none).contains("no spare"), "{}", said(&none));
 
-    // The new disk does not last: the old member has never stopped to serve.
+    // The new disk fails: the old member has served all the time.
     let faulty = format!("faulty({d},gone-after=60)");
     daemon.any(&["array", "replace", "data", "0", &faulty]);
     write(&mut client, 200..260, 1);
@@ -91,7 +91,7 @@ fn a_spare_replaces_and_one_that_fails_is_given_up() {
 }
 
 #[test]
-fn a_member_that_fails_while_it_is_replaced_leaves_its_place_at_once() {
+fn a_member_that_fails_while_it_is_replaced_leaves_its_slot_at_once() {
     let daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
@@ -108,7 +108,7 @@ fn a_member_that_fails_while_it_is_replaced_leaves_its_place_at_once() {
 }
 
 #[test]
-fn who_cannot_be_replaced_is_named_with_a_remedy() {
+fn impossible_replacements_are_refused_with_a_remedy() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let small = daemon.folder.sparse("small", 20 * MIB);

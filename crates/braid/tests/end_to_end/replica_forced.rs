@@ -1,14 +1,14 @@
-//! Volumes of several nodes that too few voters are left of: opened by force.
+//! Replicated volumes without a quorum of voters are attached by force.
 
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::api;
-use crate::replica_seats::{nodes_of, the_same_everywhere};
+use crate::replica_membership::{nodes_of, the_same_everywhere};
 use crate::replicated::{Cluster, WHOLE};
 use crate::support::*;
 
-/// What is said of the volume on a node until this is among it.
+/// Waits until a node's attention list for the volume contains this text.
 fn wait_for_attention(daemon: &Daemon, what: &str) -> Value {
     wait_for(what, || {
         let shown = daemon.json(&["volume", "show", "db"]);
@@ -23,7 +23,7 @@ fn detached(daemon: &Daemon) {
 }
 
 #[test]
-fn one_of_two_is_opened_by_force_and_the_other_is_out_until_it_is_taken_in_anew() {
+fn one_of_two_replicas_is_attached_by_force_and_the_other_stays_out_until_it_is_rebuilt() {
     let mut cluster = Cluster::plain(&["one", "two"]);
     cluster.create("one/tank,two/tank", &[]);
     cluster.nodes[0].export("db");
@@ -34,13 +34,13 @@ fn one_of_two_is_opened_by_force_and_the_other_is_out_until_it_is_taken_in_anew(
     assert!(said.contains("another controller"), "{said}");
     cluster.nodes[0].kill();
 
-    // Nobody is asked where there is no terminal; what may be lost is said all the same.
+    // Without a terminal there is no prompt; the refusal still lists what may be lost.
     let two = &cluster.nodes[1];
     let said = two.refused(4, &["volume", "attach", "db", "--force"]);
-    for part in ["served from two/tank, in sync", "are given up: one/tank", "there are two of it", "--yes"] {
+    for part in ["served from two/tank, in sync", "are given up: one/tank", "split brain", "--yes"] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    // Nor is it opened without others than those that were named.
+    // The request is refused if it would give up other voters than those that were named.
     let (status, answer) = api::ask(two, "POST", "/v1/replicated/db/attach?force=true&without=two", "");
     assert!(status == 409 && answer.contains("needs_confirmation"), "{answer}");
     let begun = std::time::Instant::now();
@@ -53,28 +53,28 @@ fn one_of_two_is_opened_by_force_and_the_other_is_out_until_it_is_taken_in_anew(
     assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     assert!(client.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 2));
     client.write_fua(2 * MIB, &noise(MIB, 3)).expect("it is written");
-    wait_for_attention(two, "one/tank was left out by force, and does not answer");
-    // It is the same after a restart, by votes.
+    wait_for_attention(two, "one/tank was excluded by a forced attach, and does not reply");
+    // The same holds after a restart, with a normal vote.
     drop(client);
     cluster.nodes[1].restart(true);
     wait_for("it to be exported", || crate::nbd::Client::open(&cluster.nodes[1].nbd_socket("db"), "db").ok());
 
-    // The dead one is back: it serves nothing, and learns that it is out.
+    // The dead node is back: it serves nothing, and learns that it is out.
     cluster.nodes[0].start_again();
     let (one, two) = (&cluster.nodes[0], &cluster.nodes[1]);
     wait_for("the first one to find out", || {
         (one.json(&["volume", "show", "db"])["state"] == "detached").then_some(())
     });
-    wait_for_attention(two, "one/tank was left out by force, and is out");
+    wait_for_attention(two, "one/tank was excluded by a forced attach: its data is not used");
     let kept = one.json(&["replica", "show", "db"]);
-    let seating = &kept["register"]["vote"]["seating"];
-    assert_eq!((&kept["voter"], &seating["voters"]), (&0.into(), &0b10.into()), "{kept}");
-    assert!(one.braid(&["replica", "show", "db"]).contains("votes no more"));
-    assert!(one.braid(&["status"]).contains("opened by force without it"), "{}", one.braid(&["status"]));
+    let membership = &kept["register"]["vote"]["membership"];
+    assert_eq!((&kept["voter"], &membership["voters"]), (&0.into(), &0b10.into()), "{kept}");
+    assert!(one.braid(&["replica", "show", "db"]).contains("no vote"));
+    assert!(one.braid(&["status"]).contains("attached by force without it"), "{}", one.braid(&["status"]));
     let mut client = cluster.client(1);
     assert!(client.read(2 * MIB, MIB as usize).expect("it is read") == noise(MIB, 3));
     client.write_fua(3 * MIB, &noise(MIB, 4)).expect("it is written");
-    // What it has is not lost by a command that does not say so.
+    // Its data are deleted only by the command that says so.
     let said = two.refused(4, &["replica", "add", "db", "one/tank"]);
     assert!(said.contains("braid replica rebuild db one"), "{said}");
     let said = two.refused(4, &["volume", "attach", "db", "--force", "--yes"]);
@@ -87,13 +87,13 @@ fn one_of_two_is_opened_by_force_and_the_other_is_out_until_it_is_taken_in_anew(
     for (at, seed) in [(0, 1), (1, 2), (2, 3), (3, 4)] {
         assert!(now[at] == noise(MIB, seed), "{at}");
     }
-    // Two who vote, as before.
+    // Two replicas vote, as before.
     one.json(&["volume", "attach", "db"]);
     cluster.wait_for_states(0, &WHOLE[..2]);
 }
 
 #[test]
-fn one_of_three_that_serves_goes_on_by_force_and_the_others_come_back_as_new_ones() {
+fn the_serving_replica_of_three_goes_on_by_force_and_the_others_return_as_new_replicas() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
@@ -114,15 +114,15 @@ fn one_of_three_that_serves_goes_on_by_force_and_the_others_come_back_as_new_one
     assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     client.write_fua(MIB, &noise(MIB, 2)).expect("it is written");
 
-    // Both are back, and would have been enough.
+    // Both are back, and would have been a quorum.
     for node in [1, 2] {
         cluster.nodes[node].start_again();
     }
     let one = &cluster.nodes[0];
-    wait_for_attention(one, "two/tank was left out by force, and is out");
-    wait_for_attention(one, "three/tank was left out by force, and is out");
+    wait_for_attention(one, "two/tank was excluded by a forced attach: its data is not used");
+    wait_for_attention(one, "three/tank was excluded by a forced attach: its data is not used");
     assert_eq!(cluster.states(0), ["in_sync"]);
-    // One is deleted by hand and added, the other one is forgotten.
+    // One replica is deleted by hand and added again, the other one is removed from the volume.
     cluster.nodes[1].refused(4, &["replica", "delete", "db", "--yes"]);
     cluster.nodes[1].braid(&["replica", "delete", "db", "--force", "--yes"]);
     one.braid(&["replica", "add", "db", "two/tank"]);
@@ -139,7 +139,7 @@ fn one_of_three_that_serves_goes_on_by_force_and_the_others_come_back_as_new_one
 }
 
 #[test]
-fn a_replica_that_was_left_out_is_better_than_none() {
+fn a_replica_out_of_sync_can_be_attached_by_force() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank", &["--witness", "three"]);
     cluster.nodes[0].export("db");
@@ -147,15 +147,15 @@ fn a_replica_that_was_left_out_is_better_than_none() {
     client.write_fua(0, &noise(MIB, 1)).expect("it is written");
     cluster.nodes[1].kill();
     client.write_fua(MIB, &noise(MIB, 2)).expect("it is written");
-    cluster.wait_for_states(0, &["in_sync", "out", "witness"]);
+    cluster.wait_for_states(0, &["in_sync", "failed", "witness"]);
     drop(client);
     cluster.nodes[0].kill();
-    // A witness has nothing to serve.
+    // A witness has no data to serve.
     let said = cluster.nodes[2].refused(1, &["volume", "attach", "db", "--force", "--yes"]);
     assert!(said.contains("three answer, and one of those"), "{said}");
     cluster.nodes[1].start_again();
     let two = &cluster.nodes[1];
-    // Two of three votes, and what counts by them is lost.
+    // Two of three vote, and acknowledged writes are lost.
     let said = two.refused(4, &["volume", "attach", "db", "--force"]);
     assert!(said.contains("not in sync by the newest vote") && said.contains("one/tank"), "{said}");
     let taken = two.json(&["volume", "attach", "db", "--force", "--yes"]);
@@ -167,30 +167,29 @@ fn a_replica_that_was_left_out_is_better_than_none() {
 }
 
 #[test]
-fn nothing_is_forced_where_votes_allow_it_or_another_controller_is_alive() {
+fn a_forced_attach_is_refused_with_a_quorum_or_a_live_controller() {
     let mut cluster = Cluster::plain(&["one", "two", "three", "four"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].braid(&["volume", "detach", "db"]);
     let said = cluster.nodes[0].refused(4, &["volume", "attach", "db", "--force", "--yes"]);
     assert!(said.contains("nothing needs to be forced"), "{said}");
     assert!(cluster.nodes[0].refused(3, &["volume", "attach", "nothing", "--force", "--yes"]).contains("nothing"));
-    cluster.nodes[0].refused(2, &["volume", "attach", "db", "--yes"]);
-    // A node without a replica serves it, and has only one voter left: it answers nobody, and may do so again at any time.
+    // A node without a replica serves the volume, and has one voter left: it serves no requests, and may resume at any time.
     cluster.nodes[3].json(&["volume", "attach", "db"]);
     cluster.nodes[1].kill();
     cluster.nodes[2].kill();
     let said = cluster.nodes[0].refused(4, &["volume", "attach", "db", "--force", "--yes"]);
-    assert!(said.contains("one/tank has heard") && said.contains("another controller"), "{said}");
-    // Nothing has changed for it.
+    assert!(said.contains("one/tank has replied") && said.contains("another controller"), "{said}");
+    // The controller goes on unchanged.
     cluster.nodes[1].start_again();
     wait_for("it to have enough voters again", || {
-        (cluster.nodes[3].json(&["volume", "show", "db"])["voters"][1]["answers"] == true).then_some(())
+        (cluster.nodes[3].json(&["volume", "show", "db"])["voters"][1]["reachable"] == true).then_some(())
     });
     assert_eq!(cluster.nodes[3].json(&["volume", "show", "db"])["state"], "serving");
 }
 
 #[test]
-fn there_are_two_of_a_volume_whose_controller_was_only_cut_off_and_both_say_so() {
+fn split_brain_after_a_forced_attach_is_reported_by_both_controllers() {
     let cluster = Cluster::plain(&["one", "two"]);
     cluster.create("one/tank,two/tank", &[]);
     let (one, two) = (&cluster.nodes[0], &cluster.nodes[1]);
@@ -203,20 +202,20 @@ fn there_are_two_of_a_volume_whose_controller_was_only_cut_off_and_both_say_so()
     two.export("db");
     let mut other = cluster.client(1);
     other.write_fua(MIB, &noise(MIB, 2)).expect("it is written");
-    // Of two voters one is enough to go on: its own.
+    // With two voters, one is enough for a controller to go on: the former controller has its own.
     one.running.signal(Signal::CONT);
     client.write_fua(MIB, &noise(MIB, 3)).expect("it is written by the other one alone");
-    wait_for_attention(two, "there are two of this volume");
+    wait_for_attention(two, "split brain");
     assert!(client.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 3));
     assert!(other.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 2));
-    // Neither is believed by a voter of the other one. Once one of the two ends, its voter hears of the other.
+    // Each controller ignores the voters of the other. When one of the two detaches, its voter learns of the other's epoch.
     drop(client);
     detached(one);
-    wait_for_attention(two, "one/tank was left out by force, and is out");
+    wait_for_attention(two, "one/tank was excluded by a forced attach: its data is not used");
     assert!(other.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 2));
-    // What it had is there still, and in nobody's way: read on its node, if it is wanted.
+    // The data of the former controller are still on its node, and can be read there.
     assert!(crate::replicated::content(one)[1] == noise(MIB, 3));
-    // Whoever attaches it from now on gets the forced one, there as well.
+    // From now on, any node that attaches the volume gets the forced one, the former node too.
     drop(other);
     detached(two);
     let taken = one.json(&["volume", "attach", "db"]);

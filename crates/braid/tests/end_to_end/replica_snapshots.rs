@@ -1,4 +1,4 @@
-//! Snapshots of a replica's data that a controller wants, on one node: who may have them taken, who sees them, and who may not touch them.
+//! Snapshots of a replica's data that a controller takes, on one node: who may take, see and change them.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ impl Node {
         self.any("POST", &format!("/v1/replicas/{VOLUME}/snapshots"), &body)
     }
 
-    /// Does it in the first epoch and session.
+    /// Sends the change in the first epoch and session, and checks that it succeeds.
     #[track_caller]
     fn does(&self, change: Value) {
         let (status, answer) = self.change(1, FIRST, 1, change);
@@ -29,14 +29,14 @@ impl Node {
         assert_eq!(answer["error"]["kind"], kind, "{change}: {answer}");
     }
 
-    /// Identities and names of a controller's.
+    /// Returns the identities and names of the controller's snapshots.
     fn snapshots(&self) -> Vec<(String, Value)> {
         let list = self.right("GET", &format!("/v1/replicas/{VOLUME}/snapshots"), &Value::Null);
         let of = |one: &Value| (one["uuid"].as_str().expect("it has one").to_owned(), one["name"].clone());
         list["snapshots"].as_array().expect("a list").iter().map(of).collect()
     }
 
-    /// Those that users see.
+    /// Returns the names of the snapshots that users see.
     fn seen(&self) -> Vec<String> {
         let list = self.daemon.json(&["snapshot", "list"]);
         let names = list["snapshots"].as_array().expect("a list").iter();
@@ -45,11 +45,11 @@ impl Node {
 }
 
 fn take(snapshot: &str, name: &str) -> Value {
-    json!({"do": "take", "snapshot": snapshot, "name": name})
+    json!({"operation": "take", "snapshot": snapshot, "name": name})
 }
 
 fn name(snapshot: &str, name: &str) -> Value {
-    json!({"do": "name", "snapshot": snapshot, "name": name})
+    json!({"operation": "name", "snapshot": snapshot, "name": name})
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_controllers_snapshots_are_pending_until_they_are_named() {
     node.refuses("invalid_argument", take(MONDAY, "auto-20261122T140000Z"));
     node.refuses("not_found", name(MONDAY, "monday"));
 
-    // Pending, it stands in no list, and nobody gives a snapshot of the volume a name meanwhile.
+    // A pending snapshot is in no list, and a snapshot of the volume by a user cannot take its name.
     node.daemon.braid(&["snapshot", "create", "tank/db@mine"]);
     node.refuses("exists", take(MONDAY, "mine"));
     node.does(take(MONDAY, "monday"));
@@ -82,7 +82,7 @@ fn a_controllers_snapshots_are_pending_until_they_are_named() {
     node.daemon.refused(4, &["snapshot", "rename", "tank/db@mine", "monday"]);
     node.daemon.refused(2, &["snapshot", "create", &format!("tank/db@{MONDAY}.pending")]);
 
-    // Named, it can be read, and nothing else.
+    // A named snapshot can be read, and nothing else.
     node.does(name(MONDAY, "monday"));
     node.does(name(MONDAY, "monday"));
     assert_eq!(node.seen(), ["tank/db@mine", "tank/db@monday"]);
@@ -97,11 +97,11 @@ fn a_controllers_snapshots_are_pending_until_they_are_named() {
     node.daemon.braid(&["export", "add", "tank/db@monday", "--name", "monday", "--nbd", &format!("unix:{socket}")]);
     let mut reader = Client::open(&socket, "monday").expect("it is exported");
     assert!(reader.read(0, MIB as usize).expect("it is read") == noise(MIB, 1), "what was there at that time");
-    reader.write(0, &[1; 4096]).expect_err("it is written by nobody");
-    node.refuses("in_use", json!({"do": "hide", "snapshot": MONDAY}));
+    reader.write(0, &[1; 4096]).expect_err("it is never writable");
+    node.refuses("in_use", json!({"operation": "hide", "snapshot": MONDAY}));
     node.daemon.braid(&["export", "remove", "monday"]);
 
-    // Both outlive the daemon, and so does which one is pending.
+    // Both snapshots survive the daemon, and so does the pending state of the second.
     node.does(take(TUESDAY, "tuesday"));
     let both = [(MONDAY.to_owned(), json!("monday")), (TUESDAY.to_owned(), Value::Null)];
     assert_eq!(node.snapshots(), both);
@@ -111,17 +111,17 @@ fn a_controllers_snapshots_are_pending_until_they_are_named() {
     assert_eq!(late.1["error"]["kind"], "fenced", "no session was let in since: {}", late.1);
     node.open(&node.name(1, FIRST, 2, 0, 1)).expect("it is the controller's");
     let does = |change| assert_eq!(node.change(1, FIRST, 2, change).0, 200);
-    does(json!({"do": "hide", "snapshot": MONDAY}));
-    does(json!({"do": "hide", "snapshot": MONDAY}));
+    does(json!({"operation": "hide", "snapshot": MONDAY}));
+    does(json!({"operation": "hide", "snapshot": MONDAY}));
     assert_eq!(node.seen(), ["tank/db@mine"]);
-    does(json!({"do": "remove", "snapshot": MONDAY}));
-    does(json!({"do": "remove", "snapshot": MONDAY}));
+    does(json!({"operation": "remove", "snapshot": MONDAY}));
+    does(json!({"operation": "remove", "snapshot": MONDAY}));
     assert_eq!(node.snapshots(), [(TUESDAY.to_owned(), Value::Null)]);
-    // Nobody's snapshot but a controller's is its to change.
-    let (status, refused) = node.change(1, FIRST, 2, json!({"do": "hide", "snapshot": OF_USER}));
+    // A controller may change only snapshots of controllers.
+    let (status, refused) = node.change(1, FIRST, 2, json!({"operation": "hide", "snapshot": OF_USER}));
     assert_eq!(status, 400, "{refused}");
 
-    // Those of controllers go with the replica, by force; one of the node's users is in its way, and then nothing is lost.
+    // Deleting the replica by force deletes controllers' snapshots; a snapshot of a user blocks the deletion, and then nothing is deleted.
     does(name(TUESDAY, "tuesday"));
     node.daemon.refused(4, &["replica", "delete", "db", "--yes"]);
     let before = node.seen();
@@ -135,7 +135,7 @@ fn a_controllers_snapshots_are_pending_until_they_are_named() {
 }
 
 #[test]
-fn a_snapshot_is_offered_to_the_controller_that_is_answered_and_to_nobody_else() {
+fn a_snapshot_is_offered_only_to_the_current_controller() {
     let node = Node::start();
     node.create();
     node.raise(1, FIRST);
@@ -150,9 +150,9 @@ fn a_snapshot_is_offered_to_the_controller_that_is_answered_and_to_nobody_else()
         assert!(error.contains(words), "{error}");
     };
     refused(&of(1, FIRST), "0x80000006");
-    // It is asked for by the controller that is answered, of what is a snapshot of a controller.
-    let offer = |snapshot: &str| json!({"do": "offer", "snapshot": snapshot});
-    let withdraw = || json!({"do": "withdraw", "snapshot": MONDAY});
+    // Only the current controller may offer a snapshot, and only one of a controller.
+    let offer = |snapshot: &str| json!({"operation": "offer", "snapshot": snapshot});
+    let withdraw = || json!({"operation": "withdraw", "snapshot": MONDAY});
     for (epoch, controller, session) in [(2, FIRST, 1), (1, SECOND, 1), (1, FIRST, 2)] {
         let (status, said) = node.change(epoch, controller, session, offer(MONDAY));
         assert_eq!((status, &said["error"]["kind"]), (409, &json!("fenced")), "{said}");
@@ -161,7 +161,7 @@ fn a_snapshot_is_offered_to_the_controller_that_is_answered_and_to_nobody_else()
     node.refuses("invalid_argument", offer(OF_USER));
     node.does(offer(MONDAY));
 
-    // It is read on the right terms alone, and written by nobody.
+    // The snapshot is readable only with the right epoch and controller, and never writable.
     for wrong in [of(2, FIRST), of(1, SECOND)] {
         refused(&wrong, "fenced");
     }
@@ -171,7 +171,7 @@ fn a_snapshot_is_offered_to_the_controller_that_is_answered_and_to_nobody_else()
     let mut reader = node.open(&of(1, FIRST)).expect("it is offered");
     assert_eq!(reader.size_bytes, 64 * MIB);
     assert!(reader.read(0, MIB as usize).expect("it is read") == noise(MIB, 1), "what was there at that time");
-    reader.write(0, &[1; 4096]).expect_err("it is written by nobody");
+    reader.write(0, &[1; 4096]).expect_err("it is never writable");
     let address = |name: &str| {
         let name = name.replace(':', "%3A").replace('?', "%3F");
         format!("nbd+unix:///{name}?socket={}", node.daemon.folder.join("replicas.sock"))
@@ -181,7 +181,7 @@ fn a_snapshot_is_offered_to_the_controller_that_is_answered_and_to_nobody_else()
     let types: Vec<&Value> = map.as_array().expect("extents").iter().map(|extent| &extent["type"]).collect();
     assert_eq!(types, [&json!(0), &json!(3)], "{map}");
 
-    // Offered anew, or withdrawn, whoever reads it is cut off.
+    // A new offer, or a withdrawal, disconnects readers.
     node.does(offer(MONDAY));
     assert!(reader.read(0, 4096).is_err());
     let mut reader = node.open(&of(1, FIRST)).expect("it is offered");
@@ -190,7 +190,7 @@ fn a_snapshot_is_offered_to_the_controller_that_is_answered_and_to_nobody_else()
     assert!(reader.read(0, 4096).is_err());
     refused(&of(1, FIRST), "0x80000006");
 
-    // Another controller ends it, whatever is read; its own can be deleted at once.
+    // Another controller ends the offer and its readers; the snapshots that it offers itself can be deleted at once.
     node.does(offer(MONDAY));
     let mut reader = node.open(&of(1, FIRST)).expect("it is offered");
     reader.read(0, 4096).expect("it is read");
@@ -210,9 +210,9 @@ fn a_snapshot_is_offered_to_the_controller_that_is_answered_and_to_nobody_else()
     does(offer(MONDAY));
     let mut reader = node.open(&of(2, SECOND)).expect("it is offered");
     refused(&of(1, FIRST), "fenced");
-    does(json!({"do": "hide", "snapshot": MONDAY}));
+    does(json!({"operation": "hide", "snapshot": MONDAY}));
     assert!(reader.read(0, 4096).is_err());
-    does(json!({"do": "remove", "snapshot": MONDAY}));
+    does(json!({"operation": "remove", "snapshot": MONDAY}));
     assert_eq!(node.snapshots(), []);
     second.write(0, &[1; 4096]).expect("the replica is as it was");
 }

@@ -1,4 +1,4 @@
-//! Volumes that are kept on several nodes: daemons on loopback, each a node with a pool.
+//! Replicated volumes: daemons on loopback, each a node with a pool.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::support::*;
 
 pub const SIZE: u64 = 64 * MIB;
 
-/// Nodes of one cluster, each with a pool `tank`.
+/// The nodes of a cluster, each with a pool `tank`.
 pub struct Cluster {
     pub nodes: Vec<Daemon>,
 }
@@ -18,7 +18,7 @@ fn free_port() -> u16 {
     listener.expect("loopback is there").port()
 }
 
-/// Where a node on loopback takes part, with these words besides.
+/// Returns the arguments of a node that listens on loopback, and these further arguments.
 pub fn on_loopback(more: &[&str]) -> Vec<String> {
     let (listen, data) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
     let place = ["--listen".to_owned(), listen, "--data".to_owned(), data];
@@ -26,7 +26,7 @@ pub fn on_loopback(more: &[&str]) -> Vec<String> {
 }
 
 impl Cluster {
-    /// Of these, whose data go without TLS.
+    /// Starts nodes with these names, which replicate without TLS.
     pub fn plain(names: &[&str]) -> Cluster {
         Cluster::of_which(names, &["--data-plain"])
     }
@@ -40,7 +40,7 @@ impl Cluster {
         Cluster::made_by(names, start, |_| on_loopback(more))
     }
 
-    /// Of daemons that are started like this, by their numbers, and take part there.
+    /// Starts daemons with `start`, by their numbers, and makes them nodes with the arguments of the other function.
     pub fn made_by(
         names: &[&str],
         start: impl Fn(usize, Folder) -> Daemon,
@@ -68,7 +68,7 @@ impl Cluster {
             let knows = |daemon: &Daemon| {
                 let list = daemon.json(&["node", "list"]);
                 let nodes = list["nodes"].as_array().expect("a list");
-                nodes.len() == names.len() && nodes.iter().all(|node| node["state"] == "here")
+                nodes.len() == names.len() && nodes.iter().all(|node| node["state"] == "reachable")
             };
             cluster.nodes.iter().all(knows).then_some(())
         });
@@ -79,7 +79,7 @@ impl Cluster {
         self.nodes[0].json(&[&["volume", "create", "db", "64M", "--replicas", replicas], more].concat())
     }
 
-    /// How each voter does, by the word of a node.
+    /// Returns the state of each voter, as reported by a node.
     pub fn states(&self, of: usize) -> Vec<String> {
         let shown = self.nodes[of].json(&["volume", "show", "db"]);
         let voters = shown["voters"].as_array().expect("voters").clone();
@@ -106,7 +106,7 @@ impl Cluster {
     }
 }
 
-/// How often each replica was read, by the node that serves the volume.
+/// Returns the number of reads of each replica by the node that serves the volume.
 fn reads_of_replicas(daemon: &Daemon) -> Vec<u64> {
     let (status, answer) = api::ask(daemon, "GET", "/v1/activity", "");
     assert_eq!(status, 200, "{answer}");
@@ -116,24 +116,24 @@ fn reads_of_replicas(daemon: &Daemon) -> Vec<u64> {
     of_volume.map(|disk| disk["stats"]["reads"].as_u64().expect("a count")).collect()
 }
 
-/// Its metrics.
+/// Returns the metrics of a node.
 fn measures(daemon: &Daemon) -> String {
     let (status, text) = api::ask(daemon, "GET", "/metrics", "");
     assert_eq!(status, 200, "{text}");
     text
 }
 
-/// What a node's replica has, by MiB.
+/// Returns the content of a node's replica, by MiB.
 pub fn content(daemon: &Daemon) -> Vec<Vec<u8>> {
     content_of(daemon, SIZE)
 }
 
-/// The same of a volume of another size.
+/// The same for a volume of another size.
 pub fn content_of(daemon: &Daemon, bytes: u64) -> Vec<Vec<u8>> {
     content_in(daemon, "tank", bytes)
 }
 
-/// The same of one in another pool.
+/// The same for a replica in another pool.
 pub fn content_in(daemon: &Daemon, pool: &str, bytes: u64) -> Vec<Vec<u8>> {
     let snapshot = format!("{pool}/db@all");
     daemon.braid(&["snapshot", "create", &snapshot]);
@@ -159,26 +159,26 @@ fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
     client.write(SIZE - MIB, &noise(MIB, 2)).expect("it is written up to its end");
     client.flush().expect("it is flushed");
 
-    // Read is the replica of the node itself.
+    // Reads go to the replica on the serving node itself.
     let before = reads_of_replicas(&cluster.nodes[0]);
     for block in 0..32 {
         client.read(block * 4 * KIB, 4096).expect("it is read");
     }
     let after = reads_of_replicas(&cluster.nodes[0]);
     assert!(after[0] >= before[0] + 32 && after[1..] == before[1..], "{before:?} {after:?}");
-    // Without any connection to it, but it counts as one.
+    // The local replica is used without a connection, and counts as one.
     assert_eq!(cluster.nodes[0].json(&["replica", "show", "db"])["connections"], 1);
 
-    // One dies, and nothing fails; what it misses it gets when it is back.
+    // One node dies, and no request fails; the replica is resynced when the node is back.
     cluster.nodes[2].kill();
     client.write(8 * MIB, &noise(MIB, 3)).expect("the two others have it");
     assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     let measured = measures(&cluster.nodes[0]);
     for line in ["serving{volume=\"db\"} 1", "voters{volume=\"db\"} 3", "replicas_in_sync{volume=\"db\"} 2"] {
         assert!(measured.contains(&format!("braid_replicated_{line}.0\n")), "{line}: {measured}");
     }
-    assert!(!measured.contains("braid_replicated_voters_answering{volume=\"db\"} 3"), "{measured}");
+    assert!(!measured.contains("braid_replicated_voters_reachable{volume=\"db\"} 3"), "{measured}");
     let lease =
         measured.lines().find_map(|line| line.strip_prefix("braid_replicated_lease_left_seconds{volume=\"db\"} "));
     let lease: f64 = lease.and_then(|lease| lease.parse().ok()).unwrap_or_else(|| panic!("{measured}"));
@@ -189,7 +189,7 @@ fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
     let measured = measures(&cluster.nodes[0]);
-    assert!(measured.contains("braid_replicated_behind_bytes{volume=\"db\",node=\"three\"} 0.0\n"), "{measured}");
+    assert!(measured.contains("braid_replicated_rebuild_left_bytes{volume=\"db\",node=\"three\"} 0.0\n"), "{measured}");
     client.write(9 * MIB, &noise(MIB, 4)).expect("all three have it");
     client.flush().expect("it is flushed");
     let events = cluster.nodes[0].events();
@@ -197,7 +197,7 @@ fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
     let connects = |node: &Daemon| node.running.log().contains("uses export replica:");
     assert!(!connects(&cluster.nodes[0]) && connects(&cluster.nodes[1]));
 
-    // Each replica alone has everything, and nothing else than it.
+    // Each replica by itself has all data, and nothing else.
     drop(client);
     cluster.nodes[0].braid(&["export", "remove", "db"]);
     cluster.nodes[0].braid(&["volume", "detach", "db"]);
@@ -209,7 +209,7 @@ fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
     for node in &cluster.nodes[1..] {
         assert!(content(node) == first, "a replica differs");
     }
-    // Its own replica is closed by itself, some time afterwards.
+    // The detached volume's local replica is closed some time later, without a command.
     cluster.nodes[0].json(&["volume", "attach", "db"]);
     cluster.nodes[0].braid(&["volume", "detach", "db"]);
     cluster.nodes[0].stop();
@@ -218,7 +218,7 @@ fn a_volume_of_three_nodes_goes_on_without_one_and_takes_it_back() {
 }
 
 #[test]
-fn another_node_takes_a_volume_over_and_the_first_one_lets_go() {
+fn another_node_takes_a_volume_over_and_the_first_one_releases_it() {
     let mut cluster = Cluster::of(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
@@ -226,7 +226,7 @@ fn another_node_takes_a_volume_over_and_the_first_one_lets_go() {
     client.write(0, &noise(MIB, 1)).expect("it is written");
     client.write_fua(MIB, &noise(MIB, 2)).expect("it is written");
 
-    // Taken from a node that lives: it stops, and its clients are cut off.
+    // Taken over from a live node: that node stops serving, and its clients are disconnected.
     let taken = cluster.nodes[1].json(&["volume", "attach", "db"]);
     assert_eq!(taken["state"], "serving", "{taken}");
     assert!(taken["epoch"].as_u64() >= Some(2), "{taken}");
@@ -239,13 +239,13 @@ fn another_node_takes_a_volume_over_and_the_first_one_lets_go() {
     assert!(second.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     assert!(second.read(MIB, MIB as usize).expect("it is read") == noise(MIB, 2));
     second.write_fua(2 * MIB, &noise(MIB, 3)).expect("it is written");
-    // Nobody deletes it from under them.
+    // Another node cannot delete a volume that is being served.
     cluster.nodes[0].braid(&["export", "remove", "db"]);
     let said = cluster.nodes[0].refused(4, &["volume", "delete", "db", "--yes"]);
     assert!(said.contains("served by another node"), "{said}");
     assert!(second.read(2 * MIB, MIB as usize).expect("it is read") == noise(MIB, 3));
 
-    // Taken from a node that is dead, which finds out when it is back.
+    // Taken over from a dead node, which learns of it when it is back.
     cluster.wait_for_states(1, &WHOLE);
     cluster.nodes[1].kill();
     let taken = cluster.nodes[2].json(&["volume", "attach", "db"]);
@@ -259,11 +259,11 @@ fn another_node_takes_a_volume_over_and_the_first_one_lets_go() {
         (cluster.nodes[1].json(&["volume", "show", "db"])["state"] == "detached").then_some(())
     });
     cluster.wait_for_states(2, &WHOLE);
-    assert!(third.read(3 * MIB, MIB as usize).expect("it is read") == noise(MIB, 4), "nobody disturbed it");
+    assert!(third.read(3 * MIB, MIB as usize).expect("it is read") == noise(MIB, 4), "no other node wrote");
 }
 
 #[test]
-fn what_was_served_is_served_again_after_a_restart() {
+fn a_volume_is_served_again_after_a_restart() {
     let mut cluster = Cluster::of(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank", &["--witness", "three"]);
     assert_eq!(cluster.states(0), ["in_sync", "in_sync", "witness"]);
@@ -273,21 +273,21 @@ fn what_was_served_is_served_again_after_a_restart() {
         cluster.nodes[0].restart(kill);
         cluster.wait_for_states(0, &["in_sync", "in_sync", "witness"]);
         wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
-        // After an orderly end all replicas are whole and equal: nothing is copied.
+        // After a clean stop all replicas are in sync and equal: nothing is copied.
         let events = cluster.nodes[0].events();
-        let copied = events.contains("member_filling") || events.contains("resyncing");
+        let copied = events.contains("member_rebuilding") || events.contains("resyncing");
         assert!(kill || !copied, "{events}");
         assert!(cluster.client(0).read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     }
-    // Upgraded one after the other, and the one that serves last: who comes meanwhile waits until it is served again.
+    // All nodes are upgraded one after the other, the serving one last: clients wait until the volume is served again.
     for node in [1, 2, 0] {
         cluster.nodes[node].braid(&["serve", "--upgrade"]);
         assert!(cluster.client(0).read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
         cluster.wait_for_states(0, &["in_sync", "in_sync", "witness"]);
     }
     let events = cluster.nodes[0].events();
-    assert!(!events.contains("resyncing") && !events.contains("member_filling"), "{events}");
-    // With a witness either of the two is enough.
+    assert!(!events.contains("resyncing") && !events.contains("member_rebuilding"), "{events}");
+    // With a witness either of the two replicas is enough.
     cluster.nodes[0].kill();
     let taken = cluster.nodes[1].json(&["volume", "attach", "db"]);
     assert_eq!(taken["state"], "serving", "{taken}");
@@ -296,28 +296,28 @@ fn what_was_served_is_served_again_after_a_restart() {
 }
 
 #[test]
-fn of_two_the_one_that_served_goes_on_after_the_other_has_tried_in_vain() {
+fn the_serving_node_of_two_goes_on_after_a_failed_takeover_by_the_other() {
     let mut cluster = Cluster::plain(&["one", "two"]);
     cluster.create("one/tank,two/tank", &[]);
     cluster.nodes[0].export("db");
     cluster.client(0).write_fua(0, &noise(MIB, 1)).expect("it is written");
-    // Of two both are needed: it raises its own voter, and no more.
+    // A quorum of two needs both: the node raises its own voter's epoch, and no more.
     cluster.nodes[0].kill();
     let said = cluster.nodes[1].refused_any(&["volume", "attach", "db"]);
     assert!(said.contains("one"), "{said}");
     let raised = cluster.nodes[1].json(&["replica", "show", "db"]);
     assert!(raised["register"]["epoch"].as_u64() > raised["register"]["vote"]["epoch"].as_u64(), "{raised}");
-    // Nobody else can have opened it: the one that is back goes above that.
+    // No other node can have attached the volume: the node that is back uses a higher epoch.
     cluster.nodes[0].start_again();
     cluster.wait_for_states(0, &["in_sync", "in_sync"]);
     wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
     assert!(cluster.client(0).read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     let events = cluster.nodes[0].events();
-    assert!(!events.contains("volume_taken"), "{events}");
+    assert!(!events.contains("volume_taken_over"), "{events}");
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_leaves_nothing() {
+fn impossible_requests_are_refused_and_leave_nothing() {
     let mut cluster = Cluster::of(&["one", "two"]);
     let one = &cluster.nodes[0];
     let create = |places: &str| one.refused(2, &["volume", "create", "db", "64M", "--replicas", places]);
@@ -333,12 +333,12 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     assert!(one.refused(2, &["volume", "create", "tank/db", "64M", "--replicas", "2"]).contains("without a pool"));
     assert!(one.refused(2, &["volume", "create", "db", "64M"]).contains("POOL/VOLUME"));
     assert!(one.refused(2, &["volume", "create", "db", "1000", "--replicas", "2"]).contains("no size"));
-    // A pool that is not there: what was made elsewhere is removed again.
+    // A pool that does not exist: what was created on other nodes is removed again.
     one.refused(3, &["volume", "create", "db", "64M", "--replicas", "one/tank,two/nothing"]);
     assert_eq!(one.json(&["volume", "list"])["replicated"], serde_json::json!([]));
     assert_eq!(one.json(&["replica", "list"])["replicas"], serde_json::json!([]));
     assert_eq!(one.json(&["volume", "list"])["volumes"], serde_json::json!([]));
-    // A node that does not answer.
+    // A node that does not reply.
     cluster.nodes[1].kill();
     let one = &cluster.nodes[0];
     let said = one.refused(6, &["volume", "create", "db", "64M", "--replicas", "one/tank,two/tank"]);
@@ -349,7 +349,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     one.braid(&["volume", "delete", "db", "--yes"]);
     assert_eq!(one.json(&["volume", "list"])["replicated"], serde_json::json!([]));
 
-    // The array above the replicas is nobody's to change by itself, and a replica's data neither.
+    // The array of the replicas cannot be changed by array commands, and the data of a replica cannot be used otherwise.
     cluster.create("2", &[]);
     let one = &cluster.nodes[0];
     assert!(one.refused(4, &["array", "stop", "db"]).contains("volume detach"));
@@ -362,7 +362,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
         &["set", "db", "--limit", "iops=100"],
     ] {
         let said = one.refused_any(&[&["volume"], words].concat());
-        assert!(said.contains("kept on several nodes"), "{words:?}: {said}");
+        assert!(said.contains("is replicated"), "{words:?}: {said}");
     }
     one.export("db");
     assert!(one.refused(4, &["volume", "detach", "db"]).contains("exported"));
@@ -376,7 +376,7 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn what_is_written_while_replicas_die_is_read_and_all_replicas_have_it() {
+fn writes_while_replicas_die_are_readable_and_on_all_replicas() {
     let mut cluster = Cluster::of(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     let uri = cluster.nodes[0].export("db");
@@ -412,12 +412,12 @@ fn what_is_written_while_replicas_die_is_read_and_all_replicas_have_it() {
 }
 
 #[test]
-fn who_comes_back_after_the_serving_node_died_has_waited_and_nothing_else() {
+fn clients_that_reconnect_after_the_serving_node_died_only_waited() {
     let mut cluster = Cluster::of(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     let uri = cluster.nodes[0].export("db");
     let socket = cluster.nodes[0].folder.join("kit.sock");
-    // A client that connects again and asks again, as a kernel or a virtual machine would.
+    // A client that reconnects and repeats its requests, as a kernel or a virtual machine would.
     let mut kit = command("nbdkit");
     kit.args(["-f", "-U", &socket, "--filter=retry", "nbd", &format!("uri={uri}")]);
     kit.args(["retries=60", "retry-delay=1", "retry-exponential=no"]);
@@ -449,7 +449,7 @@ fn who_comes_back_after_the_serving_node_died_has_waited_and_nothing_else() {
     }
 }
 
-/// Makes a node that was stopped believe that it had been making its volumes of several nodes.
+/// Edits the state of a stopped node as if it had stopped while it created its replicated volume.
 fn as_if_cut_off_while_making(daemon: &Daemon) {
     let mut changed = 0;
     for entry in std::fs::read_dir(daemon.folder.join("state")).expect("the state is a folder") {
@@ -458,7 +458,7 @@ fn as_if_cut_off_while_making(daemon: &Daemon) {
         let Ok(mut state) = serde_json::from_str::<Value>(&text) else { continue };
         let Some(volumes) = state.get_mut("replicated").and_then(Value::as_array_mut) else { continue };
         for volume in volumes {
-            volume["making"] = true.into();
+            volume["creating"] = true.into();
             changed += 1;
         }
         std::fs::write(&path, state.to_string()).expect("it can be written");
@@ -467,10 +467,10 @@ fn as_if_cut_off_while_making(daemon: &Daemon) {
 }
 
 #[test]
-fn what_was_half_made_is_removed_unless_somebody_may_have_it() {
+fn a_partly_created_volume_is_removed_unless_another_node_may_have_attached_it() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank", &["--witness", "three"]);
-    // Its maker ends, another node opens it; and when the maker is back, nobody is there who knows of that.
+    // The creating node stops and another node attaches the volume; when the creator is back, no other node is up.
     cluster.nodes[0].stop();
     as_if_cut_off_while_making(&cluster.nodes[0]);
     cluster.nodes[1].json(&["volume", "attach", "db"]);
@@ -480,7 +480,7 @@ fn what_was_half_made_is_removed_unless_somebody_may_have_it() {
     wait_for("it to be said", || cluster.nodes[0].events().contains("is removed once").then_some(()));
     let there = cluster.nodes[0].json(&["replica", "list"]);
     assert_eq!(there["replicas"].as_array().map(Vec::len), Some(1), "nothing is removed on a guess: {there}");
-    assert!(cluster.nodes[0].refused(1, &["volume", "attach", "db"]).contains("never made to its end"));
+    assert!(cluster.nodes[0].refused(1, &["volume", "attach", "db"]).contains("never created completely"));
     cluster.nodes[1].start_again();
     cluster.nodes[2].start_again();
     wait_for("it to be known whose it is", || {
@@ -488,7 +488,7 @@ fn what_was_half_made_is_removed_unless_somebody_may_have_it() {
     });
     cluster.wait_for_states(1, &["in_sync", "in_sync", "witness"]);
 
-    // What nobody has is removed.
+    // A volume that no other node has attached is removed.
     cluster.nodes[1].braid(&["volume", "detach", "db"]);
     cluster.nodes[0].json(&["volume", "attach", "db"]);
     cluster.nodes[0].stop();
@@ -501,7 +501,7 @@ fn what_was_half_made_is_removed_unless_somebody_may_have_it() {
 }
 
 #[test]
-fn who_is_removed_is_cut_off_and_others_go_on() {
+fn a_removed_node_is_disconnected_and_other_nodes_go_on() {
     let cluster = Cluster::of(&["one", "two", "three"]);
     for (node, name) in [(1, "db"), (2, "other")] {
         cluster.nodes[node].json(&["volume", "create", name, "64M", "--replicas", "one/tank"]);
@@ -511,7 +511,7 @@ fn who_is_removed_is_cut_off_and_others_go_on() {
     client.write(0, &noise(MIB, 1)).expect("it is written");
     let mut other = Client::open(&cluster.nodes[2].nbd_socket("other"), "other").expect("it is exported");
     cluster.nodes[0].braid(&["node", "remove", "two", "--yes"]);
-    // The one that has its connections already has them no more.
+    // Existing connections of the removed node are closed.
     wait_for("the removed one to be cut off", || {
         (cluster.nodes[0].json(&["replica", "show", "db"])["connections"] == 0).then_some(())
     });
@@ -532,7 +532,7 @@ fn a_volume_with_one_replica_waits_for_it_and_loses_nothing() {
     let mut client = cluster.client(0);
     client.write(MIB, &noise(MIB, 1)).expect("it is written");
     cluster.nodes[1].kill();
-    // What is asked meanwhile waits, and is answered when the replica is back, to whoever comes again.
+    // Requests wait meanwhile, and complete for clients that reconnect once the replica is back.
     wait_for("it to be noticed", || {
         (cluster.nodes[0].json(&["volume", "show", "db"])["state"] != "serving").then_some(())
     });
@@ -540,7 +540,7 @@ fn a_volume_with_one_replica_waits_for_it_and_loses_nothing() {
     cluster.wait_for_states(0, &["in_sync"]);
     wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
     assert!(cluster.client(0).read(MIB, MIB as usize).expect("it is read") == noise(MIB, 1));
-    // The node that has it takes it over.
+    // The node with the replica takes the volume over.
     cluster.nodes[0].kill();
     cluster.nodes[1].json(&["volume", "attach", "db"]);
     cluster.nodes[1].export("db");
@@ -548,10 +548,9 @@ fn a_volume_with_one_replica_waits_for_it_and_loses_nothing() {
     cluster.client(1).write_fua(2 * MIB, &noise(MIB, 2)).expect("it is written");
 }
 
-/// The node that serves it has no replica: whichever of the two is silent, what is read comes from the other one, and none is left out for
-/// that.
+/// The serving node has no replica: when one of the two replicas is silent, reads are served from the other, and no replica is dropped for that.
 #[test]
-fn a_read_goes_to_the_replica_that_answers_where_none_is_near() {
+fn without_a_local_replica_a_read_goes_to_a_replica_that_responds() {
     let cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("two/tank,three/tank", &["--witness", "one"]);
     cluster.nodes[0].export("db");
@@ -560,7 +559,7 @@ fn a_read_goes_to_the_replica_that_answers_where_none_is_near() {
     for silent in [1, 2, 1, 2] {
         let server = &cluster.nodes[silent].running;
         server.signal(rustix::process::Signal::STOP);
-        // One after the other: whoever was read before is asked first.
+        // One read after the other: the replica that served the last read is tried first.
         let read: Vec<_> = (0..8).map(|at| client.read(at * 64 * KIB, 4096)).collect();
         server.signal(rustix::process::Signal::CONT);
         for (at, read) in read.into_iter().enumerate() {

@@ -1,18 +1,18 @@
-//! What nodes say is to be done about volumes of several nodes: no advice for arrays, and none to add what returns by itself.
+//! Remedies that nodes report for replicated volumes: none for arrays, and none to add a replica that returns by itself.
 
 use serde_json::Value;
 
 use crate::replicated::*;
 use crate::support::*;
 
-/// What needs attention on a node, of subjects that begin so.
+/// Returns the attention items of a node whose subject begins with this text.
 fn attention(daemon: &Daemon, subject: &str) -> Vec<Value> {
     let status = daemon.json(&["status"]);
     let all = status["attention"].as_array().expect("a list").clone();
     all.into_iter().filter(|item| item["subject"].as_str().is_some_and(|of| of.starts_with(subject))).collect()
 }
 
-/// All that is said of what needs attention, in the words for people and in those of the JSON, without advice for arrays.
+/// Returns all attention items, as text and as JSON, and checks that none has a remedy for arrays.
 #[track_caller]
 fn status_without_arrays(daemon: &Daemon) -> String {
     let shown = [daemon.json(&["status"])["attention"].to_string(), said(&daemon.any(&["status", "--check"]))].concat();
@@ -23,7 +23,7 @@ fn status_without_arrays(daemon: &Daemon) -> String {
 }
 
 #[test]
-fn a_replica_that_returns_by_itself_is_told_so_and_nothing_is_to_be_added() {
+fn a_replica_that_returns_by_itself_is_reported_without_a_remedy() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
@@ -33,30 +33,30 @@ fn a_replica_that_returns_by_itself_is_told_so_and_nothing_is_to_be_added() {
 
     cluster.nodes[2].kill();
     client.write(MIB, &noise(MIB, 2)).expect("the two others have it");
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     let item = wait_for("what is said of the replica", || {
         let items = attention(&cluster.nodes[0], "volume db");
         items.into_iter().find(|item| item.to_string().contains("does not answer"))
     });
     let text = item.to_string();
-    assert!(text.contains("replica three/tank is out"), "{text}");
-    assert!(text.contains("returns by itself when node three answers"), "{text}");
+    assert!(text.contains("replica three/tank has failed"), "{text}");
+    assert!(text.contains("returns automatically when node three is reachable"), "{text}");
     assert!(!text.contains("replica add") && !text.contains("rebuild"), "{text}");
     let shown = status_without_arrays(&cluster.nodes[0]);
-    assert!(shown.contains("returns by itself when node three answers"), "{shown}");
+    assert!(shown.contains("returns automatically when node three is reachable"), "{shown}");
     assert_eq!(cluster.nodes[0].any(&["status", "--check"]).status.code(), Some(5));
     for command in [["volume", "show", "db"], ["array", "show", "db"]] {
         let shown = cluster.nodes[0].braid(&command);
-        assert!(shown.contains("returns by itself when node three answers"), "{shown}");
+        assert!(shown.contains("returns automatically when node three is reachable"), "{shown}");
         assert!(!shown.contains("array add"), "{shown}");
     }
 
-    // It does what was promised, and nobody has done anything.
+    // The replica returns as the item says, without a command.
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
     wait_for("nothing to need attention", || attention(&cluster.nodes[0], "volume").is_empty().then_some(()));
 
-    // Too few voters: what is waited for, and what is to be done.
+    // Too few voters: the item names the missing ones and the remedy.
     cluster.nodes[1].kill();
     cluster.nodes[2].kill();
     let item = wait_for("the volume to wait for voters", || {
@@ -69,7 +69,7 @@ fn a_replica_that_returns_by_itself_is_told_so_and_nothing_is_to_be_added() {
 }
 
 #[test]
-fn after_a_move_the_first_node_gives_advice_for_a_volume() {
+fn after_a_move_the_first_node_reports_remedies_for_a_volume() {
     let cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].braid(&["pool", "create", "deep", "db"]);
@@ -80,27 +80,27 @@ fn after_a_move_the_first_node_gives_advice_for_a_volume() {
         (cluster.nodes[0].json(&["volume", "show", "db"])["state"] == "detached").then_some(())
     });
 
-    // The pool that has gone with it.
+    // The pool on the volume has moved with it.
     let items = wait_for("the pool to be missed", || {
         Some(attention(&cluster.nodes[0], "pool deep")).filter(|items| !items.is_empty())
     });
     let text = items[0].to_string();
     assert!(text.contains("braid volume attach db"), "{text}");
     status_without_arrays(&cluster.nodes[0]);
-    // The array that the volume was here is none to look for.
+    // The node no longer has an array for the volume: commands for the array are refused.
     for command in [["array", "show", "db"], ["array", "stop", "db"], ["array", "check", "db"]] {
         let refused = cluster.nodes[0].refused(3, &command);
-        assert!(refused.contains("volume of several nodes"), "{refused}");
+        assert!(refused.contains("replicated volume"), "{refused}");
         assert!(refused.contains("braid volume attach db") && !refused.contains("braid array"), "{refused}");
     }
-    // Nor on a node that has a replica of it, and has never served it.
+    // The same on a node that has a replica of the volume, and has never served it.
     let refused = cluster.nodes[2].refused(3, &["array", "show", "db"]);
     assert!(refused.contains("braid volume attach db") && !refused.contains("braid array"), "{refused}");
-    // Where it is served it is none to be changed.
+    // Where the volume is served, its array cannot be changed.
     let refused = cluster.nodes[1].refused_any(&["array", "stop", "db"]);
     assert!(refused.contains("braid volume detach db") && !refused.contains("braid array"), "{refused}");
 
-    // What the status names works: the pool is here again.
+    // The command that the status names works: the pool is back on this node.
     let commands = items[0]["commands"].as_array().expect("commands");
     let named = commands.iter().filter_map(Value::as_str).find(|named| named.contains("attach")).expect("one attaches");
     let words: Vec<&str> = named.split_whitespace().skip(1).collect();
@@ -111,7 +111,8 @@ fn after_a_move_the_first_node_gives_advice_for_a_volume() {
     assert!(attention(&cluster.nodes[0], "pool").is_empty());
 }
 
-/// A refusal has this status and says this, and it neither calls the volume an array or a pool nor gives advice for those.
+/// Checks that a command fails with this status and these texts, and that the message neither calls the volume an array
+/// or a pool nor gives remedies for those.
 #[track_caller]
 fn refused_of_volume(daemon: &Daemon, status: i32, typed: &str, wanted: &[&str]) {
     let said = daemon.refused(status, &typed.split(' ').collect::<Vec<_>>());
@@ -124,23 +125,23 @@ fn refused_of_volume(daemon: &Daemon, status: i32, typed: &str, wanted: &[&str])
 }
 
 #[test]
-fn refusals_say_that_it_is_a_volume_of_several_nodes_and_what_can_be_done() {
+fn refusals_name_a_replicated_volume_and_its_remedies() {
     let cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank", &["--witness", "three"]);
     let [one, two, three] = &cluster.nodes[..] else { panic!("three nodes") };
     one.export("db");
 
-    // Where it is served.
+    // On the node that serves the volume.
     for typed in ["array create db --level raid1 mem:16M mem:16M", "volume create db 64M --replicas 2"] {
         refused_of_volume(one, 4, typed, &["there is a volume db already", "choose another name"]);
     }
     let typed = "export add db --nbd unix:/nowhere/db.sock";
     refused_of_volume(one, 4, typed, &["there is an export db already, of volume db"]);
     for typed in ["array delete db", "array delete db --yes"] {
-        refused_of_volume(one, 4, typed, &["db is a volume of several nodes", "braid volume delete db"]);
+        refused_of_volume(one, 4, typed, &["db is a replicated volume", "braid volume delete db"]);
     }
 
-    // Where something of it is kept, and it was never served.
+    // On nodes that keep a replica or a witness, and have never served the volume.
     let remedies = ["braid volume list --all", "braid volume attach db"];
     for (node, kept) in [(two, "a replica"), (three, "a witness")] {
         let message = format!("volume db is not served by this node, which keeps {kept} of it");
@@ -150,24 +151,19 @@ fn refusals_say_that_it_is_a_volume_of_several_nodes_and_what_can_be_done() {
         }
         refused_of_volume(node, 3, "replica remove db one --yes", &wanted);
         for typed in ["volume resize db 128M", "volume rename db other", "volume set db --limit iops=100"] {
-            refused_of_volume(
-                node,
-                1,
-                typed,
-                &["volume db is kept on several nodes", "docs/replication.md says what can"],
-            );
+            refused_of_volume(node, 1, typed, &["volume db is replicated", "docs/guide/replication.md says what can"]);
         }
     }
-    // What is no volume at all is none that another node serves.
-    assert!(two.refused(3, &["volume", "show", "none"]).contains("knows no volume none of several nodes"));
+    // A volume that does not exist is not reported as served by another node.
+    assert!(two.refused(3, &["volume", "show", "none"]).contains("knows no replicated volume none"));
     assert!(two.refused(3, &["snapshot", "list", "none"]).contains("there is no pool none"));
-    // Asked again the same is said, whenever the other controller was heard of.
+    // Repeating the command gives the same message, however long ago the other controller was last seen.
     let force = || two.refused(4, &["volume", "attach", "db", "--force", "--yes"]);
     let said = force();
-    assert!(said.contains(" has heard of another controller, which serves volume db"), "{said}");
+    assert!(said.contains(" has replied to another controller, which serves volume db"), "{said}");
     assert_eq!(force(), said);
 
-    // An export that is prepared does not make it one that is served.
+    // A prepared export does not count as served.
     two.export("db");
     refused_of_volume(two, 3, "volume detach db", &remedies);
     two.braid(&["volume", "attach", "db"]);

@@ -1,4 +1,4 @@
-//! PostgreSQL on a volume that is kept on three nodes: whatever of them dies, the database waits, and loses nothing.
+//! PostgreSQL on a volume with three replicas: whichever node dies, the database waits and loses no transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use crate::filesystems::Block;
 use crate::replicated::*;
 use crate::support::*;
 
-/// Servers of PostgreSQL do not run as root: this user has nothing.
-const NOBODY: &str = "65534";
+/// PostgreSQL does not run as root: this user owns nothing.
+const UNPRIVILEGED: &str = "65534";
 
-/// Where the programs of the newest version are: the package puts few of them on the path.
+/// Returns the folder of the programs of the newest version: the package puts few of them on the path.
 fn programs() -> String {
     let versions = std::fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is there: `make tools` installs it");
     let numbers = versions.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -22,15 +22,15 @@ fn programs() -> String {
     format!("/usr/lib/postgresql/{newest}/bin")
 }
 
-/// One of its programs, as its user. What changes its user has to be told once more with whom it dies.
+/// Returns the command of a program, run as its user. Changing the user clears the parent-death signal, so that it is set once more.
 fn program(name: &str) -> std::process::Command {
     let mut command = command("setpriv");
-    command.args(["--pdeathsig", "KILL", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--"]);
+    command.args(["--pdeathsig", "KILL", "--reuid", UNPRIVILEGED, "--regid", UNPRIVILEGED, "--clear-groups", "--"]);
     command.arg(format!("{}/{name}", programs())).env("LC_ALL", "C").current_dir("/");
     command
 }
 
-/// Runs one to its end, and it has to succeed.
+/// Runs a program to its end, and checks that it succeeds.
 #[track_caller]
 fn does(name: &str, arguments: &[&str]) -> String {
     let out = program(name).args(arguments).output().expect("it can be started");
@@ -38,7 +38,7 @@ fn does(name: &str, arguments: &[&str]) -> String {
     said(&out)
 }
 
-/// A server, and the folder with the socket that it listens on.
+/// A server, and the folder of the socket that it listens on.
 struct Postgres {
     running: Running,
     sockets: String,
@@ -52,7 +52,7 @@ impl Postgres {
         std::os::unix::fs::chown(&sockets, Some(65534), Some(65534)).expect("it can be given away");
         let mut server = program("postgres");
         server.args(["-D", data, "-k", &sockets, "-c", "listen_addresses="]);
-        // Little memory and many checkpoints, so that what is written is on the volume soon and read from there.
+        // Little memory and many checkpoints, so that data are soon written to the volume and read from there.
         let settings = ["fsync=on", "shared_buffers=4MB", "max_wal_size=16MB", "min_wal_size=8MB"];
         server.args(settings.iter().flat_map(|setting| ["-c", setting]));
         let running = Running::start(folder, name, &mut server);
@@ -61,7 +61,7 @@ impl Postgres {
         postgres
     }
 
-    /// Options for its clients.
+    /// Returns the options for its clients.
     fn reach(&self) -> [&str; 4] {
         ["-h", &self.sockets, "-U", "postgres"]
     }
@@ -75,7 +75,7 @@ impl Postgres {
         self.tell("select count(*) from pgbench_history").parse().expect("a count")
     }
 
-    /// It ends well, and has seen nothing that it would complain of.
+    /// Stops the server, and checks that its log reports no problem.
     #[track_caller]
     fn stop(mut self) {
         self.running.interrupt();
@@ -87,7 +87,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // After a failure: with all its processes, as what it stands on is taken away next.
+        // After a failure: ends all its processes, as the volume below is removed next.
         self.running.signal(Signal::QUIT);
         for _ in 0..300 {
             if self.running.ended().is_some() {
@@ -98,7 +98,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Clients that work without a pause, one run of pgbench after the other, until it is told to end.
+/// Clients that work without a pause, one run of pgbench after the other, until they are stopped.
 struct Clients {
     ends: Arc<AtomicBool>,
     done: Arc<AtomicU64>,
@@ -114,13 +114,14 @@ impl Clients {
             std::thread::spawn(move || {
                 while !ends.load(Ordering::Acquire) {
                     let mut arguments: Vec<&str> = reach.iter().map(String::as_str).collect();
-                    // As TPC-B is: three updates, a read and a row of history. Without `-n` it would empty the history.
+                    // As in TPC-B: three updates, a read and a record of history. Without `-n` pgbench would empty the history.
                     arguments.extend(["-n", "-c", "4", "-b", "tpcb-like", "-T", "5", "postgres"]);
-                    let told = does("pgbench", &arguments);
-                    assert!(told.contains("number of failed transactions: 0 "), "{told}");
-                    let count =
-                        told.lines().find_map(|line| line.strip_prefix("number of transactions actually processed: "));
-                    let count: u64 = count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{told}"));
+                    let output = does("pgbench", &arguments);
+                    assert!(output.contains("number of failed transactions: 0 "), "{output}");
+                    let count = output
+                        .lines()
+                        .find_map(|line| line.strip_prefix("number of transactions actually processed: "));
+                    let count: u64 = count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{output}"));
                     done.fetch_add(count, Ordering::AcqRel);
                 }
             })
@@ -128,7 +129,7 @@ impl Clients {
         Clients { ends, done, thread }
     }
 
-    /// Transactions that were answered.
+    /// Stops the clients. Returns the number of committed transactions.
     fn end(self) -> u64 {
         self.ends.store(true, Ordering::Release);
         self.thread.join().expect("no transaction failed");
@@ -136,19 +137,19 @@ impl Clients {
     }
 }
 
-/// Waits until transactions are carried out from now on.
+/// Waits until new transactions are committed.
 #[track_caller]
 fn works(postgres: &Postgres) {
     let before = postgres.transactions();
     wait_for("transactions", || (postgres.transactions() > before + 20).then_some(()));
 }
 
-/// A volume that leads its clients to whichever node serves it, by a path of a socket.
-struct Way {
+/// The path of a socket that leads the clients of a volume to the node that serves it.
+struct ServingPath {
     path: String,
 }
 
-impl Way {
+impl ServingPath {
     fn lead_to(&self, daemon: &Daemon) {
         let beside = format!("{}.new", self.path);
         std::os::unix::fs::symlink(daemon.nbd_socket("db"), &beside).expect("a link can be made");
@@ -165,17 +166,17 @@ fn postgresql_waits_while_replicas_and_the_serving_node_die_and_loses_nothing() 
     cluster.nodes[0].json(&["volume", "create", "db", "160M", "--replicas", replicas]);
     cluster.nodes[0].export("db");
     let rig = Folder::new();
-    let way = Way { path: rig.join("way.sock") };
-    way.lead_to(&cluster.nodes[0]);
+    let serving = ServingPath { path: rig.join("way.sock") };
+    serving.lead_to(&cluster.nodes[0]);
     let socket = rig.join("kit.sock");
-    // A client that connects again and asks again, as a kernel or a virtual machine would.
+    // A client that reconnects and repeats its requests, as a kernel or a virtual machine would.
     let mut kit = command("nbdkit");
-    kit.args(["-f", "-U", &socket, "--filter=retry", "nbd", &format!("uri=nbd+unix:///db?socket={}", way.path)]);
+    kit.args(["-f", "-U", &socket, "--filter=retry", "nbd", &format!("uri=nbd+unix:///db?socket={}", serving.path)]);
     kit.args(["retries=60", "retry-delay=1", "retry-exponential=no"]);
     let kit = Running::start(&rig, "nbdkit", &mut kit);
     wait_for("nbdkit to listen", || std::path::Path::new(&socket).exists().then_some(()));
     let mut block = Block::within(&rig, &format!("nbd+unix:///?socket={socket}"), 4096);
-    let owner = format!("root_owner={NOBODY}:{NOBODY}");
+    let owner = format!("root_owner={UNPRIVILEGED}:{UNPRIVILEGED}");
     run("mkfs.ext4", &["-q", "-F", "-E", &owner, &block.device]);
     let data = format!("{}/data", block.mount("ext4"));
     does(
@@ -188,22 +189,22 @@ fn postgresql_waits_while_replicas_and_the_serving_node_die_and_loses_nothing() 
     let clients = Clients::start(&postgres);
     works(&postgres);
 
-    // A replica's node dies, and is back; then another one.
+    // A replica's node dies and is back; then another one.
     for node in [2, 1] {
         cluster.nodes[node].kill();
         works(&postgres);
         cluster.nodes[node].start_again();
         cluster.wait_for_states(0, &WHOLE);
     }
-    // The node that serves the volume dies, and is back.
+    // The serving node dies, and is back.
     cluster.nodes[0].restart(true);
     works(&postgres);
     cluster.wait_for_states(0, &WHOLE);
-    // It dies, and another one takes the volume over.
+    // The serving node dies, and another one takes the volume over.
     cluster.nodes[0].kill();
     cluster.nodes[1].json(&["volume", "attach", "db"]);
     cluster.nodes[1].export("db");
-    way.lead_to(&cluster.nodes[1]);
+    serving.lead_to(&cluster.nodes[1]);
     works(&postgres);
     cluster.nodes[0].start_again();
     cluster.wait_for_states(1, &WHOLE);
@@ -211,7 +212,7 @@ fn postgresql_waits_while_replicas_and_the_serving_node_die_and_loses_nothing() 
     let answered = clients.end();
     postgres.stop();
 
-    // What is on the volume, with nothing of it in memory.
+    // The content of the volume, with nothing of it in memory.
     block.unmount();
     run("fsck.ext4", &["-f", "-n", &block.device]);
     block.mount("ext4");

@@ -1,4 +1,4 @@
-//! Replicas whose disks fail, are full, or come back with what they had long ago.
+//! Replicas whose disks fail, are full, or come back as old copies.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use crate::nbd::Client;
 use crate::replicated::*;
 use crate::support::*;
 
-/// Three nodes, of which the last one has its replica in a pool of its own on this disk.
+/// Creates a volume on three nodes; the replica of the last one is in a pool of its own on this disk.
 fn with_third(disk: impl Fn(&Folder) -> String) -> Cluster {
     served_by(0, &[], disk)
 }
 
-/// The same, where this one serves the volume, which is made with these words besides.
+/// The same, where node number `server` serves the volume, which is created with these further arguments.
 fn served_by(server: usize, more: &[&str], disk: impl Fn(&Folder) -> String) -> Cluster {
     let cluster = Cluster::plain(&["one", "two", "three"]);
     let third = &cluster.nodes[2];
@@ -24,7 +24,7 @@ fn served_by(server: usize, more: &[&str], disk: impl Fn(&Folder) -> String) -> 
     cluster
 }
 
-/// What all have is the same, and this.
+/// Checks that all replicas have the same content, and that it is the expected one.
 fn all_have(cluster: &Cluster, expected: impl Fn(u64) -> u64) {
     all_have_by(cluster, 0, expected);
 }
@@ -43,7 +43,7 @@ fn all_have_by(cluster: &Cluster, server: usize, expected: impl Fn(u64) -> u64) 
 }
 
 #[test]
-fn a_replica_whose_disk_fails_writes_is_left_out_and_taken_back_when_it_takes_them() {
+fn a_replica_whose_disk_fails_writes_is_dropped_and_taken_back_when_writes_succeed() {
     let cluster = with_third(|folder| {
         let file = folder.sparse("odd.img", 512 * MIB);
         format!("faulty({file},write-error@40M-44M*3)")
@@ -58,14 +58,14 @@ fn a_replica_whose_disk_fails_writes_is_left_out_and_taken_back_when_it_takes_th
 }
 
 #[test]
-fn a_replica_whose_pool_is_full_is_left_out_until_there_is_room() {
+fn a_replica_whose_pool_is_full_is_dropped_until_there_is_space() {
     let cluster = with_third(|folder| folder.sparse("odd.img", 64 * MIB));
     let mut client = cluster.client(0);
     for at in 0..SIZE / MIB {
         client.write(at * MIB, &noise(MIB, at)).expect("the two others have it");
     }
     client.flush().expect("it is flushed");
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     let third = &cluster.nodes[2];
     let more = third.folder.sparse("more.img", 128 * MIB);
     third.braid(&["pool", "add", "odd", &more]);
@@ -73,19 +73,19 @@ fn a_replica_whose_pool_is_full_is_left_out_until_there_is_room() {
 }
 
 #[test]
-fn a_replica_whose_disk_comes_back_as_it_was_long_ago_is_not_believed() {
+fn an_old_copy_of_a_replicas_disk_is_not_trusted() {
     let mut cluster = with_third(|folder| folder.sparse("odd.img", 512 * MIB));
     let mut client = cluster.client(0);
     for at in 0..SIZE / MIB {
         client.write(at * MIB, &noise(MIB, at)).expect("all three have it");
     }
     client.flush().expect("it is flushed");
-    // Its node is away for so long that the others go on without it, and somebody copies the disk.
+    // The node is down until the others drop its replica, and its disk is copied.
     let disk = cluster.nodes[2].folder.join("odd.img");
     let copy = cluster.nodes[2].folder.join("copy.img");
     cluster.nodes[2].stop();
     client.write(0, &noise(MIB, 50)).expect("the two others have it");
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     run("cp", &["--sparse=always", &disk, &copy]);
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
@@ -93,10 +93,10 @@ fn a_replica_whose_disk_comes_back_as_it_was_long_ago_is_not_believed() {
         client.write(at * MIB, &noise(MIB, 100 + at)).expect("all three have it");
     }
     client.flush().expect("it is flushed");
-    // Much later, and the other two forget nothing.
+    // Much later the node is down again; the other two still know that they dropped it.
     cluster.nodes[2].stop();
     client.write(SIZE - MIB, &noise(MIB, 200)).expect("the two others have it");
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     run("cp", &["--sparse=always", &copy, &disk]);
     cluster.nodes[2].start_again();
     drop(client);
@@ -108,14 +108,14 @@ fn a_replica_whose_disk_comes_back_as_it_was_long_ago_is_not_believed() {
 }
 
 #[test]
-fn a_node_that_is_wholly_as_it_was_in_an_epoch_before_is_left_out_and_filled_anew() {
+fn a_node_restored_to_an_earlier_epoch_is_dropped_and_rebuilt() {
     let mut cluster = with_third(|folder| folder.sparse("odd.img", 512 * MIB));
     let mut client = cluster.client(0);
     for at in 0..SIZE / MIB {
         client.write(at * MIB, &noise(MIB, at)).expect("all three have it");
     }
     drop(client);
-    // Nobody is left out: while its node is away for a moment, the volume is served by nobody.
+    // The volume is detached while its node is down for a moment: no replica is dropped.
     cluster.nodes[0].braid(&["volume", "detach", "db", "--force"]);
     let [disk, copy, state, state_copy] =
         ["odd.img", "copy.img", "state", "state-copy"].map(|name| cluster.nodes[2].folder.join(name));
@@ -130,15 +130,15 @@ fn a_node_that_is_wholly_as_it_was_in_an_epoch_before_is_left_out_and_filled_ane
         client.write(at * MIB, &noise(MIB, 100 + at)).expect("all three have it");
     }
     client.flush().expect("it is flushed");
-    // Its node is gone for less than it takes to leave it out, and comes back with what it had in the epoch before, also in its state: nothing on
-    // it says so.
+    // The node is down for less than the time after which it is dropped, and returns with the data of an earlier epoch
+    // and the state of that time: nothing on the node shows it.
     cluster.nodes[2].stop();
     run("cp", &["--sparse=always", &copy, &disk]);
     run("rm", &["-r", &state]);
     run("mv", &[&state_copy, &state]);
     cluster.nodes[2].start_again();
     wait_for("it to be left out", || cluster.nodes[0].events().contains("member_dropped").then_some(()));
-    assert!(cluster.nodes[0].events().contains("replica_forgot"), "{}", cluster.nodes[0].events());
+    assert!(cluster.nodes[0].events().contains("replica_epoch_lost"), "{}", cluster.nodes[0].events());
     drop(client);
     all_have(&cluster, |at| match at {
         0..4 => 100 + at,
@@ -146,7 +146,7 @@ fn a_node_that_is_wholly_as_it_was_in_an_epoch_before_is_left_out_and_filled_ane
     });
 }
 
-/// Makes a node that is stopped take the volumes of each of its replicas for those of the next one in this list. Gives its state as it was.
+/// Exchanges the volumes of a stopped node's replicas: each gets the next one in this list. Returns the path of its state file, and the state before.
 fn exchange_replicas(daemon: &Daemon, names: &[&str]) -> (String, String) {
     let path = daemon.folder.join("state/state.json");
     let before = std::fs::read_to_string(&path).expect("it has a state");
@@ -155,17 +155,17 @@ fn exchange_replicas(daemon: &Daemon, names: &[&str]) -> (String, String) {
     let at = |name: &str| replicas.iter().position(|replica| replica["name"] == name).expect("it has a replica");
     let places: Vec<usize> = names.iter().map(|name| at(name)).collect();
     let volumes: Vec<[Value; 2]> =
-        places.iter().map(|at| ["data", "companion"].map(|what| replicas[*at][what].clone())).collect();
+        places.iter().map(|at| ["data", "metadata"].map(|what| replicas[*at][what].clone())).collect();
     for (number, at) in places.iter().enumerate() {
-        let [data, companion] = volumes[(number + 1) % volumes.len()].clone();
-        (replicas[*at]["data"], replicas[*at]["companion"]) = (data, companion);
+        let [data, metadata] = volumes[(number + 1) % volumes.len()].clone();
+        (replicas[*at]["data"], replicas[*at]["metadata"]) = (data, metadata);
     }
     std::fs::write(&path, state.to_string()).expect("it can be written");
     (path, before)
 }
 
 #[test]
-fn a_replica_that_is_another_volumes_or_has_another_size_does_not_vote_and_nobody_waits_for_it() {
+fn a_replica_of_another_volume_or_size_does_not_vote_and_is_not_waited_for() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     let names = ["db", "other", "large"];
     for (name, size) in names.iter().zip(["64M", "64M", "128M"]) {
@@ -180,7 +180,7 @@ fn a_replica_that_is_another_volumes_or_has_another_size_does_not_vote_and_nobod
     cluster.nodes[2].stop();
     let (path, state) = exchange_replicas(&cluster.nodes[2], &names);
     cluster.nodes[2].start_again();
-    let said = ["the register is that of another volume or voter", "other sizes", "other sizes"];
+    let said = ["the register is that of another volume or voter", "have changed since", "have changed since"];
     for (name, (state, why)) in names.iter().zip(["lost", "failed", "failed"].into_iter().zip(said)) {
         let shown = wait_for("it to be found", || {
             let shown = cluster.nodes[2].json(&["replica", "show", name]);
@@ -190,7 +190,7 @@ fn a_replica_that_is_another_volumes_or_has_another_size_does_not_vote_and_nobod
         assert!(shown["state"] == state && reason.contains(why), "{shown}");
     }
     assert!(cluster.nodes[2].events().contains("replica_failed"));
-    // The two others are enough, and say what is the matter.
+    // The two other replicas are enough, and report the failed one.
     for (name, seed) in names.iter().zip(11..) {
         open(&cluster, name).write_fua(MIB, &noise(MIB, seed)).expect("two are enough");
         wait_for("it to be left out", || {
@@ -198,7 +198,7 @@ fn a_replica_that_is_another_volumes_or_has_another_size_does_not_vote_and_nobod
             (shown["state"] == "serving" && shown["voters"][2]["state"] != "in_sync").then_some(())
         });
     }
-    // Nothing was written to what is another's.
+    // No data were written to the wrong volume.
     cluster.nodes[2].stop();
     std::fs::write(path, state).expect("it can be written");
     cluster.nodes[2].start_again();
@@ -218,12 +218,12 @@ fn a_replica_that_is_another_volumes_or_has_another_size_does_not_vote_and_nobod
     assert!(content(&cluster.nodes[2]) == first, "a replica differs");
 }
 
-/// The disk of the third node's replica, and where a copy of it is kept.
+/// Returns the disk of the third node's replica, and the path of its copy.
 fn odd_disk(cluster: &Cluster) -> [String; 2] {
     ["odd.img", "copy.img"].map(|name| cluster.nodes[2].folder.join(name))
 }
 
-/// Copies that disk after an end in order that is so short that nothing is voted.
+/// Copies that disk during a clean stop so short that no vote takes place.
 fn copy_while_it_rests(cluster: &mut Cluster) {
     let [disk, copy] = odd_disk(cluster);
     cluster.nodes[2].stop();
@@ -231,19 +231,19 @@ fn copy_while_it_rests(cluster: &mut Cluster) {
     cluster.nodes[2].start_again();
 }
 
-/// Puts the copy in the place of the disk, while the node is stopped.
+/// Replaces the disk by the copy, while the node is stopped.
 fn put_the_copy_back(cluster: &Cluster) {
     let [disk, copy] = odd_disk(cluster);
     run("cp", &["--sparse=always", &copy, &disk]);
 }
 
-/// Whether the node notices the copy. Where it does not, what the volume has then says what that costs.
+/// Returns whether the node detects the copy. If it does not, the test goes on, and the content of the volume shows the consequences.
 fn is_noticed(cluster: &Cluster) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
         let events = cluster.nodes[2].events();
-        if events.contains("replica_older") {
-            assert!(events.contains("is an older copy of itself"), "{events}");
+        if events.contains("replica_stale") {
+            assert!(events.contains("is an older copy"), "{events}");
             return true;
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -259,23 +259,23 @@ fn write_all(client: &mut Client, seed: u64) {
     client.flush().expect("it is flushed");
 }
 
-/// Writes half of the volume anew, and waits until nothing on record says where that was.
+/// Rewrites half of the volume, and waits until no record shows which half.
 fn write_half_and_wait(client: &mut Client) {
     for at in 0..SIZE / MIB / 2 {
         client.write(at * MIB, &noise(MIB, 100 + at)).expect("it is written");
     }
     client.flush().expect("it is flushed");
-    // Regions are clean some time after they were flushed: to catch up by what is dirty would bring nothing.
+    // Regions are clean some time after a flush: a delta resync from dirty regions would copy nothing.
     std::thread::sleep(Duration::from_secs(10));
 }
 
-/// What is on the volume then.
-fn half_of_it_anew(at: u64) -> u64 {
+/// Returns the seed of each MiB after that.
+fn seed_after_rewrite(at: u64) -> u64 {
     if at < SIZE / MIB / 2 { 100 + at } else { at }
 }
 
 #[test]
-fn an_older_copy_of_a_disk_of_which_nobody_has_voted_is_not_believed() {
+fn an_older_copy_of_a_disk_without_a_vote_since_is_not_trusted() {
     let mut cluster = with_third(|folder| folder.sparse("odd.img", 512 * MIB));
     let mut client = cluster.client(0);
     write_all(&mut client, 0);
@@ -283,7 +283,7 @@ fn an_older_copy_of_a_disk_of_which_nobody_has_voted_is_not_believed() {
     cluster.wait_for_states(0, &WHOLE);
     write_half_and_wait(&mut client);
     if cluster.nodes[0].events().contains("member_dropped") {
-        // What follows holds for such a copy, too; but this is the easier story then.
+        // The rest of the test holds for such a copy, too, but is easier to pass.
         println!("this machine is slow: the replica was left out while its disk was copied");
     }
 
@@ -299,25 +299,25 @@ fn an_older_copy_of_a_disk_of_which_nobody_has_voted_is_not_believed() {
     client.write(SIZE - MIB, &noise(MIB, 300)).expect("all three have it");
     client.flush().expect("it is flushed");
 
-    // It is whole again, and no older copy any more: it stays what it is over restarts of its node.
+    // The replica is in sync, and no longer an older copy: it keeps its boot over restarts of its node.
     let boot = |cluster: &Cluster| cluster.nodes[2].json(&["replica", "show", "db"])["boot"].clone();
     let before = boot(&cluster);
     cluster.nodes[2].restart(false);
     cluster.nodes[2].restart(true);
-    assert!(!cluster.nodes[2].events().contains("replica_older") && boot(&cluster) == before);
+    assert!(!cluster.nodes[2].events().contains("replica_stale") && boot(&cluster) == before);
     client.write(0, &noise(MIB, 400)).expect("it is written");
     drop(client);
     all_have(&cluster, |at| match at {
         0 => 400,
         62 => 200,
         63 => 300,
-        at => half_of_it_anew(at),
+        at => seed_after_rewrite(at),
     });
     assert!(noticed);
 }
 
 #[test]
-fn an_older_copy_of_a_disk_that_was_left_out_meanwhile_is_filled_wholly() {
+fn an_older_copy_of_a_dropped_disk_is_rebuilt_in_full() {
     let mut cluster = with_third(|folder| folder.sparse("odd.img", 512 * MIB));
     let mut client = cluster.client(0);
     write_all(&mut client, 0);
@@ -327,17 +327,17 @@ fn an_older_copy_of_a_disk_that_was_left_out_meanwhile_is_filled_wholly() {
 
     cluster.nodes[2].stop();
     client.write(SIZE - MIB, &noise(MIB, 200)).expect("the two others have it");
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     put_the_copy_back(&cluster);
     cluster.nodes[2].start_again();
     let noticed = is_noticed(&cluster);
     drop(client);
-    all_have(&cluster, |at| if at == 63 { 200 } else { half_of_it_anew(at) });
+    all_have(&cluster, |at| if at == 63 { 200 } else { seed_after_rewrite(at) });
     assert!(noticed);
 }
 
 #[test]
-fn an_older_copy_of_the_disk_of_the_node_that_serves_is_no_source() {
+fn an_older_copy_of_the_serving_nodes_disk_is_no_resync_source() {
     let mut cluster = served_by(2, &[], |folder| folder.sparse("odd.img", 512 * MIB));
     let mut client = cluster.client(2);
     write_all(&mut client, 0);
@@ -350,7 +350,7 @@ fn an_older_copy_of_the_disk_of_the_node_that_serves_is_no_source() {
     };
     let mut client = connect(&cluster);
     write_half_and_wait(&mut client);
-    // Where this is written the two others may differ, and what is read first counts.
+    // In this range the two other replicas may differ, and the content that is read first counts.
     client.write(MIB, &noise(MIB, 500)).expect("it is written");
     drop(client);
 
@@ -360,28 +360,28 @@ fn an_older_copy_of_the_disk_of_the_node_that_serves_is_no_source() {
     let noticed = is_noticed(&cluster);
     let mut client = connect(&cluster);
     for at in 0..SIZE / MIB {
-        let expected = if at == 1 { 500 } else { half_of_it_anew(at) };
+        let expected = if at == 1 { 500 } else { seed_after_rewrite(at) };
         assert!(client.read(at * MIB, MIB as usize).expect("it is read") == noise(MIB, expected), "MiB {at} is old");
     }
     drop(client);
-    all_have_by(&cluster, 2, |at| if at == 1 { 500 } else { half_of_it_anew(at) });
+    all_have_by(&cluster, 2, |at| if at == 1 { 500 } else { seed_after_rewrite(at) });
     assert!(noticed);
 }
 
 #[test]
-fn a_voter_whose_disk_is_an_older_copy_has_not_forgotten_its_vote() {
+fn a_voter_whose_disk_is_an_older_copy_keeps_its_vote() {
     let mut cluster = with_third(|folder| folder.sparse("odd.img", 512 * MIB));
     let mut client = cluster.client(0);
     write_all(&mut client, 0);
     copy_while_it_rests(&mut cluster);
     cluster.wait_for_states(0, &WHOLE);
-    // The second one is left out by the votes of the first and of the third.
+    // The second replica is dropped by the votes of the first and of the third.
     cluster.nodes[1].kill();
     write_half_and_wait(&mut client);
-    cluster.wait_for_states(0, &["in_sync", "out", "in_sync"]);
+    cluster.wait_for_states(0, &["in_sync", "failed", "in_sync"]);
     drop(client);
 
-    // The third comes back as it was before, and the first one, alone with all that was written, is gone.
+    // The third node returns with its older copy, and the first one, the only one with all data, is down.
     cluster.nodes[2].stop();
     put_the_copy_back(&cluster);
     cluster.nodes[0].kill();
@@ -391,14 +391,14 @@ fn a_voter_whose_disk_is_an_older_copy_has_not_forgotten_its_vote() {
     let said = cluster.nodes[1].refused_any(&["volume", "attach", "db"]);
     assert!(said.contains("one"), "it waits for the first one: {said}");
     cluster.nodes[0].start_again();
-    // The second one has raised it meanwhile.
+    // The attempt of the second node has raised the epoch meanwhile.
     wait_for("it to be served", || cluster.nodes[0].any(&["volume", "attach", "db"]).status.success().then_some(()));
-    all_have(&cluster, half_of_it_anew);
+    all_have(&cluster, seed_after_rewrite);
     assert!(noticed);
 }
 
 #[test]
-fn an_older_copy_of_a_part_with_parity_is_computed_anew() {
+fn an_older_copy_of_a_member_with_parity_is_recomputed() {
     let mut cluster = served_by(0, &["--level", "raid5"], |folder| folder.sparse("odd.img", 512 * MIB));
     let mut client = cluster.client(0);
     write_all(&mut client, 0);
@@ -414,21 +414,21 @@ fn an_older_copy_of_a_part_with_parity_is_computed_anew() {
         wait_for("it to be left out", || cluster.nodes[0].events().contains("member_dropped").then_some(()));
     }
     cluster.wait_for_states(0, &WHOLE);
-    // What the second one has is computed from the third's.
+    // The cells of the second replica are computed from those of the third.
     cluster.nodes[1].kill();
     for at in 0..SIZE / MIB {
-        let expected = if at == 63 { 200 } else { half_of_it_anew(at) };
+        let expected = if at == 63 { 200 } else { seed_after_rewrite(at) };
         assert!(client.read(at * MIB, MIB as usize).expect("it is read") == noise(MIB, expected), "MiB {at} is old");
     }
     assert!(noticed);
 }
 
 #[test]
-fn nobody_reads_what_an_older_copy_has() {
+fn reads_never_return_data_of_an_older_copy() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     let third = &cluster.nodes[2];
     third.braid(&["pool", "create", "odd", &third.folder.sparse("odd.img", 512 * MIB)]);
-    // Who serves it has none of its own, and reads from whichever answers first.
+    // The serving node has no replica of its own, and reads from the replica that responds first.
     cluster.create("two/tank,three/odd", &["--witness", "one"]);
     cluster.nodes[0].export("db");
     let mut client = cluster.client(0);
@@ -443,18 +443,18 @@ fn nobody_reads_what_an_older_copy_has() {
     for round in 0..4 {
         for at in 0..SIZE / MIB {
             let read = client.read(at * MIB, MIB as usize).expect("it is read");
-            assert!(read == noise(MIB, half_of_it_anew(at)), "MiB {at} is old in round {round}");
+            assert!(read == noise(MIB, seed_after_rewrite(at)), "MiB {at} is old in round {round}");
         }
     }
     assert!(is_noticed(&cluster));
-    // A read that it refused has told that it is not what it was; else the next write does.
+    // If a read was refused, it has shown that the replica is an older copy; otherwise the next write does.
     client.write(0, &noise(MIB, 100)).expect("the other one has it");
     wait_for("it to be left out", || cluster.nodes[0].events().contains("member_dropped").then_some(()));
     cluster.wait_for_states(0, &whole);
-    // Whoever is left alone with it has everything.
+    // The older copy has been resynced: alone, it holds all data.
     cluster.nodes[1].kill();
     for at in 0..SIZE / MIB {
         let read = client.read(at * MIB, MIB as usize).expect("it is read");
-        assert!(read == noise(MIB, half_of_it_anew(at)), "MiB {at} is old");
+        assert!(read == noise(MIB, seed_after_rewrite(at)), "MiB {at} is old");
     }
 }

@@ -1,4 +1,4 @@
-//! Arrays with parity over nodes, and the pool above: daemons on loopback.
+//! Arrays with parity over nodes, and a pool on top: daemons on loopback.
 
 use crate::nbd::Client;
 use crate::replicated::*;
@@ -9,7 +9,7 @@ const PLACES: &str = "one/tank,two/tank,three/tank";
 /// NBD_CMD_WRITE_ZEROES.
 const WRITE_ZEROES: u16 = 6;
 
-/// Nodes, three of which have a volume `db` of raid5 that the first one serves.
+/// Creates nodes, three of which have replicas of a volume `db` of raid5 that the first one serves.
 fn raid5(names: &[&str]) -> Cluster {
     let cluster = Cluster::plain(names);
     let made = cluster.create(PLACES, &["--level", "raid5"]);
@@ -38,7 +38,7 @@ fn wait_for_pool(node: &Daemon, state: &str) {
 fn a_pool_on_parity_over_nodes_goes_on_without_one_and_moves_to_another() {
     let mut cluster = raid5(&["one", "two", "three"]);
     let one = &cluster.nodes[0];
-    // Half of it on each: three replicas take one and a half times the size.
+    // Each replica holds half of the data: three replicas take one and a half times the size.
     let replica = one.json(&["replica", "show", "db"]);
     assert_eq!(replica["size_bytes"], SIZE / 2, "{replica}");
     one.braid(&["pool", "create", "deep", "db"]);
@@ -49,7 +49,7 @@ fn a_pool_on_parity_over_nodes_goes_on_without_one_and_moves_to_another() {
     client.flush().expect("it is flushed");
     one.braid(&["snapshot", "create", "deep/v@monday"]);
 
-    // One dies, and nothing fails.
+    // One node dies, and no request fails.
     cluster.nodes[2].kill();
     client.write(2 * MIB, &noise(MIB, 3)).expect("the two others have it");
     client.write(4096, &noise(4 * KIB, 4)).expect("over what a snapshot has");
@@ -64,11 +64,11 @@ fn a_pool_on_parity_over_nodes_goes_on_without_one_and_moves_to_another() {
     for at in [0, 2] {
         assert!(client.read(at * MIB, MIB as usize).expect("it is read") == expected(at), "{at}");
     }
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
 
-    // Not flushed, over what was never written, and zeros that the pool knows by itself.
+    // Unflushed writes to new blocks, and zeros that only the pool records.
     client.write(9 * MIB, &noise(MIB, 5)).expect("it is written");
     client.call(0, WRITE_ZEROES, 2 * MIB, 64 * KIB as u32, &[]).expect("it is zeros");
     cluster.nodes[0].kill();
@@ -81,7 +81,7 @@ fn a_pool_on_parity_over_nodes_goes_on_without_one_and_moves_to_another() {
     assert!(second.read(0, MIB as usize).expect("it is read") == expected(0));
     second.write(20 * MIB, &noise(MIB, 6)).expect("it is written");
 
-    // The first one finds out, and its replica is filled; then what the others have is not needed.
+    // The first node learns of the takeover, and its replica is rebuilt; then one of the others may fail.
     cluster.nodes[0].start_again();
     wait_for("the first one to find out", || {
         (cluster.nodes[0].json(&["volume", "show", "db"])["state"] == "detached").then_some(())
@@ -96,13 +96,13 @@ fn a_pool_on_parity_over_nodes_goes_on_without_one_and_moves_to_another() {
     assert!(monday.read(0, MIB as usize).expect("it is read") == noise(MIB, 1));
     for node in &cluster.nodes[..2] {
         let events = node.events();
-        assert!(!events.contains("pool_damaged") && !events.contains("pool_tail_lost"), "{events}");
+        assert!(!events.contains("pool_damaged") && !events.contains("pool_memory_log_lost"), "{events}");
         assert!(!node.running.log().contains("panicked"), "{}", node.running.log());
     }
 }
 
 #[test]
-fn below_what_has_everything_it_waits_and_what_cannot_be_is_refused() {
+fn with_too_few_replicas_requests_wait_and_impossible_commands_are_refused() {
     let mut cluster = raid5(&["one", "two", "three", "four"]);
     let one = &cluster.nodes[0];
     let create = |more: &[&str]| one.refused(2, &[&["volume", "create", "other", "64M", "--replicas"], more].concat());
@@ -119,7 +119,7 @@ fn below_what_has_everything_it_waits_and_what_cannot_be_is_refused() {
     client.write(0, &noise(MIB, 1)).expect("it is written");
     assert!(one.refused(4, &["volume", "detach", "db"]).contains("exported"));
 
-    // With one of three nothing is answered, and nothing fails; with two it goes on.
+    // With one of three replicas requests wait, and none fails; with two they complete.
     cluster.nodes[1].kill();
     cluster.nodes[2].kill();
     let socket = cluster.nodes[0].nbd_socket("deep-v");
@@ -145,15 +145,15 @@ fn below_what_has_everything_it_waits_and_what_cannot_be_is_refused() {
     cluster.nodes[1].start_again();
     cluster.wait_for_states(0, &WHOLE);
 
-    // Another node takes the place of one, and has what that had.
+    // A replica on another node replaces one, and is rebuilt with its data.
     let one = &cluster.nodes[0];
-    assert!(one.refused(4, &["replica", "add", "db", "four/tank"]).contains("no seat"));
+    assert!(one.refused(4, &["replica", "add", "db", "four/tank"]).contains("no free slot"));
     one.braid(&["replica", "remove", "db", "two", "--yes"]);
     assert!(one.refused_any(&["replica", "remove", "db", "three", "--yes"]).contains("data are lost"));
     one.braid(&["replica", "add", "db", "four/tank"]);
     cluster.wait_for_states(0, &WHOLE);
 
-    // It goes in order, and comes back with all it had.
+    // The pool moves by a clean detach, and has all its data.
     cluster.nodes[0].braid(&["volume", "detach", "db", "--force"]);
     wait_for_pool(&cluster.nodes[0], "incomplete");
     cluster.nodes[2].json(&["volume", "attach", "db"]);
@@ -167,7 +167,7 @@ fn below_what_has_everything_it_waits_and_what_cannot_be_is_refused() {
 }
 
 #[test]
-fn over_five_nodes_it_takes_a_quarter_more_and_any_one_may_die() {
+fn raid5_over_five_nodes_takes_a_quarter_more_space_and_any_node_may_die() {
     let mut cluster = Cluster::plain(&["one", "two", "three", "four", "five"]);
     let places = "one/tank,two/tank,three/tank,four/tank,five/tank";
     let made = cluster.create(places, &["--level", "raid5"]);
@@ -181,7 +181,7 @@ fn over_five_nodes_it_takes_a_quarter_more_and_any_one_may_die() {
     }
     client.flush().expect("it is flushed");
 
-    // A part dies, and is brought back; then the node that serves it, for good.
+    // A replica's node dies and is resynced when it is back; then the serving node dies for good.
     cluster.nodes[4].kill();
     client.write(3 * MIB, &noise(MIB, 100)).expect("four have everything");
     let expected = |at: u64| noise(MIB, if at == 3 { 100 } else { at });

@@ -1,8 +1,8 @@
-//! Volumes of several nodes that move, or lose replicas, below clients that connect again: no client is told of an error.
+//! Replicated volumes that move between nodes, or lose replicas, under clients that reconnect: no client gets an error.
 //!
-//! The clients are raw NBD clients that do what QEMU's `reconnect-delay` and the kernel's client do: a connection that ends without a reply
-//! is made anew, to whichever address answers, and what was not answered is sent again. A reply with an error counts against the
-//! daemon: a file system would have been handed it.
+//! The clients are raw NBD clients that do what QEMU's `reconnect-delay` and the kernel's client do: they replace a
+//! connection that ends without a reply, by one to the first address that accepts it, and repeat requests without a
+//! reply. A reply with an error counts against the daemon: a file system would see it.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -16,10 +16,10 @@ use crate::replicated::*;
 use crate::support::*;
 
 const CLIENTS: u64 = 6;
-/// Requests of one client that are under way at a time.
+/// Requests of one client in flight at a time.
 const DEPTH: u64 = 8;
 const BLOCK: u64 = 4 * KIB;
-/// What each client has to itself.
+/// Bytes of the area that each client has to itself.
 const AREA: u64 = MIB;
 
 #[derive(Default)]
@@ -30,14 +30,14 @@ struct Counts {
     stop: AtomicBool,
 }
 
-/// Clients that go on until they are told to stop.
+/// Clients that run until they are stopped.
 struct Crowd {
     counts: Arc<Counts>,
     clients: Vec<JoinHandle<()>>,
 }
 
 impl Crowd {
-    /// On an export that may be had at any of these sockets.
+    /// Starts clients of an export that is reachable at one of these sockets.
     fn on(sockets: &[String], export: &str) -> Crowd {
         let counts = Arc::new(Counts::default());
         let client = |number: u64| {
@@ -49,33 +49,33 @@ impl Crowd {
         crowd
     }
 
-    /// Waits until requests that are sent from now on were answered.
+    /// Waits until requests that are sent from now on have replies.
     #[track_caller]
     fn wait_for_more(&self) {
         let until = self.counts.answered.load(Ordering::SeqCst) + 20 * CLIENTS * DEPTH;
         wait_for("clients to go on", || (self.counts.answered.load(Ordering::SeqCst) > until).then_some(()));
     }
 
-    /// Ends it: connections have ended, and no request was answered with an error.
+    /// Stops the clients, and checks that connections were cut and that no reply was an error.
     #[track_caller]
     fn end(self, what: &str) {
         self.counts.stop.store(true, Ordering::SeqCst);
-        self.clients.into_iter().for_each(|client| client.join().expect("a client finds what it was told is written"));
+        self.clients.into_iter().for_each(|client| client.join().expect("a client reads what was acknowledged"));
         let (errors, ended) = (&self.counts.errors, &self.counts.ended);
         assert_eq!(errors.load(Ordering::SeqCst), 0, "{what}: replies with errors");
         assert!(ended.load(Ordering::SeqCst) > 0, "{what}: no connection has ended, so that nothing was tried");
     }
 }
 
-/// The content of a block that was written so many times.
+/// Returns the content of a block in its given version.
 fn content_of_block(number: u64, block: u64, version: u64) -> Vec<u8> {
     let mark = (number << 48 | block << 32 | version).to_le_bytes();
     mark.iter().copied().cycle().take(BLOCK as usize).collect()
 }
 
-/// One client: batches of writes to blocks of its own, a read, and a flush now and then.
+/// Runs one client: batches of writes to blocks of its own, reads, and a flush now and then.
 fn go_on(number: u64, sockets: &[String], export: &str, counts: &Counts) {
-    // Of each block, which version was acknowledged last, and which was sent last.
+    // The last acknowledged version of each block, and the last one sent.
     let mut blocks: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let (mut at, mut turn) = (0, 0);
     while !counts.stop.load(Ordering::SeqCst) {
@@ -101,9 +101,9 @@ fn batch(
     blocks: &mut BTreeMap<u64, (u64, u64)>,
     counts: &Counts,
 ) -> std::io::Result<()> {
-    let mut asked: BTreeMap<u64, (u16, u64)> = BTreeMap::new();
+    let mut requests: BTreeMap<u64, (u16, u64)> = BTreeMap::new();
     for k in 0..DEPTH {
-        // What was sent and not answered is sent again, as another version: the one before may be there, or not.
+        // A write without a reply is repeated as another version: the earlier one may be stored or not.
         let block = (turn * 3 + k * 5) % (AREA / BLOCK);
         let offset = number * AREA + block * BLOCK;
         let command = match k {
@@ -121,11 +121,11 @@ fn batch(
                 client.send(if k == 3 { nbd::FUA } else { 0 }, command, offset, BLOCK as u32, &data)?
             }
         };
-        asked.insert(handle, (command, block));
+        requests.insert(handle, (command, block));
     }
-    while !asked.is_empty() {
+    while !requests.is_empty() {
         let (error, handle) = nbd::reply(&mut client.stream)?;
-        let (command, block) = asked.remove(&handle).expect("what was asked is answered, and once");
+        let (command, block) = requests.remove(&handle).expect("each request gets one reply");
         if error != 0 {
             counts.errors.fetch_add(1, Ordering::SeqCst);
             continue;
@@ -138,7 +138,7 @@ fn batch(
                 let (acknowledged, sent) = blocks.get(&block).copied().unwrap_or_default();
                 let is_whole = |version| data == content_of_block(number, block, version);
                 let is_new = acknowledged == 0 && data.iter().all(|byte| *byte == 0);
-                // Reads overlap writes of their own batch: what was acknowledged, or anything sent later.
+                // Reads overlap writes of their own batch: they return the acknowledged version, or a later one.
                 assert!(is_new || (acknowledged.max(1)..=sent).any(is_whole), "block {block} of client {number}");
             }
             nbd::WRITE => {
@@ -155,7 +155,7 @@ fn sockets(cluster: &Cluster, nodes: &[usize], name: &str) -> Vec<String> {
     nodes.iter().map(|node| cluster.nodes[*node].nbd_socket(name)).collect()
 }
 
-/// Has a volume attached to a node, and waits until the one before has let go.
+/// Attaches a volume to a node, and waits until the former node has released it.
 fn attach(cluster: &Cluster, to: usize, from: usize) {
     let taken = cluster.nodes[to].json(&["volume", "attach", "db"]);
     assert_eq!(taken["state"], "serving", "{taken}");
@@ -171,7 +171,7 @@ fn no_panics(cluster: &Cluster) {
 }
 
 #[test]
-fn a_volume_moves_and_its_clients_are_told_of_no_error() {
+fn a_volume_moves_and_its_clients_get_no_error() {
     let cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
@@ -181,7 +181,7 @@ fn a_volume_moves_and_its_clients_are_told_of_no_error() {
         cluster.nodes[1].export("db");
     }
     crowd.wait_for_more();
-    // And back again, where the export has waited.
+    // Moves it back again, where the export was waiting.
     attach(&cluster, 0, 1);
     crowd.wait_for_more();
     crowd.end("an orderly move");
@@ -189,7 +189,7 @@ fn a_volume_moves_and_its_clients_are_told_of_no_error() {
 }
 
 #[test]
-fn replicas_are_lost_and_clients_are_told_of_no_error() {
+fn replicas_are_lost_and_clients_get_no_error() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &["--level", "raid5"]);
     let made = cluster.nodes[0].json(&["volume", "create", "alone", "64M", "--replicas", "two/tank"]);
@@ -198,7 +198,7 @@ fn replicas_are_lost_and_clients_are_told_of_no_error() {
     cluster.nodes[0].export("alone");
     let many = Crowd::on(&sockets(&cluster, &[0], "db"), "db");
     let single = Crowd::on(&sockets(&cluster, &[0], "alone"), "alone");
-    // More than are tolerated of the one; the only one of the other.
+    // More replicas than the first volume tolerates; the only replica of the second.
     cluster.nodes[2].kill();
     cluster.nodes[1].kill();
     wait_for("both to stop", || {
@@ -215,7 +215,7 @@ fn replicas_are_lost_and_clients_are_told_of_no_error() {
 }
 
 #[test]
-fn a_pool_moves_with_its_volume_and_its_clients_are_told_of_no_error() {
+fn a_pool_moves_with_its_volume_and_its_clients_get_no_error() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &["--level", "raid5"]);
     let add = |node: &Daemon| {
@@ -231,10 +231,10 @@ fn a_pool_moves_with_its_volume_and_its_clients_are_told_of_no_error() {
     crowd.wait_for_more();
     attach(&cluster, 0, 1);
     crowd.wait_for_more();
-    // The daemon ends in order, and serves again.
+    // The daemon stops cleanly, and serves again.
     cluster.nodes[0].restart(false);
     crowd.wait_for_more();
-    // Below what has everything.
+    // Fewer replicas than the data need.
     cluster.nodes[2].kill();
     cluster.nodes[1].kill();
     wait_for("it to stop", || (cluster.nodes[0].json(&["volume", "show", "db"])["state"] == "opening").then_some(()));
@@ -245,7 +245,7 @@ fn a_pool_moves_with_its_volume_and_its_clients_are_told_of_no_error() {
     no_panics(&cluster);
 }
 
-/// The mount outlives the serving: whoever writes to the file waits, and is told of no error.
+/// The mount survives the move: writers of the file wait, and get no error.
 #[test]
 fn a_file_of_a_volume_that_moves_away_and_back_fails_no_write() {
     use std::os::unix::fs::FileExt as _;
@@ -288,9 +288,9 @@ fn a_file_of_a_volume_that_moves_away_and_back_fails_no_write() {
     cluster.nodes[0].braid(&["export", "remove", "db"]);
 }
 
-/// A node that does not serve the volume has the export prepared: a takeover from a dead node is one step.
+/// A node that does not serve the volume has its export prepared: a takeover from a dead node is one command.
 #[test]
-fn a_takeover_is_one_step_where_the_export_is_prepared() {
+fn a_takeover_is_one_command_if_the_export_is_prepared() {
     let mut cluster = Cluster::of(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
@@ -299,15 +299,15 @@ fn a_takeover_is_one_step_where_the_export_is_prepared() {
     let said = cluster.nodes[1].braid(&["export", "add", "db", "--nbd", &format!("unix:{socket}")]);
     assert!(said.contains("standby") && said.contains("braid volume attach db"), "{said}");
     assert!(cluster.nodes[1].braid(&["export", "list"]).contains("standby"));
-    assert!(Client::open(&socket, "db").is_err(), "whoever connects tries elsewhere");
-    // What could not be taken later is refused now.
+    assert!(Client::open(&socket, "db").is_err(), "a prepared export accepts no client");
+    // An export that could not listen later is refused now.
     let said =
         cluster.nodes[1].refused_any(&["export", "add", "db", "--name", "other", "--nbd", "unix:/nowhere/at/all"]);
     assert!(said.contains("/nowhere/at/all"), "{said}");
     cluster.nodes[1].refused(3, &["export", "add", "none", "--nbd", "unix:/nowhere/none"]);
     let taken = cluster.nodes[1].refused_any(&["export", "add", "db", "--nbd", &format!("unix:{socket}")]);
     assert!(taken.contains("db"), "{taken}");
-    // It is remembered, and nothing is to be done about it.
+    // The prepared export is remembered, and needs no attention.
     for kill in [false, true] {
         cluster.nodes[1].restart(kill);
         wait_for("it to be known", || (show(&cluster.nodes[1])["state"] == "standby").then_some(()));
@@ -323,7 +323,7 @@ fn a_takeover_is_one_step_where_the_export_is_prepared() {
     assert_eq!(taken["state"], "serving", "{taken}");
     assert_eq!(show(&cluster.nodes[1])["state"], "listening");
     crowd.wait_for_more();
-    // The first one finds out, and its export is the one that is prepared.
+    // The first node learns of the takeover, and its export becomes the prepared one.
     cluster.nodes[0].start_again();
     wait_for("the first one to find out", || (show(&cluster.nodes[0])["state"] == "standby").then_some(()));
     cluster.wait_for_states(1, &WHOLE);
@@ -332,7 +332,7 @@ fn a_takeover_is_one_step_where_the_export_is_prepared() {
     crowd.wait_for_more();
     crowd.end("a takeover and a move back");
 
-    // A pool that was made on it elsewhere is not written over by clients of what was prepared.
+    // A pool that was created on the volume on another node is not overwritten by clients of the prepared export.
     cluster.nodes[0].braid(&["export", "remove", "db"]);
     cluster.nodes[0].braid(&["pool", "create", "deep", "db"]);
     let taken = cluster.nodes[1].json(&["volume", "attach", "db"]);

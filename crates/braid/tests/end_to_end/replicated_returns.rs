@@ -1,4 +1,4 @@
-//! Replicas that were away: what is sent to them when they are back.
+//! Replicas that were missing: which data are sent to them when they are back.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::support::*;
 
 const BLOCK: u64 = 4 * KIB;
 
-/// Bytes of data that the node which serves the volume has sent to a replica since it was let in last.
+/// Returns the bytes of data that the serving node has sent to a replica since that was last accepted.
 fn sent_to(cluster: &Cluster, replica: usize) -> u64 {
     let (status, answer) = api::ask(&cluster.nodes[0], "GET", "/v1/activity", "");
     assert_eq!(status, 200, "{answer}");
@@ -20,7 +20,7 @@ fn sent_to(cluster: &Cluster, replica: usize) -> u64 {
     of_volume[replica]["stats"]["written_bytes"].as_u64().expect("a count")
 }
 
-/// All replicas alone have the same.
+/// Checks that all replicas have the same content.
 fn all_are_equal(cluster: &Cluster) {
     cluster.nodes[0].braid(&["export", "remove", "db"]);
     cluster.nodes[0].braid(&["volume", "detach", "db"]);
@@ -30,14 +30,14 @@ fn all_are_equal(cluster: &Cluster) {
     }
 }
 
-/// The third replica is deleted and made again, with nothing in it: while nobody serves the volume.
-fn make_anew(cluster: &mut Cluster) {
+/// Deletes the third replica and creates it again, empty, while no node serves the volume.
+fn recreate(cluster: &mut Cluster) {
     cluster.nodes[0].kill();
     let three = &cluster.nodes[2];
     let old = three.json(&["replica", "show", "db"]);
     three.braid(&["replica", "delete", "db", "--yes", "--force"]);
     let made = serde_json::json!({"volume": old["volume"], "name": "db", "voter": 2,
-        "seating": {"voters": 7, "replicas": 7}, "in_sync": 3,
+        "membership": {"voters": 7, "replicas": 7}, "in_sync": 3,
         "pool": "tank", "size_bytes": SIZE, "head_bytes": old["head_bytes"], "tail_bytes": old["tail_bytes"]});
     let (status, answer) = api::ask(three, "POST", "/v1/replicas", &made.to_string());
     assert_eq!(status, 200, "{answer}");
@@ -45,12 +45,12 @@ fn make_anew(cluster: &mut Cluster) {
 }
 
 #[test]
-fn a_replica_that_is_back_gets_the_blocks_that_it_missed_and_no_more() {
+fn a_returning_replica_gets_only_the_blocks_that_it_missed() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
     let mut client = cluster.client(0);
-    // Everything is dirty when it dies: its regions alone would not tell what it lacks.
+    // Every region is dirty when the node dies: dirty regions alone would not show what the replica lacks.
     for at in 0..SIZE / MIB {
         client.write(at * MIB, &noise(MIB, at)).expect("it is written");
     }
@@ -61,7 +61,7 @@ fn a_replica_that_is_back_gets_the_blocks_that_it_missed_and_no_more() {
         client.write(block * BLOCK, &noise(BLOCK, 1000 + k)).expect("the two others have it");
         changed.insert(block);
     }
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
     let (sent, changed) = (sent_to(&cluster, 2), changed.len() as u64 * BLOCK);
@@ -71,7 +71,7 @@ fn a_replica_that_is_back_gets_the_blocks_that_it_missed_and_no_more() {
 }
 
 #[test]
-fn what_was_deleted_while_a_node_was_away_is_forgotten_or_can_be_deleted_there() {
+fn a_volume_deleted_while_a_node_was_down_is_forgotten_or_deletable_there() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("two/tank,three/tank", &[]);
     let make = ["volume", "create", "kept", "16M", "--replicas", "one/tank,two/tank,three/tank"];
@@ -89,7 +89,7 @@ fn what_was_deleted_while_a_node_was_away_is_forgotten_or_can_be_deleted_there()
     wait_for("it to be forgotten", || one.events().contains("db was deleted by another node").then_some(()));
     let said = wait_for("the other one to be looked at", || {
         let shown = one.json(&["volume", "show", "kept"])["attention"].to_string();
-        shown.contains("two/tank, three/tank have nothing of it").then_some(shown)
+        shown.contains("two/tank, three/tank have no data of it").then_some(shown)
     });
     assert!(said.contains("braid volume delete kept"), "{said}");
     assert_eq!(one.json(&["volume", "list"])["replicated"].as_array().map(Vec::len), Some(1));
@@ -98,7 +98,7 @@ fn what_was_deleted_while_a_node_was_away_is_forgotten_or_can_be_deleted_there()
 }
 
 #[test]
-fn after_an_opening_only_what_differs_is_sent() {
+fn after_an_attach_only_differing_blocks_are_sent() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
@@ -110,13 +110,15 @@ fn after_an_opening_only_what_differs_is_sent() {
     for block in (0..SIZE / BLOCK).step_by(16) {
         client.write(block * BLOCK, &noise(BLOCK, 1000 + block)).expect("the two others have it");
     }
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     drop(client);
-    // What it missed is noted nowhere any more.
+    // No record of the missed writes is left.
     cluster.nodes[0].restart(true);
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
-    // What was dirty is copied whole to whoever is there while it is brought together.
-    wait_for("the two to be equal", || cluster.nodes[0].events().contains("array db are equal again").then_some(()));
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
+    // Dirty regions are resynced in full to all connected replicas.
+    wait_for("the two to be equal", || {
+        cluster.nodes[0].events().contains("resync of array db is complete").then_some(())
+    });
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
     let (sent, changed) = (sent_to(&cluster, 2), SIZE / 16);
@@ -125,7 +127,7 @@ fn after_an_opening_only_what_differs_is_sent() {
 }
 
 #[test]
-fn a_replica_that_is_made_anew_gets_what_is_allocated() {
+fn a_recreated_replica_gets_the_allocated_blocks() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
@@ -137,18 +139,18 @@ fn a_replica_that_is_made_anew_gets_what_is_allocated() {
     }
     client.flush().expect("it is flushed");
     drop(client);
-    // What is dirty at the opening is brought together while the replica is filled, and may go to it twice.
+    // Regions that are dirty at the attach are resynced while the replica is filled, and may be sent to it twice.
     wait_for("nothing to be dirty", || {
         (cluster.nodes[0].json(&["array", "show", "db"])["redundancy"]["regions_dirty"] == 0).then_some(())
     });
-    make_anew(&mut cluster);
+    recreate(&mut cluster);
     cluster.wait_for_states(0, &WHOLE);
     let sent = sent_to(&cluster, 2);
     assert!(sent >= allocated && sent * 100 <= allocated * 103, "{sent} bytes were sent, {allocated} are allocated");
     all_are_equal(&cluster);
 }
 
-/// Each node has the same snapshots in the same order, and the same in each of them.
+/// Checks that each node has the same snapshots in the same order, with the same content.
 fn all_snapshots_are_equal(cluster: &Cluster, expected: &[&str]) {
     let first = on_node(&cluster.nodes[0]);
     let names: Vec<&str> = first.iter().filter_map(|(_, name)| name.as_deref()).collect();
@@ -168,7 +170,7 @@ fn all_snapshots_are_equal(cluster: &Cluster, expected: &[&str]) {
 }
 
 #[test]
-fn a_replica_that_is_back_gets_the_snapshots_that_it_missed() {
+fn a_returning_replica_gets_the_snapshots_that_it_missed() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
@@ -181,8 +183,8 @@ fn a_replica_that_is_back_gets_the_snapshots_that_it_missed() {
     snapshot(&cluster, "zero");
     cluster.nodes[2].kill();
     client.write(4 * MIB, &noise(2 * MIB, 100)).expect("the two others have it");
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
-    // The snapshots hold nothing there, where the one that is away has data.
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
+    // The snapshots hold zeros where the missing replica has data.
     client.call(0, WRITE_ZEROES, 20 * MIB, 3 * MIB as u32, &[]).expect("it is zeros");
     snapshot(&cluster, "one");
     client.write(4 * MIB + 8 * KIB, &noise(16 * KIB, 101)).expect("it is written");
@@ -197,22 +199,25 @@ fn a_replica_that_is_back_gets_the_snapshots_that_it_missed() {
     client.write(63 * MIB, &noise(MIB, 104)).expect("all three have it");
     snapshot(&cluster, "last");
     let shown = cluster.nodes[0].json(&["snapshot", "show", "db@one"]);
-    assert!(shown["replicas"].as_array().expect("a list").iter().all(|replica| replica["has"] == true), "{shown}");
+    assert!(
+        shown["replicas"].as_array().expect("a list").iter().all(|replica| replica["has_snapshot"] == true),
+        "{shown}"
+    );
     all_snapshots_are_equal(&cluster, &["zero", "one", "two", "last"]);
 
     drop(client);
     all_are_equal(&cluster);
 }
 
-/// A node's replica has no snapshots any more, and is in sync all the same.
+/// Deletes the snapshots of a node's replica, which stays in sync.
 fn lose_snapshots(daemon: &Daemon) {
     let register = daemon.json(&["replica", "show", "db"])["register"].clone();
     for (snapshot, _) in on_node(daemon) {
         for what in ["hide", "remove"] {
-            // Which session is the last one the controller alone knows.
+            // Only the controller knows its current session.
             let done = (1..=16).any(|session| {
                 let ask = serde_json::json!({"epoch": register["epoch"], "controller": register["controller"],
-                    "session": session, "change": {"do": what, "snapshot": snapshot}});
+                    "session": session, "change": {"operation": what, "snapshot": snapshot}});
                 api::ask(daemon, "POST", "/v1/replicas/db/snapshots", &ask.to_string()).0 == 200
             });
             assert!(done, "{what} {snapshot}");
@@ -222,7 +227,7 @@ fn lose_snapshots(daemon: &Daemon) {
 }
 
 #[test]
-fn what_was_written_before_a_replica_was_away_survives_a_snapshot_that_it_is_brought_later() {
+fn earlier_writes_survive_a_snapshot_that_is_copied_to_a_replica_later() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("two/tank,three/tank", &["--witness", "one"]);
     let export = |cluster: &Cluster, of: usize| {
@@ -233,11 +238,11 @@ fn what_was_written_before_a_replica_was_away_survives_a_snapshot_that_it_is_bro
     client.write(0, &noise(4 * MIB, 1)).expect("it is written");
     cluster.nodes[2].kill();
     client.write(MIB, &noise(MIB, 2)).expect("it is written");
-    cluster.wait_for_states(0, &["in_sync", "out", "witness"]);
+    cluster.wait_for_states(0, &["in_sync", "failed", "witness"]);
     cluster.nodes[0].braid(&["snapshot", "create", "db@early"]);
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &["in_sync", "in_sync", "witness"]);
-    // As it would if the snapshot had been taken while it was being filled, it lacks it.
+    // The replica lacks the snapshot, as if that had been taken during its resync.
     lose_snapshots(&cluster.nodes[2]);
     client.write(MIB / 2, &noise(2 * MIB, 3)).expect("both have it");
     client.flush().expect("it is flushed");
@@ -245,13 +250,13 @@ fn what_was_written_before_a_replica_was_away_survives_a_snapshot_that_it_is_bro
     cluster.nodes[0].braid(&["export", "remove", "db"]);
     cluster.nodes[0].braid(&["volume", "detach", "db"]);
 
-    // The replica is brought the snapshot when it was away, which is older than what it has.
+    // The snapshot is copied to the replica after it was missing; the snapshot is older than the replica's data.
     cluster.nodes[1].json(&["volume", "attach", "db"]);
     cluster.wait_for_states(1, &["in_sync", "in_sync", "witness"]);
     cluster.nodes[2].kill();
     let mut client = export(&cluster, 1);
     client.write(3 * MIB, &noise(MIB, 4)).expect("it is written");
-    cluster.wait_for_states(1, &["in_sync", "out", "witness"]);
+    cluster.wait_for_states(1, &["in_sync", "failed", "witness"]);
     cluster.nodes[2].start_again();
     cluster.wait_for_states(1, &["in_sync", "in_sync", "witness"]);
     drop(client);
@@ -262,7 +267,7 @@ fn what_was_written_before_a_replica_was_away_survives_a_snapshot_that_it_is_bro
 }
 
 #[test]
-fn a_replica_that_is_made_anew_gets_all_snapshots() {
+fn a_recreated_replica_gets_all_snapshots() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
@@ -270,10 +275,10 @@ fn a_replica_that_is_made_anew_gets_all_snapshots() {
     client.write(MIB, &noise(4 * MIB, 1)).expect("it is written");
     client.flush().expect("it is flushed");
     drop(client);
-    // It is away until there are snapshots.
-    make_anew(&mut cluster);
+    // The replica is missing until there are snapshots.
+    recreate(&mut cluster);
     cluster.nodes[2].kill();
-    cluster.wait_for_states(0, &["in_sync", "in_sync", "out"]);
+    cluster.wait_for_states(0, &["in_sync", "in_sync", "failed"]);
     let mut client = wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
     let mut allocated = 4 * MIB;
     for k in 0..3u64 {
@@ -284,7 +289,7 @@ fn a_replica_that_is_made_anew_gets_all_snapshots() {
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
     drop(client);
-    // Nothing is sent twice, for all that is told beside it.
+    // Nothing is sent twice, although data of the volume are replicated beside the snapshots.
     let sent = sent_to(&cluster, 2);
     assert!(sent >= allocated && sent <= allocated + 512 * KIB, "{sent} bytes were sent, {allocated} are allocated");
     all_snapshots_are_equal(&cluster, &["s0", "s1", "s2"]);

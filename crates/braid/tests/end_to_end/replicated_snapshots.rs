@@ -1,4 +1,4 @@
-//! Snapshots of volumes that are kept on several nodes: of one moment, under one name, on all of them, whoever dies meanwhile.
+//! Snapshots of replicated volumes: of one moment, under one name, on all replicas, whichever node dies meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use crate::nbd::{Client, WRITE};
 use crate::replicated::{Cluster, WHOLE};
 use crate::support::*;
 
-/// Blocks that each writer goes over again and again.
+/// Number of blocks that each writer rewrites again and again.
 const BLOCKS: u64 = 512;
 const BLOCK: u64 = 4096;
 
-/// Writers that count: the value *n* goes to block *n* mod [`BLOCKS`] of its own MiB, when the one before is acknowledged.
+/// Writers that count: they write the value *n* to block *n* mod [`BLOCKS`] of their own MiB once the one before is acknowledged.
 struct Writers {
     stop: Arc<AtomicBool>,
     acknowledged: Vec<Arc<AtomicU64>>,
@@ -29,7 +29,7 @@ impl Writers {
         let stop = Arc::new(AtomicBool::new(false));
         let acknowledged: Vec<Arc<AtomicU64>> = (0..count).map(|_| Arc::default()).collect();
         let write = |writer: u64| {
-            let (stop, told) = (Arc::clone(&stop), Arc::clone(&acknowledged[writer as usize]));
+            let (stop, last) = (Arc::clone(&stop), Arc::clone(&acknowledged[writer as usize]));
             let mut client = cluster.client(0);
             thread::spawn(move || {
                 for value in 1u64.. {
@@ -39,7 +39,7 @@ impl Writers {
                     let block: Vec<u8> = value.to_le_bytes().repeat(BLOCK as usize / 8);
                     let at = (writer * BLOCKS + value % BLOCKS) * BLOCK;
                     client.write(at, &block).expect("it is written");
-                    told.store(value, Ordering::SeqCst);
+                    last.store(value, Ordering::SeqCst);
                 }
             })
         };
@@ -48,7 +48,7 @@ impl Writers {
     }
 
     fn now(&self) -> Vec<u64> {
-        self.acknowledged.iter().map(|told| told.load(Ordering::SeqCst)).collect()
+        self.acknowledged.iter().map(|last| last.load(Ordering::SeqCst)).collect()
     }
 
     fn end(self) {
@@ -57,7 +57,7 @@ impl Writers {
     }
 }
 
-/// What was written by each writer at the moment of which this is; nothing may be missing or later.
+/// Returns the last value of each writer in a snapshot, and checks that no earlier write is missing and no later one is there.
 fn written(content: &[u8], writers: usize) -> Vec<u64> {
     let of = |writer: usize| {
         let value = |block: u64| {
@@ -77,12 +77,12 @@ fn written(content: &[u8], writers: usize) -> Vec<u64> {
     (0..writers).map(of).collect()
 }
 
-/// The content of a snapshot, as a node's replica has it.
+/// Returns the content of a snapshot, as a node's replica has it.
 pub fn content(daemon: &Daemon, own: &str) -> Vec<u8> {
     content_in(daemon, "tank", own)
 }
 
-/// The same of a replica in another pool.
+/// The same for a replica in another pool.
 pub fn content_in(daemon: &Daemon, pool: &str, own: &str) -> Vec<u8> {
     let socket = daemon.folder.join(&format!("{own}.nbd"));
     daemon.braid(&["export", "add", &format!("{pool}/db@{own}"), "--name", own, "--nbd", &format!("unix:{socket}")]);
@@ -94,7 +94,7 @@ pub fn content_in(daemon: &Daemon, pool: &str, own: &str) -> Vec<u8> {
     whole
 }
 
-/// Identities and names of what a node's replica has; no name: pending.
+/// Returns the identities and names of the snapshots of a node's replica; without a name one is pending.
 pub fn on_node(daemon: &Daemon) -> Vec<(String, Option<String>)> {
     let (status, answer) = api::ask(daemon, "GET", "/v1/replicas/db/snapshots", "");
     assert_eq!(status, 200, "{answer}");
@@ -123,7 +123,10 @@ fn a_snapshot_is_of_one_moment_on_all_replicas_while_clients_write() {
         let after = writers.now();
         let one = &taken["snapshots"][0];
         assert_eq!((&one["name"], &one["volume"]), (&format!("db@s{number}").into(), &"db".into()), "{taken}");
-        assert!(one["replicas"].as_array().expect("a list").iter().all(|replica| replica["has"] == true), "{taken}");
+        assert!(
+            one["replicas"].as_array().expect("a list").iter().all(|replica| replica["has_snapshot"] == true),
+            "{taken}"
+        );
         moments.push((before, after));
     }
     thread::sleep(Duration::from_millis(300));
@@ -147,7 +150,7 @@ fn a_snapshot_is_of_one_moment_on_all_replicas_while_clients_write() {
 }
 
 #[test]
-fn snapshots_have_one_name_everywhere_and_go_everywhere() {
+fn snapshots_are_named_and_deleted_on_all_replicas() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank", &["--witness", "three"]);
     let one = &cluster.nodes[0];
@@ -157,7 +160,7 @@ fn snapshots_have_one_name_everywhere_and_go_everywhere() {
     one.refused(3, &["snapshot", "create", "nothing@a"]);
     one.refused(3, &["snapshot", "show", "db@nothing"]);
     one.refused(3, &["snapshot", "delete", "db@nothing", "--yes"]);
-    // A name that a node's user has given is not there for all.
+    // A snapshot with the name exists on one node, taken by its user.
     cluster.nodes[1].braid(&["snapshot", "create", "tank/db@own"]);
     let said = one.refused(4, &["snapshot", "create", "db@own"]);
     assert!(said.contains("two/tank") && said.contains("tank/db@own"), "{said}");
@@ -176,7 +179,7 @@ fn snapshots_have_one_name_everywhere_and_go_everywhere() {
         assert!(node.refused(4, &["snapshot", "delete", "tank/db@tuesday", "--yes"]).contains("snapshot list db"));
     }
 
-    // Whoever reads one on a node keeps it from being deleted, on all.
+    // A reader of the snapshot on one node blocks its deletion on all.
     let two = &cluster.nodes[1];
     let socket = two.folder.join("tuesday.nbd");
     two.braid(&["export", "add", "tank/db@tuesday", "--name", "tuesday", "--nbd", &format!("unix:{socket}")]);
@@ -188,7 +191,7 @@ fn snapshots_have_one_name_everywhere_and_go_everywhere() {
     let said = one.refused(4, &["volume", "delete", "db", "--yes"]);
     assert!(said.contains("has snapshots"), "{said}");
 
-    // Another node serves it: it sees them, and only it changes them.
+    // Another node serves the volume: every node lists the snapshots, and only that node changes them.
     two.refused(3, &["snapshot", "list", "db"]);
     two.braid(&["volume", "attach", "db"]);
     wait_for("the first one to let go", || (one.json(&["volume", "show", "db"])["state"] == "detached").then_some(()));
@@ -201,15 +204,15 @@ fn snapshots_have_one_name_everywhere_and_go_everywhere() {
     assert_eq!(two.json(&["volume", "show", "db"])["snapshots"], 0);
     two.braid(&["volume", "delete", "db", "--yes"]);
 
-    // Those that a replica misses are shown so, and those that went meanwhile go there, too.
+    // Snapshots that a replica lacks are reported, and a deletion that it missed is repeated there.
     cluster.nodes[0].braid(&["volume", "list"]);
     let _ = cluster.nodes[0].any(&["volume", "delete", "db", "--yes", "--force"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].braid(&["snapshot", "create", "db@before"]);
-    // Nobody has asked anything of it since: that it is gone is found out now.
+    // No request was sent to the replica since: its absence is noticed now.
     cluster.nodes[2].kill();
     cluster.nodes[0].braid(&["snapshot", "delete", "db@before", "--yes"]);
-    assert_eq!(cluster.states(0), ["in_sync", "in_sync", "out"]);
+    assert_eq!(cluster.states(0), ["in_sync", "in_sync", "failed"]);
     cluster.nodes[0].braid(&["snapshot", "create", "db@meanwhile"]);
     cluster.nodes[2].start_again();
     cluster.wait_for_states(0, &WHOLE);
@@ -222,23 +225,23 @@ fn snapshots_have_one_name_everywhere_and_go_everywhere() {
 }
 
 #[test]
-fn whoever_dies_a_snapshot_is_on_all_replicas_or_on_none() {
+fn after_any_crash_a_snapshot_is_on_all_replicas_or_on_none() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     let (mut kept, mut gone): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
     for round in 0..10u64 {
         let own = format!("r{round}");
         let delete = kept.first().cloned().filter(|_| round % 2 == 1);
-        // The one that serves the volume, which may be about to take one, or to delete one.
+        // The serving node dies while it takes or deletes a snapshot.
         let verb = match &delete {
             Some(old) => vec!["snapshot".to_owned(), "delete".into(), format!("db@{old}"), "--yes".into()],
             None => vec!["snapshot".to_owned(), "create".into(), format!("db@{own}")],
         };
         let arguments: Vec<&str> = verb.iter().map(String::as_str).collect();
-        let mut asked = cluster.nodes[0].command(&arguments).spawn().expect("it runs");
+        let mut child = cluster.nodes[0].command(&arguments).spawn().expect("it runs");
         thread::sleep(Duration::from_millis(round * 17 % 90));
         cluster.nodes[0].restart(true);
-        let done = asked.wait().expect("it ends").success();
+        let done = child.wait().expect("it ends").success();
         cluster.wait_for_states(0, &WHOLE);
         let listed = names(&cluster.nodes[0].json(&["snapshot", "list", "db"]));
         let there = |own: &str| listed.contains(&format!("db@{own}"));
@@ -266,14 +269,14 @@ fn whoever_dies_a_snapshot_is_on_all_replicas_or_on_none() {
             assert_eq!(on_node(node), first, "round {round}");
         }
     }
-    // A replica that dies in the middle: it is on the others, or on none.
+    // A replica's node dies in the middle: the snapshot is on the others, or on none.
     for round in 0..3u64 {
         let own = format!("x{round}");
-        let mut asked =
+        let mut child =
             cluster.nodes[0].command(&["snapshot", "create", &format!("db@{own}")]).spawn().expect("it runs");
         thread::sleep(Duration::from_millis(round * 20));
         cluster.nodes[2].kill();
-        let done = asked.wait().expect("it ends").success();
+        let done = child.wait().expect("it ends").success();
         cluster.nodes[2].start_again();
         cluster.wait_for_states(0, &WHOLE);
         let listed = names(&cluster.nodes[0].json(&["snapshot", "list", "db"]));
@@ -285,16 +288,16 @@ fn whoever_dies_a_snapshot_is_on_all_replicas_or_on_none() {
     }
 }
 
-/// Nobody writes, so that nothing connects to it again but the snapshot.
+/// No client writes, so that only the snapshot connects to the replica again.
 #[test]
-fn a_replica_whose_daemon_began_anew_takes_snapshots_of_an_idle_volume() {
+fn a_replica_whose_daemon_restarted_takes_snapshots_of_an_idle_volume() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     for round in 0..3 {
         cluster.nodes[2].restart(true);
         wait_for("the snapshot to be taken", || {
-            let mut asked = cluster.nodes[0].command(&["snapshot", "create", &format!("db@r{round}")]);
-            asked.status().expect("it runs").success().then_some(())
+            let mut child = cluster.nodes[0].command(&["snapshot", "create", &format!("db@r{round}")]);
+            child.status().expect("it runs").success().then_some(())
         });
         cluster.wait_for_states(0, &WHOLE);
         wait_for("all to have it", || {
@@ -306,7 +309,7 @@ fn a_replica_whose_daemon_began_anew_takes_snapshots_of_an_idle_volume() {
 }
 
 #[test]
-fn a_clone_begins_as_the_snapshot_on_the_same_nodes() {
+fn a_clone_starts_as_the_snapshot_on_the_same_nodes() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank", &["--witness", "three"]);
     cluster.nodes[0].export("db");
@@ -324,7 +327,7 @@ fn a_clone_begins_as_the_snapshot_on_the_same_nodes() {
         (&made["state"], &made["size_bytes"], states),
         (&"serving".into(), &(64 * MIB).into(), vec![&Value::from("in_sync"), &"in_sync".into(), &"witness".into()])
     );
-    // The snapshot may go.
+    // The snapshot may be deleted.
     one.braid(&["snapshot", "delete", "db@monday", "--yes"]);
     let export = |cluster: &Cluster| {
         cluster.nodes[0].export("trial");
@@ -338,13 +341,13 @@ fn a_clone_begins_as_the_snapshot_on_the_same_nodes() {
         assert!(trial.read(20 * MIB, MIB as usize).expect("it is read").iter().all(|byte| *byte == 0));
     };
     check(&mut trial, 1);
-    // Some of a region is written: the rest of it stays.
+    // Part of a region is written: the rest of it stays.
     trial.write(40 * MIB + 2 * MIB, &noise(MIB, 4)).expect("it is written");
     trial.write(0, &noise(MIB, 5)).expect("it is written");
     check(&mut trial, 5);
     assert!(client.read(0, MIB as usize).expect("it is read") == noise(MIB, 3), "the other volume goes on");
 
-    // A replica that is filled wholly gets what nobody has written, too.
+    // A full rebuild of a replica also copies the data of the snapshot that the clone did not write.
     cluster.nodes[1].kill();
     trial.write(8 * MIB, &noise(MIB, 6)).expect("the other one has it");
     cluster.nodes[1].start_again();
@@ -373,7 +376,7 @@ fn a_clone_begins_as_the_snapshot_on_the_same_nodes() {
 }
 
 #[test]
-fn a_rollback_is_of_all_replicas_and_nothing_of_what_is_lost_comes_back() {
+fn a_rollback_applies_to_all_replicas_and_discarded_data_do_not_return() {
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     let write = |cluster: &Cluster, seed: u64| {
@@ -398,7 +401,7 @@ fn a_rollback_is_of_all_replicas_and_nothing_of_what_is_lost_comes_back() {
     assert_eq!(rollback(&cluster, "@nothing").status.code(), Some(3));
     cluster.nodes[0].refused(4, &["volume", "rollback", "tank/db", "tank/db@monday", "--yes"]);
 
-    // Each replica alone has what the snapshot has, once all are back.
+    // Each replica by itself has the content of the snapshot, once all are back.
     let check = |cluster: &Cluster, own: &str, seed: u64| {
         cluster.wait_for_states(0, &WHOLE);
         cluster.nodes[0].braid(&["snapshot", "create", &format!("db@{own}")]);
@@ -413,20 +416,20 @@ fn a_rollback_is_of_all_replicas_and_nothing_of_what_is_lost_comes_back() {
     };
     cluster.nodes[0].braid(&["volume", "rollback", "db", "db@monday", "--yes"]);
     check(&cluster, "a", 1000);
-    // Forward again, to a later one.
+    // Forward again, to a later snapshot.
     cluster.nodes[0].braid(&["volume", "rollback", "db", "@tuesday", "--yes"]);
     check(&cluster, "b", 2000);
     write(&cluster, 4000);
     assert_eq!(names(&cluster.nodes[0].json(&["snapshot", "list", "db"])), ["db@monday", "db@tuesday", "db@a", "db@b"]);
 
-    // Whoever serves it dies in the middle: it is as it was, or as the snapshot, on all.
+    // The serving node dies in the middle: all replicas have the content before, or that of the snapshot.
     for round in 0..4u64 {
         write(&cluster, 4000);
-        let asked = cluster.nodes[0].command(&["volume", "rollback", "db", "db@monday", "--yes"]).spawn();
-        let mut asked = asked.expect("it runs");
+        let child = cluster.nodes[0].command(&["volume", "rollback", "db", "db@monday", "--yes"]).spawn();
+        let mut child = child.expect("it runs");
         thread::sleep(Duration::from_millis(12 + round * 18));
         cluster.nodes[0].restart(true);
-        let done = asked.wait().expect("it ends").success();
+        let done = child.wait().expect("it ends").success();
         cluster.wait_for_states(0, &WHOLE);
         let own = format!("k{round}");
         cluster.nodes[0].braid(&["snapshot", "create", &format!("db@{own}")]);
@@ -443,7 +446,7 @@ fn a_snapshot_after_a_crash_waits_until_the_replicas_are_equal() {
     cluster.nodes[0].export("db");
     for round in 0..3u64 {
         let mut client = wait_for("it to be exported", || Client::open(&cluster.nodes[0].nbd_socket("db"), "db").ok());
-        // Many writes under way, of which some replicas have got some.
+        // Many writes in flight, some of which have reached some of the replicas.
         for at in 0..48 {
             client.send(0, WRITE, at * MIB, MIB as u32, &noise(MIB, 100 * round + at)).expect("it is sent");
         }
@@ -460,7 +463,7 @@ fn a_snapshot_after_a_crash_waits_until_the_replicas_are_equal() {
             .nodes
             .iter()
             .zip(&replicas)
-            .filter(|(_, replica)| replica["has"] == true)
+            .filter(|(_, replica)| replica["has_snapshot"] == true)
             .map(|(node, _)| node)
             .collect();
         assert!(having.len() > 1, "{shown}");
@@ -472,14 +475,14 @@ fn a_snapshot_after_a_crash_waits_until_the_replicas_are_equal() {
 }
 
 #[test]
-fn a_replica_that_hangs_keeps_clients_waiting_for_seconds_and_no_snapshot_is_left() {
+fn a_hanging_replica_delays_clients_for_seconds_and_leaves_no_pending_snapshot() {
     let cluster = Cluster::plain(&["one", "two", "three"]);
     cluster.create("one/tank,two/tank,three/tank", &[]);
     cluster.nodes[0].export("db");
     let writers = Writers::start(&cluster, 2);
     cluster.nodes[2].running.signal(Signal::STOP);
     let first = cluster.nodes[0].any(&["snapshot", "create", "db@first"]);
-    // Without the one that hangs, or not at all.
+    // The snapshot was taken without the hanging replica, or not at all.
     let before = writers.now();
     wait_for("the writers to go on", || {
         writers.now().iter().zip(&before).all(|(now, before)| now > before).then_some(())

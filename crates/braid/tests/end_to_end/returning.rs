@@ -1,4 +1,4 @@
-//! Arrays are found again from their labels, and nothing is taken that is somebody else's.
+//! Arrays are assembled from their labels, and disks in other use are refused.
 
 use std::fs;
 
@@ -20,7 +20,7 @@ fn state(daemon: &Daemon, array: &str) -> String {
 }
 
 #[test]
-fn an_array_is_found_again_by_another_daemon_whatever_the_order_and_the_paths() {
+fn another_daemon_assembles_an_array_in_any_order_and_from_any_paths() {
     let mut first = Daemon::start();
     let files = disks(&first, &["a", "b", "c"]);
     create(&first, "data", &files);
@@ -31,7 +31,7 @@ fn an_array_is_found_again_by_another_daemon_whatever_the_order_and_the_paths() 
     client.write(0, &data).expect("it writes");
     first.stop();
 
-    // Another machine, as it were: no state, other names, another order.
+    // Another machine, in effect: no state, other names, another order.
     let second = Daemon::start();
     let moved: Vec<String> = ["z", "y", "x"].iter().map(|name| second.folder.join(name)).collect();
     for (from, to) in files.iter().zip(&moved) {
@@ -70,14 +70,14 @@ fn arrays_and_exports_are_back_after_a_restart() {
 }
 
 #[test]
-fn a_missing_member_is_named_and_the_array_starts_when_it_comes() {
+fn a_missing_member_is_named_and_the_array_starts_when_it_returns() {
     let mut daemon = Daemon::start();
     let files = disks(&daemon, &["a", "b", "c"]);
     create(&daemon, "data", &files);
     daemon.export("data");
     let absent = daemon.json(&["array", "show", "data"])["members"][1]["uuid"].as_str().expect("a UUID").to_owned();
     daemon.stop();
-    // Elsewhere: files beside those that it knows, the daemon finds by itself.
+    // In another folder: the daemon finds files in the folders of known disks by itself.
     fs::create_dir(daemon.folder.join("elsewhere")).expect("a folder can be made");
     let hidden = daemon.folder.join("elsewhere/b");
     fs::rename(&files[1], &hidden).expect("a file can be renamed");
@@ -88,9 +88,9 @@ fn a_missing_member_is_named_and_the_array_starts_when_it_comes() {
     assert_eq!(array["members"][1]["state"], "missing");
     let shown = daemon.braid(&["array", "show", "data"]);
     assert!(shown.contains("missing") && shown.contains(&absent), "{shown}");
-    // Where it was last seen helps whoever has to look for it.
+    // The last known path of the missing member is shown.
     assert!(shown.contains(&files[1]), "{shown}");
-    // It needs attention, and says so in its exit status.
+    // The status reports it, and so does its exit status.
     assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5));
     assert!(Client::open(&daemon.nbd_socket("data"), "data").is_err(), "nothing is served with a hole in it");
 
@@ -109,7 +109,7 @@ fn stop_and_assemble_and_delete() {
     assert_eq!(state(&daemon, "data"), "stopped");
     daemon.braid(&["array", "assemble", "data"]);
     assert_eq!(state(&daemon, "data"), "active");
-    // Deleting destroys: it wants to be told that this is meant.
+    // Deleting needs `--yes`.
     daemon.refused(4, &["array", "delete", "data"]);
     assert_eq!(state(&daemon, "data"), "active");
     daemon.braid(&["array", "delete", "data", "--yes"]);
@@ -143,11 +143,11 @@ fn a_foreign_disk_is_refused_with_what_was_found() {
     assert!(sfdisk.status().expect("bash runs").success());
     let refusal = daemon.refused(4, &["array", "create", "data", "--level", "concat", &file]);
     assert!(refusal.to_lowercase().contains("partition"), "{refusal}");
-    // --force overrides that check.
+    // `--force` overrides that check.
     daemon.braid(&["array", "create", "data", "--level", "concat", &file, "--force"]);
-    // A member of an array is somebody's too: ours.
+    // A member of a Braid array is in use, too.
     daemon.refused(4, &["array", "create", "more", "--level", "concat", &file]);
-    // Also one whose array is not running.
+    // Also one whose array is stopped.
     daemon.braid(&["array", "stop", "data"]);
     let refusal = daemon.refused(4, &["array", "create", "more", "--level", "concat", &file]);
     assert!(refusal.contains("data"), "the array is named: {refusal}");
@@ -162,7 +162,7 @@ fn wipe_removes_braids_labels_and_nothing_else() {
     let mut client = Client::open(&daemon.nbd_socket("data"), "data").expect("it is served");
     client.write(0, &noise(MIB, 1)).expect("it writes");
     drop(client);
-    // In use: refused, by whoever asks.
+    // A disk in use is refused.
     daemon.refused(4, &["disk", "wipe", &files[0], "--yes"]);
     daemon.braid(&["export", "remove", "data"]);
     daemon.braid(&["array", "stop", "data"]);
@@ -174,13 +174,13 @@ fn wipe_removes_braids_labels_and_nothing_else() {
     assert_eq!(before.len(), after.len());
     let changed: Vec<usize> =
         (0..before.len() / 4096).filter(|&i| before[i * 4096..][..4096] != after[i * 4096..][..4096]).collect();
-    // The two copies of the label: nothing else differs, and what differs is zeros now.
+    // The two copies of the label are all that differs, and are zeros now.
     assert_eq!(changed.len(), 2, "blocks {changed:?}");
     for block in changed {
         assert!(before[block * 4096..].starts_with(b"BRAIDLB1"), "block {block} was no label");
         assert!(!after[block * 4096..].starts_with(b"BRAIDLB1"), "block {block} is still a label");
     }
-    // Somebody else's things are not touched.
+    // Content that is not Braid's is not touched.
     let foreign = daemon.folder.sparse("foreign", 64 * MIB);
     run("mkfs.ext4", &["-q", "-F", &foreign]);
     let sum = checksum(&foreign);
@@ -189,7 +189,7 @@ fn wipe_removes_braids_labels_and_nothing_else() {
 }
 
 #[test]
-fn examine_reads_labels_without_a_daemon_also_damaged_ones() {
+fn examine_reads_intact_and_damaged_labels_without_a_daemon() {
     let mut daemon = Daemon::start();
     let files = disks(&daemon, &["a", "b"]);
     create(&daemon, "data", &files);
@@ -199,7 +199,7 @@ fn examine_reads_labels_without_a_daemon_also_damaged_ones() {
     assert!(shown.contains("data") && shown.contains(&uuid), "{shown}");
     daemon.json(&["disk", "examine", &files[0]]);
 
-    // One bit of the first copy: the copy at the end is good, and the damage is said.
+    // One bit of the first copy is wrong: the copy at the end is intact, and the damage is reported.
     use std::os::unix::fs::FileExt as _;
     let bytes = fs::read(&files[0]).expect("it can be read");
     let first = bytes.chunks(4096).position(|block| block.starts_with(b"BRAIDLB1")).expect("there is a label");
@@ -215,7 +215,7 @@ fn examine_reads_labels_without_a_daemon_also_damaged_ones() {
 }
 
 #[test]
-fn a_disk_that_holds_nothing_of_braid_is_said_to() {
+fn examine_reports_a_disk_without_a_braid_label() {
     let daemon = Daemon::start();
     let file = daemon.folder.sparse("empty", 8 * MIB);
     let out = daemon.any(&["disk", "examine", &file]);
@@ -224,11 +224,10 @@ fn a_disk_that_holds_nothing_of_braid_is_said_to() {
     daemon.refused(3, &["disk", "examine", &daemon.folder.join("absent")]);
 }
 
-/// As after a kill, when the kernel still ends the I/O of the daemon that is gone: a disk is held for a while by
-/// somebody who lets go of it.
+/// As after a kill, when the kernel still completes the I/O of the dead daemon: a disk stays locked for a while.
 #[test]
-fn a_disk_that_is_still_held_at_the_start_is_waited_for() {
-    // Shorter than a start looks for disks, and longer.
+fn a_start_waits_for_a_disk_that_is_still_locked() {
+    // Shorter than the search for disks at a start, and longer.
     for held_ms in [1000, 4000] {
         let mut daemon = Daemon::start();
         let files = disks(&daemon, &["a", "b"]);
@@ -252,14 +251,14 @@ fn a_disk_that_is_still_held_at_the_start_is_waited_for() {
         let mut client = wait_for("the export", || Client::open(&daemon.nbd_socket("data"), "data").ok());
         assert_eq!(client.read(0, data.len()).expect("it reads"), data);
         holder.join().expect("it only sleeps");
-        // What needed attention for a while needs none any more.
+        // The item that needed attention for a while is gone.
         assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(0), "{}", daemon.braid(&["status"]));
     }
 }
 
-/// Clients that copy skip what they are told are holes.
+/// Copying clients skip ranges that are reported as holes.
 #[test]
-fn holes_of_a_file_that_took_a_members_name_are_not_believed() {
+fn holes_of_a_file_that_took_a_members_name_are_not_reported() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 24 * MIB);
     daemon.braid(&["array", "create", "data", "--level", "concat", &disk]);

@@ -1,4 +1,4 @@
-//! Two clients of the API want what only one can have, and neighbours on the machine are unkind.
+//! Concurrent API clients that request what only one can have, and unresponsive processes on the same machine.
 
 use std::process::Child;
 
@@ -19,7 +19,7 @@ fn succeeds(mut child: Child) -> bool {
 }
 
 #[test]
-fn of_two_creates_that_want_one_file_one_gets_it_and_keeps_it() {
+fn of_concurrent_creates_on_one_file_one_succeeds_and_keeps_it() {
     let mut daemon = Daemon::start();
     let mut won = Vec::new();
     for round in 0..8 {
@@ -50,7 +50,7 @@ fn an_export_never_outlives_its_array() {
         let address = format!("unix:{}", daemon.nbd_socket(&name));
         let stop = spawn(&daemon, &["array", "stop", "data", "--force"]);
         let add = spawn(&daemon, &["export", "add", "data", "--nbd", &address, "--name", &name]);
-        assert!(succeeds(stop), "round {round}: whoever forces it stops it");
+        assert!(succeeds(stop), "round {round}: a forced stop succeeds");
         let added = succeeds(add);
         for export in daemon.json(&["export", "list"])["exports"].as_array().expect("a list") {
             assert_eq!(export["state"], "waiting", "round {round}: {export}");
@@ -64,7 +64,7 @@ fn an_export_never_outlives_its_array() {
 }
 
 #[test]
-fn a_socket_whose_owner_accepts_nobody_does_not_hold_the_daemon() {
+fn a_socket_whose_owner_accepts_no_connection_does_not_block_the_daemon() {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 16 * MIB);

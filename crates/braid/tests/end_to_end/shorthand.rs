@@ -1,5 +1,4 @@
-//! What people's fingers know from elsewhere: other names of verbs and levels, changes of sizes, a snapshot in one word; and lists as programs
-//! read them.
+//! Names known from other tools: aliases of verbs and levels, relative sizes, the short form of a rollback; and lists for programs.
 
 use serde_json::Value;
 
@@ -39,7 +38,7 @@ fn aliases_do_what_their_commands_do() {
     assert_eq!((&job["kind"], &job["state"]), (&"check".into(), &"done".into()), "{job}");
     assert_eq!(daemon.json(&["pool", "scrub", "tank"])["pool"], "tank");
 
-    // Where there is no `remove`, `rm` is `delete`, and asks as that does.
+    // If a noun has no `remove`, `rm` is `delete`, and needs the same confirmation.
     assert!(daemon.refused(4, &["snapshot", "rm", "tank/db@one"]).contains("--yes"));
     daemon.braid(&["snapshot", "rm", "tank/db@one", "--yes"]);
     daemon.braid(&["snapshot", "destroy", "tank/db@two", "--yes"]);
@@ -49,7 +48,7 @@ fn aliases_do_what_their_commands_do() {
     assert_eq!(names(&daemon.json(&["volume", "ls"]), "volumes"), [""; 0]);
     daemon.braid(&["pool", "destroy", "tank", "--yes"]);
     assert_eq!(names(&daemon.json(&["pool", "ls"]), "pools"), [""; 0]);
-    // Elsewhere it is `remove`: of an array a member, and never the array.
+    // Otherwise `rm` is `remove`: of an array it removes a member, and never the array.
     daemon.refused(2, &["array", "rm", "data", "--yes"]);
     daemon.braid(&["array", "fail", "data", "1"]);
     daemon.braid(&["array", "rm", "data", "1"]);
@@ -60,7 +59,7 @@ fn aliases_do_what_their_commands_do() {
 }
 
 #[test]
-fn levels_are_typed_as_elsewhere_and_told_by_their_names() {
+fn aliases_of_levels_are_accepted_and_levels_are_shown_by_their_names() {
     let daemon = Daemon::start();
     let levels = [
         ("5", "raid5"),
@@ -87,7 +86,7 @@ fn levels_are_typed_as_elsewhere_and_told_by_their_names() {
 }
 
 #[test]
-fn a_size_with_a_sign_changes_the_present_one() {
+fn a_size_with_a_sign_changes_the_current_size() {
     let daemon = Daemon::start();
     let mut db = pool(&daemon);
     pools::write(&mut db, 0..100, 1);
@@ -101,14 +100,14 @@ fn a_size_with_a_sign_changes_the_present_one() {
     assert_eq!(size(), 1024 * MIB);
     resized(&["+512M"], 1536 * MIB);
     resized(&["-1G"], 512 * MIB);
-    // What shrinking needs: here it has data beyond the new end.
+    // Shrinking needs `--force` and `--yes`: here the volume has data beyond the new end.
     for (more, words) in [(&["-508M"][..], "--force"), (&["-508M", "--force"][..], "--yes")] {
         let out = resize(more);
         assert_eq!(out.status.code(), Some(4), "{more:?}: {}", said(&out));
         assert!(said(&out).contains(words), "{more:?}: {}", said(&out));
     }
     resized(&["--force", "-508M", "--yes"], 4 * MIB);
-    // The volume is no larger than that.
+    // The volume is smaller than that.
     for (more, words) in [("-4M", "would leave nothing"), ("-1G", "would leave nothing"), ("+x", "+10G, -10G")] {
         let out = resize(&[more]);
         assert_eq!(out.status.code(), Some(2), "{more}: {}", said(&out));
@@ -133,21 +132,21 @@ fn a_rollback_takes_its_snapshot_in_one_word() {
     for snapshot in ["tank/db@one", &uuid] {
         daemon.braid(&["volume", "resize", "tank/db", "+16M"]);
         let text = daemon.braid(&["volume", "rollback", snapshot, "--yes"]);
-        assert!(text.starts_with(&format!("volume tank/db is as {snapshot} again; its size is 16")), "{text}");
+        assert!(text.starts_with(&format!("rolled back volume tank/db to {snapshot}; its size is 16")), "{text}");
         assert_eq!(daemon.json(&["volume", "show", "tank/db"])["size_bytes"], 16 * MIB);
     }
     let refused = |status: i32, words: &str, more: &[&str]| {
         let text = daemon.refused(status, &[&["volume", "rollback"], more].concat());
         assert!(flat(&text).contains(words), "{more:?}: {text}");
     };
-    refused(4, "What was written to tank/db since tank/db@one", &["tank/db@one"]);
+    refused(4, "Data written to tank/db since tank/db@one", &["tank/db@one"]);
     refused(2, "no snapshot of volume tank/db is named", &["tank/db", "--yes"]);
     refused(2, "two snapshots are named", &["tank/db@one", "@one", "--yes"]);
     refused(3, "tank/db@none", &["tank/db@none", "--yes"]);
 }
 
 #[test]
-fn an_empty_list_has_no_rows_and_no_names() {
+fn an_empty_list_has_no_lines_and_no_names() {
     let daemon = Daemon::start();
     for noun in LISTS {
         for more in [&["-o", "name"][..], &["--no-headers"], &["-o", "wide", "--no-headers"]] {
@@ -158,9 +157,9 @@ fn an_empty_list_has_no_rows_and_no_names() {
 }
 
 #[test]
-fn lists_are_names_rows_or_json_as_they_are_wanted() {
+fn lists_are_printed_as_names_lines_or_json() {
     let daemon = Daemon::start();
-    // Its client stays connected, so that the list of exports stays as it is.
+    // The client stays connected, so that the list of exports does not change.
     let _db = pool(&daemon);
     daemon.braid(&["snapshot", "create", "tank/db@one"]);
     let disks = files(&daemon, &["one", "two"]);
@@ -178,10 +177,10 @@ fn lists_are_names_rows_or_json_as_they_are_wanted() {
         assert_eq!(with(list, &["-o", "name"]), format!("{name}\n"), "{list:?}");
         assert_eq!(with(list, &["--output=name", "--no-headers"]), format!("{name}\n"), "{list:?}");
         let table = with(list, &[]);
-        let (headings, rows) = table.split_once('\n').expect("a line");
-        assert!(flat(headings).starts_with("NAME ") && rows.lines().count() == 1, "{table}");
-        // Columns are as wide as what is in them: without headings they may be narrower.
-        assert_eq!(flat(&with(list, &["--no-headers"])), flat(rows), "{list:?}");
+        let (headings, lines) = table.split_once('\n').expect("a line");
+        assert!(flat(headings).starts_with("NAME ") && lines.lines().count() == 1, "{table}");
+        // Columns are as wide as their content: without headings they may be narrower.
+        assert_eq!(flat(&with(list, &["--no-headers"])), flat(lines), "{list:?}");
         let json: Value = serde_json::from_str(&with(list, &["-o", "json"])).expect("it is JSON");
         assert_eq!(names(&json, key), [name], "{list:?}");
         let both: Value = serde_json::from_str(&with(list, &["-o", "json", "--json"])).expect("it is JSON");
@@ -196,7 +195,7 @@ fn lists_are_names_rows_or_json_as_they_are_wanted() {
     }
     let refused = daemon.refused(2, &["array", "list", "-o", "yaml"]);
     assert!(refused.contains("wide, json, name"), "{refused}");
-    // An error is told as JSON where a list would be.
+    // An error is printed as JSON where a list would be.
     let out = daemon.any(&["volume", "ls", "nowhere", "-o", "json"]);
     let error: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&out)));
     assert_eq!((out.status.code(), &error["error"]["kind"]), (Some(3), &"not_found".into()), "{error}");

@@ -1,4 +1,4 @@
-//! Volumes with blocks of 512 bytes: what clients write to parts of the blocks in which data stand.
+//! Volumes with blocks of 512 bytes: writes to parts of the pool's blocks that hold data.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::support::*;
 
 const SECTOR: u64 = 512;
 
-/// A pool with a volume of such blocks, exported.
+/// Creates a pool with an exported volume of such blocks.
 fn volume(daemon: &Daemon) {
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 100 * MIB));
     daemon.braid(&["pool", "create", "tank", &disks[0], &disks[1]]);
@@ -20,15 +20,14 @@ fn client(daemon: &Daemon) -> Client {
     pools::client(daemon, "tank/disk")
 }
 
-/// What a writer puts into a sector, which no other one does.
+/// Returns the content that a writer puts into a sector, different for each writer.
 fn content(writer: u64, round: u64, sector: u64) -> Vec<u8> {
     noise(SECTOR, writer << 40 | round << 32 | sector)
 }
 
-/// Two clients write to the sectors of the same blocks in turn, many requests at a time: none of them takes away what the other wrote. Nor
-/// does a kill.
+/// Two clients write to sectors of the same blocks in turn, many requests at a time: no client overwrites the other's data, and no kill loses any.
 #[test]
-fn two_clients_write_to_parts_of_the_same_blocks_and_nothing_is_lost() {
+fn two_clients_write_to_parts_of_the_same_blocks_and_lose_nothing() {
     const SECTORS: u64 = 512;
     let mut daemon = Daemon::start();
     volume(&daemon);
@@ -36,7 +35,7 @@ fn two_clients_write_to_parts_of_the_same_blocks_and_nothing_is_lost() {
         let write = |writer: u64| {
             let mut client = client(&daemon);
             let own: Vec<u64> = (0..SECTORS).filter(|sector| sector % 2 == writer).collect();
-            // Some are written where blocks were never written, others over what is there.
+            // Some sectors are written in new blocks, others over existing data.
             for sectors in own.chunks(32) {
                 for sector in sectors {
                     let data = content(writer, round, *sector);
@@ -67,7 +66,7 @@ fn two_clients_write_to_parts_of_the_same_blocks_and_nothing_is_lost() {
 
 /// Every operation, at every offset within a block, against a copy in memory.
 #[test]
-fn every_operation_keeps_to_the_sectors_it_was_asked_for() {
+fn every_operation_changes_only_its_sectors() {
     let daemon = Daemon::start();
     volume(&daemon);
     let mut client = client(&daemon);
@@ -96,7 +95,7 @@ fn every_operation_keeps_to_the_sectors_it_was_asked_for() {
             }
             7 => {
                 client.call(fua, TRIM, from, len, &[]).expect("it is taken");
-                // A hint: what it left is read, and must be the old or nothing, sector by sector.
+                // A discard is a hint: each sector reads as before or as zeros.
                 let found = client.read(from, len as usize).expect("it can be read");
                 for (old, new) in copy[range].chunks_exact_mut(512).zip(found.chunks_exact(512)) {
                     assert!(new == old || new.iter().all(|byte| *byte == 0), "step {step}: a discard of {from}+{len}");
@@ -111,9 +110,9 @@ fn every_operation_keeps_to_the_sectors_it_was_asked_for() {
     assert_eq!(refused.raw_os_error(), Some(22));
 }
 
-/// The size of its blocks is a volume's own: it is said everywhere, goes with snapshots and clones, and stays.
+/// The block size belongs to the volume: it is reported everywhere, inherited by snapshots and clones, and persistent.
 #[test]
-fn the_size_of_blocks_is_said_and_stays() {
+fn the_block_size_is_reported_and_persists() {
     let mut daemon = Daemon::start();
     volume(&daemon);
     let uri = |daemon: &Daemon, name: &str| {
@@ -154,7 +153,7 @@ fn the_size_of_blocks_is_said_and_stays() {
             daemon.restart(true);
         }
     }
-    // A volume takes the blocks of a snapshot with its content.
+    // A rollback takes the block size of the snapshot together with its content.
     daemon.braid(&["export", "remove", "tank/usual"]);
     daemon.braid(&["volume", "rollback", "tank/usual", "tank/renamed@one", "--yes"]);
     assert_eq!(daemon.json(&["volume", "show", "tank/usual"])["block_bytes"], 512);
@@ -162,9 +161,9 @@ fn the_size_of_blocks_is_said_and_stays() {
     assert!(refused.contains("write 512 or 4096"), "{refused}");
 }
 
-/// Disks of other machines are brought as they are: partitions, and file systems with small blocks, without a detour.
+/// Disk images of other machines are copied unchanged: partitions, and file systems with small blocks, are used directly.
 #[test]
-fn images_of_disks_with_small_sectors_are_mounted_as_they_are() {
+fn images_of_disks_with_small_sectors_are_mounted_unchanged() {
     need_root();
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk.img", 2 << 30);

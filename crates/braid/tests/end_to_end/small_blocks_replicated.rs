@@ -1,4 +1,4 @@
-//! Volumes of several nodes with blocks of 512 bytes: what clients write to parts of blocks, through kills and moves.
+//! Replicated volumes with blocks of 512 bytes: writes to parts of blocks, through kills and moves.
 
 use std::fs;
 
@@ -8,12 +8,12 @@ use crate::support::*;
 
 const SECTOR: u64 = 512;
 
-/// What a writer puts into a sector, which no other one does.
+/// Returns the content that a writer puts into a sector, different for each writer.
 fn data_of(writer: u64, round: u64, sector: u64) -> Vec<u8> {
     noise(SECTOR, writer << 40 | round << 32 | sector)
 }
 
-/// The smallest block that a node's export announces, in bytes.
+/// Returns the minimum block size that a node's export announces, in bytes.
 fn smallest(name: &str, socket: &str) -> u64 {
     let info = run("nbdinfo", &["--json", &format!("nbd+unix:///{name}?socket={socket}")]);
     let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
@@ -43,20 +43,20 @@ fn write_in_turn(cluster: &Cluster, of: usize, round: u64, sectors: u64) {
     });
 }
 
-/// What both wrote in that round is read by another client.
+/// Checks that another client reads what both wrote in that round.
 #[track_caller]
 fn is_as_in(round: u64, client: &mut Client, sectors: u64) {
-    // Not from the beginning of a block to the end of one.
+    // A range that begins and ends inside a block.
     let found = client.read(SECTOR, ((sectors - 2) * SECTOR) as usize).expect("it can be read");
     for (sector, found) in (1..).zip(found.chunks_exact(SECTOR as usize)) {
         assert!(found == data_of(sector % 2, round, sector), "round {round}, sector {sector}");
     }
 }
 
-/// Two clients write to sectors of the same blocks, while a replica is there, is gone, comes back; then the node that serves dies, and another
-/// serves. None takes away what the other wrote, and the replicas are equal.
+/// Two clients write to sectors of the same blocks while a replica is present, missing and back; then the serving node
+/// dies, and another one serves. No client overwrites the other's data, and the replicas are equal.
 #[test]
-fn parts_of_blocks_that_two_clients_write_outlive_the_nodes() {
+fn writes_of_two_clients_to_parts_of_the_same_blocks_survive_node_failures() {
     const SECTORS: u64 = 512;
     let mut cluster = Cluster::plain(&["one", "two", "three"]);
     let made = cluster.create("one/tank,two/tank,three/tank", &["--block-size", "512"]);
@@ -84,9 +84,9 @@ fn parts_of_blocks_that_two_clients_write_outlive_the_nodes() {
     assert!(content(&cluster.nodes[1]) == first && content(&cluster.nodes[2]) == first, "replicas differ");
 }
 
-/// Every operation, at every offset within a block, against a copy in memory; and the replicas are equal afterwards.
+/// Every operation, at every offset within a block, against a copy in memory; the replicas are equal afterwards.
 #[test]
-fn every_operation_on_replicas_keeps_to_its_sectors() {
+fn every_operation_on_replicas_changes_only_its_sectors() {
     let cluster = Cluster::plain(&["one", "two"]);
     cluster.create("one/tank,two/tank", &["--block-size", "512"]);
     cluster.nodes[0].export("db");
@@ -116,7 +116,7 @@ fn every_operation_on_replicas_keeps_to_its_sectors() {
             }
             7 => {
                 client.call(fua, TRIM, from, len, &[]).expect("it is taken");
-                // Whole blocks read as zeros, others stay.
+                // Whole blocks read as zeros, others keep their content.
                 let whole = (from.next_multiple_of(4096) as usize, (to - to % 4096) as usize);
                 if whole.0 < whole.1 {
                     copy[whole.0..whole.1].fill(0);
@@ -133,9 +133,9 @@ fn every_operation_on_replicas_keeps_to_its_sectors() {
     assert!(first[0] == copy && first == second, "replicas differ");
 }
 
-/// The size of its blocks goes with snapshots, clones and replicas that are added, is said by every node, and stays over restarts.
+/// The block size is inherited by snapshots, clones and added replicas, reported by every node, and persistent.
 #[test]
-fn the_size_of_blocks_of_replicas_is_said_and_stays() {
+fn the_block_size_of_replicas_is_reported_and_persists() {
     let mut cluster = Cluster::plain(&["one", "two"]);
     cluster.create("one/tank", &["--block-size", "512"]);
     cluster.nodes[0].export("db");
@@ -161,13 +161,13 @@ fn the_size_of_blocks_of_replicas_is_said_and_stays() {
             cluster.nodes.iter_mut().for_each(|node| node.restart(true));
         }
     }
-    // What a node has of it can be read there by sectors.
+    // A snapshot on a node can be read there by sectors.
     let socket = cluster.nodes[1].folder.join("one.nbd");
     cluster.nodes[1].braid(&["export", "add", "tank/db@one", "--name", "one", "--nbd", &format!("unix:{socket}")]);
     assert_eq!(smallest("one", &socket), 512);
     let mut reader = Client::open(&socket, "one").expect("it is exported");
     assert!(reader.read(512, 512).expect("it can be read") == noise(512, 1));
-    // The volume moves, and its blocks with it.
+    // The volume moves, and keeps its block size.
     cluster.nodes[1].braid(&["volume", "attach", "db"]);
     cluster.nodes[1].export("db");
     assert_eq!(smallest("db", &cluster.nodes[1].nbd_socket("db")), 512);
@@ -194,7 +194,7 @@ fn the_size_of_blocks_of_replicas_is_said_and_stays() {
     cluster.nodes[0].refused(3, &["volume", "show", "far"]);
 }
 
-/// A file system with small blocks in a volume of several nodes is mounted as it is, on one node and then on the other.
+/// A file system with small blocks in a replicated volume is mounted unchanged, on one node and then on the other.
 #[test]
 fn an_image_with_small_blocks_moves_from_node_to_node() {
     need_root();

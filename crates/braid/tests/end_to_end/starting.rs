@@ -1,10 +1,10 @@
-//! While disks are still being found after a start, what is on them is unknown, and is said to be.
+//! While a starting daemon still searches for disks, objects on unfound disks are reported as unknown, not as missing.
 
 use crate::support::*;
 use std::os::unix::net::UnixListener;
 
 #[test]
-fn what_may_be_on_a_disk_that_has_not_answered_is_not_said_to_be_missing() {
+fn objects_that_may_be_on_an_unresponsive_disk_are_not_reported_missing() {
     let mut far = Daemon::start();
     let disk = far.folder.sparse("disk", 64 * MIB);
     far.array("lun", "concat", &[&disk]);
@@ -17,8 +17,7 @@ fn what_may_be_on_a_disk_that_has_not_answered_is_not_said_to_be_missing() {
     near.braid(&["volume", "create", "here/a", "8M"]);
     near.braid(&["pool", "create", "tank", &uri]);
     near.braid(&["volume", "create", "tank/db", "8M"]);
-    // Every disk has answered: what is not listed does not exist.
-    // A device of another test that does not answer may hold the search up.
+    // Every disk has responded: an object that is not listed does not exist. A hanging device of another test may delay the end of the search.
     wait_for("the search to end", || {
         (!near.json(&["status"])["starting"].as_bool().expect("it is said")).then_some(())
     });
@@ -27,7 +26,7 @@ fn what_may_be_on_a_disk_that_has_not_answered_is_not_said_to_be_missing() {
     near.stop();
     far.stop();
 
-    // The server of the pool's disk is reached, and says nothing.
+    // The server of the pool's disk accepts connections, and sends nothing.
     let silent = UnixListener::bind(&socket).expect("the server has removed its socket");
     near.start_again();
     let status = near.json(&["status"]);
@@ -53,8 +52,8 @@ fn what_may_be_on_a_disk_that_has_not_answered_is_not_said_to_be_missing() {
     assert!(list["incomplete"].to_string().contains("looking for disks"), "{list}");
     let list = near.any(&["snapshot", "list"]);
     assert!(said(&list).contains("no snapshots are known yet"), "{}", said(&list));
-    assert!(said(&list).contains("may not be complete"), "{}", said(&list));
-    // What has been found is served, and what no disk decides is known.
+    assert!(said(&list).contains("may be incomplete"), "{}", said(&list));
+    // Objects that were found are served, and objects that do not depend on disks are known.
     near.braid(&["volume", "show", "here/a"]);
     near.refused(3, &["export", "show", "nothing"]);
 
@@ -64,7 +63,7 @@ fn what_may_be_on_a_disk_that_has_not_answered_is_not_said_to_be_missing() {
     let head = run("curl", &["-s", "-i", "--unix-socket", &api, "http://braid/v1/no-such-path"]);
     assert!(head.starts_with("HTTP/1.1 404"), "{head}");
 
-    // The server goes: connections to it end, and the disk is given up. Then everything is known again.
+    // The server stops: its connections end, and the search gives the disk up. Then all objects are known again.
     drop(silent);
     std::fs::remove_file(&socket).expect("it is there");
     wait_within(PATIENCE * 2, "the end of the search", || {

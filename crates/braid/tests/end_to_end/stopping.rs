@@ -1,4 +1,4 @@
-//! The daemon ends: by itself, in bounded time, whatever hangs; and when it cannot go on.
+//! The daemon stops in bounded time, whatever hangs; and it ends when it cannot go on.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::nbd::{self, Client};
 use crate::support::*;
 
-/// Longest that an end may take. What is waited for adds up to half of it; a service manager kills after 45 s.
+/// Upper limit of a stop. The daemon's own waits add up to half of it; a service manager kills after 45 s.
 const ENDED: Duration = Duration::from_secs(45);
 
-/// Whether the label of the disk says that its array stopped in order.
+/// Returns whether the label of the disk records a clean stop of its array.
 #[track_caller]
 fn is_clean(disk: &str) -> bool {
     let text = run(BRAID, &["disk", "examine", disk, "--json"]);
@@ -23,7 +23,7 @@ fn is_clean(disk: &str) -> bool {
     }
 }
 
-/// The first field of this name, however deep.
+/// Returns the first field of this name, at any depth.
 fn find<'a>(json: &'a serde_json::Value, name: &str) -> Option<&'a serde_json::Value> {
     match json {
         serde_json::Value::Object(map) => map.get(name).or_else(|| map.values().find_map(|inner| find(inner, name))),
@@ -33,7 +33,7 @@ fn find<'a>(json: &'a serde_json::Value, name: &str) -> Option<&'a serde_json::V
 }
 
 #[test]
-fn a_disk_that_hangs_is_named_and_left_while_others_are_closed_cleanly() {
+fn a_hanging_disk_is_named_and_left_open_while_others_are_closed_cleanly() {
     let mut daemon = Daemon::start();
     let bad = daemon.folder.sparse("bad", 64 * MIB);
     let good = daemon.folder.sparse("good", 64 * MIB);
@@ -53,7 +53,7 @@ fn a_disk_that_hangs_is_named_and_left_while_others_are_closed_cleanly() {
     assert!(!errors.iter().any(|line| line.contains("array good")) && !log.contains("panicked"), "{log}");
     assert!(is_clean(&good), "a disk that answers is closed cleanly");
     assert!(!is_clean(&bad));
-    // Nothing stands in the way of the next start.
+    // The next start succeeds.
     daemon.start_again();
     let mut other = Client::open(&daemon.nbd_socket("good"), "good").expect("it is served");
     assert_eq!(other.read(0, 64 * KIB as usize).expect("it reads"), noise(64 * KIB, 1));
@@ -62,7 +62,7 @@ fn a_disk_that_hangs_is_named_and_left_while_others_are_closed_cleanly() {
 }
 
 #[test]
-fn clients_that_do_not_take_their_answers_do_not_keep_the_daemon() {
+fn clients_that_do_not_read_their_replies_do_not_delay_a_stop() {
     let mut daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 64 * MIB);
     daemon.array("data", "concat", &[&disk]);
@@ -70,7 +70,7 @@ fn clients_that_do_not_take_their_answers_do_not_keep_the_daemon() {
     for _ in 0..8 {
         deaf.send(0, nbd::READ, 0, 8 * MIB as u32, &[]).expect("sent");
     }
-    // And one of the API's, in the middle of its request.
+    // An API client in the middle of its request.
     let mut slow = UnixStream::connect(daemon.folder.join("api.sock")).expect("the API listens");
     slow.write_all(b"POST /v1/arrays HTTP/1.1\r\nhost: braid\r\ncontent-length: 500\r\n\r\n{").expect("it is sent");
     // The requests have arrived once the daemon has read for them.
@@ -102,14 +102,14 @@ fn a_shard_that_panics_ends_the_daemon_and_is_named() {
     assert_eq!(status.code(), Some(1), "{}", daemon.running.log());
     let log = daemon.running.log();
     assert!(log.contains("shard 1 has panicked: a test asked for it"), "{log}");
-    // As after any death: everything is there again.
+    // As after any crash: everything is there again.
     daemon.start_again();
     let mut client = wait_for("the export", || Client::open(&daemon.nbd_socket("data"), "data").ok());
     assert_eq!(client.read(0, 64 * KIB as usize).expect("it reads"), noise(64 * KIB, 1));
 }
 
 #[test]
-fn the_limit_of_open_files_is_raised_and_a_low_one_is_said() {
+fn the_limit_of_open_files_is_raised_and_a_low_one_is_reported() {
     let limited = |limits: &str| {
         let folder = Folder::new();
         let plain = serve(&folder, &[]);

@@ -1,4 +1,4 @@
-//! The command line as a person sees it: at a terminal, which is a pseudo-terminal with somebody who reads its screen.
+//! The command line at a terminal: a pseudo-terminal whose screen the test reads.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -19,7 +19,7 @@ struct Terminal {
     slave: OwnedFd,
     child: Child,
     before: Termios,
-    /// What stands on the screen, and everything that was printed.
+    /// The screen, and everything that was printed.
     seen: Arc<Mutex<(vt100::Parser, Vec<u8>)>>,
 }
 
@@ -39,7 +39,7 @@ impl Terminal {
         let slave = rustix::fs::open(&name, flags, Mode::empty()).expect("it can be opened");
         tcsetwinsize(&master, size(columns, rows)).expect("it has a size");
         let before = tcgetattr(&slave).expect("it is a terminal");
-        // A session of its own, so that a change of the size is told to it.
+        // A session of its own, so that the process gets a signal when the size changes.
         let mut command: Command = command("setsid");
         command.arg("--ctty").arg(program).args(arguments).env("TERM", "xterm-256color");
         command.env_remove("NO_COLOR").env_remove("COLUMNS");
@@ -69,7 +69,7 @@ impl Terminal {
         self.screen(vt100::Screen::contents)
     }
 
-    /// Everything that was printed, as bytes of a terminal.
+    /// Returns everything that was printed, as bytes of a terminal.
     fn printed(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock().unwrap_or_else(PoisonError::into_inner).1).into_owned()
     }
@@ -96,7 +96,7 @@ impl Terminal {
         wait_for("the program to end", || self.child.try_wait().expect("it is our child"))
     }
 
-    /// The terminal is as it was before.
+    /// Checks that the terminal has its original settings.
     #[track_caller]
     fn is_given_back(&self) {
         let now = tcgetattr(&self.slave).expect("it is still a terminal");
@@ -120,12 +120,12 @@ fn size(columns: u16, rows: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// Runs `braid ARGUMENTS` to its end at a terminal of 80 columns, and gives its status and what it printed.
+/// Runs `braid ARGUMENTS` to its end at a terminal of 80 columns. Returns its status and what it printed.
 #[track_caller]
 fn at_terminal(daemon: &Daemon, arguments: &[&str], environment: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut terminal = Terminal::start(daemon, (80, 200), BRAID, arguments, environment);
     let status = terminal.wait();
-    // What it has printed last may still be on its way.
+    // The last output may still be on its way.
     let mut before = None;
     let printed = wait_for("the end of the output", || {
         thread::sleep(std::time::Duration::from_millis(50));
@@ -135,7 +135,7 @@ fn at_terminal(daemon: &Daemon, arguments: &[&str], environment: &[(&str, &str)]
     (status.code(), printed)
 }
 
-/// Without what makes colour.
+/// Removes the escape sequences of colours.
 fn plain(printed: &str) -> String {
     let mut text = String::new();
     let mut parts = printed.split("\x1b[");
@@ -147,7 +147,7 @@ fn plain(printed: &str) -> String {
 }
 
 #[test]
-fn status_says_at_a_glance_whether_all_is_right_and_what_to_do() {
+fn status_shows_at_a_glance_the_health_and_the_remedy() {
     let mut daemon = Daemon::start();
     assert!(daemon.braid(&["status"]).starts_with("All is well."));
     let (one, two) = (daemon.folder.sparse("one", 32 * MIB), daemon.folder.sparse("two", 32 * MIB));
@@ -167,14 +167,14 @@ fn status_says_at_a_glance_whether_all_is_right_and_what_to_do() {
     assert!(text.lines().any(|line| line.trim() == command), "{text}");
     let out = daemon.any(&["status", "--check"]);
     assert_eq!(out.status.code(), Some(5), "{}", said(&out));
-    // What it says to type helps.
+    // The command that the status names works.
     let typed: Vec<&str> = command.split(' ').skip(1).map(|word| if word == "DISK" { &moved } else { word }).collect();
     daemon.braid(&typed);
     assert!(daemon.braid(&["status"]).starts_with("All is well.\n"));
 }
 
 #[test]
-fn tables_fit_the_terminal_whatever_the_names_and_are_whole_elsewhere() {
+fn tables_fit_the_terminal_and_are_uncut_elsewhere() {
     let daemon = Daemon::start();
     let name = "n".repeat(63);
     let disks: Vec<String> =
@@ -202,11 +202,11 @@ fn tables_fit_the_terminal_whatever_the_names_and_are_whole_elsewhere() {
         let long = text.lines().find(|line| line.chars().count() > 80);
         assert_eq!(long, None, "braid {}:\n{text}", command.join(" "));
     }
-    // COLUMNS says otherwise: a wider table has room for the name.
+    // COLUMNS overrides the width: a wider table has space for the name.
     let (_, printed) = at_terminal(&daemon, &["array", "list"], &[("COLUMNS", "240")]);
     let text = plain(&printed);
     assert!(text.contains(&name) && text.lines().all(|line| line.chars().count() <= 240), "{text}");
-    // Where there is no terminal, nothing is wrapped or cut.
+    // Without a terminal nothing is wrapped or cut.
     let whole: [(&[&str], &str); 5] = [
         (&["array", "list"], &name),
         (&["array", "show", &name], &disks[0]),
@@ -220,15 +220,18 @@ fn tables_fit_the_terminal_whatever_the_names_and_are_whole_elsewhere() {
         assert!(text.contains(word) && !text.contains('…'), "braid {}:\n{text}", command.join(" "));
     }
     for list in ["array", "export"] {
-        assert_eq!(daemon.braid(&[list, "list"]).lines().count(), 2, "a heading and a row");
+        assert_eq!(daemon.braid(&[list, "list"]).lines().count(), 2, "a heading and a line");
     }
 }
 
 #[test]
-fn there_is_colour_at_a_terminal_alone_unless_somebody_says_otherwise() {
+fn colour_is_used_only_at_a_terminal_unless_configured_otherwise() {
     let daemon = Daemon::start();
+    daemon.braid(&["array", "create", "data", "--level", "raid0", "mem:64M", "mem:64M"]);
     let colour = "\x1b[";
-    for command in [&["status"][..], &["--help"], &["array", "nonsense"]] {
+    let commands =
+        [&["status"][..], &["--help"], &["array", "nonsense"], &["array", "list"], &["array", "show", "data"]];
+    for command in commands {
         let with = |further: &[&'static str]| [command, further].concat();
         let at = |arguments: &[&str], environment: &[(&str, &str)]| {
             at_terminal(&daemon, arguments, environment).1.contains(colour)
@@ -244,33 +247,33 @@ fn there_is_colour_at_a_terminal_alone_unless_somebody_says_otherwise() {
 }
 
 #[test]
-fn top_shows_what_happens_and_gives_the_terminal_back() {
+fn top_shows_activity_and_restores_the_terminal() {
     let mut daemon = Daemon::start();
     let uri = daemon.array("data", "raid0", &["mem:64M", "mem:64M"]);
     let mut top = Terminal::start(&daemon, (100, 30), BRAID, &["top", "--interval", "200ms"], &[]);
     top.wait_for_text("All is well.");
     top.wait_for_text("data");
     assert!(top.screen(vt100::Screen::alternate_screen));
-    // While a client reads, its export, its array and its disks do.
+    // While a client reads, its export, its array and its disks show the activity.
     let bench = ["bench", "--op", "read", "--time", "60s", &uri];
     let busy = Running::start(&daemon.folder, "bench", &mut daemon.command(&bench));
     let reads = |screen: &vt100::Screen| {
-        let rows: Vec<String> = screen.contents().lines().map(str::to_owned).collect();
-        let busy = |row: &&String| row.split_whitespace().nth(1).is_some_and(|reads| reads.ends_with(['k', 'M']));
-        rows.iter().filter(busy).count()
+        let lines: Vec<String> = screen.contents().lines().map(str::to_owned).collect();
+        let busy = |line: &&String| line.split_whitespace().nth(1).is_some_and(|reads| reads.ends_with(['k', 'M']));
+        lines.iter().filter(busy).count()
     };
     wait_for("reads of one export, one array and two disks", || (top.screen(reads) >= 4).then_some(()));
     drop(busy);
-    // On a smaller screen, nothing is beside it; the heading is where it was.
+    // On a smaller screen nothing is shown beside it; the heading is where it was.
     top.resize(64, 12);
-    top.wait_for_text("q leaves");
+    top.wait_for_text("q quits");
     wait_for("the small screen", || {
         let text = top.text();
         (text.lines().count() <= 12
             && text.lines().nth(2).is_some_and(|l| l.starts_with("EXPORT") && l.trim_end().ends_with("CONN")))
         .then_some(())
     });
-    // A daemon that goes away is said, and waited for.
+    // A stopped daemon is reported, and waited for.
     daemon.stop();
     top.wait_for_text("no daemon is running");
     daemon.start_again();
@@ -298,7 +301,7 @@ fn top_shows_what_happens_and_gives_the_terminal_back() {
 }
 
 #[test]
-fn long_work_shows_a_line_that_lives_and_goes_on_without_it() {
+fn long_work_shows_a_progress_line_and_continues_without_it() {
     let daemon = Daemon::start();
     let disks: Vec<String> =
         ["a", "b"].iter().map(|name| format!("throttled({},bw=8M)", daemon.folder.sparse(name, 80 * MIB))).collect();
@@ -310,10 +313,10 @@ fn long_work_shows_a_line_that_lives_and_goes_on_without_it() {
     check.wait_for_text("/s");
     check.type_in("\x03");
     assert_eq!(check.wait().code(), Some(1));
-    check.wait_for_text("it goes on: braid job watch data:1");
+    check.wait_for_text("the job continues: braid job watch data:1");
     check.is_given_back();
     assert_eq!(daemon.json(&["job", "list"])["jobs"][0]["state"], "running");
-    // Watched to the end it says what came of it.
+    // Watched to its end, the job prints its outcome.
     daemon.braid(&["job", "limit", "data:1", "512M"]);
     let mut watch = Terminal::start(&daemon, (80, 24), BRAID, &["job", "watch"], &[]);
     watch.wait_for_text("check (job data:1) is done");
@@ -321,6 +324,20 @@ fn long_work_shows_a_line_that_lives_and_goes_on_without_it() {
     assert_eq!(watch.wait().code(), Some(0));
     let begun = Terminal::start(&daemon, (80, 24), BRAID, &["array", "check", "data", "--no-wait"], &[]);
     begun.wait_for_text("braid job watch data:2");
+}
+
+#[test]
+fn a_wait_of_over_a_second_shows_what_it_is_for_and_is_erased() {
+    let daemon = Daemon::start();
+    // Accepts connections, and does not reply.
+    let socket = daemon.folder.join("silent.sock");
+    let silent = std::os::unix::net::UnixListener::bind(&socket).expect("a socket can be made");
+    let mut status = Terminal::start(&daemon, (80, 24), BRAID, &["status", "--socket", &socket], &[]);
+    status.wait_for_text("waiting for the daemon: reading its status … ");
+    drop(silent.accept().expect("the command has connected"));
+    assert_eq!(status.wait().code(), Some(6));
+    status.wait_for_text("cannot be reached");
+    assert!(!status.text().contains("waiting for"), "{}", status.text());
 }
 
 #[test]
@@ -350,7 +367,7 @@ fn shells_complete_commands_options_and_names() {
     let out = run("env", &[&format!("HOME={home}"), "fish", "--no-config", "-c", &fish]);
     let words: Vec<&str> = out.lines().filter_map(|line| line.split('\t').next()).collect();
     assert_eq!(words, ["array", "create", "--check"]);
-    // Names of arrays and exports are the daemon's to say; without one there are none, and no complaint.
+    // The daemon completes names of arrays and exports; without a daemon there are none, and no error message.
     daemon.array("quartz", "concat", &["mem:64M"]);
     daemon.braid(&["export", "rename", "quartz", "quiet"]);
     let program = std::path::Path::new(BRAID).parent().expect("it lies in a folder").display().to_string();
@@ -377,7 +394,7 @@ fn shells_complete_commands_options_and_names() {
     let names = ["quartz", "quartz", "quiet"];
     assert_eq!(ask(&["bash", "--norc", "-c"], &in_bash), names);
     assert_eq!(ask(&["fish", "--no-config", "-c"], &in_fish), names);
-    // zsh completes at a terminal only.
+    // zsh completes only at a terminal.
     let zsh = script("zsh");
     let mut shell = Terminal::start(
         &daemon,
@@ -407,7 +424,7 @@ fn shells_complete_commands_options_and_names() {
 }
 
 #[test]
-fn every_command_has_a_manual_page_without_a_fault() {
+fn every_command_has_a_manual_page_without_warnings() {
     let folder = Folder::new();
     let pages = folder.join("man");
     run(BRAID, &["man", "--dir", &pages]);
@@ -425,7 +442,7 @@ fn every_command_has_a_manual_page_without_a_fault() {
     }
     let shown = run("mandoc", &["-T", "utf8", &format!("{pages}/braid-array-create.1")]);
     let shown: String = {
-        // Bold is written as a letter over itself.
+        // Bold is written as a letter, a backspace and the letter again.
         let mut text = String::new();
         for c in shown.chars() {
             if c == '\u{8}' {

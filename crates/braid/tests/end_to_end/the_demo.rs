@@ -1,4 +1,4 @@
-//! `make demo`, as somebody who has just cloned the repository sees it.
+//! `make demo` in a freshly cloned repository.
 
 use crate::support::*;
 

@@ -1,14 +1,14 @@
-//! What no member can read, and regions that were never written.
+//! Blocks that no member can read, and regions that were never written.
 
 use crate::mirrors::*;
 use crate::support::*;
 
 #[test]
-fn a_member_lacks_what_nobody_can_read_until_it_is_written_again() {
+fn a_rebuilt_member_lacks_unreadable_blocks_until_they_are_rewritten() {
     let daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
     let c = &daemon.folder.sparse("c", 80 * MIB);
-    // Lost sectors: two of the array's blocks of 4 KiB, from 2 MiB of the disk on.
+    // Bad sectors: two of the array's blocks of 4 KiB, at 2 MiB of the disk.
     let bad = format!("faulty({a},bad@2M-2056K)");
     let mut client = create(&daemon, "raid1", &[&bad, b], &[]);
     write(&mut client, 0..64, 1);
@@ -16,7 +16,7 @@ fn a_member_lacks_what_nobody_can_read_until_it_is_written_again() {
     let data_start = show(&daemon)["members"][0]["data_offset_bytes"].as_u64().expect("its place is known");
     let place = 2 * MIB - data_start;
     drop(client);
-    // What was written just now can be read. After a start it cannot, as the rules begin anew.
+    // Blocks that were just written are readable. After a restart of the array they are not, as the fault rules begin anew.
     daemon.braid(&["array", "stop", "data", "--force"]);
     daemon.braid(&["array", "assemble", "data"]);
     daemon.braid(&["array", "fail", "data", "1"]);
@@ -25,28 +25,28 @@ fn a_member_lacks_what_nobody_can_read_until_it_is_written_again() {
     wait_for("the event", || daemon.events().contains("unreadable").then_some(()));
     let events = daemon.events();
     assert!(events.contains(&format!("at byte {place} of array data")) && events.contains("bad@2M"), "{events}");
-    // It is told where one looks, and how to go on.
+    // The status reports the blocks, and how to repair them.
     let status = wait_for("the status", || {
         let out = daemon.any(&["status", "--check", "--json"]);
         said(&out).contains("2 blocks cannot be read").then_some(out)
     });
     assert_eq!(status.status.code(), Some(5));
-    assert!(said(&status).contains(&place.to_string()) && said(&status).contains("write those places again"));
+    assert!(said(&status).contains(&place.to_string()) && said(&status).contains("rewrite these ranges"));
     let job = daemon.json(&["job", "list"])["jobs"][0].clone();
     assert_eq!((&job["findings"]["unreadable_blocks"], &job["state"]), (&2.into(), &"running".into()), "{job}");
-    assert_eq!(job["findings"]["places_bytes"], serde_json::json!([place, place + 4096]));
-    assert_eq!((health(&daemon).as_str(), member_state(&daemon, 1).as_str()), ("rebuilding", "filling"));
+    assert_eq!(job["findings"]["offsets_bytes"], serde_json::json!([place, place + 4096]));
+    assert_eq!((health(&daemon).as_str(), member_state(&daemon, 1).as_str()), ("rebuilding", "rebuilding"));
     assert!(show(&daemon)["redundancy"]["damaged_blocks"].as_u64().is_some_and(|blocks| blocks == 2));
 
-    // The rest is served, whoever asks for that gets an error, however often: the array does not fail of it.
+    // Other blocks are served, and reads of the bad ones give errors, however often: the array does not fail because of them.
     let mut client = self::client(&daemon);
     check(&mut client, 0..place / BLOCK, 1);
     for _ in 0..80 {
-        client.read(place, 4096).expect_err("nobody has it");
+        client.read(place, 4096).expect_err("no member can read it");
     }
     assert_eq!(health(&daemon), "rebuilding");
     check(&mut client, place / BLOCK + 1..64, 1);
-    // Written again, it goes on by itself.
+    // The rebuild completes once the blocks are rewritten.
     write(&mut client, place / BLOCK..place / BLOCK + 1, 1);
     wait_for_health(&daemon, "whole");
     assert_eq!(daemon.any(&["status", "--check"]).status.code(), Some(5), "a disk that gave errors is still named");
@@ -55,10 +55,10 @@ fn a_member_lacks_what_nobody_can_read_until_it_is_written_again() {
 }
 
 #[test]
-fn what_was_never_written_is_a_hole_on_every_member() {
+fn unwritten_regions_are_holes_on_every_member() {
     let mut daemon = Daemon::start();
     let [a, b] = &files(&daemon, &["a", "b"])[..] else { panic!("two files") };
-    // Whatever is on the disks: the array has never written it.
+    // The content of the disks does not matter: the array has never written it.
     for path in [a, b] {
         std::fs::write(path, noise(80 * MIB, 3)).expect("a file can be written");
     }
@@ -92,7 +92,7 @@ fn what_was_never_written_is_a_hole_on_every_member() {
     daemon.restart(true);
     self::client(&daemon);
     assert_eq!(map(&daemon), some, "the same after a crash");
-    // A copy takes what is there, and no more.
+    // A rebuild copies the written data, and no more.
     let copy = daemon.folder.join("copy");
     run("nbdcopy", &[&daemon.uri("data"), &copy]);
     let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&copy).expect("the copy is there"));
@@ -100,7 +100,7 @@ fn what_was_never_written_is_a_hole_on_every_member() {
 }
 
 #[test]
-fn top_shows_how_mirrors_stand() {
+fn top_shows_the_state_of_mirrors() {
     let daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid1", &[a, b], &["--spare", &format!("throttled({c},bw=1M)")]);
@@ -109,10 +109,10 @@ fn top_shows_how_mirrors_stand() {
     assert!(once().contains("(spare)"), "{}", once());
     daemon.braid(&["array", "fail", "data", "0"]);
     let text = once();
-    assert!(text.contains("data (rebuilding ") && text.contains("(filling)"), "{text}");
+    assert!(text.contains("data (rebuilding ") && text.contains("(rebuilding)"), "{text}");
     let rates = daemon.json(&["top", "--interval", "100ms"]);
     assert_eq!(
         (&rates["arrays"][0]["health"], &rates["disks"][0]["member"]),
-        (&"rebuilding".into(), &"filling".into())
+        (&"rebuilding".into(), &"rebuilding".into())
     );
 }

@@ -1,4 +1,4 @@
-//! `braid serve --upgrade`: the daemon becomes another build in its own process, and who uses its exports only waits.
+//! `braid serve --upgrade`: the daemon becomes another build in its own process, and clients of its exports only wait.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::*;
 
-/// Asks for an upgrade to this program by the API alone: the status of the answer, and the answer.
+/// Requests an upgrade to this program by the API alone. Returns the status and the body of the reply.
 fn ask(socket: &str, binary: &str) -> (u16, Value) {
     let mut stream = UnixStream::connect(socket).expect("the API listens");
     let body = serde_json::json!({ "binary": binary }).to_string();
@@ -27,7 +27,7 @@ fn ask(socket: &str, binary: &str) -> (u16, Value) {
     (status, serde_json::from_str(body).expect("JSON"))
 }
 
-/// Waits until this upgrade is over, and gives what is said of it.
+/// Waits until this upgrade is over, and returns its report.
 fn over(daemon: &Daemon, number: u64) -> Value {
     wait_for("the upgrade", || {
         let upgrade = daemon.try_json(&["status"]).ok()?["upgrade"].clone();
@@ -44,22 +44,22 @@ impl Drop for Loop {
     }
 }
 
-/// Asks for what an NBD server says first, again and again. It is never refused: who comes while nobody is there waits. Gives the
-/// number of those who were greeted.
-fn knock(mut connect: impl FnMut() -> std::io::Result<Box<dyn std::io::Read>>, over: &AtomicBool) -> u64 {
-    let mut greeted = 0;
+/// Connects and reads an NBD server's greeting, again and again. A connection is never refused: it waits while no
+/// daemon accepts it. Returns the number of greetings.
+fn greetings(mut connect: impl FnMut() -> std::io::Result<Box<dyn std::io::Read>>, over: &AtomicBool) -> u64 {
+    let mut received = 0;
     while !over.load(Ordering::Relaxed) {
         let mut stream = connect().expect("the address is listened on at every moment");
         let mut hello = [0; 8];
-        // Who had been let in before the end is cut off, and comes again.
-        greeted += u64::from(stream.read_exact(&mut hello).is_ok_and(|()| &hello == b"NBDMAGIC"));
+        // Connections accepted just before the switch are cut off, and tried again.
+        received += u64::from(stream.read_exact(&mut hello).is_ok_and(|()| &hello == b"NBDMAGIC"));
         std::thread::sleep(Duration::from_millis(2));
     }
-    greeted
+    received
 }
 
 #[test]
-fn who_uses_an_export_waits_while_the_daemon_is_upgraded() {
+fn clients_of_an_export_wait_while_the_daemon_is_upgraded() {
     need_root();
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("a.img", 512 << 20);
@@ -78,9 +78,10 @@ fn who_uses_an_export_waits_while_the_daemon_is_upgraded() {
     let mut fio = Running::start(&daemon.folder, "fio", &mut fio);
     let over = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&over);
-    let at_path = std::thread::spawn(move || knock(|| Ok(Box::new(UnixStream::connect(&socket)?)), &seen));
+    let at_path = std::thread::spawn(move || greetings(|| Ok(Box::new(UnixStream::connect(&socket)?)), &seen));
     let seen = Arc::clone(&over);
-    let at_port = std::thread::spawn(move || knock(|| Ok(Box::new(TcpStream::connect(("127.0.0.1", port))?)), &seen));
+    let at_port =
+        std::thread::spawn(move || greetings(|| Ok(Box::new(TcpStream::connect(("127.0.0.1", port))?)), &seen));
     for number in 1..=3 {
         std::thread::sleep(Duration::from_millis(300));
         assert!(fio.ended().is_none(), "it writes while the daemon is upgraded: {}", fio.log());
@@ -90,8 +91,8 @@ fn who_uses_an_export_waits_while_the_daemon_is_upgraded() {
     }
     assert!(fio.wait().success(), "no write failed, and all is there: {}", fio.log());
     over.store(true, Ordering::Relaxed);
-    for knocking in [at_path, at_port] {
-        assert!(knocking.join().expect("nobody was refused") > 3);
+    for client in [at_path, at_port] {
+        assert!(client.join().expect("no connection was refused") > 3);
     }
     let longest =
         fio.log().lines().filter(|line| line.contains("clat (")).map(str::trim).collect::<Vec<_>>().join("; ");
@@ -103,21 +104,22 @@ fn who_uses_an_export_waits_while_the_daemon_is_upgraded() {
 }
 
 #[test]
-fn an_upgrade_that_would_not_start_stops_nothing() {
+fn an_upgrade_that_would_not_start_is_refused_without_a_stop() {
     let daemon = Daemon::start();
     let api = daemon.folder.join("api.sock");
     let disks = [daemon.folder.sparse("a.img", 24 << 20), daemon.folder.sparse("b.img", 24 << 20)];
     daemon.array("safe", "raid1", &[&disks[0], &disks[1]]);
     let file = |name: &str, mode: u32| {
         let path = daemon.folder.join(name);
-        // By another process: what this one has open for writing, another test's child may have for a moment, and cannot be run.
+        // Copied by another process: a file that this process has open for writing may be inherited by another test's
+        // child for a moment, and cannot be executed then.
         run("cp", &[BRAID, &path]);
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode can be set");
         path
     };
     let open = file("open", 0o757);
     for (binary, status, word) in [
-        ("/bin/true", 400, "does not say what a Braid says"),
+        ("/bin/true", 400, "is not that of a Braid that supports upgrades"),
         ("/bin/false", 400, "would not start here"),
         ("/dev/null", 400, "is no program"),
         ("bin/braid", 400, "from the root"),
@@ -127,13 +129,13 @@ fn an_upgrade_that_would_not_start_stops_nothing() {
         let (found, answer) = ask(&api, binary);
         assert!(found == status && answer.to_string().contains(word), "{binary}: {found} {answer}");
     }
-    // One that is right, with a configuration that is not.
+    // A valid program, with an invalid configuration.
     fs::write(daemon.folder.join("braid.toml"), "shard = 3\n").expect("a file can be written");
     let refused = daemon.refused_any(&["serve", "--upgrade"]);
     assert!(refused.contains("no such key"), "{refused}");
     fs::write(daemon.folder.join("braid.toml"), "").expect("a file can be written");
     assert_eq!(daemon.json(&["status"])["upgrade"], Value::Null, "nothing has happened");
-    // Work in the background goes on in the next one, and of two at once one comes first.
+    // Background work continues in the new build; of two concurrent requests one comes first.
     let slow = format!("throttled({},bw=4M)", daemon.folder.sparse("c.img", 24 << 20));
     daemon.braid(&["array", "replace", "safe", "1", &slow, "--no-wait"]);
     let asking = || {
@@ -150,14 +152,14 @@ fn an_upgrade_that_would_not_start_stops_nothing() {
             && daemon.json(&["status"])["attention"].as_array()?.is_empty())
         .then_some(())
     });
-    // One that cannot be run after all, as it was changed meanwhile: the daemon becomes itself again.
+    // A program that became unexecutable after its check: the daemon executes its own build again.
     let fickle = file("fickle", 0o755);
     let (status, answer) = ask(&api, &fickle);
     assert_eq!(status, 200, "{answer}");
     fs::set_permissions(&fickle, fs::Permissions::from_mode(0o644)).expect("its mode can be set");
     let number = answer["number"].as_u64().expect("a number");
     let done = over(&daemon, number);
-    // Unless it was faster than the change.
+    // The upgrade may have been faster than the change.
     assert!(done["failed"] == Value::Null || done["failed"].to_string().contains("fickle cannot be run"), "{done}");
     assert_eq!(daemon.json(&["status"])["pid"].as_u64(), Some(daemon.running.id().into()));
     assert_eq!(daemon.json(&["array", "show", "safe"])["state"], "active");

@@ -1,4 +1,4 @@
-//! Volumes as members of arrays, and what stands on those: found again from below, ended from above, and never on themselves.
+//! Volumes as members of arrays, and pools on those arrays: assembled from the lowest stack level up, stopped from the highest down, never cyclic.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::patient::PatientFio;
 use crate::pools::{check, check_zeros, client, export, socket, write};
 use crate::support::*;
 
-/// Pools of one file each, with a volume of 48 MiB in each.
+/// Creates pools of one file each, with a volume of 48 MiB in each.
 fn volumes(daemon: &Daemon, disks: &[(&str, &str)]) {
     for (pool, disk) in disks {
         daemon.braid(&["pool", "create", pool, disk]);
@@ -32,7 +32,7 @@ fn in_sync(daemon: &Daemon, array: &str) -> Option<()> {
 }
 
 #[test]
-fn a_mirror_of_two_volumes_of_two_pools_is_found_again_through_kills_under_fio() {
+fn a_mirror_of_volumes_of_two_pools_is_assembled_through_kills_under_fio() {
     let mut daemon = Daemon::start();
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
     volumes(&daemon, &[("tank", &disks[0]), ("other", &disks[1])]);
@@ -56,13 +56,13 @@ fn a_mirror_of_two_volumes_of_two_pools_is_found_again_through_kills_under_fio()
     writer.succeeds();
     wait_for("both to be equal again", || in_sync(&daemon, "data"));
 
-    // In order, too; and both have the same.
+    // A clean stop, too; and both members have the same data.
     let mut data = client(&daemon, "data");
     write(&mut data, 0..64, 5);
     data.flush().expect("it flushes");
     drop(data);
     daemon.restart(false);
-    assert!(daemon.events().contains("array data is active") && !daemon.events().contains("brought together"));
+    assert!(daemon.events().contains("array data is active") && !daemon.events().contains("resync"));
     check(&mut client(&daemon, "data"), 0..64, 5);
     daemon.braid(&["array", "check", "data", "--wait"]);
     daemon.braid(&["array", "stop", "data", "--force"]);
@@ -74,7 +74,7 @@ fn a_mirror_of_two_volumes_of_two_pools_is_found_again_through_kills_under_fio()
 }
 
 #[test]
-fn a_pool_that_loses_its_disk_costs_the_array_a_member_and_another_volume_takes_its_place() {
+fn a_pool_that_loses_its_disk_fails_a_member_and_another_volume_replaces_it() {
     let daemon = Daemon::start();
     let bad = format!("faulty({},gone-after=900)", daemon.folder.sparse("a.img", 96 * MIB));
     let disks = ["b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
@@ -89,7 +89,7 @@ fn a_pool_that_loses_its_disk_costs_the_array_a_member_and_another_volume_takes_
             break;
         }
     }
-    wait_for("the member to be left out", || (states(&daemon, "data")[0].1 == "out").then_some(()));
+    wait_for("the member to be left out", || (states(&daemon, "data")[0].1 == "failed").then_some(()));
     write(&mut data, 0..200, 77_000);
     data.flush().expect("it goes on");
     check(&mut data, 0..200, 77_000);
@@ -98,21 +98,21 @@ fn a_pool_that_loses_its_disk_costs_the_array_a_member_and_another_volume_takes_
     daemon.braid(&["array", "add", "data", "third/v", "--wait"]);
     wait_for("the new member to be filled", || in_sync(&daemon, "data"));
     check(&mut data, 0..200, 77_000);
-    // What it was filled with is what is read without the other one.
+    // Without the other member, reads return what the new member was rebuilt with.
     daemon.braid(&["array", "fail", "data", "volume:other/v"]);
     check(&mut data, 0..200, 77_000);
     check_zeros(&mut data, 400..500);
-    // The volume that was left out is nobody's any more, and its pool can go.
+    // The dropped volume is no member any more, and its pool can be deleted; its failing disk may keep labels.
     let refused = daemon.refused(1, &["pool", "delete", "tank", "--force", "--yes"]);
     assert!(refused.contains("may bear labels of it still"), "{refused}");
 }
 
 #[test]
-fn pools_on_arrays_on_volumes_start_from_below_and_are_never_on_themselves() {
+fn pools_on_arrays_on_volumes_start_from_the_lowest_level_and_are_never_cyclic() {
     let mut daemon = Daemon::start();
     let [a, b, c, d] = ["a.img", "b.img", "c.img", "d.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
     volumes(&daemon, &[("tank", &a), ("other", &b)]);
-    // A volume and a disk: it waits for the volume at a start, and does not begin without it.
+    // A volume and a disk: a start waits for the volume, and does not start the array degraded.
     daemon.braid(&["array", "create", "lower", "--level", "raid1", "tank/v", &c, "--start-degraded", "auto"]);
     daemon.braid(&["pool", "create", "middle", "lower"]);
     daemon.braid(&["volume", "create", "middle/v", "32M"]);
@@ -132,7 +132,7 @@ fn pools_on_arrays_on_volumes_start_from_below_and_are_never_on_themselves() {
     write(&mut db, 100..200, 50_000);
     db.flush().expect("it flushes");
 
-    // Nothing stands on itself, however it is asked for.
+    // No array or pool may stand on itself, whichever command adds the member.
     let refused = daemon.refused(4, &["pool", "add", "tank", "upper", "--force"]);
     assert!(refused.contains("is member 0 of pool top"), "{refused}");
     daemon.braid(&["volume", "create", "middle/w", "8M"]);
@@ -150,10 +150,10 @@ fn pools_on_arrays_on_volumes_start_from_below_and_are_never_on_themselves() {
     let refused = daemon.refused(2, &["array", "replace", "lower", "0", "top/w"]);
     assert!(refused.contains("would stand on itself"), "{refused}");
     let refused = daemon.refused(2, &["array", "grow", "other-upper", "top/w"]);
-    assert!(refused.contains("cannot take one while it serves"), "{refused}");
+    assert!(refused.contains("cannot change it while it serves"), "{refused}");
     let refused = daemon.refused(2, &["pool", "add", "top", "middle/w"]);
     assert!(refused.contains("a volume of a pool, which cannot be a member of another pool"), "{refused}");
-    // A fourth storey would be one too many.
+    // A fourth stack level is refused.
     daemon.braid(&["array", "create", "attic", "--level", "concat", "top/w"]);
     daemon.braid(&["pool", "create", "roof", "attic"]);
     daemon.braid(&["volume", "create", "roof/v", "1M"]);
@@ -168,7 +168,7 @@ fn pools_on_arrays_on_volumes_start_from_below_and_are_never_on_themselves() {
 }
 
 #[test]
-fn a_volume_that_is_a_member_is_not_taken_from_under_its_array_and_grows_with_it() {
+fn a_member_volume_cannot_be_used_otherwise_and_grows_with_its_array() {
     let daemon = Daemon::start();
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 160 * MIB));
     volumes(&daemon, &[("tank", &disks[0]), ("other", &disks[1])]);
@@ -203,7 +203,7 @@ fn a_volume_that_is_a_member_is_not_taken_from_under_its_array_and_grows_with_it
     write(&mut data, 0..64, 3);
     data.flush().expect("it flushes");
 
-    // A snapshot of a member, and a clone, are as always.
+    // Snapshots and clones of a member work as for any volume.
     daemon.braid(&["snapshot", "create", "tank/v@used"]);
     daemon.braid(&["snapshot", "delete", "tank/v@used", "--yes"]);
     let before = daemon.json(&["array", "show", "data"])["size_bytes"].as_u64().expect("a size");
@@ -215,7 +215,7 @@ fn a_volume_that_is_a_member_is_not_taken_from_under_its_array_and_grows_with_it
     check(&mut data, 0..64, 3);
     drop(data);
 
-    // Stopped, it is still theirs: only who says so deletes or changes one.
+    // While the array is stopped its volumes stay reserved: only `--force` deletes or changes one.
     daemon.braid(&["array", "stop", "data", "--force"]);
     let nbd = format!("unix:{}", crate::pools::socket(&daemon));
     let commands: [&[&str]; 4] = [
@@ -237,14 +237,14 @@ fn a_volume_that_is_a_member_is_not_taken_from_under_its_array_and_grows_with_it
     check(&mut client(&daemon, "data"), 0..64, 3);
     daemon.braid(&["array", "delete", "data", "--force", "--yes"]);
     daemon.braid(&["volume", "delete", "other/v", "--yes"]);
-    // A file of such a name is a file, and what is gone is no disk.
+    // A path that exists is a file, and a deleted volume is no disk.
     let folder = daemon.folder.join("tank");
     fs::create_dir(&folder).expect("a folder can be made");
     daemon.refused(3, &["array", "create", "data", "--level", "concat", "other/v"]);
 }
 
 #[test]
-fn a_pool_whose_arrays_do_not_stand_equally_deep_any_more_is_opened_all_the_same() {
+fn a_pool_whose_arrays_are_no_longer_on_one_stack_level_still_opens() {
     let mut daemon = Daemon::start();
     let [a, b, c, d, e] =
         ["a.img", "b.img", "c.img", "d.img", "e.img"].map(|name| daemon.folder.sparse(name, 192 * MIB));
@@ -252,7 +252,7 @@ fn a_pool_whose_arrays_do_not_stand_equally_deep_any_more_is_opened_all_the_same
     daemon.braid(&["volume", "create", "tank/w", "32M"]);
     daemon.braid(&["array", "create", "x", "--level", "raid1", "tank/v", "other/v"]);
     daemon.braid(&["array", "create", "y", "--level", "concat", "tank/w"]);
-    // A disk of its own is as deep as the arrays are.
+    // The disk makes the member depths equal: a disk of its own counts like the arrays.
     daemon.braid(&["pool", "create", "top", "x", "y", &e]);
     daemon.braid(&["volume", "create", "top/db", "80M"]);
     export(&daemon, "top/db");
@@ -275,12 +275,12 @@ fn a_pool_whose_arrays_do_not_stand_equally_deep_any_more_is_opened_all_the_same
         check(&mut db, 400..500, 7);
         wait_for("the mirror to be whole", || in_sync(&daemon, "x"));
     }
-    assert!(!daemon.events().contains("left out"), "{}", daemon.events());
+    assert!(!daemon.events().contains("was dropped"), "{}", daemon.events());
     daemon.braid(&["array", "check", "x", "--wait"]);
 }
 
 #[test]
-fn an_array_that_is_stopped_finds_its_volumes_by_new_names_and_by_those_it_is_told() {
+fn a_stopped_array_finds_its_volumes_by_new_names_and_by_those_in_the_command() {
     let mut daemon = Daemon::start();
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
     volumes(&daemon, &[("tank", &disks[0]), ("other", &disks[1])]);
@@ -306,7 +306,7 @@ fn an_array_that_is_stopped_finds_its_volumes_by_new_names_and_by_those_it_is_to
     assert_eq!(states(&daemon, "data"), members);
     check(&mut client(&daemon, "data"), 0..64, 3);
 
-    // Whoever names the disk knows better than what was noted.
+    // A disk named in the command takes precedence over the recorded one.
     daemon.braid(&["array", "stop", "data", "--force"]);
     daemon.kill();
     let path = daemon.folder.join("state/state.json");
@@ -321,7 +321,7 @@ fn an_array_that_is_stopped_finds_its_volumes_by_new_names_and_by_those_it_is_to
 }
 
 #[test]
-fn a_pool_below_an_array_that_does_not_end_is_left_alone_when_the_daemon_stops() {
+fn a_pool_below_an_array_that_does_not_stop_is_left_open_when_the_daemon_stops() {
     let mut daemon = Daemon::start();
     let bad = format!("faulty({},write-hang@32M-90M)", daemon.folder.sparse("a.img", 96 * MIB));
     let disks = ["b.img", "c.img"].map(|name| daemon.folder.sparse(name, 96 * MIB));
@@ -329,7 +329,7 @@ fn a_pool_below_an_array_that_does_not_end_is_left_alone_when_the_daemon_stops()
     daemon.braid(&["array", "create", "data", "--level", "raid1", "tank/v", "other/v"]);
     export(&daemon, "data");
     let mut data = client(&daemon, "data");
-    // The pool gives out what is low first: some write comes to where the disk hangs.
+    // The pool allocates low blocks first: some write reaches the range where the disk hangs.
     for at in 0..160 {
         data.send(0, WRITE, at * 256 * KIB, 256 * KIB as u32, &noise(256 * KIB, at)).expect("sent");
         let is_answered = || daemon.json(&["export", "show", "data"])["stats"]["writes"].as_u64() == Some(at + 1);
@@ -349,13 +349,13 @@ fn a_pool_below_an_array_that_does_not_end_is_left_alone_when_the_daemon_stops()
         assert!(log.contains(&left), "{log}");
     }
     assert!(!log.contains("pool third was not"), "{log}");
-    assert!(!log.contains("left out"), "{log}");
+    assert!(!log.contains("was dropped"), "{log}");
     daemon.start_again();
     assert!(states(&daemon, "data").iter().all(|(_, state)| state == "in_sync"), "{}", daemon.events());
 }
 
 #[test]
-fn an_array_on_a_volume_whose_pool_is_being_changed_is_started_when_that_has_ended() {
+fn an_array_on_a_volume_of_a_locked_pool_starts_when_the_pool_is_unlocked() {
     let daemon = Daemon::start();
     let disks = ["a.img", "b.img"].map(|name| daemon.folder.sparse(name, 160 * MIB));
     volumes(&daemon, &[("tank", &format!("faulty({},write-hang@100M-101M*1)", disks[0])), ("other", &disks[1])]);
@@ -366,14 +366,14 @@ fn an_array_on_a_volume_whose_pool_is_being_changed_is_started_when_that_has_end
     write(&mut client(&daemon, "data"), 0..100, 1);
     let mut daemon = daemon;
     daemon.stop();
-    let away = daemon.folder.join("away");
-    fs::rename(&disks[1], &away).expect("it is a file");
+    let hidden_path = daemon.folder.join("away");
+    fs::rename(&disks[1], &hidden_path).expect("it is a file");
     daemon.start_again();
     let state = |daemon: &Daemon| daemon.json(&["array", "show", "data"])["state"].clone();
     assert_eq!(state(&daemon), "incomplete");
     export(&daemon, "tank/bad");
     let mut bad = client(&daemon, "tank/bad");
-    let limit_ms = daemon.json(&["status"])["limits"]["leaf_timeout_ms"].as_u64().expect("a limit");
+    let limit_ms = daemon.json(&["status"])["limits"]["disk_timeout_ms"].as_u64().expect("a limit");
     bad.stream.set_read_timeout(Some(Duration::from_millis(limit_ms) + PATIENCE)).expect("a socket has that limit");
     std::thread::scope(|scope| {
         let (daemon, disk) = (&daemon, &disks[0]);
@@ -384,13 +384,13 @@ fn an_array_on_a_volume_whose_pool_is_being_changed_is_started_when_that_has_end
         let hangs =
             || daemon.events().lines().find(|line| line.contains("disk_hangs") && line.contains(disk)).map(drop);
         wait_for("the disk to hang", hangs);
-        // It waits for what had begun before it, and keeps its pool that long.
+        // The snapshot waits for writes that began before it, and locks its pool for that time.
         let snapshot = scope.spawn(|| daemon.refused(1, &["snapshot", "create", "tank/bad@during"]));
         std::thread::sleep(Duration::from_millis(500));
-        fs::rename(&away, &disks[1]).expect("it is a file");
+        fs::rename(&hidden_path, &disks[1]).expect("it is a file");
         daemon.any(&["array", "assemble", "--disk", &disks[1]]);
         assert!(!snapshot.is_finished(), "the pool was free too early for this test");
-        // The other pool is there, and with it half of the mirror, which does not begin alone.
+        // The other pool is active, and with it half of the mirror, which does not start degraded by itself.
         assert_eq!(daemon.json(&["pool", "show", "other"])["state"], "active");
         assert_eq!(state(daemon), "incomplete");
         snapshot.join().expect("it does not panic");

@@ -1,4 +1,4 @@
-//! Mirrors get one copy more, and one less, while they serve.
+//! Mirrors gain and lose a copy while they serve.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ fn states(shown: &Value) -> Vec<String> {
     members.iter().map(|member| member["state"].as_str().unwrap_or("none").to_owned()).collect()
 }
 
-/// Each copy by itself has what was written.
+/// Checks that each copy by itself has the written data.
 fn check_each(daemon: &Daemon, disks: &[&str], blocks: std::ops::Range<u64>) {
     let mut client = client(daemon);
     for role in 0..disks.len() {
@@ -30,7 +30,7 @@ fn check_each(daemon: &Daemon, disks: &[&str], blocks: std::ops::Range<u64>) {
 }
 
 #[test]
-fn a_mirror_of_two_is_one_of_three_and_of_two_again() {
+fn a_mirror_of_two_becomes_one_of_three_and_of_two_again() {
     let mut daemon = Daemon::start();
     let [a, b, c, d] = &files(&daemon, &["a", "b", "c", "d"])[..] else { panic!("four files") };
     let mut client = create(&daemon, "raid1", &[a, b], &["--spare", d]);
@@ -45,8 +45,8 @@ fn a_mirror_of_two_is_one_of_three_and_of_two_again() {
     daemon.braid(&["array", "spare", "data", d, "--remove"]);
     check_each(&daemon, &[a, b, c], 0..200);
 
-    // One in the middle goes, and who is behind it moves.
-    assert!(daemon.refused(4, &["array", "remove", "data", "1", "--copy"]).contains("serves"));
+    // A middle copy is removed, and the members behind it move up.
+    assert!(daemon.refused(4, &["array", "remove", "data", "1", "--copy"]).contains("is in service"));
     daemon.braid(&["array", "fail", "data", "1"]);
     daemon.braid(&["array", "remove", "data", b, "--copy"]);
     let shown = show(&daemon);
@@ -58,10 +58,10 @@ fn a_mirror_of_two_is_one_of_three_and_of_two_again() {
     wait_for_health(&daemon, "whole");
     check_each(&daemon, &[a, c], 0..250);
 
-    // A role that nobody has is taken away by its number, or filled.
+    // A vacant slot is removed by its number, or filled.
     daemon.braid(&["array", "fail", "data", "0"]);
     daemon.braid(&["array", "remove", "data", "0"]);
-    assert_eq!((states(&show(&daemon)), health(&daemon)), (vec!["absent".into(), "in_sync".into()], "degraded".into()));
+    assert_eq!((states(&show(&daemon)), health(&daemon)), (vec!["vacant".into(), "in_sync".into()], "degraded".into()));
     assert!(daemon.refused(2, &["array", "remove", "data", "0"]).contains("slot 0 of array data has no member"));
     daemon.braid(&["array", "remove", "data", "0", "--copy"]);
     assert_eq!((states(&show(&daemon)), health(&daemon)), (vec!["in_sync".into()], "whole".into()));
@@ -72,7 +72,7 @@ fn a_mirror_of_two_is_one_of_three_and_of_two_again() {
 }
 
 #[test]
-fn what_has_no_copies_gets_none() {
+fn only_raid1_gains_copies() {
     let daemon = Daemon::start();
     let [a, b, c, d] = &files(&daemon, &["a", "b", "c", "d"])[..] else { panic!("four files") };
     drop(create(&daemon, "raid10", &[a, b], &[]));
@@ -84,13 +84,13 @@ fn what_has_no_copies_gets_none() {
     assert_eq!((states(&shown), &shown["redundancy"]["health"]), (vec!["in_sync".into(); 2], &"whole".into()));
 }
 
-/// fio goes on through kills while a copy is filled, and while another one goes.
+/// fio goes on through kills while a copy is filled, and while another one is removed.
 #[test]
 fn fio_finds_what_it_wrote_while_copies_come_and_go_through_kills() {
     let mut daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
-    // Something to be copied, slowly enough to be met in the middle.
+    // Data to be copied, slowly enough to interrupt the copy in the middle.
     write(&mut client, 400..600, 1);
     drop(client);
     let written = |daemon: &Daemon| show(daemon)["members"][0]["stats"]["writes"].as_u64().unwrap_or(0);
@@ -99,13 +99,13 @@ fn fio_finds_what_it_wrote_while_copies_come_and_go_through_kills() {
     wait_for("writes", || (written(&daemon) > before + 150).then_some(()));
     let slow = format!("throttled({c},bw=60M)");
     daemon.braid(&["array", "add", "data", &slow, "--copy", "--no-wait"]);
-    assert_eq!(states(&show(&daemon)), ["in_sync", "in_sync", "filling"]);
+    assert_eq!(states(&show(&daemon)), ["in_sync", "in_sync", "rebuilding"]);
     daemon.kill();
     daemon.start_again();
     assert_eq!(states(&show(&daemon)).len(), 3);
-    // Whose labels a crash has cut is taken once more.
+    // A disk whose labels were cut off by the crash is added once more.
     wait_for("the third copy", || {
-        if !states(&show(&daemon)).iter().all(|state| state == "in_sync" || state == "filling") {
+        if !states(&show(&daemon)).iter().all(|state| state == "in_sync" || state == "rebuilding") {
             drop(daemon.any(&["array", "add", "data", c]));
         }
         (health(&daemon) == "whole").then_some(())

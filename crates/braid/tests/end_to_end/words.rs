@@ -1,11 +1,11 @@
-//! What commands say in words about what the API knows: the same, of the right member, and no more than is so.
+//! Texts of commands about facts of the API: equal to the JSON, about the right member, and no more than is true.
 
 use serde_json::Value;
 
 use crate::mirrors::{create, files, show, wait_for_health, write};
 use crate::support::*;
 
-/// A line of `braid array show data`, by its label.
+/// Returns a line of `braid array show data`, by its label.
 #[track_caller]
 fn line(daemon: &Daemon, label: &str) -> String {
     let text = daemon.braid(&["array", "show", "data"]);
@@ -13,23 +13,23 @@ fn line(daemon: &Daemon, label: &str) -> String {
     found.unwrap_or_else(|| panic!("there is no {label} in {text}")).trim().to_owned()
 }
 
-/// The row of the array in `braid array list`.
+/// Returns the line of the array in `braid array list`.
 #[track_caller]
-fn row(daemon: &Daemon) -> Vec<String> {
+fn list_line(daemon: &Daemon) -> Vec<String> {
     let text = daemon.braid(&["array", "list"]);
     let found = text.lines().find(|line| line.split_whitespace().next() == Some("data"));
     found.unwrap_or_else(|| panic!("data is not in {text}")).split_whitespace().map(str::to_owned).collect()
 }
 
-/// State, health and what is tolerated are those of the JSON, in `show` and in the list, and of now.
+/// Checks that `show` and the list report the current state, health and tolerance of the JSON.
 #[track_caller]
-fn stands(daemon: &Daemon, health: &str, tolerates_now: u64) {
+fn reports(daemon: &Daemon, health: &str, tolerates_now: u64) {
     let shown = show(daemon);
     let redundancy = &shown["redundancy"];
     let said = (&shown["state"], &redundancy["health"], &redundancy["tolerates"], &redundancy["tolerates_now"]);
     assert_eq!(said, (&"active".into(), &health.into(), &1.into(), &tolerates_now.into()), "{shown}");
     assert_eq!((line(daemon, "state"), line(daemon, "health")), ("active".to_owned(), health.to_owned()));
-    let listed = row(daemon);
+    let listed = list_line(daemon);
     let has = |word: &str| listed.iter().any(|found| found.trim_end_matches('!') == word);
     assert!(has("active") && has(health), "{listed:?}");
     let tolerates = match tolerates_now {
@@ -40,32 +40,32 @@ fn stands(daemon: &Daemon, health: &str, tolerates_now: u64) {
 }
 
 #[test]
-fn a_mirror_says_how_it_stands_and_what_it_tolerates_now() {
+fn a_mirror_reports_its_health_and_its_current_tolerance() {
     let daemon = Daemon::start();
     let [a, b, c] = &files(&daemon, &["a", "b", "c"])[..] else { panic!("three files") };
     let mut client = create(&daemon, "raid1", &[a, b], &[]);
     write(&mut client, 0..100, 1);
-    stands(&daemon, "whole", 1);
+    reports(&daemon, "whole", 1);
     daemon.braid(&["array", "fail", "data", "1"]);
-    stands(&daemon, "degraded", 0);
+    reports(&daemon, "degraded", 0);
     daemon.braid(&["array", "remove", "data", "1"]);
-    stands(&daemon, "degraded", 0);
+    reports(&daemon, "degraded", 0);
     let text = daemon.braid(&["array", "show", "data"]);
     assert!(text.contains("(none)") && !text.contains("(member )"), "{text}");
-    // Being filled it tolerates no more than before.
+    // During its rebuild the array tolerates no more failures than before.
     daemon.braid(&["array", "add", "data", &format!("throttled({c},bw=512K)")]);
     let jobs = daemon.json(&["job", "list"]);
     let rebuild = jobs["jobs"].as_array().and_then(|jobs| jobs.iter().find(|job| job["kind"] == "rebuild"));
     let job = rebuild.and_then(|job| job["name"].as_str()).unwrap_or_else(|| panic!("{jobs}"));
     daemon.braid(&["job", "pause", job]);
-    stands(&daemon, "rebuilding", 0);
+    reports(&daemon, "rebuilding", 0);
     daemon.braid(&["job", "resume", job]);
     wait_for_health(&daemon, "whole");
-    stands(&daemon, "whole", 1);
+    reports(&daemon, "whole", 1);
 }
 
 #[test]
-fn a_replacement_is_called_by_the_member_that_it_replaces() {
+fn a_replacement_is_named_by_the_member_that_it_replaces() {
     let daemon = Daemon::start();
     let disks = files(&daemon, &["a", "b", "c", "d", "e"]);
     let members: Vec<&str> = disks[..4].iter().map(String::as_str).collect();
@@ -78,40 +78,40 @@ fn a_replacement_is_called_by_the_member_that_it_replaces() {
     assert_eq!(job["replaces"], 1, "{job}");
     let name = job["name"].as_str().expect("a name");
     let text = daemon.braid(&["job", "list"]);
-    let row = text.lines().find(|line| line.split_whitespace().next() == Some(name));
-    let words: Vec<&str> = row.unwrap_or_else(|| panic!("{name} is not in {text}")).split_whitespace().collect();
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+    let words: Vec<&str> = line.unwrap_or_else(|| panic!("{name} is not in {text}")).split_whitespace().collect();
     assert_eq!(words[1..3], ["replace", "1"], "{text}");
     let watched = daemon.any(&["job", "watch", name]);
     assert!(said(&watched).contains("replace of member 1 "), "{}", said(&watched));
 }
 
 #[test]
-fn a_rollback_says_that_the_size_is_another() {
+fn a_rollback_reports_a_changed_size() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 96 * MIB);
     daemon.braid(&["pool", "create", "tank", &disk]);
     daemon.braid(&["volume", "create", "tank/db", "16M"]);
     daemon.braid(&["snapshot", "create", "tank/db@one"]);
     let text = daemon.braid(&["volume", "rollback", "tank/db", "@one", "--yes"]);
-    assert!(text.contains("again") && !text.contains("its size"), "{text}");
+    assert!(text.contains("rolled back") && !text.contains("its size"), "{text}");
     daemon.braid(&["volume", "resize", "tank/db", "32M"]);
     let text = daemon.braid(&["volume", "rollback", "tank/db", "@one", "--yes"]);
-    assert!(text.contains("; its size is 16") && text.contains("again, after 32"), "{text}");
+    assert!(text.contains("; its size is 16") && text.contains("was 32"), "{text}");
     assert_eq!(daemon.json(&["volume", "show", "tank/db"])["size_bytes"], 16 * MIB);
 }
 
 #[test]
-fn a_path_that_is_no_socket_is_not_taken_for_the_remains_of_a_daemon() {
+fn a_path_that_is_no_socket_is_not_reported_as_left_behind_by_a_daemon() {
     let daemon = Daemon::start();
     let file = daemon.folder.noise("file", 10, 1);
     let out = daemon.command(&["status"]).env("BRAID_SOCKET", &file).output().expect("braid can be started");
     assert_eq!(out.status.code(), Some(6), "{}", said(&out));
     let text = said(&out).split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains(&format!("{file} is no socket")) && !text.contains("left behind"), "{text}");
+    assert!(text.contains(&format!("{file} is not a socket")) && !text.contains("left behind"), "{text}");
 }
 
 #[test]
-fn bench_takes_the_names_that_it_asks_for() {
+fn bench_accepts_the_names_that_its_messages_use() {
     let daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 96 * MIB);
     daemon.braid(&["pool", "create", "tank", &disk]);
@@ -121,7 +121,7 @@ fn bench_takes_the_names_that_it_asks_for() {
         let refused = daemon.refused(3, &["bench", name, "--count", "10"]);
         let flat = refused.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(flat.contains(&format!("{what} {name} is served by no export")), "{flat}");
-        // As it is said.
+        // The message names this command.
         assert!(flat.contains(&format!("braid export add {name} --nbd unix:PATH")), "{flat}");
         crate::pools::export(&daemon, name);
         let found = daemon.json(&["bench", name, "--count", "10"]);
@@ -129,9 +129,9 @@ fn bench_takes_the_names_that_it_asks_for() {
     }
 }
 
-/// Exports and settings are in the state folder: deleting it under the daemon takes nothing from the next start.
+/// Exports and settings are in the state folder: its deletion under the daemon loses none of them for the next start.
 #[test]
-fn a_state_folder_that_is_deleted_is_made_anew() {
+fn a_deleted_state_folder_is_recreated() {
     let mut daemon = Daemon::start();
     let disk = daemon.folder.sparse("disk", 64 * MIB);
     daemon.array("data", "concat", &[&disk]);

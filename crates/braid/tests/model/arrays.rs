@@ -1,4 +1,4 @@
-//! Lives of an array of each level: what its administrator does, and what happens to its disks.
+//! Scenarios of an array of each level: what its administrator does, and what happens to its disks.
 
 use std::fs;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use crate::world::{Log, World, move_file};
 pub const LEVELS: [&str; 6] = ["concat", "raid0", "raid1", "raid10", "raid5", "raid6"];
 pub const NAME: &str = "data";
 
-pub struct ArrayLife {
+pub struct ArrayScenario {
     pub world: World,
     pub level: &'static str,
     pub member_mib: u64,
     /// How many members may be lost.
     pub tolerates: usize,
-    /// The small file system that its disks are on, where they are.
+    /// The mount point of the small file system that holds its disks, if there is one.
     pub small: Option<String>,
-    /// Nothing more can be told of it.
-    pub over: bool,
+    /// The scenario ends here: its data are lost, as expected.
+    pub is_over: bool,
 }
 
-impl ArrayLife {
-    pub fn new(level: &'static str, seed: u64, log: Log) -> ArrayLife {
+impl ArrayScenario {
+    pub fn new(level: &'static str, seed: u64, log: Log) -> ArrayScenario {
         let mut world = World::new(seed, log);
         let members = match level {
             "concat" | "raid0" | "raid1" => world.dice.within(2, 3),
@@ -39,7 +39,7 @@ impl ArrayLife {
         let small = if small { world.mount_small() } else { None };
         let mut specs = Vec::new();
         for _ in 0..members {
-            // Members of different sizes, but never smaller than those that take their places.
+            // Members of different sizes, but none smaller than the disks that replace them.
             let mib = member_mib + if world.dice.one_in(3) { 8 } else { 0 };
             let path = world.new_file(mib);
             specs.push(slow(&mut world.dice, &path));
@@ -52,12 +52,12 @@ impl ArrayLife {
         arguments.extend(specs.iter().map(String::as_str));
         world.must(&arguments);
         let tolerates = world.json(&["array", "show", NAME])["redundancy"]["tolerates"].as_u64().unwrap_or(0) as usize;
-        let mut life = ArrayLife { world, level, member_mib, tolerates, small, over: false };
-        let size = life.show()["size_bytes"].as_u64().expect("a size");
-        let number = life.world.oracle.device();
-        let file = life.world.dice.one_in(2);
-        life.world.serve(NAME, number, size, file);
-        life
+        let mut scenario = ArrayScenario { world, level, member_mib, tolerates, small, is_over: false };
+        let size = scenario.show()["size_bytes"].as_u64().expect("a size");
+        let number = scenario.world.oracle.device();
+        let file = scenario.world.dice.one_in(2);
+        scenario.world.serve(NAME, number, size, file);
+        scenario
     }
 
     pub fn show(&self) -> Value {
@@ -72,12 +72,12 @@ impl ArrayLife {
         is_redundant(self.level)
     }
 
-    /// The file of a member, by number.
+    /// Returns the file of a member, by slot.
     pub fn path(&self, member: usize) -> Option<String> {
         path_of(self.show()["members"][member]["disk"].as_str()?)
     }
 
-    /// Members that hold data, in sync.
+    /// Returns the slots of the members that are in sync.
     pub fn members(&self) -> Vec<usize> {
         in_sync(&self.show())
     }
@@ -86,14 +86,14 @@ impl ArrayLife {
         self.some_member_of(&self.show())
     }
 
-    /// One of the members that were in sync at that look.
+    /// Returns one of the members that are in sync in `show`.
     pub fn some_member_of(&mut self, show: &Value) -> usize {
         *self.world.dice.pick(&in_sync(show))
     }
 
     pub fn wait_until_whole(&mut self) {
         if self.is_redundant() {
-            self.world.say("wait until it is whole");
+            self.world.record("wait until it is whole");
             self.world.drain_all();
             wait_for_or(
                 "the array to be whole",
@@ -105,16 +105,17 @@ impl ArrayLife {
 
     pub fn is_whole(&self) -> bool {
         let show = self.show();
-        // A successor that is in sync takes its number a moment later: until then one look differs from the next.
-        let is_filling = |one: &Value| one["state"] == "filling" || !one["replaces"].is_null();
-        let filling = show["members"].as_array().is_some_and(|members| members.iter().any(is_filling));
-        // After a start by force all parity is looked at by itself, and no other check begins beside that.
-        let is_in_doubt = |one: &Value| one.as_str().is_some_and(|said| said.starts_with("its parity may be"));
-        let in_doubt = show["attention"].as_array().is_some_and(|said| said.iter().any(is_in_doubt));
-        show["redundancy"]["health"] == "whole" && !filling && !in_doubt
+        // A replacement that is in sync takes its slot a moment later: until then two reports differ.
+        let is_rebuilding = |one: &Value| one["state"] == "rebuilding" || !one["replaces"].is_null();
+        let rebuilding = show["members"].as_array().is_some_and(|members| members.iter().any(is_rebuilding));
+        // After a forced start a check of all parity runs automatically, and no other check starts meanwhile.
+        let is_in_doubt =
+            |one: &Value| one.as_str().is_some_and(|sentence| sentence.starts_with("its parity may predate"));
+        let in_doubt = show["attention"].as_array().is_some_and(|all| all.iter().any(is_in_doubt));
+        show["redundancy"]["health"] == "whole" && !rebuilding && !in_doubt
     }
 
-    /// After a start: it serves by itself, or as the status says how.
+    /// Waits until the array serves after a start.
     fn wait_until_active(&mut self) {
         wait_for_or(
             "the array to serve",
@@ -126,7 +127,7 @@ impl ArrayLife {
     pub fn run(mut self, steps: u64) -> World {
         for _ in 0..steps {
             self.step();
-            if self.over {
+            if self.is_over {
                 return self.world;
             }
         }
@@ -152,14 +153,14 @@ impl ArrayLife {
                 self.world.upgrade();
                 self.wait_until_active();
             }
-            90 | 91 => self.kill_and_bring_an_old_copy_back(),
-            92 => self.swap(),
+            90 | 91 => self.kill_and_restore_an_old_copy(),
+            92 => self.swap_members(),
             93 => self.fill_up(),
             94 => self.grow(),
-            95 if !self.is_redundant() && self.world.dice.one_in(4) => self.cut(),
+            95 if !self.is_redundant() && self.world.dice.one_in(4) => self.truncate_a_member(),
             _ if self.is_redundant() => self.administer(),
             _ => {
-                // What only redundant arrays can is refused by others, and harms nothing.
+                // Commands for redundant arrays are refused by others, and change nothing.
                 let verb = *self.world.dice.pick(&["check", "repair", "grow", "show"]);
                 self.world.braid(&["array", verb, NAME]);
             }
@@ -171,15 +172,15 @@ impl ArrayLife {
             0 => self.lose_and_return(),
             1 => self.replace(),
             2 => self.check(),
-            3 => self.rot(),
+            3 => self.corrupt_a_block(),
             4 => self.start_without_a_member(),
-            5 => self.cut(),
+            5 => self.truncate_a_member(),
             6 => self.crash_and_lose(),
             _ => self.new_spare(),
         }
     }
 
-    /// A member is failed by command, and returns, or another disk takes its place.
+    /// Fails a member by command; it returns, or another disk replaces it.
     fn lose_and_return(&mut self) {
         if !self.is_whole() {
             return;
@@ -188,9 +189,10 @@ impl ArrayLife {
         let disk = self.show()["members"][member]["disk"].as_str().expect("it has a disk").to_owned();
         let number = member.to_string();
         self.world.counts.faults += 1;
-        // What is being written while it is lost, and while the daemon is killed, may become unreadable: see `crash_and_lose`.
+        // Writes in flight while a member is lost and the daemon is killed may become unreadable: `crash_and_lose`
+        // covers that.
         self.world.drain(0);
-        // A replacement may end in between, and numbers with it.
+        // A replacement may have ended meanwhile, which changes the slots.
         if self.world.braid(&["array", "fail", NAME, &number]).0 != 0 {
             return;
         }
@@ -212,13 +214,13 @@ impl ArrayLife {
                 self.world.must(&["array", "add", NAME, &fresh]);
             }
         }
-        // Sometimes all goes on while it is filled.
+        // Sometimes I/O continues during the rebuild.
         if self.world.dice.one_in(2) {
             self.wait_until_whole();
         }
     }
 
-    /// It becomes larger, by as many disks as its level needs.
+    /// Grows the array by as many disks as its level needs.
     fn grow(&mut self) {
         if self.world.without("growth") || (self.is_redundant() && !self.is_whole()) || self.members().len() > 8 {
             return;
@@ -235,7 +237,7 @@ impl ArrayLife {
         arguments.extend(fresh.iter().map(String::as_str));
         let (status, text) = self.world.braid(&arguments);
         if status != 0 {
-            // Disks of other sizes: what is new would survive fewer losses than what is there.
+            // With disks of other sizes the new part could tolerate fewer failures than the existing part.
             assert!(text.contains("what is new would have"), "array grow: {text}");
             return;
         }
@@ -243,7 +245,7 @@ impl ArrayLife {
         self.world.grown(0, blocks);
     }
 
-    /// Members that are out and whose disks are well are added again.
+    /// Adds failed and missing members with healthy disks again.
     pub fn add_all_again(&mut self) {
         if !self.is_redundant() {
             return;
@@ -252,7 +254,7 @@ impl ArrayLife {
         while self.health() == "degraded" {
             assert!(start.elapsed() < PATIENCE, "members do not return: {:#}", self.show());
             let members = self.show()["members"].as_array().cloned().unwrap_or_default();
-            for member in members.iter().filter(|member| member["state"] == "out" || member["state"] == "missing") {
+            for member in members.iter().filter(|member| member["state"] == "failed" || member["state"] == "missing") {
                 if let Some(disk) = member["disk"].as_str() {
                     self.world.braid(&["array", "add", NAME, disk]);
                 }
@@ -280,12 +282,12 @@ impl ArrayLife {
         let (status, _) = self.world.braid(&["array", "spare", NAME, &fresh]);
         if status == 0 {
             self.world.burst(0);
-            // It may have taken a place in between.
+            // The disk may have taken a slot meanwhile.
             self.world.braid(&["array", "spare", NAME, &fresh, "--remove"]);
         }
     }
 
-    /// Nothing has rotted: nothing differs.
+    /// Runs a check, which finds no difference without corruption.
     fn check(&mut self) {
         if !self.is_whole() {
             return;
@@ -296,8 +298,9 @@ impl ArrayLife {
         assert_ne!(status, 7, "nothing has rotted: {text}");
     }
 
-    /// A copy of one member is taken between two lives of the daemon, and is found in its place at a later start. What it has is old.
-    fn kill_and_bring_an_old_copy_back(&mut self) {
+    /// Copies one member between two runs of the daemon, and puts the copy in its place before a later start. The
+    /// copy's data are old.
+    fn kill_and_restore_an_old_copy(&mut self) {
         if self.world.without("old-copies") {
             return;
         }
@@ -313,8 +316,8 @@ impl ArrayLife {
         } else {
             self.world.stop();
         }
-        self.world.say(format!("a copy of {path}"));
-        let old = self.world.away(&path);
+        self.world.record(format!("a copy of {path}"));
+        let old = self.world.hidden_path(&path);
         run("cp", &["--sparse=always", &path, &old]);
         self.world.start();
         self.wait_until_active();
@@ -330,8 +333,8 @@ impl ArrayLife {
             self.world.stop();
         }
         self.world.counts.faults += 1;
-        self.world.say(format!("the copy in the place of {path}"));
-        // Where it is found, or where it is not.
+        self.world.record(format!("the copy in the place of {path}"));
+        // The member lies beside the copy, where the daemon searches, or where it does not.
         let beside = self.world.dice.one_in(3);
         let kept = if beside { format!("{path}.kept") } else { format!("{old}.kept") };
         move_file(&path, &kept).and_then(|()| move_file(&old, &path)).expect("files can be moved");
@@ -343,8 +346,8 @@ impl ArrayLife {
             let used = (0..self.show()["members"].as_array().map_or(0, Vec::len))
                 .any(|member| self.path(member).as_ref() == Some(&kept));
             if used {
-                // A copy beside its member hinders no start. Without the other members nothing could tell which of the two is the copy: the
-                // administrator takes it away, as the event says that it is one.
+                // A copy beside its member does not block a start. Without the other members the daemon could not tell
+                // which of the two is the copy: the administrator removes it, as the event reports it as a copy.
                 let killed = self.world.dice.one_in(2);
                 self.world.restart(killed);
                 self.wait_until_active();
@@ -353,24 +356,24 @@ impl ArrayLife {
             fs::remove_file(if used { &path } else { &kept }).expect("it is there");
             return;
         }
-        // Without redundancy it waits for the right one: if it serves, it has to be right.
+        // Without redundancy the array waits for the right disk: if it serves, all data have to be right.
         let show = self.show();
         if show["state"] == "active" {
             self.world.compare(0);
         }
         let found = beside && show["state"] == "active";
-        let told = !said(&self.world.daemon.any(&["status", "--check"])).is_empty();
-        assert!(found || told, "an old copy is not told: {show:#}");
+        let is_reported = !said(&self.world.daemon.any(&["status", "--check"])).is_empty();
+        assert!(found || is_reported, "an old copy is not reported: {show:#}");
         self.world.stop();
-        self.world.say(format!("{path} is as it was"));
+        self.world.record(format!("{path} is as it was"));
         move_file(&kept, &path).expect("files can be moved");
         self.world.start();
         self.wait_until_active();
         self.world.compare(0);
     }
 
-    /// Two members have each other's names: they are found by what stands on them.
-    fn swap(&mut self) {
+    /// Swaps the paths of two members: they are found by their labels.
+    fn swap_members(&mut self) {
         let members = self.members();
         let (Some(one), Some(other)) = (self.path(members[0]), self.path(members[members.len() - 1])) else { return };
         let kill = self.world.dice.one_in(2);
@@ -379,7 +382,7 @@ impl ArrayLife {
         } else {
             self.world.stop()
         }
-        self.world.say(format!("{one} and {other} change places"));
+        self.world.record(format!("{one} and {other} change places"));
         self.world.counts.faults += 1;
         let between = format!("{one}.between");
         let change = move_file(&one, &between).and_then(|()| move_file(&other, &one));
@@ -388,7 +391,7 @@ impl ArrayLife {
         self.wait_until_active();
     }
 
-    /// A member is not there at a start, and is there again later.
+    /// Hides a member during a start, and returns it later.
     fn start_without_a_member(&mut self) {
         if !self.is_whole() {
             return;
@@ -396,7 +399,7 @@ impl ArrayLife {
         let member = self.some_member();
         let Some(path) = self.path(member) else { return };
         let kill = self.world.dice.one_in(2);
-        // A crash together with a loss may make rows unreadable that were being written: not here.
+        // A crash together with a lost member may make stripes with writes in flight unreadable, so there are none here.
         self.world.drain(0);
         if kill {
             let at = self.world.connect(0);
@@ -408,22 +411,22 @@ impl ArrayLife {
             self.world.stop()
         }
         self.world.counts.faults += 1;
-        self.world.say(format!("{path} is away"));
-        let away = self.world.away(&path);
-        move_file(&path, &away).expect("files can be moved");
+        self.world.record(format!("{path} is hidden"));
+        let hidden = self.world.hidden_path(&path);
+        move_file(&path, &hidden).expect("files can be moved");
         self.world.start();
         self.start_by_remedies(&path);
         self.world.burst(0);
         self.world.compare(0);
-        self.world.say(format!("{path} is back"));
-        move_file(&away, &path).expect("files can be moved");
+        self.world.record(format!("{path} is back"));
+        move_file(&hidden, &path).expect("files can be moved");
         if self.health() == "degraded" {
             self.remedies(&path);
         }
         self.wait_until_whole();
     }
 
-    /// Does what the status says until the array serves.
+    /// Runs the remedies of the status until the array serves.
     pub fn start_by_remedies(&mut self, disk: &str) {
         let start = std::time::Instant::now();
         while self.show()["state"] != "active" {
@@ -443,16 +446,16 @@ impl ArrayLife {
         Remedies { disk, force: self.is_redundant() }.run(&mut self.world);
     }
 
-    /// All is well at the end, and all is there.
+    /// Ends the scenario: everything is healthy, and all data are there.
     fn end(&mut self) {
-        self.world.say("the end");
+        self.world.record("the end");
         self.wait_until_whole();
         self.world.compare(0);
         if self.is_redundant() {
-            // A check of the life may still be under way.
+            // A check of the scenario may still be running.
             let text = wait_for("a check of its own", || {
                 let (status, text) = self.world.braid(&["array", "check", NAME, "--wait"]);
-                (status != 4 || !text.contains("gone over already")).then_some((status, text))
+                (status != 4 || !text.contains("being checked already")).then_some((status, text))
             });
             assert_eq!(text.0, 0, "at the end: {}", text.1);
         }
@@ -464,18 +467,18 @@ impl ArrayLife {
     }
 }
 
-/// Members that hold data, in sync.
+/// Returns the slots of the members that are in sync.
 fn in_sync(show: &Value) -> Vec<usize> {
     let members = show["members"].as_array().expect("a list").iter();
     let in_sync = members.filter(|member| member["state"] == "in_sync");
-    in_sync.filter_map(|member| member["role"].as_u64()).map(|role| role as usize).collect()
+    in_sync.filter_map(|member| member["slot"].as_u64()).map(|role| role as usize).collect()
 }
 
 fn is_redundant(level: &str) -> bool {
     level.starts_with("raid") && level != "raid0"
 }
 
-/// A file as a disk, which sometimes takes its time.
+/// Returns the file as a disk, which sometimes delays I/O.
 pub fn slow(dice: &mut Dice, path: &str) -> String {
     let seed = dice.below(1000);
     match dice.below(3) {
@@ -485,7 +488,7 @@ pub fn slow(dice: &mut Dice, path: &str) -> String {
     }
 }
 
-/// The file in a disk's name.
+/// Returns the file of a disk's name.
 pub fn path_of(disk: &str) -> Option<String> {
     let disk = disk.strip_prefix("faulty(").unwrap_or(disk);
     let disk = disk.strip_prefix("file:").unwrap_or(disk);
@@ -493,7 +496,7 @@ pub fn path_of(disk: &str) -> Option<String> {
     path.starts_with('/').then(|| path.to_owned())
 }
 
-/// Waits, and says more if that is in vain.
+/// Waits for a condition, and panics with `more` after the time limit.
 pub fn wait_for_or(what: &str, mut done: impl FnMut() -> Option<()>, more: impl Fn() -> String) {
     let start = std::time::Instant::now();
     while done().is_none() {

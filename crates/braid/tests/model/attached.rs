@@ -1,14 +1,15 @@
-//! What the kernel holds for a life: mounts and loop devices. Each goes with its value, by its own path, also after a failure.
+//! Kernel resources of a scenario: mounts and loop devices. Each is removed when its value is dropped, by its own path,
+//! also after a failure.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::support::{command, run};
 
-/// Longest that a loop device is waited for that another program looks at.
+/// Longest wait for a loop device that another program has open.
 const DETACHING_MAX: Duration = Duration::from_secs(10);
 
-/// The place of an export's file. What is still mounted there goes with this value.
+/// The mount point of an export's file. Dropping it unmounts what is left there.
 pub struct Mount(pub String);
 
 impl Drop for Mount {
@@ -27,7 +28,7 @@ pub struct Loop {
 }
 
 impl Loop {
-    /// One more, with sectors of so many bytes.
+    /// Creates a loop device with sectors of this size.
     pub fn on(file: &str, sector: u64, writes: bool) -> Loop {
         let sector = sector.to_string();
         let mut arguments = vec!["--find", "--show", "--direct-io=on", "--sector-size", sector.as_str()];
@@ -42,12 +43,12 @@ impl Loop {
         &self.device
     }
 
-    /// Tells the device that its file has another size.
+    /// Makes the device read the new size of its file.
     pub fn set_capacity(&self) {
         run("losetup", &["--set-capacity", &self.device]);
     }
 
-    /// Whether the device still has this file: its number may be another one's by now.
+    /// Returns whether the device still has this file: its number may have been reused.
     fn has_file(&self) -> bool {
         let name = self.device.rsplit('/').next().unwrap_or_default();
         let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
@@ -58,7 +59,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let _ = command("losetup").args(["--detach", &self.device]).output();
-        // A program that looks at a new device may have it open for a moment, and the file is in use until then.
+        // A program that inspects new devices may have it open for a moment, and the file is in use until then.
         let start = Instant::now();
         while self.has_file() && start.elapsed() < DETACHING_MAX {
             std::thread::sleep(Duration::from_millis(10));

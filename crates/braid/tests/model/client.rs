@@ -1,4 +1,4 @@
-//! A client with requests under way, by a connection of NBD or by a file, and what the oracle says of its replies.
+//! A client with requests in flight, over an NBD connection or through a file. The oracle checks its replies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use braid_nbd::client::{Client, ClientConfig, ClientError, Replies};
 use braid_nbd::codec::command;
 
-use crate::opener::Opener;
+use crate::file_client::FileClient;
 use crate::oracle::{BLOCK, Content, Oracle, write_block};
 use crate::support::PATIENCE;
 
-/// Requests of a client by a file that are under way at a time.
+/// Most requests in flight of a client through a file.
 const BY_FILE_MAX: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,13 +32,13 @@ pub struct Flight {
     data: Vec<u8>,
 }
 
-/// A reply that was an error.
+/// An error reply.
 pub struct Refused {
     pub op: Op,
     pub first: u64,
     pub count: u64,
     pub error: u32,
-    /// A loop device has told it, which calls most errors `EIO`.
+    /// The reply came through a loop device, which reports most errors as `EIO`.
     pub by_loop: bool,
 }
 
@@ -56,7 +56,7 @@ pub struct Connection {
 
 enum Wire {
     Nbd(Box<Client>),
-    File(Opener),
+    File(FileClient),
 }
 
 struct Sink<'a> {
@@ -80,23 +80,23 @@ impl Replies for Sink<'_> {
     }
 }
 
-/// What became of the replies that were there.
-pub enum Turn {
+/// The outcome of receiving replies.
+pub enum Progress {
     Goes(Vec<Refused>),
     /// The connection has ended.
     Ended(String),
 }
 
 impl Connection {
-    /// Connects: a newer session of its device begins.
+    /// Connects, which begins a newer session of its device.
     pub fn open(uri: &str, config: ClientConfig, device: u64) -> Result<Connection, ClientError> {
         let client = Client::connect(&uri.parse().expect("an address"), config)?;
         Ok(Connection { wire: Wire::Nbd(Box::new(client)), device, flights: BTreeMap::new() })
     }
 
-    /// A client by a file. It begins no session: what ended connections have left behind is as it was.
-    pub fn by_file(opener: Opener, device: u64) -> Connection {
-        Connection { wire: Wire::File(opener), device, flights: BTreeMap::new() }
+    /// Creates a client through a file. It begins no session: writes of ended connections stay as they were.
+    pub fn by_file(file_client: FileClient, device: u64) -> Connection {
+        Connection { wire: Wire::File(file_client), device, flights: BTreeMap::new() }
     }
 
     pub fn is_file(&self) -> bool {
@@ -106,34 +106,35 @@ impl Connection {
     pub fn blocks(&self) -> u64 {
         match &self.wire {
             Wire::Nbd(client) => client.size_bytes() / BLOCK as u64,
-            Wire::File(opener) => opener.blocks(),
+            Wire::File(file_client) => file_client.blocks(),
         }
     }
 
-    /// Whether the client goes on with another size, which shows by now; others learn it when they connect.
+    /// Returns whether the client continues with another size, after waiting until it sees it. NBD clients learn the
+    /// size when they connect.
     pub fn grows_to(&self, blocks: u64) -> bool {
         match &self.wire {
             Wire::Nbd(_) => false,
-            Wire::File(opener) => {
-                opener.grows_to(blocks);
+            Wire::File(file_client) => {
+                file_client.grows_to(blocks);
                 true
             }
         }
     }
 
-    /// The tokens of the writes that are under way.
+    /// Returns the tokens of the writes in flight.
     pub fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
         let writes = self.flights.values().filter(|flight| matches!(flight.op, Op::Write(_) | Op::Trim));
         writes.map(|flight| flight.token)
     }
 
-    /// Sends a request, and does not wait for its reply.
+    /// Sends a request without waiting for its reply.
     pub fn send(&mut self, oracle: &mut Oracle, op: Op, first: u64, count: u64, fua: bool) -> bool {
         let (offset, len) = (first * BLOCK as u64, (count * BLOCK as u64) as u32);
         let flags = u16::from(fua);
         let slot = match &mut self.wire {
             Wire::File(_) if self.flights.len() >= BY_FILE_MAX => None,
-            Wire::File(opener) => opener.begin(op, first, count, fua),
+            Wire::File(file_client) => file_client.begin(op, first, count, fua),
             Wire::Nbd(client) => match op {
                 Op::Read => client.queue_read(offset, len),
                 Op::Write(Content::Data { device, version }) => {
@@ -152,25 +153,25 @@ impl Connection {
         let token = match op {
             Op::Read | Op::Flush => 0,
             Op::Write(content) => oracle.begin(self.device, first, count, content, false),
-            // A hole in a file reads as zeros; a discard may have changed nothing.
+            // A hole in a file reads as zeros; a discard over NBD may change nothing.
             Op::Trim => oracle.begin(self.device, first, count, Content::Zero, !self.is_file()),
         };
-        // Whatever a reply does not fill is wrong, and not zeros.
+        // Bytes that the reply does not fill are wrong data, and not zeros.
         let data = if op == Op::Read { vec![0xdb; len as usize] } else { Vec::new() };
         let begun = oracle.now();
         self.flights.insert(slot, Flight { op, first, count, fua, begun, token, data });
         true
     }
 
-    /// Sends what is queued and takes the replies that are there; waits for one no longer than `limit`.
+    /// Sends queued requests and receives the available replies. Waits for one no longer than `limit`.
     ///
     /// # Errors
-    /// Something was read that must not be.
-    pub fn turn(&mut self, oracle: &mut Oracle, limit: Duration) -> Result<Turn, String> {
-        let Wire::Nbd(client) = &mut self.wire else { return self.turn_by_file(oracle, limit) };
+    /// A read returned data that the oracle rules out.
+    pub fn poll(&mut self, oracle: &mut Oracle, limit: Duration) -> Result<Progress, String> {
+        let Wire::Nbd(client) = &mut self.wire else { return self.poll_file(oracle, limit) };
         if !limit.is_zero() && !self.flights.is_empty() {
             let mut none = Sink { flights: &mut self.flights, done: Vec::new() };
-            // What is queued has to be on its way before a reply is waited for.
+            // Queued requests have to be sent before the wait for a reply.
             if let Err(error) = client.exchange(false, &mut none) {
                 let done = none.done;
                 return self.take(oracle, done, Some(error));
@@ -180,7 +181,7 @@ impl Connection {
                 return self.take(oracle, done, None);
             }
             if let Err(error) = client.wait_within(limit) {
-                return Ok(Turn::Ended(error.to_string()));
+                return Ok(Progress::Ended(error.to_string()));
             }
         }
         let mut sink = Sink { flights: &mut self.flights, done: Vec::new() };
@@ -189,11 +190,11 @@ impl Connection {
         self.take(oracle, done, result.err())
     }
 
-    fn turn_by_file(&mut self, oracle: &mut Oracle, limit: Duration) -> Result<Turn, String> {
+    fn poll_file(&mut self, oracle: &mut Oracle, limit: Duration) -> Result<Progress, String> {
         let limit = if self.flights.is_empty() { Duration::ZERO } else { limit };
-        let Wire::File(opener) = &mut self.wire else { return Ok(Turn::Goes(Vec::new())) };
+        let Wire::File(file_client) = &mut self.wire else { return Ok(Progress::Goes(Vec::new())) };
         let mut done = Vec::new();
-        for one in opener.take(limit) {
+        for one in file_client.take(limit) {
             let flight = self.flights.get_mut(&one.slot).expect("a request that was begun");
             let result = one.result.map(|data| flight.data = data);
             done.push((one.slot, result));
@@ -202,7 +203,7 @@ impl Connection {
     }
 
     fn is_loop(&self) -> bool {
-        matches!(&self.wire, Wire::File(opener) if opener.is_loop())
+        matches!(&self.wire, Wire::File(file_client) if file_client.is_loop())
     }
 
     fn take(
@@ -210,7 +211,7 @@ impl Connection {
         oracle: &mut Oracle,
         done: Vec<(u16, Result<(), u32>)>,
         ended: Option<ClientError>,
-    ) -> Result<Turn, String> {
+    ) -> Result<Progress, String> {
         let (mut refused, by_loop) = (Vec::new(), self.is_loop());
         for (slot, result) in done {
             let flight = self.flights.remove(&slot).expect("each ends once");
@@ -232,32 +233,33 @@ impl Connection {
             }
         }
         match ended {
-            None => Ok(Turn::Goes(refused)),
+            None => Ok(Progress::Goes(refused)),
             Some(ClientError::Protocol(what)) => Err(format!("the server broke the protocol: {what}")),
-            Some(error) => Ok(Turn::Ended(error.to_string())),
+            Some(error) => Ok(Progress::Ended(error.to_string())),
         }
     }
 
     /// Waits for all replies.
     ///
     /// # Errors
-    /// As [`Connection::turn`]; a request was not answered.
-    pub fn drain(&mut self, oracle: &mut Oracle) -> Result<Turn, String> {
+    /// As [`Connection::poll`], or a request got no reply.
+    pub fn drain(&mut self, oracle: &mut Oracle) -> Result<Progress, String> {
         let mut all = Vec::new();
         let start = std::time::Instant::now();
         while !self.flights.is_empty() {
-            match self.turn(oracle, Duration::from_millis(50))? {
-                Turn::Goes(refused) => all.extend(refused),
-                ended @ Turn::Ended(_) => return Ok(ended),
+            match self.poll(oracle, Duration::from_millis(50))? {
+                Progress::Goes(refused) => all.extend(refused),
+                ended @ Progress::Ended(_) => return Ok(ended),
             }
             if start.elapsed() > PATIENCE {
-                return Err(format!("not answered within {PATIENCE:?}: {:?}", self.flights));
+                return Err(format!("no reply within {PATIENCE:?}: {:?}", self.flights));
             }
         }
-        Ok(Turn::Goes(all))
+        Ok(Progress::Goes(all))
     }
 
-    /// Ends the connection; gives what was not answered, in the order in which it was sent. A system call is waited for before.
+    /// Ends the connection. Returns the unanswered requests, in the order in which they were sent. Waits for system
+    /// calls first.
     pub fn end(mut self, oracle: &mut Oracle) -> Vec<Flight> {
         assert!(!self.is_file() || self.flights.is_empty(), "a file is closed below its own system calls");
         let mut rest: Vec<Flight> = std::mem::take(&mut self.flights).into_values().collect();
@@ -268,12 +270,12 @@ impl Connection {
         rest
     }
 
-    /// Holds the map of the whole device against the oracle; gives how much was told to be zeros, in blocks.
+    /// Checks the block status of the whole device against the oracle. Returns how many blocks are reported as zeros.
     ///
     /// # Errors
-    /// A block is told to be zeros that cannot be.
+    /// A block is reported as zeros that cannot be.
     pub fn check_map(&mut self, oracle: &mut Oracle, blocks: u64) -> Result<Option<u64>, String> {
-        assert!(self.flights.is_empty(), "one question at a time");
+        assert!(self.flights.is_empty(), "no request may be in flight");
         let Wire::Nbd(client) = &mut self.wire else { return Ok(None) };
         let (mut at, mut zeros) = (0, 0);
         while at < blocks {
@@ -287,10 +289,10 @@ impl Connection {
             let mut byte = at * BLOCK as u64;
             for (len, state) in extents {
                 let end = (byte + len).min(blocks * BLOCK as u64);
-                // Bit 1: it reads as zeros. A block of which a part is told so is told so.
+                // Bit 1: the range reads as zeros. A block counts as zeros if a part of it is reported so.
                 if state & 2 != 0 {
                     for block in byte / BLOCK as u64..end.div_ceil(BLOCK as u64) {
-                        oracle.told_zero(self.device, block, begun)?;
+                        oracle.check_zero(self.device, block, begun)?;
                         zeros += 1;
                     }
                 }

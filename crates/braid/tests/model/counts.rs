@@ -1,6 +1,6 @@
-//! What lives have done.
+//! Counters of scenarios.
 
-/// What a life has done, to see that runs are worth something.
+/// What a scenario has done, to see that runs are worth their time.
 #[derive(Default, Clone, Debug)]
 pub struct Counts {
     pub requests: u64,
@@ -14,21 +14,21 @@ pub struct Counts {
     pub faults: u64,
     pub maps: u64,
     pub zeros: u64,
-    /// Clients by files, and of them those by loop devices.
+    /// Clients through files, and those of them through loop devices.
     pub by_file: u64,
     pub by_loop: u64,
     /// Files that were unmounted by force.
     pub unmounts: u64,
-    /// Requests that failed as their file went.
+    /// Requests that failed because their file was removed.
     pub cut_off: u64,
-    /// Writes by files that waited for the next daemon.
+    /// Writes through files that waited for the next daemon.
     pub waited: u64,
     /// Volumes that another node took over.
     pub moves: u64,
-    /// Writes that found no space.
+    /// Writes that failed for lack of space.
     pub full: u64,
-    /// Requests that an orderly end answered with an error.
-    pub given_up: u64,
+    /// Requests that an orderly stop answered with an error.
+    pub aborted: u64,
 }
 
 impl Counts {
@@ -50,7 +50,7 @@ impl Counts {
         self.cut_off += other.cut_off;
         self.waited += other.waited;
         self.moves += other.moves;
-        self.given_up += other.given_up;
+        self.aborted += other.aborted;
         self.full += other.full;
     }
 }

@@ -1,4 +1,4 @@
-//! Choices: all of them come from the seed.
+//! Random choices, all derived from the seed.
 
 pub struct Dice(u64);
 
@@ -22,7 +22,7 @@ impl Dice {
         self.next() % n
     }
 
-    /// From `from` to `to`, both included.
+    /// Returns a number from `from` to `to`, both included.
     pub fn within(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from + 1)
     }

@@ -1,17 +1,17 @@
-//! Exports as files: whole blocks by system calls, each answered when it returns or with others under way, holes by `SEEK_HOLE`, and
-//! files that are unmounted by force.
+//! Exports as files: whole blocks by system calls, one at a time or several in flight, holes by `SEEK_HOLE`, and forced
+//! unmounts.
 
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
 
 use crate::client::Connection;
-use crate::opener::Opener;
+use crate::file_client::FileClient;
 use crate::oracle::{BLOCK, Content};
 use crate::support::{PATIENCE, run, wait_for};
 use crate::world::{Device, ENOSPC, World};
 
 impl World {
-    /// The file of a device, open; none where it has none.
+    /// Opens the file of a device, if it has one.
     fn file(&mut self, device: usize) -> Option<()> {
         let path = self.devices[device].path()?;
         if self.devices[device].file.is_none() {
@@ -25,25 +25,25 @@ impl World {
         Some(())
     }
 
-    /// One connection more: by the file of a device, or by a loop device on it.
+    /// Adds a client: through the file of a device, or through a loop device on it.
     pub fn open(&mut self, device: usize) -> usize {
         let one = &self.devices[device];
         let (number, writes) = (one.number, !one.is_snapshot());
         let path = one.path().expect("it has a file");
-        let manner = self.ways.manner(writes);
-        self.say(format!("{path} is opened: {manner:?}"));
+        let open_mode = self.access.open_mode(writes);
+        self.record(format!("{path} is opened: {open_mode:?}"));
         // Before it is mounted it is an empty file of the folder.
         wait_for(&format!("file {path}"), || fs::metadata(&path).ok().filter(|meta| meta.len() > 0));
-        let connection = Connection::by_file(Opener::open(&path, manner), number);
+        let connection = Connection::by_file(FileClient::open(&path, open_mode), number);
         self.counts.by_file += 1;
-        self.counts.by_loop += u64::from(manner.sector.is_some());
+        self.counts.by_loop += u64::from(open_mode.sector.is_some());
         let device = &mut self.devices[device];
         device.blocks = connection.blocks();
         device.connections.push(connection);
         device.connections.len() - 1
     }
 
-    /// It has this size now. Clients of its file see it; others learn it when they connect.
+    /// Records a new size. Clients of the file see it; NBD clients learn it when they connect.
     pub fn resized(&mut self, device: usize, blocks: u64) {
         let device = &mut self.devices[device];
         device.blocks = blocks;
@@ -52,11 +52,11 @@ impl World {
         }
     }
 
-    /// The file is unmounted by force, with requests under way: these fail. The export says so, and is made anew.
+    /// Unmounts the file by force, with requests in flight: these fail. The export reports it, and is created again.
     pub fn unmount_by_force(&mut self, device: usize) {
         let Some(path) = self.devices[device].path() else { return };
         self.burst(device);
-        self.say(format!("{path} is unmounted by force"));
+        self.record(format!("{path} is unmounted by force"));
         self.counts.unmounts += 1;
         run("umount", &["--force", "--lazy", &path]);
         self.files_end(device);
@@ -68,7 +68,7 @@ impl World {
         self.must(&["export", "add", &name, "--fuse", &path, "--name", &export]);
     }
 
-    /// Takes the export of a file away that nothing has open any more.
+    /// Removes the export of a file that no program has open any more.
     pub fn remove_file_export(&mut self, device: &Device) {
         let (export, start) = (device.file_export(), Instant::now());
         loop {
@@ -76,13 +76,13 @@ impl World {
             if status == 0 {
                 return;
             }
-            // A program that another life is starting has this one's open files until it runs.
+            // A process that another scenario is starting holds this one's open files until it executes.
             assert!(text.contains("in use") && start.elapsed() < PATIENCE, "export remove {export}: {text}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// A request by the file, answered when this returns.
+    /// Sends one request through the file and waits for it.
     pub fn by_file(&mut self, device: usize) {
         use std::os::unix::fs::FileExt as _;
         if self.file(device).is_none() {
@@ -104,14 +104,14 @@ impl World {
                 }
                 let token = self.oracle.begin(number, first, count, Content::Data { device: number, version }, false);
                 let result = file.write_all_at(&data, offset);
-                self.say(format!("{name} file: write {first}+{count} {result:?}"));
+                self.record(format!("{name} file: write {first}+{count} {result:?}"));
                 self.file_done(number, first, count, token, result);
             }
             2 => {
                 let mut data = vec![0xdb; len];
                 let begun = self.oracle.now();
                 let result = file.read_exact_at(&mut data, offset);
-                self.say(format!("{name} file: read {first}+{count} {result:?}"));
+                self.record(format!("{name} file: read {first}+{count} {result:?}"));
                 if result.is_ok() {
                     for (block, bytes) in (first..).zip(data.chunks_exact(BLOCK)) {
                         self.oracle.read(number, block, begun, bytes).unwrap_or_else(|what| panic!("{what}"));
@@ -122,7 +122,7 @@ impl World {
             }
             3 => {
                 let result = file.sync_all();
-                self.say(format!("{name} file: fsync {result:?}"));
+                self.record(format!("{name} file: fsync {result:?}"));
                 assert!(result.is_ok() || self.lenient.is_some(), "{name}: fsync of its file: {result:?}");
             }
             _ => self.check_file_map(device),
@@ -134,13 +134,13 @@ impl World {
             Ok(()) => self.oracle.acknowledged(number, first, count, token),
             Err(error) => {
                 let full = self.may_fill && error.raw_os_error() == Some(ENOSPC as i32);
-                assert!(full || self.lenient.is_some(), "a write to a file: {error}, and nothing is the matter");
+                assert!(full || self.lenient.is_some(), "a write to a file: {error}, and no fault is injected");
                 self.oracle.abandoned(number, first, count, token);
             }
         }
     }
 
-    /// The same map as the file's holes: `SEEK_HOLE` and `SEEK_DATA`.
+    /// Checks the holes of the file against the oracle, by `SEEK_HOLE` and `SEEK_DATA`.
     pub fn check_file_map(&mut self, device: usize) {
         if self.without("maps") || self.file(device).is_none() {
             return;
@@ -164,7 +164,7 @@ impl World {
                 break;
             }
             for block in hole / BLOCK as u64..data.div_ceil(BLOCK as u64) {
-                self.oracle.told_zero(number, block, begun).unwrap_or_else(|what| panic!("by its file: {what}"));
+                self.oracle.check_zero(number, block, begun).unwrap_or_else(|what| panic!("by its file: {what}"));
             }
             at = data.max(at + 1);
         }

@@ -1,4 +1,5 @@
-//! A service manager: it keeps the channels of files while one daemon ends and the next begins, so that clients of these files only wait.
+//! A service manager: it stores the FUSE descriptors of files while one daemon ends and the next begins, so that
+//! clients of these files only wait.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -13,8 +14,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use crate::support::{BRAID, Folder, command, places, wait_for};
 
-/// What the manager says to itself: that all before was heard, and that it ends.
-const HEARD: &str = "HEARD";
+/// Messages of the manager to itself: all earlier messages are processed, and the thread ends.
+const SYNC: &str = "SYNC";
 const END: &str = "END";
 
 /// Becomes the daemon, with descriptors of another process from number 3 on: the same open files, which opening them by
@@ -30,19 +31,19 @@ os.environ['LISTEN_PID'] = str(os.getpid())
 os.execv(sys.argv[3], sys.argv[3:])
 ";
 
-/// What is kept, by name.
+/// The stored descriptors, by name.
 #[derive(Default)]
-struct Kept {
+struct StoredDescriptors {
     files: Mutex<Vec<(String, OwnedFd)>>,
-    heard: AtomicU64,
+    processed: AtomicU64,
 }
 
-impl Kept {
+impl StoredDescriptors {
     fn with<T>(&self, look: impl FnOnce(&mut Vec<(String, OwnedFd)>) -> T) -> T {
         look(&mut self.files.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes messages until one says that it ends.
+    /// Receives messages until the end message.
     fn listen(&self, socket: &UnixDatagram) {
         loop {
             let mut bytes = [0u8; 4096];
@@ -56,7 +57,7 @@ impl Kept {
                 let is_new = !kept.iter().any(|(other, _)| *other == name);
                 for message in control.drain() {
                     if let RecvAncillaryMessage::ScmRights(files) = message {
-                        // What is there already is not kept twice, as systemd does.
+                        // A name that is stored already is not stored twice, as in systemd.
                         files.filter(|_| is_new).for_each(|file| kept.push((name.clone(), file)));
                     }
                 }
@@ -65,7 +66,7 @@ impl Kept {
                 }
             });
             match text.as_str() {
-                HEARD => drop(self.heard.fetch_add(1, Ordering::SeqCst)),
+                SYNC => drop(self.processed.fetch_add(1, Ordering::SeqCst)),
                 END => return,
                 _ => {}
             }
@@ -75,9 +76,9 @@ impl Kept {
 
 pub struct Manager {
     place: String,
-    kept: Arc<Kept>,
+    kept: Arc<StoredDescriptors>,
     thread: Option<JoinHandle<()>>,
-    /// Of `serve`, of every daemon.
+    /// The arguments of `serve`, for every daemon.
     arguments: Vec<String>,
 }
 
@@ -85,28 +86,28 @@ impl Manager {
     pub fn new(folder: &Folder, arguments: &[&str]) -> Manager {
         let place = folder.join("notify");
         let socket = UnixDatagram::bind(&place).expect("a socket can be made");
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(StoredDescriptors::default());
         let listening = Arc::clone(&kept);
         let thread = Some(std::thread::spawn(move || listening.listen(&socket)));
         Manager { place, kept, thread, arguments: arguments.iter().map(|&word| word.to_owned()).collect() }
     }
 
-    /// Whether files outlive a daemon: before Linux 6.9 the kernel gives nothing again, and nothing is kept.
-    pub fn keeps(&self) -> bool {
+    /// Returns whether files survive a daemon: before Linux 6.9 the kernel does not resend requests, and nothing is stored.
+    pub fn stores_files(&self) -> bool {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6u32, 9u32)
     }
 
-    fn say(&self, what: &str) -> std::io::Result<usize> {
+    fn send(&self, what: &str) -> std::io::Result<usize> {
         UnixDatagram::unbound()?.send_to(what.as_bytes(), &self.place)
     }
 
-    /// `braid serve` with what is kept, not yet started. All that the daemon before has said was heard.
+    /// Builds `braid serve` with the stored descriptors. Waits until all messages of the daemon before are processed.
     pub fn serve(&self, folder: &Folder) -> Command {
-        let before = self.kept.heard.load(Ordering::SeqCst);
-        self.say(HEARD).expect("the manager listens");
-        wait_for("the manager", || (self.kept.heard.load(Ordering::SeqCst) > before).then_some(()));
+        let before = self.kept.processed.load(Ordering::SeqCst);
+        self.send(SYNC).expect("the manager listens");
+        wait_for("the manager", || (self.kept.processed.load(Ordering::SeqCst) > before).then_some(()));
         self.kept.with(|kept| {
             let numbers: Vec<String> = kept.iter().map(|(_, file)| file.as_raw_fd().to_string()).collect();
             let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
@@ -122,9 +123,9 @@ impl Manager {
 }
 
 impl Drop for Manager {
-    /// Lets go of everything: what waits for a daemon fails then.
+    /// Closes everything: requests that wait for a daemon fail then.
     fn drop(&mut self) {
-        if self.say(END).is_ok()
+        if self.send(END).is_ok()
             && let Some(thread) = self.thread.take()
         {
             let _ = thread.join();

@@ -1,5 +1,5 @@
-//! Lives of a volume that is kept on three nodes: one of them dies at a time and comes back, and another one takes the volume over. Its
-//! clients are at the node that serves it, and are told of no error.
+//! Scenarios of a volume replicated on three nodes: one node at a time dies and returns, and another one takes the
+//! volume over. Its clients connect to the serving node, and get no error.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -15,21 +15,21 @@ pub const KIND: &str = "three nodes";
 
 const NAME: &str = "db";
 const POOL: &str = "tank";
-const PLACES: &str = "one/tank,two/tank,three/tank";
-/// What each node's pool has: room for the replica and its snapshots.
+const REPLICAS: &str = "one/tank,two/tank,three/tank";
+/// Size of each node's pool: room for the replica and its snapshots.
 const DISK_MIB: u64 = 512;
 
-pub struct NodesLife {
-    /// Its daemon is the node that serves the volume.
+pub struct NodesScenario {
+    /// The daemon of this world is the node that serves the volume.
     pub world: World,
-    /// The other two.
+    /// The other two nodes.
     others: Vec<Daemon>,
-    /// Copies, of which snapshots can be read at each node.
+    /// Whether the replicas are copies, whose snapshots are readable at each node.
     has_copies: bool,
 }
 
-impl NodesLife {
-    pub fn new(seed: u64, log: Log) -> NodesLife {
+impl NodesScenario {
+    pub fn new(seed: u64, log: Log) -> NodesScenario {
         let mut world = World::new(seed, log);
         let disk = world.new_file(DISK_MIB);
         world.must(&["pool", "create", POOL, &disk]);
@@ -41,20 +41,20 @@ impl NodesLife {
             std::iter::once(&world.daemon).chain(&others).all(knows_all).then_some(())
         });
         let has_copies = !world.dice.one_in(3);
-        let mut create = vec!["volume", "create", NAME, "64M", "--replicas", PLACES];
+        let mut create = vec!["volume", "create", NAME, "64M", "--replicas", REPLICAS];
         if !has_copies {
             create.extend(["--level", "raid5"]);
         }
-        world.say(format!("braid {}", create.join(" ")));
+        world.record(format!("braid {}", create.join(" ")));
         let made = world.json(&create);
         assert_eq!(made["state"], "serving", "{made}");
         let (bytes, number) = (made["size_bytes"].as_u64().expect("a size"), world.oracle.device());
         world.serve(NAME, number, bytes, false);
-        // Those that do not serve the volume have its export prepared.
+        // The other nodes have the volume's export prepared.
         for other in &others {
             other.braid(&["export", "add", NAME, "--nbd", &format!("unix:{}", other.nbd_socket(NAME))]);
         }
-        NodesLife { world, others, has_copies }
+        NodesScenario { world, others, has_copies }
     }
 
     pub fn run(mut self, steps: u64) -> World {
@@ -74,42 +74,42 @@ impl NodesLife {
             80..84 => self.world.check_map(0),
             84..88 => self.world.compare(0),
             88 | 89 if self.has_copies => self.snapshot(),
-            90 | 91 => self.another_dies(),
+            90 | 91 => self.lose_another_node(),
             92 => {
-                self.wait_until_whole();
+                self.wait_until_in_sync();
                 self.restart();
             }
             93 => {
-                self.wait_until_whole();
+                self.wait_until_in_sync();
                 self.world.upgrade();
                 self.wait_until_served();
             }
-            94 => self.another_takes_over(),
+            94 => self.take_over(),
             _ => self.world.burst(0),
         }
     }
 
     fn state(daemon: &Daemon) -> Value {
-        // It may not know the volume yet when it has just begun.
+        // A node that has just started may not know the volume yet.
         daemon.try_json(&["volume", "show", NAME]).map_or(Value::Null, |volume| volume["state"].clone())
     }
 
     fn wait_until_served(&self) {
         let daemon = &self.world.daemon;
-        let is_served = || (NodesLife::state(daemon) == "serving").then_some(());
+        let is_served = || (NodesScenario::state(daemon) == "serving").then_some(());
         wait_for_or("the volume to be served", is_served, || said(&daemon.any(&["volume", "show", NAME])));
     }
 
-    /// All replicas hold everything, so that any node may be lost.
-    fn wait_until_whole(&mut self) {
-        self.world.say("wait until it is whole");
+    /// Waits until all replicas hold all data, so that any node may be lost.
+    fn wait_until_in_sync(&mut self) {
+        self.world.record("wait until it is whole");
         let daemon = &self.world.daemon;
-        let is_whole = || {
+        let is_in_sync = || {
             let volume = daemon.try_json(&["volume", "show", NAME]).ok()?;
             let voters = volume["voters"].as_array()?;
             (voters.len() == 3 && voters.iter().all(|voter| voter["state"] == "in_sync")).then_some(())
         };
-        wait_for_or("all replicas to be in sync", is_whole, || said(&daemon.any(&["volume", "show", NAME])));
+        wait_for_or("all replicas to be in sync", is_in_sync, || said(&daemon.any(&["volume", "show", NAME])));
     }
 
     fn restart(&mut self) {
@@ -118,14 +118,14 @@ impl NodesLife {
         self.wait_until_served();
     }
 
-    /// One that does not serve the volume dies, with requests under way, and comes back.
-    fn another_dies(&mut self) {
-        self.wait_until_whole();
+    /// Kills or stops a node that does not serve the volume, with requests in flight, and starts it again.
+    fn lose_another_node(&mut self) {
+        self.wait_until_in_sync();
         self.world.burst(0);
         let which = self.world.dice.below(2) as usize;
         let kill = !self.world.dice.one_in(3);
         self.world.counts.faults += 1;
-        self.world.say(format!("another node ends, by a kill: {kill}"));
+        self.world.record(format!("another node ends, by a kill: {kill}"));
         if kill {
             self.others[which].kill();
         } else {
@@ -137,24 +137,24 @@ impl NodesLife {
         match self.world.dice.below(4) {
             0 => self.world.compare(0),
             1 => self.world.break_connection(0),
-            // The two that are left are enough to open it again.
+            // The two remaining nodes are enough to open the volume again.
             2 => self.restart(),
             _ => {}
         }
-        self.world.say("the other node is back");
+        self.world.record("the other node is back");
         self.others[which].start_again();
-        // Sometimes all goes on while its replica is filled.
+        // Sometimes I/O continues during the rebuild of its replica.
         if self.world.dice.one_in(2) {
-            self.wait_until_whole();
+            self.wait_until_in_sync();
         }
     }
 
-    /// The node that serves the volume dies, ends or lives, and another one is told to take the volume over.
-    fn another_takes_over(&mut self) {
-        self.wait_until_whole();
+    /// Ends the serving node or leaves it running, and makes another node take the volume over.
+    fn take_over(&mut self) {
+        self.wait_until_in_sync();
         self.world.burst(0);
         let which = self.world.dice.below(2) as usize;
-        let lives = match self.world.dice.below(3) {
+        let keeps_running = match self.world.dice.below(3) {
             0 => {
                 self.world.kill();
                 false
@@ -165,46 +165,46 @@ impl NodesLife {
             }
             _ => true,
         };
-        self.attach_to(which, lives);
+        self.attach_to(which, keeps_running);
         for _ in 0..self.world.dice.below(6) {
             self.world.burst(0);
         }
         if self.world.dice.one_in(2) {
             self.world.compare(0);
         }
-        if !lives {
-            self.world.say("the node before is back");
+        if !keeps_running {
+            self.world.record("the node before is back");
             self.others[which].start_again();
             let before = &self.others[which];
             wait_for_or(
                 "the node before to find out",
-                || (NodesLife::state(before) == "detached").then_some(()),
+                || (NodesScenario::state(before) == "detached").then_some(()),
                 || said(&before.any(&["volume", "show", NAME])),
             );
         }
     }
 
-    /// Has another node serve the volume from now on. What the one before had under way has ended when this returns.
-    fn attach_to(&mut self, which: usize, lives: bool) {
+    /// Attaches the volume to another node. Requests in flight at the node before have ended when this returns.
+    fn attach_to(&mut self, which: usize, keeps_running: bool) {
         self.world.counts.moves += 1;
-        self.world.say("braid volume attach, on another node");
+        self.world.record("braid volume attach, on another node");
         let taken = self.others[which].json(&["volume", "attach", NAME]);
         assert_eq!(taken["state"], "serving", "{taken}");
-        if lives {
+        if keeps_running {
             let before = &self.world.daemon;
             wait_for_or(
-                "the node before to let go",
-                || (NodesLife::state(before) == "detached").then_some(()),
+                "the node before to detach the volume",
+                || (NodesScenario::state(before) == "detached").then_some(()),
                 || said(&before.any(&["volume", "show", NAME])),
             );
-            self.world.left_alone(false);
+            self.world.disconnect_clients(false);
         }
         std::mem::swap(&mut self.world.daemon, &mut self.others[which]);
     }
 
-    /// Taken while requests are under way, on all replicas at one moment, and read as this node has it.
+    /// Takes a snapshot during I/O, on all replicas at one moment, and reads it at this node.
     fn snapshot(&mut self) {
-        self.wait_until_whole();
+        self.wait_until_in_sync();
         self.world.burst(0);
         let number = self.world.oracle.number();
         let begun = self.world.oracle.now();
@@ -218,15 +218,15 @@ impl NodesLife {
         self.world.must(&["snapshot", "delete", &format!("{NAME}@s{number}"), "--yes"]);
     }
 
-    /// Each node serves the volume once, and finds in it what the others have read.
+    /// Ends the scenario: each node serves the volume once, and reads what the others have read.
     fn end(&mut self) {
-        self.world.say("the end");
+        self.world.record("the end");
         for which in 0..self.others.len() {
-            self.wait_until_whole();
+            self.wait_until_in_sync();
             self.world.compare(0);
             self.attach_to(which, true);
         }
-        self.wait_until_whole();
+        self.wait_until_in_sync();
         self.world.compare(0);
         self.world.restart(false);
         self.wait_until_served();
@@ -234,7 +234,7 @@ impl NodesLife {
     }
 }
 
-/// Where a node takes part, in words for the command line.
+/// Returns the options of a node's addresses.
 fn on_loopback() -> Vec<String> {
     let free = || {
         let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -243,10 +243,10 @@ fn on_loopback() -> Vec<String> {
     vec!["--listen".to_owned(), free(), "--data".to_owned(), free(), "--data-plain".to_owned()]
 }
 
-/// One node more, with a pool of its own.
+/// Starts and joins one more node, with a pool of its own.
 fn join(world: &mut World, name: &str) -> Daemon {
     let shards = world.dice.within(1, 2).to_string();
-    world.say(format!("node {name}: serve --shards {shards}"));
+    world.record(format!("node {name}: serve --shards {shards}"));
     let folder = Folder::new();
     let disk = folder.sparse("disk.img", DISK_MIB * MIB);
     let daemon = Daemon::start_in(folder, &["--shards", &shards]);
@@ -258,9 +258,9 @@ fn join(world: &mut World, name: &str) -> Daemon {
     daemon
 }
 
-/// Whether a node sees all three.
+/// Returns whether a node sees all three nodes.
 fn knows_all(daemon: &Daemon) -> bool {
     let list = daemon.json(&["node", "list"]);
     let nodes = list["nodes"].as_array().expect("a list");
-    nodes.len() == 3 && nodes.iter().all(|node| node["state"] == "here")
+    nodes.len() == 3 && nodes.iter().all(|node| node["state"] == "reachable")
 }

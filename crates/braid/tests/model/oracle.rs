@@ -1,10 +1,12 @@
-//! Which versions of each block of a device may be read, judged by requests, replies and ends of sessions only.
+//! The oracle: which versions of each block of a device a read may return, derived only from requests, replies and ends
+//! of sessions.
 //!
-//! It follows the rule of the simulator's oracle (`braid-sim`), without power cuts: a version is possible until another one,
-//! whose write began after it had ended, is acknowledged. A write that failed, or whose connection ended, may have happened or not;
-//! of an ended connection it comes before all writes of the sessions that begin later, and counts as under way until one of these that overlaps
-//! it is acknowledged, or the daemon has ended: a FLUSH does not wait for it, and copies of it may differ that long. What a read gave when nothing
-//! was under way stays: no later read goes back.
+//! It follows the rule of the simulator's oracle (`braid-sim`), without power cuts: a version is possible until another
+//! one, whose write began after it had ended, is acknowledged. A write that failed, or whose connection ended, may have
+//! happened or not. A write of an ended connection comes before all writes of the sessions that begin later. It counts
+//! as in flight until one of these that overlaps it is acknowledged, or the daemon has ended: a FLUSH does not wait for
+//! it, and its copies may differ that long. What a read returned when nothing was in flight stays: no later read goes
+//! back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -13,14 +15,15 @@ pub const BLOCK: usize = 4096;
 const SECTOR: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"modeldat");
 const NEVER: u64 = u64::MAX;
-/// A write of so many blocks at most is carried out as a whole: the engine claims its range, and an NBD server hands it over in one piece.
+/// A write of at most this many blocks executes as a whole: the engine claims its range, and an NBD server submits it
+/// in one piece.
 const CLAIM_BLOCKS: u64 = 256;
 
-/// What a block holds.
+/// The content of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
     Zero,
-    /// A write of this number to this device.
+    /// Data of write `version` to this device.
     Data {
         device: u64,
         version: u64,
@@ -45,19 +48,19 @@ fn fill(device: u64, block: u64, version: u64, sector: u64, out: &mut [u8]) {
     }
 }
 
-/// The bytes of a block that says what it is.
+/// Fills in the bytes of a block that identify it.
 pub fn write_block(device: u64, block: u64, version: u64, out: &mut [u8]) {
     for (sector, bytes) in out.chunks_exact_mut(SECTOR).enumerate() {
         fill(device, block, version, sector as u64, bytes);
     }
 }
 
-/// What a sector turned out to be.
+/// The content found in a sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sector {
     Is(Content),
-    /// A block of a write, in another place or with wrong bytes.
-    Stray {
+    /// A block of a write, at another address or with wrong bytes.
+    Misplaced {
         device: u64,
         block: u64,
         version: u64,
@@ -79,15 +82,15 @@ fn read_sector(block: u64, sector: u64, bytes: &[u8]) -> Sector {
     if found == block && bytes == right {
         return Sector::Is(Content::Data { device, version });
     }
-    Sector::Stray { device, block: found, version }
+    Sector::Misplaced { device, block: found, version }
 }
 
-/// How a write stands.
+/// State of a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum WriteState {
     Running,
     Acknowledged,
-    /// It failed, or nobody was told.
+    /// It failed, or its outcome is unknown.
     Unknown,
     /// It failed, or its connection ended: until its device's next session it may happen at any moment.
     Late,
@@ -97,28 +100,28 @@ enum State {
 struct Version {
     token: u64,
     content: Content,
-    state: State,
-    /// It may as well have changed nothing: a discard.
+    state: WriteState,
+    /// It may have changed nothing: a discard.
     maybe: bool,
     begun: u64,
     ended: u64,
-    /// Reads that began later have seen what replaced it.
+    /// Reads that began later have seen the version that replaced it.
     hidden: u64,
 }
 
 impl Version {
     fn replaced_by(&self, newer: &Version, reader: u64) -> bool {
-        newer.state == State::Acknowledged && !newer.maybe && newer.begun > self.ended && newer.ended < reader
+        newer.state == WriteState::Acknowledged && !newer.maybe && newer.begun > self.ended && newer.ended < reader
     }
 }
 
-/// A device's blocks. Where nothing is said, it is zeros from the beginning.
+/// A device's blocks. A block without versions is zeros.
 #[derive(Clone, Default)]
 pub struct Image {
     blocks: BTreeMap<u64, Vec<Version>>,
 }
 
-/// The judge of all devices of a life. Its clock counts events.
+/// The oracle of all devices of a scenario. Its clock counts events.
 #[derive(Default)]
 pub struct Oracle {
     clock: u64,
@@ -144,26 +147,26 @@ impl Oracle {
     }
 
     fn image(&mut self, device: u64) -> &mut Image {
-        self.images.get_mut(&device).expect("a device of this life")
+        self.images.get_mut(&device).expect("a device of this scenario")
     }
 
-    /// A write of `content` begins; gives its token.
+    /// Records the start of a write of `content`. Returns its token.
     pub fn begin(&mut self, device: u64, first: u64, count: u64, content: Content, maybe: bool) -> u64 {
         let (begun, token) = (self.now(), self.number());
         for block in first..first + count {
             let zero = || {
-                let (content, state) = (Content::Zero, State::Acknowledged);
+                let (content, state) = (Content::Zero, WriteState::Acknowledged);
                 vec![Version { token: 0, content, state, maybe: false, begun: 0, ended: 0, hidden: NEVER }]
             };
             let versions = self.image(device).blocks.entry(block).or_insert_with(zero);
-            let state = State::Running;
+            let state = WriteState::Running;
             versions.push(Version { token, content, state, maybe, begun, ended: NEVER, hidden: NEVER });
         }
         token
     }
 
-    fn end(&mut self, device: u64, first: u64, count: u64, token: u64, state: State) {
-        let ended = if state == State::Late { NEVER } else { self.now() };
+    fn end(&mut self, device: u64, first: u64, count: u64, token: u64, state: WriteState) {
+        let ended = if state == WriteState::Late { NEVER } else { self.now() };
         for block in first..first + count {
             let versions = self.image(device).blocks.get_mut(&block).expect("it was begun");
             for version in versions.iter_mut().filter(|version| version.token == token) {
@@ -173,18 +176,18 @@ impl Oracle {
     }
 
     pub fn acknowledged(&mut self, device: u64, first: u64, count: u64, token: u64) {
-        self.end(device, first, count, token, State::Acknowledged);
+        self.end(device, first, count, token, WriteState::Acknowledged);
         self.waited_for(device, first..first + count, token);
     }
 
-    /// Overlapping writes are carried out one after the other: a write that was acknowledged has waited for the whole of those of older sessions that it
-    /// overlaps. A longer one than [`CLAIM_BLOCKS`] may be carried out in parts.
+    /// Overlapping writes execute one after the other: an acknowledged write has waited for all writes of older
+    /// sessions that it overlaps, as a whole. A write longer than [`CLAIM_BLOCKS`] may execute in parts.
     fn waited_for(&mut self, device: u64, range: Range<u64>, token: u64) {
         let blocks = &mut self.image(device).blocks;
         let mut waited = BTreeSet::new();
         for (_, versions) in blocks.range(range) {
             let begun = versions.iter().find(|version| version.token == token).map_or(0, |version| version.begun);
-            let before = |version: &&Version| version.state == State::Late && version.ended < begun;
+            let before = |version: &&Version| version.state == WriteState::Late && version.ended < begun;
             waited.extend(versions.iter().filter(before).map(|version| version.token));
         }
         for late in waited {
@@ -194,40 +197,42 @@ impl Oracle {
             let is_short = of.first().zip(of.last()).is_some_and(|(first, last)| last - first < CLAIM_BLOCKS);
             for block in of.iter().filter(|_| is_short) {
                 let versions = blocks.get_mut(block).into_iter().flatten();
-                versions.filter(|version| version.token == late).for_each(|version| version.state = State::Unknown);
+                versions
+                    .filter(|version| version.token == late)
+                    .for_each(|version| version.state = WriteState::Unknown);
             }
         }
     }
 
-    /// Nobody is told what becomes of it.
+    /// Records that a write's outcome stays unknown.
     pub fn abandoned(&mut self, device: u64, first: u64, count: u64, token: u64) {
-        self.end(device, first, count, token, State::Late);
+        self.end(device, first, count, token, WriteState::Late);
     }
 
-    /// A newer session has begun: whatever is written from now on comes after what older ones left behind.
+    /// Records a newer session: its writes come after those left by older sessions.
     pub fn session(&mut self, device: u64) {
         let now = self.now();
         for versions in self.image(device).blocks.values_mut() {
-            for version in versions.iter_mut().filter(|version| version.state == State::Late) {
+            for version in versions.iter_mut().filter(|version| version.state == WriteState::Late) {
                 version.ended = version.ended.min(now);
             }
         }
     }
 
-    /// The daemon has ended: what was under way has happened by now, or never will; but for the writes of these tokens, which the next
-    /// daemon is given.
-    pub fn over(&mut self, device: u64, go_on: &[u64]) {
+    /// Records the end of the daemon: writes in flight have happened by now, or never will, except the writes of these
+    /// tokens, which the next daemon gets.
+    pub fn daemon_ended(&mut self, device: u64, go_on: &[u64]) {
         let now = self.now();
         for versions in self.image(device).blocks.values_mut() {
             for version in versions.iter_mut().filter(|version| !go_on.contains(&version.token)) {
-                if matches!(version.state, State::Running | State::Late) {
-                    (version.state, version.ended) = (State::Unknown, version.ended.min(now));
+                if matches!(version.state, WriteState::Running | WriteState::Late) {
+                    (version.state, version.ended) = (WriteState::Unknown, version.ended.min(now));
                 }
             }
         }
     }
 
-    /// A copy as a snapshot has it that was asked for at `begun`.
+    /// Returns a new device with the content of a snapshot that was requested at `begun`.
     pub fn snapshot(&mut self, of: u64, begun: u64) -> u64 {
         let now = self.now();
         let mut image = self.images[&of].clone();
@@ -235,7 +240,7 @@ impl Oracle {
             let all = versions.clone();
             versions.retain(|version| possible(version, &all, begun));
             for version in versions.iter_mut() {
-                (version.state, version.ended, version.hidden) = (State::Unknown, now, NEVER);
+                (version.state, version.ended, version.hidden) = (WriteState::Unknown, now, NEVER);
             }
         }
         let device = self.number();
@@ -247,7 +252,7 @@ impl Oracle {
         self.image(device).blocks.retain(|block, _| *block < blocks);
     }
 
-    /// Judges a block that a read gave which began at `begun`.
+    /// Checks a block returned by a read that began at `begun`.
     pub fn read(&mut self, device: u64, block: u64, begun: u64, bytes: &[u8]) -> Result<(), String> {
         let now = self.now();
         let image = self.image(device);
@@ -278,15 +283,15 @@ impl Oracle {
                 ));
             }
         }
-        // Nothing was under way: what was read stays.
+        // Nothing is in flight: what was read stays.
         let settled = |version: &Version| match version.state {
-            State::Running => false,
-            State::Late => !seen.contains(&version.content),
-            State::Acknowledged | State::Unknown => version.ended < begun,
+            WriteState::Running => false,
+            WriteState::Late => !seen.contains(&version.content),
+            WriteState::Acknowledged | WriteState::Unknown => version.ended < begun,
         };
         if seen.len() == 1 && versions.iter().all(settled) {
             for version in versions.iter_mut() {
-                if version.content != seen[0] && version.state != State::Late {
+                if version.content != seen[0] && version.state != WriteState::Late {
                     version.hidden = version.hidden.min(now);
                 }
             }
@@ -294,8 +299,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Judges the word that a block reads as zeros.
-    pub fn told_zero(&mut self, device: u64, block: u64, begun: u64) -> Result<(), String> {
+    /// Checks that a block reported as zeros may be zeros.
+    pub fn check_zero(&mut self, device: u64, block: u64, begun: u64) -> Result<(), String> {
         let Some(versions) = self.image(device).blocks.get(&block) else { return Ok(()) };
         let zero = |version: &Version| version.content == Content::Zero && possible(version, versions, begun);
         if versions.iter().any(zero) {
@@ -304,16 +309,16 @@ impl Oracle {
         Err(format!("block {block} of device {device} is said to be zeros since {begun}: its versions: {versions:#?}"))
     }
 
-    /// Nothing reads and nothing writes: what no later read can give is forgotten.
+    /// Removes versions that no later read can return. Nothing may be in flight.
     pub fn forget(&mut self, device: u64) {
         let now = self.now();
         for versions in self.image(device).blocks.values_mut() {
             let all = versions.clone();
-            versions.retain(|version| possible(version, &all, now) || version.state == State::Late);
+            versions.retain(|version| possible(version, &all, now) || version.state == WriteState::Late);
         }
     }
 
-    /// What blocks of a range may hold, for people.
+    /// Returns a description of what the blocks of a range may hold.
     pub fn describe(&self, device: u64, first: u64, count: u64) -> String {
         let mut text = String::new();
         for (block, versions) in self.images[&device].blocks.range(first..first + count) {
@@ -340,7 +345,7 @@ fn describe(block: u64, bytes: &[u8]) -> Vec<Sector> {
 }
 
 #[test]
-fn a_write_of_an_ended_connection_is_under_way_until_another_one_has_waited_for_it() {
+fn a_write_of_an_ended_connection_is_in_flight_until_an_overlapping_write_is_acknowledged() {
     let mut oracle = Oracle::default();
     let device = oracle.device();
     let content = |version| Content::Data { device, version };
@@ -359,7 +364,7 @@ fn a_write_of_an_ended_connection_is_under_way_until_another_one_has_waited_for_
         let now = oracle.now();
         oracle.read(device, 7, now, &bytes(version)).expect("either copy");
     }
-    // It is done when one is that overlaps it.
+    // It is done once a write is acknowledged that overlaps it.
     let newer = oracle.begin(device, 9, 1, content(3), false);
     oracle.acknowledged(device, 9, 1, newer);
     let now = oracle.now();

@@ -1,4 +1,4 @@
-//! Lives of a pool: volumes, snapshots and clones come and go, members too, under clients.
+//! Scenarios of a pool: volumes, snapshots and clones are created and deleted, members too, under client I/O.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ struct Snapshot {
     blocks: u64,
 }
 
-pub struct PoolLife {
+pub struct PoolScenario {
     pub world: World,
     snapshots: Vec<Snapshot>,
     /// Whether its only member is an array.
     on_array: bool,
 }
 
-impl PoolLife {
-    pub fn new(on_array: bool, seed: u64, log: Log) -> PoolLife {
+impl PoolScenario {
+    pub fn new(on_array: bool, seed: u64, log: Log) -> PoolScenario {
         let mut world = World::new(seed, log);
         // Sometimes so small that it fills up.
         let small = world.dice.one_in(4);
@@ -53,9 +53,9 @@ impl PoolLife {
         arguments.extend(disks.iter().map(String::as_str));
         world.must(&arguments);
         world.may_fill = small;
-        let mut life = PoolLife { world, snapshots: Vec::new(), on_array };
-        life.create();
-        life
+        let mut scenario = PoolScenario { world, snapshots: Vec::new(), on_array };
+        scenario.create();
+        scenario
     }
 
     fn show(&self) -> Value {
@@ -117,9 +117,9 @@ impl PoolLife {
                 self.world.braid(&["volume", verb, &name, wait]);
             }
             93 | 94 if self.on_array => self.lose_and_return(),
-            93 => self.members_change(),
+            93 => self.change_members(),
             94 => self.start_without_a_member(),
-            95 if !self.on_array => self.bring_an_old_copy_back(),
+            95 if !self.on_array => self.restore_an_old_copy(),
             96 => {
                 let (status, text) = self.world.braid(&["pool", "check", POOL]);
                 assert_eq!(status, 0, "nothing is damaged: {text}");
@@ -147,7 +147,7 @@ impl PoolLife {
         );
     }
 
-    /// Taken while requests are under way: of those it has all, some blocks, or nothing.
+    /// Takes a snapshot during I/O: it has all, some, or none of the blocks of requests in flight.
     fn snapshot(&mut self, device: usize) {
         if self.snapshots.len() >= SNAPSHOTS_MAX {
             return;
@@ -247,7 +247,7 @@ impl PoolLife {
             self.world.resized(device, more);
             return;
         }
-        // Clients that know of the larger size would be refused.
+        // Clients that know the larger size would get errors.
         self.world.unserve(device);
         let less = (blocks / 2).max(256).min(blocks);
         self.world.must(&["volume", "resize", &name, &(less * BLOCK as u64).to_string(), "--force", "--yes"]);
@@ -268,13 +268,13 @@ impl PoolLife {
         self.world.braid(&["volume", "move", &name, "--place", &place, wait]);
     }
 
-    /// The members that are disks, as the pool names them.
+    /// Returns the members that are disks, by their names in the pool.
     fn disks(&self) -> Vec<String> {
         let members = self.show()["members"].as_array().cloned().unwrap_or_default();
         members.iter().filter_map(|member| member["disk"].as_str()).map(str::to_owned).collect()
     }
 
-    fn members_change(&mut self) {
+    fn change_members(&mut self) {
         let disks = self.disks();
         if disks.len() < 4 && self.world.dice.one_in(2) {
             let fresh = self.world.new_file(64);
@@ -292,7 +292,7 @@ impl PoolLife {
         }
     }
 
-    /// The array below loses a member and gets it back.
+    /// Fails a member of the array below, and adds it again.
     fn lose_and_return(&mut self) {
         let show = self.world.json(&["array", "show", ARRAY]);
         if show["redundancy"]["health"] != "whole" {
@@ -316,7 +316,7 @@ impl PoolLife {
         }
     }
 
-    /// A member is not there at a start: the pool waits, and takes it when it is there.
+    /// Hides a member during a start: the pool waits, and starts when the member is back.
     fn start_without_a_member(&mut self) {
         let disks: Vec<String> = self.disks().iter().filter_map(|disk| path_of(disk)).collect();
         if disks.is_empty() {
@@ -330,15 +330,15 @@ impl PoolLife {
             self.world.stop()
         }
         self.world.counts.faults += 1;
-        let away = self.world.away(&path);
-        move_file(&path, &away).expect("files can be moved");
-        self.world.say(format!("{path} is away"));
+        let hidden = self.world.hidden_path(&path);
+        move_file(&path, &hidden).expect("files can be moved");
+        self.world.record(format!("{path} is hidden"));
         self.world.start();
         let shown = said(&self.world.daemon.any(&["status"]));
         let state = self.world.daemon.try_json(&["pool", "show", POOL]).map(|pool| pool["state"].clone());
         assert!(!state.is_ok_and(|state| state == "active"), "a pool without a member serves: {shown}");
-        self.world.say(format!("{path} is back"));
-        move_file(&away, &path).expect("files can be moved");
+        self.world.record(format!("{path} is back"));
+        move_file(&hidden, &path).expect("files can be moved");
         if self.world.dice.one_in(2) {
             self.world.braid(&["pool", "start", POOL]);
         } else {
@@ -347,8 +347,8 @@ impl PoolLife {
         self.wait_until_active();
     }
 
-    /// A copy of one of several members from a session before is found in its place.
-    fn bring_an_old_copy_back(&mut self) {
+    /// Puts an older copy of one of several members in its place.
+    fn restore_an_old_copy(&mut self) {
         if self.world.without("old-copies") {
             return;
         }
@@ -363,9 +363,9 @@ impl PoolLife {
         } else {
             self.world.stop()
         }
-        let old = self.world.away(&path);
+        let old = self.world.hidden_path(&path);
         run("cp", &["--sparse=always", &path, &old]);
-        self.world.say(format!("a copy of {path}"));
+        self.world.record(format!("a copy of {path}"));
         self.world.start();
         self.wait_until_active();
         for _ in 0..3 {
@@ -383,23 +383,23 @@ impl PoolLife {
         self.world.counts.faults += 1;
         let kept = format!("{old}.kept");
         move_file(&path, &kept).and_then(|()| move_file(&old, &path)).expect("files can be moved");
-        self.world.say(format!("the copy in the place of {path}"));
+        self.world.record(format!("the copy in the place of {path}"));
         self.world.start();
         let shown = said(&self.world.daemon.any(&["status", "--check"]));
         if self.world.daemon.try_json(&["pool", "show", POOL]).is_ok_and(|pool| pool["state"] == "active") {
             (0..self.world.devices.len()).for_each(|device| self.world.compare(device));
         }
-        assert!(!shown.is_empty(), "an old copy is not told");
+        assert!(!shown.is_empty(), "an old copy is not reported");
         self.world.stop();
         move_file(&kept, &path).expect("files can be moved");
-        self.world.say(format!("{path} is as it was"));
+        self.world.record(format!("{path} is as it was"));
         self.world.start();
         self.wait_until_active();
         (0..self.world.devices.len()).for_each(|device| self.world.compare(device));
     }
 
     fn end(&mut self) {
-        self.world.say("the end");
+        self.world.record("the end");
         (0..self.world.devices.len()).for_each(|device| self.world.compare(device));
         self.restart(true);
         (0..self.world.devices.len()).for_each(|device| self.world.compare(device));

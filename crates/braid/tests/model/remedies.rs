@@ -1,25 +1,25 @@
-//! Does what `braid status` says: each command that it names, with its placeholders filled in.
+//! Runs the commands that `braid status` recommends, with their placeholders filled in.
 
 use std::time::Duration;
 
 use crate::world::World;
 
-/// What stands for the words in capitals, and what may be done.
+/// The values of the placeholders, and which commands may run.
 pub struct Remedies<'a> {
-    /// The disk that is meant by DISK.
+    /// The value of DISK.
     pub disk: &'a str,
-    /// Whether commands with `--force` may be used: nothing is lost by them here.
+    /// Whether commands with `--force` may run: they lose nothing here.
     pub force: bool,
 }
 
 impl Remedies<'_> {
-    /// Runs every command of every item that is not only there to look; of each item at least one has to be accepted, or the item has gone
-    /// by itself.
+    /// Runs every recommended command of every item. Of each item with commands other than `show` and `list`, at least
+    /// one has to succeed, unless the item has disappeared.
     pub fn run(&self, world: &mut World) {
         let items = world.json(&["status"])["attention"].as_array().cloned().unwrap_or_default();
         for item in &items {
             let subject = item["subject"].as_str().unwrap_or_default().to_owned();
-            world.say(format!("  attention: {subject}: {}", item["message"].as_str().unwrap_or_default()));
+            world.record(format!("  attention: {subject}: {}", item["message"].as_str().unwrap_or_default()));
             let mut commands: Vec<String> = Vec::new();
             let named = item["commands"].as_array().cloned().unwrap_or_default();
             commands.extend(named.iter().filter_map(|command| command.as_str()).map(str::to_owned));
@@ -29,7 +29,7 @@ impl Remedies<'_> {
             let mut at = 0;
             while let Some(command) = commands.get(at).cloned() {
                 at += 1;
-                // What the pool lacks is space, and not a disk that it had.
+                // The pool lacks space, and not a disk that it had.
                 let fresh = command.starts_with("braid pool add").then(|| world.new_file(64));
                 let Some(words) = self.fill(&command, fresh.as_deref().unwrap_or(self.disk)) else { continue };
                 let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -40,7 +40,7 @@ impl Remedies<'_> {
                     assert!(status == 0 || text.contains("no "), "what the status names: {command}: {text}");
                 } else {
                     let mut further = if status == 0 { Vec::new() } else { named_in(&text) };
-                    // A refusal names the option that is missing.
+                    // A refusal names the missing option.
                     for option in ["--force", "--yes"] {
                         if status != 0 && text.contains(option) && !command.contains(option) {
                             further.push(format!("{command} {option}"));
@@ -56,14 +56,14 @@ impl Remedies<'_> {
             if outcomes.is_empty() || outcomes.iter().any(|(_, status, _)| *status == 0) {
                 continue;
             }
-            // It may have gone by itself in the meantime.
+            // The item may have disappeared meanwhile.
             std::thread::sleep(Duration::from_millis(100));
             let now = world.json(&["status"])["attention"].as_array().cloned().unwrap_or_default();
             assert!(!now.contains(item), "none of what the status names is accepted: {item:#}\n{outcomes:#?}");
         }
     }
 
-    /// The words of a command of ours; none where it is another program's, or not to be run.
+    /// Returns the arguments of a `braid` command; `None` for another program's command, and for one that must not run.
     fn fill(&self, command: &str, disk: &str) -> Option<Vec<String>> {
         let mut words = command.split_whitespace();
         if words.next() != Some("braid") {
@@ -74,7 +74,7 @@ impl Remedies<'_> {
             match word {
                 "DISK" | "DISK-or-ARRAY" => filled.push(disk.to_owned()),
                 "--force" if !self.force => return None,
-                // A remedy for good would take away what is judged.
+                // A remedy that gives data up would remove what the oracle checks.
                 "--give-up" => return None,
                 word => filled.push(word.to_owned()),
             }
@@ -83,7 +83,7 @@ impl Remedies<'_> {
     }
 }
 
-/// The commands in a text for people: in backticks, or to the end of the clause.
+/// Returns the commands in a text: in backticks, or up to the end of the clause.
 fn named_in(text: &str) -> Vec<String> {
     let mut commands = Vec::new();
     for (at, _) in text.match_indices("braid ") {

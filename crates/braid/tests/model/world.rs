@@ -1,4 +1,4 @@
-//! A life: a daemon, what it serves, and the clients of that.
+//! A scenario's environment: a daemon, its exports, and their clients.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex};
@@ -7,45 +7,45 @@ use std::time::Duration;
 use braid_nbd::client::ClientConfig;
 use serde_json::Value;
 
+use crate::access::{Access, AccessChoices};
 use crate::attached::Mount;
-use crate::client::{Connection, Flight, Op, Refused, Turn};
+use crate::client::{Connection, Flight, Op, Progress, Refused};
 use crate::counts::Counts;
 use crate::dice::Dice;
 use crate::manager::Manager;
 use crate::oracle::{BLOCK, Content, Oracle};
 use crate::support::*;
-use crate::ways::{Way, Ways};
 
-/// What happened, for the one who reads of a failure.
+/// What happened, for readers of a failure.
 pub type Log = Arc<Mutex<Vec<String>>>;
 
-/// What requests are told that an orderly end gives up.
+/// The error of requests that an orderly stop aborts.
 const ESHUTDOWN: u32 = 108;
 pub const ENOSPC: u32 = 28;
 pub const EIO: u32 = 5;
 
-/// What is exported: an array, a volume or a snapshot.
+/// An exported array, volume or snapshot.
 pub struct Device {
     pub number: u64,
-    /// As the command line names it.
+    /// Its name on the command line.
     pub name: String,
     pub blocks: u64,
-    /// Where its clients are busy: first block and number of blocks.
+    /// The ranges of most I/O: first block and number of blocks.
     hot: Vec<(u64, u64)>,
     pub connections: Vec<Connection>,
     /// The export's file, open, for one request at a time.
     pub file: Option<File>,
-    /// Where that file is, if there is one. Unmounted after all that has it open.
+    /// The mount point of that file, if there is one. Unmounted after everything that has it open.
     pub mount: Option<Mount>,
 }
 
 impl Device {
-    /// Where its file is.
+    /// Returns the path of its file.
     pub fn path(&self) -> Option<String> {
         self.mount.as_ref().map(|mount| mount.0.clone())
     }
 
-    /// The name of the export of its file.
+    /// Returns the name of the export of its file.
     pub fn file_export(&self) -> String {
         format!("{}-file", World::socket_name(&self.name))
     }
@@ -55,7 +55,7 @@ impl Device {
     }
 }
 
-/// A small file system of its own for disks, unmounted with the life.
+/// A small file system for disks, unmounted with the scenario.
 struct Small(String);
 
 impl Drop for Small {
@@ -64,7 +64,7 @@ impl Drop for Small {
     }
 }
 
-/// Moves a file, also to another file system; then it appears under its new name as a whole.
+/// Moves a file, also to another file system, where it appears complete under its new name.
 pub fn move_file(from: &str, to: &str) -> std::io::Result<()> {
     let result = std::fs::rename(from, to);
     let Err(error) = &result else { return result };
@@ -77,11 +77,11 @@ pub fn move_file(from: &str, to: &str) -> std::io::Result<()> {
     std::fs::remove_file(from)
 }
 
-/// Bytes that a small file system has.
+/// Size of a small file system.
 const SMALL_MIB: u64 = 192;
 
 pub struct World {
-    /// Where further files are made. Dropped before the folder that it lies in.
+    /// The file system for further files. Dropped before the folder that it lies in.
     at: Option<Small>,
     pub daemon: Daemon,
     pub dice: Dice,
@@ -90,23 +90,23 @@ pub struct World {
     pub counts: Counts,
     /// Why requests may fail at the moment.
     pub lenient: Option<&'static str>,
-    /// What is written may find no space.
+    /// Whether writes may run out of space.
     pub may_fill: bool,
-    /// How clients come.
-    pub ways: Ways,
+    /// How clients access the exports.
+    pub access: AccessChoices,
     /// The daemon's service manager, if it has one.
     pub manager: Option<Manager>,
     log: Log,
     files: u64,
-    /// Whether exports may be files: disks are driven by io_uring.
+    /// Whether exports may be files: only the io_uring driver serves them.
     has_files: bool,
-    /// The daemon ends in order: it may say so to requests that it gives up.
+    /// Whether the daemon is stopping in order: it may answer requests that it aborts with an error.
     pub stopping: bool,
 }
 
 impl Drop for World {
-    /// The daemon ends first, and its service manager lets go of its files: what waits for them fails then, so that clients by files end,
-    /// loop devices are detached, and mounts are removed. The folder goes last.
+    /// The daemon ends first, and its service manager closes its descriptors: requests that wait for them fail then, so
+    /// that clients through files end, loop devices are detached, and mounts are removed. The folder is removed last.
     fn drop(&mut self) {
         self.daemon.running.kill();
         self.manager = None;
@@ -116,17 +116,17 @@ impl Drop for World {
 
 impl World {
     pub fn new(seed: u64, log: Log) -> World {
-        let (mut dice, ways) = (Dice::new(seed), Ways::new(seed));
+        let (mut dice, access) = (Dice::new(seed), AccessChoices::new(seed));
         let shards = dice.within(1, 2).to_string();
         let mut driver = *dice.pick(&["io_uring", "io_uring", "libaio", "threads"]);
-        if ways.has_files() {
-            // Files are served by no other.
+        if access.has_files() {
+            // No other driver serves files.
             driver = "io_uring";
         }
         log.lock().expect("unpoisoned").push(format!("serve --shards {shards} --driver {driver}"));
         let arguments = ["--shards", shards.as_str(), "--driver", driver, "--buffers", "16M"];
         let folder = Folder::new();
-        let manager = (ways.way == Way::Kept).then(|| Manager::new(&folder, &arguments));
+        let manager = (access.access == Access::ServiceManager).then(|| Manager::new(&folder, &arguments));
         let daemon = match &manager {
             None => Daemon::start_in(folder, &arguments),
             Some(manager) => {
@@ -142,7 +142,7 @@ impl World {
             counts: Counts::default(),
             lenient: None,
             may_fill: false,
-            ways,
+            access,
             manager,
             log,
             files: 0,
@@ -152,59 +152,59 @@ impl World {
         }
     }
 
-    pub fn say(&self, what: impl Into<String>) {
+    pub fn record(&self, what: impl Into<String>) {
         self.log.lock().expect("unpoisoned").push(what.into());
     }
 
-    /// A new sparse file of so many MiB, for a disk.
+    /// Creates a sparse file of `mib` MiB, for a disk.
     pub fn new_file(&mut self, mib: u64) -> String {
         self.files += 1;
         let folder = if self.at.is_some() { "small/" } else { "" };
         let path = self.daemon.folder.sparse(&format!("{folder}d{}.img", self.files), mib * MIB);
-        self.say(format!("file {path} of {mib} MiB"));
+        self.record(format!("file {path} of {mib} MiB"));
         path
     }
 
-    /// From now on disks are on a file system that is smaller than they are; none where none can be mounted.
+    /// Puts further disks on a file system that is smaller than they are. Returns `None` where none can be mounted.
     pub fn mount_small(&mut self) -> Option<String> {
         let path = self.daemon.folder.join("small");
         std::fs::create_dir(&path).expect("a folder can be made");
         let size = format!("size={SMALL_MIB}M");
         let out = command("mount").args(["-t", "tmpfs", "-o", &size, "braid-model", &path]).output();
         if !out.is_ok_and(|out| out.status.success()) {
-            self.say("nothing can be mounted here");
+            self.record("nothing can be mounted here");
             return None;
         }
-        self.say(format!("disks are on {path} of {SMALL_MIB} MiB"));
+        self.record(format!("disks are on {path} of {SMALL_MIB} MiB"));
         self.at = Some(Small(path.clone()));
         Some(path)
     }
 
-    /// Whether something is left out of lives: `BRAID_MODEL_WITHOUT=breaks,old-copies` looks past faults that are known.
+    /// Returns whether scenarios leave something out: `BRAID_MODEL_WITHOUT=breaks,old-copies` avoids known faults.
     pub fn without(&self, what: &str) -> bool {
         std::env::var("BRAID_MODEL_WITHOUT").is_ok_and(|given| given.split(',').any(|one| one == what))
     }
 
-    /// A place where the daemon does not look, for something that was at `path`.
-    pub fn away(&self, path: &str) -> String {
+    /// Returns a path outside the daemon's search folders for the file at `path`.
+    pub fn hidden_path(&self, path: &str) -> String {
         let folder = self.daemon.folder.join("away");
         std::fs::create_dir_all(&folder).expect("a folder can be made");
         format!("{folder}/{}", path.rsplit('/').next().expect("a path has a name"))
     }
 
-    /// Runs a command, whatever comes of it; gives its exit status and what it printed. It never panics.
+    /// Runs a command with any outcome. Returns its exit status and its output. The command must not panic.
     pub fn braid(&mut self, arguments: &[&str]) -> (i32, String) {
         self.counts.commands += 1;
         let out = self.daemon.any(arguments);
         let text = said(&out);
         let status = out.status.code().unwrap_or(-1);
-        self.say(format!("braid {} -> {status} {}", arguments.join(" "), text.lines().next().unwrap_or("")));
+        self.record(format!("braid {} -> {status} {}", arguments.join(" "), text.lines().next().unwrap_or("")));
         assert!((0..100).contains(&status), "braid {} ended with {}:\n{text}", arguments.join(" "), out.status);
         assert!(!text.contains("Usage: braid"), "braid {} is not understood:\n{text}", arguments.join(" "));
         (status, text)
     }
 
-    /// The same, and it has to succeed.
+    /// Runs a command that has to succeed.
     pub fn must(&mut self, arguments: &[&str]) -> String {
         let (status, text) = self.braid(arguments);
         assert_eq!(status, 0, "braid {}:\n{text}", arguments.join(" "));
@@ -225,7 +225,7 @@ impl World {
         format!("nbd+unix:///{name}?socket={socket}")
     }
 
-    /// Exports what the command line names so, as NBD and perhaps as a file, and gives it to clients.
+    /// Exports an object by NBD, and perhaps as a file, and adds it for clients.
     pub fn serve(&mut self, name: &str, number: u64, bytes: u64, file: bool) {
         let socket = format!("unix:{}", self.daemon.nbd_socket(&World::socket_name(name)));
         self.must(&["export", "add", name, "--nbd", &socket]);
@@ -241,7 +241,7 @@ impl World {
         };
         for _ in 0..3 {
             let count = self.dice.within(8, 320).min(blocks);
-            // Where something begins or ends, more often than not.
+            // More often than not at the begin or end of something.
             let first = match self.dice.below(4) {
                 0 => 0,
                 1 => blocks - count,
@@ -250,7 +250,7 @@ impl World {
             };
             device.hot.push((first, count));
         }
-        let file = self.ways.adds_file(device.is_snapshot()) || file;
+        let file = self.access.adds_file(device.is_snapshot()) || file;
         if file && self.has_files {
             let path = self.daemon.folder.join(&format!("{}.file", World::socket_name(name)));
             device.mount = Some(Mount(path.clone()));
@@ -259,7 +259,7 @@ impl World {
         self.devices.push(device);
     }
 
-    /// Takes the exports of a device away, when its clients have their replies and have left.
+    /// Removes the exports of a device, after its clients have their replies and have disconnected.
     pub fn unserve(&mut self, device: usize) {
         self.drain(device);
         let mut device = self.devices.remove(device);
@@ -273,13 +273,13 @@ impl World {
         }
     }
 
-    /// It has this size now, and clients go there.
+    /// Records a larger size, and directs I/O to the new part.
     pub fn grown(&mut self, device: usize, blocks: u64) {
         let device = &mut self.devices[device];
         let first = device.blocks.min(blocks - 8);
         device.hot.push((first, (blocks - first).min(320)));
         device.blocks = blocks;
-        // Clients know of it when they connect.
+        // NBD clients learn the size when they connect.
         self.reconnect(0);
     }
 
@@ -295,7 +295,7 @@ impl World {
         }
     }
 
-    /// A connection, and which one.
+    /// Returns one of the connections; connects if there is none.
     pub fn connection(&mut self, device: usize) -> usize {
         if self.devices[device].connections.is_empty() {
             return self.connect(device);
@@ -303,15 +303,15 @@ impl World {
         self.dice.below(self.devices[device].connections.len() as u64) as usize
     }
 
-    /// Sends one request, and does not wait.
+    /// Sends one request without waiting for its reply.
     pub fn send(&mut self, device: usize, at: usize, op: Op, first: u64, count: u64) {
         self.counts.requests += 1;
-        self.say(format!("{} connection {at}: {}{first}+{count}", self.devices[device].name, word(op, false)));
+        self.record(format!("{} connection {at}: {}{first}+{count}", self.devices[device].name, word(op, false)));
         self.devices[device].connections[at].send(&mut self.oracle, op, first, count, false);
         self.pump(Duration::ZERO);
     }
 
-    /// A range in which clients are busy.
+    /// Returns a range within those of most I/O.
     pub fn range(&mut self, device: usize, most: u64) -> (u64, u64) {
         let hot = self.devices[device].hot.clone();
         let (first, count) = *self.dice.pick(&hot);
@@ -319,9 +319,9 @@ impl World {
         (first + self.dice.below(count - len + 1), len)
     }
 
-    /// One connection more.
+    /// Adds a connection.
     pub fn connect(&mut self, device: usize) -> usize {
-        if self.devices[device].mount.is_some() && self.ways.by_file() {
+        if self.devices[device].mount.is_some() && self.access.by_file() {
             return self.open(device);
         }
         let (name, number) = (self.devices[device].name.clone(), self.devices[device].number);
@@ -348,41 +348,41 @@ impl World {
         device.connections.len() - 1
     }
 
-    /// Whether this reply may come.
+    /// Checks that these error replies are allowed.
     pub fn refused(&mut self, device: usize, refused: Vec<Refused>) {
         for one in refused {
-            self.say(format!("  refused: {one}"));
+            self.record(format!("  refused: {one}"));
             let no_space = one.error == ENOSPC || (one.by_loop && one.error == EIO);
             if self.stopping && one.error == ESHUTDOWN {
-                self.counts.given_up += 1;
+                self.counts.aborted += 1;
             } else if self.may_fill && no_space {
                 self.counts.full += 1;
             } else if self.lenient.is_none() {
                 let versions = self.oracle.describe(self.devices[device].number, one.first, one.count);
-                panic!("{} answered {one}, and nothing is the matter; {versions}", self.devices[device].name);
+                panic!("{} returned {one}, and no fault is injected; {versions}", self.devices[device].name);
             }
         }
     }
 
     pub fn ended(&mut self, device: usize, connection: usize, why: &str) -> Vec<Flight> {
-        self.say(format!("  connection {connection} of {} ended: {why}", self.devices[device].name));
+        self.record(format!("  connection {connection} of {} ended: {why}", self.devices[device].name));
         let connection = self.devices[device].connections.remove(connection);
         connection.end(&mut self.oracle)
     }
 
-    /// Takes replies of all connections that are there.
+    /// Receives replies of all connections.
     pub fn pump(&mut self, limit: Duration) {
         for device in 0..self.devices.len() {
             let mut at = 0;
             while at < self.devices[device].connections.len() {
-                let turn = self.devices[device].connections[at].turn(&mut self.oracle, limit);
-                match turn.unwrap_or_else(|what| panic!("{what}")) {
-                    Turn::Goes(refused) => {
+                let progress = self.devices[device].connections[at].poll(&mut self.oracle, limit);
+                match progress.unwrap_or_else(|what| panic!("{what}")) {
+                    Progress::Goes(refused) => {
                         self.refused(device, refused);
                         at += 1;
                     }
-                    Turn::Ended(why) => {
-                        assert!(self.lenient.is_some(), "a connection ended by itself: {why}");
+                    Progress::Ended(why) => {
+                        assert!(self.lenient.is_some(), "a connection ended unexpectedly: {why}");
                         self.ended(device, at, &why);
                     }
                 }
@@ -390,18 +390,18 @@ impl World {
         }
     }
 
-    /// Waits until every request is answered.
+    /// Waits until every request has its reply.
     pub fn drain(&mut self, device: usize) {
         let mut at = 0;
         while at < self.devices[device].connections.len() {
-            let turn = self.devices[device].connections[at].drain(&mut self.oracle);
-            match turn.unwrap_or_else(|what| panic!("{what}")) {
-                Turn::Goes(refused) => {
+            let progress = self.devices[device].connections[at].drain(&mut self.oracle);
+            match progress.unwrap_or_else(|what| panic!("{what}")) {
+                Progress::Goes(refused) => {
                     self.refused(device, refused);
                     at += 1;
                 }
-                Turn::Ended(why) => {
-                    assert!(self.lenient.is_some(), "a connection ended by itself: {why}");
+                Progress::Ended(why) => {
+                    assert!(self.lenient.is_some(), "a connection ended unexpectedly: {why}");
                     self.ended(device, at, &why);
                 }
             }
@@ -421,7 +421,7 @@ impl World {
         self.dice.below(count as u64) as usize
     }
 
-    /// Sends some requests, and does not wait.
+    /// Sends some requests without waiting for their replies.
     pub fn burst(&mut self, device: usize) {
         let at = self.some_connection(device);
         let number = self.devices[device].number;
@@ -443,36 +443,40 @@ impl World {
                 line += &format!(" {}{first}+{count}", word(op, fua));
             }
         }
-        self.say(line);
+        self.record(line);
         self.pump(Duration::ZERO);
     }
 
-    /// Sends one request on one connection and waits for everything on it.
+    /// Sends one request on one connection and waits for all replies on it.
     pub fn call(&mut self, device: usize, at: usize, op: Op, first: u64, count: u64) {
         self.counts.requests += 1;
-        self.say(format!("{} connection {at}: {}{first}+{count}, waiting", self.devices[device].name, word(op, false)));
+        self.record(format!(
+            "{} connection {at}: {}{first}+{count}, waiting",
+            self.devices[device].name,
+            word(op, false)
+        ));
         self.devices[device].connections[at].send(&mut self.oracle, op, first, count, false);
-        let turn = self.devices[device].connections[at].drain(&mut self.oracle);
-        match turn.unwrap_or_else(|what| panic!("{what}")) {
-            Turn::Goes(refused) => self.refused(device, refused),
-            Turn::Ended(why) => {
-                assert!(self.lenient.is_some(), "a connection ended by itself: {why}");
+        let progress = self.devices[device].connections[at].drain(&mut self.oracle);
+        match progress.unwrap_or_else(|what| panic!("{what}")) {
+            Progress::Goes(refused) => self.refused(device, refused),
+            Progress::Ended(why) => {
+                assert!(self.lenient.is_some(), "a connection ended unexpectedly: {why}");
                 self.ended(device, at, &why);
             }
         }
     }
 
-    /// A connection breaks with requests under way. Its client connects again, repeats what was not answered, writes something
-    /// newer there, and makes it durable.
+    /// Breaks a connection with requests in flight. Its client reconnects, repeats the unanswered requests, writes
+    /// newer data to the same blocks, and flushes.
     pub fn break_connection(&mut self, device: usize) {
         if self.devices[device].connections.is_empty() || self.without("breaks") {
             return;
         }
-        if self.devices[device].mount.is_some() && self.ways.breaks_file() && !self.without("unmounts") {
+        if self.devices[device].mount.is_some() && self.access.breaks_file() && !self.without("unmounts") {
             return self.unmount_by_force(device);
         }
         self.burst(device);
-        // By its file a client has no connection that could break alone.
+        // A client through a file has no connection that could break alone.
         let all = self.devices[device].connections.iter().enumerate();
         let by_nbd: Vec<usize> = all.filter(|(_, one)| !one.is_file()).map(|(at, _)| at).collect();
         if by_nbd.is_empty() {
@@ -493,7 +497,7 @@ impl World {
                 let connection = &mut self.devices[device].connections[at];
                 connection.send(&mut self.oracle, flight.op, flight.first, flight.count, flight.fua);
             }
-            self.say(format!("  {} repeated", rest.len()));
+            self.record(format!("  {} repeated", rest.len()));
             self.drain(device);
         }
         if newer {
@@ -511,10 +515,10 @@ impl World {
         }
     }
 
-    /// Reads everything that was ever written, and holds the map against it.
+    /// Reads everything that was ever written, and checks the block status against it.
     pub fn compare(&mut self, device: usize) {
         self.drain(device);
-        self.say(format!("compare {}", self.devices[device].name));
+        self.record(format!("compare {}", self.devices[device].name));
         if self.devices[device].connections.is_empty() {
             self.connect(device);
         }
@@ -543,7 +547,7 @@ impl World {
         self.check_file_map(device);
     }
 
-    /// What is told to be zeros has to be, by NBD.
+    /// Checks over NBD that blocks reported as zeros may be zeros.
     pub fn check_map(&mut self, device: usize) {
         if self.without("maps") {
             return;

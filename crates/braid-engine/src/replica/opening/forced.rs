@@ -1,74 +1,77 @@
-//! Opening a volume whose voters are lost for ever, all but too few: by the word of its user, who says that they are.
+//! Forced attach: opens a volume of which too many voters are lost for ever, by the decision of its user.
 //!
-//! A *forced* opening asks the voters that are present, and nobody else. All of them have to be raised, and it takes the best data that any of them
-//! has. Its vote seats these voters alone, without those of before, and it is served once *all* of them have that vote: whoever meets any one of
-//! them later goes by it.
+//! A *forced* opening asks only the voters that are present. All of them must be raised, and it takes the best data
+//! that any of them has. Its vote makes these the only voters, without a joint vote, and the volume is served once
+//! *all* of them have that vote: an opening that meets any of them later follows it.
 //!
-//! What it cannot know is whether the others are lost. Where they are not, and are enough, whoever serves the volume goes on with them: then there
-//! are two of it, and nothing can bring them together again. What is kept even then:
+//! The opening cannot know whether the other voters are lost. If they are not, and are enough, a controller may
+//! continue to serve the volume with them: then there is a split brain, and the two sides cannot be merged. Even then
+//! these guarantees hold:
 //!
-//! - No voter is of both. One that was raised answers the forced controller, and refuses the other one, whose epochs are lower for as long as it
-//!   lives ([`EPOCHS_AHEAD`]); it drops these voters as it would if they were dead. The forced controller asks none of the others who votes.
-//! - Whoever meets a voter of each goes by the higher vote, that of the forced one, and by its voters. What the others have is in no seating then, and
-//!   comes back only as a voter that is new.
-//! - Two who force the volume on both sides have epochs of their own: part of the leap is random.
+//! - No voter belongs to both sides. A raised voter answers the forced controller, and refuses the other one, whose
+//!   epochs are lower for its whole life ([`EPOCHS_AHEAD`]); the other controller drops these voters as if they were
+//!   dead. The forced controller asks none of the other voters.
+//! - An opening that meets voters of both sides follows the higher vote, that of the forced opening, and its voters.
+//!   The others are in no list of voters then, and return only as new voters.
+//! - Two forced openings on both sides have different epochs: part of the distance is random.
 
 use braid_format::Uuid;
 
-use super::super::quorum::{Seating, VoterId, Voters};
+use super::super::quorum::{VoterConfig, VoterId, Voters};
 use super::super::register::{Register, Vote};
-use super::{Next, Opening};
+use super::{Opening, OpeningStep};
 
-/// So many epochs above all that are known a forced opening begins, and up to half as many more: at one opening a second nobody else
-/// comes there in a hundred years.
+/// A forced opening begins so many epochs above all known ones, and up to half as many more: at one opening a second no
+/// ordinary opening reaches that epoch in a hundred years.
 const EPOCHS_AHEAD: u64 = 1 << 32;
 
-/// What a forced opening would go by.
+/// The outcome that a forced opening would have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Forecast {
-    /// Who would vote alone from then on.
+    /// The only voters from then on.
     pub present: Voters,
-    /// Who would vote no more.
+    /// The voters that would be removed.
     pub absent: Voters,
-    /// Whose data it would take.
+    /// The replicas whose data it would take.
     pub from: Voters,
-    /// They were in sync by the newest vote that is known: what they lack was acknowledged after a drop of which nobody here knows.
+    /// They were in sync by the newest known vote. If not, they lack what was acknowledged after they were dropped.
     pub newest: bool,
     /// Their nodes have rebooted since: they may lack what was not flushed.
     pub rebooted: bool,
-    /// The highest epoch that is known.
+    /// The highest known epoch.
     pub epoch: u64,
-    /// The order of the newest vote that is known.
+    /// The order of the newest known vote.
     pub vote: (u64, u64),
 }
 
-/// Why an opening is not to be forced.
+/// Why an opening must not be forced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unforced {
-    /// The votes allow an ordinary one.
-    VotesAllow,
-    /// Nobody who is there has what can be served: of those that were in sync by some vote too few are there.
+pub enum ForceRefusal {
+    /// The votes allow an ordinary opening.
+    NotNeeded,
+    /// The present voters have no data that can be served: too few replicas that were in sync by some vote are present.
     NoData,
 }
 
-/// What a forced opening would go by, where these voters answer with these registers, and under these boots. `known`: who votes, as far as is known.
+/// Returns the outcome of a forced opening, if these voters reply with these registers and boots. `known`: the voters,
+/// as far as known.
 ///
 /// # Errors
-/// It is not needed, or of no use.
-pub fn forecast(known: Seating, said: &[(VoterId, Register, Uuid)]) -> Result<Forecast, Unforced> {
+/// Forcing is not needed, or would not help.
+pub fn forecast(known: VoterConfig, said: &[(VoterId, Register, Uuid)]) -> Result<Forecast, ForceRefusal> {
     let mut opening = Opening::new(known, Uuid::nil(), 0);
     for (voter, register, boot) in said {
         opening.raised(*voter, opening.epoch(), *register, *boot, 0);
     }
-    if !matches!(opening.next(u64::MAX), Next::Ask(..) | Next::Missing(..)) {
-        return Err(Unforced::VotesAllow);
+    if !matches!(opening.next(u64::MAX), OpeningStep::Ask(..) | OpeningStep::Missing(..)) {
+        return Err(ForceRefusal::NotNeeded);
     }
-    let seating = opening.seating();
-    let present = opening.older(seating.version.saturating_add(1)).and(seating.all());
-    let (from, newest) = opening.best_of(present).ok_or(Unforced::NoData)?;
+    let config = opening.config();
+    let present = opening.older(config.version.saturating_add(1)).and(config.all());
+    let (from, newest) = opening.best_of(present).ok_or(ForceRefusal::NoData)?;
     Ok(Forecast {
         present,
-        absent: seating.all().without(present),
+        absent: config.all().without(present),
         from,
         newest,
         rebooted: from.iter().all(|voter| opening.has_rebooted(voter)),
@@ -78,46 +81,49 @@ pub fn forecast(known: Seating, said: &[(VoterId, Register, Uuid)]) -> Result<Fo
 }
 
 impl Opening {
-    /// The same by the word of the volume's user, who has agreed to this: it opens as long as no later vote is met. None: no epoch is left that is
-    /// high enough.
+    /// Returns the opening forced by the volume's user, who has agreed to this forecast: it opens as long as it meets
+    /// no later vote. `None`: there is no epoch left that is high enough.
     #[must_use]
     pub fn forced(self, agreed: &Forecast, random: u32) -> Option<Opening> {
         let epoch = agreed.epoch.checked_add(EPOCHS_AHEAD + u64::from(random >> 1))?;
-        Seating::version_of(epoch, 0)?;
+        VoterConfig::version_of(epoch, 0)?;
         Some(Opening { epoch, forced: Some((agreed.present, agreed.vote)), ..self })
     }
 
-    /// Who votes after a forced opening. No change by [`Seating::with`] or [`Seating::without`] has the version 0 of an epoch.
-    pub(super) fn seating_of_present(&self, present: Voters) -> Seating {
-        let found = self.seating();
+    /// Returns the voters after a forced opening. No change by [`VoterConfig::with`] or [`VoterConfig::without`] has the
+    /// version 0 of an epoch.
+    pub(super) fn config_of_present(&self, present: Voters) -> VoterConfig {
+        let found = self.config();
         let voters = present.and(found.all());
-        let version = Seating::version_of(self.epoch, 0).unwrap_or(found.version).max(found.version);
-        Seating { version, voters, before: Voters::NONE, replicas: found.replicas.and(voters), ..found }
+        let version = VoterConfig::version_of(self.epoch, 0).unwrap_or(found.version).max(found.version);
+        VoterConfig { version, voters, previous_voters: Voters::NONE, replicas: found.replicas.and(voters), ..found }
     }
 
-    /// The replicas among these that have the most, and whether the newest vote says so of them. None: none has what can be served.
+    /// Returns the replicas among these with the newest content, and whether the newest vote says so. `None`: none has
+    /// data that can be served.
     pub(super) fn best_of(&self, present: Voters) -> Option<(Voters, bool)> {
-        let (seating, winner) = (self.seating(), self.winner());
-        let here = present.and(seating.all()).and(seating.replicas);
-        // Who is away is given up: nobody else knows better than those that have not rebooted, if they are enough.
+        let (config, winner) = (self.config(), self.winner());
+        let available = present.and(config.all()).and(config.replicas);
+        // Absent replicas are given up. If enough replicas have not rebooted, only these are taken.
         let steady = |among: Voters| -> Option<Voters> {
             let steady: Voters = among.iter().filter(|voter| !self.has_rebooted(*voter)).collect();
-            [steady, among].into_iter().find(|some| some.count() >= seating.least())
+            [steady, among].into_iter().find(|some| some.count() >= config.replicas_needed())
         };
-        if let Some(best) = steady(winner.in_sync.and(here)) {
+        if let Some(best) = steady(winner.in_sync.and(available)) {
             return Some((best, true));
         }
-        // Parts of several moments make no whole.
-        if seating.least() > 1 {
+        // Parts of different versions make no whole.
+        if config.replicas_needed() > 1 {
             return None;
         }
-        // Who has heard that it is out may be half filled; who has not is as it was when it was left out.
+        // A replica that has recorded its own drop may be half rebuilt; one that has not has its content from when it
+        // was dropped.
         let own = |voter: &VoterId| -> Option<Vote> {
             let (register, _) = self.raised[usize::from(voter.0)]?;
             Some(register.vote).filter(|vote| vote.in_sync.has(*voter))
         };
-        let newest = here.iter().filter_map(|voter| own(&voter)).map(|vote| vote.order()).max()?;
-        let as_new = here.iter().filter(|voter| own(voter).is_some_and(|vote| vote.order() == newest)).collect();
+        let newest = available.iter().filter_map(|voter| own(&voter)).map(|vote| vote.order()).max()?;
+        let as_new = available.iter().filter(|voter| own(voter).is_some_and(|vote| vote.order() == newest)).collect();
         steady(as_new).map(|best| (best, false))
     }
 }

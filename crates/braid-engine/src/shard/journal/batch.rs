@@ -1,50 +1,47 @@
-//! Puts batches together: what has been asked for since the one before, in memory of its own, under checksums.
+//! Builds batches: the entries requested since the previous one, in memory of their own, with checksums.
 
 use braid_format::journal::{ENTRIES_MAX, EntryKind, JournalBatchHeader, JournalEntry, encode_batch, payload_crc};
 
-use super::{BLOCK, Batch, Going, InJournal, LogRequest, What};
 use crate::io::{Buf, DeviceId, LeafSink};
 use crate::layout::DeviceLayout;
 use crate::parity::LOGGED_BLOCKS_MAX;
-use crate::planted::{self, Planted, planted};
 use crate::shard::Shard;
+use crate::shard::journal_state::{BLOCK, Batch, InJournal, JournalIo, JournalIoKind, LogRequest};
 use crate::shard::scratch::Scratch;
 
-/// Batches of one array under way at a time.
+/// Maximum number of batches of one array in flight.
 pub(super) const BATCHES_MAX: usize = 4;
-/// Blocks of the ring that only batches without data take: they make room.
+/// Blocks of the ring that are reserved for batches without entries: these free space.
 const RESERVE_BLOCKS: u64 = 8;
 
 impl Shard {
-    /// A step may ask for more marked rows than one batch could hold as data. While no row may be marked such a group never fits: its slot is told
-    /// that nothing is in the journal, and logs its rows one by one, or cuts them smaller.
+    /// Returns groups that can never fit to their slots. A step may mark more stripes than one batch could hold as
+    /// data. While no stripe may be marked, such a group never fits: its slot is notified that nothing was logged, and logs
+    /// its stripes one by one, or in smaller pieces.
     fn journal_send_back(&mut self, device: DeviceId) {
-        let Some(journal) = self.journals.of(device).filter(|journal| journal.marks_nothing()) else { return };
-        if planted(Planted::DegradedOnlyMarked) {
-            return;
-        }
-        let most = LOGGED_BLOCKS_MAX.min(journal.node.least_ring_blocks / 3);
+        let Some(journal) = self.journals.of(device).filter(|journal| journal.may_not_mark()) else { return };
+        let most = LOGGED_BLOCKS_MAX.min(journal.node.ring_blocks_min / 3);
         let (mut first, mut sent_back) = (0, Vec::new());
         while let Some(group) = journal.group(first) {
             let requests = journal.queue.range(first..first + group);
             let blocks: u64 = requests.clone().map(|request| u64::from(request.entry.payload_blocks())).sum();
-            if blocks > most && requests.into_iter().any(|request| request.mark) && !planted(Planted::GroupNeverFits) {
+            if blocks > most && requests.into_iter().any(|request| request.mark) {
                 sent_back.extend(journal.queue.drain(first..first + group));
             } else {
                 first += group;
             }
         }
         let nothing = InJournal { sequence: 0, alone: false };
-        sent_back.iter().for_each(|request| self.tell_logged(request, Ok(nothing)));
+        sent_back.iter().for_each(|request| self.reply_logged(request, Ok(nothing)));
     }
 
-    /// Puts a batch together and writes it. False: there is nothing to write, or no room.
+    /// Builds a batch and writes it. Returns false if there is nothing to write, or no room.
     pub(super) fn journal_batch(&mut self, device: DeviceId, layout: &DeviceLayout, sink: &mut impl LeafSink) -> bool {
         self.journal_send_back(device);
         let free = self.journals.ios.iter().position(Option::is_none);
         let Some(journal) = self.journals.of(device) else { return false };
-        let (Some(at), true) = (free, journal.under_way < BATCHES_MAX) else { return false };
-        if journal.queue.is_empty() && !journal.tail_is_news {
+        let (Some(at), true) = (free, journal.batches_in_flight < BATCHES_MAX) else { return false };
+        if journal.queue.is_empty() && !journal.tail_is_new {
             return false;
         }
         let (mut blocks, mut count) = (1u64, 0);
@@ -65,21 +62,21 @@ impl Shard {
                 break;
             }
             for entry in &entries[count..count + group] {
-                journal.rows.count(entry.stripe, entry.kind, true);
+                journal.stripes.count(entry.stripe, entry.kind, true);
             }
             (count, blocks) = (count + group, needed);
         }
-        if count == 0 && !journal.tail_is_news {
+        if count == 0 && !journal.tail_is_new {
             return false;
         }
         let begin = journal.room(blocks, if count == 0 { 0 } else { RESERVE_BLOCKS });
-        // One array's disks may answer late: half of the memory is left to other arrays.
+        // Disks of one array may hang: half of the memory is left to other arrays.
         let may_take =
             |scratch: &&mut Scratch| journal.pages == 0 || journal.pages + blocks as u32 <= scratch.limit() / 2;
         let memory = self.journal_scratch.as_mut().filter(may_take).and_then(|scratch| scratch.take(blocks as u32));
         let (Some(begin), Some(memory)) = (begin, memory) else {
             for entry in &entries[..count] {
-                journal.rows.count(entry.stripe, entry.kind, false);
+                journal.stripes.count(entry.stripe, entry.kind, false);
             }
             return false;
         };
@@ -110,24 +107,25 @@ impl Shard {
         journal.batches.push_back(Batch { sequence, begin, tail, pending, entries, waiters, durable: false });
         journal.head = begin + blocks;
         journal.next += 1;
-        journal.under_way += 1;
+        journal.batches_in_flight += 1;
         journal.pages += blocks as u32;
-        journal.tail_is_news = false;
+        journal.tail_is_new = false;
         let run = journal.node.run;
-        let going = Going { device, run, what: What::Batch(sequence), memory: Some(memory), lent: false, held: false };
+        let going = JournalIo {
+            device,
+            run,
+            what: JournalIoKind::Batch(sequence),
+            memory: Some(memory),
+            lent: false,
+            held: false,
+        };
         self.journals.ios[at] = Some(going);
         self.journal_submit(at, layout, sink);
-        if planted(Planted::RowsBeforeJournal) {
-            let journal = self.journals.of(device).expect("it was just found");
-            journal.batch(sequence).expect("it was just begun").waiters = 0;
-            let waiters = journal.waiters.split_off(journal.waiters.len() - count);
-            waiters.iter().for_each(|request| self.tell_logged(request, Ok(InJournal { sequence, alone: false })));
-        }
         true
     }
 }
 
-/// Copies what an entry holds to where it stands in its batch.
+/// Copies the payload of an entry into its batch.
 fn gather(entry: &JournalEntry, request: &LogRequest, mut to: Buf, sink: &mut impl LeafSink) {
     if entry.kind == EntryKind::Mark {
         return;
@@ -141,7 +139,7 @@ fn gather(entry: &JournalEntry, request: &LogRequest, mut to: Buf, sink: &mut im
     }
 }
 
-/// Puts checksums and the header into a batch.
+/// Adds the header and the checksums to a batch.
 fn seal(
     array: &braid_format::Uuid,
     header: &mut JournalBatchHeader,
@@ -156,8 +154,6 @@ fn seal(
             *crc = payload_crc(0, payload[0]);
         });
     }
-    let entries = planted::written_down(entries);
-    header.entries = entries.len() as u16;
     sink.compute(&[], &[first], BLOCK, &mut |_, header_block| {
         let block: &mut [u8; 4096] = (&mut *header_block[0]).try_into().expect("a block");
         encode_batch(array, header, entries, block);

@@ -1,97 +1,26 @@
-//! The home of a pool: it answers what requests to its volumes ask, carries out calls, and does the pool's own I/O.
+//! The home of a pool: replies to what requests to its volumes ask, carries out calls, and does the pool's own I/O.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::super::pool_state::{
+    Called, Copying, OwnIo, PoolCall, PoolHome, PoolNext, PoolReply, PoolRequest, RUNS_MAX, Requester, RetryWait, Wait,
+};
 use super::super::scratch::Scratch;
 use super::super::{Shard, ShardMessage};
-use super::{Copying, OwnIo, PoolAsk, PoolTold, RUNS_MAX};
 use crate::io::{Buf, ErrorKind, LeafSink, Op, ShardId};
-use crate::planted::{Planted, planted};
 use crate::pool::{BlockAllocation, DiscardOutcome, Pool, PoolMemory, PoolOp, VolumeId};
 use crate::volume::{PoolKey, PoolMembers};
 
-/// Pages of one write of a pool's own, at most.
+/// Maximum pages of a pool's own write.
 const WRITE_PAGES: u32 = 16;
 
-/// Extents, and runs of nothing, that are taken away for one message: as long as a range that is held has extents.
+/// Maximum number of extents, and runs of unmapped blocks, that one message unmaps: a held range has as many extents.
 const DISCARDS_AT_ONCE: u32 = 128;
 
-pub(super) type Who = (ShardId, u32, u32);
-
-/// What a call of the control plane wants after it was made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PoolNext {
-    /// It has ended.
-    Done,
-    /// It ends when a commit has that begins now.
-    Commit,
-    /// It ends when everything that had begun on any shard has ended, and then a commit.
-    DrainAndCommit,
-    /// It is to be made again when something was committed.
-    Again,
-    /// It is to be made again when others had their turn.
-    GoOn,
-}
-
-/// A call of the control plane, carried out at the pool's home.
-pub type PoolCall = Box<dyn FnMut(&mut Pool) -> PoolNext + Send>;
-
-pub(super) struct Called {
-    pub id: u64,
-    call: PoolCall,
-    wait: Wait,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    /// To be made, once more than so many commits have ended.
-    Make(Option<u64>),
-    /// To be made once more when this turn has ended.
-    Turn(u64),
-    Commit(u64),
-    /// This barrier, which may not have begun.
-    Barrier(u64),
-    Ended(bool),
-}
-
-/// A pool at its home.
-pub(super) struct Home {
-    pub pool: Box<Pool>,
-    members: Arc<PoolMembers>,
-    shards: u16,
-    /// Who waits for room in the tail, in order.
-    pub waiting: VecDeque<(Who, PoolAsk)>,
-    /// Who waits for a commit, and for which.
-    pub commits: Vec<(u64, Who)>,
-    pub calls: Vec<Called>,
-    /// Barriers begun; the one under way, how many shards it waits for, and the pool's own number of it.
-    barriers: u64,
-    barrier: Option<(u64, u16, Option<u64>)>,
-    barrier_wanted: bool,
-    barriers_done: u64,
-    retried: u64,
-    /// Turns in which a call went on.
-    turns: u64,
-    /// For each shard how far the pool had come when somebody there was told to come again; nobody was where there is none.
-    away: Box<[Away]>,
-    /// Requests that have ended while the kernel still has what may change their places, and the pool's own discards: the barrier for
-    /// space waits for these.
-    late: u32,
-}
-
-/// Who was told to come again, and what that was at least.
-#[derive(Clone, Copy, Default)]
-struct Away {
-    /// For want of space, when so many extents had become free.
-    space: Option<u64>,
-    /// As a job held an extent, at this [`Pool::progress`].
-    held: Option<u64>,
-}
-
-impl Home {
-    pub fn new(pool: Box<Pool>, members: Arc<PoolMembers>, shards: u16) -> Home {
-        Home {
+impl PoolHome {
+    pub fn new(pool: Box<Pool>, members: Arc<PoolMembers>, shards: u16) -> PoolHome {
+        PoolHome {
             pool,
             members,
             shards,
@@ -104,70 +33,73 @@ impl Home {
             barriers_done: 0,
             retried: 0,
             turns: 0,
-            away: vec![Away::default(); usize::from(shards)].into(),
+            retry_waits: vec![RetryWait::default(); usize::from(shards)].into(),
             late: 0,
         }
     }
 
-    /// What is told to whom there is no space for.
-    fn no_space(&mut self, (shard, ..): Who, volume: VolumeId) -> PoolTold {
-        // A disk that hangs may keep what is freed for ever: no request waits for that, nor for a commit that has no space.
+    /// Returns the reply to a request for which there is no space.
+    fn no_space(&mut self, (shard, ..): Requester, volume: VolumeId) -> PoolReply {
+        // A disk that hangs may keep freed extents for ever: no request waits for that, nor for a commit that has no
+        // space.
         let never = self.late > 0 || self.pool.has_failed() || self.pool.is_starved();
         if never || !self.pool.is_freeing_for(volume) {
-            return PoolTold::Failed(ErrorKind::NoSpace);
+            return PoolReply::Failed(ErrorKind::NoSpace);
         }
-        self.away[usize::from(shard.0)].space.get_or_insert(self.pool.extents_freed());
-        PoolTold::NotYet
+        self.retry_waits[usize::from(shard.0)].space.get_or_insert(self.pool.extents_freed());
+        PoolReply::Retry
     }
 
-    /// What is told to whom a job is in the way.
-    fn held(&mut self, (shard, ..): Who) -> PoolTold {
-        self.away[usize::from(shard.0)].held.get_or_insert(self.pool.progress());
-        PoolTold::NotYet
+    /// Returns the reply to a request for an extent that a job holds.
+    fn held(&mut self, (shard, ..): Requester) -> PoolReply {
+        self.retry_waits[usize::from(shard.0)].held.get_or_insert(self.pool.progress());
+        PoolReply::Retry
     }
 
-    /// The next shard on which somebody may come again.
+    /// Returns the next shard whose requests may retry.
     fn may_come(&self) -> Option<usize> {
         let (regained, progress) = (self.pool.extents_freed(), self.pool.progress());
         let ended = self.late > 0 || self.pool.has_failed() || self.pool.is_starved() || !self.pool.is_freeing();
-        let may = |away: &Away| {
-            away.space.is_some_and(|then| ended || then < regained) || away.held.is_some_and(|then| then < progress)
+        let may = |retry_waits: &RetryWait| {
+            retry_waits.space.is_some_and(|then| ended || then < regained)
+                || retry_waits.held.is_some_and(|then| then < progress)
         };
-        self.away.iter().position(may)
+        self.retry_waits.iter().position(may)
     }
 
-    /// The same; he is to be told.
+    /// Returns the next shard whose requests may retry, and resets its state: the caller notifies it.
     fn next_to_come(&mut self) -> Option<ShardId> {
         let shard = self.may_come()?;
-        self.away[shard] = Away::default();
+        self.retry_waits[shard] = RetryWait::default();
         Some(ShardId(shard as u16))
     }
 
-    /// What is told to whom there is no room for in the tail, if it gets none before there is space below.
-    fn no_room(&self, ask: &PoolAsk) -> Option<PoolTold> {
+    /// Returns the reply to a request for which there is no room in the in-memory log, if room requires space in the
+    /// pool's members that they do not have.
+    fn no_room(&self, ask: &PoolRequest) -> Option<PoolReply> {
         if !self.pool.is_starved() {
             return None;
         }
         Some(match ask {
-            PoolAsk::Discard { blocks, .. } => PoolTold::NotZeroed(*blocks),
-            _ => PoolTold::Failed(ErrorKind::NoSpace),
+            PoolRequest::Discard { blocks, .. } => PoolReply::NotZeroed(*blocks),
+            _ => PoolReply::Failed(ErrorKind::NoSpace),
         })
     }
 
-    /// Tries to answer. `None`: it has to wait.
-    fn answer(&mut self, who: Who, ask: &PoolAsk) -> Option<PoolTold> {
-        if let PoolAsk::Place { volume, .. } | PoolAsk::Discard { volume, .. } = ask
+    /// Replies to a request. `None`: it has to wait, or needs no reply.
+    fn answer(&mut self, requester: Requester, ask: &PoolRequest) -> Option<PoolReply> {
+        if let PoolRequest::Allocate { volume, .. } | PoolRequest::Discard { volume, .. } = ask
             && self.pool.volume(*volume).is_none()
         {
-            return Some(PoolTold::Failed(ErrorKind::NoDevice));
+            return Some(PoolReply::Failed(ErrorKind::NoDevice));
         }
-        if let PoolAsk::Place { volume, .. } | PoolAsk::Discard { volume, .. } = ask
+        if let PoolRequest::Allocate { volume, .. } | PoolRequest::Discard { volume, .. } = ask
             && self.pool.is_read_only(*volume)
         {
-            return Some(PoolTold::Failed(ErrorKind::ReadOnly));
+            return Some(PoolReply::Failed(ErrorKind::ReadOnly));
         }
         match ask {
-            PoolAsk::Place { volume, block, blocks } => {
+            PoolRequest::Allocate { volume, block, blocks } => {
                 let mut runs = [None; RUNS_MAX];
                 let mut at = *block;
                 for (k, run) in runs.iter_mut().enumerate() {
@@ -179,58 +111,55 @@ impl Home {
                     at += match placement {
                         BlockAllocation::New(new) => u64::from(new.blocks),
                         BlockAllocation::Own { blocks, .. } => u64::from(blocks),
-                        BlockAllocation::Full if k == 0 => return Some(self.no_space(who, *volume)),
-                        BlockAllocation::Held if k == 0 => return Some(self.held(who)),
+                        BlockAllocation::Full if k == 0 => return Some(self.no_space(requester, *volume)),
+                        BlockAllocation::Held if k == 0 => return Some(self.held(requester)),
                         BlockAllocation::LogFull if k == 0 => return None,
                         BlockAllocation::Full | BlockAllocation::LogFull | BlockAllocation::Held => break,
                     };
                     *run = Some(placement);
                 }
-                Some(PoolTold::Placed(runs))
+                Some(PoolReply::Allocated(runs))
             }
-            PoolAsk::Bind(new) => {
+            PoolRequest::Map(new) => {
                 for reservation in new.iter().flatten() {
                     self.pool.map_allocation(reservation);
                 }
-                Some(PoolTold::Done)
+                Some(PoolReply::Done)
             }
-            PoolAsk::Unplace(new) => {
+            PoolRequest::Release(new) => {
                 for reservation in new.iter().flatten() {
-                    if planted(Planted::UnplacedBound) {
-                        self.pool.map_allocation(reservation);
-                    } else {
-                        self.pool.release_allocation(reservation);
-                    }
+                    self.pool.release_allocation(reservation);
                 }
                 None
             }
-            PoolAsk::Discard { volume, block, blocks } => {
-                // One answer for all that goes on without waiting: else each extent would cost another shard a message there and back.
+            PoolRequest::Discard { volume, block, blocks } => {
+                // One reply for everything that can be unmapped without waiting: otherwise each extent would cost
+                // another shard a round trip.
                 let mut done = 0;
                 for _ in 0..DISCARDS_AT_ONCE {
                     match self.pool.discard(*volume, block + done, blocks - done) {
                         DiscardOutcome::Done(some) => done += some,
                         _ if done > 0 => break,
-                        DiscardOutcome::Full(blocks) => return Some(PoolTold::NotZeroed(blocks)),
+                        DiscardOutcome::Full(blocks) => return Some(PoolReply::NotZeroed(blocks)),
                         DiscardOutcome::LogFull => return None,
-                        DiscardOutcome::Held => return Some(self.held(who)),
+                        DiscardOutcome::Held => return Some(self.held(requester)),
                     }
                     if done == *blocks {
                         break;
                     }
                 }
-                Some(PoolTold::Zeroed(done))
+                Some(PoolReply::Zeroed(done))
             }
-            PoolAsk::Commit => {
+            PoolRequest::Commit => {
                 let number = self.pool.request_commit();
-                self.commits.push((number, who));
+                self.commits.push((number, requester));
                 None
             }
         }
     }
 }
 
-/// Where a write is put together.
+/// A buffer in which a write is built.
 struct Staging<'a>(&'a mut [u8]);
 
 impl PoolMemory for Staging<'_> {
@@ -240,23 +169,29 @@ impl PoolMemory for Staging<'_> {
 }
 
 impl Shard {
-    /// Somebody asks something of a pool whose home this is.
-    pub(in super::super) fn pool_asked(&mut self, key: PoolKey, who: Who, ask: PoolAsk, sink: &mut impl LeafSink) {
+    /// Processes a request to a pool whose home this shard is.
+    pub(in super::super) fn pool_requested(
+        &mut self,
+        key: PoolKey,
+        requester: Requester,
+        ask: PoolRequest,
+        sink: &mut impl LeafSink,
+    ) {
         let Some(home) = self.pools.sides[key.index()].home.as_mut() else {
-            if !matches!(ask, PoolAsk::Unplace(_)) {
-                self.pool_tell(who, PoolTold::Failed(ErrorKind::NoDevice));
+            if !matches!(ask, PoolRequest::Release(_)) {
+                self.reply_pool(requester, PoolReply::Failed(ErrorKind::NoDevice));
             }
             return;
         };
-        // Who needs room in the tail takes his turn behind those who wait for it.
-        let needs_room = matches!(ask, PoolAsk::Place { .. } | PoolAsk::Discard { .. });
-        let told = if needs_room && !home.waiting.is_empty() { None } else { home.answer(who, &ask) };
-        let told = if needs_room { told.or_else(|| home.no_room(&ask)) } else { told };
-        match told {
-            Some(told) => self.pool_tell(who, told),
+        // A request that needs room in the in-memory log takes its turn behind those that wait for it.
+        let needs_room = matches!(ask, PoolRequest::Allocate { .. } | PoolRequest::Discard { .. });
+        let reply = if needs_room && !home.waiting.is_empty() { None } else { home.answer(requester, &ask) };
+        let reply = if needs_room { reply.or_else(|| home.no_room(&ask)) } else { reply };
+        match reply {
+            Some(reply) => self.reply_pool(requester, reply),
             None if needs_room => {
                 home.pool.commit_soon();
-                home.waiting.push_back((who, ask));
+                home.waiting.push_back((requester, ask));
             }
             None => {}
         }
@@ -264,30 +199,30 @@ impl Shard {
         self.pools.driven.push_back(key);
     }
 
-    /// Makes a call at the pool's home; it ends by [`Shard::pop_pool_call`].
+    /// Starts a call at the pool's home; [`Shard::pop_pool_call`] reports its end.
     pub fn pool_call(&mut self, id: u64, key: PoolKey, call: PoolCall, sink: &mut impl LeafSink) {
         let Some(home) = self.pools.sides[key.index()].home.as_mut() else {
             return self.pools.calls_done.push_back((id, false));
         };
         home.calls.push(Called { id, call, wait: Wait::Make(None) });
         self.pools.driven.push_back(key);
-        self.work_off(sink);
+        self.process_woken(sink);
     }
 
-    /// The turn has ended: calls that were to let others go first go on.
+    /// Ends the turn: calls that let other requests go first continue.
     #[cold]
     pub(in super::super) fn pools_go_on(&mut self, sink: &mut impl LeafSink) {
-        while let Some(key) = self.pools.going_on.pop_front() {
+        while let Some(key) = self.pools.continuing.pop_front() {
             if let Some(home) = self.pools.sides[key.index()].home.as_mut() {
                 home.turns += 1;
                 self.pools.driven.push_back(key);
             }
         }
-        self.work_off(sink);
+        self.process_woken(sink);
     }
 
-    /// All requests that had begun on a shard before a barrier have ended.
-    pub(in super::super) fn pool_turned(&mut self, key: PoolKey, number: u64) {
+    /// Processes a shard's report that all its requests from before a barrier have ended.
+    pub(in super::super) fn pool_period_ended(&mut self, key: PoolKey, number: u64) {
         let Some(home) = self.pools.sides[key.index()].home.as_mut() else { return };
         if let Some((under_way, left, own)) = &mut home.barrier
             && *under_way == number
@@ -305,7 +240,7 @@ impl Shard {
         }
     }
 
-    /// The kernel still has, or has no more, what may change places of this pool.
+    /// Counts I/O in the kernel that may still change blocks of this pool, or discounts it.
     pub(in super::super) fn pool_is_late(&mut self, key: PoolKey, late: bool) {
         if let Some(home) = self.pools.sides[key.index()].home.as_mut() {
             home.late = if late { home.late + 1 } else { home.late - 1 };
@@ -314,7 +249,7 @@ impl Shard {
         }
     }
 
-    /// An I/O of a pool's own has ended.
+    /// Ends a pool's own I/O.
     pub(super) fn own_io_ended(&mut self, key: PoolKey, token: u32, result: Result<(), ErrorKind>) {
         if let Some(home) = self.pools.sides[key.index()].home.as_mut() {
             home.pool.io_done(token, result);
@@ -322,21 +257,21 @@ impl Shard {
         self.pools.driven.push_back(key);
     }
 
-    /// Does what a pool wants done, and lets those go on who wait for it.
+    /// Does the pool's pending work, and advances requests that wait for it.
     pub(super) fn drive_pool(&mut self, key: PoolKey, sink: &mut impl LeafSink) {
         let at = key.index();
         let Some(mut home) = self.pools.sides[at].home.take() else { return };
         self.make_calls(key, &mut home);
         self.retry_waiting(&mut home);
         home.pool.commit_if_due();
-        if home.away.iter().any(|away| away.space.is_some()) {
+        if home.retry_waits.iter().any(|retry_waits| retry_waits.space.is_some()) {
             home.pool.commit_freed();
         }
         while let Some(shard) = home.next_to_come() {
-            self.tell_again(key, shard);
+            self.notify_retry(key, shard);
         }
         loop {
-            // All are of one length, so that there is always room for one where enough is free.
+            // All runs have one length, so that a run is available if enough pages are free.
             let has_room = |memory: &Scratch| memory.has(WRITE_PAGES);
             if self.pools.ios_free.is_empty() || !self.pools.memory.as_ref().is_some_and(has_room) {
                 if !self.pools.short.contains(&key) {
@@ -378,7 +313,7 @@ impl Shard {
         }
         self.end_commits(&mut home);
         self.begin_barrier(key, &mut home);
-        // A commit or a move may have ended while its next I/O was asked for.
+        // A commit or a move may have ended while its next I/O was requested.
         let waits = !home.waiting.is_empty() && home.retried != home.pool.progress();
         if waits || home.may_come().is_some() {
             self.pools.driven.push_back(key);
@@ -386,44 +321,44 @@ impl Shard {
         self.pools.sides[at].home = Some(home);
     }
 
-    fn retry_waiting(&mut self, home: &mut Home) {
+    fn retry_waiting(&mut self, home: &mut PoolHome) {
         if home.retried == home.pool.progress() && !home.pool.has_failed() && !home.pool.is_starved() {
             return;
         }
         home.retried = home.pool.progress();
-        while let Some((who, ask)) = home.waiting.pop_front() {
+        while let Some((requester, ask)) = home.waiting.pop_front() {
             if home.pool.has_failed() {
-                self.pool_tell(who, PoolTold::Failed(ErrorKind::Failed));
+                self.reply_pool(requester, PoolReply::Failed(ErrorKind::Failed));
                 continue;
             }
-            match home.answer(who, &ask).or_else(|| home.no_room(&ask)) {
-                Some(told) => self.pool_tell(who, told),
+            match home.answer(requester, &ask).or_else(|| home.no_room(&ask)) {
+                Some(reply) => self.reply_pool(requester, reply),
                 None => {
                     home.pool.commit_soon();
-                    return home.waiting.push_front((who, ask));
+                    return home.waiting.push_front((requester, ask));
                 }
             }
         }
     }
 
-    fn end_commits(&mut self, home: &mut Home) {
+    fn end_commits(&mut self, home: &mut PoolHome) {
         let mut k = 0;
         while k < home.commits.len() {
-            let told = match home.pool.is_committed(home.commits[k].0) {
+            let reply = match home.pool.is_committed(home.commits[k].0) {
                 Ok(false) => {
                     k += 1;
                     continue;
                 }
-                Ok(true) => PoolTold::Done,
-                Err(why) => PoolTold::Failed(why.kind()),
+                Ok(true) => PoolReply::Done,
+                Err(why) => PoolReply::Failed(why.kind()),
             };
-            let (_, who) = home.commits.swap_remove(k);
-            self.pool_tell(who, told);
+            let (_, requester) = home.commits.swap_remove(k);
+            self.reply_pool(requester, reply);
         }
     }
 
-    fn make_calls(&mut self, key: PoolKey, home: &mut Home) {
-        let Home { pool, calls, barriers, barrier_wanted, barriers_done, turns, .. } = home;
+    fn make_calls(&mut self, key: PoolKey, home: &mut PoolHome) {
+        let PoolHome { pool, calls, barriers, barrier_wanted, barriers_done, turns, .. } = home;
         let mut goes_on = false;
         for called in calls.iter_mut() {
             if let Wait::Turn(turn) = called.wait
@@ -435,32 +370,28 @@ impl Shard {
                 && (after.is_none_or(|commits| pool.commits_done() > commits) || pool.has_failed())
             {
                 called.wait = match (called.call)(pool) {
-                    PoolNext::DrainAndCommit if planted(Planted::SnapshotNotCommitted) => Wait::Ended(true),
-                    PoolNext::DrainAndCommit if planted(Planted::SnapshotNotDrained) => {
-                        Wait::Commit(pool.request_commit())
-                    }
                     PoolNext::Done => Wait::Ended(true),
                     PoolNext::Commit => Wait::Commit(pool.request_commit()),
                     PoolNext::DrainAndCommit => {
                         *barrier_wanted = true;
                         Wait::Barrier(*barriers + 1)
                     }
-                    PoolNext::GoOn => {
+                    PoolNext::NextTurn => {
                         goes_on = true;
                         Wait::Turn(*turns)
                     }
-                    PoolNext::Again if pool.has_failed() => Wait::Ended(false),
-                    PoolNext::Again => {
+                    PoolNext::AfterCommit if pool.has_failed() => Wait::Ended(false),
+                    PoolNext::AfterCommit => {
                         pool.request_commit();
                         Wait::Make(Some(pool.commits_done()))
                     }
                 };
             }
-            // What it waits for comes when there is space below, which may be never.
+            // What it waits for requires space in the pool's members, which may never be available.
             if matches!(called.wait, Wait::Make(Some(_))) && pool.is_starved() {
                 called.wait = Wait::Ended(false);
             }
-            // Also what was made just now: where the pool has failed, nobody would look again.
+            // This includes calls made just now: if the pool has failed, they would not be looked at again.
             if let Wait::Barrier(number) = called.wait
                 && *barriers_done >= number
             {
@@ -472,8 +403,8 @@ impl Shard {
                 called.wait = Wait::Ended(pool.is_committed(number).is_ok());
             }
         }
-        if goes_on && !self.pools.going_on.contains(&key) {
-            self.pools.going_on.push_back(key);
+        if goes_on && !self.pools.continuing.contains(&key) {
+            self.pools.continuing.push_back(key);
         }
         let ended = &mut self.pools.calls_done;
         calls.retain(|called| {
@@ -483,7 +414,7 @@ impl Shard {
         });
     }
 
-    fn begin_barrier(&mut self, key: PoolKey, home: &mut Home) {
+    fn begin_barrier(&mut self, key: PoolKey, home: &mut PoolHome) {
         if home.barrier.is_some() {
             return;
         }
@@ -494,13 +425,12 @@ impl Shard {
         home.barrier_wanted = false;
         home.barriers += 1;
         let number = home.barriers;
-        let waits_for = home.shards - u16::from(home.shards > 1 && planted(Planted::BarrierSkipsShard));
-        home.barrier = Some((number, waits_for, own));
+        home.barrier = Some((number, home.shards, own));
         for shard in (0..home.shards).map(ShardId) {
             if shard != self.id {
-                self.outbox.push_back((shard, ShardMessage::PoolTurn { key, home: self.id, number }));
+                self.outbox.push_back((shard, ShardMessage::PoolBeginPeriod { key, home: self.id, number }));
             }
         }
-        self.pools.turning.push_back((key, number));
+        self.pools.period_starts.push_back((key, number));
     }
 }

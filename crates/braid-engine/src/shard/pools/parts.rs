@@ -1,41 +1,44 @@
-//! Parts of requests to volumes, and pools' own I/Os: slots on the members, which end where others' do, and are not told to frontends.
+//! Parts of requests to volumes, and pools' own I/Os: slots on the members, whose ends are not reported to frontends.
 //!
-//! A shard has a limited number of parts. A disk that hangs keeps the parts of its pool, and must not keep those of other pools:
+//! A shard has a limited number of parts. A disk that hangs keeps the parts of its pool, and must not keep those of
+//! other pools:
 //!
-//! - The first part that a pool holds is its own: there is one for each pool, beside those that all pools share.
-//! - A pool takes a further part, a shared one, while it holds fewer than [`PARTS_PER_FREE`] times as many parts as shared ones are free. A pool
-//!   alone takes eight ninths of them; a second pool finds the rest.
+//! - The first part that a pool holds is its own: there is one for each pool, besides those that all pools share.
+//! - A pool takes a further part, a shared one, while it holds fewer than [`PARTS_PER_FREE`] times as many parts as
+//!   shared ones are free. A single pool takes eight ninths of them; a second pool finds the rest.
 //!
 //! Invariants:
 //!
-//! - A pool that holds no part may take one, whatever other pools hold: at most all shared parts are in use, and one more for each pool that holds any.
-//! - A request goes on with one part at a time if its pool may take no more. It holds none while it waits for one.
-//! - A part waits for what its member waits for (ranges, regions, a journal, a disk), never for another part to come free.
-//! - Between two calls of the shard no request waits for a part while its pool may take one. Only a part that is given back lets a pool take one
-//!   that could take none before. In the same call, and before requests go on whose parts have ended, the shard wakes waiting requests of each pool, first
-//!   come first, one after the other, as long as the pool may take a part. No wake-up is lost: a request that is woken and takes no part leaves it to the
-//!   next request.
+//! - A pool that holds no part may take one, whatever other pools hold: at most all shared parts are in use, and one
+//!   more for each pool that holds any.
+//! - A request proceeds with one part at a time if its pool may take no more. It holds none while it waits for one.
+//! - A part waits for what its member waits for (ranges, regions, a journal, a disk), never for another part to be
+//!   released.
+//! - Between two calls of the shard no request waits for a part while its pool may take one. Only a released part lets
+//!   a pool take one that could take none before. In the same call, and before requests continue whose parts have
+//!   ended, the shard wakes waiting requests of each pool, first come first, one after the other, as long as the pool
+//!   may take a part. No wake-up is lost: a request that is woken and takes no part leaves it to the next request.
 //!
-//! So no request waits for ever for a part of a pool whose members answer. While a request waits, its pool holds parts. These end, and the request that
-//! has waited longest goes on as soon as the pool may take a part: at the latest when the pool holds none. A new request to the pool finds no part while
-//! others wait, and waits behind them.
+//! So no request waits for ever for a part of a pool whose members complete their I/O. While a request waits, its pool
+//! holds parts. These end, and the request that has waited longest continues as soon as the pool may take a part: at
+//! the latest when the pool holds none. A new request to the pool finds no part while others wait, and waits behind
+//! them.
 
 use super::super::Shard;
-use super::super::scratch::Run;
-use super::super::slots::{self, State};
-use super::{Copying, OwnIo, Pools};
+use super::super::pool_state::{Copying, OwnIo, Pools};
+use super::super::scratch::PageRun;
+use super::super::slots::{self, SlotState};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LEAF_BYTES_MAX, LeafIo, LeafSink, Op};
 use crate::limits::{PARTS_MAX, PARTS_PER_FREE};
-use crate::planted::{Planted, planted};
 use crate::volume::PoolKey;
 
-/// What requests wait for that need a part of this pool.
+/// Returns the wait key of requests that need a part of this pool.
 fn part_key(key: PoolKey) -> u64 {
     3 << 62 | 1 << 44 | key.index() as u64
 }
 
 impl Pools {
-    /// Whether this pool may take a part.
+    /// Returns whether this pool may take a part.
     #[inline]
     fn may_take_part(&self, key: PoolKey) -> bool {
         let held = self.sides[key.index()].parts;
@@ -56,7 +59,7 @@ impl Pools {
         Some(number)
     }
 
-    /// Gives a part back. The caller works off what waits for it.
+    /// Releases a part. The caller processes the requests that wait for it.
     #[inline]
     fn give_part(&mut self, number: u32) {
         let side = &mut self.sides[self.part_pools[number as usize].index()];
@@ -68,7 +71,8 @@ impl Pools {
 }
 
 impl Shard {
-    /// Lets a request wait for a part, behind those of its pool that wait already. Its pool may take none, and it has nothing out.
+    /// Lets a request wait for a part, behind the waiting requests of its pool. Its pool may take none, and it has no
+    /// I/O in flight.
     #[cold]
     pub(super) fn wait_for_part(&mut self, index: u32) {
         let key = PoolKey(self.slots[index].pool);
@@ -79,7 +83,7 @@ impl Shard {
         self.waiting.park(&mut self.slots, index, part_key(key));
     }
 
-    /// Wakes requests that wait for parts that were given back, as many as their pools may take.
+    /// Wakes requests that wait for released parts, as many as their pools may take.
     #[inline]
     pub(in super::super) fn hand_out_parts(&mut self, sink: &mut impl LeafSink) {
         if self.pools.has_returned_parts {
@@ -92,7 +96,7 @@ impl Shard {
         self.pools.has_returned_parts = false;
         for _ in 0..self.pools.wanting.len() {
             let Some(key) = self.pools.wanting.pop_front() else { return };
-            // It stays there meanwhile: parts that end at once are looked at again.
+            // It stays in the list meanwhile: parts that end at once are considered again.
             self.pools.wanting.push_back(key);
             while self.pools.may_take_part(key) {
                 let Some(index) = self.waiting.wake_one(&mut self.slots, part_key(key)) else {
@@ -104,14 +108,14 @@ impl Shard {
                 self.advance(index, sink);
             }
         }
-        // Another pool is the first the next time.
+        // Another pool comes first the next time.
         if let Some(first) = self.pools.wanting.pop_front() {
             self.pools.wanting.push_back(first);
         }
     }
 
-    /// Begins a part of a request on a member. False: its pool may take none; the request goes on when parts of it have ended, or waits:
-    /// [`Shard::wait_for_part`].
+    /// Begins a part of a request on a member. Returns false if its pool may take none: the request continues when
+    /// parts of it have ended, or waits ([`Shard::wait_for_part`]).
     pub(super) fn begin_part(
         &mut self,
         parent: u32,
@@ -128,7 +132,7 @@ impl Shard {
         true
     }
 
-    /// Begins an I/O of a pool's own. The caller has seen that a place is free.
+    /// Begins a pool's own I/O. The caller has checked that an entry is free.
     pub(super) fn begin_own_io(
         &mut self,
         key: PoolKey,
@@ -145,16 +149,17 @@ impl Shard {
         self.begin_on_member(index, u32::from(key.0), device, (op, Flags::NONE), place, buf, sink);
     }
 
-    /// Where an I/O of a pool's own that has memory has it.
-    pub(super) fn own_memory(&self, run: Option<Run>) -> Buf {
+    /// Returns the memory of a pool's own I/O that has memory.
+    pub(super) fn own_memory(&self, run: Option<PageRun>) -> Buf {
         let run = run.expect("it has memory");
         self.pools.memory.as_ref().expect("it gave the run").page(run.first)
     }
 
-    /// A copy has read what it is to write: it does so, in the same place. Where the pool has left meanwhile nobody knows whose the target is.
+    /// Writes what a copy has read, from the same memory. If the pool was withdrawn meanwhile, nothing is written: the
+    /// target may have another owner.
     pub(super) fn write_copy(&mut self, key: PoolKey, number: u32, sink: &mut impl LeafSink) {
         let own = &mut self.pools.ios[(number - PARTS_MAX) as usize];
-        if self.pools.sides[key.index()].home.is_none() && !planted(Planted::CopyOutlivesPool) {
+        if self.pools.sides[key.index()].home.is_none() {
             own.copy = Copying::Nothing;
             return self.part_is_free(number);
         }
@@ -210,31 +215,32 @@ impl Shard {
         self.advance(index, sink);
     }
 
-    /// A part or an I/O of a pool has ended.
+    /// Ends a part or a pool's own I/O.
     pub(in super::super) fn part_finished(&mut self, index: u32, number: u32) {
         let slot = &self.slots[index];
         let (parent, op, error, late) = (slot.parent, slot.op, slot.error, slot.late > 0);
-        // What the kernel still has may yet be done where others would see it.
+        // I/O that the kernel still has may yet change blocks that others see.
         let bars = late && self.devices.at(slot.device).layout(slot.version).mirror().is_none();
         if number >= PARTS_MAX {
             let own = self.pools.ios[(number - PARTS_MAX) as usize];
             if matches!(own.copy, Copying::Reads { .. }) && error.is_none() && !late {
                 self.pools.copies.push_back((PoolKey(parent as u16), number));
-                return self.let_go(index);
+                return self.release_slot(index);
             }
             if let (true, Some(run), Some(memory)) = (late, own.memory, self.pools.memory.as_mut()) {
                 memory.lend(run);
             }
             let io = &mut self.pools.ios[(number - PARTS_MAX) as usize];
             io.late = late;
-            // A discard that is still to come would take what somebody else has there then, and a copy would lie over it.
-            io.untold = bars && (op == Op::Discard || own.copy == Copying::Writes);
+            // A late discard could discard what another volume has written there by then, and a late copy could
+            // overwrite it.
+            io.unreported = bars && (op == Op::Discard || own.copy == Copying::Writes);
             io.copy = Copying::Nothing;
-            // What was to be copied may have been read all the same, from others (rows with two parities): it is not written, as the
-            // slot is not free, and so nothing has been copied.
-            let unwritten = matches!(own.copy, Copying::Reads { .. }) && !planted(Planted::LateCopyCounts);
+            // The source of a copy may have been read all the same, from other members (stripes with two parities). It
+            // is not written, because the slot is not free: so nothing was copied.
+            let unwritten = matches!(own.copy, Copying::Reads { .. });
             let failed = error.map(|error| error.kind).or(unwritten.then_some(ErrorKind::TimedOut));
-            if io.untold {
+            if io.unreported {
                 self.pool_is_late(PoolKey(parent as u16), true);
             } else {
                 self.own_io_ended(PoolKey(parent as u16), own.token, failed.map_or(Ok(()), Err));
@@ -254,13 +260,13 @@ impl Shard {
                 self.partial_step_is_late(parent);
             }
         }
-        if late { self.become_late(index) } else { self.let_go(index) }
+        if late { self.become_late(index) } else { self.release_slot(index) }
     }
 
-    /// Nobody has anything of a part any more.
+    /// Frees the entry of a part or I/O that has no I/O left in the kernel.
     pub(in super::super) fn part_is_free(&mut self, number: u32) {
         if number >= PARTS_MAX {
-            // It keeps its place until what it has read is written.
+            // It keeps its entry until what it has read is written.
             if matches!(self.pools.ios[(number - PARTS_MAX) as usize].copy, Copying::Reads { .. }) {
                 return;
             }
@@ -279,26 +285,26 @@ impl Shard {
         self.pools.give_part(number);
     }
 
-    /// The kernel has given back a part that was late: its request may have waited for that alone.
+    /// Processes a late part that the kernel has returned: its request may have waited for it alone.
     pub(in super::super) fn part_returned(&mut self, index: u32, number: u32) {
         let parent = self.slots[index].parent;
         if number >= PARTS_MAX {
             let own = self.pools.ios[(number - PARTS_MAX) as usize];
-            self.let_go(index);
-            if own.untold {
+            self.release_slot(index);
+            if own.unreported {
                 self.pool_is_late(PoolKey(parent as u16), false);
                 self.own_io_ended(PoolKey(parent as u16), own.token, Err(ErrorKind::TimedOut));
             }
             return;
         }
-        self.let_go(index);
+        self.release_slot(index);
         let slot = &mut self.slots[parent];
         slot.late -= 1;
-        if slot.late == 0 && slot.state == State::Late {
+        if slot.late == 0 && slot.state == SlotState::Late {
             if slot.keeps_memory() {
                 self.released.push_back(slot.tag);
             }
-            self.let_go(parent);
+            self.release_slot(parent);
         }
     }
 }
@@ -313,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_alone_takes_nearly_all_parts_and_each_other_one_finds_some() {
+    fn a_single_pool_takes_nearly_all_parts_and_each_other_one_finds_some() {
         let mut pools = Pools::new(1);
         let mut taken = take_all(&mut pools, PoolKey(0));
         assert_eq!(taken.len(), 257);

@@ -1,56 +1,21 @@
-//! A request to a volume, step by step.
+//! Requests to volumes, step by step.
 
-use super::super::partial::Partial;
+use super::super::pool_state::{PoolReply, PoolRequest, RUNS_MAX, Reservations, Stage, VolumeWork};
 use super::super::ranges::hold;
-use super::super::slots::{AWAY, State};
+use super::super::slots::{Partial, SlotState, UNCOUNTED};
 use super::super::waiting::range_key;
 use super::super::{Shard, ShardMessage};
-use super::{PoolAsk, PoolTold, RUNS_MAX, Reservations};
 use crate::io::{Buf, DeviceId, ErrorKind, Flags, IoError, LeafSink, Op, REQUEST_BYTES_MAX};
 use crate::limits::STEP_ORDERED_BYTES_MAX;
 use crate::plan::carries_data;
-use crate::planted::{Planted, planted};
 use crate::pool::{BLOCK_BYTES, BlockAllocation, BlockLocation, ExtentId};
 use crate::volume::VolumeNode;
 
-/// Parts that one step of a read or of writing over what is there begins at most.
+/// Maximum number of parts that one step of a read or an overwrite begins.
 const STEP_PARTS_MAX: u32 = 32;
 
-/// Where a request is.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-enum Stage {
-    #[default]
-    Start,
-    /// Places are asked for.
-    Placing,
-    /// Parts are out: reads, or writes over what is the owner's own.
-    Parts,
-    /// Parts are out that go to new places.
-    New,
-    /// It is told that the data are there.
-    Binding,
-    /// Blocks are being taken away.
-    Discarding,
-    /// All of it is to be durable.
-    Committing,
-    /// It waits for a lease.
-    Kept,
-}
-
-/// What a request to a volume needs besides its slot.
-#[derive(Clone, Copy, Default)]
-pub(in super::super) struct VolumeWork {
-    stage: Stage,
-    pub(super) told: Option<PoolTold>,
-    new: Reservations,
-    /// A commit is needed before it is answered.
-    commit: bool,
-    /// Zeros that cannot be said are written.
-    writes_zeros: bool,
-}
-
 impl Shard {
-    /// Begins a request to a volume that takes time.
+    /// Begins a request to a volume that is not completed inline.
     pub(in super::super) fn begin_volume(&mut self, index: u32) {
         self.pools.works[index as usize] = VolumeWork::default();
         let slot = &self.slots[index];
@@ -64,11 +29,11 @@ impl Shard {
         }
     }
 
-    /// Takes a request with nothing out as far as it goes.
-    pub(in super::super) fn volume_go(&mut self, index: u32, sink: &mut impl LeafSink) {
-        if self.slots[index].time == AWAY {
-            // From here on as one that has just come: also to a snapshot that was taken meanwhile.
-            self.come_back(index);
+    /// Advances a request with no I/O in flight as far as possible.
+    pub(in super::super) fn volume_advance(&mut self, index: u32, sink: &mut impl LeafSink) {
+        if self.slots[index].period == UNCOUNTED {
+            // From here on it counts as a new request: also to a snapshot that was taken meanwhile.
+            self.count_again(index);
         }
         loop {
             let work = &mut self.pools.works[index as usize];
@@ -77,11 +42,11 @@ impl Shard {
                 Stage::New => {
                     let new = work.new;
                     if slot.error.is_some() {
-                        work.told = None;
-                        self.ask_home(index, PoolAsk::Unplace(new), None, sink);
+                        work.reply = None;
+                        self.request_home(index, PoolRequest::Release(new), None, sink);
                         return self.finish(index);
                     }
-                    if work.told.is_some() {
+                    if work.reply.is_some() {
                         if self.write_placed(index, sink) {
                             continue;
                         }
@@ -91,16 +56,12 @@ impl Shard {
                         work.stage = Stage::Start;
                         continue;
                     }
-                    if planted(Planted::BindUnwaited) && slot.cursor >= slot.end && !slot.flags.has(Flags::FUA) {
-                        self.ask_home(index, PoolAsk::Bind(new), None, sink);
-                        return self.finish(index);
-                    }
-                    return self.ask_home(index, PoolAsk::Bind(new), Some(Stage::Binding), sink);
+                    return self.request_home(index, PoolRequest::Map(new), Some(Stage::Binding), sink);
                 }
                 _ if slot.error.is_some() => {
-                    // Places that were given while it waited are not needed.
-                    if let Some(PoolTold::Placed(runs)) = work.told.take() {
-                        self.ask_home(index, PoolAsk::Unplace(reserved(runs)), None, sink);
+                    // Allocations that were made while it waited are not needed.
+                    if let Some(PoolReply::Allocated(runs)) = work.reply.take() {
+                        self.request_home(index, PoolRequest::Release(reserved(runs)), None, sink);
                     }
                     return self.finish(index);
                 }
@@ -109,48 +70,45 @@ impl Shard {
                         return;
                     }
                 }
-                Stage::Discarding if matches!(work.told, Some(PoolTold::NotYet)) => {
-                    (work.told, work.stage) = (None, Stage::Start);
-                    return self.go_away(index);
+                Stage::Discarding if matches!(work.reply, Some(PoolReply::Retry)) => {
+                    (work.reply, work.stage) = (None, Stage::Start);
+                    return self.wait_for_retry(index);
                 }
                 Stage::Discarding => {
-                    let asked = slot.end - slot.cursor;
-                    match work.told.take() {
-                        Some(PoolTold::Zeroed(blocks)) => slot.cursor += (blocks * BLOCK_BYTES).min(asked),
-                        // A hint may be passed over; zeros that were asked for are written.
-                        Some(PoolTold::NotZeroed(blocks)) if slot.op == Op::Discard => {
-                            slot.cursor += (blocks * BLOCK_BYTES).min(asked);
+                    let requested = slot.end - slot.cursor;
+                    match work.reply.take() {
+                        Some(PoolReply::Zeroed(blocks)) => slot.cursor += (blocks * BLOCK_BYTES).min(requested),
+                        // A hint may be skipped; requested zeros are written.
+                        Some(PoolReply::NotZeroed(blocks)) if slot.op == Op::Discard => {
+                            slot.cursor += (blocks * BLOCK_BYTES).min(requested);
                         }
-                        Some(PoolTold::NotZeroed(_)) => work.writes_zeros = true,
-                        told => slot.error = Some(failure(told)),
+                        Some(PoolReply::NotZeroed(_)) => work.writes_zeros = true,
+                        reply => slot.error = Some(failure(reply)),
                     }
                     work.stage = Stage::Start;
-                    work.commit = !planted(Planted::ZeroesUncommitted);
+                    work.commit = true;
                 }
                 Stage::Binding => {
-                    if let Some(PoolTold::Failed(kind)) = work.told.take() {
+                    if let Some(PoolReply::Failed(kind)) = work.reply.take() {
                         slot.error = Some(IoError::of(kind));
                     }
                     (work.stage, work.commit) = (Stage::Start, true);
                 }
                 Stage::Committing => {
-                    if let Some(PoolTold::Failed(kind)) = work.told.take() {
+                    if let Some(PoolReply::Failed(kind)) = work.reply.take() {
                         slot.error = Some(IoError::of(kind));
                     }
                     return self.end_volume(index, sink);
                 }
                 Stage::Kept => return self.end_volume(index, sink),
                 Stage::Parts => work.stage = Stage::Start,
-                Stage::Start if slot.op == Op::Flush && planted(Planted::VolumeFlushSkipped) => {
-                    return self.finish(index);
-                }
                 Stage::Start if slot.op == Op::Flush => {
-                    return self.ask_home(index, PoolAsk::Commit, Some(Stage::Committing), sink);
+                    return self.request_home(index, PoolRequest::Commit, Some(Stage::Committing), sink);
                 }
                 Stage::Start if slot.cursor >= slot.end => {
                     let (commits, fua) = (work.commit, slot.flags.has(Flags::FUA));
                     if commits && (fua || self.is_leased(index)) {
-                        return self.ask_home(index, PoolAsk::Commit, Some(Stage::Committing), sink);
+                        return self.request_home(index, PoolRequest::Commit, Some(Stage::Committing), sink);
                     }
                     return self.end_volume(index, sink);
                 }
@@ -164,7 +122,7 @@ impl Shard {
         }
     }
 
-    /// Answers it, unless it has to wait for a lease.
+    /// Answers the request, unless it has to wait for a lease.
     fn end_volume(&mut self, index: u32, sink: &mut impl LeafSink) {
         let is_step = self.slots[index].partial == Partial::Step;
         if self.slots[index].error.is_none() && !is_step && self.awaits_lease(index, sink) {
@@ -174,13 +132,13 @@ impl Shard {
         self.finish(index);
     }
 
-    /// Whether the volume is of a pool on a device that is replicated: nothing is answered that is not committed.
+    /// Returns whether the volume's pool is on a replicated device: nothing is answered that is not committed.
     fn is_leased(&self, index: u32) -> bool {
         let slot = &self.slots[index];
         self.devices.at(slot.device).layout(slot.version).lease.is_some()
     }
 
-    /// One step. True: it may go on at once.
+    /// Begins one step. Returns true if the request continues at once.
     fn volume_step(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let slot = self.slots[index];
         let work = &self.pools.works[index as usize];
@@ -200,32 +158,31 @@ impl Shard {
                 self.pools.works[index as usize].stage = Stage::Parts;
                 return self.slots[index].out == 0;
             }
-            if self.slots[index].state == State::Waiting {
+            if self.slots[index].state == SlotState::Waiting {
                 return false;
             }
             if self.slots[index].error.is_some() {
                 return true;
             }
             if slot.op == Op::Read {
-                debug_assert!(self.slots[index].cursor > slot.cursor, "a read needs nobody to go on");
+                debug_assert!(self.slots[index].cursor > slot.cursor, "a read needs nothing from the home");
                 return true;
             }
         }
         if takes_away && self.passes_over_nothing(index) {
             return true;
         }
-        // New places are given, and blocks taken away, in one order.
-        let unlocked = planted(Planted::VolumeUnlocked);
-        if slot.held.0 == slot.held.1 && !unlocked {
+        // Allocations and unmaps of one range are ordered.
+        if slot.held.0 == slot.held.1 {
             let slot = &mut self.slots[index];
             if let Err(bucket) = hold(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot) {
                 self.waiting.park(&mut self.slots, index, range_key(bucket));
                 return false;
             }
-            // Whoever had it may have bound what was missing.
+            // The previous holder may have mapped what was missing.
             return true;
         }
-        let end = if unlocked { slot.end } else { slot.held.1 };
+        let end = slot.held.1;
         if slot.cursor >= end {
             let slot = &mut self.slots[index];
             super::super::ranges::release(&self.shared, &mut self.woken, &mut self.outbox, self.id, slot);
@@ -234,17 +191,18 @@ impl Shard {
         let (block, blocks) = (slot.cursor / BLOCK_BYTES, (end - slot.cursor) / BLOCK_BYTES);
         let volume = self.volume_of(index).id;
         let (ask, stage) = match takes_away {
-            true => (PoolAsk::Discard { volume, block, blocks }, Stage::Discarding),
-            false => (PoolAsk::Place { volume, block, blocks }, Stage::Placing),
+            true => (PoolRequest::Discard { volume, block, blocks }, Stage::Discarding),
+            false => (PoolRequest::Allocate { volume, block, blocks }, Stage::Placing),
         };
-        self.ask_home(index, ask, Some(stage), sink);
+        self.request_home(index, ask, Some(stage), sink);
         false
     }
 
-    /// Passes over what is not mapped, where blocks are to be taken away. True: it has come further.
+    /// Skips unmapped blocks, if blocks are to be unmapped. Returns true if the cursor has moved.
     ///
-    /// Long ranges are not held piece by piece for that. Instead whoever holds some of them is looked for before the map is: a write
-    /// that was given a place before this is waited for, and one that is given a place after this comes after it.
+    /// Long ranges are not held piece by piece for that. Instead holders of parts of the range are looked up before the
+    /// map is: the request waits for a write that was given an allocation before this, and a write that is given one
+    /// after this comes after it.
     fn passes_over_nothing(&mut self, index: u32) -> bool {
         let slot = self.slots[index];
         let end = if slot.held.0 < slot.held.1 {
@@ -259,7 +217,7 @@ impl Shard {
         }
         let volume = self.volume_of(index);
         let nothing = volume.unmapped(slot.cursor / BLOCK_BYTES, end / BLOCK_BYTES);
-        // As where zeros are read: what took away what was there may not be durable.
+        // As for a read of zeros: the unmap of the previous content may not be durable.
         let uncommitted = (self.is_leased(index) || slot.flags.has(Flags::FUA)) && volume.pool.is_hot();
         self.pools.works[index as usize].commit |= uncommitted;
         self.slots[index].cursor += nothing * BLOCK_BYTES;
@@ -271,11 +229,12 @@ impl Shard {
         self.devices.at(slot.device).layout(slot.version).volume().expect("a request to a volume")
     }
 
-    /// Begins parts for what is there already: what a read finds, what a write may write over. Returns how many, and moves the cursor.
+    /// Begins parts for blocks that are mapped: those that a read finds, or that a write may overwrite. Returns their
+    /// number, and moves the cursor.
     fn parts_step(&mut self, index: u32, sink: &mut impl LeafSink) -> u32 {
         let mut begun = 0;
         let leased = self.is_leased(index);
-        // Some end at once: the request goes on from here, not from there.
+        // Some end at once: the request continues from here, not from there.
         self.slots[index].out += 1;
         while begun < STEP_PARTS_MAX {
             let slot = self.slots[index];
@@ -283,18 +242,16 @@ impl Shard {
                 break;
             }
             let volume = self.volume_of(index);
-            // Zeros have no other bound, and a step is to take bounded time.
+            // Zeros have no other limit, and a step takes bounded time.
             let left = (slot.end - slot.cursor).min(REQUEST_BYTES_MAX) / BLOCK_BYTES;
             let records = &volume.pool.records;
-            // Before the place is looked at: who begins now writes under this owner or a later one.
+            // Before the location is looked up: a write that begins now is made under this owner or a later one.
             let owner = volume.volume.owner(&volume.pool);
-            let usable = |extent: ExtentId| {
-                slot.op == Op::Read || records.owner(extent) == owner || planted(Planted::OwnerUnchecked)
-            };
+            let usable = |extent: ExtentId| slot.op == Op::Read || records.owner(extent) == owner;
             let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
             let found = volume.find(slot.cursor / BLOCK_BYTES, left);
-            // What says where a block is, or that it is zeros, may not be durable. Looked at after the block was found, as what says so is in the
-            // tail before.
+            // The record that says where a block is, or that it is zeros, may not be durable. This is checked after the
+            // block was found, because the record is in the in-memory log before.
             let uncommitted = (leased || slot.op != Op::Read && slot.flags.has(Flags::FUA)) && volume.pool.is_hot();
             let (place, len) = match found {
                 BlockLocation::Nothing { blocks } if slot.op == Op::Read => {
@@ -311,9 +268,8 @@ impl Shard {
                 }
                 BlockLocation::At { extent, position, blocks } if usable(extent) => {
                     let place = volume.place(extent, position);
-                    let goes_on = |extent| usable(extent) || planted(Planted::RunUnchecked);
                     let block = slot.cursor / BLOCK_BYTES;
-                    (place, volume.run(block, left, place, u64::from(blocks), goes_on) * BLOCK_BYTES)
+                    (place, volume.run(block, left, place, u64::from(blocks), usable) * BLOCK_BYTES)
                 }
                 _ => break,
             };
@@ -321,7 +277,7 @@ impl Shard {
             if slot.op == Op::Read {
                 flags = Flags::NONE;
             } else if uncommitted {
-                // A commit makes both so.
+                // A commit makes both durable.
                 flags = Flags(flags.0 & !Flags::FUA.0);
             }
             self.pools.works[index as usize].commit |= uncommitted;
@@ -338,34 +294,35 @@ impl Shard {
         begun
     }
 
-    /// The home has answered where new blocks go. True: it has given places, and the data go there.
+    /// Processes the home's reply to a request for an allocation. Returns true if the home has made one: the data is
+    /// written there.
     fn placed(&mut self, index: u32) -> bool {
         let work = &mut self.pools.works[index as usize];
-        match work.told {
-            Some(PoolTold::Placed(runs)) => {
+        match work.reply {
+            Some(PoolReply::Allocated(runs)) => {
                 (work.new, work.stage) = (reserved(runs), Stage::New);
                 true
             }
-            Some(PoolTold::NotYet) => {
-                (work.told, work.stage) = (None, Stage::Start);
-                self.go_away(index);
+            Some(PoolReply::Retry) => {
+                (work.reply, work.stage) = (None, Stage::Start);
+                self.wait_for_retry(index);
                 false
             }
-            told => {
-                work.told = None;
-                self.slots[index].error = Some(failure(told));
+            reply => {
+                work.reply = None;
+                self.slots[index].error = Some(failure(reply));
                 self.finish(index);
                 false
             }
         }
     }
 
-    /// Begins parts to the places that the home has given, as many as there are: further ones when these have ended. True: the request goes on
-    /// at once.
+    /// Begins parts to the allocations that the home has made, as many as the pool may take; the others follow when
+    /// these have ended. Returns true if the request continues at once.
     fn write_placed(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
-        let Some(PoolTold::Placed(mut runs)) = self.pools.works[index as usize].told.take() else { return true };
+        let Some(PoolReply::Allocated(mut runs)) = self.pools.works[index as usize].reply.take() else { return true };
         let mut begun = false;
-        // Some end at once: the request goes on from here, not from there.
+        // Some end at once: the request continues from here, not from there.
         self.slots[index].out += 1;
         let mut at = 0;
         while at < RUNS_MAX {
@@ -373,7 +330,7 @@ impl Shard {
                 at += 1;
                 continue;
             };
-            // What goes one after the other to one member is one part.
+            // Allocations that are contiguous on one member are one part.
             let mut next = at + 1;
             while next < RUNS_MAX
                 && let Some((behind, more)) = self.place_of(index, runs[next])
@@ -390,19 +347,16 @@ impl Shard {
             at = next;
         }
         let waits = at < RUNS_MAX;
-        self.pools.works[index as usize].told = waits.then_some(PoolTold::Placed(runs));
+        self.pools.works[index as usize].reply = waits.then_some(PoolReply::Allocated(runs));
         self.slots[index].out -= 1;
         if waits && !begun {
             self.wait_for_part(index);
             return false;
         }
-        if self.slots[index].out > 0 && planted(Planted::NewUncounted) {
-            self.leave_time(index);
-        }
         self.slots[index].out == 0
     }
 
-    /// Where a place is that the home has given, and its bytes.
+    /// Returns the location of an allocation that the home has made, and its bytes.
     fn place_of(&self, index: u32, run: Option<BlockAllocation>) -> Option<((DeviceId, u64), u64)> {
         let (extent, position, blocks) = match run? {
             BlockAllocation::New(new) => (new.extent, new.position, new.blocks),
@@ -412,11 +366,11 @@ impl Shard {
         Some((self.volume_of(index).place(extent, position), u64::from(blocks) * BLOCK_BYTES))
     }
 
-    /// Begins a part that goes to places that the home has given. False: the pool may take none.
+    /// Begins a part to allocations that the home has made. Returns false if the pool may take no part.
     fn begin_placed(&mut self, index: u32, place: (DeviceId, u64), len: u64, sink: &mut impl LeafSink) -> bool {
         let slot = self.slots[index];
         let buf = if carries_data(slot.op) { slot.buf.add(slot.cursor - slot.start) } else { Buf::NONE };
-        // The commit after it covers the data, too.
+        // The commit after it makes the data durable, too.
         let flags = Flags(slot.flags.0 & !Flags::FUA.0 & !Flags::FAST_ZERO.0);
         if !self.begin_part(index, place, (slot.op, flags), len, buf, sink) {
             return false;
@@ -426,8 +380,8 @@ impl Shard {
         true
     }
 
-    /// Asks something of the pool's home. With a stage the request waits for the answer.
-    fn ask_home(&mut self, index: u32, ask: PoolAsk, stage: Option<Stage>, sink: &mut impl LeafSink) {
+    /// Sends a request to the pool's home. With a stage the volume's request waits for the reply.
+    fn request_home(&mut self, index: u32, ask: PoolRequest, stage: Option<Stage>, sink: &mut impl LeafSink) {
         let volume = self.volume_of(index);
         let (key, home) = (volume.key, volume.home);
         let slot = &mut self.slots[index];
@@ -435,23 +389,23 @@ impl Shard {
             slot.out += 1;
             self.pools.works[index as usize].stage = stage;
         }
-        let who = (self.id, index, slot.generation);
+        let requester = (self.id, index, slot.generation);
         if home == self.id {
-            self.pool_asked(key, who, ask, sink);
+            self.pool_requested(key, requester, ask, sink);
         } else {
-            let (from, slot, generation) = who;
-            self.outbox.push_back((home, ShardMessage::PoolAsk { key, from, slot, generation, ask }));
+            let (from, slot, generation) = requester;
+            self.outbox.push_back((home, ShardMessage::PoolRequest { key, from, slot, generation, ask }));
         }
     }
 
-    /// Whether a slot's request is to a volume.
+    /// Returns whether the device is a volume.
     #[inline]
     pub(in super::super) fn is_to_volume(&self, device: DeviceId) -> bool {
         self.devices.at(device.0).current.as_deref().is_some_and(|layout| layout.volume().is_some())
     }
 }
 
-/// What of these places the home has reserved.
+/// Returns the reservations among these allocations.
 fn reserved(runs: [Option<BlockAllocation>; RUNS_MAX]) -> Reservations {
     runs.map(|run| match run {
         Some(BlockAllocation::New(new)) => Some(new),
@@ -459,9 +413,9 @@ fn reserved(runs: [Option<BlockAllocation>; RUNS_MAX]) -> Reservations {
     })
 }
 
-fn failure(told: Option<PoolTold>) -> IoError {
-    match told {
-        Some(PoolTold::Failed(kind)) => IoError::of(kind),
+fn failure(reply: Option<PoolReply>) -> IoError {
+    match reply {
+        Some(PoolReply::Failed(kind)) => IoError::of(kind),
         _ => IoError::of(ErrorKind::Io),
     }
 }

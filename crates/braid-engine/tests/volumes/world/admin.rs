@@ -1,4 +1,4 @@
-//! Volumes, snapshots and clones are made, served, withdrawn, folded and moved.
+//! Creates, serves, withdraws, merges and moves volumes, snapshots and clones.
 
 use super::*;
 
@@ -10,7 +10,7 @@ impl World {
         let parent = of.map(|of| self.known[&of].owner);
         let blocks = match of {
             Some(of) => {
-                // What nobody has read yet may be one or the other.
+                // Content that was not read yet may be one or the other.
                 let of = &self.known[&of];
                 let words = (0..of.blocks.len() as u64).map(|block| of.admissible(block, u64::MAX));
                 let sure = |words: Vec<u64>| words.iter().all(|word| *word == words[0]).then(|| Block::of(words[0]));
@@ -21,14 +21,15 @@ impl World {
         };
         let owner =
             Owner::volume(uuid, OwnerName::new(&format!("v{number}")).expect("a name"), blocks.len() as u64 * BLOCK);
-        let created = self.call(Then::Come(vec![uuid]), move |pool| match pool.create_volume(parent, owner.clone()) {
-            Ok(id) => (PoolNext::Commit, Ok(id)),
-            Err(why) => (PoolNext::Done, Err(why)),
-        });
+        let created =
+            self.call(Continuation::Come(vec![uuid]), move |pool| match pool.create_volume(parent, owner.clone()) {
+                Ok(id) => (PoolNext::Commit, Ok(id)),
+                Err(why) => (PoolNext::Done, Err(why)),
+            });
         match created {
             Ok(owner) => {
                 self.count(if of.is_some() { "clones" } else { "volumes" });
-                let known = Known {
+                let known = KnownVolume {
                     uuid,
                     key: self.key,
                     owner,
@@ -58,11 +59,11 @@ impl World {
             what.push((self.known[volume].owner, uuid, name));
             uuids.push(uuid);
         }
-        let asked = what.clone();
+        let pending = what.clone();
         let until = self.rig.tick();
-        let taken = self.call(Then::Come(uuids.clone()), move |pool| match pool.snapshot(&asked, 0) {
+        let taken = self.call(Continuation::Come(uuids.clone()), move |pool| match pool.snapshot(&pending, 0) {
             Ok(owners) => {
-                // The volumes go on under these.
+                // The volumes continue under these owners.
                 let news: Vec<OwnerId> = owners
                     .iter()
                     .map(|owner| {
@@ -86,7 +87,7 @@ impl World {
             let of = self.known.get_mut(volume).expect("known");
             of.owner = new;
             let blocks = of.blocks.clone();
-            let known = Known {
+            let known = KnownVolume {
                 uuid,
                 key: self.key,
                 owner,
@@ -102,29 +103,29 @@ impl World {
         }
     }
 
-    pub fn fold(&mut self, records: u32) -> braid_engine::pool::MergeStep {
-        self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.merge_step(records)))
+    pub fn merge(&mut self, records: u32) -> braid_engine::pool::MergeStep {
+        self.call(Continuation::Nothing, move |pool| (PoolNext::Done, pool.merge_step(records)))
     }
 
-    /// A member is to be empty, or is used again.
+    /// Begins to empty a member, or uses it again.
     pub fn close_or_open(&mut self) {
         let member = self.rig.random.below(self.setup.members.len() as u64) as u8;
         if self.setup.members.len() > 1 {
             let closed = self.closed != Some(member);
             if let Some(before) = self.closed.take() {
-                self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.close_member(before, false)));
+                self.call(Continuation::Nothing, move |pool| (PoolNext::Done, pool.close_member(before, false)));
             }
             if closed {
                 self.closed = Some(member);
-                self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.close_member(member, true)));
+                self.call(Continuation::Nothing, move |pool| (PoolNext::Done, pool.close_member(member, true)));
                 self.count("members closed");
             }
         }
     }
 
-    /// What stands where it should not moves.
+    /// Moves what is to be moved.
     pub fn move_on(&mut self, records: u32) {
-        self.call(Then::Nothing, move |pool| (PoolNext::Done, pool.move_step(records)));
+        self.call(Continuation::Nothing, move |pool| (PoolNext::Done, pool.move_step(records)));
         let moved = self.look(|pool| pool.blocks_moved());
         if moved > self.moved {
             self.count("blocks moved");
@@ -133,21 +134,21 @@ impl World {
     }
 
     pub fn checkpoint(&mut self) {
-        self.call(Then::Nothing, |pool| {
+        self.call(Continuation::Nothing, |pool| {
             pool.request_checkpoint();
             (PoolNext::Commit, ())
         });
     }
 
     pub fn drain(&mut self) {
-        self.call(Then::Nothing, |_| (PoolNext::DrainAndCommit, ()));
+        self.call(Continuation::Nothing, |_| (PoolNext::DrainAndCommit, ()));
     }
 
     pub fn look<R: Send + 'static>(&mut self, mut look: impl FnMut(&mut Pool) -> R + Send + 'static) -> R {
-        self.call(Then::Nothing, move |pool| (PoolNext::Done, look(pool)))
+        self.call(Continuation::Nothing, move |pool| (PoolNext::Done, look(pool)))
     }
 
-    // What is served.
+    // Serving.
 
     pub fn serve(&mut self, uuid: Uuid) {
         let owner = self.known[&uuid].owner;
@@ -158,7 +159,7 @@ impl World {
         self.is_served_by(uuid, at_home);
     }
 
-    /// The same in slices, while everything else goes on.
+    /// Serves it in slices, while everything else continues.
     pub fn serve_slowly(&mut self, uuid: Uuid) {
         let known = self.known.get_mut(&uuid).expect("known");
         known.serving = true;
@@ -167,8 +168,8 @@ impl World {
         let run = self.run.clone();
         let served = Arc::new(Mutex::new(None));
         let into = Arc::clone(&served);
-        self.call(Then::Serve(uuid, served), move |pool| match pool.serve_step(owner, slice) {
-            Ok(None) => (PoolNext::GoOn, ()),
+        self.call(Continuation::Serve(uuid, served), move |pool| match pool.serve_step(owner, slice) {
+            Ok(None) => (PoolNext::NextTurn, ()),
             Ok(Some(id)) => {
                 let volume = Arc::clone(pool.volume(id).expect("served"));
                 let again = pool.rebuild_map(id);
@@ -185,7 +186,7 @@ impl World {
         });
     }
 
-    pub(super) fn is_served_by(&mut self, uuid: Uuid, (id, volume, pool): AtHome) {
+    pub(super) fn is_served_by(&mut self, uuid: Uuid, (id, volume, pool): HomeState) {
         let device = DeviceId(self.next_device);
         self.next_device = if self.next_device + 1 == DEVICES { 100 } else { self.next_device + 1 };
         assert!(!self.known.values().any(|k| k.served.as_ref().is_some_and(|s| s.device == device)));
@@ -195,7 +196,7 @@ impl World {
         self.publish(uuid);
     }
 
-    /// Publishes it, also anew.
+    /// Publishes it, possibly again.
     pub fn publish(&mut self, uuid: Uuid) {
         let (home, places) = (self.home, Arc::clone(&self.places));
         let known = self.known.get_mut(&uuid).expect("known");
@@ -239,7 +240,7 @@ impl World {
         self.rig.after();
     }
 
-    /// Has it deleted, or only not served any more.
+    /// Begins to delete it, or only to withdraw it.
     pub fn leave(&mut self, uuid: Uuid) {
         self.known.get_mut(&uuid).expect("known").life = Life::Leaving;
         if self.known[&uuid].served.is_some() {
@@ -247,20 +248,20 @@ impl World {
         }
     }
 
-    /// Goes on with those that are to be deleted, where nothing of them is under way.
-    pub(super) fn go_on_leaving(&mut self) {
-        let is_idle = |known: &&Known| {
+    /// Continues the deletion of those of which nothing is in flight.
+    pub(super) fn continue_deletions(&mut self) {
+        let is_idle = |known: &&KnownVolume| {
             known.life == Life::Leaving
                 && known.served.as_ref().is_none_or(|served| !served.published && served.undrained == 0)
         };
         let Some(known) = self.known.values().find(is_idle) else { return };
         let (uuid, owner, read_only) = (known.uuid, known.owner, known.read_only);
-        if self.asked.values().any(|asked| asked.volume == uuid) {
-            // It was answered and is about to be taken.
+        if self.pending.values().any(|pending| pending.volume == uuid) {
+            // It was answered and is about to be fetched.
             return;
         }
         let id = known.served.as_ref().map(|served| served.id);
-        let gone = self.call(Then::Go(uuid), move |pool| {
+        let gone = self.call(Continuation::Go(uuid), move |pool| {
             if let Some(id) = id {
                 pool.stop_serving(id);
             }
@@ -275,9 +276,9 @@ impl World {
 
     // Requests.
 
-    /// Those that are there: volumes, or snapshots.
+    /// Returns those that can be used: volumes, or snapshots.
     pub fn ready(&self, read_only: bool) -> Vec<Uuid> {
-        let ready = |known: &&Known| known.life == Life::There && known.read_only == read_only;
+        let ready = |known: &&KnownVolume| known.life == Life::There && known.read_only == read_only;
         self.known.values().filter(ready).map(|known| known.uuid).collect()
     }
 
@@ -285,7 +286,7 @@ impl World {
         self.known[&uuid].served.is_some()
     }
 
-    /// Whether its map is being built.
+    /// Returns whether its map is being built.
     pub fn is_serving(&self, uuid: Uuid) -> bool {
         self.known[&uuid].serving
     }

@@ -1,7 +1,7 @@
-//! Connecting without waiting.
+//! Non-blocking connect.
 //!
-//! A socket that is still being connected is given to the shard as it is. NBD's server speaks first, so that the first receive ends
-//! when the connection stands and has something to say, or has failed.
+//! A connecting socket is handed to the shard at once. An NBD server sends first, so the first receive completes when
+//! the connection is established and the greeting arrives, or when the connection has failed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,20 +10,20 @@ use std::path::PathBuf;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
-/// Where to connect to: an endpoint whose name was looked up.
+/// A resolved address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Target {
     Unix(PathBuf),
     Tcp(SocketAddr),
 }
 
-/// A socket that is connected, or about to be.
+/// Returns a socket that is connected or connecting.
 pub(super) fn begin(target: &Target) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (socket, begun) = match target {
         Target::Unix(path) => {
             let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-            // As much as the system allows: a larger buffer saves turns between the two.
+            // As large as the system allows: a larger buffer saves switches between client and server.
             let _ = sockopt::set_socket_send_buffer_size(&socket, 1 << 20);
             let begun = connect(&socket, &SocketAddrUnix::new(path)?);
             (socket, begun)

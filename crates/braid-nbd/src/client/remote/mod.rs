@@ -1,20 +1,20 @@
 //! Exports of NBD servers as disks of the shards.
 //!
-//! [`open_disk`] reaches the server once, to learn what the export is; each shard has a connection of its own from its first I/O on
-//! (`session`). The server is any: it promises what the protocol does and no more. In the words of the design it is *unfenced*:
-//! nothing says that what an old connection had asked for is not carried out after all. `docs/failures.md` says what that means.
-//! The nodes' replicas are *fenced* ([`open_remote`], `fenced`).
+//! [`open_disk`] connects once, to learn the export's properties. Each shard opens its own connections at its first I/O
+//! (`session`). Any server can be used, and only the guarantees of the protocol are assumed. Such a disk is *unfenced*:
+//! the server may still carry out requests of an old connection. `docs/operating/failures-cluster.md` describes the consequences. The
+//! replicas of Braid's nodes are *fenced* ([`open_remote`], `fenced`).
 
+mod connections;
 mod dial;
 mod fenced;
-mod lane;
-mod own;
-mod reach;
+mod probe;
+mod read_cursor;
 mod secure;
+mod self_connection;
 mod session;
 mod shared;
 mod slots;
-mod stretch;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -26,42 +26,45 @@ use std::time::Duration;
 
 use braid_ring::{Carrier, Disk, DiskSpec, OpenOptions, RemoteDisk, RingError, RingErrorKind};
 
+use self::connections::ShardConnections;
 pub use self::fenced::Fenced;
-use self::lane::Lanes;
-use self::reach::reach;
+use self::probe::probe;
 use self::shared::Shared;
 use super::{ClientError, Endpoint};
 use crate::codec::transmission_flags;
 
-/// An export, and how it is used as a disk.
+/// An export and how it is used as a disk.
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// Where it is, and its name: of a fenced one without what is told on each connection.
+    /// The server's address and the export's name; for a fenced export without the parameters sent on each connection.
     pub endpoint: Endpoint,
-    /// Whom to believe, and what to show: needed where the endpoint asks for TLS.
+    /// The TLS configuration, with authorities and client certificate. Required if the endpoint requires TLS.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// It is a replica of this controller's.
+    /// Set if the export is a replica of this controller.
     pub fenced: Option<Fenced>,
-    /// Connections of each shard, from 1 to [`braid_ring::REMOTE_CONNECTIONS_MAX`]; without it what the endpoint says, or one.
+    /// Connections per shard, from 1 to [`braid_ring::REMOTE_CONNECTIONS_MAX`]. The default is what the endpoint says,
+    /// or one.
     pub connections: Option<u32>,
-    /// Longest wait for a word of the server, after which the disk fails: 5 s where others hold what it does, 30 s where not.
-    pub limit: Option<Duration>,
+    /// Maximum wait for a reply of the server, after which the disk fails. The default is 5 s if other disks hold the
+    /// same data, otherwise 30 s.
+    pub reply_timeout: Option<Duration>,
 }
 
 impl RemoteConfig {
-    /// An export of any server.
+    /// Returns the default configuration for an export of any server.
     pub fn new(endpoint: Endpoint) -> RemoteConfig {
-        RemoteConfig { endpoint, tls: None, fenced: None, connections: None, limit: None }
+        RemoteConfig { endpoint, tls: None, fenced: None, connections: None, reply_timeout: None }
     }
 }
 
-/// An export as a disk.
+/// An export used as a disk.
 struct RemoteExport {
     shared: Arc<Shared>,
     _claim: Option<Claim>,
 }
 
-/// The exports that are open for exclusive use. Servers lock nothing: at least nobody here has one twice.
+/// The exports opened for exclusive use. Servers do not lock exports; this at least prevents a second use within the
+/// process.
 static CLAIMED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 struct Claim(String);
@@ -72,7 +75,7 @@ impl Claim {
             return Ok(Claim(uri.to_owned()));
         }
         let context = format!("{uri} is in use by this process");
-        Err(error(RingErrorKind::InUse, context, "each disk has one user"))
+        Err(error(RingErrorKind::InUse, context, "a disk can be opened exclusively only once"))
     }
 }
 
@@ -112,15 +115,16 @@ impl RemoteDisk for RemoteExport {
     }
 
     fn carrier(&self, shard: u32) -> Box<dyn Carrier> {
-        Box::new(Lanes::new(&self.shared, shard))
+        Box::new(ShardConnections::new(&self.shared, shard))
     }
 }
 
-/// Opens what `spec` names, be it of this machine or an export of an NBD server. May block. `tls` says whom to believe, and what to show,
-/// where an export's address asks for TLS.
+/// Opens the disk that `spec` names: a local one or an export of an NBD server. May block. `tls` is the TLS
+/// configuration for exports whose address requires TLS.
 ///
 /// # Errors
-/// As [`Disk::open`]; the server cannot be reached, refuses, is this process, or has an export that is no use as a disk.
+/// As [`Disk::open`]; or the server cannot be reached, refuses, is this process, or has an export that cannot be used
+/// as a disk.
 pub fn open_disk(
     spec: &DiskSpec,
     options: OpenOptions,
@@ -131,19 +135,19 @@ pub fn open_disk(
     open(spec, uri, &RemoteConfig { tls, ..RemoteConfig::new(endpoint) }, options)
 }
 
-/// Opens an export. May block: of a fenced one until what older connections had asked for has ended.
+/// Opens an export. May block: for a fenced export until the requests of older connections have ended.
 ///
 /// # Errors
-/// As [`open_disk`]; a fenced one may be one's own.
+/// As [`open_disk`], but a fenced export may belong to this process.
 pub fn open_remote(config: &RemoteConfig, options: OpenOptions) -> Result<Disk, RingError> {
     let uri = config.endpoint.to_string();
     open(&DiskSpec::Remote { uri: uri.clone() }, &uri, config, options)
 }
 
 fn open(spec: &DiskSpec, uri: &str, config: &RemoteConfig, options: OpenOptions) -> Result<Disk, RingError> {
-    // Of a fenced one the server sees to it that it has one user.
+    // The server of a fenced export ensures that it has one user.
     let claim = (options.exclusive && config.fenced.is_none()).then(|| Claim::new(uri)).transpose()?;
-    let shared = Arc::new(reach(uri, config, options)?);
+    let shared = Arc::new(probe(uri, config, options)?);
     Ok(Disk::from_remote(spec, Arc::new(RemoteExport { shared, _claim: claim }), options.write))
 }
 

@@ -1,158 +1,150 @@
-//! TLS under a session: it sees a [`Wire`] as always; what goes over the real one are records.
+//! TLS below a session: the session uses [`TlsWire`] like any [`Wire`], and the underlying wire carries records.
 //!
-//! A session asks for bytes and is told later that they have come. Here they come out of records: received to the real input,
-//! decrypted from there, and only when there are not enough the next are received. What it sends is gathered here, and encrypted as far as
-//! there is room in the real output, again and again until all is sent.
+//! The session requests bytes and is notified when they have arrived. Here they come from records: received into the
+//! underlying input and decrypted from there; more records are received only when these are used up. Output of the
+//! session is gathered and encrypted as far as the underlying output has room, repeatedly until all is sent.
 
 use std::sync::Arc;
 
 use braid_ring::{INPUT_BYTES, OUTPUT_BYTES, PartLimits, RemotePart, SEND_PIECES_MAX};
-use rustls::ClientConfig;
 use rustls::client::UnbufferedClientConnection;
-use rustls::pki_types::ServerName;
 
 use super::dial::Target;
 use super::session::Session;
+use super::shared::TlsPeer;
 use super::wire::Wire;
-use crate::tls::{Got, RECORD_DATA_MAX, RECORD_HEADER, SEAL_BYTES_MAX, Tls, copy};
+use crate::tls::{Opened, RECORD_DATA_MAX, RECORD_HEADER, SEAL_BYTES_MAX, Tls, copy};
 
-/// Bytes of a session's requests in one send, and of its greeting.
+/// Size of the buffer for the session's requests of one send, and for its handshake, in bytes.
 const PLAIN_OUTPUT_BYTES: usize = 16 << 10;
 
-/// What a session is told when its connection is gone (EPIPE).
-const BROKEN: i32 = -32;
+/// The result that the session gets when its connection has failed (EPIPE).
+const EPIPE_RESULT: i32 = -32;
 
-/// What a disk's server has to show, and what is shown to it.
-#[derive(Clone, Debug)]
-pub(super) struct Trust {
-    pub(super) config: Arc<ClientConfig>,
-    pub(super) name: ServerName<'static>,
-}
-
-/// What a session listens for.
-enum Want {
-    /// Anything, behind this byte of its input.
+/// What the session waits to receive.
+enum PendingReceive {
+    /// Any bytes, stored from this offset of its input.
     Input(usize),
-    /// So many bytes of a part's data.
+    /// Exactly `len` bytes of a part's data.
     Data { part: RemotePart, at: u64, len: u64, filled: u64 },
 }
 
-/// One thing that a session sends.
-enum Piece {
-    /// A range of its output.
+/// One item of the session's output.
+enum SendItem {
+    /// A range of its output buffer.
     Own(usize, usize),
     Data(RemotePart),
 }
 
-impl Piece {
+impl SendItem {
     fn len(&self) -> usize {
         match self {
-            Piece::Own(from, to) => to - from,
-            Piece::Data(part) => part.len as usize,
+            SendItem::Own(from, to) => to - from,
+            SendItem::Data(part) => part.len as usize,
         }
     }
 }
 
-/// One connection's TLS.
+/// The TLS state of one connection.
 pub(super) struct Secure {
-    trust: Trust,
-    /// None before the server has agreed to it.
+    tls_peer: TlsPeer,
+    /// `None` until the server has agreed to TLS.
     tls: Option<Tls<UnbufferedClientConnection>>,
-    /// The connection is closed, or broken beyond use.
-    over: bool,
+    /// The connection is closed or has failed.
+    closed: bool,
     receiving: bool,
     sending: bool,
-    /// Of the real input, what is not decrypted.
+    /// The encrypted bytes of the underlying input are `from..to`.
     from: usize,
     to: usize,
-    /// Data that found no room, from `spare_at` on.
-    spare: Vec<u8>,
-    spare_at: usize,
-    want: Option<Want>,
-    /// The session's input and output.
+    /// Decrypted data that did not fit its destination; unread from `decrypted_at`.
+    decrypted: Vec<u8>,
+    decrypted_at: usize,
+    pending_receive: Option<PendingReceive>,
+    /// The session's input and output buffers.
     input: Box<[u8]>,
     output: Box<[u8]>,
-    gathered: Vec<Piece>,
-    /// The session waits for its send; so much of it is encrypted: pieces, and bytes of the next.
-    asked: bool,
+    gathered: Vec<SendItem>,
+    /// The session waits for its send. `piece` and `piece_at` count what is encrypted: items, and bytes of the next.
+    send_pending: bool,
     piece: usize,
     piece_at: usize,
 }
 
 impl Secure {
-    pub(super) fn new(trust: Trust) -> Secure {
+    pub(super) fn new(tls_peer: TlsPeer) -> Secure {
         Secure {
-            trust,
+            tls_peer,
             tls: None,
-            over: true,
+            closed: true,
             receiving: false,
             sending: false,
             from: 0,
             to: 0,
-            spare: Vec::with_capacity(RECORD_DATA_MAX),
-            spare_at: 0,
-            want: None,
+            decrypted: Vec::with_capacity(RECORD_DATA_MAX),
+            decrypted_at: 0,
+            pending_receive: None,
             input: vec![0; INPUT_BYTES].into(),
             output: vec![0; PLAIN_OUTPUT_BYTES].into(),
             gathered: Vec::with_capacity(SEND_PIECES_MAX),
-            asked: false,
+            send_pending: false,
             piece: 0,
             piece_at: 0,
         }
     }
 
-    /// Lets the session do something, and then what follows from it.
-    pub(super) fn on<W: Wire>(
+    /// Calls the session, then continues receiving and sending.
+    pub(super) fn drive<W: Wire>(
         &mut self,
         session: &mut Session,
         wire: &mut W,
-        call: impl FnOnce(&mut Session, &mut Through<'_, W>),
+        call: impl FnOnce(&mut Session, &mut TlsWire<'_, W>),
     ) {
-        call(session, &mut Through { wire, secure: self });
-        self.go_on(session, wire);
+        call(session, &mut TlsWire { wire, secure: self });
+        self.advance(session, wire);
     }
 
-    /// A receive has ended.
+    /// Handles the completion of a receive.
     pub(super) fn received<W: Wire>(&mut self, session: &mut Session, wire: &mut W, result: i32) {
         self.receiving = false;
         if result > 0 {
             self.to += result as usize;
         } else {
-            self.over = true;
+            self.closed = true;
         }
-        self.go_on(session, wire);
+        self.advance(session, wire);
     }
 
-    /// A send has.
+    /// Handles the completion of a send.
     pub(super) fn sent<W: Wire>(&mut self, session: &mut Session, wire: &mut W, result: i32) {
         self.sending = false;
-        self.over |= result <= 0;
-        self.go_on(session, wire);
+        self.closed |= result <= 0;
+        self.advance(session, wire);
     }
 
-    /// Receives and sends what is left to, and tells the session of what is done.
-    fn go_on<W: Wire>(&mut self, session: &mut Session, wire: &mut W) {
+    /// Receives and sends as far as possible, and notifies the session of completions.
+    fn advance<W: Wire>(&mut self, session: &mut Session, wire: &mut W) {
         loop {
             self.send_some(wire);
-            if self.asked && !self.sending && (self.over || self.piece == self.gathered.len()) {
-                self.asked = false;
+            if self.send_pending && !self.sending && (self.closed || self.piece == self.gathered.len()) {
+                self.send_pending = false;
                 self.gathered.clear();
-                let result = if self.over { BROKEN } else { 1 };
-                session.sent(&mut Through { wire, secure: self }, result);
+                let result = if self.closed { EPIPE_RESULT } else { 1 };
+                session.sent(&mut TlsWire { wire, secure: self }, result);
                 continue;
             }
-            if self.want.is_none() || self.receiving {
+            if self.pending_receive.is_none() || self.receiving {
                 return;
             }
-            let got = if self.over { 0 } else { self.fill(wire) };
-            if got > 0 || self.over {
-                self.want = None;
-                session.received(&mut Through { wire, secure: self }, got as i32);
+            let got = if self.closed { 0 } else { self.fill(wire) };
+            if got > 0 || self.closed {
+                self.pending_receive = None;
+                session.received(&mut TlsWire { wire, secure: self }, got as i32);
                 continue;
             }
             self.receive(wire);
             if self.receiving {
-                // What TLS has to say itself, now that it has seen what came.
+                // Send the alerts and handshake messages that the input has caused.
                 return self.send_some(wire);
             }
         }
@@ -164,30 +156,30 @@ impl Secure {
             (self.from, self.to) = (0, self.to - self.from);
         }
         self.receiving = self.to < INPUT_BYTES && wire.receive(self.to);
-        self.over |= !self.receiving;
+        self.closed |= !self.receiving;
     }
 
-    /// Gives the session what it listens for. Returns how many bytes, once that is enough.
+    /// Delivers data that the session waits for. Returns its length once that is enough, otherwise the bytes so far.
     fn fill(&mut self, wire: &mut impl Wire) -> usize {
         let mut n = 0;
         loop {
-            match &mut self.want {
+            match &mut self.pending_receive {
                 None => return 0,
-                Some(Want::Input(at)) => {
+                Some(PendingReceive::Input(at)) => {
                     let place = &mut self.input[*at + n..];
-                    let take = place.len().min(self.spare.len() - self.spare_at);
-                    copy(&self.spare[self.spare_at..self.spare_at + take], &mut place[..take]);
-                    self.spare_at += take;
+                    let take = place.len().min(self.decrypted.len() - self.decrypted_at);
+                    copy(&self.decrypted[self.decrypted_at..self.decrypted_at + take], &mut place[..take]);
+                    self.decrypted_at += take;
                     n += take;
                     if take == place.len() {
                         return n;
                     }
                 }
-                Some(Want::Data { part, at, len, filled }) => {
-                    let take = (*len - *filled).min((self.spare.len() - self.spare_at) as u64);
-                    let from = self.spare_at;
-                    wire.put_data(part, *at + *filled, &self.spare[from..from + take as usize]);
-                    self.spare_at += take as usize;
+                Some(PendingReceive::Data { part, at, len, filled }) => {
+                    let take = (*len - *filled).min((self.decrypted.len() - self.decrypted_at) as u64);
+                    let from = self.decrypted_at;
+                    wire.put_data(part, *at + *filled, &self.decrypted[from..from + take as usize]);
+                    self.decrypted_at += take as usize;
                     *filled += take;
                     if filled == len {
                         return *len as usize;
@@ -200,27 +192,27 @@ impl Secure {
         }
     }
 
-    /// Puts the next data into what is spare, which is empty. False: there are none.
+    /// Decrypts the next data into the empty buffer `decrypted`. Returns false if there is none.
     fn decrypt(&mut self, wire: &mut impl Wire) -> bool {
-        self.spare.clear();
-        self.spare_at = 0;
+        self.decrypted.clear();
+        self.decrypted_at = 0;
         let incoming = wire.input_mut(self.from, self.to);
         let Some(tls) = &mut self.tls else {
             let take = incoming.len().min(RECORD_DATA_MAX);
-            self.spare.extend_from_slice(&incoming[..take]);
+            self.decrypted.extend_from_slice(&incoming[..take]);
             self.from += take;
             return take > 0;
         };
-        let spare = &mut self.spare;
-        let (took, got) = tls.open(incoming, |data| spare.extend_from_slice(data));
+        let decrypted = &mut self.decrypted;
+        let (took, got) = tls.open(incoming, |data| decrypted.extend_from_slice(data));
         self.from += took;
-        self.over |= matches!(got, Ok(Got::Closed) | Err(_));
-        matches!(got, Ok(Got::Data))
+        self.closed |= matches!(got, Ok(Opened::Closed) | Err(_));
+        matches!(got, Ok(Opened::Data))
     }
 
-    /// Encrypts and sends what waits, as much as there is room for.
+    /// Encrypts and sends waiting output as far as there is room.
     fn send_some(&mut self, wire: &mut impl Wire) {
-        if self.sending || self.over {
+        if self.sending || self.closed {
             return;
         }
         let mut used = 0;
@@ -231,21 +223,22 @@ impl Secure {
         }
         match self.encrypt(wire, used) {
             Some(now) => used = now,
-            None => self.over = true,
+            None => self.closed = true,
         }
         if used > 0 {
             wire.gather(0, used);
             self.sending = wire.send();
-            self.over |= !self.sending;
+            self.closed |= !self.sending;
         }
     }
 
-    /// How many bytes the output holds then; none: nothing can be encrypted any more.
+    /// Encrypts the session's output. Returns how many bytes the underlying output then holds, or `None` if encryption
+    /// failed.
     fn encrypt(&mut self, wire: &mut impl Wire, mut used: usize) -> Option<usize> {
         if self.tls.as_ref().is_some_and(|tls| tls.is_handshaking() || !tls.wire.is_empty()) {
             return Some(used);
         }
-        while self.asked && self.piece < self.gathered.len() && OUTPUT_BYTES - used >= SEAL_BYTES_MAX {
+        while self.send_pending && self.piece < self.gathered.len() && OUTPUT_BYTES - used >= SEAL_BYTES_MAX {
             let mut len = 0;
             while let Some(piece) = self.gathered.get(self.piece)
                 && len < RECORD_DATA_MAX
@@ -253,11 +246,11 @@ impl Secure {
                 let take = (piece.len() - self.piece_at).min(RECORD_DATA_MAX - len);
                 let to = used + RECORD_HEADER + len;
                 match piece {
-                    Piece::Own(from, _) => {
+                    SendItem::Own(from, _) => {
                         let from = *from + self.piece_at;
                         wire.output()[to..to + take].copy_from_slice(&self.output[from..from + take]);
                     }
-                    Piece::Data(part) => wire.output_data(part, self.piece_at as u64, take, to),
+                    SendItem::Data(part) => wire.output_data(part, self.piece_at as u64, take, to),
                 }
                 len += take;
                 self.piece_at += take;
@@ -278,18 +271,18 @@ impl Secure {
     }
 }
 
-/// The wire that the session sees.
-pub(super) struct Through<'a, W: Wire> {
+/// The wire that the session uses.
+pub(super) struct TlsWire<'a, W: Wire> {
     wire: &'a mut W,
     secure: &'a mut Secure,
 }
 
-impl<W: Wire> Wire for Through<'_, W> {
+impl<W: Wire> Wire for TlsWire<'_, W> {
     fn now_ns(&self) -> u64 {
         self.wire.now_ns()
     }
-    fn take(&mut self, cut: &PartLimits) -> Option<RemotePart> {
-        self.wire.take(cut)
+    fn take(&mut self, limits: &PartLimits) -> Option<RemotePart> {
+        self.wire.take(limits)
     }
     fn waiting_since_ns(&self) -> Option<u64> {
         self.wire.waiting_since_ns()
@@ -305,17 +298,17 @@ impl<W: Wire> Wire for Through<'_, W> {
     }
     fn dial(&mut self, target: &Target) -> bool {
         let secure = &mut *self.secure;
-        // What TLS had to say on the connection before may be on its way yet.
+        // The last TLS messages of the previous connection may still be in flight.
         if secure.sending || secure.receiving || !self.wire.dial(target) {
             return false;
         }
-        (secure.tls, secure.over) = (None, false);
-        (secure.from, secure.to, secure.spare_at) = (0, 0, 0);
-        secure.spare.clear();
+        (secure.tls, secure.closed) = (None, false);
+        (secure.from, secure.to, secure.decrypted_at) = (0, 0, 0);
+        secure.decrypted.clear();
         true
     }
     fn close(&mut self) {
-        self.secure.over = true;
+        self.secure.closed = true;
         self.wire.close();
     }
     fn input(&self, from: usize, to: usize) -> &[u8] {
@@ -328,16 +321,16 @@ impl<W: Wire> Wire for Through<'_, W> {
         self.secure.input.copy_within(from..to, 0);
     }
     fn receive(&mut self, at: usize) -> bool {
-        if !self.secure.over {
-            self.secure.want = Some(Want::Input(at));
+        if !self.secure.closed {
+            self.secure.pending_receive = Some(PendingReceive::Input(at));
         }
-        !self.secure.over
+        !self.secure.closed
     }
     fn receive_data(&mut self, part: &RemotePart, at: u64, len: u64) -> u64 {
-        if self.secure.over {
+        if self.secure.closed {
             return 0;
         }
-        self.secure.want = Some(Want::Data { part: *part, at, len, filled: 0 });
+        self.secure.pending_receive = Some(PendingReceive::Data { part: *part, at, len, filled: 0 });
         len
     }
     fn copy_data(&mut self, part: &RemotePart, at: u64, from: usize, to: usize) {
@@ -356,18 +349,18 @@ impl<W: Wire> Wire for Through<'_, W> {
         SEND_PIECES_MAX - self.secure.gathered.len()
     }
     fn gather(&mut self, from: usize, to: usize) {
-        self.secure.gathered.push(Piece::Own(from, to));
+        self.secure.gathered.push(SendItem::Own(from, to));
     }
     fn gather_data(&mut self, part: &RemotePart) {
-        self.secure.gathered.push(Piece::Data(*part));
+        self.secure.gathered.push(SendItem::Data(*part));
     }
     fn send(&mut self) -> bool {
         let secure = &mut *self.secure;
-        if secure.over {
+        if secure.closed {
             secure.gathered.clear();
             return false;
         }
-        (secure.asked, secure.piece, secure.piece_at) = (true, 0, 0);
+        (secure.send_pending, secure.piece, secure.piece_at) = (true, 0, 0);
         true
     }
     fn timer_at(&mut self, at_ns: u64) -> bool {
@@ -375,14 +368,14 @@ impl<W: Wire> Wire for Through<'_, W> {
     }
     fn begin_tls(&mut self) -> bool {
         let secure = &mut *self.secure;
-        if secure.from != secure.to || secure.spare_at != secure.spare.len() {
-            // Bytes in the clear behind the agreement are not the server's.
+        if secure.from != secure.to || secure.decrypted_at != secure.decrypted.len() {
+            // Plaintext after the STARTTLS reply is not trusted.
             return false;
         }
-        let Ok(mut tls) = Tls::client(Arc::clone(&secure.trust.config), secure.trust.name.clone()) else {
+        let Ok(mut tls) = Tls::client(Arc::clone(&secure.tls_peer.config), secure.tls_peer.name.clone()) else {
             return false;
         };
-        // The first message of the handshake is this side's.
+        // The client sends the first message of the handshake.
         let begun = tls.open(&mut [], |_| {}).1.is_ok();
         secure.tls = Some(tls);
         begun

@@ -1,15 +1,16 @@
-//! One shard's connection to an export: greeting, requests, replies, and what becomes of them when it breaks. Sans-I/O, over
+//! One connection of a shard to an export: handshake, requests, replies, and recovery from failures. Sans-I/O, over
 //! [`Wire`].
 //!
-//! Of what comes in one receive the data of reads are copied out; what is left of a long one is received where it is wanted (`replies`).
+//! Read data that arrives with other input is copied out; the rest of a long read is received directly into its
+//! destination (`replies`).
 //!
-//! A connection that the server has ended is opened again, and what it had not answered is sent again. One that this side gives up
-//! is not so: the server may still be at work for it. `docs/failures.md` says what follows from that, and why. Of fenced disks each
-//! is opened again (`fenced`).
+//! If the server ends a connection, the session reopens it and resends the unanswered requests. If this side abandons a
+//! connection, it does not resend: the server may still carry out the requests. `docs/operating/failures-cluster.md` describes the
+//! consequences. On fenced disks requests are always resent (`fenced`).
 
-mod leaving;
-mod losing;
+mod ending;
 mod replies;
+mod slow_reads;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,145 +19,142 @@ use braid_engine::{Flags, Op};
 use braid_ring::{PartLimits, RemotePart};
 use zerocopy::IntoBytes;
 
-use super::shared::{Loss, Shared};
-use super::slots::{SLOTS, Slots, State};
+use super::shared::{LossReason, Shared};
+use super::slots::{SLOTS, SlotState, Slots};
 use super::wire::Wire;
 use crate::client::ClientError;
 use crate::client::coverage::Coverage;
-use crate::client::negotiate::{Negotiated, Negotiation, Wishes};
+use crate::client::negotiate::{Negotiated, Negotiation, NegotiationOptions};
 use crate::codec::{REQUEST_BYTES, RequestHeader, command, command_flags, option_reply, transmission_flags};
 
-/// Pieces of memory of one request.
+/// Maximum number of memory pieces in one request.
 const PIECES_MAX: usize = 64;
-/// Bytes that are zeroed or discarded by one request: as many as a slow server does well within the limits below.
+/// Maximum bytes zeroed or discarded by one request: an amount that a slow server completes well within the time
+/// limits.
 const RANGE_BYTES: u64 = 32 << 20;
-/// Bytes of data in one request.
+/// Maximum data of one request in bytes.
 const DATA_BYTES: u64 = 1 << 20;
 
 const MS: u64 = 1_000_000;
-/// Between two looks at the clock.
+/// Interval between checks of the time limits.
 const TICK_NS: u64 = 250 * MS;
-/// Between two tries to connect: at first, and at most.
+/// Initial and maximum interval between connection attempts.
 const RETRY_NS: (u64, u64) = (10 * MS, 1000 * MS);
-/// Longest time for a connection and its greeting.
+/// Time limit for connecting and the handshake.
 const GREETING_NS: u64 = 5000 * MS;
-/// Longest wait without a word from the server, or for it; and for one answer.
-pub(super) const PATIENCE_NS: u64 = 30_000 * MS;
-/// The same where others hold what this disk does.
-pub(super) const PATIENCE_OF_MANY_NS: u64 = 5000 * MS;
-/// The number of the attempt by which a disk was opened; those of shards are higher.
+/// The attempt number of the connection that opened the disk; sessions use higher numbers.
 pub(super) const FIRST_ATTEMPT: u64 = 1;
-/// Longest time to say goodbye.
-const GOODBYE_NS: u64 = 500 * MS;
+/// Time limit for sending DISC.
+const DISCONNECT_NS: u64 = 500 * MS;
 
-enum Phase {
-    /// There is no connection, and none is wanted or it is not time yet.
+enum SessionPhase {
+    /// Not connected: not needed, or the retry interval is running.
     Down,
     Greeting(Box<Negotiation>),
     Up,
-    /// Closed; something is still in flight on it.
-    Ending(Why),
-    /// The goodbye is on its way.
-    Leaving,
+    /// Closed; operations are still in flight.
+    Ending(EndReason),
+    /// DISC is being sent.
+    Disconnecting,
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Why {
-    /// It never stood, or the server is not what it was.
+enum EndReason {
+    /// The handshake failed, or the export differs from before.
     Refused,
-    /// The server, or its machine, has ended it.
+    /// The server or its host ended the connection.
     Ended,
-    /// This side has: what the server makes of its requests is unknown.
-    GivenUp,
+    /// This side ended it: whether the server carries out the requests is unknown.
+    Abandoned,
 }
 
-/// What the next bytes are.
+/// What the next bytes of the input are.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Header,
-    /// Data of a read, from byte `at` of its part to byte `end`. The last of the reply, or more follow.
+    /// Data of a read, bytes `at..end` of its part. `last`: it ends the reply.
     Data {
         slot: u16,
         at: u64,
         end: u64,
         last: bool,
     },
-    /// The same, received where it is wanted; so many bytes were asked for.
+    /// The same, received directly into its destination. `requested`: bytes of the receive in flight.
     Direct {
         slot: u16,
         at: u64,
         end: u64,
-        asked: u64,
+        requested: u64,
         last: bool,
     },
-    /// Extents, so many bytes; of what was asked about, or of something else.
+    /// `left` bytes of extents. `wanted`: of the queried context.
     Extents {
         slot: u16,
         left: u32,
         wanted: bool,
         last: bool,
     },
-    /// Words for people, so many bytes.
-    Words {
+    /// `left` bytes of error text.
+    ErrorText {
         slot: u16,
         left: u32,
         last: bool,
     },
 }
 
-/// See the module's page.
+/// One connection and its state; see the module documentation.
 pub(super) struct Session {
     shared: Arc<Shared>,
-    /// Its place among the connections to the disk, and how often it was tried to have it.
-    lane: u32,
+    /// Its index among the disk's connections, and the number of the current attempt to open it.
+    connection: u32,
     attempt: u64,
-    /// Another connection of this shard stands, and takes what waits.
-    pub(super) others_stand: bool,
-    phase: Phase,
+    /// Another connection of this shard is established and takes waiting requests.
+    pub(super) other_connected: bool,
+    phase: SessionPhase,
     slots: Slots,
     reading: Reading,
-    /// What was agreed on for this connection.
+    /// The result of the handshake.
     terms: Negotiated,
-    /// What of each slot's read has come, where a reply may have several chunks.
-    came: Box<[Coverage]>,
-    /// Of the input, what was received and not looked at.
+    /// The received parts of each slot's read, if replies may have several chunks.
+    received_parts: Box<[Coverage]>,
+    /// Unparsed bytes of the input are `start..end`.
     start: usize,
     end: usize,
     sending: bool,
     receiving: bool,
-    /// What the send in flight consists of.
+    /// The slots in the send in flight.
     in_send: Vec<u16>,
-    /// Of the greeting, what has to be said.
-    to_say: Vec<u8>,
+    /// Unsent output of the handshake.
+    greeting_out: Vec<u8>,
     target: usize,
     retry_ns: u64,
     retry_at_ns: u64,
     dialled_ns: u64,
-    /// When the server was last heard, or had nothing to say.
-    heard_ns: u64,
-    /// When it last answered on this lane.
-    answered_ns: u64,
-    next_look_ns: u64,
-    /// Likewise, for reads that are slow.
-    next_glance_ns: u64,
-    /// How long reads take of late, from when they were asked for; 0: nobody knows.
-    usual_read_ns: u64,
-    /// Since when a read that was given up has waited for a connection; none where one stands.
-    left_since_ns: Option<u64>,
+    /// When input last arrived, or the first request was sent while none was in flight.
+    last_received_ns: u64,
+    /// When input last arrived on this established connection.
+    last_reply_ns: u64,
+    next_timeout_check_ns: u64,
+    /// The next check for slow reads.
+    next_slow_check_ns: u64,
+    /// Moving average of read latencies from submission; 0: unknown.
+    average_read_ns: u64,
+    /// Since when an abandoned read has waited for a connection; `None` while connected.
+    abandoned_since_ns: Option<u64>,
     timer_ns: Option<u64>,
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, lane: u32) -> Session {
+    pub(super) fn new(shared: Arc<Shared>, connection: u32) -> Session {
         Session {
             terms: Negotiated::default(),
-            came: vec![Coverage::default(); if shared.allocation { SLOTS } else { 0 }].into(),
+            received_parts: vec![Coverage::default(); if shared.allocation { SLOTS } else { 0 }].into(),
             shared,
-            lane,
+            connection,
             attempt: FIRST_ATTEMPT,
-            others_stand: false,
-            phase: Phase::Down,
+            other_connected: false,
+            phase: SessionPhase::Down,
             slots: Slots::new(),
             reading: Reading::Header,
             start: 0,
@@ -164,68 +162,68 @@ impl Session {
             sending: false,
             receiving: false,
             in_send: Vec::with_capacity(SLOTS),
-            to_say: Vec::new(),
+            greeting_out: Vec::new(),
             target: 0,
             retry_ns: 0,
             retry_at_ns: 0,
             dialled_ns: 0,
-            heard_ns: 0,
-            answered_ns: 0,
-            next_look_ns: 0,
-            next_glance_ns: 0,
-            usual_read_ns: 0,
-            left_since_ns: None,
+            last_received_ns: 0,
+            last_reply_ns: 0,
+            next_timeout_check_ns: 0,
+            next_slow_check_ns: 0,
+            average_read_ns: 0,
+            abandoned_since_ns: None,
             timer_ns: None,
         }
     }
 
-    /// Does what there is to do. Called behind all else of a turn.
+    /// Does all work that is possible. Called after everything else in a turn.
     pub(super) fn work(&mut self, wire: &mut impl Wire) {
         if self.shared.is_lost() {
             if self.shared.fenced.is_some() {
-                // What is with the server is not waited for.
-                self.lose(wire, Why::Ended);
+                // Do not wait for requests in flight.
+                self.end_connection(wire, EndReason::Ended);
             }
-            self.fail_held(wire, libc_errno::NODEV, u64::MAX);
+            self.fail_unsent(wire, libc_errno::NODEV, u64::MAX);
         }
-        if wire.now_ns() >= self.next_look_ns {
-            self.look_at_the_clock(wire);
+        if wire.now_ns() >= self.next_timeout_check_ns {
+            self.check_timeouts(wire);
         }
-        if self.may_leave_reads(wire) && wire.now_ns() >= self.next_glance_ns {
-            self.leave_slow_reads(wire);
+        if self.may_abandon_reads(wire) && wire.now_ns() >= self.next_slow_check_ns {
+            self.abandon_slow_reads(wire);
         }
         match self.phase {
-            Phase::Down if self.wants(wire) && wire.now_ns() >= self.retry_at_ns => self.dial(wire),
-            Phase::Up => self.fill(wire),
+            SessionPhase::Down if self.has_work(wire) && wire.now_ns() >= self.retry_at_ns => self.dial(wire),
+            SessionPhase::Up => self.fill(wire),
             _ => {}
         }
         self.set_timer(wire);
     }
 
-    /// How much it has to do.
+    /// Returns the number of requests in the table.
     pub(super) fn load(&self) -> usize {
         self.slots.in_use()
     }
 
-    pub(super) fn stands(&self) -> bool {
-        matches!(self.phase, Phase::Up)
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(self.phase, SessionPhase::Up)
     }
 
-    fn wants(&self, wire: &impl Wire) -> bool {
-        !self.slots.is_empty() || self.left_since_ns.is_some() || wire.waiting_since_ns().is_some()
+    fn has_work(&self, wire: &impl Wire) -> bool {
+        !self.slots.is_empty() || self.abandoned_since_ns.is_some() || wire.waiting_since_ns().is_some()
     }
 
     fn set_timer(&mut self, wire: &mut impl Wire) {
-        if matches!(self.phase, Phase::Leaving) || !self.wants(wire) {
+        if matches!(self.phase, SessionPhase::Disconnecting) || !self.has_work(wire) {
             return;
         }
         let now = wire.now_ns();
-        let mut at = self.next_look_ns.max(now);
-        if matches!(self.phase, Phase::Down) {
+        let mut at = self.next_timeout_check_ns.max(now);
+        if matches!(self.phase, SessionPhase::Down) {
             at = at.min(self.retry_at_ns.max(now));
         }
-        if self.may_leave_reads(wire) {
-            at = at.min(self.next_glance_ns.max(now));
+        if self.may_abandon_reads(wire) {
+            at = at.min(self.next_slow_check_ns.max(now));
         }
         if self.timer_ns.is_none_or(|set| set > at) && wire.timer_at(at) {
             self.timer_ns = Some(at);
@@ -234,18 +232,18 @@ impl Session {
 
     pub(super) fn timer(&mut self, wire: &mut impl Wire) {
         self.timer_ns = None;
-        if matches!(self.phase, Phase::Leaving) {
+        if matches!(self.phase, SessionPhase::Disconnecting) {
             wire.close();
         }
     }
 
-    /// The disk is taken away.
-    pub(super) fn leave(&mut self, wire: &mut impl Wire) {
-        let polite = matches!(self.phase, Phase::Up) && !self.sending && self.slots.is_empty();
-        self.phase = Phase::Leaving;
-        if polite && wire.timer_at(wire.now_ns() + GOODBYE_NS) {
-            let goodbye = RequestHeader::new(command::DISC, 0, 0, 0, 0);
-            wire.output()[..REQUEST_BYTES].copy_from_slice(goodbye.as_bytes());
+    /// Disconnects because the disk is being closed.
+    pub(super) fn disconnect(&mut self, wire: &mut impl Wire) {
+        let polite = matches!(self.phase, SessionPhase::Up) && !self.sending && self.slots.is_empty();
+        self.phase = SessionPhase::Disconnecting;
+        if polite && wire.timer_at(wire.now_ns() + DISCONNECT_NS) {
+            let disconnect = RequestHeader::new(command::DISC, 0, 0, 0, 0);
+            wire.output()[..REQUEST_BYTES].copy_from_slice(disconnect.as_bytes());
             wire.gather(0, REQUEST_BYTES);
             self.sending = wire.send();
         }
@@ -267,46 +265,46 @@ impl Session {
         }
         self.attempt += 1;
         let export = &self.shared.export;
-        let wishes = Wishes {
+        let wishes = NegotiationOptions {
             export: match &self.shared.fenced {
-                Some(fenced) => fenced.name(export, self.lane, self.attempt),
+                Some(fenced) => fenced.name(export, self.connection, self.attempt),
                 None => export.clone(),
             },
-            tls: self.shared.trust.is_some(),
+            tls: self.shared.tls_peer.is_some(),
             extended: false,
             structured: self.shared.allocation,
             allocation: self.shared.allocation,
         };
-        self.to_say.clear();
-        self.phase = Phase::Greeting(Box::new(Negotiation::new(wishes)));
+        self.greeting_out.clear();
+        self.phase = SessionPhase::Greeting(Box::new(Negotiation::new(wishes)));
         self.dialled_ns = wire.now_ns();
-        self.listen(wire);
+        self.start_receive(wire);
     }
 
-    /// Takes what has come of the greeting, and answers.
-    fn greet(&mut self, wire: &mut impl Wire) {
+    /// Handles input of the handshake and replies to it.
+    fn handle_greeting(&mut self, wire: &mut impl Wire) {
         loop {
-            let Phase::Greeting(negotiation) = &mut self.phase else { return };
-            match negotiation.feed(wire.input(self.start, self.end), &mut self.to_say) {
+            let SessionPhase::Greeting(negotiation) = &mut self.phase else { return };
+            match negotiation.feed(wire.input(self.start, self.end), &mut self.greeting_out) {
                 Err(error) => {
                     if let ClientError::Refused { code: option_reply::ERR_POLICY, text } = error
                         && self.shared.fenced.is_some()
                     {
-                        self.shared.lose(Loss::Refused(text));
+                        self.shared.mark_lost(LossReason::Refused(text));
                     }
-                    return self.lose(wire, Why::Refused);
+                    return self.end_connection(wire, EndReason::Refused);
                 }
                 Ok((took, Some(terms))) => {
                     self.start += took;
                     if !self.shared.is_the_same(&terms) {
                         if self.shared.fenced.is_some() {
-                            self.shared.lose(Loss::Another);
+                            self.shared.mark_lost(LossReason::DifferentExport);
                         }
-                        return self.lose(wire, Why::Refused);
+                        return self.end_connection(wire, EndReason::Refused);
                     }
-                    (self.phase, self.terms) = (Phase::Up, terms);
-                    self.heard_ns = wire.now_ns();
-                    self.left_since_ns = None;
+                    (self.phase, self.terms) = (SessionPhase::Up, terms);
+                    self.last_received_ns = wire.now_ns();
+                    self.abandoned_since_ns = None;
                     return;
                 }
                 Ok((0, None)) => break,
@@ -314,45 +312,45 @@ impl Session {
             }
             if negotiation.waits_for_tls() {
                 if self.start != self.end || !wire.begin_tls() {
-                    return self.lose(wire, Why::Refused);
+                    return self.end_connection(wire, EndReason::Refused);
                 }
-                negotiation.tls_stands(&mut self.to_say);
+                negotiation.tls_established(&mut self.greeting_out);
             }
         }
-        self.say(wire);
+        self.send_greeting(wire);
     }
 
-    fn say(&mut self, wire: &mut impl Wire) {
-        if self.sending || self.to_say.is_empty() {
+    fn send_greeting(&mut self, wire: &mut impl Wire) {
+        if self.sending || self.greeting_out.is_empty() {
             return;
         }
-        let len = self.to_say.len();
-        wire.output()[..len].copy_from_slice(&self.to_say);
-        self.to_say.clear();
+        let len = self.greeting_out.len();
+        wire.output()[..len].copy_from_slice(&self.greeting_out);
+        self.greeting_out.clear();
         wire.gather(0, len);
         self.sending = wire.send();
         if !self.sending {
-            self.lose(wire, Why::Ended);
+            self.end_connection(wire, EndReason::Ended);
         }
     }
 
     // ---- Sending ----
 
-    /// Sends what waits, as much as goes into one send.
+    /// Sends waiting requests, as many as fit in one send.
     fn fill(&mut self, wire: &mut impl Wire) {
         if self.sending {
             return;
         }
         let (mut out, mut bytes) = (0, 0);
-        // Where there are several connections none takes all that is long.
+        // With several connections, none takes all long requests.
         let most = if self.shared.connections > 1 { DATA_BYTES } else { u64::MAX };
         while wire.room() > PIECES_MAX && self.in_send.len() < SLOTS && bytes < most {
             let index = match self.slots.unsent.pop_front() {
                 Some(index) => index,
                 None if !self.slots.has_free() || self.shared.is_lost() => break,
                 None => {
-                    let Some(part) = wire.take(&self.shared.cut()) else { break };
-                    if let Some(result) = self.without(&part) {
+                    let Some(part) = wire.take(&self.shared.part_limits()) else { break };
+                    if let Some(result) = self.result_without_support(&part) {
                         wire.done(&part, result);
                         continue;
                     }
@@ -376,12 +374,12 @@ impl Session {
         }
         self.sending = wire.send();
         if !self.sending {
-            self.lose(wire, Why::Ended);
+            self.end_connection(wire, EndReason::Ended);
         }
     }
 
-    /// The answer to what the server cannot do, if it needs none of it.
-    fn without(&self, part: &RemotePart) -> Option<Result<(), i32>> {
+    /// Returns the result of an operation that the server does not support and that needs no request.
+    fn result_without_support(&self, part: &RemotePart) -> Option<Result<(), i32>> {
         let has = |flag| self.shared.flags & flag != 0;
         match part.op {
             // Without a cache there is nothing to flush.
@@ -394,7 +392,7 @@ impl Session {
         }
     }
 
-    /// Whether bytes follow the request: where the server cannot zero, zeros are written.
+    /// Returns whether data follows the request. Zeros are written if the server does not support WRITE_ZEROES.
     fn carries_data(&self, index: u16) -> bool {
         let slot = &self.slots[index];
         match slot.part.op {
@@ -404,12 +402,12 @@ impl Session {
         }
     }
 
-    /// What is said for a slot; it counts as sent.
+    /// Returns the request header of a slot and marks the slot as sent.
     fn request(&mut self, index: u16, now_ns: u64) -> RequestHeader {
         if self.slots.sent == 0 {
-            self.heard_ns = now_ns;
+            self.last_received_ns = now_ns;
         }
-        self.slots.set(index, State::Sent);
+        self.slots.set(index, SlotState::Sent);
         let data = self.carries_data(index);
         let cookie = self.slots.cookie(index);
         let slot = &mut self.slots[index];
@@ -441,10 +439,10 @@ impl Session {
     pub(super) fn sent(&mut self, wire: &mut impl Wire, result: i32) {
         self.sending = false;
         match self.phase {
-            Phase::Leaving => return wire.close(),
-            Phase::Ending(why) => return self.ended(wire, why),
-            _ if result <= 0 => return self.lose(wire, Why::Ended),
-            Phase::Greeting(_) => return self.say(wire),
+            SessionPhase::Disconnecting => return wire.close(),
+            SessionPhase::Ending(reason) => return self.finish_close(wire, reason),
+            _ if result <= 0 => return self.end_connection(wire, EndReason::Ended),
+            SessionPhase::Greeting(_) => return self.send_greeting(wire),
             _ => {}
         }
         while let Some(index) = self.in_send.pop() {
@@ -457,45 +455,45 @@ impl Session {
 
     // ---- Receiving ----
 
-    fn listen(&mut self, wire: &mut impl Wire) {
-        if self.receiving || !matches!(self.phase, Phase::Greeting(_) | Phase::Up) {
+    fn start_receive(&mut self, wire: &mut impl Wire) {
+        if self.receiving || !matches!(self.phase, SessionPhase::Greeting(_) | SessionPhase::Up) {
             return;
         }
         self.receiving = match &mut self.reading {
-            Reading::Direct { slot, at, end, asked, .. } => {
+            Reading::Direct { slot, at, end, requested, .. } => {
                 let part = &self.slots[*slot].part;
-                *asked = wire.receive_data(part, *at, *end - *at);
-                *asked > 0
+                *requested = wire.receive_data(part, *at, *end - *at);
+                *requested > 0
             }
             _ => wire.receive(self.end),
         };
         if !self.receiving {
-            self.lose(wire, Why::Ended);
+            self.end_connection(wire, EndReason::Ended);
         }
     }
 
     pub(super) fn received(&mut self, wire: &mut impl Wire, result: i32) {
         self.receiving = false;
         match self.phase {
-            Phase::Ending(why) => return self.ended(wire, why),
-            Phase::Leaving => return,
-            _ if result <= 0 => return self.lose(wire, Why::Ended),
+            SessionPhase::Ending(reason) => return self.finish_close(wire, reason),
+            SessionPhase::Disconnecting => return,
+            _ if result <= 0 => return self.end_connection(wire, EndReason::Ended),
             _ => {}
         }
-        self.heard_ns = wire.now_ns();
-        if matches!(self.phase, Phase::Up) {
-            self.answered_ns = self.heard_ns;
-            self.left_since_ns = None;
-            self.shared.has_answered(self.heard_ns);
+        self.last_received_ns = wire.now_ns();
+        if matches!(self.phase, SessionPhase::Up) {
+            self.last_reply_ns = self.last_received_ns;
+            self.abandoned_since_ns = None;
+            self.shared.record_reply(self.last_received_ns);
         }
         match self.reading {
-            Reading::Direct { .. } => self.arrived(wire, result as u64),
+            Reading::Direct { .. } => self.data_received(wire, result as u64),
             _ => self.end += result as usize,
         }
-        if matches!(self.phase, Phase::Greeting(_)) {
-            self.greet(wire);
+        if matches!(self.phase, SessionPhase::Greeting(_)) {
+            self.handle_greeting(wire);
         }
-        if matches!(self.phase, Phase::Up) {
+        if matches!(self.phase, SessionPhase::Up) {
             self.parse(wire);
         }
         if self.start == self.end {
@@ -504,10 +502,10 @@ impl Session {
             wire.move_input(self.start, self.end);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        self.listen(wire);
+        self.start_receive(wire);
     }
 
-    /// The server has answered a slot.
+    /// Handles the reply of a slot.
     fn answer(&mut self, wire: &mut impl Wire, index: u16, answer: Result<(), i32>) {
         self.retry_ns = 0;
         if self.slots[index].in_send {
@@ -517,7 +515,7 @@ impl Session {
         }
     }
 
-    /// Ends a slot whose memory nothing uses any more.
+    /// Completes a slot whose memory is no longer in use.
     fn finish(&mut self, wire: &mut impl Wire, index: u16, result: Result<(), i32>) {
         let slot = &mut self.slots[index];
         slot.answer = None;
@@ -526,7 +524,7 @@ impl Session {
         if result.is_ok() && slot.has_fua() && !fua && cached && !slot.flushing {
             slot.flushing = true;
             self.shared.written.fetch_add(1, Ordering::AcqRel);
-            self.slots.set(index, State::Unsent);
+            self.slots.set(index, SlotState::Unsent);
             return self.slots.unsent.push_back(index);
         }
         if result.is_ok() && (slot.flushing || slot.part.op == Op::Flush) {
@@ -534,25 +532,25 @@ impl Session {
         } else if result.is_ok() && cached && slot.changes() && !(fua && slot.has_fua()) {
             self.shared.written.fetch_add(1, Ordering::AcqRel);
         }
-        let (part, left) = (slot.part, slot.left);
+        let (part, abandoned) = (slot.part, slot.abandoned);
         self.slots.give(index);
-        if !left {
-            self.note_read(&part, wire.now_ns());
+        if !abandoned {
+            self.record_read_latency(&part, wire.now_ns());
             wire.done(&part, result);
         }
     }
 }
 
 impl Shared {
-    /// How requests are cut for this server.
-    fn cut(&self) -> PartLimits {
+    /// Returns the limits for splitting I/O into requests of this server.
+    fn part_limits(&self) -> PartLimits {
         let data_bytes = DATA_BYTES.min(self.payload_bytes);
         let zeroes = self.flags & transmission_flags::SEND_WRITE_ZEROES != 0;
         PartLimits { data_bytes, range_bytes: if zeroes { RANGE_BYTES } else { data_bytes }, pieces: PIECES_MAX }
     }
 }
 
-/// Error numbers of Linux, the same on every processor that it runs on here.
+/// Linux error numbers.
 pub(super) mod libc_errno {
     use rustix::io::Errno;
     pub(in super::super) const NODEV: i32 = Errno::NODEV.raw_os_error();

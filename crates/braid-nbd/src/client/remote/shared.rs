@@ -1,17 +1,18 @@
-//! What all connections to an export share, on whatever shards they are.
+//! State shared by all connections to an export, on all shards.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 
 use super::dial::Target;
 use super::fenced::Fenced;
-use super::secure::Trust;
-use super::session::{PATIENCE_NS, PATIENCE_OF_MANY_NS};
 use crate::client::negotiate::Negotiated;
 use crate::codec::transmission_flags;
 
-/// What of the flags a connection has to have in common with those before.
+/// The transmission flags that must not change between connections.
 pub(super) const FLAGS: u16 = transmission_flags::READ_ONLY
     | transmission_flags::SEND_FLUSH
     | transmission_flags::SEND_FUA
@@ -20,71 +21,87 @@ pub(super) const FLAGS: u16 = transmission_flags::READ_ONLY
     | transmission_flags::SEND_FAST_ZERO
     | transmission_flags::CAN_MULTI_CONN;
 
-/// How exactly it is known when the server last answered: written no more often than that.
-const ANSWERED_NS: u64 = 10_000_000;
+/// Resolution of the time of the last reply: it is not updated more often.
+const REPLY_TIME_STEP_NS: u64 = 10_000_000;
+
+/// Maximum silence of the server while requests are in flight, maximum wait for a connection, and maximum time for one
+/// reply.
+pub(super) const REPLY_TIMEOUT_NS: u64 = 30_000_000_000;
+/// The same if other disks hold the same data; the time for one reply stays [`REPLY_TIMEOUT_NS`].
+const REDUNDANT_REPLY_TIMEOUT_NS: u64 = 5_000_000_000;
+
+/// The TLS configuration, and the name that the server's certificate must have.
+#[derive(Clone, Debug)]
+pub(super) struct TlsPeer {
+    pub(super) config: Arc<ClientConfig>,
+    pub(super) name: ServerName<'static>,
+}
 
 /// Why a disk is lost.
-pub(super) enum Loss {
-    /// Given up with writes.
-    Silent,
-    /// The server has ended a connection that had some.
-    Ended,
-    /// It may have been started anew.
-    Forgotten,
-    /// Fenced: nothing was answered for too long.
+pub(super) enum LossReason {
+    /// A connection was abandoned with unanswered writes.
+    WritesUnanswered,
+    /// The server ended a connection with unanswered writes.
+    WritesInterrupted,
+    /// The server may have restarted and lost unflushed writes.
+    UnflushedWrites,
+    /// Fenced: the server sent no reply for too long.
     NoProgress,
-    /// Fenced: one I/O was not, whatever else was.
-    NoAnswer,
-    /// Fenced: it is another disk than it was.
-    Another,
-    /// Fenced: its server lets others in, and says so.
+    /// Fenced: one request got no reply for too long, while others did.
+    RequestStuck,
+    /// Fenced: the export's size or flags have changed.
+    DifferentExport,
+    /// Fenced: the server refused the connection by policy, with this text.
     Refused(String),
 }
 
-impl Loss {
-    fn words(self) -> Cow<'static, str> {
+impl LossReason {
+    fn text(self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
-            Loss::Silent => "its server did not answer writes in time, and may carry them out yet",
-            Loss::Ended => "its server ended the connection with writes that it had not answered",
-            Loss::Forgotten => "its server may have forgotten what was not flushed before the connection ended",
-            Loss::NoProgress => "its server made no progress for too long",
-            Loss::NoAnswer => "its server left a request without an answer for too long",
-            Loss::Another => "its server has another export under its name",
-            Loss::Refused(text) => return Cow::Owned(format!("its server refuses it: {text}")),
+            LossReason::WritesUnanswered => "its server did not answer writes in time, and may still carry them out",
+            LossReason::WritesInterrupted => "its server ended the connection with writes that it had not answered",
+            LossReason::UnflushedWrites => {
+                "its server may have forgotten what was not flushed before the connection ended"
+            }
+            LossReason::NoProgress => "its server made no progress for too long",
+            LossReason::RequestStuck => "its server left a request without an answer for too long",
+            LossReason::DifferentExport => "its server has another export under its name",
+            LossReason::Refused(text) => return Cow::Owned(format!("its server refuses it: {text}")),
         })
     }
 }
 
 pub(super) struct Shared {
     pub(super) export: String,
-    /// Never empty.
+    /// Addresses of the server; never empty.
     pub(super) targets: Vec<Target>,
-    /// TLS, and how.
-    pub(super) trust: Option<Trust>,
-    /// Of each shard.
+    /// The TLS parameters, if TLS is used.
+    pub(super) tls_peer: Option<TlsPeer>,
+    /// Connections per shard.
     pub(super) connections: u32,
     pub(super) fenced: Option<Fenced>,
-    /// Longest wait for a word of the server, where it is set.
+    /// The configured maximum wait for a reply.
     pub(super) limit_ns: Option<u64>,
-    /// As the server says it.
+    /// Size in bytes as the server reported it.
     pub(super) export_bytes: u64,
     pub(super) block_bytes: u32,
-    /// Bytes of one request's data, at most.
+    /// Maximum data of one request in bytes.
     pub(super) payload_bytes: u64,
     pub(super) flags: u16,
-    /// It says which ranges are holes: replies are structured then.
+    /// The server reports holes, so replies are structured.
     pub(super) allocation: bool,
-    /// Others hold what it does: it is rather lost than believed.
+    /// Other disks hold the same data: in doubt the disk is marked as lost.
     pub(super) replaceable: AtomicBool,
-    /// What the server has, or will have, is unknown, or it lets nobody in: nothing is asked of it any more. Why.
+    /// Set when the disk is lost, with the reason: its content is unknown, or the server refuses this controller. No
+    /// request is sent any more.
     pub(super) lost: OnceLock<Cow<'static, str>>,
-    /// A connection was given up with writes, which the server may carry out yet.
+    /// A connection was abandoned with unanswered writes that the server may still carry out.
     pub(super) unsettled: AtomicBool,
-    /// Writes that were answered and not durable by that; and how many of them the flushes cover that were answered.
+    /// Number of answered writes that are not durable by themselves; and how many of them answered flushes cover.
     pub(super) written: AtomicU64,
     pub(super) flushed: AtomicU64,
-    /// When the server last answered anything, on any connection, to [`ANSWERED_NS`].
-    pub(super) answered: AtomicU64,
+    /// When the server last replied on any connection, with a resolution of [`REPLY_TIME_STEP_NS`].
+    pub(super) last_reply_ns: AtomicU64,
 }
 
 impl Shared {
@@ -92,23 +109,35 @@ impl Shared {
         self.lost.get().is_some()
     }
 
-    /// Nothing is asked of it any more. The first reason is the one to tell.
-    pub(super) fn lose(&self, why: Loss) {
-        let _ = self.lost.set(why.words());
+    /// Marks the disk as lost. The first reason is kept.
+    pub(super) fn mark_lost(&self, reason: LossReason) {
+        let _ = self.lost.set(reason.text());
     }
 
-    pub(super) fn patience_ns(&self) -> u64 {
-        let many = self.fenced.is_some() || self.replaceable.load(Ordering::Acquire);
-        self.limit_ns.unwrap_or(if many { PATIENCE_OF_MANY_NS } else { PATIENCE_NS })
+    pub(super) fn reply_timeout_ns(&self) -> u64 {
+        let redundant = self.fenced.is_some() || self.replaceable.load(Ordering::Acquire);
+        self.limit_ns.unwrap_or(if redundant { REDUNDANT_REPLY_TIMEOUT_NS } else { REPLY_TIMEOUT_NS })
     }
 
-    pub(super) fn answered_ns(&self) -> u64 {
-        self.answered.load(Ordering::Relaxed)
+    pub(super) fn last_reply_ns(&self) -> u64 {
+        self.last_reply_ns.load(Ordering::Relaxed)
     }
 
-    pub(super) fn has_answered(&self, now_ns: u64) {
-        if now_ns.saturating_sub(self.answered_ns()) >= ANSWERED_NS {
-            self.answered.store(now_ns, Ordering::Relaxed);
+    pub(super) fn record_reply(&self, now_ns: u64) {
+        if now_ns.saturating_sub(self.last_reply_ns()) >= REPLY_TIME_STEP_NS {
+            self.last_reply_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks a fenced disk as lost if its server has sent no reply for too long while a request has waited since
+    /// `since_ns`. Any reply counts as progress: a slow server is not a failed one. The disk is also lost if a request
+    /// or connection of this session alone has waited since `own_ns` for longer than the maximum.
+    pub(super) fn mark_lost_if_stuck(&self, now_ns: u64, since_ns: u64, own_ns: u64) {
+        let since_ns = since_ns.max(self.last_reply_ns());
+        if now_ns.saturating_sub(since_ns) >= self.reply_timeout_ns() {
+            self.mark_lost(LossReason::NoProgress);
+        } else if now_ns.saturating_sub(own_ns) >= REPLY_TIMEOUT_NS.max(self.reply_timeout_ns()) {
+            self.mark_lost(LossReason::RequestStuck);
         }
     }
 
@@ -116,23 +145,24 @@ impl Shared {
         terms.size_bytes == self.export_bytes && terms.flags & FLAGS == self.flags
     }
 
-    /// A connection that stood is over. With `given_up` the server may still be at work for it; `writes` says whether it had some
-    /// that it has not answered.
+    /// Records the end of an established connection. `given_up`: this side abandoned it, and the server may still carry
+    /// out requests. `writes`: it had unanswered writes.
     pub(super) fn connection_ended(&self, given_up: bool, writes: bool) {
         if self.fenced.is_some() {
-            // The next one is let in when nothing of this one is under way, and under the same boot alone.
+            // The server admits the next connection after all requests of this one have ended, and only under the same
+            // boot id.
             return;
         }
         if given_up && writes {
             self.unsettled.store(true, Ordering::Release);
         }
-        // What was answered and not flushed a server that was started anew may have forgotten.
+        // A restarted server may have lost answered writes that were not flushed.
         let unsure = self.written.load(Ordering::Acquire) != self.flushed.load(Ordering::Acquire);
         let replaceable = self.replaceable.load(Ordering::Acquire);
         match (given_up && writes, replaceable && writes, replaceable && unsure) {
-            (true, _, _) => self.lose(Loss::Silent),
-            (_, true, _) => self.lose(Loss::Ended),
-            (_, _, true) => self.lose(Loss::Forgotten),
+            (true, _, _) => self.mark_lost(LossReason::WritesUnanswered),
+            (_, true, _) => self.mark_lost(LossReason::WritesInterrupted),
+            (_, _, true) => self.mark_lost(LossReason::UnflushedWrites),
             _ => {}
         }
     }

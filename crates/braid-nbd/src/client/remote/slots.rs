@@ -1,55 +1,55 @@
-//! The requests of one connection: a fixed table. A slot's place and its count are the cookie on the wire, so that a reply finds its
-//! request without a map, and one that answers what has ended long ago is recognised.
+//! The requests of one connection, in a table of fixed size. The cookie on the wire consists of the slot's index and
+//! its use count, so a reply finds its request without a map, and a reply to an earlier use of the slot is detected.
 
 use std::collections::VecDeque;
 
 use braid_engine::{Flags, Op};
 use braid_ring::RemotePart;
 
-use super::stretch::Stretch;
+use super::read_cursor::ReadCursor;
 
-/// Requests in flight on one connection; as many as Braid's own server takes.
+/// Maximum number of requests in flight on one connection: as many as Braid's server accepts.
 pub(super) const SLOTS: usize = 256;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum SlotState {
     Free,
-    /// Waits to be sent.
+    /// Waiting to be sent.
     Unsent,
-    /// Given to the socket, or partly.
+    /// Handed to the socket, at least partly.
     Sent,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Slot {
     pub(super) part: RemotePart,
-    pub(super) state: State,
-    /// It was written, and is now flushed, for a server that has no FUA.
+    pub(super) state: SlotState,
+    /// The data is written, and a flush follows because the server does not support FUA.
     pub(super) flushing: bool,
-    /// The send that it is part of has not ended: its memory is in use.
+    /// The send that it is part of is in flight: its memory is in use.
     pub(super) in_send: bool,
-    /// What the server has answered before that.
+    /// The server's reply, if it arrived during that send.
     pub(super) answer: Option<Result<(), i32>>,
-    /// Nobody waits for it any more: what the server answers is thrown away.
-    pub(super) left: bool,
-    /// When it was sent.
+    /// The read was abandoned: its reply is discarded.
+    pub(super) abandoned: bool,
+    /// When the request was sent.
     pub(super) sent_ns: u64,
-    /// Of a flush: what had been written when it was sent.
+    /// For a flush: the value of [`super::shared::Shared::written`] when it was sent.
     pub(super) mark: u64,
-    /// Of a read: what of it is asked for.
-    pub(super) stretch: Stretch,
+    /// For a read: the current range.
+    pub(super) cursor: ReadCursor,
     count: u32,
 }
 
 impl Slot {
-    /// Whether the server's data are another when it has been carried out.
+    /// Returns whether the request modifies the server's data.
     pub(super) fn changes(&self) -> bool {
         !matches!(self.part.op, Op::Read | Op::Flush)
     }
 
-    /// A read that may be given up.
-    pub(super) fn may_be_left(&self) -> bool {
-        self.part.op == Op::Read && self.part.flags.has(Flags::OTHERS) && !self.left
+    /// Returns whether the request is a read that may be abandoned.
+    pub(super) fn is_abandonable(&self) -> bool {
+        self.part.op == Op::Read && self.part.flags.has(Flags::HAS_ALTERNATIVE) && !self.abandoned
     }
 
     pub(super) fn has_fua(&self) -> bool {
@@ -60,27 +60,27 @@ impl Slot {
 pub(super) struct Slots {
     all: Box<[Slot]>,
     free: Vec<u16>,
-    /// In the order in which they are sent.
+    /// Slots to be sent, in order.
     pub(super) unsent: VecDeque<u16>,
-    /// How many the server has.
+    /// Number of sent slots.
     pub(super) sent: usize,
-    /// How many may be given up, and are waited for.
-    may_be_left: usize,
+    /// Number of reads that may be abandoned and were not.
+    abandonable: usize,
 }
 
 impl Slots {
     pub(super) fn new() -> Slots {
         let part = RemotePart { io: 0, op: Op::Flush, flags: Flags::NONE, offset: 0, len: 0, at: 0, start_ns: 0 };
-        let (state, answer) = (State::Free, None);
-        let (stretch, count) = (Stretch::default(), 0);
-        let (flushing, in_send, left) = (false, false, false);
-        let empty = Slot { part, state, flushing, in_send, answer, left, sent_ns: 0, mark: 0, stretch, count };
+        let (state, answer) = (SlotState::Free, None);
+        let (cursor, count) = (ReadCursor::default(), 0);
+        let (flushing, in_send, abandoned) = (false, false, false);
+        let empty = Slot { part, state, flushing, in_send, answer, abandoned, sent_ns: 0, mark: 0, cursor, count };
         Slots {
             all: vec![empty; SLOTS].into(),
             free: (0..SLOTS as u16).rev().collect(),
             unsent: VecDeque::with_capacity(SLOTS),
             sent: 0,
-            may_be_left: 0,
+            abandonable: 0,
         }
     }
 
@@ -96,42 +96,42 @@ impl Slots {
         self.free.len() == SLOTS
     }
 
-    /// A slot for a part, to be sent.
+    /// Takes a slot for a part to be sent.
     pub(super) fn take(&mut self, part: RemotePart) -> Option<u16> {
         let index = self.free.pop()?;
         let slot = &mut self.all[usize::from(index)];
         let count = slot.count.wrapping_add(1);
-        let (state, answer) = (State::Unsent, None);
-        let stretch = Stretch::of(&part);
-        let (flushing, in_send, left) = (false, false, false);
-        *slot = Slot { part, state, flushing, in_send, answer, left, sent_ns: 0, mark: 0, stretch, count };
-        self.may_be_left += usize::from(slot.may_be_left());
+        let (state, answer) = (SlotState::Unsent, None);
+        let cursor = ReadCursor::of(&part);
+        let (flushing, in_send, abandoned) = (false, false, false);
+        *slot = Slot { part, state, flushing, in_send, answer, abandoned, sent_ns: 0, mark: 0, cursor, count };
+        self.abandonable += usize::from(slot.is_abandonable());
         Some(index)
     }
 
     pub(super) fn give(&mut self, index: u16) {
-        self.leave(index);
-        self.set(index, State::Free);
+        self.abandon(index);
+        self.set(index, SlotState::Free);
         self.free.push(index);
     }
 
-    /// Nobody waits for it any more.
-    pub(super) fn leave(&mut self, index: u16) {
+    /// Marks a slot as abandoned.
+    pub(super) fn abandon(&mut self, index: u16) {
         let slot = &mut self.all[usize::from(index)];
-        self.may_be_left -= usize::from(slot.may_be_left());
-        slot.left = true;
+        self.abandonable -= usize::from(slot.is_abandonable());
+        slot.abandoned = true;
     }
 
-    /// Whether any is waited for that may be given up.
-    pub(super) fn any_may_be_left(&self) -> bool {
-        self.may_be_left > 0
+    /// Returns whether any read may be abandoned.
+    pub(super) fn has_abandonable(&self) -> bool {
+        self.abandonable > 0
     }
 
-    pub(super) fn set(&mut self, index: u16, state: State) {
+    pub(super) fn set(&mut self, index: u16, state: SlotState) {
         let slot = &mut self.all[usize::from(index)];
         debug_assert_ne!(slot.state, state, "a state is entered once");
-        self.sent -= usize::from(slot.state == State::Sent);
-        self.sent += usize::from(state == State::Sent);
+        self.sent -= usize::from(slot.state == SlotState::Sent);
+        self.sent += usize::from(state == SlotState::Sent);
         slot.state = state;
     }
 
@@ -139,15 +139,15 @@ impl Slots {
         u64::from(self.all[usize::from(index)].count) << 16 | u64::from(index)
     }
 
-    /// The slot that a reply with this cookie answers.
+    /// Returns the slot that a reply with this cookie belongs to.
     pub(super) fn find(&self, cookie: u64) -> Option<u16> {
         let index = cookie as u16;
         let slot = self.all.get(usize::from(index))?;
-        (slot.state == State::Sent && slot.answer.is_none() && self.cookie(index) == cookie).then_some(index)
+        (slot.state == SlotState::Sent && slot.answer.is_none() && self.cookie(index) == cookie).then_some(index)
     }
 
-    /// The slots in this state.
-    pub(super) fn in_state(&self, state: State) -> impl Iterator<Item = u16> {
+    /// Returns the slots in a state.
+    pub(super) fn in_state(&self, state: SlotState) -> impl Iterator<Item = u16> {
         (0..SLOTS as u16).filter(move |index| self.all[usize::from(*index)].state == state)
     }
 }

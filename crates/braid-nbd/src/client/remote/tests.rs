@@ -1,4 +1,4 @@
-//! A session against a server that the tests play, in memory.
+//! Sessions against a scripted server, in memory.
 #![allow(clippy::unwrap_used)]
 
 mod fenced;
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use braid_engine::{Flags, Op};
 use braid_ring::{OUTPUT_BYTES, PartLimits, RemotePart};
 
+use super::connections::RemoteConnection;
 use super::dial::Target;
 use super::fenced::Fenced;
-use super::lane::Lane;
 use super::session::libc_errno::{NODEV, TIMEDOUT};
 use super::shared::{FLAGS, Shared};
 use super::wire::Wire;
@@ -24,21 +24,21 @@ use crate::codec::transmission_flags;
 const SIZE: u64 = 1 << 30;
 const ALL: u16 = transmission_flags::HAS_FLAGS | FLAGS & !transmission_flags::READ_ONLY;
 const SECOND: u64 = 1_000_000_000;
-const LANE: u32 = 6;
+const CONNECTION: u32 = 6;
 
 enum Receiving {
     Input(usize),
     Data(u32, u64, u64),
 }
 
-/// The shard.
+/// The shard of a session.
 #[derive(Default)]
 struct Shard {
     now_ns: u64,
     refuses: bool,
     dialled: usize,
     waiting: VecDeque<RemotePart>,
-    /// Of each I/O.
+    /// The memory of each I/O.
     memory: BTreeMap<u32, Vec<u8>>,
     ended: Vec<(u32, Result<(), i32>)>,
     open: bool,
@@ -46,7 +46,7 @@ struct Shard {
     output: Vec<u8>,
     gathered: Vec<u8>,
     receiving: Option<Receiving>,
-    /// What the server was sent, and has not looked at; and how much of it a send in flight is.
+    /// Bytes sent to the server and not read by it; and how many of them are in a send in flight.
     sent: Vec<u8>,
     sending: usize,
     timers: Vec<u64>,
@@ -59,7 +59,7 @@ impl Wire for Shard {
     fn now_ns(&self) -> u64 {
         self.now_ns
     }
-    fn take(&mut self, _cut: &PartLimits) -> Option<RemotePart> {
+    fn take(&mut self, _limits: &PartLimits) -> Option<RemotePart> {
         self.waiting.pop_front()
     }
     fn waiting_since_ns(&self) -> Option<u64> {
@@ -153,7 +153,7 @@ impl Wire for Shard {
 }
 
 struct Bed {
-    session: Lane,
+    session: RemoteConnection,
     shard: Shard,
     shared: Arc<Shared>,
     flags: u16,
@@ -164,7 +164,7 @@ fn shared_of(flags: u16, replaceable: bool, fenced: Option<Fenced>) -> Shared {
     Shared {
         export: "disk".into(),
         targets: vec![Target::Unix("/nowhere".into())],
-        trust: None,
+        tls_peer: None,
         connections: 1,
         fenced,
         limit_ns: None,
@@ -178,7 +178,7 @@ fn shared_of(flags: u16, replaceable: bool, fenced: Option<Fenced>) -> Shared {
         unsettled: AtomicBool::new(false),
         written: AtomicU64::new(0),
         flushed: AtomicU64::new(0),
-        answered: AtomicU64::new(0),
+        last_reply_ns: AtomicU64::new(0),
     }
 }
 
@@ -199,10 +199,10 @@ impl Bed {
             output: vec![0; OUTPUT_BYTES],
             ..Shard::default()
         };
-        Bed { session: Lane::new(&shared, LANE), shard, shared, flags, ios: 0 }
+        Bed { session: RemoteConnection::new(&shared, CONNECTION), shard, shared, flags, ios: 0 }
     }
 
-    /// Asks for an I/O; writes carry their number.
+    /// Submits an I/O. The data of a write is its number.
     fn ask(&mut self, op: Op, flags: Flags, offset: u64, len: u64) -> u32 {
         self.ios += 1;
         let io = self.ios;
@@ -216,7 +216,7 @@ impl Bed {
         self.session.work(&mut self.shard);
     }
 
-    /// The kernel has sent all.
+    /// Completes the send in flight.
     fn sent(&mut self) {
         if self.shard.sending > 0 {
             let len = std::mem::take(&mut self.shard.sending);
@@ -225,7 +225,7 @@ impl Bed {
         }
     }
 
-    /// The server says something.
+    /// Sends bytes from the server.
     fn says(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let took = match self.shard.receiving.take().expect("the session listens") {
@@ -246,7 +246,7 @@ impl Bed {
         self.work();
     }
 
-    /// The server's first words, and the client's.
+    /// Exchanges the greeting and the client's first message.
     fn begins(&mut self) {
         self.says(&[&b"NBDMAGICIHAVEOPT"[..], &3u16.to_be_bytes()].concat());
         self.sent();
@@ -262,12 +262,12 @@ impl Bed {
         let info = [&[0, 0][..], &SIZE.to_be_bytes(), &self.flags.to_be_bytes()].concat();
         self.shard.sent.clear();
         let all = [Bed::option_reply(3, &info), Bed::option_reply(1, &[])].concat();
-        // In two halves, as it may come.
+        // In two parts, as on a real socket.
         self.says(&all[..30]);
         self.says(&all[30..]);
     }
 
-    /// The requests that the server has got; data of writes left out.
+    /// Returns the requests that the server has received, without the data of writes.
     fn requests(&mut self) -> Vec<Said> {
         let (mut all, bytes) = (Vec::new(), std::mem::take(&mut self.shard.sent));
         let mut rest = &bytes[..];
@@ -286,7 +286,7 @@ impl Bed {
         [&0x67446698u32.to_be_bytes()[..], &error.to_be_bytes(), &cookie.to_be_bytes(), data].concat()
     }
 
-    /// The connection ends: all that is in flight on it comes back.
+    /// Breaks the connection: all operations in flight complete.
     fn breaks(&mut self) {
         if std::mem::take(&mut self.shard.sending) > 0 {
             self.session.sent(&mut self.shard, -32);
@@ -297,7 +297,7 @@ impl Bed {
         self.work();
     }
 
-    /// Lets time pass, in steps as the timer would.
+    /// Advances the time in steps, as the timer does.
     fn passes(&mut self, ns: u64) {
         let until = self.shard.now_ns + ns;
         while self.shard.now_ns < until {
@@ -305,18 +305,18 @@ impl Bed {
             self.session.timer(&mut self.shard);
             self.work();
             if !self.shard.open {
-                // What was in flight on a connection that was closed comes back.
+                // Operations in flight on a closed connection complete.
                 self.breaks();
             }
         }
     }
 
-    /// A connection that stands.
+    /// Returns a bed with an established connection.
     fn up(flags: u16, replaceable: bool) -> Bed {
-        Bed::new(flags, replaceable).stands()
+        Bed::new(flags, replaceable).connected()
     }
 
-    fn stands(self) -> Bed {
+    fn connected(self) -> Bed {
         let mut bed = self;
         let io = bed.ask(Op::Read, Flags::NONE, 0, 512);
         assert_eq!(bed.shard.dialled, 1);
@@ -345,7 +345,7 @@ fn requests_of_a_batch_go_out_together_and_replies_come_in_any_order() {
     let requests = bed.requests();
     assert_eq!(requests.iter().map(|r| r.0).collect::<Vec<_>>(), ops.map(|op| op.1));
     bed.sent();
-    // Backwards, and in crumbs.
+    // In reverse order, and in small pieces.
     let replies = requests.iter().rev().map(|r| Bed::reply(r.2, 0, if r.0 == 0 { &[9; 4096] } else { &[] }));
     for crumb in replies.collect::<Vec<_>>().concat().chunks(13) {
         bed.says(crumb);
@@ -355,7 +355,7 @@ fn requests_of_a_batch_go_out_together_and_replies_come_in_any_order() {
 }
 
 #[test]
-fn a_long_read_is_received_where_it_is_wanted() {
+fn a_long_read_is_received_into_its_destination() {
     let mut bed = Bed::up(ALL, false);
     let io = bed.ask(Op::Read, Flags::NONE, 0, 1 << 20);
     let cookie = bed.requests()[0].2;
@@ -367,7 +367,7 @@ fn a_long_read_is_received_where_it_is_wanted() {
 }
 
 #[test]
-fn what_is_answered_early_keeps_its_memory_until_it_was_sent() {
+fn a_write_answered_early_keeps_its_memory_until_its_send_ends() {
     let mut bed = Bed::up(ALL, false);
     let io = bed.ask(Op::Write, Flags::NONE, 0, 4096);
     let cookie = bed.requests()[0].2;
@@ -378,7 +378,7 @@ fn what_is_answered_early_keeps_its_memory_until_it_was_sent() {
 }
 
 #[test]
-fn errors_of_the_server_are_those_of_the_disk() {
+fn server_errors_become_disk_errors() {
     let mut bed = Bed::up(ALL, false);
     let io = bed.ask(Op::Write, Flags::NONE, 0, 4096);
     let cookie = bed.requests()[0].2;
@@ -388,7 +388,7 @@ fn errors_of_the_server_are_those_of_the_disk() {
 }
 
 #[test]
-fn what_the_server_had_not_answered_is_sent_again() {
+fn unanswered_requests_are_resent_after_a_reconnect() {
     let mut bed = Bed::up(ALL, false);
     let [write, read] = [bed.ask(Op::Write, Flags::NONE, 8192, 4096), bed.ask(Op::Read, Flags::NONE, 0, 512)];
     bed.sent();
@@ -405,7 +405,7 @@ fn what_the_server_had_not_answered_is_sent_again() {
 }
 
 #[test]
-fn a_member_with_writes_under_way_is_lost_with_its_connection() {
+fn a_member_with_unanswered_writes_is_lost_with_its_connection() {
     for (op, lost) in [(Op::Write, true), (Op::WriteZeroes, true), (Op::Read, false), (Op::Flush, false)] {
         let mut bed = Bed::up(ALL, true);
         let io = bed.ask(op, Flags::NONE, 0, if op == Op::Flush { 0 } else { 4096 });
@@ -422,7 +422,7 @@ fn a_member_with_writes_under_way_is_lost_with_its_connection() {
 }
 
 #[test]
-fn a_member_whose_server_may_have_forgotten_is_lost() {
+fn a_member_with_unflushed_writes_is_lost_with_its_connection() {
     for flushed in [false, true] {
         let mut bed = Bed::up(ALL, true);
         for op in [Op::Write, Op::Flush].into_iter().take(1 + usize::from(flushed)) {
@@ -437,7 +437,7 @@ fn a_member_whose_server_may_have_forgotten_is_lost() {
 }
 
 #[test]
-fn a_server_that_is_silent_is_given_up_and_never_believed_where_it_had_writes() {
+fn a_silent_server_times_out_and_its_disk_is_lost_if_it_had_writes() {
     for op in [Op::Write, Op::Read] {
         let mut bed = Bed::up(ALL, false);
         let io = bed.ask(op, Flags::NONE, 0, 4096);
@@ -458,7 +458,7 @@ fn a_server_that_is_silent_is_given_up_and_never_believed_where_it_had_writes() 
 }
 
 #[test]
-fn what_is_asked_for_without_a_server_waits_its_own_time() {
+fn each_request_without_a_server_has_its_own_timeout() {
     for (replaceable, seconds) in [(false, 30), (true, 5)] {
         let mut bed = Bed::new(ALL, replaceable);
         bed.shard.refuses = true;
@@ -471,24 +471,24 @@ fn what_is_asked_for_without_a_server_waits_its_own_time() {
         assert_eq!(bed.shard.ended, [(first, Err(TIMEDOUT))]);
         bed.passes(SECOND);
         assert_eq!(bed.shard.ended, [(first, Err(TIMEDOUT)), (second, Err(TIMEDOUT))]);
-        // Tries are ever further apart, but not further than a second.
+        // The retry interval grows, up to a second.
         assert!(bed.shard.dialled as u64 >= seconds - 1, "{} tries", bed.shard.dialled);
         assert!((bed.shard.dialled as u64) < seconds + 10, "{} tries", bed.shard.dialled);
-        assert!(!bed.shared.is_lost(), "nothing was told to anybody");
+        assert!(!bed.shared.is_lost(), "no request reached a server");
     }
 }
 
 #[test]
-fn what_another_connection_takes_is_not_failed_by_one_that_is_not_there() {
+fn a_closed_connection_does_not_fail_requests_that_another_takes() {
     for replaceable in [false, true] {
         for fenced in [None, Some(fenced::ME)] {
             let mut bed = Bed::with(ALL, replaceable, fenced);
             bed.shard.refuses = true;
-            bed.session.session.others_stand = true;
+            bed.session.session.other_connected = true;
             bed.ask(Op::Discard, Flags::NONE, 0, SIZE);
             bed.passes(40 * SECOND);
             assert_eq!(bed.shard.ended, []);
-            bed.session.session.others_stand = false;
+            bed.session.session.other_connected = false;
             bed.passes(SECOND);
             assert_eq!(bed.shard.ended.len(), 1);
         }
@@ -507,14 +507,14 @@ fn a_server_without_fua_is_flushed() {
     bed.sent();
     bed.says(&Bed::reply(cookie, 0, &[]));
     assert_eq!(bed.shard.ended, [(io, Ok(()))]);
-    // One that ends in between may have forgotten what it had written.
-    for told in [false, true] {
+    // If the connection ends in between, the write may be lost: it is repeated.
+    for reported in [false, true] {
         let mut bed = Bed::up(ALL & !transmission_flags::SEND_FUA, false);
         let io = bed.ask(Op::Write, Flags::FUA, 0, 4096);
         let cookie = bed.requests()[0].2;
         bed.sent();
         bed.says(&Bed::reply(cookie, 0, &[]));
-        if told {
+        if reported {
             bed.sent();
         }
         bed.breaks();
@@ -532,11 +532,11 @@ fn a_server_without_fua_is_flushed() {
     }
     let mut bed = Bed::up(ALL, false);
     bed.ask(Op::Write, Flags::FUA, 0, 4096);
-    assert_eq!(bed.requests()[0].1, 1, "a server that has it is told");
+    assert_eq!(bed.requests()[0].1, 1, "FUA is passed to a server that supports it");
 }
 
 #[test]
-fn what_a_server_cannot_do_is_done_without() {
+fn missing_server_features_are_emulated() {
     let flags = ALL & !(transmission_flags::SEND_WRITE_ZEROES | transmission_flags::SEND_TRIM);
     let mut bed = Bed::up(flags & !transmission_flags::SEND_FLUSH, false);
     let none = [bed.ask(Op::Discard, Flags::NONE, 0, 4096), bed.ask(Op::Flush, Flags::NONE, 0, 0)];
@@ -547,19 +547,19 @@ fn what_a_server_cannot_do_is_done_without() {
 }
 
 #[test]
-fn a_reply_to_nothing_ends_the_connection() {
+fn a_reply_with_a_stale_cookie_ends_the_connection() {
     let mut bed = Bed::up(ALL, false);
     let io = bed.ask(Op::Read, Flags::NONE, 0, 512);
     let cookie = bed.requests()[0].2;
     bed.sent();
-    // The same slot, as it was before.
+    // The cookie of the slot's previous use.
     bed.says(&Bed::reply(cookie - (1 << 16), 0, &[1; 512])[..16]);
     bed.breaks();
     assert_eq!(bed.shard.ended, [(io, Err(TIMEDOUT))]);
 }
 
 #[test]
-fn a_server_that_returns_as_another_is_not_used() {
+fn a_server_that_returns_with_different_terms_is_not_used() {
     let mut bed = Bed::up(ALL, false);
     bed.ask(Op::Read, Flags::NONE, 0, 512);
     bed.breaks();

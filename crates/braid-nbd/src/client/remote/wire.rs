@@ -1,18 +1,19 @@
-//! What a session needs of the shard that it runs on. The ring's [`RemoteCx`] has it; so has a memory in tests.
+//! What a session needs of its shard. The ring's [`RemoteCx`] implements it, and so does the in-memory shard of the
+//! tests.
 
 use braid_ring::{PartLimits, RemoteCx, RemotePart};
 
 use super::dial::{self, Target};
 
-/// The shard, as a session sees it; [`RemoteCx`] says what each of these does.
+/// The shard as a session sees it. [`RemoteCx`] documents the methods.
 pub(super) trait Wire {
     fn now_ns(&self) -> u64;
-    fn take(&mut self, cut: &PartLimits) -> Option<RemotePart>;
+    fn take(&mut self, limits: &PartLimits) -> Option<RemotePart>;
     fn waiting_since_ns(&self) -> Option<u64>;
     fn done(&mut self, part: &RemotePart, result: Result<(), i32>);
     fn fail_waiting(&mut self, errno: i32);
     fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64>;
-    /// Begins a connection; false: it was refused at once.
+    /// Starts connecting. Returns false if that failed at once.
     fn dial(&mut self, target: &Target) -> bool;
     fn close(&mut self);
     fn input(&self, from: usize, to: usize) -> &[u8];
@@ -29,7 +30,7 @@ pub(super) trait Wire {
     fn gather_data(&mut self, part: &RemotePart);
     fn send(&mut self) -> bool;
     fn timer_at(&mut self, at_ns: u64) -> bool;
-    /// Everything from here on is encrypted; false: it cannot be.
+    /// Begins TLS: all further traffic is encrypted. Returns false if that is impossible.
     fn begin_tls(&mut self) -> bool {
         false
     }
@@ -39,8 +40,8 @@ impl Wire for RemoteCx<'_> {
     fn now_ns(&self) -> u64 {
         RemoteCx::now_ns(self)
     }
-    fn take(&mut self, cut: &PartLimits) -> Option<RemotePart> {
-        RemoteCx::take_part(self, cut)
+    fn take(&mut self, limits: &PartLimits) -> Option<RemotePart> {
+        RemoteCx::take_part(self, limits)
     }
     fn waiting_since_ns(&self) -> Option<u64> {
         RemoteCx::waiting_since_ns(self)

@@ -1,7 +1,8 @@
-//! The program that the daemon is to become: whose it is, and whether it would start here. It is held open from then on, so that what was
-//! looked at is what is run.
+//! The program that the daemon is to become: who may change it, and whether it would start here. The file is held open
+//! from then on, so that the checked program is the one that runs.
 
 use braid_api::{ErrorDetail, Kind};
+use braid_tasks as tasks;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -12,69 +13,69 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What builds have to have in common to hand over to each other: the names of what is left, and the variables that say so.
+/// The version of the handover that both builds must share: the names of inherited descriptors, and the variables that
+/// list them.
 const HANDOVER: u32 = 1;
-/// Longest that it may take to say whether it would start.
+/// Maximum time in which the program has to report whether it would start.
 const TRIAL_MAX: Duration = Duration::from_secs(10);
-/// The same with finding and opening it.
-const LOOK_MAX: Duration = Duration::from_secs(15);
-/// Most of what it says that is read.
-const SAID_BYTES_MAX: u64 = 4096;
+/// Maximum time of the whole check, including finding and opening the file.
+const CHECK_MAX: Duration = Duration::from_secs(15);
+/// Maximum bytes of its output that are read.
+const OUTPUT_BYTES_MAX: u64 = 4096;
 
 /// A program that would start here.
 pub struct Candidate {
     file: File,
-    /// Where it was found.
+    /// The path where it was found.
     pub path: PathBuf,
     /// Its version.
     pub version: String,
 }
 
-/// What a trial says.
+/// The output of a trial.
 #[derive(Debug, Serialize, Deserialize)]
-struct Verdict {
+struct TrialOutput {
     version: String,
     handover: u32,
 }
 
 impl Candidate {
-    /// Where it is run: by the open file, whatever its path is by now.
+    /// Returns the path to run it by: that of the open file, whatever is at its path by now.
     ///
     /// # Errors
-    /// What the operating system says.
-    pub fn place(&self) -> std::io::Result<PathBuf> {
-        let place = own_place(&self.file);
-        std::fs::metadata(&place).map(|_| place)
+    /// The error of the operating system.
+    pub fn exec_path(&self) -> std::io::Result<PathBuf> {
+        let exec_path = fd_path(&self.file);
+        std::fs::metadata(&exec_path).map(|_| exec_path)
     }
 }
 
-fn own_place(file: &File) -> PathBuf {
+fn fd_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Prints what the daemon asks of a program that it might become: which build this is. Settings and state were read before.
+/// Prints the output that the daemon expects of a candidate: which build this is. Settings and state were read before.
 pub fn trial() {
-    let verdict = Verdict { version: env!("CARGO_PKG_VERSION").to_owned(), handover: HANDOVER };
-    braid_terminal::output::json(&verdict);
+    let output = TrialOutput { version: env!("CARGO_PKG_VERSION").to_owned(), handover: HANDOVER };
+    braid_terminal::output::json(&output);
 }
 
-/// Looks at a program.
+/// Checks a program.
 ///
 /// # Errors
-/// It is not there, others could change it, or it would not start as the daemon was started.
-pub async fn look(path: &Path) -> Result<Candidate, ErrorDetail> {
+/// The file does not exist, others could change it, or it would not start as the daemon was started.
+pub async fn check(path: &Path) -> Result<Candidate, ErrorDetail> {
     let at = path.to_owned();
-    let looked = tokio::task::spawn_blocking(move || {
+    let checked = tasks::blocking(move || {
         let file = open(&at)?;
-        let version = try_out(&file, &at)?;
+        let version = run_trial(&file, &at)?;
         Ok(Candidate { file, path: at, version })
     });
-    match tokio::time::timeout(LOOK_MAX, looked).await {
-        Ok(Ok(looked)) => looked,
+    match tokio::time::timeout(CHECK_MAX, checked).await {
+        Ok(Ok(checked)) => checked,
         Ok(Err(error)) => Err(ErrorDetail::new(Kind::Internal, error.to_string())),
-        Err(_) => {
-            Err(refused(Kind::TimedOut, path, "was not to be looked at in time").remedy("is its file system well?"))
-        }
+        Err(_) => Err(refused(Kind::TimedOut, path, "could not be checked in time")
+            .remedy("check whether its file system answers")),
     }
 }
 
@@ -89,7 +90,7 @@ fn open(path: &Path) -> Result<File, ErrorDetail> {
             refused(Kind::InvalidArgument, path, "is no path from the root").remedy("for example /usr/bin/braid")
         );
     }
-    // Not waiting, should it be a pipe.
+    // The open must not wait if the file is a pipe.
     let opened = File::options().read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32).open(path);
     let file = opened.map_err(|error| {
         let kind = match error.kind() {
@@ -107,7 +108,7 @@ fn open(path: &Path) -> Result<File, ErrorDetail> {
     }
     let own = rustix::process::geteuid().as_raw();
     if (found.uid() != 0 && found.uid() != own) || found.mode() & 0o022 != 0 {
-        // Whoever may ask the daemon for this should not thereby become who the daemon is.
+        // A client that may request an upgrade must not thereby gain the rights of the daemon.
         return Err(refused(
             Kind::PermissionDenied,
             path,
@@ -120,13 +121,13 @@ fn open(path: &Path) -> Result<File, ErrorDetail> {
     Ok(file)
 }
 
-/// Has it read the present configuration and state, as the daemon was told where they are.
-fn try_out(file: &File, path: &Path) -> Result<String, ErrorDetail> {
+/// Runs the program's check of the present configuration and state, with the options of the daemon.
+fn run_trial(file: &File, path: &Path) -> Result<String, ErrorDetail> {
     let internal = |error: std::io::Error| refused(Kind::Internal, path, &format!("cannot be tried ({error})"));
     let memory = || memfd_create("trial", MemfdFlags::CLOEXEC).map(File::from).map_err(|error| internal(error.into()));
-    // Not pipes: whatever it leaves running could keep them open.
+    // Not pipes: processes that it leaves running could keep them open.
     let (mut out, mut err) = (memory()?, memory()?);
-    let mut command = Command::new(own_place(file));
+    let mut command = Command::new(fd_path(file));
     command.args(std::env::args_os().skip(1)).arg("--check").env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
     command.stdout(out.try_clone().map_err(internal)?).stderr(err.try_clone().map_err(internal)?);
     let not_run = |why: String| {
@@ -154,27 +155,27 @@ fn try_out(file: &File, path: &Path) -> Result<String, ErrorDetail> {
     };
     let text = |file: &mut File| {
         let mut bytes = Vec::new();
-        let _ = file.rewind().and_then(|()| file.take(SAID_BYTES_MAX).read_to_end(&mut bytes));
+        let _ = file.rewind().and_then(|()| file.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes));
         String::from_utf8_lossy(&bytes).trim().to_owned()
     };
-    let (said, complained) = (text(&mut out), text(&mut err));
+    let (output_text, error_text) = (text(&mut out), text(&mut err));
     if !status.success() {
-        let why = if complained.is_empty() { status.to_string() } else { complained };
+        let why = if error_text.is_empty() { status.to_string() } else { error_text };
         return Err(refused(Kind::InvalidArgument, path, &format!("would not start here ({why})")).remedy(
             "it has to accept the present configuration and state, and the options that the daemon runs with",
         ));
     }
-    let Ok(verdict) = serde_json::from_str::<Verdict>(&said) else {
-        return Err(not_run("it does not say what a Braid says that can be upgraded to".to_owned()));
+    let Ok(output) = serde_json::from_str::<TrialOutput>(&output_text) else {
+        return Err(not_run("its output is not that of a Braid that supports upgrades".to_owned()));
     };
-    if verdict.handover != HANDOVER {
-        let version = &verdict.version;
+    if output.handover != HANDOVER {
+        let version = &output.version;
         return Err(refused(
             Kind::Unsupported,
             path,
-            &format!("({version}) hands over in another way than this daemon"),
+            &format!("({version}) has a handover that this daemon does not support"),
         )
         .remedy("stop the daemon and start the new program"));
     }
-    Ok(verdict.version)
+    Ok(output.version)
 }

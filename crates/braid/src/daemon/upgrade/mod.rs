@@ -1,244 +1,196 @@
 //! `braid serve --upgrade`: the daemon becomes another build of itself, in its own process.
 //!
-//! Order: the new program is tried on the present configuration and state while everything serves (`candidate`); changes that are
-//! under way end, and no others begin; everything stops as at any end of the daemon; the process becomes the new program by `execve`,
-//! which starts as any start. What somebody waits at stays open through that: sockets that listen, and channels of files. Block devices are
-//! the kernel's and wait by themselves. The process keeps its number, so that a service manager notices nothing.
+//! Order: the new program is tried on the present configuration and state while everything serves (`candidate`);
+//! changes in progress end, and no others begin; everything stops as at any end of the daemon; the process becomes the
+//! new program by `execve`, which starts as at any start. What clients wait on stays open through that: listening
+//! sockets, and FUSE channels. Block devices belong to the kernel and wait by themselves. The process keeps its PID, so
+//! that a service manager notices nothing.
 //!
-//! What it promises: a program that would not start is refused, and nothing has stopped. If the process cannot become it after all, it
-//! becomes what it was. What it never does: nothing is handed over in memory. All that the next one knows it reads from the disks and from the state file,
-//! as after any end, so that there is no second way to start that could go wrong.
+//! Guarantees: a program that would not start is refused before anything has stopped. If the process cannot become the
+//! new program after all, it becomes the old one again.
+//! Never: nothing is handed over in memory. The next program reads all it knows from the disks and the state file, as
+//! after any end, so that there is no second way to start that could go wrong.
 
-pub mod ask;
 mod candidate;
+pub mod command;
 
-use super::control::Control;
-use super::held;
-use braid_api::{ErrorDetail, Kind, Upgrade, Upgraded, Upgrading};
+use braid_api::Upgraded;
+use braid_inventory::{ListeningSocket, ListeningSockets};
 use braid_ring::kept::{self, InheritedFds};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::watch as signal;
 
-pub use candidate::{Candidate, trial};
+pub use candidate::{Candidate, check, trial};
 
-/// The variable that says what the daemon before has to say, beside what it has left ([`kept::EXEC_FDS_VARIABLE`]).
-const BEFORE: &str = "BRAID_UPGRADED";
+/// The variable with the data of the previous daemon, beside its descriptors ([`kept::EXEC_FDS_VARIABLE`]).
+const PREVIOUS_DAEMON_VARIABLE: &str = "BRAID_UPGRADED";
 /// The program of this process.
 const OWN: &str = "/proc/self/exe";
-/// Longest that changes under way, and a start, are waited for before it is refused.
-const CHANGES_MAX: Duration = Duration::from_secs(10);
-/// A thread that the kernel has held for so long may be held for ever.
-const HELD_MAX: Duration = Duration::from_secs(3);
-/// Sockets that were left, and that nothing has asked for since, are closed after this: volumes of several nodes are served some seconds
-/// after a start.
-const UNCLAIMED_MAX: Duration = Duration::from_secs(30);
 
-/// What the daemon before has said.
+/// The data of the previous daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Before {
+pub struct PreviousDaemon {
     pid: u32,
     number: u64,
-    from: String,
-    /// When it began to put its exports aside, on the clock that never jumps.
+    /// Its version.
+    pub from: String,
+    /// When it began to stop its exports, on the monotonic clock.
     since_ns: u64,
-    failed: Option<String>,
+    /// Why it could not become the new program, if so: then this is the same program again.
+    pub failed: Option<String>,
 }
 
-impl Before {
-    /// What was said to this process; none: it was started, and is no upgrade.
-    pub fn read() -> Option<Before> {
-        let before: Before = serde_json::from_str(&std::env::var(BEFORE).ok()?).ok()?;
-        (before.pid == std::process::id()).then_some(before)
+impl PreviousDaemon {
+    /// Returns the data for this process; none if it was started without an upgrade.
+    pub fn read() -> Option<PreviousDaemon> {
+        let previous: PreviousDaemon = serde_json::from_str(&std::env::var(PREVIOUS_DAEMON_VARIABLE).ok()?).ok()?;
+        (previous.pid == std::process::id()).then_some(previous)
     }
 }
 
-/// A socket that listens.
-type Listening = dyn AsFd + Send + Sync;
-
-/// Upgrades, as the daemon knows them.
+/// The state of upgrades in this daemon.
 #[derive(Default)]
 pub struct Upgrades {
-    before: Option<Before>,
+    previous: Option<PreviousDaemon>,
     pause_ms: OnceLock<u64>,
-    /// What the daemon before has left and nobody has asked for yet.
-    left: Mutex<InheritedFds>,
-    /// What listens now, by the same names.
-    listening: Mutex<Vec<(String, Weak<Listening>)>>,
-    /// One is under way.
+    sockets: Arc<ListeningSockets>,
+    /// An upgrade is in progress.
     busy: AtomicBool,
-    /// No change begins any more.
-    closed: AtomicBool,
+    /// Changes are refused.
+    closed: Arc<AtomicBool>,
     ordered: signal::Sender<Option<Arc<Candidate>>>,
 }
 
 impl Upgrades {
-    /// Those of a daemon that was left something, or nothing.
-    pub fn new(before: Option<Before>, left: InheritedFds) -> Upgrades {
-        Upgrades { before, left: Mutex::new(left), ..Upgrades::default() }
+    /// Creates the state of a daemon with these inherited sockets.
+    pub fn new(previous: Option<PreviousDaemon>, inherited: InheritedFds, closed: Arc<AtomicBool>) -> Upgrades {
+        Upgrades { previous, sockets: Arc::new(ListeningSockets::new(inherited)), closed, ..Upgrades::default() }
     }
 
-    /// A socket that the daemon before has left under this name.
-    pub fn take(&self, name: &str) -> Option<OwnedFd> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).remove(name)?.pop()
+    /// Returns the listening sockets that outlive an upgrade.
+    pub fn sockets(&self) -> &Arc<ListeningSockets> {
+        &self.sockets
     }
 
-    /// A socket listens, and is left to the next daemon as long as it does.
-    pub fn note(&self, name: String, socket: Weak<Listening>) {
-        let mut listening = self.listening();
-        listening.retain(|(_, other)| other.strong_count() > 0);
-        listening.push((name, socket));
-    }
-
-    fn listening(&self) -> MutexGuard<'_, Vec<(String, Weak<Listening>)>> {
-        self.listening.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Refuses changes from now on, or no longer.
+    /// Refuses changes from now on, or accepts them again.
     pub fn set_closed(&self, closed: bool) {
         self.closed.store(closed, Ordering::Release);
     }
 
-    /// Whether changes are refused, as they would hold up what is about to be handed over.
+    /// Returns whether changes are refused because they would delay the handover.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The program that the daemon is to become, as soon as it is known.
+    /// Waits for an order to upgrade, and returns the program that the daemon is to become.
     pub async fn ordered(&self) -> Arc<Candidate> {
         let mut ordered = self.ordered.subscribe();
         loop {
             if let Some(candidate) = ordered.borrow_and_update().clone() {
                 return candidate;
             }
-            // The sender is here, and so never gone.
+            // `self` owns the sender, so it exists.
             if ordered.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// The last upgrade.
+    /// Returns the last upgrade.
     pub fn last(&self) -> Option<Upgraded> {
-        let before = self.before.as_ref()?;
+        let previous = self.previous.as_ref()?;
         Some(Upgraded {
-            number: before.number,
-            from: before.from.clone(),
+            number: previous.number,
+            from: previous.from.clone(),
             to: env!("CARGO_PKG_VERSION").to_owned(),
             pause_ms: self.pause_ms.get().copied(),
-            failed: before.failed.clone(),
+            failed: previous.failed.clone(),
         })
     }
 
-    fn number(&self) -> u64 {
-        self.before.as_ref().map_or(0, |before| before.number) + 1
+    /// Returns whether an upgrade is in progress.
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// Begins to prepare an upgrade; [`None`] if one is in progress.
+    pub fn prepare(&self) -> Option<Preparation<'_>> {
+        (!self.busy.swap(true, Ordering::AcqRel)).then(|| Preparation(self))
+    }
+
+    /// Ends the upgrade by which this daemon was started, if one was: records the pause, which it returns in
+    /// milliseconds, with the previous daemon.
+    pub fn end(&self) -> Option<(&PreviousDaemon, u64)> {
+        let previous = self.previous.as_ref()?;
+        let pause_ms = monotonic_ns().saturating_sub(previous.since_ns) / 1_000_000;
+        // Set once.
+        let _ = self.pause_ms.set(pause_ms);
+        Some((previous, pause_ms))
+    }
+
+    /// Returns the number of the next upgrade, counted from the start of the process.
+    pub fn number(&self) -> u64 {
+        self.previous.as_ref().map_or(0, |previous| previous.number) + 1
     }
 }
 
-/// One upgrade while it is being prepared; dropped, everything is as it was.
-struct Preparing<'a>(&'a Upgrades);
+/// An upgrade in preparation; dropping it undoes the preparation.
+pub struct Preparation<'a>(&'a Upgrades);
 
-impl Drop for Preparing<'_> {
+impl Preparation<'_> {
+    /// Orders the upgrade to this program: from here on the daemon's main task performs it.
+    pub fn order(self, candidate: Arc<Candidate>) {
+        self.0.ordered.send_replace(Some(candidate));
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Preparation<'_> {
     fn drop(&mut self) {
         self.0.closed.store(false, Ordering::Release);
         self.0.busy.store(false, Ordering::Release);
     }
 }
 
-impl Control {
-    /// Looks at the program that the daemon is to become, and has the daemon begin with it.
-    ///
-    /// # Errors
-    /// It would not start here; another one is under way; a change goes on and on. Nothing has stopped then.
-    pub async fn upgrade(&self, ask: &Upgrade) -> Result<Upgrading, ErrorDetail> {
-        let upgrades = self.upgrades();
-        if upgrades.busy.load(Ordering::Acquire) {
-            return Err(under_way());
-        }
-        self.refuse_while_stopping()?;
-        if upgrades.busy.swap(true, Ordering::AcqRel) {
-            return Err(under_way());
-        }
-        let preparing = Preparing(upgrades);
-        let candidate = Arc::new(candidate::look(Path::new(&ask.binary)).await?);
-        refuse_held().await?;
-        self.wait_for_changes(CHANGES_MAX).await?;
-        // From here on it is the daemon's.
-        std::mem::forget(preparing);
-        let (number, to) = (upgrades.number(), candidate.version.clone());
-        tracing::info!("the daemon hands over to {} ({to})", candidate.path.display());
-        upgrades.ordered.send_replace(Some(candidate));
-        Ok(Upgrading { pid: std::process::id(), number, from: env!("CARGO_PKG_VERSION").to_owned(), to })
-    }
-
-    /// Everything that can be started is: says so if the daemon was upgraded, and lets go of what nobody has asked for.
-    pub fn end_upgrade(self: &Arc<Self>) {
-        let upgrades = self.upgrades();
-        let Some(before) = &upgrades.before else { return };
-        let pause_ms = monotonic_ns().saturating_sub(before.since_ns) / 1_000_000;
-        // Said once.
-        let _ = upgrades.pause_ms.set(pause_ms);
-        let version = env!("CARGO_PKG_VERSION");
-        match &before.failed {
-            None => {
-                let message = format!("braid {version} went on with what {} served, {pause_ms} ms later", before.from);
-                self.events().info("upgraded", message, &[]);
-            }
-            Some(why) => {
-                let message =
-                    format!("the daemon was not upgraded and went on as {version}, {pause_ms} ms later: {why}");
-                self.events().error("upgrade_failed", message, &[]);
-            }
-        }
-        let control = Arc::downgrade(self);
-        tokio::spawn(async move {
-            tokio::time::sleep(UNCLAIMED_MAX).await;
-            if let Some(control) = control.upgrade() {
-                control.upgrades().left.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            }
-        });
-    }
-}
-
-/// What goes to the next program.
+/// What is handed over to the next program.
 pub struct Handover {
     candidate: Arc<Candidate>,
     number: u64,
     since_ns: u64,
-    sockets: Vec<(String, Arc<Listening>)>,
+    sockets: Vec<(String, Arc<ListeningSocket>)>,
     files: Vec<(String, OwnedFd)>,
 }
 
 impl Handover {
-    /// Begins: holds every socket that listens, so that whoever connects from now on waits for the next daemon.
+    /// Begins the handover: holds every listening socket, so that clients that connect from now on wait for the next
+    /// daemon.
     pub fn begin(upgrades: &Upgrades, candidate: Arc<Candidate>) -> Handover {
-        let listening = upgrades.listening();
-        let now = listening.iter().filter_map(|(name, socket)| Some((name.clone(), socket.upgrade()?)));
-        // What nothing has asked for yet may be asked for by the next one.
-        let left = std::mem::take(&mut *upgrades.left.lock().unwrap_or_else(PoisonError::into_inner));
-        let left = left.into_iter().flat_map(|(name, all)| {
-            all.into_iter().map(move |socket| (name.clone(), Arc::new(socket) as Arc<Listening>))
+        let listening = upgrades.sockets.listening();
+        let current = listening.iter().filter_map(|(name, socket)| Some((name.clone(), socket.upgrade()?)));
+        // Sockets that nothing has claimed yet may be claimed in the next daemon.
+        let inherited = upgrades.sockets.take_unclaimed();
+        let inherited = inherited.into_iter().flat_map(|(name, all)| {
+            all.into_iter().map(move |socket| (name.clone(), Arc::new(socket) as Arc<ListeningSocket>))
         });
-        let sockets = now.chain(left).collect();
+        let sockets = current.chain(inherited).collect();
         Handover { candidate, number: upgrades.number(), since_ns: monotonic_ns(), sockets, files: Vec::new() }
     }
 
-    /// Channels of files go on, too.
+    /// Adds the channels of files to the handover.
     pub fn add_files(&mut self, files: Vec<(String, OwnedFd)>) {
         self.files.extend(files);
     }
 
-    /// Becomes the other program, or, if that cannot be, this one again. Returns only if neither can be.
+    /// Becomes the other program, or, if that fails, this one again. Returns only if both fail.
     pub fn replace(self) -> std::io::Error {
-        let error = match self.candidate.place() {
+        let error = match self.candidate.exec_path() {
             Ok(place) => self.exec(place.as_os_str(), None),
             Err(error) => error,
         };
@@ -250,24 +202,24 @@ impl Handover {
     fn exec(&self, program: &OsStr, failed: Option<String>) -> std::io::Error {
         let sockets = self.sockets.iter().map(|(name, socket)| (name.as_str(), socket.as_fd()));
         let files = self.files.iter().map(|(name, fd)| (name.as_str(), fd.as_fd()));
-        let left = match kept::keep_open_across_exec(sockets.chain(files)) {
-            Ok(left) => left,
+        let inherited = match kept::keep_open_across_exec(sockets.chain(files)) {
+            Ok(inherited) => inherited,
             Err(error) => return error,
         };
-        let before = Before {
+        let previous = PreviousDaemon {
             pid: std::process::id(),
             number: self.number,
             from: env!("CARGO_PKG_VERSION").to_owned(),
             since_ns: self.since_ns,
             failed,
         };
-        let before = serde_json::to_string(&before).expect("plain data is JSON");
+        let previous = serde_json::to_string(&previous).expect("plain data is JSON");
         let mut arguments = std::env::args_os();
         let mut command = Command::new(program);
         if let Some(own) = arguments.next() {
             command.arg0(own);
         }
-        command.args(arguments).env(kept::EXEC_FDS_VARIABLE, left).env(BEFORE, before);
+        command.args(arguments).env(kept::EXEC_FDS_VARIABLE, inherited).env(PREVIOUS_DAEMON_VARIABLE, previous);
         for name in kept::SERVICE_MANAGER_VARIABLES {
             command.env_remove(name);
         }
@@ -275,26 +227,7 @@ impl Handover {
     }
 }
 
-/// Refuses where the kernel holds a thread: `execve` waits for all of them to end, and everything would have stopped by then.
-async fn refuse_held() -> Result<(), ErrorDetail> {
-    let held = tokio::task::spawn_blocking(|| held::threads(HELD_MAX)).await.unwrap_or_default();
-    let Some(held) = held.first() else { return Ok(()) };
-    let seconds = HELD_MAX.as_secs();
-    let message = format!(
-        "the kernel has held {held} of the daemon for {seconds} s, and the process cannot become another program before it lets go: nothing \
-         has stopped"
-    );
-    Err(ErrorDetail::new(Kind::InUse, message).remedy(
-        "look for a disk or a file system that does not answer (braid status, dmesg), and try again when it does",
-    ))
-}
-
-fn under_way() -> ErrorDetail {
-    ErrorDetail::new(Kind::InUse, "the daemon is being upgraded already")
-        .remedy("wait until that is done (braid status)")
-}
-
-/// Now, on the clock that goes on through an upgrade.
+/// Returns the monotonic time, which continues through an upgrade.
 fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -6,15 +6,15 @@ use braid_engine::Uuid;
 pub(super) const ME: Fenced =
     Fenced { epoch: 7, controller: Uuid::from_u128(0xc0), boot: Uuid::from_u128(0xb0), session: 3 };
 
-/// What ends each of a lane's names.
-const WHO: &str = "?epoch=7&controller=00000000-0000-0000-0000-0000000000c0&boot=00000000-0000-0000-0000-0000000000b0&session=3&lane=6";
+/// The parameters of the export's name, without the attempt.
+const NAME_QUERY: &str = "?epoch=7&controller=00000000-0000-0000-0000-0000000000c0&boot=00000000-0000-0000-0000-0000000000b0&session=3&connection=6";
 
 impl Bed {
     fn fenced() -> Bed {
         Bed::with(ALL, true, Some(ME))
     }
 
-    /// The name that the client has asked for in its last greeting.
+    /// Returns the name that the client requested in its last handshake.
     fn name(&mut self) -> String {
         // Its flags, then the option: magic, number, length, length of the name, name.
         let said = &std::mem::take(&mut self.shard.sent)[4..];
@@ -29,13 +29,13 @@ impl Bed {
 }
 
 #[test]
-fn each_attempt_at_a_lane_bears_a_higher_number() {
+fn each_connection_attempt_has_a_higher_number() {
     let mut bed = Bed::fenced();
     bed.ask(Op::Read, Flags::NONE, 0, 512);
     for attempt in 2..6 {
         assert_eq!(bed.shard.dialled as u64, attempt - 1);
         bed.begins();
-        assert_eq!(bed.name(), format!("disk{WHO}&attempt={attempt}"));
+        assert_eq!(bed.name(), format!("disk{NAME_QUERY}&attempt={attempt}"));
         bed.breaks();
         bed.passes(SECOND / 4);
     }
@@ -43,9 +43,9 @@ fn each_attempt_at_a_lane_bears_a_higher_number() {
 }
 
 #[test]
-fn what_a_fenced_server_had_not_answered_is_asked_again() {
+fn a_fenced_disk_resends_unanswered_requests() {
     for op in [Op::Write, Op::WriteZeroes, Op::Read] {
-        let mut bed = Bed::fenced().stands();
+        let mut bed = Bed::fenced().connected();
         let unflushed = bed.ask(Op::Write, Flags::NONE, 8192, 512);
         let cookie = bed.requests()[0].2;
         bed.sent();
@@ -58,7 +58,7 @@ fn what_a_fenced_server_had_not_answered_is_asked_again() {
         assert_eq!((bed.why(), bed.shard.ended.len()), ("", 0), "{op:?}");
         bed.passes(SECOND / 4);
         bed.greets();
-        let [(again, 0, cookie, 0, 4096)] = bed.requests()[..] else { panic!("it is asked again") };
+        let [(again, 0, cookie, 0, 4096)] = bed.requests()[..] else { panic!("the request is resent") };
         assert_eq!(again, kind);
         bed.sent();
         let data: &[u8] = if op == Op::Read { &[5; 4096] } else { &[] };
@@ -68,7 +68,7 @@ fn what_a_fenced_server_had_not_answered_is_asked_again() {
 }
 
 #[test]
-fn a_refusal_is_final_and_told() {
+fn a_policy_refusal_is_final_and_reported() {
     let mut bed = Bed::fenced();
     let first = bed.ask(Op::Write, Flags::NONE, 0, 512);
     bed.begins();
@@ -78,8 +78,8 @@ fn a_refusal_is_final_and_told() {
     let second = bed.ask(Op::Read, Flags::NONE, 0, 512);
     bed.passes(2 * SECOND);
     assert_eq!(bed.shard.ended, [(first, Err(NODEV)), (second, Err(NODEV))]);
-    assert_eq!(bed.shard.dialled, 1, "nothing is asked of it any more");
-    // Of another kind it may be for now only.
+    assert_eq!(bed.shard.dialled, 1, "no further connection is opened");
+    // Other refusals may be temporary.
     let mut bed = Bed::fenced();
     bed.ask(Op::Write, Flags::NONE, 0, 512);
     bed.begins();
@@ -90,8 +90,8 @@ fn a_refusal_is_final_and_told() {
 }
 
 #[test]
-fn another_export_under_its_name_is_not_used() {
-    let mut bed = Bed::fenced().stands();
+fn a_different_export_under_the_same_name_is_not_used() {
+    let mut bed = Bed::fenced().connected();
     let io = bed.ask(Op::Read, Flags::NONE, 0, 512);
     bed.breaks();
     bed.passes(SECOND / 4);
@@ -104,9 +104,9 @@ fn another_export_under_its_name_is_not_used() {
 
 #[test]
 fn a_replica_without_progress_is_lost() {
-    // Where it answers nothing, where it is not there, and where it lets nobody in.
+    // The server does not reply, cannot be reached, or does not finish the handshake.
     for how in 0..3 {
-        let mut bed = if how == 0 { Bed::fenced().stands() } else { Bed::fenced() };
+        let mut bed = if how == 0 { Bed::fenced().connected() } else { Bed::fenced() };
         bed.shard.refuses = how == 1;
         bed.passes(60 * SECOND);
         let io = bed.ask(Op::Write, Flags::NONE, 0, 512);
@@ -123,7 +123,7 @@ fn a_replica_without_progress_is_lost() {
 const MS: u64 = SECOND / 1000;
 
 impl Bed {
-    /// Time, without anything else.
+    /// Advances the time and runs the timer, without completions.
     fn ticks(&mut self, ns: u64) {
         self.shard.now_ns += ns;
         self.session.timer(&mut self.shard);
@@ -132,10 +132,11 @@ impl Bed {
 }
 
 #[test]
-fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_thrown_away() {
-    let mut bed = Bed::fenced().stands();
-    // So long nobody knew what is usual, and then it is nothing.
-    let (read, other) = (bed.ask(Op::Read, Flags::OTHERS, 0, 40 << 10), bed.ask(Op::Read, Flags::NONE, 0, 512));
+fn a_slow_read_of_redundant_data_is_abandoned_and_its_data_discarded() {
+    let mut bed = Bed::fenced().connected();
+    // The average latency is near 0 so far: the first read took no time.
+    let (read, other) =
+        (bed.ask(Op::Read, Flags::HAS_ALTERNATIVE, 0, 40 << 10), bed.ask(Op::Read, Flags::NONE, 0, 512));
     bed.sent();
     bed.sent();
     let cookies: Vec<u64> = bed.requests().iter().map(|request| request.2).collect();
@@ -143,14 +144,14 @@ fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_th
     assert_eq!(bed.shard.ended, []);
     bed.ticks(10 * MS);
     assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW_ERRNO))]);
-    // Its memory is somebody else's now.
+    // Its memory is reused.
     bed.shard.memory.remove(&read);
     bed.says(&Bed::reply(cookies[0], 0, &[9; 40 << 10]));
     assert_eq!(bed.shard.ended, []);
     bed.says(&Bed::reply(cookies[1], 0, &[3; 512]));
     assert_eq!(std::mem::take(&mut bed.shard.ended), [(other, Ok(()))]);
-    // One that was given up before, at another one, may take longer.
-    let read = bed.ask(Op::Read, Flags::others(2), 0, 512);
+    // A read that was abandoned before, on another disk, gets more time.
+    let read = bed.ask(Op::Read, Flags::alternative_try(2), 0, 512);
     bed.sent();
     let cookie = bed.requests()[0].2;
     bed.ticks(75 * MS);
@@ -158,8 +159,8 @@ fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_th
     bed.ticks(500 * MS);
     assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW_ERRNO))]);
     bed.says(&Bed::reply(cookie, 0, &[3; 512]));
-    // What has begun to come is waited for.
-    let read = bed.ask(Op::Read, Flags::OTHERS, 0, 8192);
+    // A read whose data is arriving is waited for.
+    let read = bed.ask(Op::Read, Flags::HAS_ALTERNATIVE, 0, 8192);
     bed.sent();
     let cookie = bed.requests()[0].2;
     let all = Bed::reply(cookie, 0, &[4; 8192]);
@@ -168,8 +169,8 @@ fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_th
     assert_eq!(bed.shard.ended, []);
     bed.says(&all[1000..]);
     assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Ok(()))]);
-    // That took long: a while is usual now.
-    let read = bed.ask(Op::Read, Flags::OTHERS, 0, 512);
+    // The average latency is high now.
+    let read = bed.ask(Op::Read, Flags::HAS_ALTERNATIVE, 0, 512);
     bed.sent();
     bed.ticks(SECOND);
     assert_eq!(bed.shard.ended, []);
@@ -177,27 +178,27 @@ fn a_read_that_others_may_answer_is_given_up_when_it_is_slow_and_its_data_are_th
     bed.says(&Bed::reply(cookie, 5, &[]));
     assert_eq!((bed.shard.ended[0].0, bed.shard.ended[0].1.is_err(), bed.why()), (read, true, ""));
     bed.shard.ended.clear();
-    // But one that took long is no reason to wait for another one until its server is lost.
-    let read = bed.ask(Op::Read, Flags::OTHERS, 0, 512);
+    // But a slow read does not make the next one wait until its server is lost.
+    let read = bed.ask(Op::Read, Flags::HAS_ALTERNATIVE, 0, 512);
     bed.sent();
     bed.ticks(SECOND + SECOND / 2);
     assert_eq!(bed.shard.ended, [(read, Err(braid_ring::SLOW_ERRNO))]);
 }
 
 #[test]
-fn a_read_that_was_given_up_is_not_asked_again_and_a_server_that_answers_none_is_lost() {
-    // The connection breaks; the server is silent; or is not there.
+fn an_abandoned_read_is_not_resent_and_a_server_that_never_replies_is_lost() {
+    // The connection breaks; the server is silent; the server cannot be reached.
     for how in 0..3 {
-        let mut bed = if how == 2 { Bed::fenced() } else { Bed::fenced().stands() };
+        let mut bed = if how == 2 { Bed::fenced() } else { Bed::fenced().connected() };
         bed.shard.refuses = how == 2;
-        let read = bed.ask(Op::Read, Flags::OTHERS, 0, 512);
+        let read = bed.ask(Op::Read, Flags::HAS_ALTERNATIVE, 0, 512);
         bed.sent();
         bed.ticks(SECOND / 4);
         assert_eq!(std::mem::take(&mut bed.shard.ended), [(read, Err(braid_ring::SLOW_ERRNO))], "{how}");
         bed.requests();
         if how == 0 {
             bed.breaks();
-            // One that is waited for brings the connection back.
+            // A read that is waited for reopens the connection.
             let other = bed.ask(Op::Read, Flags::NONE, 4096, 512);
             bed.passes(SECOND / 4);
             bed.greets();
@@ -216,8 +217,8 @@ fn a_read_that_was_given_up_is_not_asked_again_and_a_server_that_answers_none_is
 }
 
 #[test]
-fn a_slow_replica_is_not_a_dead_one() {
-    let mut bed = Bed::fenced().stands();
+fn a_slow_replica_is_not_lost() {
+    let mut bed = Bed::fenced().connected();
     let ios: Vec<u32> = (0..6).map(|at| bed.ask(Op::Write, Flags::NONE, at * 4096, 512)).collect();
     bed.sent();
     bed.work();
@@ -230,7 +231,7 @@ fn a_slow_replica_is_not_a_dead_one() {
         assert_eq!(bed.shard.ended.len(), at + 1);
     }
     assert_eq!((bed.why(), bed.shard.dialled), ("", 1));
-    // Of two such, one is never answered: it is not waited for for ever.
+    // One of two requests never gets a reply: the wait for it is limited.
     let (stuck, second) = (bed.ask(Op::Read, Flags::NONE, 0, 512), bed.ask(Op::Write, Flags::NONE, 0, 512));
     bed.sent();
     bed.work();
@@ -252,14 +253,14 @@ fn a_slow_replica_is_not_a_dead_one() {
 }
 
 #[test]
-fn a_silent_connection_is_given_up_alone_while_others_are_answered() {
-    let mut bed = Bed::fenced().stands();
+fn a_silent_connection_is_replaced_while_others_receive_replies() {
+    let mut bed = Bed::fenced().connected();
     let io = bed.ask(Op::Write, Flags::NONE, 0, 512);
     bed.sent();
     for _ in 0..6 {
         bed.passes(SECOND);
-        // On another shard.
-        bed.shared.has_answered(bed.shard.now_ns);
+        // A reply on another shard.
+        bed.shared.record_reply(bed.shard.now_ns);
         if bed.shard.dialled == 2 && bed.shard.receiving.is_some() && bed.shard.sent.is_empty() {
             bed.breaks();
         }
@@ -268,14 +269,14 @@ fn a_silent_connection_is_given_up_alone_while_others_are_answered() {
     assert_eq!(bed.shard.dialled, 2, "it has tried another connection");
     bed.requests();
     bed.greets();
-    let [(1, 0, cookie, 0, 512)] = bed.requests()[..] else { panic!("it is asked again") };
+    let [(1, 0, cookie, 0, 512)] = bed.requests()[..] else { panic!("the request is resent") };
     bed.sent();
     bed.says(&Bed::reply(cookie, 0, &[]));
     assert_eq!(bed.shard.ended, [(io, Ok(()))]);
 }
 
 #[test]
-fn the_limit_is_the_disks() {
+fn the_configured_limit_replaces_the_default_timeouts() {
     for fenced in [None, Some(ME)] {
         let mut bed = Bed::of(Shared { limit_ns: Some(12 * SECOND), ..shared_of(ALL, false, fenced) }, ALL);
         bed.shard.refuses = true;

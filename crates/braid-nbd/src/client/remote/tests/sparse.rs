@@ -1,7 +1,9 @@
-//! Reads of what may be holes, from a server that tells them.
+//! Sparse reads from a server that reports holes.
+
+use braid_export::extents::state;
 
 use super::*;
-use crate::codec::{chunk, command_flags, state};
+use crate::codec::{chunk, command_flags};
 
 const CONTEXT: u32 = 9;
 const HOLE: u32 = state::HOLE | state::ZERO;
@@ -9,12 +11,12 @@ const K: u64 = 1 << 10;
 const LONG: u64 = 1 << 20;
 
 impl Bed {
-    /// A connection on which replies come in chunks.
+    /// Returns a bed whose server replies in chunks.
     fn tells_holes() -> Bed {
         Bed::tells_holes_with(ALL, 0)
     }
 
-    /// What the server can do, and the flags of reads that it asks for.
+    /// The same for a server with these flags; its reads have the flags `read`.
     fn tells_holes_with(server: u16, read: u16) -> Bed {
         let mut bed = Bed::of(Shared { allocation: true, ..shared_of(server, false, None) }, server);
         let io = bed.ask(Op::Read, Flags::NONE, 0, 512);
@@ -61,7 +63,7 @@ impl Bed {
         Bed::chunk(cookie, true, chunk::BLOCK_STATUS, &payload)
     }
 
-    /// The one request that the server has got.
+    /// Returns the only request that the server has received.
     fn request(&mut self) -> Said {
         self.sent();
         let [one] = self.requests()[..] else { panic!("one request") };
@@ -70,10 +72,10 @@ impl Bed {
 }
 
 #[test]
-fn of_a_hole_nothing_is_read() {
+fn a_hole_is_not_read() {
     let mut bed = Bed::tells_holes();
     let io = bed.ask(Op::Read, Flags::SPARSE, 4 * LONG, LONG);
-    let (7, 0, cookie, offset, len) = bed.request() else { panic!("it is asked first") };
+    let (7, 0, cookie, offset, len) = bed.request() else { panic!("the holes are queried first") };
     assert_eq!((offset, u64::from(len)), (4 * LONG, LONG));
     bed.says(&Bed::status(cookie, &[(2 * LONG, HOLE)]));
     assert_eq!(bed.shard.ended, [(io, Ok(()))]);
@@ -82,13 +84,13 @@ fn of_a_hole_nothing_is_read() {
 }
 
 #[test]
-fn what_lies_between_holes_is_read() {
+fn data_between_holes_is_read() {
     let mut bed = Bed::tells_holes();
     let io = bed.ask(Op::Read, Flags::SPARSE, 0, LONG);
-    let (7, _, cookie, ..) = bed.request() else { panic!("it is asked first") };
-    // Some of it, in crumbs; not allocated says nothing of what is read there.
-    let told = [(256 * K, HOLE), (64 * K, 0), (64 * K, state::HOLE), (256 * K, state::ZERO)];
-    for crumb in Bed::status(cookie, &told).chunks(7) {
+    let (7, _, cookie, ..) = bed.request() else { panic!("the holes are queried first") };
+    // Part of the range, in small pieces. A hole without ZERO says nothing of its content.
+    let extents = [(256 * K, HOLE), (64 * K, 0), (64 * K, state::HOLE), (256 * K, state::ZERO)];
+    for crumb in Bed::status(cookie, &extents).chunks(7) {
         bed.says(crumb);
     }
     assert_eq!(bed.shard.ended, []);
@@ -99,8 +101,8 @@ fn what_lies_between_holes_is_read() {
     let hole = [&(256 * K).to_be_bytes()[..], &(32u32 << 10).to_be_bytes()].concat();
     bed.says(&Bed::chunk(cookie, false, chunk::OFFSET_HOLE, &hole));
     bed.says(&Bed::data(cookie, true, 288 * K, &[2; 32 << 10]));
-    // Of the rest it has said nothing yet.
-    let (7, 0, cookie, offset, len) = bed.request() else { panic!("it is asked on") };
+    // The rest is not described yet.
+    let (7, 0, cookie, offset, len) = bed.request() else { panic!("the rest is queried") };
     assert_eq!((offset, u64::from(len)), (640 * K, 384 * K));
     bed.says(&Bed::status(cookie, &[(300 * K, HOLE), (84 * K, 0)]));
     let (0, 0, cookie, offset, len) = bed.request() else { panic!("it is read") };
@@ -117,8 +119,8 @@ fn what_lies_between_holes_is_read() {
 }
 
 #[test]
-fn a_short_read_and_one_of_a_client_are_not_asked_about() {
-    // One that can is told to answer in one chunk, where every server can.
+fn short_reads_and_client_reads_skip_the_extent_query() {
+    // A server with DF is asked for a single chunk, where every server can send one.
     let mut bed = Bed::tells_holes_with(ALL | transmission_flags::SEND_DF, command_flags::DF);
     bed.ask(Op::Read, Flags::SPARSE, 0, 4096);
     assert_eq!(bed.request().1, command_flags::DF);
@@ -128,14 +130,14 @@ fn a_short_read_and_one_of_a_client_are_not_asked_about() {
 }
 
 #[test]
-fn who_cannot_tell_is_read_from() {
+fn a_server_that_fails_the_query_is_read_in_full() {
     let mut bed = Bed::tells_holes();
     let io = bed.ask(Op::Read, Flags::SPARSE, 0, LONG);
     let cookie = bed.request().2;
     bed.says(&Bed::chunk(cookie, true, chunk::ERROR, &[0, 0, 0, 5, 0, 2, b'n', b'o']));
     let (0, 0, cookie, 0, len) = bed.request() else { panic!("it is read") };
     assert_eq!(u64::from(len), LONG);
-    // And a read that fails does.
+    // A failed read fails the I/O.
     bed.says(&Bed::data(cookie, false, 0, &[1; 4096]));
     bed.says(&Bed::chunk(
         cookie,
@@ -147,7 +149,7 @@ fn who_cannot_tell_is_read_from() {
 }
 
 #[test]
-fn what_was_told_on_a_connection_that_broke_is_asked_again() {
+fn extents_from_a_broken_connection_are_queried_again() {
     let mut bed = Bed::tells_holes();
     let io = bed.ask(Op::Read, Flags::SPARSE, 0, LONG);
     let cookie = bed.request().2;
@@ -156,7 +158,7 @@ fn what_was_told_on_a_connection_that_broke_is_asked_again() {
     bed.breaks();
     bed.passes(SECOND / 4);
     bed.greets_with_chunks();
-    let (7, 0, cookie, 0, len) = bed.request() else { panic!("it is asked again") };
+    let (7, 0, cookie, 0, len) = bed.request() else { panic!("the holes are queried again") };
     assert_eq!(u64::from(len), LONG);
     bed.says(&Bed::status(cookie, &[(LONG, 0)]));
     let cookie = bed.request().2;
@@ -166,7 +168,7 @@ fn what_was_told_on_a_connection_that_broke_is_asked_again() {
 }
 
 #[test]
-fn a_reply_that_is_not_what_was_asked_ends_the_connection() {
+fn a_mismatched_reply_ends_the_connection() {
     let zeros = |offset: u64, len: u32| [&offset.to_be_bytes()[..], &len.to_be_bytes()].concat();
     type Reply = Box<dyn Fn(u64) -> Vec<u8>>;
     let wrong: [Reply; 7] = [
@@ -189,7 +191,7 @@ fn a_reply_that_is_not_what_was_asked_ends_the_connection() {
 }
 
 impl Bed {
-    /// The server says something, and may be cut off by it.
+    /// Sends bytes from the server until the connection is closed.
     fn says_until_closed(&mut self, bytes: &[u8]) {
         for byte in bytes.chunks(1) {
             if !self.shard.open {

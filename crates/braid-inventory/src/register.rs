@@ -1,0 +1,238 @@
+//! Stores the register of a voter: in the last two blocks of the replica metadata, or in a file for a witness.
+//!
+//! A register has two slots. The slot that a change is written to first is durable before the write of the other one
+//! begins: at every moment at least one of them is valid.
+//!
+//! A replica's register has a copy in such a file, too: a disk may be exchanged for an older copy of itself, and what
+//! the voter has guaranteed since must not be forgotten with it. The newer of the two counts. The register in the
+//! replica metadata must exist all the same, since it belongs to the data.
+
+use braid_engine::replica::{Register, RegisterId, VoterId};
+use braid_engine::{DeviceId, DeviceIo};
+use braid_format::register::{REGISTER_BYTES, StoredRegister, register_slot};
+use braid_ring::RingDevices;
+use braid_tasks as tasks;
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Length of a register with both slots, in bytes: the last two blocks of the replica metadata.
+pub const SLOTS_BYTES: u64 = 2 * REGISTER_BYTES as u64;
+
+/// The content of a slot.
+type Bytes = [u8; REGISTER_BYTES];
+
+/// Location of the two slots of a register.
+#[derive(Clone)]
+pub enum RegisterLocation {
+    /// On a device, from this byte on.
+    Device(RingDevices, DeviceId, u64),
+    /// In a file of its own.
+    File(PathBuf),
+}
+
+/// Result of reading a register.
+pub enum RegisterContent {
+    /// The newest valid register.
+    Register(Register),
+    /// No slot is valid; why.
+    Lost(String),
+}
+
+impl RegisterLocation {
+    /// Writes a slot: 0 or 1. It is durable when this returns.
+    async fn write(&self, slot: usize, bytes: &Bytes) -> Result<(), String> {
+        let at = slot as u64 * REGISTER_BYTES as u64;
+        match self {
+            RegisterLocation::Device(io, device, start) => {
+                io.write(*device, start + at, bytes.to_vec(), true).await.map_err(|error| error.to_string())?;
+                io.flush(*device).await.map_err(|error| error.to_string())
+            }
+            RegisterLocation::File(path) => {
+                let (path, bytes) = (path.clone(), *bytes);
+                run_blocking(move || {
+                    let file = open(&path, OFlags::WRONLY)?;
+                    file.write_all_at(&bytes, at)?;
+                    file.sync_data()
+                })
+                .await
+            }
+        }
+    }
+
+    /// Reads both slots, valid or not.
+    async fn read(&self) -> Result<[Bytes; 2], String> {
+        let both = match self {
+            RegisterLocation::Device(io, device, start) => {
+                let both = io.read(*device, *start, SLOTS_BYTES as usize).await;
+                both.map_err(|error| error.to_string())?
+            }
+            RegisterLocation::File(path) => {
+                let path = path.clone();
+                run_blocking(move || {
+                    // A file that is too short is padded: the padding is no register.
+                    let mut both = std::fs::read(&path).or_else(|error| match error.kind() {
+                        std::io::ErrorKind::NotFound => Ok(Vec::new()),
+                        _ => Err(error),
+                    })?;
+                    both.resize(SLOTS_BYTES as usize, 0);
+                    Ok(both)
+                })
+                .await?
+            }
+        };
+        let slot = |from: usize| -> Result<Bytes, String> {
+            let bytes = both.get(from..from + REGISTER_BYTES).and_then(|bytes| bytes.try_into().ok());
+            bytes.ok_or_else(|| "too little was read".to_owned())
+        };
+        Ok([slot(0)?, slot(REGISTER_BYTES)?])
+    }
+
+    /// Creates an empty file for a register if it does not exist. The file is durable when this returns.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub async fn create_file(path: &Path) -> Result<(), String> {
+        let path = path.to_owned();
+        run_blocking(move || {
+            let folder = path.parent().ok_or(std::io::ErrorKind::NotFound)?;
+            std::fs::create_dir_all(folder)?;
+            open(&path, OFlags::WRONLY | OFlags::CREATE)?.sync_all()?;
+            File::open(folder)?.sync_all()?;
+            folder.parent().map_or(Ok(()), |above| File::open(above)?.sync_all())
+        })
+        .await
+    }
+}
+
+/// Opens a file that is no symbolic link; a new one is for its owner only.
+fn open(path: &Path, flags: OFlags) -> std::io::Result<File> {
+    Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600))?.into())
+}
+
+/// Runs work that waits for the file system on a thread of its own.
+async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, String> {
+    let done = tasks::blocking(work).await.map_err(|error| error.to_string())?;
+    done.map_err(|error| error.to_string())
+}
+
+/// Writes a voter's register, one change after the other.
+pub struct RegisterStore {
+    /// The volume and the voter that it belongs to.
+    of: RegisterId,
+    location: RegisterLocation,
+    /// File with the copy of a replica's register.
+    copy_file: Option<PathBuf>,
+    /// Generation of the last durable write.
+    generation: u64,
+}
+
+impl RegisterStore {
+    /// Creates a register.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub async fn create(
+        of: RegisterId,
+        location: RegisterLocation,
+        copy_file: Option<PathBuf>,
+        register: &Register,
+    ) -> Result<RegisterStore, String> {
+        let mut store = RegisterStore { of, location, copy_file, generation: 0 };
+        if let Some(file) = &store.copy_file {
+            RegisterLocation::create_file(file).await?;
+        }
+        // A register that an earlier replica of the volume may have left in the file is overwritten.
+        store.write(register).await?;
+        Ok(store)
+    }
+
+    /// Reads a register, and writes its newest version to both slots: one slot may be older or damaged, and what was
+    /// read may still have been in a cache. The copy in the file is treated likewise; without a copy, the register in
+    /// the replica metadata is used.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub async fn load(
+        of: RegisterId,
+        location: RegisterLocation,
+        copy_file: Option<PathBuf>,
+    ) -> Result<(RegisterContent, RegisterStore), String> {
+        let [first, second] = location.read().await?;
+        let mut store = RegisterStore { of, location, copy_file, generation: 0 };
+        let found = match StoredRegister::newest([&first, &second]) {
+            Ok(stored) => stored,
+            Err(why) => return Ok((RegisterContent::Lost(why.to_string()), store)),
+        };
+        if Register::of_stored(&found, &store.of).is_none() {
+            return Ok((RegisterContent::Lost("the register is that of another volume or voter".to_owned()), store));
+        }
+        let copy = store.read_copy().await?.filter(|copy| copy.generation >= found.generation);
+        let stored = copy.unwrap_or(found);
+        let register = Register::of_stored(&stored, &store.of).expect("it was looked at");
+        // The other slot first: the valid one stays unchanged until there are two.
+        let bytes = stored.encode();
+        let good = usize::from(first != bytes);
+        store.location.write(1 - good, &bytes).await?;
+        store.location.write(good, &bytes).await?;
+        if let Some(file) = &store.copy_file {
+            RegisterLocation::create_file(file).await?;
+        }
+        store.write_copy(&stored).await?;
+        store.generation = stored.generation;
+        Ok((RegisterContent::Register(register), store))
+    }
+
+    /// Reads the register back after a failed write, and writes its newest version to both slots, as
+    /// [`RegisterStore::load`] does. A slot that a late write may still change is not written: that is an error.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub async fn reload(&mut self) -> Result<RegisterContent, String> {
+        let (found, store) = RegisterStore::load(self.of, self.location.clone(), self.copy_file.clone()).await?;
+        *self = store;
+        Ok(found)
+    }
+
+    /// Returns the voter that the register belongs to.
+    pub fn voter(&self) -> VoterId {
+        self.of.voter
+    }
+
+    /// Returns the newest register in the file with the copy, if it belongs to this voter.
+    async fn read_copy(&self) -> Result<Option<StoredRegister>, String> {
+        let Some(file) = self.copy_file.clone() else { return Ok(None) };
+        let [first, second] = RegisterLocation::File(file).read().await?;
+        let copy = StoredRegister::newest([&first, &second]).ok();
+        Ok(copy.filter(|copy| Register::of_stored(copy, &self.of).is_some()))
+    }
+
+    /// Writes both slots of the copy, one after the other: at every moment at least one of them is valid.
+    async fn write_copy(&self, stored: &StoredRegister) -> Result<(), String> {
+        let Some(file) = self.copy_file.clone() else { return Ok(()) };
+        let (location, bytes, slot) = (RegisterLocation::File(file), stored.encode(), register_slot(stored.generation));
+        location.write(slot, &bytes).await?;
+        location.write(1 - slot, &bytes).await
+    }
+
+    /// Writes both slots, and those of the copy.
+    ///
+    /// # Errors
+    /// A slot cannot be written: its content is then unknown.
+    pub async fn write(&mut self, register: &Register) -> Result<(), String> {
+        let stored = register.stored(&self.of, self.generation + 1);
+        if !stored.is_sound() {
+            return Err("it would make no sense".to_owned());
+        }
+        let bytes = stored.encode();
+        let slot = register_slot(stored.generation);
+        self.location.write(slot, &bytes).await?;
+        self.location.write(1 - slot, &bytes).await?;
+        self.write_copy(&stored).await?;
+        self.generation = stored.generation;
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! Replicated volumes, on the side of the node that serves them: their controller.
+//!
+//! Such a volume is a mirror whose members are replicas: exports of other nodes (`reach`). Each of these nodes also has
+//! a voter (`voters`, `transport`, `messages`), and the votes say which replicas are in sync. The mirror itself is an
+//! array like any other; its metadata goes through `meta`, which asks the voters. `probe` finds out whether this node
+//! is to open the volume again. `attach` attaches it, `forced` with too few of its voters, and `excluded` follows up
+//! the voters that were excluded then. `serve` opens the volume and reconciles it while it is served; `rejoin` and
+//! `copy` bring replicas back. `create` makes the volume, `incomplete` removes one whose creation was interrupted,
+//! `deleted` forgets one that another node has deleted, `view` shows it. `membership` adds and removes voters, and
+//! `locations` keeps track of their nodes. `findings` says what is wrong with it and what to do, `cluster` asks all
+//! nodes which of them serves each volume, and `unserved` reports those that no node serves. `snapshots` takes its
+//! snapshots on all replicas, and `rollback` rolls it back to one.
+
+mod array;
+mod attach;
+mod cluster;
+mod copy;
+mod create;
+mod deleted;
+mod excluded;
+mod findings;
+mod forced;
+mod incomplete;
+mod locations;
+mod membership;
+mod messages;
+mod meta;
+mod outcome;
+mod probe;
+mod reach;
+mod rejoin;
+mod rollback;
+mod serve;
+mod snapshots;
+mod sources;
+mod transport;
+mod unserved;
+mod view;
+mod voters;
+#[cfg(test)]
+mod voters_tests;
+
+use crate::ReplicationManager;
+use crate::replicated::serve::AttachedVolume;
+use crate::replicated::transport::NodeTransport;
+use crate::replicated::voters::VoterGroup;
+use braid_arrays::Votes;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use uuid::Uuid;
+
+/// The voters of one volume.
+pub(crate) type VolumeVoters = VoterGroup<NodeTransport>;
+
+/// The volumes that this node serves or is about to serve.
+#[derive(Default)]
+pub(crate) struct Replicated {
+    served: Mutex<BTreeMap<Uuid, Arc<AttachedVolume>>>,
+    /// Serialises attachments, detachments and deletions.
+    change_lock: tokio::sync::Mutex<()>,
+    /// By volume that this node does not serve: the numbers of the voters of which their nodes have nothing.
+    missing_voters: Mutex<BTreeMap<Uuid, Vec<u8>>>,
+    /// What was found about volumes that other nodes serve, or none.
+    found: Mutex<unserved::FoundVolumes>,
+}
+
+impl Replicated {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<Uuid, Arc<AttachedVolume>>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ReplicationManager {
+    /// Returns the votes of an array whose members are replicas, as long as it is served or about to be.
+    pub fn votes_of(&self, array: Uuid) -> Option<Arc<dyn Votes>> {
+        self.voters_of(array).map(|voters| voters as _)
+    }
+
+    /// Returns the voters of such an array.
+    pub(crate) fn voters_of(&self, array: Uuid) -> Option<Arc<VolumeVoters>> {
+        self.replicated.all().get(&array)?.voters()
+    }
+
+    /// Returns the member of an array that is a replica on this node.
+    pub fn local_replica(&self, array: Uuid) -> Option<u16> {
+        let own = self.nodes.own_name()?;
+        let tables = self.inventory.read();
+        let volume = tables.replicated.get(&array)?;
+        let (local, _) = volume.voting().find(|(_, voter)| voter.node == own && voter.pool.is_some())?;
+        Some(u16::from(local))
+    }
+}

@@ -1,0 +1,729 @@
+//! Serves a replicated volume: opens it, reconciles it while it is served, takes replicas back, and releases it.
+//!
+//! | step | what may happen | what follows |
+//! |---|---|---|
+//! | the voters are asked | too few reply, or no replica that holds everything | it waits, and reports which are missing |
+//! | the replicas are opened, the array on them is started | something fails | it begins anew, in a higher epoch |
+//! | it is served | a replica fails | the array drops it, once the voters agree |
+//! | | a replica is back | it is resynced, and counts once the voters agree |
+//! | | the last replica fails | clients are cut off, and the volume is opened anew |
+//! | | another node opens it | clients are cut off; this node does not serve it any more |
+//!
+//! Clients never get an error for any of that: a request without a reply ends with its connection, and the client sends
+//! it again when it reconnects.
+
+use crate::ReplicationManager;
+use crate::replicated::VolumeVoters;
+use crate::replicated::forced::ForcedAttach;
+use crate::replicated::probe::{ProbeOutcome, RegistersRead, probe};
+use crate::replicated::transport::NodeTransport;
+use crate::replicated::voters::VoterGroup;
+use braid_api::{ErrorDetail, Kind};
+use braid_arrays::{DeactivatedArray, EndedArray, ReconcilerStart, VotedMeta};
+use braid_engine::replica::{self, VoterId};
+use braid_format::MemberState;
+use braid_inventory::{ArrayCondition, OpenDisk, SavedReplicated, random};
+use braid_tasks as tasks;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+/// Interval between two reconciliations of a served volume.
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Maximum wait for the voters when they are notified that the volume is released.
+const RELEASE_MAX: Duration = Duration::from_secs(2);
+
+/// Maximum wait for voters that are not needed; and, when a volume is created, for all.
+const OPTIONAL_VOTERS_MAX: Duration = Duration::from_secs(2);
+
+const ALL_VOTERS_MAX: Duration = Duration::from_secs(12);
+
+/// Maximum wait for unreachable voters when serving ends.
+const STOP_MAX: Duration = Duration::from_secs(8);
+
+/// Maximum wait for the pool on a volume once all its requests fail.
+const CARRIED_CLOSE_MAX: Duration = Duration::from_secs(40);
+
+/// Maximum time for which a voter may reply to another controller that does not serve.
+const REFUSED_MAX: Duration = Duration::from_secs(30);
+
+/// Interval between two attempts to remove what is left on nodes of removed voters.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Delay between two openings: minimum and maximum.
+const REOPEN_DELAY_MIN: Duration = Duration::from_secs(1);
+
+const REOPEN_DELAY_MAX: Duration = Duration::from_secs(15);
+
+/// Delay between two attempts to take a replica back: minimum and maximum.
+const REJOIN_DELAY_MIN: Duration = Duration::from_secs(1);
+
+const REJOIN_DELAY_MAX: Duration = Duration::from_secs(60);
+
+/// A rollback that is to be done at an opening.
+pub(crate) struct Rollback {
+    /// The only replica that holds everything.
+    pub(crate) slot: u16,
+    /// The identity of the snapshot.
+    pub(crate) snapshot: String,
+    /// Notified of the outcome.
+    pub(crate) sender: oneshot::Sender<Result<(), ErrorDetail>>,
+}
+
+/// A volume that this node serves, or tries to.
+pub(crate) struct AttachedVolume {
+    voters: Mutex<Option<Arc<VolumeVoters>>>,
+    /// Set to end it.
+    end: watch::Sender<bool>,
+    /// It has ended.
+    ended: watch::Sender<bool>,
+    /// The pool on it was opened, there is none, or it cannot be opened.
+    carried: watch::Sender<bool>,
+    /// The last session that was begun.
+    session: AtomicU64,
+    /// The boots under which replicas were last admitted, by number.
+    boots: Mutex<BTreeMap<u8, Uuid>>,
+    /// Why it is not served, in one sentence.
+    fault: Mutex<Option<String>>,
+    /// The session in which each replica was last opened, by its number.
+    sessions: Mutex<BTreeMap<u16, u64>>,
+    /// Held by every task that changes its snapshots.
+    pub(crate) snapshot_lock: tokio::sync::Mutex<()>,
+    /// Held for reading by tasks that take a replica back, for writing by a rollback.
+    pub(crate) rejoin_lock: tokio::sync::RwLock<()>,
+    /// A rollback that is to be done at the next opening, before any replica has a connection.
+    pub(crate) rollback: Mutex<Option<Rollback>>,
+    pub(crate) rollback_requested: tokio::sync::Notify,
+    /// The voters of the first opening if it is forced; no others are asked.
+    forced: Mutex<Option<ForcedAttach>>,
+    /// What to report about excluded voters, one sentence each.
+    excluded: Mutex<Vec<String>>,
+    /// A voter was added, whose replica need not wait for the next reconciliation.
+    pub(crate) voter_added: tokio::sync::Notify,
+    /// Some snapshots may exist on some replicas only, and no task is about to decide about them.
+    unsettled: AtomicBool,
+    /// Held by every task that changes the membership.
+    pub(crate) membership_lock: tokio::sync::Mutex<()>,
+    /// The replica that is to be removed.
+    removing: Mutex<Option<u16>>,
+    /// Number of tasks that wait for the end of a copy of snapshots.
+    pub(crate) copy_interrupts: AtomicU32,
+    /// Number of snapshots, as far as it is known.
+    snapshot_count: Mutex<Option<u64>>,
+}
+
+/// How one epoch of serving ended.
+enum EpochEnd {
+    /// The user ended it.
+    Stopped,
+    /// Another node has opened the volume.
+    Fenced,
+    /// The volume is to be opened anew, to be rolled back.
+    RolledBack,
+    /// The volume is to be opened anew.
+    Reopen(String),
+}
+
+impl AttachedVolume {
+    pub(crate) fn voters(&self) -> Option<Arc<VolumeVoters>> {
+        self.voters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_voters(&self, voters: Option<Arc<VolumeVoters>>) {
+        *self.voters.lock().unwrap_or_else(PoisonError::into_inner) = voters;
+    }
+
+    /// Returns the replica that is to be removed: it is not taken back.
+    pub(crate) fn removing(&self) -> Option<u16> {
+        *self.removing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_removing(&self, removing: Option<u16>) {
+        *self.removing.lock().unwrap_or_else(PoisonError::into_inner) = removing;
+    }
+
+    /// Returns why the volume is not served.
+    pub(crate) fn fault(&self) -> Option<String> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns what to report about excluded voters.
+    pub(crate) fn excluded(&self) -> Vec<String> {
+        self.excluded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_excluded(&self, reports: Vec<String>) {
+        *self.excluded.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+    }
+
+    /// Returns whether it is not served any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        *self.ended.borrow()
+    }
+
+    fn set_fault(&self, fault: Option<String>) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    /// Returns the session in which a replica was last opened; 0: in none.
+    pub(crate) fn session_of(&self, slot: u16) -> u64 {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).get(&slot).copied().unwrap_or(0)
+    }
+
+    /// Forgets all sessions: in this epoch none was begun yet.
+    pub(crate) fn forget_sessions(&self) {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    pub(crate) fn set_session(&self, slot: u16, session: u64) {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, session);
+    }
+
+    /// Returns whether some snapshot may be undecided.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_unsettled(&self, unsettled: bool) {
+        self.unsettled.store(unsettled, Ordering::Relaxed);
+    }
+
+    /// Returns the number of snapshots, if it is known.
+    pub(crate) fn snapshot_count(&self) -> Option<u64> {
+        *self.snapshot_count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_snapshots(&self, count: u64) {
+        *self.snapshot_count.lock().unwrap_or_else(PoisonError::into_inner) = Some(count);
+    }
+
+    pub(crate) fn next_session(&self) -> u64 {
+        self.session.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Forgets a removed replica: the next one with its number has nothing of what it had.
+    pub(crate) fn forget_replica(&self, slot: u16) {
+        self.boots().remove(&(slot as u8));
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
+    }
+
+    pub(crate) fn boots(&self) -> MutexGuard<'_, BTreeMap<u8, Uuid>> {
+        self.boots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the pool on it was opened, if there is one; at most until this time.
+    pub(crate) async fn wait_carried(&self, until: Instant) {
+        let mut carried = self.carried.subscribe();
+        let _ = tokio::time::timeout_at(until, carried.wait_for(|carried| *carried)).await;
+    }
+
+    async fn end_requested(&self) {
+        // Never closed as long as this lives.
+        let _ = self.end.subscribe().wait_for(|end| *end).await;
+    }
+}
+
+impl ReplicationManager {
+    /// Begins to serve a volume, unless that has begun. `new`: its replicas have no label yet. Goes on until
+    /// [`ReplicationManager::end_replicated`].
+    pub(crate) fn begin_replicated(self: &Arc<Self>, uuid: Uuid, new: bool) -> Arc<AttachedVolume> {
+        self.begin_opening(uuid, new, None)
+    }
+
+    /// As [`ReplicationManager::begin_replicated`]. `forced`: the first opening uses these voters alone.
+    pub(crate) fn begin_opening(
+        self: &Arc<Self>,
+        uuid: Uuid,
+        new: bool,
+        forced: Option<ForcedAttach>,
+    ) -> Arc<AttachedVolume> {
+        let attached = Arc::new(AttachedVolume {
+            voters: Mutex::default(),
+            end: watch::Sender::new(false),
+            ended: watch::Sender::new(false),
+            carried: watch::Sender::new(false),
+            session: AtomicU64::new(0),
+            boots: Mutex::default(),
+            fault: Mutex::default(),
+            sessions: Mutex::default(),
+            snapshot_lock: tokio::sync::Mutex::default(),
+            rejoin_lock: tokio::sync::RwLock::default(),
+            rollback: Mutex::default(),
+            rollback_requested: tokio::sync::Notify::new(),
+            forced: Mutex::new(forced),
+            excluded: Mutex::default(),
+            voter_added: tokio::sync::Notify::new(),
+            unsettled: AtomicBool::new(false),
+            membership_lock: tokio::sync::Mutex::default(),
+            copy_interrupts: AtomicU32::new(0),
+            removing: Mutex::default(),
+            snapshot_count: Mutex::default(),
+        });
+        match self.replicated.all().entry(uuid) {
+            // Another task was faster.
+            Entry::Occupied(there) => return Arc::clone(there.get()),
+            Entry::Vacant(free) => drop(free.insert(Arc::clone(&attached))),
+        }
+        let (manager, run) = (Arc::clone(self), Arc::clone(&attached));
+        tasks::spawn(async move {
+            manager.run_replicated(uuid, &run, new).await;
+            manager.replicated.all().remove(&uuid);
+            run.ended.send_replace(true);
+        });
+        attached
+    }
+
+    /// Serves the volumes that this node served when its daemon ended.
+    pub fn begin_all_replicated(self: &Arc<Self>) {
+        // An attachment that was never served when the daemon ended does not count.
+        let is_served = |volume: &&SavedReplicated| volume.attached && !volume.creating && volume.epoch > 0;
+        let attached: Vec<Uuid> =
+            self.inventory.read().replicated.values().filter(is_served).map(|volume| volume.uuid).collect();
+        for uuid in attached {
+            self.begin_replicated(uuid, false);
+        }
+    }
+
+    /// Ends serving a volume: nothing is in flight on it, and its voters are notified, as far as they can be reached.
+    pub(crate) async fn end_replicated(&self, uuid: Uuid) {
+        let Some(attached) = self.replicated.all().get(&uuid).cloned() else { return };
+        let mut ended = attached.ended.subscribe();
+        attached.end.send_replace(true);
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    /// Ends serving all volumes.
+    pub async fn end_all_replicated(&self) {
+        let all: Vec<Uuid> = self.replicated.all().keys().copied().collect();
+        // They end concurrently.
+        all.iter().for_each(|uuid| {
+            if let Some(attached) = self.replicated.all().get(uuid) {
+                attached.end.send_replace(true);
+            }
+        });
+        for uuid in all {
+            self.end_replicated(uuid).await;
+        }
+    }
+
+    async fn run_replicated(self: &Arc<Self>, uuid: Uuid, attached: &Arc<AttachedVolume>, mut new: bool) {
+        let mut delay = REOPEN_DELAY_MIN;
+        let name = self.inventory.read().replicated.get(&uuid).map(|volume| volume.name.clone()).unwrap_or_default();
+        loop {
+            let begun = Instant::now();
+            let outcome = self.serve_once(uuid, attached, new).await;
+            attached.set_voters(None);
+            match outcome {
+                EpochEnd::Stopped => return,
+                EpochEnd::Fenced => {
+                    let message = format!(
+                        "a quorum of the voters of volume {name} replies to another node, which has opened it or was about to; this node has stopped serving it"
+                    );
+                    self.inventory.events().warning("volume_taken_over", message, &[("volume", &name)]);
+                    self.save_attached(uuid, false);
+                    return;
+                }
+                EpochEnd::RolledBack => {
+                    new = false;
+                    continue;
+                }
+                EpochEnd::Reopen(why) => {
+                    // A volume that is still being created is removed by the task that creates it.
+                    let is_made = self.inventory.read().replicated.get(&uuid).is_some_and(|volume| !volume.creating);
+                    if new && !is_made {
+                        attached.set_fault(Some(why));
+                        return;
+                    }
+                    self.inventory.events().warning(
+                        "volume_interrupted",
+                        format!("volume {name}: {why}"),
+                        &[("volume", &name)],
+                    );
+                    attached.set_fault(Some(why));
+                }
+            }
+            new = false;
+            delay =
+                if begun.elapsed() > REOPEN_DELAY_MAX { REOPEN_DELAY_MIN } else { (2 * delay).min(REOPEN_DELAY_MAX) };
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                () = attached.end_requested() => return,
+            }
+        }
+    }
+
+    /// Serves one epoch: from the first request to the voters until nothing is in flight any more.
+    async fn serve_once(self: &Arc<Self>, uuid: Uuid, attached: &Arc<AttachedVolume>, new: bool) -> EpochEnd {
+        let lineage = match random() {
+            Ok(lineage) => lineage,
+            Err(error) => return EpochEnd::Reopen(error.message),
+        };
+        let transport = NodeTransport { manager: Arc::downgrade(self), volume: uuid };
+        // Once: later openings go by the votes again.
+        let forced = attached.forced.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let above = match forced {
+            Some(_) => 0,
+            None => match self.may_open(uuid, attached, &transport).await {
+                Ok(above) => above,
+                Err(outcome) => return outcome,
+            },
+        };
+        let Some(volume) = self.inventory.read().replicated.get(&uuid).cloned() else { return EpochEnd::Stopped };
+        let voters = match &forced {
+            None => VoterGroup::begin(transport, volume.membership(), volume.controller, lineage, above),
+            Some(forced) => match forced.begin(transport, volume.controller, lineage) {
+                Some(voters) => voters,
+                None => return EpochEnd::Reopen("its voters' epochs are used up".to_owned()),
+            },
+        };
+        attached.set_voters(Some(Arc::clone(&voters)));
+        let chosen = tokio::select! {
+            chosen = voters.open(if new { ALL_VOTERS_MAX } else { OPTIONAL_VOTERS_MAX }) => chosen,
+            () = attached.end_requested() => {
+                voters.release(RELEASE_MAX).await;
+                return EpochEnd::Stopped;
+            }
+            () = self.look_for_voters(uuid, &voters), if forced.is_none() => unreachable!("it looks for ever"),
+        };
+        // The membership may be newer than the one that was known.
+        let Some(volume) = self.save_membership(uuid, &voters.membership()) else { return EpochEnd::Stopped };
+        let Ok(chosen) = chosen else { return EpochEnd::Reopen("other nodes open it at the same time".to_owned()) };
+        // From here on a higher epoch means that another controller has come. No session of this epoch began before.
+        if let Err(error) = self.save_epoch(uuid, voters.status().epoch) {
+            voters.release(RELEASE_MAX).await;
+            return EpochEnd::Reopen(error.message);
+        }
+        self.roll_back_at_opening(&volume, attached, &voters, chosen).await;
+        let started = {
+            // An end does not wait for unreachable voters.
+            let ends = Arc::clone(attached);
+            let given_up = Arc::clone(&voters);
+            let watch = tasks::spawn(async move {
+                ends.end_requested().await;
+                given_up.give_up();
+            });
+            let started = self.start_replicated(&volume, attached, &voters, chosen, new).await;
+            watch.abort();
+            started
+        };
+        if let Err(error) = started {
+            // Nothing was served: no voter need wait for a lease.
+            voters.release(RELEASE_MAX).await;
+            return EpochEnd::Reopen(error.message);
+        }
+        attached.set_fault(None);
+        let (manager, opening) = (Arc::clone(self), Arc::clone(attached));
+        opening.carried.send_replace(false);
+        // Not waited for: it needs the lease, which may expire at any time.
+        tasks::spawn(async move {
+            manager.pools.open_pool_on_replicated(uuid).await;
+            opening.carried.send_replace(true);
+        });
+        self.inventory.events().info(
+            "volume_attached",
+            format!("volume {} is served", volume.name),
+            &[("volume", &volume.name)],
+        );
+        let outcome = self.reconcile_replicated(&volume, attached, &voters).await;
+        self.stop_replicated(&volume, attached, &voters, matches!(outcome, EpochEnd::Stopped | EpochEnd::RolledBack))
+            .await;
+        if !matches!(outcome, EpochEnd::RolledBack) {
+            // The task that copies snapshots to a replica notices the end, and releases the snapshot that it reads.
+            drop(tokio::time::timeout(RELEASE_MAX, attached.snapshot_lock.lock()).await);
+        }
+        outcome
+    }
+
+    /// Waits until it is known that no other controller has opened the volume since this node did. Returns the epoch
+    /// above which to open it.
+    async fn may_open(
+        &self,
+        uuid: Uuid,
+        attached: &Arc<AttachedVolume>,
+        transport: &NodeTransport,
+    ) -> Result<u64, EpochEnd> {
+        let mut read = RegistersRead::default();
+        loop {
+            let Some(volume) = self.inventory.read().replicated.get(&uuid).cloned() else {
+                return Err(EpochEnd::Stopped);
+            };
+            let Some(epoch) = volume.after() else { return Ok(0) };
+            let probing = probe(transport, volume.membership(), &read, epoch, volume.controller);
+            let probed = tokio::select! {
+                probed = probing => probed,
+                () = attached.end_requested() => return Err(EpochEnd::Stopped),
+            };
+            match probed {
+                ProbeOutcome::Ours(above) if above > epoch && self.opened_since(&volume, epoch).await => {
+                    return Err(EpochEnd::Fenced);
+                }
+                ProbeOutcome::Ours(above) => return Ok(above),
+                ProbeOutcome::Other => return Err(EpochEnd::Fenced),
+                ProbeOutcome::Unknown => {
+                    attached.set_fault(Some(format!(
+                        "too few of its voters answer to say whether another node serves it; if none does, braid volume attach {} takes it over from any other node",
+                        volume.name
+                    )));
+                    read = self.adopt_newest_vote(uuid).await;
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RECONCILE_INTERVAL) => {}
+                () = attached.end_requested() => return Err(EpochEnd::Stopped),
+            }
+        }
+    }
+
+    /// Opens the replicas, and serves the array on them.
+    async fn start_replicated(
+        self: &Arc<Self>,
+        volume: &SavedReplicated,
+        attached: &Arc<AttachedVolume>,
+        voters: &Arc<VolumeVoters>,
+        chosen: replica::Voters,
+        new: bool,
+    ) -> Result<(), ErrorDetail> {
+        let session = attached.next_session();
+        let (mut disks, mut last) = (Vec::new(), None);
+        for voter in chosen.iter() {
+            match self.reach_replica(volume, voters, voter, session).await {
+                Ok(disk) => {
+                    attached.set_session(u16::from(voter.0), session);
+                    attached.boots().insert(voter.0, voters.session_of(voter).2);
+                    disks.push(disk);
+                }
+                Err(error) => {
+                    tracing::warn!("volume {}: {}", volume.name, error.message);
+                    last = Some(error);
+                }
+            }
+        }
+        let all = disks.len() == volume.replicas().len();
+        if disks.is_empty() || new && !all {
+            self.arrays.close_disks(disks).await;
+            return Err(last.unwrap_or_else(|| ErrorDetail::new(Kind::Incomplete, "no replica could be opened")));
+        }
+        let meta = VotedMeta { meta: self.meta.clone(), votes: Some(Arc::clone(voters) as _) };
+        let started = match new {
+            true => self.create_replicated_array(volume, &meta, &disks).await.map(|array| (array, true)),
+            false => self.start_replicated_array(volume, &meta, &disks).await,
+        };
+        match &started {
+            Ok(_) if new => attached.set_snapshots(0),
+            Ok((array, _)) if volume.is_mirrored() => {
+                let in_sync = array.members().filter(|member| member.state == MemberState::InSync);
+                let slots: Vec<u16> = in_sync.map(|member| member.number).collect();
+                self.settle_at_opening(volume, attached, voters, &slots).await;
+            }
+            _ => {}
+        }
+        let kept = match started {
+            Ok((array, clean)) => {
+                self.arrays.serve_redundant(array, &disks, ReconcilerStart { clean, force: false }).await
+            }
+            Err(error) => Err(error),
+        };
+        if kept.is_err() {
+            self.arrays.close_disks(disks).await;
+            return kept;
+        }
+        // Disks that were opened but are no members: they are opened again when the replica is taken back.
+        let unused: Vec<_> = {
+            let tables = self.inventory.read();
+            let active = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active());
+            let is_member = |disk: &Arc<OpenDisk>| {
+                active.is_some_and(|active| active.disks.iter().any(|member| member.disk.leaf == disk.leaf))
+            };
+            disks.into_iter().filter(|disk| !is_member(disk)).collect()
+        };
+        if let Some(ArrayCondition::Active(active)) =
+            self.inventory.write().arrays.get_mut(&volume.uuid).map(|entry| &mut entry.condition)
+        {
+            active.guests.retain(|guest| unused.iter().all(|disk| disk.leaf != guest.leaf));
+        }
+        self.arrays.close_disks(unused).await;
+        Ok(())
+    }
+
+    /// Reconciles the volume until it is to end, another node opens it, or no replica is left.
+    async fn reconcile_replicated(
+        self: &Arc<Self>,
+        volume: &SavedReplicated,
+        attached: &Arc<AttachedVolume>,
+        voters: &Arc<VolumeVoters>,
+    ) -> EpochEnd {
+        let mut tries: BTreeMap<u16, (Instant, Duration)> = BTreeMap::new();
+        let mut rejoining: BTreeMap<u16, JoinHandle<()>> = BTreeMap::new();
+        let mut refused_since: Option<Instant> = None;
+        let mut settling: Option<JoinHandle<()>> = None;
+        let (mut clearing, mut cleared): (Option<JoinHandle<()>>, _) = (None, Instant::now());
+        loop {
+            tokio::select! {
+                () = attached.end_requested() => return EpochEnd::Stopped,
+                () = voters.ended() => return EpochEnd::Fenced,
+                () = attached.rollback_requested.notified() => return EpochEnd::RolledBack,
+                () = attached.voter_added.notified() => {}
+                () = tokio::time::sleep(RECONCILE_INTERVAL) => {}
+            }
+            // A membership change that has settled by itself is saved, too.
+            let membership = voters.membership();
+            let before = self.inventory.read().replicated.get(&volume.uuid).map(SavedReplicated::membership);
+            let Some(volume) = self.save_membership(volume.uuid, &membership) else { return EpochEnd::Stopped };
+            if before != Some(volume.membership()) {
+                self.inventory.save_or_warn();
+            }
+            if attached.removing().is_some_and(|slot| !membership.all().has(VoterId(slot as u8))) {
+                attached.set_removing(None);
+            }
+            self.give_slots(&volume).await;
+            let is_idle = clearing.as_ref().is_none_or(|task| task.is_finished());
+            let is_left = !volume.left.is_empty() || volume.excluded().next().is_some();
+            if is_left && is_idle && cleared.elapsed() > CLEANUP_INTERVAL {
+                cleared = Instant::now();
+                let (manager, volume) = (Arc::clone(self), volume.clone());
+                let (attached, voters) = (Arc::clone(attached), Arc::clone(voters));
+                clearing = Some(tasks::spawn(async move {
+                    manager.clear_leftovers(&volume).await;
+                    manager.check_excluded(&volume, &attached, &voters).await;
+                }));
+            } else if !is_left {
+                attached.set_excluded(Vec::new());
+            }
+            let out: Vec<u16> = {
+                let tables = self.inventory.read();
+                let Some(active) = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active()) else {
+                    return EpochEnd::Reopen("its array has stopped".to_owned());
+                };
+                if active.has_failed() {
+                    return EpochEnd::Reopen("its last replica has failed; it is opened anew".to_owned());
+                }
+                let is_out = |state: MemberState| matches!(state, MemberState::Failed | MemberState::Empty);
+                let (replicas, removing) = (volume.replicas(), attached.removing());
+                let members = active.label.members.iter().zip(0..);
+                let stays = |slot: u16| membership.voters.has(VoterId(slot as u8)) && removing != Some(slot);
+                let members = members.filter(|(_, slot)| replicas.contains(slot) && stays(*slot));
+                members.filter(|(member, _)| is_out(member.state)).map(|(_, slot)| slot).collect()
+            };
+            // A voter that another node has raised and left replies to this one again in an epoch above that.
+            match voters.status().refused.is_empty() {
+                true => refused_since = None,
+                false if refused_since.get_or_insert_with(Instant::now).elapsed() > REFUSED_MAX => {
+                    return EpochEnd::Reopen("a voter was raised by another node, which then gave up".to_owned());
+                }
+                false => {}
+            }
+            if !voters.status().forgotten.is_empty() {
+                let left = tokio::select! {
+                    left = self.drop_forgotten(&volume, attached, voters) => left,
+                    () = attached.end_requested() => return EpochEnd::Stopped,
+                    () = voters.ended() => return EpochEnd::Fenced,
+                };
+                if let Err(error) = left {
+                    return EpochEnd::Reopen(format!("a replica has lost data, and without it: {}", error.message));
+                }
+            }
+            if attached.is_unsettled() && settling.as_ref().is_none_or(|task| task.is_finished()) {
+                let (manager, volume) = (Arc::clone(self), volume.clone());
+                let (attached, voters) = (Arc::clone(attached), Arc::clone(voters));
+                settling = Some(tasks::spawn(async move { manager.settle_later(&volume, &attached, &voters).await }));
+            }
+            tries.retain(|slot, _| out.contains(slot));
+            rejoining.retain(|_, task| !task.is_finished());
+            for slot in out.into_iter().filter(|slot| !rejoining.contains_key(slot)).collect::<Vec<_>>() {
+                let (at, wait) = tries.get(&slot).copied().unwrap_or((Instant::now(), REJOIN_DELAY_MIN));
+                if at > Instant::now() {
+                    continue;
+                }
+                tries.insert(slot, (Instant::now() + wait, (2 * wait).min(REJOIN_DELAY_MAX)));
+                // In a task of its own, which may wait and always runs to its end.
+                let (manager, volume) = (Arc::clone(self), volume.clone());
+                let (attached, voters) = (Arc::clone(attached), Arc::clone(voters));
+                let task = tasks::spawn(async move {
+                    if let Err(error) = manager.rejoin_replica(&volume, &attached, &voters, slot).await {
+                        tracing::info!("volume {}: {}", volume.name, error.message);
+                    }
+                });
+                rejoining.insert(slot, task);
+            }
+        }
+    }
+
+    /// Stops the array, then releases the volume. `clean`: the user wants it to end.
+    async fn stop_replicated(
+        self: &Arc<Self>,
+        volume: &SavedReplicated,
+        attached: &Arc<AttachedVolume>,
+        voters: &Arc<VolumeVoters>,
+        clean: bool,
+    ) {
+        // Before anything fails: clients get no error, and reconnect.
+        self.exports.stop_exports_of(volume.uuid).await;
+        self.pools.silence_pool_on_replicated(volume.uuid).await;
+        let (manager, opening, uuid) = (Arc::clone(self), Arc::clone(attached), volume.uuid);
+        let mut carried = tasks::spawn(async move {
+            // Never closed as long as it lives.
+            let _ = opening.carried.subscribe().wait_for(|carried| *carried).await;
+            manager.pools.close_pool_on_replicated(uuid).await;
+        });
+        if clean && tokio::time::timeout(STOP_MAX, &mut carried).await.is_err() {
+            tracing::warn!(
+                "volume {}: the pool on it was not closed in time; the next opening does the rest",
+                volume.name
+            );
+        }
+        let given_up = Arc::clone(voters);
+        let watch = tasks::spawn(async move {
+            tokio::time::sleep(STOP_MAX).await;
+            given_up.give_up();
+        });
+        if let Some(DeactivatedArray { entry, disks, array, device }) =
+            self.arrays.withdraw_array(volume.uuid, false).await
+        {
+            // All requests of the pool have failed by now, or a disk hangs: then the device stays reserved until the
+            // daemon ends.
+            let closing = async {
+                if !carried.is_finished() {
+                    let _ = carried.await;
+                }
+                // A task that was just opening one has met that.
+                self.pools.close_pool_on_replicated(volume.uuid).await;
+            };
+            let closed = tokio::time::timeout(CARRIED_CLOSE_MAX, closing).await.is_ok();
+            if let Some(device) = device.filter(|_| closed) {
+                self.inventory.write().release_device(device);
+            }
+            if let Some(mut ended @ EndedArray::Kept(_)) = array
+                && clean
+            {
+                self.arrays.mark_clean(&volume.name, &disks, &mut ended).await;
+            }
+            drop(entry);
+            self.arrays.close_disks(disks).await;
+        }
+        watch.abort();
+        self.inventory.write().arrays.remove(&volume.uuid);
+        voters.release(RELEASE_MAX).await;
+    }
+
+    /// Saves whether this node is to serve a volume.
+    pub(crate) fn save_attached(&self, uuid: Uuid, attached: bool) {
+        if let Some(volume) = self.inventory.write().replicated.get_mut(&uuid) {
+            volume.attached = attached;
+        }
+        self.inventory.save_or_warn();
+    }
+
+    fn save_epoch(&self, uuid: Uuid, epoch: u64) -> Result<(), ErrorDetail> {
+        if let Some(volume) = self.inventory.write().replicated.get_mut(&uuid) {
+            volume.epoch = epoch;
+        }
+        self.inventory.save()
+    }
+}
