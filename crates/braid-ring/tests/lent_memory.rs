@@ -112,7 +112,7 @@ fn lent_memory_holds_written_data_and_keeps_the_disk_open() {
         let stats = bed.handle().leaf_stats(bed.leaf).unwrap();
         assert_eq!((stats.reads, stats.read_bytes), (1, LEN + 512), "{driver}: it counts as a read");
 
-        let weak = Arc::downgrade(&bed.handle().disk(bed.leaf).unwrap());
+        let weak = Arc::downgrade(&bed.handle().disk(bed.leaf).unwrap().medium());
         bed.handle().publish_and_drain(DeviceId(0), None).wait().unwrap();
         let removed = bed.handle().remove_leaf(bed.leaf);
         // A round trip through the shard, so that it has processed the removal.

@@ -59,8 +59,9 @@ impl Disk {
         Disk { medium: Arc::new(Medium::of_base(spec, base, size_bytes, write)), remote: Some(remote) }
     }
 
-    /// What the shards need of it.
-    pub(crate) fn medium(&self) -> Arc<Medium> {
+    /// Returns what the shards hold of the disk while they use it: its file or memory, closed when the last of them and
+    /// the disk have dropped it.
+    pub fn medium(&self) -> Arc<Medium> {
         Arc::clone(&self.medium)
     }
 
