@@ -124,7 +124,24 @@ stage guest 300 guest
 stage package 180 package
 stage check 120 check
 
+# What failed once more, in short: of a long output, the end is what is read first.
+summary() {
+    awk '
+        /^seed [0-9]+ FAILED/ { life = 1; n = 0; print; next }
+        life && /^---- again/ { for (i = n > 12 ? n - 12 : 0; i < n; i++) print "    " lines[i]; print; life = 0; next }
+        life { lines[n++] = $0; next }
+        /^thread .* panicked at / { print; left = 4; next }
+        left > 0 && !/^(stack backtrace|note:)/ { print "    " $0; left--; next }
+        /^(stack backtrace|note:)/ { left = 0 }
+        /^(error|lint-pure|check|mutations|scenario .*(failed|FAILED))/ { print }
+    ' "$log" | cut -c1-400 | tail -n 80
+}
+
 echo
+if [ ${#failed_stages[@]} -gt 0 ]; then
+    echo "failures:"
+    summary
+fi
 echo "time: "
 printf '  %s\n' "${times[@]}"
 passed=$(awk '/^test result:/ { for (i = 1; i < NF; i++) if ($(i + 1) ~ /^passed/) n += $i } END { print n + 0 }' "$log")
