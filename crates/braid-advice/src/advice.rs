@@ -50,6 +50,8 @@ states! {
         WrongDisk,
         /// The labels contradict each other.
         Refused,
+        /// It has failed, and a pool that serves stands on it. The `secondary` in [`ObjectNames`] is the pool.
+        FailedUnderPool,
         /// No array has this name.
         Unknown,
     }
@@ -315,7 +317,7 @@ pub fn remedy(case: Case, names: ObjectNames<'_>) -> String {
 /// Returns the advice on an object.
 pub fn of(case: Case, names: ObjectNames<'_>) -> Advice {
     let advice = match case {
-        Case::Array(case) => of_array(case, names.name),
+        Case::Array(case) => of_array(case, names.name, names.secondary),
         Case::Redundant(case) => of_redundant(case, names.name),
         Case::ImportedArray => advice(
             "It is an array of Linux md that is only read: nothing is repaired here.",
@@ -345,6 +347,7 @@ pub fn code(case: Case) -> AttentionCode {
             ArrayCase::DisksMissing | ArrayCase::MemberMissing | ArrayCase::JournalMissing | ArrayCase::Waiting => {
                 AttentionCode::ArrayIncomplete
             }
+            ArrayCase::FailedUnderPool => AttentionCode::ArrayFailed,
             ArrayCase::Unknown => AttentionCode::Unknown,
             _ => AttentionCode::ArrayInactive,
         },
@@ -440,7 +443,7 @@ pub fn code(case: Case) -> AttentionCode {
 const SERVES_NOTHING: &str = "It serves nothing. Nothing was changed on its disks.";
 const SERVES_NORMALLY: &str = "It serves as usual. It may not tolerate another failure.";
 
-fn of_array(case: ArrayCase, name: &str) -> Advice {
+fn of_array(case: ArrayCase, name: &str, pool: &str) -> Advice {
     let (show, assemble) = (format!("braid array show {name}"), format!("braid array assemble {name}"));
     let with_disk = format!("{assemble} --disk DISK");
     let waiting = "It serves nothing. The content of the present disks is not changed.";
@@ -497,6 +500,16 @@ fn of_array(case: ArrayCase, name: &str) -> Advice {
             "examine its disks with `braid disk examine DISK`",
             &[show, "braid disk examine DISK".to_owned()],
         ),
+        ArrayCase::FailedUnderPool => {
+            let (stop, start) = (format!("braid pool stop {pool}"), format!("braid pool start {pool}"));
+            advice(
+                "The pool on it and its clients get errors. Flushed data is on its disks, which are not changed.",
+                format!(
+                    "reattach its disks, then start both again, first the array: {stop}, then {assemble}, then {start}"
+                ),
+                &[show, stop, assemble, start],
+            )
+        }
         ArrayCase::Unknown => advice(
             "No object of this name is known on this node.",
             "`braid array list` lists the known arrays; `braid array assemble --disk DISK` scans further disks",

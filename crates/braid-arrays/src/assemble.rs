@@ -178,7 +178,7 @@ impl ArrayManager {
                 .remedy("for example: braid array assemble fast --degraded"));
         }
         if let Some(name) = &request.array {
-            self.stop_failed(name).await;
+            self.stop_failed(name).await?;
         }
         let (only, unused) = (request.array.clone(), UnusedDisks::default());
         let options =
@@ -371,22 +371,45 @@ impl ArrayManager {
 
     /// Stops an array that has failed and so serves nothing, so that it can be started anew with the disks that are
     /// present.
-    async fn stop_failed(self: &Arc<Self>, name: &str) {
-        let failed = |entry: &ArrayEntry| entry.active().is_some_and(ActiveArray::has_failed).then_some(entry.uuid);
-        let Some(uuid) = self.inventory.read().array(name).ok().and_then(failed) else { return };
-        // A serving pool would lose its member.
-        if self.inventory.read().serving_pool_on(uuid).is_some() {
-            return;
+    ///
+    /// # Errors
+    /// A pool on it serves.
+    async fn stop_failed(self: &Arc<Self>, name: &str) -> Result<(), ErrorDetail> {
+        let failed = |entry: &ArrayEntry| {
+            entry.active().is_some_and(ActiveArray::has_failed).then(|| (entry.uuid, entry.name.clone()))
+        };
+        let Some((uuid, name)) = self.inventory.read().array(name).ok().and_then(failed) else { return Ok(()) };
+        if let Some(idle) = self.failed_under_pool(uuid, &name) {
+            return Err(not_active_error(&name, &idle));
         }
-        let Some(_claim) = self.inventory.claim_uuid(uuid, "started") else { return };
+        let Some(_claim) = self.inventory.claim_uuid(uuid, "started") else { return Ok(()) };
         self.exports.stop_exports_of(uuid).await;
         if let Some(stopped) = self.deactivate(uuid, false).await {
             self.close_disks(stopped.disks).await;
         }
+        Ok(())
+    }
+
+    /// Returns how a failed array is listed while a pool on it serves, which would go on writing to the array's former
+    /// device; none if no such pool serves.
+    fn failed_under_pool(&self, uuid: Uuid, name: &str) -> Option<IdleArray> {
+        let tables = self.inventory.read();
+        let (pool, _) = tables.serving_pool_on(uuid)?;
+        Some(IdleArray {
+            state: ArrayState::Failed,
+            attention: vec![format!("it cannot be started while pool {}, which is on it, serves", pool.name)],
+            remedy: advice::remedy(Case::Array(ArrayCase::FailedUnderPool), ObjectNames::with(name, &pool.name)),
+            label: None,
+            members: Vec::new(),
+        })
     }
 
     /// Returns how a complete array that is not to be started now is listed; none if it is to be started.
     fn idle_instead_of_start(&self, uuid: Uuid, name: &str, only: Option<&str>, named: bool) -> Option<IdleArray> {
+        // Its reconciler has panicked.
+        if let Some(idle) = self.failed_under_pool(uuid, name) {
+            return Some(idle);
+        }
         let mut tables = self.inventory.write();
         let idle = |state: ArrayState, attention: Vec<String>, remedy: String| IdleArray {
             state,

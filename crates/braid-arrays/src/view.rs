@@ -230,7 +230,10 @@ pub fn attention(tables: &Tables) -> Vec<Attention> {
             // To its users it is a volume, and the manager of replication reports it: see
             // `health::attention_of_volume`.
             None if tables.replicated.contains_key(&entry.uuid) => Vec::new(),
-            None => health::attention(&entry.name, active),
+            None => {
+                let pool = tables.serving_pool_on(entry.uuid).map(|(pool, _)| pool.name.as_str());
+                health::attention(&entry.name, active, pool)
+            }
         },
         ArrayCondition::Idle(_) => Vec::new(),
     });

@@ -34,6 +34,7 @@ fn all() -> Vec<Case> {
 /// belongs to.
 fn nouns(case: Case) -> &'static [&'static str] {
     match case {
+        Case::Array(ArrayCase::FailedUnderPool) => &["array", "pool"],
         Case::Array(_) => &["array", "disk"],
         Case::Redundant(_) => &["array", "job"],
         Case::ImportedArray | Case::Disk(_) => &["array"],

@@ -95,6 +95,26 @@ grep -q "its block device stays at 67108864" daemon.log && result "resized: the 
 braid export remove tank/db >/dev/null
 braid export add tank/db --ublk >/dev/null
 result "sectors of the device that is added again: $(blockdev --getsz /dev/braid/tank/db)"
+
+# Rolled back under a writer: the device stays, no write fails, and nothing written before the rollback shows after it.
+content() { dd if=/dev/braid/tank/db bs=1M count=8 iflag=direct 2>/dev/null | sha256sum; }
+dd if=/dev/urandom of=/dev/braid/tank/db bs=1M count=8 oflag=direct 2>/dev/null
+before=$(content)
+device=$(readlink /dev/braid/tank/db)
+braid snapshot create tank/db@one >/dev/null
+(while [ ! -e written ]; do
+    dd if=/dev/zero of=/dev/braid/tank/db bs=64k count=128 oflag=direct 2>/dev/null || touch not-written
+done) &
+writer=$!
+sleep 1
+for round in 1 2 3; do braid volume rollback tank/db@one --yes >/dev/null || touch not-rolled-back; done
+sleep 1
+touch written
+wait $writer
+[ "$(content)" != "$before" ] && result "rolled back under a writer: its writes after that are there"
+braid volume rollback tank/db@one --yes >/dev/null
+result "rolled back: $([ "$(content)" = "$before" ] && echo the content of the snapshot)"
+result "rolled back: $(ls not-written not-rolled-back 2>/dev/null | wc -l) failures, $([ "$(readlink /dev/braid/tank/db)" = "$device" ] && echo the same device)"
 braid export remove tank/db >/dev/null
 
 # A daemon of somebody who may not use the driver.

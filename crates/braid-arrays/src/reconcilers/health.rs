@@ -2,7 +2,7 @@
 
 use crate::reconcilers::members::slot_count;
 use crate::reconcilers::{findings, journal};
-use braid_advice::{self as advice, Case, ObjectNames, Redundant};
+use braid_advice::{self as advice, ArrayCase, Case, ObjectNames, Redundant};
 use braid_api::{Attention, AttentionCode, Health, Redundancy};
 use braid_array_admin::lifecycle::tolerated_failures;
 use braid_array_admin::reconciler::JobStage;
@@ -140,12 +140,18 @@ pub(crate) fn sentences(active: &ActiveArray, health: Health) -> Vec<String> {
     sentences
 }
 
-/// Returns what needs attention on an array.
-pub(crate) fn attention(name: &str, active: &ActiveArray) -> Vec<Attention> {
+/// Returns what needs attention on an array; `pool` is the pool on it that serves.
+pub(crate) fn attention(name: &str, active: &ActiveArray, pool: Option<&str>) -> Vec<Attention> {
     let health = of(active).and_then(|health| of_health(active, health));
     let said = health.into_iter().chain(of_unreadable(active)).chain(journal::lost(active)).chain(of_damage(active));
     let said = said.map(|(case, message)| {
-        advice::of(Case::Redundant(case), ObjectNames::of(name)).attention(format!("array {name}"), message)
+        let advice = match (case, pool) {
+            (Redundant::TooManyFailures, Some(pool)) => {
+                advice::of(Case::Array(ArrayCase::FailedUnderPool), ObjectNames::with(name, pool))
+            }
+            _ => advice::of(Case::Redundant(case), ObjectNames::of(name)),
+        };
+        advice.attention(format!("array {name}"), message)
     });
     said.chain(of_doubt(name, active)).collect()
 }

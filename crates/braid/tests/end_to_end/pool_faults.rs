@@ -50,6 +50,43 @@ fn a_failing_disk_fails_the_pool_and_a_restart_opens_it_again() {
     daemon.braid(&["snapshot", "create", "tank/db@now"]);
 }
 
+/// An array that has lost more members than it tolerates does not start under a pool that serves: the pool would go on
+/// with a device that is gone. The remedy names the commands in their order.
+#[test]
+fn a_failed_array_under_a_serving_pool_is_refused_and_the_remedy_works() {
+    let daemon = Daemon::start();
+    let faulty = |name: &str, after: u32| {
+        format!("faulty({},gone-after={after})", daemon.folder.sparse(&format!("{name}.img"), 96 * MIB))
+    };
+    let (a, b) = (faulty("a", 1500), faulty("b", 1400));
+    daemon.braid(&["array", "create", "safe", "--level", "raid1", &a, &b]);
+    daemon.braid(&["pool", "create", "tank", "safe"]);
+    daemon.braid(&["volume", "create", "tank/db", "1G"]);
+    export(&daemon, "tank/db");
+    let mut db = client(&daemon, "tank/db");
+    write(&mut db, 0..50, 1);
+    db.flush().expect("it is durable");
+    let failed =
+        (0..8000).any(|k| !(db.write(16 * MIB + k % 16 * 64 * KIB, &noise(64 * KIB, k)).is_ok() && db.flush().is_ok()));
+    assert!(failed, "both disks are gone");
+    drop(db);
+    wait_for("the array to be failed", || (daemon.json(&["array", "show", "safe"])["state"] == "failed").then_some(()));
+    let steps = ["braid pool stop tank", "braid array assemble safe", "braid pool start tank"];
+    let refused = daemon.refused(1, &["array", "assemble", "safe"]);
+    let flat = refused.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("while pool tank, which is on it, serves"), "{refused}");
+    assert!(flat.contains(&steps.join(", then ")), "{refused}");
+    let status = daemon.any(&["status"]);
+    let status = String::from_utf8_lossy(&status.stdout);
+    let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(status.contains(&steps.join(", then ")), "status says the same: {status}");
+    for step in steps {
+        daemon.braid(&step.split_whitespace().skip(1).collect::<Vec<_>>());
+    }
+    assert_eq!(daemon.json(&["pool", "show", "tank"])["state"], "active");
+    check(&mut client(&daemon, "tank/db"), 0..50, 1);
+}
+
 #[test]
 fn a_pool_with_a_missing_disk_can_be_deleted_and_frees_the_others() {
     let daemon = Daemon::start();
